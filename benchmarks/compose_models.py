@@ -1,35 +1,100 @@
-"""How many lines and flops do composed models take, beside plain Equinox?
+"""How many lines, tokens and flops do composed models take beside plain Equinox?
 
-The models are those of `docs/composing.md` as they stand there, and of
-`tests/support/plain_models.py`: the same model as one writes it with Equinox alone.
-Lines are those of code (no docstrings, no empty ones), with what a model is made of:
-the classes and functions of the same file that it names. Flops are what XLA counts of
-one call, loops unrolled, as XLA counts what stands in a loop once. Parameters are drawn
-from the same key on both sides, and `difference` is the largest between the outputs.
+First the models of `docs/models.md`, beside `tests/support/plain_models.py`: the
+same model in Equinox alone. Then, given clones of the two repositories (`--equinox
+FOLDER`, `--diffrax FOLDER`; einops must be installed), three models that Equinox and
+diffrax publish in notebooks, at the commits below, beside `benchmarks/_originals.py`.
+
+Lines and tokens are those of the model and of the classes and functions of the same
+file that it names, without comments, docstrings and imports. Flops are counted by XLA
+for one call, loops unrolled. Parameters are drawn from the same keys on both sides, and
+`difference` is the largest between outputs, relative to the largest output.
 """
 
+import __future__
+
 import ast
+import json
+import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 import equinox as eqx
-import jax
-import jax.extend.core as jex
 import jax.numpy as jnp
 import jax.random as jr
-import jax.tree_util as jtu
+
+from ._sources import definitions, flops, needed, size
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 
-from support import plain_models  # noqa: E402
-from support.page_models import definitions, sources  # noqa: E402
+from support import page_models, plain_models  # noqa: E402
 
 MODELS = {**plain_models.MODELS, **plain_models.STATEFUL}
 QUICK = {"only": ("transformer_block",)}
+COMMITS = {
+    "equinox": "9336d820b2ef66b360fc6cb3611b3da5cefbb14d",
+    "diffrax": "5ea5fcb05058bd22548300a10ea5ef5ce7fb75bb",
+}
+KEY = jr.PRNGKey(5)
+LATENT = jr.fold_in(KEY, zlib.crc32(b"latent"))  # the key of that node of the graph
+BERT = {
+    "vocab_size": 50,
+    "hidden_size": 16,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+    "hidden_dropout_prob": 0.1,
+    "attention_probs_dropout_prob": 0.1,
+    "max_position_embeddings": 12,
+    "type_vocab_size": 2,
+}
+TEXT = {
+    "token_ids": jnp.array([3, 7, 49, 0, 19, 0, 0]),
+    "segment_ids": jnp.array([0, 0, 1, 1, 1, 1, 0]),
+}
+VIT = {
+    "embedding_dim": 16,
+    "hidden_dim": 24,
+    "num_heads": 4,
+    "num_layers": 3,
+    "dropout_rate": 0.1,
+    "patch_size": 4,
+    "num_patches": 4,
+    "num_classes": 10,
+    "key": KEY,
+}
+ODE = {"data_size": 2, "hidden_size": 8, "latent_size": 3, "width_size": 8, "depth": 2}
+SERIES = (jnp.linspace(0.0, 3.0, 8), jr.normal(jr.key(3), (8, 2)))
+
+# Notebook and class, arguments of both, and how theirs and ours are called.
+PUBLISHED = {
+    "vision_transformer": (
+        ("equinox", "vision_transformer", "VisionTransformer"),
+        ((), VIT),
+        (lambda m, x: m(x, False, KEY), lambda m, x: m(x)),
+        (jr.normal(jr.key(3), (3, 8, 8)),),
+    ),
+    "bert": (
+        ("equinox", "bert", "BertClassifier"),
+        ((BERT, 2, KEY), {}),
+        (lambda m, x: m(x, False), lambda m, x: m(x)),
+        (TEXT,),
+    ),
+    "latent_ode": (
+        ("diffrax", "latent_ode", "LatentODE"),
+        ((), {**ODE, "key": KEY}),
+        (
+            lambda m, ts, ys: m.train(ts, ys, key=LATENT),
+            lambda m, ts, ys: m({"ts": ts, "ys": ys}, key=KEY),
+        ),
+        SERIES,
+    ),
+}
 
 
 def built(name, make):
-    """A model, and its inputs; a state is one of them."""
+    """Return a model of the page and its inputs, with the state if it has one."""
     _, inputs = MODELS[name]
     if name in plain_models.STATEFUL:
         model, state = eqx.nn.make_with_state(make)(jr.key(0))
@@ -37,64 +102,79 @@ def built(name, make):
     return make(jr.key(0)), (inputs(),)
 
 
-def flops(model, inputs):
-    """The operations that XLA counts in one call, and what it gives first."""
-    arrays, rest = eqx.partition((model, inputs), eqx.is_array)
-
-    def call(arrays):
-        model, inputs = eqx.combine(arrays, rest)
-        return model(*inputs)
-
-    with jax.disable_jit():  # which unrolls loops
-        jaxpr = jax.make_jaxpr(call)(arrays)
-    program = jax.jit(jex.jaxpr_as_fun(jaxpr)).lower(*jtu.tree_leaves(arrays)).compile()
-    y, *_ = program(*jtu.tree_leaves(arrays))
-    return program.cost_analysis()["flops"], y
-
-
-def lines(name, texts):
-    """The lines of code of a definition, and of those that it names."""
-    needed, todo = set(), [name]
-    while todo:
-        one = todo.pop()
-        if one in texts and one not in needed:
-            needed.add(one)
-            tree = ast.parse(texts[one])
-            todo += [node.id for node in ast.walk(tree) if isinstance(node, ast.Name)]
-    return sum(_code(texts[one]) for one in needed)
+def original(folder, repository, notebook, name):
+    """Return a class of a notebook, and the sources that it needs."""
+    path = f"{COMMITS[repository]}:docs/examples/{notebook}.ipynb"
+    command = ["git", "-C", folder, "show", path]
+    done = subprocess.run(command, capture_output=True, check=True)
+    cells = json.loads(done.stdout)["cells"]
+    text = "\n\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "code")
+    names = {"channels": 3}  # a global of the notebook of the vision transformer
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            try:
+                exec(ast.unparse(node), names)
+            except ImportError:  # packages that the training alone needs
+                pass
+    sources = needed(name, definitions(text))
+    for source in sources:
+        # Some annotate `jax.random.PRNGKey | None`, which fails if it is evaluated.
+        flag = __future__.annotations.compiler_flag
+        exec(compile(source, notebook, "exec", flag), names)
+    return names[name], sources
 
 
-def _code(text):
-    """How many lines of a source have code on them."""
-    tree, ignored = ast.parse(text), set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node):
-            first = node.body[0]
-            ignored |= set(range(first.lineno, first.end_lineno + 1))
-    rows = enumerate(text.splitlines(), 1)
-    return sum(1 for i, row in rows if row.strip() and i not in ignored)
+def compare(run, case, ours, theirs):
+    """Add a row: sources, model and inputs of either side."""
+    columns, outputs = {}, []
+    for prefix, (sources, model, inputs) in {"": ours, "their_": theirs}.items():
+        lines, tokens = size(sources)
+        count, y = flops(model, inputs)
+        columns |= {f"{prefix}lines": lines, f"{prefix}tokens": tokens}
+        columns |= {f"{prefix}flops": count}
+        outputs.append(y[0])
+    found, wanted = outputs
+    far = jnp.max(jnp.abs(found - wanted)) / jnp.max(jnp.abs(wanted))
+    run.row(case=case, **columns, difference=float(far))
 
 
-def plain_sources():
-    text = Path(plain_models.__file__).read_text()
-    return {
-        node.name: ast.get_source_segment(text, node)
-        for node in ast.parse(text).body
-        if isinstance(node, ast.FunctionDef | ast.ClassDef)
-    }
-
-
-def main(run):
-    composed, plain = sources(), plain_sources()
+def of_the_page(run):
+    composed = page_models.sources()
+    plain = definitions(Path(plain_models.__file__).read_text())
     for name in run.chosen(MODELS):
         make, _ = MODELS[name]
-        ours, y = flops(*built(name, definitions()[name]))
-        theirs, z = flops(*built(name, make))
-        run.row(
-            case=name,
-            lines=lines(name, composed),
-            plain_lines=lines(make.__name__, plain),
-            flops=int(ours),
-            plain_flops=int(theirs),
-            difference=float(jnp.max(jnp.abs(y - z))),
+        ours = needed(name, composed), *built(name, page_models.definitions()[name])
+        compare(run, name, ours, (needed(make.__name__, plain), *built(name, make)))
+
+
+def published(run, folders):
+    own = definitions(Path(__file__).with_name("_originals.py").read_text())
+    for name in run.chosen(PUBLISHED):
+        (repository, *place), (args, kwargs), calls, inputs = PUBLISHED[name]
+        if not folders[repository]:
+            run.note(f"left out: {name} (--{repository} FOLDER, a clone of it)")
+            continue
+        from . import _originals
+
+        their_class, sources = original(folders[repository], repository, *place)
+        extra = {"channels": 3} if name == "vision_transformer" else {}
+        models = (
+            their_class(*args, **kwargs),
+            getattr(_originals, name)(*args, **kwargs, **extra),
         )
+        models = [eqx.nn.inference_mode(model) for model in models]
+        theirs, ours = (
+            eqx.Partial(lambda m, *x, call=call: call(m, *x), model)
+            for call, model in zip(calls, models, strict=True)
+        )
+        compare(
+            run,
+            f"published: {name}",
+            (needed(name, own), ours, inputs),
+            (sources, theirs, inputs),
+        )
+
+
+def main(run, *, equinox="", diffrax=""):
+    of_the_page(run)
+    published(run, {"equinox": equinox, "diffrax": diffrax})

@@ -1,21 +1,18 @@
 """What does a `Loader` cost beside loops by hand, in datarax and in Grain?
 
-60,000 images of 28 x 28 bytes with labels, made float. On the device, where a batch is
-cut out, or gathered: a bare jitted loop by hand, ours, and datarax. In order the bare
-loop slices; shuffled it gathers by a permutation that it has made beforehand for an
-epoch, which counts. From the host, as a list of records that is moved to the device
-batch by batch: ours and Grain, the latter with its default options, without reading
-ahead (`plain`), and over a source whose records are whole batches (`batches`, cut out
-of arrays); "ours, Grain's" is our loader over a Grain dataset.
+60,000 images of 28 x 28 bytes with labels, made float. On the device: a bare jitted
+loop by hand, ours and datarax. By hand a batch in order is a slice, and a shuffled one
+is gathered by a permutation that is made for each epoch, whose time counts. From the
+host, as a list of records: ours and Grain, with its default options and without reading
+ahead (`plain`).
 
-Then an epoch of training a softmax classifier by SGD as one `scan`. There "in order"
-leaves the last records out where they fill no batch, by hand too. "Running over" is
-what the loader does by default: a batch may begin with the last records of an epoch and
-go on with the first of the next; by hand it gathers by numbers modulo 60,000. "Compile"
-is tracing and compiling that. Flops and bytes are held by `tests/data/test_scan.py`.
+Then an epoch of training a softmax classifier by SGD as one `scan`. "In order" drops
+the last records that fill no batch, by hand too. "Running over" is the default of the
+loader: a batch may hold the last records of an epoch and the first of the next; by hand
+it gathers by numbers modulo 60,000. `tests/data/test_scan.py` compares flops and bytes.
 
-Slow sides do not get a whole epoch, so every time is that of one batch; and all
-but by hand and ours on the device take part in every tenth round.
+Slow sides do not run whole epochs, so every time is that of one batch, and all but by
+hand and ours on the device take part in every tenth round.
 """
 
 import collections
@@ -160,10 +157,10 @@ def records(arrays):
     return [{"image": image, "label": label} for image, label in pairs]
 
 
-def ours_on_host(wrap, part):
+def ours_on_host(part):
     def make(arrays, batch_size, order):
         shuffle = order == "shuffled"
-        source = wrap(records(arrays))
+        source = records(arrays)
         loader = ep.data.Loader(source, scaled, batch_size=batch_size, shuffle=shuffle)
 
         def run():
@@ -179,23 +176,6 @@ def ours_on_host(wrap, part):
 
 def grain_sides(part):
     import grain
-
-    class Batches:
-        """Whole batches out of arrays, as a source for Grain."""
-
-        def __init__(self, arrays, batch_size, order):
-            self.arrays = jax.tree.map(np.asarray, arrays)
-            self.size, self.batch_size = len(arrays["label"]), batch_size
-            rng = np.random.default_rng(0)
-            self.order = rng.permutation(self.size) if order == "shuffled" else None
-
-        def __len__(self):
-            return self.size // self.batch_size
-
-        def __getitem__(self, index):
-            at = slice(index * self.batch_size, (index + 1) * self.batch_size)
-            at = at if self.order is None else self.order[at]
-            return {name: array[at] for name, array in self.arrays.items()}
 
     def loop(dataset, batch_size, options):
         fast = jax.jit(scaled)
@@ -216,16 +196,10 @@ def grain_sides(part):
 
         return make
 
-    def by_batches(arrays, batch_size, order):
-        dataset = grain.MapDataset.source(Batches(arrays, batch_size, order))
-        return loop(dataset, batch_size, None)
-
     plain = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
     return {
         "Grain": by_records(None),
         "Grain, plain": by_records(plain),
-        "Grain, batches": by_batches,
-        "ours, Grain's": ours_on_host(grain.MapDataset.source, part),
     }
 
 
@@ -286,7 +260,7 @@ def main(run, *, size=60_000, batches=(32, 256), part=8192, few=1024):
     scans = {"by hand": scanned(scan_by_hand), "ours": scanned(scan_ours)}
     if run.has("datarax"):
         loops["datarax"], scans["datarax"] = datarax_sides(few)
-    loops["ours, host"] = ours_on_host(lambda source: source, part)
+    loops["ours, host"] = ours_on_host(part)
     if run.has("grain"):
         loops |= grain_sides(part)
     kinds = {
@@ -304,16 +278,3 @@ def main(run, *, size=60_000, batches=(32, 256), part=8192, few=1024):
             per = {name: number for name, (_, number) in made.items()}
             slow = [n for n in sides if n not in ("by hand", "ours")]
             run.compare(case, sides, to="by hand", per=per, seldom=slow)
-            if makers is not loops and not run.quick:
-                compile_time(run, case, arrays, batch_size, order)
-
-
-def compile_time(run, case, arrays, batch_size, order):
-    def compiled(make):
-        jax.clear_caches()
-        program, args = make(arrays, batch_size, order)
-        program.lower(*args).compile()
-
-    makers = {"by hand": scan_by_hand, "ours": scan_ours}
-    sides = {name: lambda make=make: compiled(make) for name, make in makers.items()}
-    run.compare(f"{case} compile", sides, to="by hand", rounds=5)

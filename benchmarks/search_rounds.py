@@ -1,11 +1,9 @@
 """What does a round of a search cost beyond its computation?
 
-Rounds of 256 points, of a method that only draws, and of Optuna's sampler. "By hand" is
-the computation as one compiled program that is called for each round, "proposals" the
-method alone, with the results that it was told. "Beyond" is what a round of `explore`
-takes more than both together in the same run: the table of the points, the sweep, all
-rounds joined in the end. The bar is 2 ms. Where a method thinks for long its own time
-is nearly all there is.
+Rounds of 256 points, of a method that only draws. "By hand" is the computation as one
+compiled program that is called for each round, "proposals" the method alone. "Beyond"
+is the time that a round of `explore` takes more than both together in the same run. The
+bar is 2 ms.
 """
 
 import jax
@@ -15,11 +13,11 @@ import numpy as np
 
 import eqx_pipe as ep
 
-from ._timing import beyond, ratio
+from ._timing import beyond
 
 DEVICES = 1
 ROUNDS = 25
-QUICK = {"search_rounds": 2, "optuna_rounds": 1, "n": 8}
+QUICK = {"search_rounds": 2, "n": 8}
 BAR = 2e-3
 
 
@@ -51,7 +49,8 @@ def proposals(method, space, found, n, key):
         state = method.tell(state, losses, sweep)
 
 
-def main(run, *, search_rounds=25, optuna_rounds=2, n=256):
+def main(run, *, search_rounds=25, n=256):
+    method, key = Draws(), jr.key(0)
     space = ep.Space(
         {
             "x": ep.Uniform(-2.0, 2.0),
@@ -60,49 +59,27 @@ def main(run, *, search_rounds=25, optuna_rounds=2, n=256):
         }
     )
     program = jax.jit(jax.vmap(valley))
-    key = jr.key(0)
-    cases = {"draws": (Draws(), search_rounds)}
-    if run.has("optuna"):
-        from optuna.samplers import TPESampler
 
-        cases["optuna, TPE"] = (ep.search.Optuna(TPESampler), optuna_rounds)
-    for name, (method, rounds) in cases.items():
-        for case in run.chosen([f"{name}, {rounds} rounds"]):
+    def search():
+        return ep.search.explore(
+            valley, space, method, rounds=search_rounds, num=n, key=key
+        )
 
-            def search(method=method, rounds=rounds):
-                return ep.search.explore(
-                    valley, space, method, rounds=rounds, num=n, key=key
-                )
+    found = search()
+    spaces = [sweep.space for sweep in found.sweeps]
+    points = [{k: x.values for k, x in s.axes().items()} for s in spaces]
+    sides = {
+        "by hand": lambda: [jax.device_get(program(p)) for p in points],
+        "proposals": lambda: proposals(method, space, found, n, key),
+        "explore": lambda: search().result.ok,
+    }
 
-            found = search()
-            spaces = [sweep.space for sweep in found.sweeps]
-            points = [{k: x.values for k, x in s.axes().items()} for s in spaces]
-            sides = {
-                "by hand": lambda p=points, f=program: [
-                    jax.device_get(f(x)) for x in p
-                ],
-                "proposals": lambda m=method, f=found: proposals(m, space, f, n, key),
-                "explore": lambda s=search: s().result.ok,
-            }
-            parts = ("by hand", "proposals")
+    def more(side, times):
+        parts = ("by hand", "proposals")
+        return {"beyond": beyond(times, side, *parts) if side not in parts else None}
 
-            def more(side, times, parts=parts):
-                if side in parts:
-                    return {"beyond": None}
-                return {"beyond": beyond(times, side, *parts)}
-
-            per = dict.fromkeys(sides, rounds)
-            times = run.compare(
-                case,
-                sides,
-                "explore",
-                rounds=None if name == "draws" else 3,
-                per=per,
-                columns=more,
-            )
-            if name == "draws":
-                what = "seconds of a round beyond its computation"
-                run.bar(what, beyond(times, "explore", *parts), BAR)
-            else:
-                share = ratio(times, "proposals", "explore").median
-                run.note(f"{name}: {share:.1%} of `explore` are proposals")
+    for case in run.chosen([f"draws, {search_rounds} rounds"]):
+        per = dict.fromkeys(sides, search_rounds)
+        times = run.compare(case, sides, "explore", per=per, columns=more)
+        found = beyond(times, "explore", "by hand", "proposals")
+        run.bar("seconds of a round beyond its computation", found, BAR)

@@ -29,14 +29,7 @@ number = it.count(1)
 
 
 def main(run, *, side=64):
-    from . import _third_party, _unseen
-
-    models = (
-        _models.closed_form,
-        _models.runge_kutta,
-        _third_party.lotka,
-        _unseen.stiff,
-    )
+    models = (_models.closed_form, _models.runge_kutta, _models.adaptive)
     devices = jax.device_count()
     mesh = jax.make_mesh((devices,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
     key = jr.key(0)
@@ -46,7 +39,6 @@ def main(run, *, side=64):
     space = {"a": ep.Linspace(0.01, 1, side), "b": ep.Linspace(0.1, 0.9, side)}
     for model in models:
         for case in run.chosen([model.__name__]):
-            explicit = model is not _unseen.stiff
 
             def anew(model=model):
                 factor = 1 + 1e-6 * next(number)
@@ -55,17 +47,15 @@ def main(run, *, side=64):
             size = ep.sweep(anew(), space, progress=False).batch_size
             each = -(-side * side // devices)
 
-            def by_hand(anew=anew, explicit=explicit):
+            def by_hand(anew=anew):
                 fn = anew()
-                points = jax.vmap(lambda a, b: fn({"a": a, "b": b}))
-                if explicit:  # lineax refuses the types that it sees in `shard_map`
-                    points = jax.shard_map(
-                        points,
-                        mesh=mesh,
-                        in_specs=P("d"),
-                        out_specs=P("d"),
-                        check_vma=False,
-                    )
+                points = jax.shard_map(
+                    jax.vmap(lambda a, b: fn({"a": a, "b": b})),
+                    mesh=mesh,
+                    in_specs=P("d"),
+                    out_specs=P("d"),
+                    check_vma=False,
+                )
                 spread = NamedSharding(mesh, P("d"))
                 return jax.device_get(jax.jit(points)(*jax.device_put(grid, spread)))
 
@@ -104,7 +94,7 @@ def main(run, *, side=64):
                     ep.sweep(anew(), space, progress=False).values
                 ),
             }
-            if explicit and each % size == 0:
+            if each % size == 0:
                 sides["by hand, in batches"] = in_batches
             times = run.compare(case, sides, "by hand")
             run.bar(

@@ -8,6 +8,9 @@ tvboptim's executor cannot be given another. "Beyond" is what a side takes more 
 program by hand in the same round. A program for several devices takes longer to call
 than one for one: the plain case has that by hand, too, and the bar, 0.3 ms for the
 sweeper, is held to it. Of many points see `sweep_peers`: "sweep, same" and "shard_map".
+
+"Labels" compares `to_xarray` and `to_pandas` of 10,000 points with a sweep of a
+formula; the bar is 0.7 of the sweep for `to_xarray`.
 """
 
 import itertools as it
@@ -22,11 +25,12 @@ from jax.sharding import PartitionSpec as P
 import eqx_pipe as ep
 
 from ._sides import SIDES, Case
-from ._timing import beyond
+from ._timing import beyond, ratio
 
 DEVICES = "all"
 ROUNDS = 300
 BAR = 3e-4
+QUICK = {"side": 10, "only": ("plain", "labels")}
 EDGES = np.linspace(0, 10, 6)
 
 
@@ -78,7 +82,24 @@ def on_all_devices(space):
     return lambda: jax.device_get(run(stacked))
 
 
-def main(run, *, points=20):
+def labels(run, side):
+    def damped(p):
+        return jnp.exp(-p["rate"] * p["time"]) * jnp.cos(p["time"])
+
+    space = {"rate": ep.Geomspace(0.01, 1, side), "time": ep.Linspace(0, 10, side)}
+    result = ep.sweep(damped, space)
+    sides = {
+        "sweep": lambda: ep.sweep(damped, space).values,
+        "to_xarray": lambda: len(result.to_xarray()),
+        "to_pandas": lambda: len(result.to_pandas()),
+    }
+    for case in run.chosen(["labels"]):
+        times = run.compare(case, sides, to="sweep", rounds=20)
+        run.bar("to_xarray over sweep", ratio(times, "to_xarray", "sweep"), 0.7)
+
+
+def main(run, *, points=20, side=100):
+    labels(run, side)
     axes = {"c": (0.0, 1.0, 4), "k": (1.0, 9.0, points // 4)}
 
     def space_to(end):

@@ -1,31 +1,27 @@
 """What does each law of `check_function` take, in seconds and compiled programs?
 
-Of a function of two vectors, of attention (three matrices) and of an MLP. Each law
-alone, with nothing compiled before; the last row of a case is all of them together,
-which share programs. Times are of the processor, since most of it is compilation.
-The last case is `check_function` in a property test on arrays of `"*b n"`.
+Each law alone, for a function of two vectors, for attention and for an MLP, with
+nothing compiled before; the last row of a case is all laws together, which share
+programs. Times are processor time, since most of it is compilation.
 """
 
 import time
 
 import equinox as eqx
-import hypothesis
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-from jaxtyping import Array, Float
 
 import eqx_pipe.testing as ept
 
 DEVICES = 1
 ROUNDS = 1
+compiled = []
 
-_compiled = []
 
-
-def _note(event, duration_secs, **kwargs):
+def note(event, duration_secs, **kwargs):
     if event == "/jax/core/compile/backend_compile_duration":
-        _compiled.append(event)
+        compiled.append(event)
 
 
 def attend(query, key, value):
@@ -45,44 +41,18 @@ CASES = {
 
 def cost(fn, args, skip):
     jax.clear_caches()
-    before, begin = len(_compiled), time.process_time()
+    before, begin = len(compiled), time.process_time()
     ept.check_function(fn, *args, skip=skip)
-    return time.process_time() - begin, len(_compiled) - before
+    return time.process_time() - begin, len(compiled) - before
 
 
-def smooth(x, *, key=None):
-    return jnp.tanh(x) * 2
-
-
-def cost_of_examples(most, examples):
-    """Seconds and programs of a property test, with so many forms at most."""
-    arrays = ept.from_jaxtyping(Float[Array, "*b n"], max_shapes=most)
-
-    @hypothesis.settings(max_examples=examples, deadline=None, database=None)
-    @hypothesis.seed(0)
-    @hypothesis.given(arrays)
-    def test(x):
-        ept.check_function(smooth, x)
-
-    jax.clear_caches()
-    before, begin = len(_compiled), time.process_time()
-    test()
-    return time.process_time() - begin, len(_compiled) - before
-
-
-def main(run, *, examples=100):
-    jax.monitoring.register_event_duration_secs_listener(_note)
+def main(run):
+    jax.monitoring.register_event_duration_secs_listener(note)
     for case in run.chosen(CASES):
         fn, args = CASES[case]
         laws = [*ept.check_function(fn, *args)]
         sides = {"a plain call": {*laws}}
         sides |= {law: {*laws} - {law} for law in laws} if not run.quick else {}
-        sides |= {"all": ()}
-        for side, skip in sides.items():
+        for law, skip in (sides | {"all": ()}).items():
             seconds, programs = cost(fn, args, skip)
-            run.row(case=case, law=side, time=seconds, programs=programs)
-    for case in run.chosen(["drawn"]):
-        for most in (2, 3, 4, None):
-            seconds, programs = cost_of_examples(most, 3 if run.quick else examples)
-            side = f"at most {most} forms" if most else "any form"
-            run.row(case=case, law=side, time=seconds, programs=programs)
+            run.row(case=case, law=law, time=seconds, programs=programs)

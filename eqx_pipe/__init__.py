@@ -58,8 +58,8 @@ if _typing.TYPE_CHECKING:
     from ._sweep import plan as plan
     from ._sweep import sweep as sweep
     from ._sweep import sweeper as sweeper
-    from ._sweep import use_cpu_devices as use_cpu_devices
     from ._sweep import vmap_space as vmap_space
+    from ._vmap import use_cpu_devices as use_cpu_devices
 else:
     # Loaded when first used: together they take as long to import as Equinox, which
     # those who only compose stages need not wait for.
@@ -68,7 +68,8 @@ else:
         "_refill": "refill",
         "_spaces": "Axis Geomspace Linspace LogUniform Mapped Random Seeds Space "
         "Static Uniform Values latin_hypercube sobol",
-        "_sweep": "SweepPlan SweepResult plan sweep sweeper use_cpu_devices vmap_space",
+        "_sweep": "SweepPlan SweepResult plan sweep sweeper vmap_space",
+        "_vmap": "use_cpu_devices",
     }
     _PACKAGE_OF = {n: p for p, names in _PACKAGES.items() for n in names.split()}
 

@@ -139,7 +139,7 @@ def _attributes(owner: Any, names: tuple[str, ...]) -> Iterator[tuple[str, Any]]
         value = own.get(name)
         if not isinstance(value, _PLAIN) and not _is_library_function(value):
             yield name, value
-    if isinstance(owner, types.ModuleType) or _is_library_class(type(owner)):
+    if isinstance(owner, types.ModuleType) or is_library(type(owner)):
         return
     for name in names:
         part = inspect.getattr_static(type(owner), name, None)
@@ -201,9 +201,11 @@ _PLACES = (
 
 
 @ft.lru_cache(1024)
-def _is_library_class(cls: type) -> bool:
-    module = sys.modules.get(cls.__module__)
-    own = module is None or cls.__module__ == "__main__"
+def is_library(owner: type | types.ModuleType) -> bool:
+    """Return whether a class or module is part of Python or an installed package."""
+    is_class = isinstance(owner, type)
+    module = sys.modules.get(owner.__module__) if is_class else owner
+    own = module is None or module.__name__ == "__main__"
     return not own and _is_library(getattr(module, "__file__", None) or "<frozen ")
 
 

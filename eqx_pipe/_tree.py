@@ -235,3 +235,8 @@ class Opaque:
 
     def __repr__(self) -> str:
         return f"[{', '.join(map(static_text, self.values))}]"
+
+
+def broadcast_mask(mask: Any, x: Any) -> Any:
+    """Return a mask over the leading axis of `x`, spread over the others."""
+    return jax.lax.broadcast_in_dim(mask, x.shape, (0,))

@@ -7,6 +7,7 @@ moves is corrected here (and in the benchmark that imports it).
 import jax.random as jr
 
 from benchmarks import _models, _sweep_cases, compose, compose_models, testing_planted
+from benchmarks.compose_models import page_models
 
 POINT_FUNCTIONS = {fn.__name__: fn for fn in _models.POINTS}
 # `small` and `oscillator` sweep functions that are in `POINT_FUNCTIONS`; `brain`
@@ -33,8 +34,8 @@ def image_pipelines():
 
 
 def models():
-    """Return the models of docs/composing.md, each with its inputs."""
-    made = compose_models.definitions()
+    """Return the models of docs/models.md, each with its inputs."""
+    made = page_models.definitions()
     return {
         name: lambda name=name: compose_models.built(name, made[name])
         for name in compose_models.MODELS
@@ -43,7 +44,7 @@ def models():
 
 def planted_bugs():
     """Yield the kind of each planted bug, and its row."""
-    for kind, rows in testing_planted._rooms().items():
+    for kind, rows in testing_planted.catalogue().items():
         for row in rows:
             yield kind, row
 

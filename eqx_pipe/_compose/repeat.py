@@ -33,41 +33,7 @@ class Repeat(Stacked):
     unroll: int = eqx.field(static=True, default=1)
 
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
-        over = self.over
-        begin = entry_of("repeat", over, x, scope)
-        if self.size == 0:
-            return begin, state
-        stacked, rest = eqx.partition(self.stages, eqx.is_array)
-        carry, constant = eqx.partition(as_arrays(begin), eqx.is_array)
-        whole = state if is_stateful(self.stages) else None
-        states = None if whole is None else whole.substate(self.stages)
-        # Scanned over only where something draws from it: no key, no index.
-        index = None if scope.key is None else jnp.arange(self.size)
-        passes = Passes(scope, self.size)
-
-        def body(carry, slices):
-            part, part_state, i = slices
-            stage, given = eqx.combine(part, rest), eqx.combine(carry, constant)
-            inner = passes.begin()
-            # All stages are traced as the first, so the first is named in errors.
-            # What is only read is no part of the carry: a constant of the loop.
-            inputs = given if over is None else replaced(x, over, given)
-            y, part_state = enter(inner, 0, stage, inputs, state=part_state, index=i)
-            y = as_arrays(y)
-            check_carry("repeat", scope, given, y)
-            return eqx.filter(y, eqx.is_array), (part_state, passes.arrays())
-
-        carry, (states, values) = jax.lax.scan(
-            with_remat(body, self.remat),
-            carry,
-            (stacked, states, index),
-            self.size,
-            unroll=self.unroll,
-        )
-        passes.end(values)
-        if whole is not None and states is not None:
-            state = whole.update(states)
-        return eqx.combine(carry, constant), state
+        return _loop(self, self.stages, self.size, True, x, state, scope)
 
 
 class SharedRepeat(Composite):
@@ -83,37 +49,62 @@ class SharedRepeat(Composite):
         return {"stage": self.stage}
 
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
-        over = self.over
-        begin = entry_of("repeat", over, x, scope)
-        if self.n == 0:
-            return begin, state
-        carry, constant = eqx.partition(as_arrays(begin), eqx.is_array)
-        whole = state if is_stateful(self.stage) else None
-        # Carried, since a state may be used once, and the body is traced repeatedly.
-        own = None if whole is None else whole.substate(self.stage)
-        index = None if scope.key is None else jnp.arange(self.n)
-        passes = Passes(scope)
+        return _loop(self, self.stage, self.n, False, x, state, scope)
 
-        def body(carried, i):
-            (part, own), inner = carried, passes.begin()
-            given = eqx.combine(part, constant)
-            inputs = given if over is None else replaced(x, over, given)
-            y, own = enter(inner, "stage", self.stage, inputs, state=own, index=i)
-            y = as_arrays(y)
-            check_carry("repeat", scope, given, y)
-            return (eqx.filter(y, eqx.is_array), own), passes.arrays()
 
-        (carry, own), values = jax.lax.scan(
-            with_remat(body, self.remat),
-            (carry, own),
-            index,
-            self.n,
-            unroll=self.unroll,
+def _loop(
+    repeat: "Repeat | SharedRepeat",
+    stage: AnyStage,
+    size: int,
+    stacked: bool,
+    x: PyTree,
+    state: MaybeState,
+    scope: Scope,
+) -> Output:
+    """Run a stage under one scan: a slice of it each time if it is stacked."""
+    over = repeat.over
+    begin = entry_of("repeat", over, x, scope)
+    if size == 0:
+        return begin, state
+    carry, constant = eqx.partition(as_arrays(begin), eqx.is_array)
+    whole = state if is_stateful(stage) else None
+    own = None if whole is None else whole.substate(stage)
+    # A stacked state is scanned over. Another is carried, since a state may be used
+    # once, and the body is traced repeatedly.
+    scanned, carried = (own, None) if stacked else (None, own)
+    parts, rest = eqx.partition(stage, eqx.is_array) if stacked else (None, stage)
+    # Scanned over only where something draws from it: no key, no index.
+    index = None if scope.key is None else jnp.arange(size)
+    passes = Passes(scope, size if stacked else None)
+    segment = 0 if stacked else "stage"
+
+    def body(before: PyTree, slices: PyTree) -> PyTree:
+        (part, carried), (arrays, scanned, i) = before, slices
+        inner, given = passes.begin(), eqx.combine(part, constant)
+        # All stages are traced as the first, so the first is named in errors.
+        # What is only read is no part of the carry: a constant of the loop.
+        inputs = given if over is None else replaced(x, over, given)
+        child, state = (
+            (eqx.combine(arrays, rest), scanned) if stacked else (rest, carried)
         )
-        passes.end(values)
-        if whole is not None and own is not None:
-            state = whole.update(own)
-        return eqx.combine(carry, constant), state
+        y, state = enter(inner, segment, child, inputs, state=state, index=i)
+        y = as_arrays(y)
+        check_carry("repeat", scope, given, y)
+        scanned, carried = (state, None) if stacked else (None, state)
+        return (eqx.filter(y, eqx.is_array), carried), (scanned, passes.arrays())
+
+    (carry, carried), (scanned, values) = jax.lax.scan(
+        with_remat(body, repeat.remat),
+        (carry, carried),
+        (parts, scanned, index),
+        size,
+        unroll=repeat.unroll,
+    )
+    passes.end(values)
+    own = scanned if stacked else carried
+    if whole is not None and own is not None:
+        state = whole.update(own)
+    return eqx.combine(carry, constant), state
 
 
 def with_remat(body: Callable[..., Any], remat: bool | Policy) -> Callable[..., Any]:

@@ -16,10 +16,9 @@ import jax.tree_util as jtu
 from jax.extend.core import jaxpr_as_fun
 from jax.interpreters import ad
 
-from .._jaxprs.jaxpr import as_function, is_literal, trace
+from .._jaxprs import as_function, is_literal, trace, used_inputs
 from .._tree import fill
 from .._types import ClosedJaxpr
-from .dependence import used_inputs
 from .primitive import bind, choose_p, zeros
 
 

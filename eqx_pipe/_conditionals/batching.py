@@ -33,12 +33,17 @@ from jax.custom_derivatives import SymbolicZero
 from jax.interpreters import batching
 from jaxtyping import Array, Bool
 
-from .._jaxprs.jaxpr import as_function, trace
-from .._jaxprs.table import is_elementwise, may_loop_or_call_back
-from .._tree import fill
+from .._jaxprs import (
+    as_function,
+    depends_on,
+    is_elementwise,
+    may_loop_or_call_back,
+    trace,
+    used_inputs,
+)
+from .._tree import broadcast_mask, fill
 from .._types import ClosedJaxpr
-from .dependence import depends_on, used_inputs
-from .masked_operand import broadcast_mask, lane_in, masked_operand
+from .masked_operand import lane_in, masked_operand
 from .primitive import bind, choose_p, zeros
 
 

@@ -15,7 +15,7 @@ from jax.extend.core import jaxpr_as_fun
 from jaxtyping import Array, Bool, Int
 
 from .._errors import structure_error
-from .._jaxprs.jaxpr import hoist, open_jaxpr, trace
+from .._jaxprs import hoist, open_jaxpr, trace
 from .._tree import differences
 from .._types import ClosedJaxpr, PyTree
 from . import autodiff as autodiff  # these two register rules of the primitive

@@ -22,7 +22,8 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jaxtyping import Array, Bool
 
-from .._jaxprs.table import TABLE, Entry
+from .._jaxprs import Entry, register
+from .._tree import broadcast_mask
 
 masked_operand_p = Primitive("eqx_pipe_masked_operand")
 masked_tangent_p = Primitive("eqx_pipe_masked_tangent")
@@ -36,11 +37,6 @@ def masked_operand(mask: Bool[Array, "*batch"], x: Any) -> Any:
 def masked_tangent(mask: Bool[Array, "*batch"], x: Any) -> Any:
     """`x`; where the mask is batched and all false, and `x` is batched too, zeros."""
     return masked_tangent_p.bind(mask, x)
-
-
-def broadcast_mask(mask: Any, x: Any) -> Any:
-    """The mask over the leading axis of `x`, spread over the others."""
-    return lax.broadcast_in_dim(mask, x.shape, (0,))
 
 
 def _identity(mask: Any, x: Any) -> Any:
@@ -88,7 +84,8 @@ def _masked_tangent_transpose(cotangent: Any, mask: Any, x: Any) -> Any:
 
 for _primitive in (masked_operand_p, masked_tangent_p):
     # Whose lane is taken depends on the mask, but only of what differs itself.
-    TABLE[_primitive.name] = Entry("operation", flow=lambda _, __, marks: marks[1:])
+    _entry = Entry("operation", flow=lambda _, __, marks: marks[1:])
+    register(_primitive.name, _entry)
     _primitive.def_impl(_identity)
     _primitive.def_abstract_eval(_identity)
     mlir.register_lowering(

@@ -22,10 +22,7 @@ from jax import lax
 from jax.extend.core import Primitive, jaxpr_as_fun
 from jax.interpreters import mlir
 
-from .._jaxprs.evaluate import Bodies
-from .._jaxprs.flow import Flow
-from .._jaxprs.jaxpr import Equation, hoist, trace
-from .._jaxprs.table import TABLE, Entry
+from .._jaxprs import Bodies, Entry, Equation, Flow, hoist, register, trace
 from .._types import ClosedJaxpr, PyTree
 
 choose_p = Primitive("eqx_pipe_choose")
@@ -182,4 +179,4 @@ def _flow(flow: Flow, eqn: Equation, marks: list[bool]) -> list[bool]:
     ]
 
 
-TABLE[choose_p.name] = Entry("branches", ("branches",), remake=_remake, flow=_flow)
+register(choose_p.name, Entry("branches", ("branches",), remake=_remake, flow=_flow))

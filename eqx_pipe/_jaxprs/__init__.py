@@ -1,1 +1,36 @@
-"""All that the house knows about reading and running jaxprs."""
+"""Jaxprs: reading, comparing and running them; the table of JAX's primitives."""
+
+from .evaluate import Bodies as Bodies
+from .evaluate import Body as Body
+from .evaluate import evaluate as evaluate
+from .fingerprint import Fingerprint as Fingerprint
+from .fingerprint import array_text as array_text
+from .fingerprint import digest as digest
+from .fingerprint import fingerprint_of as fingerprint_of
+from .fingerprint import key_of as key_of
+from .fingerprint import text_of as text_of
+from .flow import Flow as Flow
+from .flow import depends_on as depends_on
+from .jaxpr import Equation as Equation
+from .jaxpr import as_function as as_function
+from .jaxpr import axis_names as axis_names
+from .jaxpr import equations as equations
+from .jaxpr import hoist as hoist
+from .jaxpr import interpret as interpret
+from .jaxpr import is_jaxpr as is_jaxpr
+from .jaxpr import is_literal as is_literal
+from .jaxpr import open_jaxpr as open_jaxpr
+from .jaxpr import rebind as rebind
+from .jaxpr import sub_jaxprs as sub_jaxprs
+from .jaxpr import trace as trace
+from .jaxpr import used_inputs as used_inputs
+from .jaxpr import within as within
+from .live import live_bytes as live_bytes
+from .steps import counted as counted
+from .table import TABLE as TABLE
+from .table import Entry as Entry
+from .table import entry as entry
+from .table import is_elementwise as is_elementwise
+from .table import kind as kind
+from .table import may_loop_or_call_back as may_loop_or_call_back
+from .table import register as register

@@ -25,7 +25,15 @@ from .jaxpr import (
     trace,
     within,
 )
-from .table import TABLE, bodies, entry, num_constants, scan_counts, while_counts
+from .table import (
+    Entry,
+    bodies,
+    entry,
+    num_constants,
+    register,
+    scan_counts,
+    while_counts,
+)
 
 Bodies: TypeAlias = Sequence[Callable[..., list[Any]]]
 """Functions in the place of the jaxprs of an equation."""
@@ -151,7 +159,7 @@ def _remat(eqn: Equation, bodies: Bodies, inputs: list[Any]) -> list[Any]:
     return rebind(eqn, [*given, *inputs], params, in_context=False)
 
 
-TABLE["remat2"] = TABLE["remat2"]._replace(remake=_remat)
+register("remat2", Entry("call", ("jaxpr",), remake=_remat))
 
 
 def _without_mesh(eqn: Equation, bodies: Bodies, inputs: list[Any]) -> list[Any]:

@@ -62,6 +62,14 @@ def axis_names(holder: Any) -> set[Any]:
     return {getattr(effect, "name", None) for effect in holder.effects} - {None}
 
 
+def used_inputs(branch: ClosedJaxpr) -> list[bool]:
+    """Return for each input of a jaxpr whether anything reads it."""
+    jaxpr = open_jaxpr(branch)[0]
+    read = {v for eqn in jaxpr.eqns for v in eqn.invars if not is_literal(v)}
+    read.update(v for v in jaxpr.outvars if not is_literal(v))
+    return [v in read for v in jaxpr.invars]
+
+
 def trace(function: Callable[..., Any], *examples: Any) -> ClosedJaxpr:
     """The jaxpr of a function of arrays, for arguments like the examples."""
     make: Any = jax.make_jaxpr(function)

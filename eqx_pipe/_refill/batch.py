@@ -12,8 +12,7 @@ import jax.numpy as jnp
 from jax.interpreters import batching
 from jaxtyping import Array
 
-from .._conditionals import depends_on
-from .._jaxprs.jaxpr import as_function, axis_names
+from .._jaxprs import as_function, axis_names, depends_on
 from .._types import ClosedJaxpr
 from .lanes import Tiling, entry_of
 from .loop import LoopParams, loop, refill_p, run_alone

@@ -13,9 +13,9 @@ import jax.numpy as jnp
 from jax.interpreters import ad
 from jax.interpreters import partial_eval as pe
 
-from .._conditionals import depends_on, zeros
+from .._conditionals import zeros
 from .._errors import value_error
-from .._jaxprs.jaxpr import as_function
+from .._jaxprs import as_function, depends_on
 from .._tree import fill
 from .._types import ClosedJaxpr
 from .batch import carry_depends

@@ -17,10 +17,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Int32
 
-from .._conditionals import broadcast_mask
-from .._jaxprs.jaxpr import as_function
-from .._jaxprs.table import may_loop_or_call_back
-from .._tree import as_data, as_keys
+from .._jaxprs import as_function, may_loop_or_call_back
+from .._tree import as_data, as_keys, broadcast_mask
 from .._types import ClosedJaxpr, PyTree
 
 # More lanes and more steps than 512 and 8 had a part in what made the loop 1.1 to 1.6

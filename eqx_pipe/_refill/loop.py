@@ -20,9 +20,16 @@ from jax import lax
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
-from .._jaxprs.evaluate import Body
-from .._jaxprs.jaxpr import Equation, as_function, hoist, is_jaxpr, trace
-from .._jaxprs.table import TABLE, Entry
+from .._jaxprs import (
+    Body,
+    Entry,
+    Equation,
+    as_function,
+    hoist,
+    is_jaxpr,
+    register,
+    trace,
+)
 from .._types import ClosedJaxpr
 from .lanes import Lanes, Tiling
 
@@ -137,10 +144,13 @@ def _remake(eqn: Equation, bodies: list[Body], inputs: list[Any]) -> list[Any]:
     return loop(cond, body, *p.split(inputs), p.size, p.tilings)
 
 
-TABLE[refill_p.name] = Entry(
-    "while",
-    ("cond", "body"),
-    remake=_remake,
-    # Whether it is batched as one loop or lane by lane is known only to `batch.py`.
-    flow=lambda flow, eqn, _: flow.opaque(eqn),
+register(
+    refill_p.name,
+    Entry(
+        "while",
+        ("cond", "body"),
+        remake=_remake,
+        # Whether it is batched as one loop or lane by lane is known only to `batch.py`.
+        flow=lambda flow, eqn, _: flow.opaque(eqn),
+    ),
 )

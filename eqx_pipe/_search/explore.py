@@ -15,9 +15,10 @@ from .._check import check_choice, check_int
 from .._errors import describe_value, type_error, value_error
 from .._files import as_path
 from .._keys import check_key, fold
+from .._progress import Progress, Watched
 from .._spaces import Space, SpaceLike, as_space
-from .._sweep.compute.progress import Progress, Watched
-from .._sweep.request import BatchSize, Executor, checked
+from .._sweep.options import BatchSize, Executor
+from .._sweep.request import request_of
 from .._sweep.results.best import Compared, scores
 from .._sweep.results.result import SweepResult
 from .._sweep.sweeper import Sweeper
@@ -113,7 +114,8 @@ def explore(
         folder.mkdir(parents=True, exist_ok=True)
 
     def prepared(points: Space, key: Key | None, place: Path | None) -> Sweeper:
-        request = checked(
+        request = request_of(
+            function,
             fn,
             points,
             key=key,
@@ -124,7 +126,6 @@ def explore(
             on_error=on_error,
             # Below the bar of the rounds; there is none in a file of logs.
             progress=False if progress is False else None,
-            function=function,
         )
         made = Sweeper(request)
         if not request.by_hand:

@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec as P
 from jax.stages import Compiled
 from jaxtyping import Array
 
-from .._jaxprs.jaxpr import equations
+from .._jaxprs import equations
 from .._mesh_context import is_staged, with_axis_types
 from .._types import PyTree
 from .mesh import is_placeable

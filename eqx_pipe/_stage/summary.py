@@ -89,8 +89,9 @@ def summary(
         `equinox.nn.make_with_state`, needed only with `x`. (Keyword only.)
 
     **Returns:** a table, whose text is `str(summary)`. Its `.rows` have `.path`,
-    `.stage`, `.settings`, `.arrays`, `.parameters` (the count of numbers that gradients
-    reach) and `.output`, and `.to_dict()` is all of it as plain data. A `?` stands for
+    `.stage`, `.settings` (those that differ from their defaults), `.arrays`,
+    `.parameters` (the count of numbers that gradients reach), `.stateful` and
+    `.output`, and `.to_dict()` is all of it as plain data. A `?` stands for
     outputs inside of a branch of `cond`, `switch` or `gated`, which are not known.
 
     **Raises:**

@@ -11,10 +11,11 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 
+from .._captured import Fixed, contents
 from .._tree import join_path, leaf_text, leaves_with_names, path_name, static_text
 from .._types import PyTree
 from .paths import parts_of
-from .stage import Lift, is_composite, is_state_index
+from .stage import Lift, is_composite, is_state_index, is_stateful
 
 _LINES, _ARRAYS = 40, 3
 
@@ -25,7 +26,9 @@ class Row:
 
     `stage` is `chain`, `parallel`, ... for one of our combinators, the name of a
     function, and the name of the class of any other module. `output` is the text of
-    its output, and `None` where that is not known.
+    its output, and `None` where that is not known. `arrays` are those that it holds
+    itself. Of a function they are those that it closes over or was given by a partial,
+    of a frozen stage its constants; `parameters` counts neither.
     """
 
     path: str
@@ -33,6 +36,7 @@ class Row:
     settings: dict[str, Any]
     arrays: dict[str, str]
     parameters: int
+    stateful: bool = False
     output: str | None = None
     children: "list[Row]" = dataclasses.field(default_factory=list)
 
@@ -54,6 +58,7 @@ def row_of(stage: PyTree, outputs: Mapping[str, str], path: str = "") -> Row:
         _plain(_settings(stage)),
         {name: leaf_text(x) for name, x in _own_leaves(stage) if _is_array(x)},
         num_parameters(stage),
+        is_stateful(stage),
         outputs.get(path),
         children,
     )
@@ -156,7 +161,16 @@ def _settings(stage: PyTree) -> dict[str, Any]:
     if isinstance(stage, Lift) or not isinstance(stage, eqx.Module):
         return {}
     named = {f.name: getattr(stage, f.name, None) for f in dataclasses.fields(stage)}
-    return {name: value for name, value in named.items() if not _holds_parts(value)}
+    frozen = {name: kind(_thawed(v)) for name, v in named.items() if _is_frozen(v)}
+    return {n: v for n, v in {**named, **frozen}.items() if not _holds_parts(v)}
+
+
+def _is_frozen(value: PyTree) -> bool:
+    return any(isinstance(x, Fixed) for x in jtu.tree_leaves(value))
+
+
+def _thawed(leaf: PyTree) -> PyTree:
+    return leaf.value if isinstance(leaf, Fixed) else leaf
 
 
 def _holds_parts(value: PyTree) -> bool:
@@ -173,8 +187,10 @@ def _own_leaves(stage: PyTree) -> list[tuple[str, Any]]:
     if is_composite(stage):
         own = [part for part in parts_of(stage)[0] if part.segment is None]
         return [(part.name, part.value) for part in own]
+    if isinstance(stage, Lift):
+        return [(name, value) for _, name, value in contents(stage.fn)]
     found = jtu.tree_flatten_with_path(stage, is_leaf=is_state_index)[0]
-    return [(path_name(path), leaf) for path, leaf in found]
+    return [(path_name(path), _thawed(leaf)) for path, leaf in found]
 
 
 def _plain(value: Any) -> Any:

@@ -4,46 +4,30 @@ It takes the steps of a sweep up to the computation of its chunks.
 """
 
 import math
-import os
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Unpack
 
-from jax.sharding import Mesh
+import jax
 
-from .._jaxprs.live import live_bytes
-from .._reduce.many import ReduceLike
+from .._jaxprs import live_bytes
 from .._spaces import SpaceLike
 from .._tree import is_key_array
-from .._types import Key, PyTree
-from .compute.sizes import compiled_bytes
-from .plan import CostsBySpan, Plan
-from .reduced.blocks import Blocks
-from .request import BatchSize, Costs, Executor, Shard, checked
-from .results.output_coords import OutputCoords
+from .._types import PyTree
+from .compute.trace import no_mesh
+from .options import SweepOptions
+from .order_by import CostsBySpan
+from .plan import Plan
+from .request import request_of
 from .results.planned import SweepPlan
-from .run import planned
 from .sinks.left import Left, left_in
 from .sinks.store_sink import StoreSink
-from .tracing.trace import no_mesh
+from .sweep import planned
 
 
 def plan(
     fn: Callable[..., PyTree],
     space: SpaceLike,
-    *,
-    key: Key | None = None,
-    batch_size: BatchSize = "auto",
-    mesh: Mesh | None = None,
-    order_by: Costs | None = None,
-    reduce: ReduceLike | None = None,
-    store: str | os.PathLike[str] | None = None,
-    shard: Shard | None = None,
-    executor: Executor | None = None,
-    resume: Literal["force", "failed"] | None = None,
-    on_error: Literal["raise", "mark"] = "raise",
-    progress: bool | None = None,
-    count_steps: bool = False,
-    output_coords: OutputCoords | None = None,
+    **options: Unpack[SweepOptions],
 ) -> SweepPlan:
     """Return what a sweep would compute, before it runs.
 
@@ -54,7 +38,7 @@ def plan(
 
     **Arguments:**
 
-    - `fn`, `space` and all others: as in `sweep`. With `batch_size="tune"` the size is
+    - `fn`, `space` and `options`: as in `sweep`. With `batch_size="tune"` the size is
       the one that measuring begins with.
 
     **Returns:** a `SweepPlan`, whose fields are numbers, and which prints as a table:
@@ -81,25 +65,9 @@ def plan(
           points    60,000 to compute
           ...
     """
-    request = checked(
-        fn,
-        space,
-        key=key,
-        batch_size=batch_size,
-        mesh=mesh,
-        order_by=order_by,
-        reduce=reduce,
-        store=store,
-        shard=shard,
-        executor=executor,
-        resume=resume,
-        on_error=on_error,
-        progress=progress,
-        count_steps=count_steps,
-        output_coords=output_coords,
-        function="plan",
-    )
-    with no_mesh("plan"):
+    request = request_of("plan", fn, space, **options)
+    # Under `jax.disable_jit()` too it describes the compiled sweep.
+    with no_mesh("plan"), jax.disable_jit(False):
         made, costs = planned(request)
         return _said(made, costs)
 
@@ -110,7 +78,7 @@ def _said(coming: Plan, costs: Callable[[int], CostsBySpan] | None) -> SweepPlan
     index, count = request.shard or (0, 1)
     own = range(index, len(coming.chunks), count)
     found = Left(own, coming.count(own))
-    if request.store is not None and coming.job is not None:
+    if request.store is not None:
         sink = StoreSink(coming, write=False)
         coming, found = sink.plan, left_in(sink)
     left, stored = found.left, found.value_bytes
@@ -118,7 +86,7 @@ def _said(coming: Plan, costs: Callable[[int], CostsBySpan] | None) -> SweepPlan
     programs = _programs(coming, costs)
     compiled = sum(there is not None for there in programs)
     return SweepPlan(
-        dims=dict((coming.job or request).space.dims),
+        dims=dict(coming.points.space.dims),
         points=size,
         done=found.done - found.failed,
         failed=found.failed,
@@ -139,32 +107,30 @@ def _said(coming: Plan, costs: Callable[[int], CostsBySpan] | None) -> SweepPlan
     )
 
 
-def _value_bytes(coming: Plan) -> int | None:
+def _value_bytes(coming: Plan) -> int:
     """What is kept in memory: values, or states while they are merged."""
-    if coming.job is None:
-        return None
     chunks = coming.chunks
     rows = math.prod(chunks.lengths) if coming.blocks is None else chunks.points
-    row = coming.compiled.row
+    row = coming.work.row
     return rows * sum(math.prod(s.shape) * s.dtype.itemsize for s in row)
 
 
 def _programs(coming: Plan, costs: Callable[[int], CostsBySpan] | None) -> list[Any]:
     """The programs that a sweep needs, each as it is compiled, or `None`."""
-    if coming.job is None or coming.job.geometry.size == 0:
+    if coming.points.size == 0:
         return []
-    found = coming.compiled.programs(coming.chunks.points)
+    found = coming.work.programs()
     ordering = costs is not None and callable(coming.request.order_by)
     return [*found, *([None] * ordering)]
 
 
 def _memory(coming: Plan) -> int | None:
     """The bytes that a device holds: of compiled programs, or about those of others."""
-    job = coming.job
-    if job is None or job.geometry.size == 0:
+    job = coming.points
+    if job.size == 0:
         return None
     programs = _programs(coming, None)
-    known = map(compiled_bytes, (there for there in programs if there is not None))
+    known = map(_compiled_bytes, (there for there in programs if there is not None))
     found = [size for size in known if size is not None]
     if len(found) == len(programs):
         return max(found)
@@ -172,8 +138,8 @@ def _memory(coming: Plan) -> int | None:
         given = [*job.arrays, *traced.program.constants]
         held = sum(_nbytes(leaf) for leaf in given)
         batch = layout.batch_size * live_bytes(traced.jaxpr)
-        if isinstance(coming.blocks, Blocks):
-            kept = -(-coming.blocks.most // len(job.devices))
+        if coming.blocks is not None:
+            kept = -(-coming.blocks.at_once // len(job.devices))
             out = kept * coming.blocks.row_bytes + layout.batch_size * job.row_bytes
         else:
             out = layout.capacity * layout.batch_size * job.row_bytes
@@ -185,3 +151,12 @@ def _nbytes(leaf: Any) -> int:
     if is_key_array(leaf):
         return math.prod(leaf.shape) * leaf.dtype.itemsize
     return int(getattr(leaf, "nbytes", 0))
+
+
+def _compiled_bytes(compiled: jax.stages.Compiled) -> int | None:
+    """Return the bytes that a program holds on one device while it runs."""
+    found = compiled.memory_analysis()
+    if found is None:
+        return None
+    parts = ("argument", "output", "temp")
+    return sum(int(getattr(found, f"{part}_size_in_bytes", 0)) for part in parts)

@@ -1,123 +1,71 @@
-"""The one road of a sweep: chunks from a source of finished work to a sink.
+"""The way of a sweep: chunks are computed, here or elsewhere, and a sink keeps them.
 
-What is computed and how it is cut into chunks is said by a `Plan`. A source computes
-chunks: in this process, or by the workers of an executor. A sink keeps them: as arrays,
-in a store, or merged to a reduction. Neither knows of the other.
+A `Plan` says what is computed and in which chunks. Neither the sink nor what computes
+knows of the other.
 """
 
 import dataclasses
 import functools as ft
-import signal
-import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from types import FrameType
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
-from jaxtyping import Int64
+from jaxtyping import Float, Int64
 
-from .._types import ProgressLike, PyTree
-from .compute.failure import Errors, Verdict
-from .compute.progress import Progress, Watched, is_shown, watched
+from .._progress import Progress, Watched, is_shown, watched
+from .._types import ProgressLike
+from .compute.failure import Verdict
+from .compute.points import Index
+from .compute.rows import Rows
+from .interrupt import CTRL_C, ENDING, Interrupt
+from .order_by import CostsBySpan
+from .outcome import Outcome
 from .plan import Plan
-from .results.cells import CellPoints, CellValues
-from .results.label import names_of
-from .results.raised import Raised
-from .results.result import SweepResult
-from .results.steps import Steps
-from .store import NO_GAPS, Gaps
-from .tracing.call import fn_name
 
-Chunk: TypeAlias = tuple[int, list[np.ndarray], Verdict]
-"""The number of a chunk, the leaves of its rows, and what became of these."""
+COMMIT_EVERY = 30.0
+"""Seconds after which the finished batches of a chunk are committed to a store."""
 
-Parts: TypeAlias = Mapping[int, Int64[np.ndarray, " _rows"]]
-"""For chunks of which some rows are asked for, and not all: which."""
-
-Source: TypeAlias = Callable[
-    [Sequence[int], Parts, Callable[[], bool], Progress], Iterator[Chunk]
-]
-"""Computes the chunks with some numbers; gives each when it is finished, in any order.
-
-It is called as `source(numbers, parts, stopping, bar)`: of chunks in `parts` it gives
-these rows alone; no more chunks are begun once `stopping()` is true, and `bar` is told
-how many points are done.
-"""
+_clock = time.monotonic
 
 
-_SAID = "\nWhat is in flight will be finished. Ctrl-C again stops at once.\n"
+class Chunk(NamedTuple):
+    """Rows of a chunk as they come: all rows, or those with some numbers.
 
-
-class Interrupt:
-    """Within it the first Ctrl-C only sets `asked`; the second one is as ever.
-
-    Somebody else's way to deal with Ctrl-C is left as it is, and signals come to the
-    main thread only.
+    The verdict says which of them are still missing, if computing ended early.
     """
 
-    def __init__(self, said: str = _SAID) -> None:
-        self.asked = False
-        self._said = said
-        self._installed = False
-
-    def __enter__(self) -> "Interrupt":
-        usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
-        if usual and threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, self._note)
-            self._installed = True
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._restore()
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        self.asked = True
-        self._restore()
-        sys.stderr.write(self._said)
-
-    def _restore(self) -> None:
-        if self._installed:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            self._installed = False
+    number: int
+    rows: Int64[np.ndarray, " rows"] | None
+    values: Rows
+    verdict: Verdict
 
 
 @dataclasses.dataclass(frozen=True)
 class Todo:
-    """Which chunks a sink is to have, and which of them it lacks.
+    """The chunks that a sink lacks, of those `owned` by this process.
 
-    Of those in `parts` it lacks these rows alone. It takes `partial` chunks if not all
-    rows of one need be computed.
+    Of those in `rows` it lacks these rows alone. It takes `partial` chunks if it can
+    keep some rows of one.
     """
 
-    mine: Sequence[int]
-    missing: Sequence[int]
-    interrupt: Interrupt
+    owned: Sequence[int]
+    chunks: Sequence[int]
+    rows: Mapping[int, Int64[np.ndarray, " _rows"]] = dataclasses.field(
+        default_factory=dict
+    )
     partial: bool = False
-    parts: Parts = dataclasses.field(default_factory=dict)
 
     def left(self, plan: Plan) -> int:
-        """How many points are lacking."""
-        whole = [number for number in self.missing if number not in self.parts]
-        return plan.count(whole) + sum(map(len, self.parts.values()))
-
-
-@dataclasses.dataclass(frozen=True)
-class Outcome:
-    """What a sink has in the end: the fields of a `SweepResult` that it knows."""
-
-    values: PyTree
-    gaps: Gaps = dataclasses.field(default_factory=lambda: NO_GAPS)
-    points: int | None = None
-    ended: int | None = None
-    errors: Errors = dataclasses.field(default_factory=dict)
+        """Return how many points are lacking."""
+        whole = [number for number in self.chunks if number not in self.rows]
+        return plan.count(whole) + sum(map(len, self.rows.values()))
 
 
 @runtime_checkable
 class Sink(Protocol):
-    """What keeps chunks."""
+    """Keeps chunks: in memory, in a store, or merged to a reduction."""
 
     @property
     def plan(self) -> Plan:
@@ -126,101 +74,145 @@ class Sink(Protocol):
 
     @property
     def stopped(self) -> bool:
-        """Whether it needs no more chunks: a reducer asked to stop."""
+        """True if it needs no more chunks: a reducer asked to stop."""
         ...
 
     def filling(self) -> AbstractContextManager[Todo]:
-        """Within it chunks may be kept."""
+        """Return a context within which chunks may be kept."""
         ...
 
-    def keep(self, number: int, values: list[np.ndarray], verdict: Verdict) -> None:
-        """Keeps a chunk."""
+    def keep(self, chunk: Chunk) -> None:
+        """Keep a chunk."""
         ...
 
     def outcome(self) -> Outcome:
-        """All that has been kept."""
+        """Return all that has been kept."""
         ...
 
 
-def gather(source: Source, sink: Sink, progress: ProgressLike) -> None:
-    """Computes the chunks that a sink lacks; after Ctrl-C only what is begun.
+Compute: TypeAlias = Callable[
+    [Plan, Todo, CostsBySpan | None, Progress, Callable[[], bool]], Iterator[Chunk]
+]
+"""Computes what is to be done, and yields chunks when they are finished, in any order.
 
-    A `KeyboardInterrupt` tells of that, even if all had been begun.
+It begins no more chunks once the last argument returns true.
+"""
+
+
+def gather(sink: Sink, compute: Compute, costs: CostsBySpan | None) -> None:
+    """Compute the chunks that a sink lacks; after a signal only what is in flight.
+
+    Ctrl-C then raises a `KeyboardInterrupt`. With a store, SIGTERM and SIGHUP are taken
+    too, and raise a `SystemExit`; in memory there would be nothing to keep.
     """
     plan = sink.plan
-    shown = is_shown(progress)
-    with sink.filling() as todo:
-        if not todo.missing:
+    progress = plan.request.progress
+    signals = CTRL_C if plan.request.store is None else ENDING
+    with sink.filling() as todo, Interrupt(signals) as interrupt:
+        if not todo.chunks:
             return
-        size, left = plan.count(todo.mine), todo.left(plan)
-        failed = 0
-        stopping = ft.partial(_stopping, todo.interrupt, sink)
-        # `bool()` is False: it never ends early.
-        early = stopping if todo.partial else bool
+        stopping = ft.partial(_stopping, interrupt, sink)
+        size, left = plan.count(todo.owned), todo.left(plan)
         with Progress(
-            shown, size, size - left, early, watched_in(plan, progress)
+            is_shown(progress),
+            size,
+            size - left,
+            # `bool()` is False: it never ends early.
+            stopping if todo.partial else bool,
+            watched_in(plan, progress),
+            paced=todo.partial and plan.request.store is not None,
         ) as bar:
-            chunks = source(todo.missing, todo.parts, stopping, bar)
-            for number, values, verdict in chunks:
-                sink.keep(number, values, verdict)
-                bar.saw(values, slice(None))
-                failed += plan.num_failed(values, verdict)
+            failed = 0
+            for chunk in compute(plan, todo, costs, bar, stopping):
+                sink.keep(chunk)
+                bar.saw(chunk.values, slice(None))
+                failed += chunk.verdict.failed
                 bar.failed(failed)
                 if sink.stopped:
                     break
         # Also if all was done by then: a loop round the sweep should end too.
-        if todo.interrupt.asked:
-            raise KeyboardInterrupt
-
-
-def watched_in(plan: Plan, progress: ProgressLike) -> Watched | None:
-    """What a bar shows the best of; raises a `ValueError` if that is no output."""
-    if plan.job is None:  # the plain loop, which has no programs that know of outputs
-        return None
-    outputs = plan.job.outputs
-    if plan.request.counting:  # of which the steps come behind
-        outputs = outputs[0]
-    return watched("sweep", outputs, progress)
+        interrupt.end()
 
 
 def _stopping(interrupt: Interrupt, sink: Sink) -> bool:
     return interrupt.asked or sink.stopped
 
 
-def result_of(plan: Plan, outcome: Outcome, started: float) -> SweepResult:
-    """What a sink has in the end, with what made it."""
-    made = () if plan.job is None else plan.job.made
-    values, steps = outcome.values, None
-    if plan.request.counting:
-        values, *counts = values
-        steps = Steps(*counts)
-    cells = None
-    if isinstance(values, CellValues):
-        values, counted = values.values, values.cells
-        both = counted.points, counted.failed
-        cells = CellPoints(*(np.asarray(leaf[...]) for leaf in both))
-    fields = dict(
-        values=values,
-        space=plan.request.space,
-        gaps=outcome.gaps,
-        ended=outcome.ended,
-        batch_size=plan.batch_size,
-        num_devices=len(plan.devices),
-        started=started,
-        seconds=time.time() - started,
-        points=outcome.points,
-        function=fn_name(plan.request.fn),
-        made=made,
-        steps=steps,
-        raised=Raised.of(outcome.errors),
-        cells=cells,
-        output_coords=plan.request.output_coords,
-    )
-    if plan.request.output_coords and plan.job is None:  # now the outputs are known
-        outputs = values if cells is None else CellValues(values, cells)
-        names_of(outputs, plan.request.space, plan.request.output_coords)
-    # Not by Equinox's constructor, which would take a fifth of a small sweep.
-    result = object.__new__(SweepResult)
-    for name, value in fields.items():
-        object.__setattr__(result, name, value)
-    return result
+def watched_in(plan: Plan, progress: ProgressLike) -> Watched | None:
+    """Return the output whose best is shown; raise a `ValueError` if it is none."""
+    outputs = plan.points.outputs
+    if plan.request.counting:  # the steps come after the outputs
+        outputs = outputs[0]
+    return watched(plan.request.function, outputs, progress)
+
+
+def compute_here(
+    plan: Plan,
+    todo: Todo,
+    costs: CostsBySpan | None,
+    bar: Progress,
+    stopping: Callable[[], bool],
+) -> Iterator[Chunk]:
+    """Compute chunks on the devices of this process, in order.
+
+    For a store, a chunk that takes long comes in several parts, each with the batches
+    that were finished meanwhile. They are the same batches in any case.
+    """
+    # Of a cell that is reduced there is nothing to keep before it is finished.
+    in_parts = bar.paced and plan.work is plan.points
+    for number in todo.chunks:
+        rows, is_left = todo.rows.get(number), True
+        while is_left and not stopping():
+            if in_parts:
+                bar.stopping = _after_a_while(stopping)
+            index, own = asked_of(plan, number, rows, costs)
+            values, verdict = plan.work.compute(index, own, bar)
+            missing = verdict.missing
+            is_left = missing is not None
+            if missing is None or not missing.all():
+                yield Chunk(number, rows, values, verdict)
+            if missing is not None:
+                rows = (np.arange(len(missing)) if rows is None else rows)[missing]
+            if in_parts:
+                plan = _in_smaller_batches(plan, bar.seconds)
+
+
+def _after_a_while(stopping: Callable[[], bool]) -> Callable[[], bool]:
+    """Return what ends a call of `compute` after some batches."""
+    begun: list[float] = []
+
+    def ended() -> bool:
+        # Asked first when programs are compiled, and before the first batch.
+        is_first, now = not begun, _clock()
+        begun.append(now)
+        return stopping() or (not is_first and now - begun[0] >= COMMIT_EVERY)
+
+    return ended
+
+
+def _in_smaller_batches(plan: Plan, seconds: float) -> Plan:
+    """The plan in smaller batches, if an automatic one took so many seconds."""
+    size = plan.batch_size
+    if seconds <= COMMIT_EVERY or size == 1 or not plan.points.adapts:
+        return plan
+    smaller = 1
+    while 2 * smaller * seconds <= COMMIT_EVERY * size:
+        smaller *= 2
+    sizes = plan.points.remarks.get("slow", f"{size}")
+    plan.points.remarks["slow"] = f"{sizes}, {smaller}"
+    work = plan.work.with_batch_size(smaller)
+    return dataclasses.replace(plan, work=work)
+
+
+def asked_of(
+    plan: Plan,
+    number: int,
+    rows: Int64[np.ndarray, " some"] | None,
+    costs: CostsBySpan | None,
+) -> tuple[Index, Float[np.ndarray, " rows"] | None]:
+    """Return the rows of a chunk to compute, with the costs of their points."""
+    first, last = plan.chunks.span(number)
+    own = None if costs is None else costs(first, last)
+    if rows is None:
+        return range(first, last), own
+    return first + rows, None if own is None else own[rows]

@@ -1,227 +1,239 @@
-"""How a sweep is done: what is computed, in what chunks and order, by what programs."""
+"""A plan: the work of a sweep, and the chunks that it is cut into."""
 
 import dataclasses
-import functools as ft
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from typing import Any, Protocol, Self
 
 import jax
-import jax.numpy as jnp
-import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Float
 
-from .._errors import (
-    MissingKeyError,
-    SweepError,
-    describe_value,
-    message,
-    type_error,
-    value_error,
-)
+from .._progress import Progress
+from .._reduce.many import Many
 from .._spaces import Space
-from .._types import Device, PyTree
-from .compute.failure import Verdict, reason
-from .compute.job import Job
+from .._types import Device, Key, PyTree
+from .compute.blocks import Blocks
+from .compute.cells import Cells
+from .compute.failure import Verdict
+from .compute.points import Index, Points
 from .compute.prepare import prepare
-from .compute.progress import Progress
-from .compute.sizes import CHUNK_BYTES, Rows
-from .loop import LoopBlocks, LoopCells, LoopPoints
-from .reduced.blocks import Blocks
-from .reduced.cells import Cells
+from .compute.rows import CHUNK_BYTES, Rows
 from .request import Request
 from .store import Chunks, choose_chunks
 
 # Only the pools of the standard library say how many workers they have.
 _GUESSED_WORKERS = 8
 
-PointWork: TypeAlias = Job | LoopPoints | Cells | LoopCells
-"""What computes the outputs at points, a row for each; or the reductions of cells."""
 
-BlockWork: TypeAlias = Blocks | LoopBlocks
-"""What computes the states of blocks, a row for each; the last leaf says as bits which
-points failed.
-"""
+class Work(Protocol):
+    """The rows that a sweep computes: `Points`, `Cells` or `Blocks`.
 
-CostsBySpan: TypeAlias = Callable[[int, int], Float[np.ndarray, " points"]]
-"""What points cost, from one to the one behind the last."""
+    A sink keeps rows, a worker computes them, and neither needs to know which kind
+    they are.
+    """
+
+    @property
+    def points(self) -> Points:
+        """The points that the rows are computed from, with their traced functions."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """The number of rows."""
+        ...
+
+    @property
+    def unit(self) -> int:
+        """The number of rows that fill all lanes of all devices."""
+        ...
+
+    @property
+    def most(self) -> int:
+        """The most rows that one call of `compute` is asked for."""
+        ...
+
+    @property
+    def batch_size(self) -> int:
+        """The number of points that a device vectorises at once."""
+        ...
+
+    @property
+    def row(self) -> Sequence[jax.ShapeDtypeStruct]:
+        """The shape and dtype of each leaf of a row."""
+        ...
+
+    @property
+    def row_bytes(self) -> int:
+        """The size of a row in bytes."""
+        ...
+
+    @property
+    def outputs(self) -> PyTree:
+        """The shapes and dtypes of a row, as a pytree."""
+        ...
+
+    @property
+    def kinds(self) -> Sequence[Any]:
+        """The kind of the PRNG keys in each leaf of a row, or `None`."""
+        ...
+
+    @property
+    def attrs(self) -> dict[str, str]:
+        """Remarks on how the rows came about, for the attributes of a result."""
+        ...
+
+    def span(self, first: int, last: int) -> tuple[int, int]:
+        """Return the half-open range of the points of some rows."""
+        ...
+
+    def compute(
+        self, index: Index, costs: Float[np.ndarray, " rows"] | None, bar: Progress
+    ) -> tuple[Rows, Verdict]:
+        """Compute some rows; those with similar `costs` may share a batch.
+
+        The verdict numbers failed points as the rows are numbered, or, of blocks, as
+        the points are.
+        """
+        ...
+
+    def unflatten(self, rows: Rows) -> PyTree:
+        """Return the leaves of rows as a pytree."""
+        ...
+
+    def programs(self) -> list[Any]:
+        """Return the programs that the rows need, or `None` where not compiled yet."""
+        ...
+
+    def at(self, space: Space, key: Key | None) -> Self:
+        """Return the same work for another space of the same form."""
+        ...
+
+    def with_batch_size(self, batch_size: int) -> Self:
+        """Return the same work in batches of another size."""
+        ...
+
+    def with_most(self, most: int) -> Self:
+        """Return the same work for calls of at most `most` rows."""
+        ...
+
+
+def work_of(points: Points, reducers: Many | None) -> Work:
+    """Return the rows of a sweep: its points, or their reduction by `reducers`."""
+    if reducers is None:
+        return points
+    return (
+        Blocks(points, reducers) if reducers.over is None else Cells(points, reducers)
+    )
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What a request comes to: rows of `work`, computed and kept in `chunks`.
-
-    The work is the `points`, or the `blocks` of a sweep that is reduced. `job` holds
-    the traced programs; the plain loop has none.
-    """
+    """What to compute for a request: the rows of `work`, in `chunks`."""
 
     request: Request
-    job: Job | None
-    points: PointWork
-    blocks: BlockWork | None
+    work: Work
     chunks: Chunks
 
     @property
-    def work(self) -> PointWork | BlockWork:
-        """What is computed."""
-        return self.points if self.blocks is None else self.blocks
+    def points(self) -> Points:
+        """The points that the rows are computed from."""
+        return self.work.points
 
     @property
-    def compiled(self) -> Job | Blocks | Cells:
-        """What is computed, other than by the plain loop."""
-        assert not isinstance(self.work, LoopBlocks | LoopPoints | LoopCells)
-        return self.work
+    def blocks(self) -> Blocks | None:
+        """The work of a sweep whose points are all reduced to one value."""
+        return self.work if isinstance(self.work, Blocks) else None
 
     @property
     def batch_size(self) -> int:
-        """How many points are vectorised at once."""
-        return 1 if self.job is None else self.job.batch_size
+        """The number of points that a device vectorises at once."""
+        return self.work.batch_size
 
     @property
     def devices(self) -> tuple[Device, ...]:
-        """The devices of one process that computes."""
-        return self.request.devices if self.job is None else self.job.devices
+        """The devices of a process that computes."""
+        return self.points.devices
 
     @property
     def outputs(self) -> PyTree:
-        """The shapes and dtypes of what has a value at each point, of the user's."""
-        work = self.compiled
-        if isinstance(work, Job):
-            return work.outputs[0] if self.request.counting else work.outputs
-        assert isinstance(work, Cells)
-        return work.outputs
+        """The shapes and dtypes of the user's outputs, or of their reductions."""
+        return self.work.outputs[0] if self.request.counting else self.work.outputs
 
     def count(self, numbers: Sequence[int]) -> int:
-        """How many points some chunks have."""
+        """Return the number of points in some chunks."""
         spans = (self.work.span(*self.chunks.span(number)) for number in numbers)
         return sum(last - first for first, last in spans)
 
-    def num_failed(self, values: Rows, verdict: Verdict) -> int:
-        """How many points have failed in some rows."""
-        if self.request.inner is not None:
-            return int(np.sum(values[-1]))
-        if self.blocks is not None:
-            return int(np.sum(np.unpackbits(values[-1])))
-        missing = verdict.missing
-        return int(np.sum(~verdict.ok) - (0 if missing is None else np.sum(missing)))
-
     def at(self, request: Request, traced: Space) -> "Plan":
-        """What asks for another space, with the programs that were made for this one.
+        """Return the plan for another request of the same form; it shares programs.
 
-        `traced` has the form of the space that was planned for; it is the one asked
-        for, or that with points behind.
+        `traced` is the space of the request, or that space with more points at its
+        end, in the form that was traced.
         """
-        assert self.job is not None
-        space, job = request.whole, self.job.at(traced, request.key)
-        if isinstance(self.points, Cells):
-            return Plan(request, job, self.points.at(job), None, self.chunks)
-        if isinstance(self.blocks, Blocks):
-            blocks = self.blocks.at(job)
-            return Plan(request, job, job, blocks, self.chunks)
-        chunks = self.chunks if traced is space else _whole(space.size)
-        return Plan(request, job, job, None, chunks)
+        work = self.work.at(traced, request.key)
+        chunks = self.chunks
+        if work is work.points and traced is not request.whole:
+            chunks = _whole(request.whole.size)
+        return Plan(request, work, chunks)
 
-    def with_batch_size(
-        self,
-        batch_size: int,
-        tried: str = "",
-        head: tuple[Rows, Verdict] | None = None,
-    ) -> "Plan":
-        """The same with another batch size: that of a store, or one that was found.
+    def with_batch_size(self, batch_size: int) -> "Plan":
+        """Return the plan with another batch size, and the chunks that follow."""
+        return _in_chunks(self.request, self.work.with_batch_size(batch_size))
 
-        `tried` says how, and `head` is what was computed meanwhile of the first points.
-        """
-        assert self.job is not None
-        job = dataclasses.replace(self.job, batch_size=batch_size)
-        job.tried, job.head = tried or self.job.tried, head
-        plan = _planned(self.request, job)
-        assert plan.job is not None
-        plan.job.tried, plan.job.head = job.tried, head
-        return plan
+    def with_points(self, points: Points) -> "Plan":
+        """Return the plan for the same points in batches of another size."""
+        if self.work is self.points and self.request.store is None:
+            return dataclasses.replace(self, work=points)
+        return self.with_batch_size(points.batch_size)
 
     def with_chunks(self, chunks: Chunks) -> "Plan":
-        """The same in other chunks, of which one is computed at a time."""
-        if not isinstance(self.work, Job):
-            return dataclasses.replace(self, chunks=chunks)
-        job = dataclasses.replace(self.work, stretch=chunks.points)
-        return dataclasses.replace(self, job=job, points=job, chunks=chunks)
+        """Return the plan with other chunks, of which one is computed at a time."""
+        work = self.work.with_most(chunks.points)
+        return dataclasses.replace(self, work=work, chunks=chunks)
 
 
 def plan_of(request: Request) -> Plan:
-    """Traces what was asked for, and decides how to do it; nothing is computed."""
-    if request.by_hand:
-        points, blocks = LoopPoints(request), None
-        chunks = _whole(request.space.size)
-        if request.inner is not None:
-            points = LoopCells(request)
-        elif request.reducers is not None:
-            blocks = LoopBlocks(request)
-            chunks = Chunks((len(blocks),), 0, 1)
-        return Plan(request, None, points, blocks, chunks)
+    """Trace the function of a request, and decide how to compute it."""
     devices, shares = request.devices, request.processes
     if request.executor is not None:
-        # What devices a worker has is not known: one for a guess.
+        # A worker's devices are not known before it runs: assume a single one.
         devices, shares = devices[:1], shares * _num_workers(request.executor)
-    job = prepare(
+    points = prepare(
         request.fn,
         request.whole,
         request.key,
         request.batch_size,
         devices,
-        costs=request.order_by is not None and request.reducers is None,
+        ordered=request.order_by is not None and request.reducers is None,
         shares=shares,
         isolated=request.isolated,
         counting=request.counting,
         function=request.function,
     )
-    return _planned(request, job)
+    return _in_chunks(request, work_of(points, request.reducers))
 
 
-def _planned(request: Request, job: Job) -> Plan:
-    if request.inner is not None and request.reducers is not None:
-        cells = Cells(job, request.reducers)
-        return Plan(request, cells.job, cells, None, _chunks_of_cells(request, cells))
-    if request.reducers is not None:
-        blocks = Blocks(job, request.reducers)
-        return Plan(request, job, job, blocks, _chunks_of_blocks(request, blocks))
-    chunks = _chunks_of_points(request, job)
-    return Plan(request, job, job, None, chunks).with_chunks(chunks)
+def _in_chunks(request: Request, work: Work) -> Plan:
+    """Return the plan for some work, in chunks that suit where the rows go."""
+    chunks = _chunks_of(request, work)
+    return Plan(request, work.with_most(chunks.points), chunks)
 
 
-def _chunks_of_points(request: Request, job: Job) -> Chunks:
-    size, most = job.geometry.size, max(1, CHUNK_BYTES // job.row_bytes)
-    if size == 0:
-        return _whole(size)
-    if request.store is not None:
-        lengths = tuple(request.space.dims.values())
-        return choose_chunks(lengths, job.across, most, request.processes)
-    if request.executor is not None:
-        return choose_chunks((size,), job.across, most)
-    return _whole(size)
-
-
-def _chunks_of_cells(request: Request, cells: Cells) -> Chunks:
-    if request.store is None and request.executor is None:
-        return _whole(len(cells))
-    across = -(-cells.job.across // cells.each)
-    most = max(1, CHUNK_BYTES // cells.row_bytes)
-    if request.store is None:
-        return choose_chunks((len(cells),), across, most)
-    lengths = tuple(request.space.dims.values())
-    return choose_chunks(lengths, across, most, request.processes)
-
-
-def _chunks_of_blocks(request: Request, blocks: Blocks) -> Chunks:
-    kept = request.store is not None or request.executor is not None
-    if len(blocks) == 0:
-        return _whole(0)
-    if kept or blocks.reducers.stops:
-        # Small, so that a kill costs little, and little is computed behind a stop.
-        most = max(1, CHUNK_BYTES // blocks.row_bytes)
-        return choose_chunks(
-            (len(blocks),), len(blocks.job.devices), most, request.processes
-        )
-    return Chunks((len(blocks),), 0, min(blocks.most, len(blocks)))
+def _chunks_of(request: Request, work: Work) -> Chunks:
+    most = max(1, CHUNK_BYTES // work.row_bytes)
+    elsewhere = request.store is not None or request.executor is not None
+    if isinstance(work, Blocks):
+        if work.size and not (elsewhere or work.reducers.stops):
+            return Chunks((work.size,), 0, min(work.at_once, work.size))
+        # Small chunks, so that a kill loses little, and a stop comes soon.
+        elsewhere, lengths, shares = True, (work.size,), request.processes
+    else:
+        stored = request.store is not None
+        lengths = tuple(request.space.dims.values()) if stored else (work.size,)
+        shares = request.processes if stored else 1
+    if work.size == 0 or not elsewhere:
+        return _whole(work.size)
+    return choose_chunks(lengths, work.unit, most, shares)
 
 
 def _whole(size: int) -> Chunks:
@@ -232,96 +244,3 @@ def _num_workers(executor: object) -> int:
     """About how many workers an executor has."""
     known = getattr(executor, "_max_workers", None)  # the pools of the standard library
     return known if isinstance(known, int) and known > 0 else _GUESSED_WORKERS
-
-
-def _for_order_by(call: Callable[..., Any]) -> Callable[..., Any]:
-    """What calls `order_by`, with errors that say that it is that function."""
-
-    def of_costs(*args: Any, **keywords: Any) -> Any:
-        try:
-            return call(*args, **keywords)
-        except MissingKeyError as error:
-            raise type_error(
-                "sweep",
-                "`order_by` needs a PRNG key.",
-                "Give a function of the point alone: a cost is a guess, and draws "
-                "are made in `fn`.",
-            ) from error
-        except SweepError as error:
-            i = next(iter(error.indices), None)
-            raise SweepError(
-                message(
-                    "sweep",
-                    f"`order_by` failed at point {i}: {reason(error.__cause__)}.",
-                    f"Call `order_by(space.point({i}))` to see it; a guess of the cost "
-                    "is needed for every point.",
-                ),
-                error.indices,
-            ) from error
-        except Exception as error:
-            error.add_note("It was called for `order_by`.")
-            raise
-
-    return of_costs
-
-
-def costs_of(request: Request) -> Callable[[int], CostsBySpan] | None:
-    """What points cost, as a function of how many of them are asked for at most.
-
-    They are computed chunk by chunk, since nobody needs the costs of chunks that are
-    finished or that another process computes. Where values are reduced, which happens
-    in order, costs change nothing.
-    """
-    order_by = request.order_by
-    if order_by is None:
-        return None
-    size = request.whole.size
-    if not callable(order_by):
-        listed = isinstance(order_by, list) and len(order_by) == size
-        found = np.asarray(order_by) if listed else order_by
-        _check_costs("is", found, size)
-        return ft.partial(_listed_costs, np.asarray(found).astype(np.float64))
-    if request.reducers is not None or request.by_hand:
-        return None
-    job = _for_order_by(prepare)(
-        order_by, request.space, None, "auto", request.devices, False
-    )
-    outputs = [
-        jax.ShapeDtypeStruct((size, *leaf.shape), leaf.dtype)
-        for leaf in job.traced[0].outputs
-    ]
-    _check_costs("gives", jtu.tree_unflatten(job.traced[0].structure, outputs), size)
-    return ft.partial(_computed_costs, job)
-
-
-def _listed_costs(costs: Float[np.ndarray, " all"], most: int) -> CostsBySpan:
-    return lambda first, last: costs[first:last]
-
-
-def _computed_costs(job: Job, most: int) -> CostsBySpan:
-    compute = _for_order_by(dataclasses.replace(job, stretch=most).compute)
-
-    def costs(first: int, last: int) -> Float[np.ndarray, " points"]:
-        (found,), _ = compute(first, last, None, Progress(False, last - first))
-        return found.astype(np.float64)
-
-    return costs
-
-
-def _check_costs(what: str, found: Any, size: int) -> None:
-    """Raises a `ValueError` unless there is one real number for each point."""
-    form = describe_value(found)
-    if jtu.treedef_is_leaf(jtu.tree_structure(found)) and hasattr(found, "shape"):
-        is_form = isinstance(found, jax.ShapeDtypeStruct)
-        given = found if is_form else np.asarray(found)
-        form = f"{given.dtype}{list(given.shape)}"
-        kinds = (np.bool_, np.integer, np.floating)
-        real = any(jnp.issubdtype(given.dtype, kind) for kind in kinds)
-        if real and given.shape == (size,):
-            return
-    raise value_error(
-        "sweep",
-        f"`order_by` {what} {form} for {size} points.",
-        "Give a function from a point to one real number, or an array with one "
-        "number for each point.",
-    )

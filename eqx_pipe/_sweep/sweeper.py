@@ -5,27 +5,26 @@ import dataclasses
 import time
 from collections.abc import Callable, Hashable
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar, Unpack
 
 import equinox as eqx
 import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
-from jax.sharding import Mesh
 
 from .._cache import LRUCache
-from .._keys import check_key
-from .._reduce.many import ReduceLike
 from .._spaces import Space, SpaceLike, Values, as_space, is_axis
 from .._tree import as_hashable, can_be_traced, is_key_array
 from .._types import Key, PyTree
-from .cores import warn_if_cores_idle
+from .._vmap import warn_if_cores_idle
+from .call import key_parameter
+from .compute.trace import no_mesh, settings
+from .options import SweeperOptions, check_sweep_key, fn_name
+from .plain_sweep import plain_sweep
 from .plan import Plan, plan_of
-from .request import BatchSize, Request, checked
+from .request import Request, request_of
 from .results.result import SweepResult
-from .run import complete
-from .tracing.call import check_sweep_key, fn_name, key_parameter
-from .tracing.trace import no_mesh, settings
+from .sweep import complete
 
 # Each form keeps a trace and its programs.
 _FORMS = 32
@@ -63,7 +62,6 @@ class Sweeper:
         **Raises:** as `sweep`.
         """
         space = as_space("sweeper", space)
-        check_key("sweeper", key)
         check_sweep_key("sweeper", key)
         return self.swept(space, self._request.key if key is None else key)
 
@@ -75,7 +73,7 @@ class Sweeper:
         request = self._request.at(space, key)
         with no_mesh("sweeper"):
             if request.by_hand:
-                return complete(plan_of(request), None, started)
+                return plain_sweep(request, started)
             filled = _filled(request)
             plan = self._planned(filled, key).at(request, filled)
             if store is not None:
@@ -85,9 +83,7 @@ class Sweeper:
 
     def outputs(self, space: Space, key: Key | None) -> PyTree:
         """The shapes and dtypes of what the function gives at one point."""
-        job = self._planned(_filled(self._request.at(space, key)), key).job
-        assert job is not None
-        return job.outputs
+        return self._planned(_filled(self._request.at(space, key)), key).points.outputs
 
     def __repr__(self) -> str:
         return f"Sweeper({fn_name(self._request.fn)}, {self._request.whole!r})"
@@ -168,12 +164,7 @@ def _needs_key(fn: Callable[..., Any]) -> bool:
 def sweeper(
     fn: Callable[..., PyTree],
     space: SpaceLike,
-    *,
-    key: Key | None = None,
-    batch_size: BatchSize = "auto",
-    mesh: Mesh | None = None,
-    reduce: ReduceLike | None = None,
-    on_error: Literal["raise", "mark"] = "raise",
+    **options: Unpack[SweeperOptions],
 ) -> Sweeper:
     """Traces and checks a sweep once, to be called with other spaces of the same form.
 
@@ -189,9 +180,10 @@ def sweeper(
 
     **Arguments:**
 
-    - `fn`, `batch_size`, `mesh`, `reduce`, `on_error`: as in `sweep`.
+    - `fn`: as in `sweep`.
     - `space`: one of the spaces, or another of the same form.
-    - `key`: the key of calls that are given none. If `fn` needs one, the kind of
+    - `options`: `batch_size`, `mesh`, `reduce` and `on_error` as in `sweep`; `key` is
+      the key of calls that are given none. If `fn` needs one, the kind of
       `jax.random.key(0)` is expected by default. (Keyword only.)
 
     **Returns:** a `Sweeper`: `run(space, key=...)` gives a `SweepResult`.
@@ -210,19 +202,10 @@ def sweeper(
         >>> best.index, best.value
         (4, 0.0)
     """
-    request = checked(
-        fn,
-        space,
-        key=key,
-        batch_size=batch_size,
-        mesh=mesh,
-        reduce=reduce,
-        on_error=on_error,
-        progress=False,
-        function="sweeper",
-    )
+    request = request_of("sweeper", fn, space, **options)
+    request = dataclasses.replace(request, progress=False)
     # A trace needs a key; each call may bring its own.
-    if key is None and _needs_key(fn):
+    if request.key is None and _needs_key(fn):
         request = dataclasses.replace(request, key=jr.key(0))
-    warn_if_cores_idle(request.devices, mesh)
+    warn_if_cores_idle(request.devices, request.mesh)
     return Sweeper(request)

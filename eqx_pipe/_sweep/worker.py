@@ -15,20 +15,18 @@ from jaxtyping import Float
 
 from .._cache import LRUCache
 from .._errors import SweepError, message, optional, type_error
-from .._jaxprs.text import Writer, digest
+from .._jaxprs import array_text, digest
+from .._progress import Progress
 from .._reduce.many import as_many
 from .._spaces import Space
 from .._types import Key, PyTree
 from .compute.failure import Verdict
-from .compute.job import Job, Some
+from .compute.points import Points
 from .compute.prepare import prepare
-from .compute.progress import Progress
-from .compute.sizes import Rows
-from .gather import Interrupt
-from .plan import BlockWork, Plan, PointWork
-from .reduced.blocks import Blocks
-from .reduced.cells import Cells
-from .tracing.trace import no_mesh, settings
+from .compute.rows import Rows
+from .compute.trace import no_mesh, settings
+from .interrupt import CTRL_C, Interrupt
+from .plan import Index, Plan, Work, work_of
 
 # Of a few sweeps only: each holds the arrays that its function closes over.
 _jobs = LRUCache(4)
@@ -42,8 +40,8 @@ class Task:
     space: Space
     key: Key | None
     batch_size: int
-    costs: bool
-    stretch: int
+    ordered: bool
+    most: int
     isolated: bool
     adapts: bool
     reduce: PyTree
@@ -54,15 +52,14 @@ class Task:
 def pack(plan: Plan) -> bytes:
     """A sweep for a worker, as bytes."""
     cloudpickle = optional("sweep", "cloudpickle", "distributed")
-    request, job = plan.request, plan.job
-    assert job is not None
+    request, job = plan.request, plan.points
     task = Task(
         fn=request.fn,
         space=job.space,
         key=job.key,
         batch_size=job.batch_size,
-        costs=job.costs,
-        stretch=job.stretch,
+        ordered=job.ordered,
+        most=job.most,
         isolated=job.isolated,
         adapts=job.adapts,
         reduce=request.reduce,
@@ -82,15 +79,10 @@ def pack(plan: Plan) -> bytes:
 
 def work(
     packed: bytes,
-    first: int,
-    last: int,
-    costs: Float[np.ndarray, " points"] | None,
-    some: Some = None,
+    index: Index,
+    costs: Float[np.ndarray, " rows"] | None,
 ) -> tuple[Rows | None, Verdict | None, Exception | None]:
-    """What a worker does: the points of a stretch; or what the function raised.
-
-    With `some` it is these rows of the stretch alone.
-    """
+    """What a worker does: some rows; or what the function raised."""
     import cloudpickle
 
     name = digest(packed)
@@ -98,35 +90,19 @@ def work(
         # Of a sweep that is known nothing is unpickled, which takes 0.3 s for 100 MB.
         task, job = _jobs.get(name) or (cloudpickle.loads(packed), None)
         # Ctrl-C comes to the processes of a pool too: the chunk is finished there.
-        with Interrupt(said=""), _under(task.settings):
+        with Interrupt(CTRL_C, loud=False), _under(task.settings):
             job = job or _prepared(name, task)
-            quiet = Progress(False, last - first)
-            values, verdict = computed(job, first, last, costs, quiet, some)
+            values, verdict = job.compute(index, costs, Progress(False, len(index)))
     except Exception as error:
         return None, None, _portable(error)
     return values, verdict, None
 
 
-def computed(
-    work: PointWork | BlockWork,
-    first: int,
-    last: int,
-    costs: Float[np.ndarray, " points"] | None,
-    bar: Progress,
-    some: Some,
-) -> tuple[Rows, Verdict]:
-    """The rows of a stretch, or some of them."""
-    if some is None:
-        return work.compute(first, last, costs, bar)
-    assert isinstance(work, Job)  # blocks are lacking as a whole
-    return work.compute(first, last, costs, bar, some)
-
-
-def _prepared(name: str, task: Task) -> Job | Blocks | Cells:
+def _prepared(name: str, task: Task) -> Work:
     devices = tuple(jax.local_devices())
     given = (task.fn, task.space, task.key, task.batch_size)
-    job = prepare(*given, devices, task.costs, isolated=task.isolated)
-    job = dataclasses.replace(job, stretch=task.stretch, adapts=task.adapts)
+    job = prepare(*given, devices, ordered=task.ordered, isolated=task.isolated)
+    job = dataclasses.replace(job, most=task.most, adapts=task.adapts)
     if _program(job) != task.program:
         raise SweepError(
             message(
@@ -137,20 +113,18 @@ def _prepared(name: str, task: Task) -> Job | Blocks | Cells:
                 "`fn` uses.",
             )
         )
-    rows: Job | Blocks | Cells = job
-    if task.reduce is not None:
-        reducers = as_many("sweep", task.reduce)
-        rows = Blocks(job, reducers) if reducers.over is None else Cells(job, reducers)
+    reducers = None if task.reduce is None else as_many("sweep", task.reduce)
     # Threads may come here together: all of them use one.
-    return _jobs.setdefault(name, (task, rows))[1]
+    return _jobs.setdefault(name, (task, work_of(job, reducers)))[1]
 
 
-def _program(job: Job) -> tuple[str, str]:
+def _program(job: Points) -> tuple[str, str]:
     """What tells the program of a sweep, and the version of JAX."""
     # The programs alone: a callable among static values may lose its name on its way.
-    writer = Writer()
-    texts = [writer.program(traced.jaxpr) for traced in job.traced]
-    return digest("\n".join([*texts, *writer.constants])), jax.__version__
+    programs = [traced.program for traced in job.traced]
+    constants = [array_text(x) for program in programs for x in program.constants]
+    texts = [program.text for program in programs]
+    return digest("\n".join([*texts, *constants])), jax.__version__
 
 
 def _portable(error: Exception) -> Exception:

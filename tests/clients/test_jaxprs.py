@@ -21,9 +21,17 @@ from jax.interpreters import batching
 from jax.sharding import AbstractMesh, PartitionSpec
 
 import eqx_pipe as ep
-from eqx_pipe._conditionals.dependence import depends_on
-from eqx_pipe._jaxprs.jaxpr import equations, is_jaxpr, sub_jaxprs, trace
-from eqx_pipe._jaxprs.table import TABLE, entry, kind, may_loop_or_call_back
+from eqx_pipe._jaxprs import (
+    TABLE,
+    depends_on,
+    entry,
+    equations,
+    is_jaxpr,
+    kind,
+    may_loop_or_call_back,
+    sub_jaxprs,
+    trace,
+)
 
 # They hide a program in their parameters, have references that others write to, or are
 # only used in rare places: they may do anything, and what asks the table takes care.

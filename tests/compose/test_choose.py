@@ -11,8 +11,7 @@ import pytest
 from jax import lax
 
 from eqx_pipe._conditionals.choose import choose as choose_with_state
-from eqx_pipe._conditionals.dependence import depends_on, used_inputs
-from eqx_pipe._jaxprs.table import may_loop_or_call_back
+from eqx_pipe._jaxprs import depends_on, may_loop_or_call_back, used_inputs
 
 
 def choose(function, names, index, branches, x):

@@ -1,5 +1,6 @@
 """`summary` and `repr`: what a pipeline holds and gives, as text and plain data."""
 
+import functools as ft
 import json
 
 import equinox as eqx
@@ -109,6 +110,25 @@ def test_as_plain_data_it_has_every_parameter_once(name):
     assert made["parameters"] == sum(sizes)
     paths = [row.path for row in table.rows]
     assert len(set(paths)) == len(paths) and paths[0] == ""
+
+
+def test_constants_of_functions_and_frozen_stages_are_shown_and_not_counted():
+    scale, layer = jnp.ones(3), eqx.nn.Linear(3, 3, key=jr.key(0))
+    pipe = ep.chain(lambda x: x * scale, ft.partial(jnp.add, scale), ep.frozen(layer))
+    whole, *rows = ep.summary(pipe).rows
+    assert whole.parameters == 0 and not whole.stateful
+    assert [row.arrays for row in rows[:2]] == [
+        {"scale": "float32[3]"},
+        {"0": "float32[3]"},
+    ]
+    assert set(rows[2].arrays.values()) == {"float32[3]", "float32[3,3]"}
+    assert rows[2].settings == {"fixed": "Linear"}
+
+
+def test_stateful_stages_are_marked():
+    norm, _ = eqx.nn.make_with_state(eqx.nn.BatchNorm)(3, "batch", mode="batch")
+    rows = ep.summary(ep.chain(jnp.sin, norm)).rows
+    assert [row.stateful for row in rows] == [True, False, True]
 
 
 def test_settings_and_arrays():

@@ -108,7 +108,7 @@ SWEEP = [
             ({"u": ["step"]}, TypeError, "a dict from outputs to dicts"),
             ({"u": {"step": 4}}, TypeError, "or None for a name alone"),
             ({"v": {"step": None}}, ValueError, "names 'v'. Known names: `u`, `w`"),
-            ({"w": {"step": [1, 2]}}, ValueError, r"\(2, 3\). Name 2, in order"),
+            ({"w": {"step": [1, 2]}}, ValueError, r"\(2, 3\). Name all in order"),
             ({"u": {"step": [1, 2]}}, ValueError, "3 long. Give a value for each"),
             ({"u": {"x": None}}, ValueError, "the space has this name too"),
             ({"w": {"a": None, "b": None}, "u": {"a": None}}, ValueError, "dim 'a' of"),
@@ -120,7 +120,7 @@ SWEEP = [
             (
                 {"u": {"a": [1, 2, 4]}, "w": {"b": None, "a": [1, 2, 3]}},
                 ValueError,
-                "share a dim have it in common",
+                "share its coordinates: rename",
             ),
         ]
     ),
@@ -161,7 +161,12 @@ SWEEP = [
         ValueError,
         r"together with `reduce`. .*part of the space, `ep.sweep\(fn, space\[:1000\]",
     ),
-    ("steps one by one", by_hand_steps, ValueError, "Leave `count_steps` out to debug"),
+    (
+        "steps one by one",
+        by_hand_steps,
+        ValueError,
+        "plain loop, for debugging: leave it out",
+    ),
     (
         "order_by of nothing",
         lambda: sweep(order_by=lambda x: None),

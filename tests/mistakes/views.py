@@ -40,7 +40,7 @@ VIEWS = [
     ("point 'a'", lambda: swept()["a"], TypeError, r"`result.values\['a'\]`.*a slice"),
     ("points [9]", lambda: swept()[[9]], IndexError, "Give indices of the"),
     ("sel of 'b'", lambda: swept().sel(b=1), ValueError, "Known names: `x`"),
-    ("sel of 0.3", lambda: swept().sel(x=0.3), ValueError, r"a range is `sel\(x=slice"),
+    ("sel of 0.3", lambda: swept().sel(x=0.3), ValueError, r"A range is `sel\(x=slice"),
     ("sel by 2", lambda: swept().sel(x=slice(0, 1, 2)), TypeError, "without a step"),
     (
         "concat nothing",
@@ -52,13 +52,13 @@ VIEWS = [
         "concat 3",
         lambda: ep.SweepResult.concat([3]),
         TypeError,
-        "Give a list of what `sweep`",
+        "Give a list of results of `sweep`",
     ),
     (
         "concat outputs",
         lambda: ep.SweepResult.concat([swept(), beside()]),
         ValueError,
-        "functions that return the same form",
+        "functions that return the same structure",
     ),
     (
         "concat axes",

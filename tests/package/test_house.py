@@ -2,6 +2,7 @@
 
 import ast
 import functools as ft
+import importlib
 import inspect
 import json
 import os
@@ -184,3 +185,13 @@ def test_annotations_are_not_strings():
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ImportFrom):
                 assert node.module != "__future__", path
+
+
+def test_the_reference_is_complete():
+    """Run `python docs/_site/reference.py` if it is not."""
+    folder = PACKAGE.parent / "docs"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder / "_site")
+        pages = importlib.import_module("reference").pages()
+    for name, text in pages.items():
+        assert (folder / "api" / name).read_text() == text, name

@@ -8,7 +8,7 @@ from support.compilations import compiled
 
 import eqx_pipe as ep
 from eqx_pipe._cache import LRUCache
-from eqx_pipe._sweep.reduced import trace as reduced_trace
+from eqx_pipe._sweep.compute import traced_reducers as reduced_trace
 
 
 def space():
@@ -19,9 +19,9 @@ def traced_reducers(monkeypatch):
     """The names of the reducers that are traced from now on."""
     names, trace = [], reduced_trace._trace
 
-    def noted(reducer, *rest):
-        names.append(type(reducer).__name__)
-        return trace(reducer, *rest)
+    def noted(reducers, *rest):
+        names.extend(type(reducer).__name__ for reducer in reducers.reducers)
+        return trace(reducers, *rest)
 
     monkeypatch.setattr(reduced_trace, "_trace", noted)
     # Other tests may have traced them already.

@@ -17,7 +17,7 @@ from support.helpers import few
 from support.stores import close, one_device
 
 import eqx_pipe as ep
-from eqx_pipe._sweep.reduced import cells as cells_module
+from eqx_pipe._sweep.compute import cells as cells_module
 
 KEY = jr.key(3)
 SPACE = {

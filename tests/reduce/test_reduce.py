@@ -14,7 +14,7 @@ from support.sweeps import close
 
 import eqx_pipe as ep
 from eqx_pipe._reduce.many import as_many
-from eqx_pipe._sweep.reduced import kernel as reduced_kernel
+from eqx_pipe._sweep.compute import reduce_programs as reduced_kernel
 
 
 def make_mesh(n):

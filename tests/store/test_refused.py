@@ -181,7 +181,7 @@ def test_wrong_arguments(asked, kind, says, tmp_path, monkeypatch):
 
 
 def test_a_store_under_disable_jit_is_refused(tmp_path):
-    with jax.disable_jit(), pytest.raises(ValueError, match="out to debug"):
+    with jax.disable_jit(), pytest.raises(ValueError, match="for debugging"):
         ep.sweep(jnp.sin, ep.Linspace(0, 1, 3), store=tmp_path / "r")
 
 

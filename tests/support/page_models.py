@@ -1,4 +1,4 @@
-"""The models of docs/composing.md, as they stand there."""
+"""The models of docs/models.md, as they stand there."""
 
 import ast
 import doctest
@@ -6,7 +6,7 @@ import functools as ft
 import re
 from pathlib import Path
 
-PAGE = Path(__file__).parents[2] / "docs" / "composing.md"
+PAGE = Path(__file__).parents[2] / "docs" / "models.md"
 
 
 @ft.cache

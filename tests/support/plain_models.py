@@ -1,4 +1,4 @@
-"""The models of docs/composing.md in plain Equinox, as one writes them without us.
+"""The models of docs/models.md in plain Equinox, as one writes them without us.
 
 Each draws its parameters from the same keys as the model of its name on the page, so
 that both compute the same. `python -m benchmarks compose_models` counts the lines.

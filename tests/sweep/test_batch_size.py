@@ -11,9 +11,8 @@ from jax.extend.core import Primitive
 import eqx_pipe as ep
 import eqx_pipe.testing as ept
 from eqx_pipe._sweep.compute import prepare as preparing
-from eqx_pipe._sweep.compute import sizes
-from eqx_pipe._sweep.compute.sizes import choose_batch_size, chunk_capacity, even_out
-from eqx_pipe._sweep.tracing.analysis import analyze
+from eqx_pipe._sweep.compute.rows import chunk_capacity
+from eqx_pipe._vmap import analyze, batch_size, choose_batch_size, even_out
 
 
 def chosen(fn, n=10**6, devices=1, **settings):
@@ -144,7 +143,7 @@ def test_what_an_operation_hides_may_close_over_what_stands_elsewhere():
     hides.def_abstract_eval(lambda x, **_: x)
     is_open = getattr(program, "jaxpr", program)
     hidden = jax.make_jaxpr(lambda x: hides.bind(x, program=is_open))(jnp.float32(1.0))
-    assert analyze(hidden, 0).waits
+    assert analyze(hidden, [True]).waits
 
 
 def test_a_loop_in_the_body_of_a_refilled_one_is_not_a_reason_to_wait():
@@ -228,9 +227,18 @@ def test_the_choice_is_in_the_result():
 
 
 def test_other_devices_than_cpus_take_as_many_as_they_hold():
-    found = analyze(jax.make_jaxpr(scan)(1.0), 0)
-    sizes = [choose_batch_size(found, 10**6, 1, on_cpu=cpu) for cpu in (True, False)]
-    assert sizes[0] < sizes[1]
+    found = analyze(jax.make_jaxpr(scan)(1.0), [True])
+    cpu, gpu = (Device(platform) for platform in ("cpu", "gpu"))
+    assert choose_batch_size(found, 10**6, [cpu]) < choose_batch_size(
+        found, 10**6, [gpu]
+    )
+
+
+class Device:
+    """A device that says of its memory what it is given."""
+
+    def __init__(self, platform="cpu", stats=None):
+        self.platform, self.memory_stats = platform, lambda: stats
 
 
 def test_memory_bounds_it_without_running(monkeypatch):
@@ -241,12 +249,12 @@ def test_memory_bounds_it_without_running(monkeypatch):
     free = chosen(wide)
     lane, plan_bytes = 4 * 100, preparing.CHUNK_BYTES
     for room in (20 * lane, 12 * lane):
-        monkeypatch.setattr(preparing, "free_bytes", lambda _, r=room: plan_bytes + r)
+        monkeypatch.setattr(batch_size, "free_bytes", lambda _, r=room: plan_bytes + r)
         bounded = chosen(wide)
         assert 1 <= bounded < free
         assert bounded * lane <= room
     values = ep.sweep(wide, ep.Linspace(0, 1, 100), batch_size="auto").values
-    monkeypatch.setattr(preparing, "free_bytes", lambda _: 0)
+    monkeypatch.setattr(batch_size, "free_bytes", lambda _: 0)
     assert chosen(wide) == 1
     again = ep.sweep(wide, ep.Linspace(0, 1, 100))  # at least 8 points on a device
     assert again.batch_size == 1
@@ -254,7 +262,7 @@ def test_memory_bounds_it_without_running(monkeypatch):
 
 
 def test_a_warm_sweep_compiles_nothing_where_memory_is_known(monkeypatch):
-    monkeypatch.setattr(preparing, "free_bytes", lambda _: 2**30)
+    monkeypatch.setattr(batch_size, "free_bytes", lambda _: 2**30)
     space = ep.Linspace(0, 1, 100)
     ep.sweep(scan, space)
     with ept.assert_compiles(0):
@@ -262,11 +270,8 @@ def test_a_warm_sweep_compiles_nothing_where_memory_is_known(monkeypatch):
 
 
 def test_devices_that_do_not_say_set_no_limit():
-    class Device:
-        def __init__(self, stats):
-            self.memory_stats = lambda: stats
-
-    known = Device({"bytes_limit": 100, "bytes_in_use": 30})
-    assert sizes.free_bytes([Device(None), Device({})]) is None
-    assert sizes.free_bytes([known, Device({"bytes_limit": 90})]) == 70
-    assert sizes.free_bytes(jax.devices()) is None
+    known = Device(stats={"bytes_limit": 100, "bytes_in_use": 30})
+    free_bytes = batch_size.free_bytes
+    assert free_bytes([Device(), Device(stats={})]) is None
+    assert free_bytes([known, Device(stats={"bytes_limit": 90})]) == 70
+    assert free_bytes(jax.devices()) is None

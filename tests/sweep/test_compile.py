@@ -12,8 +12,8 @@ from support.compilations import compiled
 from support.helpers import slow_unless
 
 import eqx_pipe as ep
-from eqx_pipe._jaxprs import cache_key
-from eqx_pipe._sweep.tracing import trace
+from eqx_pipe._jaxprs.fingerprint import _Writer
+from eqx_pipe._sweep.compute import trace
 
 
 def space(lo=0.0):
@@ -122,7 +122,7 @@ def test_the_function_is_traced_once_for_a_store_and_its_growth(tmp_path):
 
 def test_a_jitted_function_is_traced_and_looked_at_once(monkeypatch):
     traces, looks = [], []
-    look = cache_key._jaxpr
+    look = _Writer.program
 
     @jax.jit
     def fn(p):
@@ -131,7 +131,7 @@ def test_a_jitted_function_is_traced_and_looked_at_once(monkeypatch):
 
     first = ep.sweep(fn, space()).values
     monkeypatch.setattr(
-        cache_key, "_jaxpr", lambda *args: looks.append(1) or look(*args)
+        _Writer, "program", lambda *args: looks.append(1) or look(*args)
     )
     again, second = count(fn, space())
     assert (again, len(traces)) == (0, 1)
@@ -184,7 +184,7 @@ def test_the_geometry_of_a_space_is_not_worked_out_again_and_again(monkeypatch):
 
 
 def test_small_arrays_are_copied_to_the_devices_once():
-    from eqx_pipe._sweep.compute import execute as placed
+    from eqx_pipe._sweep.compute import programs as placed
 
     devices = np.array(jax.devices()[:2])
     place = jax.sharding.NamedSharding(

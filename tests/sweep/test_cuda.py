@@ -15,9 +15,8 @@ import jax.random as jr
 import pytest
 
 import eqx_pipe as ep
-from eqx_pipe._sweep import cores
-from eqx_pipe._sweep.compute import execute
-from eqx_pipe._sweep.reduced import blocks, states
+from eqx_pipe._sweep.compute import block_program, blocks, groups, programs
+from eqx_pipe._vmap import cores
 
 LOWERED: list[str] = []
 
@@ -42,16 +41,20 @@ class ForCuda:
 @pytest.fixture(autouse=True)
 def lowered_for_cuda(monkeypatch):
     LOWERED.clear()
-    for module, names in ((execute, ["build"]), (blocks, MERGE), (states, COMPUTE)):
-        for name in names:
-            build = getattr(module, name)
-            made = lambda *args, build=build: ForCuda(build(*args))  # noqa: E731
-            monkeypatch.setattr(module, name, made)
+    for module, name in BUILDERS:
+        build = getattr(module, name)
+        made = lambda *args, build=build: ForCuda(build(*args))  # noqa: E731
+        monkeypatch.setattr(module, name, made)
     # Programs that other tests have left would not be lowered again.
-    monkeypatch.setattr(execute, "_kernels", type(execute._kernels)(128))
+    monkeypatch.setattr(programs, "_kernels", type(programs._kernels)(128))
 
 
-MERGE, COMPUTE = ["build_merge", "build_gap"], ["build_blocks", "build_states"]
+BUILDERS = [
+    (programs, "build"),
+    (blocks, "build_merge"),
+    (block_program, "build_blocks"),
+    (groups, "build_absorb"),
+]
 SPACE = {"a": ep.Linspace(0, 1, 5), "b": ep.Values([1.0, 2.0, 3.0, 4.0])}
 
 

@@ -25,7 +25,7 @@ from support.stores import (
 )
 
 import eqx_pipe as ep
-from eqx_pipe._sweep import sources
+from eqx_pipe._sweep import remote
 
 pytest.importorskip("cloudpickle")
 pytest.importorskip("xarray")
@@ -90,7 +90,7 @@ def test_a_chunk_is_tried_three_times(tmp_path, promise):
 
 
 def test_chunks_in_flight_are_bounded(monkeypatch):
-    monkeypatch.setattr(sources, "_IN_FLIGHT", 3)
+    monkeypatch.setattr(remote, "_IN_FLIGHT", 3)
     executor = Plain()
     ep.sweep(jnp.sin, ep.Linspace(0, 1, 30), executor=executor, batch_size=1)
     assert executor.most == 3 and len(executor.calls) == 30

@@ -14,10 +14,9 @@ from support.sweeps import close
 
 import eqx_pipe as ep
 from eqx_pipe._cache import LRUCache
-from eqx_pipe._sweep import tune
-from eqx_pipe._sweep.compute import execute, sizes
+from eqx_pipe._sweep.compute import block_program, programs, rows, tune
 from eqx_pipe._sweep.compute.partition import LAST
-from eqx_pipe._sweep.reduced import states
+from eqx_pipe._vmap import batch_size
 
 ONE = jax.make_mesh((1,), ("x",), devices=jax.devices()[:1])
 SPACE = {"x": ep.Linspace(0, 3, 16), "y": ep.Values([1.0, 2.0, 4.0, 8.0])}
@@ -74,10 +73,11 @@ class Compiled(jax.stages.Compiled):
 @pytest.fixture
 def memory(monkeypatch):
     memory = Memory()
-    monkeypatch.setattr(execute, "build", memory.of(execute.build))
-    monkeypatch.setattr(states, "build_blocks", memory.of(states.build_blocks))
+    monkeypatch.setattr(programs, "build", memory.of(programs.build))
+    build = memory.of(block_program.build_blocks)
+    monkeypatch.setattr(block_program, "build_blocks", build)
     # Programs that other tests have left are not compiled again.
-    monkeypatch.setattr(execute, "_kernels", type(execute._kernels)(128))
+    monkeypatch.setattr(programs, "_kernels", type(programs._kernels)(128))
     return memory
 
 
@@ -101,7 +101,7 @@ def test_an_automatic_size_is_halved(memory, expected, before):
 
 
 def test_what_was_computed_is_kept(memory, expected, monkeypatch):
-    monkeypatch.setattr(sizes, "CHUNK_BYTES", 64)  # one batch in a call
+    monkeypatch.setattr(rows, "CHUNK_BYTES", 64)  # one batch in a call
 
     class Shrinking:
         """Memory that somebody else takes after the second call."""
@@ -110,7 +110,7 @@ def test_what_was_computed_is_kept(memory, expected, monkeypatch):
             return memory.calls >= 2 and size > 8
 
     memory.most = Shrinking()
-    monkeypatch.setattr(sizes, "MOST", 16)
+    monkeypatch.setattr(batch_size, "MOST", 16)
     costs = np.arange(64)[::-1]
     for order_by in (None, costs):
         memory.calls = memory.points = 0
@@ -153,23 +153,23 @@ def test_stores_workers_and_sweepers(memory, expected, tmp_path):
 
 
 def test_tuning_goes_on_with_what_fits(memory, monkeypatch):
-    compute = tune._Search._seconds
+    compute = tune._Clock.seconds
 
     def seconds(self, size, count):
         """A clock by which the larger size is always the better one."""
-        return None if compute(self, size, count) is None else 100 * count / size
+        compute(self, size, count)
+        return 100 * count / size
 
-    monkeypatch.setattr(tune._Search, "_seconds", seconds)
+    monkeypatch.setattr(tune._Clock, "seconds", seconds)
     monkeypatch.setattr(tune, "_GAINS", {256: math.inf, 4096: math.inf})
     x = np.linspace(0, 50, 60_000, dtype="f4")
     for most, best, failed in ((512, 512, "1024"), (2048, 1024, "4096")):
-        memory.most, memory.points = most, 0
+        memory.most = most
         monkeypatch.setattr(tune, "_sizes", LRUCache(1))
         result = ep.sweep(jnp.sin, ep.Values(x), batch_size="tune", mesh=ONE)
         made = dict(result.made)
         assert (result.batch_size, made["out_of_memory"]) == (best, failed)
         close(result.values, np.sin(x))
-        assert memory.points == 60_000
 
 
 def test_a_size_that_was_given_is_kept_to(memory):

@@ -19,8 +19,8 @@ from eqx_pipe._sweep.compute.partition import (
     control,
 )
 from eqx_pipe._sweep.compute.prepare import prepare
-from eqx_pipe._sweep.cores import all_busy
-from eqx_pipe._sweep.reduced.kernel import block_rows
+from eqx_pipe._sweep.compute.reduce_programs import block_rows
+from eqx_pipe._vmap import all_busy
 
 any_partition = given(
     how=st.sampled_from(["runs", "batches", "points"]),
@@ -100,9 +100,8 @@ def test_points_that_may_take_longer_go_round():
         (refilled, False, "points"),
         (refilled, True, "points"),
     ]:
-        args = fn, ep.Space(space), None, 2, tuple(jax.devices()[:2]), costs
-        job = prepare(*args)
-        layout = job._layout(job.parts[0], job.traced[0], job._listed)
+        args = fn, ep.Space(space), None, 2, tuple(jax.devices()[:2])
+        ((_, layout),) = prepare(*args, ordered=costs).needed
         assert layout.split == how
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import functools as ft
 import gc
+import types
 import weakref
 
 import equinox as eqx
@@ -14,8 +15,9 @@ from support.compilations import compiled
 from support.helpers import slow_unless
 
 import eqx_pipe as ep
-from eqx_pipe._jaxprs import cache_key
-from eqx_pipe._sweep.compute import execute
+import eqx_pipe.testing as ept
+from eqx_pipe._jaxprs import key_of
+from eqx_pipe._sweep.compute import programs
 
 
 def space():
@@ -60,6 +62,47 @@ def with_rule(scale):
         return x * scale, batched[0]
 
     return lambda p: f(p["a"])
+
+
+SCALE, SETTINGS = 1.0, types.SimpleNamespace(scale=1.0)
+
+
+def halved():
+    return SCALE / 2
+
+
+def global_rule(read):
+    """A function under a rule of batching that reads a global when it is compiled."""
+
+    @jax.custom_batching.custom_vmap
+    def f(x):
+        return x * read()
+
+    @f.def_vmap
+    def _(size, batched, x):
+        return x * read(), batched[0]
+
+    return f
+
+
+RULES = {
+    "global": global_rule(lambda: SCALE),
+    "global of a function": global_rule(lambda: halved()),
+    "object": global_rule(lambda: SETTINGS.scale),
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_a_rule_of_batching_sees_the_globals_of_now(name, monkeypatch):
+    rule = RULES[name]
+    values = lambda: ep.sweep(lambda p: rule(p["a"]), space()).values  # noqa: E731
+    before = values()
+    monkeypatch.setitem(globals(), "SCALE", 3.0)
+    monkeypatch.setattr(SETTINGS, "scale", 3.0)
+    np.testing.assert_array_equal(values(), 3 * before)
+    if name != "object":
+        with ept.assert_compiles(0):
+            values()
 
 
 def counted_to(end):
@@ -186,7 +229,7 @@ def test_only_programs_keep_what_callbacks_hold():
         )
 
     ep.sweep(fn, space(), batch_size=1)
-    execute._kernels._entries.clear()
+    programs._kernels._entries.clear()
     del data, fn
     jax.clear_caches()
     gc.collect()
@@ -194,9 +237,9 @@ def test_only_programs_keep_what_callbacks_hold():
 
 
 def test_large_arrays_that_stay_inside_are_known_by_their_hash():
-    large = cache_key.freeze(np.arange(1000.0))
-    assert large == cache_key.freeze(np.arange(1000.0))
-    assert large != cache_key.freeze(np.arange(1000.0) + 1) and len(str(large)) < 400
+    large = key_of(np.arange(1000.0))
+    assert large == key_of(np.arange(1000.0))
+    assert large != key_of(np.arange(1000.0) + 1) and len(str(large)) < 400
 
 
 def test_what_calls_itself_equal_may_yet_hold_another_program():
@@ -212,11 +255,11 @@ def test_what_calls_itself_equal_may_yet_hold_another_program():
         def __eq__(self, other):
             return type(self) is type(other)
 
-    assert cache_key.freeze(Equal(jnp.sin)) == cache_key.freeze(Equal(jnp.sin))
-    assert cache_key.freeze(Equal(jnp.sin)) != cache_key.freeze(Equal(jnp.cos))
+    assert key_of(Equal(jnp.sin)) == key_of(Equal(jnp.sin))
+    assert key_of(Equal(jnp.sin)) != key_of(Equal(jnp.cos))
     structures = [jax.tree.structure(Held(Equal(fn))) for fn in (jnp.sin, jnp.cos)]
     assert structures[0] == structures[1]
-    assert cache_key.freeze(structures[0]) != cache_key.freeze(structures[1])
+    assert key_of(structures[0]) != key_of(structures[1])
 
 
 class Held(eqx.Module):

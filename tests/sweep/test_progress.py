@@ -16,8 +16,7 @@ import pytest
 import tqdm.std
 
 import eqx_pipe as ep
-from eqx_pipe._sweep.compute import progress
-from eqx_pipe._sweep.compute.progress import Progress
+from eqx_pipe._progress import Progress
 
 CELLS = {
     "no widgets": """
@@ -40,9 +39,11 @@ CELLS = {
     """,
     "text": "sweep(progress=True)",
     "widgets": """
-        import tqdm.notebook
+        import tqdm.auto, tqdm.autonotebook, tqdm.notebook
         sys.meta_path.remove(Hidden)
-        importlib.reload(tqdm.notebook)
+        with warnings.catch_warnings(action="ignore"):
+            for module in (tqdm.notebook, tqdm.autonotebook, tqdm.auto):
+                importlib.reload(module)
         sweep(progress=True)
     """,
     "broken widgets": """
@@ -147,16 +148,22 @@ def test_without_a_terminal_there_is_no_bar(monkeypatch, stream):
 
 def test_a_log_has_a_line_a_minute_and_one_at_the_end(monkeypatch, capsys):
     now = [0.0]
-    monkeypatch.setattr(progress.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(tqdm.std, "time", lambda: now[0])
     with Progress(True, 1000, 100) as bar:
         for k in range(900):
             now[0] += 0.5
             bar.saw([np.array([5.0, 900.0 - k, np.nan])], slice(None))
             bar.failed(k // 300)
             bar.done(1)
-    *_, before, last = capsys.readouterr().err.splitlines()
-    assert last == "sweep: 100%, 1,000 of 1,000 points in 07:30, 2/s, failed 2"
-    assert before.startswith("sweep: 95%, 947 of 1,000 points in 07:03, 2/s, 00:26")
+    first, *_, before, last = lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 9 and first.startswith("sweep: 10%, 100 of 1,000 points")
+    assert before.startswith(
+        "sweep: 94%, 940 of 1,000 points in 07:00,  2.00 points/s, 00:30"
+    )
+    assert last == (
+        "sweep: 100%, 1,000 of 1,000 points in 07:30,  2.00 points/s, "
+        "00:00 left, failed=2"
+    )
 
 
 def test_the_best_so_far_is_shown(capsys, tmp_path):
@@ -166,10 +173,10 @@ def test_the_best_so_far_is_shown(capsys, tmp_path):
 
     space = {"x": ep.Linspace(0, 1, 5)}
     options = {"batch_size": 1, "on_error": "mark"}
-    for shown, best in (("loss", "loss 0\n"), (("loss", "max"), "loss 0.75\n")):
+    for shown, best in (("loss", "loss=0\n"), (("loss", "max"), "loss=0.75\n")):
         ep.sweep(fn, space, progress=shown, **options)
         line = capsys.readouterr().err
-        assert line.endswith(best) and ", failed 1, " in line and "5 of 5" in line
+        assert line.endswith(best) and ", failed=1, " in line and "5 of 5" in line
     for wrong in ("los", "curve", "n"):
         with pytest.raises(ValueError, match="Known names: `loss`"):
             ep.sweep(fn, space, progress=wrong, store=tmp_path / "r", **options)

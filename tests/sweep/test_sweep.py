@@ -18,13 +18,13 @@ from support.sweeps import (
 )
 
 import eqx_pipe as ep
-from eqx_pipe._sweep.compute import execute
+from eqx_pipe._sweep.compute import programs
 
 
 def test_devices_do_not_talk_to_each_other():
     for fn in (closed_form, loop, scan, noise):
         ep.sweep(fn, some_space(0), key=jr.key(0))
-        text = next(reversed(execute._kernels._entries.values()))[1].as_text()
+        text = next(reversed(programs._kernels._entries.values()))[1].as_text()
         for word in ("all-reduce", "all-gather", "all-to-all", "permute", "scatter("):
             assert word not in text
         assert "while" in text

@@ -1,7 +1,8 @@
-"""`batch_size="tune"`: the values of a sweep, with a size that was found on the way."""
+"""`batch_size="tune"`: the values of a sweep, with a size that was measured."""
 
 import math
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -14,28 +15,27 @@ from support.sweeps import FUNCTIONS, SPACES, close, some_space
 
 import eqx_pipe as ep
 from eqx_pipe._cache import LRUCache
-from eqx_pipe._sweep import tune
-from eqx_pipe._sweep.compute.job import Job
+from eqx_pipe._sweep.compute import tune as module
 
 
 @pytest.fixture(autouse=True)
 def sizes(monkeypatch):
     """No size is remembered."""
-    monkeypatch.setattr(tune, "_sizes", LRUCache(16))
-    return tune._sizes._entries
+    monkeypatch.setattr(module, "_sizes", LRUCache(16))
+    return module._sizes._entries
 
 
 @pytest.fixture
 def clock(monkeypatch):
-    """A clock by which the best size is 64."""
-    compute = tune._Search._seconds
+    """A clock by which the best size is 64, and trying costs nothing."""
+    compute = module._Clock.seconds
 
     def seconds(self, size, count):
-        each = 1.0 + abs(math.log2(size) - 6)
-        return None if compute(self, size, count) is None else each * count
+        compute(self, size, count)
+        return (1.0 + abs(math.log2(size) - 6)) * count
 
-    monkeypatch.setattr(tune._Search, "_seconds", seconds)
-    monkeypatch.setattr(tune, "_GAINS", dict.fromkeys(tune._GAINS, math.inf))
+    monkeypatch.setattr(module._Clock, "seconds", seconds)
+    monkeypatch.setattr(module, "_GAINS", dict.fromkeys(module._GAINS, math.inf))
 
 
 def wave(p):
@@ -43,58 +43,38 @@ def wave(p):
 
 
 SPACE = {"x": ep.Linspace(0, 50, 20_000), "scale": jnp.float32(3.0)}
-LONG = SPACE | {"x": ep.Linspace(0, 50, 2_000_000)}
 ONE = jax.make_mesh((1,), ("x",), devices=jax.devices()[:1])
 
 
-def test_the_best_size_is_found_and_remembered(clock, sizes):
+def test_the_best_size_is_found_and_remembered(clock, sizes, tmp_path):
+    plain = ep.sweep(wave, SPACE, mesh=ONE).values
+    mean = {"reduce": ep.reduce.Mean(), "batch_size": "tune", "mesh": ONE}
     result = ep.sweep(wave, SPACE, batch_size="tune", mesh=ONE)
     assert result.batch_size == 64
-    close(result.values, ep.sweep(wave, SPACE, mesh=ONE).values)
+    close(result.values, plain)
     ((name, tried),) = result.made
-    assert name == "tuned" and "256: 0.60, 64: 0.20, 16: 0.60" in tried
+    assert [name, tried] == [
+        "tuned",
+        "1008: 1.00, 256: 0.60, 16: 0.60, 64: 0.20, 1024: 1.00",
+    ]
     assert "tuned" in result.to_xarray().attrs
     assert [*sizes.values()] == [64]
     again = ep.sweep(wave, SPACE, batch_size="tune", mesh=ONE)
     assert (again.batch_size, again.made) == (64, (("tuned", "remembered"),))
-    close(again.values, result.values)
+    close(again.values, plain)
+    reduced = ep.sweep(wave, SPACE, **mean)
+    assert (reduced.batch_size, reduced.points) == (64, 20_000)
+    close(reduced.values, {"y": plain["y"].mean()})
+    # A store keeps the size that it was begun with, whatever is found later.
+    asked = {"batch_size": "tune", "store": tmp_path / "runs.zarr", "mesh": ONE}
+    assert ep.sweep(wave, SPACE, **asked).batch_size == 64
+    sizes.clear()
+    again = ep.sweep(wave, SPACE, **asked)
+    assert again.batch_size == 64 and not sizes
+    close({"y": again.values["y"][:]}, plain)
 
 
-@given(st.sampled_from([16, 96, 1024]), st.floats(0, 14))
-def test_one_valley_is_looked_for_where_it_can_be(rule, valley):
-    """Of six sizes beside that of the rule the best is among the first four."""
-
-    def took(size):
-        return 1 + abs(math.log2(size) - valley)
-
-    search = object.__new__(tune._Search)
-    search.best, search.tried, gains = rule, {rule: took(rule)}, dict(tune._GAINS)
-    gains.pop(rule, None)
-    best = min([rule, *gains], key=took)
-    for _ in range(4):
-        size, before = next(iter(gains)), search.best
-        assert gains.pop(size) > 0
-        search.tried[size] = took(size)
-        search.best = min(before, size, key=took)
-        gains = search._reordered(gains, size, before)
-    assert search.best == best
-
-
-def test_no_point_is_computed_twice(clock, monkeypatch):
-    spans, fill = [], Job.fill
-
-    def counted(self, rows, first, last, *rest):
-        spans.append((first, last))
-        return fill(self, rows, first, last, *rest)
-
-    monkeypatch.setattr(Job, "fill", counted)
-    result = ep.sweep(wave, LONG, batch_size="tune", mesh=ONE)
-    starts, ends = zip(*spans, strict=True)
-    assert len(spans) > 10 and starts == (0, *ends[:-1]) and ends[-1] == len(result)
-    assert result.batch_size == 64
-
-
-def test_points_with_effects_are_computed_in_turn(clock):
+def test_points_with_effects_are_computed_once(clock):
     counted = []
 
     def fn(x):
@@ -116,9 +96,7 @@ def test_values_are_those_of_a_sweep(fn, which, ordered):
     close(tuned.values, ep.sweep(fn, space, key=key).values)
 
 
-def test_static_values_failing_points_and_reductions(clock):
-    import equinox as eqx
-
+def test_static_values_and_failing_points(clock):
     def fn(p):
         x = p["f"](p["x"])
         return eqx.error_if(x, p["x"] > 9.5, "too large")
@@ -129,35 +107,13 @@ def test_static_values_failing_points_and_reductions(clock):
     plain = ep.sweep(fn, space, **settings)
     assert np.array_equal(tuned.ok, plain.ok) and not tuned.ok.all()
     close(tuned.values, plain.values)
-    reduced = ep.sweep(
-        wave, SPACE, batch_size="tune", reduce=ep.reduce.Mean(), mesh=ONE
-    )
-    assert (reduced.batch_size, reduced.points) == (64, 20_000)
-    close(
-        reduced.values, ep.sweep(wave, SPACE, reduce=ep.reduce.Mean(), mesh=ONE).values
-    )
-
-
-def test_a_store_keeps_the_size_that_was_found(clock, tmp_path, monkeypatch):
-    path = tmp_path / "runs.zarr"
-    settings = {"batch_size": "tune", "store": path, "mesh": ONE}
-    assert ep.sweep(wave, SPACE, **settings).batch_size == 64
-    monkeypatch.setattr(tune, "tuned", None)  # is not called
-    again = ep.sweep(wave, SPACE, **settings)
-    assert again.batch_size == 64
-    close(
-        {"y": again.values["y"][:]}, {"y": ep.sweep(wave, SPACE, mesh=ONE).values["y"]}
-    )
 
 
 def test_a_size_that_was_not_compared_is_not_remembered(sizes):
     small = ep.sweep(wave, {**SPACE, "x": ep.Linspace(0, 1, 9)}, batch_size="tune")
     assert small.made == (("tuned", f"{small.batch_size}: 1.00"),)
     assert not sizes
-
-
-def test_the_plain_loop_has_no_batches():
-    with jax.disable_jit():
+    with jax.disable_jit():  # the plain loop has no batches
         assert ep.sweep(jnp.sin, ep.Linspace(0, 1, 3), batch_size="tune").made == ()
 
 

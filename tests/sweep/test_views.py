@@ -36,8 +36,7 @@ def test_every_result_and_space_is_shown(name):
     assert "points" in repr(space)
     for thing in (result, result[:1]):
         page = thing._repr_html_()
-        assert "cannot be shown" not in page and "<table" in page
-        assert "points" in page and "points" in repr(thing)
+        assert "<table" in page and "points" in page and "points" in repr(thing)
     page = result._repr_html_()
     assert "&lt;loss&gt;" in page and "<loss>" not in page and "<a>" not in page
     low, high = result.values["<loss>"].min(), result.values["<loss>"].max()
@@ -61,7 +60,6 @@ def test_reduced_results_are_shown(reduce):
     result = ep.sweep(outputs, {"x": ep.Linspace(1, 2, 9)}, reduce=reduce)
     assert "reduced over 9 points" in repr(result)
     assert "reduced over 9 points" in result._repr_html_()
-    assert "cannot be shown" not in result._repr_html_()
     if isinstance(reduce, ep.reduce.Mean):
         assert "1.5" in repr(result)
 
@@ -100,23 +98,6 @@ def test_a_space_of_any_size_is_shown_at_once():
     space = ep.Space({str(i): ep.Linspace(0, 1, 2**31 - 1) for i in range(9)})
     assert f"{(2**31 - 1) ** 9:,} points" in repr(space)
     assert "a part of" in repr(space[:5])
-
-
-def test_a_view_never_raises():
-    class Odd(ep.Axis):
-        dim: str | None = None
-
-        def __len__(self):
-            return 2
-
-        def value(self, i, key):
-            return i
-
-        def __repr__(self):
-            raise RuntimeError("no repr")
-
-    space = ep.Space({"x": Odd()})
-    assert "cannot be shown" in ep.sweep(lambda p: p, space)._repr_html_()
 
 
 def test_attributes_say_what_made_it():

@@ -67,5 +67,5 @@ def test_it_works_under_vmap_and_on_a_traced_space():
 
 
 def test_an_automatic_batch_size_is_refused(unchecked):
-    with pytest.raises(ValueError, match="batch"):
+    with pytest.raises(TypeError, match="`batch_size` is 'auto'"):
         ep.vmap_space(noisy, SPACE, batch_size="auto")

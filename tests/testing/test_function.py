@@ -214,6 +214,27 @@ def test_a_focal_loss_at_its_labels_raises_no_alarm():
     ept.check_function(optax.sigmoid_focal_loss, X, jnp.array([0.0, 1.0, 1.0]))
 
 
+def test_a_function_of_its_key_alone_can_be_checked():
+    found = ept.check_function(lambda key: jr.normal(key, (2,)), key=KEY)
+    assert found["key"] == found["jit"] == "holds"
+
+
+def test_a_gamma_draw_has_no_derivative_to_compare():
+    def draw(shape, *, key):
+        return jr.gamma(key, shape)
+
+    found = only("derivative", draw, X**2, key=KEY)
+    assert found.startswith("undecided") and "distribution" in found
+
+
+def test_promotion_inside_of_a_package_is_noted_though_jax_has_a_part_in_it():
+    optax = pytest.importorskip("optax")
+    labels, pad = jnp.array([[1, 2]]), jnp.zeros((1, 2))
+    logits = jnp.linspace(-1, 1, 9).reshape(1, 3, 3)
+    found = only("dtype", optax.ctc_loss, logits, jnp.zeros((1, 3)), labels, pad)
+    assert found == "holds; bfloat16, float16 cannot be judged"
+
+
 @pytest.mark.slow
 def test_a_solver_of_diffrax_raises_no_alarm():
     diffrax = pytest.importorskip("diffrax")

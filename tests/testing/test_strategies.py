@@ -168,8 +168,6 @@ def test_stages_and_axes_of_ones_own_are_drawn():
     [
         (lambda: ept.arrays("f4"), "testing.arrays.*`struct` is .*ShapeDtypeStruct"),
         (lambda: ept.arrays({"a": 3.0}), "`struct` has at `.a` 3.0"),
-        (lambda: ept.pipelines(VECTOR, branches=None), "`branches` is None"),
-        (lambda: ept.pipelines(VECTOR, random=0), "`random` is 0.*True or False"),
         (lambda: ept.pipelines(VECTOR, stages=[lambda s: 3]), "returned 3.*Return a"),
         (lambda: ept.spaces(max_size=0), "testing.spaces.*`max_size` is 0"),
         (lambda: ept.from_jaxtyping(Float[Array, ""], elements=1), "`elements` is 1"),

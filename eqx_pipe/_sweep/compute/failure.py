@@ -13,20 +13,19 @@ from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
-import jax.random as jr
-import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Bool, Int64
 
 from ..._errors import SweepError, message
-from ..._tree import is_key_array
-from ..._types import PyTree
 
 _RAISED = re.compile(r"[\w.]*(Error|Exception)\w*: ")
 _CALLBACKS = "jax._src.callback"
 
 Errors: TypeAlias = Mapping[str, Int64[np.ndarray, " _failed"]]
-"""What was raised, as a line of text, and at which points of the space."""
+"""The points at which each error was raised, by its text."""
+
+Place: TypeAlias = slice | np.ndarray
+"""Some rows, as an index of NumPy."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,16 +33,17 @@ class Verdict:
     """What became of some rows: in which nothing failed, and the errors of points.
 
     Rows that are `missing` were not computed, since Ctrl-C came before; they are not
-    `ok` either.
+    `ok` either. `failed` counts the points of all rows that failed.
     """
 
     ok: Bool[np.ndarray, " rows"]
     errors: Errors = dataclasses.field(default_factory=dict)
     missing: Bool[np.ndarray, " rows"] | None = None
+    failed: int = 0
 
 
 def in_order(verdicts: Sequence[Verdict]) -> Verdict:
-    """What became of rows, from that of some and of those behind them."""
+    """Return the verdict on rows that follow one another, from those on parts."""
     if len(verdicts) == 1:
         return verdicts[0]
     missing = None
@@ -53,11 +53,12 @@ def in_order(verdicts: Sequence[Verdict]) -> Verdict:
         )
     # An empty part of a space has no rows, and so no verdicts.
     ok = np.concatenate([np.zeros(0, bool), *(verdict.ok for verdict in verdicts)])
-    return Verdict(ok, joined([verdict.errors for verdict in verdicts]), missing)
+    errors = joined([verdict.errors for verdict in verdicts])
+    return Verdict(ok, errors, missing, sum(verdict.failed for verdict in verdicts))
 
 
 def joined(errors: Sequence[Errors]) -> Errors:
-    """All of some errors, each text once."""
+    """Return all of some errors, each text once."""
     found: dict[str, list[np.ndarray]] = {}
     for some in errors:
         for text, points in some.items():
@@ -67,65 +68,62 @@ def joined(errors: Sequence[Errors]) -> Errors:
 
 @dataclasses.dataclass
 class Failures:
-    """What a sweep does about points that fail: `ok` marks them if `isolated`.
+    """The points of some rows that fail: marked if `isolated`, or else raised.
 
-    `function` is the public function that was called, for messages, and `base` the
-    index in the space of the first of the points.; `number` gives the index
-    by which users know a point.
+    `function` is the public function that was called, for messages; `number` gives the
+    index by which users know the point of a row.
     """
 
     function: str
     isolated: bool
-    points: int
-    base: int = 0
+    size: int
     number: Callable[[int], int] = int
     count: int = 0
     """How many points have failed so far."""
-    _marks: Bool[np.ndarray, " points"] | None = None
-    _missing: Bool[np.ndarray, " points"] | None = None
+    _ok: Bool[np.ndarray, " rows"] | None = None
+    _missing: Bool[np.ndarray, " rows"] | None = None
     _errors: list[Errors] = dataclasses.field(default_factory=list)
 
     @property
-    def ok(self) -> Bool[np.ndarray, " points"]:
-        """Which points have not failed; it takes no memory as long as none has."""
-        if self._marks is None:
-            return np.broadcast_to(np.True_, (self.points,))
-        return self._marks
-
-    @property
     def verdict(self) -> Verdict:
-        """What became of the points."""
-        return Verdict(self.ok, joined(self._errors), self._missing)
+        """What became of the rows; without failures it takes no memory."""
+        ok = self._ok
+        if ok is None:
+            ok = np.broadcast_to(np.True_, (self.size,))
+        return Verdict(ok, joined(self._errors), self._missing, self.count)
 
-    def mark(self, index: Int64[np.ndarray, " failed"], error: str) -> None:
-        """Notes that some points have failed, by their index in the space."""
-        if self._marks is None:
-            self._marks = np.ones(self.points, bool)
-        self.count += int(np.sum(self._marks[index - self.base]))
-        self._marks[index - self.base] = False
-        self._errors.append({error: index})
+    def mark(self, values: Sequence[np.ndarray], place: Place, text: str) -> None:
+        """Note that some rows failed, and clear them."""
+        rows = np.arange(self.size)[place]
+        self.count += len(rows)
+        self._clear(values, rows)
+        self._errors.append({text: rows})
 
-    def skip(self, place: Any, values: Sequence[np.ndarray]) -> None:
-        """Notes that the points at a place, a slice or indices, are not computed."""
-        if self._marks is None:
-            self._marks = np.ones(self.points, bool)
+    def skip(self, values: Sequence[np.ndarray], place: Place) -> None:
+        """Note that some rows are not computed, and clear them."""
         if self._missing is None:
-            self._missing = np.zeros(self.points, bool)
-        self._marks[place], self._missing[place] = False, True
+            self._missing = np.zeros(self.size, bool)
+        self._missing[place] = True
+        self._clear(values, place)
+
+    def _clear(self, values: Sequence[np.ndarray], place: Place) -> None:
+        if self._ok is None:
+            self._ok = np.ones(self.size, bool)
+        self._ok[place] = False
         clear(values, place)
 
     def found(
         self,
         compute: Callable[[int, int], Exception | None],
-        index: Callable[[int, int], np.ndarray],
+        rows: Callable[[int, int], Place],
         first: int,
         points: int,
         values: Sequence[np.ndarray],
     ) -> None:
-        """Deals with the failure of `points` points from `first` on.
+        """Find which of `points` points from `first` on failed.
 
-        `compute(first, points)` computes some of them and gives the error or `None`;
-        `index(first, last)` are their indices in the space.
+        `compute(first, points)` computes some of them and returns the error or `None`;
+        `rows(first, last)` are the rows of some.
 
         Raises a `SweepError` that names the first point that fails, or a
         `FloatingPointError` under `jax_debug_nans`, unless failing points are isolated.
@@ -133,39 +131,38 @@ class Failures:
         lone = search(compute, first, points, only_first=not self.isolated)
         if self.isolated:
             for at, error in lone:
-                place = index(at, at + 1)
-                self.mark(place, error_text(error))
-                clear(values, place - self.base)
+                self.mark(values, rows(at, at + 1), error_text(error))
             return
         if not lone:
             raise SweepError(
                 message(
                     self.function,
-                    f"`fn` failed among {points} points, and for none of them when "
-                    "they were computed again.",
+                    f"`fn` failed in a batch of {points} points, but no point failed "
+                    "when it was computed alone.",
                     "Look for what differs from one run to the next.",
                 )
             )
         at, error = lone[0]
-        i = self.number(int(index(at, at + 1)[0]))
+        place = rows(at, at + 1)
+        row = place.start if isinstance(place, slice) else place[0]
+        raise self._named(self.number(int(row)), error) from error
+
+    def _named(self, i: int, error: Exception) -> Exception:
+        """Return the error for a point that fails."""
+        see = f"Call `fn(space.point({i}))`"
         if isinstance(error, FloatingPointError):
-            raise FloatingPointError(
+            return FloatingPointError(
                 message(
                     self.function,
                     f"the output at point {i} is {error}, and JAX is set to refuse "
                     "that (`jax_debug_nans` or `jax_debug_infs`).",
-                    f"Call `fn(space.point({i}))`, which stops where it arises.",
+                    f"{see}, which stops where it arises.",
                 )
             )
-        raise SweepError(
-            message(
-                self.function,
-                f"`fn` failed at point {i}: {reason(error)}.",
-                f"Call `fn(space.point({i}))` to see it, or keep the other points by "
-                f'`{self.function}(..., on_error="mark")`.',
-            ),
-            [i],
-        ) from error
+        wrong = f"`fn` failed at point {i}: {reason(error)}."
+        cure = f'`{self.function}(..., on_error="mark")`'
+        cure = f"{see} to see it, or keep the other points by {cure}."
+        return SweepError(message(self.function, wrong, cure), [i])
 
 
 def search(
@@ -174,7 +171,7 @@ def search(
     points: int,
     only_first: bool,
 ) -> list[tuple[int, Exception]]:
-    """The points that fail by themselves, of `points` that failed together."""
+    """Return the points that fail by themselves, of `points` that failed together."""
     lone: list[tuple[int, Exception]] = []
     # What is left to look at, the next on top, and whether it is known to fail.
     left = [(first, points, True)]
@@ -198,32 +195,19 @@ def search(
     return lone
 
 
-def some_output(output: Callable[[], PyTree]) -> PyTree:
-    """An output, of no meaning, of a function of which no output could be computed."""
-    structs = jax.eval_shape(output)
-    return jtu.tree_map(lambda leaf: jnp.empty(leaf.shape, leaf.dtype), structs)
-
-
-def nothing_like(leaf: Any) -> Any:
-    """What stands where there is no result: NaN, or 0 where there is none."""
-    if is_key_array(leaf):
-        data = jr.key_data(leaf)
-        return jr.wrap_key_data(jnp.zeros_like(data), impl=jr.key_impl(leaf))
-    return jnp.full_like(leaf, _nothing(leaf.dtype))
-
-
-def clear(values: Sequence[np.ndarray], place: Any) -> None:
-    """Puts there what stands where there is no result."""
+def clear(values: Sequence[np.ndarray], place: Place) -> None:
+    """Put NaN, or 0 where there is none, into rows that have no result."""
     for leaf in values:
-        leaf[place] = _nothing(leaf.dtype)
+        leaf[place] = nothing(leaf.dtype)
 
 
-def _nothing(dtype: Any) -> Any:
+def nothing(dtype: Any) -> Any:
+    """Return what stands where there is no result: NaN, or 0 where there is none."""
     return np.nan if jnp.issubdtype(dtype, np.inexact) else 0
 
 
 def error_text(error: BaseException) -> str:
-    """The kind of an error and what it says, in a line."""
+    """Return the kind of an error and its message, in a line."""
     said = reason(error)
     # Of what a callback raised JAX says the kind itself.
     text = said if _RAISED.match(said) else f"{type(error).__name__}: {said}"
@@ -231,7 +215,7 @@ def error_text(error: BaseException) -> str:
 
 
 def reason(error: BaseException | None) -> str:
-    """The line of JAX's long message that says what was raised."""
+    """Return the line of JAX's long message that names what was raised."""
     lines = str(error).splitlines() or [type(error).__name__]
     raised = [line for line in lines if _RAISED.match(line)]
     return (raised[-1] if raised else lines[0]).rstrip(".")
@@ -239,7 +223,7 @@ def reason(error: BaseException | None) -> str:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """JAX logs a traceback for every callback that raises; here they are expected."""
+    """Silence the tracebacks that JAX logs for callbacks that raise, as expected."""
     logger, others = logging.getLogger(_CALLBACKS), _Others()
     logger.addFilter(others)
     try:
@@ -260,10 +244,10 @@ class _Others(logging.Filter):
 
 
 def check_finite(outputs: Sequence[Any], infs: bool = True) -> None:
-    """Raises a `FloatingPointError` under `jax_debug_nans`, `jax_debug_infs`.
+    """Raise a `FloatingPointError` under `jax_debug_nans`, `jax_debug_infs`.
 
-    `outputs` are arrays on devices, each of which is looked at by itself; `infs` says
-    that an inf is not what some of them begin with.
+    `outputs` are arrays on devices, each of which is looked at by itself; without
+    `infs` some of them begin with inf.
     """
     config: Any = jax.config
     nans = config.jax_debug_nans
@@ -282,7 +266,7 @@ def check_finite(outputs: Sequence[Any], infs: bool = True) -> None:
 
 
 def as_nonfinite(error: Exception) -> FloatingPointError:
-    """The error about NaN or inf; raises what is none."""
+    """Return the error about NaN or inf; raise any other."""
     if isinstance(error, FloatingPointError):
         return error
     # What JAX raises by itself, and `jit` would translate.

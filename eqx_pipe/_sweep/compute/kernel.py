@@ -12,19 +12,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import jax.tree_util as jtu
 import numpy as np
-from jax.core import ShapedArray
-from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, mlir
-from jax.sharding import AbstractMesh
 from jaxtyping import Array, UInt32
 
-from ..._jaxprs.evaluate import evaluate
-from ..._jaxprs.table import TABLE, Entry
+from ..._jaxprs import evaluate
 from ..._spaces import advance, point_key
 from ..._tree import as_data
 from ..._types import Key
+from ..._vmap import batch_of, filled, flat_mesh, over_devices
 from .partition import (
     COUNT,
     DIGITS,
@@ -65,9 +60,8 @@ def build(jaxpr: Any, outputs: Sequence[jax.ShapeDtypeStruct], layout: Layout) -
                 for out, leaf in zip(at(point_id), outputs, strict=True)
             ]
 
-        def microbatch(state: tuple[Any, list[Array]]) -> tuple[Any, list[Array]]:
-            step, filled = state
-            first = partition.begin(told(ctl, FIRST), told(ctl, SHIFT), step)
+        def microbatch(number: UInt32[Array, ""]) -> list[Array]:
+            first = partition.begin(told(ctl, FIRST), told(ctl, SHIFT), number)
             if layout.listed and partition.stride == 1:
                 assert table is not None  # a tail has the last row again
                 chosen = jax.lax.dynamic_slice(
@@ -76,17 +70,18 @@ def build(jaxpr: Any, outputs: Sequence[jax.ShapeDtypeStruct], layout: Layout) -
             else:
                 offsets = lanes(first, batch, partition.stride)
                 chosen = point_ids(layout, table, up_to(told(ctl, LAST), offsets))
-            into, rows = jax.lax.mul(step, np.uint32(batch)), side_by_side(lane, chosen)
-            filled = [
-                put_in(leaf, out, into) for leaf, out in zip(filled, rows, strict=True)
-            ]
-            return jax.lax.add(step, np.uint32(1)), filled
+            return batch_of(lane, chosen)
 
         empty = [
             jax.lax.full((layout.capacity * batch, *leaf.shape), 0, leaf.dtype)
             for leaf in outputs
         ]
-        return rounds(ctl, microbatch, empty)
+        return filled(
+            microbatch,
+            lambda: told(ctl, COUNT),
+            empty,
+            lambda number: jax.lax.mul(number, np.uint32(batch)),
+        )
 
     return on_each(on_device, layout, 5)
 
@@ -100,21 +95,6 @@ def told(ctl: UInt32[Array, "1 control"], column: int) -> UInt32[Array, ""]:
     return jax.lax.squeeze(
         jax.lax.slice_in_dim(ctl, column, column + 1, axis=1), [0, 1]
     )
-
-
-def rounds(
-    ctl: UInt32[Array, "1 control"],
-    step: Callable[[tuple[Any, list[Array]]], tuple[Any, list[Array]]],
-    init: list[Array],
-) -> list[Array]:
-    """What `step` makes of `init`, once for each batch of a device.
-
-    It takes and gives the number of the batch beside, which it counts.
-    """
-    state = np.uint32(0), init
-    return jax.lax.while_loop(
-        lambda s: jax.lax.lt(s[0], told(ctl, COUNT)), step, state
-    )[1]
 
 
 def lanes(
@@ -134,13 +114,6 @@ def up_to(
     return jax.lax.min(offsets, jax.lax.broadcast(last, offsets.shape))
 
 
-def put_in(filled: Array, rows: Array, at: UInt32[Array, ""]) -> Array:
-    """An array with some rows written from `at` on."""
-    # An index without sign, since JAX takes a negative one to count from the end.
-    origin = [np.uint32(0)] * (filled.ndim - 1)
-    return jax.lax.dynamic_update_slice(filled, rows, (at, *origin))
-
-
 def on_each(
     on_device: Callable[..., list[Array]], layout: Layout, arguments: int
 ) -> Any:
@@ -149,23 +122,9 @@ def on_each(
     `on_device` takes so many arguments: its row of `control`, and others that are the
     same for all. What the devices give is put together in their order.
     """
-    # `check_vma` rejects ordinary loops of the user's whose initial carry is constant.
-    # Without it a wrong `out_specs` would go unnoticed: they are ours, and tested.
     own, same = each_its_row(layout), everywhere(layout)
-    mapped = jax.shard_map(
-        without_mesh(on_device),
-        mesh=same.mesh,
-        in_specs=(own.spec, *[same.spec] * (arguments - 1)),
-        out_specs=own.spec,
-        check_vma=False,
-    )
+    mapped = over_devices(on_device, flat_mesh(layout.devices), arguments)
     return jax.jit(mapped, in_shardings=(own, *[same] * (arguments - 1)))
-
-
-def by_device(out: Array) -> list[Array]:
-    """What each device gave of an output of `on_each`, in the order of the devices."""
-    # `.addressable_shards` works out places that are known here.
-    return [out.addressable_data(k) for k in range(out.sharding.num_devices)]
 
 
 def point_ids(
@@ -178,21 +137,6 @@ def point_ids(
         return offsets
     assert table is not None
     return table.at[offsets].get(mode="promise_in_bounds")
-
-
-def side_by_side(
-    lane: Callable[[UInt32[Array, "..."]], list[Any]],
-    chosen: UInt32[Array, "batch ..."],
-) -> list[Any]:
-    """A function at each of some points, vectorised if there are several.
-
-    Under `jax.vmap` both branches of a `cond` run, a loop runs its body for lanes that
-    have finished, and a callback of nothing that differs runs once for all of them. A
-    point by itself is computed as the function is written.
-    """
-    if len(chosen) > 1:
-        return jax.vmap(lane)(chosen)
-    return [out[None] for out in lane(chosen[0])]
 
 
 def point_function(
@@ -222,33 +166,3 @@ def point_function(
         return evaluate(jaxpr, constants, args)
 
     return at
-
-
-# Inside `shard_map` the type of every array names the mesh. Libraries that note the
-# types of a function when they trace it, and compare later, then see another type:
-# lineax calls a vector of the right shape one that "does not match out_structure", and
-# Equinox's `filter_closure_convert` refuses its own arguments. Nothing in a sweep looks
-# beyond its device, so the mesh is taken out of the types, and functions run as under
-# `vmap` alone.
-#
-# Its meaning is the identity. There is no public function that gives an array inside a
-# `shard_map` the type that it has outside (`reshard` is for axes that are not manual).
-_leave_p = Primitive("eqx_pipe_leave_mesh")
-TABLE[_leave_p.name] = Entry("operation")
-_leave_p.def_impl(lambda x: x)
-_leave_p.def_abstract_eval(
-    lambda x: ShapedArray(x.shape, x.dtype, weak_type=x.weak_type)
-)
-mlir.register_lowering(_leave_p, lambda _, x: [x])
-ad.deflinear(_leave_p, lambda cotangent: [cotangent])
-batching.defvectorized(_leave_p)
-
-
-def without_mesh(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function` of arrays, whose types inside of it do not name the mesh."""
-
-    def run(*args: Any) -> Any:
-        with jax.sharding.use_abstract_mesh(AbstractMesh((), ())):
-            return function(*jtu.tree_map(_leave_p.bind, args))
-
-    return run

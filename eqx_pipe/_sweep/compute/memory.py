@@ -30,25 +30,19 @@ class TooLarge(Exception):
         self.batch_size, self.done = batch_size, done
 
 
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that there is not enough memory."""
-    by_jax = isinstance(error, jax.errors.JaxRuntimeError)
-    return by_jax and _OUT_OF_MEMORY.match(str(error)) is not None
-
-
 @contextlib.contextmanager
 def noting(batch_size: int, done: int = 0) -> Iterator[None]:
-    """Raises a `TooLarge` for an error that says that there is not enough memory."""
+    """Raise a `TooLarge` in place of JAX's error about too little memory."""
     try:
         yield
     except jax.errors.JaxRuntimeError as error:
-        if is_out_of_memory(error):
+        if _OUT_OF_MEMORY.match(str(error)):
             raise TooLarge(batch_size, done) from error
         raise
 
 
 def does_not_fit(function: str, error: TooLarge, chosen: bool) -> SweepError:
-    """The error for a batch size that the user has `chosen`, or that cannot be less."""
+    """Return the error for a size that was `chosen` by the user, or is 1."""
     points = "1 point" if error.batch_size == 1 else f"{error.batch_size} points"
     cure = 'Leave `batch_size` out: "auto" halves it until batches fit.'
     if not chosen:

@@ -14,12 +14,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
-from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import UInt32
 
-POINTS = "eqx_pipe_points"
-"""The mesh axis over which points are split."""
+from ..._vmap import flat_mesh
 
 
 @dataclasses.dataclass(frozen=True)
@@ -156,16 +155,15 @@ def row_width(layout: Layout) -> int:
 def everywhere(layout: Layout) -> NamedSharding:
     """The placement of the kernel's arguments: a copy on every device.
 
-    The mesh is our own, with one automatic axis, whatever the user's looks like.
+    The mesh is our own, whatever the user's looks like.
     """
-    devices = np.array(layout.devices)
-    mesh = Mesh(devices, (POINTS,), axis_types=(AxisType.Auto,))
-    return NamedSharding(mesh, P())
+    return NamedSharding(flat_mesh(layout.devices), P())
 
 
 def each_its_row(layout: Layout) -> NamedSharding:
     """The placement of an array that has a row for each device."""
-    return NamedSharding(everywhere(layout).mesh, P(POINTS))
+    mesh = flat_mesh(layout.devices)
+    return NamedSharding(mesh, P(mesh.axis_names))
 
 
 FIRST, COUNT, SHIFT, LAST, DIGITS = range(5)

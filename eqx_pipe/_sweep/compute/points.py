@@ -1,271 +1,323 @@
-"""Which points are computed together, in what order, and where their outputs go.
+"""The points of a sweep as work: traced, with a batch size, ready to be computed.
 
-Those with equal `Static` values are a part of a sweep, which is one program. Its points
-are found by their number within the part; nothing is kept for each point unless the
-points were sorted or the space is a slice. Neighbours in the grid are counted off on
-the device; others are listed for it, a row for each point.
+Most sweeps have one case. Those with `Static` axes have one for each combination of
+their values: a function is traced once for each, and all of these are compared before
+anything is computed.
 """
 
-import contextlib
+import copy
 import dataclasses
-import itertools as it
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+import threading
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Float, Int64
 
-from ..._errors import structure_error
-from ..._spaces import Geometry, digits_of
-from ..._tree import as_hashable, differences, static_text
-from .partition import Layout, control, is_narrow, row_width
+from ..._progress import Progress
+from ..._spaces import Geometry, Space, is_axis
+from ..._types import Device, Key, PyTree
+from ..._vmap import all_busy
+from .cases import ByOffset, ByTable, Case, case_numbers, groups_of
+from .failure import Failures, Verdict
+from .memory import TooLarge, does_not_fit
+from .partition import Layout
+from .programs import Runner, compiled_already
+from .rows import Rows, chunk_capacity, empty_values, row_bytes
+from .trace import Traced, arrays_of, check_concrete
+
+Index: TypeAlias = range | Int64[np.ndarray, " rows"]
+"""The numbers of the rows to compute."""
+
+_LISTED_AT_ONCE = 2**22
+"""The most points that are sorted into cases at once: each takes some 30 bytes."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Part:
-    """Points that share their static values.
+class Fit:
+    """The batch sizes for which there was not enough memory.
 
-    `plain` has for each dim a position with these values, `text` says what they are;
-    `number` counts the combinations of static values, also those without a point.
-    The points are `listed`, or the product of the positions `allowed` on each dim
-    (`None` for all of them).
+    It is shared by all copies of some points, so that none of them tries a size again.
     """
 
-    plain: tuple[int, ...]
-    text: str
-    lengths: tuple[int, ...]
-    allowed: tuple[np.ndarray | None, ...]
-    listed: Int64[np.ndarray, " points"] | None = None
-    number: int = 0
+    def __init__(self) -> None:
+        self.halved: list[int] = []
+        self._most: int | None = None
+        self._lock = threading.Lock()
 
-    @property
-    def name(self) -> str:
-        """Its static values, for people to read."""
-        return self.text.replace("`", "")
+    def fitting(self, batch_size: int) -> int:
+        """Return a batch size, or the largest that may fit."""
+        return batch_size if self._most is None else min(batch_size, self._most)
 
-    @property
-    def size(self) -> int:
-        """How many points there are."""
-        if self.listed is not None:
-            return len(self.listed)
-        pairs = zip(self.lengths, self.allowed, strict=True)
-        return math.prod(n if some is None else len(some) for n, some in pairs)
-
-    def indices(self, first: int, last: int) -> Int64[np.ndarray, " points"]:
-        """The indices in the space of the part's points from `first` to `last - 1`."""
-        if self.listed is not None:
-            return self.listed[first:last]
-        left = np.arange(first, last, dtype=np.int64)
-        if self._has_all:
-            return left
-        index = np.zeros(last - first, np.int64)
-        stride = 1
-        for n, some in zip(reversed(self.lengths), reversed(self.allowed), strict=True):
-            left, digit = np.divmod(left, n if some is None else len(some))
-            index += (digit if some is None else some[digit]) * stride
-            stride *= n
-        return index
-
-    @property
-    def _has_all(self) -> bool:
-        """Whether it has every point of the space."""
-        return self.listed is None and all(some is None for some in self.allowed)
-
-    def sorted_by(self, costs: Float[np.ndarray, " points"], base: int = 0) -> "Part":
-        """The same points, the cheapest first; `costs` begins with the point `base`."""
-        if self._has_all and base == 0:
-            return dataclasses.replace(self, listed=_order(costs))
-        index = self.indices(0, self.size)
-        return dataclasses.replace(self, listed=index[_order(costs[index - base])])
+    def note(self, too_large: int, then: int) -> None:
+        """Note that a size did not fit, and with which one to go on."""
+        with self._lock:  # threads that share points may come here together
+            if self.fitting(too_large) == too_large:
+                self.halved.append(too_large)
+                self._most = then
 
 
-def _order(costs: Float[np.ndarray, " points"]) -> Int64[np.ndarray, " points"]:
-    """The places of costs from the least on, ties in order and NaN last."""
-    return np.argsort(costs, kind="stable")
+@dataclasses.dataclass
+class Points:
+    """Points that are ready to be computed: rows of a sweep, or what rows are made of.
 
+    `asked` is the batch size that was asked for, or chosen; where it was chosen
+    (`adapts`), one for which there is not enough memory is halved. Points are `ordered`
+    if they will come with costs, or by any indices; a call asks for at most `most` of
+    them. Those that fail are `isolated`, or end the sweep. `broken` are the cases that
+    have no program, since the function raises when it is traced for them, with what it
+    raises: their points have failed.
+    """
 
-@contextlib.contextmanager
-def naming(part: Part) -> Iterator[None]:
-    """Says in an error which static values it came with."""
-    try:
-        yield
-    except Exception as error:
-        if part.text:
-            error.add_note(f"While `fn` was traced for `{part.name}`.")
-        raise
-
-
-def parts_of(geometry: Geometry) -> list[Part]:
-    """The parts of a space: one, or one for each combination of static values."""
-    lengths = geometry.lengths
-    groups = groups_of(geometry)
-    if not groups:
-        plain = (0,) * len(lengths)
-        return [Part(plain, "", (geometry.size,), (None,))]
-    window = None
-    if geometry.is_part:
-        window = part_numbers(geometry, groups, np.arange(geometry.size))
-    parts = []
-    for number, chosen in enumerate(it.product(*groups.values())):
-        at = dict(zip(groups, chosen, strict=True))
-        listed = None
-        if window is not None:
-            listed = np.flatnonzero(window == number)
-            if not len(listed) and geometry.size:
-                continue
-        parts.append(
-            Part(
-                plain=tuple(
-                    int(at[dim][0]) if dim in at else 0 for dim in range(len(lengths))
-                ),
-                text=_text(geometry, {dim: int(some[0]) for dim, some in at.items()}),
-                lengths=lengths,
-                allowed=tuple(at.get(dim) for dim in range(len(lengths))),
-                listed=listed,
-                number=number,
-            )
-        )
-        if geometry.size == 0:  # one, for the form of an output
-            break
-    return parts
-
-
-def groups_of(geometry: Geometry) -> dict[int, list[np.ndarray]]:
-    """For each dim with static axes its positions, those with equal values together."""
-    return {dim: _groups(geometry, dim) for dim in geometry.static_dims}
-
-
-def _groups(geometry: Geometry, dim: int) -> list[np.ndarray]:
-    """The positions on a dim, together where all static values are equal."""
-    axes = _static_axes(geometry, dim)
-    found: dict[Any, list[int]] = {}
-    for i in range(len(axes[0][1])):
-        values = tuple(as_hashable(axis.value(i, None)) for _, axis in axes)
-        found.setdefault(values, []).append(i)
-    return [np.array(positions, np.int64) for positions in found.values()]
-
-
-def part_numbers(
-    geometry: Geometry,
-    groups: Mapping[int, Sequence[np.ndarray]],
-    index: Int64[np.ndarray, " points"],
-) -> Int64[np.ndarray, " points"]:
-    """The number of the part that each of some points belongs to."""
-    digits = geometry.digits(index)
-    number = np.zeros(len(index), np.int64)
-    for dim, members in groups.items():
-        which = np.zeros(geometry.lengths[dim], np.int64)
-        for k, positions in enumerate(members):
-            which[positions] = k
-        number = number * len(members) + which[digits[:, dim]]
-    return number
-
-
-def _static_axes(geometry: Geometry, dim: int) -> list[tuple[str, Any]]:
-    pairs = zip(geometry.axes.items(), geometry.axis_dims, strict=True)
-    return [item for item, at in pairs if at == dim and item[1].is_static]
-
-
-def _text(geometry: Geometry, at: Mapping[int, int]) -> str:
-    return ", ".join(
-        f"`{name}` = {static_text(axis.value(i, None))}"
-        for dim, i in at.items()
-        for name, axis in _static_axes(geometry, dim)
-    )
-
-
-def check_agree(function: str, parts: Sequence[Part], outputs: Sequence[Any]) -> None:
-    """Raises a `StructureError` unless all parts give outputs of the same form."""
-    lines = []
-    for part, output in zip(parts[1:], outputs[1:], strict=True):
-        found = differences(outputs[0], output)
-        if found:
-            lines.append(f"- {parts[0].text} against {part.text}: {'; '.join(found)}")
-    if lines:
-        more = [f"- and {len(lines) - 5} more"] if len(lines) > 5 else []
-        raise structure_error(
-            function,
-            "the outputs of `fn` differ between `Static` values:\n"
-            + "\n".join(lines[:5] + more)
-            + "\n",
-            "Return the same structure, shapes and dtypes for all of them, for "
-            "instance a scalar, or sweep over each value by itself.",
-        )
-
-
-@dataclasses.dataclass(frozen=True)
-class Neighbours:
-    """Points that follow each other in the grid from the index `start` on."""
-
-    start: int = 0
-
-    def kernel_args(self, first: int, points: int, layout: Layout) -> Any:
-        """What the kernel is told to compute `points` points from `first` on."""
-        digits = digits_of(self.start + first, layout.lengths)
-        return control(layout.partition(points), points, digits), None
-
-    def places(self, first: int, last: int) -> slice | Int64[np.ndarray, " points"]:
-        """Where in the values of all points the outputs of some go."""
-        return slice(first, last)
-
-    def indices(self, first: int, last: int) -> np.ndarray:
-        """The indices in the space of some points."""
-        return np.arange(first, last)
-
-
-@dataclasses.dataclass(frozen=True)
-class Listed:
-    """The points of a part of a space."""
-
+    space: Space
     geometry: Geometry
-    part: Part
+    key: Key | None
+    cases: list[Case]
+    traced: list[Traced]
+    asked: int
+    devices: tuple[Device, ...]
+    ordered: bool
+    most: int
+    isolated: bool = False
+    broken: tuple[tuple[Case, str], ...] = ()
+    adapts: bool = False
+    function: str = "sweep"
+    fit: Fit = dataclasses.field(default_factory=Fit)
+    remarks: dict[str, str] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.arrays = arrays_of(self.geometry, self.space.key)
+        self.groups = groups_of(self.geometry)
+        self._runners: dict[tuple[int, int, bool], Runner] = {}
+        self._made: dict[tuple[int, int, bool], Runner] = {}
+        """By case, batch size and whether points are listed; of this sweep, or of one
+        of the same form.
+        """
+        self._lock = threading.Lock()
+        self.alone: dict[str, str] = {}
+        """What a store says of the function, once it was asked for."""
+
+    def at(self, space: Space, key: Key | None) -> "Points":
+        """Return the points of another space of the same form, with another key."""
+        leaves = jtu.tree_leaves(space.tree, is_leaf=is_axis)
+        # By the constructor it would take twice as long.
+        points = copy.copy(self)
+        points.space, points.key = space, key
+        points.geometry = dataclasses.replace(self.geometry, leaves=leaves)
+        points.arrays = arrays_of(points.geometry, space.key)
+        points._runners = {}
+        check_concrete("sweeper", [*points.arrays, key])
+        return points
+
+    def with_batch_size(self, batch_size: int) -> "Points":
+        """Return the same points in batches of another size."""
+        return dataclasses.replace(self, asked=batch_size)
+
+    def with_most(self, most: int) -> "Points":
+        """Return the same points for calls of at most `most` of them."""
+        return dataclasses.replace(self, most=most)
+
+    @property
+    def points(self) -> "Points":
+        """The points themselves."""
+        return self
+
+    @property
+    def batch_size(self) -> int:
+        """The number of points that a device vectorises at once."""
+        return self.fit.fitting(self.asked)
 
     @property
     def size(self) -> int:
-        """How many points there are."""
-        return self.part.size
+        """The number of points."""
+        return self.geometry.size
 
-    def kernel_args(self, first: int, points: int, layout: Layout) -> Any:
-        """As for neighbours, with a row of numbers for each point."""
-        index = self.indices(first, first + points)
-        rows = layout.capacity * layout.batch_size * len(layout.devices)
-        table = np.zeros((rows, row_width(layout)), np.uint32)
-        # Batches are whole: in the tail of one its last point is there again.
-        ends = -(-points // layout.batch_size) * layout.batch_size
-        into = table[:points]
-        if is_narrow(layout):
-            into[:, 0] = self.geometry.grid_indices(index)
+    @property
+    def attrs(self) -> dict[str, str]:
+        """Remarks on how the batch size came about."""
+        halved = ", ".join(map(str, self.fit.halved))
+        return self.remarks | ({"out_of_memory": halved} if halved else {})
+
+    @property
+    def unit(self) -> int:
+        """The number of points computed at once if every case fills its lanes."""
+        one = self.batch_size * len(self.devices)
+        geometry = self.geometry
+        lengths = list(geometry.dims.values())
+        statics = () if geometry.is_part else geometry.static_dims
+        # Behind the last dim with static values all points share a program: a chunk of
+        # these alone fills the lanes.
+        behind = math.prod(lengths[max(statics, default=-1) + 1 :])
+        if len(self.cases) == 1 or (statics and behind >= one):
+            return one
+        sizes = (min(case.size, self.batch_size) for case in self.cases)
+        return sum(sizes) * len(self.devices)
+
+    @property
+    def outputs(self) -> PyTree:
+        """The shapes and dtypes of the output at one point."""
+        return jtu.tree_unflatten(self.traced[0].structure, self.traced[0].outputs)
+
+    @property
+    def kinds(self) -> list[Any]:
+        """For each leaf of a row the kind of its PRNG keys, or `None`."""
+        return self.traced[0].key_kinds
+
+    @property
+    def row(self) -> list[jax.ShapeDtypeStruct]:
+        """The shape and dtype of each leaf of a row."""
+        return self.traced[0].stored
+
+    @property
+    def row_bytes(self) -> int:
+        """The size of the output at one point."""
+        return row_bytes(self.row)
+
+    def unflatten(self, rows: Rows) -> PyTree:
+        """Return the outputs as the function gives them, with keys from raw data."""
+        wrapped = [
+            leaf if kind is None else jr.wrap_key_data(jnp.asarray(leaf), impl=kind)
+            for leaf, kind in zip(rows, self.kinds, strict=True)
+        ]
+        return jtu.tree_unflatten(self.traced[0].structure, wrapped)
+
+    def programs(self) -> list[Any]:
+        """Return the programs of all cases, each as it is compiled, or `None`."""
+        needed = {(t.program.key(), layout): t for t, layout in self.needed}
+        pairs = needed.items()
+        return [compiled_already([t.program], layout) for (_, layout), t in pairs]
+
+    @property
+    def needed(self) -> list[tuple[Traced, Layout]]:
+        """What is compiled for each case."""
+        pairs = zip(self.cases, self.traced, strict=True)
+        return [
+            (traced, self._layout(case, traced, self._listed)) for case, traced in pairs
+        ]
+
+    def span(self, first: int, last: int) -> tuple[int, int]:
+        """Return the points of some rows, which are the points themselves."""
+        return first, last
+
+    def compute(
+        self, index: Index, costs: Float[np.ndarray, " rows"] | None, bar: Progress
+    ) -> tuple[Rows, Verdict]:
+        """Compute the output leaves at some points, and what became of these.
+
+        Points that follow one another are best given as a `range`: they need no table.
+        """
+        values = empty_values(len(index), self.row, self.function)
+        asked = self.function, self.isolated, len(index)
+        failures = Failures(*asked, self._number(index))
+        if isinstance(index, range) and not self._listed:
+            points = ByOffset(self.geometry.start + index.start)
+            self._run(0, points, len(index), bar, values, failures)
         else:
-            into[:] = self.geometry.digits(index)
-        table[points:ends] = into[-1]
-        digits = [0] * len(layout.lengths)
-        return control(layout.partition(points), points, digits), table
+            most = _LISTED_AT_ONCE if costs is None else max(1, len(index))
+            for first in range(0, len(index), most):
+                some = np.asarray(index[first : first + most], np.int64)
+                self._run_cases(some, first, costs, bar, values, failures)
+        verdict = failures.verdict
+        at = np.asarray(index, np.int64) if verdict.errors else np.zeros(0, np.int64)
+        errors = {text: at[np.sort(rows)] for text, rows in verdict.errors.items()}
+        return values, dataclasses.replace(verdict, errors=errors)
 
-    def places(self, first: int, last: int) -> slice | Int64[np.ndarray, " points"]:
-        """As for neighbours."""
-        return self.indices(first, last)
+    def _number(self, index: Index) -> Callable[[int], int]:
+        return lambda row: self.geometry.index_as_written(int(index[row]))
 
-    def indices(self, first: int, last: int) -> np.ndarray:
-        """The indices in the space of some points."""
-        return self.part.indices(first, last)
+    def _run_cases(
+        self,
+        index: Int64[np.ndarray, " points"],
+        first: int,
+        costs: Float[np.ndarray, " rows"] | None,
+        bar: Progress,
+        values: Rows,
+        failures: Failures,
+    ) -> None:
+        """Compute points case by case; `first` is the row of the first of them."""
+        numbers = case_numbers(self.geometry, self.groups, index)
+        for case, error in self.broken:
+            rows = np.flatnonzero(numbers == case.number)
+            if len(rows):
+                failures.mark(values, first + rows, error)
+                bar.done(len(rows))
+                bar.failed(failures.count)
+        for k, case in enumerate(self.cases):
+            rows = np.flatnonzero(numbers == case.number)
+            if costs is not None:  # ties in order, NaN last
+                rows = rows[np.argsort(costs[rows], kind="stable")]
+            if len(rows):
+                points = ByTable(self.geometry, index[rows], first + rows)
+                self._run(k, points, len(rows), bar, values, failures)
 
+    def _run(
+        self,
+        k: int,
+        points: ByOffset | ByTable,
+        count: int,
+        bar: Progress,
+        values: Rows,
+        failures: Failures,
+    ) -> None:
+        """Compute points of a case, in batches for which there is enough memory."""
+        first = 0
+        while first < count:
+            try:
+                runner = self._runner(k, points)
+                return runner.run(points, (first, count), bar, values, failures)
+            except TooLarge as error:
+                self.halve(error)
+                first = max(first, error.done)
 
-@dataclasses.dataclass(frozen=True)
-class Chosen:
-    """Some listed points whose outputs stand in `rows` of an array of their own."""
+    def halve(self, error: TooLarge, *sizes: int) -> None:
+        """Go on with half the batch size, or with the largest of some `sizes`.
 
-    listed: Listed
-    rows: Int64[np.ndarray, " points"]
+        Raises an error if there is no smaller one, or if the user has chosen it.
+        """
+        if not self.adapts or error.batch_size == 1:
+            chosen = not self.adapts
+            raise does_not_fit(self.function, error, chosen) from error.__cause__
+        self.fit.note(error.batch_size, max(sizes, default=error.batch_size // 2))
 
-    def kernel_args(self, first: int, points: int, layout: Layout) -> Any:
-        """As for those that are listed."""
-        return self.listed.kernel_args(first, points, layout)
+    @property
+    def _listed(self) -> bool:
+        return self.ordered or len(self.groups) > 0 or self.geometry.rows is not None
 
-    def places(self, first: int, last: int) -> Int64[np.ndarray, " points"]:
-        """The rows of some points."""
-        return self.rows[first:last]
+    def _runner(self, k: int, points: ByOffset | ByTable) -> Runner:
+        with self._lock:
+            listed = isinstance(points, ByTable)
+            place = k, self.batch_size, listed
+            if place in self._runners:
+                return self._runners[place]
+            made = self._made.get(place)
+            if made is None:
+                layout = self._layout(self.cases[k], self.traced[k], listed)
+                given = self.traced[k], self.arrays, points, self.key
+                runner = self._made[place] = Runner(*given, layout)
+            else:
+                runner = made.at(self.arrays, self.key)
+            self._runners[place] = runner
+            return runner
 
-    def indices(self, first: int, last: int) -> Int64[np.ndarray, " points"]:
-        """The same, by which failed points are marked."""
-        return self.rows[first:last]
+    def _layout(self, case: Case, traced: Traced, listed: bool) -> Layout:
+        geometry = self.geometry
+        # A listed point takes memory itself.
+        row = jax.ShapeDtypeStruct((len(geometry.lengths) + 2,), jnp.uint32)
+        held = [*traced.outputs, *([row] if listed else [])]
+        batch_size, num_devices = min(self.batch_size, case.size), len(self.devices)
+        most = min(case.size, self.most)
+        split = "batches" if traced.analysis.waits or listed else "runs"
+        return Layout(
+            lengths=geometry.lengths,
+            key_dims=geometry.key_dims,
+            batch_size=batch_size,
+            capacity=chunk_capacity(most, batch_size, num_devices, held),
+            devices=self.devices,
+            listed=listed,
+            split="points" if traced.analysis.refilled else split,
+            unsplit=all_busy(self.devices, -(-most // batch_size)),
+        )

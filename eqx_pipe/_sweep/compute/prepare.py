@@ -1,8 +1,4 @@
-"""From a function and a space to a `Job`: traced, compared, with a batch size.
-
-A function is traced once for each combination of `Static` values, and all of these are
-compared before anything is computed.
-"""
+"""From a request to `Points`: traced, compared, with a batch size."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,16 +6,14 @@ from typing import Any
 import jax.tree_util as jtu
 
 from ..._errors import MissingKeyError, log_once, value_error
-from ..._jaxprs.live import live_bytes
 from ..._spaces import Geometry, Space
 from ..._types import Device, Key
-from ..tracing.lapack import may_hang, warn_if_it_may_hang
-from ..tracing.steps import with_steps
-from ..tracing.trace import Traced, trace
+from ..._vmap import choose_batch_size, warn_if_it_may_hang
+from .cases import Case, cases_of, check_agree, naming
 from .failure import error_text
-from .job import Job
-from .points import Part, check_agree, naming, parts_of
-from .sizes import CHUNK_BYTES, choose_batch_size, free_bytes, lanes_that_fit
+from .points import Points
+from .rows import CHUNK_BYTES
+from .trace import Traced, trace, with_steps
 
 # Offsets within a call are int32, with room for a tail of one batch more.
 _AT_ONCE = 2**30
@@ -31,61 +25,56 @@ def prepare(
     key: Key | None,
     batch_size: Any,
     devices: tuple[Device, ...],
-    costs: bool,
+    *,
+    ordered: bool = False,
     shares: int = 1,
     isolated: bool = False,
     counting: bool = False,
     function: str = "sweep",
-) -> Job:
-    """Traces a function on a space, for each combination of static values.
+) -> Points:
+    """Trace a function on a space, for each combination of static values.
 
     An automatic batch size is chosen for one of `shares` processes. Where failures are
     `isolated`, values for which the function raises when it is traced are set apart.
     With `counting` outputs are `(output, needed, executed)`, with steps of loops.
     """
     geometry = space.geometry
-    parts, traced, broken = _traced(function, fn, space, key, geometry, isolated)
+    cases, traced, broken = _traced(function, fn, space, key, geometry, isolated)
     outputs = [jtu.tree_unflatten(each.structure, each.outputs) for each in traced]
-    check_agree(function, parts, outputs)
+    check_agree(function, cases, outputs)
     if counting:
         traced = [with_steps(each) for each in traced]
-    auto = batch_size in ("auto", "tune")
-    if auto and any(each.has_effects for each in traced):
+    adapts = batch_size in ("auto", "tune")
+    if adapts and any(each.has_effects for each in traced):
         batch_size = 1  # no tail that repeats a point, no lanes that wait
-    elif auto:
+    elif adapts:
         batch_size = min(
             choose_batch_size(
                 each.analysis,
-                max(1, -(-part.size // shares)),
-                len(devices),
-                alike=costs,
-                on_cpu=devices[0].platform == "cpu",
-                may_hang=may_hang(devices),
+                max(1, -(-case.size // shares)),
+                devices,
+                alike=ordered,
+                reserved=CHUNK_BYTES // len(devices),
             )
-            for each, part in zip(traced, parts, strict=True)
+            for each, case in zip(traced, cases, strict=True)
         )
-    free = free_bytes(devices) if auto else None
-    if free is not None:  # of a CPU it is not known
-        free = max(0, free - CHUNK_BYTES // len(devices))
-        lane_bytes = max(live_bytes(each.jaxpr) for each in traced)
-        batch_size = min(batch_size, lanes_that_fit(free, lane_bytes))
-    batch_size = min(int(batch_size), max(1, *(part.size for part in parts)))
+    batch_size = min(int(batch_size), max(1, *(case.size for case in cases)))
     _check_at_once(function, batch_size, len(devices))
     for each in traced:
         warn_if_it_may_hang(batch_size, each.analysis.linalg_limit, devices)
-    return Job(
+    return Points(
         space=space,
         geometry=geometry,
         key=key,
-        parts=parts,
+        cases=cases,
         traced=traced,
-        batch_size=batch_size,
+        asked=batch_size,
         devices=devices,
-        costs=costs,
-        stretch=geometry.size,
+        ordered=ordered,
+        most=geometry.size,
         isolated=isolated,
         broken=broken,
-        adapts=auto,
+        adapts=adapts,
         function=function,
     )
 
@@ -97,31 +86,31 @@ def _traced(
     key: Key | None,
     geometry: Geometry,
     isolated: bool,
-) -> tuple[list[Part], list[Traced], tuple[tuple[Part, str], ...]]:
-    """The parts with what was traced for them, and those for which nothing could be.
+) -> tuple[list[Case], list[Traced], tuple[tuple[Case, str], ...]]:
+    """Return the cases with what was traced for them, and those that raised.
 
     Raises what the function raised if that is to be, or if nothing else is left.
     """
-    parts, traced, broken = [], [], []
-    for part in parts_of(geometry):
+    cases, traced, broken = [], [], []
+    for case in cases_of(geometry):
         try:
-            with naming(part):
-                found = trace(function, fn, space, key, part.plain, geometry)
+            with naming(case):
+                found = trace(function, fn, space, key, case.plain, geometry)
         except MissingKeyError:
             raise
         except Exception as error:
-            broken.append((part, error, error_text(error)))
+            broken.append((case, error, error_text(error)))
             if not isolated:
                 raise
             continue
-        parts.append(part)
+        cases.append(case)
         traced.append(found)
-    if not parts:
+    if not cases:
         raise broken[0][1]
-    for part, _, what in broken:
+    for case, _, what in broken:
         text = "eqx_pipe.sweep: `fn` fails for `%s`, which is left out: %s."
-        log_once(f"{part.name}: {what}", text, part.name, what)
-    return parts, traced, tuple((part, what) for part, _, what in broken)
+        log_once(f"{case.name}: {what}", text, case.name, what)
+    return cases, traced, tuple((case, what) for case, _, what in broken)
 
 
 def _check_at_once(function: str, batch_size: int, num_devices: int) -> None:

@@ -1,10 +1,10 @@
-"""A sweep's result with names on it: as an xarray dataset, as a pandas data frame."""
+"""Results with names: the variables and coordinates of datasets, stores and frames."""
 
 import dataclasses
 import functools
 import importlib.metadata
 import platform
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -15,6 +15,7 @@ from jaxtyping import Int8
 
 from ..._errors import optional, value_error
 from ..._spaces import (
+    POINT,
     Axis,
     Geometry,
     Space,
@@ -48,16 +49,18 @@ def dataset(
     made: Mapping[str, Any],
     known: KnownCoords,
 ) -> Dataset:
-    """Values at the points of a space, and what made them, as an `xarray.Dataset`."""
+    """Return an `xarray.Dataset` of the values at the points of a space.
+
+    `made` are its further attributes, and `known` the dims of outputs.
+    """
     xarray = optional("SweepResult.to_xarray", "xarray")
     names = names_of(values, space, known)
     dims, coordinates = names.geometry.dims, coordinate_variables(space, names)
     by_dims = status.reshape(tuple(dims.values()))
     coordinates[names.status] = (tuple(dims), by_dims, {})
+    leaves = zip(names.outputs.items(), jtu.tree_leaves(values), strict=True)
     variables = {}
-    for (name, own), leaf in zip(
-        names.outputs.items(), jtu.tree_leaves(values), strict=True
-    ):
+    for (name, own), leaf in leaves:
         if isinstance(leaf, StoredArray):
             variables[name] = _lazy((*dims, *own), leaf.grid())
             continue
@@ -91,26 +94,25 @@ def frame(
     status: Int8[np.ndarray, " points"],
     errors: Mapping[int, str],
 ) -> DataFrame:
-    """Values at the points of a space as a `pandas.DataFrame`."""
+    """Return a `pandas.DataFrame` of the values at the points of a space."""
     pandas = optional("SweepResult.to_pandas", "pandas")
     columns = entry_columns(space.geometry, space.key, storable)
     taken = {*columns, *space.axes()}
-    column = free_name("status", taken)
-    names = free_names(
-        values, {*taken, column}, lambda name, _, shape: entry_names(name, shape)
-    )
+    (column,) = _free(["status"], taken, "sweep.")
+    names = _output_names(values, {*taken, column}, entry_names)
     for name, leaf in zip(names, jtu.tree_leaves(values), strict=True):
         columns |= flat_columns(name, storable(leaf))
     columns[column] = status
     if errors:
         texts = [errors.get(i) for i in range(len(status))]
-        columns[free_name("error", columns)] = np.array(texts, object)
+        (column,) = _free(["error"], columns, "sweep.")
+        columns[column] = np.array(texts, object)
     return pandas.DataFrame(columns)
 
 
 @dataclasses.dataclass(frozen=True)
 class Names:
-    """What is called how in a dataset, worked out once for each.
+    """The names in a dataset, worked out once for each.
 
     `geometry` is that of the space; `outputs` are the variables of the output leaves,
     in order, with the dims of one value, and `status` is that of the points' status;
@@ -126,74 +128,59 @@ class Names:
 
 
 def names_of(outputs: PyTree, space: Space, known: KnownCoords) -> Names:
-    """The names in the dataset of a space; no name is two things.
+    """Return the names in the dataset of a space; each name is one thing.
 
     `outputs` have a leading axis over the points, or are the structs of one output.
-    Raises a `ValueError` if the dims that are `known` are not theirs.
+    Raises a `ValueError` if the dims that are `known` do not fit them.
     """
     geometry = space.geometry
     inner = _coordinate_dims(geometry, space.key)
     taken = {*geometry.dims, *inner}.union(*inner.values())
-    shapes = [(path or "value", _value_shape(x)) for path, x in named_leaves(outputs)]
-    check_output_coords(known, dict(shapes), taken)
+    shapes = {path: _value_shape(x) for path, x in _named(outputs)}
+    check_output_coords(known, shapes, taken)
     taken |= dims_of(known)
-    status = free_name("status", taken)
+    (status,) = _free(["status"], taken, "sweep.")
 
-    def dims(name: str, path: str, shape: tuple[int, ...]) -> tuple[str, ...]:
-        return () if path in known else inner_dims(name, len(shape))
+    def dims(name: str, shape: tuple[int, ...]) -> tuple[str, ...]:
+        return () if name in known else inner_dims(name, len(shape))
 
-    names = free_names(outputs, {*taken, status}, dims)
+    names = _output_names(outputs, {*taken, status}, dims)
     own = {
         name: tuple(known[path]) if path in known else inner_dims(name, len(shape))
-        for name, (path, shape) in zip(names, shapes, strict=True)
+        for name, (path, shape) in zip(names, shapes.items(), strict=True)
     }
     return Names(geometry, own, status, inner, coords_of(known))
 
 
-def free_name(name: str, taken: Container[str]) -> str:
-    """A name for what a sweep says of points, which is not among those taken."""
-    while name in taken:
-        name = f"sweep.{name}"
-    return name
+def _named(outputs: PyTree) -> list[tuple[str, Any]]:
+    """The output leaves by their paths, a bare one as `value`."""
+    return [(path or "value", leaf) for path, leaf in named_leaves(outputs)]
 
 
-def coordinate_variables(
-    space: Space, names: Names
-) -> dict[str, tuple[Any, np.ndarray, Any]]:
-    """Dims, values and attributes of each axis, or leaf of an axis with several.
+def _output_names(
+    outputs: PyTree,
+    taken: set[str],
+    parts: Callable[[str, tuple[int, ...]], Iterable[str]],
+) -> list[str]:
+    """The names of the output leaves in order, with `result.` before what is taken.
 
-    Those of dims of outputs come last.
+    `parts(path, shape)` are the names that come with one, of its dims or its columns;
+    they begin with its path, and no two leaves share one.
     """
-    geometry, key = names.geometry, space.key
-    if geometry.is_part:
-        columns = {
-            name: ("point", v) for name, v in point_columns(geometry, key).items()
-        }
-    else:
-        columns = {}
-        dims = list(geometry.dims)
-        for (name, axis), dim in zip(
-            geometry.axes.items(), geometry.axis_dims, strict=True
-        ):
-            own, positions = axis_key(key, name), np.arange(len(axis))
-            for column, value in axis_values(name, axis, own, positions):
-                columns[column] = (dims[dim], value)
-    found = {
-        name: (
-            (dim, *names.inner[name]),
-            _text(storable(value)),
-            _attrs(geometry.axes, name),
-        )
-        for name, (dim, value) in columns.items()
-    }
-    own = {dim: ((dim,), _text(x), {}) for dim, x in names.coords.items()}
-    return {**found, **own}
+    names = []
+    for path, leaf in _named(outputs):
+        together = _free([path, *parts(path, _value_shape(leaf))], taken, "result.")
+        names.append(together[0])
+        taken = taken.union(together)
+    return names
 
 
-def _attrs(axes: Mapping[str, Axis], column: str) -> dict[str, str]:
-    """The attributes of the axis that a column is one of, or is."""
-    owners = [n for n in axes if column == n or column.startswith(f"{n}.")]
-    return axes[max(owners, key=len)].attrs
+def _free(names: Iterable[str], taken: Container[str], prefix: str) -> list[str]:
+    """The names, all with prefixes in front if one of them is taken."""
+    names = list(names)
+    while any(name in taken for name in names):
+        names = [prefix + name for name in names]
+    return names
 
 
 def _coordinate_dims(geometry: Geometry, key: Key | None) -> dict[str, tuple[str, ...]]:
@@ -202,33 +189,51 @@ def _coordinate_dims(geometry: Geometry, key: Key | None) -> dict[str, tuple[str
     taken = {*geometry.dims, *shapes}
     found = {}
     for name, shape in shapes.items():
-        dims = inner_dims(name, len(shape))
-        while not taken.isdisjoint(dims):
-            dims = tuple(f"result.{dim}" for dim in dims)
-        found[name] = dims
-        taken |= set(dims)
+        found[name] = tuple(_free(inner_dims(name, len(shape)), taken, "result."))
+        taken |= set(found[name])
     return found
 
 
-def free_names(
-    outputs: PyTree,
-    taken: set[str],
-    parts: Callable[[str, str, tuple[int, ...]], Iterable[str]],
-) -> list[str]:
-    """The names of the output leaves in order, with `result.` before what is taken.
+def coordinate_variables(
+    space: Space, names: Names
+) -> dict[str, tuple[Any, np.ndarray, Any]]:
+    """Return dims, values and attributes of each axis, or leaf of an axis with several.
 
-    `parts(name, path, shape)` are the names that come with one, of its dims or its
-    columns; they are not in `taken` either, nor shared by two leaves.
+    Those of dims of outputs come last.
     """
-    names = []
-    for path, leaf in named_leaves(outputs):
-        name, shape = path or "value", _value_shape(leaf)
-        path = name
-        while not taken.isdisjoint(together := {name, *parts(name, path, shape)}):
-            name = f"result.{name}"
-        names.append(name)
-        taken = taken | together
-    return names
+    geometry = names.geometry
+    found = {
+        name: (
+            (dim, *names.inner[name]),
+            _text(storable(value)),
+            _attrs(geometry.axes, name),
+        )
+        for name, dim, value in _columns(geometry, space.key)
+    }
+    own = {dim: ((dim,), _text(x), {}) for dim, x in names.coords.items()}
+    return {**found, **own}
+
+
+def _columns(
+    geometry: Geometry, key: Key | None
+) -> Iterator[tuple[str, str, np.ndarray]]:
+    """Name, dim and values of each coordinate; in a part, of the points."""
+    if geometry.is_part:
+        for name, value in point_columns(geometry, key).items():
+            yield name, POINT, value
+        return
+    dims = list(geometry.dims)
+    axes = zip(geometry.axes.items(), geometry.axis_dims, strict=True)
+    for (name, axis), dim in axes:
+        positions = np.arange(len(axis))
+        for column, value in axis_values(name, axis, axis_key(key, name), positions):
+            yield column, dims[dim], value
+
+
+def _attrs(axes: Mapping[str, Axis], column: str) -> dict[str, str]:
+    """The attributes of the axis that a column belongs to."""
+    owners = [n for n in axes if column == n or column.startswith(f"{n}.")]
+    return axes[max(owners, key=len)].attrs
 
 
 def _value_shape(leaf: Any) -> tuple[int, ...]:
@@ -239,35 +244,35 @@ def _value_shape(leaf: Any) -> tuple[int, ...]:
 
 
 def inner_dims(name: str, count: int) -> tuple[str, ...]:
-    """The names of the dims of one value of a variable."""
+    """Return the names of the dims of one value of a variable."""
     return tuple(f"{name}.{k}" for k in range(count))
 
 
 def storable(leaf: Any) -> np.ndarray:
-    """An array of a dtype that xarray, NetCDF and pandas know."""
+    """Return an array of a dtype that xarray, NetCDF and pandas know."""
     leaf = leaf[...] if isinstance(leaf, StoredArray) else leaf
     array = np.asarray(as_data(leaf))
     if array.dtype.kind in "biufcU" and array.dtype != np.float16:
         return array
     exact = jnp.issubdtype(array.dtype, jnp.integer)
-    # Of numbers that files do not know: int4 and the like, float16 and bfloat16.
+    # Files do not know int4 and the like, float16 and bfloat16.
     return array.astype(np.int8 if exact else np.float32)
 
 
 def storable_dtype(dtype: Any) -> np.dtype:
-    """The dtype in which an array of some dtype is stored."""
+    """Return the dtype in which an array of some dtype is stored."""
     return storable(np.empty(0, dtype)).dtype
 
 
 def _text(array: np.ndarray) -> np.ndarray:
-    """Zarr 3 has no settled format for texts of a fixed length."""
+    """Texts as objects: Zarr 3 has no settled format for those of a fixed length."""
     return array.astype(object) if array.dtype.kind == "U" else array
 
 
 def attributes(
     outputs: PyTree, space: Space, names: Names, made: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What `made` a result, and on what, as plain text and numbers."""
+    """Return the attributes of a dataset: provenance, versions and schema."""
     return {
         "space": repr(space),
         "mode": space.mode,
@@ -279,7 +284,7 @@ def attributes(
 
 
 def versions() -> dict[str, str]:
-    """What a sweep runs on."""
+    """Return the versions of the packages that a sweep runs on."""
     return {
         "platform": jax.default_backend(),
         "eqx_pipe": _installed("eqx_pipe"),
@@ -295,7 +300,7 @@ def _installed(package: str) -> str:
 
 
 def check_names(function: str, names: Iterable[str]) -> None:
-    """Raise a `ValueError` for what cannot be the name of an array in a file."""
+    """Raise a `ValueError` for a name that no array in a file can have."""
     wrong = next((name for name in names if not is_name(name)), None)
     if wrong is not None:
         raise value_error(

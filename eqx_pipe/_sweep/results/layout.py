@@ -1,6 +1,6 @@
 """The store of a result, or of a sweep whose values will be one: its arrays by name."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from .output_coords import KnownCoords
 def layout_of(
     function: str,
     outputs: PyTree,
-    row: list[Any],
+    row: Sequence[Any],
     space: Space,
     known: KnownCoords,
     chunks: Chunks,

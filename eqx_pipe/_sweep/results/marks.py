@@ -14,7 +14,7 @@ _FUNCTION = "SweepResult.plot"
 
 
 class _Mark(NamedTuple):
-    """One kind of point without a number: its colour, marker, and face of a cell."""
+    """A kind of point without a number: its colour and marker, or face of a cell."""
 
     label: str
     color: str
@@ -34,36 +34,22 @@ def mark_points(
     shown: Any, table: Any, roles: Mapping[str, str], is_cloud: bool
 ) -> None:
     """Mark the points without a number, and name the marks in a legend."""
-    colors = optional(_FUNCTION, "matplotlib.colors")
-    x, y = roles["x"], roles.get("y")
-    found = set()
-    for panel, at in shown:
-        kinds = table[KIND].sel(at)
-        scales = {"xscale": panel.get_xscale(), "yscale": panel.get_yscale()}
-        for number, mark in _MARKS.items():
-            there = kinds == number
-            if not there.any():
-                continue
-            found.add(number)
-            style = {"c": mark.color, "marker": mark.marker, "zorder": 3}
-            if y is None:
-                others = [dim for dim in kinds.dims if dim != x]
-                some = kinds[x].values[there.any(others).values]
-                style["transform"] = panel.get_xaxis_transform()
-                panel.scatter(some, np.full(len(some), 0.03), **style)
-            elif is_cloud:
-                some = there.values
-                panel.scatter(kinds[x].values[some], kinds[y].values[some], **style)
-            else:
-                cmap = colors.ListedColormap([mark.face])
-                off = {"add_colorbar": False, "add_labels": False}
-                cells = there.where(there)
-                cells.plot.pcolormesh(ax=panel, x=x, y=y, cmap=cmap, **off, **scales)
-    if found:
-        are_cells = y is not None and not is_cloud
-        handles = [_handle(_MARKS[number], are_cells) for number in sorted(found)]
-        panel, texts = shown[-1][0], [handle.get_label() for handle in handles]
-        title, before = None, panel.get_legend()
+    lines = optional(_FUNCTION, "matplotlib.lines")
+    are_cells = "y" in roles and not is_cloud
+    handles = []
+    for number, mark in _MARKS.items():
+        there = table[KIND] == number
+        if not there.any():
+            continue
+        for panel, at in shown:
+            _mark(panel, there.sel(at), mark, roles, are_cells)
+        color, marker = (mark.face, "s") if are_cells else (mark.color, mark.marker)
+        style = {"color": color, "marker": marker, "linestyle": ""}
+        handles.append(lines.Line2D([], [], label=mark.label, **style))
+    if handles:
+        panel = shown[-1][0]
+        before, title = panel.get_legend(), None
+        texts = [handle.get_label() for handle in handles]
         if before is not None:
             title = before.get_title().get_text()
             handles = [*before.legend_handles, *handles]
@@ -71,11 +57,27 @@ def mark_points(
         panel.legend(handles, texts, title=title)
 
 
-def _handle(mark: _Mark, is_cell: bool) -> Any:
-    """What a legend shows of a mark."""
-    if is_cell:
-        patches = optional(_FUNCTION, "matplotlib.patches")
-        return patches.Patch(facecolor=mark.face, label=mark.label)
-    lines = optional(_FUNCTION, "matplotlib.lines")
-    style = {"color": mark.color, "marker": mark.marker, "label": mark.label}
-    return lines.Line2D([], [], linestyle="", **style)
+def _mark(
+    panel: Any, there: Any, mark: _Mark, roles: Mapping[str, str], are_cells: bool
+) -> None:
+    """Mark the points of one kind in a panel."""
+    if not there.any():
+        return
+    x, y = roles["x"], roles.get("y")
+    if are_cells:
+        colors = optional(_FUNCTION, "matplotlib.colors")
+        options = {"xscale": panel.get_xscale(), "yscale": panel.get_yscale()}
+        options |= {"cmap": colors.ListedColormap([mark.face])}
+        options |= {"add_colorbar": False, "add_labels": False}
+        there.where(there).plot.pcolormesh(ax=panel, x=x, y=y, **options)
+        return
+    style = {"c": mark.color, "marker": mark.marker, "zorder": 3}
+    if y is not None:
+        some = there.values
+        panel.scatter(there[x].values[some], there[y].values[some], **style)
+        return
+    others = [dim for dim in there.dims if dim != x]
+    some = there[x].values[there.any(others).values]
+    # Along the bottom, in fractions of the panel's height.
+    style["transform"] = panel.get_xaxis_transform()
+    panel.scatter(some, np.full(len(some), 0.03), **style)

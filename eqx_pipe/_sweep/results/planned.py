@@ -25,8 +25,7 @@ class SweepPlan:
     - `memory_bytes` is what a device has to hold: that of the compiled program which
       takes most, or, if none is compiled yet, about that.
 
-    Under `jax.disable_jit()` there is no program, and `value_bytes` and `memory_bytes`
-    are `None`.
+    Under `jax.disable_jit()` it describes the compiled sweep.
 
     !!! example
 
@@ -49,7 +48,7 @@ class SweepPlan:
     chunks: int
     chunks_left: int
     chunk_points: int
-    value_bytes: int | None
+    value_bytes: int
     memory_bytes: int | None = None
     store: str | None = None
     new: int = 0
@@ -83,8 +82,7 @@ class SweepPlan:
             about = "about " if self.programs else ""
             size = f"{about}{bytes_text(self.memory_bytes)}"
             rows.append(("memory", f"{size} on {devices}"))
-        if self.value_bytes is not None:
-            rows.append(("values", bytes_text(self.value_bytes)))
+        rows.append(("values", bytes_text(self.value_bytes)))
         if self.chunks > 1 or self.store is not None:
             left = f"{self.chunks_left:,} of {self.chunks:,}"
             rows.append(("chunks", f"{left}, of at most {_points(self.chunk_points)}"))

@@ -1,8 +1,8 @@
-"""The picture of one output over a space: xarray's own, with points without a number.
+"""The plot of one output over a space, by xarray's own plotting.
 
-xarray draws lines, meshes, points, panels, legends and labels. Here each dim gets its
-place, axes of a `Geomspace` are logarithmic, names stand at ticks, replicates are
-averaged, and points that failed or have no number are marked.
+xarray draws lines, meshes, points, panels, names, legends and labels. Here each dim
+gets its role, axes of a `Geomspace` are logarithmic, replicates are averaged, and
+points that failed or have no number are marked.
 """
 
 import math
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..._errors import nearest, optional, type_error, value_error
-from ..._spaces import Space
+from ..._spaces import Axis, Space
 from ..._tree import is_key_array
 from .marks import KIND, mark_points
 
@@ -21,7 +21,6 @@ _MOST_PANELS = 36
 _MARKED = 40
 """Lines over more positions than this have no dots."""
 
-_DOTS = {"marker": "o", "linestyle": ""}  # names are not joined by a line
 _MOST_LINES = 10
 """More lines than this have a colour bar in the place of a legend."""
 
@@ -46,19 +45,15 @@ def plot(
     """
     plt = optional(_FUNCTION, "matplotlib.pyplot")
     name = _variable(data, variable, outputs)
-    table = _selected(_with_kinds(_with_entries(data, name), name), sel or {})
+    table = _selected(_table(data, name), {} if sel is None else sel)
     roles = {role: given for role, given in asked.items() if given is not None}
     for role, given in roles.items():
-        if given not in table.coords and given not in table.dims:
-            known = [*table.dims, *(set(map(str, table.coords)) - set(table.dims))]
-            wrong = f"`{role}` is {given!r}."
-            raise value_error(_FUNCTION, wrong, nearest(given, known))
-    table = _squeezed(table, roles)
-    table = _averaged(table, name, _repeats(space, table), roles)
-    roles |= _defaults(table, name, roles)
+        _check_known(f"`{role}` is {given!r}.", given, table)
+    table = _averaged(_squeezed(table, roles), name, space, roles)
+    roles = _all_roles(table, name, roles)
     is_cloud = "y" in roles and _dim(table, roles["x"]) == _dim(table, roles["y"])
     _check_roles(table, roles, is_cloud)
-    table, ticks = _arranged(table, roles, is_cloud)
+    table = _arranged(table, roles, is_cloud)
     log = {path for path, axis in space.axes().items() if axis.is_log}
     for role in {"x", "y"} & set(roles):
         if roles[role] in log and float(table[roles[role]].min()) > 0:
@@ -67,13 +62,14 @@ def plot(
         options["ax"] = ax
     elif not {"row", "col", "size", "figsize"} & {*roles, *options}:
         options["ax"] = plt.subplots(layout="constrained")[1]
-    shown, panels = _draw(table, name, roles, is_cloud, ticks, options)
-    if "hue" in roles and table.sizes[roles["hue"]] > _MOST_LINES:
+    drawn = _draw(table, name, roles, is_cloud, dict(options))
+    shown, panels = _panels_of(drawn)
+    if _SPREAD in table and "y" not in roles:
+        for panel, at in shown:
+            _band(panel, table.sel(at), name, roles)
+    if _is_many(table, roles):
         _colour(shown, table[roles["hue"]], roles["hue"] in log, options.get("cmap"))
     mark_points(shown, table, roles, is_cloud)
-    for panel, _ in shown:
-        for role, texts in ticks.items():
-            getattr(panel, f"{role}axis").set_ticks(range(len(texts)), texts)
     return shown[0][0] if panels is None else panels
 
 
@@ -85,28 +81,24 @@ def _variable(data: Any, variable: str | None, outputs: int) -> str:
         wrong = f"`variable` is {variable!r}, and there are {outputs} outputs."
         raise value_error(_FUNCTION, wrong, nearest(name, names))
     if data[name].dtype.kind not in "biuf":
-        raise value_error(
-            _FUNCTION,
-            f"`{name}` is of {data[name].dtype}.",
-            "Draw real numbers: let the function return, say, the absolute value.",
-        )
+        wrong = f"`{name}` is of {data[name].dtype}."
+        cure = "Draw real numbers: let the function return, say, the absolute value."
+        raise value_error(_FUNCTION, wrong, cure)
     return name
 
 
-def _with_entries(data: Any, name: str) -> Any:
-    """The dataset with a coordinate for each entry of an axis of arrays."""
+def _table(data: Any, name: str) -> Any:
+    """The variable as floats, NaN where it has no number, and the kinds of points.
+
+    An axis of arrays has a coordinate for each entry.
+    """
     entries = {}
     for path, coord in data.coords.items():
-        if set(coord.dims) <= set(data[name].dims):  # numbers, or the status
-            continue
-        rows = coord.values.reshape(coord.shape[0], -1).T
-        for place, row in zip(np.ndindex(coord.shape[1:]), rows, strict=True):
-            entries[".".join([path, *map(str, place)])] = (coord.dims[0], row)
-    return data.assign_coords(entries)
-
-
-def _with_kinds(data: Any, name: str) -> Any:
-    """The variable as floats, NaN where it has no number, and the kinds of points."""
+        if not set(coord.dims) <= set(data[name].dims):
+            rows = coord.values.reshape(coord.shape[0], -1).T
+            for place, row in zip(np.ndindex(coord.shape[1:]), rows, strict=True):
+                entries[".".join([path, *map(str, place)])] = (coord.dims[0], row)
+    data = data.assign_coords(entries)
     array = data[name].astype(float)
     status = next(s for s in ("sweep.status", "status") if s in data.coords)
     at = data[status].broadcast_like(array).transpose(*array.dims).values
@@ -116,43 +108,50 @@ def _with_kinds(data: Any, name: str) -> Any:
     return table.assign({KIND: (array.dims, kind.values)})
 
 
+def _check_known(wrong: str, name: str, table: Any) -> None:
+    """Raise unless it is the name of a dim or of a coordinate."""
+    known = [*table.dims, *(name for name in table.coords if name not in table.dims)]
+    if name not in known:
+        raise value_error(_FUNCTION, wrong, nearest(name, known))
+
+
 def _selected(table: Any, sel: Mapping[str, object]) -> Any:
     """The table at the values of `sel`, the nearest if they are numbers."""
     if not isinstance(sel, Mapping):
         wrong = f"`sel` is {sel!r}."
         raise type_error(_FUNCTION, wrong, "Give a dict: `sel={'rate': 0.5}`.")
     for key, value in sel.items():
+        _check_known(f"`sel` names {key!r}.", key, table)
         if key in table.coords:
-            values = table[key].values
-            if values.dtype.kind in "iuf":
-                slack = 1e-6 * np.abs(values).max()  # of rounding to float32
-                if not values.min() - slack <= value <= values.max() + slack:
-                    ends = f"`{key}` goes from {values.min():.6g} to {values.max():.6g}"
-                    wrong = f"`sel` has {value!r}, and {ends}."
-                    raise value_error(_FUNCTION, wrong, "Give a value in this range.")
-                value = int(np.argmin(np.abs(values - value)))
-            elif value in values.tolist():
-                value = values.tolist().index(value)
-            else:
-                wrong = f"`sel` has {value!r} for `{key}`."
-                raise value_error(_FUNCTION, wrong, nearest(value, values.tolist()))
-        elif key not in table.dims:
-            known = [*table.dims, *table.coords]
-            raise value_error(_FUNCTION, f"`sel` names {key!r}.", nearest(key, known))
+            value = _position(key, table[key].values, value)
         table = table.isel({_dim(table, key): value})
     return table
 
 
+def _position(key: str, values: np.ndarray, value: Any) -> int:
+    """The position of a value on its dim."""
+    listed = values.tolist()
+    if values.dtype.kind not in "iuf":
+        if value in listed:
+            return listed.index(value)
+        wrong = f"`sel` has {value!r} for `{key}`."
+        raise value_error(_FUNCTION, wrong, nearest(value, listed))
+    low, high = min(listed), max(listed)
+    slack = 1e-6 * max(abs(low), abs(high))  # of rounding to float32
+    if not low - slack <= value <= high + slack:
+        wrong = f"`sel` has {value!r}, and `{key}` goes from {low:.6g} to {high:.6g}."
+        raise value_error(_FUNCTION, wrong, "Give a value in this range.")
+    return int(np.argmin(np.abs(values - value)))
+
+
 def _squeezed(table: Any, roles: Mapping[str, str]) -> Any:
     """The table without dims of length 1 that nobody asked for; one dim remains."""
-    kept = {_dim(table, name) for name in roles.values()}
-    single = [dim for dim, n in table.sizes.items() if n == 1 and dim not in kept]
-    if not kept and len(single) == len(table.sizes):
-        single = single[1:]
     if not table.sizes:
         wrong = "one value is left, which is no picture."
         raise value_error(_FUNCTION, wrong, "Leave a dim out of `sel=`.")
-    return table.isel(dict.fromkeys(single, 0))
+    single = [dim for dim in _free(table, roles) if table.sizes[dim] == 1]
+    kept = len(single) == len(table.sizes)
+    return table.isel(dict.fromkeys(single[kept:], 0))
 
 
 def _dim(table: Any, name: str) -> str:
@@ -160,65 +159,60 @@ def _dim(table: Any, name: str) -> str:
     return str(table[name].dims[0]) if name in table.coords else name
 
 
-def _repeats(space: Space, table: Any) -> list[str]:
-    """The dims of replicates: of `Seeds`, and of PRNG keys."""
-    axes = space.axes().items()
-    found = [axis.dim or name for name, axis in axes if _is_repeat(axis)]
-    return [dim for dim in found if dim in table.dims]
+def _free(table: Any, roles: Mapping[str, str]) -> list[str]:
+    """The dims without a role."""
+    placed = {_dim(table, given) for given in roles.values()}
+    return [str(dim) for dim in table[KIND].dims if dim not in placed]
 
 
-def _is_repeat(axis: Any) -> bool:
+def _averaged(table: Any, name: str, space: Space, roles: Mapping[str, str]) -> Any:
+    """The mean over replicates without a role, and their spread."""
+    repeats = {
+        axis.dim or path for path, axis in space.axes().items() if _repeats(axis)
+    }
+    over = [dim for dim in _free(table, roles) if dim in repeats]
+    if not over or len(over) == len(table.dims):
+        return table
+    mean = table[name].mean(over, keep_attrs=True)
+    count = math.prod(table.sizes[dim] for dim in over)
+    mean.attrs["long_name"] = f"{name}, mean of {count}"
+    spread, kinds = table[name].std(over), table[KIND].max(over)
+    return mean.to_dataset(name=name).assign({KIND: kinds, _SPREAD: spread})
+
+
+def _repeats(axis: Axis) -> bool:
+    """True if the axis has replicates: `Seeds` and PRNG keys."""
     known = axis.known
     return axis.replicates is not None or (known is not None and is_key_array(known))
 
 
-def _averaged(
-    table: Any, name: str, repeats: list[str], roles: Mapping[str, str]
-) -> Any:
-    """The mean over replicates that nobody asked to see, and their spread."""
-    placed = {_dim(table, given) for given in roles.values()}
-    over = [dim for dim in repeats if dim not in placed]
-    if not over or len(over) == len(table.dims):
-        return table
-    count = int(np.prod([table.sizes[dim] for dim in over]))
-    mean = table[name].mean(over, keep_attrs=True)
-    mean.attrs["long_name"] = f"{name}, mean of {count}"
-    kinds = table[KIND].max(over)
-    found = mean.to_dataset(name=name)
-    return found.assign({KIND: kinds, _SPREAD: table[name].std(over)})
+def _along(table: Any, dim: str, kinds: str = "iuf") -> list[str]:
+    """The coordinates along a dim, of numbers if not told otherwise."""
+    found = [(str(n), c) for n, c in table.coords.items() if c.dims == (dim,)]
+    return [name for name, coord in found if coord.dtype.kind in kinds]
 
 
-def _numbers(table: Any, dim: str) -> list[str]:
-    """The coordinates of numbers along a dim."""
-    coords = table.coords.items()
-    return [str(n) for n, c in coords if c.dims == (dim,) and c.dtype.kind in "iuf"]
-
-
-def _defaults(table: Any, name: str, roles: Mapping[str, str]) -> dict[str, str]:
-    """The place of each dim that nobody asked for, in order."""
-    placed = {_dim(table, given) for given in roles.values()}
-    free = [str(dim) for dim in table[name].dims if dim not in placed]
-    clouds = [d for d in free if d not in table.coords and len(_numbers(table, d)) > 1]
-    inner = [dim for dim in free if dim.startswith(f"{name}.")]
-    found: dict[str, str] = {}
-    if clouds and not inner and not {"x", "y", "hue"} & set(roles):
-        free.remove(clouds[0])
-        columns = _numbers(table, clouds[0])
+def _all_roles(table: Any, name: str, asked: Mapping[str, str]) -> dict[str, str]:
+    """The roles that were asked for, and those of the other dims, in order."""
+    free, roles = _free(table, asked), dict(asked)
+    own = {"x", "y", "hue"} & set(asked)
+    clouds = [d for d in free if d not in table.coords and len(_along(table, d)) > 1]
+    curves = [dim for dim in free if dim.startswith(f"{name}.")]
+    if own:
+        lines = "hue" in own or len(free) + len(own) < 2
+        order = ["x", "col", "row"] if lines else ["x", "y", "col", "row"]
+    elif curves:  # a curve at each point
+        roles["x"], order = curves[0], ["hue", "col", "row"]
+    elif clouds:
+        columns, order = _along(table, clouds[0]), ["col", "row"]
         if len(columns) > 2:
-            first, second = columns[:2]
-            raise value_error(
-                _FUNCTION,
-                f"{len(columns)} coordinates vary along `{clouds[0]}`.",
-                f"Name two of them: `x={first!r}, y={second!r}`.",
-            )
-        found, order = {"x": columns[0], "y": columns[1]}, ["col", "row"]
-    elif inner and not {"x", "y", "hue"} & set(roles):  # a curve at each point
-        free.remove(inner[0])
-        found, order = {"x": inner[0]}, ["hue", "col", "row"]
-    elif "hue" in roles or len(free) + len({"x", "y"} & set(roles)) < 2:
-        order = ["x", "col", "row"]
+            wrong = f"{len(columns)} coordinates vary along `{clouds[0]}`."
+            cure = f"Name two of them: `x={columns[0]!r}, y={columns[1]!r}`."
+            raise value_error(_FUNCTION, wrong, cure)
+        roles |= {"x": columns[0], "y": columns[1]}
     else:
-        order = ["x", "y", "col", "row"]
+        order = ["x", "col", "row"] if len(free) < 2 else ["x", "y", "col", "row"]
+    free = _free(table, roles)
     left = [role for role in order if role not in roles]
     if len(free) > len(left):
         raise value_error(
@@ -227,67 +221,52 @@ def _defaults(table: Any, name: str, roles: Mapping[str, str]) -> dict[str, str]
             f"Select values, `sel={{{free[-1]!r}: 0}}`, or give `hue=` for lines, "
             "`row=` and `col=` for panels.",
         )
-    found |= {r: _column(table, d) for r, d in zip(left, free, strict=False)}
-    if "x" not in {**roles, **found} or {"hue", "y"} <= {*roles, *found}:
-        raise value_error(
-            _FUNCTION,
-            f"{dict(roles)} leaves no dim for x, or has both `hue` and `y`.",
-            "Leave one out: lines have `x` and `hue`, heat maps `x` and `y`.",
-        )
-    return found
-
-
-def _column(table: Any, dim: str) -> str:
-    """The dim itself, or a coordinate in its place if it has none of its own."""
-    if dim in table.coords:
-        return dim
-    names = [str(n) for n, c in table.coords.items() if c.dims == (dim,)]
-    return next(iter([*_numbers(table, dim), *names]), dim)
+    for role, dim in zip(left, free, strict=False):
+        # A coordinate on the dim, if it has no values of its own.
+        known = [*_along(table, dim), *_along(table, dim, "OUb"), dim]
+        roles[role] = dim if dim in table.coords else known[0]
+    return roles
 
 
 def _check_roles(table: Any, roles: Mapping[str, str], is_cloud: bool) -> None:
     """Raise unless each role has a dim of its own, and there are few panels."""
+    if "x" not in roles or {"hue", "y"} <= set(roles):
+        wrong = f"{dict(roles)} leaves no dim for x, or has both `hue` and `y`."
+        cure = "Leave one out: lines have `x` and `hue`, heat maps `x` and `y`."
+        raise value_error(_FUNCTION, wrong, cure)
     places = [_dim(table, given) for given in roles.values()]
     if len(set(places)) + (is_cloud and roles["x"] != roles["y"]) < len(places):
         wrong = f"two of {dict(roles)} are along the same dim."
         raise value_error(_FUNCTION, wrong, "Give each a different dim.")
     count = math.prod(table[roles[r]].size for r in ("row", "col") if r in roles)
     if count > _MOST_PANELS:
-        raise value_error(
-            _FUNCTION,
-            f"there would be {count} panels, and at most {_MOST_PANELS} are drawn.",
-            "Select values by `sel=`.",
-        )
+        wrong = f"there would be {count} panels, and at most {_MOST_PANELS} are drawn."
+        raise value_error(_FUNCTION, wrong, "Select values by `sel=`.")
 
 
-def _arranged(
-    table: Any, roles: Mapping[str, str], is_cloud: bool
-) -> tuple[Any, dict[str, list[str]]]:
-    """The table with roles as dims, in order, and the names along x and y.
-
-    xarray draws no axis of names: positions stand in their place.
-    """
-    ticks = {}
+def _arranged(table: Any, roles: Mapping[str, str], is_cloud: bool) -> Any:
+    """The table with roles as dims, in order, and names as texts."""
     for role, given in roles.items():
-        on_axis = role in ("x", "y")
-        if is_cloud and on_axis:
+        if is_cloud and role in ("x", "y"):
             continue
         dim = _dim(table, given)
-        if dim != given:
-            table = table.swap_dims({dim: given})
+        table = table if dim == given else table.swap_dims({dim: given})
         if given not in table.coords:
             continue
         coord = table[given]
-        if coord.dtype.kind in "iuf":
-            table = table.sortby(given)
-            if role == "hue":  # a legend shows all digits
-                short = [float(f"{value:.4g}") for value in table[given].values]
-                table = table.assign_coords({given: (given, short, coord.attrs)})
-        elif on_axis:
-            ticks[role] = [str(value) for value in coord.values]
-            places = (given, np.arange(coord.size), coord.attrs)
-            table = table.assign_coords({given: places})
-    return table, ticks
+        if coord.dtype.kind not in "iuf":
+            texts = (given, coord.values.astype(str), coord.attrs)
+            table = table.assign_coords({given: texts})
+            continue
+        table = table.sortby(given)
+        if role == "hue":  # a legend shows all digits
+            short = [float(f"{value:.4g}") for value in table[given].values]
+            table = table.assign_coords({given: (given, short, coord.attrs)})
+    return table
+
+
+def _is_many(table: Any, roles: Mapping[str, str]) -> bool:
+    return "hue" in roles and table.sizes[roles["hue"]] > _MOST_LINES
 
 
 def _draw(
@@ -295,47 +274,44 @@ def _draw(
     name: str,
     roles: Mapping[str, str],
     is_cloud: bool,
-    ticks: Mapping[str, Any],
     options: dict[str, Any],
-) -> tuple[list[tuple[Any, dict[str, Any]]], Any]:
-    """Let xarray draw; return each panel with its selection, and all panels or None."""
+) -> Any:
+    """Let xarray draw lines, points or a mesh."""
     if "y" not in roles:
-        few = table[roles["x"]].size <= _MARKED
-        lines = {"marker": "." if few else "", "linestyle": "-"}
-        options = (_DOTS if "x" in ticks else lines) | options
-        if "hue" in roles and table.sizes[roles["hue"]] > _MOST_LINES:
+        x = table[roles["x"]]
+        dots = {"marker": "." if x.size <= _MARKED else "", "linestyle": "-"}
+        if x.dtype.kind == "U":  # names are not joined by a line
+            dots = {"marker": "o", "linestyle": ""}
+        if _is_many(table, roles):
             options["add_legend"] = False
             options.pop("cmap", None)
-        drawn = table[name].plot.line(**roles, **options)
-    else:
-        if not np.isfinite(table[name]).any():
-            options = {"vmin": 0, "vmax": 1, "add_colorbar": False} | options
-        if is_cloud:
-            drawn = table.plot.scatter(hue=name, **roles, **options)
-        else:
-            drawn = table[name].plot.pcolormesh(**roles, **options)
+        return table[name].plot.line(**roles, **(dots | options))
+    if not np.isfinite(table[name]).any():
+        options = {"vmin": 0, "vmax": 1, "add_colorbar": False} | options
+    if is_cloud:
+        return table.plot.scatter(hue=name, **roles, **options)
+    return table[name].plot.pcolormesh(**roles, **options)
+
+
+def _panels_of(drawn: Any) -> tuple[list[tuple[Any, dict[str, Any]]], Any]:
+    """Each panel with its selection, and the array of all panels, if there are any."""
     panels = getattr(drawn, "axs", None)
     if panels is None:
         one = drawn[0] if isinstance(drawn, list) else drawn
-        shown = [(one.axes, {})]
-    else:
-        pairs = zip(panels.flat, drawn.name_dicts.flat, strict=True)
-        shown = [(panel, at) for panel, at in pairs if at is not None]
-    if _SPREAD in table and "y" not in roles:
-        for panel, at in shown:
-            _band(panel, table.sel(at), name, roles)
-    return shown, panels
+        return [(one.axes, {})], None
+    pairs = zip(panels.flat, drawn.name_dicts.flat, strict=True)
+    return [(panel, at) for panel, at in pairs if at is not None], panels
 
 
 def _band(panel: Any, part: Any, name: str, roles: Mapping[str, str]) -> None:
     """Shade one standard deviation of replicates around each line."""
-    x = part[roles["x"]].values
+    lines = panel.get_lines()
     hues = part[roles["hue"]].size if "hue" in roles else 1
-    for k, line in enumerate(panel.get_lines()[:hues]):
+    for k, line in enumerate(lines[:hues]):
         one = part.isel({roles["hue"]: k}) if "hue" in roles else part
-        mean, spread = one[name].values, one[_SPREAD].values
-        color = line.get_color()
-        panel.fill_between(x, mean - spread, mean + spread, color=color, alpha=0.2)
+        low, high = one[name] - one[_SPREAD], one[name] + one[_SPREAD]
+        x, color = one[roles["x"]].values, line.get_color()
+        panel.fill_between(x, low.values, high.values, color=color, alpha=0.2)
 
 
 def _colour(shown: Any, hue: Any, is_log: bool, cmap: Any) -> None:

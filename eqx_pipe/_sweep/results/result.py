@@ -1,4 +1,4 @@
-"""What a sweep gives back."""
+"""`SweepResult`: the values of a sweep, and what made them."""
 
 import dataclasses
 import datetime
@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 import equinox as eqx
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import Bool, Int8
+from jaxtyping import Bool, Int8, UInt32
 
 from ..._check import check_choice
 from ..._errors import message, type_error
-from ..._html import shown
 from ..._spaces import Indices, Space, as_index, indices, is_several
 from ..._types import PyTree
 from ..store import (
@@ -31,9 +30,8 @@ from .best import Best, Compared, best
 from .cells import CellPoints, CellValues
 from .output_coords import KnownCoords
 from .raised import Raised
-from .sel import Wanted, selected
-from .steps import Steps
-from .view import Summary, run_text
+from .select import Wanted, selected
+from .view import ResultView, run_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -46,13 +44,56 @@ _READ_BYTES = 64 * 1024 * 1024
 """How much of a store is held at once where all of it is looked at."""
 
 ERRORS = "errors"
-"""The attribute of a dataset that says what was raised."""
+"""The attribute of a dataset with the texts of errors."""
 
-# What a file says of the whole space does not hold for a part of it.
+# The attributes of a file that hold for its whole space, but not for a part of it.
 _OF_THE_SPACE = ("space", "mode", "points")
 
 
-class SweepResult(eqx.Module):
+_STATIC = {"static": True}
+"""The metadata of a field that is no leaf of the pytree."""
+
+
+class Steps(eqx.Module):
+    """The steps of the `while_loop`s at each point of a sweep, as they were counted.
+
+    `needed` is how many the point takes by itself. `executed` is how many its lane went
+    through, until the slowest point of its batch had ended. Counts end at 2^32 - 1.
+    """
+
+    needed: UInt32[np.ndarray, " points"]
+    executed: UInt32[np.ndarray, " points"]
+
+    def __getitem__(self, part: slice | np.ndarray) -> "Steps":
+        return Steps(self.needed[part], self.executed[part])
+
+    @property
+    def waste(self) -> float:
+        """The number of steps executed for each one that was needed."""
+        needed, executed = self._sums
+        return executed / needed if needed else 1.0
+
+    @property
+    def attrs(self) -> dict[str, Any]:
+        """The sums, for a file."""
+        needed, executed = self._sums
+        return {
+            "steps_needed": needed,
+            "steps_executed": executed,
+            "waste": round(self.waste, 4),
+        }
+
+    @property
+    def _sums(self) -> tuple[int, int]:
+        both = self.needed, self.executed
+        needed, executed = (int(np.sum(x, dtype=np.uint64)) for x in both)
+        return needed, executed
+
+
+# A dataclass and no Module, whose constructor would take a fifth of a small sweep.
+@jtu.register_dataclass
+@dataclasses.dataclass(frozen=True, eq=False, repr=False)
+class SweepResult:
     """The values of a function at the points of a space.
 
     `values` is the pytree of outputs with a leading axis over the points, in NumPy
@@ -91,18 +132,18 @@ class SweepResult(eqx.Module):
     values: PyTree
     space: Space
     gaps: Gaps
-    batch_size: int = eqx.field(static=True)
-    num_devices: int = eqx.field(static=True)
-    started: float = eqx.field(static=True)
-    seconds: float = eqx.field(static=True)
-    points: int | None = eqx.field(static=True, default=None)
-    ended: int | None = eqx.field(static=True, default=None)
-    function: str = eqx.field(static=True, default="")
-    made: tuple[tuple[str, Any], ...] = eqx.field(static=True, default=())
+    batch_size: int = dataclasses.field(metadata=_STATIC)
+    num_devices: int = dataclasses.field(metadata=_STATIC)
+    started: float = dataclasses.field(metadata=_STATIC)
+    seconds: float = dataclasses.field(metadata=_STATIC)
+    points: int | None = dataclasses.field(default=None, metadata=_STATIC)
+    ended: int | None = dataclasses.field(default=None, metadata=_STATIC)
+    function: str = dataclasses.field(default="", metadata=_STATIC)
+    made: tuple[tuple[str, Any], ...] = dataclasses.field(default=(), metadata=_STATIC)
     steps: Steps | None = None
     raised: Raised | None = None
     cells: CellPoints | None = None
-    output_coords: KnownCoords = eqx.field(default_factory=dict)
+    output_coords: KnownCoords = dataclasses.field(default_factory=dict)
 
     @property
     def errors(self) -> dict[int, str]:
@@ -191,13 +232,13 @@ class SweepResult(eqx.Module):
         return (self[i] for i in range(len(self)))
 
     def __repr__(self) -> str:
-        return self._summary().text()
+        return self._view().text()
 
     def _repr_html_(self) -> str:
-        return shown(Summary.page, self._summary())
+        return self._view().html()
 
-    def _summary(self) -> Summary:
-        return Summary(
+    def _view(self) -> ResultView:
+        return ResultView(
             space=self.space,
             values=self.values,
             gaps=self.gaps,

@@ -1,28 +1,30 @@
-"""What people see of a result: as text, and in a notebook."""
+"""A result as text, and as HTML for notebooks."""
 
 import dataclasses
+import html
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from ..._html import heading, table
-from ..._spaces import POINT, Geometry, Space
+from ..._spaces import POINT, Space
 from ..._tree import leaf_text, leaves_with_names
 from ..._types import PyTree
 from ..store import FAILED, MISSING, OK, Gaps, count_in, first_in, status_in
 from .cells import CellPoints
 
 _FEW = 1_000_000
-"""How many entries are looked at, of an output to show its range."""
+"""The range of an output with more entries than this is not looked for."""
 
 _LISTED = 5
+_CELL_CHARS = 120
 
 
 @dataclasses.dataclass(frozen=True)
-class Summary:
-    """What is shown of a result; the fields are those of `SweepResult`.
+class ResultView:
+    """The parts of a result that are shown; the fields are those of `SweepResult`.
 
-    `run` says how it was computed.
+    `run` is a line on how it was computed.
     """
 
     space: Space
@@ -34,30 +36,47 @@ class Summary:
     run: str
 
     def text(self) -> str:
-        """A few lines: sizes, outputs, what failed, how it was computed."""
-        dims = ", ".join(f"{name}: {n:,}" for name, n in self.space.dims.items())
-        lines = [f"SweepResult({self.space.size:,} points; {dims})"]
-        named = [(name or "value", x) for name, x in leaves_with_names(self.values)]
-        width = max((len(name) for name, _ in named), default=0)
-        outputs = [f"{name:<{width}}  {self._leaf(leaf)}" for name, leaf in named]
-        below = [*self._reduced(), *outputs, *self._problems(), self.run]
-        return "\n".join([*lines, *(f"  {line}" for line in below)])
+        """Return a few lines: sizes, outputs, failed points, the run."""
+        outputs = [(name, self._leaf(leaf)) for name, leaf in self._outputs]
+        width = max((len(name) for name, _ in outputs), default=0)
+        rows = [f"{name:<{width}}  {text}" for name, text in outputs]
+        lines = [*self._reduced(), *rows, *self._problems(), self.run]
+        return "\n  ".join([self._title, *lines])
 
-    def page(self) -> str:
-        """The same with the axes and the ranges of the outputs, in HTML."""
-        dims = " × ".join(f"{name}: {n:,}" for name, n in self.space.dims.items())
-        parts = [heading(f"SweepResult: {self.space.size:,} points ({dims})")]
-        parts += [f"<div>{line}</div>" for line in self._reduced()]
-        parts.append(_axes_table(self.space.geometry))
-        rows = [
-            (name or "value", self._leaf(leaf), self._range(leaf))
-            for name, leaf in leaves_with_names(self.values)
+    def html(self) -> str:
+        """Return the same with the axes, and with the ranges of the outputs."""
+        outputs = [
+            (n, self._leaf(leaf), self._range(leaf)) for n, leaf in self._outputs
         ]
-        parts.append(table(("output", "", "range"), rows))
-        parts += [f"<div>{line}</div>" for line in (*self._problems(), self.run)]
-        return "".join(parts)
+        return "".join(
+            [
+                f"<div><b>{html.escape(self._title)}</b></div>",
+                _lines(self._reduced()),
+                _table(("axis", "dim", "values", ""), self._axes()),
+                _table(("output", "", "range"), outputs),
+                _lines([*self._problems(), self.run]),
+            ]
+        )
+
+    @property
+    def _title(self) -> str:
+        dims = ", ".join(f"{name}: {n:,}" for name, n in self.space.dims.items())
+        return f"SweepResult({self.space.size:,} points; {dims})"
+
+    @property
+    def _outputs(self) -> list[tuple[str, Any]]:
+        return [(name or "value", x) for name, x in leaves_with_names(self.values)]
+
+    def _axes(self) -> list[tuple[str, str, str, str]]:
+        """The axes with their dims."""
+        geometry = self.space.geometry
+        names = list(geometry.grid_dims)
+        dims = [POINT if geometry.is_part else names[k] for k in geometry.axis_dims]
+        axes = zip(geometry.axes.items(), dims, strict=True)
+        return [(name, dim, f"{len(axis):,}", repr(axis)) for (name, axis), dim in axes]
 
     def _reduced(self) -> list[str]:
+        """The number of points in a reduction."""
         if self.cells is not None and self.cells.points.size:
             few, many = self.cells.points.min(), self.cells.points.max()
             count = f"{few:,}" if few == many else f"{few:,} to {many:,}"
@@ -70,33 +89,31 @@ class Summary:
         return [f"reduced over {self.points:,} points{early}"]
 
     def _problems(self) -> list[str]:
-        """The points that failed or are missing: how many, and the first of them."""
+        """The number of failed and of missing points, and the first of them."""
         lines = []
-        for what, status in (("failed", FAILED), ("missing", MISSING)):
+        for word, status in (("failed", FAILED), ("missing", MISSING)):
             count = count_in(self.gaps, status)
             if count:
                 listed = [str(i) for i in first_in(self.gaps, status, _LISTED)]
                 some = ", ".join(listed + ["..."] * (count > _LISTED))
-                lines.append(f"{count:,} points {what}: {some}")
+                lines.append(f"{count:,} points {word}: {some}")
         return lines
 
     def _leaf(self, leaf: Any) -> str:
-        """The type of an array; of a reduction the number itself, if it is one."""
+        """The type of an array; the number itself for a reduction to one."""
         number = self.points is not None and np.ndim(leaf) == 0
         if number and hasattr(leaf, "dtype") and leaf.dtype.kind in "biufc":
             return f"{leaf_text(leaf)}  {leaf.item():.6g}"
         return leaf_text(leaf)
 
     def _range(self, leaf: Any) -> str:
-        """The smallest and the largest number, if that does not take long to find."""
-        if not isinstance(leaf, np.ndarray) or not 0 < leaf.size <= _FEW:
+        """The smallest and the largest number, if they are soon found."""
+        is_small = isinstance(leaf, np.ndarray) and 0 < leaf.size <= _FEW
+        if not is_small or leaf.dtype.kind not in "biuf":
             return ""
-        if leaf.dtype.kind not in "biuf":
-            return ""
-        counted = leaf
         if self.points is None:
-            counted = leaf[status_in(self.gaps, len(leaf)) == OK]
-        finite = counted[np.isfinite(counted)]
+            leaf = leaf[status_in(self.gaps, len(leaf)) == OK]
+        finite = leaf[np.isfinite(leaf)]
         if not finite.size:
             return "no finite number"
         return f"{finite.min().item():.6g} to {finite.max().item():.6g}"
@@ -105,9 +122,9 @@ class Summary:
 def run_text(
     batch_size: int, num_devices: int, seconds: float, waste: float | None
 ) -> str:
-    """How a result was computed.
+    """Return a line on how a result was computed.
 
-    `seconds` are NaN where that is not known, and `waste` is `None`.
+    `seconds` are NaN, and `waste` is `None`, if they are not known.
     """
     devices = f"{num_devices} device" + "s" * (num_devices != 1)
     took = "" if np.isnan(seconds) else f"{seconds:.3g} s, "
@@ -115,10 +132,19 @@ def run_text(
     return f"{took}batch size {batch_size}, {devices}{steps}"
 
 
-def _axes_table(geometry: Geometry) -> str:
-    """The axes of a space with their dims."""
-    names, rows = list(geometry.grid_dims), []
-    for (name, axis), k in zip(geometry.axes.items(), geometry.axis_dims, strict=True):
-        dim = POINT if geometry.is_part else names[k]
-        rows.append((name, dim, f"{len(axis):,}", repr(axis)))
-    return table(("axis", "dim", "values", ""), rows)
+def _lines(texts: Iterable[str]) -> str:
+    return "".join(f"<div>{html.escape(text)}</div>" for text in texts)
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """An HTML table of texts, each shortened to a readable length."""
+    lines = [_row("th", head), *(_row("td", row) for row in rows)]
+    return f'<table style="margin:.3em 0 .8em">{"".join(lines)}</table>'
+
+
+def _row(tag: str, texts: Sequence[str]) -> str:
+    limit = _CELL_CHARS
+    short = [x if len(x) <= limit else f"{x[: limit - 3]}..." for x in texts]
+    # Notebooks would set all cells to the right.
+    cells = (f'<{tag} style="text-align:left">{html.escape(x)}</{tag}>' for x in short)
+    return f"<tr>{''.join(cells)}</tr>"

@@ -14,15 +14,14 @@ from typing import Any
 import jax.tree_util as jtu
 import numpy as np
 
-from ..._jaxprs.text import Writer, digest
+from ..._jaxprs import array_text, digest, text_of
 from ..._reduce.many import Many
-from ..._tree import tree_text
-from ..compute.job import Job
-from ..gather import Outcome
+from ..._tree import leaves_with_names, tree_text
+from ..call import fn_name
+from ..compute.trace import Traced
+from ..compute.traced_reducers import trace_reducers
+from ..outcome import Outcome
 from ..plan import Plan
-from ..reduced.blocks import Blocks
-from ..reduced.cells import Cells
-from ..reduced.trace import trace_reducers
 from ..results.label import (
     check_names,
     coordinate_variables,
@@ -42,8 +41,6 @@ from ..store import (
     count_in,
     points_in,
 )
-from ..tracing.call import fn_name
-from ..tracing.trace import Traced
 from .identity import refuse_failed
 from .memory import OrderedMerge, reduced_outcome
 
@@ -60,22 +57,21 @@ class ValueContents:
         """What else the record says: how dims of outputs are named, and of which
         reductions there are values, if any.
         """
-        reducers, job = self.plan.request.reducers, self.plan.job
+        reducers = self.plan.request.reducers
         known = self.plan.request.output_coords
         named = {"output_coords": coords_texts(known)} if known else {}
-        if reducers is None or job is None:
+        if reducers is None:
             return named
-        found = reducing_identity(reducers, job.traced[0])
+        found = reducing_identity(reducers, self.plan.points.traced[0])
         over = " and ".join(reducers.over or ())
         # What is kept is finished, so that it also depends on what comes of a state.
-        writer = Writer()
         finish = [
-            writer.value(getattr(reducer, field.name))
+            text_of(getattr(reducer, field.name))
             for reducer in reducers.reducers
             for field in dataclasses.fields(reducer)
             if field.name not in ("by", "over", "init", "update", "merge")
         ]
-        text = digest("\n".join([found["text"], *finish, *writer.constants]))
+        text = digest("\n".join([found["text"], *finish]))
         kinds = f"{found['reducers']} over {over}"
         return {**named, "cells": {**found, "reducers": kinds, "text": text}}
 
@@ -83,22 +79,21 @@ class ValueContents:
     def coordinates(self) -> dict[str, Any]:
         """Dims, values and attributes of each coordinate."""
         request = self.plan.request
-        names = names_of(self._compiled.outputs, request.space, request.output_coords)
+        names = names_of(self.plan.outputs, request.space, request.output_coords)
         return coordinate_variables(request.space, names)
 
     def layout(self, record: Mapping[str, Any]) -> StoreLayout:
         """Return what a new store is made of."""
-        request, job = self.plan.request, self.plan.job
-        assert job is not None
+        request, work = self.plan.request, self.plan.work
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         return layout_of(
             "sweep",
-            self._compiled.outputs,
-            self._compiled.row,
+            work.outputs,
+            work.row,
             request.space,
             request.output_coords,
             self.plan.chunks,
-            {**_made_by(self.plan), "started": now, **dict(job.made)},
+            {**_made_by(self.plan), "started": now, **work.attrs},
             record,
         )
 
@@ -120,18 +115,13 @@ class ValueContents:
         gaps, errors, done = store.account()
         # Other processes may have written some since this one looked.
         self.refuse(store)
-        pairs = zip(self._compiled.row, self._compiled.kinds, strict=True)
+        work = self.plan.work
         leaves = [
             StoredArray(store, k, struct.dtype, kind, done)
-            for k, (struct, kind) in enumerate(pairs)
+            for k, (struct, kind) in enumerate(zip(work.row, work.kinds, strict=True))
         ]
-        values = jtu.tree_unflatten(jtu.tree_structure(self._compiled.outputs), leaves)
+        values = jtu.tree_unflatten(jtu.tree_structure(work.outputs), leaves)
         return Outcome(values, gaps, errors=errors)
-
-    @property
-    def _compiled(self) -> Job | Cells:
-        assert isinstance(self.plan.compiled, Job | Cells)
-        return self.plan.compiled
 
 
 def _made_by(plan: Plan) -> dict[str, Any]:
@@ -147,13 +137,10 @@ def reducing_identity(reducers: Many, traced: Traced) -> dict[str, str]:
     """What tells reducers: what they do to a state, whatever the batch size."""
     # Of a size of its own: the text must not depend on that of the sweep.
     reducing = trace_reducers(reducers, traced, 2)
-    writer = Writer()
-    texts = [
-        writer.program(jaxpr)
-        for one in reducing.each
-        for jaxpr in (one.absorb, one.merge)
-    ]
-    texts += [*writer.constants, *map(writer.value, reducing.init)]
+    programs = reducing.absorb_program, reducing.merge_program
+    texts = [program.text for program in programs]
+    texts += [array_text(x) for program in programs for x in program.constants]
+    texts += map(array_text, reducing.init)
     kinds = [type(reducer).__name__ for reducer in reducers.reducers]
     states = jtu.tree_unflatten(reducing.structure, reducing.init)
     return {
@@ -170,7 +157,7 @@ class StateContents:
     """The states of blocks as the arrays of a store."""
 
     def __init__(self, plan: Plan):
-        assert isinstance(plan.blocks, Blocks)
+        assert plan.blocks is not None
         self.plan, self.blocks = plan, plan.blocks
         self.merge = OrderedMerge(self.blocks, plan.chunks)
 
@@ -182,15 +169,15 @@ class StateContents:
     @property
     def identity(self) -> Mapping[str, Any]:
         """What tells reducers: what they do to a state, whatever the batch size."""
-        found = reducing_identity(self.blocks.reducers, self.blocks.job.traced[0])
+        found = reducing_identity(self.blocks.reducers, self.blocks.points.traced[0])
         return {"reduce": found}
 
     def layout(self, record: Mapping[str, Any]) -> StoreLayout:
-        """What a new store is made of."""
+        """Return what a new store is made of."""
         blocks, request = self.blocks, self.plan.request
-        first = np.arange(len(blocks), dtype=np.int64) * blocks.points
+        first = np.arange(blocks.size, dtype=np.int64) * blocks.each
         variables = []
-        for name, leaf in blocks.variables:
+        for name, leaf in leaves_with_names(blocks.outputs):
             dtype = storable(np.empty((0,), leaf.dtype)).dtype
             dims = inner_dims(name, len(leaf.shape))
             variables.append(Variable(name, dtype, leaf.shape, dims))
@@ -206,7 +193,7 @@ class StateContents:
                 "reduce": record["reduce"]["reducers"],
                 "space": repr(request.space),
                 "points": request.space.size,
-                "block_points": blocks.points,
+                "block_points": blocks.each,
                 **versions(),
             },
             record=record,

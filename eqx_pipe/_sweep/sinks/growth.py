@@ -14,9 +14,10 @@ import numpy as np
 from jaxtyping import Int64, UInt8
 
 from ..._errors import value_error
-from ..._jaxprs.text import Writer, digest
+from ..._jaxprs import digest, text_of
 from ..._spaces import Space, static_column
-from ..compute.points import Part
+from ..compute.cases import Case, has_any
+from ..compute.points import Points
 from ..plan import Plan
 from ..store import Origin, Store, StoreLayout, in_place
 from .contents import ValueContents
@@ -40,13 +41,10 @@ class Growth:
     origin: Origin
     appends: bool
 
-    def had(self, part: Part) -> bool:
-        """Whether some points of a part, which share their `Static` values, are old."""
-        positions = self.origin.positions
-        if part.listed is not None:
-            return bool(np.any(positions[0][part.listed] >= 0))
-        pairs = zip(part.allowed, positions, strict=False)
-        return all(some is None or bool(np.any(at[some] >= 0)) for some, at in pairs)
+    def had(self, points: Points, case: Case) -> bool:
+        """Return whether a store has points of a case."""
+        kept = [at >= 0 for at in self.origin.positions]
+        return has_any(points.geometry, points.groups, case, kept)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,7 +178,7 @@ def _matched(
 
 
 def _text_of(value: object) -> str:
-    return digest(Writer().value(value))
+    return digest(text_of(value))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -237,14 +235,14 @@ def _check_reduced(plan: Plan, was: Mapping[str, Any], now: Mapping[str, Any]) -
 
 
 def _grown(plan: Plan, store: Store, now: Mapping[str, Any]) -> Grown:
-    request, job = plan.request, plan.job
+    request, points = plan.request, plan.points
     contents = ValueContents(plan)
-    assert job is not None
     growth = growth_of(store, now, request.space, contents.coordinates)
-    pairs = zip(job.parts, job.traced, strict=True)
-    had = [pair for pair in pairs if growth.had(pair[0])]
-    then = {**now, "function": function_texts(had)}
-    check_grown_function(store.path, store.record, then, request.trusting)
+    pairs = zip(points.cases, points.traced, strict=True)
+    had = [pair for pair in pairs if growth.had(points, pair[0])]
+    if had:  # an empty store has values of no function
+        then = {**now, "function": function_texts(had)}
+        check_grown_function(store.path, store.record, then, request.trusting)
     # A size that was that of all there was is no choice.
     size = store.chunks.size // max(1, len(had))
     if store.record["batch_size"] * len(plan.devices) < size:

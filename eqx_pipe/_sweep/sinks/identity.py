@@ -13,13 +13,13 @@ import jax.tree_util as jtu
 import numpy as np
 
 from ..._errors import SweepError, bullets, message, structure_error
-from ..._jaxprs.text import Writer, digest
+from ..._jaxprs import array_text, digest, fingerprint_of, text_of
 from ..._spaces import Space, axis_name, is_axis
 from ..._tree import is_key_array, path_name, tree_text
 from ..._types import Key
-from ..compute.points import Part
+from ..compute.cases import Case
+from ..compute.trace import Traced
 from ..plan import Plan
-from ..tracing.trace import Traced
 
 _LONG = 200
 _NO_KEY = "no key"
@@ -27,12 +27,11 @@ _NO_KEY = "no key"
 
 def identity_of(plan: Plan) -> dict[str, Any]:
     """Return what a sweep is, as JSON, but for what its store holds."""
-    job = plan.job
-    assert job is not None
+    points = plan.points
     return {
-        "space": space_texts(job.space),
-        "key": _NO_KEY if job.key is None else _key_text(job.key),
-        "function": function_texts(zip(job.parts, job.traced, strict=True)),
+        "space": space_texts(points.space),
+        "key": _NO_KEY if points.key is None else _key_text(points.key),
+        "function": function_texts(zip(points.cases, points.traced, strict=True)),
         "jax": jax.__version__,
     }
 
@@ -45,35 +44,34 @@ def space_texts(space: Space) -> dict[str, str]:
         "slice": str(space.span),
         "key of the space": _NO_KEY if space.key is None else _key_text(space.key),
     }
-    writer = Writer()
     if space.rows is not None:
-        found["points"] = f"#{digest(writer.value(space.rows))[:8]}"
+        found["points"] = f"#{digest(text_of(space.rows))[:8]}"
     for path, leaf in jtu.tree_flatten_with_path(space.tree, is_leaf=is_axis)[0]:
         if is_axis(leaf):
             # The text of an axis does not say its dtype.
             dtypes = {str(x.dtype) for x in jtu.tree_leaves(leaf) if eqx.is_array(x)}
             text = " ".join([repr(leaf), *sorted(dtypes)])
             name = f"axis {axis_name(path)}"
-            found[name] = f"{text} #{digest(writer.value(leaf))[:8]}"
+            found[name] = f"{text} #{digest(text_of(leaf))[:8]}"
         else:
-            text = writer.value(leaf)
+            text = text_of(leaf)
             if len(text) > _LONG:
                 text = f"{text[:_LONG]} #{digest(text)[:8]}"
             found[f"leaf {path_name(path)}"] = text
     structure = jtu.tree_structure(space.tree, is_leaf=is_axis)
-    found["structure"] = digest(writer.structure(structure))
+    found["structure"] = digest(text_of(structure))
     return found
 
 
-def function_texts(traced: Iterable[tuple[Part, Traced]]) -> dict[str, Any]:
+def function_texts(traced: Iterable[tuple[Case, Traced]]) -> dict[str, Any]:
     """Return what identifies a function of a point, whatever the lengths of axes."""
     pairs = list(traced)
     programs, constants, points = [], set[str](), set[str]()
     for part, each in pairs:
-        writer = Writer()
-        text = f"{part.text}\n{writer.program(each.own)}"
-        programs.append("\n".join([text, *writer.constants]))
-        constants.update(writer.constants)
+        own = fingerprint_of(each.own)
+        held = list(map(array_text, own.constants))
+        programs.append("\n".join([part.text, own.text, *held]))
+        constants.update(held)
         points.add(f"{tree_text(each.point)}\n{jtu.tree_structure(each.point)}")
     first = pairs[0][1]
     outputs = jtu.tree_unflatten(first.structure, first.outputs)
@@ -82,7 +80,7 @@ def function_texts(traced: Iterable[tuple[Part, Traced]]) -> dict[str, Any]:
         "constants": sorted(constants),
         "point": digest("\n".join(sorted(points))),
         "outputs": tree_text(outputs),
-        "structure": digest(Writer().structure(first.structure)),
+        "structure": digest(text_of(first.structure)),
     }
 
 

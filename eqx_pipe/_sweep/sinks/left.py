@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..gather import Interrupt
 from ..store import FAILED, MISSING, count_in, statuses_of
 from .growth import Grown
 from .store_sink import StoreSink
@@ -36,12 +35,12 @@ def left_in(sink: StoreSink) -> Left:
     row = sum(v.dtype.itemsize * math.prod(v.inner) for v in store.variables)
     if sink.opened.grown is not None:
         return _after_growth(sink, sink.opened.grown, row)
-    todo, gaps = sink.todo(Interrupt()), store.account().gaps
+    todo, gaps = sink.todo(), store.account().gaps
     for gap in gaps:  # of blocks, if they are reduced
         gap[:2] = plan.work.span(*gap[:2].tolist())
     there = plan.work.span(0, store.chunks.size)[1] - count_in(gaps, MISSING)
     return Left(
-        todo.missing,
+        todo.chunks,
         todo.left(plan),
         there,
         count_in(gaps, FAILED),

@@ -11,11 +11,12 @@ import numpy as np
 from jaxtyping import Int64
 
 from ..._types import PyTree
+from ..compute.blocks import Blocks
 from ..compute.failure import Errors, Failures, Verdict, in_order, joined
-from ..compute.progress import Progress
-from ..compute.sizes import Rows, empty_values
-from ..gather import Interrupt, Outcome, Todo
-from ..plan import BlockWork, Plan
+from ..compute.rows import Rows, empty_values
+from ..gather import Chunk, Todo
+from ..outcome import Outcome
+from ..plan import Plan
 from ..store import FAILED, MISSING, Chunks, count_in, gaps_of, merged
 
 
@@ -26,7 +27,7 @@ class OrderedMerge:
     later is not merged.
     """
 
-    def __init__(self, blocks: BlockWork, chunks: Chunks):
+    def __init__(self, blocks: Blocks, chunks: Chunks):
         self.blocks, self.chunks = blocks, chunks
         self.state = blocks.begin()
         self.next = 0
@@ -69,12 +70,12 @@ class OrderedMerge:
     def _merge(self, values: Rows) -> None:
         blocks, count = self.blocks, len(values[-1])
         first, _ = blocks.span(self._taken, self._taken)
-        bits = np.unpackbits(values[-1], axis=1)[:, : blocks.points]
+        bits = np.unpackbits(values[-1], axis=1)[:, : blocks.each]
         self._failed.append(first + np.flatnonzero(bits))
         # One by one where a reducer may stop.
         stops = blocks.reducers.stops
         spans = [(i, i + 1) for i in range(count)] if stops else [(0, count)]
-        states = blocks.merge(self.state, values, spans, self.chunks.points)
+        states = blocks.merge(self.state, values, spans)
         for (first, last), state in zip(spans, states, strict=True):
             self.state = state
             self._taken += last - first
@@ -98,17 +99,17 @@ class ArraySink:
     def filling(self) -> Iterator[Todo]:
         """Nothing is there yet."""
         numbers = range(len(self.plan.chunks))
-        with Interrupt() as interrupt:
-            yield Todo(numbers, numbers, interrupt, partial=True)
+        yield Todo(numbers, numbers, partial=True)
 
-    def keep(self, number: int, values: Rows, verdict: Verdict) -> None:
-        """Puts the values of a chunk in their place."""
+    def keep(self, chunk: Chunk) -> None:
+        """Put the values of a chunk in their place."""
+        number, _, values, verdict = chunk
         self._chunks[number] = verdict
         if len(verdict.ok) == self.size:  # all of them, and not copied
             self._values = values
             return
         if self._values is None:
-            self._values = empty_values(self.size, self.plan.compiled.row)
+            self._values = empty_values(self.size, self.plan.work.row)
         place = slice(*self.plan.chunks.span(number))
         for into, leaf in zip(self._values, values, strict=True):
             into[place] = leaf
@@ -117,19 +118,18 @@ class ArraySink:
         """The values as the function gives them."""
         plan, values = self.plan, self._values
         if values is None:  # there are no points, or none was computed
-            none, _ = plan.points.compute(0, 0, None, Progress(False, 0))
-            values = [np.empty((self.size, *x.shape[1:]), x.dtype) for x in none]
+            values = empty_values(self.size, plan.work.row)
         verdicts = []
         for number in range(len(plan.chunks)):
             first, last = plan.chunks.span(number)
             verdict = self._chunks.get(number)
             if verdict is None:
-                left = Failures(plan.request.function, True, last - first, first)
-                left.skip(slice(None), [leaf[first:last] for leaf in values])
+                left = Failures(plan.request.function, True, last - first)
+                left.skip([leaf[first:last] for leaf in values], slice(None))
                 verdict = left.verdict
             verdicts.append(verdict)
         all_ = in_order(verdicts)
-        values = plan.points.unflatten(values)
+        values = plan.work.unflatten(values)
         gaps = gaps_of(all_.ok, all_.missing)
         return Outcome(values, gaps, errors=all_.errors)
 
@@ -151,12 +151,11 @@ class ReductionSink:
     def filling(self) -> Iterator[Todo]:
         """Nothing is there yet."""
         numbers = range(len(self.plan.chunks))
-        with Interrupt() as interrupt:
-            yield Todo(numbers, numbers, interrupt)
+        yield Todo(numbers, numbers)
 
-    def keep(self, number: int, values: Rows, verdict: Verdict) -> None:
-        """Merges a chunk when it is its turn."""
-        self.fold.put(number, values, verdict.errors)
+    def keep(self, chunk: Chunk) -> None:
+        """Merge a chunk when it is its turn."""
+        self.fold.put(chunk.number, chunk.values, chunk.verdict.errors)
 
     def outcome(self) -> Outcome:
         """The reduction of the points up to where it was stopped."""

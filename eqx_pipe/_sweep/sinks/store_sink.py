@@ -7,9 +7,8 @@ import numpy as np
 from jaxtyping import Int64
 
 from ..._errors import SweepError, message
-from ..compute.failure import Verdict
-from ..compute.sizes import Rows
-from ..gather import Interrupt, Outcome, Todo
+from ..gather import Chunk, Todo
+from ..outcome import Outcome
 from ..plan import Plan
 from ..results.label import storable
 from ..store import FAILED, GROWING, MISSING, OK, Store, settle
@@ -37,8 +36,6 @@ class StoreSink:
         index, count = self.plan.request.shard or (0, 1)
         self.owned = range(index, len(self.plan.chunks), count)
         self._kept: set[int] = set()
-        self._rows: dict[int, Int64[np.ndarray, " rows"]] = {}
-        """The chunks that are asked for in part, and which of their rows."""
 
     @property
     def stopped(self) -> bool:
@@ -58,7 +55,7 @@ class StoreSink:
         self.contents.advance(store)
         leftovers = self._has_leftovers()
         if self.stopped or not (lost or leftovers or self._lacking()):
-            yield Todo(self.owned, [], Interrupt())
+            yield Todo(self.owned, [])
             return
         with locked(self.opened.files, shard):
             check_current(store)
@@ -72,18 +69,15 @@ class StoreSink:
             # Once more, with what other processes have written since.
             self._refuse()
             try:
-                with Interrupt() as interrupt:
-                    todo = self.todo(interrupt)
-                    self._rows = dict(todo.parts)
-                    yield todo
+                yield self.todo()
             # Ctrl-C too should say what is kept.
             except BaseException as error:
                 self._note_kept(error)
                 raise
 
-    def keep(self, number: int, values: Rows, verdict: Verdict) -> None:
+    def keep(self, chunk: Chunk) -> None:
         """Write a chunk, or some rows of it."""
-        store, rows = self.store, self._rows.get(number)
+        store, (number, rows, values, verdict) = self.store, chunk
         status = np.where(verdict.ok, OK, FAILED).astype(np.int8)
         if verdict.missing is not None:
             status[verdict.missing] = MISSING
@@ -110,12 +104,12 @@ class StoreSink:
             raise SweepError(message("sweep", wrong, cure))
         return self.contents.outcome(self.store)
 
-    def todo(self, interrupt: Interrupt) -> Todo:
+    def todo(self) -> Todo:
         """Return the chunks of a share that are to be computed, all of them or rows."""
         lacking = self._lacking()
         begun = [number for number in lacking if self.store.is_done(number)]
         rows = {number: self._wanted(number) for number in begun}
-        return Todo(self.owned, lacking, interrupt, parts=rows)
+        return Todo(self.owned, lacking, rows, partial=True)
 
     def _lacking(self) -> list[int]:
         done = self.store.done()
@@ -140,7 +134,7 @@ class StoreSink:
     def _note_kept(self, error: BaseException) -> None:
         all_ = self.plan.count(self.owned)
         with contextlib.suppress(OSError):
-            left = self.todo(Interrupt()).left(self.plan)
+            left = self.todo().left(self.plan)
             error.add_note(
                 f"{all_ - left:,} of {all_:,} points are finished and kept in "
                 f"`{self.store.path}`. The same call goes on from there."
@@ -162,7 +156,7 @@ class StoreSink:
         written = self.store.written()
         newest = max(written.values(), default=0)
         recent = [n for n, when in written.items() if when >= newest - _RECENT_NS]
-        row_bytes = self.plan.compiled.row_bytes
+        row_bytes = self.plan.work.row_bytes
         most = max(1, _RECENT_BYTES // max(1, row_bytes * self.store.chunks.points))
         for number in sorted(recent, key=written.__getitem__)[-most:]:
             if number in self.owned and not self.store.is_sound(number):

@@ -34,6 +34,7 @@ from .ranges import merged as merged
 from .ranges import picked_gaps as picked_gaps
 from .ranges import points_in as points_in
 from .ranges import ranges_of as ranges_of
+from .ranges import runs_of as runs_of
 from .ranges import status_in as status_in
 from .status import status_text as status_text
 from .store import Store as Store

@@ -2,22 +2,15 @@
 
 import functools as ft
 import inspect
-import types
-import typing
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any
 
 import beartype
 import hypothesis as hp
-import hypothesis.strategies as st
-from jax.typing import DTypeLike
 from jaxtyping import jaxtyped
 
-from .._strategies.arrays import Numbers
 from .._strategies.validate import invalid
 from .arguments import arguments, name_of, plain_function
-
-Override: typing.TypeAlias = "st.SearchStrategy | types.EllipsisType"
 
 # By default beartype looks at one item of a list, drawn at random.
 _CHECKER = beartype.beartype(
@@ -26,13 +19,7 @@ _CHECKER = beartype.beartype(
 
 
 def given_typed(
-    fn: Callable[..., Any] | None = None,
-    *,
-    elements: Numbers | None = None,
-    max_shapes: int | None = None,
-    min_size: int = 1,
-    dtypes: Collection[DTypeLike] = (),
-    **overrides: Override,
+    fn: Callable[..., Any] | None = None, **options: Any
 ) -> Callable[..., Any]:
     """Make an annotated function a property test, as a decorator.
 
@@ -45,8 +32,8 @@ def given_typed(
     **Arguments:**
 
     - `fn`: an annotated function.
-    - `elements`, `max_shapes`, `min_size`, `dtypes`, `overrides`: as in `arguments`.
-        (Keyword only.)
+    - `options`: `elements`, `max_shapes`, `min_size`, `dtypes`, and strategies for
+        single arguments, as in `arguments`. (Keyword only.)
 
     **Returns:** a test without arguments.
 
@@ -65,8 +52,6 @@ def given_typed(
             ...
         jaxtyping.TypeCheckError: Type-check error whilst checking the return value ...
     """
-    options = {"elements": elements, "max_shapes": max_shapes, "min_size": min_size}
-    options |= {"dtypes": dtypes, **overrides}
     if fn is None:
         return ft.partial(given_typed, **options)
     if inspect.iscoroutinefunction(fn):

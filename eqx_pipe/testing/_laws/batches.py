@@ -7,7 +7,6 @@ from ..._tree import is_key_array
 from .compare import agree
 from .law import Broken, Undecided, error_line, law
 from .programs import Programs, stacked
-from .slopes import direction
 from .trial import Trial
 
 
@@ -43,33 +42,33 @@ def _groups(programs: Programs) -> dict[str, frozenset[int]]:
 
 def _like_a_loop(trial: Trial, how: str, which: frozenset[int]) -> str | None:
     programs = trial.programs
-    return _compare(
-        trial, which, f"`vmap` over {how}", programs.value,
-        lambda leaves: programs.batched(leaves, which), programs.out_names,
-    )  # fmt: skip
+
+    def batched(leaves: list[Any]) -> list[Any]:
+        return programs.batched(leaves, which)
+
+    how = f"`vmap` over {how}"
+    return _compare(trial, which, how, programs.value, batched, programs.out_names)
 
 
 def _gradients(trial: Trial, which: frozenset[int]) -> str | None:
     """Compare `vmap` of the gradient with a loop, if there is a gradient."""
     programs = trial.programs
-    leaves = programs.leaves(trial.call)
     if not programs.moving or not programs.smooth:
         return None
-    avals = [programs.jaxpr.out_avals[i] for i in programs.smooth]
-    cotangents = [direction(i, v) for i, v in enumerate(avals)]
+    cotangents = programs.cotangents()
 
     def alone(leaves: Sequence[Any]) -> list[Any]:
         return programs.backward(leaves, cotangents)[1]
 
+    def batched(leaves: list[Any]) -> list[Any]:
+        return programs.batched_backward(leaves, which, cotangents)
+
     try:
-        alone(leaves)
+        alone(programs.leaves(trial.call))
     except Exception:  # the law `derivative` reports it
         return None
-    names = [programs.names[i] for i in programs.moving]
-    return _compare(
-        trial, which, "`vmap` of the gradient", alone,
-        lambda leaves: programs.batched_backward(leaves, which, cotangents), names,
-    )  # fmt: skip
+    how, names = "`vmap` of the gradient", programs.moving_names
+    return _compare(trial, which, how, alone, batched, names)
 
 
 def _compare(

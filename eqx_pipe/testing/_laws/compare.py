@@ -76,7 +76,7 @@ def tolerance_of(function: str, rtol: Bound, atol: Bound) -> Tolerance:
 def agree(
     got: PyTree, wanted: PyTree, labels: Labels, tolerance: Tolerance = EXACT
 ) -> None:
-    """Raises `Broken` for the first leaf at which two pytrees differ."""
+    """Raise `Broken` for the first leaf at which two pytrees differ."""
     agree_in_struct(got, wanted, labels)
     pairs = zip(leaves_with_names(got), jtu.tree_leaves(wanted), strict=True)
     for (name, a), b in pairs:
@@ -86,7 +86,7 @@ def agree(
 
 
 def check_reference(function: str, reference: object) -> None:
-    """Raises unless a reference is a function, or `None`."""
+    """Raise unless a reference is a function, or `None`."""
     if reference is not None and not callable(reference):
         raise type_error(
             function,
@@ -95,22 +95,25 @@ def check_reference(function: str, reference: object) -> None:
         )
 
 
-def agree_with_reference(got: PyTree, wanted: PyTree, tolerance: Tolerance) -> None:
-    """The same beside what a reference gives, which may be of wider dtypes."""
+def agree_with_reference(
+    got: PyTree, wanted: PyTree, tolerance: Tolerance, where: str = ""
+) -> None:
+    """Raise `Broken` where a reference differs; it may have wider dtypes."""
+    start, labels = f"{where}: " if where else "", ("found", "by the reference")
     form, other = jtu.tree_structure(got), jtu.tree_structure(wanted)
     if form != other:
-        raise Broken(f"{form} found, {other} by the reference")
+        raise Broken(f"{start}{form} found, {other} by the reference")
     pairs = zip(leaves_with_names(got), jtu.tree_leaves(wanted), strict=True)
     for (name, a), b in pairs:
         if not eqx.is_array_like(a) or not eqx.is_array_like(b):
             continue
         a, b = (v if is_key_array(v) else np.asarray(v) for v in (a, b))
-        if a.shape != b.shape:
+        if a.shape == b.shape:
+            what = _gap(a, b, tolerance, labels)
+        else:
             what = f"shape {list(a.shape)} found, {list(b.shape)} by the reference"
-            raise Broken(what, name)
-        what = _gap(a, b, tolerance, ("found", "by the reference"))
         if what:
-            raise Broken(what, name)
+            raise Broken(start + what, name)
 
 
 def agree_in_struct(got: PyTree, wanted: PyTree, labels: Labels) -> None:
@@ -144,9 +147,11 @@ def _structs(tree: PyTree) -> PyTree:
 
 
 def _gap(a: AnyArray, b: AnyArray, tolerance: Tolerance, labels: Labels) -> str | None:
+    """Return the largest difference of two arrays as text, or `None` if allowed."""
     left, right = as_numpy(a), as_numpy(b)
     apart, allowed = (left != right).astype(float), 0.0
-    if left.dtype.kind in "fc":
+    is_inexact = left.dtype.kind in "fc"
+    if is_inexact:
         largest = np.max(np.abs(right[np.isfinite(right)]), initial=0.0)
         allowed = tolerance.allowed(a.dtype, float(largest))
         # Equal infinities agree, though one less the other is NaN.
@@ -160,13 +165,12 @@ def _gap(a: AnyArray, b: AnyArray, tolerance: Tolerance, labels: Labels) -> str 
         return None
     place = np.unravel_index(int(np.argmax(apart)), apart.shape)
     numbers = f"{left[place]:.6g} {labels[0]}, {right[place]:.6g} {labels[1]}"
-    if left.dtype.kind in "fc" and np.isfinite(apart[place]):
+    if is_inexact and np.isfinite(apart[place]):
         numbers += f"; {apart[place]:.3g} apart, {allowed:.2g} allowed"
-    if not apart.ndim:
+    if not place:
         return numbers
     at = ", ".join(map(str, place))
-    count = f"{int(wrong.sum())} of {wrong.size} elements differ"
-    return f"{count}, most at [{at}]: {numbers}"
+    return f"{wrong.sum()} of {wrong.size} elements differ, most at [{at}]: {numbers}"
 
 
 def stack(trees: Sequence[PyTree]) -> PyTree:

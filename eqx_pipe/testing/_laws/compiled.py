@@ -6,8 +6,7 @@ import equinox as eqx
 import jax
 import jax.tree_util as jtu
 
-from ..._jaxprs.jaxpr import equations, open_jaxpr, sub_jaxprs
-from ..._jaxprs.table import kind
+from ..._jaxprs import equations, kind, open_jaxpr, sub_jaxprs
 from ..._tree import is_key_array
 from .compare import agree, agree_in_struct
 from .compiles import names_of

@@ -1,6 +1,7 @@
 """The law that an output keeps the precision of the input."""
 
 import dataclasses
+import itertools as it
 from typing import Any
 
 import equinox as eqx
@@ -11,7 +12,7 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from ..._captured import Fixed
-from ..._jaxprs.jaxpr import Equation, equations
+from ..._jaxprs import Equation, equations
 from ..._tree import leaves_with_names
 from .index import place_of
 from .law import Broken, Undecided, law
@@ -50,16 +51,17 @@ def _keeps(found: dict[np.dtype, dict[str, Any]], own: np.dtype) -> None:
     for source in (own, np.dtype(np.float32)):
         forms = found.get(source, {})
         follow = [n for n, form in forms.items() if _real(form.dtype) == source]
-        for dtype, others in found.items():
-            for name in [name for name in follow if name in others]:
-                got = others[name].dtype
-                if _real(got) != dtype and not _is_nearest(got, dtype):
-                    raise Broken(
-                        f"it is {got} for an input of {dtype.name}, and "
-                        f"{forms[name].dtype} for one of {source.name}; make the "
-                        "arrays and draws that it is computed with of `x.dtype`",
-                        name,
-                    )
+        for dtype, name in it.product(found, follow):
+            got = getattr(found[dtype].get(name), "dtype", dtype)
+            # Complex numbers are never half.
+            nearest = got == jnp.complex64 and dtype.itemsize == 2
+            if _real(got) != dtype and not nearest:
+                raise Broken(
+                    f"it is {got} for an input of {dtype.name}, and "
+                    f"{forms[name].dtype} for one of {source.name}; make the "
+                    "arrays and draws that it is computed with of `x.dtype`",
+                    name,
+                )
 
 
 _WEAK = (
@@ -72,11 +74,6 @@ _WEAK = (
 def _real(dtype: DTypeLike) -> np.dtype:
     """Return the dtype of real numbers in the precision of another."""
     return np.dtype(jnp.finfo(dtype).dtype)
-
-
-def _is_nearest(dtype: DTypeLike, other: np.dtype) -> bool:
-    """Return whether it is the nearest that exists: complex numbers are never half."""
-    return dtype == jnp.complex64 and other.itemsize == 2
 
 
 def _forms_of(trial: Trial) -> dict[str, Any]:
@@ -122,20 +119,22 @@ def _by_packages(program: Any, dtype: np.dtype) -> bool:
 
     A solver that computes in the precision of its time steps does so on purpose.
     """
-    wider = [
-        "site-packages" in place_of(eqn)[0]
+    places = [
+        place_of(eqn)[0]
         for eqn in equations(program)
-        if eqn.primitive.name == "convert_element_type"
-        and _inputs_of(eqn) == dtype
-        and jnp.issubdtype(eqn.params["new_dtype"], jnp.inexact)
-        and jnp.dtype(eqn.params["new_dtype"]).itemsize > dtype.itemsize
+        if eqn.primitive.name == "convert_element_type" and _widens(eqn, dtype)
     ]
-    return bool(wider) and all(wider)
+    # Functions of JAX that are compiled by themselves have no place.
+    known = [place for place in places if place]
+    return bool(known) and all("site-packages" in place for place in known)
 
 
-def _inputs_of(eqn: Equation) -> Any:
-    value: Any = eqn.invars[0].aval
-    return value.dtype
+def _widens(eqn: Equation, dtype: np.dtype) -> bool:
+    """Return whether a conversion is from a dtype to a wider inexact one."""
+    before: Any = eqn.invars[0].aval
+    after = jnp.dtype(eqn.params["new_dtype"])
+    is_inexact = jnp.issubdtype(after, jnp.inexact)
+    return is_inexact and before.dtype == dtype and after.itemsize > dtype.itemsize
 
 
 def _struct(leaf: Any) -> Any:

@@ -19,17 +19,24 @@ def finite_law(trial: Trial) -> None:
     if not all(_is_finite(leaves[i]) for i in programs.moving):
         raise Undecided("the arguments are not finite")
     values = programs.value(leaves)
-    outputs = [(programs.out_names[i], as_numpy(values[i])) for i in programs.smooth]
-    for name, array in outputs:
-        _no_nan(name, array, "of the output")
-    infinite = [i for i, (_, v) in enumerate(outputs) if np.isinf(v).any()]
+    outputs = {i: as_numpy(values[i]) for i in programs.smooth}
+    for i, array in outputs.items():
+        _none(np.isnan(array), array, programs.out_names[i], "the output", "are NaN")
+    infinite = [i for i, array in outputs.items() if np.isinf(array).any()]
     if infinite:
-        _no_overflow(trial, values)
+        _no_overflow(trial, outputs)
         for i in infinite:
-            _not_everywhere(trial, programs.smooth[i], *outputs[i])
+            _not_everywhere(trial, i, outputs[i])
         raise Undecided("the output is infinite, so derivatives may be")
     if programs.moving and outputs:
         _derivatives(trial)
+
+
+def _none(wrong: Any, array: Any, name: str, of: str, what: str) -> None:
+    """Raise `Broken` if elements of an array are wrong."""
+    if wrong.any():
+        count = f"{wrong.sum()} of {wrong.size} elements of {of} {what}"
+        raise Broken(count.format(array[wrong][0]), name)
 
 
 def _derivatives(trial: Trial) -> None:
@@ -37,60 +44,41 @@ def _derivatives(trial: Trial) -> None:
     programs = trial.programs
     leaves = programs.leaves(trial.call)
     tangents = [direction(i, leaves[i]) for i in programs.moving]
-    avals = [programs.jaxpr.out_avals[i] for i in programs.smooth]
-    cotangents = [direction(i, v) for i, v in enumerate(avals)]
-    grads: list[Any] = []
-    found: list[Any] = []
-    # The law `derivative` reports that a mode does not exist.
+    found: list[tuple[str, Any, str]] = []
+    # Reverse mode first: it names the input that is to blame. The law `derivative`
+    # reports that a mode does not exist.
     with contextlib.suppress(Exception):
-        grads = programs.backward(leaves, cotangents)[1]
+        grads = programs.backward(leaves, programs.cotangents())[1]
+        pairs = zip(programs.moving_names, grads, strict=True)
+        found += [(*pair, "its gradient") for pair in pairs]
     with contextlib.suppress(Exception):
-        found = programs.forward(leaves, tangents)[1]
-    # Reverse mode first: it names the input that is to blame.
-    for i, grad in zip(programs.moving, grads, strict=False):
-        _derivative(programs.names[i], grad, "its gradient")
-    for i, tangent in zip(programs.smooth, found, strict=False):
-        _derivative(programs.out_names[i], tangent, "its derivative in forward mode")
-
-
-def _derivative(name: str, array: Any, which: str) -> None:
-    found = as_numpy(array)
-    wrong = ~np.isfinite(found)
-    if wrong.any():
-        count = f"{wrong.sum()} of {wrong.size} elements of {which}"
-        raise Broken(f"{count} are not finite ({found[wrong][0]})", name)
-
-
-def _no_nan(name: str, array: np.ndarray, of: str) -> None:
-    wrong = np.isnan(array)
-    if wrong.any():
-        raise Broken(f"{wrong.sum()} of {wrong.size} elements {of} are NaN", name)
+        outs = programs.forward(leaves, tangents)[1]
+        pairs = zip(programs.smooth_names, outs, strict=True)
+        found += [(*pair, "its derivative in forward mode") for pair in pairs]
+    for name, array, of in found:
+        array = as_numpy(array)
+        _none(~np.isfinite(array), array, name, of, "are not finite ({})")
 
 
 def _is_finite(array: Any) -> bool:
     return bool(np.isfinite(as_numpy(array)).all())
 
 
-def _no_overflow(trial: Trial, values: list[Any]) -> None:
+def _no_overflow(trial: Trial, outputs: dict[int, np.ndarray]) -> None:
     """Raise `Broken` if an infinite number would fit, as double precision shows."""
     if trial.wide is None:
         return
-    programs, wide = trial.programs, trial.wide.programs
+    wide = trial.wide.programs
     in_double = wide.value(wide.leaves(trial.wide.call))
-    for i in programs.smooth:
-        array, exact = as_numpy(values[i]), as_numpy(in_double[i])
-        fits = np.abs(exact) <= float(jnp.finfo(values[i].dtype).max)
-        wrong = np.isinf(array) & fits
-        if wrong.any():
-            raise Broken(
-                f"{wrong.sum()} of {wrong.size} elements of the output are infinite, "
-                f"and {exact[wrong][0]:.6g} in double precision: an intermediate "
-                "value overflows",
-                programs.out_names[i],
-            )
+    for i, array in outputs.items():
+        exact, dtype = as_numpy(in_double[i]), trial.programs.jaxpr.out_avals[i].dtype
+        wrong = np.isinf(array) & (np.abs(exact) <= float(jnp.finfo(dtype).max))
+        why = "are infinite, and {:.6g} in double precision: an intermediate value "
+        name = trial.programs.out_names[i]
+        _none(wrong, exact, name, "the output", f"{why}overflows")
 
 
-def _not_everywhere(trial: Trial, i: int, name: str, array: np.ndarray) -> None:
+def _not_everywhere(trial: Trial, i: int, array: np.ndarray) -> None:
     """Raise `Broken` if an output is infinite whatever the arguments are."""
     if not np.isinf(array).all():
         return
@@ -105,4 +93,5 @@ def _not_everywhere(trial: Trial, i: int, name: str, array: np.ndarray) -> None:
         with contextlib.suppress(Exception):  # outside of what the function takes
             if not np.isinf(as_numpy(programs.value(others)[i])).all():
                 return
-    raise Broken("it is infinite for all arguments that were tried", name)
+    what = "it is infinite for all arguments that were tried"
+    raise Broken(what, programs.out_names[i])

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 from jax.experimental import checkify
 
-from ..._jaxprs.jaxpr import Equation, equations
+from ..._jaxprs import Equation, equations
 from .law import Broken, law
 from .trial import Trial
 

@@ -9,9 +9,16 @@ import equinox as eqx
 import jax
 from jax.errors import KeyReuseError
 
-from ..._jaxprs.flow import Flow
-from ..._jaxprs.jaxpr import Equation, equations, interpret, rebind, sub_jaxprs, within
-from ..._jaxprs.table import kind
+from ..._jaxprs import (
+    Equation,
+    Flow,
+    equations,
+    interpret,
+    kind,
+    rebind,
+    sub_jaxprs,
+    within,
+)
 from .law import Broken, Undecided, law
 from .trial import Trial
 

@@ -88,11 +88,8 @@ class LoaderTrial:
         records = self.records(self.variant(**options, batch_size=1))
         for i in range(len(jtu.tree_leaves(records)[0])):
             got = jtu.tree_map(lambda v, i=i: v[i], records)
-            try:
-                agree_with_reference(got, self.reference(i), self.tolerance)
-            except Broken as how:
-                what = f"record {i}: {how.what}"
-                raise Broken(what, how.leaf) from None
+            wanted, where = self.reference(i), f"record {i}"
+            agree_with_reference(got, wanted, self.tolerance, where)
 
     @law("resume", "a resumed epoch is the rest of the whole one.")
     def resume_law(self) -> None:

@@ -15,10 +15,10 @@ from ..._search.method import Method, losses
 from ..._spaces import Space, SpaceLike, as_space, point_columns
 from ..._sweep.results.best import Compared
 from ..._sweep.results.result import SweepResult
-from ..._sweep.store import gaps_of
 from ..._sweep.sweeper import sweeper
-from ..._tree import as_data, path_name
+from ..._tree import path_name
 from ..._types import Key, PyTree
+from .compare import agree
 from .law import Broken, Undecided, check_laws, law, must_work
 
 _ROUNDS = 3
@@ -76,22 +76,16 @@ class MethodTrial:
     def repeats_law(self) -> None:
         for number, (state, points, asked, result) in enumerate(self.history):
             again, asked_again = self.method.ask(state, self.num)
-            if not _same(_columns(points), _columns(again)):
-                what = f"asked again in round {number} it proposes other points"
-                raise Broken(what)
-            told = self._told(asked, result)
-            if not _same(told, self._told(asked_again, result)):
-                what = f"told the same again in round {number} its state is another"
-                raise Broken(what)
+            _same(f"asked again in round {number}", again, points)
+            told = [self._told(state, result) for state in (asked_again, asked)]
+            _same(f"told the same again in round {number}", *told)
 
     @law("resumes", "from the beginning it comes to the same proposals again.")
     def resumes_law(self) -> None:
         state = self.method.init(self.space, self.key)
         for number, (_, points, _, result) in enumerate(self.history):
             again, state = self.method.ask(state, self.num)
-            if not _same(_columns(points), _columns(again)):
-                what = f"begun anew it proposes other points in round {number}"
-                raise Broken(what)
+            _same(f"begun anew, in round {number}", again, points)
             state = self._told(state, result)
 
     @law("failures", "it goes on where points have failed.")
@@ -99,8 +93,10 @@ class MethodTrial:
         if not self.history or len(self.history[0][-1]) < 2:
             raise Undecided("a round has one point at most, and something must work")
         _, _, asked, result = self.history[0]
+        failed = losses(result, self.by, "min")
+        failed[-1] = np.inf
         with must_work("telling it that a point failed"):
-            told = self._told(asked, _failed(result))
+            told = self.method.tell(asked, failed, result)
         with must_work("asking it after it was told that a point failed"):
             self.space.to_unit(self.method.ask(told, self.num)[0])
 
@@ -109,36 +105,14 @@ def _is_space(leaf: object) -> bool:
     return isinstance(leaf, Space)
 
 
-def _failed(result: SweepResult) -> SweepResult:
-    """The result, as it would be if the last point had failed."""
-
-    def without(leaf: np.ndarray) -> np.ndarray:
-        leaf = np.array(leaf)
-        leaf[-1] = np.nan if np.issubdtype(leaf.dtype, np.inexact) else 0
-        return leaf
-
-    ok = result.ok & (np.arange(len(result)) < len(result) - 1)
-    values = jtu.tree_map(without, result.values)
-    return dataclasses.replace(result, values=values, gaps=gaps_of(ok))
-
-
-def _columns(points: Space) -> PyTree:
+def _numbers(points: Space) -> PyTree:
     return point_columns(points.geometry, points.key)
 
 
-def _same(one: PyTree, other: PyTree) -> bool:
-    leaves, structure = jtu.tree_flatten(one)
-    others, same = jtu.tree_flatten(other)
-    pairs = zip(leaves, others, strict=False)
-    return structure == same and all(_equal(*pair) for pair in pairs)
-
-
-def _equal(one: Any, other: Any) -> bool:
-    one, other = as_data(one), as_data(other)
-    if isinstance(one, np.ndarray | jax.Array):
-        one, other = np.asarray(one), np.asarray(other)
-        return one.shape == other.shape and one.tobytes() == other.tobytes()
-    return bool(one == other)
+def _same(how: str, got: PyTree, wanted: PyTree) -> None:
+    """Raise `Broken` if points or states differ in a bit."""
+    got, wanted = (_numbers(v) if _is_space(v) else v for v in (got, wanted))
+    agree(got, wanted, (how, "the first time"))
 
 
 def check_method(
@@ -154,8 +128,8 @@ def check_method(
 
     It proposes points of the space, at most as many as it was asked for. Its state can
     be written down: it is a pytree of arrays, or what JSON can hold. Asked or told the
-    same twice, or begun anew, it gives the same. Told that a point failed, which then
-    has NaN for a value, it goes on.
+    same twice, or begun anew, it gives the same. Told that a point failed, whose loss
+    is then infinite, it goes on.
 
     **Arguments:**
 

@@ -4,8 +4,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from ..._jaxprs.flow import Flow
-from ..._jaxprs.jaxpr import Equation
+from ..._jaxprs import Equation, Flow
 from .law import Broken, law
 from .trial import Trial
 

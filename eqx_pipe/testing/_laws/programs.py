@@ -1,8 +1,7 @@
 """One trace of a function, and the programs that all laws share."""
 
 import contextlib
-import functools as ft
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import equinox as eqx
@@ -13,8 +12,9 @@ import jax.tree_util as jtu
 import numpy as np
 
 from ..._cache import LRUCache
-from ..._jaxprs.jaxpr import as_function
+from ..._jaxprs import as_function
 from ..._tree import as_hashable, is_key_array, leaves_with_names
+from .slopes import direction
 
 if TYPE_CHECKING:
     from .trial import Call
@@ -56,7 +56,10 @@ class Programs:
         # Training does not differentiate by a state, or the next one.
         self.moving = [i for i in _inexact(leaves) if not _of_state(self.names[i])]
         self.smooth = [i for i in _inexact(avals) if not _of_state(self.out_names[i])]
+        self.moving_names = [self.names[i] for i in self.moving]
+        self.smooth_names = [self.out_names[i] for i in self.smooth]
         self.function: Callable[..., list[Any]] = as_function(self.jaxpr)
+        self._compiled: dict[Hashable, Callable[..., Any]] = {}
 
     def leaves(self, call: "Call") -> list[Any]:
         """Return the arrays of a call."""
@@ -66,43 +69,54 @@ class Programs:
         """Return the outputs as the function structures them."""
         return eqx.combine(jtu.tree_unflatten(self._form[0], leaves), self._form[1])
 
+    def cotangents(self) -> list[np.ndarray]:
+        """Return fixed weights for the smooth outputs."""
+        avals = [self.jaxpr.out_avals[i] for i in self.smooth]
+        return [direction(k, aval) for k, aval in enumerate(avals)]
+
     def value(self, leaves: Leaves) -> list[Any]:
         """Return the outputs."""
-        return self._run(self._value, leaves)
+        return self._run("value", self._value, leaves)
 
     def forward(self, leaves: Leaves, tangents: Leaves) -> tuple[list, list]:
         """Return the smooth outputs and their tangents."""
-        return self._run(self._forward, leaves, tangents)
+        return self._run("forward", self._forward, leaves, tangents)
 
     def backward(self, leaves: Leaves, cotangents: Leaves) -> tuple[list, list]:
         """Return the smooth outputs, and the cotangents of what moves."""
-        return self._run(self._backward, leaves, cotangents)
+        return self._run("backward", self._backward, leaves, cotangents)
 
     def second(self, leaves: Leaves, tangents: Leaves, cotangents: Leaves) -> list:
         """Return the tangents of the cotangents of what moves."""
-        return self._run(self._second, leaves, tangents, cotangents)
+        return self._run("second", self._second, leaves, tangents, cotangents)
 
     def batched(self, leaves: Leaves, which: frozenset[int]) -> list[Any]:
         """Return the outputs for a batch of some leaves."""
-        return self._run(self._batched(which), leaves)
+        fn = jax.vmap(self._value, (self._axes(which),))
+        return self._run(("value", which), fn, leaves)
 
     def batched_backward(
         self, leaves: Leaves, which: frozenset[int], cotangents: Leaves
     ) -> list[Any]:
         """Return the cotangents of what moves for a batch of some leaves."""
-        return self._run(self._batched_backward(which), leaves, cotangents)
-
-    def _run(self, program: Callable[..., Any], *args: Leaves) -> Any:
-        with self.context():
-            return jtu.tree_map(as_numpy_or_key, program(*map(list, args)))
+        fn = jax.vmap(self._backward, (self._axes(which), None))
+        return self._run(("backward", which), fn, leaves, cotangents)[1]
 
     def context(self) -> contextlib.AbstractContextManager[Any]:
         """Return the precision in which the call was traced."""
         return jax.enable_x64(self.is_wide)
 
-    @ft.cached_property
-    def _value(self) -> Callable[..., Any]:
-        return jax.jit(lambda leaves: self.function(*leaves))
+    def _run(self, name: Hashable, fn: Callable[..., Any], *args: Leaves) -> Any:
+        """Run a program, which is compiled under its name at the first run."""
+        program = self._compiled.setdefault(name, jax.jit(fn))
+        with self.context():
+            return jtu.tree_map(as_numpy_or_key, program(*map(list, args)))
+
+    def _axes(self, which: frozenset[int]) -> list[int | None]:
+        return [0 if i in which else None for i in range(len(self.names))]
+
+    def _value(self, leaves: Leaves) -> list[Any]:
+        return self.function(*leaves)
 
     def _of_moving(self, leaves: Leaves) -> Callable[[Leaves], list[Any]]:
         """Return the smooth outputs as a function of what moves."""
@@ -116,50 +130,21 @@ class Programs:
 
         return fn
 
-    def _in_forward(self, leaves: Leaves, tangents: Leaves) -> Any:
+    def _forward(self, leaves: Leaves, tangents: Leaves) -> Any:
         moving = [leaves[i] for i in self.moving]
         return jax.jvp(self._of_moving(leaves), (moving,), (tangents,))
 
-    def _in_reverse(self, leaves: Leaves, cotangents: Leaves) -> Any:
+    def _backward(self, leaves: Leaves, cotangents: Leaves) -> Any:
         moving = [leaves[i] for i in self.moving]
         value, pull = jax.vjp(self._of_moving(leaves), moving)
         return value, pull(cotangents)[0]
 
-    def _twice(self, leaves: Leaves, tangents: Leaves, cotangents: Leaves) -> Any:
+    def _second(self, leaves: Leaves, tangents: Leaves, cotangents: Leaves) -> Any:
         def gradient(moving: Leaves) -> Any:
             return jax.vjp(self._of_moving(leaves), moving)[1](cotangents)[0]
 
         moving = [leaves[i] for i in self.moving]
         return jax.jvp(gradient, (moving,), (tangents,))[1]
-
-    @ft.cached_property
-    def _forward(self) -> Callable[..., Any]:
-        return jax.jit(self._in_forward)
-
-    @ft.cached_property
-    def _backward(self) -> Callable[..., Any]:
-        return jax.jit(self._in_reverse)
-
-    @ft.cached_property
-    def _second(self) -> Callable[..., Any]:
-        return jax.jit(self._twice)
-
-    def _axes(self, which: frozenset[int]) -> list[int | None]:
-        return [0 if i in which else None for i in range(len(self.names))]
-
-    @ft.lru_cache(16)  # noqa: B019  # as long-lived as the programs themselves
-    def _batched(self, which: frozenset[int]) -> Callable[..., Any]:
-        def fn(*leaves: Any) -> Any:
-            return self.function(*leaves)
-
-        return jax.jit(lambda leaves: jax.vmap(fn, self._axes(which))(*leaves))
-
-    @ft.lru_cache(4)  # noqa: B019
-    def _batched_backward(self, which: frozenset[int]) -> Callable[..., Any]:
-        def fn(leaves: Leaves, cotangents: Leaves) -> Any:
-            return self._in_reverse(leaves, cotangents)[1]
-
-        return jax.jit(jax.vmap(fn, (self._axes(which), None)))
 
 
 def _of_state(name: str) -> bool:

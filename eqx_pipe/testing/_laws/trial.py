@@ -14,7 +14,7 @@ import numpy as np
 from equinox.nn import State
 from jax.core import Tracer
 
-from ..._jaxprs.jaxpr import equations
+from ..._jaxprs import equations
 from ..._stage import Lift, Scope, call, copy_state
 from ..._tree import is_key_array
 from ..._types import Key, PyTree
@@ -38,9 +38,11 @@ class Call(eqx.Module):
         """Return the output, and the new state if there is a state."""
         args = tuple(self.args[name] for name in self.positional)
         named = {n: v for n, v in self.args.items() if n not in self.positional}
+        fn = self.fn.fn if isinstance(self.fn, Lift) else self.fn
         if "key" in self.args:  # an array of that name
-            fn = self.fn.fn if isinstance(self.fn, Lift) else self.fn
             return {"output": fn(*args, **named)}
+        if not self.args and self.state is None and self.key is not None:
+            return {"output": fn(key=self.key)}
         # Equinox marks a state as used up when it is updated.
         state = copy_state(self.state)
         y, new = call(self.fn, args, state, Scope(self.key), named)

@@ -1,10 +1,11 @@
-"""What drawn pipelines are put together with: merges, gates, cells.
+"""Stages that drawn pipelines are joined by: merges, gates, cells.
 
 None of them loses what comes before it, so that what is drawn there reaches the output.
 """
 
 import functools as ft
 import operator
+from collections.abc import Callable
 
 import equinox as eqx
 import jax
@@ -14,6 +15,10 @@ from jaxtyping import Array, Bool, Float, Int
 
 from ... import Stage, chain
 from ..._types import Key, PyTree, StageLike
+from .leaves import is_inexact
+
+# Unequal, as the mean of `x` and `-x` would hide all that comes before.
+SHARE = 0.62
 
 
 class Joining(eqx.Module):
@@ -25,84 +30,14 @@ class Joining(eqx.Module):
         return chain(self.stage)(trees, key=key)
 
 
-# Unequal, as the mean of `x` and `-x` would hide all that comes before.
-SHARE = 0.62
-
-
-def mean(parts: tuple[PyTree, ...] | dict[str, PyTree]) -> PyTree:
-    trees = parts.values() if isinstance(parts, dict) else parts
-
-    def mix(*leaves: Array) -> Array:
-        shares = [v * SHARE**i for i, v in enumerate(leaves)]
-        return ft.reduce(operator.add, shares) / len(leaves)
-
-    return jtu.tree_map(mix, *trees)
-
-
-def less(tree: PyTree) -> PyTree:
-    return jtu.tree_map(lambda v: v * SHARE, tree)
-
-
-def largest(trees: tuple[PyTree, ...]) -> PyTree:
-    return jtu.tree_map(lambda *v: ft.reduce(jnp.maximum, v), *trees)
-
-
-def mean_of_stack(tree: PyTree) -> PyTree:
-    return jtu.tree_map(lambda v: (v[0] + SHARE * v[1]) / 2, tree)
-
-
-def mean_of_halves(tree: PyTree) -> PyTree:
-    def mix(leaf: Array) -> Array:
-        first, second = jnp.split(leaf, 2)
-        return (first + SHARE * second) / 2
-
-    return jtu.tree_map(mix, tree)
-
-
-def mean_of_outputs(both: tuple[PyTree, dict[str, PyTree]]) -> PyTree:
-    y, values = both
-    return mean((y, values["one"]))
-
-
-def named(x: PyTree) -> dict[str, PyTree]:
-    return {"x": x, "by": x}
-
-
-def second_as_first(both: tuple[PyTree, PyTree]) -> PyTree:
-    """The second of two pytrees, in the dtypes of the first."""
-    return jtu.tree_map(lambda a, b: b.astype(a.dtype), *both)
-
-
 class Weigh(Stage):
     """A gate: weights that depend on the input."""
 
     size: int = eqx.field(static=True)
 
     def __call__(self, x: PyTree, *, key: Key | None = None) -> Array:
-        first = jax.nn.sigmoid(first_number(x))
+        first = jax.nn.sigmoid(_first_number(x))
         return (jnp.arange(1.0, self.size + 1) + first) / self.size
-
-
-def first_number(x: PyTree) -> Float[Array, ""]:
-    first = jnp.real(jtu.tree_leaves(x)[0]).ravel()[0]
-    return first.astype(jnp.float32)  # for strict promotion of dtypes
-
-
-def twice(x: PyTree) -> PyTree:
-    return jtu.tree_map(lambda v: jnp.stack([v, -v]), x)
-
-
-def positive(x: PyTree) -> Bool[Array, ""]:
-    # Not compared with zero: roundings would fall on either side of it.
-    return first_number(x) > 0.0317
-
-
-def always(x: PyTree) -> bool:
-    return True
-
-
-def selector(x: PyTree) -> Int[Array, ""]:
-    return positive(x).astype(jnp.int32)
 
 
 class Cell(eqx.Module):
@@ -115,13 +50,88 @@ class Cell(eqx.Module):
         return y, y
 
 
+def mean(parts: tuple[PyTree, ...] | dict[str, PyTree]) -> PyTree:
+    """Return a mean in which later parts have smaller shares."""
+    trees = parts.values() if isinstance(parts, dict) else parts
+
+    def mix(*leaves: Array) -> Array:
+        shares = [v * SHARE**i for i, v in enumerate(leaves)]
+        return ft.reduce(operator.add, shares) / len(leaves)
+
+    return jtu.tree_map(mix, *trees)
+
+
+def mean_of_stack(tree: PyTree) -> PyTree:
+    """Return the mean of two parts that are stacked."""
+    return mean(tuple(jtu.tree_map(lambda v, i=i: v[i], tree) for i in range(2)))
+
+
+def mean_of_outputs(both: tuple[PyTree, dict[str, PyTree]]) -> PyTree:
+    """Return the mean of an output and of the one inside that is kept."""
+    return mean((both[0], both[1]["one"]))
+
+
+def largest(trees: tuple[PyTree, ...]) -> PyTree:
+    """Return the largest of each number."""
+    return jtu.tree_map(lambda *v: ft.reduce(jnp.maximum, v), *trees)
+
+
+def join_of(struct: PyTree) -> Callable[[tuple[PyTree, ...]], PyTree]:
+    """Return a join that keeps the dtypes of a struct."""
+    return mean if is_inexact(struct) else largest
+
+
+def less(tree: PyTree) -> PyTree:
+    """Return less of each number."""
+    return jtu.tree_map(lambda v: v * SHARE, tree)
+
+
+def named(x: PyTree) -> dict[str, PyTree]:
+    """Return two inputs of one."""
+    return {"x": x, "by": x}
+
+
+def second_as_first(both: tuple[PyTree, PyTree]) -> PyTree:
+    """Return the second of two pytrees, in the dtypes of the first."""
+    return jtu.tree_map(lambda a, b: b.astype(a.dtype), *both)
+
+
+def twice(x: PyTree) -> PyTree:
+    """Return a batch of two."""
+    return jtu.tree_map(lambda v: jnp.stack([v, -v]), x)
+
+
+def _first_number(x: PyTree) -> Float[Array, ""]:
+    first = jnp.real(jtu.tree_leaves(x)[0]).ravel()[0]
+    return first.astype(jnp.float32)  # for strict promotion of dtypes
+
+
+def positive(x: PyTree) -> Bool[Array, ""]:
+    """Return a decision on the first number."""
+    # Not compared with zero: roundings would fall on either side of it.
+    return _first_number(x) > 0.0317
+
+
+def always(x: PyTree) -> bool:
+    """Return a decision that does not depend on the input."""
+    return True
+
+
+def selector(x: PyTree) -> Int[Array, ""]:
+    """Return the index of one of two branches."""
+    return positive(x).astype(jnp.int32)
+
+
 def first(xs: PyTree) -> PyTree:
+    """Return the first of a sequence."""
     return jtu.tree_map(lambda v: v[0], xs)
 
 
 def scale_of_one(pipe: PyTree) -> PyTree:
+    """Return a parameter of the stage `one`."""
     return pipe["one"].scale
 
 
 def scale_of_two(pipe: PyTree) -> PyTree:
+    """Return the parameter of the stage `two` that is tied to that."""
     return pipe["two"].scale

@@ -49,17 +49,15 @@ def _at(d: "Drawing") -> StageLike:
 
 
 def _fold(d: "Drawing") -> StageLike:
-    named = d.draw(st.booleans())
-    first, *others = [d.inner(), d.inner()] if named else d.few()
+    first, *others = d.few()
     parts = [first, *(chain(stage, joins.less) for stage in others)]
-    given = [dict(zip("ba", parts, strict=True))] if named else parts
     # Squashed, as sums of sums would leave the range of small dtypes.
-    return chain(parallel(*given, merge=d.one_of("mean", "sum", "prod")), squash)
+    return chain(parallel(*parts, merge=d.one_of("mean", "sum", "prod")), squash)
 
 
 def _inputs(d: "Drawing") -> StageLike:
     """A chain over one of two inputs: of a graph of both, and of what one is fed to."""
-    join = joins.Joining(joins.mean if is_inexact(d.struct) else joins.largest)
+    join = joins.Joining(joins.join_of(d.struct))
     block = graph(
         {"node": d.inner(), "join": join},
         {"node": "x", "join": d.one_of(["node", "by"], ["by", "node", "x"])},
@@ -70,26 +68,21 @@ def _inputs(d: "Drawing") -> StageLike:
 
 
 def _wide(d: "Drawing") -> StageLike:
-    back = {
-        "tuple": joins.mean,
-        "stack": joins.mean_of_stack,
-        "dict": joins.mean,
-        "own": None,
-    }
-    if all(v.shape for v in jtu.tree_leaves(d.struct)):
-        back["concat"] = joins.mean_of_halves
-    merge, children = d.one_of(*back), [d.inner(), d.inner()]
+    merge = d.one_of("tuple", "stack", "dict", "own")
+    parts = [d.inner(), d.inner()]
     if merge == "own":
-        return parallel(*children, merge=joins.mean)
-    given = [dict(zip("ba", children, strict=True))] if merge == "dict" else children
-    return chain(parallel(*given, merge=merge, axis=0), back[merge])
+        return parallel(*parts, merge=joins.mean)
+    if merge == "dict":
+        return chain(parallel(dict(zip("ba", parts, strict=True))), joins.mean)
+    back = joins.mean_of_stack if merge == "stack" else joins.mean
+    return chain(parallel(*parts, merge=merge), back)
 
 
 def _weighted(d: "Drawing") -> StageLike:
     children = d.few()
-    normalize = d.one_of("softmax", "sum", "none")
     fixed = jnp.linspace(0.2, 0.8, len(children))
     weights = joins.Weigh(len(children)) if d.draw(st.booleans()) else fixed
+    normalize = d.one_of("softmax", "sum", "none")
     return weighted(*children, weights=weights, normalize=normalize)
 
 
@@ -114,15 +107,12 @@ def _ensemble(d: "Drawing") -> StageLike:
     return ensemble(_maker(d), d.draw(st.integers(1, 3)), key=jr.key(0), merge=merge)
 
 
-def _residual(d: "Drawing") -> StageLike:
-    return chain(residual(*d.few()), squash)
-
-
 def _scan(d: "Drawing") -> StageLike:
+    returns, reverse = d.one_of("last", "sequence"), d.draw(st.booleans())
     cell = joins.Cell(d.inner())
-    returns, back = d.one_of(("last", None), ("sequence", joins.mean_of_stack))
-    whole = scan(cell, joins.first, returns=returns, reverse=d.draw(st.booleans()))
-    return chain(joins.twice, whole, *([] if back is None else [back]))
+    whole = scan(cell, joins.first, returns=returns, reverse=reverse)
+    back = joins.mean_of_stack if returns == "sequence" else identity
+    return chain(joins.twice, whole, back)
 
 
 def _tied(d: "Drawing") -> StageLike:
@@ -132,9 +122,8 @@ def _tied(d: "Drawing") -> StageLike:
 
 
 def _outputs(d: "Drawing") -> StageLike:
-    return chain(
-        outputs(chain(one=d.inner(), two=d.inner()), "one"), joins.mean_of_outputs
-    )
+    inner = outputs(chain(one=d.inner(), two=d.inner()), "one")
+    return chain(inner, joins.mean_of_outputs)
 
 
 def _precision(d: "Drawing") -> StageLike:
@@ -153,7 +142,7 @@ def _widened(leaf: jax.ShapeDtypeStruct, dtype: str) -> jax.ShapeDtypeStruct:
 
 def _graph(d: "Drawing") -> StageLike:
     """A graph whose nodes with several predecessors join these."""
-    join = joins.mean if is_inexact(d.struct) else joins.largest
+    join = joins.join_of(d.struct)
     nodes, edges, ends = {}, {}, []
     for i in range(d.draw(st.integers(1, 3))):
         known = st.sampled_from(list(nodes)) if nodes else st.nothing()
@@ -168,7 +157,12 @@ def _graph(d: "Drawing") -> StageLike:
     return graph({**nodes, "end": joins.Joining(join)}, {**edges, "end": ends}, "end")
 
 
-_ALWAYS = {
+def _gated(d: "Drawing") -> StageLike:
+    less, gates = chain(d.inner(), joins.less), (joins.positive, joins.always)
+    return gated(d.inner(), less, gates=gates, merge=d.one_of("mean", "max"))
+
+
+_ANY = {
     "chain": lambda d: chain(*d.few()),
     "named chain": lambda d: chain(one=d.inner(), two=d.inner()),
     "extremum": lambda d: parallel(*d.few(), merge=d.one_of("max", "min")),
@@ -177,28 +171,18 @@ _ALWAYS = {
     "inputs": _inputs,
     "frozen": lambda d: frozen(d.inner()),
 }
+_BRANCHES = {
+    "cond": lambda d: cond(joins.positive, d.inner(), d.inner()),
+    "switch": lambda d: switch(joins.selector, d.inner(), d.inner()),
+}
 _INEXACT = {
     "fold": _fold,
     "wide": _wide,
     "weighted": _weighted,
     "batched": lambda d: chain(joins.twice, batched(d.inner()), joins.mean_of_stack),
-    "residual": _residual,
+    "residual": lambda d: chain(residual(*d.few()), squash),
     "scan": _scan,
     "outputs": _outputs,
-}
-_BRANCHES = {
-    "cond": lambda d: cond(joins.positive, d.inner(), d.inner()),
-    "switch": lambda d: switch(joins.selector, d.inner(), d.inner()),
-}
-_INEXACT_BRANCHES = {
-    "gated": lambda d: gated(
-        d.inner(),
-        chain(d.inner(), joins.less),
-        gates=(joins.positive, joins.always),
-        merge=d.one_of("mean", "max"),
-    )
-}
-_OF_OURS = {
     "repeat": _repeat,
     "ensemble": _ensemble,
     "tied": _tied,
@@ -208,8 +192,7 @@ _OF_OURS = {
 
 def makers(d: "Drawing") -> dict[str, Callable[[Any], StageLike]]:
     """Return the combinators that suit a struct, each with its maker."""
-    found: dict[str, Callable[[Any], StageLike]] = {**_ALWAYS}
-    found |= _BRANCHES if d.branches else {}
+    found = {**_ANY, **(_BRANCHES if d.branches else {})}
     if is_inexact(d.struct):
-        found |= {**_INEXACT, **_OF_OURS, **(_INEXACT_BRANCHES if d.branches else {})}
+        found |= {**_INEXACT, **({"gated": _gated} if d.branches else {})}
     return found

@@ -12,7 +12,6 @@ from .kinds import makers
 from .leaves import Own, leaves
 from .validate import (
     Draw,
-    check_bool,
     check_int,
     check_struct,
     composite,
@@ -106,8 +105,6 @@ def pipelines(
     """
     struct = check_struct("pipelines", struct)
     check_int("pipelines", "max_depth", max_depth, 0)
-    check_bool("pipelines", "random", random)
-    check_bool("pipelines", "branches", branches)
     is_list = isinstance(stages, tuple | list)
     if not is_list or not all(callable(v) or _is_strategy(v) for v in stages):
         raise invalid(

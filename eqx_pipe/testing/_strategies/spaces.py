@@ -22,7 +22,7 @@ from ... import (
 )
 from ..._errors import describe_value
 from ..._types import PyTree
-from .validate import Draw, check_bool, check_int, composite, invalid
+from .validate import Draw, check_int, composite, invalid
 
 _NAMES = ("a", "b", "c")
 
@@ -80,7 +80,7 @@ def spaces(
     **Returns:** a strategy. It shrinks to one axis with one value.
 
     **Raises:** `hypothesis.errors.InvalidArgument`, a `TypeError`, if a size is below
-    1, or `random` or `static` no bool.
+    1.
 
     !!! example
 
@@ -98,8 +98,6 @@ def spaces(
         )
     check_int("spaces", "max_axes", max_axes, 1)
     check_int("spaces", "max_size", max_size, 1)
-    check_bool("spaces", "random", random)
-    check_bool("spaces", "static", static)
     count = draw(st.integers(1, min(max_axes, len(_NAMES))))
     modes: list[Literal["product", "zip"]] = ["product", "zip"]
     mode = draw(st.sampled_from(modes))

@@ -44,9 +44,9 @@ def check_strategy(
 
 
 def check_struct(function: str, struct: PyTree) -> PyTree:
-    """Shapes and dtypes, whether given as such or by an example; raises without."""
+    """Return shapes and dtypes, whether given as such or by an example."""
     named = leaves_with_names(struct)
-    for name, leaf in named:
+    for name, leaf in named or [("", struct)]:
         if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
             place = f"`struct` has at `.{name}`" if name else "`struct` is"
             raise invalid(
@@ -55,12 +55,6 @@ def check_struct(function: str, struct: PyTree) -> PyTree:
                 "Give a pytree of `jax.ShapeDtypeStruct(shape, dtype)`, or of arrays "
                 "of these shapes and dtypes.",
             )
-    if not named:
-        raise invalid(
-            function,
-            f"`struct` is {describe_value(struct)}, with no array in it.",
-            "Give a pytree of `jax.ShapeDtypeStruct(shape, dtype)`.",
-        )
     return jtu.tree_map(lambda v: jax.ShapeDtypeStruct(v.shape, v.dtype), struct)
 
 
@@ -70,13 +64,6 @@ def check_int(function: str, argument: str, value: object, minimum: int) -> None
         check_plain_int(f"testing.{function}", argument, value, minimum)
     except (TypeError, ValueError) as error:
         raise InvalidArgument(str(error)) from None
-
-
-def check_bool(function: str, argument: str, value: object) -> None:
-    """Raises unless `value` is True or False."""
-    if not isinstance(value, bool):
-        wrong = f"`{argument}` is {describe_value(value)}."
-        raise invalid(function, wrong, "Give True or False.")
 
 
 def composite(

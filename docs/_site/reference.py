@@ -1,0 +1,117 @@
+"""Write `docs/api/`: `python docs/_site/reference.py`.
+
+A page lists the names of a module, or of a part of `eqx_pipe`, with the first lines of
+their docstrings and links to the source, so that it can be read without building the
+site. Below, the site shows the whole docstrings. `tests/package/test_house.py` compares
+the pages with the code.
+"""
+
+import importlib
+import inspect
+from pathlib import Path
+
+import eqx_pipe
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "docs" / "api"
+TITLES = {
+    "compose": "Composing",
+    "sweep": "Spaces and sweeps",
+    "search": "Searches",
+    "reduce": "Reductions",
+    "sharding": "Sharding",
+    "data": "Data",
+    "testing": "Tests of your own code",
+}
+STAGES = ("_compose", "_stage", "_errors")
+"""The packages whose names are on the page `compose`; others are on `sweep`."""
+
+RETURNED = {
+    *("Best", "Composite", "Diagram", "Epoch", "Extreme", "ShardingInfo", "Summary"),
+    *("SweepPlan", "Sweeper"),
+}
+"""Classes that users get from functions, and do not import."""
+
+
+def pages() -> dict[str, str]:
+    """Return the text of each page by the name of its file."""
+    return {f"{page}.md": page_of(page) for page in TITLES}
+
+
+def page_of(page: str) -> str:
+    """Return a page: a table of names, then what the site replaces by docstrings."""
+    rows, blocks = [], []
+    for place, value in entries(page):
+        name = place.rpartition(".")[2]
+        rows.append(row(f"`{name}`", value))
+        rows += [row(f"`{name}.{n}`", m) for n, m in methods(value)]
+        blocks.append(f"::: {place}\n")
+    table = ["| name | purpose |", "|---|---|", *rows]
+    intro = (
+        "The site shows the docstrings below this table; the links lead to the source."
+    )
+    return "\n".join([f"# {TITLES[page]}\n", f"{intro}\n", *table, "", *blocks])
+
+
+def entries(page: str) -> list[tuple[str, object]]:
+    """Return the place and value of each name of a page, functions first."""
+    if page in ("compose", "sweep"):
+        values = {n: getattr(eqx_pipe, n) for n in eqx_pipe.__all__}
+        values = {n: v for n, v in values.items() if not inspect.ismodule(v)}
+        values = {n: v for n, v in values.items() if on_page(v) == page}
+        found = [(f"eqx_pipe.{n}", v) for n, v in values.items()]
+    else:
+        module = importlib.import_module(f"eqx_pipe.{page}")
+        names = [n for n in dir(module) if not n.startswith("_")]
+        found = [(f"eqx_pipe.{page}.{n}", getattr(module, n)) for n in names]
+    found += returned([value for _, value in found])
+    return sorted(found, key=lambda entry: (inspect.isclass(entry[1]), entry[0]))
+
+
+def returned(values: list[object]) -> list[tuple[str, object]]:
+    """Return the classes that functions and methods give, which nobody imports."""
+    calls = [m for value in values for _, m in methods(value)] + values
+    kinds: set[type] = set()
+    for call in filter(inspect.isfunction, calls):
+        kind = inspect.signature(call).return_annotation
+        if inspect.isclass(kind) and kind.__module__.startswith("eqx_pipe._"):
+            # All combinators share their methods.
+            base = [k for k in kind.__mro__ if k.__name__ == "Composite"]
+            kinds.add((base or [kind])[0])
+    others = [k for k in kinds if k.__name__ in RETURNED and k not in values]
+    return [(f"{k.__module__}.{k.__name__}", k) for k in others]
+
+
+def on_page(value: object) -> str:
+    """Return the page of a name of `eqx_pipe` itself."""
+    package = value.__module__.split(".")[1]
+    return "compose" if package in STAGES else "sweep"
+
+
+def methods(value: object) -> list[tuple[str, object]]:
+    """Return the public methods and properties that a class itself documents."""
+    if not inspect.isclass(value):
+        return []
+    found = {n: getattr(m, "__func__", m) for n, m in vars(value).items()}
+    kinds = (property, type(inspect.isclass))
+    return [
+        (name, member)
+        for name, member in found.items()
+        if isinstance(member, kinds) and member.__doc__ and not name.startswith("_")
+    ]
+
+
+def row(name: str, value: object) -> str:
+    """Return a row of a table: a linked name, and the first line of its docstring."""
+    value = value.fget if isinstance(value, property) else value
+    summary = (inspect.getdoc(value) or "").split("\n\n")[0].replace("\n", " ")
+    # The strategies of hypothesis have no source of their own, but a module.
+    source = Path(importlib.import_module(value.__module__).__file__)
+    link = Path("../..", source.relative_to(ROOT))
+    return f"| [{name}]({link.as_posix()}) | {summary} |"
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(exist_ok=True)
+    for name, text in pages().items():
+        (FOLDER / name).write_text(text)

@@ -1,0 +1,372 @@
+"""Fingerprints of programs: equal only for programs that do the same.
+
+One walk over a jaxpr writes a text that is the same in every process, which stores and
+workers compare, and collects beside it what text cannot say: which function, which
+object. Both together are the key under which a compiled program is kept in a process.
+
+Left out is what may change from one sweep to the next without another compilation: the
+values of arrays that a function closes over (they are handed in as arguments), names,
+and rules of differentiation, since a sweep does not differentiate. Whatever is not
+understood counts by identity: at worst a program is compiled again, but two programs
+never share an entry.
+"""
+
+import dataclasses
+import functools as ft
+import hashlib
+import types
+import weakref
+from collections.abc import Hashable, Iterable, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax.tree_util as jtu
+import numpy as np
+from jax.core import ShapedArray, Tracer
+
+from .._tree import Opaque, Same, as_data
+from .held import Functions, captured_key, function_key, function_name, rule_key
+from .jaxpr import Equation, is_jaxpr, is_literal, open_jaxpr
+from .table import bodies, entry
+
+# Parameters that do not change values, on this machine or another: names, places, rules
+# of differentiation. Within a process they count, but for those of `Entry.aside`.
+_HERE_ONLY = {
+    "name", "debug_info", "ctx_mesh", "jvp_jaxpr_fun", "fwd_jaxpr_thunk", "bwd",
+    "out_trees", "jvp", "transpose", "in_layouts", "out_layouts", "mesh", "sharding",
+    "in_shardings", "out_shardings", "callback_hash",
+}  # fmt: skip
+
+# As a tuple made once: a union of types is made anew wherever it is written.
+_NUMBERS_AND_TEXT = (bool, int, float, complex, str, bytes)
+
+
+def digest(text: str | bytes) -> str:
+    """Return a short hash of a text."""
+    # Names may have halves of surrogate pairs.
+    data = text.encode(errors="surrogatepass") if isinstance(text, str) else text
+    return hashlib.sha256(data).hexdigest()[:32]
+
+
+@dataclasses.dataclass(frozen=True)
+class Fingerprint:
+    """The fingerprint of a jaxpr, with what belongs to this trace of it.
+
+    `outline` is the text without the values of literals, which are in `literals`.
+    `held` are functions by their code and closure, and objects by identity. `constants`
+    are the arrays to hand in, in the order of `evaluate`; `functions` are the Python
+    functions that it calls, each with its key at this moment.
+    """
+
+    outline: str
+    literals: tuple[str, ...]
+    held: tuple[Hashable, ...]
+    constants: list[Any]
+    functions: Functions
+
+    @property
+    def text(self) -> str:
+        """The text that is the same in every process."""
+        return f"{self.outline}\n{_joined(self.literals)}"
+
+    @property
+    def shape(self) -> Hashable:
+        """The key of all programs that differ from this one in literals alone."""
+        return self.outline, self.held
+
+    def key(self) -> Hashable:
+        """Return the key of the program within this process."""
+        return self._digest, self.held
+
+    @ft.cached_property
+    def _digest(self) -> str:
+        return digest(self.text)
+
+    def still_valid(self) -> bool:
+        """Return whether no function closes over something else since the trace."""
+        return all(function_key(f, key_of) == was for f, was in self.functions)
+
+    def without_constants(self) -> "Fingerprint":
+        """Return the same without the arrays, which may be large."""
+        return dataclasses.replace(self, constants=[])
+
+
+def fingerprint_of(jaxpr: Any) -> Fingerprint:
+    """Return the fingerprint of a closed jaxpr."""
+    writer = _Writer()
+    return writer.finished(writer.program(jaxpr))
+
+
+def text_of(x: Any) -> str:
+    """Return a value as text that is the same in every process."""
+    writer = _Writer()
+    return _joined([writer.value(x), *writer.literals])
+
+
+def key_of(x: Any) -> Hashable:
+    """Return a stand-in for a value, equal only for those that do the same."""
+    writer = _Writer()
+    return writer.value(x), tuple(writer.literals), tuple(writer.held)
+
+
+def array_text(x: Any) -> str:
+    """Return an array as its dtype, shape and the hash of its values."""
+    raw = np.asarray(as_data(x))
+    weak = "~" if getattr(x, "weak_type", False) else ""
+    shape = ",".join(map(str, raw.shape))
+    return f"{x.dtype}{weak}[{shape}]#{digest(np.ascontiguousarray(raw).tobytes())}"
+
+
+# Jaxprs hash by identity, and an entry goes together with the function it was traced
+# from.
+_jitted: weakref.WeakKeyDictionary[Any, Fingerprint] = weakref.WeakKeyDictionary()
+
+
+class _Writer:
+    """One walk: it returns text, and collects what stands beside it.
+
+    A `!` in the text stands for one thing in `held`, a `#` for one in `literals`, so
+    that the text says where each belongs.
+    """
+
+    def __init__(self) -> None:
+        self.literals: list[str] = []
+        self.held: list[Hashable] = []
+        self.constants: list[Any] = []
+        self.functions: Functions = []
+
+    def finished(self, text: str) -> Fingerprint:
+        literals, held = tuple(self.literals), tuple(self.held)
+        return Fingerprint(text, literals, held, self.constants, self.functions)
+
+    def program(self, closed: Any, apart: bool = True) -> str:
+        """A jaxpr: a line for each equation, variables by number.
+
+        The arrays that it closes over are collected if they are handed in `apart`.
+        """
+        jaxpr, consts = open_jaxpr(closed)
+        numbers: dict[Any, int] = {}
+        # How many are closed over: they are handed in by another way.
+        heads = [str(len(jaxpr.constvars)), self._binders(jaxpr.constvars, numbers)]
+        lines = [*heads, self._binders(jaxpr.invars, numbers)]
+        if apart:
+            self.constants += consts
+        else:
+            lines.append(self._all(consts))
+        context = None
+        for eqn in jaxpr.eqns:
+            here = _context(eqn.ctx)
+            if here != context:
+                lines.append(f"@{here}")
+                context = here
+            taken = self._atoms(eqn.invars, numbers)
+            made = self._binders(eqn.outvars, numbers)
+            lines.append(f"{made} = {self._operation(eqn, apart)} {taken}")
+        lines.append(f"-> {self._atoms(jaxpr.outvars, numbers)}")
+        return "{" + "\n".join(lines) + "}"
+
+    def _operation(self, eqn: Equation, apart: bool) -> str:
+        inner, known = bodies(eqn), entry(eqn)
+        params = [self._body(eqn, body, apart) for body in inner]
+        # What `_body` writes, with its constants apart, is not written again.
+        skipped = known.aside.union(known.bodies if inner else ()) if known else ()
+        for name, value in sorted(eqn.params.items()):
+            if name in skipped:
+                continue
+            if name == "rule" and eqn.primitive.name == "custom_vmap_call":
+                rule = getattr(value, "rule", value)
+                params.append(self._beside("rule", rule_key(rule, key_of)))
+            elif name in _HERE_ONLY:
+                params.append(self._beside(name, self._key_here(value)))
+            else:
+                params.append(f"{name}={self.value(value)}")
+        effects = ""
+        if eqn.effects:
+            effects = self._beside(" ", frozenset(map(str, eqn.effects)))
+        name = self._beside(eqn.primitive.name, eqn.primitive)
+        return f"{name}[{_joined(params)}]{effects}"
+
+    def _body(self, eqn: Equation, closed: Any, apart: bool) -> str:
+        """A jaxpr in an equation; that of a jitted function is written once.
+
+        JAX traces one once and gives the same jaxpr ever after. One with functions is
+        looked at again, since what they close over may change.
+        """
+        if eqn.primitive.name != "jit" or not apart:
+            return self.program(closed, apart)
+        known = _jitted.get(closed)
+        if known is None:
+            known = fingerprint_of(closed)
+            if not known.functions:
+                _jitted[closed] = known
+        self.literals += known.literals
+        self.held += known.held
+        self.constants += known.constants
+        self.functions += known.functions
+        return known.outline
+
+    def _atoms(self, atoms: Sequence[Any], numbers: dict[Any, int]) -> str:
+        found = []
+        for v in atoms:
+            if is_literal(v):
+                self.literals.append(self.value(v.val))
+                found.append(f"#:{self._aval(v.aval)}")
+            else:
+                found.append(f"%{numbers.setdefault(v, len(numbers))}")
+        return _joined(found)
+
+    def _binders(self, variables: Sequence[Any], numbers: dict[Any, int]) -> str:
+        return _joined(
+            f"%{numbers.setdefault(v, len(numbers))}:{self._aval(v.aval)}"
+            for v in variables
+        )
+
+    def _aval(self, aval: Any) -> str:
+        text, says_all = _aval_text(aval)
+        return text if says_all else self._beside(text, aval)
+
+    def _beside(self, text: str, thing: Hashable) -> str:
+        self.held.append(thing)
+        return f"{text}!"
+
+    def _key_here(self, x: Any) -> Hashable:
+        """The key of a value of which the text says nothing."""
+        writer = _Writer()
+        text = writer.value(x)
+        self.functions += writer.functions
+        return text, tuple(writer.literals), tuple(writer.held)
+
+    def value(self, x: Any) -> str:
+        """Any value; what is not understood counts by its type and its identity."""
+        if x is None or type(x) in _NUMBERS_AND_TEXT:
+            return repr(x)
+        if isinstance(x, _NUMBERS_AND_TEXT):
+            return self._beside(repr(x), type(x))
+        if is_jaxpr(x):
+            return self.program(x, apart=False)
+        if isinstance(x, type):
+            return self._beside(f"{x.__module__}.{x.__qualname__}", x)
+        if isinstance(x, Tracer):
+            # Equinox keeps the jaxpr of a function that it has converted (an operator
+            # of lineax, say) among the static parameters of its primitives, and the
+            # values that the function closes over among the inputs. From JAX 0.12 on
+            # the jaxpr comes with constants, which are then tracers of the trace that
+            # made it. That trace is over, so no program can read them: only their
+            # types can matter.
+            return f"Tracer:{self._aval(x.aval)}"
+        if eqx.is_array(x) or isinstance(x, np.ndarray | np.generic):
+            return self._array(x)
+        if isinstance(x, Opaque):
+            return f"Opaque({self.value(x.values)})"
+        if isinstance(x, jtu.PyTreeDef):
+            # What is equal to JAX may yet hold other jaxprs.
+            kind_and_data, children = x.node_data(), x.children()
+            return f"{self.value(kind_and_data)}({self._all(children)})"
+        if isinstance(x, tuple | list):
+            return f"{self._kind(x, tuple, list)}({self._all(x)})"
+        if isinstance(x, dict):
+            items = [f"{self.value(k)}: {self.value(v)}" for k, v in x.items()]
+            return f"{self._kind(x, dict)}({_joined(items)})"
+        if isinstance(x, set | frozenset):
+            items = sorted(x, key=text_of)
+            keys = tuple(map(self._key_here, items))
+            return self._beside(f"{{{_joined(map(text_of, items))}}}", keys)
+        if isinstance(x, types.FunctionType):
+            found = function_key(x, key_of)
+            self.functions.append((x, found))
+            return self._beside(function_name(x), found)
+        if isinstance(x, types.MethodType):
+            owner = self._beside(text_of(x.__self__), Same(x.__self__))
+            return f"{owner}.{self.value(x.__func__)}"
+        if isinstance(x, ft.partial):
+            given = self._beside(
+                f"{text_of(x.args)}, {text_of(x.keywords)}",
+                captured_key((x.args, tuple(x.keywords.items())), key_of),
+            )
+            return f"partial({self.value(x.func)}, {given})"
+        return self._object(x)
+
+    def _object(self, x: Any) -> str:
+        held = getattr(x, "__dict__", {})
+        if any(map(is_jaxpr, held.values())):
+            # Optimistix says of all its wrappers of jaxprs that they are equal.
+            return f"{self.value(type(x))}({self.value(dict(held))})"
+        if _is_flatten(x):
+            return f"Flatten({self._all(x.get())})"
+        is_module = isinstance(x, eqx.Module)
+        ours = callable(x) and not type(x).__module__.startswith("jax.")
+        if dataclasses.is_dataclass(x) and (is_module or not ours):
+            return f"{self.value(type(x))}({self._fields(x)})"
+        text = _Writer()._fields(x) if dataclasses.is_dataclass(x) else ""
+        if callable(x):
+            text = f"{function_name(x)}({text})"
+        else:
+            text = repr(x)
+            if " at 0x" in text or "object at" in text:
+                text = ""
+            text = f"{type(x).__module__}.{type(x).__qualname__}:{text}"
+        by_identity = ours or _is_by_identity(x)
+        return self._beside(text, Same(x) if by_identity else (type(x), x))
+
+    def _fields(self, x: Any) -> str:
+        """The fields of a dataclass; those that are not compared count here only."""
+        found = []
+        for field in dataclasses.fields(x):
+            if not hasattr(x, field.name):
+                continue
+            value = getattr(x, field.name)
+            if field.compare:
+                found.append(f"{field.name}={self.value(value)}")
+            else:
+                found.append(self._beside(field.name, self._key_here(value)))
+        return _joined(found)
+
+    def _kind(self, x: Any, *usual: type) -> str:
+        kind = type(x)
+        return kind.__name__ if kind in usual else self._beside(kind.__name__, kind)
+
+    def _all(self, items: Iterable[Any]) -> str:
+        return _joined(map(self.value, items))
+
+    def _array(self, x: Any) -> str:
+        if getattr(x, "is_fully_addressable", True) and x.dtype != object:
+            return array_text(x)
+        return self._beside(f"{type(x).__name__}:{x.dtype}{x.shape}", Same(x))
+
+
+def _context(ctx: Any) -> str:
+    # Its mesh is left out: a sweep runs on a mesh of its own, see `evaluate.py`.
+    return f"{ctx.compute_type} {ctx.threefry_partitionable} {ctx.xla_metadata}"
+
+
+@ft.lru_cache(4096)
+def _aval_text(aval: Any) -> tuple[str, bool]:
+    """The dtype and shape of a value, and whether these say all of its type.
+
+    A type may also say where a value lies: on a mesh, or in another memory.
+    """
+    shape = ",".join(map(str, getattr(aval, "shape", ())))
+    text = f"{getattr(aval, 'dtype', type(aval).__name__)}[{shape}]"
+    says_all = type(aval) is ShapedArray and aval.str_short() == text
+    return text + "~" * bool(getattr(aval, "weak_type", False)), says_all
+
+
+def _is_flatten(x: Any) -> bool:
+    """Return whether Equinox's primitives note the form of their output in `x`.
+
+    It is made anew by each trace, and callable, but does no more than what it notes.
+    """
+    known = type(x).__name__ == "Flatten" and type(x).__module__.startswith("equinox.")
+    return known and x.called()
+
+
+def _is_by_identity(x: Any) -> bool:
+    try:
+        hash(x)
+    except TypeError:
+        return True
+    return type(x).__eq__ is object.__eq__
+
+
+def _joined(texts: Iterable[str]) -> str:
+    return ", ".join(texts)

@@ -1,0 +1,236 @@
+"""How a sweep calls the user's function on one point, and what may come out."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+
+from .._errors import (
+    MissingKeyError,
+    asks_for_key,
+    describe_value,
+    message,
+    quoted,
+    type_error,
+)
+from .._keys import check_draws
+from .._tree import path_name, unregistered
+from .._types import Key, PyTree
+
+_TRACED = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+    jax.errors.NonConcreteBooleanIndexError,
+)
+
+_CURE = (
+    "`fn` is compiled once for all points, so the values of axes are not known while "
+    "it is traced. Use `jnp.where` or `jax.lax.cond` in place of `if`, functions of "
+    "`jax.numpy` in place of those of `math` and NumPy, and `jnp.where(mask, x, 0)` in "
+    "place of `x[mask]`. For a shape, the length of a loop or a choice between "
+    "functions, make the axis `ep.Static([...])`: its values are plain Python values, "
+    "and a program is compiled for each."
+)
+
+
+def call(function: str, fn: Callable[..., Any], point: PyTree, key: Key | None) -> Any:
+    """`fn(point)`, or `fn(point, key=key)` if `fn` has a parameter of that name.
+
+    `function` is the public function that was called, for messages. The output's
+    leaves are arrays.
+    """
+    parameter = key_parameter(fn)
+    if parameter is None:
+        return _checked(function, _noted(function, fn, point))
+    if key is not None:
+        return _checked(function, _noted(function, fn, point, key=key))
+    if parameter.default is inspect.Parameter.empty:
+        raise _missing(function)
+    try:
+        return _checked(function, _noted(function, fn, point))
+    except Exception as error:
+        if parameter.default is None and asks_for_key(error):
+            raise _missing(function) from error
+        raise
+
+
+def _noted(function: str, fn: Callable[..., Any], point: PyTree, **keyword: Any) -> Any:
+    try:
+        return fn(point, **keyword)
+    except Exception as error:
+        if isinstance(error, TypeError):
+            misfit = not_a_point(function, fn, keyword)
+            if misfit is not None:
+                raise misfit from error
+        error.add_note(f"Raised by the `fn` that `eqx_pipe.{function}` was given.")
+        _note_concrete(error)
+        raise
+
+
+def key_parameter(fn: Callable[..., Any]) -> inspect.Parameter | None:
+    """The parameter by which a function of a point is given a key, if it has one."""
+    parameters = _parameters(fn)
+    found = parameters.get("key")
+    if found is None or found.kind is found.KEYWORD_ONLY:
+        return found
+    # The first one is the point, whatever its name.
+    return None if next(iter(parameters)) == "key" else found
+
+
+class MissingSweepKey(MissingKeyError):
+    """The error for a function of points that draws, in a sweep without a key."""
+
+    def __init__(self, function: str):
+        super().__init__("fn")
+        self.function = function
+
+    def __str__(self) -> str:
+        return message(
+            self.function,
+            "`fn` needs a PRNG key, and no `key` was given.",
+            f"Call `eqx_pipe.{self.function}(..., key=jax.random.key(0))`: each point "
+            "gets a key of its own.",
+        )
+
+    def __reduce__(self) -> Any:
+        # Unpickled by `args` alone it would be made of "fn".
+        return type(self), (self.function,)
+
+
+def _missing(function: str) -> MissingKeyError:
+    return MissingSweepKey(function)
+
+
+def _checked(function: str, out: PyTree) -> PyTree:
+    """The output with arrays for numbers; a `TypeError` for anything else."""
+    leaves, structure = jtu.tree_flatten(out)
+    if not leaves:
+        raise type_error(
+            function,
+            f"`fn` returned {describe_value(out)}, in which there is no array or "
+            "number.",
+            "Is its `return` missing? A function that only prints or writes may "
+            "return 0.",
+        )
+    arrays = [_as_array(leaf) for leaf in leaves]
+    for k, array in enumerate(arrays):
+        if array is None:
+            path, leaf = jtu.tree_flatten_with_path(out)[0][k]
+            place = f" at `.{path_name(path)}`" if path else ""
+            raise type_error(
+                function,
+                f"`fn` returned {describe_value(leaf)}{place}.",
+                unregistered(leaf)
+                or "Outputs are pytrees of arrays and numbers; leave other things "
+                "out or return a number that stands for them.",
+            )
+    return jtu.tree_unflatten(structure, arrays)
+
+
+def _as_array(leaf: Any) -> Any:
+    if isinstance(leaf, jax.Array):
+        return leaf
+    number = isinstance(leaf, bool | int | float | complex | np.ndarray | np.generic)
+    if not number:
+        if not hasattr(leaf, "__jax_array__"):
+            return None
+    try:
+        return jnp.asarray(leaf)
+    except TypeError:  # an array of strings or of Python objects
+        return None
+
+
+def check_fn(function: str, fn: Any) -> None:
+    """Raises a `TypeError` unless `fn` can be called."""
+    if not callable(fn):
+        raise type_error(
+            function,
+            f"`fn` is {describe_value(fn)}, which cannot be called.",
+            "The first argument is the function of a point, the second the space.",
+        )
+
+
+def check_sweep_key(function: str, key: Any) -> None:
+    """Raises unless the draws from `key` are the same alone and under `vmap`."""
+    if key is not None:
+        check_draws(function, "`key` is", key)
+
+
+def fn_name(fn: Any) -> str:
+    """A function's name, or that of its class, for people to read."""
+    while hasattr(fn, "func"):  # a `functools.partial`
+        fn = fn.func
+    return str(getattr(fn, "__qualname__", None) or type(fn).__name__)
+
+
+def not_a_point(
+    function: str, fn: Callable[..., Any], keyword: Mapping[str, Any]
+) -> TypeError | None:
+    """The error for a call that failed since `fn` takes other arguments, if it does.
+
+    Asked after a call that failed: what a function says of itself need not be so, as
+    where a decorator has the signature of what it wraps.
+    """
+    try:
+        inspect.signature(fn).bind(None, **keyword)
+        return None
+    except ValueError:  # it does not tell
+        return None
+    except TypeError:
+        wanted = [p.name for p in _parameters(fn).values() if _is_required(p)]
+    if len(wanted) < 2:
+        wrong = "`fn` has no place for the point, the one argument that it gets."
+        return type_error(function, wrong, "Write `lambda p: fn(**p)`.")
+    takes = quoted(wanted)
+    given = [_from_point(name) for name in wanted]
+    head = "lambda p, key:" if "key" in wanted else "lambda p:"
+    return type_error(
+        function,
+        f"`fn` takes {len(wanted)} arguments ({takes}), and gets one point.",
+        f"Take them from the point, `{head} fn({', '.join(given)})`, where the "
+        "space is a dict with these names. What does not vary stands in the space "
+        "too, or is given by `functools.partial`.",
+    )
+
+
+def _from_point(name: str) -> str:
+    if name == "key":
+        return "key=key"
+    return "p" if name in ("p", "point") else f'p["{name}"]'
+
+
+def _parameters(fn: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    try:
+        return inspect.signature(fn).parameters
+    except (TypeError, ValueError):  # some builtins have no signature
+        return {}
+
+
+def _is_required(parameter: inspect.Parameter) -> bool:
+    many = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    return parameter.default is parameter.empty and not many
+
+
+def _note_concrete(error: Exception) -> None:
+    """Add a note with the fix to JAX's error, which names the axis: `p['n']`."""
+    if isinstance(error, _TRACED) or _is_plain(error):
+        error.add_note(_CURE)
+
+
+def _is_plain(error: Exception) -> bool:
+    """Return whether a plain error of Python is about a traced value.
+
+    JAX raises these for the shapes of some functions, and Python for indices of lists.
+    """
+    said = str(error).partition("The error occurred while tracing")[0]
+    traced = "concrete values" in said or "Tracer" in said
+    return (
+        isinstance(error, TypeError | IndexError)
+        and traced
+        and "unsupported operand" not in said
+    )

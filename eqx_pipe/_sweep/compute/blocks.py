@@ -1,0 +1,334 @@
+"""The blocks of a sweep that is reduced: fixed runs of points, a state for each.
+
+A program computes points and takes them in. A block with a point that fails, and blocks
+whose neighbours are listed or of several programs, get their states from values.
+
+A row has the leaves of a block's state and, as bits, which of its points failed. Rows
+are what a store keeps and what a worker answers; so they are what is merged here too.
+"""
+
+import copy
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+from jaxtyping import Array
+
+from ..._progress import Progress
+from ..._reduce.many import Many
+from ..._spaces import Space
+from ..._tree import as_data, as_keys, is_key_array
+from ..._types import Key, PyTree
+from ..._vmap import all_busy
+from .block_program import BlockProgram
+from .cells import stretches_of
+from .failure import Errors, Verdict, joined, quiet
+from .groups import Groups, home_of
+from .memory import TooLarge
+from .partition import Layout
+from .points import Index, Points
+from .programs import Compiled, compiled_already, compiled_once
+from .reduce_programs import MOST_BLOCKS, block_batches, build_merge, call_blocks
+from .rows import CHUNK_BYTES, Rows
+from .traced_reducers import trace_reducers
+
+
+class BlockStates(eqx.Module):
+    """The states of the reducers, and as bits which points of a block failed."""
+
+    state: PyTree
+    failed: PyTree
+
+
+class Blocks:
+    """The states of blocks, a row for each.
+
+    Which points make a block depends on the number of points and the batch size only,
+    and the state of a block on nothing else that happens in the sweep.
+    """
+
+    def __init__(self, points: Points, reducers: Many):
+        self.points, self.reducers = points, reducers
+        self.each = points.batch_size * block_batches(points.size, points.batch_size)
+        """The number of points in a block."""
+        self.size = -(-points.size // self.each)
+        self.reducing = trace_reducers(reducers, points.traced[0], points.batch_size)
+        self.home = home_of(points)
+        self.most = self.at_once
+        """The most blocks that one call of `compute` is asked for, or is merged."""
+        self._renew()
+
+    def _renew(self) -> None:
+        """Forget programs with their arguments."""
+        self._program: BlockProgram | None = None
+        self._groups: dict[int, Groups] = {}
+        # Threads of an executor share the programs of a sweep.
+        self._lock = threading.Lock()
+
+    def at(self, space: Space, key: Key | None) -> "Blocks":
+        """Return the blocks of another space of the same form."""
+        blocks = copy.copy(self)
+        blocks.points = self.points.at(space, key)
+        blocks._renew()
+        return blocks
+
+    def with_batch_size(self, batch_size: int) -> "Blocks":
+        """Return the blocks that batches of another size make."""
+        return Blocks(self.points.with_batch_size(batch_size), self.reducers)
+
+    def with_most(self, most: int) -> "Blocks":
+        """Return the same blocks for calls of at most `most` of them."""
+        blocks = copy.copy(self)
+        blocks.most = most
+        blocks._renew()
+        return blocks
+
+    @property
+    def batch_size(self) -> int:
+        """The number of points that a device vectorises at once."""
+        return self.points.batch_size
+
+    @property
+    def attrs(self) -> dict[str, str]:
+        """Remarks on how the batch size came about."""
+        return self.points.attrs
+
+    @property
+    def outputs(self) -> BlockStates:
+        """The shapes and dtypes of the states of a block, and of its failed points."""
+        states = [jax.eval_shape(as_data, leaf) for leaf in self.reducing.init]
+        return self.unflatten(
+            [*states, jax.ShapeDtypeStruct((self._bytes,), jnp.uint8)]
+        )
+
+    def unflatten(self, rows: Sequence[Any]) -> BlockStates:
+        """Return the states of blocks, and which of their points failed."""
+        state = jtu.tree_unflatten(self.reducers.structure, self._states(rows[:-1]))
+        return BlockStates(state, rows[-1])
+
+    @property
+    def row(self) -> list[jax.ShapeDtypeStruct]:
+        """The shape and dtype of each leaf of a row."""
+        return jtu.tree_leaves(self.outputs)
+
+    @property
+    def kinds(self) -> list[None]:
+        """No leaf of a row holds PRNG keys, but their raw data."""
+        return [None] * len(self.row)
+
+    @property
+    def row_bytes(self) -> int:
+        """The size of a row."""
+        return self.reducing.state_bytes + self._bytes
+
+    @property
+    def _bytes(self) -> int:
+        """How many bytes have a bit for each point of a block."""
+        return -(-self.each // 8)
+
+    @property
+    def at_once(self) -> int:
+        """The most blocks that one call of a program computes."""
+        if not self._in_order:
+            room = CHUNK_BYTES // (self.points.row_bytes * self.each)
+            return max(1, min(room, MOST_BLOCKS))
+        devices, state_bytes = len(self.points.devices), self.reducing.state_bytes
+        return devices * call_blocks(self.points.size, self.each, devices, state_bytes)
+
+    @property
+    def unit(self) -> int:
+        """The number of blocks that fill all lanes."""
+        return len(self.points.devices)
+
+    def span(self, first: int, last: int) -> tuple[int, int]:
+        """Return the half-open range of the points of some blocks."""
+        return first * self.each, min(last * self.each, self.points.size)
+
+    def programs(self) -> list[Any]:
+        """Return the programs, each as it is compiled, or `None`."""
+        merge = compiled_already([self.reducing.merge_program], self._merge_place)
+        if not self._in_order:
+            return [merge, *self._groups_of(self.at_once).programs()]
+        programs = [self.points.traced[0].program, self.reducing.absorb_program]
+        return [merge, compiled_already(programs, ("blocks", self._layout))]
+
+    @property
+    def _layout(self) -> Layout:
+        """What is compiled in where blocks are neighbours in the index."""
+        points = self.points
+        return Layout(
+            lengths=points.geometry.lengths,
+            key_dims=points.geometry.key_dims,
+            batch_size=points.batch_size,
+            capacity=self.at_once // len(points.devices),
+            devices=points.devices,
+            unsplit=all_busy(points.devices, self.size),
+        )
+
+    @property
+    def _in_order(self) -> bool:
+        # Else neighbours in the index are listed, or of several programs.
+        geometry = self.points.geometry
+        return not geometry.static_dims and geometry.rows is None
+
+    def compute(
+        self, index: Index, costs: object, bar: Progress
+    ) -> tuple[Rows, Verdict]:
+        """Compute the rows of some blocks; those where no point failed are ok."""
+        once = self.at_once
+        parts = [
+            part
+            for first, last in stretches_of(index)
+            for at in range(first, last, once)
+            for part in self._stretch(at, min(last, at + once), bar)
+        ]
+        found, errors = zip(*parts, strict=True)
+        rows = [np.concatenate(leaves) for leaves in zip(*found, strict=True)]
+        failed = int(np.sum(np.unpackbits(rows[-1])))
+        return rows, Verdict(~rows[-1].any(axis=1), joined(errors), None, failed)
+
+    def _stretch(
+        self, first: int, last: int, bar: Progress
+    ) -> list[tuple[Rows, Errors]]:
+        """Compute the rows of neighbouring blocks, in pieces."""
+        if not self._in_order:
+            return [self._by_values(first, last, self.at_once, bar)]
+        with quiet():
+            while True:
+                try:
+                    found = self._halved(first, last)
+                    break
+                except TooLarge as error:
+                    size = error.batch_size
+                    # Whole batches make a block, as before.
+                    smaller = [n for n in range(1, size // 2 + 1) if size % n == 0]
+                    self.points.halve(error, *smaller)
+                    self._rebatch()
+        begin, end = self.span(first, last)
+        bar.done(end - begin)
+        return found
+
+    def _rebatch(self) -> None:
+        """Go on with the same blocks, of batches of another size."""
+        with self._lock:
+            size = self.points.batch_size
+            self.reducing = trace_reducers(self.reducers, self.points.traced[0], size)
+            self._program = None
+
+    def _halved(self, first: int, last: int) -> list[tuple[Rows, Errors]]:
+        """Compute blocks, halving them until those that fail are alone."""
+        with self._lock:
+            if self._program is None:
+                batches = self.each // self.points.batch_size
+                given = self.points, self.reducing, batches, self._layout
+                self._program = BlockProgram(*given)
+            program = self._program
+        begin, end = self.span(first, last)
+        found = program.states(begin, end - begin)
+        if not isinstance(found, Exception):
+            none = np.zeros((last - first, self._bytes), np.uint8)
+            return [([*found, none], {})]
+        if not self.points.isolated:
+            program.name(begin, end - begin)
+        if last - first == 1:
+            return [self._by_values(first, last, 1, Progress(False, 1))]
+        middle = (first + last) // 2
+        return self._halved(first, middle) + self._halved(middle, last)
+
+    def _by_values(
+        self, first: int, last: int, most: int, bar: Progress
+    ) -> tuple[Rows, Errors]:
+        """Compute the values of some blocks, at most `most`, and take them in."""
+        groups, count = self._groups_of(most), last - first
+        states = groups.begin()
+        bits = np.zeros((count, 8 * self._bytes), bool)
+        errors = []
+        for begin in range(0, self.each, groups.run):
+            lanes = np.arange(count)
+            if first * self.each + begin >= self.points.size:
+                break  # the last block is shorter
+            states, ok, verdict = groups.absorb(states, first, lanes, begin, bar)
+            length = min(groups.run, self.each - begin)
+            bits[:, begin : begin + length] = ~ok[:count, :length]
+            errors.append(verdict.errors)
+        behind = last * self.each - self.points.size
+        if behind > 0:  # rows of the last block without a point
+            bits[-1, self.each - behind : self.each] = False
+        rows = [np.asarray(leaf)[:count] for leaf in states]
+        return [*rows, np.packbits(bits, axis=1)], joined(errors)
+
+    def _groups_of(self, side: int) -> Groups:
+        with self._lock:
+            if side not in self._groups:
+                room = max(1, CHUNK_BYTES // self.points.row_bytes)
+                run = min(self.each, room)
+                given = self.points, self.reducers, self.each, side, run
+                self._groups[side] = Groups(*given)
+            return self._groups[side]
+
+    # Rows go back to a device to be merged, so that a state that was kept, or that a
+    # worker computed, is merged as one that was computed here.
+
+    def begin(self) -> list[Array]:
+        """Return the state of no points."""
+        return self.reducing.placed(self.home)[0]
+
+    def merge(
+        self, state: list[Array], values: Rows, spans: Sequence[tuple[int, int]]
+    ) -> Iterator[list[Array]]:
+        """Yield the state after each of some stretches of rows, in order.
+
+        There are at most `most` rows, so that one program will do.
+        """
+        there = self._placed(values[:-1])
+        constants = self.reducing.placed(self.home)[2]
+        zero = np.int32(0)
+
+        def make() -> Compiled:
+            given = state, there, zero, zero, constants
+            return build_merge(self.reducing).lower(*given).compile()
+
+        merge = compiled_once([self.reducing.merge_program], self._merge_place, make)
+        for first, last in spans:
+            state = merge(state, there, np.int32(first), np.int32(last), constants)
+            yield state
+
+    def gap(self, count: int) -> Rows:
+        """Return blocks that are missing: as if all of their points had failed."""
+        state = self._groups_of(1).without_points()
+        rows = [np.stack([leaf] * count) for leaf in state]
+        # No bits: of points that are missing none is known to have failed.
+        return [*rows, np.zeros((count, self._bytes), np.uint8)]
+
+    def stop(self, state: list[Array]) -> bool:
+        """Return whether a reducer asks to stop."""
+        return self.reducers.stop(self._states(state))
+
+    def finish(self, state: list[Array]) -> PyTree:
+        """Return the reduction."""
+        return self.reducers.finish(self._states(state))
+
+    @property
+    def _merge_place(self) -> tuple[Any, ...]:
+        return "merge", self.most, self.points.devices[0]
+
+    def _states(self, state: Sequence[Any]) -> list[PyTree]:
+        """Return the states of the reducers."""
+        return jtu.tree_unflatten(self.reducing.structure, state)
+
+    def _placed(self, leaves: Rows) -> list[Array]:
+        """Return rows of states on a device, filled up to `most`."""
+        full = []
+        for leaf, init in zip(leaves, self.reducing.init, strict=True):
+            # A store may have kept it in a wider dtype: there is no bfloat16 in files.
+            dtype = leaf.dtype if is_key_array(init) else init.dtype
+            rows = np.zeros((self.most, *leaf.shape[1:]), dtype)
+            rows[: len(leaf)] = leaf
+            full.append(rows)
+        there = jax.device_put(full, self.home)
+        return list(map(as_keys, there, self.reducing.init))

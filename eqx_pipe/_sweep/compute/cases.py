@@ -1,0 +1,204 @@
+"""Points with equal `Static` values, and how a program is told which points to compute.
+
+Such points are a case of a sweep, which is one program. Neighbours in the grid are
+counted off on the device, from an offset; others are listed in a table, a row for each.
+"""
+
+import contextlib
+import dataclasses
+import itertools as it
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from jaxtyping import Bool, Int64
+
+from ..._errors import structure_error
+from ..._spaces import Geometry, digits_of
+from ..._tree import as_hashable, differences, static_text
+from .partition import Layout, control, is_narrow, row_width
+
+Groups: TypeAlias = Mapping[int, Sequence[np.ndarray]]
+"""For each dim with static axes its positions, those with equal values together."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """Points that share their static values.
+
+    `plain` has for each dim a position with these values, `text` names them; `number`
+    counts the combinations of static values, also those without a point.
+    """
+
+    number: int
+    size: int
+    plain: tuple[int, ...]
+    text: str
+
+    @property
+    def name(self) -> str:
+        """Its static values, for people to read."""
+        return self.text.replace("`", "")
+
+
+@contextlib.contextmanager
+def naming(case: Case) -> Iterator[None]:
+    """Note in an error for which static values it was raised."""
+    try:
+        yield
+    except Exception as error:
+        if case.text:
+            error.add_note(f"While `fn` was traced for `{case.name}`.")
+        raise
+
+
+def cases_of(geometry: Geometry) -> list[Case]:
+    """Return the cases of a space: one for each combination of static values."""
+    groups = groups_of(geometry)
+    if not groups:
+        return [Case(0, geometry.size, (0,) * len(geometry.lengths), "")]
+    here = None
+    if geometry.is_part and geometry.size:
+        here = np.bincount(case_numbers(geometry, groups, np.arange(geometry.size)))
+    found = []
+    for number, chosen in enumerate(it.product(*groups.values())):
+        at = {dim: int(some[0]) for dim, some in zip(groups, chosen, strict=True)}
+        if here is None:
+            size = geometry.size * math.prod(map(len, chosen))
+            size //= math.prod(geometry.lengths[dim] for dim in groups)
+        else:
+            size = int(here[number]) if number < len(here) else 0
+        if size or not geometry.size:
+            plain = tuple(at.get(dim, 0) for dim in range(len(geometry.lengths)))
+            found.append(Case(number, size, plain, _text(geometry, at)))
+        if geometry.size == 0:  # one, for the form of an output
+            break
+    return found
+
+
+def groups_of(geometry: Geometry) -> Groups:
+    """Return the positions on each dim with static axes, equal ones together."""
+    return {dim: _grouped(geometry, dim) for dim in geometry.static_dims}
+
+
+def _grouped(geometry: Geometry, dim: int) -> list[np.ndarray]:
+    axes = _static_axes(geometry, dim)
+    found: dict[Any, list[int]] = {}
+    for i in range(len(axes[0][1])):
+        values = tuple(as_hashable(axis.value(i, None)) for _, axis in axes)
+        found.setdefault(values, []).append(i)
+    return [np.array(positions, np.int64) for positions in found.values()]
+
+
+def case_numbers(
+    geometry: Geometry, groups: Groups, index: Int64[np.ndarray, " points"]
+) -> Int64[np.ndarray, " points"]:
+    """Return the number of the case of each of some points."""
+    number = np.zeros(len(index), np.int64)
+    if not groups:
+        return number
+    digits = geometry.digits(index)
+    for dim, members in groups.items():
+        which = np.zeros(geometry.lengths[dim], np.int64)
+        for k, positions in enumerate(members):
+            which[positions] = k
+        number = number * len(members) + which[digits[:, dim]]
+    return number
+
+
+def has_any(
+    geometry: Geometry,
+    groups: Groups,
+    case: Case,
+    kept: Sequence[Bool[np.ndarray, " _positions"]],
+) -> bool:
+    """Return whether some point of a case is at `kept` positions.
+
+    These are those on each dim of the space, or on the first of its dims.
+    """
+    if geometry.is_part:
+        numbers = case_numbers(geometry, groups, np.flatnonzero(kept[0]))
+        return bool(np.any(numbers == case.number))
+    for dim, members in groups.items():
+        own = next(each for each in members if each[0] == case.plain[dim])
+        if dim < len(kept) and not kept[dim][own].any():
+            return False
+    return all(at.any() for at in kept)
+
+
+def _static_axes(geometry: Geometry, dim: int) -> list[tuple[str, Any]]:
+    pairs = zip(geometry.axes.items(), geometry.axis_dims, strict=True)
+    return [item for item, at in pairs if at == dim and item[1].is_static]
+
+
+def _text(geometry: Geometry, at: Mapping[int, int]) -> str:
+    return ", ".join(
+        f"`{name}` = {static_text(axis.value(i, None))}"
+        for dim, i in at.items()
+        for name, axis in _static_axes(geometry, dim)
+    )
+
+
+def check_agree(function: str, cases: Sequence[Case], outputs: Sequence[Any]) -> None:
+    """Raise a `StructureError` unless all cases give outputs of the same form."""
+    lines = []
+    for case, output in zip(cases[1:], outputs[1:], strict=True):
+        found = differences(outputs[0], output)
+        if found:
+            lines.append(f"- {cases[0].text} against {case.text}: {'; '.join(found)}")
+    if lines:
+        more = [f"- and {len(lines) - 5} more"] if len(lines) > 5 else []
+        raise structure_error(
+            function,
+            "the outputs of `fn` differ between `Static` values:\n"
+            + "\n".join(lines[:5] + more)
+            + "\n",
+            "Return the same structure, shapes and dtypes for all of them, for "
+            "instance a scalar, or sweep over each value by itself.",
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class ByOffset:
+    """Points that follow one another in the grid, from the index `start` on."""
+
+    start: int = 0
+
+    def kernel_args(self, first: int, points: int, layout: Layout) -> Any:
+        """Return the control and the table for `points` points from `first` on."""
+        digits = digits_of(self.start + first, layout.lengths)
+        return control(layout.partition(points), points, digits), None
+
+    def rows(self, first: int, last: int) -> slice:
+        """Return where in the values the outputs of some points go."""
+        return slice(first, last)
+
+
+@dataclasses.dataclass(frozen=True)
+class ByTable:
+    """The points with some indices in the space, whose outputs go to `places`."""
+
+    geometry: Geometry
+    index: Int64[np.ndarray, " points"]
+    places: Int64[np.ndarray, " points"]
+
+    def kernel_args(self, first: int, points: int, layout: Layout) -> Any:
+        """Return the control and the table for `points` points from `first` on."""
+        index = self.index[first : first + points]
+        rows = layout.capacity * layout.batch_size * len(layout.devices)
+        table = np.zeros((rows, row_width(layout)), np.uint32)
+        # Batches are whole: in the tail of one its last point is there again.
+        ends = -(-points // layout.batch_size) * layout.batch_size
+        into = table[:points]
+        if is_narrow(layout):
+            into[:, 0] = self.geometry.grid_indices(index)
+        else:
+            into[:] = self.geometry.digits(index)
+        table[points:ends] = into[-1]
+        digits = [0] * len(layout.lengths)
+        return control(layout.partition(points), points, digits), table
+
+    def rows(self, first: int, last: int) -> Int64[np.ndarray, " points"]:
+        """Return where in the values the outputs of some points go."""
+        return self.places[first:last]

@@ -1,0 +1,219 @@
+"""The cells of a sweep of which some dims are reduced: each is reduced by itself.
+
+A cell is finished before the next ones are begun, so that what is kept, sent and merged
+is the results of cells, as if they were the outputs of a function of the cell.
+"""
+
+import functools as ft
+import math
+from typing import Any
+
+import jax
+import jax.tree_util as jtu
+import numpy as np
+from jaxtyping import Bool
+
+from ..._progress import Progress
+from ..._reduce.many import Many
+from ..._spaces import Space
+from ..._types import Key
+from ..results.cells import CellPoints, CellValues
+from .failure import Verdict, clear, in_order
+from .groups import Groups
+from .points import Index, Points
+from .rows import CHUNK_BYTES, Rows, row_bytes
+from .traced_reducers import trace_reducers
+
+# Between one run of points and the next a bar moves, and Ctrl-C is heard: any number
+# near this one will do.
+_MOST_POINTS = 2**16
+
+
+def tile(
+    count: int, each: int, room: int, batch_size: int, stops: bool
+) -> tuple[int, int]:
+    """Return how many of `count` cells lie side by side, and the points in a run.
+
+    A cell has `each` points, of which `room` fit in memory.
+    """
+    if not stops:
+        run = max(1, min(each, room))
+        return max(1, min(count, room // run)), run
+    # A run as short as fills a batch, so that little is computed behind a stop.
+    cells = max(1, min(count, room))
+    return cells, max(1, min(each, -(-batch_size // cells)))
+
+
+class Cells:
+    """The results of cells, a row for each.
+
+    The last two leaves of a row say how many points of the cell were computed, and how
+    many of these failed.
+    """
+
+    def __init__(self, points: Points, reducers: Many):
+        self.reducers = reducers
+        dims = points.geometry.dims
+        self.each = math.prod(dims[name] for name in reducers.over or ())
+        self.size = points.size // self.each
+        state_bytes = trace_reducers(reducers, points.traced[0], 1).state_bytes
+        room = CHUNK_BYTES // max(points.row_bytes, state_bytes)
+        room = max(1, min(room, _MOST_POINTS))
+        args = self.size, self.each, room, points.batch_size, reducers.stops
+        self.groups = Groups(points, reducers, self.each, *tile(*args))
+
+    def at(self, space: Space, key: Key | None) -> "Cells":
+        """Return the cells of another space of the same form."""
+        return Cells(self.points.at(space, key), self.reducers)
+
+    def with_batch_size(self, batch_size: int) -> "Cells":
+        """Return the same cells in batches of another size."""
+        return Cells(self.points.with_batch_size(batch_size), self.reducers)
+
+    def with_most(self, most: int) -> "Cells":
+        """Return the cells: no program depends on how many a call asks for."""
+        return self
+
+    @property
+    def points(self) -> Points:
+        """The points that the cells are computed from."""
+        return self.groups.points
+
+    @property
+    def batch_size(self) -> int:
+        """The number of points that a device vectorises at once."""
+        return self.points.batch_size
+
+    @property
+    def attrs(self) -> dict[str, str]:
+        """Remarks on how the batch size came about."""
+        return self.points.attrs
+
+    @ft.cached_property
+    def outputs(self) -> CellValues:
+        """The shapes and dtypes of the result of a cell."""
+        none = self.groups.states([x[:1] for x in self.groups.begin()])
+        found = jtu.tree_map(_struct, self.reducers.finish_each(none, 1))
+        counts = CellPoints(np.zeros(0, np.int64), np.zeros(0, np.int64))
+        count = jax.ShapeDtypeStruct((), np.int64)
+        return CellValues(found, jtu.tree_map(lambda _: count, counts))
+
+    @property
+    def row(self) -> list[jax.ShapeDtypeStruct]:
+        """The shape and dtype of each leaf of a row."""
+        return jtu.tree_leaves(self.outputs)
+
+    @property
+    def kinds(self) -> list[None]:
+        """No leaf of a row holds PRNG keys."""
+        return [None] * len(self.row)
+
+    @property
+    def row_bytes(self) -> int:
+        """The size of a row."""
+        return row_bytes(self.row)
+
+    @property
+    def unit(self) -> int:
+        """The number of cells whose points fill all lanes."""
+        return -(-self.points.unit // self.each)
+
+    @property
+    def most(self) -> int:
+        """The most cells that one call of `compute` is asked for: any number."""
+        return self.size
+
+    def span(self, first: int, last: int) -> tuple[int, int]:
+        """Return the half-open range of the points of some cells."""
+        return first * self.each, last * self.each
+
+    def programs(self) -> list[Any]:
+        """Return the programs, each as it is compiled, or `None`."""
+        return self.groups.programs()
+
+    def unflatten(self, rows: Rows) -> CellValues:
+        """Return the results of cells, from the leaves of their rows."""
+        return jtu.tree_unflatten(jtu.tree_structure(self.outputs), rows)
+
+    def compute(
+        self, index: Index, costs: object, bar: Progress
+    ) -> tuple[Rows, Verdict]:
+        """Compute the rows of some cells; those that have a point with a value are ok.
+
+        Errors are numbered by the cells whose points failed. After Ctrl-C the cells
+        that are not finished are missing.
+        """
+        side = self.groups.side
+        found = [
+            self._tile(at, min(at + side, last), bar)
+            for first, last in stretches_of(index)
+            for at in range(first, last, side)
+        ]
+        if not found:
+            none = [np.zeros((0, *s.shape), s.dtype) for s in self.row]
+            return none, Verdict(np.zeros(0, bool))
+        parts, verdicts = zip(*found, strict=True)
+        rows = [np.concatenate(leaves) for leaves in zip(*parts, strict=True)]
+        return rows, in_order(verdicts)
+
+    def _tile(self, first: int, last: int, bar: Progress) -> tuple[Rows, Verdict]:
+        """Compute the rows of cells that lie side by side."""
+        groups, count = self.groups, last - first
+        missing, live = np.zeros((2, groups.side), bool)
+        points, failed = np.zeros((2, groups.side), np.int64)
+        live[:count] = True
+        errors: dict[int, str] = {}
+        states = groups.begin()
+        for begin in range(0, self.each, groups.run):
+            lanes = np.flatnonzero(live)
+            if not len(lanes) or bar.stopping():
+                missing |= live
+                break
+            states, ok, verdict = groups.absorb(states, first, lanes, begin, bar)
+            length = min(groups.run, self.each - begin)
+            points[lanes] += length
+            failed[lanes] += length - ok[lanes].sum(axis=1)
+            for text, at in verdict.errors.items():
+                for cell in np.unique(at // self.each).tolist():
+                    errors.setdefault(cell, text)
+            if verdict.missing is not None:
+                lost = verdict.missing.reshape(len(lanes), -1).any(axis=1)
+                missing[lanes[lost]] = True
+                live = live & ~missing
+            left = self.each - begin - length
+            if self.reducers.stops and left:
+                stopped = self.reducers.stop_each(groups.states(states), live)
+                bar.done(int(stopped.sum()) * left)
+                live = live & ~stopped
+        there = groups.states([np.asarray(leaf)[:count] for leaf in states])
+        found = jtu.tree_leaves(self.reducers.finish_each(there, count))
+        rows = [*found, points[:count], failed[:count]]
+        return _judged(rows, missing[:count], errors)
+
+
+def _judged(
+    rows: Rows, missing: Bool[np.ndarray, " cells"], errors: dict[int, str]
+) -> tuple[Rows, Verdict]:
+    """Return the rows of cells, the missing ones cleared, and what became of them."""
+    if missing.any():
+        rows = [leaf.copy() for leaf in rows]
+        clear(rows, missing)
+    by_text: dict[str, list[int]] = {}
+    for cell, text in errors.items():
+        by_text.setdefault(text, []).append(cell)
+    found = {text: np.array(cells) for text, cells in by_text.items()}
+    ok = (rows[-2] > rows[-1]) & ~missing
+    failed = int(rows[-1].sum())
+    return rows, Verdict(ok, found, missing if missing.any() else None, failed)
+
+
+def stretches_of(index: Index) -> list[tuple[int, int]]:
+    """Return the half-open ranges that some numbers in order come to."""
+    if isinstance(index, range):
+        return [(index.start, index.stop)]
+    found = np.split(index, np.flatnonzero(np.diff(index) != 1) + 1)
+    return [(int(part[0]), int(part[-1]) + 1) for part in found if len(part)]
+
+
+def _struct(leaf: np.ndarray) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)

@@ -1,0 +1,147 @@
+"""The states of groups of points, from the values at these points.
+
+The points of a group follow one another. They are computed as in any sweep, a run of
+one group or of many at a time, and a second program takes their values in, group beside
+group. Groups are the cells of a sweep, or blocks of points that the program which
+computes and reduces at once cannot do.
+"""
+
+import dataclasses
+import functools as ft
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.tree_util as jtu
+import numpy as np
+from jaxtyping import Array, Bool, Int64
+
+from ..._progress import Progress
+from ..._reduce.many import Many
+from ..._tree import as_data, as_keys
+from ..._types import PyTree
+from .failure import Verdict
+from .points import Points
+from .programs import Compiled, compiled_already, compiled_once
+from .reduce_programs import build_absorb
+from .traced_reducers import trace_reducers
+
+
+def home_of(points: Points) -> jax.sharding.SingleDeviceSharding:
+    """Return the place where values are taken in, and states are merged."""
+    return jax.sharding.SingleDeviceSharding(points.devices[0])
+
+
+class Groups:
+    """Groups of `each` points, of which `side` lie side by side in a state.
+
+    A `run` of points of each is taken in at once. All three depend on the space, the
+    outputs and the batch size alone, so that nothing else changes the bits of a state.
+    """
+
+    def __init__(self, points: Points, reducers: Many, each: int, side: int, run: int):
+        # Where groups stop one by one, the others are not neighbours any more.
+        apart = reducers.stops and reducers.over is not None
+        self.points = dataclasses.replace(points, most=side * run, ordered=apart)
+        self.reducers, self.each, self.side, self.run = reducers, each, side, run
+        self.reducing = trace_reducers(reducers, points.traced[0], run)
+        self._home = home_of(points)
+
+    def begin(self) -> list[Array]:
+        """Return the states of no points, side by side."""
+        init = [np.asarray(as_data(leaf)) for leaf in self.reducing.init]
+        full = [np.broadcast_to(leaf, (self.side, *leaf.shape)) for leaf in init]
+        return jax.device_put(full, self._home)
+
+    def absorb(
+        self,
+        states: list[Array],
+        first: int,
+        lanes: Int64[np.ndarray, " live"],
+        begin: int,
+        bar: Progress,
+    ) -> tuple[list[Array], Bool[np.ndarray, "groups run"], Verdict]:
+        """Take in a run of points, those from `begin` on of each of some groups.
+
+        The group `first + k` has the lane k; `lanes` are those to go on with. Returns
+        the states, the points in their lanes that did not fail, and the verdict.
+        """
+        start, length = first * self.each + begin, min(self.run, self.each - begin)
+        if self.points.ordered:
+            index = start + lanes[:, None] * self.each + np.arange(length)
+            values, verdict = self.points.compute(index.ravel(), None, bar)
+        else:
+            # All points of neighbouring groups, or neighbours of one group; the last
+            # group may have fewer.
+            stop = min(start + len(lanes) * length, self.points.size)
+            values, verdict = self.points.compute(range(start, stop), None, bar)
+        ok = self._full(verdict.ok, lanes, length)
+        full = [self._full(leaf, lanes, length) for leaf in values]
+        live = np.zeros(self.side, bool)
+        live[lanes] = True
+        return self._absorb(states, full, ok, live, self._constants), ok, verdict
+
+    def without_points(self) -> list[np.ndarray]:
+        """Return the state of a group all of whose points are left out."""
+        states = self.begin()
+        values = [np.zeros(s.shape, s.dtype) for s in self._structs]
+        none, live = np.zeros((self.side, self.run), bool), np.ones(self.side, bool)
+        for _ in range(0, self.each, self.run):
+            states = self._absorb(states, values, none, live, self._constants)
+        return [np.asarray(leaf)[0] for leaf in states]
+
+    def states(self, leaves: Sequence[Any]) -> list[PyTree]:
+        """Return the states of the reducers side by side, from raw data."""
+        there = [np.asarray(leaf) for leaf in leaves]
+        found = list(map(as_keys, there, self.reducing.init))
+        return jtu.tree_unflatten(self.reducing.structure, found)
+
+    def programs(self) -> list[Any]:
+        """Return the programs, each as it is compiled, or `None`."""
+        absorb = compiled_already([self.reducing.absorb_program], self._place)
+        return [absorb, *self.points.programs()]
+
+    def _full(
+        self, leaf: np.ndarray, lanes: Int64[np.ndarray, " live"], length: int
+    ) -> np.ndarray:
+        """Return as many lanes and points as the program has, filled up with zeros."""
+        short = np.zeros((len(lanes) * length - len(leaf), *leaf.shape[1:]), leaf.dtype)
+        leaf = np.concatenate([leaf, short]) if len(short) else leaf
+        leaf = leaf.reshape((len(lanes), length, *leaf.shape[1:]))
+        shape = self.side, self.run
+        if leaf.shape[:2] == shape:
+            return leaf
+        full = np.zeros((*shape, *leaf.shape[2:]), leaf.dtype)
+        full[lanes, :length] = leaf
+        return full
+
+    @ft.cached_property
+    def _constants(self) -> list[Any]:
+        return self.reducing.placed(self._home)[1]
+
+    @property
+    def _structs(self) -> list[jax.ShapeDtypeStruct]:
+        shape = self.side, self.run
+        row = self.points.row
+        return [jax.ShapeDtypeStruct((*shape, *s.shape), s.dtype) for s in row]
+
+    @property
+    def _place(self) -> tuple[Any, ...]:
+        """What the program that takes points in depends on besides the reducers."""
+        points = self.points
+        kinds = map(str, points.kinds)
+        return "groups", self.side, self.run, *kinds, points.devices[0]
+
+    @ft.cached_property
+    def _absorb(self) -> Compiled:
+        ok = jax.ShapeDtypeStruct((self.side, self.run), bool)
+        live = jax.ShapeDtypeStruct((self.side,), bool)
+        return compiled_once(
+            [self.reducing.absorb_program],
+            self._place,
+            lambda: (
+                build_absorb(self.reducing, self.points.kinds)
+                .lower(self.begin(), self._structs, ok, live, self._constants)
+                .compile()
+            ),
+        )

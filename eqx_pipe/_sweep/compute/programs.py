@@ -1,0 +1,235 @@
+"""The host's side of a running sweep: kept programs and arguments, and calls."""
+
+import contextlib
+import copy
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import jax
+import jax.tree_util as jtu
+import numpy as np
+
+from ..._cache import LRUCache, WeakCache
+from ..._jaxprs import Fingerprint
+from ..._progress import Progress
+from ..._types import Key, PyTree
+from ..._vmap import by_device
+from .cases import ByOffset, ByTable
+from .failure import Failures, Place, as_nonfinite, check_finite, quiet
+from .kernel import build
+from .memory import TooLarge, noting
+from .partition import COUNT, Layout, Partition, each_its_row, everywhere
+from .recompiled import note_compilation
+from .trace import Traced, struct_of
+
+Compiled: TypeAlias = jax.stages.Compiled
+"""A program for devices of this process."""
+
+# XLA splits a step of a program over its threads if it reckons that the step is long,
+# even where every core has a device of its own to work for. The devices then wait for
+# each other's threads: loops of short steps took up to 1.7 times as long.
+_UNSPLIT = {"xla_disable_hlo_passes": "cpu-parallel-task-assigner"}
+
+
+_kernels = LRUCache(128)
+
+# A copy to every device takes longer than a small sweep. Arrays of JAX do not change,
+# so those that live on from one sweep to the next (tables of axes, keys, small weights)
+# are copied once. A copy goes when its array goes.
+_SMALL_BYTES = 2**20
+_HANDED_IN_BYTES = 2**12
+_copies: WeakCache[dict[Any, jax.Array]] = WeakCache()
+_controls = LRUCache(256)
+
+
+class Runner:
+    """The program of a case with its arguments on the devices."""
+
+    def __init__(
+        self, traced: Traced, arrays: list[Any], points: Any, key: Any, layout: Layout
+    ):
+        """Compile the program, unless it is there; `points` are any that it may run."""
+        self._layout = layout
+        self._constants, self._place = traced.program.constants, everywhere(layout)
+        self._arguments = self._placed(arrays, key)
+
+        def make() -> Compiled:
+            note_compilation(traced, layout)
+            told = points.kernel_args(0, 1, layout)
+            # Not NumPy arrays: in a run of several processes JAX refuses to lower a
+            # program for those that are split over devices, though all of them belong
+            # to this process.
+            given = jtu.tree_map(struct_of, (*told, arrays, self._constants, key))
+            kernel = build(traced.jaxpr, traced.stored, layout)
+            return compiled(kernel.lower(*given), layout.unsplit)
+
+        with noting(layout.batch_size):
+            self._kernel = compiled_once([traced.program], layout, make)
+
+    def at(self, arrays: list[Any], key: Key | None) -> "Runner":
+        """Return the same program with other arrays of the space, and another key."""
+        runner = copy.copy(self)
+        runner._arguments = self._placed(arrays, key)
+        return runner
+
+    def _placed(self, arrays: list[Any], key: Key | None) -> Any:
+        return put((arrays, self._constants, key), self._place)
+
+    def run(
+        self,
+        points: ByOffset | ByTable,
+        span: tuple[int, int],
+        progress: Progress,
+        values: list[np.ndarray],
+        failures: Failures,
+    ) -> None:
+        """Compute a half-open range of points, and put their outputs in their rows.
+
+        After Ctrl-C it leaves out what is not begun. Raises a `TooLarge` if there is
+        not enough memory.
+        """
+        layout = self._layout
+        across = layout.batch_size * len(layout.devices)
+
+        def compute(first: int, now: int) -> Exception | None:
+            try:
+                with noting(layout.batch_size, done):
+                    outputs = self._kernel(
+                        *_told(points, first, now, layout), *self._arguments
+                    )
+                    check_finite(outputs)
+                    rows = points.rows(first, first + now)
+                    _collect(outputs, values, rows, layout.partition(now))
+            except (TooLarge, jax.errors.JaxRuntimeError) as error:
+                self._settle(points, first)
+                if isinstance(error, TooLarge):
+                    raise
+                return error
+            except Exception as error:
+                return as_nonfinite(error)
+            return None
+
+        done, end = span
+        progress.begin()
+        with quiet():
+            while done < end:
+                if progress.stopping():
+                    return failures.skip(values, points.rows(done, end))
+                left = -(-(end - done) // across)
+                count = min(layout.capacity, progress.count(left, across))
+                now = min(end - done, count * across)
+                if compute(done, now) is not None:
+                    failures.found(compute, points.rows, done, now, values)
+                    progress.failed(failures.count)
+                progress.saw(values, points.rows(done, done + now))
+                done += now
+                progress.done(now)
+
+    def _settle(self, points: ByOffset | ByTable, first: int) -> None:
+        """Run the program once more after an error, for no points at all.
+
+        JAX would complain about the error again when Python exits, unless something
+        else has run on the device since.
+        """
+        nothing, table = points.kernel_args(first, 1, self._layout)
+        nothing[:, COUNT] = 0
+        if table is not None:
+            # Where a batch is all of the table XLA moves it out of the loop, and it is
+            # computed even if no point is: then another one.
+            table[:] = 0
+        with contextlib.suppress(jax.errors.JaxRuntimeError):
+            jax.block_until_ready(self._kernel(nothing, table, *self._arguments))
+
+
+def compiled(lowered: jax.stages.Lowered, unsplit: bool) -> Compiled:
+    """Compile a program; `unsplit` keeps each device to its own thread."""
+    return lowered.compile(compiler_options=dict(_UNSPLIT) if unsplit else None)
+
+
+def compiled_once(
+    programs: Sequence[Fingerprint], layout: Any, make: Callable[[], Any]
+) -> Any:
+    """Return what `make` compiles from some programs, unless it is there already."""
+    there = compiled_already(programs, layout)
+    if there is not None:
+        return there
+    place = (tuple(program.key() for program in programs), layout)
+    made = make()
+    # Kept without their arrays, which may be large and are handed in anew each time.
+    kept = tuple(program.without_constants() for program in programs)
+    _kernels.put(place, (kept, made))
+    return made
+
+
+def compiled_already(programs: Sequence[Fingerprint], layout: Any) -> Any:
+    """Return what was compiled from some programs, or `None`."""
+    place = (tuple(program.key() for program in programs), layout)
+    entry = _kernels.get(place)
+    if entry is None or not all(program.still_valid() for program in entry[0]):
+        return None
+    return entry[1]
+
+
+def _collect(
+    outputs: list[Any], values: list[np.ndarray], rows: Place, partition: Partition
+) -> None:
+    """Copy what one call computed to its rows, without the repeated tails."""
+    for out, into in zip(outputs, values, strict=True):
+        for device, shard in enumerate(by_device(out)):
+            data = np.asarray(shard)
+            if isinstance(rows, slice):
+                for place, own in partition.stretches(into[rows], data, device):
+                    place[...] = own
+            else:
+                for place, own in partition.stretches(rows, data, device):
+                    into[place] = own
+
+
+def put(tree: PyTree, place: jax.sharding.Sharding) -> PyTree:
+    """Return the arrays of a pytree on some devices, copied unless they are there.
+
+    Small ones of NumPy stay as they are: a call copies them faster.
+    """
+    leaves, structure = jtu.tree_flatten(tree)
+    found = [
+        leaf if _is_handed_in(leaf) else (_copies.get(leaf) or {}).get(place)
+        for leaf in leaves
+    ]
+    new = [k for k, there in enumerate(found) if there is None]
+    if new:
+        copies = jax.device_put([leaves[k] for k in new], place)
+        for k, copy in zip(new, copies, strict=True):
+            found[k] = copy
+            _keep(leaves[k], place, copy)
+    return jtu.tree_unflatten(structure, found)
+
+
+def _told(points: ByOffset | ByTable, first: int, now: int, layout: Layout) -> Any:
+    """Return control and table, which may be on the devices already.
+
+    A call of which nothing has to be copied to devices takes a fifth of the time.
+    """
+    if isinstance(points, ByTable):
+        return points.kernel_args(first, now, layout)
+    place = points, first, now, layout
+    args = _controls.get(place)
+    if args is None:
+        told, table = points.kernel_args(first, now, layout)
+        args = jax.device_put(told, each_its_row(layout)), table
+        _controls.put(place, args)
+    return args
+
+
+def _is_handed_in(leaf: Any) -> bool:
+    return type(leaf) is np.ndarray and leaf.nbytes <= _HANDED_IN_BYTES
+
+
+def _keep(leaf: Any, place: jax.sharding.Sharding, copy: jax.Array) -> None:
+    # Others may change; and what is its own copy would never go.
+    if not isinstance(leaf, jax.Array) or copy is leaf:
+        return
+    if math.prod(leaf.shape) * leaf.dtype.itemsize <= _SMALL_BYTES:
+        copies = _copies.get(leaf)
+        copies = _copies.put(leaf, {}) if copies is None else copies
+        copies[place] = copy

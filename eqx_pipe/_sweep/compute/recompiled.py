@@ -1,0 +1,130 @@
+"""A warning about functions that are compiled again for nothing but another number.
+
+Python and NumPy numbers in a space or a closure are part of the program, since shapes
+and branches may depend on them. Where nothing does, each value costs a compilation that
+an array would not.
+"""
+
+import sys
+import threading
+import types
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..._cache import LRUCache
+from ..._captured import contents
+from ..._errors import message
+from ..._tree import as_hashable, can_be_traced, leaves_with_names
+from ..call import fn_name
+from .trace import Traced
+
+_PATIENCE = 3  # programs
+_SHOWN = 3
+
+_programs, _warned = LRUCache(128), LRUCache(128)
+_lock = threading.Lock()
+
+
+def note_compilation(traced: Traced, layout: Any) -> None:
+    """Note that a program is compiled; warn if only its numbers are new once more.
+
+    `layout` is what else the compilation depends on.
+    """
+    fn, space, geometry, plain = traced.source
+    pairs: Any = zip(geometry.axes.values(), geometry.axis_dims, strict=True)
+    statics = [axis.value(plain[dim], None) for axis, dim in pairs if axis.is_static]
+    if not all(map(_is_lasting, statics)):
+        return  # an object that is gone may be taken for another one
+    codes, numbers = _held(fn)
+    for name, leaf in leaves_with_names(space.tree):
+        if not can_be_traced(leaf) and _is_number(leaf):
+            numbers[f"`{name}` in the space"] = leaf
+    program, static = traced.program, tuple(map(as_hashable, statics))
+    with _lock:
+        place = program.shape, codes, hash(layout), static
+        programs = _programs.setdefault(place, {})
+        if len(programs) >= _PATIENCE:
+            return
+        programs[hash(program.key())] = numbers
+        if len(programs) < _PATIENCE:
+            return
+        found = _differing(list(programs.values()))
+        place = codes, tuple(found)  # whatever the static values and layout
+        if _warned.get(place):
+            return
+        _warned.put(place, True)
+    _warn(fn, found)
+
+
+def _held(fn: Callable[..., Any]) -> tuple[Any, dict[str, Any]]:
+    """Return the code of a function and of those that it holds; and its numbers."""
+    codes, numbers = [_code(fn)], {}
+    for kind, name, value in contents(fn, plain=True):
+        if isinstance(value, types.FunctionType):
+            codes.append(_code(value))
+        elif kind and _is_number(value):
+            numbers[f"`{name}` in the function"] = value
+    return tuple(codes), numbers
+
+
+def _code(fn: Any) -> Any:
+    return getattr(fn, "__code__", type(fn))
+
+
+def _warn(fn: Callable[..., Any], found: dict[str, list[Any]]) -> None:
+    lines = [
+        f"{name} ({', '.join(map(str, values))})"
+        for name, values in list(found.items())[:_SHOWN]
+    ]
+    more = [f"{len(found) - _SHOWN} more"] if len(found) > _SHOWN else []
+    where = "; ".join(lines + more) or "somewhere in the function or the space"
+    value = next(iter(found.values()), [2.0])[-1]
+    warnings.warn(
+        message(
+            "sweep",
+            f"`{fn_name(fn)}` is compiled for the third time for nothing but another "
+            f"number: {where}.",
+            "Python and NumPy numbers are part of the program, arrays are data: give "
+            f"`jnp.asarray({value})` if no shape and no `if` depends on it. (Said "
+            "once.)",
+        ),
+        UserWarning,
+        stacklevel=_users_level(),
+    )
+
+
+def _users_level() -> int:
+    """Return the `stacklevel` for `_warn` of the first frame outside this package."""
+    package, level = __name__.partition(".")[0], 0
+    frame = sys._getframe(1)
+    while frame is not None:
+        level += 1
+        if frame.f_globals.get("__name__", "").partition(".")[0] != package:
+            return level
+        frame = frame.f_back
+    return level
+
+
+def _differing(programs: list[dict[str, Any]]) -> dict[str, list[Any]]:
+    """Return the numbers that are not the same in all programs, with their values."""
+    everywhere = [n for n in programs[0] if all(n in numbers for numbers in programs)]
+    found = {name: [numbers[name] for numbers in programs] for name in everywhere}
+    return {n: values for n, values in found.items() if len({*map(repr, values)}) > 1}
+
+
+def _is_lasting(value: Any) -> bool:
+    """Return whether a static value tells itself apart, or is a small function."""
+    if isinstance(value, tuple):
+        return all(map(_is_lasting, value))
+    plain = isinstance(value, bool | int | float | complex | str | bytes)
+    return value is None or plain or hasattr(value, "__name__")
+
+
+def _is_number(x: Any) -> bool:
+    """Return whether `x` is a number that JAX writes into a program."""
+    if isinstance(x, np.ndarray):
+        return x.ndim == 0 and x.dtype.kind in "biufc"
+    return isinstance(x, int | float | complex | np.number)

@@ -1,0 +1,250 @@
+"""The function of a point as a jaxpr from positions on the dims to output leaves.
+
+The function is traced once, on an abstract point: that jaxpr is what stores compare,
+since it does not depend on the lengths of the axes. The kernel evaluates it at the
+point that it makes of the positions.
+"""
+
+import dataclasses
+import functools as ft
+import types
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import jax.tree_util as jtu
+from jax.core import Tracer
+
+from ..._cache import LRUCache
+from ..._errors import type_error
+from ..._jaxprs import (
+    Fingerprint,
+    as_function,
+    counted,
+    fingerprint_of,
+    open_jaxpr,
+)
+from ..._jaxprs import trace as trace_jaxpr
+from ..._mesh_context import NO_MESH
+from ..._spaces import Geometry, Space
+from ..._tree import can_be_traced, is_key_array
+from ..._types import ClosedJaxpr, Key, PyTree
+from ..._vmap import Analysis, analyze
+from ..call import call
+
+_analyses = LRUCache(128)
+# Those that change what is traced. A worker computes under them too.
+_SETTINGS = (
+    "enable_x64",
+    "numpy_dtype_promotion",
+    "numpy_rank_promotion",
+    "default_matmul_precision",
+    "default_prng_impl",
+    "threefry_partitionable",
+    "debug_nans",
+    "debug_infs",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Traced:
+    """What one trace of the user's function gave.
+
+    `jaxpr` takes `num_arrays` arrays (`arrays_of` the space), one `int32` position for
+    each dim, and the point's key if there is one. Arrays that the function closes
+    over are its constants. `point` is the abstract point, `own` the jaxpr of the
+    function alone. `source` is what was traced: the function, the space with its
+    geometry, and the positions of `Static` values.
+    """
+
+    jaxpr: Any
+    num_arrays: int
+    structure: Any
+    outputs: list[jax.ShapeDtypeStruct]
+    key_kinds: list[Any]
+    point: PyTree
+    own: ClosedJaxpr
+    source: tuple[Callable[..., Any], Space, Geometry, Sequence[int]]
+
+    @property
+    def has_effects(self) -> bool:
+        """Whether it prints, writes or calls back, so that one sees how often it runs.
+
+        `equinox.error_if` does not: what it calls is pure for JAX.
+        """
+        return bool(self.jaxpr.effects)
+
+    @ft.cached_property
+    def program(self) -> Fingerprint:
+        """What identifies the jaxpr, and its constants."""
+        return fingerprint_of(self.jaxpr)
+
+    @ft.cached_property
+    def analysis(self) -> Analysis:
+        """What the jaxpr computes, once for all that are the same."""
+        inputs = len(open_jaxpr(self.jaxpr)[0].invars)
+        varies = [k >= self.num_arrays for k in range(inputs)]
+        if self.program.functions:  # the cache would keep alive what they hold
+            return analyze(self.jaxpr, varies)
+        place = (self.program.key(), self.num_arrays)
+        analysis = _analyses.get(place)
+        if analysis is None:
+            analysis = analyze(self.jaxpr, varies)
+            _analyses.put(place, analysis)
+        return analysis
+
+    @ft.cached_property
+    def stored(self) -> list[jax.ShapeDtypeStruct]:
+        """The output leaves as they are kept: PRNG keys as their raw data."""
+        return [
+            leaf if kind is None else jax.eval_shape(jr.key_data, leaf)
+            for leaf, kind in zip(self.outputs, self.key_kinds, strict=True)
+        ]
+
+
+def trace(
+    function: str,
+    fn: Callable[..., Any],
+    space: Space,
+    key: Key | None,
+    plain: Sequence[int] = (),
+    geometry: Geometry | None = None,
+) -> Traced:
+    """Traces `fn` on an abstract point of `space`.
+
+    `plain` has a position for each dim, for the values of `Static` axes; `geometry` is
+    that of the space, if it is known already.
+    """
+    geometry = space.geometry if geometry is None else geometry
+    leaves, treedef = jtu.tree_flatten((geometry.leaves, space.key))
+    traced = [can_be_traced(leaf) for leaf in leaves]
+    arrays = [leaf for leaf, is_traced in zip(leaves, traced, strict=True) if is_traced]
+
+    found: list[_OnPoint] = []
+
+    def flat(given: list[Any], digits: list[Any], key: Key | None) -> list[Any]:
+        here = iter(given)
+        pairs = zip(leaves, traced, strict=True)
+        own = [next(here) if is_traced else leaf for leaf, is_traced in pairs]
+        space_leaves, space_key = jtu.tree_unflatten(treedef, own)
+        point = geometry.point(space_leaves, space_key, digits, plain)
+        found[:] = [_on_point(function, fn, point, key)]
+        arrays = jtu.tree_leaves((eqx.filter(point, _is_tracer), key))
+        return as_function(found[0].jaxpr)(*arrays)
+
+    digits = [jax.ShapeDtypeStruct((), jnp.int32)] * len(geometry.lengths)
+    # Types only: an array made under the user's mesh has that mesh in its type.
+    structs = jtu.tree_map(struct_of, (arrays, key))
+    jaxpr: Any = jax.make_jaxpr(flat)(structs[0], digits, structs[1])
+    (on_point,) = found
+    check_concrete(function, [*jaxpr.consts, *arrays, key])
+    return Traced(
+        jaxpr=jaxpr,
+        num_arrays=len(arrays),
+        structure=on_point.structure,
+        outputs=on_point.outputs,
+        key_kinds=on_point.key_kinds,
+        point=on_point.point,
+        own=on_point.jaxpr,
+        source=(fn, space, geometry, plain),
+    )
+
+
+def with_steps(traced: Traced) -> Traced:
+    """The same function with the outputs `(output, needed, executed)`."""
+    inputs = [
+        jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype, weak_type=v.aval.weak_type)
+        for v in open_jaxpr(traced.jaxpr)[0].invars
+    ]
+    number, leaf = jax.ShapeDtypeStruct((), jnp.uint32), jtu.tree_structure(0)
+    return dataclasses.replace(
+        traced,
+        jaxpr=trace_jaxpr(lambda *args: counted(traced.jaxpr, args), *inputs),
+        structure=jtu.treedef_tuple((traced.structure, leaf, leaf)),
+        outputs=[*traced.outputs, number, number],
+        key_kinds=[*traced.key_kinds, None, None],
+    )
+
+
+class _OnPoint(NamedTuple):
+    """A function traced on an abstract point."""
+
+    point: PyTree
+    jaxpr: ClosedJaxpr
+    structure: Any
+    outputs: list[jax.ShapeDtypeStruct]
+    key_kinds: list[Any]
+
+
+def _on_point(
+    function: str, fn: Callable[..., Any], point: PyTree, key: Key | None
+) -> _OnPoint:
+    arrays, static = eqx.partition(point, _is_tracer)
+    structs = jtu.tree_map(struct_of, (arrays, key))
+    kinds: list[Any] = []
+
+    def on_point(point: PyTree, key: Key | None = None) -> PyTree:
+        out = call(function, fn, eqx.combine(point, static), key)
+        kinds[:] = [
+            jr.key_impl(leaf) if is_key_array(leaf) else None
+            for leaf in jtu.tree_leaves(out)
+        ]
+        return out
+
+    if isinstance(fn, types.FunctionType):
+        # JAX's messages then name the user's function, its file and its parameter:
+        # "depends on the value of the argument p['n']".
+        vars(on_point)["__wrapped__"] = fn
+    make: Any = jax.make_jaxpr(on_point, return_shape=True)
+    jaxpr, out = make(*structs) if key is not None else make(structs[0])
+    outputs, structure = jtu.tree_flatten(out)
+    return _OnPoint(eqx.combine(structs[0], static), jaxpr, structure, outputs, kinds)
+
+
+def _is_tracer(x: Any) -> bool:
+    return isinstance(x, Tracer)
+
+
+def arrays_of(geometry: Geometry, key: Key | None) -> list[Any]:
+    """The arrays of a space, whose key is `key`, in the order in which it is traced."""
+    return list(filter(can_be_traced, jtu.tree_leaves((geometry.leaves, key))))
+
+
+def check_concrete(function: str, arrays: Sequence[Any]) -> None:
+    """Raises a `TypeError` if there is a traced value among some arrays."""
+    if any(isinstance(x, Tracer) for x in arrays):
+        raise type_error(
+            function,
+            "`fn` or `space` holds traced values.",
+            "A sweep runs on the host. Under `jit`, `grad` or `vmap` use "
+            "`eqx_pipe.vmap_space`, which is a pure function.",
+        )
+
+
+def settings() -> dict[str, Any]:
+    """The settings of JAX that programs depend on."""
+    return {name: getattr(jax.config, f"jax_{name}") for name in _SETTINGS}
+
+
+def struct_of(x: Any) -> jax.ShapeDtypeStruct:
+    """The form of an array as a program sees it, without the mesh that it lies on."""
+    # Weak types and 64 bits as the program will see them.
+    weak = bool(getattr(x, "weak_type", False))
+    dtype = jax.dtypes.canonicalize_dtype(x.dtype, allow_extended_dtype=True)
+    return jax.ShapeDtypeStruct(x.shape, dtype, weak_type=weak)
+
+
+def no_mesh(function: str = "sweep") -> Any:
+    """Leaves the user's own mesh context, which would end up in the program."""
+    try:
+        return jax.set_mesh(NO_MESH)
+    except ValueError as error:  # it has to be set outside of all transformations
+        raise type_error(
+            function,
+            "it was called under a transformation (`jit`, `grad`, `vmap`, ...).",
+            "A sweep runs on the host. Use `eqx_pipe.vmap_space`, which is a pure "
+            "function.",
+        ) from error

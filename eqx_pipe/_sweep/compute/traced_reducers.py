@@ -1,0 +1,159 @@
+"""Reducers as jaxprs, kept from one sweep to the next.
+
+Tracing reducers takes longer than a small sweep. Our own reducers follow from their
+fields and the form of the outputs, so they are traced once for each. Where there are
+functions of the user's in them they are traced for every sweep: what such a function
+does may have changed.
+"""
+
+import dataclasses
+import functools as ft
+import math
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+from jaxtyping import Array, Bool
+
+from ..._cache import LRUCache
+from ..._jaxprs import Fingerprint, evaluate, fingerprint_of
+from ..._reduce.many import Many
+from ..._reduce.reducer import Reducer, Reduction
+from .trace import Traced, settings
+
+# Of larger states nothing is kept: what they begin with is held on devices too.
+_KEPT_BYTES = 2**20
+_kept = LRUCache(128)
+
+
+@dataclasses.dataclass(frozen=True)
+class TracedReducers:
+    """The reducers of a sweep as jaxprs on the leaves of a state.
+
+    `absorbing` takes a state, the leaves of a batch of outputs, and which of these
+    count; `merging` takes two states. `init` is the state of no points; `structure` is
+    that of a list with the state of each reducer.
+    """
+
+    absorbing: Any
+    merging: Any
+    init: list[Array]
+    structure: Any
+
+    @ft.cached_property
+    def absorb_program(self) -> Fingerprint:
+        """The identity of `absorbing`."""
+        return fingerprint_of(self.absorbing)
+
+    @ft.cached_property
+    def merge_program(self) -> Fingerprint:
+        """The identity of `merging`."""
+        return fingerprint_of(self.merging)
+
+    @property
+    def state_bytes(self) -> int:
+        """The size of a state."""
+        sizes = [getattr(leaf.dtype, "itemsize", 8) for leaf in self.init]
+        return sum(
+            size * math.prod(leaf.shape)
+            for size, leaf in zip(sizes, self.init, strict=True)
+        )
+
+    def placed(self, place: Any) -> tuple[list[Any], list[Any], list[Any]]:
+        """Return `init` and the constants of both jaxprs, on some devices."""
+        if place not in self._places:
+            programs = self.absorb_program, self.merge_program
+            given = (self.init, *(program.constants for program in programs))
+            self._places[place] = jax.device_put(given, place)
+        return self._places[place]
+
+    @ft.cached_property
+    def _places(self) -> dict[Any, Any]:
+        return {}
+
+    def absorb(
+        self,
+        constants: Sequence[Any],
+        state: Sequence[Array],
+        values: Sequence[Any],
+        ok: Bool[Array, " points"],
+    ) -> list[Array]:
+        """Return the state after a batch of outputs."""
+        return evaluate(self.absorbing, constants, [*state, *values, ok])
+
+    def merge(
+        self, constants: Sequence[Any], first: Sequence[Array], second: Sequence[Array]
+    ) -> list[Array]:
+        """Return the state of the points of both."""
+        return evaluate(self.merging, constants, [*first, *second])
+
+
+def trace_reducers(reducers: Many, traced: Traced, batch_size: int) -> TracedReducers:
+    """Return the jaxprs of some reducers for batches of the outputs of a function."""
+    place = _place(reducers, traced, batch_size)
+    known = None if place is None else _kept.get(place)
+    if known is None:
+        known = _trace(reducers, traced, batch_size)
+        if place is not None and known.state_bytes <= _KEPT_BYTES:
+            _kept.put(place, known)
+    return known
+
+
+def _place(reducers: Many, traced: Traced, batch_size: int) -> Hashable | None:
+    """Return what a trace depends on; `None` if that includes code of the user's."""
+    ours = Reduction.__module__.rpartition(".")[0]
+    for reducer in reducers.reducers:
+        own = type(reducer).__module__.startswith(ours)
+        if not own or isinstance(reducer, Reducer) or callable(reducer.by):
+            return None
+    outputs = [
+        (leaf.shape, leaf.dtype, bool(getattr(leaf, "weak_type", False)))
+        for leaf in traced.outputs
+    ]
+    # Treedefs are equal whose dicts have the keys `1` and `True`, and so are reducers
+    # with the fields `0` and `0.0`; their texts differ.
+    form = traced.structure, str(traced.structure), *outputs
+    which = tuple(reducers.reducers), repr(reducers.reducers)
+    place = which, form, batch_size, *settings().items()
+    try:
+        hash(place)
+    except TypeError:  # a field of a reducer or of an output cannot be hashed
+        return None
+    return place
+
+
+def _trace(reducers: Many, traced: Traced, batch_size: int) -> TracedReducers:
+    struct = jtu.tree_unflatten(traced.structure, traced.outputs)
+    init, structure = jtu.tree_flatten(reducers.init(struct))
+    init = [_without_weak_type(leaf) for leaf in init]
+
+    def absorb(
+        state: list[Array], values: list[Array], ok: Bool[Array, " points"]
+    ) -> list[Array]:
+        state = jtu.tree_unflatten(structure, state)
+        outputs = jtu.tree_unflatten(traced.structure, values)
+        return jtu.tree_leaves(reducers.absorb(state, outputs, ok))
+
+    def merge(first: list[Array], second: list[Array]) -> list[Array]:
+        states = (jtu.tree_unflatten(structure, x) for x in (first, second))
+        return jtu.tree_leaves(reducers.merge(*states))
+
+    states = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in init]
+    values = [
+        jax.ShapeDtypeStruct((batch_size, *leaf.shape), leaf.dtype)
+        for leaf in traced.outputs
+    ]
+    ok = jax.ShapeDtypeStruct((batch_size,), bool)
+    absorbing = jax.make_jaxpr(absorb)(states, values, ok)
+    return TracedReducers(
+        absorbing, jax.make_jaxpr(merge)(states, states), init, structure
+    )
+
+
+def _without_weak_type(leaf: Any) -> Array:
+    leaf = jnp.asarray(leaf)
+    if not getattr(leaf, "weak_type", False):  # keys have no such thing
+        return leaf
+    return jax.lax.convert_element_type(leaf, leaf.dtype)

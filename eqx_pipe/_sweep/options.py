@@ -1,0 +1,216 @@
+"""The options of a sweep: their types, and the check of each by itself.
+
+`sweep` writes its options out; `plan`, `sweeper` and searches take the same through the
+`TypedDict`s here. A new option is a line in the signature of `sweep`, one in a
+`TypedDict`, one check, and one field of `Request` with its default.
+"""
+
+import operator
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import (
+    Any,
+    Literal,
+    Protocol,
+    SupportsIndex,
+    TypeAlias,
+    TypedDict,
+    runtime_checkable,
+)
+
+import numpy as np
+from jax.sharding import Mesh
+from jaxtyping import Array, ArrayLike
+
+from .._check import check_bool, check_choice, check_int
+from .._errors import describe_value, nearest, type_error, value_error
+from .._files import as_path
+from .._keys import check_draws, check_key
+from .._reduce.many import ReduceLike
+from .._types import Key, ProgressLike, PyTree
+from .results.output_coords import OutputCoords, as_output_coords
+
+BatchSize: TypeAlias = SupportsIndex | Literal["auto", "tune"]
+"""The number of points that are vectorised at once, or a word for how it is chosen."""
+
+Costs: TypeAlias = (
+    Callable[[PyTree], ArrayLike] | Sequence[ArrayLike] | Array | np.ndarray
+)
+"""The cost of a point, as a function of it or as a number for each."""
+
+Resume: TypeAlias = Literal["force", "failed"]
+"""The values of `resume=` for a store that another function filled."""
+
+Shard: TypeAlias = Sequence[SupportsIndex]
+"""`(index, count)`: one of so many shares."""
+
+
+@runtime_checkable
+class Executor(Protocol):
+    """Computes elsewhere: `submit` returns an object with a method `result()`."""
+
+    def submit(self, fn: Callable[..., object], /, *args: object) -> object:
+        """Have `fn(*args)` called, and return an object that will have its result."""
+        ...
+
+
+class SweeperOptions(TypedDict, total=False):
+    """The options of `sweeper`, which are among those of `sweep`."""
+
+    key: Key | None
+    batch_size: BatchSize
+    mesh: Mesh | None
+    reduce: ReduceLike | None
+    on_error: Literal["raise", "mark"]
+
+
+class SweepOptions(SweeperOptions, total=False):
+    """The options of `sweep`, which `plan` takes too."""
+
+    order_by: Costs | None
+    store: str | os.PathLike[str] | None
+    shard: Shard | None
+    executor: Executor | None
+    resume: Resume | None
+    progress: ProgressLike
+    count_steps: bool
+    output_coords: OutputCoords | None
+
+
+def check_fn(function: str, fn: object) -> None:
+    """Raise a `TypeError` unless `fn` can be called."""
+    if not callable(fn):
+        raise type_error(
+            function,
+            f"`fn` is {describe_value(fn)}, which cannot be called.",
+            "The first argument is the function of a point, the second the space.",
+        )
+
+
+def fn_name(fn: Any) -> str:
+    """Return the name of a function, or of its class, for people to read."""
+    while hasattr(fn, "func"):  # a `functools.partial`
+        fn = fn.func
+    return str(getattr(fn, "__qualname__", None) or type(fn).__name__)
+
+
+def check_sweep_key(function: str, key: Any) -> Key | None:
+    """Raise unless it is a key whose draws are the same alone and under `vmap`."""
+    check_key(function, key)
+    if key is not None:
+        check_draws(function, "`key` is", key)
+    return key
+
+
+def _as_batch_size(function: str, size: Any) -> int | str:
+    """The batch size as an integer or a word; a sweeper's is not tuned."""
+    words = ("auto", "tune") if function in ("sweep", "plan") else ("auto",)
+    if not isinstance(size, str):
+        check_int(function, "batch_size", size, 1)
+        return operator.index(size)
+    if size not in words:
+        wrong = f"`batch_size` is {describe_value(size)}."
+        raise value_error(
+            function, wrong, nearest(size, [*words, "a positive integer"])
+        )
+    return size
+
+
+def _check_on_error(function: str, value: Any) -> str:
+    check_choice(function, "on_error", value, ("raise", "mark"))
+    return value
+
+
+def _check_resume(function: str, value: Any) -> str | None:
+    if value is not None:
+        check_choice(function, "resume", value, ("force", "failed"))
+    return value
+
+
+def _check_count_steps(function: str, value: Any) -> bool:
+    check_bool(function, "count_steps", value)
+    return bool(value)
+
+
+def _as_store(function: str, path: object) -> Path | None:
+    return None if path is None else as_path(function, path, "store")
+
+
+def _as_shard(function: str, shard: Any) -> tuple[int, int] | None:
+    if shard is None:
+        return None
+    cure = "Give two integers, `(index, count)`, with 0 <= index < count."
+    try:
+        index, count = map(operator.index, shard)
+    except (TypeError, ValueError):
+        wrong = f"`shard` is {describe_value(shard)}."
+        raise type_error(function, wrong, cure) from None
+    if bool in map(type, shard):
+        raise type_error(function, f"`shard` is {shard}.", cure)
+    if not 0 <= index < count:
+        cure += " The first of four processes is (0, 4), the last (3, 4)."
+        raise value_error(function, f"`shard` is ({index}, {count}).", cure)
+    return index, count
+
+
+def _check_executor(function: str, executor: Any) -> Executor | None:
+    """Raise unless work can be submitted to it."""
+    if executor is None:
+        return None
+    if isinstance(executor, type) or not callable(getattr(executor, "submit", None)):
+        raise type_error(
+            function,
+            f"`executor` is {describe_value(executor)}.",
+            "Give an object with a method `submit(fn, *args)`: a "
+            "`concurrent.futures.ProcessPoolExecutor(mp_context=multiprocessing."
+            "get_context('spawn'))`, or Dask's `client.get_executor()`.",
+        )
+    # The pools of the standard library say so before anything is submitted.
+    context = getattr(executor, "_mp_context", None)
+    method = getattr(context, "get_start_method", None)
+    if callable(method) and method() == "fork":
+        raise value_error(
+            function,
+            "`executor` makes its workers by `fork`, and a forked JAX hangs.",
+            "Give `ProcessPoolExecutor(mp_context=multiprocessing.get_context("
+            "'spawn'))`, under `if __name__ == '__main__':` in a script.",
+        )
+    return executor
+
+
+def _check_progress(function: str, progress: Any) -> ProgressLike:
+    """Raise unless it says whether there is a bar, or names an output."""
+    pair = progress if isinstance(progress, tuple) else (progress, "min")
+    names = len(pair) == 2 and isinstance(pair[0], str) and pair[1] in ("min", "max")
+    if progress is not None and not isinstance(progress, bool) and not names:
+        raise type_error(
+            function,
+            f"`progress` is {describe_value(progress)}.",
+            "Give True, False, or None for a bar where somebody can see it; or the "
+            'path of an output, `"loss"` or `("score", "max")`, for the best so far.',
+        )
+    return progress
+
+
+def _unchecked(function: str, value: Any) -> Any:
+    """An option that is checked together with others, or with what is traced."""
+    return value
+
+
+CHECKS: dict[str, Callable[[str, Any], Any]] = {
+    "key": check_sweep_key,
+    "batch_size": _as_batch_size,
+    "mesh": _unchecked,
+    "reduce": _unchecked,
+    "on_error": _check_on_error,
+    "order_by": _unchecked,
+    "store": _as_store,
+    "shard": _as_shard,
+    "executor": _check_executor,
+    "resume": _check_resume,
+    "progress": _check_progress,
+    "count_steps": _check_count_steps,
+    "output_coords": as_output_coords,
+}
+"""For each option, its check by itself: it returns the field of `Request`."""

@@ -1,0 +1,117 @@
+"""`order_by`: the costs of points, by which points of similar cost share a batch."""
+
+import contextlib
+import functools as ft
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+from jaxtyping import Float
+
+from .._errors import (
+    MissingKeyError,
+    SweepError,
+    describe_value,
+    message,
+    type_error,
+    value_error,
+)
+from .._progress import Progress
+from .compute.failure import reason
+from .compute.points import Points
+from .compute.prepare import prepare
+from .request import Request
+
+CostsBySpan: TypeAlias = Callable[[int, int], Float[np.ndarray, " points"]]
+"""The costs of the points in a half-open range."""
+
+
+def costs_of(request: Request) -> Callable[[int], CostsBySpan] | None:
+    """Return the costs of points, as a function of the length of the longest range.
+
+    They are computed chunk by chunk, since nobody needs the costs of chunks that are
+    finished or that another process computes. They change nothing where values are
+    reduced, which happens in order.
+    """
+    order_by, size = request.order_by, request.whole.size
+    if order_by is None:
+        return None
+    if not callable(order_by):
+        is_list = isinstance(order_by, Sequence) and not isinstance(order_by, str)
+        listed = np.asarray(order_by) if is_list else order_by
+        _check_costs("is", listed, size)
+        return ft.partial(_listed_costs, np.asarray(listed).astype(np.float64))
+    if request.reducers is not None:
+        return None
+    with _for_order_by():
+        points = prepare(order_by, request.space, None, "auto", request.devices)
+    outputs = jtu.tree_map(
+        lambda leaf: jax.ShapeDtypeStruct((size, *leaf.shape), leaf.dtype),
+        points.outputs,
+    )
+    _check_costs("gives", outputs, size)
+    return ft.partial(_computed_costs, points)
+
+
+def _listed_costs(costs: Float[np.ndarray, " all"], most: int) -> CostsBySpan:
+    return lambda first, last: costs[first:last]
+
+
+def _computed_costs(points: Points, most: int) -> CostsBySpan:
+    points = points.with_most(most)
+
+    def costs(first: int, last: int) -> Float[np.ndarray, " points"]:
+        quiet = Progress(False, last - first)
+        with _for_order_by():
+            (found,), _ = points.compute(range(first, last), None, quiet)
+        return found.astype(np.float64)
+
+    return costs
+
+
+@contextlib.contextmanager
+def _for_order_by() -> Iterator[None]:
+    """Have errors say that it is `order_by` that was called."""
+    try:
+        yield
+    except MissingKeyError as error:
+        raise type_error(
+            "sweep",
+            "`order_by` needs a PRNG key.",
+            "Give a function of the point alone: a cost is a guess, and draws are made "
+            "in `fn`.",
+        ) from error
+    except SweepError as error:
+        i = next(iter(error.indices), None)
+        raise SweepError(
+            message(
+                "sweep",
+                f"`order_by` failed at point {i}: {reason(error.__cause__)}.",
+                f"Call `order_by(space.point({i}))` to see it; a guess of the cost is "
+                "needed for every point.",
+            ),
+            error.indices,
+        ) from error
+    except Exception as error:
+        error.add_note("It was called for `order_by`.")
+        raise
+
+
+def _check_costs(verb: str, found: Any, size: int) -> None:
+    """Raise a `ValueError` unless there is one real number for each point."""
+    text = describe_value(found)
+    if jtu.treedef_is_leaf(jtu.tree_structure(found)) and hasattr(found, "shape"):
+        text = f"{found.dtype}{list(found.shape)}"
+        kinds = (np.bool_, np.integer, np.floating)
+        real = any(jnp.issubdtype(found.dtype, kind) for kind in kinds)
+        if real and found.shape == (size,):
+            return
+    raise value_error(
+        "sweep",
+        f"`order_by` {verb} {text} for {size} points.",
+        "Give a function from a point to one real number, or a sequence with one "
+        "number for each point.",
+    )

@@ -1,1 +1,0 @@
-"""Sweeps that are reduced as they run: states of blocks in place of values."""

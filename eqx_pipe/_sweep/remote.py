@@ -1,0 +1,170 @@
+"""Chunks computed elsewhere: by the workers of an executor.
+
+Nothing is asked of an executor but `submit(fn, *args)`, and of what that returns but
+`.result()`; if it has `.done()` too, chunks are gathered as they come.
+"""
+
+import collections
+import concurrent.futures
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int64
+
+from .._errors import SweepError, message
+from .._progress import Progress
+from .gather import Chunk, Todo, asked_of
+from .order_by import CostsBySpan
+from .plan import Plan
+from .worker import pack, work
+
+# Memory that one worker lacked another may have; points that always kill one stop.
+_TRIES = 3
+# Each call takes the packed function along: 40 chunks with a closure of 10 MB are 800
+# MB on the wire.
+_IN_FLIGHT_BYTES = 2**30
+# Every look for what is finished asks each of them.
+_IN_FLIGHT = 1024
+
+
+def compute_remotely(
+    plan: Plan,
+    todo: Todo,
+    costs: CostsBySpan | None,
+    bar: Progress,
+    stopping: Callable[[], bool],
+) -> Iterator[Chunk]:
+    """Compute chunks by the workers of an executor, in the order they are finished."""
+    packed = pack(plan)
+    waiting = collections.deque(_Try(n, todo.rows.get(n)) for n in todo.chunks)
+    flying: list[_Try] = []
+    room = plan.work.row_bytes * plan.chunks.points + len(packed)
+    most = max(2, min(_IN_FLIGHT, _IN_FLIGHT_BYTES // room))
+    try:
+        while flying or (waiting and not stopping()):
+            if stopping():
+                flying = [it for it in flying if not it.cancelled()]
+            elif waiting and len(flying) < most:
+                flying.append(waiting.popleft())
+                flying[-1].launch(plan, packed, costs)
+                # All that may be in flight is launched first, unless `submit` itself
+                # computes.
+                if not flying[-1].is_done():
+                    continue
+            trouble: Exception | None = None
+            # As they come: Dask computes anew what a killed worker had finished and
+            # nobody had fetched.
+            for it in _finished(flying, wait=not waiting or len(flying) >= most):
+                flying.remove(it)
+                try:
+                    found = it.result(plan)
+                except Exception as error:
+                    # What else is finished is kept first.
+                    trouble = trouble or error
+                    continue
+                if found is not None:
+                    bar.done(it.count(plan))
+                    yield found
+                elif not stopping():
+                    waiting.append(it)
+            if trouble is not None:
+                raise trouble
+    finally:
+        for it in flying:
+            it.cancelled()
+
+
+@dataclasses.dataclass(eq=False)
+class _Try:
+    """A chunk or some rows of it, with the number of its tries and the last future."""
+
+    number: int
+    rows: Int64[np.ndarray, " some"] | None = None
+    tries: int = 0
+    future: Any = None
+
+    def count(self, plan: Plan) -> int:
+        """Return the number of its points."""
+        return plan.count([self.number]) if self.rows is None else len(self.rows)
+
+    def launch(self, plan: Plan, packed: bytes, costs: CostsBySpan | None) -> None:
+        """Submit it once more."""
+        executor = plan.request.executor
+        assert executor is not None
+        self.tries += 1
+        asked = asked_of(plan, self.number, self.rows, costs)
+        try:
+            self.future = executor.submit(work, packed, *asked)
+        except Exception as error:
+            raise _broken(error) from error
+
+    def is_done(self) -> bool:
+        """Return whether it is known to be finished."""
+        done = getattr(self.future, "done", None)
+        return bool(done()) if callable(done) else False
+
+    def cancelled(self) -> bool:
+        """Ask that it be not begun; return whether it will not be."""
+        # Not every future can be cancelled.
+        with contextlib.suppress(Exception):
+            return bool(self.future.cancel())
+        return False
+
+    def result(self, plan: Plan) -> Chunk | None:
+        """Return the finished chunk, or `None` if it is worth another try."""
+        try:
+            values, verdict, error = self.future.result()
+        except concurrent.futures.BrokenExecutor as error:
+            raise _broken(error) from error
+        except (Exception, KeyboardInterrupt) as error:
+            # What the function raised comes as a value: here a worker has died.
+            if self.tries < _TRIES and not isinstance(error, KeyboardInterrupt):
+                return None
+            points = plan.work.span(*plan.chunks.span(self.number))
+            raise _killing(*points, self.tries, error) from error
+        if error is not None:
+            raise error
+        return Chunk(self.number, self.rows, values, verdict)
+
+
+def _finished(flying: Sequence[_Try], wait: bool) -> list[_Try]:
+    """Those that are finished: if asked to `wait`, at least one, if there are any."""
+    pause = 0.0005
+    while True:
+        found = [it for it in flying if it.is_done()]
+        if found or not wait or not flying:
+            return found
+        if not all(callable(getattr(it.future, "done", None)) for it in flying):
+            return [flying[0]]  # its `result` waits
+        time.sleep(pause)
+        # Short chunks are not kept waiting, and long ones not asked for all the time.
+        pause = min(2 * pause, 0.02)
+
+
+def _broken(error: BaseException) -> SweepError:
+    return SweepError(
+        message(
+            "sweep",
+            f"the executor takes no more work: {type(error).__name__}: {error}.",
+            "A worker may have been killed, for instance for want of memory; a process "
+            "pool does not outlive that. Make a new executor and call the same sweep "
+            "again; with `store=` it goes on where it stopped.",
+        )
+    )
+
+
+def _killing(first: int, last: int, tries: int, error: BaseException) -> SweepError:
+    return SweepError(
+        message(
+            "sweep",
+            f"the worker failed {tries} times at the points {first} to {last - 1}: "
+            f"{type(error).__name__}: {error}.",
+            "Sweep over `space[first:last]` of these points in a process of its own "
+            "to see why; the same call tries them again, and with `store=` only what "
+            "is missing.",
+        )
+    )

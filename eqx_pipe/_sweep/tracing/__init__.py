@@ -1,1 +1,0 @@
-"""The user's function as a program: traced, read, and told apart from others."""

@@ -1,0 +1,206 @@
+"""`vmap_space`: a function at every point of a space, as a pure function."""
+
+import functools as ft
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any, SupportsIndex
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+from jax.sharding import AxisType, Mesh
+from jax.sharding import PartitionSpec as P
+from jaxtyping import Array, UInt32
+
+from .._check import check_int
+from .._errors import value_error
+from .._jaxprs import as_function
+from .._keys import check_key
+from .._spaces import Space, SpaceLike, advance, as_space, digits_of, point_key
+from .._types import Key, PyTree
+from .._vmap import (
+    batch_of,
+    even_out,
+    flat_mesh,
+    local_devices,
+    over_devices,
+    stacked,
+)
+from .call import call, check_fn, check_sweep_key
+from .compute.cases import case_numbers, cases_of, check_agree, groups_of, naming
+
+
+def vmap_space(
+    fn: Callable[..., PyTree],
+    space: SpaceLike,
+    *,
+    key: Key | None = None,
+    batch_size: SupportsIndex | None = None,
+    mesh: Mesh | None = None,
+) -> PyTree:
+    """Compute a function at every point of a space, under `jit`, `grad` and `vmap`.
+
+    The same as `sweep`, to rounding, as a pure function: it is differentiable with
+    respect to the axes, to other leaves of the space and to what `fn` closes over.
+
+    **Arguments:**
+
+    - `fn`: called as `fn(point)`, or as `fn(point, key=...)` if it has a parameter of
+      that name. The output is any pytree of arrays and numbers.
+    - `space`: a `Space`, or a bare pytree with axes in it, which is their product.
+    - `key`: a PRNG key; point i gets `space.point_key(i, key=key)`. (Keyword only.)
+    - `batch_size`: how many points are vectorised at once, in a loop; by default all
+      of them. (Keyword only.)
+    - `mesh`: a mesh over all of whose axes the points are split; by default they are
+      not split. (Keyword only.)
+
+    **Returns:** the pytree of outputs with a leading axis over the points.
+
+    **Raises:** as `sweep`.
+
+    **Laws:** equal to `sweep(...).values`, to rounding, for every batch size and mesh.
+
+    !!! example
+
+        >>> import eqx_pipe as ep, jax
+        >>> def total(lo):
+        ...     return ep.vmap_space(lambda x: x**2, ep.Linspace(lo, 1.0, 3)).sum()
+        >>> jax.jit(jax.grad(total))(0.0).item()
+        0.5
+    """
+    check_fn("vmap_space", fn)
+    space = as_space("vmap_space", space)
+    check_key("vmap_space", key)
+    check_sweep_key("vmap_space", key)
+    if batch_size is not None:
+        check_int("vmap_space", "batch_size", batch_size, 1)
+    size = space.size
+    if size >= 2**31:
+        raise value_error(
+            "vmap_space",
+            f"the space has {size} points, and all of their values are returned.",
+            "At most 2**31 - 1 fit one array: take a slice, `space[a:b]`.",
+        )
+    devices = () if mesh is None else local_devices("vmap_space", mesh)
+    parts = cases_of(space.geometry)
+    lanes = [ft.partial(_lane, fn, plain=part.plain) for part in parts]
+    if len(parts) > 1:
+        structs = []
+        for part, lane in zip(parts, lanes, strict=True):
+            with naming(part):
+                structs.append(jax.eval_shape(lane(space, key), np.uint32(0)))
+        check_agree("vmap_space", parts, structs)
+    geometry = space.geometry
+    numbers = case_numbers(geometry, groups_of(geometry), np.arange(size))
+    order = [np.flatnonzero(numbers == part.number) for part in parts]
+    asked = None if batch_size is None else operator.index(batch_size)
+    values = [
+        _values(lane, space, key, index, asked, mesh, max(1, len(devices)))
+        for lane, index in zip(lanes, order, strict=True)
+    ]
+    if len(parts) == 1:
+        return values[0]
+    back = np.argsort(np.concatenate(order))
+    return jtu.tree_map(lambda *leaves: jnp.concatenate(leaves)[back], *values)
+
+
+def _values(
+    lane_of: Callable[[Space, Key | None], Callable[..., PyTree]],
+    space: Space,
+    key: Key | None,
+    index: np.ndarray,
+    batch_size: int | None,
+    mesh: Mesh | None,
+    num_devices: int,
+) -> PyTree:
+    """Return the values at the points of `index`, in that order."""
+    size = len(index)
+    if size == 0:
+        lane = lane_of(space._with(span=None, rows=None), key)
+        out = jax.eval_shape(lane, np.uint32(0))
+        return jtu.tree_map(lambda leaf: jnp.empty((0, *leaf.shape), leaf.dtype), out)
+    batch = even_out(min(batch_size or size, size), size, num_devices)
+    batches = num_devices * -(-size // (batch * num_devices))
+    # What is left over repeats the last point: whole batches, since a shorter one would
+    # be another program.
+    number = np.minimum(np.arange(batches * batch), size - 1)
+    rows = index[number].astype(np.uint32).reshape(batches, batch)
+    if mesh is None:
+        values = _stacked(lane_of(space, key), rows)
+    else:
+        values = _on_devices(lane_of, space, key, rows, mesh)
+    return jtu.tree_map(
+        lambda leaf: leaf.reshape((rows.size, *leaf.shape[2:]))[:size], values
+    )
+
+
+def _lane(
+    fn: Callable[..., Any],
+    space: Space,
+    key: Key | None,
+    plain: Sequence[int],
+) -> Callable[[UInt32[Array, ""]], PyTree]:
+    """Return the function of a point's index."""
+    geometry = space.geometry
+    lengths, rows = geometry.lengths, geometry.rows
+    first = [np.uint32(digit) for digit in digits_of(geometry.start, lengths)]
+
+    def lane(i: UInt32[Array, ""]) -> PyTree:
+        if rows is not None:
+            digits = list(rows[i])
+        else:
+            digits = advance([jnp.asarray(digit) for digit in first], i, lengths)
+        positions = [digit.astype(jnp.int32) for digit in digits]
+        point = geometry.point(geometry.leaves, space.key, positions, plain)
+        own = point_key(key, geometry.key_digits(positions))
+        return call("vmap_space", fn, point, own)
+
+    return lane
+
+
+def _stacked(lane: Callable[..., PyTree], rows: Any) -> PyTree:
+    """Return the values at `(batches, batch)` points, one batch after the other."""
+    return stacked(ft.partial(batch_of, lane), rows)
+
+
+def _on_devices(
+    lane_of: Callable[[Space, Key | None], Callable[..., PyTree]],
+    space: Space,
+    key: Key | None,
+    rows: Any,
+    mesh: Mesh,
+) -> PyTree:
+    """Return the values at `(batches, batch)` points, split over devices by batches."""
+    context = jax.sharding.get_abstract_mesh()
+    if context.empty:
+        # What the function closes over, traced values too, is handed in as an argument,
+        # so that gradients flow back to it.
+        make: Any = jax.make_jaxpr(lane_of(space, key), return_shape=True)
+        jaxpr, out = make(np.uint32(0))
+        structure = jtu.tree_structure(out)
+
+        def alone(rows: Array, given: Any) -> PyTree:
+            def lane(i: Array) -> PyTree:
+                return jtu.tree_unflatten(structure, as_function(jaxpr, given)(i))
+
+            return _stacked(lane, rows)
+
+        return over_devices(alone, flat_mesh(mesh.devices), 2)(rows, list(jaxpr.consts))
+
+    # JAX's equations remember the mesh under which they were traced, so the function
+    # has to be traced inside of the map.
+    given, static = eqx.partition((space, key), eqx.is_array)
+    explicit = AxisType.Explicit in context.axis_types
+
+    def here(rows: Array, given: Any) -> PyTree:
+        return _stacked(lane_of(*eqx.combine(given, static)), rows)
+
+    if explicit:
+        rows = jax.sharding.reshard(rows, P(mesh.axis_names))
+    values = over_devices(here, mesh, 2, leave_mesh=False)(rows, given)
+    if explicit:
+        # Uneven slices of an array with explicit sharding are not implemented in JAX.
+        values = jtu.tree_map(lambda leaf: jax.sharding.reshard(leaf, P()), values)
+    return values

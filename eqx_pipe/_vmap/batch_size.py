@@ -1,0 +1,217 @@
+"""How many points at once: a rule of one page, which reads the function's jaxpr.
+
+Only values that depend on the point count: others exist once, however many points are
+vectorised, as a matrix that a network multiplies by, or a loop that starts from
+constants.
+
+It knows four cases (no loop, a loop, a loop in which lanes wait for the slowest, a loop
+whose lanes are refilled) and one cap: what a batch works on should stay in the nearest
+cache. Figures are of `benchmarks/sweep_batch_size.py`, models and survey, on
+two cores of a CPU with jaxlib 0.10.2 and 0.12.0: times over that of the best size. The
+rule took 1.17 times as long, 2.7 times at worst (geometric mean over 34 rows, each of a
+model and a version of jaxlib; those by which the numbers were chosen); with programs of
+other packages among them, on a busier machine, 1.23 (0.10) and 1.30 (0.12), 3.9 at
+worst. `batch_size="tune"` tries some sizes.
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from .._jaxprs import Equation, Flow, kind, live_bytes
+from .._types import Device
+from .lapack import linalg_limit, may_hang
+
+MOST = 1024
+"""Points at once of functions without loops, or with loops of equal length.
+
+A scan of Runge-Kutta steps took 8.7 times as long with 8 points, 1.4 times with 128 and
+with 4,096; without a loop there is little between 64 and 4,096 points.
+"""
+
+WAITING = 256
+"""Points at once where a loop goes on until the slowest lane has finished.
+
+Fewer waste fewer steps, but each step costs something for however few: jaxlib 0.10 took
+1.5 times as long with 256 as with 16 if a step computes a sine, twice as long with 64
+as with 512 if it is a few additions. With jaxlib 0.12 there is little between 32 and
+512. If costs are alike within a batch nothing waits, and it is a loop like any other.
+"""
+
+REFILLED = 32_768
+"""Points at once where a lane that has finished takes the next point of the batch.
+
+They are in memory, not in work at the same time: 65,536 points of 1 to 1,000 steps took
+31 ms, and 66 ms as batches of 32 whose lanes wait.
+"""
+
+NEAREST_CACHE = 12 * 1024
+"""Bytes of the largest value in work, over all lanes: some of 32 or 48 KiB.
+
+From 16 KiB on, sums over short axes took 2.4 times (softmax over 4) or 3 times as long
+(norms of 4 in a loop), large steps up to 2.5 times (leapfrog of 8 bodies).
+"""
+
+LAST_CACHE = 8 * 1024 * 1024
+"""Bytes of the largest value round a loop, over all lanes."""
+
+ELSEWHERE = 16_384
+"""Points at once on other devices than CPUs, as far as memory goes (not measured)."""
+
+SPARE = 0.8
+"""The part of what is free that is used: allocators need some room."""
+
+REGISTER = 16
+"""Lanes of a register (numbers of four bytes in AVX-512).
+
+A batch is a multiple of it, or loops take up to three times as long; and at least one,
+since a single lane wastes most of what an instruction can do (14 to 17 times as long).
+Where the rule would take 8, 16 took 0.90 times as long with jaxlib 0.12 (ten models,
+0.43 to 1.5) and 0.93 with 0.10 (eight models, 0.71 to 1.3).
+"""
+
+
+_REFILL = "eqx_pipe_refill"
+
+
+@dataclasses.dataclass
+class Analysis:
+    """Facts about the program of one point, on which the batch size depends.
+
+    `largest` is the size in bytes of the largest value, `of_a_step` that of the largest
+    value in a loop, and `alive` that of all values which are needed at the same time.
+    `loops` says whether there is a loop, `refilled` whether one is refilled, and
+    `waits` whether the end of one depends on the point, so that a batch waits for its
+    slowest lane. `linalg_limit` is for how many points at most no linear algebra is
+    split over threads (`lapack.py`), `None` if there is none.
+    """
+
+    largest: int = 1
+    of_a_step: int = 1
+    alive: int = 1
+    loops: bool = False
+    waits: bool = False
+    refilled: bool = False
+    linalg_limit: int | None = None
+
+
+def analyze(jaxpr: Any, varies: Sequence[bool]) -> Analysis:
+    """Analyze a jaxpr whose inputs differ between points where `varies`."""
+    analysis = Analysis(alive=max(1, live_bytes(jaxpr)))
+    _Analyzer(analysis).run(jaxpr, varies)
+    return analysis
+
+
+@dataclasses.dataclass(frozen=True)
+class _Analyzer(Flow):
+    """Notes which values depend on the point, and how large they are."""
+
+    analysis: Analysis
+    in_loop: bool = False
+    in_refill: bool = False
+
+    def silent(self) -> Flow:
+        return Flow()
+
+    def equation(self, eqn: Equation, marks: list[bool]) -> list[bool]:
+        outputs = super().equation(eqn, marks)
+        if any(marks):
+            pairs = zip(eqn.outvars, outputs, strict=True)
+            self.note(eqn, [v for v, varies in pairs if varies])
+        return outputs
+
+    def note(self, eqn: Equation, outputs: list[Any]) -> None:
+        """Take note of the outputs of an equation."""
+        analysis = self.analysis
+        limits = [linalg_limit(eqn), analysis.linalg_limit]
+        analysis.linalg_limit = min((n for n in limits if n is not None), default=None)
+        largest = max(map(_nbytes, outputs), default=1)
+        analysis.largest = max(analysis.largest, largest)
+        if self.in_loop:
+            analysis.of_a_step = max(analysis.of_a_step, largest)
+
+    def inside(self, eqn: Equation, waits: bool = False) -> Flow:
+        if kind(eqn) not in ("scan", "while"):
+            return self
+        refilled = eqn.primitive.name == _REFILL
+        self.analysis.refilled |= refilled
+        # A loop in a refilled one waits for a few lanes, not for the batch.
+        self.analysis.loops |= refilled or not self.in_refill
+        self.analysis.waits |= waits and not self.in_refill
+        return _Analyzer(self.analysis, True, refilled or self.in_refill)
+
+
+def _nbytes(variable: Any) -> int:
+    """Return the bytes of a value; a number counts for 4, as XLA computes halves."""
+    shape = getattr(variable.aval, "shape", ())
+    itemsize = getattr(getattr(variable.aval, "dtype", None), "itemsize", 4)
+    return math.prod(shape) * max(itemsize, 4)
+
+
+def choose_batch_size(
+    analysis: Analysis,
+    size: int,
+    devices: Sequence[Device],
+    *,
+    alike: bool = False,
+    reserved: int = 0,
+) -> int:
+    """Return the batch size for `size` points of a function on some devices.
+
+    Costs are `alike` within a batch if points were put in order. Of the memory of each
+    device that reports it, `reserved` bytes are for other things. On devices where
+    large batches of linear algebra never end, batches are small enough that they do.
+    """
+    on_cpu = devices[0].platform == "cpu"
+    most = _most(analysis, alike) if on_cpu else ELSEWHERE
+    most = max(1, most // REGISTER) * REGISTER
+    even = -(-even_out(most, size, len(devices)) // REGISTER) * REGISTER
+    chosen = min(even, -(-size // len(devices)))
+    limit = analysis.linalg_limit
+    if limit is not None and limit < chosen and may_hang(devices):
+        chosen = max(1, limit // REGISTER * REGISTER or limit)
+    return min(chosen, _lanes_that_fit(analysis, devices, reserved))
+
+
+def _most(analysis: Analysis, alike: bool) -> int:
+    """Return the bound of each of the four cases, with its caps."""
+    if not analysis.loops:
+        return min(MOST, NEAREST_CACHE // analysis.largest)
+    around = LAST_CACHE // analysis.largest
+    if analysis.refilled:
+        return min(REFILLED, around)
+    most = WAITING if analysis.waits and not alike else MOST
+    return min(most, NEAREST_CACHE // analysis.of_a_step, around)
+
+
+def even_out(batch_size: int, size: int, num_devices: int) -> int:
+    """Return a size of at most `batch_size` for which tails are short."""
+    per_device = -(-size // num_devices)
+    batches = -(-per_device // batch_size)
+    return -(-per_device // batches)
+
+
+def _lanes_that_fit(
+    analysis: Analysis, devices: Sequence[Device], reserved: int
+) -> int:
+    """Return how many points fit into the memory that is free; at least 1.
+
+    If not even one fits, JAX says so better than we could. What is alive in a jaxpr is
+    an upper bound, since XLA fuses operations. A batch that does not fit all the same
+    is halved.
+    """
+    free = free_bytes(devices)
+    if free is None:
+        return MOST * REFILLED  # more than any other bound
+    return max(1, int(max(0, free - reserved) * SPARE) // analysis.alive)
+
+
+def free_bytes(devices: Sequence[Device]) -> int | None:
+    """Return the free memory of the fullest device; `None` if none reports it."""
+    free = []
+    for device in devices:
+        stats = device.memory_stats() or {}
+        if "bytes_limit" in stats:
+            free.append(int(stats["bytes_limit"]) - int(stats.get("bytes_in_use", 0)))
+    return min(free) if free else None
