@@ -2,8 +2,6 @@
 
 from typing import Protocol, TypeVar, runtime_checkable
 
-import jax.numpy as jnp
-import jax.random as jr
 import numpy as np
 from jaxtyping import Float
 
@@ -71,8 +69,3 @@ def needed(function: str, key: Key | None) -> Key:
             "Give one: `explore(..., key=jax.random.key(0))`.",
         )
     return key
-
-
-def seed_of(key: Key, number: int) -> int:
-    """Return a seed for a generator of another package, another for each number."""
-    return int(jr.bits(jr.fold_in(key, number), dtype=jnp.uint32))

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 from jaxtyping import Float
 
-from .._check import check_choice, check_int
-from .._errors import describe_value, nearest, optional, type_error, value_error
+from .._check import check_choice, check_int, check_is
+from .._errors import describe_value, nearest, optional, value_error
 from .._spaces import Space, SpaceLike, as_space
 from .._sweep import SweepResult
 from .._tree import leaves_with_names
@@ -130,12 +130,8 @@ def sensitivity(
         indices of Sobol, M. D. Morris (1991) for elementary effects.
     """
     check_choice("search.sensitivity", "method", method, tuple(_KINDS))
-    if not isinstance(result, SweepResult):
-        raise type_error(
-            "search.sensitivity",
-            f"`result` is {describe_value(result)}.",
-            "Give what `sweep` returns.",
-        )
+    cure = "Give what `sweep` returns."
+    check_is("search.sensitivity", "result", result, SweepResult, cure)
     space, kind = as_space("search.sensitivity", space), _KINDS[method]
     name, values = _values(result, by)
     rows, problem = len(values), _problem(space)

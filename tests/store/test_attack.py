@@ -1,4 +1,4 @@
-"""Random damage and random kills; `python -m tests.support.attack` does more of them."""
+"""Random damage and kills: the right values, or an error that names store and file."""
 
 from pathlib import Path
 

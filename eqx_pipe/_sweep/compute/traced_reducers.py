@@ -21,7 +21,6 @@ from ..._cache import LRUCache
 from ..._jaxprs import Fingerprint, evaluate, fingerprint_of
 from ..._reduce.many import Many
 from ..._reduce.reducer import Reducer, Reduction
-from ..._types import ClosedJaxpr
 from .trace import Traced, settings
 
 # Of larger states nothing is kept: what they begin with is held on devices too.
@@ -38,8 +37,8 @@ class TracedReducers:
     that of a list with the state of each reducer.
     """
 
-    absorbing: ClosedJaxpr
-    merging: ClosedJaxpr
+    absorbing: Any
+    merging: Any
     init: list[Array]
     structure: Any
 
