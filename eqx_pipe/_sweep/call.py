@@ -49,12 +49,12 @@ def call(function: str, fn: Callable[..., Any], point: PyTree, key: Key | None) 
     if key is not None:
         return _checked(function, _noted(function, fn, point, key=key))
     if parameter.default is inspect.Parameter.empty:
-        raise _missing(function)
+        raise MissingSweepKey(function)
     try:
         return _checked(function, _noted(function, fn, point))
     except Exception as error:
         if parameter.default is None and asks_for_key(error):
-            raise _missing(function) from error
+            raise MissingSweepKey(function) from error
         raise
 
 
@@ -101,10 +101,6 @@ class MissingSweepKey(MissingKeyError):
         return type(self), (self.function,)
 
 
-def _missing(function: str) -> MissingKeyError:
-    return MissingSweepKey(function)
-
-
 def _checked(function: str, out: PyTree) -> PyTree:
     """The output with arrays for numbers; a `TypeError` for anything else."""
     leaves, structure = jtu.tree_flatten(out)
@@ -135,9 +131,8 @@ def _as_array(leaf: Any) -> Any:
     if isinstance(leaf, jax.Array):
         return leaf
     number = isinstance(leaf, bool | int | float | complex | np.ndarray | np.generic)
-    if not number:
-        if not hasattr(leaf, "__jax_array__"):
-            return None
+    if not number and not hasattr(leaf, "__jax_array__"):
+        return None
     try:
         return jnp.asarray(leaf)
     except TypeError:  # an array of strings or of Python objects

@@ -22,10 +22,11 @@ from jaxtyping import Float, Int64
 from .._progress import Progress, Watched, is_shown, watched
 from .._types import ProgressLike, PyTree
 from .compute.failure import Errors, Verdict
+from .compute.points import Index
 from .compute.rows import Rows
 from .options import fn_name
 from .order_by import CostsBySpan
-from .plan import Index, Plan
+from .plan import Plan
 from .request import Request
 from .results.cells import CellPoints, CellValues
 from .results.raised import Raised

@@ -19,8 +19,8 @@ from .options import SweepOptions
 from .order_by import CostsBySpan
 from .plan import Plan
 from .request import request_of
-from .sinks.store_sink import Left, StoreSink
-from .store import StoreLayout
+from .sinks.left import Left, left_in
+from .sinks.store_sink import StoreSink
 from .sweep import planned
 
 
@@ -172,14 +172,14 @@ def plan(
 
 def _in_numbers(coming: Plan, costs: Callable[[int], CostsBySpan] | None) -> SweepPlan:
     """A plan in numbers, with what its store has."""
-    request, layout = coming.request, None
+    request = coming.request
     index, count = request.shard or (0, 1)
     own = range(index, len(coming.chunks), count)
     found = Left(own, coming.count(own))
     if request.store is not None:
         sink = StoreSink(coming, write=False)
-        coming, found, layout = sink.plan, sink.left(), sink.layout
-    left = found.left
+        coming, found = sink.plan, left_in(sink)
+    left, stored = found.left, found.value_bytes
     _, size = coming.work.span(0, math.prod(coming.chunks.lengths))
     programs = _programs(coming, costs)
     compiled = sum(there is not None for there in programs)
@@ -199,7 +199,7 @@ def _in_numbers(coming: Plan, costs: Callable[[int], CostsBySpan] | None) -> Swe
         chunks=len(coming.chunks) if size else 0,
         chunks_left=len(left) if size else 0,
         chunk_points=coming.count([0]) if size else 0,
-        value_bytes=_value_bytes(coming) if layout is None else _stored(layout),
+        value_bytes=_value_bytes(coming) if stored is None else stored,
         memory_bytes=_memory(coming),
         store=None if request.store is None else str(request.store),
     )
@@ -211,12 +211,6 @@ def _value_bytes(coming: Plan) -> int:
     rows = math.prod(chunks.lengths) if coming.blocks is None else chunks.points
     row = coming.work.row
     return rows * sum(math.prod(s.shape) * s.dtype.itemsize for s in row)
-
-
-def _stored(layout: StoreLayout) -> int:
-    """The bytes of all values of a store, before they are compressed."""
-    rows = [math.prod(v.inner) * v.dtype.itemsize for v in layout.variables]
-    return math.prod(layout.chunks.lengths) * sum(rows)
 
 
 def _programs(coming: Plan, costs: Callable[[int], CostsBySpan] | None) -> list[Any]:
