@@ -18,7 +18,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Int32
 
 from .._jaxprs import may_loop_or_call_back
-from .._tree import as_data, as_keys, broadcast_mask, fill
+from .._tree import as_data, as_keys, broadcast_mask
 from .._types import PyTree
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Lanes:
     def __init__(self, loop: "Loop", consts: Sequence[Array], entries: Sequence[Array]):
         assert loop.size is not None
         self.size, self.consts = loop.size, consts
-        self.entries = fill([None] * len(consts), loop.indexed, entries)
+        self.reads, self.entries = loop.reads, loop.entry_of_each(entries)
         self.test = self._over_lanes(loop.test)
         self.step = self._over_lanes(loop.step)
         # What may raise, or loop, must not see a point after its end.
@@ -145,9 +145,13 @@ class Lanes:
     def _load(self, point: Int32[Array, " lanes"]) -> list[Any]:
         """Return the lanes' own constants."""
         return [
-            None if entry is None else _take([x], _take([entry], point)[0])[0]
-            for x, entry in zip(self.consts, self.entries, strict=True)
+            None if how == "shared" else x.at[_of(entry, point)].get(mode="clip")
+            for x, how, entry in zip(self.consts, self.reads, self.entries, strict=True)
         ]
+
+
+def _of(entry: Array | None, point: Int32[Array, " lanes"]) -> Array:
+    return point if entry is None else entry.at[point].get(mode="clip")
 
 
 def _take(arrays: list[Any], point: Int32[Array, " lanes"]) -> list[Any]:

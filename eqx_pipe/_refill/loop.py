@@ -8,13 +8,14 @@ differentiated.
 
 Its parameters are those of the equation of a `lax.while_loop` of a single point. If
 `size` is not `None`, there are as many points: the carries have a leading axis of that
-size, and of a constant that is `indexed` point i sees entry `entries[i]`, where the
-entries are an operand too. (So nothing is copied under a `vmap` in a `vmap`.)
+size, and `reads` says what point i sees of each constant: all of it (`"shared"`), row i
+(`"own"`), or row `entries[i]` (`"listed"`), where the entries are an operand too. (So
+nothing is copied under a `vmap` in a `vmap`.)
 """
 
 import itertools as it
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import jax
 from jax import lax
@@ -31,6 +32,7 @@ from .._jaxprs import (
     register,
     trace,
 )
+from .._tree import fill
 from .._types import ClosedJaxpr
 from .lanes import Lanes
 
@@ -42,6 +44,9 @@ refill_p.multiple_results = True
 refill_p.is_high = lambda *_, **__: False  # pyright: ignore[reportAttributeAccessIssue]
 
 
+Reads: TypeAlias = Literal["shared", "own", "listed"]
+
+
 class Loop(NamedTuple):
     """The parameters of the primitive."""
 
@@ -49,19 +54,29 @@ class Loop(NamedTuple):
     body_jaxpr: ClosedJaxpr
     cond_nconsts: int
     body_nconsts: int
-    indexed: tuple[bool, ...]
+    reads: tuple[Reads, ...]
     size: int | None = None
 
     def split(self, args: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
-        """Return the constants, the entries of those that are indexed, the carry."""
+        """Return the constants, the entries of those that are listed, the carry."""
         rest = iter(args)
-        consts = list(it.islice(rest, len(self.indexed)))
-        return consts, list(it.islice(rest, sum(self.indexed))), list(rest)
+        consts = list(it.islice(rest, len(self.reads)))
+        return consts, list(it.islice(rest, sum(self.listed))), list(rest)
+
+    @property
+    def listed(self) -> list[bool]:
+        """For each constant whether its entries are an operand."""
+        return [how == "listed" for how in self.reads]
+
+    def entry_of_each(self, entries: Sequence[Any]) -> list[Any]:
+        """Return the entries for each constant, `None` if it is not listed."""
+        return fill([None] * len(self.reads), self.listed, entries)
 
     def pointed(self) -> list[bool]:
         """Return which constants and carries have an axis for the points."""
         num_carry = len(self.body_jaxpr.out_avals)
-        return [*self.indexed, *[self.size is not None] * num_carry]
+        own = [how != "shared" for how in self.reads]
+        return [*own, *[self.size is not None] * num_carry]
 
     def bind(self, *args: Any) -> list[Any]:
         return refill_p.bind(*args, **self._asdict())
@@ -76,7 +91,7 @@ class Loop(NamedTuple):
 
     def of_point(self, *args: Any) -> list[Any]:
         """Run the loop of one point from its constants and its first carry."""
-        consts, init = args[: len(self.indexed)], args[len(self.indexed) :]
+        consts, init = args[: len(self.reads)], args[len(self.reads) :]
         return lax.while_loop(
             lambda carry: self.test(consts, carry),
             lambda carry: self.step(consts, carry),
@@ -90,11 +105,9 @@ class Loop(NamedTuple):
         if self.size is None:
             return run(*args)
         consts, entries, init = self.split(args)
-        left = iter(entries)
-        own = [
-            x[next(left)] if i else x for x, i in zip(consts, self.indexed, strict=True)
-        ]
-        axes = [0 if i else None for i in self.indexed] + [0] * len(init)
+        pairs = zip(consts, self.entry_of_each(entries), strict=True)
+        own = [x if entry is None else x[entry] for x, entry in pairs]
+        axes = [None if how == "shared" else 0 for how in self.reads] + [0] * len(init)
         return jax.vmap(run, axes)(*own, *init)
 
 
@@ -109,7 +122,7 @@ def refilled(function: Callable[..., Any], *args: Any) -> list[Any]:
             return rebind(eqn, inputs)
         given = {name: eqn.params[name] for name in Loop._fields[:4]}
         num_consts = given["cond_nconsts"] + given["body_nconsts"]
-        return Loop(**given, indexed=(False,) * num_consts).bind(*inputs)
+        return Loop(**given, reads=("shared",) * num_consts).bind(*inputs)
 
     return interpret(trace(function, *args), args, rule)
 
@@ -144,7 +157,7 @@ def _remake(eqn: Equation, bodies: list[Body], inputs: list[Any]) -> list[Any]:
     loop, (cond, body) = Loop(**eqn.params), bodies
 
     def of_point(*args: Any) -> list[Any]:
-        consts, init = args[: len(loop.indexed)], args[len(loop.indexed) :]
+        consts, init = args[: len(loop.reads)], args[len(loop.reads) :]
         return lax.while_loop(
             lambda carry: cond(*consts[: loop.cond_nconsts], *carry)[0],
             lambda carry: body(*consts[loop.cond_nconsts :], *carry),

@@ -19,7 +19,7 @@ from jaxtyping import Array
 from .._errors import value_error
 from .._jaxprs import axis_names, depends_on, trace
 from .._tree import fill
-from .loop import Loop, refill_p, refilled
+from .loop import Loop, Reads, refill_p, refilled
 
 
 def _batch(
@@ -96,37 +96,42 @@ def _flattened(
     loop: Loop, args: Sequence[Any], batched: Sequence[bool], outer: int
 ) -> list[Any]:
     """Run the loop of the points that it has, times those of one more batch."""
-    inner = 1 if loop.size is None else loop.size
     consts, entries, init = loop.split(args)
     of_consts, _, of_init = loop.split(batched)
-    left = iter(entries)
-    before = [next(left) if i else None for i in loop.indexed]
-    flat, found = [], []
-    for x, entry, is_batched in zip(consts, before, of_consts, strict=True):
-        flat.append(_joined(x) if is_batched and entry is not None else x)
-        found.append(_entries(x, entry, is_batched, outer, inner))
+    each = zip(consts, loop.entry_of_each(entries), loop.reads, of_consts, strict=True)
+    read = [_read(*one, outer, loop.size) for one in each]
     carry = [
         x if b else jnp.broadcast_to(x, (outer, *jnp.shape(x)))
         for x, b in zip(init, of_init, strict=True)
     ]
-    carry = carry if loop.size is None else list(map(_joined, carry))
-    indexed = tuple(entry is not None for entry in found)
-    whole = loop._replace(indexed=indexed, size=outer * inner)
-    return whole.bind(*flat, *it.compress(found, indexed), *carry)
+    if loop.size is not None:
+        carry, outer = list(map(_joined, carry)), outer * loop.size
+    whole = loop._replace(reads=tuple(how for _, _, how in read), size=outer)
+    return whole.bind(
+        *(x for x, _, _ in read),
+        *(entry for _, entry, _ in read if entry is not None),
+        *carry,
+    )
 
 
-def _entries(
-    x: Any, entry: Array | None, batched: bool, outer: int, inner: int
-) -> Array | None:
-    """Return the entry of a constant that each of `outer * inner` points sees."""
-    if entry is None:
-        if not batched:
-            return None
-        return jnp.repeat(jnp.arange(outer, dtype=jnp.int32), inner)
-    rows = jnp.broadcast_to(entry, (outer, inner))
-    if batched:  # the entries of each of the outer points follow on one another
-        rows += x.shape[1] * jnp.arange(outer, dtype=jnp.int32)[:, None]
-    return rows.ravel()
+def _read(
+    x: Any, entry: Array | None, how: Reads, batched: bool, outer: int, size: int | None
+) -> tuple[Any, Array | None, Reads]:
+    """Return a constant, with the rows that the points of `outer` batches see of it."""
+    if not batched and how == "shared":
+        return x, None, how
+    if batched and how == "own":
+        return _joined(x), None, how
+    if size is None:
+        return x, None, "own"
+    first = jnp.arange(outer, dtype=jnp.int32)[:, None]
+    if how == "shared":
+        return x, jnp.broadcast_to(first, (outer, size)).ravel(), "listed"
+    own = jnp.arange(size, dtype=jnp.int32) if entry is None else entry
+    rows = jnp.broadcast_to(own, (outer, size))
+    if batched:  # the rows of each of the outer batches follow on one another
+        x, rows = _joined(x), rows + first * x.shape[1]
+    return x, rows.ravel(), "listed"
 
 
 def _joined(x: Array) -> Array:
@@ -147,14 +152,14 @@ def _jvp(
     const_slopes = _instantiated(const_slopes, of_consts)
     init_slopes = _instantiated(init_slopes, of_init)
     # The tangent of a constant is read at the entries of that constant.
-    read = fill([None] * len(consts), loop.indexed, entries)
-    more = [e for e in it.compress(read, of_consts) if e is not None]
-    wide = loop._replace(indexed=(*loop.indexed, *it.compress(loop.indexed, of_consts)))
+    rows = it.compress(loop.entry_of_each(entries), of_consts)
+    more = [entry for entry in rows if entry is not None]
+    wide = loop._replace(reads=(*loop.reads, *it.compress(loop.reads, of_consts)))
 
     def of_point(*args: Any) -> list[Any]:
-        consts, carry = args[: len(wide.indexed)], args[len(wide.indexed) :]
-        values = [*consts[: len(loop.indexed)], *carry[: len(init)]]
-        slopes = [*consts[len(loop.indexed) :], *carry[len(init) :]]
+        consts, carry = args[: len(wide.reads)], args[len(wide.reads) :]
+        values = [*consts[: len(loop.reads)], *carry[: len(init)]]
+        slopes = [*consts[len(loop.reads) :], *carry[len(init) :]]
         mask = [*of_consts, *of_init]
         outputs, moved = jax.jvp(
             lambda *given: loop.of_point(*fill(values, mask, given)),

@@ -16,11 +16,15 @@ from .._files import as_path
 from .._keys import check_key, fold
 from .._progress import Progress, Watched
 from .._spaces import Space, SpaceLike, as_space
-from .._sweep.options import BatchSize, Executor
-from .._sweep.request import request_of
-from .._sweep.results.best import Compared, scores
-from .._sweep.results.result import SweepResult
-from .._sweep.sweeper import Sweeper
+from .._sweep import (
+    BatchSize,
+    Compared,
+    Executor,
+    Sweeper,
+    SweepResult,
+    request_of,
+    scores,
+)
 from .._types import Key, PyTree
 from .method import Method, losses
 from .result import SearchResult, place_of
@@ -147,7 +151,7 @@ def explore(
                 try:
                     # What is traced depends on the form of the points.
                     run = run or prepared(points, own, place)
-                    sweeps.append(run.swept(points, own, place))
+                    sweeps.append(run.run(points, own, place))
                 except ValueError as error:
                     if folder is not None:
                         error.add_note(f"In round {number} of the search in {folder}.")

@@ -17,7 +17,7 @@ from .._errors import describe_value, type_error, value_error
 from .._files import as_path
 from .._keys import check_key, key_argument
 from .._spaces import Space, SpaceLike, Values, as_space
-from .._sweep.sweep import sweep
+from .._sweep import sweep
 from .._tree import leaves_with_names
 from .._types import Key, PyTree
 from .training import HalvingResult, Training

@@ -7,8 +7,7 @@ from jaxtyping import Float
 
 from .._errors import describe_value, type_error, value_error
 from .._spaces import Space
-from .._sweep.results.best import Compared, scores
-from .._sweep.results.result import SweepResult
+from .._sweep import Compared, SweepResult, scores
 from .._types import Key
 
 State = TypeVar("State")

@@ -12,7 +12,7 @@ from jaxtyping import Float
 
 from .._errors import optional
 from .._spaces import Space
-from .._sweep.results.result import SweepResult
+from .._sweep import SweepResult
 from .._types import Key
 from .method import check_maker, needed
 

@@ -9,8 +9,7 @@ from jaxtyping import Float
 from .._check import check_choice, check_int, check_is
 from .._errors import describe_value, nearest, optional, value_error
 from .._spaces import Space, SpaceLike, as_space
-from .._sweep.results.label import inner_dims
-from .._sweep.results.result import SweepResult
+from .._sweep import SweepResult
 from .._tree import leaves_with_names
 
 if TYPE_CHECKING:
@@ -154,7 +153,7 @@ def sensitivity(
         for column in values.reshape(rows, -1).T
     ]
     shape = (len(problem["names"]), *values.shape[1:])
-    dims = ("axis", *inner_dims(name, values.ndim - 1))
+    dims = ("axis", *(f"{name}.{k}" for k in range(values.ndim - 1)))
     variables = {
         k: (dims, np.stack([np.asarray(one[k]) for one in found], -1).reshape(shape))
         for k in kind.indices

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 
 from .._errors import optional, value_error
 from .._spaces import Space, point_columns
-from .._sweep.results.best import Best
+from .._sweep import Best
 from .._types import PyTree
 
 if TYPE_CHECKING:

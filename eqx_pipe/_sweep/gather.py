@@ -17,11 +17,12 @@ from jaxtyping import Float, Int64
 from .._progress import Progress, Watched, is_shown, watched
 from .._types import ProgressLike
 from .compute.failure import Verdict
+from .compute.points import Index
 from .compute.rows import Rows
 from .interrupt import CTRL_C, ENDING, Interrupt
 from .order_by import CostsBySpan
 from .outcome import Outcome
-from .plan import Index, Plan
+from .plan import Plan
 
 COMMIT_EVERY = 30.0
 """Seconds after which the finished batches of a chunk are committed to a store."""

@@ -1,6 +1,7 @@
 """A stored sweep is the sweep, read or resumed."""
 
 import io
+import shutil
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
@@ -235,46 +236,90 @@ def test_costs_are_computed_of_what_is_computed(tmp_path, here):
     close(whole.values, expected.values)
 
 
-def damage(path, name, how):
-    file = sorted(p for p in (path / name / "c").rglob("*") if p.is_file())[1]
+def cut(file, other):
+    file.write_bytes(file.read_bytes()[:-3])
+
+
+def flip(file, other):
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 4
+    file.write_bytes(data)
+
+
+def swap(file, other):
     data = file.read_bytes()
-    if how == "cut":
-        file.write_bytes(data[: len(data) // 2])
-    elif how == "flipped":
-        file.write_bytes(bytes([data[0] ^ 1]) + data[1:])
-    else:
-        file.unlink()
-    return file
+    file.write_bytes(other.read_bytes())
+    other.write_bytes(data)
 
 
-@pytest.mark.parametrize("how", ["cut", "flipped"])
-def test_a_damaged_chunk_is_never_read(tmp_path, how):
-    space, path = ep.Linspace(0, 1, 9), tmp_path / "runs.zarr"
-    asked = {"batch_size": 2, "mesh": one_device(), "store": path}
-    whole = ep.sweep(jnp.sin, space, **asked)
-    expected = whole.values[:]
-    file = damage(path, "value", how)
-    # Nothing is missing by the looks of it: it is found when it is read, ...
-    with pytest.raises(OSError, match=f"{file.name}.* cannot be read.*Delete it"):
-        ep.SweepResult.load(path).values[:]
+def delete(file, other):
     file.unlink()
-    assert np.array_equal(ep.sweep(jnp.sin, space, **asked).values, expected)
-    # ... and when a sweep goes on, which computes it again.
-    damage(path, "value", how)
-    (path / "value" / "c" / "3").unlink()
-    assert np.array_equal(ep.sweep(jnp.sin, space, **asked).values, expected)
 
 
-def test_a_lost_chunk_is_not_read_as_nothing(tmp_path):
+DAMAGES = [cut, flip, swap, delete]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("name", ["value", "x", "status"])
+def test_what_is_damaged_is_right_or_told(tmp_path, damage, name):
+    space, path = {"x": ep.Linspace(0, 1, 9)}, tmp_path / "runs.zarr"
+    asked = {"batch_size": 2, "mesh": one_device(), "store": path}
+
+    def fn(p):
+        return jnp.sin(p["x"])
+
+    whole = ep.sweep(fn, space, **asked)
+    expected, folder = whole.values[:], path / name / "c"
+    file, last = folder / ("0" if name == "x" else "1"), path / "value" / "c" / "4"
+    was = file.read_bytes()
+    damage(file, last if name == "value" else path / "value" / "c" / "2")
+    if name == "status" and damage is delete:  # the record that the chunk is there
+        assert ep.SweepResult.load(path).ok.sum() == 7
+    else:
+        says = f"`{file}`" if damage is not swap else f"`{path}/(value|x|status)/c/."
+        with pytest.raises((OSError, ValueError), match=says):
+            ep.SweepResult.load(path).values[:]
+        with pytest.raises((OSError, ValueError), match=says):
+            ep.SweepResult.load(path).to_xarray().load()
+    if name == "x":
+        file.write_bytes(was)
+    elif damage is not delete:
+        file.unlink()
+    (path / "value" / "c" / "2").unlink(missing_ok=True)
+    assert np.array_equal(ep.sweep(fn, space, **asked).values, expected)
+
+
+def test_what_power_failures_leave_is_computed_again(tmp_path):
     space, path = ep.Linspace(0, 1, 9), tmp_path / "runs.zarr"
     asked = {"batch_size": 2, "mesh": one_device(), "store": path}
-    whole = ep.sweep(jnp.sin, space, **asked)
-    expected = whole.values[:]
-    damage(path, "value", "lost")
-    with pytest.raises(OSError, match="is not there"):
-        whole.values[:]
-    again = ep.sweep(jnp.sin, space, **asked)
-    assert np.array_equal(again.values, expected)
+    expected = ep.sweep(jnp.sin, space, **asked).values[:]
+    (path / "value" / "c" / "3").write_bytes(b"")
+    (path / "status" / "c" / "2").write_bytes(b"")
+    (path / "value" / "c" / "1").unlink()
+    assert np.array_equal(ep.sweep(jnp.sin, space, **asked).values, expected)
+
+
+def test_a_store_that_is_deleted_while_it_is_filled_promises_nothing(tmp_path):
+    path, seen = tmp_path / "runs.zarr", []
+
+    def fn(x):
+        def look(x):
+            seen.append(x)
+            if len(seen) == 3:
+                shutil.rmtree(path)
+            return x
+
+        return jax.pure_callback(look, x, x, vmap_method="expand_dims")
+
+    asked = {"batch_size": 2, "mesh": one_device(), "store": path}
+    with pytest.raises(ep.SweepError, match=f"`{path}`.*(delete|could not take)"):
+        ep.sweep(fn, ep.Linspace(0, 1, 20), **asked)
+    assert not path.exists()
+    result = ep.sweep(fn, ep.Linspace(0, 1, 20), **asked)
+    assert result.ok.all()
+    shutil.rmtree(path)
+    with pytest.raises(OSError, match=f"`{path}` was deleted"):
+        result.values[:]
 
 
 def test_progress_counts_what_was_there(tmp_path, monkeypatch):

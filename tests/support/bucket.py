@@ -2,7 +2,7 @@
 
 import contextlib
 
-from eqx_pipe._sweep.store import Folder, as_zarr
+from eqx_pipe._sweep.store import Folder
 
 
 class Bucket:
@@ -83,10 +83,11 @@ class Stepped:
 
 def opened_by_zarr(files):
     """Return some files as xarray opens them."""
-    if isinstance(files, Folder):
-        return as_zarr(files.path)
     from zarr.core.buffer import default_buffer_prototype
-    from zarr.storage import MemoryStore
+    from zarr.storage import LocalStore, MemoryStore
+
+    if isinstance(files, Folder):
+        return LocalStore(files.path)
 
     make = default_buffer_prototype().buffer.from_bytes
     return MemoryStore({key: make(data) for key, data in files.keys.items()})

@@ -4,14 +4,11 @@ from .chunks import Chunks as Chunks
 from .chunks import choose_chunks as choose_chunks
 from .chunks import few_chunks as few_chunks
 from .disk import GROWING as GROWING
-from .disk import LOCKS as LOCKS
 from .disk import LONGEST as LONGEST
 from .disk import Folder as Folder
 from .disk import Taken as Taken
-from .disk import as_zarr as as_zarr
 from .disk import check_zarr as check_zarr
 from .disk import is_name as is_name
-from .disk import quiet_zarr as quiet_zarr
 from .grow import Origin as Origin
 from .grow import create as create
 from .grow import grow as grow
@@ -19,9 +16,9 @@ from .grow import in_place as in_place
 from .grow import lay_out as lay_out
 from .grow import settle as settle
 from .grow import statuses_of as statuses_of
+from .grow import store_without_values as store_without_values
 from .layout import StoreLayout as StoreLayout
 from .layout import Variable as Variable
-from .layout import damaged as damaged
 from .lazy import StoredArray as StoredArray
 from .lazy import stored_in as stored_in
 from .ranges import FAILED as FAILED

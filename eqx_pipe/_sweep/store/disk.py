@@ -7,14 +7,12 @@ is appended, renamed or changed in place. A bucket of an object store has as muc
 import contextlib
 import os
 import socket
-import threading
 import time
 import uuid
-import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import IO, Any, Protocol, runtime_checkable
+from typing import IO, Protocol, runtime_checkable
 
 from ..._errors import optional
 
@@ -246,33 +244,6 @@ def _locked(file: int, how: int) -> bool:
     who = f"process {os.getpid()} on {socket.gethostname()} (since {since})"
     os.pwrite(file, who.encode(), 0)
     return True
-
-
-def as_zarr(path: Path) -> Any:
-    """Return a folder as Zarr and xarray want it.
-
-    They read a path that is a text as a URL: `#`, `?` and `;` end it.
-    """
-    from zarr.storage import LocalStore
-
-    return LocalStore(path)
-
-
-_ONE_AT_A_TIME = threading.RLock()
-
-
-@contextlib.contextmanager
-def quiet_zarr() -> Iterator[None]:
-    """Suppress Zarr's warnings about what its own version 3 leaves open.
-
-    In one thread at a time: `warnings.catch_warnings` replaces the filters of the whole
-    process, so of two threads one would undo what the other had set, and the last to
-    leave would put back what the first had found.
-    """
-    with _ONE_AT_A_TIME, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", module=r"(zarr|xarray)\.")
-        warnings.filterwarnings("ignore", message=".*Zarr format 3 specification.*")
-        yield
 
 
 def check_zarr(function: str) -> None:

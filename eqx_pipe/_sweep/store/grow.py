@@ -23,7 +23,7 @@ from .chunks import Chunks
 from .disk import GROWING, NEW, ROOT, Files
 from .layout import StoreLayout, files_of, nodes_of, parse_root, read_root, side_of
 from .ranges import MISSING, OK
-from .store import ODD, WHY, Store, store_of
+from .store import ODD, Store, store_of
 
 _MOST = 4
 """How many times as many chunks as needed a store may have before it is cut anew."""
@@ -117,6 +117,12 @@ def lay_out(
         files.put(key, data)
     fill(store_of(files, *parse_root("sweep", files.place(), root)))
     files.put(ROOT, root)
+
+
+def store_without_values(files: Files, layout: StoreLayout) -> Store:
+    """Return the store that would be created; nothing is written."""
+    _, root = files_of(layout, "", {})
+    return store_of(files, *parse_root("sweep", files.place(), root))
 
 
 def grow(store: Store, layout: StoreLayout, origin: Origin, moved: bool) -> None:
@@ -214,8 +220,7 @@ def settle(files: Files) -> None:
         used = name in nodes and usual != bool(side_of(nodes[name]))
         if key != ROOT and not used and (rest != ROOT or name not in nodes):
             files.remove(key)
-    for folder in (ODD, WHY):
-        for key in files.names(folder):
-            if key.partition("/")[0] != cut:
-                files.remove(f"{folder}/{key}")
+    for key in files.names(ODD):
+        if key.partition("/")[0] != cut:
+            files.remove(f"{ODD}/{key}")
     files.remove(GROWING)

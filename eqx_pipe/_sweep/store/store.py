@@ -7,9 +7,7 @@ So one file, replaced at once, says all about a chunk.
 """
 
 import base64
-import contextlib
 import dataclasses
-import json
 import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -30,11 +28,12 @@ RowErrors: TypeAlias = Mapping[str, Int64[np.ndarray, " _failed"]]
 ODD = ".odd"
 """The folder for marks: names of chunks in which rows may be failed or missing."""
 
-WHY = ".why"
-"""The folder for texts of errors that are too long for the comment of a status file."""
 
-_LONGEST_COMMENT = 60_000
-"""Bytes of a comment: some readers of gzip allow no more than 64 KiB of header."""
+_DELETE = (
+    "Delete it, if it is there, and call the same sweep with the same store again: "
+    "this chunk is then computed once more."
+)
+_PUT_BACK = "Put it back from a copy of the store, or give another path."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,13 +137,13 @@ class Store:
             raise self._damaged(key, "belongs to another chunk")
         first, last = self.chunks.span(number)
         status = np.frombuffer(raw, np.int8)[: last - first].copy()
-        odd = "texts" in said or "why" in said or np.any(status != OK)
+        odd = "texts" in said or np.any(status != OK)
         if odd and not self.files.exists(self._mark(number)):
             raise self._damaged(
                 self._mark(number), "is not there: failed points were not looked for"
             )
-        errors = self._errors(number, said)
-        return Manifest(status, said["rows"], said["digests"], errors, said["function"])
+        errors, digests = _unpacked_errors(said), said["digests"]
+        return Manifest(status, said["rows"], digests, errors, said["function"])
 
     def read(self, number: int, variable: int, known: bool = False) -> np.ndarray:
         """Return the values of a chunk of one variable, a row for each point.
@@ -280,13 +279,15 @@ class Store:
             try:
                 parts.append(decode(self.files.get(key), dtype, shape))
             except FileNotFoundError:
-                raise self._damaged_root(key, "is not there") from None
+                raise self._damaged(key, "is not there", _PUT_BACK) from None
             except (Undecodable, OSError, ValueError, RuntimeError) as error:
-                raise self._damaged_root(key, f"cannot be read ({error})") from error
+                raise self._damaged(
+                    key, f"cannot be read ({error})", _PUT_BACK
+                ) from error
         shape = tuple(node["shape"])
         found = np.concatenate([np.zeros((0, *shape[1:]), dtype), *parts])[: shape[0]]
         if values_digest(name, found) != self.record["coordinates"][name][1]:
-            raise self._damaged_root(keys[0][0], "holds another coordinate")
+            raise self._damaged(keys[0][0], "holds another coordinate", _PUT_BACK)
         return found
 
     def has_changed(self) -> str | None:
@@ -339,48 +340,10 @@ class Store:
         }
         if errors or np.any(status != OK):
             self.mark(number)
-            said |= self._put_errors(number, errors)
+            said |= _packed_errors(errors)
         full = np.full(self.chunks.points, MISSING, np.int8)
         full[: len(status)] = status
         self.files.put(self._status_key(number), pack(said, full.tobytes()))
-        folder = self._why(number)
-        for name in self.files.names(folder):
-            if name != str(said.get("why")):
-                self.files.remove(f"{folder}/{name}")
-
-    def _put_errors(self, number: int, errors: RowErrors) -> dict[str, Any]:
-        """Return errors as a manifest has them, or the file that they are put into."""
-        ranges = [
-            (k, first, stop)
-            for k, rows in enumerate(errors.values())
-            for first, stop in ranges_of(rows)
-        ]
-        packed = zlib.compress(np.array(ranges, "<i8").tobytes())
-        where = base64.b64encode(packed).decode()
-        said = {"texts": list(errors), "where": where}
-        data = json.dumps(said).encode()
-        if len(data) <= _LONGEST_COMMENT:
-            return said
-        self.files.put(f"{self._why(number)}/{checksum(data)}", data)
-        return {"why": checksum(data)}
-
-    def _errors(self, number: int, said: Mapping[str, Any]) -> RowErrors:
-        """Return the errors that a manifest has, or leads to."""
-        if "why" in said:
-            key = f"{self._why(number)}/{said['why']}"
-            with contextlib.suppress(FileNotFoundError):
-                data = self.files.get(key)
-                if checksum(data) == said["why"]:
-                    return self._errors(number, json.loads(data))
-            raise self._damaged(key, "is not there, or is damaged")
-        if not said.get("texts"):
-            return {}
-        packed = zlib.decompress(base64.b64decode(said["where"]))
-        ranges = np.frombuffer(packed, "<i8").reshape(-1, 3)
-        return {
-            text: points_in(ranges[ranges[:, 0] == k, 1:])
-            for k, text in enumerate(said["texts"])
-        }
 
     def _write(self, number: int, values: Sequence[np.ndarray]) -> None:
         for variable, leaf in zip(self.variables, values, strict=True):
@@ -417,10 +380,6 @@ class Store:
         place = self._place(number).replace("/", ".")
         return f"{ODD}/{self.record['cut']}/{place}"
 
-    def _why(self, number: int) -> str:
-        place = self._place(number).replace("/", ".")
-        return f"{WHY}/{self.record['cut']}/{place}"
-
     def _listed(self, name: str, inner: int = 0) -> Bool[np.ndarray, " chunks"]:
         names = self.files.names(name)
         behind = "/0" * inner
@@ -428,32 +387,34 @@ class Store:
         found = (place + behind in names for place in wanted)
         return np.fromiter(found, bool, len(self.chunks))
 
-    def _damaged(self, key: str, what: str) -> OSError:
-        """Return the error for a file of a chunk that is not what was written."""
+    def _damaged(self, key: str, what: str, cure: str = _DELETE) -> OSError:
+        """Return the error for a file that is not what was written."""
         changed = self.has_changed()
         if changed is not None:
             return _changed(self.path, changed)
-        place = self.files.place(key)
-        return OSError(
-            message(
-                "sweep",
-                f"the file `{place}` of a chunk {what}.",
-                "Delete it, if it is there, and call the same sweep with the same "
-                "store again: this chunk is then computed once more.",
-            )
-        )
+        return OSError(message("sweep", f"`{self.files.place(key)}` {what}.", cure))
 
-    def _damaged_root(self, key: str, what: str) -> OSError:
-        changed = self.has_changed()
-        if changed is not None:
-            return _changed(self.path, changed)
-        return OSError(
-            message(
-                "sweep",
-                f"the file `{self.files.place(key)}` {what}.",
-                "Put it back from a copy of the store, or give another path.",
-            )
-        )
+
+def _packed_errors(errors: RowErrors) -> dict[str, Any]:
+    """Return errors by rows as JSON: texts, and ranges with the number of each."""
+    ranges = [
+        (k, first, stop)
+        for k, rows in enumerate(errors.values())
+        for first, stop in ranges_of(rows)
+    ]
+    packed = zlib.compress(np.array(ranges, "<i8").tobytes())
+    return {"texts": list(errors), "where": base64.b64encode(packed).decode()}
+
+
+def _unpacked_errors(said: Mapping[str, Any]) -> RowErrors:
+    if not said.get("texts"):
+        return {}
+    packed = zlib.decompress(base64.b64decode(said["where"]))
+    ranges = np.frombuffer(packed, "<i8").reshape(-1, 3)
+    return {
+        text: points_in(ranges[ranges[:, 0] == k, 1:])
+        for k, text in enumerate(said["texts"])
+    }
 
 
 def _changed(path: str, what: str) -> OSError:

@@ -1,0 +1,62 @@
+"""What a sweep would find and do in its store, for one that is only planned."""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..store import FAILED, MISSING, count_in, statuses_of
+from .growth import Grown
+from .store_sink import StoreSink
+
+
+@dataclasses.dataclass(frozen=True)
+class Left:
+    """What a sweep would find and do in its store, in points.
+
+    `left` are the chunks that it would compute, at `num_left` points; the store lacks
+    `new` ones as its space has grown, and `copied` of those that it has go to other
+    files. `value_bytes` are those of all its values.
+    """
+
+    left: Sequence[int]
+    num_left: int
+    done: int = 0
+    failed: int = 0
+    new: int = 0
+    copied: int = 0
+    value_bytes: int | None = None
+
+
+def left_in(sink: StoreSink) -> Left:
+    """Return what there is to do in a store that was opened to be looked at."""
+    store, plan = sink.store, sink.plan
+    row = sum(v.dtype.itemsize * math.prod(v.inner) for v in store.variables)
+    if sink.opened.grown is not None:
+        return _after_growth(sink, sink.opened.grown, row)
+    todo, gaps = sink.todo(), store.account().gaps
+    for gap in gaps:  # of blocks, if they are reduced
+        gap[:2] = plan.work.span(*gap[:2].tolist())
+    there = plan.work.span(0, store.chunks.size)[1] - count_in(gaps, MISSING)
+    return Left(
+        todo.chunks,
+        todo.left(plan),
+        there,
+        count_in(gaps, FAILED),
+        value_bytes=store.chunks.size * row,
+    )
+
+
+def _after_growth(sink: StoreSink, grown: Grown, row: int) -> Left:
+    chunks, left, num_left = grown.layout.chunks, list[int](), 0
+    store, done, failed = sink.store, 0, 0
+    for number, (_, status) in enumerate(statuses_of(store, chunks, grown.origin)):
+        lacks, fails = int(np.sum(status == MISSING)), int(np.sum(status == FAILED))
+        done, failed = done + len(status) - lacks, failed + fails
+        wanted = lacks + fails * sink.plan.request.repairing
+        if wanted and number in sink.owned:
+            left.append(number)
+            num_left += wanted
+    new, copied = chunks.size - store.chunks.size, done * grown.moved
+    return Left(left, num_left, done, failed, new, copied, chunks.size * row)

@@ -1,0 +1,165 @@
+"""The store of a sweep: created, found to be that of the sweep, or grown."""
+
+import contextlib
+import dataclasses
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from ..._errors import SweepError, message
+from ..plan import Plan
+from ..store import (
+    Folder,
+    Store,
+    StoreLayout,
+    Taken,
+    create,
+    grow,
+    open_store,
+    store_without_values,
+)
+from .contents import StateContents, ValueContents
+from .growth import Grown, check_batch_size, growth_in, record_of
+from .identity import check_same, disk_errors, identity_of
+
+_WHOLE, _GROW = "all", "grow"
+"""The locks of who fills a store alone, and of who creates it or has it grow."""
+
+
+def contents_of(plan: Plan) -> ValueContents | StateContents:
+    """Return what the store of a sweep holds."""
+    return ValueContents(plan) if plan.blocks is None else StateContents(plan)
+
+
+@dataclasses.dataclass(frozen=True)
+class Opened:
+    """The store of a sweep, with the plan that fills it.
+
+    If nothing may be written, it may have no file yet, and `grown` is what it would
+    become. `has_grown` says that it did in this call.
+    """
+
+    files: Folder
+    store: Store
+    plan: Plan
+    grown: Grown | None = None
+    has_grown: bool = False
+
+
+def open_for(plan: Plan, write: bool) -> Opened:
+    """Return the store of a sweep; raise a `StructureError` if it is of another one.
+
+    If it may `write` the store is created if there is nothing, and grows if its space
+    has grown.
+    """
+    assert plan.request.store is not None
+    files, has_grown = Folder(Path(plan.request.store)), False
+    now = {**identity_of(plan), **contents_of(plan).identity}
+    if files.is_vacant():
+        layout = contents_of(plan).layout(record_of(plan, now))
+        if not write:
+            return Opened(files, store_without_values(files, layout), plan)
+        _create(files, layout)
+    store = open_store("sweep", files)
+    grown, why = growth_in(plan, store, now)
+    if grown is not None and write:
+        # Locked only now, as nothing is written to a store that is refused.
+        with growing(files):
+            store = open_store("sweep", files)
+            grown, why = growth_in(plan, store, now)
+            if grown is not None:
+                _grow(files, store, grown)
+                store, grown, has_grown = open_store("sweep", files), None, True
+    if grown is None:
+        check_same(store.path, store.record, now, plan.request.trusting, why)
+        check_batch_size(plan, store)
+        kept = store.record["batch_size"]
+        plan = plan.with_batch_size(kept).with_chunks(store.chunks)
+    else:
+        plan = grown.plan
+    store = dataclasses.replace(store, function=now["function"]["program"])
+    return Opened(files, store, plan, grown, has_grown)
+
+
+def _create(files: Folder, layout: StoreLayout) -> None:
+    with disk_errors(files.place(), "be made"):
+        # Where a link leads, which may not be there yet.
+        Path(os.path.realpath(files.path)).mkdir(parents=True, exist_ok=True)
+        try:
+            with growing(files):
+                if files.is_vacant():  # by now another process may have created it
+                    create(files, layout)
+        except BaseException:
+            files.give_up()
+            raise
+
+
+def _grow(files: Folder, store: Store, grown: Grown) -> None:
+    with locked(files, None) as has_locks, disk_errors(store.path, "grow"):
+        if not has_locks:
+            raise SweepError(
+                message(
+                    "sweep",
+                    f"the file system of the store `{store.path}` has no locks, which "
+                    "a store needs to grow.",
+                    "Copy it to another disk, or give another path.",
+                )
+            )
+        for number in store.lost():
+            store.discard(number)
+        grow(store, grown.layout, grown.origin, grown.moved)
+
+
+@contextlib.contextmanager
+def locked(files: Folder, shard: tuple[int, int] | None) -> Iterator[bool]:
+    """Hold the share of this process, or the whole store if it is not divided."""
+    what = "the store"
+    try:
+        with contextlib.ExitStack() as stack:
+            with disk_errors(files.place(), "be locked"):
+                # Shared by those with a shard, so that nobody has the whole meanwhile.
+                whole = files.lock(_WHOLE, shared=shard is not None)
+                has_locks = stack.enter_context(whole)
+                if shard is not None:
+                    what = f"shard {shard[0]} of {shard[1]} of the store"
+                    name = f"shard-{shard[0]}-of-{shard[1]}"
+                    stack.enter_context(files.lock(name))
+            yield has_locks
+    except Taken as taken:
+        raise SweepError(
+            message(
+                "sweep",
+                f"{what} `{files.place()}` is being filled by {taken}.",
+                "Wait for it or stop it; processes that fill one store together "
+                "each take their own `shard=(index, count)`.",
+            )
+        ) from None
+
+
+@contextlib.contextmanager
+def growing(files: Folder) -> Iterator[None]:
+    """Wait until no other process lays the store out, and keep others from it."""
+    pause = 0.01
+    with contextlib.ExitStack() as stack:
+        while True:
+            try:
+                with disk_errors(files.place(), "be locked"):
+                    stack.enter_context(files.lock(_GROW))
+                break
+            except Taken:
+                time.sleep(pause)
+                pause = min(2 * pause, 0.5)
+        yield
+
+
+def check_current(store: Store) -> None:
+    """Raise a `SweepError` if the store has grown or was deleted since."""
+    changed = store.has_changed()
+    if changed is None:
+        return
+    cure = "Call the sweep of the larger space, which has these points too."
+    if "grown" not in changed:
+        cure = "Call the same sweep again, which computes what is gone."
+    wrong = f"the store `{store.path}` {changed} while it was filled."
+    raise SweepError(message("sweep", wrong, cure))
