@@ -119,7 +119,7 @@ def trace(
         point = geometry.point(leaves, space_key, digits, plain)
         found[:] = [_on_point(function, fn, point, key)]
         arrays = jtu.tree_leaves((eqx.filter(point, _is_tracer), key))
-        return as_function(found[0].jaxpr)(*arrays)
+        return as_function(found[0].own)(*arrays)
 
     digits = [jax.ShapeDtypeStruct((), jnp.int32)] * len(geometry.lengths)
     # Types only: an array made under the user's mesh has that mesh in its type.
@@ -131,12 +131,8 @@ def trace(
     return Traced(
         jaxpr=jaxpr,
         num_arrays=len(given),
-        structure=on_point.structure,
-        outputs=on_point.outputs,
-        key_kinds=on_point.key_kinds,
-        point=on_point.point,
-        own=on_point.jaxpr,
         source=(fn, space, geometry, plain),
+        **on_point._asdict(),
     )
 
 
@@ -160,7 +156,7 @@ class _OnPoint(NamedTuple):
     """A function traced on an abstract point."""
 
     point: PyTree
-    jaxpr: ClosedJaxpr
+    own: ClosedJaxpr
     structure: Any
     outputs: list[jax.ShapeDtypeStruct]
     key_kinds: list[Any]
