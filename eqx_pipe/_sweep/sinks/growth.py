@@ -240,8 +240,9 @@ def _grown(plan: Plan, store: Store, now: Mapping[str, Any]) -> Grown:
     growth = growth_of(store, now, request.space, contents.coordinates)
     pairs = zip(points.cases, points.traced, strict=True)
     had = [pair for pair in pairs if growth.had(points, pair[0])]
-    then = {**now, "function": function_texts(had)}
-    check_grown_function(store.path, store.record, then, request.trusting)
+    if had:  # an empty store has values of no function
+        then = {**now, "function": function_texts(had)}
+        check_grown_function(store.path, store.record, then, request.trusting)
     # A size that was that of all there was is no choice.
     size = store.chunks.size // max(1, len(had))
     if store.record["batch_size"] * len(plan.devices) < size:
