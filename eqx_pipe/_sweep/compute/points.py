@@ -186,7 +186,7 @@ class Points:
 
     @property
     def needed(self) -> list[tuple[Traced, Layout]]:
-        """What is compiled for each case."""
+        """The function and the layout of each case, which are compiled."""
         pairs = zip(self.cases, self.traced, strict=True)
         return [
             (traced, self._layout(case, traced, self._listed)) for case, traced in pairs
