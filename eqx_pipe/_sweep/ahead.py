@@ -11,7 +11,7 @@ from typing import Any, Literal
 from jax.sharding import Mesh
 
 from .._jaxprs import live_bytes
-from .._reduce.many import ReduceLike
+from .._reduce import ReduceLike
 from .._spaces import SpaceLike
 from .._store.layout import StoreLayout
 from .._tree import is_key_array

@@ -206,7 +206,7 @@ class LoopBlocks:
     @ft.cached_property
     def empty(self) -> list[PyTree]:
         """The states of no points."""
-        return self.reducers.init(jtu.tree_map(_struct, self._example))
+        return self.reducers.begin(jtu.tree_map(_struct, self._example))
 
     def _tree(self, leaves: list[jax.Array]) -> list[PyTree]:
         return jtu.tree_unflatten(jtu.tree_structure(self.empty), leaves)

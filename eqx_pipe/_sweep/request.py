@@ -15,7 +15,7 @@ from .._check import check_choice, check_int
 from .._errors import describe_value, nearest, type_error, value_error
 from .._files import as_path
 from .._keys import check_key
-from .._reduce.many import Many, ReduceLike, as_many
+from .._reduce import ReduceLike, ReducerTree, as_reducers
 from .._spaces import Space, SpaceLike, as_space, by_cell, cells_of
 from .._store.store import check_zarr
 from .._types import Device, Key, ProgressLike, PyTree
@@ -67,7 +67,7 @@ class Request:
     devices: tuple[Device, ...]
     order_by: Costs | None
     reduce: ReduceLike | None
-    reducers: Many | None
+    reducers: ReducerTree | None
     store: Path | None
     shard: tuple[int, int] | None
     executor: Executor | None
@@ -151,7 +151,7 @@ def checked(
         devices=local_devices(function, mesh),
         order_by=order_by,
         reduce=reduce,
-        reducers=None if reduce is None else as_many(function, reduce),
+        reducers=None if reduce is None else as_reducers(function, reduce),
         store=None if store is None else as_path("sweep", store, "store"),
         shard=None if shard is None else _as_shard(shard),
         executor=executor,

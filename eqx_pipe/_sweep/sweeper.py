@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 
 from .._cache import LRUCache
 from .._keys import check_key
-from .._reduce.many import ReduceLike
+from .._reduce import ReduceLike
 from .._spaces import Space, SpaceLike, Values, as_space, is_axis
 from .._tree import as_hashable, can_be_traced, is_key_array
 from .._types import Key, PyTree

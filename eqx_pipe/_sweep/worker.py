@@ -17,7 +17,7 @@ from .._cache import LRUCache
 from .._errors import SweepError, message, optional, type_error
 from .._jaxprs import array_text, digest
 from .._progress import Progress
-from .._reduce.many import as_many
+from .._reduce import as_reducers
 from .._spaces import Space
 from .._types import Key, PyTree
 from .compute.failure import Verdict
@@ -139,7 +139,7 @@ def _prepared(name: str, task: Task) -> Job | Blocks | Cells:
         )
     rows: Job | Blocks | Cells = job
     if task.reduce is not None:
-        reducers = as_many("sweep", task.reduce)
+        reducers = as_reducers("sweep", task.reduce)
         rows = Blocks(job, reducers) if reducers.over is None else Cells(job, reducers)
     # Threads may come here together: all of them use one.
     return _jobs.setdefault(name, (task, rows))[1]

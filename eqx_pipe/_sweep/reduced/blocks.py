@@ -21,7 +21,7 @@ import numpy as np
 from jaxtyping import Array
 
 from ..._progress import Progress
-from ..._reduce.many import Many
+from ..._reduce import ReducerTree
 from ..._tree import as_data, as_keys, is_key_array, leaves_with_names
 from ..._types import PyTree
 from ..._vmap import all_busy
@@ -43,7 +43,7 @@ class Blocks:
     and the state of a block on nothing else that happens in the sweep.
     """
 
-    def __init__(self, job: Job, reducers: Many):
+    def __init__(self, job: Job, reducers: ReducerTree):
         self.job, self.reducers = job, reducers
         self.size = job.geometry.size
         batches = block_batches(self.size, job.batch_size)

@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Int64
 
 from ..._progress import Progress
-from ..._reduce.many import Many
+from ..._reduce import ReducerTree
 from ..._tree import as_data, as_keys, is_key_array
 from ..._types import PyTree
 from ..compute.execute import Compiled, compiled_already, compiled_once
@@ -66,7 +66,7 @@ class Cells:
     many of these failed.
     """
 
-    def __init__(self, job: Job, reducers: Many):
+    def __init__(self, job: Job, reducers: ReducerTree):
         self.reducers = reducers
         dims = job.geometry.dims
         self.each = math.prod(dims[name] for name in reducers.over or ())

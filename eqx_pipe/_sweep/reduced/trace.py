@@ -19,8 +19,7 @@ from jaxtyping import Array, Bool
 
 from ..._cache import LRUCache
 from ..._jaxprs import Fingerprint, evaluate, fingerprint_of, key_of
-from ..._reduce.many import Many, begin
-from ..._reduce.reducer import Reducer, Reduction
+from ..._reduce import AbstractReducer, Reducer, ReducerTree
 from ..tracing.trace import Traced
 
 # Of larger states nothing is kept: what they begin with is held on devices too.
@@ -134,7 +133,7 @@ class Reducing:
         return result
 
 
-def trace_reducers(reducers: Many, traced: Traced, batch_size: int) -> Reducing:
+def trace_reducers(reducers: ReducerTree, traced: Traced, batch_size: int) -> Reducing:
     """The jaxprs of some reducers for the outputs of a function."""
     cache_key = _cache_key(traced, batch_size)
     return Reducing(
@@ -157,7 +156,9 @@ def _one(reducer: Any, traced: Traced, batch_size: int, cache_key: Any) -> OneRe
 
 def _identity(reducer: Any) -> Any:
     """Equal only for reducers that do the same; `None` if the user's code does it."""
-    ours = type(reducer).__module__.startswith(Reduction.__module__.rpartition(".")[0])
+    ours = type(reducer).__module__.startswith(
+        AbstractReducer.__module__.rpartition(".")[0]
+    )
     if not ours or isinstance(reducer, Reducer) or callable(reducer.by):
         return None
     return key_of(reducer)
@@ -188,7 +189,7 @@ def _nothing() -> tuple[()]:
 
 def _trace(reducer: Any, traced: Traced, batch_size: int) -> OneReducing:
     struct = jtu.tree_unflatten(traced.structure, traced.outputs)
-    init, structure = jtu.tree_flatten(begin(reducer, struct))
+    init, structure = jtu.tree_flatten(reducer.begin(struct))
     init = [_without_weak_type(leaf) for leaf in init]
 
     def absorb(
