@@ -2,7 +2,6 @@
 
 import inspect
 import operator
-import zlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -46,18 +45,12 @@ def check_name(function: str, argument: str, name: Any) -> None:
         )
 
 
-def check_draws_apart(function: str, names: Iterable[str]) -> None:
-    """Raises a `ValueError` if two names lead to one key: if their CRC-32 agree."""
-    seen: dict[int, str] = {}
-    for name in names:
-        other = seen.setdefault(zlib.crc32(name.encode()), name)
-        if other != name:
-            raise value_error(
-                function,
-                f"the names `{other}` and `{name}` have the same CRC-32, by which "
-                "keys are told apart: both would get the same random draws.",
-                "Rename one of them.",
-            )
+def check_is(
+    function: str, argument: str, value: object, kind: type, cure: str
+) -> None:
+    """Raise a `TypeError` unless `value` is an instance of `kind`."""
+    if not isinstance(value, kind):
+        raise type_error(function, f"`{argument}` is {describe_value(value)}.", cure)
 
 
 def check_int(function: str, argument: str, value: Any, minimum: int) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from jax.core import Tracer
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 
-from ._errors import describe_value, type_error
+from ._check import check_is
 from ._types import PyTree
 
 # `set_mesh` takes no None.
@@ -32,12 +32,8 @@ RULES = jax.make_user_context(None)
 
 def check_mesh(function: str, mesh: object) -> None:
     """Raises a `TypeError` unless `mesh` is a mesh of devices."""
-    if not isinstance(mesh, Mesh):
-        raise type_error(
-            function,
-            f"`mesh` is {describe_value(mesh)}.",
-            "Give a `jax.sharding.Mesh`: `jax.make_mesh((4, 2), ('data', 'model'))`.",
-        )
+    cure = "Give a `jax.sharding.Mesh`: `jax.make_mesh((4, 2), ('data', 'model'))`."
+    check_is(function, "mesh", mesh, Mesh, cure)
 
 
 def no_context() -> AbstractContextManager[object]:

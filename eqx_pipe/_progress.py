@@ -19,6 +19,8 @@ from ._types import ProgressLike, PyTree
 _TARGET = 0.25
 _FIRST_PARTS = 32
 
+_now = time.perf_counter
+
 # In a file of logs, where a bar would be thousands of lines, it is a line a minute.
 # With `miniters` tqdm's thread leaves it alone, and at `position` 0 it moves no cursor.
 _LINES = {
@@ -85,7 +87,7 @@ class Progress:
         self.seconds = 0.0
         """The time of one batch on each device, if there is a bar or it is `paced`."""
         self.paced, self._across = paced, 1
-        self._last = time.perf_counter()
+        self._last = _now()
         self._pace: float | None = None
         self._bar = None
         self._watched, self._best = watched, None
@@ -106,13 +108,13 @@ class Progress:
 
     def begin(self) -> None:
         """Note that work begins now: until now a program was compiled."""
-        self._last = time.perf_counter()
+        self._last = _now()
 
     def done(self, points: int) -> None:
         """Note that `points` more points are finished."""
         if self._bar is None and not self.paced:
             return
-        now = time.perf_counter()
+        now = _now()
         spent = max(now - self._last, 1e-6)
         self._pace = points / spent
         self.seconds = spent / max(1, -(-points // self._across))

@@ -12,6 +12,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, UInt32
 
+from .._check import check_is
 from .._errors import describe_value, type_error, value_error
 from .._keys import check_draws, check_key
 from .._tree import is_key_array
@@ -207,12 +208,8 @@ def check_concrete(function: str, cursor: Cursor) -> None:
 
 def check_cursor(function: str, cursor: Cursor, size: int, form: int) -> None:
     """Raise unless a cursor is that of a source of `size` records of some form."""
-    if not isinstance(cursor, Cursor):
-        raise type_error(
-            function,
-            f"`cursor` is {describe_value(cursor)}.",
-            "Give a `Cursor`: `loader.init(jax.random.key(0))` makes the first.",
-        )
+    cure = "Give a `Cursor`: `loader.init(jax.random.key(0))` makes the first."
+    check_is(function, "cursor", cursor, Cursor, cure)
     if not isinstance(cursor.made_for, Tracer):
         other = _joined(cursor.made_for)
         if other != size or _form(cursor) != form:

@@ -10,16 +10,19 @@ lanes there are, but fewer leave less idle.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Int32
 
-from .._jaxprs import as_function, may_loop_or_call_back
+from .._jaxprs import may_loop_or_call_back
 from .._tree import as_data, as_keys, broadcast_mask
-from .._types import ClosedJaxpr, PyTree
+from .._types import PyTree
+
+if TYPE_CHECKING:
+    from .loop import Loop
 
 # More lanes and more steps than 512 and 8 had a part in what made the loop 1.1 to 1.6
 # times as fast.
@@ -33,63 +36,43 @@ _LANE_BYTES = 128 * 1024  # which stay in a cache
 _IDLE = 4
 
 
-Tiling: TypeAlias = tuple[int, int] | None
-"""`(repeats, length)`: point i sees entry `i // repeats % length` of a constant.
-
-`None`: the constant has no axis for points, and all see the same.
-"""
-
-
-def entry_of(point: Int32[Array, " points"], tiling: tuple[int, int]) -> Array:
-    """Which entry of a constant each of these points sees."""
-    repeats, length = tiling
-    return point // repeats % length
-
-
 def num_lanes(size: int, carry_bytes: int) -> int:
-    """How many of `size` points to run at a time."""
+    """Return how many of `size` points to run at a time."""
     room = _LANE_BYTES // max(1, carry_bytes)
     wanted = min(_MOST_LANES, room, size // _POINTS_PER_LANE)
     return min(size, max(_LEAST_LANES, wanted))
 
 
 class Lanes:
-    """What does not change while the loops of `size` points run.
+    """The parts that stay the same while the loops of many points run.
 
-    The arguments are those of the primitive. Of the lanes' own constants those that all
-    share are `None`.
+    Of the lanes' own constants those that all share are `None`.
     """
 
-    def __init__(
-        self,
-        cond: ClosedJaxpr,
-        body: ClosedJaxpr,
-        consts: Sequence[Array],
-        size: int,
-        tilings: Sequence[Tiling],
-    ):
-        self.size, self.consts, self.tilings = size, consts, tilings
-        self.test, self.step = self._over_lanes(cond), self._over_lanes(body)
+    def __init__(self, loop: "Loop", consts: Sequence[Array], entries: Sequence[Array]):
+        assert loop.size is not None
+        self.size, self.consts = loop.size, consts
+        self.reads, self.entries = loop.reads, loop.entry_of_each(entries)
+        self.test = self._over_lanes(loop.test)
+        self.step = self._over_lanes(loop.step)
         # What may raise, or loop, must not see a point after its end.
-        self.guarded = may_loop_or_call_back(body)
+        self.guarded = may_loop_or_call_back(loop.body_jaxpr)
 
-    def _over_lanes(self, jaxpr: ClosedJaxpr) -> Callable[..., list[Array]]:
-        run = as_function(jaxpr)
-
-        def one(own: list[Any], carry: list[Any]) -> list[Any]:
+    def _over_lanes(self, run: Callable[..., Any]) -> Callable[..., Any]:
+        def one(own: list[Any], carry: list[Any]) -> Any:
             pairs = zip(self.consts, own, strict=True)
-            return run(*(x if mine is None else mine for x, mine in pairs), *carry)
+            return run([x if mine is None else mine for x, mine in pairs], carry)
 
         return jax.vmap(one)
 
     def run(self, results: list[Any]) -> list[Any]:
-        """The final carries. `results` hold the first ones, until a point has ended."""
+        """Return the final carries; `results` hold the first ones at the start."""
         # PRNG keys cannot be scattered into a buffer; their data can.
         carry_bytes = sum(x.nbytes // self.size for x in map(as_data, results))
         lanes = num_lanes(self.size, carry_bytes)
         point = jnp.arange(lanes, dtype=jnp.int32)
         own, carry = self._load(point), _take(results, point)
-        alive = self.test(own, carry)[0]
+        alive = self.test(own, carry)
         # `point == size` says that there was none left for this lane.
         start = (jnp.int32(lanes), point, own, carry, alive, [*map(as_data, results)])
 
@@ -110,7 +93,7 @@ class Lanes:
             own = _select(ended, self._load(point), own)
             first = [as_keys(d, x) for d, x in zip(stored, results, strict=True)]
             carry = _select(ended, _take(first, point), carry)
-            alive = (point < self.size) & self.test(own, carry)[0]
+            alive = (point < self.size) & self.test(own, carry)
             following = jnp.minimum(following + number[-1], self.size)
             return following, point, own, carry, alive, stored
 
@@ -125,7 +108,7 @@ class Lanes:
         carry: list[Any],
         alive: Bool[Array, " lanes"],
     ) -> tuple[list[Any], Bool[Array, " lanes"]]:
-        """Steps until enough lanes have ended: all of them if no point is left."""
+        """Step until enough lanes have ended: all of them if no point is left."""
         lanes = len(point)
         busy = jnp.sum(point < self.size, dtype=jnp.int32)
         few = jnp.where(following < self.size, busy - max(1, lanes // _IDLE), 0)
@@ -134,7 +117,7 @@ class Lanes:
             # Tested first: what follows in a step reads `alive` and none writes it, so
             # XLA makes no copy. A lane that ends with the last step is found later.
             carry, alive = now
-            alive = alive & self.test(own, carry)[0]
+            alive = alive & self.test(own, carry)
             return _select(alive, self.step(own, carry), carry), alive
 
         def guarded(now: Any) -> Any:
@@ -146,7 +129,7 @@ class Lanes:
             )
             given = _select(alive, (own, carry), others)
             carry = _select(alive, self.step(*given), carry)
-            return carry, alive & self.test(own, carry)[0]
+            return carry, alive & self.test(own, carry)
 
         def unguarded(now: Any) -> Any:
             # Some steps at a time, since to ask whether lanes have ended sums over all
@@ -160,11 +143,15 @@ class Lanes:
         )
 
     def _load(self, point: Int32[Array, " lanes"]) -> list[Any]:
-        """The lanes' own constants."""
+        """Return the lanes' own constants."""
         return [
-            None if t is None else x.at[entry_of(point, t)].get(mode="clip")
-            for x, t in zip(self.consts, self.tilings, strict=True)
+            None if how == "shared" else x.at[_of(entry, point)].get(mode="clip")
+            for x, how, entry in zip(self.consts, self.reads, self.entries, strict=True)
         ]
+
+
+def _of(entry: Array | None, point: Int32[Array, " lanes"]) -> Array:
+    return point if entry is None else entry.at[point].get(mode="clip")
 
 
 def _take(arrays: list[Any], point: Int32[Array, " lanes"]) -> list[Any]:

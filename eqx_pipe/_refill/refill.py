@@ -5,19 +5,17 @@ from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import jax.tree_util as jtu
 from jax import lax
 from jaxtyping import Array, Bool
 
-from .._errors import describe_value, structure_error, type_error, value_error
-from .._tree import as_arrays, can_be_traced, differences
-from .._types import ClosedJaxpr, PyTree
+from .._errors import describe_value, structure_error, type_error
+from .._tree import as_arrays, differences
+from .._types import PyTree
 
-# Their rules make the loop what it is.
-from . import batch as _batch  # noqa: F401
-from . import derivative as _derivative  # noqa: F401
-from .loop import loop, struct
+# Its rules make the loop what it is.
+from . import rules as _rules  # noqa: F401
+from .loop import refilled
 
 Point = TypeVar("Point")
 Output = TypeVar("Output")
@@ -31,7 +29,7 @@ def refill(
     body: Callable[[Point, PyTree], PyTree],
     out: Callable[[Point, PyTree], Output],
 ) -> Callable[[Point], Output]:
-    """A function of a point with a loop that does not hold up other points.
+    """Return a function of a point with a loop that does not hold up other points.
 
     Alone it is a `while_loop`:
 
@@ -63,8 +61,10 @@ def refill(
     **Raises:**
 
     - `TypeError` if one of the four cannot be called.
-    - `StructureError` (a `ValueError`), when called, if `body` gives another structure,
-      shape or dtype than `init`; `ValueError` if `cond` does not give one boolean.
+    - `TypeError`, when called, if `body` returns another structure, shape or dtype than
+      `init`, or if `cond` does not return one boolean: JAX's error, with the fix.
+    - `StructureError` (a `ValueError`), when called, if `body` changes a part of the
+      carry that is not an array.
 
     `init` and `out` run for the whole batch at once, and the carries of the whole batch
     are held. A body that uses the batch's axis by name (`jax.lax.psum`) cannot be
@@ -95,10 +95,10 @@ def refill(
                 "Give four functions: `refill(init, cond, body, out)`.",
             )
 
-    def refilled(point: Point) -> Output:
+    def run(point: Point) -> Output:
         return out(point, _last_carry(cond, body, point, as_arrays(init(point))))
 
-    return refilled
+    return run
 
 
 def _last_carry(
@@ -107,95 +107,51 @@ def _last_carry(
     point: PyTree,
     first: PyTree,
 ) -> PyTree:
-    arrays, others = eqx.partition(first, eqx.is_array)
-    carry, structure = jtu.tree_flatten(arrays)
-    traceable, fixed = eqx.partition(point, can_be_traced)
-    values, point_structure = jtu.tree_flatten(traceable)
+    carry, others = eqx.partition(first, eqx.is_array)
 
-    def whole(args: tuple[Any, ...]) -> tuple[PyTree, PyTree]:
-        point = jtu.tree_unflatten(point_structure, args[: len(values)])
-        carry = jtu.tree_unflatten(structure, args[len(values) :])
-        return eqx.combine(point, fixed), eqx.combine(carry, others)
+    def test(carry: PyTree) -> object:
+        return cond(point, eqx.combine(carry, others))
 
-    def test(*args: Any) -> list[Bool[Array, ""]]:
-        return [_as_boolean(cond(*whole(args)))]
+    def step(carry: PyTree) -> PyTree:
+        after = as_arrays(body(point, eqx.combine(carry, others)))
+        arrays, fixed = eqx.partition(after, eqx.is_array)
+        _check_fixed(others, fixed)
+        return arrays
 
-    def step(*args: Any) -> PyTree:
-        return as_arrays(body(*whole(args)))
+    leaves, structure = jtu.tree_flatten(carry)
 
-    if jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
-        # The plain Python loop, so that a debugger stops inside.
-        last = lax.while_loop(
-            lambda carry: test(*values, *carry)[0],
-            lambda carry: jtu.tree_leaves(
-                eqx.filter(step(*values, *carry), eqx.is_array)
-            ),
-            carry,
-        )
-    else:
-        values = [jnp.asarray(x) for x in values]
-        carry, traced = _strongly_typed(step, values, carry, first)
-        last = loop(test, traced, values, carry)
+    def loop(*leaves: Any) -> list[Any]:
+        carry = jtu.tree_unflatten(structure, leaves)
+        return jtu.tree_leaves(lax.while_loop(test, step, carry))
+
+    try:
+        if jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
+            last = loop(*leaves)  # the plain Python loop: a debugger stops inside
+        else:
+            last = refilled(loop, *leaves)
+    except TypeError as error:
+        if any(name in str(error) for name in ("while_loop", "_fun")):
+            error.add_note(_CURE)
+        raise
     return eqx.combine(jtu.tree_unflatten(structure, last), others)
 
 
-def _strongly_typed(
-    step: Callable[..., PyTree], values: list[Any], carry: list[Any], first: PyTree
-) -> tuple[list[Any], ClosedJaxpr]:
-    """The first carry in the dtypes of the next, and how that is computed.
-
-    `0` may turn out to be a float. `step` takes `values` and the carry.
-    """
-    arrays, others = eqx.partition(first, eqx.is_array)
-    after, shapes = [], []
-
-    def arrays_of_step(*args: Any) -> list[Any]:
-        after[:] = eqx.partition(step(*args), eqx.is_array)
-        return jtu.tree_leaves(after[0])
-
-    make: Any = jax.make_jaxpr(arrays_of_step, return_shape=True)
-    # A carry may become a float by way of another: a few rounds find all that do.
-    for _ in range(3):
-        traced, shapes = make(*map(struct, (*values, *carry)))
-        if jtu.tree_structure(after) != jtu.tree_structure([arrays, others]):
-            break
-        pairs = list(zip(carry, shapes, strict=True))
-        same = all(x.shape == y.shape and x.dtype == y.dtype for x, y in pairs)
-        if same and not differences(others, after[1]):
-            strong = [_promoted(x, y) for x, y in pairs]
-            if all(x is y for x, y in zip(strong, carry, strict=True)):
-                return carry, traced
-            # The loop of JAX wants a carry that is as strongly typed as the next one.
-            return strong, make(*map(struct, (*values, *strong)))[0]
-        carry = [_promoted(x, y) for x, y in pairs]
-    structs = jtu.tree_unflatten(jtu.tree_structure(after[0]), shapes)
-    found = "; ".join(differences(first, eqx.combine(structs, after[1])))
-    for place, name in (("first", "init"), ("second", "body")):
-        found = found.replace(f"in the {place}", f"in that of `{name}`")
-    raise structure_error(
-        "refill",
-        f"`init` and `body` give different carries: {found}.",
-        "Let `body` return what `init` starts with: the same structure, shapes "
-        "and dtypes (`jnp.float32(0)` instead of `0`, say).",
-    )
+_CURE = (
+    "This is the loop of `eqx_pipe.refill`: its condition is `cond`, which returns one "
+    "boolean that says whether to go on; its body is `body`, which returns what "
+    "`init` starts with: the same structure, shapes and dtypes (`jnp.float32(0)` "
+    "instead of `0`, say)."
+)
 
 
-def _promoted(x: Any, after: Any) -> Any:
-    """A weakly typed array, as Python's numbers make them, in the next one's dtype."""
-    if not getattr(x, "weak_type", False) or x.shape != after.shape:
-        return x
-    if jnp.issubdtype(after.dtype, jax.dtypes.prng_key):
-        return x
-    return lax.convert_element_type(x, jnp.result_type(x, after))
-
-
-def _as_boolean(found: Any) -> Bool[Array, ""]:
-    is_bool = isinstance(found, bool) or getattr(found, "dtype", None) == jnp.bool_
-    if is_bool and jnp.shape(found) == ():
-        return jnp.asarray(found)
-    raise value_error(
-        "refill",
-        f"`cond` gave {describe_value(found)}.",
-        "Return one boolean that says whether to go on, such as `carry < limit`; "
-        "join several by `jnp.any` or `jnp.all`.",
-    )
+def _check_fixed(first: PyTree, after: PyTree) -> None:
+    """Raise unless `body` returns the parts of the carry that are no arrays."""
+    if jtu.tree_structure(first) != jtu.tree_structure(after):
+        return  # JAX says more of containers
+    found = "; ".join(differences(first, after))
+    if found:
+        raise structure_error(
+            "refill",
+            f"`body` changes a part of the carry that is no array: {found}.",
+            "Let `body` return it as `init` gives it, or make it an array.",
+        )

@@ -6,6 +6,7 @@ from .evosax import Evosax as Evosax
 from .explore import explore as explore
 from .halving import halving as halving
 from .method import Method as Method
+from .method import losses as losses
 from .optuna import Optuna as Optuna
 from .result import SearchResult as SearchResult
 from .sensitivity import sensitivity as sensitivity

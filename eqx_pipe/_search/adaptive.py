@@ -9,7 +9,7 @@ from jaxtyping import Float
 
 from .._errors import optional, value_error
 from .._spaces import Space
-from .._sweep.results.result import SweepResult
+from .._sweep import SweepResult
 from .._types import Key
 
 

@@ -5,7 +5,7 @@ import numpy as np
 from jaxtyping import Float
 
 from .._spaces import Cube, Space
-from .._sweep.results.result import SweepResult
+from .._sweep import SweepResult
 from .._types import Key
 
 

@@ -14,7 +14,7 @@ from jaxtyping import Array, Float
 
 from .._errors import optional, value_error
 from .._spaces import Space
-from .._sweep.results.result import SweepResult
+from .._sweep import SweepResult
 from .._types import Key, PyTree
 from .method import check_maker, needed
 

@@ -8,20 +8,23 @@ from typing import Any, Literal, TypeAlias
 import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
-import numpy as np
 from jax.sharding import Mesh
 
-from .._check import check_choice, check_int
+from .._check import check_bool, check_choice, check_int
 from .._errors import describe_value, type_error, value_error
 from .._files import as_path
 from .._keys import check_key, fold
 from .._progress import Progress, Watched
 from .._spaces import Space, SpaceLike, as_space
-from .._sweep.options import BatchSize, Executor
-from .._sweep.request import request_of
-from .._sweep.results.best import Compared, scores
-from .._sweep.results.result import SweepResult
-from .._sweep.sweeper import Sweeper
+from .._sweep import (
+    BatchSize,
+    Compared,
+    Executor,
+    Sweeper,
+    SweepResult,
+    request_of,
+    scores,
+)
 from .._types import Key, PyTree
 from .method import Method, losses
 from .result import SearchResult, place_of
@@ -148,14 +151,16 @@ def explore(
                 try:
                     # What is traced depends on the form of the points.
                     run = run or prepared(points, own, place)
-                    sweeps.append(run.swept(points, own, place))
+                    sweeps.append(run.run(points, own, place))
                 except ValueError as error:
                     if folder is not None:
                         error.add_note(f"In round {number} of the search in {folder}.")
                     raise
                 found = losses(sweeps[-1], by, mode)
                 state = method.tell(state, found, sweeps[-1])
-                _show(bar, sweeps, found if mode == "min" else -found)
+                bar.failed(sum(int((sweep.status == 2).sum()) for sweep in sweeps))
+                bar.saw([found if mode == "min" else -found], slice(None))
+                bar.done(1)
                 if stop and stop(SearchResult(tuple(sweeps), state, by, mode)):
                     break
         except KeyboardInterrupt as interrupt:
@@ -197,13 +202,8 @@ def _check_given(
             "there is an `executor` without a `store`.",
             "Workers are for long rounds: give a folder, `store=`, too.",
         )
-    if progress is not None and not isinstance(progress, bool):
-        raise type_error(
-            "search.explore",
-            f"`progress` is {describe_value(progress)}.",
-            "Give True, False, or None for a bar where somebody can see it; it shows "
-            "the best number so far.",
-        )
+    if progress is not None:
+        check_bool("search.explore", "progress", progress)
 
 
 def _check_by(outputs: PyTree, by: Compared) -> None:
@@ -213,11 +213,3 @@ def _check_by(outputs: PyTree, by: Compared) -> None:
         return jnp.empty((1, *leaf.shape), leaf.dtype)
 
     scores("search.explore", jtu.tree_map(one, outputs), 1, by, [slice(None)])
-
-
-def _show(bar: Progress, sweeps: list[SweepResult], found: np.ndarray) -> None:
-    """Show that a round has ended, with the best number and the points that failed."""
-    failed = sum(int((sweep.status == 2).sum()) for sweep in sweeps)
-    bar.failed(failed)
-    bar.saw([found], slice(None))
-    bar.done(1)

@@ -12,12 +12,12 @@ import jax.tree_util as jtu
 import numpy as np
 from jax.sharding import Mesh
 
-from .._check import check_choice, check_int
+from .._check import check_choice, check_int, check_is
 from .._errors import describe_value, type_error, value_error
 from .._files import as_path
 from .._keys import check_key, key_argument
 from .._spaces import Space, SpaceLike, Values, as_space
-from .._sweep.sweep import sweep
+from .._sweep import sweep
 from .._tree import leaves_with_names
 from .._types import Key, PyTree
 from .training import HalvingResult, Training
@@ -131,12 +131,8 @@ def halving(
 
 
 def _checked(train: object, space: Space, rungs: Sequence[int]) -> tuple[int, ...]:
-    if not isinstance(train, Training):
-        raise type_error(
-            "search.halving",
-            f"`train` is {describe_value(train)}.",
-            "Give `eqx_pipe.search.Training(init, step, score)`.",
-        )
+    cure = "Give `eqx_pipe.search.Training(init, step, score)`."
+    check_is("search.halving", "train", train, Training, cure)
     for name, axis in space.axes().items():
         if axis.is_static:
             raise value_error(

@@ -2,15 +2,12 @@
 
 from typing import Protocol, TypeVar, runtime_checkable
 
-import jax.numpy as jnp
-import jax.random as jr
 import numpy as np
 from jaxtyping import Float
 
 from .._errors import describe_value, type_error, value_error
 from .._spaces import Space
-from .._sweep.results.best import Compared, scores
-from .._sweep.results.result import SweepResult
+from .._sweep import Compared, SweepResult, scores
 from .._types import Key
 
 State = TypeVar("State")
@@ -72,8 +69,3 @@ def needed(function: str, key: Key | None) -> Key:
             "Give one: `explore(..., key=jax.random.key(0))`.",
         )
     return key
-
-
-def seed_of(key: Key, number: int) -> int:
-    """Return a seed for a generator of another package, another for each number."""
-    return int(jr.bits(jr.fold_in(key, number), dtype=jnp.uint32))

@@ -5,14 +5,16 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import equinox as eqx
+import jax.numpy as jnp
+import jax.random as jr
 import numpy as np
 from jaxtyping import Float
 
 from .._errors import optional
 from .._spaces import Space
-from .._sweep.results.result import SweepResult
+from .._sweep import SweepResult
 from .._types import Key
-from .method import check_maker, needed, seed_of
+from .method import check_maker, needed
 
 
 class OptunaState(eqx.Module):
@@ -71,7 +73,8 @@ class Optuna:
         before = optuna.logging.get_verbosity()
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         try:
-            seed = seed_of(state.key, len(state.trials))
+            own = jr.fold_in(state.key, len(state.trials))
+            seed = int(jr.bits(own, dtype=jnp.uint32))
             # Made anew, since a sampler's generator cannot be saved: a search that goes
             # on after a kill would propose other points than one that was not killed.
             study = optuna.create_study(sampler=self.sampler(seed=seed))

@@ -11,8 +11,7 @@ from jaxtyping import Int
 
 from .._errors import message
 from .._files import as_path
-from .._sweep.results.best import Best, Compared
-from .._sweep.results.result import SweepResult
+from .._sweep import Best, Compared, SweepResult
 from .._types import PyTree
 
 if TYPE_CHECKING:

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 from jaxtyping import Float
 
-from .._check import check_choice, check_int
-from .._errors import describe_value, nearest, optional, type_error, value_error
+from .._check import check_choice, check_int, check_is
+from .._errors import describe_value, nearest, optional, value_error
 from .._spaces import Space, SpaceLike, as_space
-from .._sweep.results.label import inner_dims
-from .._sweep.results.result import SweepResult
+from .._sweep import SweepResult
 from .._tree import leaves_with_names
 
 if TYPE_CHECKING:
@@ -131,12 +130,8 @@ def sensitivity(
         indices of Sobol, M. D. Morris (1991) for elementary effects.
     """
     check_choice("search.sensitivity", "method", method, tuple(_KINDS))
-    if not isinstance(result, SweepResult):
-        raise type_error(
-            "search.sensitivity",
-            f"`result` is {describe_value(result)}.",
-            "Give what `sweep` returns.",
-        )
+    cure = "Give what `sweep` returns."
+    check_is("search.sensitivity", "result", result, SweepResult, cure)
     space, kind = as_space("search.sensitivity", space), _KINDS[method]
     name, values = _values(result, by)
     rows, problem = len(values), _problem(space)
@@ -158,7 +153,7 @@ def sensitivity(
         for column in values.reshape(rows, -1).T
     ]
     shape = (len(problem["names"]), *values.shape[1:])
-    dims = ("axis", *inner_dims(name, values.ndim - 1))
+    dims = ("axis", *(f"{name}.{k}" for k in range(values.ndim - 1)))
     variables = {
         k: (dims, np.stack([np.asarray(one[k]) for one in found], -1).reshape(shape))
         for k in kind.indices

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 
 from .._errors import optional, value_error
 from .._spaces import Space, point_columns
-from .._sweep.results.best import Best
+from .._sweep import Best
 from .._types import PyTree
 
 if TYPE_CHECKING:
@@ -81,14 +81,6 @@ class HalvingResult(eqx.Module):
         return xarray.Dataset({"score": (("point", "rung"), self.scores)}, coords)
 
     def __repr__(self) -> str:
-        best = int(self.survivors[0]) if len(self.survivors) else None
-        head = f"{len(self.scores):,} trainings, {len(self.survivors):,} to the end"
-        who = "none has a score" if best is None else f"point {best:,} is the best"
-        lines = [f"HalvingResult({head}; {who})"]
-        width = len(f"{self.rungs[-1]:,}")
-        for steps, scores in zip(self.rungs, self.scores.T, strict=True):
-            what = f"{int((~np.isnan(scores)).sum()):,} trainings"
-            if best is not None:
-                what += f", {scores[best]:.6g} by the best of them"
-            lines.append(f"  after {steps:>{width},} steps  {what}")
-        return "\n".join(lines)
+        came = f"{len(self.scores):,} trainings, {len(self.survivors):,} to the end"
+        best = f"point {self.survivors[0]:,} is the best" if len(self.survivors) else ""
+        return f"HalvingResult({came}; {best or 'none has a score'})"

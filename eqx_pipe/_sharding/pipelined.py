@@ -19,9 +19,9 @@ from jax.sharding import AxisType, Mesh
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array
 
-from .._check import check_choice, check_int
+from .._check import check_choice, check_int, check_is
 from .._compose import Policy, Repeat, check_carry, with_remat
-from .._errors import bullets, describe_value, type_error, value_error
+from .._errors import bullets, value_error
 from .._mesh_context import check_mesh, is_explicit
 from .._stage import Composite, Scope, enter, is_stateful
 from .._tree import as_arrays, is_key_array, leaf_text, leaves_with_names
@@ -247,12 +247,8 @@ def pipelined(
         Pipeline Parallelism*, 2019, arXiv 1811.06965. Activations are kept, and not
         computed again, unless the stages are a `repeat(..., remat=True)`.
     """
-    if not isinstance(stack, Repeat):
-        raise type_error(
-            "sharding.pipelined",
-            f"`stack` is {describe_value(stack)}.",
-            "Give what `eqx_pipe.repeat(make, n, key=key)` returns.",
-        )
+    cure = "Give what `eqx_pipe.repeat(make, n, key=key)` returns."
+    check_is("sharding.pipelined", "stack", stack, Repeat, cure)
     if stack.over is not None:
         raise value_error(
             "sharding.pipelined",

@@ -15,7 +15,6 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Int, Int32
 
-from .._check import check_draws_apart
 from .._errors import value_error
 from .._types import Key, PyTree
 from .axis import Axis, is_axis, value_of
@@ -213,7 +212,6 @@ def geometry_of(
     indices = tuple(places[name] for name in names)
     leaves = [leaf for _, leaf in pairs]
     axes = {name: leaves[index] for name, index in zip(names, indices, strict=True)}
-    check_draws_apart("Space", [name for name in axes if axes[name].needs_key])
     grid_dims, axis_dims = arranged(axes, mode)
     return Geometry(
         structure, leaves, tuple(names), indices, grid_dims, axis_dims, span, rows

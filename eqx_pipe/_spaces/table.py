@@ -28,7 +28,6 @@ _FORMS = (
     "Give a dict of columns, a data frame, a list of dicts, or an array of two "
     "dimensions together with `names`."
 )
-_MANY = 3  # rows that a message names
 
 
 def table(
@@ -129,13 +128,12 @@ def _static(name: str, items: list[Any], given: np.ndarray, dim: str | None) -> 
             "needs a dtype of numbers: make the table of all rows and take a part of "
             "it, `ep.Space.from_table(df)[mask]`.",
         )
-    missing = [i for i, x in enumerate(items) if _is_missing(x)]
+    missing = sum(map(_is_missing, items))
     numbers = sum(map(_is_number, items))
-    if missing and numbers and numbers + len(missing) == len(items):
-        rows = ", ".join(map(str, missing[:_MANY])) + ", ..." * (len(missing) > _MANY)
+    if missing and numbers and numbers + missing == len(items):
         raise value_error(
             "Space.from_table",
-            f"the column `{name}` of numbers has none in the rows {rows}.",
+            f"the column `{name}` of numbers has none in {missing} rows.",
             "Fill them, or leave these rows out: `df.dropna()`.",
         )
     return Static(items, dim=dim)

@@ -1,8 +1,15 @@
-"""Sweeps: `run.py` is the entry, `compute` makes rows, `sinks` keep them."""
+"""Sweeps: `sweep.py` is the entry, `compute` makes rows, and `sinks` keep them."""
 
-from .ahead import plan as plan
-from .results.planned import SweepPlan as SweepPlan
+from .options import BatchSize as BatchSize
+from .options import Executor as Executor
+from .request import request_of as request_of
+from .results.best import Best as Best
+from .results.best import Compared as Compared
+from .results.best import scores as scores
 from .results.result import SweepResult as SweepResult
 from .sweep import sweep as sweep
+from .sweep_plan import SweepPlan as SweepPlan
+from .sweep_plan import plan as plan
+from .sweeper import Sweeper as Sweeper
 from .sweeper import sweeper as sweeper
 from .vmap_space import vmap_space as vmap_space

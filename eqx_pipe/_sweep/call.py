@@ -17,7 +17,6 @@ from .._errors import (
     quoted,
     type_error,
 )
-from .._keys import check_draws
 from .._tree import path_name, unregistered
 from .._types import Key, PyTree
 
@@ -50,12 +49,12 @@ def call(function: str, fn: Callable[..., Any], point: PyTree, key: Key | None) 
     if key is not None:
         return _checked(function, _noted(function, fn, point, key=key))
     if parameter.default is inspect.Parameter.empty:
-        raise _missing(function)
+        raise MissingSweepKey(function)
     try:
         return _checked(function, _noted(function, fn, point))
     except Exception as error:
         if parameter.default is None and asks_for_key(error):
-            raise _missing(function) from error
+            raise MissingSweepKey(function) from error
         raise
 
 
@@ -102,10 +101,6 @@ class MissingSweepKey(MissingKeyError):
         return type(self), (self.function,)
 
 
-def _missing(function: str) -> MissingKeyError:
-    return MissingSweepKey(function)
-
-
 def _checked(function: str, out: PyTree) -> PyTree:
     """The output with arrays for numbers; a `TypeError` for anything else."""
     leaves, structure = jtu.tree_flatten(out)
@@ -136,36 +131,12 @@ def _as_array(leaf: Any) -> Any:
     if isinstance(leaf, jax.Array):
         return leaf
     number = isinstance(leaf, bool | int | float | complex | np.ndarray | np.generic)
-    if not number:
-        if not hasattr(leaf, "__jax_array__"):
-            return None
+    if not number and not hasattr(leaf, "__jax_array__"):
+        return None
     try:
         return jnp.asarray(leaf)
     except TypeError:  # an array of strings or of Python objects
         return None
-
-
-def check_fn(function: str, fn: Any) -> None:
-    """Raises a `TypeError` unless `fn` can be called."""
-    if not callable(fn):
-        raise type_error(
-            function,
-            f"`fn` is {describe_value(fn)}, which cannot be called.",
-            "The first argument is the function of a point, the second the space.",
-        )
-
-
-def check_sweep_key(function: str, key: Any) -> None:
-    """Raises unless the draws from `key` are the same alone and under `vmap`."""
-    if key is not None:
-        check_draws(function, "`key` is", key)
-
-
-def fn_name(fn: Any) -> str:
-    """A function's name, or that of its class, for people to read."""
-    while hasattr(fn, "func"):  # a `functools.partial`
-        fn = fn.func
-    return str(getattr(fn, "__qualname__", None) or type(fn).__name__)
 
 
 def not_a_point(

@@ -36,9 +36,10 @@ def costs_of(request: Request) -> Callable[[int], CostsBySpan] | None:
     finished or that another process computes. They change nothing where values are
     reduced, which happens in order.
     """
-    order_by, size = request.order_by, request.whole.size
+    order_by = request.order_by
     if order_by is None:
         return None
+    size = request.whole.size
     if not callable(order_by):
         is_list = isinstance(order_by, Sequence) and not isinstance(order_by, str)
         listed = np.asarray(order_by) if is_list else order_by

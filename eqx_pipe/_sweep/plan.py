@@ -15,9 +15,9 @@ from .._types import Device, Key, PyTree
 from .compute.blocks import Blocks
 from .compute.cells import Cells
 from .compute.failure import Verdict
-from .compute.points import Index, Points
+from .compute.points import Points
 from .compute.prepare import prepare
-from .compute.rows import CHUNK_BYTES, Rows
+from .compute.rows import CHUNK_BYTES, Index, Rows
 from .request import Request
 from .store import Chunks, choose_chunks
 
@@ -58,7 +58,7 @@ class Work(Protocol):
         ...
 
     @property
-    def row(self) -> Sequence[jax.ShapeDtypeStruct]:
+    def row(self) -> list[jax.ShapeDtypeStruct]:
         """The shape and dtype of each leaf of a row."""
         ...
 

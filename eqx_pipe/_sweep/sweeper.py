@@ -34,9 +34,9 @@ _Module = TypeVar("_Module", bound=eqx.Module)
 
 
 class Sweeper:
-    """A sweep that is traced and compiled, and can be called with other spaces.
+    """A sweep that is traced and compiled once, and called with spaces.
 
-    Made by `eqx_pipe.sweeper`, which says what it does.
+    `eqx_pipe.sweeper` makes one and describes it.
     """
 
     def __init__(self, request: Request):
@@ -47,7 +47,7 @@ class Sweeper:
                 self._planned(_filled(request), request.key)
 
     def __call__(self, space: SpaceLike, *, key: Key | None = None) -> SweepResult:
-        """Computes the function at every point of a space.
+        """Compute the function at every point of a space.
 
         **Arguments:**
 
@@ -63,12 +63,12 @@ class Sweeper:
         """
         space = as_space("sweeper", space)
         check_sweep_key("sweeper", key)
-        return self.swept(space, self._request.key if key is None else key)
+        return self.run(space, self._request.key if key is None else key)
 
-    def swept(
+    def run(
         self, space: Space, key: Key | None, store: Path | None = None
     ) -> SweepResult:
-        """What a call gives; one that was made with a store is called with others."""
+        """Return the result for a space; a search gives each round its own store."""
         started = time.time()
         request = self._request.at(space, key)
         with no_mesh("sweeper"):
@@ -82,14 +82,14 @@ class Sweeper:
             return complete(plan, None, started)
 
     def outputs(self, space: Space, key: Key | None) -> PyTree:
-        """The shapes and dtypes of what the function gives at one point."""
+        """Return the shapes and dtypes of the output at one point."""
         return self._planned(_filled(self._request.at(space, key)), key).points.outputs
 
     def __repr__(self) -> str:
         return f"Sweeper({fn_name(self._request.fn)}, {self._request.whole!r})"
 
     def _planned(self, space: Space, key: Key | None) -> Plan:
-        """How spaces of this form are swept: traced if there was none before."""
+        """The plan for spaces of this form: traced if there was none before."""
         schema = _schema(space, key)
         plan = self._plans.get(schema)
         if plan is None:
@@ -140,7 +140,7 @@ def _with(module: _Module, name: str, value: Any) -> _Module:
 
 
 def _schema(space: Space, key: Key | None) -> Hashable:
-    """What a trace depends on: all but the values of arrays."""
+    """All that a trace depends on: that is not the values of arrays."""
     leaves, structure = jtu.tree_flatten((space, key))
     schemas = tuple(map(_leaf_schema, leaves))
     # Which points share a program depends on those that were picked.
@@ -166,7 +166,7 @@ def sweeper(
     space: SpaceLike,
     **options: Unpack[SweeperOptions],
 ) -> Sweeper:
-    """Traces and checks a sweep once, to be called with other spaces of the same form.
+    """Trace and check a sweep once, to be called with other spaces of the same form.
 
     What `fn` closes over is read when it is traced, which is now: to change a value
     from one call to the next, put it in the space. An array there is handed in anew;

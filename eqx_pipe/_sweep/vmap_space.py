@@ -28,8 +28,9 @@ from .._vmap import (
     over_devices,
     stacked,
 )
-from .call import call, check_fn, check_sweep_key
+from .call import call
 from .compute.cases import case_numbers, cases_of, check_agree, groups_of, naming
+from .options import check_fn, check_sweep_key
 
 
 def vmap_space(

@@ -22,7 +22,7 @@ def gradients(make):
     return lambda x, a, n: loop({"x": x, "a": a, "n": n})
 
 
-@given(st.integers(0, 4))
+@given(st.integers(0, 3))
 def test_forward_mode_is_that_of_the_loop(which):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lanes, "_LEAST_LANES", 4)
@@ -36,7 +36,6 @@ def test_forward_mode_is_that_of_the_loop(which):
                 lambda: jax.jvp(lambda x, a: over(x, a, n), (x, a), (x + 1, a)),
                 lambda: jax.vmap(jax.jacfwd(fn, (0, 1)), (0, None, 0))(x, a, n),
                 lambda: jax.jacfwd(lambda a: over(x, a, n))(a),
-                lambda: jax.linearize(lambda a: over(x, a, n), a)[1](a),
                 lambda: jax.jacfwd(jax.jacfwd(lambda a: over(x, a, n)))(a),
             ][which]
 

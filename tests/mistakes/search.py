@@ -48,7 +48,7 @@ EXPLORE = [
     ("mode", lambda: explore(mode="low"), ValueError, "min"),
     ("by", lambda: explore(by="los"), ValueError, "Known names: `value`"),
     ("stop is a number", lambda: explore(stop=100), TypeError, "SearchResult"),
-    ("progress is a text", lambda: explore(progress="x"), TypeError, "best number"),
+    ("progress is a text", lambda: explore(progress="x"), TypeError, "True or False"),
     ("no key", lambda: explore(noisy), ep.MissingKeyError, "key="),
     ("a URL", lambda: explore(store="s3://bucket/run"), ValueError, "path on a disk"),
     ("executor alone", lambda: explore(executor=object()), ValueError, "store="),

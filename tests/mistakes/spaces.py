@@ -125,7 +125,7 @@ TABLE = [
         "a number that is missing",
         lambda: table({"a": [1, None, 3]}),
         ValueError,
-        r"in the rows 1. Fill them, .*`df.dropna\(\)`",
+        r"none in 1 rows. Fill them, .*`df.dropna\(\)`",
     ),
     (
         "no texts",

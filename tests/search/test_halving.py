@@ -118,7 +118,7 @@ def test_scores_are_labelled_and_shown():
     found = ep.search.halving(PLAIN, SPACE, rungs=(1, 3), eta=3)
     text = repr(found)
     assert "24 trainings, 8 to the end" in text and "carry" not in text
-    assert f"8 trainings, {np.nanmin(found.scores):.6g} by the best" in text
+    assert f"point {found.best().index} is the best" in text
     data = found.to_xarray()
     assert data["score"].dims == ("point", "rung")
     assert data["rung"].values.tolist() == [1, 3]

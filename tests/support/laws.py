@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec as P
 import eqx_pipe as ep
 from eqx_pipe._tree import as_arrays
 from eqx_pipe.testing import check_axis
-from eqx_pipe.testing._laws.axis import _positions_of
+from eqx_pipe.testing._laws.axis import positions_of
 from eqx_pipe.testing._laws.compare import Tolerance, agree, stack
 from eqx_pipe.testing._laws.law import Broken, check_laws, law, must_work
 
@@ -31,7 +31,7 @@ class SpaceTrial:
 
     @ft.cached_property
     def positions(self) -> list[int]:
-        return _positions_of(self.space.size)
+        return positions_of(self.space.size)
 
     @ft.cached_property
     def plain(self) -> list[Any]:

@@ -215,3 +215,18 @@ def test_a_machine_with_little_memory():
     ).stdout
     assert "not enough memory for a batch of 8 points" in said
     assert "('out_of_memory', '8" in said
+
+
+def test_values_that_this_process_may_not_hold_are_refused(tmp_path, monkeypatch):
+    long, small = ep.Linspace(0, 1, 2**22), ep.Linspace(0, 1, 2**12)
+    for function in ("sweep", "sweeper"):
+        run = ep.sweep if function == "sweep" else lambda fn, x: ep.sweeper(fn, x)(x)
+        with pytest.raises(ValueError, match=rf"`eqx_pipe.{function}`.*GiB of memory"):
+            run(lambda p: p[0] + p[1], [long, long])
+    limit = tmp_path / "memory.max"  # as in a container
+    monkeypatch.setattr(rows, "_LIMITS", (limit,))
+    limit.write_text("1024\n")
+    with pytest.raises(ValueError, match="this process may use 0 GiB"):
+        ep.sweep(jnp.sin, small)
+    limit.write_text("max\n")
+    assert len(ep.sweep(jnp.sin, small)) == 2**12

@@ -26,15 +26,14 @@ from ..._tree import as_data, as_keys, is_key_array
 from ..._types import Key, PyTree
 from ..._vmap import all_busy
 from .block_program import BlockProgram
-from .cells import stretches_of
 from .failure import Errors, Verdict, joined, quiet
-from .groups import Groups, home_of
+from .groups import Groups, OfPoints, home_of
 from .memory import TooLarge
 from .partition import Layout
-from .points import Index, Points
+from .points import Points
 from .programs import Compiled, compiled_already, compiled_once
 from .reduce_programs import MOST_BLOCKS, block_batches, build_merge, call_blocks
-from .rows import CHUNK_BYTES, Rows
+from .rows import CHUNK_BYTES, Index, Rows, stretches_of
 from .traced_reducers import trace_reducers
 
 
@@ -45,7 +44,7 @@ class BlockStates(eqx.Module):
     failed: PyTree
 
 
-class Blocks:
+class Blocks(OfPoints):
     """The states of blocks, a row for each.
 
     Which points make a block depends on the number of points and the batch size only,
@@ -89,16 +88,6 @@ class Blocks:
         return blocks
 
     @property
-    def batch_size(self) -> int:
-        """The number of points that a device vectorises at once."""
-        return self.points.batch_size
-
-    @property
-    def attrs(self) -> dict[str, str]:
-        """Remarks on how the batch size came about."""
-        return self.points.attrs
-
-    @property
     def outputs(self) -> BlockStates:
         """The shapes and dtypes of the states of a block, and of its failed points."""
         states = [jax.eval_shape(as_data, leaf) for leaf in self.reducing.init]
@@ -110,21 +99,6 @@ class Blocks:
         """Return the states of blocks, and which of their points failed."""
         state = jtu.tree_unflatten(self.reducers.structure, self._states(rows[:-1]))
         return BlockStates(state, rows[-1])
-
-    @property
-    def row(self) -> list[jax.ShapeDtypeStruct]:
-        """The shape and dtype of each leaf of a row."""
-        return jtu.tree_leaves(self.outputs)
-
-    @property
-    def kinds(self) -> list[None]:
-        """No leaf of a row holds PRNG keys, but their raw data."""
-        return [None] * len(self.row)
-
-    @property
-    def row_bytes(self) -> int:
-        """The size of a row."""
-        return self.reducing.state_bytes + self._bytes
 
     @property
     def _bytes(self) -> int:

@@ -19,9 +19,9 @@ from ..._spaces import Space
 from ..._types import Key
 from ..results.cells import CellPoints, CellValues
 from .failure import Verdict, clear, in_order
-from .groups import Groups
-from .points import Index, Points
-from .rows import CHUNK_BYTES, Rows, row_bytes
+from .groups import Groups, OfPoints
+from .points import Points
+from .rows import CHUNK_BYTES, Index, Rows, stretches_of
 from .traced_reducers import trace_reducers
 
 # Between one run of points and the next a bar moves, and Ctrl-C is heard: any number
@@ -44,7 +44,7 @@ def tile(
     return cells, max(1, min(each, -(-batch_size // cells)))
 
 
-class Cells:
+class Cells(OfPoints):
     """The results of cells, a row for each.
 
     The last two leaves of a row say how many points of the cell were computed, and how
@@ -61,6 +61,7 @@ class Cells:
         room = max(1, min(room, _MOST_POINTS))
         args = self.size, self.each, room, points.batch_size, reducers.stops
         self.groups = Groups(points, reducers, self.each, *tile(*args))
+        self.points = self.groups.points
 
     def at(self, space: Space, key: Key | None) -> "Cells":
         """Return the cells of another space of the same form."""
@@ -74,21 +75,6 @@ class Cells:
         """Return the cells: no program depends on how many a call asks for."""
         return self
 
-    @property
-    def points(self) -> Points:
-        """The points that the cells are computed from."""
-        return self.groups.points
-
-    @property
-    def batch_size(self) -> int:
-        """The number of points that a device vectorises at once."""
-        return self.points.batch_size
-
-    @property
-    def attrs(self) -> dict[str, str]:
-        """Remarks on how the batch size came about."""
-        return self.points.attrs
-
     @ft.cached_property
     def outputs(self) -> CellValues:
         """The shapes and dtypes of the result of a cell."""
@@ -97,21 +83,6 @@ class Cells:
         counts = CellPoints(np.zeros(0, np.int64), np.zeros(0, np.int64))
         count = jax.ShapeDtypeStruct((), np.int64)
         return CellValues(found, jtu.tree_map(lambda _: count, counts))
-
-    @property
-    def row(self) -> list[jax.ShapeDtypeStruct]:
-        """The shape and dtype of each leaf of a row."""
-        return jtu.tree_leaves(self.outputs)
-
-    @property
-    def kinds(self) -> list[None]:
-        """No leaf of a row holds PRNG keys."""
-        return [None] * len(self.row)
-
-    @property
-    def row_bytes(self) -> int:
-        """The size of a row."""
-        return row_bytes(self.row)
 
     @property
     def unit(self) -> int:
@@ -205,14 +176,6 @@ def _judged(
     ok = (rows[-2] > rows[-1]) & ~missing
     failed = int(rows[-1].sum())
     return rows, Verdict(ok, found, missing if missing.any() else None, failed)
-
-
-def stretches_of(index: Index) -> list[tuple[int, int]]:
-    """Return the half-open ranges that some numbers in order come to."""
-    if isinstance(index, range):
-        return [(index.start, index.stop)]
-    found = np.split(index, np.flatnonzero(np.diff(index) != 1) + 1)
-    return [(int(part[0]), int(part[-1]) + 1) for part in found if len(part)]
 
 
 def _struct(leaf: np.ndarray) -> jax.ShapeDtypeStruct:

@@ -24,7 +24,40 @@ from .failure import Verdict
 from .points import Points
 from .programs import Compiled, compiled_already, compiled_once
 from .reduce_programs import build_absorb
+from .rows import row_bytes
 from .traced_reducers import trace_reducers
+
+
+class OfPoints:
+    """Rows that are reduced from points: what cells and blocks have in common."""
+
+    points: Points
+    outputs: Any
+
+    @property
+    def batch_size(self) -> int:
+        """The number of points that a device vectorises at once."""
+        return self.points.batch_size
+
+    @property
+    def attrs(self) -> dict[str, str]:
+        """Remarks on how the batch size came about."""
+        return self.points.attrs
+
+    @property
+    def row(self) -> list[jax.ShapeDtypeStruct]:
+        """The shape and dtype of each leaf of a row."""
+        return jtu.tree_leaves(self.outputs)
+
+    @property
+    def kinds(self) -> list[None]:
+        """No leaf of a row holds PRNG keys, but at most their raw data."""
+        return [None] * len(self.row)
+
+    @property
+    def row_bytes(self) -> int:
+        """The size of a row."""
+        return row_bytes(self.row)
 
 
 def home_of(points: Points) -> jax.sharding.SingleDeviceSharding:

@@ -10,7 +10,7 @@ import dataclasses
 import math
 import threading
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -28,11 +28,8 @@ from .failure import Failures, Verdict
 from .memory import TooLarge, does_not_fit
 from .partition import Layout
 from .programs import Runner, compiled_already
-from .rows import Rows, chunk_capacity, empty_values, row_bytes
+from .rows import Index, Rows, chunk_capacity, empty_values, row_bytes
 from .trace import Traced, arrays_of, check_concrete
-
-Index: TypeAlias = range | Int64[np.ndarray, " rows"]
-"""The numbers of the rows to compute."""
 
 _LISTED_AT_ONCE = 2**22
 """The most points that are sorted into cases at once: each takes some 30 bytes."""
@@ -93,13 +90,8 @@ class Points:
         self.arrays = arrays_of(self.geometry, self.space.key)
         self.groups = groups_of(self.geometry)
         self._runners: dict[tuple[int, int, bool], Runner] = {}
-        self._made: dict[tuple[int, int, bool], Runner] = {}
-        """By case, batch size and whether points are listed; of this sweep, or of one
-        of the same form.
-        """
+        """By case, batch size, and whether points are listed; shared by `at`."""
         self._lock = threading.Lock()
-        self.alone: dict[str, str] = {}
-        """What a store says of the function, once it was asked for."""
 
     def at(self, space: Space, key: Key | None) -> "Points":
         """Return the points of another space of the same form, with another key."""
@@ -109,7 +101,6 @@ class Points:
         points.space, points.key = space, key
         points.geometry = dataclasses.replace(self.geometry, leaves=leaves)
         points.arrays = arrays_of(points.geometry, space.key)
-        points._runners = {}
         check_concrete("sweeper", [*points.arrays, key])
         return points
 
@@ -268,7 +259,8 @@ class Points:
         while first < count:
             try:
                 runner = self._runner(k, points)
-                return runner.run(points, (first, count), bar, values, failures)
+                given = runner.placed(self.arrays, self.key)
+                return runner.run(given, points, (first, count), bar, values, failures)
             except TooLarge as error:
                 self.halve(error)
                 first = max(first, error.done)
@@ -288,20 +280,14 @@ class Points:
         return self.ordered or len(self.groups) > 0 or self.geometry.rows is not None
 
     def _runner(self, k: int, points: ByOffset | ByTable) -> Runner:
+        listed = isinstance(points, ByTable)
+        place = k, self.batch_size, listed
         with self._lock:
-            listed = isinstance(points, ByTable)
-            place = k, self.batch_size, listed
-            if place in self._runners:
-                return self._runners[place]
-            made = self._made.get(place)
-            if made is None:
+            if place not in self._runners:
                 layout = self._layout(self.cases[k], self.traced[k], listed)
                 given = self.traced[k], self.arrays, points, self.key
-                runner = self._made[place] = Runner(*given, layout)
-            else:
-                runner = made.at(self.arrays, self.key)
-            self._runners[place] = runner
-            return runner
+                self._runners[place] = Runner(*given, layout)
+            return self._runners[place]
 
     def _layout(self, case: Case, traced: Traced, listed: bool) -> Layout:
         geometry = self.geometry

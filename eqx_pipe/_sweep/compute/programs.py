@@ -1,7 +1,6 @@
 """The host's side of a running sweep: kept programs and arguments, and calls."""
 
 import contextlib
-import copy
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
@@ -44,7 +43,7 @@ _controls = LRUCache(256)
 
 
 class Runner:
-    """The program of a case with its arguments on the devices."""
+    """The program of a case, which is called with arguments on the devices."""
 
     def __init__(
         self, traced: Traced, arrays: list[Any], points: Any, key: Any, layout: Layout
@@ -52,7 +51,6 @@ class Runner:
         """Compile the program, unless it is there; `points` are any that it may run."""
         self._layout = layout
         self._constants, self._place = traced.program.constants, everywhere(layout)
-        self._arguments = self._placed(arrays, key)
 
         def make() -> Compiled:
             note_compilation(traced, layout)
@@ -67,17 +65,13 @@ class Runner:
         with noting(layout.batch_size):
             self._kernel = compiled_once([traced.program], layout, make)
 
-    def at(self, arrays: list[Any], key: Key | None) -> "Runner":
-        """Return the same program with other arrays of the space, and another key."""
-        runner = copy.copy(self)
-        runner._arguments = self._placed(arrays, key)
-        return runner
-
-    def _placed(self, arrays: list[Any], key: Key | None) -> Any:
+    def placed(self, arrays: list[Any], key: Key | None) -> Any:
+        """Return the arguments for a space with some arrays, on the devices."""
         return put((arrays, self._constants, key), self._place)
 
     def run(
         self,
+        arguments: Any,
         points: ByOffset | ByTable,
         span: tuple[int, int],
         progress: Progress,
@@ -86,6 +80,7 @@ class Runner:
     ) -> None:
         """Compute a half-open range of points, and put their outputs in their rows.
 
+        `arguments` are those that `placed` returned.
         After Ctrl-C it leaves out what is not begun. Raises a `TooLarge` if there is
         not enough memory.
         """
@@ -95,14 +90,13 @@ class Runner:
         def compute(first: int, now: int) -> Exception | None:
             try:
                 with noting(layout.batch_size, done):
-                    outputs = self._kernel(
-                        *_told(points, first, now, layout), *self._arguments
-                    )
+                    told = _told(points, first, now, layout)
+                    outputs = self._kernel(*told, *arguments)
                     check_finite(outputs)
                     rows = points.rows(first, first + now)
                     _collect(outputs, values, rows, layout.partition(now))
             except (TooLarge, jax.errors.JaxRuntimeError) as error:
-                self._settle(points, first)
+                self._settle(arguments, points, first)
                 if isinstance(error, TooLarge):
                     raise
                 return error
@@ -126,7 +120,7 @@ class Runner:
                 done += now
                 progress.done(now)
 
-    def _settle(self, points: ByOffset | ByTable, first: int) -> None:
+    def _settle(self, arguments: Any, points: ByOffset | ByTable, first: int) -> None:
         """Run the program once more after an error, for no points at all.
 
         JAX would complain about the error again when Python exits, unless something
@@ -139,7 +133,7 @@ class Runner:
             # computed even if no point is: then another one.
             table[:] = 0
         with contextlib.suppress(jax.errors.JaxRuntimeError):
-            jax.block_until_ready(self._kernel(nothing, table, *self._arguments))
+            jax.block_until_ready(self._kernel(nothing, table, *arguments))
 
 
 def compiled(lowered: jax.stages.Lowered, unsplit: bool) -> Compiled:

@@ -17,8 +17,8 @@ import numpy as np
 from ..._cache import LRUCache
 from ..._captured import contents
 from ..._errors import message
-from ..._tree import as_hashable, can_be_traced, leaves_with_names
-from ..call import fn_name
+from ..._tree import can_be_traced, leaves_with_names
+from ..options import fn_name
 from .trace import Traced
 
 _PATIENCE = 3  # programs
@@ -31,28 +31,26 @@ _lock = threading.Lock()
 def note_compilation(traced: Traced, layout: Any) -> None:
     """Note that a program is compiled; warn if only its numbers are new once more.
 
-    `layout` is what else the compilation depends on.
+    `layout` is what else the compilation depends on. Each value of a `Static` axis is
+    rightly compiled by itself.
     """
-    fn, space, geometry, plain = traced.source
-    pairs: Any = zip(geometry.axes.values(), geometry.axis_dims, strict=True)
-    statics = [axis.value(plain[dim], None) for axis, dim in pairs if axis.is_static]
-    if not all(map(_is_lasting, statics)):
-        return  # an object that is gone may be taken for another one
+    fn, space, geometry, _ = traced.source
+    if geometry.static_dims:
+        return
     codes, numbers = _held(fn)
     for name, leaf in leaves_with_names(space.tree):
         if not can_be_traced(leaf) and _is_number(leaf):
             numbers[f"`{name}` in the space"] = leaf
-    program, static = traced.program, tuple(map(as_hashable, statics))
     with _lock:
-        place = program.shape, codes, hash(layout), static
+        place = traced.program.shape, codes, layout
         programs = _programs.setdefault(place, {})
         if len(programs) >= _PATIENCE:
             return
-        programs[hash(program.key())] = numbers
+        programs[hash(traced.program.key())] = numbers
         if len(programs) < _PATIENCE:
             return
         found = _differing(list(programs.values()))
-        place = codes, tuple(found)  # whatever the static values and layout
+        place = codes, tuple(found)  # whatever the layout
         if _warned.get(place):
             return
         _warned.put(place, True)
@@ -113,14 +111,6 @@ def _differing(programs: list[dict[str, Any]]) -> dict[str, list[Any]]:
     everywhere = [n for n in programs[0] if all(n in numbers for numbers in programs)]
     found = {name: [numbers[name] for numbers in programs] for name in everywhere}
     return {n: values for n, values in found.items() if len({*map(repr, values)}) > 1}
-
-
-def _is_lasting(value: Any) -> bool:
-    """Return whether a static value tells itself apart, or is a small function."""
-    if isinstance(value, tuple):
-        return all(map(_is_lasting, value))
-    plain = isinstance(value, bool | int | float | complex | str | bytes)
-    return value is None or plain or hasattr(value, "__name__")
 
 
 def _is_number(x: Any) -> bool:

@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 import jax
 import numpy as np
+from jaxtyping import Int64
 
 from ..._errors import value_error
 
@@ -18,12 +19,23 @@ Rows: TypeAlias = list[np.ndarray]
 There is a row for each; PRNG keys are raw data.
 """
 
+Index: TypeAlias = range | Int64[np.ndarray, " rows"]
+"""The numbers of the rows to compute."""
+
 CHUNK_BYTES = 64 * 1024 * 1024
 """About how much output one call of the kernel holds, over all devices.
 
 A point counts for at least a byte, so that offsets within a call are below 2^31 (one
 batch on each device may be more, but is no more than 2^30 points).
 """
+
+
+def stretches_of(index: Index) -> list[tuple[int, int]]:
+    """Return the half-open ranges that some numbers in order come to."""
+    if isinstance(index, range):
+        return [(index.start, index.stop)]
+    found = np.split(index, np.flatnonzero(np.diff(index) != 1) + 1)
+    return [(int(part[0]), int(part[-1]) + 1) for part in found if len(part)]
 
 
 def row_bytes(row: Sequence[jax.ShapeDtypeStruct]) -> int:

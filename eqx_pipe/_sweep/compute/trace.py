@@ -20,13 +20,7 @@ from jax.core import Tracer
 
 from ..._cache import LRUCache
 from ..._errors import type_error
-from ..._jaxprs import (
-    Fingerprint,
-    as_function,
-    counted,
-    fingerprint_of,
-    open_jaxpr,
-)
+from ..._jaxprs import Fingerprint, as_function, counted, fingerprint_of, open_jaxpr
 from ..._jaxprs import trace as trace_jaxpr
 from ..._mesh_context import NO_MESH
 from ..._spaces import Geometry, Space
@@ -110,27 +104,19 @@ def trace(
     fn: Callable[..., Any],
     space: Space,
     key: Key | None,
-    plain: Sequence[int] = (),
-    geometry: Geometry | None = None,
+    plain: Sequence[int],
+    geometry: Geometry,
 ) -> Traced:
-    """Traces `fn` on an abstract point of `space`.
+    """Trace `fn` on an abstract point of `space`, which has some `geometry`.
 
-    `plain` has a position for each dim, for the values of `Static` axes; `geometry` is
-    that of the space, if it is known already.
+    `plain` has a position for each dim, for the values of `Static` axes.
     """
-    geometry = space.geometry if geometry is None else geometry
-    leaves, treedef = jtu.tree_flatten((geometry.leaves, space.key))
-    traced = [can_be_traced(leaf) for leaf in leaves]
-    arrays = [leaf for leaf, is_traced in zip(leaves, traced, strict=True) if is_traced]
-
+    arrays, static = eqx.partition((geometry.leaves, space.key), can_be_traced)
     found: list[_OnPoint] = []
 
-    def flat(given: list[Any], digits: list[Any], key: Key | None) -> list[Any]:
-        here = iter(given)
-        pairs = zip(leaves, traced, strict=True)
-        own = [next(here) if is_traced else leaf for leaf, is_traced in pairs]
-        space_leaves, space_key = jtu.tree_unflatten(treedef, own)
-        point = geometry.point(space_leaves, space_key, digits, plain)
+    def flat(given: PyTree, digits: list[Any], key: Key | None) -> list[Any]:
+        leaves, space_key = eqx.combine(given, static)
+        point = geometry.point(leaves, space_key, digits, plain)
         found[:] = [_on_point(function, fn, point, key)]
         arrays = jtu.tree_leaves((eqx.filter(point, _is_tracer), key))
         return as_function(found[0].jaxpr)(*arrays)
@@ -140,10 +126,11 @@ def trace(
     structs = jtu.tree_map(struct_of, (arrays, key))
     jaxpr: Any = jax.make_jaxpr(flat)(structs[0], digits, structs[1])
     (on_point,) = found
-    check_concrete(function, [*jaxpr.consts, *arrays, key])
+    given = jtu.tree_leaves(arrays)
+    check_concrete(function, [*jaxpr.consts, *given, key])
     return Traced(
         jaxpr=jaxpr,
-        num_arrays=len(arrays),
+        num_arrays=len(given),
         structure=on_point.structure,
         outputs=on_point.outputs,
         key_kinds=on_point.key_kinds,

@@ -146,10 +146,9 @@ def _trace(reducers: Many, traced: Traced, batch_size: int) -> TracedReducers:
         for leaf in traced.outputs
     ]
     ok = jax.ShapeDtypeStruct((batch_size,), bool)
-    absorbing = jax.make_jaxpr(absorb)(states, values, ok)
-    return TracedReducers(
-        absorbing, jax.make_jaxpr(merge)(states, states), init, structure
-    )
+    absorbing: Any = jax.make_jaxpr(absorb)(states, values, ok)
+    merging: Any = jax.make_jaxpr(merge)(states, states)
+    return TracedReducers(absorbing, merging, init, structure)
 
 
 def _without_weak_type(leaf: Any) -> Array:

@@ -17,9 +17,9 @@ import numpy as np
 from ..._jaxprs import array_text, digest, text_of
 from ..._reduce.many import Many
 from ..._tree import leaves_with_names, tree_text
-from ..call import fn_name
 from ..compute.trace import Traced
 from ..compute.traced_reducers import trace_reducers
+from ..options import fn_name
 from ..outcome import Outcome
 from ..plan import Plan
 from ..results.label import (
@@ -137,7 +137,7 @@ def reducing_identity(reducers: Many, traced: Traced) -> dict[str, str]:
     """What tells reducers: what they do to a state, whatever the batch size."""
     # Of a size of its own: the text must not depend on that of the sweep.
     reducing = trace_reducers(reducers, traced, 2)
-    programs = reducing.absorb_program, reducing.merge_program
+    programs = [reducing.absorb_program, reducing.merge_program]
     texts = [program.text for program in programs]
     texts += [array_text(x) for program in programs for x in program.constants]
     texts += map(array_text, reducing.init)

@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
-import numpy as np
 
-from ..._errors import describe_value, type_error, value_error
+from ..._check import check_is
+from ..._errors import value_error
 from ..._keys import check_key as check_one_key
 from ..._spaces import MAX_LENGTH, Axis
 from ..._tree import as_arrays
@@ -33,6 +33,13 @@ _MOST = 16  # positions of a long axis that are looked at
 _NUM_KEYS = 32
 
 
+def positions_of(n: int) -> list[int]:
+    """Return some of `n` positions, both ends among them."""
+    # In integers of Python: a space may have more points than NumPy can count.
+    inner = [(n - 1) * i // (_MOST - 1) for i in range(_MOST)]
+    return sorted({*inner, min(1, n - 1), max(n - 2, 0)})
+
+
 @dataclasses.dataclass(frozen=True)
 class AxisTrial:
     """An axis, and what it gives at some positions."""
@@ -44,10 +51,7 @@ class AxisTrial:
 
     @ft.cached_property
     def positions(self) -> list[int]:
-        """Some positions, both ends among them."""
-        n = len(self.axis)
-        inner = np.linspace(0, n - 1, min(n, _MOST)).astype(int).tolist()
-        return sorted({*inner, min(1, n - 1), max(n - 2, 0)})
+        return positions_of(len(self.axis))
 
     @ft.cached_property
     def plain(self) -> list[PyTree]:
@@ -166,12 +170,8 @@ def check_axis(
         >>> ept.check_axis(ep.Random(jax.random.normal, 4), key=jax.random.key(0))
     """
     __tracebackhide__ = True
-    if not isinstance(axis, Axis):
-        raise type_error(
-            "testing.check_axis",
-            f"`axis` is {describe_value(axis)}.",
-            "Give an `Axis`: `Linspace(0, 1, 5)`, or an instance of your own.",
-        )
+    cure = "Give an `Axis`: `Linspace(0, 1, 5)`, or an instance of your own."
+    check_is("testing.check_axis", "axis", axis, Axis, cure)
     check_one_key("testing.check_axis", key)
     tolerance = tolerance_of("testing.check_axis", rtol, atol)
     check_reference("testing.check_axis", reference)

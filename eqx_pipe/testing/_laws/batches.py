@@ -24,16 +24,16 @@ def vmap_law(trial: Trial) -> str | None:
 def _groups(programs: Programs) -> dict[str, frozenset[int]]:
     """Return the leaves to batch: each argument, all together, and the parameters."""
     groups: dict[str, set[int]] = {}
+    others, module = set[int](), set[int]()
     for i, name in enumerate(programs.names):
         kind, _, rest = name.partition(".")
-        argument = f"`{rest.partition('.')[0]}`"
         if kind == "args":
-            groups.setdefault(argument, set()).add(i)
-        if kind == "fn" and i in programs.moving:
-            groups.setdefault("the module", set()).add(i)
-    module = groups.pop("the module", None)
-    others = {i for i, name in enumerate(programs.names) if name[:2] != "fn"}
-    if len(groups) > 1 or (groups and others != set.union(*groups.values())):
+            groups.setdefault(f"`{rest.partition('.')[0]}`", set()).add(i)
+        if kind != "fn":
+            others.add(i)
+        elif i in programs.moving:
+            module.add(i)
+    if groups and others not in groups.values():
         groups["all arguments"] = others
     if module:
         groups["the module"] = module

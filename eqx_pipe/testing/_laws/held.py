@@ -82,25 +82,23 @@ def _parts(value: Any, package: str | None) -> Iterator[tuple[str, Any]]:
     """What a value holds, and how it is reached."""
     if isinstance(value, _PLAIN | _CLOSED):
         return
-    if isinstance(value, dict):
+    own = package is not None and _package(value) == package
+    if isinstance(value, dict | list | tuple | collections.deque):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
         if len(value) <= _LONG:
-            yield from ((f"[{key!r}]", item) for key, item in value.items())
-    elif isinstance(value, list | tuple | collections.deque):
-        if len(value) <= _LONG:
-            yield from ((f"[{i}]", item) for i, item in enumerate(value))
-    elif isinstance(value, ft.partial):
-        yield from ((f".{n}", getattr(value, n)) for n in ("func", "args", "keywords"))
-    elif isinstance(value, types.MethodType):
-        yield from ((f".{n}", getattr(value, n)) for n in ("__self__", "__func__"))
+            yield from ((f"[{key!r}]", item) for key, item in items)
+    elif isinstance(value, ft.partial | types.MethodType):
+        names = ("func", "args", "keywords", "__self__", "__func__")
+        yield from ((f".{n}", getattr(value, n)) for n in names if hasattr(value, n))
     elif isinstance(value, types.FunctionType):
-        if package and _package(value) == package:
-            yield from _function_parts(value, package)
+        if own:
+            yield from _function_parts(value, str(package))
     elif hasattr(value, "__wrapped__"):  # made by `jax.jit`, `functools.cache`, ...
         yield ".__wrapped__", value.__wrapped__
     elif isinstance(value, type):
-        if package and _package(value) == package:
-            yield from _class_parts(value, package)
-    elif isinstance(value, eqx.Module) or (package and _package(value) == package):
+        if own:
+            yield from _class_parts(value, str(package))
+    elif isinstance(value, eqx.Module) or own:
         yield from _attributes(value)
         yield ".__class__", type(value)
     elif not jtu.all_leaves([value]):

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
 
+from ..._check import check_is
 from ..._data import Cursor, Loader
-from ..._errors import describe_value, type_error
 from ..._keys import check_key as check_one_key
 from ..._stage import identity
 from ..._tree import as_arrays
@@ -194,12 +194,8 @@ def check_loader(
     tolerance = tolerance_of(function, rtol, atol)
     check_one_key(function, key)
     check_reference(function, reference)
-    if not isinstance(loader, Loader):
-        raise type_error(
-            function,
-            f"`loader` is {describe_value(loader)}.",
-            "Give a `Loader(source, pipe, batch_size=...)`.",
-        )
+    cure = "Give a `Loader(source, pipe, batch_size=...)`."
+    check_is(function, "loader", loader, Loader, cure)
     own_key = jr.key(0) if key is None else key
     trial = LoaderTrial(loader, own_key, tolerance, reference)
     check_laws("check_loader", "a loader", trial)

@@ -69,9 +69,7 @@ def input_text(tree: PyTree) -> str:
 
 
 def _value_text(leaf: Any) -> str:
-    if not isinstance(leaf, np.ndarray) and not hasattr(leaf, "dtype"):
-        return leaf_text(leaf)
-    if is_key_array(leaf):
+    if not hasattr(leaf, "dtype") or is_key_array(leaf):
         return leaf_text(leaf)
     array = np.asarray(leaf)
     if array.size and not array.astype(bool).any():

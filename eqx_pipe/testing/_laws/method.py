@@ -9,13 +9,12 @@ import jax
 import jax.tree_util as jtu
 import numpy as np
 
-from ..._check import check_int
-from ..._errors import describe_value, type_error
-from ..._search.method import Method, losses
+from ..._check import check_int, check_is
+from ..._errors import describe_value
+from ..._search import Method, losses
 from ..._spaces import Space, SpaceLike, as_space, point_columns
-from ..._sweep.results.best import Compared
-from ..._sweep.results.result import SweepResult
-from ..._sweep.sweeper import sweeper
+from ..._sweep import Compared, SweepResult, sweeper
+from ..._sweep.store import gaps_of
 from ..._tree import path_name
 from ..._types import Key, PyTree
 from .compare import agree
@@ -93,12 +92,23 @@ class MethodTrial:
         if not self.history or len(self.history[0][-1]) < 2:
             raise Undecided("a round has one point at most, and something must work")
         _, _, asked, result = self.history[0]
-        failed = losses(result, self.by, "min")
-        failed[-1] = np.inf
         with must_work("telling it that a point failed"):
-            told = self.method.tell(asked, failed, result)
+            told = self._told(asked, _failed(result))
         with must_work("asking it after it was told that a point failed"):
             self.space.to_unit(self.method.ask(told, self.num)[0])
+
+
+def _failed(result: SweepResult) -> SweepResult:
+    """Return the result as it would be if the last point had failed."""
+
+    def without(leaf: np.ndarray) -> np.ndarray:
+        leaf = np.array(leaf)
+        leaf[-1] = np.nan if np.issubdtype(leaf.dtype, np.inexact) else 0
+        return leaf
+
+    ok = result.ok & (np.arange(len(result)) < len(result) - 1)
+    values = jtu.tree_map(without, result.values)
+    return dataclasses.replace(result, values=values, gaps=gaps_of(ok))
 
 
 def _is_space(leaf: object) -> bool:
@@ -128,8 +138,8 @@ def check_method(
 
     It proposes points of the space, at most as many as it was asked for. Its state can
     be written down: it is a pytree of arrays, or what JSON can hold. Asked or told the
-    same twice, or begun anew, it gives the same. Told that a point failed, whose loss
-    is then infinite, it goes on.
+    same twice, or begun anew, it gives the same. Told that a point failed, which
+    then has NaN for a value, it goes on.
 
     **Arguments:**
 
@@ -151,12 +161,8 @@ def check_method(
     """
     __tracebackhide__ = True
     function = "testing.check_method"
-    if not isinstance(method, Method):
-        raise type_error(
-            function,
-            f"`method` is {describe_value(method)}.",
-            "Give an object with `init`, `ask` and `tell`.",
-        )
+    cure = "Give an object with `init`, `ask` and `tell`."
+    check_is(function, "method", method, Method, cure)
     check_int(function, "num", num, 1)
     whole, runs = as_space(function, space), []
 

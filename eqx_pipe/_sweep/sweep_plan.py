@@ -1,8 +1,9 @@
-"""`plan`: what a sweep would do, before it is run.
+"""`plan`: the work of a sweep, in numbers, before it runs.
 
 It takes the steps of a sweep up to the computation of its chunks.
 """
 
+import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any, Unpack
@@ -18,10 +19,107 @@ from .options import SweepOptions
 from .order_by import CostsBySpan
 from .plan import Plan
 from .request import request_of
-from .results.planned import SweepPlan
 from .sinks.left import Left, left_in
 from .sinks.store_sink import StoreSink
 from .sweep import planned
+
+
+@dataclasses.dataclass(frozen=True)
+class SweepPlan:
+    """The work that a sweep would do. `print` shows it.
+
+    - `dims` are the dims of the space with their lengths, and `points` their product.
+    - `done`, `failed` and `missing` are how many points the store has, how many of them
+      failed, and how many it lacks; without a store all are missing. `left` is how many
+      points the call would compute: those of its part that are missing, with
+      `resume="failed"` also those that failed.
+    - `new` is how many points a store would get that grows with its space: they are
+      missing. Of those that it has `copied` go to other files first, once; it is 0
+      where all stay where they are, but in chunks at the edge that get new points.
+    - `programs` is how many programs it would compile, and `compiled` how many of those
+      that it needs are compiled already.
+    - `batch_size`, `devices`: points vectorised at once, on each of so many devices.
+    - `chunks` is how many chunks the values are computed and kept in, of at most
+      `chunk_points` points, and `chunks_left` how many of them are computed now.
+    - `value_bytes` is what all values take in memory, or before they are compressed in
+      a store. Of a reduction they are its states.
+    - `memory_bytes` is what a device has to hold: that of the compiled program which
+      takes most, or, if none is compiled yet, about that.
+
+    Under `jax.disable_jit()` it describes the compiled sweep.
+
+    !!! example
+
+        >>> import eqx_pipe as ep, jax.numpy as jnp
+        >>> coming = ep.plan(jnp.sin, ep.Linspace(0, 1, 500))
+        >>> coming.left, coming.value_bytes, coming.done
+        (500, 2000, 0)
+    """
+
+    dims: dict[str, int]
+    points: int
+    done: int
+    failed: int
+    missing: int
+    left: int
+    programs: int
+    compiled: int
+    batch_size: int
+    devices: int
+    chunks: int
+    chunks_left: int
+    chunk_points: int
+    value_bytes: int
+    memory_bytes: int | None = None
+    store: str | None = None
+    new: int = 0
+    copied: int = 0
+
+    def __repr__(self) -> str:
+        dims = ", ".join(f"{name}: {n:,}" for name, n in self.dims.items())
+        rows = self._rows()
+        width = max(len(name) for name, _ in rows)
+        lines = [f"  {name:<{width}}  {text}" for name, text in rows]
+        return "\n".join([f"SweepPlan({self.points:,} points; {dims})", *lines])
+
+    def _rows(self) -> list[tuple[str, str]]:
+        there = f"{self.left:,} to compute"
+        if self.store is not None:
+            there += f"; {self.done:,} done, {self.missing:,} missing"
+            there += f", {self.failed:,} failed"
+        rows = [("points", there)]
+        if self.new:
+            grows = f"{_points(self.points - self.new)} become {self.points:,}; "
+            moves = f"{self.copied:,} are copied once" if self.copied else "files stay"
+            rows.append(("growth", grows + moves))
+        programs = f"{self.programs:,} to compile"
+        if self.compiled:
+            programs += f", {self.compiled:,} compiled already"
+        devices = "1 device" if self.devices == 1 else f"each of {self.devices} devices"
+        batches = f"{_points(self.batch_size)} on {devices}"
+        rows += [("programs", programs), ("batches", batches)]
+        if self.memory_bytes is not None:
+            about = "about " if self.programs else ""
+            size = f"{about}{_bytes(self.memory_bytes)}"
+            rows.append(("memory", f"{size} on {devices}"))
+        rows.append(("values", _bytes(self.value_bytes)))
+        if self.chunks > 1 or self.store is not None:
+            left = f"{self.chunks_left:,} of {self.chunks:,}"
+            rows.append(("chunks", f"{left}, of at most {_points(self.chunk_points)}"))
+        return rows
+
+
+def _points(count: int) -> str:
+    return "1 point" if count == 1 else f"{count:,} points"
+
+
+def _bytes(size: int) -> str:
+    """A number of bytes in a unit that makes it short."""
+    number, units = float(size), ["bytes", "kB", "MB", "GB", "TB", "PB"]
+    while number >= 1000 and len(units) > 1:
+        number /= 1000
+        units.pop(0)
+    return f"{number:.3g} {units[0]}"
 
 
 def plan(
@@ -34,7 +132,7 @@ def plan(
     It takes the arguments of `sweep`: write `plan` in the place of `sweep`, look, and
     write `sweep` again. The function is traced and the arguments are checked, so that
     most mistakes are found now; nothing is computed, compiled or written. What a store
-    has already is read from its ledger.
+    has already is read from its files.
 
     **Arguments:**
 
@@ -69,11 +167,11 @@ def plan(
     # Under `jax.disable_jit()` too it describes the compiled sweep.
     with no_mesh("plan"), jax.disable_jit(False):
         made, costs = planned(request)
-        return _said(made, costs)
+        return _in_numbers(made, costs)
 
 
-def _said(coming: Plan, costs: Callable[[int], CostsBySpan] | None) -> SweepPlan:
-    """What a plan comes to, in numbers."""
+def _in_numbers(coming: Plan, costs: Callable[[int], CostsBySpan] | None) -> SweepPlan:
+    """A plan in numbers, with what its store has."""
     request = coming.request
     index, count = request.shard or (0, 1)
     own = range(index, len(coming.chunks), count)
@@ -108,7 +206,7 @@ def _said(coming: Plan, costs: Callable[[int], CostsBySpan] | None) -> SweepPlan
 
 
 def _value_bytes(coming: Plan) -> int:
-    """What is kept in memory: values, or states while they are merged."""
+    """The bytes in memory of values, or of states while they are merged."""
     chunks = coming.chunks
     rows = math.prod(chunks.lengths) if coming.blocks is None else chunks.points
     row = coming.work.row

@@ -1,0 +1,77 @@
+"""A chunk that takes long: its finished batches are committed meanwhile."""
+
+import itertools as it
+
+import jax
+import numpy as np
+import pytest
+from support.stores import one_device
+
+import eqx_pipe as ep
+
+pytest.importorskip("xarray")
+pytest.importorskip("zarr")
+
+SPACE = ep.Linspace(0, 31, 32)
+
+
+class Slow:
+    """A function of points that take 20 seconds each, by a clock of its own."""
+
+    def __init__(self, monkeypatch):
+        self.now, self.calls, self.bad = 0.0, [], None
+        monkeypatch.setattr("eqx_pipe._sweep.gather._clock", lambda: self.now)
+        # It comes back to the host after each batch, however fast these are.
+        monkeypatch.setattr("eqx_pipe._progress._TARGET", 0)
+        # Chunks of four batches.
+        monkeypatch.setattr("eqx_pipe._sweep.store.chunks._AT_LEAST", 4)
+
+    def _call(self, x):
+        self.now += 20
+        self.calls.append(int(x))
+        if self.calls[-1] == self.bad:
+            raise RuntimeError("broken")
+        return np.sin(x)
+
+    def __call__(self, x):
+        return jax.pure_callback(self._call, x, x, vmap_method="sequential")
+
+
+def swept(fn, **options):
+    options = {"batch_size": 2, "mesh": one_device(), **options}
+    return ep.sweep(fn, SPACE, progress=False, **options)
+
+
+@pytest.mark.parametrize("order", [None, -np.arange(32)])
+def test_finished_batches_of_a_chunk_are_kept(tmp_path, monkeypatch, order):
+    slow, path = Slow(monkeypatch), tmp_path / "runs.zarr"
+    slow.bad = 2 if order is not None else 5
+    with pytest.raises(ep.SweepError, match="broken"):
+        swept(slow, store=path, order_by=order)
+    kept = [0, 1, 2, 3] if order is None else [4, 5, 6, 7]
+    assert np.flatnonzero(ep.SweepResult.load(path).ok).tolist() == kept
+    slow.bad = None
+    slow.calls.clear()
+    result = swept(slow, store=path, order_by=order)
+    assert sorted(slow.calls) == sorted({*range(32)} - {*kept})
+    assert result.ok.all() and not list(path.glob("**/*.part"))
+    assert np.array_equal(result.values[:], swept(slow).values)
+
+
+def test_a_batch_that_takes_longer_is_made_smaller(tmp_path, monkeypatch):
+    space, options = ep.Linspace(0, 1, 4096), {"mesh": one_device(), "progress": False}
+    usual = ep.sweep(jax.numpy.sin, space, **options)
+    size = usual.batch_size
+    for name, given, made in (
+        ("automatic", "auto", (("slow", f"{size}, {size // 4}"),)),
+        ("given", size, ()),
+    ):
+        # The first batch takes 100 seconds, and later ones none.
+        ticks = it.chain([0.0, 0.0, 100.0], it.repeat(100.0))
+        monkeypatch.setattr("eqx_pipe._progress._now", ticks.__next__)
+        clock = it.chain([0.0, 100.0], it.repeat(100.0))
+        monkeypatch.setattr("eqx_pipe._sweep.gather._clock", clock.__next__)
+        kept = {"store": tmp_path / f"{name}.zarr", "batch_size": given}
+        result = ep.sweep(jax.numpy.sin, space, **options, **kept)
+        assert result.made == made
+        np.testing.assert_allclose(result.values[:], usual.values, rtol=1e-6)
