@@ -8,7 +8,7 @@ So one file, replaced at once, says all about a chunk.
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from jaxtyping import Bool, Int64
@@ -30,6 +30,10 @@ _DELETE = (
     "this chunk is then computed once more."
 )
 _PUT_BACK = "Put it back from a copy of the store, or give another path."
+
+
+Done: TypeAlias = Bool[np.ndarray, " chunks"]
+"""Whether each chunk is there."""
 
 
 class Account(NamedTuple):
@@ -77,10 +81,13 @@ class StoreReader:
         names = self.chunks.names(self._root(self.record["status"]))
         return {n: times[name] for n, name in enumerate(names) if name in times}
 
-    def lost(self) -> list[int]:
-        """Return the chunks that are there, but not all of whose values are."""
+    def lost(self, done: Done | None = None) -> list[int]:
+        """Return the chunks that are there, but not all of whose values are.
+
+        Those that are `done` are listed, unless that was done just now.
+        """
         # Statuses first: a chunk that is finished between the two is then whole.
-        found = self.done()
+        found = self.done() if done is None else done
         whole = np.ones_like(found)
         for variable in self.variables:
             if 0 not in variable.inner:
@@ -145,9 +152,9 @@ class StoreReader:
             return False
         return True
 
-    def account(self) -> Account:
+    def account(self, done: Done | None = None) -> Account:
         """Return which points have no value and why; reads marked chunks alone."""
-        done = self.done()
+        done = self.done() if done is None else done
         ranges: dict[int, list[np.ndarray]] = {MISSING: [], FAILED: []}
         for first, stop in runs_of(~done).tolist():
             begin, end = self.chunks.span(first)[0], self.chunks.span(stop - 1)[1]
