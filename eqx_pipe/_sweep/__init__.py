@@ -7,6 +7,7 @@ from .results.best import Best as Best
 from .results.best import Compared as Compared
 from .results.best import scores as scores
 from .results.result import SweepResult as SweepResult
+from .store import gaps_of as gaps_of
 from .sweep import sweep as sweep
 from .sweep_plan import SweepPlan as SweepPlan
 from .sweep_plan import plan as plan

@@ -1,4 +1,4 @@
-"""How a sweep calls the user's function on one point, and what may come out."""
+"""The call of the user's function on one point, and the check of its output."""
 
 import inspect
 from collections.abc import Callable, Mapping

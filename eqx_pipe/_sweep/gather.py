@@ -4,30 +4,104 @@ A `Plan` says what is computed and in which chunks. Neither the sink nor what co
 knows of the other.
 """
 
+import contextlib
 import dataclasses
 import functools as ft
+import signal
+import sys
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
+from types import FrameType
+from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float, Int64
 
 from .._progress import Progress, Watched, is_shown, watched
-from .._types import ProgressLike
-from .compute.failure import Verdict
+from .._types import ProgressLike, PyTree
+from .compute.failure import Errors, Verdict
 from .compute.points import Index
 from .compute.rows import Rows
-from .interrupt import CTRL_C, ENDING, Interrupt
+from .options import fn_name
 from .order_by import CostsBySpan
-from .outcome import Outcome
 from .plan import Plan
+from .request import Request
+from .results.cells import CellPoints, CellValues
+from .results.raised import Raised
+from .results.result import Steps, SweepResult
+from .store import MISSING, NO_GAPS, Gaps, count_in
 
 COMMIT_EVERY = 30.0
 """Seconds after which the finished batches of a chunk are committed to a store."""
 
 _clock = time.monotonic
+
+
+CTRL_C = (signal.SIGINT,)
+ENDING = (*CTRL_C, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM))
+"""The signals that end a process which has not installed a handler of its own."""
+
+
+class Interrupt:
+    """Within it the first signal only sets `asked`; the second one acts as usual.
+
+    A handler that the program has installed is left alone. Python calls handlers in the
+    main thread, so elsewhere no signal is taken.
+    """
+
+    def __init__(self, signals: Iterable[signal.Signals], loud: bool = True) -> None:
+        self._signals, self._loud = signals, loud
+        self._usual: dict[signal.Signals, Any] = {}
+        self._came: signal.Signals | None = None
+
+    @property
+    def asked(self) -> bool:
+        """True if a signal came."""
+        return self._came is not None
+
+    def __enter__(self) -> "Interrupt":
+        if threading.current_thread() is threading.main_thread():
+            for number in set(self._signals):
+                is_ctrl_c = number == signal.SIGINT
+                usual = signal.default_int_handler if is_ctrl_c else signal.SIG_DFL
+                if signal.getsignal(number) is usual:
+                    self._usual[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._restore()
+
+    def end(self) -> None:
+        """Raise what ends the sweep, if a signal came.
+
+        A program that catches neither of these ends, and so does a loop round sweeps.
+        """
+        if self._came == signal.SIGINT:
+            raise KeyboardInterrupt
+        if self._came is not None:
+            raise SystemExit(128 + self._came)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self._came = signal.Signals(number)
+        self._restore()
+        name = "Ctrl-C" if number == signal.SIGINT else self._came.name
+        if self._loud:
+            tell(f"{name}: what is in flight will be finished. {name} again stops.")
+
+    def _restore(self) -> None:
+        for number, usual in self._usual.items():
+            signal.signal(number, usual)
+        self._usual = {}
+
+
+def tell(text: str) -> None:
+    """Print a line to standard error, if there is somebody to read it."""
+    # A terminal may be closed, and Python may be about to write when a signal comes.
+    with contextlib.suppress(OSError, RuntimeError, ValueError, AttributeError):
+        sys.stderr.write(f"\n{text}\n")
+        sys.stderr.flush()
 
 
 class Chunk(NamedTuple):
@@ -61,6 +135,17 @@ class Todo:
         """Return how many points are lacking."""
         whole = [number for number in self.chunks if number not in self.rows]
         return plan.count(whole) + sum(map(len, self.rows.values()))
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """All that a sink has in the end: the fields of a `SweepResult` that it knows."""
+
+    values: PyTree
+    gaps: Gaps = dataclasses.field(default_factory=lambda: NO_GAPS)
+    points: int | None = None
+    ended: int | None = None
+    errors: Errors = dataclasses.field(default_factory=dict)
 
 
 @runtime_checkable
@@ -216,3 +301,56 @@ def asked_of(
     if rows is None:
         return range(first, last), own
     return first + rows, None if own is None else own[rows]
+
+
+def result_of(
+    request: Request,
+    outcome: Outcome,
+    *,
+    batch_size: int,
+    num_devices: int,
+    attrs: Mapping[str, str],
+    started: float,
+) -> SweepResult:
+    """Return the result of a request, with what made it."""
+    values, steps = outcome.values, None
+    if request.counting:
+        values, *counts = values
+        steps = Steps(*counts)
+    cells = None
+    if isinstance(values, CellValues):
+        values, counted = values.values, values.cells
+        both = counted.points, counted.failed
+        cells = CellPoints(*(np.asarray(leaf[...]) for leaf in both))
+    result = SweepResult(
+        values=values,
+        space=request.space,
+        gaps=outcome.gaps,
+        ended=outcome.ended,
+        batch_size=batch_size,
+        num_devices=num_devices,
+        started=started,
+        seconds=time.time() - started,
+        points=outcome.points,
+        function=fn_name(request.fn),
+        made=tuple(attrs.items()),
+        steps=steps,
+        raised=Raised.of(outcome.errors) if outcome.errors else None,
+        cells=cells,
+        output_coords=request.output_coords,
+    )
+    return result
+
+
+def carry(interrupt: KeyboardInterrupt, result: SweepResult, request: Request) -> None:
+    """Attach the partial result to the `KeyboardInterrupt`."""
+    interrupt.result = result  # pyright: ignore[reportAttributeAccessIssue]
+    if request.store is not None:
+        return  # whose sink has said so
+    done = result.points
+    if done is None:
+        done = len(result) - count_in(result.gaps, MISSING)
+    interrupt.add_note(
+        f"{done:,} of {len(result):,} points are finished: they are the `.result` of "
+        "this KeyboardInterrupt (`sys.last_value.result` in a notebook)."
+    )

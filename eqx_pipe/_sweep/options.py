@@ -97,8 +97,8 @@ def fn_name(fn: Any) -> str:
 
 def check_sweep_key(function: str, key: Any) -> Key | None:
     """Raise unless it is a key whose draws are the same alone and under `vmap`."""
-    check_key(function, key)
     if key is not None:
+        check_key(function, key)
         check_draws(function, "`key` is", key)
     return key
 
@@ -122,9 +122,8 @@ def _check_on_error(function: str, value: Any) -> str:
     return value
 
 
-def _check_resume(function: str, value: Any) -> str | None:
-    if value is not None:
-        check_choice(function, "resume", value, ("force", "failed"))
+def _check_resume(function: str, value: Any) -> str:
+    check_choice(function, "resume", value, ("force", "failed"))
     return value
 
 
@@ -133,13 +132,11 @@ def _check_count_steps(function: str, value: Any) -> bool:
     return bool(value)
 
 
-def _as_store(function: str, path: object) -> Path | None:
-    return None if path is None else as_path(function, path, "store")
+def _as_store(function: str, path: object) -> Path:
+    return as_path(function, path, "store")
 
 
-def _as_shard(function: str, shard: Any) -> tuple[int, int] | None:
-    if shard is None:
-        return None
+def _as_shard(function: str, shard: Any) -> tuple[int, int]:
     cure = "Give two integers, `(index, count)`, with 0 <= index < count."
     try:
         index, count = map(operator.index, shard)
@@ -154,10 +151,8 @@ def _as_shard(function: str, shard: Any) -> tuple[int, int] | None:
     return index, count
 
 
-def _check_executor(function: str, executor: Any) -> Executor | None:
+def _check_executor(function: str, executor: Any) -> Executor:
     """Raise unless work can be submitted to it."""
-    if executor is None:
-        return None
     if isinstance(executor, type) or not callable(getattr(executor, "submit", None)):
         raise type_error(
             function,
@@ -183,7 +178,7 @@ def _check_progress(function: str, progress: Any) -> ProgressLike:
     """Raise unless it says whether there is a bar, or names an output."""
     pair = progress if isinstance(progress, tuple) else (progress, "min")
     names = len(pair) == 2 and isinstance(pair[0], str) and pair[1] in ("min", "max")
-    if progress is not None and not isinstance(progress, bool) and not names:
+    if not isinstance(progress, bool) and not names:
         raise type_error(
             function,
             f"`progress` is {describe_value(progress)}.",
@@ -213,4 +208,4 @@ CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "count_steps": _check_count_steps,
     "output_coords": as_output_coords,
 }
-"""For each option, its check by itself: it returns the field of `Request`."""
+"""For each option, the check of a value that is given: it returns that of `Request`."""

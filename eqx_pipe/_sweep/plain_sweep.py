@@ -20,8 +20,7 @@ from .._tree import as_data, as_keys
 from .._types import PyTree
 from .call import call
 from .compute.failure import Errors, error_text, nothing
-from .interrupt import CTRL_C, Interrupt
-from .outcome import Outcome, carry, result_of
+from .gather import CTRL_C, Interrupt, Outcome, carry, result_of
 from .request import Request
 from .results.cells import CellPoints, CellValues
 from .results.label import names_of

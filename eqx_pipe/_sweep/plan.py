@@ -128,7 +128,7 @@ def work_of(points: Points, reducers: Many | None) -> Work:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What to compute for a request: the rows of `work`, in `chunks`."""
+    """The plan of a request: the rows of `work`, in `chunks`."""
 
     request: Request
     work: Work

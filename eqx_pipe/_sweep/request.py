@@ -106,6 +106,9 @@ class Request:
         return 1 if self.shard is None else self.shard[1]
 
 
+_NEVER_NONE = ("batch_size", "on_error", "count_steps")
+
+
 def request_of(
     function: str,
     fn: Callable[..., PyTree],
@@ -123,14 +126,16 @@ def request_of(
         wrong = f"it takes no argument {name!r}."
         raise type_error(function, wrong, nearest(name, sorted(own.__optional_keys__)))
     given: dict[str, Any] = {
-        name: CHECKS[name](function, value) for name, value in options.items()
+        name: CHECKS[name](function, value)
+        for name, value in options.items()
+        if value is not None or name in _NEVER_NONE
     }
     request = Request(
         function,
         fn,
         space,
         local_devices(function, given.get("mesh")),
-        reducers=_as_reducers(function, given.get("reduce")),
+        reducers=as_many(function, given["reduce"]) if "reduce" in given else None,
         **given,
     )
     for holds, pair, cure in _excluded(request):
@@ -139,10 +144,6 @@ def request_of(
     if request.store is not None:
         check_zarr(function)
     return request.at(space, request.key)
-
-
-def _as_reducers(function: str, reduce: ReduceLike | None) -> Many | None:
-    return None if reduce is None else as_many(function, reduce)
 
 
 _BY_HAND = "That is the plain loop, for debugging: leave it out."

@@ -14,11 +14,9 @@ from .._types import Key, ProgressLike, PyTree
 from .._vmap import warn_if_cores_idle
 from .compute.trace import no_mesh
 from .compute.tune import tune
-from .gather import Sink, compute_here, gather, watched_in
-from .interrupt import tell
+from .gather import Sink, carry, compute_here, gather, result_of, tell, watched_in
 from .options import BatchSize, Costs, Executor, Resume, Shard
 from .order_by import CostsBySpan, costs_of
-from .outcome import carry, result_of
 from .plain_sweep import plain_sweep
 from .plan import Plan, plan_of
 from .remote import compute_remotely
@@ -206,7 +204,8 @@ def sweep(
 
 def planned(request: Request) -> tuple[Plan, Callable[[int], CostsBySpan] | None]:
     """How to do what was asked for, and what points cost; nothing is computed yet."""
-    costs, plan = costs_of(request), plan_of(request)
+    costs = None if request.order_by is None else costs_of(request)
+    plan = plan_of(request)
     # What names outputs, before anything is compiled or a store is made.
     watched_in(plan, request.progress)
     if request.output_coords:

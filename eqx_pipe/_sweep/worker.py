@@ -25,7 +25,7 @@ from .compute.points import Points
 from .compute.prepare import prepare
 from .compute.rows import Rows
 from .compute.trace import no_mesh, settings
-from .interrupt import CTRL_C, Interrupt
+from .gather import CTRL_C, Interrupt
 from .plan import Index, Plan, Work, work_of
 
 # Of a few sweeps only: each holds the arrays that its function closes over.

@@ -10,19 +10,15 @@ from jax.extend.core import Primitive
 
 import eqx_pipe as ep
 import eqx_pipe.testing as ept
-from eqx_pipe._sweep.compute import prepare as preparing
-from eqx_pipe._sweep.compute.rows import chunk_capacity
+from eqx_pipe._sweep.compute.rows import CHUNK_BYTES, chunk_capacity
 from eqx_pipe._vmap import analyze, batch_size, choose_batch_size, even_out
 
 
-def chosen(fn, n=10**6, devices=1, **settings):
+def chosen(fn, n=10**6, devices=1, space=None, **asked):
     """The batch size for a function of a number, without running it."""
     mesh = jax.make_mesh((devices,), ("x",), devices=jax.devices()[:devices])
-    space = ep.Space(ep.Linspace(0, 1, n))
-    given = (None, "auto", tuple(mesh.devices.flat))
-    return preparing.prepare(
-        fn, space, *given, **{"costs": False, **settings}
-    ).batch_size
+    space = ep.Linspace(0, 1, n) if space is None else space
+    return ep.plan(fn, space, mesh=mesh, **asked).batch_size
 
 
 def scan(x):
@@ -43,7 +39,7 @@ def test_each_kind_of_loop_has_its_size():
     assert sizes == sorted(set(sizes))
     assert sizes[0] <= 512 < sizes[1] <= 1024 and sizes[2] >= 4096
     assert chosen(jnp.sin) >= 512
-    assert sizes[0] <= chosen(loop, costs=True) <= sizes[1]
+    assert sizes[0] <= chosen(loop, order_by=lambda x: x) <= sizes[1]
 
 
 def loop_of(step, size):
@@ -96,12 +92,8 @@ def test_what_is_the_same_for_all_points_does_not_count():
         return fn
 
     assert chosen(over(lambda x: weights)) > chosen(over(lambda x: weights * x)) == 16
-    space = ep.Space({"x": ep.Linspace(0, 1, 10**4), "w": weights})
-    given = (None, "auto", tuple(jax.devices()[:1]))
-    job = preparing.prepare(
-        lambda p: over(lambda x: p["w"])(p["x"]), space, *given, costs=False
-    )
-    assert job.batch_size > 16
+    space = {"x": ep.Linspace(0, 1, 10**4), "w": weights}
+    assert chosen(lambda p: over(lambda x: p["w"])(p["x"]), space=space) > 16
 
 
 @jax.custom_batching.custom_vmap
@@ -247,7 +239,7 @@ def test_memory_bounds_it_without_running(monkeypatch):
         return jnp.sort(jnp.sin(x * jnp.arange(100.0)))[::10]
 
     free = chosen(wide)
-    lane, plan_bytes = 4 * 100, preparing.CHUNK_BYTES
+    lane, plan_bytes = 4 * 100, CHUNK_BYTES
     for room in (20 * lane, 12 * lane):
         monkeypatch.setattr(batch_size, "free_bytes", lambda _, r=room: plan_bytes + r)
         bounded = chosen(wide)

@@ -155,7 +155,7 @@ def test_dims_that_were_named_are_so_everywhere(tmp_path):
         ValueError, match=r"Say `result.to_xarray\(\).sel\(which=...\)`"
     ):
         result.sel(which="bias")
-    with pytest.raises(ValueError, match="results.1.. have other `output_coords`"):
+    with pytest.raises(ValueError, match="results.1.. have different `output_coords`"):
         ep.SweepResult.concat([result, ep.sweep(fn, space, mesh=one_device())])
     means = ep.sweep(
         fn, space, reduce=ep.reduce.Mean(over="seed"), **options

@@ -78,15 +78,6 @@ def test_devices_have_as_much_to_do_where_costs_rise(batch, devices, rounds, sin
     assert max(loads) - min(loads) <= allowed
 
 
-def test_who_gets_what():
-    assert computed(Partition(2, 3), 0, 12).tolist() == [0, 1, 10, 11]
-    assert computed(Partition(2, 3), 2, 12).tolist() == [4, 5, 6, 7]
-    assert computed(Partition(2, 3, run=2), 2, 12).tolist() == [8, 9, 10, 11]
-    assert computed(Partition(2, 3, run=2), 1, 7).tolist() == [4, 5, 6, 6]
-    assert computed(Partition(2, 3, singly=True), 2, 12).tolist() == [2, 5, 8, 11]
-    assert computed(Partition(2, 3, singly=True), 1, 8).tolist() == [1, 4, 7, 7]
-
-
 def test_points_that_may_take_longer_go_round():
     def loop(p):
         return jax.lax.while_loop(lambda n: n < p, lambda n: n + 1, 0)

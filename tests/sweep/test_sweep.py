@@ -16,6 +16,7 @@ from support.sweeps import (
     scan,
     some_space,
 )
+from support.visited import stored_sweep, visited
 
 import eqx_pipe as ep
 from eqx_pipe._sweep.compute import programs
@@ -160,3 +161,10 @@ def test_an_error_while_it_runs_says_where():
         ep.sweep(fn, ep.Linspace(0, 1, 3), mesh=make_mesh(1))
     assert caught.value.indices == (2,)
     ep.sweep(fn, ep.Linspace(0, 0.5, 3), mesh=make_mesh(1))
+
+
+def test_a_sweep_with_a_store_visits_few_files():
+    pytest.importorskip("zarr")
+    files = visited(stored_sweep)
+    assert files[:3] == ["sweep.py", "request.py", "options.py"]
+    assert len(files) <= 32, files  # fewer are better: this number only shrinks

@@ -227,12 +227,30 @@ def test_a_gamma_draw_has_no_derivative_to_compare():
     assert found.startswith("undecided") and "distribution" in found
 
 
-def test_promotion_inside_of_a_package_is_noted_though_jax_has_a_part_in_it():
+def ctc_loss():
     optax = pytest.importorskip("optax")
-    labels, pad = jnp.array([[1, 2]]), jnp.zeros((1, 2))
-    logits = jnp.linspace(-1, 1, 9).reshape(1, 3, 3)
-    found = only("dtype", optax.ctc_loss, logits, jnp.zeros((1, 3)), labels, pad)
+    logits, labels = jnp.linspace(-1, 1, 9).reshape(1, 3, 3), jnp.array([[1, 2]])
+    return optax.ctc_loss, logits, jnp.zeros((1, 3)), labels, jnp.zeros((1, 2))
+
+
+def ssim():
+    dm_pix = pytest.importorskip("dm_pix")
+    image = jnp.linspace(0, 1, 36).reshape(6, 6, 1)
+    return lambda x: dm_pix.ssim(x, image.astype(x.dtype), filter_size=3), image**2
+
+
+@pytest.mark.parametrize("case", [ctc_loss, ssim])
+def test_promotion_by_a_function_of_jax_in_a_package_is_noted(case):
+    fn, *args = case()
+    with jax.numpy_dtype_promotion("standard"):
+        found = only("dtype", fn, *args)
     assert found == "holds; bfloat16, float16 cannot be judged"
+
+
+def test_promotion_by_a_function_of_jax_in_own_code_is_not():
+    weights = jnp.ones(3)
+    with pytest.raises(AssertionError, match="float32 for an input of bfloat16"):
+        only("dtype", lambda x: jnp.convolve(x, weights, mode="same"), X)
 
 
 @pytest.mark.slow

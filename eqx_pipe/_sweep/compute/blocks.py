@@ -102,7 +102,7 @@ class Blocks(OfPoints):
 
     @property
     def _bytes(self) -> int:
-        """How many bytes have a bit for each point of a block."""
+        """The number of bytes that have a bit for each point of a block."""
         return -(-self.each // 8)
 
     @property
@@ -133,7 +133,7 @@ class Blocks(OfPoints):
 
     @property
     def _layout(self) -> Layout:
-        """What is compiled in where blocks are neighbours in the index."""
+        """The layout of the program, where blocks are neighbours in the index."""
         points = self.points
         return Layout(
             lengths=points.geometry.lengths,

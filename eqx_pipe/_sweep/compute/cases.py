@@ -113,18 +113,18 @@ def has_any(
     case: Case,
     kept: Sequence[Bool[np.ndarray, " _positions"]],
 ) -> bool:
-    """Return whether some point of a case is at `kept` positions.
+    """Return whether static values of a case are at `kept` positions.
 
     These are those on each dim of the space, or on the first of its dims.
     """
-    if geometry.is_part:
+    if groups and geometry.is_part:
         numbers = case_numbers(geometry, groups, np.flatnonzero(kept[0]))
         return bool(np.any(numbers == case.number))
     for dim, members in groups.items():
         own = next(each for each in members if each[0] == case.plain[dim])
         if dim < len(kept) and not kept[dim][own].any():
             return False
-    return all(at.any() for at in kept)
+    return True
 
 
 def _static_axes(geometry: Geometry, dim: int) -> list[tuple[str, Any]]:

@@ -30,7 +30,7 @@ Place: TypeAlias = slice | np.ndarray
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """What became of some rows: in which nothing failed, and the errors of points.
+    """The outcome of some rows: those in which nothing failed, and errors of points.
 
     Rows that are `missing` were not computed, since Ctrl-C came before; they are not
     `ok` either. `failed` counts the points of all rows that failed.
@@ -79,14 +79,14 @@ class Failures:
     size: int
     number: Callable[[int], int] = int
     count: int = 0
-    """How many points have failed so far."""
+    """The number of points that have failed so far."""
     _ok: Bool[np.ndarray, " rows"] | None = None
     _missing: Bool[np.ndarray, " rows"] | None = None
     _errors: list[Errors] = dataclasses.field(default_factory=list)
 
     @property
     def verdict(self) -> Verdict:
-        """What became of the rows; without failures it takes no memory."""
+        """The outcome of the rows; without failures it takes no memory."""
         ok = self._ok
         if ok is None:
             ok = np.broadcast_to(np.True_, (self.size,))

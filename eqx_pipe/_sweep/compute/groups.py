@@ -160,7 +160,7 @@ class Groups:
 
     @property
     def _place(self) -> tuple[Any, ...]:
-        """What the program that takes points in depends on besides the reducers."""
+        """The key of the program that takes points in, besides the reducers."""
         points = self.points
         kinds = map(str, points.kinds)
         return "groups", self.side, self.run, *kinds, points.devices[0]

@@ -64,12 +64,14 @@ def build(jaxpr: Any, outputs: Sequence[jax.ShapeDtypeStruct], layout: Layout) -
             first = partition.begin(told(ctl, FIRST), told(ctl, SHIFT), number)
             if layout.listed and partition.stride == 1:
                 assert table is not None  # a tail has the last row again
-                chosen = jax.lax.dynamic_slice(
-                    table, (first, np.uint32(0)), (batch, table.shape[1])
-                )
-            else:
-                offsets = lanes(first, batch, partition.stride)
-                chosen = point_ids(layout, table, up_to(told(ctl, LAST), offsets))
+                size = batch, table.shape[1]
+                rows = jax.lax.dynamic_slice(table, (first, np.uint32(0)), size)
+                return batch_of(lane, rows)
+            offsets = lanes(first, batch, partition.stride)
+            chosen = up_to(told(ctl, LAST), offsets)
+            if layout.listed:
+                assert table is not None
+                chosen = table.at[chosen].get(mode="promise_in_bounds")
             return batch_of(lane, chosen)
 
         empty = [
@@ -127,18 +129,6 @@ def on_each(
     return jax.jit(mapped, in_shardings=(own, *[same] * (arguments - 1)))
 
 
-def point_ids(
-    layout: Layout,
-    table: UInt32[Array, "rows columns"] | None,
-    offsets: UInt32[Array, " batch"],
-) -> UInt32[Array, "batch ..."]:
-    """What tells points apart in a call: their offsets, or their rows if listed."""
-    if not layout.listed:
-        return offsets
-    assert table is not None
-    return table.at[offsets].get(mode="promise_in_bounds")
-
-
 def point_function(
     jaxpr: Any,
     layout: Layout,
@@ -147,7 +137,7 @@ def point_function(
     constants: list[Array],
     key: Key | None,
 ) -> Callable[[UInt32[Array, "..."]], list[Any]]:
-    """The output leaves as a function of one of the `point_ids` to points."""
+    """Return the output leaves as a function of a point: its offset, or its row."""
 
     def at(point_id: UInt32[Array, "..."]) -> list[Any]:
         dims = range(len(layout.lengths))

@@ -1,4 +1,4 @@
-"""How points lie in a call of a kernel: which device computes which of them.
+"""The order of points in a call of a kernel, and the device that computes each.
 
 Where points may take longer than others, each device gets one batch in each round, in
 one round from the first device to the last, in the next the other way: if cost rises or
@@ -23,7 +23,7 @@ from ..._vmap import flat_mesh
 
 @dataclasses.dataclass(frozen=True)
 class Partition:
-    """Which device gets which points: batches in turn, or `singly` point by point.
+    """The points of each device: batches in turn, or `singly` point by point.
 
     With `run` every device gets so many batches at once, which are neighbours. In the
     methods the numbers of a device and of its batches may be arrays.
@@ -36,7 +36,7 @@ class Partition:
 
     @property
     def stride(self) -> int:
-        """How far apart the points of a batch are."""
+        """The distance between two points of a batch."""
         return self.num_devices if self.singly else 1
 
     def place(self, device: Any, turn: Any) -> Any:
@@ -54,7 +54,7 @@ class Partition:
         return place * self.batch_size
 
     def count(self, device: Any, points: int) -> Any:
-        """How many batches a device gets; the last may not be a full one."""
+        """Return the number of batches of a device; the last may not be a full one."""
         if self.run is not None:
             turns, most = 0, self.run
         else:
@@ -67,7 +67,7 @@ class Partition:
 
     @property
     def turns(self) -> bool:
-        """Whether a device has another place in odd rounds than in even ones."""
+        """True if a device has another place in odd rounds than in even ones."""
         return self.num_devices > 1 and self.run is None and not self.singly
 
     def begin(self, first: Any, shift: Any, number: Any) -> Any:
@@ -111,7 +111,7 @@ class Partition:
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """What of a sweep is compiled in besides the function.
+    """All of a sweep that is compiled in, besides the function.
 
     `lengths` are those of the grid's dims, of which the keys of points are made of
     `key_dims`; `capacity` is the most microbatches that
@@ -130,7 +130,7 @@ class Layout:
     unsplit: bool = False
 
     def partition(self, points: int) -> Partition:
-        """Which device gets which of some points."""
+        """Return which device gets which of some points."""
         across = self.batch_size * len(self.devices)
         # In integers: `jnp.ceil` of a quotient is float32, and wrong from 2^24 on.
         run = (points + (across - 1)) // across if self.split == "runs" else None
@@ -140,12 +140,12 @@ class Layout:
 
 
 def is_narrow(layout: Layout) -> bool:
-    """Whether 32 bits are enough for the index of any point of the grid."""
+    """Return whether 32 bits are enough for the index of any point of the grid."""
     return math.prod(layout.lengths) <= 2**32
 
 
 def row_width(layout: Layout) -> int:
-    """How many numbers a listed point has.
+    """Return how many numbers a listed point has.
 
     Its index in the grid; or, where 32 bits are not enough, the positions on its dims.
     """
@@ -176,7 +176,7 @@ digits of the first.
 def control(
     partition: Partition, points: int, digits: Sequence[int], split: int | None = None
 ) -> UInt32[np.ndarray, "devices control"]:
-    """What a call of a kernel is told: a row for each device.
+    """Return the control of a call of a kernel: a row for each device.
 
     `split` is the number of what is split over devices, if that is not the points. All
     of it is worked out here, since for XLA a few divisions of single numbers are

@@ -91,6 +91,8 @@ class Points:
         self.groups = groups_of(self.geometry)
         self._runners: dict[tuple[int, int, bool], Runner] = {}
         """By case, batch size, and whether points are listed; shared by `at`."""
+        self._arguments: dict[tuple[int, int, bool], Any] = {}
+        """Their arguments for this space, on the devices: they may be large."""
         self._lock = threading.Lock()
 
     def at(self, space: Space, key: Key | None) -> "Points":
@@ -100,7 +102,7 @@ class Points:
         points = copy.copy(self)
         points.space, points.key = space, key
         points.geometry = dataclasses.replace(self.geometry, leaves=leaves)
-        points.arrays = arrays_of(points.geometry, space.key)
+        points.arrays, points._arguments = arrays_of(points.geometry, space.key), {}
         check_concrete("sweeper", [*points.arrays, key])
         return points
 
@@ -184,7 +186,7 @@ class Points:
 
     @property
     def needed(self) -> list[tuple[Traced, Layout]]:
-        """What is compiled for each case."""
+        """The function and the layout of each case, which are compiled."""
         pairs = zip(self.cases, self.traced, strict=True)
         return [
             (traced, self._layout(case, traced, self._listed)) for case, traced in pairs
@@ -258,8 +260,7 @@ class Points:
         first = 0
         while first < count:
             try:
-                runner = self._runner(k, points)
-                given = runner.placed(self.arrays, self.key)
+                runner, given = self._runner(k, points)
                 return runner.run(given, points, (first, count), bar, values, failures)
             except TooLarge as error:
                 self.halve(error)
@@ -279,7 +280,8 @@ class Points:
     def _listed(self) -> bool:
         return self.ordered or len(self.groups) > 0 or self.geometry.rows is not None
 
-    def _runner(self, k: int, points: ByOffset | ByTable) -> Runner:
+    def _runner(self, k: int, points: ByOffset | ByTable) -> tuple[Runner, Any]:
+        """Return the program for some points of a case, and its arguments."""
         listed = isinstance(points, ByTable)
         place = k, self.batch_size, listed
         with self._lock:
@@ -287,7 +289,10 @@ class Points:
                 layout = self._layout(self.cases[k], self.traced[k], listed)
                 given = self.traced[k], self.arrays, points, self.key
                 self._runners[place] = Runner(*given, layout)
-            return self._runners[place]
+            runner = self._runners[place]
+            if place not in self._arguments:
+                self._arguments[place] = runner.placed(self.arrays, self.key)
+            return runner, self._arguments[place]
 
     def _layout(self, case: Case, traced: Traced, listed: bool) -> Layout:
         geometry = self.geometry

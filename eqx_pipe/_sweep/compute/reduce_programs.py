@@ -32,11 +32,11 @@ _CALL_POINTS = 2**30
 # A quarter of `_BLOCKS`: between calls a bar moves, and Ctrl-C is heard.
 # Any number near it will do.
 MOST_BLOCKS = 64
-"""How many blocks a device computes in one call at most."""
+"""The most blocks that a device computes in one call."""
 
 
 def block_batches(size: int, batch_size: int) -> int:
-    """How many microbatches make a block: the same on any devices.
+    """Return the number of batches in a block: the same on any devices.
 
     A few hundred blocks are a fair share for every device; a block is never so long
     that a sweep could not stop soon.
@@ -171,7 +171,7 @@ def wrapped(leaves: Sequence[Array], kinds: Sequence[Any]) -> list[Array]:
 
 
 def blocks_to(num_devices: int) -> Partition:
-    """Which device gets which blocks, each as a batch of points."""
+    """Return which device gets which blocks, each as a batch of points."""
     return Partition(1, num_devices)
 
 
@@ -179,7 +179,7 @@ def blocks_to(num_devices: int) -> Partition:
 def block_rows(
     blocks: int, capacity: int, num_devices: int
 ) -> Int32[np.ndarray, " blocks"]:
-    """Where the state of each block of a call lies among those of all devices."""
+    """Return the place of the state of each block among those of all devices."""
     turn, place = np.divmod(np.arange(blocks, dtype=np.int32), num_devices)
     rows = blocks_to(num_devices).place(place, turn) * capacity + turn
     # It is cached: a caller that wrote into it would change it for all.

@@ -45,7 +45,7 @@ _SETTINGS = (
 
 @dataclasses.dataclass(frozen=True)
 class Traced:
-    """What one trace of the user's function gave.
+    """A function of the user's, traced on an abstract point.
 
     `jaxpr` takes `num_arrays` arrays (`arrays_of` the space), one `int32` position for
     each dim, and the point's key if there is one. Arrays that the function closes
@@ -65,7 +65,7 @@ class Traced:
 
     @property
     def has_effects(self) -> bool:
-        """Whether it prints, writes or calls back, so that one sees how often it runs.
+        """True if it prints, writes or calls back, so that one sees how often it runs.
 
         `equinox.error_if` does not: what it calls is pure for JAX.
         """
@@ -73,12 +73,12 @@ class Traced:
 
     @ft.cached_property
     def program(self) -> Fingerprint:
-        """What identifies the jaxpr, and its constants."""
+        """The fingerprint of the jaxpr, with its constants."""
         return fingerprint_of(self.jaxpr)
 
     @ft.cached_property
     def analysis(self) -> Analysis:
-        """What the jaxpr computes, once for all that are the same."""
+        """The analysis of the jaxpr, made once for all that are the same."""
         inputs = len(open_jaxpr(self.jaxpr)[0].invars)
         varies = [k >= self.num_arrays for k in range(inputs)]
         if self.program.functions:  # the cache would keep alive what they hold
@@ -119,7 +119,7 @@ def trace(
         point = geometry.point(leaves, space_key, digits, plain)
         found[:] = [_on_point(function, fn, point, key)]
         arrays = jtu.tree_leaves((eqx.filter(point, _is_tracer), key))
-        return as_function(found[0].jaxpr)(*arrays)
+        return as_function(found[0].own)(*arrays)
 
     digits = [jax.ShapeDtypeStruct((), jnp.int32)] * len(geometry.lengths)
     # Types only: an array made under the user's mesh has that mesh in its type.
@@ -131,12 +131,8 @@ def trace(
     return Traced(
         jaxpr=jaxpr,
         num_arrays=len(given),
-        structure=on_point.structure,
-        outputs=on_point.outputs,
-        key_kinds=on_point.key_kinds,
-        point=on_point.point,
-        own=on_point.jaxpr,
         source=(fn, space, geometry, plain),
+        **on_point._asdict(),
     )
 
 
@@ -160,7 +156,7 @@ class _OnPoint(NamedTuple):
     """A function traced on an abstract point."""
 
     point: PyTree
-    jaxpr: ClosedJaxpr
+    own: ClosedJaxpr
     structure: Any
     outputs: list[jax.ShapeDtypeStruct]
     key_kinds: list[Any]
@@ -201,7 +197,7 @@ def arrays_of(geometry: Geometry, key: Key | None) -> list[Any]:
 
 
 def check_concrete(function: str, arrays: Sequence[Any]) -> None:
-    """Raises a `TypeError` if there is a traced value among some arrays."""
+    """Raise a `TypeError` if there is a traced value among some arrays."""
     if any(isinstance(x, Tracer) for x in arrays):
         raise type_error(
             function,

@@ -65,8 +65,7 @@ def tune(points: Points, costs: Costs | None) -> Points:
         points.remarks["tuned"] = "remembered"
         return points.with_batch_size(known)
     clock = _Clock(points.with_most(-(-points.most // _CALLS)), costs)
-    tried = _compared(clock, room)
-    best = min(tried, key=lambda size: tried[size])
+    best, tried = _compared(clock, room)
     if len(tried) > 1:  # else nothing was compared with the size of the rule
         _sizes.put(place, best)
     text = ", ".join(f"{size}: {ratio:.2f}" for size, ratio in tried.items())
@@ -101,8 +100,8 @@ class _Clock:
         return time.perf_counter() - started
 
 
-def _compared(clock: _Clock, room: int) -> dict[int, float]:
-    """Return the sizes that were tried, each with its time over that of the rule's."""
+def _compared(clock: _Clock, room: int) -> tuple[int, dict[int, float]]:
+    """Return the best size, and the relative times of all that were tried."""
     total, started = clock.points.size, time.perf_counter()
     best = clock.fitting(clock.points.batch_size)
     compiling = time.perf_counter() - started
@@ -110,7 +109,7 @@ def _compared(clock: _Clock, room: int) -> dict[int, float]:
     count = clock.lanes(best)
     while (seconds := clock.seconds(best, count)) < _SECONDS:
         if 2 * count > total:
-            return tried
+            return best, tried
         count *= 2
     each = seconds / count
     for size, gain in _GAINS.items():
@@ -133,7 +132,7 @@ def _compared(clock: _Clock, room: int) -> dict[int, float]:
         if after < _CLEAR * before:
             best = size
         each = min(before, after) / count
-    return tried
+    return best, tried
 
 
 def _room(points: Points) -> int:

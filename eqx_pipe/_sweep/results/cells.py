@@ -4,7 +4,6 @@ import equinox as eqx
 import numpy as np
 from jaxtyping import Int64
 
-from ..._tree import leaves_with_names
 from ..._types import PyTree
 
 
@@ -27,10 +26,3 @@ class CellValues(eqx.Module):
 
     values: PyTree
     cells: PyTree
-
-
-def named_leaves(outputs: PyTree) -> list[tuple[str, object]]:
-    """The leaves of outputs by the names that users see; the values have no prefix."""
-    if not isinstance(outputs, CellValues):
-        return leaves_with_names(outputs)
-    return [*leaves_with_names(outputs.values), *leaves_with_names(outputs.cells)]

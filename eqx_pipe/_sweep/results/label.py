@@ -28,10 +28,10 @@ from ..._spaces import (
     point_columns,
     raw_shape,
 )
-from ..._tree import as_data
+from ..._tree import as_data, leaves_with_names
 from ..._types import Key, PyTree
 from ..store import LONGEST, StoredArray, is_name
-from .cells import named_leaves
+from .cells import CellValues
 from .output_coords import KnownCoords, check_output_coords, coords_of, dims_of
 from .schema import SCHEMA, schema_of
 
@@ -137,8 +137,9 @@ def names_of(outputs: PyTree, space: Space, known: KnownCoords) -> Names:
     inner = _coordinate_dims(geometry, space.key)
     taken = {*geometry.dims, *inner}.union(*inner.values())
     shapes = {path: _value_shape(x) for path, x in _named(outputs)}
-    check_output_coords(known, shapes, taken)
-    taken |= dims_of(known)
+    if known:
+        check_output_coords(known, shapes, taken)
+        taken |= dims_of(known)
     (status,) = _free(["status"], taken, "sweep.")
 
     def dims(name: str, shape: tuple[int, ...]) -> tuple[str, ...]:
@@ -149,12 +150,20 @@ def names_of(outputs: PyTree, space: Space, known: KnownCoords) -> Names:
         name: tuple(known[path]) if path in known else inner_dims(name, len(shape))
         for name, (path, shape) in zip(names, shapes.items(), strict=True)
     }
-    return Names(geometry, own, status, inner, coords_of(known))
+    return Names(geometry, own, status, inner, coords_of(known) if known else {})
 
 
 def _named(outputs: PyTree) -> list[tuple[str, Any]]:
-    """The output leaves by their paths, a bare one as `value`."""
-    return [(path or "value", leaf) for path, leaf in named_leaves(outputs)]
+    """The output leaves by their paths, a bare one as `value`.
+
+    Neither reductions nor the numbers of points in cells have a prefix.
+    """
+    parts = [outputs]
+    if isinstance(outputs, CellValues):
+        parts = [outputs.values, outputs.cells]
+    return [
+        (path or "value", x) for part in parts for path, x in leaves_with_names(part)
+    ]
 
 
 def _output_names(

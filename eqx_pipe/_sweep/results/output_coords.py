@@ -21,14 +21,14 @@ KnownCoords: TypeAlias = dict[str, dict[str, np.ndarray | None]]
 _SHOWN = 3
 
 
-def as_output_coords(function: str, given: OutputCoords | None) -> KnownCoords:
+def as_output_coords(function: str, given: OutputCoords) -> KnownCoords:
     """Return `output_coords` after all checks that need no outputs."""
     known = {
         path: {
             dim: _as_coords(function, path, dim, x)
             for dim, x in _as_dict(function, dims).items()
         }
-        for path, dims in _as_dict(function, given or {}).items()
+        for path, dims in _as_dict(function, given).items()
     }
     shared = coords_of(known)
     for path, dims in known.items():

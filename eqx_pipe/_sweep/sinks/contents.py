@@ -19,8 +19,8 @@ from ..._reduce.many import Many
 from ..._tree import leaves_with_names, tree_text
 from ..compute.trace import Traced
 from ..compute.traced_reducers import trace_reducers
+from ..gather import Outcome
 from ..options import fn_name
-from ..outcome import Outcome
 from ..plan import Plan
 from ..results.label import (
     check_names,

@@ -14,8 +14,7 @@ from ..._types import PyTree
 from ..compute.blocks import Blocks
 from ..compute.failure import Errors, Failures, Verdict, in_order, joined
 from ..compute.rows import Rows, empty_values
-from ..gather import Chunk, Todo
-from ..outcome import Outcome
+from ..gather import Chunk, Outcome, Todo
 from ..plan import Plan
 from ..store import FAILED, MISSING, Chunks, count_in, gaps_of, merged
 

@@ -7,8 +7,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from ..._errors import SweepError, message
-from ..gather import Chunk, Todo
-from ..outcome import Outcome
+from ..gather import Chunk, Outcome, Todo
 from ..plan import Plan
 from ..results.label import storable
 from ..store import FAILED, GROWING, MISSING, OK, Store, settle

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools as it
+from collections.abc import Iterator
 from typing import Any
 
 import equinox as eqx
@@ -12,7 +13,7 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from ..._captured import Fixed
-from ..._jaxprs import Equation, equations
+from ..._jaxprs import Equation, open_jaxpr, sub_jaxprs
 from ..._tree import leaves_with_names
 from .index import place_of
 from .law import Broken, Undecided, law
@@ -119,14 +120,21 @@ def _by_packages(program: Any, dtype: np.dtype) -> bool:
 
     A solver that computes in the precision of its time steps does so on purpose.
     """
-    places = [
-        place_of(eqn)[0]
-        for eqn in equations(program)
-        if eqn.primitive.name == "convert_element_type" and _widens(eqn, dtype)
-    ]
-    # Functions of JAX that are compiled by themselves have no place.
-    known = [place for place in places if place]
+    known = [place for place in _places(program, dtype) if place]
     return bool(known) and all("site-packages" in place for place in known)
+
+
+def _places(program: Any, dtype: np.dtype, outer: str = "") -> Iterator[str]:
+    """Yield the files that convert to wider numbers.
+
+    Functions of JAX that are compiled by themselves have the place of their call.
+    """
+    for eqn in open_jaxpr(program)[0].eqns:
+        place = place_of(eqn)[0] or outer
+        if eqn.primitive.name == "convert_element_type" and _widens(eqn, dtype):
+            yield place
+        for inner in sub_jaxprs(eqn):
+            yield from _places(inner, dtype, place)
 
 
 def _widens(eqn: Equation, dtype: np.dtype) -> bool:

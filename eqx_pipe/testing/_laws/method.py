@@ -13,8 +13,7 @@ from ..._check import check_int, check_is
 from ..._errors import describe_value
 from ..._search import Method, losses
 from ..._spaces import Space, SpaceLike, as_space, point_columns
-from ..._sweep import Compared, SweepResult, sweeper
-from ..._sweep.store import gaps_of
+from ..._sweep import Compared, SweepResult, gaps_of, sweeper
 from ..._tree import path_name
 from ..._types import Key, PyTree
 from .compare import agree
