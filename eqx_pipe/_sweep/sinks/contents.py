@@ -34,6 +34,7 @@ from ..results.layout import layout_of
 from ..results.output_coords import coords_texts
 from ..store import (
     FAILED,
+    Account,
     Store,
     StoredArray,
     StoreLayout,
@@ -101,20 +102,20 @@ class ValueContents:
         """Return from where on the errors of a chunk are counted: its first row."""
         return store.chunks.span(number)[0]
 
-    def refuse(self, store: Store) -> None:
+    def refuse(self, store: Store, account: Account) -> None:
         """Raise if there are failed points in the store, unless they are marked."""
         if not self.plan.request.isolated:
-            gaps = store.account().gaps
+            gaps = account.gaps
             refuse_failed(store.path, points_in(gaps[gaps[:, 2] == FAILED, :2]))
 
     def advance(self, store: Store) -> None:
         """Values stop no sweep."""
 
-    def outcome(self, store: Store) -> Outcome:
+    def outcome(self, store: Store, account: Account) -> Outcome:
         """Return the store as it stands; values are read when they are indexed."""
-        gaps, errors, done = store.account()
         # Other processes may have written some since this one looked.
-        self.refuse(store)
+        self.refuse(store, account)
+        gaps, errors, done = account
         work = self.plan.work
         leaves = [
             StoredArray(store, k, struct.dtype, kind, done)
@@ -203,11 +204,11 @@ class StateContents:
         """Return from where on the errors of a chunk are counted: its first point."""
         return self.blocks.span(*store.chunks.span(number))[0]
 
-    def refuse(self, store: Store) -> None:
+    def refuse(self, store: Store, account: Account) -> None:
         """Raise if there are failed points in the store, unless they are marked."""
         # Where a reducer stops the sweep, later blocks do not count.
         counts = not (self.plan.request.isolated or self.blocks.reducers.stops)
-        if counts and count_in(store.account().gaps, FAILED):
+        if counts and count_in(account.gaps, FAILED):
             refuse_failed(store.path, self._all(store)[0].failed)
 
     def advance(self, store: Store) -> None:
@@ -225,7 +226,7 @@ class StateContents:
             except OSError:  # damaged; it is removed, or named when all is read
                 return
 
-    def outcome(self, store: Store) -> Outcome:
+    def outcome(self, store: Store, account: Account) -> Outcome:
         """Return the reduction of what is in the store."""
         merge, gaps = self._all(store)
         if not self.plan.request.isolated:

@@ -49,11 +49,12 @@ class StoreSink:
         """
         store, shard = self.store, self.plan.request.shard
         with disk_errors(store.path, "be opened"):
-            lost = {*store.lost()} & {*self.owned}
-        self._refuse()
+            done = store.done()
+            lost = {*store.lost(done)} & {*self.owned}
+        self._refuse(done)
         self.contents.advance(store)
         leftovers = self._has_leftovers()
-        if self.stopped or not (lost or leftovers or self._lacking()):
+        if self.stopped or not (lost or leftovers or self._lacking(done)):
             yield Todo(self.owned, [])
             return
         with locked(self.opened.files, shard):
@@ -66,9 +67,10 @@ class StoreSink:
                     store.discard(number)
                 self._look_again()
             # Once more, with what other processes have written since.
-            self._refuse()
+            done = store.done()
+            self._refuse(done)
             try:
-                yield self.todo()
+                yield self.todo(done)
             # Ctrl-C too should say what is kept.
             except BaseException as error:
                 self._note_kept(error)
@@ -95,23 +97,23 @@ class StoreSink:
     def outcome(self) -> Outcome:
         """Return the store as it stands."""
         check_current(self.store)
-        gone = self._kept - {*np.flatnonzero(self.store.done()).tolist()}
+        account = self.store.account()
+        gone = self._kept - {*np.flatnonzero(account.done).tolist()}
         if gone:
             wrong = f"{len(gone)} chunks of the store `{self.store.path}` were deleted "
             wrong += "while it was filled."
             cure = "Call the same sweep again, which computes them once more."
             raise SweepError(message("sweep", wrong, cure))
-        return self.contents.outcome(self.store)
+        return self.contents.outcome(self.store, account)
 
-    def todo(self) -> Todo:
+    def todo(self, done: np.ndarray | None = None) -> Todo:
         """Return the chunks of a share that are to be computed, all of them or rows."""
-        lacking = self._lacking()
+        lacking = self._lacking(self.store.done() if done is None else done)
         begun = [number for number in lacking if self.store.is_done(number)]
         rows = {number: self._wanted(number) for number in begun}
         return Todo(self.owned, lacking, rows, partial=True)
 
-    def _lacking(self) -> list[int]:
-        done = self.store.done()
+    def _lacking(self, done: np.ndarray) -> list[int]:
         lacking = ~done
         for number in self.store.odd():
             lacking[number] |= done[number] and len(self._wanted(number)) > 0
@@ -125,10 +127,10 @@ class StoreSink:
         again = FAILED if self.plan.request.repairing else MISSING
         return np.flatnonzero(np.isin(manifest.status, [MISSING, again]))
 
-    def _refuse(self) -> None:
+    def _refuse(self, done: np.ndarray) -> None:
         """Raise if points have failed that are neither marked nor computed again."""
         if not self.plan.request.repairing:
-            self.contents.refuse(self.store)
+            self.contents.refuse(self.store, self.store.account(done))
 
     def _note_kept(self, error: BaseException) -> None:
         all_ = self.plan.count(self.owned)

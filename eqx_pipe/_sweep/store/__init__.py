@@ -36,6 +36,7 @@ from .ranges import points_in as points_in
 from .ranges import ranges_of as ranges_of
 from .ranges import runs_of as runs_of
 from .ranges import status_in as status_in
+from .reader import Account as Account
 from .status import status_text as status_text
 from .store import Store as Store
 from .store import open_store as open_store

@@ -1,8 +1,7 @@
 """The files of a store that hold no values: metadata, coordinates and the record.
 
-All metadata stand in one file, `zarr.json`, which xarray and we read. It is written
-last: with it the other files are a store, and replacing it has a store grow. A checksum
-over all of it is part of the record.
+All metadata stand in `zarr.json`. It is written last: with it the other files are a
+store, and replacing it has a store grow. Its record has a checksum over all of it.
 """
 
 import dataclasses
