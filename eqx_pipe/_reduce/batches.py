@@ -17,7 +17,7 @@ from .._jit import arrays_of, program
 from .._mesh_context import no_context, with_axis_types
 from .._tree import leaf_text, leaves_with_names
 from .._types import PyTree
-from .many import Many, ReduceLike, as_many
+from .many import ReduceLike, ReducerTree, as_reducers
 
 
 def reduce_batches(batches: Iterable[PyTree], reducers: ReduceLike) -> PyTree:
@@ -60,14 +60,14 @@ def reduce_batches(batches: Iterable[PyTree], reducers: ReduceLike) -> PyTree:
             f"`batches` is {describe_value(batches)}.",
             "Give an iterable of batches, such as `loader.epoch(cursor)`.",
         )
-    many = as_many("reduce.reduce_batches", reducers)
+    many = as_reducers("reduce.reduce_batches", reducers)
     state: PyTree = None
     with no_context():
         absorb, arrays = program(many, _absorb), arrays_of(many)
         for batch in batches:
             batch = with_axis_types(batch)
             if state is None:
-                state = many.init(_struct(batch))
+                state = many.begin(_struct(batch))
             state = absorb(arrays, state, batch)
             if many.stops and many.stop(state):
                 break
@@ -80,7 +80,7 @@ def reduce_batches(batches: Iterable[PyTree], reducers: ReduceLike) -> PyTree:
         return many.finish(state)
 
 
-def _absorb(many: Many, state: PyTree, batch: PyTree) -> PyTree:
+def _absorb(many: ReducerTree, state: PyTree, batch: PyTree) -> PyTree:
     count = jtu.tree_leaves(batch)[0].shape[0]
     return many.absorb(state, batch, jnp.ones(count, bool))
 

@@ -13,9 +13,9 @@ from jaxtyping import Array, Bool
 from .._types import PyTree
 from . import exact
 from .reducer import (
+    AbstractReducer,
     By,
     Over,
-    Reduction,
     numbers,
     over_field,
     pick_all,
@@ -31,12 +31,12 @@ class Bounds(eqx.Module):
     values: PyTree
 
 
-class _Bound(Reduction):
+class _Bound(AbstractReducer):
     """What `Min` and `Max` are, whichever end `minimal` asks for."""
 
     minimal: eqx.AbstractClassVar[bool]
 
-    def init(self, struct: PyTree) -> Bounds:
+    def begin(self, struct: PyTree) -> Bounds:
         def worst(leaf: jax.ShapeDtypeStruct) -> Array:
             return jnp.full(leaf.shape, worst_of(leaf.dtype, self.minimal))
 
@@ -130,7 +130,7 @@ class Extreme(eqx.Module):
     value: np.ndarray | np.generic
 
 
-class Best(eqx.Module):
+class Leaders(eqx.Module):
     """How many points there were, the best of them, and where it is among them.
 
     With `TopK` the best are `k`, of which the first that are `found` are there.
@@ -142,17 +142,19 @@ class Best(eqx.Module):
     value: Array
 
 
-class _ArgBound(Reduction):
+class _ArgBound(AbstractReducer):
     """What `ArgMin` and `ArgMax` are, whichever end `minimal` asks for."""
 
     minimal: eqx.AbstractClassVar[bool]
 
-    def init(self, struct: PyTree) -> Best:
+    def begin(self, struct: PyTree) -> Leaders:
         zero = exact.zero((), jnp.uint32)
         dtype = scalar(self, struct).dtype
-        return Best(zero, jnp.zeros((), bool), zero, jnp.zeros((), dtype))
+        return Leaders(zero, jnp.zeros((), bool), zero, jnp.zeros((), dtype))
 
-    def absorb(self, state: Best, values: PyTree, ok: Bool[Array, " points"]) -> Best:
+    def absorb(
+        self, state: Leaders, values: PyTree, ok: Bool[Array, " points"]
+    ) -> Leaders:
         scores = scalar_of_each(self, values)
         candidate = ok & is_not_nan(scores)
         kept = jnp.where(candidate, scores, worst_of(scores.dtype, self.minimal))
@@ -164,10 +166,10 @@ class _ArgBound(Reduction):
         value = scores.at[index].get(mode="promise_in_bounds")
         zero = jnp.zeros((), jnp.uint32)
         seen = (jnp.full((), ok.size, jnp.uint32), zero)
-        batch = Best(seen, jnp.any(candidate), (index, zero), value)
+        batch = Leaders(seen, jnp.any(candidate), (index, zero), value)
         return self.merge(state, batch)
 
-    def merge(self, first: Best, second: Best) -> Best:
+    def merge(self, first: Leaders, second: Leaders) -> Leaders:
         a, b = first.value, second.value
         # Not `<=`: of equal values the earlier one stays.
         better = b < a if self.minimal else b > a
@@ -176,16 +178,16 @@ class _ArgBound(Reduction):
         low, high = (
             jnp.where(later, y, x) for x, y in zip(first.index, moved, strict=True)
         )
-        return Best(
+        return Leaders(
             exact.add(first.seen, second.seen),
             first.found | second.found,
             (low, high),
             jnp.where(later, b, a),
         )
 
-    def finish(self, state: Best) -> Extreme:
+    def finish(self, state: Leaders) -> Extreme:
         if state.found.ndim:
-            return extremes(state)
+            return side_by_side(state)
         index = exact.as_int(state.index) if state.found else None
         return Extreme(index, _result(state.value, state.found))
 
@@ -258,8 +260,8 @@ class ArgMax(_ArgBound):
     over: Over = over_field()
 
 
-def extremes(state: Best) -> Extreme:
-    """Those of states side by side: where there is none, the index is -1."""
+def side_by_side(state: Leaders) -> Extreme:
+    """Return the leaders of states side by side: index -1 where there is none."""
     index = exact.on_host(state.index, jnp.int32)
     index = np.where(np.asarray(state.found), index, -1)
     return Extreme(index, _result(state.value, state.found))

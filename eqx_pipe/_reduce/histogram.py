@@ -1,5 +1,6 @@
 """`Histogram`: how many points fall into each bin."""
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,14 +10,14 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool, Float64, Int64
 
 from .._check import check_int
-from .._errors import describe_value, type_error, value_error
+from .._errors import describe_value, value_error
 from .._types import PyTree
 from . import exact
-from .reducer import By, Over, Reduction, as_over, scalar, scalar_of_each
+from .reducer import AbstractReducer, By, Over, as_over, scalar, scalar_of_each
 
 
 class Counts(eqx.Module):
-    """What `Histogram` finds: counts for each bin, and the edges of the bins.
+    """The result of `Histogram`: counts for each bin, and the edges of the bins.
 
     `below` and `above` are the counts of the points outside. NaNs count nowhere. With
     `over` all of them have a leading axis.
@@ -28,7 +29,7 @@ class Counts(eqx.Module):
     above: int | Int64[np.ndarray, " cells"]
 
 
-class Histogram(Reduction):
+class Histogram(AbstractReducer):
     """Counts the points whose scalar lies between the edges of bins.
 
     A bin holds its left edge and not its right one, but for the last bin, which holds
@@ -76,7 +77,7 @@ class Histogram(Reduction):
         self.by = by
         self.over = as_over(over)
 
-    def init(self, struct: PyTree) -> exact.Pair:
+    def begin(self, struct: PyTree) -> exact.Pair:
         scalar(self, struct)
         return exact.zero((len(self.edges) + 2,), jnp.uint32)
 
@@ -108,45 +109,33 @@ class Histogram(Reduction):
 
 
 def _edges(bins: Any, range: Any) -> np.ndarray:
-    """The edges of the bins; raises unless they are increasing finite numbers."""
-    if range is None:
-        try:
-            edges = np.asarray(bins, np.float64)
-        except (TypeError, ValueError):
-            edges = np.zeros(())
-    else:
+    """Return the edges of the bins; raise unless they are increasing finite numbers."""
+    edges = np.zeros(1)
+    if range is not None:
         check_int("reduce.Histogram", "bins", bins, 1)
-        try:
+    with contextlib.suppress(TypeError, ValueError):
+        if range is None:
+            edges = np.asarray(bins, np.float64)
+        else:
             low, high = map(float, range)
-        except (TypeError, ValueError):
-            raise type_error(
-                "reduce.Histogram",
-                f"`range` is {describe_value(range)}.",
-                "Give the lowest and the highest edge: `range=(0, 1)`.",
-            ) from None
-        edges = np.linspace(low, high, int(bins) + 1)
-    if edges.ndim != 1 or edges.size < 2:
+            edges = np.linspace(low, high, int(bins) + 1)
+    increasing = edges.ndim == 1 and edges.size > 1 and np.all(np.diff(edges) > 0)
+    if not increasing or not np.all(np.isfinite(edges)):
+        given = f"`bins` is {describe_value(bins)}"
+        if range is not None:
+            given = f"`range` is {describe_value(range)}"
         raise value_error(
             "reduce.Histogram",
-            f"`bins` is {describe_value(bins)}.",
-            "Give at least two edges, `Histogram([0.0, 0.5, 1.0])`, or a number of "
-            "bins and their range, `Histogram(10, range=(0, 1))`: in a running "
-            "reduction nobody knows yet how far the values reach.",
-        )
-    wrong = np.flatnonzero(~(edges[1:] > edges[:-1]))
-    if wrong.size or not np.all(np.isfinite(edges)):
-        i = int(wrong[0]) if wrong.size else 0
-        raise value_error(
-            "reduce.Histogram",
-            f"`bins` are not increasing finite numbers: bins[{i}] is "
-            f"{edges[i]:g}, bins[{i + 1}] is {edges[i + 1]:g}.",
-            "Give the edges of the bins from the lowest to the highest, each once.",
+            f"{given}, which does not give at least two increasing finite edges.",
+            "Give the edges, `Histogram([0.0, 0.5, 1.0])`, or a number of bins and "
+            "their range, `Histogram(10, range=(0, 1))`: in a running reduction nobody "
+            "knows yet how far the values reach.",
         )
     return edges
 
 
 def _exact_edges(edges: np.ndarray, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Left edges and the last right one, in the dtype of the values.
+    """Return left edges and the last right one, in the dtype of the values.
 
     The left ones are rounded up and the last one down: then a number of this dtype
     falls into the same bin as if it were compared with the edges in float64.

@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool
 
 from .._types import PyTree, PyTreeDef
 from . import exact
-from .reducer import By, Over, Reduction, numbers, over_field, pick_all
+from .reducer import AbstractReducer, By, Over, numbers, over_field, pick_all
 
 
 class _Form(NamedTuple):
@@ -33,7 +33,7 @@ class _Form(NamedTuple):
         return jtu.tree_unflatten(self.structure, found)
 
 
-def _leaves(reducer: Reduction, struct: PyTree) -> tuple[list[Any], _Form]:
+def _leaves(reducer: AbstractReducer, struct: PyTree) -> tuple[list[Any], _Form]:
     """The shapes and dtypes of what is reduced, and its form."""
     leaves, structure = jtu.tree_flatten(numbers(reducer, struct, ordered=False))
     return leaves, _Form(structure, tuple(leaf.dtype for leaf in leaves))
@@ -47,10 +47,10 @@ class Sums(eqx.Module):
     form: _Form = eqx.field(static=True)
 
 
-class _Summed(Reduction):
+class _Summed(AbstractReducer):
     """What `Sum` and `Mean` have in common: all but what comes of the sums."""
 
-    def init(self, struct: PyTree) -> Sums:
+    def begin(self, struct: PyTree) -> Sums:
         leaves, form = _leaves(self, struct)
         sums = [exact.zero(leaf.shape, leaf.dtype) for leaf in leaves]
         return Sums(exact.zero((), jnp.uint32), sums, form)
@@ -146,7 +146,7 @@ class Moments(eqx.Module):
     form: _Form = eqx.field(static=True)
 
 
-class Var(Reduction):
+class Var(AbstractReducer):
     r"""The variance of each output leaf; integers and bools become float.
 
     **Arguments:**
@@ -176,7 +176,7 @@ class Var(Reduction):
     ddof: int = eqx.field(static=True, default=0)
     over: Over = over_field()
 
-    def init(self, struct: PyTree) -> Moments:
+    def begin(self, struct: PyTree) -> Moments:
         leaves, form = _leaves(self, struct)
         wide = [(leaf.shape, exact.wide_float(leaf.dtype)) for leaf in leaves]
         means = [exact.zero(*w) for w in wide]

@@ -14,7 +14,7 @@ from .._check import check_int
 from .._errors import describe_value, value_error
 from .._types import PyTree, PyTreeDef
 from . import exact
-from .reducer import By, Over, Reduction, numbers, over_field, pick_all
+from .reducer import AbstractReducer, By, Over, numbers, over_field, pick_all
 
 _LEVELS = 32
 """How many buffers there are: enough for `size * 2**32` points."""
@@ -53,7 +53,7 @@ class Sketch(eqx.Module):
     structure: PyTreeDef = eqx.field(static=True)
 
 
-class Quantile(Reduction):
+class Quantile(AbstractReducer):
     """Quantiles of each output leaf, entry by entry; integers and bools become float.
 
     They are those of `numpy.quantile`, interpolated, as long as there are at most
@@ -100,7 +100,7 @@ class Quantile(Reduction):
     def __check_init__(self) -> None:
         check_int("reduce.Quantile", "size", self.size, 2)
 
-    def init(self, struct: PyTree) -> Sketch:
+    def begin(self, struct: PyTree) -> Sketch:
         leaves, structure = jtu.tree_flatten(numbers(self, struct, ordered=True))
         dtypes = [jnp.int8 if x.dtype == jnp.bool_ else x.dtype for x in leaves]
         pairs = list(zip(leaves, dtypes, strict=True))

@@ -1,13 +1,14 @@
-"""What a reducer is, how it picks its part of an output; one of users' functions."""
+"""The interface of reducers, the part of an output that they see, and `Reducer`."""
 
 import abc
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
+import numpy as np
 from jaxtyping import Array, ArrayLike, Bool
 
 from .._errors import describe_value, nearest, structure_error, type_error, value_error
@@ -15,14 +16,14 @@ from .._tree import differences, is_key_array, leaf_text, leaves_with_names, tre
 from .._types import PyTree
 
 By: TypeAlias = str | Callable[[PyTree], PyTree] | None
-"""What of an output is reduced: the leaf with this path, what a function gives, all."""
+"""The part of an output that is reduced: a leaf by its path, a function of it, all."""
 
 Over: TypeAlias = str | Sequence[str] | None
 """The dims that are reduced, whose names these are; all of them if `None`."""
 
 
 def as_over(over: Over) -> tuple[str, ...] | None:
-    """The names of the dims that are reduced, after a check that they are names."""
+    """Return the names of the dims that are reduced; raise unless they are names."""
     if over is None:
         return None
     names = (over,) if isinstance(over, str) else over
@@ -38,50 +39,45 @@ def as_over(over: Over) -> tuple[str, ...] | None:
 
 
 def over_field() -> Any:
-    """The field `over` of a reducer."""
+    """Return the field `over` of a reducer."""
     return eqx.field(static=True, default=None, kw_only=True, converter=as_over)
 
 
-class Reduction(eqx.Module):
+class AbstractReducer(eqx.Module):
     """A running reduction, as a pure value.
 
-    A state stands for points that follow one another. `init` makes that of no points,
-    `merge` joins a state with that of the points right behind, and is associative;
-    `absorb` takes in a batch of points, of which only those marked `ok` count.
+    A state stands for points that follow one another. `begin` makes that of no points;
+    `absorb` takes in a batch of points, of which only those marked `ok` count;
+    `merge(first, second)` joins a state with that of the points right after, and is
+    associative. `finish(state)` gives the result, in NumPy on the host, and `stop`, if
+    there is one, says whether the points so far are enough.
     """
 
     by: eqx.AbstractVar[By]
     over: eqx.AbstractVar[Over]
+    # Methods of ours, fields of a `Reducer`.
+    merge: eqx.AbstractVar[Callable[..., PyTree]]
+    finish: eqx.AbstractVar[Callable[..., PyTree]]
+    # Not annotated: a field of a subclass would keep the place of the first one.
+    stop = cast("Callable[..., Any] | None", None)
 
     @abc.abstractmethod
-    def init(self, struct: PyTree) -> PyTree:
-        """The state of no points, for outputs of the given shapes and dtypes."""
+    def begin(self, struct: PyTree) -> PyTree:
+        """Return the state of no points, for outputs of these shapes and dtypes."""
 
     @abc.abstractmethod
     def absorb(
         self, state: PyTree, values: PyTree, ok: Bool[Array, " points"]
     ) -> PyTree:
-        """The state after a batch: outputs with a leading axis, and which of them."""
+        """Return the state after a batch: outputs with a leading axis, and which."""
 
-    def update(self, state: PyTree, value: PyTree) -> PyTree:
-        """The state after one more point."""
-        batch = jtu.tree_map(lambda leaf: jnp.asarray(leaf)[None], value)
-        return self.absorb(state, batch, jnp.ones(1, bool))
-
-    @abc.abstractmethod
-    def merge(self, first: PyTree, second: PyTree) -> PyTree:
-        """The state of the points of both, `second` right behind `first`."""
-
-    @abc.abstractmethod
-    def finish(self, state: PyTree) -> PyTree:
-        """The result, in NumPy on the host.
-
-        Of states side by side, with a leading axis each, the results side by side.
-        """
+    def finish_each(self, states: PyTree, count: int) -> PyTree:
+        """Return the results of `count` states side by side, side by side too."""
+        return jtu.tree_map(np.asarray, type(self).finish(self, states))
 
 
 def pick(function: str, by: By, values: PyTree) -> PyTree:
-    """The part of one output (or of its structure) that `by` names."""
+    """Return the part of one output (or of its structure) that `by` names."""
     if by is None:
         return values
     if isinstance(by, str):
@@ -100,12 +96,12 @@ def pick(function: str, by: By, values: PyTree) -> PyTree:
 
 
 def picked(reducer: Any, struct: PyTree) -> PyTree:
-    """The shapes and dtypes of what a reducer picks from an output by its `by`."""
+    """Return the shapes and dtypes that a reducer picks from an output by its `by`."""
     return jax.eval_shape(_picking(reducer), struct)
 
 
 def pick_all(reducer: Any, values: PyTree) -> PyTree:
-    """What a reducer picks from each of a batch of outputs."""
+    """Return the part that a reducer picks from each of a batch of outputs."""
     return jax.vmap(_picking(reducer))(jtu.tree_map(jnp.asarray, values))
 
 
@@ -119,8 +115,8 @@ def public_name(reducer: Any) -> str:
     return f"reduce.{type(reducer).__name__}"
 
 
-def numbers(reducer: Reduction, struct: PyTree, *, ordered: bool) -> PyTree:
-    """The shapes and dtypes of what is picked, after a check that it is of numbers.
+def numbers(reducer: AbstractReducer, struct: PyTree, *, ordered: bool) -> PyTree:
+    """Return the shapes and dtypes of the part picked; raise unless it is numbers.
 
     `ordered` says that complex numbers will not do.
     """
@@ -142,8 +138,8 @@ def numbers(reducer: Reduction, struct: PyTree, *, ordered: bool) -> PyTree:
     return chosen
 
 
-def scalar(reducer: Reduction, struct: PyTree) -> jax.ShapeDtypeStruct:
-    """The one real scalar that is picked, or an error."""
+def scalar(reducer: AbstractReducer, struct: PyTree) -> jax.ShapeDtypeStruct:
+    """Return the one real scalar that is picked; raise if it is anything else."""
     chosen = picked(reducer, struct)
     leaves = jtu.tree_leaves(chosen)
     if len(leaves) == 1 and leaves[0].shape == () and not is_key_array(leaves[0]):
@@ -158,12 +154,12 @@ def scalar(reducer: Reduction, struct: PyTree) -> jax.ShapeDtypeStruct:
     )
 
 
-def scalar_of_each(reducer: Reduction, values: PyTree) -> Array:
-    """The scalar that is picked from each of a batch of outputs."""
+def scalar_of_each(reducer: AbstractReducer, values: PyTree) -> Array:
+    """Return the scalar that is picked from each of a batch of outputs."""
     return jtu.tree_leaves(pick_all(reducer, values))[0]
 
 
-class Reducer(eqx.Module):
+class Reducer(AbstractReducer):
     """A running reduction made of your own functions.
 
     Points are taken in by blocks: `update` is called for each point of a block in the
@@ -223,10 +219,7 @@ class Reducer(eqx.Module):
     def absorb(
         self, state: PyTree, values: PyTree, ok: Bool[Array, " points"]
     ) -> PyTree:
-        """The state after a batch of points, of which only those `ok` count.
-
-        Stretches of the batch side by side, then merged in order.
-        """
+        """Return the state after a batch: stretches side by side, merged in order."""
         values = pick_all(self, values)
         n = ok.shape[0]
         # About as many stretches as each has points, so that both loops are short.
@@ -243,7 +236,7 @@ class Reducer(eqx.Module):
 
         counts = jnp.concatenate([ok, jnp.zeros(lanes * steps - n, bool)])
         counts = counts.reshape(lanes, steps).T
-        start = self.start(jtu.tree_map(lambda leaf: struct_of(leaf[0]), values))
+        start = self._start(jtu.tree_map(lambda leaf: struct_of(leaf[0]), values))
         starts = jtu.tree_map(lambda x: jnp.stack([x] * lanes), start)
 
         def one(state: PyTree, value: PyTree, ok: Bool[Array, ""]) -> PyTree:
@@ -260,8 +253,29 @@ class Reducer(eqx.Module):
 
         return jax.lax.scan(join, state, states)[0]
 
-    def start(self, struct: PyTree) -> PyTree:
-        """`init`'s state as arrays of the dtypes that `update` gives."""
+    def begin(self, struct: PyTree) -> PyTree:
+        """Return the state of no points."""
+        return self._start(picked(self, struct))
+
+    def finish_each(self, states: PyTree, count: int) -> PyTree:
+        """Return the results of `count` states side by side, side by side too."""
+        each = [jtu.tree_map(lambda x, i=i: x[i], states) for i in range(count)]
+        results = [jtu.tree_map(np.asarray, self.finish(state)) for state in each]
+        first, *others = results
+        lines = [line for other in others for line in differences(first, other)]
+        kinds = {leaf.dtype.kind for leaf in jtu.tree_leaves(first)}
+        if lines or not kinds <= set("biufcV"):
+            found = "; ".join(lines[:3]) or "something other than numbers"
+            raise structure_error(
+                "reduce.Reducer",
+                f"`finish` gives results that cannot be kept side by side: {found}.",
+                "With `over=` give arrays of numbers with the same structure, shapes "
+                "and dtypes for every cell, also for one without any point.",
+            )
+        return jtu.tree_map(lambda *leaves: np.stack(leaves), *results)
+
+    def _start(self, struct: PyTree) -> PyTree:
+        """Return `init`'s state as arrays of the dtypes that `update` gives."""
 
         def arrays(fn: Callable[..., PyTree], *args: PyTree) -> PyTree:
             return jax.eval_shape(lambda *a: jtu.tree_map(jnp.asarray, fn(*a)), *args)
@@ -280,12 +294,12 @@ class Reducer(eqx.Module):
 
 
 def struct_of(leaf: Array) -> jax.ShapeDtypeStruct:
-    """The shape and dtype of an array."""
+    """Return the shape and dtype of an array."""
     return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
 
 
 def _strong(leaf: Array, new: Any) -> Array:
-    """A Python number takes the dtype of what it turns into."""
+    """Give a Python number the dtype of the array that it turns into."""
     if getattr(leaf, "weak_type", False) and leaf.shape == new.shape:
         return jax.lax.convert_element_type(leaf, new.dtype)
     return leaf

@@ -11,11 +11,11 @@ from jaxtyping import Array, Bool
 from .._check import check_choice, check_int
 from .._types import PyTree
 from . import exact
-from .extremes import Best, Extreme, extremes, is_not_nan
-from .reducer import By, Over, Reduction, over_field, scalar, scalar_of_each
+from .extremes import Extreme, Leaders, is_not_nan, side_by_side
+from .reducer import AbstractReducer, By, Over, over_field, scalar, scalar_of_each
 
 
-class TopK(Reduction):
+class TopK(AbstractReducer):
     """The points with the largest (or smallest) scalars, and these scalars.
 
     Ties go to the lowest index, NaNs never win.
@@ -58,18 +58,20 @@ class TopK(Reduction):
         check_int("reduce.TopK", "k", self.k, 1)
         check_choice("reduce.TopK", "mode", self.mode, ("max", "min"))
 
-    def init(self, struct: PyTree) -> Best:
+    def begin(self, struct: PyTree) -> Leaders:
         dtype = scalar(self, struct).dtype
         words = jnp.zeros(self.k, jnp.uint32)
         found, value = jnp.zeros(self.k, bool), jnp.zeros(self.k, dtype)
-        return Best(exact.zero((), jnp.uint32), found, (words, words), value)
+        return Leaders(exact.zero((), jnp.uint32), found, (words, words), value)
 
-    def absorb(self, state: Best, values: PyTree, ok: Bool[Array, " points"]) -> Best:
+    def absorb(
+        self, state: Leaders, values: PyTree, ok: Bool[Array, " points"]
+    ) -> Leaders:
         score = scalar_of_each(self, values)
         candidate = ok & is_not_nan(score)
         positions = jnp.arange(ok.size, dtype=jnp.uint32)
         seen = (jnp.full((), ok.size, jnp.uint32), jnp.zeros((), jnp.uint32))
-        batch = Best(seen, candidate, (positions, jnp.zeros_like(positions)), score)
+        batch = Leaders(seen, candidate, (positions, jnp.zeros_like(positions)), score)
         # Sorting is expensive, and soon few batches have anything to add.
         last = state.value[-1]
         better = score > last if self.mode == "max" else score < last
@@ -77,7 +79,7 @@ class TopK(Reduction):
         skipped = eqx.tree_at(lambda s: s.seen, state, exact.add(state.seen, seen))
         return jax.lax.cond(worth, lambda: self.merge(state, batch), lambda: skipped)
 
-    def merge(self, first: Best, second: Best) -> Best:
+    def merge(self, first: Leaders, second: Leaders) -> Leaders:
         # The later points come second, so that a stable sort keeps ties in order.
         value = jnp.concatenate([first.value, second.value])
         found = jnp.concatenate([first.found, second.found])
@@ -88,7 +90,7 @@ class TopK(Reduction):
         _, _, found, low, high, value = jax.lax.sort(
             (~found, self._rank(value), found, low, high, value), num_keys=2
         )
-        return Best(
+        return Leaders(
             exact.add(first.seen, second.seen),
             found[: self.k],
             (low[: self.k], high[: self.k]),
@@ -103,9 +105,9 @@ class TopK(Reduction):
         # The complement turns integers round without overflow.
         return ~value if jnp.issubdtype(value.dtype, jnp.integer) else -value
 
-    def finish(self, state: Best) -> Extreme:
+    def finish(self, state: Leaders) -> Extreme:
         found = np.asarray(state.found)
         if found.ndim > 1:
-            return extremes(state)
+            return side_by_side(state)
         index = exact.on_host(state.index, jnp.int32)
         return Extreme(index[found], np.asarray(state.value)[found])

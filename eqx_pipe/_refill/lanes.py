@@ -1,4 +1,4 @@
-"""Many loops of different length in few lanes.
+"""ReducerTree loops of different length in few lanes.
 
 A lane runs the loop of one point. When a quarter of the lanes have finished, their
 results are put in place and they get the next points. Each point takes the steps that

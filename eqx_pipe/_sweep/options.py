@@ -27,7 +27,7 @@ from .._check import check_bool, check_choice, check_int
 from .._errors import describe_value, nearest, type_error, value_error
 from .._files import as_path
 from .._keys import check_draws, check_key
-from .._reduce.many import ReduceLike
+from .._reduce import ReduceLike
 from .._types import Key, ProgressLike, PyTree
 from .results.output_coords import OutputCoords, as_output_coords
 

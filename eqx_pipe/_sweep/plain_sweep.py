@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Bool
 
 from .._progress import Progress, is_shown
-from .._reduce.many import Many
+from .._reduce import ReducerTree
 from .._spaces import point_key
 from .._tree import as_data, as_keys
 from .._types import PyTree
@@ -149,7 +149,7 @@ def _outcome(request: Request, looped: _Looped) -> Outcome:
     return Outcome(value, merged(gaps), points, ended, _by_text(errors))
 
 
-def _by_cell(reducers: Many, looped: _Looped, cells: int) -> Outcome:
+def _by_cell(reducers: ReducerTree, looped: _Looped, cells: int) -> Outcome:
     """Return the reductions of cells, whose points follow one another."""
     each = len(looped.ok) // max(1, cells)
     points, failed = np.zeros((2, cells), np.int64)
@@ -171,10 +171,10 @@ def _by_cell(reducers: Many, looped: _Looped, cells: int) -> Outcome:
 
 
 def _absorbed(
-    reducers: Many, looped: _Looped, first: int, last: int
+    reducers: ReducerTree, looped: _Looped, first: int, last: int
 ) -> tuple[list[PyTree], int]:
     """Return the state after some points, or a stop, and how many these were."""
-    state = reducers.init(jtu.tree_map(_struct, looped.values))
+    state = reducers.begin(jtu.tree_map(_struct, looped.values))
     step = 1 if reducers.stops else max(1, last - first)
     for at in range(first, last, step):
         batch, ok = looped.part(at, at + step), looped.ok[at : at + step]

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Float
 
 from .._progress import Progress
-from .._reduce.many import Many
+from .._reduce import ReducerTree
 from .._spaces import Space
 from .._types import Device, Key, PyTree
 from .compute.blocks import Blocks
@@ -117,7 +117,7 @@ class Work(Protocol):
         ...
 
 
-def work_of(points: Points, reducers: Many | None) -> Work:
+def work_of(points: Points, reducers: ReducerTree | None) -> Work:
     """Return the rows of a sweep: its points, or their reduction by `reducers`."""
     if reducers is None:
         return points

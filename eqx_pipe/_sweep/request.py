@@ -9,7 +9,7 @@ import jax
 from jax.sharding import Mesh
 
 from .._errors import nearest, type_error, value_error
-from .._reduce.many import Many, ReduceLike, as_many
+from .._reduce import ReduceLike, ReducerTree, as_reducers
 from .._spaces import Space, SpaceLike, as_space, by_cell, cells_of
 from .._types import Device, Key, ProgressLike, PyTree
 from .._vmap import local_devices
@@ -56,7 +56,7 @@ class Request:
     progress: ProgressLike = None
     count_steps: bool = False
     output_coords: KnownCoords = dataclasses.field(default_factory=dict)
-    reducers: Many | None = None
+    reducers: ReducerTree | None = None
     inner: Space | None = None
 
     @property
@@ -135,7 +135,7 @@ def request_of(
         fn,
         space,
         local_devices(function, given.get("mesh")),
-        reducers=as_many(function, given["reduce"]) if "reduce" in given else None,
+        reducers=as_reducers(function, given["reduce"]) if "reduce" in given else None,
         **given,
     )
     for holds, pair, cure in _excluded(request):

@@ -8,7 +8,7 @@ from typing import Literal
 
 from jax.sharding import Mesh
 
-from .._reduce.many import ReduceLike
+from .._reduce import ReduceLike
 from .._spaces import SpaceLike
 from .._types import Key, ProgressLike, PyTree
 from .._vmap import warn_if_cores_idle

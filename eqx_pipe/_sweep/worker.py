@@ -17,7 +17,7 @@ from .._cache import LRUCache
 from .._errors import SweepError, message, optional, type_error
 from .._jaxprs import array_text, digest
 from .._progress import Progress
-from .._reduce.many import as_many
+from .._reduce import as_reducers
 from .._spaces import Space
 from .._types import Key, PyTree
 from .compute.failure import Verdict
@@ -113,7 +113,7 @@ def _prepared(name: str, task: Task) -> Work:
                 "`fn` uses.",
             )
         )
-    reducers = None if task.reduce is None else as_many("sweep", task.reduce)
+    reducers = None if task.reduce is None else as_reducers("sweep", task.reduce)
     # Threads may come here together: all of them use one.
     return _jobs.setdefault(name, (task, work_of(job, reducers)))[1]
 

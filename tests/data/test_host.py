@@ -94,11 +94,11 @@ def test_an_error_in_next_names_the_record():
 
 
 def test_an_error_of_a_source_that_reads_many_at_once_names_the_record():
-    class Many(Slow):
+    class ReducerTree(Slow):
         def __getitems__(self, indices):
             return [self[i] for i in indices]
 
-    loader = ep.data.Loader(Many(fails_at=13), batch_size=10, shuffle=False)
+    loader = ep.data.Loader(ReducerTree(fails_at=13), batch_size=10, shuffle=False)
     _, cursor = loader.next(loader.init(KEY))
     with pytest.raises(OSError) as error:
         loader.next(cursor)

@@ -114,7 +114,7 @@ def test_gaps_that_a_transform_of_the_user_fills():
 def test_a_source_that_reads_many_at_once():
     calls = []
 
-    class Many:
+    class ReducerTree:
         def __len__(self):
             return 20
 
@@ -125,7 +125,7 @@ def test_a_source_that_reads_many_at_once():
             calls.append(list(indices))
             return [self[i] for i in indices]
 
-    loader = ep.data.Loader(Many(), batch_size=6, shuffle=False)
+    loader = ep.data.Loader(ReducerTree(), batch_size=6, shuffle=False)
     found = list(loader.epoch(loader.init(KEY)))
     assert np.array_equal(np.concatenate([b["x"] for b in found]), arrays())
     assert [len(c) for c in calls] == [6, 6, 6, 2]
@@ -135,7 +135,7 @@ def test_a_grain_dataset_is_read_a_batch_at_a_time():
     grain = pytest.importorskip("grain")
     calls = []
 
-    class Many(grain.sources.RandomAccessDataSource):
+    class ReducerTree(grain.sources.RandomAccessDataSource):
         def __len__(self):
             return 20
 
@@ -147,7 +147,7 @@ def test_a_grain_dataset_is_read_a_batch_at_a_time():
             calls.append(list(indices))
             return [arrays()[i] for i in indices]
 
-    data = grain.MapDataset.source(Many()).map(lambda x: 2 * x)
+    data = grain.MapDataset.source(ReducerTree()).map(lambda x: 2 * x)
     loader = ep.data.Loader(data, batch_size=8, shuffle=False)
     calls.clear()
     assert np.array_equal(rows(loader), 2 * arrays())

@@ -27,7 +27,7 @@ MISTAKES = [
     Mistake(f"{r}: {n}", *rest) for r, rows in ROOMS.items() for n, *rest in rows
 ]
 
-# These errors name a stage or a type, not a function of ours.
+# These errors name a stage or a type, not a function of ours, or are JAX's with a note.
 UNNAMED = {
     "chain: no key",
     "chain: a state lost",
@@ -38,6 +38,8 @@ UNNAMED = {
     "sweep: a hidden need of a key",
     "sweep: vmap key",
     "sources: record 5",
+    "others: a carry that changes",
+    "others: no boolean",
 }
 
 

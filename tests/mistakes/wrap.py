@@ -261,14 +261,14 @@ OTHERS = [
     (
         "a carry that changes",
         lambda: steps(body=lambda x, c: ones(2))(jnp.float32(1)),
-        ep.StructureError,
-        "Let `body` return what `init` starts with",
+        TypeError,
+        "`body`, which returns what `init` starts with",
     ),
     (
         "no boolean",
         lambda: steps(cond=lambda x, c: c)(jnp.float32(1)),
-        ValueError,
-        "join several by `jnp.any`",
+        TypeError,
+        "`cond`, which returns one boolean",
     ),
     (
         "reverse mode",

@@ -80,7 +80,7 @@ def test_nan_inf_and_nothing():
 
 def test_merging_is_within_the_bound_in_any_order():
     reducer = ep.reduce.Quantile(SHARES, size=16)
-    state = reducer.init(jax.ShapeDtypeStruct((), jnp.float32))
+    state = reducer.begin(jax.ShapeDtypeStruct((), jnp.float32))
     absorb, merge = jax.jit(reducer.absorb), jax.jit(reducer.merge)
     x = MANY["apart"].reshape(8, 125)
     parts = [absorb(state, row, np.ones(125, bool)) for row in x]

@@ -13,7 +13,7 @@ from jax.sharding import AxisType
 from support.sweeps import close
 
 import eqx_pipe as ep
-from eqx_pipe._reduce.many import as_many
+from eqx_pipe._reduce import as_reducers
 from eqx_pipe._sweep.compute import reduce_programs as reduced_kernel
 
 
@@ -129,7 +129,7 @@ def test_devices_do_not_show():
 def test_points_that_do_not_count_leave_no_trace():
     """The hook for points that fail: they keep their index, and nothing else."""
     names = ("sum", "min", "argmax", "low")
-    many = as_many("test", {name: REDUCERS[name][0]() for name in names})
+    many = as_reducers("test", {name: REDUCERS[name][0]() for name in names})
     values = ep.sweep(outputs, space(9), batch_size=4).values
     ok = np.arange(27) % 3 > 0
     struct = jtu.tree_map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), values)
@@ -139,7 +139,7 @@ def test_points_that_do_not_count_leave_no_trace():
     )
     absorb = jax.jit(lambda *args: many.absorb(*args))
     found, again = (
-        many.finish(absorb(many.init(struct), given, jnp.asarray(ok)))
+        many.finish(absorb(many.begin(struct), given, jnp.asarray(ok)))
         for given in (values, spoilt)
     )
     for a, b in zip(leaves_of(found), leaves_of(again), strict=True):
@@ -244,8 +244,8 @@ def test_a_stop_ends_it_and_the_result_says_where():
 
 
 def test_indices_beyond_32_bits():
-    many = as_many("test", [ep.reduce.ArgMax(), ep.reduce.TopK(2)])
-    state = many.init(jax.ShapeDtypeStruct((), jnp.float32))
+    many = as_reducers("test", [ep.reduce.ArgMax(), ep.reduce.TopK(2)])
+    state = many.begin(jax.ShapeDtypeStruct((), jnp.float32))
     far = eqx.tree_at(
         lambda s: [s[0].seen, s[1].seen],
         state,
@@ -322,6 +322,7 @@ def test_only_reducers_that_may_stop_are_asked():
         stop=lambda state: state > 3,
     )
     assert (
-        as_many("sweep", {"a": ep.reduce.Mean(), "b": ep.reduce.TopK(2)}).stops is False
+        as_reducers("sweep", {"a": ep.reduce.Mean(), "b": ep.reduce.TopK(2)}).stops
+        is False
     )
-    assert as_many("sweep", {"a": ep.reduce.Mean(), "b": asks}).stops is True
+    assert as_reducers("sweep", {"a": ep.reduce.Mean(), "b": asks}).stops is True

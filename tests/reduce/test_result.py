@@ -54,8 +54,8 @@ def test_wrong_reducers(make, kind, text, unchecked):
     [
         (lambda: ep.reduce.TopK(0), "`k` is 0.*at least 1"),
         (lambda: ep.reduce.TopK(1, mode="top"), "mode.*Known names: `max`, `min`"),
-        (lambda: ep.reduce.Histogram([0, 2, 2]), r"bins\[1\] is 2, bins\[2\] is 2"),
-        (lambda: ep.reduce.Histogram([0, np.nan]), "not increasing finite"),
+        (lambda: ep.reduce.Histogram([0, 2, 2]), "increasing finite edges"),
+        (lambda: ep.reduce.Histogram([0, np.nan]), "increasing finite edges"),
         (lambda: ep.reduce.Histogram(10), "range="),
     ],
 )

@@ -27,7 +27,7 @@ def all_reduced(reducers, values, ok):
     half = len(values) // 2
 
     def run(reducer, values, ok):
-        none = reducer.init(struct)
+        none = reducer.begin(struct)
         first, second = (
             reducer.absorb(none, v, o)
             for v, o in ((values[:half], ok[:half]), (values[half:], ok[half:]))
@@ -100,7 +100,7 @@ def test_of_no_points(dtype):
         [*reducers, *others], values, np.zeros(6, bool)
     )
     struct = jax.ShapeDtypeStruct((), values.dtype)
-    none = [reducer.finish(reducer.init(struct)) for reducer in reducers]
+    none = [reducer.finish(reducer.begin(struct)) for reducer in reducers]
     for reducer, got in zip([*reducers, *reducers], [*failed, *none], strict=True):
         if isinstance(reducer, ep.reduce.ArgMin | ep.reduce.ArgMax):
             assert got.index is None
@@ -143,7 +143,7 @@ def test_a_reducer_of_ones_own_sees_the_points_in_order():
         ok = np.arange(n) != 3
         expected = int("0" + "".join(map(str, values[ok])), 3)
         reducer = digits(n)
-        state = reducer.start(jax.ShapeDtypeStruct((), jnp.int32))
+        state = reducer.begin(jax.ShapeDtypeStruct((), jnp.int32))
         state = reducer.absorb(state, jnp.asarray(values, jnp.int32), jnp.asarray(ok))
         assert reducer.finish(jtu.tree_map(np.asarray, state)) == expected
 

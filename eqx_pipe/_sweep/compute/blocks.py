@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Array
 
 from ..._progress import Progress
-from ..._reduce.many import Many
+from ..._reduce import ReducerTree
 from ..._spaces import Space
 from ..._tree import as_data, as_keys, is_key_array
 from ..._types import Key, PyTree
@@ -51,7 +51,7 @@ class Blocks(OfPoints):
     and the state of a block on nothing else that happens in the sweep.
     """
 
-    def __init__(self, points: Points, reducers: Many):
+    def __init__(self, points: Points, reducers: ReducerTree):
         self.points, self.reducers = points, reducers
         self.each = points.batch_size * block_batches(points.size, points.batch_size)
         """The number of points in a block."""

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Bool
 
 from ..._progress import Progress
-from ..._reduce.many import Many
+from ..._reduce import ReducerTree
 from ..._spaces import Space
 from ..._types import Key
 from ..results.cells import CellPoints, CellValues
@@ -51,7 +51,7 @@ class Cells(OfPoints):
     many of these failed.
     """
 
-    def __init__(self, points: Points, reducers: Many):
+    def __init__(self, points: Points, reducers: ReducerTree):
         self.reducers = reducers
         dims = points.geometry.dims
         self.each = math.prod(dims[name] for name in reducers.over or ())

@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Int64
 
 from ..._progress import Progress
-from ..._reduce.many import Many
+from ..._reduce import ReducerTree
 from ..._tree import as_data, as_keys
 from ..._types import PyTree
 from .failure import Verdict
@@ -72,7 +72,9 @@ class Groups:
     outputs and the batch size alone, so that nothing else changes the bits of a state.
     """
 
-    def __init__(self, points: Points, reducers: Many, each: int, side: int, run: int):
+    def __init__(
+        self, points: Points, reducers: ReducerTree, each: int, side: int, run: int
+    ):
         # Where groups stop one by one, the others are not neighbours any more.
         apart = reducers.stops and reducers.over is not None
         self.points = dataclasses.replace(points, most=side * run, ordered=apart)

@@ -19,8 +19,7 @@ from jaxtyping import Array, Bool
 
 from ..._cache import LRUCache
 from ..._jaxprs import Fingerprint, evaluate, fingerprint_of
-from ..._reduce.many import Many
-from ..._reduce.reducer import Reducer, Reduction
+from ..._reduce import AbstractReducer, Reducer, ReducerTree
 from .trace import Traced, settings
 
 # Of larger states nothing is kept: what they begin with is held on devices too.
@@ -90,7 +89,9 @@ class TracedReducers:
         return evaluate(self.merging, constants, [*first, *second])
 
 
-def trace_reducers(reducers: Many, traced: Traced, batch_size: int) -> TracedReducers:
+def trace_reducers(
+    reducers: ReducerTree, traced: Traced, batch_size: int
+) -> TracedReducers:
     """Return the jaxprs of some reducers for batches of the outputs of a function."""
     place = _place(reducers, traced, batch_size)
     known = None if place is None else _kept.get(place)
@@ -101,9 +102,9 @@ def trace_reducers(reducers: Many, traced: Traced, batch_size: int) -> TracedRed
     return known
 
 
-def _place(reducers: Many, traced: Traced, batch_size: int) -> Hashable | None:
+def _place(reducers: ReducerTree, traced: Traced, batch_size: int) -> Hashable | None:
     """Return what a trace depends on; `None` if that includes code of the user's."""
-    ours = Reduction.__module__.rpartition(".")[0]
+    ours = AbstractReducer.__module__.rpartition(".")[0]
     for reducer in reducers.reducers:
         own = type(reducer).__module__.startswith(ours)
         if not own or isinstance(reducer, Reducer) or callable(reducer.by):
@@ -124,9 +125,9 @@ def _place(reducers: Many, traced: Traced, batch_size: int) -> Hashable | None:
     return place
 
 
-def _trace(reducers: Many, traced: Traced, batch_size: int) -> TracedReducers:
+def _trace(reducers: ReducerTree, traced: Traced, batch_size: int) -> TracedReducers:
     struct = jtu.tree_unflatten(traced.structure, traced.outputs)
-    init, structure = jtu.tree_flatten(reducers.init(struct))
+    init, structure = jtu.tree_flatten(reducers.begin(struct))
     init = [_without_weak_type(leaf) for leaf in init]
 
     def absorb(

@@ -15,7 +15,7 @@ import jax.tree_util as jtu
 import numpy as np
 
 from ..._jaxprs import array_text, digest, text_of
-from ..._reduce.many import Many
+from ..._reduce import ReducerTree
 from ..._tree import leaves_with_names, tree_text
 from ..compute.trace import Traced
 from ..compute.traced_reducers import trace_reducers
@@ -133,7 +133,7 @@ def _made_by(plan: Plan) -> dict[str, Any]:
     }
 
 
-def reducing_identity(reducers: Many, traced: Traced) -> dict[str, str]:
+def reducing_identity(reducers: ReducerTree, traced: Traced) -> dict[str, str]:
     """What tells reducers: what they do to a state, whatever the batch size."""
     # Of a size of its own: the text must not depend on that of the sweep.
     reducing = trace_reducers(reducers, traced, 2)

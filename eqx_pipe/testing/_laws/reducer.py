@@ -12,8 +12,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 
 from ..._errors import describe_value, value_error
-from ..._reduce.many import Many, ReduceLike, as_many
-from ..._reduce.reducer import Reducer, pick, struct_of
+from ..._reduce import ReduceLike, ReducerTree, as_reducers, struct_of
 from ..._tree import as_arrays
 from ..._types import PyTree
 from .compare import (
@@ -31,7 +30,7 @@ from .law import check_laws, law
 class ReducerTrial:
     """A reducer with values of `n` points, cut in three stretches."""
 
-    many: Many
+    many: ReducerTree
     values: PyTree
     n: int
     tolerance: Tolerance
@@ -41,7 +40,7 @@ class ReducerTrial:
     def empty(self) -> list[PyTree]:
         """The state of no points."""
         first = jtu.tree_map(lambda leaf: struct_of(leaf[0]), self.values)
-        return self.many.init(first)
+        return self.many.begin(first)
 
     @law("empty", "it has a state for no points.")
     def empty_law(self) -> None:
@@ -66,14 +65,11 @@ class ReducerTrial:
 
     @law("update", "taking points in one by one is taking them in at once.")
     def update_law(self) -> None:
-        states = list(self.empty)
+        state = self.empty
         for i in range(self.n):
-            value = jtu.tree_map(lambda leaf, i=i: leaf[i], self.values)
-            for j, r in enumerate(self.many.reducers):
-                own = isinstance(r, Reducer)
-                given = pick("testing.check_reducer", r.by, value) if own else value
-                states[j] = r.update(states[j], given)
-        self.same(states, self.state(0, self.n), ("one by one", "at once"))
+            point = jtu.tree_map(lambda leaf, i=i: leaf[i : i + 1], self.values)
+            state = self.many.absorb(state, point, jnp.ones(1, bool))
+        self.same(state, self.state(0, self.n), ("one by one", "at once"))
 
     @law("parts", "merged states of parts are the state of the whole.")
     def parts_law(self) -> None:
@@ -158,7 +154,7 @@ def check_reducer(
     __tracebackhide__ = True
     function = "testing.check_reducer"
     tolerance = tolerance_of(function, rtol, atol)
-    many = as_many(function, reducer)
+    many = as_reducers(function, reducer)
     check_reference(function, reference)
     values = as_arrays(values)
     sizes = {leaf.shape[0] if leaf.ndim else 0 for leaf in jtu.tree_leaves(values)}
