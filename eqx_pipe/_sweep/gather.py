@@ -325,8 +325,8 @@ def result_of(
     result = SweepResult(
         values=values,
         space=request.space,
-        gaps=outcome.gaps,
-        ended=outcome.ended,
+        _gaps=outcome.gaps,
+        _ended=outcome.ended,
         batch_size=batch_size,
         num_devices=num_devices,
         started=started,
@@ -335,7 +335,7 @@ def result_of(
         function=fn_name(request.fn),
         made=tuple(attrs.items()),
         steps=steps,
-        raised=Raised.of(outcome.errors) if outcome.errors else None,
+        _raised=Raised.of(outcome.errors) if outcome.errors else None,
         cells=cells,
         output_coords=request.output_coords,
     )
@@ -349,7 +349,7 @@ def carry(interrupt: KeyboardInterrupt, result: SweepResult, request: Request) -
         return  # whose sink has said so
     done = result.points
     if done is None:
-        done = len(result) - count_in(result.gaps, MISSING)
+        done = len(result) - count_in(result._gaps, MISSING)
     interrupt.add_note(
         f"{done:,} of {len(result):,} points are finished: they are the `.result` of "
         "this KeyboardInterrupt (`sys.last_value.result` in a notebook)."

@@ -82,7 +82,7 @@ def test_gaps_are_counted_and_not_listed():
         small,
         space=ep.Space(ep.Linspace(0, 1, n)),
         values=np.broadcast_to(np.float32(0), n),
-        gaps=gaps_of(ok, missing),
+        _gaps=gaps_of(ok, missing),
     )
     for show in (repr, lambda result: result._repr_html_()):
         tracemalloc.start()

@@ -35,13 +35,13 @@ def concat(results: Sequence[SweepResult]) -> SweepResult:
     return SweepResult(
         values=values,
         space=joined(_FUNCTION, [result.space for result in results]),
-        gaps=joined_gaps([(result.gaps, len(result)) for result in results]),
+        _gaps=joined_gaps([(result._gaps, len(result)) for result in results]),
         batch_size=max(result.batch_size for result in results),
         num_devices=max(result.num_devices for result in results),
         started=min(result.started for result in results),
         seconds=sum(result.seconds for result in results),
         function=", ".join(names),
-        raised=_raised(results),
+        _raised=_raised(results),
         cells=cells,
         output_coords=results[0].output_coords,
         steps=steps,
@@ -94,7 +94,9 @@ def _raised(results: Sequence[SweepResult]) -> Raised | None:
     found: dict[str, list[np.ndarray]] = {}
     first = 0
     for result in results:
-        for text, points in (result.raised.by_text() if result.raised else {}).items():
+        for text, points in (
+            result._raised.by_text() if result._raised else {}
+        ).items():
             found.setdefault(text, []).append(first + points)
         first += len(result)
     return Raised.of({text: np.concatenate(points) for text, points in found.items()})

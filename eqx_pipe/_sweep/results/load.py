@@ -83,7 +83,7 @@ def _result(
     return SweepResult(
         values=outputs_from(schema, leaf),
         space=space_from(schema, store.coordinate),
-        gaps=gaps,
+        _gaps=gaps,
         batch_size=int(attributes["batch_size"]),
         num_devices=int(attributes["devices"]),
         started=datetime.datetime.fromisoformat(attributes["started"]).timestamp(),
@@ -91,7 +91,7 @@ def _result(
         function=attributes.get("function", ""),
         cells=None if cells is None else CellPoints(*_read_all(store, cells)),
         made=tuple((k, v) for k, v in attributes.items() if k not in _OWN),
-        raised=Raised.of(errors),
+        _raised=Raised.of(errors),
         output_coords=_output_coords(store, schema),
     )
 

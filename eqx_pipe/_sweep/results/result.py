@@ -105,9 +105,7 @@ class SweepResult:
     With `reduce=`, `values` is the reduction, `points` says of how many points (fewer
     than the space has if a reducer stopped the sweep, or if a store has not all of
     them; failed points count), and what asks for the value at one point is refused.
-    `ok` and `missing` end where the sweep was stopped, after `ended` points. What is
-    kept of them are `gaps`, the ranges of points without a value: for each the first
-    one, the one behind the last, and their `status`.
+    `ok` and `missing` end where the sweep was stopped.
 
     Where the reducers say `over=` which dims they reduce, `space` has the other dims
     and the values have one entry for each of their points, a cell. `cells.points` says
@@ -131,19 +129,22 @@ class SweepResult:
 
     values: PyTree
     space: Space
-    gaps: Gaps
+    _gaps: Gaps
     batch_size: int = dataclasses.field(metadata=_STATIC)
     num_devices: int = dataclasses.field(metadata=_STATIC)
     started: float = dataclasses.field(metadata=_STATIC)
     seconds: float = dataclasses.field(metadata=_STATIC)
     points: int | None = dataclasses.field(default=None, metadata=_STATIC)
-    ended: int | None = dataclasses.field(default=None, metadata=_STATIC)
+    _ended: int | None = dataclasses.field(default=None, metadata=_STATIC)
     function: str = dataclasses.field(default="", metadata=_STATIC)
     made: tuple[tuple[str, Any], ...] = dataclasses.field(default=(), metadata=_STATIC)
     steps: Steps | None = None
-    raised: Raised | None = None
+    _raised: Raised | None = None
     cells: CellPoints | None = None
     output_coords: KnownCoords = dataclasses.field(default_factory=dict)
+
+    # `_gaps` are the ranges of points without a value, each with its status; `_raised`
+    # has the texts of errors; a sweep that was stopped has `_ended` points.
 
     @property
     def errors(self) -> dict[int, str]:
@@ -161,7 +162,7 @@ class SweepResult:
             >>> result.errors
             {0: 'EquinoxRuntimeError: no root'}
         """
-        return {} if self.raised is None else self.raised.as_dict()
+        return {} if self._raised is None else self._raised.as_dict()
 
     @property
     def waste(self) -> float | None:
@@ -176,24 +177,24 @@ class SweepResult:
     @property
     def status(self) -> Int8[np.ndarray, " points"]:
         """For each point: 0 not computed yet, 1 there is a value, 2 it failed."""
-        return status_in(self.gaps, self._reached)
+        return status_in(self._gaps, self._reached)
 
     @property
     def ok(self) -> Bool[np.ndarray, " points"]:
         """Whether each point has a value."""
-        if not len(self.gaps):
+        if not len(self._gaps):
             return np.broadcast_to(np.True_, (self._reached,))  # takes no memory
         return self.status == OK
 
     @property
     def missing(self) -> Bool[np.ndarray, " points"] | None:
         """Whether each point was not computed yet; `None` if all were."""
-        return self.status == MISSING if count_in(self.gaps, MISSING) else None
+        return self.status == MISSING if count_in(self._gaps, MISSING) else None
 
     @property
     def _reached(self) -> int:
         """Of how many points there is a status."""
-        return len(self) if self.ended is None else self.ended
+        return len(self) if self._ended is None else self._ended
 
     def __len__(self) -> int:
         return self.space.size
@@ -211,17 +212,17 @@ class SweepResult:
             values = jtu.tree_map(lambda leaf: leaf[i], self.values)
             index = np.arange(*i.indices(len(self))) if isinstance(i, slice) else i
             made = tuple(pair for pair in self.made if pair[0] not in _OF_THE_SPACE)
-            raised = self.raised
+            raised = self._raised
             if raised is not None:
                 raised = raised.picked(index)
             return dataclasses.replace(
                 self,
                 values=values,
                 space=self.space[i],
-                gaps=picked_gaps(self.gaps, index),
+                _gaps=picked_gaps(self._gaps, index),
                 made=made,
                 steps=None if self.steps is None else self.steps[i],
-                raised=raised,
+                _raised=raised,
                 cells=None if self.cells is None else self.cells[i],
             )
         one = _one(i, len(self))
@@ -241,7 +242,7 @@ class SweepResult:
         return ResultView(
             space=self.space,
             values=self.values,
-            gaps=self.gaps,
+            gaps=self._gaps,
             ended=self._reached,
             points=self.points,
             cells=self.cells,
@@ -371,8 +372,8 @@ class SweepResult:
 
         self._check_all_values("to_xarray")
         made = _provenance(self)
-        if self.raised is not None:
-            found = self.raised.by_text().items()
+        if self._raised is not None:
+            found = self._raised.by_text().items()
             spans = {text: ranges_of(points) for text, points in found}
             made |= {ERRORS: json.dumps(spans)}
         return dataset(self._outputs, self.space, self.status, made, self.output_coords)
@@ -490,7 +491,7 @@ class SweepResult:
         from .save import save
 
         self._check_all_values("save")
-        errors = {} if self.raised is None else self.raised.by_text()
+        errors = {} if self._raised is None else self._raised.by_text()
         outputs, made = self._outputs, _provenance(self)
         args = self.space, self.status, errors, self.output_coords, made
         save(path, overwrite, outputs, *args)

@@ -107,7 +107,7 @@ def _failed(result: SweepResult) -> SweepResult:
 
     ok = result.ok & (np.arange(len(result)) < len(result) - 1)
     values = jtu.tree_map(without, result.values)
-    return dataclasses.replace(result, values=values, gaps=gaps_of(ok))
+    return dataclasses.replace(result, values=values, _gaps=gaps_of(ok))
 
 
 def _is_space(leaf: object) -> bool:
