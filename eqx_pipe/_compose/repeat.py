@@ -53,7 +53,7 @@ class SharedRepeat(Composite):
 
 
 def _loop(
-    repeat: "Repeat | SharedRepeat",
+    pipe: "Repeat | SharedRepeat",
     stage: AnyStage,
     size: int,
     stacked: bool,
@@ -62,7 +62,7 @@ def _loop(
     scope: Scope,
 ) -> Output:
     """Run a stage under one scan: a slice of it each time if it is stacked."""
-    over = repeat.over
+    over = pipe.over
     begin = entry_of("repeat", over, x, scope)
     if size == 0:
         return begin, state
@@ -94,11 +94,11 @@ def _loop(
         return (eqx.filter(y, eqx.is_array), carried), (scanned, passes.arrays())
 
     (carry, carried), (scanned, values) = jax.lax.scan(
-        with_remat(body, repeat.remat),
+        with_remat(body, pipe.remat),
         (carry, carried),
         (parts, scanned, index),
         size,
-        unroll=repeat.unroll,
+        unroll=pipe.unroll,
     )
     passes.end(values)
     own = scanned if stacked else carried

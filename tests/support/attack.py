@@ -233,6 +233,8 @@ def mutations(count, seed, report=print):
                         f"mutation {i} of {target.path.name}, {step}, {done}: {result}"
                     )
             shutil.rmtree(path)
+            if (i + 1) % 50 == 0:
+                print(f"{i + 1} mutations: {dict(found)}", file=sys.stderr)
     return found
 
 
@@ -394,8 +396,9 @@ def kills(count, seed, report=print):
                     KILLS[kind][0](folder / "dry.zarr")
                 totals[kind] = run_child(kind, folder / "dry.zarr", -1) - 1
             try:
-                kill(kind, folder, rng, totals[kind])
+                lost = kill(kind, folder, rng, totals[kind])
                 found[kind] += 1
+                print(f"kill {i + 1}: {kind}, {lost} in flight", file=sys.stderr)
             except Exception:
                 found["bad"] += 1
                 report(f"kill {i} of {kind}: {traceback.format_exc(limit=-4)}")

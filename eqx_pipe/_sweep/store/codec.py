@@ -6,6 +6,7 @@ once, holds the status of each row for everybody and the manifest of its chunk f
 """
 
 import json
+import math
 import struct
 import zlib
 from collections.abc import Sequence
@@ -34,30 +35,41 @@ def checksum(data: bytes, start: int = 0) -> int:
     return google_crc32c.extend(start, data)
 
 
-def encode(values: np.ndarray) -> bytes:
-    """Return the bytes of an array's chunk: numbers, or texts as objects."""
+def raw_of(values: np.ndarray) -> bytes:
+    """Return the bytes of an array before they are compressed; texts as objects."""
+    if values.dtype.kind != "O":
+        return values.tobytes()
     from numcodecs.vlen import VLenUTF8
+
+    return bytes(VLenUTF8().encode(values.reshape(-1)))
+
+
+def array_of(raw: bytes, dtype: np.dtype, shape: Sequence[int]) -> np.ndarray:
+    """Return an array from its bytes; texts must be known to be undamaged."""
+    if dtype.kind == "O":
+        from numcodecs.vlen import VLenUTF8
+
+        return VLenUTF8().decode(raw).reshape(shape)
+    if len(raw) != math.prod(shape) * dtype.itemsize:
+        raise Undecodable(f"it holds {len(raw)} bytes")
+    return np.frombuffer(raw, dtype).reshape(shape)
+
+
+def compress(raw: bytes) -> bytes:
+    """Return the bytes of a file: compressed, with a checksum."""
     from numcodecs.zstd import Zstd
 
-    raw = values
-    if values.dtype.kind == "O":
-        raw = VLenUTF8().encode(values.reshape(-1))
-    data = bytes(Zstd(level=1).encode(np.ascontiguousarray(raw)))
+    data = bytes(Zstd(level=1).encode(raw))
     return data + struct.pack("<I", checksum(data))
 
 
-def decode(data: bytes, dtype: np.dtype, shape: Sequence[int]) -> np.ndarray:
-    """Return a chunk from its bytes; raise `Undecodable` if they are damaged."""
-    from numcodecs.vlen import VLenUTF8
+def decompress(data: bytes) -> bytes:
+    """Return what was compressed; raise `Undecodable` if the file is damaged."""
     from numcodecs.zstd import Zstd
 
     if len(data) < 4 or struct.unpack("<I", data[-4:])[0] != checksum(data[:-4]):
         raise Undecodable("its checksum differs")
-    raw = Zstd().decode(data[:-4])
-    found = VLenUTF8().decode(raw) if dtype.kind == "O" else np.frombuffer(raw, dtype)
-    if found.size != np.prod(shape, dtype=int):
-        raise Undecodable(f"it holds {found.size} numbers")
-    return found.reshape(shape)
+    return bytes(Zstd().decode(data[:-4]))
 
 
 def pack(manifest: dict[str, Any], status: bytes) -> bytes:

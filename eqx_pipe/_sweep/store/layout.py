@@ -15,7 +15,7 @@ import numpy as np
 
 from ..._errors import value_error
 from .chunks import Chunks
-from .codec import STATUS_CODECS, VALUE_CODECS, checksum, encode
+from .codec import STATUS_CODECS, VALUE_CODECS, checksum, compress, raw_of
 from .disk import ROOT, Files
 
 FORMAT = 3
@@ -86,10 +86,9 @@ def files_of(
         )
     for name, (dims, values, attrs) in layout.coordinates.items():
         values = values.astype(object) if values.dtype.kind == "U" else values
-        node, own = _coordinate(name, dims, values, attrs, sides.get(name, 0))
-        nodes[name] = node
-        files |= own
-        digests[name] = [list(dims), values_digest(name, values)]
+        nodes[name], raw = _coordinate(name, dims, values, attrs, sides.get(name, 0))
+        files |= {key: compress(part) for key, part in raw.items()}
+        digests[name] = [list(dims), coordinate_digest(name, list(raw.values()))]
         marked += [] if tuple(dims) == (name,) else [name]
     for name, node in nodes.items():
         files[f"{name}/{ROOT}"] = json.dumps(node).encode()
@@ -140,7 +139,7 @@ def _array_node(layout: StoreLayout, variable: Variable, side: int) -> dict[str,
 def _coordinate(
     name: str, dims: Sequence[str], values: np.ndarray, attrs: Any, side: int
 ) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """Return Zarr's metadata of a coordinate, and its files."""
+    """Return Zarr's metadata of a coordinate, and what its files hold."""
     inner = values.shape[1:]
     count = max(1, min(len(values), _COORDINATE // max(1, math.prod(inner))))
     node = _node(
@@ -152,7 +151,7 @@ def _coordinate(
         part = np.full((count, *inner), fill, values.dtype)
         some = values[start : start + count]
         part[: len(some)] = some
-        files[key] = encode(part)
+        files[key] = raw_of(part)
     return node, files
 
 
@@ -225,13 +224,9 @@ def side_of(node: Mapping[str, Any]) -> int:
     return int(node["chunk_key_encoding"]["name"] == SIDES[1]["name"])
 
 
-def values_digest(name: str, values: np.ndarray) -> int:
-    """Return the digest of a coordinate: of its name and its values."""
-    raw = values.tobytes()
-    if values.dtype.kind == "O":
-        raw = "\0".join(map(str, values.reshape(-1))).encode(errors="surrogatepass")
-    start = checksum(f"{name} {list(values.shape)} ".encode())
-    return checksum(raw, start)
+def coordinate_digest(name: str, raw: Sequence[bytes]) -> int:
+    """Return the digest of a coordinate: of its name and the bytes of its files."""
+    return checksum(b"".join(raw), checksum(f"{name} ".encode()))
 
 
 def _sealed(root: dict[str, Any], record: str) -> bytes:

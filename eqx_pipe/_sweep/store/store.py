@@ -17,9 +17,18 @@ from jaxtyping import Bool, Int8, Int64
 
 from ..._errors import message
 from .chunks import Chunks
-from .codec import Undecodable, checksum, decode, encode, pack, unpack
+from .codec import (
+    Undecodable,
+    array_of,
+    checksum,
+    compress,
+    decompress,
+    pack,
+    raw_of,
+    unpack,
+)
 from .disk import ROOT, Files
-from .layout import SIDES, Variable, coordinate_files, read_root, values_digest
+from .layout import SIDES, Variable, coordinate_digest, coordinate_files, read_root
 from .ranges import FAILED, MISSING, OK, Gaps, merged, points_in, ranges_of, runs_of
 
 RowErrors: TypeAlias = Mapping[str, Int64[np.ndarray, " _failed"]]
@@ -274,21 +283,22 @@ class Store:
         node = self.root["consolidated_metadata"]["metadata"][name]
         text = node["data_type"] == "string"
         dtype = np.dtype(object if text else node["data_type"])
-        keys, parts = coordinate_files(self.root, name), []
-        for key, shape in keys:
+        keys, raw = coordinate_files(self.root, name), []
+        for key, _ in keys:
             try:
-                parts.append(decode(self.files.get(key), dtype, shape))
+                raw.append(decompress(self.files.get(key)))
             except FileNotFoundError:
                 raise self._damaged(key, "is not there", _PUT_BACK) from None
-            except (Undecodable, OSError, ValueError, RuntimeError) as error:
-                raise self._damaged(
-                    key, f"cannot be read ({error})", _PUT_BACK
-                ) from error
-        shape = tuple(node["shape"])
-        found = np.concatenate([np.zeros((0, *shape[1:]), dtype), *parts])[: shape[0]]
-        if values_digest(name, found) != self.record["coordinates"][name][1]:
+            except (OSError, ValueError, RuntimeError) as error:
+                what = f"cannot be read ({error})"
+                raise self._damaged(key, what, _PUT_BACK) from error
+        # Before texts are decoded: the number of them is not checked by the decoder.
+        if coordinate_digest(name, raw) != self.record["coordinates"][name][1]:
             raise self._damaged(keys[0][0], "holds another coordinate", _PUT_BACK)
-        return found
+        pairs = zip(raw, keys, strict=True)
+        parts = [array_of(part, dtype, shape) for part, (_, shape) in pairs]
+        shape = tuple(node["shape"])
+        return np.concatenate([np.zeros((0, *shape[1:]), dtype), *parts])[: shape[0]]
 
     def has_changed(self) -> str | None:
         """Return what became of the store since it was opened, if anything."""
@@ -312,8 +322,8 @@ class Store:
             return np.zeros((last - first, *variable.inner), variable.dtype)
         key, shape = self._value_key(variable, number), self.chunks.points
         try:
-            data = self.files.get(key)
-            found = decode(data, variable.dtype, (shape, *variable.inner))
+            raw = decompress(self.files.get(key))
+            found = array_of(raw, variable.dtype, (shape, *variable.inner))
         except FileNotFoundError:
             raise self._damaged(key, "is not there") from None
         except (OSError, ValueError, RuntimeError) as error:
@@ -354,7 +364,8 @@ class Store:
                 whole = np.full(shape, variable.fill, variable.dtype)
                 whole[: len(leaf)] = leaf
                 leaf = whole
-            self.files.put(self._value_key(variable, number), encode(leaf))
+            data = compress(raw_of(leaf))
+            self.files.put(self._value_key(variable, number), data)
 
     def _digest(self, number: int, k: int, values: np.ndarray) -> int:
         """Return the digest of the values of a chunk: also of what they are."""
