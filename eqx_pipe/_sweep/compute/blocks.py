@@ -12,7 +12,6 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
@@ -27,7 +26,7 @@ from ..._types import Key, PyTree
 from ..._vmap import all_busy
 from .block_program import BlockProgram
 from .failure import Errors, Verdict, joined, quiet
-from .groups import Groups, OfPoints, home_of
+from .groups import BlockStates, Groups, OfPoints, home_of
 from .memory import TooLarge
 from .partition import Layout
 from .points import Points
@@ -35,13 +34,6 @@ from .programs import Compiled, compiled_already, compiled_once
 from .reduce_programs import MOST_BLOCKS, block_batches, build_merge, call_blocks
 from .rows import CHUNK_BYTES, Index, Rows, stretches_of
 from .traced_reducers import trace_reducers
-
-
-class BlockStates(eqx.Module):
-    """The states of the reducers, and as bits which points of a block failed."""
-
-    state: PyTree
-    failed: PyTree
 
 
 class Blocks(OfPoints):
@@ -91,9 +83,8 @@ class Blocks(OfPoints):
     def outputs(self) -> BlockStates:
         """The shapes and dtypes of the states of a block, and of its failed points."""
         states = [jax.eval_shape(as_data, leaf) for leaf in self.reducing.init]
-        return self.unflatten(
-            [*states, jax.ShapeDtypeStruct((self._bytes,), jnp.uint8)]
-        )
+        bits = jax.ShapeDtypeStruct((self._bytes,), jnp.uint8)
+        return self.unflatten([*states, bits])
 
     def unflatten(self, rows: Sequence[Any]) -> BlockStates:
         """Return the states of blocks, and which of their points failed."""

@@ -11,6 +11,7 @@ import functools as ft
 from collections.abc import Sequence
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.tree_util as jtu
 import numpy as np
@@ -58,6 +59,13 @@ class OfPoints:
     def row_bytes(self) -> int:
         """The size of a row."""
         return row_bytes(self.row)
+
+
+class BlockStates(eqx.Module):
+    """The states of the reducers, and as bits which points of a block failed."""
+
+    state: PyTree
+    failed: PyTree
 
 
 def home_of(points: Points) -> jax.sharding.SingleDeviceSharding:

@@ -6,6 +6,7 @@ and CPUs do not say how much memory they have.
 
 import contextlib
 import re
+import threading
 from collections.abc import Iterator
 
 import jax
@@ -28,6 +29,29 @@ class TooLarge(Exception):
     def __init__(self, batch_size: int, done: int):
         super().__init__(batch_size, done)
         self.batch_size, self.done = batch_size, done
+
+
+class Fit:
+    """The batch sizes for which there was not enough memory.
+
+    It is shared by all copies of some points, so that none of them tries a size again.
+    """
+
+    def __init__(self) -> None:
+        self.halved: list[int] = []
+        self._most: int | None = None
+        self._lock = threading.Lock()
+
+    def fitting(self, batch_size: int) -> int:
+        """Return a batch size, or the largest that may fit."""
+        return batch_size if self._most is None else min(batch_size, self._most)
+
+    def note(self, too_large: int, then: int) -> None:
+        """Note that a size did not fit, and with which one to go on."""
+        with self._lock:  # threads that share points may come here together
+            if self.fitting(too_large) == too_large:
+                self.halved.append(too_large)
+                self._most = then
 
 
 @contextlib.contextmanager

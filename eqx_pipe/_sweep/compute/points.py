@@ -25,7 +25,7 @@ from ..._types import Device, Key, PyTree
 from ..._vmap import all_busy
 from .cases import ByOffset, ByTable, Case, case_numbers, groups_of
 from .failure import Failures, Verdict
-from .memory import TooLarge, does_not_fit
+from .memory import Fit, TooLarge, does_not_fit
 from .partition import Layout
 from .programs import Runner, compiled_already
 from .rows import Index, Rows, chunk_capacity, empty_values, row_bytes
@@ -33,29 +33,6 @@ from .trace import Traced, arrays_of, check_concrete
 
 _LISTED_AT_ONCE = 2**22
 """The most points that are sorted into cases at once: each takes some 30 bytes."""
-
-
-class Fit:
-    """The batch sizes for which there was not enough memory.
-
-    It is shared by all copies of some points, so that none of them tries a size again.
-    """
-
-    def __init__(self) -> None:
-        self.halved: list[int] = []
-        self._most: int | None = None
-        self._lock = threading.Lock()
-
-    def fitting(self, batch_size: int) -> int:
-        """Return a batch size, or the largest that may fit."""
-        return batch_size if self._most is None else min(batch_size, self._most)
-
-    def note(self, too_large: int, then: int) -> None:
-        """Note that a size did not fit, and with which one to go on."""
-        with self._lock:  # threads that share points may come here together
-            if self.fitting(too_large) == too_large:
-                self.halved.append(too_large)
-                self._most = then
 
 
 @dataclasses.dataclass
