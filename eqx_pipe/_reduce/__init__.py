@@ -15,5 +15,6 @@ from .moments import Var as Var
 from .quantile import Quantile as Quantile
 from .reducer import AbstractReducer as AbstractReducer
 from .reducer import Reducer as Reducer
+from .reducer import pick as pick
 from .reducer import struct_of as struct_of
 from .topk import TopK as TopK

@@ -12,7 +12,15 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 
 from ..._errors import describe_value, value_error
-from ..._reduce import ReduceLike, ReducerTree, as_reducers, struct_of
+from ..._reduce import (
+    AbstractReducer,
+    ReduceLike,
+    Reducer,
+    ReducerTree,
+    as_reducers,
+    pick,
+    struct_of,
+)
 from ..._tree import as_arrays
 from ..._types import PyTree
 from .compare import (
@@ -65,11 +73,12 @@ class ReducerTrial:
 
     @law("update", "taking points in one by one is taking them in at once.")
     def update_law(self) -> None:
-        state = self.empty
+        states = list(self.empty)
         for i in range(self.n):
             point = jtu.tree_map(lambda leaf, i=i: leaf[i : i + 1], self.values)
-            state = self.many.absorb(state, point, jnp.ones(1, bool))
-        self.same(state, self.state(0, self.n), ("one by one", "at once"))
+            for j, r in enumerate(self.many.reducers):
+                states[j] = _with_point(r, states[j], point)
+        self.same(states, self.state(0, self.n), ("one by one", "at once"))
 
     @law("parts", "merged states of parts are the state of the whole.")
     def parts_law(self) -> None:
@@ -113,6 +122,14 @@ class ReducerTrial:
             got = self.many.finish(self.state(0, self.n))
             wanted = self.reference(self.values)
             agree_with_reference(got, wanted, self.tolerance)
+
+
+def _with_point(reducer: AbstractReducer, state: PyTree, point: PyTree) -> PyTree:
+    """Return the state after a batch of one point, by `update` if there is one."""
+    if not isinstance(reducer, Reducer):
+        return reducer.absorb(state, point, jnp.ones(1, bool))
+    value = jtu.tree_map(lambda leaf: leaf[0], point)
+    return reducer.update(state, pick("testing.check_reducer", reducer.by, value))
 
 
 def check_reducer(
