@@ -10,7 +10,7 @@ from ..._errors import SweepError, message
 from ..gather import Chunk, Outcome, Todo
 from ..plan import Plan
 from ..results.label import storable
-from ..store import FAILED, GROWING, MISSING, OK, Store, settle
+from ..store import FAILED, GROWING, MISSING, OK, settle
 from .identity import disk_errors
 from .opened import check_current, contents_of, locked, open_for
 
