@@ -10,7 +10,7 @@ from ..._errors import SweepError, message
 from ..gather import Chunk, Outcome, Todo
 from ..plan import Plan
 from ..results.label import storable
-from ..store import FAILED, GROWING, MISSING, OK, Store, settle
+from ..store import FAILED, GROWING, MISSING, OK, settle
 from .identity import disk_errors
 from .opened import check_current, contents_of, locked, open_for
 
@@ -61,7 +61,7 @@ class StoreSink:
             check_current(store)
             with disk_errors(store.path, "be mended"):
                 if leftovers and shard is None:
-                    _clean(store)
+                    settle(store.files)
                 # Listed once more: that of a network disk may have been old.
                 for number in lost & {*store.lost()}:
                     store.discard(number)
@@ -162,10 +162,3 @@ class StoreSink:
         for number in sorted(recent, key=written.__getitem__)[-most:]:
             if number in self.owned and not self.store.is_sound(number):
                 self.store.discard(number)
-
-
-def _clean(store: Store) -> None:
-    """Remove what is not valid; nobody else may write."""
-    settle(store.files)
-    for key in store.files.parts():
-        store.files.remove(key)

@@ -204,6 +204,8 @@ def settle(files: Files) -> None:
 
     A dataset that was opened before a growth has its values until then.
     """
+    for key in files.parts():
+        files.remove(key)
     if not files.exists(GROWING):
         return
     if not files.exists(ROOT):
