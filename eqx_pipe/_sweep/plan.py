@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import numpy as np
@@ -25,6 +25,7 @@ from .store import Chunks, choose_chunks
 _GUESSED_WORKERS = 8
 
 
+@runtime_checkable
 class Work(Protocol):
     """The rows that a sweep computes: `Points`, `Cells` or `Blocks`.
 
@@ -104,15 +105,15 @@ class Work(Protocol):
         """Return the programs that the rows need, or `None` where not compiled yet."""
         ...
 
-    def at(self, space: Space, key: Key | None) -> Self:
+    def at(self, space: Space, key: Key | None) -> "Work":
         """Return the same work for another space of the same form."""
         ...
 
-    def with_batch_size(self, batch_size: int) -> Self:
+    def with_batch_size(self, batch_size: int) -> "Work":
         """Return the same work in batches of another size."""
         ...
 
-    def with_most(self, most: int) -> Self:
+    def with_most(self, most: int) -> "Work":
         """Return the same work for calls of at most `most` rows."""
         ...
 

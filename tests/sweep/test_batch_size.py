@@ -218,7 +218,7 @@ def test_the_choice_is_in_the_result():
     assert result.batch_size == chosen(scan, 30, len(jax.devices()))
 
 
-def test_other_devices_than_cpus_take_as_many_as_they_hold():
+def test_other_devices_than_cpus_take_as_many_as_they_hold(unchecked):
     found = analyze(jax.make_jaxpr(scan)(1.0), [True])
     cpu, gpu = (Device(platform) for platform in ("cpu", "gpu"))
     assert choose_batch_size(found, 10**6, [cpu]) < choose_batch_size(
@@ -261,7 +261,7 @@ def test_a_warm_sweep_compiles_nothing_where_memory_is_known(monkeypatch):
         ep.sweep(scan, space)
 
 
-def test_devices_that_do_not_say_set_no_limit():
+def test_devices_that_do_not_say_set_no_limit(unchecked):
     known = Device(stats={"bytes_limit": 100, "bytes_in_use": 30})
     free_bytes = batch_size.free_bytes
     assert free_bytes([Device(), Device(stats={})]) is None

@@ -133,11 +133,13 @@ def test_types_within_a_sweep_name_no_mesh():
     assert values.tolist() == [2, 4, 6]
     ep.sweep(lambda p: double(p["x"]), space, reduce=ep.reduce.Sum(), batch_size=3)
 
+    twice = {"x": ep.Values([1.0, 2.0, 3.0] * 2)}  # two points a device
+
     def total(scale):
-        values = ep.vmap_space(lambda p: double(p["x"]) * scale, space, mesh=mesh)
+        values = ep.vmap_space(lambda p: double(p["x"]) * scale, twice, mesh=mesh)
         return jnp.sum(values)
 
-    assert jax.jit(jax.grad(total))(1.0) == 12.0
+    assert jax.jit(jax.grad(total))(1.0) == 24.0
     assert len(seen) >= 3 and all(seen)
 
 

@@ -67,9 +67,9 @@ class Chunks:
         return (row * n + first) * self.inner, (row * n + last) * self.inner
 
     def holding(self, points: Int64[np.ndarray, "*_"]) -> Int64[np.ndarray, "*_"]:
-        """The number of the chunk that each of some points is in."""
+        """Return the number of the chunk that each of some points is in."""
         row, place = np.divmod(points // self.inner, self.lengths[self.split])
-        return row * self.in_row + place // self.count
+        return np.asarray(row * self.in_row + place // self.count)
 
     def names(self, root: str = "c/") -> Iterator[str]:
         """The files of all chunks below the folder of their array, in order."""

@@ -31,7 +31,9 @@ def ranges_of(points: Int64[np.ndarray, " points"]) -> list[list[int]]:
     return [[int(part[0]), int(part[-1]) + 1] for part in parts]
 
 
-def points_in(ranges: Iterable[Iterable[int]]) -> Int64[np.ndarray, " points"]:
+def points_in(
+    ranges: Iterable[Iterable[int]] | Int64[np.ndarray, "ranges 2"],
+) -> Int64[np.ndarray, " points"]:
     """Return the points of some ranges."""
     each = [np.arange(first, stop, dtype=np.int64) for first, stop in ranges]
     return np.concatenate([np.zeros(0, np.int64), *each])
