@@ -62,8 +62,9 @@ def entries(page: str) -> list[tuple[str, object]]:
         found = [(f"eqx_pipe.{n}", v) for n, v in values.items()]
     else:
         module = importlib.import_module(f"eqx_pipe.{page}")
-        names = [n for n in dir(module) if not n.startswith("_")]
-        found = [(f"eqx_pipe.{page}.{n}", getattr(module, n)) for n in names]
+        values = {n: getattr(module, n) for n in dir(module) if not n.startswith("_")}
+        values = {n: v for n, v in values.items() if not inspect.ismodule(v)}
+        found = [(f"eqx_pipe.{page}.{n}", v) for n, v in values.items()]
     found += returned([value for _, value in found])
     return sorted(found, key=lambda entry: (inspect.isclass(entry[1]), entry[0]))
 

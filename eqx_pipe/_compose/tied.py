@@ -58,7 +58,7 @@ class Tied(Composite):
         )
 
     def is_stateful(self) -> bool:
-        return is_stateful(self.pipe)
+        return is_stateful(self.shared.pytree)  # also of a tree of masks
 
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
         return call(self.pipe, (x,), state, scope)

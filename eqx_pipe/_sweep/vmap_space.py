@@ -142,13 +142,14 @@ def _lane(
     space: Space,
     key: Key | None,
     plain: Sequence[int],
-) -> Callable[[UInt32[Array, ""]], PyTree]:
+) -> Callable[..., PyTree]:
     """Return the function of a point's index."""
     geometry = space.geometry
     lengths, rows = geometry.lengths, geometry.rows
     first = [np.uint32(digit) for digit in digits_of(geometry.start, lengths)]
 
-    def lane(i: UInt32[Array, ""]) -> PyTree:
+    # One lane alone gets an element of a NumPy array.
+    def lane(i: UInt32[Array, ""] | np.uint32) -> PyTree:
         if rows is not None:
             digits = list(rows[i])
         else:

@@ -146,9 +146,9 @@ def test_a_log_has_a_line_of_the_rounds_and_none_of_each(capsys):
     u = np.linspace(0, 1, 10)[:, None] * [1.0, 0.0]
     options = {"rounds": 2, "num": 5, "on_error": "mark", "mode": "max"}
     search(too_far, ep.search.Design(u), progress=True, **options)
-    (line,) = capsys.readouterr().err.splitlines()
+    _, line = capsys.readouterr().err.splitlines()  # at the start, and at the end
     assert line.startswith("rounds: 100%, 2 of 2 rounds in")
-    assert line.endswith(", best 3.6667, failed 3")
+    assert line.endswith(", best=3.6667, failed=3")
     search(too_far, ep.search.Design(u), **options)
     assert not capsys.readouterr().err
 

@@ -50,10 +50,9 @@ def test_what_is_mapped_has_its_own():
     assert axis.attrs == {} and axis.axis.attrs["long_name"] == "log"
 
 
-@pytest.mark.parametrize("suffix", ["zarr", "nc"])
-def test_they_survive_files(tmp_path, suffix):
+def test_they_survive_files(tmp_path):
     result = ep.sweep(fn, space("A"))
-    path = tmp_path / f"r.{suffix}"
+    path = tmp_path / "r.zarr"
     result.save(path)
     loaded = ep.SweepResult.load(path)
     assert attrs(loaded.to_xarray()) == attrs(result.to_xarray())
@@ -64,7 +63,7 @@ def test_they_are_no_part_of_a_store(tmp_path):
     path = tmp_path / "s.zarr"
     first = ep.sweep(fn, space("A"), store=path)
     again = ep.sweep(fn, space("B"), store=path)
-    assert attrs(again.to_xarray()) == attrs(first.to_xarray())
+    assert attrs(again.to_xarray())["lin"]["long_name"] == "B label"  # of this call
     # A unit of time is no request to read times.
     assert first.to_xarray()["lin"].dtype == jnp.float32
     assert attrs(ep.SweepResult.load(path).to_xarray()) == attrs(first.to_xarray())

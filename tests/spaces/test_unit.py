@@ -1,5 +1,6 @@
 """The unit cube of a space, and results joined."""
 
+import dataclasses
 import functools
 
 import equinox as eqx
@@ -129,7 +130,7 @@ def test_what_failed_or_is_missing_stays_so():
         return eqx.error_if(p["a"], p["a"] == 2, "two")
 
     result = ep.sweep(wrong, {"a": ep.Values([1.0, 2.0])}, on_error="mark")
-    late = eqx.tree_at(lambda r: r.gaps, result, np.array([[0, 1, 0], [1, 2, 2]]))
+    late = dataclasses.replace(result, _gaps=np.array([[0, 1, 0], [1, 2, 2]]))
     both = ep.SweepResult.concat([result, late])
     assert both.status.tolist() == [1, 2, 0, 2]
     assert ep.SweepResult.concat([result]).missing is None

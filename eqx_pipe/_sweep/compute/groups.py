@@ -131,7 +131,7 @@ class Groups:
         none, live = np.zeros((self.side, self.run), bool), np.ones(self.side, bool)
         for _ in range(0, self.each, self.run):
             states = self._absorb(states, values, none, live, self._constants)
-        return [np.asarray(leaf)[0] for leaf in states]
+        return [np.asarray(leaf[0]) for leaf in map(np.asarray, states)]
 
     def states(self, leaves: Sequence[Any]) -> list[PyTree]:
         """Return the states of the reducers side by side, from raw data."""

@@ -37,8 +37,8 @@ class Best:
     coordinates: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def __repr__(self) -> str:
-        own = {"index": self.index, "value": self.value, **self.coordinates}
-        texts = (f"{name}={_short(value)}" for name, value in own.items())
+        own = [("index", self.index), ("value", self.value), *self.coordinates.items()]
+        texts = (f"{name}={_short(value)}" for name, value in own)
         return f"Best({', '.join(texts)})"
 
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from jaxtyping import Int64
+from jaxtyping import Integer
 
 _AT_LEAST = 256
 """A sweep has at least so many chunks if it can: what a kill costs, as a share."""
@@ -66,7 +66,7 @@ class Chunks:
         first, last = place * self.count, min((place + 1) * self.count, n)
         return (row * n + first) * self.inner, (row * n + last) * self.inner
 
-    def holding(self, points: Int64[np.ndarray, "*_"]) -> Int64[np.ndarray, "*_"]:
+    def holding(self, points: Integer[np.ndarray, "*_"]) -> Integer[np.ndarray, "*_"]:
         """Return the number of the chunk that each of some points is in."""
         row, place = np.divmod(points // self.inner, self.lengths[self.split])
         return np.asarray(row * self.in_row + place // self.count)
