@@ -150,6 +150,7 @@ def _lane(
 
     # One lane alone gets an element of a NumPy array.
     def lane(i: UInt32[Array, ""] | np.uint32) -> PyTree:
+        i = jnp.asarray(i)
         if rows is not None:
             digits = list(rows[i])
         else:

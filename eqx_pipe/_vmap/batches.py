@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, UInt32
@@ -27,7 +28,8 @@ def batch_of(lane: Callable[[Any], PyTree], ids: Any) -> PyTree:
     """
     if len(ids) > 1:
         return jax.vmap(lane)(ids)
-    return jtu.tree_map(lambda out: out[None], lane(ids[0]))
+    # An output that is a constant is a literal of JAX's, and no array.
+    return jtu.tree_map(lambda out: jnp.expand_dims(out, 0), lane(ids[0]))
 
 
 def stacked(

@@ -43,7 +43,10 @@ def one_device():
 
 def outputs(a, b):
     """Return what the functions below give, by NumPy or by JAX."""
-    return {"y": a * 10 + b, "v": (a * 10 + b)[..., None] * np.arange(1, 4)}
+    return {
+        "y": a * 10 + b,
+        "v": (a * 10 + b)[..., None] * np.arange(1, 4, dtype=np.float32),
+    }
 
 
 def plain(p):

@@ -42,7 +42,8 @@ def note_compilation(traced: Traced, layout: Any) -> None:
         if not can_be_traced(leaf) and _is_number(leaf):
             numbers[f"`{name}` in the space"] = leaf
     with _lock:
-        place = traced.program.shape, codes, layout
+        # Of hashes: what a program holds must not live as long as this.
+        place = hash(traced.program.shape), codes, hash(layout)
         programs = _programs.setdefault(place, {})
         if len(programs) >= _PATIENCE:
             return
