@@ -205,7 +205,8 @@ def _plain(value: Any) -> Any:
 
 
 def _is_array(x: object) -> bool:
-    return hasattr(x, "shape") and hasattr(x, "dtype")
+    # Not the module `numpy`, which a function may hold: it has both names.
+    return isinstance(getattr(x, "shape", None), tuple) and hasattr(x, "dtype")
 
 
 def _of_first(leaf: PyTree) -> PyTree:

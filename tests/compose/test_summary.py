@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
+import numpy as np
 import pytest
 from hypothesis import given
 from support.pictures import stages
@@ -162,3 +163,9 @@ def test_the_rows_of_a_tied_pipeline_add_up_to_the_whole():
         "Linear",
         "Elsewhere",
     ]
+
+
+def test_a_function_that_holds_numpy_is_shown():
+    module = np
+
+    assert "lambda" in repr(ep.chain(lambda x: module.float32(2) * x))
