@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias, cast
+from typing import Any, ClassVar, TypeAlias
 
 import equinox as eqx
 import jax
@@ -58,8 +58,8 @@ class AbstractReducer(eqx.Module):
     # Methods of ours, fields of a `Reducer`.
     merge: eqx.AbstractVar[Callable[..., PyTree]]
     finish: eqx.AbstractVar[Callable[..., PyTree]]
-    # Not annotated: a field of a subclass would keep the place of the first one.
-    stop = cast("Callable[..., Any] | None", None)
+    # No field here: that of a subclass would keep the place of the first one.
+    stop: ClassVar[Callable[..., Any] | None] = None
 
     @abc.abstractmethod
     def begin(self, struct: PyTree) -> PyTree:
