@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import equinox as eqx
 import jax
@@ -58,8 +58,10 @@ class AbstractReducer(eqx.Module):
     # Methods of ours, fields of a `Reducer`.
     merge: eqx.AbstractVar[Callable[..., PyTree]]
     finish: eqx.AbstractVar[Callable[..., PyTree]]
-    # No field here: that of a subclass would keep the place of the first one.
-    stop: ClassVar[Callable[..., Any] | None] = None
+    if TYPE_CHECKING:
+        stop: Callable[..., Any] | None = None
+    else:  # not annotated: a field of a subclass would keep the place of this one
+        stop = None
 
     @abc.abstractmethod
     def begin(self, struct: PyTree) -> PyTree:
