@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import equinox as eqx
 import jax
@@ -59,7 +59,7 @@ class AbstractReducer(eqx.Module):
     merge: eqx.AbstractVar[Callable[..., PyTree]]
     finish: eqx.AbstractVar[Callable[..., PyTree]]
     if TYPE_CHECKING:
-        stop: Callable[..., Any] | None = None
+        stop: ClassVar[Callable[..., Any] | None] = None
     else:  # not annotated: a field of a subclass would keep the place of this one
         stop = None
 
