@@ -18,6 +18,7 @@ import jax, jax.numpy as jnp
 import eqx_pipe as ep
 
 path, handler = sys.argv[1:]
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored in what `nohup` has started
 if handler == "own":
     signal.signal(signal.SIGTERM, lambda *_: print("own", flush=True))
 
