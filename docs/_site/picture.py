@@ -16,7 +16,7 @@ PICTURES = {
     "README.md": {"ax": "rates"},
     "docs/tour.md": {"curves": "tour-curves", "line": "tour-rates"},
 }
-"""For each page, the variables that hold plots, and the files to write in `docs/assets`."""
+"""For each page, the variables that hold plots, and their files in `docs/assets`."""
 
 
 def variables_of(text: str) -> dict[str, object]:
