@@ -65,8 +65,8 @@ def fit(point, key):
 # %% [markdown]
 # ## The sweep
 #
-# Two widths and two activations take four programs; each computes three rates with three
-# seeds.
+# Two widths and two activations take four programs; each computes three rates with
+# three seeds.
 
 # %%
 space = ep.Space(

@@ -2,8 +2,8 @@
 # # An augmentation that learns
 #
 # How strongly should augmentation turn, stretch or shift a digit? Here these strengths
-# are parameters of the pipeline, learned by gradient descent: the loss on held-out digits
-# is differentiated *through the training and through the data*.
+# are parameters of the pipeline, learned by gradient descent: the loss on held-out
+# digits is differentiated *through the training and through the data*.
 
 # %%
 import equinox as eqx

@@ -1,10 +1,10 @@
 # %% [markdown]
 # # A network of brain regions
 #
-# How strongly are brain regions coupled, and how noisy are they? The model has 84 regions,
-# coupled by an average connectome of the package `tvboptim`; each is a phase oscillator
-# (Kuramoto). A sweep over coupling and noise finds the values at which the model agrees
-# best with measured correlations between regions.
+# How strongly are brain regions coupled, and how noisy are they? The model has 84
+# regions, coupled by an average connectome of the package `tvboptim`; each is a phase
+# oscillator (Kuramoto). A sweep over coupling and noise finds the values at which the
+# model agrees best with measured correlations between regions.
 
 # %%
 import importlib.util
@@ -78,9 +78,9 @@ for panel, name in zip(panels, ["order", "fit"], strict=True):
     mean[name].plot(ax=panel, x="coupling", xscale="log")
 
 # %% [markdown]
-# The order, on the left, is 1 if all regions swing in phase; it rises with the coupling.
-# The fit, on the right, is the correlation between the model's correlations and the
-# measured ones. This is the best point:
+# The order, on the left, is 1 if all regions swing in phase; it rises with the
+# coupling. The fit, on the right, is the correlation between the model's correlations
+# and the measured ones. This is the best point:
 
 # %%
 order, fit = mean["order"], mean["fit"]

@@ -96,8 +96,8 @@ assert 0 < done() < 576
 # %% [markdown]
 # ## Resume
 #
-# Only the points in flight are lost. The same call reads from the store which points are
-# missing, and computes them. (Here the notebook makes the call; any process can.)
+# Only the points in flight are lost. The same call reads from the store which points
+# are missing, and computes them. (Here the notebook makes the call; any process can.)
 
 # %%
 sys.path.insert(0, str(folder))

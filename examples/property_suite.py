@@ -61,14 +61,14 @@ def lightness(image):
 print(jax.grad(lightness)(jnp.zeros((1, 1, 3))))
 
 # %% [markdown]
-# Lightness is `(max + min) / 2`, whose derivative is finite. The NaN comes from the hue,
-# which divides by the difference between channels. It is zero here, in the branch of a
-# `where` that is not taken, and reverse mode multiplies `0 * inf`, which is NaN.
+# Lightness is `(max + min) / 2`, whose derivative is finite. The NaN comes from the
+# hue, which divides by the difference between channels. It is zero here, in the branch
+# of a `where` that is not taken, and reverse mode multiplies `0 * inf`, which is NaN.
 #
 # ## The damage
 #
-# A scanned digit is gray, and every gray pixel has equal channels. Here are the pixels of
-# four digits at which the derivative of a loss is NaN:
+# A scanned digit is gray, and every gray pixel has equal channels. Here are the pixels
+# of four digits at which the derivative of a loss is NaN:
 
 # %%
 digits = load_digits().images[:4] / 16

@@ -1,10 +1,10 @@
 # %% [markdown]
 # # Three searches and a grid
 #
-# Which search method finds good settings with the fewest trainings? A small network reads
-# handwritten digits; its learning rate, weight decay and width vary. A grid of four
-# values each takes 64 trainings. Three methods choose their points instead: Optuna's TPE,
-# an evolution strategy, and halving, which stops most trainings early.
+# Which search method finds good settings with the fewest trainings? A small network
+# reads handwritten digits; its learning rate, weight decay and width vary. A grid of
+# four values each takes 64 trainings. Three methods choose their points instead:
+# Optuna's TPE, an evolution strategy, and halving, which stops most trainings early.
 
 # %%
 import functools
@@ -121,8 +121,8 @@ found["TPE"].best()
 # %% [markdown]
 # ## Early stopping
 #
-# Halving trains 64 points of a Sobol sequence for 12 steps, and the best third of them to
-# the end. In all it computes as many steps as 30 whole trainings.
+# Halving trains 64 points of a Sobol sequence for 12 steps, and the best third of them
+# to the end. In all it computes as many steps as 30 whole trainings.
 
 # %%
 train = ep.search.Training(init, step, score)
@@ -148,11 +148,11 @@ plt.ylim(70, 100)
 legend = plt.legend(loc="lower right")
 
 # %% [markdown]
-# The curve of the grid is a mean over random orders of its points. After 16 trainings TPE
-# and CMA-ES are ahead of it, and halving ends after 30. With 64 trainings all are near
-# 95 %, where the standard error of an accuracy on 360 images is one per cent: for three
-# axes a grid is enough. For five axes it would take 1,024 trainings, while the methods
-# work with any number.
+# The curve of the grid is a mean over random orders of its points. After 16 trainings
+# TPE and CMA-ES are ahead of it, and halving ends after 30. With 64 trainings all are
+# near 95 %, where the standard error of an accuracy on 360 images is one per cent: for
+# three axes a grid is enough. For five axes it would take 1,024 trainings, while the
+# methods work with any number.
 
 # %%
 best = {name: curve[-1] for name, curve in curves.items()}
@@ -165,8 +165,8 @@ print({name: f"{accuracy:.1%}" for name, accuracy in best.items()})
 # %% [markdown]
 # ## The points of each method
 #
-# Each panel has 64 points; the grey ones were stopped after 12 steps. A point of the grid
-# stands for four widths.
+# Each panel has 64 points; the grey ones were stopped after 12 steps. A point of the
+# grid stands for four widths.
 
 # %%
 tables = {"grid": grid.to_pandas()} | {k: one.to_pandas() for k, one in found.items()}

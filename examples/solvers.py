@@ -3,9 +3,9 @@
 #
 # From which stiffness on does an implicit ODE solver take fewer steps than an explicit
 # one? A sweep solves Van der Pol's oscillator at 24 stiffnesses by both. An explicit
-# solver takes ever smaller steps as the equation becomes stiff; an implicit one does not,
-# but solves a nonlinear system in every step. The solver is a `Static` axis: each has its
-# own compiled program, which computes all stiffnesses.
+# solver takes ever smaller steps as the equation becomes stiff; an implicit one does
+# not, but solves a nonlinear system in every step. The solver is a `Static` axis: each
+# has its own compiled program, which computes all stiffnesses.
 
 # %%
 import diffrax
@@ -69,8 +69,8 @@ legend = right.legend(title="stiffness")
 
 # %% [markdown]
 # The stiffest oscillators hardly move in this time. The implicit solver crosses it in a
-# few steps, with which the explicit one would be unstable. Both agree where they resolve
-# the swings, and the lines on the left cross:
+# few steps, with which the explicit one would be unstable. Both agree where they
+# resolve the swings, and the lines on the left cross:
 
 # %%
 apart = abs(data["x"].sel(solver="explicit") - data["x"].sel(solver="implicit"))
@@ -81,5 +81,5 @@ print(f"implicit takes fewer steps from {float(data['mu'][fewer][0]):.2g} on")
 
 # %% [markdown]
 # A batch runs until its slowest point has finished, so a stiff point delays the others.
-# With `ep.sweep(..., order_by=lambda point: point["mu"])` points of similar cost share a
-# batch, and results come back in place.
+# With `ep.sweep(..., order_by=lambda point: point["mu"])` points of similar cost share
+# a batch, and results come back in place.

@@ -28,9 +28,9 @@ labels = jnp.asarray(digits.target)
 # ## The model
 #
 # Pre-norm blocks are residual branches, and four blocks of the same structure are a
-# `repeat`: their parameters are stacked and one `scan` runs through them, so the program
-# does not grow with the depth. `ep.sharding.constrain` names the axes of an intermediate
-# result; without a mesh it does nothing.
+# `repeat`: their parameters are stacked and one `scan` runs through them, so the
+# program does not grow with the depth. `ep.sharding.constrain` names the axes of an
+# intermediate result; without a mesh it does nothing.
 
 # %%
 size, hidden = 32, 64
