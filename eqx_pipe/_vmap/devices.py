@@ -50,15 +50,15 @@ def flat_mesh(devices: Sequence[Device] | np.ndarray) -> Mesh:
 def over_devices(
     on_device: Callable[..., Any],
     mesh: Mesh,
-    arguments: int,
+    split: Sequence[bool],
     *,
     leave_mesh: bool = True,
 ) -> Callable[..., Any]:
     """Return a function that every device runs by itself.
 
-    `on_device` takes so many arguments: its part of the first, and the others, which
-    are the same for all devices. Outputs are put together in the order of the devices.
-    With `leave_mesh` the types of arrays within it do not name the mesh.
+    `split` says of each argument of `on_device` whether a device gets its part of it,
+    or all. Outputs are put together in the order of the devices. With `leave_mesh` the
+    types of arrays within it do not name the mesh.
     """
     own, same = P(mesh.axis_names), P()
     # `check_vma` rejects ordinary loops of the user's whose initial carry is constant.
@@ -66,7 +66,7 @@ def over_devices(
     return jax.shard_map(
         _without_mesh(on_device) if leave_mesh else on_device,
         mesh=mesh,
-        in_specs=(own, *[same] * (arguments - 1)),
+        in_specs=tuple(own if parted else same for parted in split),
         out_specs=own,
         check_vma=False,
     )

@@ -134,14 +134,7 @@ class Failures:
                 self.mark(values, rows(at, at + 1), error_text(error))
             return
         if not lone:
-            raise SweepError(
-                message(
-                    self.function,
-                    f"`fn` failed in a batch of {points} points, but no point failed "
-                    "when it was computed alone.",
-                    "Look for what differs from one run to the next.",
-                )
-            )
+            raise differs(self.function, points)
         at, error = lone[0]
         place = rows(at, at + 1)
         row = place.start if isinstance(place, slice) else place[0]
@@ -163,6 +156,18 @@ class Failures:
         cure = f'`{self.function}(..., on_error="mark")`'
         cure = f"{see} to see it, or keep the other points by {cure}."
         return SweepError(message(self.function, wrong, cure), [i])
+
+
+def differs(function: str, points: int) -> SweepError:
+    """Return the error for a function that fails in some runs alone."""
+    return SweepError(
+        message(
+            function,
+            f"`fn` failed in a batch of {points} points, but no point failed when it "
+            "was computed alone: it is non-deterministic.",
+            "Look for what differs from one run to the next.",
+        )
+    )
 
 
 def search(

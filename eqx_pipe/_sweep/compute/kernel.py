@@ -1,14 +1,14 @@
 """The compiled part of a sweep: on every device, a loop of vectorised microbatches.
 
-The host asks for points from some start, and tells each device how many batches fall to
-it. All of that is data: with a loop of fixed length XLA removes the loop where there is
-one microbatch, and the same point rounds differently. So are the axes' values and the
-arrays that the function closes over. No device waits for another: there is no
+The host asks for points from some start, and tells each device how many batches it
+gets. All of that is data: with a loop of fixed length XLA removes the loop where there
+is one microbatch, and the same point rounds differently. So are the axes' values and
+the arrays that the function closes over. No device waits for another: there is no
 communication.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -25,67 +25,69 @@ from .partition import (
     DIGITS,
     FIRST,
     LAST,
-    SHIFT,
     Layout,
-    each_its_row,
+    each_its_rows,
     everywhere,
     is_narrow,
 )
 
+Lane: TypeAlias = Callable[[UInt32[Array, "..."]], list[Any]]
+"""The leaves of a row, from its offset in the call or its row in the table."""
 
-def build(jaxpr: Any, outputs: Sequence[jax.ShapeDtypeStruct], layout: Layout) -> Any:
-    """The function to compile, under `jax.jit`.
+LaneOf: TypeAlias = Callable[..., Lane]
+"""Makes a `Lane` of a device's row of `control` and the arguments of the program."""
 
-    `outputs` are the output leaves as they are stored: a PRNG key cannot be written
-    into a buffer, its data can. The function is called as
-    `kernel(control, table, arrays, constants, key)`, and gives for each output leaf an
-    array in which device d's points are the d-th block. `table` holds the points
-    where they are listed.
+
+def build(
+    lane_of: LaneOf, outputs: Sequence[jax.ShapeDtypeStruct], layout: Layout
+) -> Any:
+    """Return the function to compile, under `jax.jit`.
+
+    `outputs` are the leaves of a row as they are stored: a PRNG key cannot be written
+    into a buffer, its data can. The function is called as `kernel(control, table,
+    arguments)`, and returns for each leaf an array in which device d's rows are the
+    d-th block. Where points are listed `table` has those of each device, in whole
+    batches.
     """
     batch, partition = layout.batch_size, layout.partition(0)
 
     def on_device(
         ctl: UInt32[Array, "1 control"],
         table: UInt32[Array, "rows columns"] | None,
-        arrays: list[Array],
-        constants: list[Array],
-        key: Key | None,
+        arguments: tuple[Any, ...],
     ) -> list[Array]:
-        at = point_function(jaxpr, layout, ctl, arrays, constants, key)
+        at = lane_of(ctl, *arguments)
 
-        def lane(point_id: UInt32[Array, "..."]) -> list[Array]:
+        def lane(row: UInt32[Array, "..."]) -> list[Array]:
             # An output that is a constant comes out as a literal.
             return [
                 jnp.asarray(as_data(out), leaf.dtype)
-                for out, leaf in zip(at(point_id), outputs, strict=True)
+                for out, leaf in zip(at(row), outputs, strict=True)
             ]
 
+        def begin(number: UInt32[Array, ""]) -> UInt32[Array, ""]:
+            return jax.lax.mul(number, np.uint32(batch))
+
         def microbatch(number: UInt32[Array, ""]) -> list[Array]:
-            first = partition.begin(told(ctl, FIRST), told(ctl, SHIFT), number)
-            if layout.listed and partition.stride == 1:
-                assert table is not None  # a tail has the last row again
-                size = batch, table.shape[1]
-                rows = jax.lax.dynamic_slice(table, (first, np.uint32(0)), size)
-                return batch_of(lane, rows)
+            if table is not None:
+                size, zero = (batch, table.shape[1]), np.uint32(0)
+                return batch_of(
+                    lane, jax.lax.dynamic_slice(table, (begin(number), zero), size)
+                )
+            pace = np.uint32(batch * partition.stride)
+            first = told(ctl, FIRST) + jax.lax.mul(number, pace)
             offsets = lanes(first, batch, partition.stride)
-            chosen = up_to(told(ctl, LAST), offsets)
-            if layout.listed:
-                assert table is not None
-                chosen = table.at[chosen].get(mode="promise_in_bounds")
-            return batch_of(lane, chosen)
+            return batch_of(lane, up_to(told(ctl, LAST), offsets))
 
         empty = [
             jax.lax.full((layout.capacity * batch, *leaf.shape), 0, leaf.dtype)
             for leaf in outputs
         ]
-        return filled(
-            microbatch,
-            lambda: told(ctl, COUNT),
-            empty,
-            lambda number: jax.lax.mul(number, np.uint32(batch)),
-        )
+        return filled(microbatch, lambda: told(ctl, COUNT), empty, begin)
 
-    return on_each(on_device, layout, 5)
+    own, same = each_its_rows(layout), everywhere(layout)
+    mapped = over_devices(on_device, flat_mesh(layout.devices), (True, True, False))
+    return jax.jit(mapped, in_shardings=(own, own, same))
 
 
 # What is read of `control` is read within the loop, where XLA makes it a part of other
@@ -116,43 +118,31 @@ def up_to(
     return jax.lax.min(offsets, jax.lax.broadcast(last, offsets.shape))
 
 
-def on_each(
-    on_device: Callable[..., list[Array]], layout: Layout, arguments: int
-) -> Any:
-    """A function that every device runs by itself, under `jax.jit`.
+def point_lane(jaxpr: Any, layout: Layout) -> LaneOf:
+    """Return what makes the lane of a point from `arrays`, `constants` and a key."""
 
-    `on_device` takes so many arguments: its row of `control`, and others that are the
-    same for all. What the devices give is put together in their order.
-    """
-    own, same = each_its_row(layout), everywhere(layout)
-    mapped = over_devices(on_device, flat_mesh(layout.devices), arguments)
-    return jax.jit(mapped, in_shardings=(own, *[same] * (arguments - 1)))
+    def lane_of(
+        ctl: UInt32[Array, "1 control"],
+        arrays: list[Array],
+        constants: list[Array],
+        key: Key | None,
+    ) -> Lane:
+        def at(row: UInt32[Array, "..."]) -> list[Any]:
+            dims = range(len(layout.lengths))
+            if layout.listed and is_narrow(layout):
+                zeros = [np.uint32(0)] * len(dims)
+                digits = advance(zeros, row[0], layout.lengths)
+            elif layout.listed:
+                digits = [row[k] for k in dims]
+            else:
+                start = [told(ctl, DIGITS + k) for k in dims]
+                digits = advance(start, row, layout.lengths)
+            positions = [jax.lax.convert_element_type(d, np.int32) for d in digits]
+            args = [*arrays, *positions]
+            if key is not None:
+                args.append(point_key(key, [digits[k] for k in layout.key_dims]))
+            return evaluate(jaxpr, constants, args)
 
+        return at
 
-def point_function(
-    jaxpr: Any,
-    layout: Layout,
-    ctl: UInt32[Array, "1 control"],
-    arrays: list[Array],
-    constants: list[Array],
-    key: Key | None,
-) -> Callable[[UInt32[Array, "..."]], list[Any]]:
-    """Return the output leaves as a function of a point: its offset, or its row."""
-
-    def at(point_id: UInt32[Array, "..."]) -> list[Any]:
-        dims = range(len(layout.lengths))
-        if layout.listed and is_narrow(layout):
-            zeros = [np.uint32(0)] * len(dims)
-            digits = advance(zeros, point_id[0], layout.lengths)
-        elif layout.listed:
-            digits = [point_id[k] for k in dims]
-        else:
-            start = [told(ctl, DIGITS + k) for k in dims]
-            digits = advance(start, point_id, layout.lengths)
-        positions = [jax.lax.convert_element_type(d, np.int32) for d in digits]
-        args = [*arrays, *positions]
-        if key is not None:
-            args.append(point_key(key, [digits[k] for k in layout.key_dims]))
-        return evaluate(jaxpr, constants, args)
-
-    return at
+    return lane_of

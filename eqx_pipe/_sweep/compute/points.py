@@ -25,9 +25,10 @@ from ..._types import Device, Key, PyTree
 from ..._vmap import all_busy
 from .cases import ByOffset, ByTable, Case, case_numbers, groups_of
 from .failure import Failures, Verdict
+from .kernel import point_lane
 from .memory import Fit, TooLarge, does_not_fit
-from .partition import Layout
-from .programs import Runner, compiled_already
+from .partition import Layout, everywhere
+from .programs import Runner, compiled_already, put
 from .rows import Index, Rows, chunk_capacity, empty_values, row_bytes
 from .trace import Traced, arrays_of, check_concrete
 
@@ -262,14 +263,26 @@ class Points:
         listed = isinstance(points, ByTable)
         place = k, self.batch_size, listed
         with self._lock:
+            traced = self.traced[k]
+            layout = self._layout(self.cases[k], traced, listed)
             if place not in self._runners:
-                layout = self._layout(self.cases[k], self.traced[k], listed)
-                given = self.traced[k], self.arrays, points, self.key
-                self._runners[place] = Runner(*given, layout)
-            runner = self._runners[place]
+                self._runners[place] = Runner(
+                    traced,
+                    [traced.program],
+                    point_lane(traced.jaxpr, layout),
+                    traced.stored,
+                    layout,
+                    points,
+                    self.arguments(k),
+                )
             if place not in self._arguments:
-                self._arguments[place] = runner.placed(self.arrays, self.key)
-            return runner, self._arguments[place]
+                given = put(self.arguments(k), everywhere(layout))
+                self._arguments[place] = given
+            return self._runners[place], self._arguments[place]
+
+    def arguments(self, k: int) -> tuple[list[Any], list[Any], Key | None]:
+        """Return the arguments of the program of a case, besides the points."""
+        return self.arrays, self.traced[k].program.constants, self.key
 
     def _layout(self, case: Case, traced: Traced, listed: bool) -> Layout:
         geometry = self.geometry
@@ -278,7 +291,6 @@ class Points:
         held = [*traced.outputs, *([row] if listed else [])]
         batch_size, num_devices = min(self.batch_size, case.size), len(self.devices)
         most = min(case.size, self.most)
-        split = "batches" if traced.analysis.waits or listed else "runs"
         return Layout(
             lengths=geometry.lengths,
             key_dims=geometry.key_dims,
@@ -286,6 +298,6 @@ class Points:
             capacity=chunk_capacity(most, batch_size, num_devices, held),
             devices=self.devices,
             listed=listed,
-            split="points" if traced.analysis.refilled else split,
+            dealt=listed or traced.analysis.waits or traced.analysis.refilled,
             unsplit=all_busy(self.devices, -(-most // batch_size)),
         )

@@ -6,7 +6,6 @@ state of no points, so that which device it was does not show. The states are me
 by a second program, block after block.
 """
 
-import functools as ft
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,9 +17,9 @@ from jaxtyping import Array, Bool, Int32, UInt32
 
 from ..._tree import as_data, is_key_array
 from ..._types import Key
-from ..._vmap import batch_of, filled
-from .kernel import lanes, on_each, point_function, told, up_to
-from .partition import COUNT, FIRST, LAST, SHIFT, Layout, Partition
+from ..._vmap import batch_of
+from .kernel import Lane, LaneOf, lanes, point_lane, told, up_to
+from .partition import DIGITS, Layout
 from .rows import CHUNK_BYTES
 from .trace import Traced
 from .traced_reducers import TracedReducers
@@ -54,25 +53,24 @@ def call_blocks(size: int, block_points: int, num_devices: int, bytes_: int) -> 
     return max(1, min(needed, room, fits, MOST_BLOCKS))
 
 
-def build_blocks(traced: Traced, reducing: TracedReducers, layout: Layout) -> Any:
-    """The function that computes blocks, under `jax.jit`.
+def block_lane(traced: Traced, reducing: TracedReducers, layout: Layout) -> LaneOf:
+    """Return what makes the lane of a block, whose leaves are those of its state.
 
-    It is called as `blocks(control, batches, arrays, constants, key, init,
-    reducer_constants)`, where `batches` is how many make a block, and gives for each
-    leaf of a state an array in which the states of device d are the d-th part.
+    Its arguments are those of the lane of a point, then `init` and the constants of the
+    reducers.
     """
-    batch, partition = layout.batch_size, blocks_to(len(layout.devices))
+    batch, lane_of = layout.points_at_once, point_lane(traced.jaxpr, layout)
+    last_column = DIGITS + len(layout.lengths)
 
-    def on_device(
+    def block_of(
         ctl: UInt32[Array, "1 control"],
-        batches: UInt32[Array, ""],
         arrays: list[Array],
         constants: list[Array],
         key: Key | None,
         init: list[Array],
         reducer_constants: list[Array],
-    ) -> list[Array]:
-        at = point_function(traced.jaxpr, layout, ctl, arrays, constants, key)
+    ) -> Lane:
+        at = lane_of(ctl, arrays, constants, key)
 
         def lane(point_id: UInt32[Array, "..."]) -> list[Any]:
             # An output that is a constant comes out as a literal.
@@ -83,27 +81,26 @@ def build_blocks(traced: Traced, reducing: TracedReducers, layout: Layout) -> An
                 )
             ]
 
-        def block(turn: UInt32[Array, ""]) -> list[Array]:
-            number = partition.begin(told(ctl, FIRST), told(ctl, SHIFT), turn)
+        def block(number: UInt32[Array, ""]) -> list[Array]:
+            last, batches = told(ctl, last_column), told(ctl, last_column + 1)
             first = jax.lax.mul(number, batches)
             # The last block may have fewer microbatches.
-            most = jax.lax.div(told(ctl, LAST), np.uint32(batch)) + np.uint32(1)
+            most = jax.lax.div(last, np.uint32(batch)) + np.uint32(1)
 
             def microbatch(step: UInt32[Array, ""], state: list[Array]) -> list[Array]:
+                last = told(ctl, last_column)
                 offsets = lanes(jax.lax.mul(step, np.uint32(batch)), batch)
                 # A tail repeats the last point, and the reducers see which count.
-                ok = jax.lax.le(offsets, jax.lax.broadcast(told(ctl, LAST), (batch,)))
-                values = batch_of(lane, up_to(told(ctl, LAST), offsets))
+                ok = jax.lax.le(offsets, jax.lax.broadcast(last, (batch,)))
+                values = batch_of(lane, up_to(last, offsets))
                 return reducing.absorb(reducer_constants, state, values, ok)
 
             end = jax.lax.min(first + batches, most)
-            leaves = jax.lax.fori_loop(first, end, microbatch, init)
-            return [jax.lax.expand_dims(leaf, [0]) for leaf in leaves]
+            return jax.lax.fori_loop(first, end, microbatch, init)
 
-        empty = [jax.lax.broadcast(leaf, (layout.capacity,)) for leaf in init]
-        return filled(block, lambda: told(ctl, COUNT), empty, lambda turn: turn)
+        return block
 
-    return on_each(on_device, layout, 7)
+    return block_of
 
 
 def build_merge(reducing: TracedReducers) -> Any:
@@ -168,20 +165,3 @@ def wrapped(leaves: Sequence[Array], kinds: Sequence[Any]) -> list[Array]:
         leaf if kind is None else jr.wrap_key_data(leaf, impl=kind)
         for leaf, kind in zip(leaves, kinds, strict=True)
     ]
-
-
-def blocks_to(num_devices: int) -> Partition:
-    """Return which device gets which blocks, each as a batch of points."""
-    return Partition(1, num_devices)
-
-
-@ft.lru_cache(maxsize=64)
-def block_rows(
-    blocks: int, capacity: int, num_devices: int
-) -> Int32[np.ndarray, " blocks"]:
-    """Return the place of the state of each block among those of all devices."""
-    turn, place = np.divmod(np.arange(blocks, dtype=np.int32), num_devices)
-    rows = blocks_to(num_devices).place(place, turn) * capacity + turn
-    # It is cached: a caller that wrote into it would change it for all.
-    rows.flags.writeable = False
-    return rows
