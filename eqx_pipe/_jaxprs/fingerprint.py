@@ -25,7 +25,7 @@ import numpy as np
 from jax.core import ShapedArray, Tracer
 
 from .._tree import Opaque, Same, as_data
-from .held import Functions, captured_key, function_key, function_name, rule_key
+from .held import Functions, captured_key, function_key, function_name
 from .jaxpr import Equation, is_jaxpr, is_literal, open_jaxpr
 from .table import bodies, entry
 
@@ -174,8 +174,9 @@ class _Writer:
             if name in skipped:
                 continue
             if name == "rule" and eqn.primitive.name == "custom_vmap_call":
-                rule = getattr(value, "rule", value)
-                params.append(self._beside("rule", rule_key(rule, key_of)))
+                # It runs when a program is compiled, and may read anything then: the
+                # program is shared with no other trace.
+                params.append(self._beside("rule", Same(object())))
             elif name in _HERE_ONLY:
                 params.append(self._beside(name, self._key_here(value)))
             else:

@@ -6,16 +6,15 @@ This loop remembers instead that it has a batch of points, through any number of
 (`lanes.py`). That takes a primitive; `rules.py` holds how it is batched and
 differentiated.
 
-Its parameters are those of the equation of a `lax.while_loop` of a single point. If
-`size` is not `None`, there are as many points: the carries have a leading axis of that
-size, and `reads` says what point i sees of each constant: all of it (`"shared"`), row i
-(`"own"`), or row `entries[i]` (`"listed"`), where the entries are an operand too. (So
-nothing is copied under a `vmap` in a `vmap`.)
+Its parameters are those of the equation of a `lax.while_loop` of a single point, and
+the `sizes` of the batches that it was given, the outermost first. The carries have a
+leading axis for each batch; `axes` says for each constant which of these it has, so
+that nothing is copied under a `vmap` in a `vmap`.
 """
 
-import itertools as it
+import math
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import jax
 from jax import lax
@@ -32,7 +31,6 @@ from .._jaxprs import (
     register,
     trace,
 )
-from .._tree import fill
 from .._types import ClosedJaxpr
 from .lanes import Lanes
 
@@ -44,9 +42,6 @@ refill_p.multiple_results = True
 refill_p.is_high = lambda *_, **__: False  # pyright: ignore[reportAttributeAccessIssue]
 
 
-Reads: TypeAlias = Literal["shared", "own", "listed"]
-
-
 class Loop(NamedTuple):
     """The parameters of the primitive."""
 
@@ -54,29 +49,27 @@ class Loop(NamedTuple):
     body_jaxpr: ClosedJaxpr
     cond_nconsts: int
     body_nconsts: int
-    reads: tuple[Reads, ...]
-    size: int | None = None
-
-    def split(self, args: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
-        """Return the constants, the entries of those that are listed, the carry."""
-        rest = iter(args)
-        consts = list(it.islice(rest, len(self.reads)))
-        return consts, list(it.islice(rest, sum(self.listed))), list(rest)
+    axes: tuple[tuple[bool, ...], ...]
+    sizes: tuple[int, ...] = ()
 
     @property
-    def listed(self) -> list[bool]:
-        """For each constant whether its entries are an operand."""
-        return [how == "listed" for how in self.reads]
+    def num_points(self) -> int:
+        """The number of points in all batches."""
+        return math.prod(self.sizes)
 
-    def entry_of_each(self, entries: Sequence[Any]) -> list[Any]:
-        """Return the entries for each constant, `None` if it is not listed."""
-        return fill([None] * len(self.reads), self.listed, entries)
+    def split(self, args: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        """Return the constants and the carry."""
+        num_consts = len(self.axes)
+        return list(args[:num_consts]), list(args[num_consts:])
 
-    def pointed(self) -> list[bool]:
-        """Return which constants and carries have an axis for the points."""
-        num_carry = len(self.body_jaxpr.out_avals)
-        own = [how != "shared" for how in self.reads]
-        return [*own, *[self.size is not None] * num_carry]
+    def all_axes(self) -> list[tuple[bool, ...]]:
+        """Return which axes each constant and each carry has."""
+        carries = [(True,) * len(self.sizes)] * len(self.body_jaxpr.out_avals)
+        return [*self.axes, *carries]
+
+    def num_axes(self) -> list[int]:
+        """Return how many of them each has."""
+        return list(map(sum, self.all_axes()))
 
     def bind(self, *args: Any) -> list[Any]:
         return refill_p.bind(*args, **self._asdict())
@@ -91,24 +84,20 @@ class Loop(NamedTuple):
 
     def of_point(self, *args: Any) -> list[Any]:
         """Run the loop of one point from its constants and its first carry."""
-        consts, init = args[: len(self.reads)], args[len(self.reads) :]
+        consts, init = self.split(args)
         return lax.while_loop(
             lambda carry: self.test(consts, carry),
             lambda carry: self.step(consts, carry),
-            list(init),
+            init,
         )
 
     def each_point(
         self, run: Callable[..., list[Any]], args: Sequence[Any]
     ) -> list[Any]:
         """Run a function like `of_point` for every point, under `vmap`."""
-        if self.size is None:
-            return run(*args)
-        consts, entries, init = self.split(args)
-        pairs = zip(consts, self.entry_of_each(entries), strict=True)
-        own = [x if entry is None else x[entry] for x, entry in pairs]
-        axes = [None if how == "shared" else 0 for how in self.reads] + [0] * len(init)
-        return jax.vmap(run, axes)(*own, *init)
+        for k in reversed(range(len(self.sizes))):
+            run = jax.vmap(run, [0 if has[k] else None for has in self.all_axes()])
+        return run(*args)
 
 
 def refilled(function: Callable[..., Any], *args: Any) -> list[Any]:
@@ -122,26 +111,29 @@ def refilled(function: Callable[..., Any], *args: Any) -> list[Any]:
             return rebind(eqn, inputs)
         given = {name: eqn.params[name] for name in Loop._fields[:4]}
         num_consts = given["cond_nconsts"] + given["body_nconsts"]
-        return Loop(**given, reads=("shared",) * num_consts).bind(*inputs)
+        return Loop(**given, axes=((),) * num_consts).bind(*inputs)
 
     return interpret(trace(function, *args), args, rule)
 
 
 def _run(*args: Any, **params: Any) -> list[Any]:
     loop = Loop(**params)
-    consts, entries, init = loop.split(args)
-    if loop.size is None:
-        return loop.of_point(*consts, *init)
-    if loop.size == 0:
+    if not loop.sizes:
+        return loop.of_point(*args)
+    consts, init = loop.split(args)
+    if loop.num_points == 0:
         return init
-    return Lanes(loop, consts, entries).run(init)
+    num = len(loop.sizes)
+    flat = [x.reshape(loop.num_points, *x.shape[num:]) for x in init]
+    found = Lanes(loop, consts).run(flat)
+    return [x.reshape(*loop.sizes, *x.shape[1:]) for x in found]
 
 
 @refill_p.def_effectful_abstract_eval
 def _abstract(*args: Any, **params: Any) -> Any:
     loop = Loop(**params)
     effects = loop.cond_jaxpr.effects | loop.body_jaxpr.effects
-    return loop.split(args)[2], frozenset(effects)
+    return loop.split(args)[1], frozenset(effects)
 
 
 @refill_p.def_impl
@@ -157,11 +149,11 @@ def _remake(eqn: Equation, bodies: list[Body], inputs: list[Any]) -> list[Any]:
     loop, (cond, body) = Loop(**eqn.params), bodies
 
     def of_point(*args: Any) -> list[Any]:
-        consts, init = args[: len(loop.reads)], args[len(loop.reads) :]
+        consts, init = loop.split(args)
         return lax.while_loop(
             lambda carry: cond(*consts[: loop.cond_nconsts], *carry)[0],
             lambda carry: body(*consts[loop.cond_nconsts :], *carry),
-            list(init),
+            init,
         )
 
     return loop.each_point(lambda *args: refilled(of_point, *args), inputs)

@@ -14,12 +14,11 @@ import jax
 import jax.numpy as jnp
 from jax.interpreters import ad, batching
 from jax.interpreters import partial_eval as pe
-from jaxtyping import Array
 
 from .._errors import value_error
 from .._jaxprs import axis_names, depends_on, trace
 from .._tree import fill
-from .loop import Loop, Reads, refill_p, refilled
+from .loop import Loop, refill_p, refilled
 
 
 def _batch(
@@ -45,125 +44,78 @@ def _batch(
         )
         out = every(*args)
         return out, [0] * len(out)
-    consts, entries, init = loop.split(args)
-    of_consts, _, of_init = loop.split(batched)
-    marks = [*of_consts, *of_init]
-    depends = _carry_depends(loop, [*consts, *init], marks, name)
-    if depends_on(loop.cond_jaxpr, [*of_consts[: loop.cond_nconsts], *depends], name)[
-        0
-    ]:
-        out = _flattened(loop, args, batched, axis_data.size)
-        if loop.size is not None:
-            out = [x.reshape(axis_data.size, loop.size, *x.shape[1:]) for x in out]
+    depends = _carry_depends(loop, args, batched, name)
+    read = [*batched[: loop.cond_nconsts], *depends]
+    if depends_on(loop.cond_jaxpr, read, name)[0]:
+        out = _with_axis(loop, args, batched, axis_data.size)
         return out, [0] * len(out)
 
     # All points end at the same step, so no lane would ever wait: the batch goes into
-    # the carry, behind the axis of the points that the loop has already.
+    # the carry, behind the axes of the points that the loop has already.
     every = jax.vmap(
         loop.of_point,
-        [0 if b else None for b in marks],
+        [0 if b else None for b in batched],
         [0 if d else None for d in depends],
         **options,
     )
-    pointed = loop.pointed()
     behind = [
-        jnp.moveaxis(x, 0, 1) if b and p else x
-        for x, b, p in zip([*consts, *init], marks, pointed, strict=True)
+        jnp.moveaxis(x, 0, num) if b else x
+        for x, b, num in zip(args, batched, loop.num_axes(), strict=True)
     ]
-    num = len(consts)
-    out = loop.each_point(
-        lambda *args: refilled(every, *args), [*behind[:num], *entries, *behind[num:]]
-    )
-    place = 0 if loop.size is None else 1
-    return out, [place if d else None for d in depends]
+    out = loop.each_point(lambda *args: refilled(every, *args), behind)
+    return out, [len(loop.sizes) if d else None for d in depends]
 
 
 def _carry_depends(
-    loop: Loop, arrays: Sequence[Any], batched: Sequence[bool], axis_name: Any
+    loop: Loop, args: Sequence[Any], batched: Sequence[bool], axis_name: Any
 ) -> list[bool]:
-    """Return which carries differ between the points of a batch in the end.
-
-    `arrays` are the constants and the first carry.
-    """
+    """Return which carries differ between the points of a batch in the end."""
     of_one = [
-        jax.typeof(x).update(shape=jnp.shape(x)[b + p :])
-        for x, b, p in zip(arrays, batched, loop.pointed(), strict=True)
+        jax.typeof(x).update(shape=jnp.shape(x)[b + num :])
+        for x, b, num in zip(args, batched, loop.num_axes(), strict=True)
     ]
     return depends_on(trace(loop.of_point, *of_one), batched, axis_name)
 
 
-def _flattened(
-    loop: Loop, args: Sequence[Any], batched: Sequence[bool], outer: int
+def _with_axis(
+    loop: Loop, args: Sequence[Any], batched: Sequence[bool], size: int
 ) -> list[Any]:
-    """Run the loop of the points that it has, times those of one more batch."""
-    consts, entries, init = loop.split(args)
-    of_consts, _, of_init = loop.split(batched)
-    each = zip(consts, loop.entry_of_each(entries), loop.reads, of_consts, strict=True)
-    read = [_read(*one, outer, loop.size) for one in each]
+    """Run the loop with one more batch of points."""
+    of_consts, of_init = loop.split(batched)
+    consts, init = loop.split(args)
     carry = [
-        x if b else jnp.broadcast_to(x, (outer, *jnp.shape(x)))
+        x if b else jnp.broadcast_to(x, (size, *jnp.shape(x)))
         for x, b in zip(init, of_init, strict=True)
     ]
-    if loop.size is not None:
-        carry, outer = list(map(_joined, carry)), outer * loop.size
-    whole = loop._replace(reads=tuple(how for _, _, how in read), size=outer)
-    return whole.bind(
-        *(x for x, _, _ in read),
-        *(entry for _, entry, _ in read if entry is not None),
-        *carry,
-    )
-
-
-def _read(
-    x: Any, entry: Array | None, how: Reads, batched: bool, outer: int, size: int | None
-) -> tuple[Any, Array | None, Reads]:
-    """Return a constant, with the rows that the points of `outer` batches see of it."""
-    if not batched and how == "shared":
-        return x, None, how
-    if batched and how == "own":
-        return _joined(x), None, how
-    if size is None:
-        return x, None, "own"
-    first = jnp.arange(outer, dtype=jnp.int32)[:, None]
-    if how == "shared":
-        return x, jnp.broadcast_to(first, (outer, size)).ravel(), "listed"
-    own = jnp.arange(size, dtype=jnp.int32) if entry is None else entry
-    rows = jnp.broadcast_to(own, (outer, size))
-    if batched:  # the rows of each of the outer batches follow on one another
-        x, rows = _joined(x), rows + first * x.shape[1]
-    return x, rows.ravel(), "listed"
-
-
-def _joined(x: Array) -> Array:
-    return x.reshape(x.shape[0] * x.shape[1], *x.shape[2:])
+    pairs = zip(of_consts, loop.axes, strict=True)
+    axes = tuple((b, *has) for b, has in pairs)
+    return loop._replace(axes=axes, sizes=(size, *loop.sizes)).bind(*consts, *carry)
 
 
 def _jvp(
     primals: Sequence[Any], tangents: Sequence[Any], **params: Any
 ) -> tuple[list[Any], list[Any]]:
     loop = Loop(**params)
-    consts, entries, init = loop.split(primals)
+    consts, init = loop.split(primals)
     moving = [
         type(t) is not ad.Zero and _has_slope(x)
         for x, t in zip(primals, tangents, strict=True)
     ]
-    of_consts, _, of_init = loop.split(moving)
-    const_slopes, _, init_slopes = loop.split(tangents)
+    of_consts, of_init = loop.split(moving)
+    const_slopes, init_slopes = loop.split(tangents)
     const_slopes = _instantiated(const_slopes, of_consts)
     init_slopes = _instantiated(init_slopes, of_init)
-    # The tangent of a constant is read at the entries of that constant.
-    rows = it.compress(loop.entry_of_each(entries), of_consts)
-    more = [entry for entry in rows if entry is not None]
-    wide = loop._replace(reads=(*loop.reads, *it.compress(loop.reads, of_consts)))
+    # The tangent of a constant has the axes of that constant.
+    wide = loop._replace(axes=(*loop.axes, *it.compress(loop.axes, of_consts)))
 
     def of_point(*args: Any) -> list[Any]:
-        consts, carry = args[: len(wide.reads)], args[len(wide.reads) :]
-        values = [*consts[: len(loop.reads)], *carry[: len(init)]]
-        slopes = [*consts[len(loop.reads) :], *carry[len(init) :]]
-        mask = [*of_consts, *of_init]
+        num = len(consts)
+        given, carry = wide.split(args)
+        values = [*given[:num], *carry[: len(init)]]
+        slopes = [*given[num:], *carry[len(init) :]]
         outputs, moved = jax.jvp(
-            lambda *given: loop.of_point(*fill(values, mask, given)),
-            list(it.compress(values, mask)),
+            lambda *given: loop.of_point(*fill(values, moving, given)),
+            list(it.compress(values, moving)),
             slopes,
         )
         return [
@@ -173,7 +125,7 @@ def _jvp(
 
     results = wide.each_point(
         lambda *args: refilled(of_point, *args),
-        [*consts, *const_slopes, *entries, *more, *init, *init_slopes],
+        [*consts, *const_slopes, *init, *init_slopes],
     )
     outputs, slopes = results[: len(init)], iter(results[len(init) :])
     return outputs, [

@@ -229,19 +229,17 @@ def reason(error: BaseException | None) -> str:
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """Silence the tracebacks that JAX logs for callbacks that raise, as expected."""
-    logger, others = logging.getLogger(_CALLBACKS), _Others()
+    logger = logging.getLogger(_CALLBACKS)
+
+    # Each sweep has its own.
+    def others(record: logging.LogRecord) -> bool:
+        return "callback failed" not in record.getMessage()
+
     logger.addFilter(others)
     try:
         yield
     finally:
         logger.removeFilter(others)
-
-
-class _Others(logging.Filter):
-    """Drops what JAX logs of a callback that raised. Each sweep has its own."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        return "callback failed" not in record.getMessage()
 
 
 # JAX looks at the outputs of a program that was compiled ahead of time at its first

@@ -18,7 +18,6 @@ import jax.random as jr
 import jax.tree_util as jtu
 from jax.core import Tracer
 
-from ..._cache import LRUCache
 from ..._errors import type_error
 from ..._jaxprs import Fingerprint, as_function, counted, fingerprint_of, open_jaxpr
 from ..._jaxprs import trace as trace_jaxpr
@@ -29,7 +28,6 @@ from ..._types import ClosedJaxpr, Key, PyTree
 from ..._vmap import Analysis, analyze
 from ..call import call
 
-_analyses = LRUCache(128)
 # Those that change what is traced. A worker computes under them too.
 _SETTINGS = (
     "enable_x64",
@@ -78,17 +76,10 @@ class Traced:
 
     @ft.cached_property
     def analysis(self) -> Analysis:
-        """The analysis of the jaxpr, made once for all that are the same."""
+        """The analysis of the jaxpr."""
         inputs = len(open_jaxpr(self.jaxpr)[0].invars)
         varies = [k >= self.num_arrays for k in range(inputs)]
-        if self.program.functions:  # the cache would keep alive what they hold
-            return analyze(self.jaxpr, varies)
-        place = (self.program.key(), self.num_arrays)
-        analysis = _analyses.get(place)
-        if analysis is None:
-            analysis = analyze(self.jaxpr, varies)
-            _analyses.put(place, analysis)
-        return analysis
+        return analyze(self.jaxpr, varies)
 
     @ft.cached_property
     def stored(self) -> list[jax.ShapeDtypeStruct]:
