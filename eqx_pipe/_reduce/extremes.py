@@ -5,64 +5,36 @@ from typing import Any, ClassVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import jax.tree_util as jtu
 import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool
 
 from .._types import PyTree
 from . import exact
-from .reducer import (
-    AbstractReducer,
-    By,
-    Over,
-    numbers,
-    over_field,
-    pick_all,
-    scalar,
-    scalar_of_each,
-)
+from .leafwise import LeafReducer
+from .reducer import AbstractReducer, By, Ok, Over, over_field, scalar, scalar_of_each
 
 
-class Bounds(eqx.Module):
-    """Whether there was any point, and the extreme value of each leaf."""
-
-    found: Bool[Array, ""]
-    values: PyTree
-
-
-class _Bound(AbstractReducer):
+class _Bound(LeafReducer):
     """What `Min` and `Max` are, whichever end `minimal` asks for."""
 
+    ordered: ClassVar[bool] = True
     minimal: eqx.AbstractClassVar[bool]
 
-    def begin(self, struct: PyTree) -> Bounds:
-        def worst(leaf: jax.ShapeDtypeStruct) -> Array:
-            return jnp.full(leaf.shape, worst_of(leaf.dtype, self.minimal))
+    def empty(self, leaf: jax.ShapeDtypeStruct) -> Array:
+        return jnp.full(leaf.shape, worst_of(leaf.dtype, self.minimal))
 
-        empty = jtu.tree_map(worst, numbers(self, struct, ordered=True))
-        return Bounds(jnp.zeros((), bool), empty)
+    def after(self, state: Array, leaf: Array, ok: Ok) -> Array:
+        kept = ok.reshape(ok.shape + (1,) * (leaf.ndim - 1))
+        kept = jnp.where(kept, leaf, worst_of(leaf.dtype, self.minimal))
+        best = (jnp.min if self.minimal else jnp.max)(kept, axis=0)
+        return self.joined(state, best)
 
-    def absorb(
-        self, state: Bounds, values: PyTree, ok: Bool[Array, " points"]
-    ) -> Bounds:
-        extreme = jnp.min if self.minimal else jnp.max
+    def joined(self, first: Array, second: Array) -> Array:
+        return (jnp.minimum if self.minimal else jnp.maximum)(first, second)
 
-        def bound(leaf: Array) -> Array:
-            counts = ok.reshape(ok.shape + (1,) * (leaf.ndim - 1))
-            kept = jnp.where(counts, leaf, worst_of(leaf.dtype, self.minimal))
-            return extreme(kept, axis=0)
-
-        chosen = pick_all(self, values)
-        return self.merge(state, Bounds(jnp.any(ok), jtu.tree_map(bound, chosen)))
-
-    def merge(self, first: Bounds, second: Bounds) -> Bounds:
-        extreme = jnp.minimum if self.minimal else jnp.maximum
-        values = jtu.tree_map(extreme, first.values, second.values)
-        return Bounds(first.found | second.found, values)
-
-    def finish(self, state: Bounds) -> PyTree:
-        return jtu.tree_map(lambda leaf: _result(leaf, state.found), state.values)
+    def result(self, state: Array, dtype: np.dtype, count: np.ndarray) -> Any:
+        return _result(state, count > 0)
 
 
 class Min(_Bound):
@@ -152,9 +124,7 @@ class _ArgBound(AbstractReducer):
         dtype = scalar(self, struct).dtype
         return Leaders(zero, jnp.zeros((), bool), zero, jnp.zeros((), dtype))
 
-    def absorb(
-        self, state: Leaders, values: PyTree, ok: Bool[Array, " points"]
-    ) -> Leaders:
+    def absorb(self, state: Leaders, values: PyTree, ok: Ok) -> Leaders:
         scores = scalar_of_each(self, values)
         candidate = ok & is_not_nan(scores)
         kept = jnp.where(candidate, scores, worst_of(scores.dtype, self.minimal))

@@ -18,6 +18,9 @@ from .._types import PyTree
 By: TypeAlias = str | Callable[[PyTree], PyTree] | None
 """The part of an output that is reduced: a leaf by its path, a function of it, all."""
 
+Ok: TypeAlias = Bool[Array, " points"]
+"""The points of a batch that count."""
+
 Over: TypeAlias = str | Sequence[str] | None
 """The dims that are reduced, whose names these are; all of them if `None`."""
 
@@ -68,9 +71,7 @@ class AbstractReducer(eqx.Module):
         """Return the state of no points, for outputs of these shapes and dtypes."""
 
     @abc.abstractmethod
-    def absorb(
-        self, state: PyTree, values: PyTree, ok: Bool[Array, " points"]
-    ) -> PyTree:
+    def absorb(self, state: PyTree, values: PyTree, ok: Ok) -> PyTree:
         """Return the state after a batch: outputs with a leading axis, and which."""
 
     def finish_each(self, states: PyTree, count: int) -> PyTree:
@@ -218,9 +219,7 @@ class Reducer(AbstractReducer):
                     "Give functions: `Reducer(init, update, merge, finish)`.",
                 )
 
-    def absorb(
-        self, state: PyTree, values: PyTree, ok: Bool[Array, " points"]
-    ) -> PyTree:
+    def absorb(self, state: PyTree, values: PyTree, ok: Ok) -> PyTree:
         """Return the state after a batch: stretches side by side, merged in order."""
         values = pick_all(self, values)
         n = ok.shape[0]

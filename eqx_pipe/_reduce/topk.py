@@ -6,13 +6,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool
+from jaxtyping import Array
 
 from .._check import check_choice, check_int
 from .._types import PyTree
 from . import exact
 from .extremes import Extreme, Leaders, is_not_nan, side_by_side
-from .reducer import AbstractReducer, By, Over, over_field, scalar, scalar_of_each
+from .reducer import AbstractReducer, By, Ok, Over, over_field, scalar, scalar_of_each
 
 
 class TopK(AbstractReducer):
@@ -64,9 +64,7 @@ class TopK(AbstractReducer):
         found, value = jnp.zeros(self.k, bool), jnp.zeros(self.k, dtype)
         return Leaders(exact.zero((), jnp.uint32), found, (words, words), value)
 
-    def absorb(
-        self, state: Leaders, values: PyTree, ok: Bool[Array, " points"]
-    ) -> Leaders:
+    def absorb(self, state: Leaders, values: PyTree, ok: Ok) -> Leaders:
         score = scalar_of_each(self, values)
         candidate = ok & is_not_nan(score)
         positions = jnp.arange(ok.size, dtype=jnp.uint32)

@@ -62,14 +62,10 @@ class Loop(NamedTuple):
         num_consts = len(self.axes)
         return list(args[:num_consts]), list(args[num_consts:])
 
-    def all_axes(self) -> list[tuple[bool, ...]]:
+    def axes_of(self, args: Sequence[Any]) -> list[tuple[bool, ...]]:
         """Return which axes each constant and each carry has."""
-        carries = [(True,) * len(self.sizes)] * len(self.body_jaxpr.out_avals)
-        return [*self.axes, *carries]
-
-    def num_axes(self) -> list[int]:
-        """Return how many of them each has."""
-        return list(map(sum, self.all_axes()))
+        carries = len(args) - len(self.axes)
+        return [*self.axes, *[(True,) * len(self.sizes)] * carries]
 
     def bind(self, *args: Any) -> list[Any]:
         return refill_p.bind(*args, **self._asdict())
@@ -96,7 +92,7 @@ class Loop(NamedTuple):
     ) -> list[Any]:
         """Run a function like `of_point` for every point, under `vmap`."""
         for k in reversed(range(len(self.sizes))):
-            run = jax.vmap(run, [0 if has[k] else None for has in self.all_axes()])
+            run = jax.vmap(run, [0 if has[k] else None for has in self.axes_of(args)])
         return run(*args)
 
 

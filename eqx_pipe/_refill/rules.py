@@ -59,8 +59,8 @@ def _batch(
         **options,
     )
     behind = [
-        jnp.moveaxis(x, 0, num) if b else x
-        for x, b, num in zip(args, batched, loop.num_axes(), strict=True)
+        jnp.moveaxis(x, 0, sum(has)) if b else x
+        for x, b, has in zip(args, batched, loop.axes_of(args), strict=True)
     ]
     out = loop.each_point(lambda *args: refilled(every, *args), behind)
     return out, [len(loop.sizes) if d else None for d in depends]
@@ -71,8 +71,8 @@ def _carry_depends(
 ) -> list[bool]:
     """Return which carries differ between the points of a batch in the end."""
     of_one = [
-        jax.typeof(x).update(shape=jnp.shape(x)[b + num :])
-        for x, b, num in zip(args, batched, loop.num_axes(), strict=True)
+        jax.typeof(x).update(shape=jnp.shape(x)[b + sum(has) :])
+        for x, b, has in zip(args, batched, loop.axes_of(args), strict=True)
     ]
     return depends_on(trace(loop.of_point, *of_one), batched, axis_name)
 

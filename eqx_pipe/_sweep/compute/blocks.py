@@ -8,6 +8,7 @@ are what a store keeps and what a worker answers; so they are what is merged her
 """
 
 import copy
+import functools as ft
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -28,6 +29,7 @@ from ..._vmap import all_busy
 from .cases import ByBlock
 from .failure import Errors, Verdict, differs, joined, quiet, search
 from .groups import BlockStates, Groups, OfPoints, home_of
+from .kernel import Given
 from .memory import TooLarge
 from .partition import Layout, everywhere
 from .points import Points
@@ -63,7 +65,7 @@ class Blocks(OfPoints):
 
     def _renew(self) -> None:
         """Forget programs with their arguments."""
-        self._runner: tuple[Runner, Any] | None = None
+        self._runner: tuple[Runner, Given] | None = None
         self._groups: dict[int, Groups] = {}
         # Threads of an executor share the programs of a sweep.
         self._lock = threading.Lock()
@@ -196,12 +198,9 @@ class Blocks(OfPoints):
         rows = empty_values(count, self.row)
         rows[-1][:] = 0
         begin, _ = self.span(first, last)
-        where = points.geometry.start + begin, self.each, points.size - begin
-        blocks = ByBlock(*where)
+        blocks = ByBlock(points.geometry.start + begin, self.each, points.size - begin)
 
-        def compute(at: int, some: int) -> Exception | None:
-            return runner.compute(given, blocks, at, some, rows[:-1])
-
+        compute = ft.partial(runner.compute, given, blocks, rows[:-1])
         errors = []
         if compute(0, count) is not None:
             lone = search(compute, 0, count, only_first=not points.isolated)
@@ -219,25 +218,19 @@ class Blocks(OfPoints):
                 )
         return rows, joined(errors)
 
-    def _compiled(self) -> tuple[Runner, Any]:
+    def _compiled(self) -> tuple[Runner, Given]:
         """Return the program that computes and reduces points, with its arguments."""
         with self._lock:
             if self._runner is None:
                 points, layout = self.points, self._layout
                 place, traced = everywhere(layout), points.traced[0]
                 init, constants, _ = self.reducing.placed(place)
-                given = *put(points.arguments(0), place), init, constants
-                runner = Runner(
-                    traced,
-                    self._fused_programs,
-                    block_lane(traced, self.reducing, layout),
-                    self.row[:-1],
-                    layout,
-                    ByBlock(points.geometry.start, self.each, points.size),
-                    given,
-                    finite=False,
-                )
-                self._runner = runner, given
+                given = put(points.given(0), place)
+                given = given._replace(init=init, reducer_constants=constants)
+                lane_of = block_lane(traced, self.reducing, layout)
+                made = traced, self._fused_programs, lane_of, self.row[:-1], layout
+                blocks = ByBlock(points.geometry.start, self.each, points.size)
+                self._runner = Runner(*made, blocks, given, finite=False), given
             return self._runner
 
     @property

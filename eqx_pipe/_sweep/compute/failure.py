@@ -70,13 +70,15 @@ def joined(errors: Sequence[Errors]) -> Errors:
 class Failures:
     """The points of some rows that fail: marked if `isolated`, or else raised.
 
-    `function` is the public function that was called, for messages; `number` gives the
-    index by which users know the point of a row.
+    There are `size` rows, whose leaves are `values`. `function` is the public function
+    that was called, for messages; `number` gives the index by which users know the
+    point of a row.
     """
 
     function: str
     isolated: bool
     size: int
+    values: Sequence[np.ndarray]
     number: Callable[[int], int] = int
     count: int = 0
     """The number of points that have failed so far."""
@@ -92,25 +94,25 @@ class Failures:
             ok = np.broadcast_to(np.True_, (self.size,))
         return Verdict(ok, joined(self._errors), self._missing, self.count)
 
-    def mark(self, values: Sequence[np.ndarray], place: Place, text: str) -> None:
+    def mark(self, place: Place, text: str) -> None:
         """Note that some rows failed, and clear them."""
         rows = np.arange(self.size)[place]
         self.count += len(rows)
-        self._clear(values, rows)
+        self._clear(rows)
         self._errors.append({text: rows})
 
-    def skip(self, values: Sequence[np.ndarray], place: Place) -> None:
+    def skip(self, place: Place) -> None:
         """Note that some rows are not computed, and clear them."""
         if self._missing is None:
             self._missing = np.zeros(self.size, bool)
         self._missing[place] = True
-        self._clear(values, place)
+        self._clear(place)
 
-    def _clear(self, values: Sequence[np.ndarray], place: Place) -> None:
+    def _clear(self, place: Place) -> None:
         if self._ok is None:
             self._ok = np.ones(self.size, bool)
         self._ok[place] = False
-        clear(values, place)
+        clear(self.values, place)
 
     def found(
         self,
@@ -118,7 +120,6 @@ class Failures:
         rows: Callable[[int, int], Place],
         first: int,
         points: int,
-        values: Sequence[np.ndarray],
     ) -> None:
         """Find which of `points` points from `first` on failed.
 
@@ -131,7 +132,7 @@ class Failures:
         lone = search(compute, first, points, only_first=not self.isolated)
         if self.isolated:
             for at, error in lone:
-                self.mark(values, rows(at, at + 1), error_text(error))
+                self.mark(rows(at, at + 1), error_text(error))
             return
         if not lone:
             raise differs(self.function, points)

@@ -8,7 +8,7 @@ communication.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -34,8 +34,19 @@ from .partition import (
 Lane: TypeAlias = Callable[[UInt32[Array, "..."]], list[Any]]
 """The leaves of a row, from its offset in the call or its row in the table."""
 
-LaneOf: TypeAlias = Callable[..., Lane]
-"""Makes a `Lane` of a device's row of `control` and the arguments of the program."""
+
+class Given(NamedTuple):
+    """The arguments of a program, which are the same for all devices."""
+
+    arrays: list[Any]
+    constants: list[Any]
+    key: Key | None
+    init: Sequence[Any] = ()
+    reducer_constants: Sequence[Any] = ()
+
+
+LaneOf: TypeAlias = Callable[[UInt32[Array, "1 control"], Given], Lane]
+"""Makes a `Lane` of a device's row of `control` and the arguments."""
 
 
 def build(
@@ -45,7 +56,7 @@ def build(
 
     `outputs` are the leaves of a row as they are stored: a PRNG key cannot be written
     into a buffer, its data can. The function is called as `kernel(control, table,
-    arguments)`, and returns for each leaf an array in which device d's rows are the
+    given)`, and returns for each leaf an array in which device d's rows are the
     d-th block. Where points are listed `table` has those of each device, in whole
     batches.
     """
@@ -54,9 +65,9 @@ def build(
     def on_device(
         ctl: UInt32[Array, "1 control"],
         table: UInt32[Array, "rows columns"] | None,
-        arguments: tuple[Any, ...],
+        given: Given,
     ) -> list[Array]:
-        at = lane_of(ctl, *arguments)
+        at = lane_of(ctl, given)
 
         def lane(row: UInt32[Array, "..."]) -> list[Array]:
             # An output that is a constant comes out as a literal.
@@ -119,14 +130,9 @@ def up_to(
 
 
 def point_lane(jaxpr: Any, layout: Layout) -> LaneOf:
-    """Return what makes the lane of a point from `arrays`, `constants` and a key."""
+    """Return what makes the lane of a point."""
 
-    def lane_of(
-        ctl: UInt32[Array, "1 control"],
-        arrays: list[Array],
-        constants: list[Array],
-        key: Key | None,
-    ) -> Lane:
+    def lane_of(ctl: UInt32[Array, "1 control"], given: Given) -> Lane:
         def at(row: UInt32[Array, "..."]) -> list[Any]:
             dims = range(len(layout.lengths))
             if layout.listed and is_narrow(layout):
@@ -138,10 +144,10 @@ def point_lane(jaxpr: Any, layout: Layout) -> LaneOf:
                 start = [told(ctl, DIGITS + k) for k in dims]
                 digits = advance(start, row, layout.lengths)
             positions = [jax.lax.convert_element_type(d, np.int32) for d in digits]
-            args = [*arrays, *positions]
-            if key is not None:
-                args.append(point_key(key, [digits[k] for k in layout.key_dims]))
-            return evaluate(jaxpr, constants, args)
+            args = [*given.arrays, *positions]
+            if given.key is not None:
+                args.append(point_key(given.key, [digits[k] for k in layout.key_dims]))
+            return evaluate(jaxpr, given.constants, args)
 
         return at
 

@@ -21,14 +21,11 @@ _OUT_OF_MEMORY = re.compile(
 
 
 class TooLarge(Exception):
-    """A batch size for which there is not enough memory.
+    """A batch size for which there is not enough memory."""
 
-    The points before `done` are computed, of those that were asked for.
-    """
-
-    def __init__(self, batch_size: int, done: int):
-        super().__init__(batch_size, done)
-        self.batch_size, self.done = batch_size, done
+    def __init__(self, batch_size: int):
+        super().__init__(batch_size)
+        self.batch_size = batch_size
 
 
 class Fit:
@@ -55,13 +52,13 @@ class Fit:
 
 
 @contextlib.contextmanager
-def noting(batch_size: int, done: int = 0) -> Iterator[None]:
+def noting(batch_size: int) -> Iterator[None]:
     """Raise a `TooLarge` in place of JAX's error about too little memory."""
     try:
         yield
     except jax.errors.JaxRuntimeError as error:
         if _OUT_OF_MEMORY.match(str(error)):
-            raise TooLarge(batch_size, done) from error
+            raise TooLarge(batch_size) from error
         raise
 
 

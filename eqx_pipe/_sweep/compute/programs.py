@@ -11,12 +11,11 @@ import numpy as np
 
 from ..._cache import LRUCache, WeakCache
 from ..._jaxprs import Fingerprint
-from ..._progress import Progress
 from ..._types import PyTree
 from ..._vmap import by_device
 from .cases import ByOffset, ByTable
-from .failure import Failures, Place, as_nonfinite, check_finite, quiet
-from .kernel import LaneOf, build
+from .failure import Place, as_nonfinite, check_finite
+from .kernel import Given, LaneOf, build
 from .memory import TooLarge, noting
 from .partition import COUNT, Layout, Partition, each_its_rows
 from .recompiled import note_compilation
@@ -47,8 +46,8 @@ _controls = LRUCache(256)
 class Runner:
     """A compiled program, which is called for rows: points of a case, or blocks.
 
-    It is made of some `programs` by `lane_of`, and called with `arguments` on the
-    devices. Its `outputs` may begin with inf if they are not `finite`.
+    It is made of some `programs` by `lane_of`. Its `outputs` may begin with inf if they
+    are not `finite`.
     """
 
     def __init__(
@@ -59,11 +58,11 @@ class Runner:
         outputs: Sequence[jax.ShapeDtypeStruct],
         layout: Layout,
         points: Points,
-        arguments: tuple[Any, ...],
+        given: Given,
         finite: bool = True,
     ):
         """Compile the program, unless it is there; `points` are any that it may run."""
-        self._layout, self._finite = layout, finite
+        self.layout, self._finite = layout, finite
 
         def make() -> Compiled:
             note_compilation(traced)
@@ -71,73 +70,36 @@ class Runner:
             # Not NumPy arrays: in a run of several processes JAX refuses to lower a
             # program for those that are split over devices, though all of them belong
             # to this process.
-            given = jtu.tree_map(struct_of, (*told, arguments))
-            lowered = build(lane_of, outputs, layout).lower(*given)
+            structs = jtu.tree_map(struct_of, (*told, given))
+            lowered = build(lane_of, outputs, layout).lower(*structs)
             options = dict(_UNSPLIT) if layout.unsplit else None
             return lowered.compile(compiler_options=options)
 
         with noting(layout.points_at_once):
             self._kernel = compiled_once(programs, layout, make)
 
-    def run(
-        self,
-        arguments: Any,
-        points: Points,
-        span: tuple[int, int],
-        progress: Progress,
-        values: list[np.ndarray],
-        failures: Failures,
-    ) -> None:
-        """Compute a half-open range of points, and put their outputs in their rows.
-
-        After Ctrl-C it leaves out what is not begun. Raises a `TooLarge` if there is
-        not enough memory.
-        """
-        layout = self._layout
-        across = layout.batch_size * len(layout.devices)
-
-        def compute(first: int, now: int) -> Exception | None:
-            return self.compute(arguments, points, first, now, values, done)
-
-        done, end = span
-        progress.begin()
-        with quiet():
-            while done < end:
-                if progress.stopping():
-                    return failures.skip(values, points.rows(done, end))
-                left = -(-(end - done) // across)
-                count = min(layout.capacity, progress.count(left, across))
-                now = min(end - done, count * across)
-                if compute(done, now) is not None:
-                    failures.found(compute, points.rows, done, now, values)
-                    progress.failed(failures.count)
-                progress.saw(values, points.rows(done, done + now))
-                done += now
-                progress.done(now)
-
     def compute(
         self,
-        arguments: Any,
+        given: Given,
         points: Points,
+        values: list[np.ndarray],
         first: int,
         count: int,
-        values: list[np.ndarray],
-        done: int = 0,
     ) -> Exception | None:
         """Compute some points in one call; return the error if one of them fails.
 
-        A `TooLarge` that it raises says that the points before `done` are computed.
+        Raises a `TooLarge` if there is not enough memory.
         """
-        layout = self._layout
+        layout = self.layout
         try:
-            with noting(layout.points_at_once, done):
+            with noting(layout.points_at_once):
                 told = _told(points, first, count, layout)
-                outputs = self._kernel(*told, arguments)
+                outputs = self._kernel(*told, given)
                 check_finite(outputs, infs=self._finite)
                 rows = points.rows(first, first + count)
                 _collect(outputs, values, rows, layout.partition(count))
         except (TooLarge, jax.errors.JaxRuntimeError) as error:
-            self._settle(arguments, points, first)
+            self._settle(given, points, first)
             if isinstance(error, TooLarge):
                 raise
             return error
@@ -145,20 +107,20 @@ class Runner:
             return as_nonfinite(error)
         return None
 
-    def _settle(self, arguments: Any, points: Points, first: int) -> None:
+    def _settle(self, given: Given, points: Points, first: int) -> None:
         """Run the program once more after an error, for no points at all.
 
         JAX would complain about the error again when Python exits, unless something
         else has run on the device since.
         """
-        nothing, table = points.kernel_args(first, 1, self._layout)
+        nothing, table = points.kernel_args(first, 1, self.layout)
         nothing[:, COUNT] = 0
         if table is not None:
             # Where a batch is all of the table XLA moves it out of the loop, and it is
             # computed even if no point is: then another one.
             table[:] = 0
         with contextlib.suppress(jax.errors.JaxRuntimeError):
-            jax.block_until_ready(self._kernel(nothing, table, arguments))
+            jax.block_until_ready(self._kernel(nothing, table, given))
 
 
 def compiled_once(

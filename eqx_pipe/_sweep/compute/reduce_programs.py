@@ -16,9 +16,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Int32, UInt32
 
 from ..._tree import as_data, is_key_array
-from ..._types import Key
 from ..._vmap import batch_of
-from .kernel import Lane, LaneOf, lanes, point_lane, told, up_to
+from .kernel import Given, Lane, LaneOf, lanes, point_lane, told, up_to
 from .partition import DIGITS, Layout
 from .rows import CHUNK_BYTES
 from .trace import Traced
@@ -54,23 +53,12 @@ def call_blocks(size: int, block_points: int, num_devices: int, bytes_: int) -> 
 
 
 def block_lane(traced: Traced, reducing: TracedReducers, layout: Layout) -> LaneOf:
-    """Return what makes the lane of a block, whose leaves are those of its state.
-
-    Its arguments are those of the lane of a point, then `init` and the constants of the
-    reducers.
-    """
+    """Return what makes the lane of a block, whose leaves are those of its state."""
     batch, lane_of = layout.points_at_once, point_lane(traced.jaxpr, layout)
     last_column = DIGITS + len(layout.lengths)
 
-    def block_of(
-        ctl: UInt32[Array, "1 control"],
-        arrays: list[Array],
-        constants: list[Array],
-        key: Key | None,
-        init: list[Array],
-        reducer_constants: list[Array],
-    ) -> Lane:
-        at = lane_of(ctl, arrays, constants, key)
+    def block_of(ctl: UInt32[Array, "1 control"], given: Given) -> Lane:
+        at = lane_of(ctl, given)
 
         def lane(point_id: UInt32[Array, "..."]) -> list[Any]:
             # An output that is a constant comes out as a literal.
@@ -93,10 +81,10 @@ def block_lane(traced: Traced, reducing: TracedReducers, layout: Layout) -> Lane
                 # A tail repeats the last point, and the reducers see which count.
                 ok = jax.lax.le(offsets, jax.lax.broadcast(last, (batch,)))
                 values = batch_of(lane, up_to(last, offsets))
-                return reducing.absorb(reducer_constants, state, values, ok)
+                return reducing.absorb(given.reducer_constants, state, values, ok)
 
             end = jax.lax.min(first + batches, most)
-            return jax.lax.fori_loop(first, end, microbatch, init)
+            return jax.lax.fori_loop(first, end, microbatch, list(given.init))
 
         return block
 
