@@ -41,7 +41,7 @@ from .reduce_programs import (
     build_merge,
     call_blocks,
 )
-from .rows import CHUNK_BYTES, Index, Rows, empty_values, stretches_of
+from .rows import CHUNK_BYTES, Rows, empty_values
 from .traced_reducers import trace_reducers
 
 
@@ -150,39 +150,29 @@ class Blocks(OfPoints):
         geometry = self.points.geometry
         return not geometry.static_dims and geometry.rows is None
 
-    def compute(
-        self, index: Index, costs: object, bar: Progress
-    ) -> tuple[Rows, Verdict]:
-        """Compute the rows of some blocks; those where no point failed are ok."""
-        once = self.at_once
-        parts = [
-            self._stretch(at, min(last, at + once), bar)
-            for first, last in stretches_of(index)
-            for at in range(first, last, once)
-        ]
-        found, errors = zip(*parts, strict=True)
-        rows = [np.concatenate(leaves) for leaves in zip(*found, strict=True)]
+    def some(self, first: int, last: int, bar: Progress) -> tuple[Rows, Verdict]:
+        """Compute the rows of blocks; those where no point failed are ok."""
+        if self._in_order:
+            rows, errors = self._fitting(first, last)
+            begin, end = self.span(first, last)
+            bar.done(end - begin)
+        else:
+            rows, errors = self._by_values(first, last, self.at_once, bar)
         failed = int(np.sum(np.unpackbits(rows[-1])))
-        return rows, Verdict(~rows[-1].any(axis=1), joined(errors), None, failed)
+        return rows, Verdict(~rows[-1].any(axis=1), errors, None, failed)
 
-    def _stretch(self, first: int, last: int, bar: Progress) -> tuple[Rows, Errors]:
-        """Compute the rows of neighbouring blocks."""
-        if not self._in_order:
-            return self._by_values(first, last, self.at_once, bar)
-        with quiet():
-            while True:
-                try:
-                    found = self._fused(first, last)
-                    break
-                except TooLarge as error:
-                    size = error.batch_size
-                    # Whole batches make a block, as before.
-                    smaller = [n for n in range(1, size // 2 + 1) if size % n == 0]
-                    self.points.halve(error, *smaller)
-                    self._rebatch()
-        begin, end = self.span(first, last)
-        bar.done(end - begin)
-        return found
+    def _fitting(self, first: int, last: int) -> tuple[Rows, Errors]:
+        """Compute and reduce blocks at once, in batches that fit into memory."""
+        while True:
+            try:
+                with quiet():
+                    return self._fused(first, last)
+            except TooLarge as error:
+                size = error.batch_size
+                # Whole batches make a block, as before.
+                smaller = [n for n in range(1, size // 2 + 1) if size % n == 0]
+                self.points.halve(error, *smaller)
+                self._rebatch()
 
     def _rebatch(self) -> None:
         """Go on with the same blocks, of batches of another size."""
