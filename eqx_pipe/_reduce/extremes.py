@@ -33,7 +33,7 @@ class _Bound(LeafReducer):
     def joined(self, first: Array, second: Array) -> Array:
         return (jnp.minimum if self.minimal else jnp.maximum)(first, second)
 
-    def result(self, state: Array, dtype: np.dtype, count: np.ndarray) -> Any:
+    def result(self, state: Any, dtype: np.dtype, count: np.ndarray) -> Any:
         return _result(state, count > 0)
 
 

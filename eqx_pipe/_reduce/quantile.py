@@ -153,7 +153,9 @@ class Quantile(LeafReducer):
         if count.ndim:
             each = [jtu.tree_map(lambda x, i=i: x[i], state) for i in range(len(count))]
             pairs = zip(each, count, strict=True)
-            return np.stack([self.result(one, dtype, n) for one, n in pairs])
+            return np.stack(
+                [self.result(one, dtype, np.asarray(n)) for one, n in pairs]
+            )
         size = self.size
         if count > size << (_LEVELS - 1):
             raise value_error(

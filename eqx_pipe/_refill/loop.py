@@ -88,11 +88,14 @@ class Loop(NamedTuple):
         )
 
     def each_point(
-        self, run: Callable[..., list[Any]], args: Sequence[Any]
+        self,
+        run: Callable[..., list[Any]],
+        args: Sequence[Any],
+        axes: Sequence[tuple[bool, ...]],
     ) -> list[Any]:
-        """Run a function like `of_point` for every point, under `vmap`."""
+        """Run a function of one point for every point, of arrays with some `axes`."""
         for k in reversed(range(len(self.sizes))):
-            run = jax.vmap(run, [0 if has[k] else None for has in self.axes_of(args)])
+            run = jax.vmap(run, [0 if has[k] else None for has in axes])
         return run(*args)
 
 
@@ -152,7 +155,8 @@ def _remake(eqn: Equation, bodies: list[Body], inputs: list[Any]) -> list[Any]:
             init,
         )
 
-    return loop.each_point(lambda *args: refilled(of_point, *args), inputs)
+    axes = loop.axes_of(inputs)
+    return loop.each_point(lambda *args: refilled(of_point, *args), inputs, axes)
 
 
 register(

@@ -38,7 +38,7 @@ def _batch(
     if name in axis_names(loop.cond_jaxpr) | axis_names(loop.body_jaxpr):
         # Points look at each other, step by step.
         every = jax.vmap(
-            lambda *args: loop.each_point(loop.of_point, args),
+            lambda *args: loop.each_point(loop.of_point, args, loop.axes_of(args)),
             [0 if b else None for b in batched],
             **options,
         )
@@ -58,11 +58,12 @@ def _batch(
         [0 if d else None for d in depends],
         **options,
     )
+    axes = loop.axes_of(args)
     behind = [
         jnp.moveaxis(x, 0, sum(has)) if b else x
-        for x, b, has in zip(args, batched, loop.axes_of(args), strict=True)
+        for x, b, has in zip(args, batched, axes, strict=True)
     ]
-    out = loop.each_point(lambda *args: refilled(every, *args), behind)
+    out = loop.each_point(lambda *args: refilled(every, *args), behind, axes)
     return out, [len(loop.sizes) if d else None for d in depends]
 
 
@@ -95,39 +96,32 @@ def _with_axis(
 def _jvp(
     primals: Sequence[Any], tangents: Sequence[Any], **params: Any
 ) -> tuple[list[Any], list[Any]]:
-    loop = Loop(**params)
-    consts, init = loop.split(primals)
+    loop, num = Loop(**params), len(primals)
     moving = [
         type(t) is not ad.Zero and _has_slope(x)
         for x, t in zip(primals, tangents, strict=True)
     ]
-    of_consts, of_init = loop.split(moving)
-    const_slopes, init_slopes = loop.split(tangents)
-    const_slopes = _instantiated(const_slopes, of_consts)
-    init_slopes = _instantiated(init_slopes, of_init)
-    # The tangent of a constant has the axes of that constant.
-    wide = loop._replace(axes=(*loop.axes, *it.compress(loop.axes, of_consts)))
+    given_slopes = map(ad.instantiate_zeros, it.compress(tangents, moving))
 
     def of_point(*args: Any) -> list[Any]:
-        num = len(consts)
-        given, carry = wide.split(args)
-        values = [*given[:num], *carry[: len(init)]]
-        slopes = [*given[num:], *carry[len(init) :]]
+        values, slopes = args[:num], list(args[num:])
         outputs, moved = jax.jvp(
             lambda *given: loop.of_point(*fill(values, moving, given)),
             list(it.compress(values, moving)),
             slopes,
         )
-        return [
-            *outputs,
-            *(t for y, t in zip(outputs, moved, strict=True) if _has_slope(y)),
-        ]
+        pairs = zip(outputs, moved, strict=True)
+        return [*outputs, *(t for y, t in pairs if _has_slope(y))]
 
-    results = wide.each_point(
+    # The tangent of a constant has the axes of that constant.
+    axes = loop.axes_of(primals)
+    results = loop.each_point(
         lambda *args: refilled(of_point, *args),
-        [*consts, *const_slopes, *init, *init_slopes],
+        [*primals, *given_slopes],
+        [*axes, *it.compress(axes, moving)],
     )
-    outputs, slopes = results[: len(init)], iter(results[len(init) :])
+    num_outputs = num - len(loop.axes)
+    outputs, slopes = results[:num_outputs], iter(results[num_outputs:])
     return outputs, [
         next(slopes) if _has_slope(y) else ad.Zero(jax.typeof(y).to_tangent_aval())
         for y in outputs
@@ -136,10 +130,6 @@ def _jvp(
 
 def _has_slope(x: Any) -> bool:
     return jnp.issubdtype(jax.typeof(x).dtype, jnp.inexact)
-
-
-def _instantiated(tangents: Sequence[Any], mask: Sequence[bool]) -> list[Any]:
-    return list(map(ad.instantiate_zeros, it.compress(tangents, mask)))
 
 
 def _partial_eval(*_: Any, **__: Any) -> Any:

@@ -125,7 +125,7 @@ class Blocks(OfPoints):
 
     def programs(self) -> list[Any]:
         """Return the programs, each as it is compiled, or `None`."""
-        merge = compiled_already([self.reducing.merge_program], self._merge_place)
+        merge = compiled_already([self.reducing.merge.program], self._merge_place)
         if not self._in_order:
             return [merge, *self._groups_of(self.at_once).programs()]
         return [merge, compiled_already(self._fused_programs, self._layout)]
@@ -214,9 +214,11 @@ class Blocks(OfPoints):
             if self._runner is None:
                 points, layout = self.points, self._layout
                 place, traced = everywhere(layout), points.traced[0]
-                init, constants, _ = self.reducing.placed(place)
-                given = put(points.given(0), place)
-                given = given._replace(init=init, reducer_constants=constants)
+                given = points.given(0)._replace(
+                    init=self.reducing.init,
+                    reducer_constants=self.reducing.absorb.program.constants,
+                )
+                given = put(given, place)
                 lane_of = block_lane(traced, self.reducing, layout)
                 made = traced, self._fused_programs, lane_of, self.row[:-1], layout
                 blocks = ByBlock(points.geometry.start, self.each, points.size)
@@ -225,7 +227,7 @@ class Blocks(OfPoints):
 
     @property
     def _fused_programs(self) -> list[Fingerprint]:
-        return [self.points.traced[0].program, self.reducing.absorb_program]
+        return [self.points.traced[0].program, self.reducing.absorb.program]
 
     def _by_values(
         self, first: int, last: int, most: int, bar: Progress
@@ -263,7 +265,7 @@ class Blocks(OfPoints):
 
     def begin(self) -> list[Array]:
         """Return the state of no points."""
-        return self.reducing.placed(self.home)[0]
+        return put(self.reducing.init, self.home)
 
     def merge(
         self, state: list[Array], values: Rows, spans: Sequence[tuple[int, int]]
@@ -273,14 +275,14 @@ class Blocks(OfPoints):
         There are at most `most` rows, so that one program will do.
         """
         there = self._placed(values[:-1])
-        constants = self.reducing.placed(self.home)[2]
+        constants = put(self.reducing.merge.program.constants, self.home)
         zero = np.int32(0)
 
         def make() -> Compiled:
             given = state, there, zero, zero, constants
             return build_merge(self.reducing).lower(*given).compile()
 
-        merge = compiled_once([self.reducing.merge_program], self._merge_place, make)
+        merge = compiled_once([self.reducing.merge.program], self._merge_place, make)
         for first, last in spans:
             state = merge(state, there, np.int32(first), np.int32(last), constants)
             yield state

@@ -24,7 +24,7 @@ from ..._tree import as_data, as_keys
 from ..._types import PyTree
 from .failure import Verdict, in_order
 from .points import Points
-from .programs import Compiled, compiled_already, compiled_once
+from .programs import Compiled, compiled_already, compiled_once, put
 from .reduce_programs import build_absorb
 from .rows import Index, Rows, row_bytes, stretches_of
 from .traced_reducers import trace_reducers
@@ -162,7 +162,7 @@ class Groups:
 
     def programs(self) -> list[Any]:
         """Return the programs, each as it is compiled, or `None`."""
-        absorb = compiled_already([self.reducing.absorb_program], self._place)
+        absorb = compiled_already([self.reducing.absorb.program], self._place)
         return [absorb, *self.points.programs()]
 
     def _full(
@@ -181,7 +181,7 @@ class Groups:
 
     @ft.cached_property
     def _constants(self) -> list[Any]:
-        return self.reducing.placed(self._home)[1]
+        return put(self.reducing.absorb.program.constants, self._home)
 
     @property
     def _structs(self) -> list[jax.ShapeDtypeStruct]:
@@ -201,7 +201,7 @@ class Groups:
         ok = jax.ShapeDtypeStruct((self.side, self.run), bool)
         live = jax.ShapeDtypeStruct((self.side,), bool)
         return compiled_once(
-            [self.reducing.absorb_program],
+            [self.reducing.absorb.program],
             self._place,
             lambda: (
                 build_absorb(self.reducing, self.points.kinds)

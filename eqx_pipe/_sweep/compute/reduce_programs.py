@@ -81,7 +81,7 @@ def block_lane(traced: Traced, reducing: TracedReducers, layout: Layout) -> Lane
                 # A tail repeats the last point, and the reducers see which count.
                 ok = jax.lax.le(offsets, jax.lax.broadcast(last, (batch,)))
                 values = batch_of(lane, up_to(last, offsets))
-                return reducing.absorb(given.reducer_constants, state, values, ok)
+                return reducing.absorb(given.reducer_constants, *state, *values, ok)
 
             end = jax.lax.min(first + batches, most)
             return jax.lax.fori_loop(first, end, microbatch, list(given.init))
@@ -109,7 +109,7 @@ def build_merge(reducing: TracedReducers) -> Any:
             later = [
                 jax.lax.dynamic_index_in_dim(leaf, i, keepdims=False) for leaf in states
             ]
-            return reducing.merge(constants, state, later)
+            return reducing.merge(constants, *state, *later)
 
         return jax.lax.fori_loop(first, last, one, state)
 
@@ -138,7 +138,7 @@ def build_absorb(reducing: TracedReducers, kinds: Sequence[Any]) -> Any:
             live: Bool[Array, ""],
         ) -> list[Array]:
             before, outputs = wrapped(state, own), wrapped(values, kinds)
-            after = map(as_data, reducing.absorb(constants, before, outputs, ok))
+            after = map(as_data, reducing.absorb(constants, *before, *outputs, ok))
             pairs = zip(after, state, strict=True)
             return [jnp.where(live, new, old) for new, old in pairs]
 

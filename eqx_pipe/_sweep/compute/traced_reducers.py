@@ -8,7 +8,6 @@ does may have changed.
 
 import dataclasses
 import functools as ft
-import math
 from collections.abc import Hashable, Sequence
 from typing import Any
 
@@ -20,6 +19,7 @@ from jaxtyping import Array, Bool
 from ..._cache import LRUCache
 from ..._jaxprs import Fingerprint, evaluate, fingerprint_of
 from ..._reduce import AbstractReducer, Reducer, ReducerTree
+from ..._tree import as_data
 from .trace import Traced, settings
 
 # Of larger states nothing is kept: what they begin with is held on devices too.
@@ -28,65 +28,38 @@ _kept = LRUCache(128)
 
 
 @dataclasses.dataclass(frozen=True)
+class Step:
+    """A jaxpr whose constants are handed in."""
+
+    jaxpr: Any
+
+    @ft.cached_property
+    def program(self) -> Fingerprint:
+        """The fingerprint of the jaxpr, with its constants."""
+        return fingerprint_of(self.jaxpr)
+
+    def __call__(self, constants: Sequence[Any], *args: Any) -> list[Array]:
+        return evaluate(self.jaxpr, constants, args)
+
+
+@dataclasses.dataclass(frozen=True)
 class TracedReducers:
     """The reducers of a sweep as jaxprs on the leaves of a state.
 
-    `absorbing` takes a state, the leaves of a batch of outputs, and which of these
-    count; `merging` takes two states. `init` is the state of no points; `structure` is
-    that of a list with the state of each reducer.
+    `absorb` takes a state, the leaves of a batch of outputs, and which of these count;
+    `merge` takes two states. `init` is the state of no points; `structure` is that of a
+    list with the state of each reducer.
     """
 
-    absorbing: Any
-    merging: Any
+    absorb: Step
+    merge: Step
     init: list[Array]
     structure: Any
-
-    @ft.cached_property
-    def absorb_program(self) -> Fingerprint:
-        """The identity of `absorbing`."""
-        return fingerprint_of(self.absorbing)
-
-    @ft.cached_property
-    def merge_program(self) -> Fingerprint:
-        """The identity of `merging`."""
-        return fingerprint_of(self.merging)
 
     @property
     def state_bytes(self) -> int:
         """The size of a state."""
-        sizes = [getattr(leaf.dtype, "itemsize", 8) for leaf in self.init]
-        return sum(
-            size * math.prod(leaf.shape)
-            for size, leaf in zip(sizes, self.init, strict=True)
-        )
-
-    def placed(self, place: Any) -> tuple[list[Any], list[Any], list[Any]]:
-        """Return `init` and the constants of both jaxprs, on some devices."""
-        if place not in self._places:
-            programs = self.absorb_program, self.merge_program
-            given = (self.init, *(program.constants for program in programs))
-            self._places[place] = jax.device_put(given, place)
-        return self._places[place]
-
-    @ft.cached_property
-    def _places(self) -> dict[Any, Any]:
-        return {}
-
-    def absorb(
-        self,
-        constants: Sequence[Any],
-        state: Sequence[Array],
-        values: Sequence[Any],
-        ok: Bool[Array, " points"],
-    ) -> list[Array]:
-        """Return the state after a batch of outputs."""
-        return evaluate(self.absorbing, constants, [*state, *values, ok])
-
-    def merge(
-        self, constants: Sequence[Any], first: Sequence[Array], second: Sequence[Array]
-    ) -> list[Array]:
-        """Return the state of the points of both."""
-        return evaluate(self.merging, constants, [*first, *second])
+        return sum(leaf.nbytes for leaf in map(as_data, self.init))
 
 
 def trace_reducers(
@@ -109,13 +82,9 @@ def _place(reducers: ReducerTree, traced: Traced, batch_size: int) -> Hashable |
         own = type(reducer).__module__.startswith(ours)
         if not own or isinstance(reducer, Reducer) or callable(reducer.by):
             return None
-    outputs = [
-        (leaf.shape, leaf.dtype, bool(getattr(leaf, "weak_type", False)))
-        for leaf in traced.outputs
-    ]
     # Treedefs are equal whose dicts have the keys `1` and `True`, and so are reducers
     # with the fields `0` and `0.0`; their texts differ.
-    form = traced.structure, str(traced.structure), *outputs
+    form = traced.structure, str(traced.structure), *traced.outputs
     which = tuple(reducers.reducers), repr(reducers.reducers)
     place = which, form, batch_size, *settings().items()
     try:
@@ -149,7 +118,7 @@ def _trace(reducers: ReducerTree, traced: Traced, batch_size: int) -> TracedRedu
     ok = jax.ShapeDtypeStruct((batch_size,), bool)
     absorbing: Any = jax.make_jaxpr(absorb)(states, values, ok)
     merging: Any = jax.make_jaxpr(merge)(states, states)
-    return TracedReducers(absorbing, merging, init, structure)
+    return TracedReducers(Step(absorbing), Step(merging), init, structure)
 
 
 def _without_weak_type(leaf: Any) -> Array:
