@@ -9,7 +9,7 @@ import dataclasses
 import functools as ft
 import types
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -42,23 +42,29 @@ _SETTINGS = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Traced:
+class _OnPoint:
+    """A function of the user's alone, on the abstract `point`."""
+
+    point: PyTree
+    own: ClosedJaxpr
+    structure: Any
+    outputs: list[jax.ShapeDtypeStruct]
+    key_kinds: list[Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Traced(_OnPoint):
     """A function of the user's, traced on an abstract point.
 
     `jaxpr` takes `num_arrays` arrays (`arrays_of` the space), one `int32` position for
     each dim, and the point's key if there is one. Arrays that the function closes
-    over are its constants. `point` is the abstract point, `own` the jaxpr of the
-    function alone. `source` is what was traced: the function, the space with its
-    geometry, and the positions of `Static` values.
+    over are its constants; `own` is the jaxpr of the function alone. `source` is what
+    was traced: the function, the space with its geometry, and the positions of `Static`
+    values.
     """
 
     jaxpr: Any
     num_arrays: int
-    structure: Any
-    outputs: list[jax.ShapeDtypeStruct]
-    key_kinds: list[Any]
-    point: PyTree
-    own: ClosedJaxpr
     source: tuple[Callable[..., Any], Space, Geometry, Sequence[int]]
 
     @property
@@ -123,7 +129,7 @@ def trace(
         jaxpr=jaxpr,
         num_arrays=len(given),
         source=(fn, space, geometry, plain),
-        **on_point._asdict(),
+        **vars(on_point),
     )
 
 
@@ -141,16 +147,6 @@ def with_steps(traced: Traced) -> Traced:
         outputs=[*traced.outputs, number, number],
         key_kinds=[*traced.key_kinds, None, None],
     )
-
-
-class _OnPoint(NamedTuple):
-    """A function traced on an abstract point."""
-
-    point: PyTree
-    own: ClosedJaxpr
-    structure: Any
-    outputs: list[jax.ShapeDtypeStruct]
-    key_kinds: list[Any]
 
 
 def _on_point(
