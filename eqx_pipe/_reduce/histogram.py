@@ -13,7 +13,7 @@ from .._check import check_int
 from .._errors import describe_value, value_error
 from .._types import PyTree
 from . import exact
-from .reducer import AbstractReducer, By, Ok, Over, as_over, scalar, scalar_of_each
+from .interface import AbstractReducer, By, Ok, Over, as_over, scalar, scalar_of_each
 
 
 class Counts(eqx.Module):

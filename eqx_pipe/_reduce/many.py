@@ -11,7 +11,7 @@ import numpy as np
 from .._errors import describe_value, type_error, value_error
 from .._tree import path_name
 from .._types import PyTree
-from .reducer import AbstractReducer, Ok
+from .interface import AbstractReducer, Ok
 
 ReduceLike: TypeAlias = PyTree[AbstractReducer]
 """Whatever is accepted where values are reduced: a reducer or a pytree of them."""

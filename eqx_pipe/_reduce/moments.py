@@ -11,8 +11,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array
 
 from . import exact
-from .leafwise import LeafReducer
-from .reducer import By, Ok, Over, over_field
+from .interface import By, LeafReducer, Ok, Over, over_field
 
 
 class _Summed(LeafReducer):

@@ -13,8 +13,7 @@ from jaxtyping import Array, ArrayLike, Bool, Int32
 from .._check import check_int
 from .._errors import describe_value, value_error
 from . import exact
-from .leafwise import LeafReducer
-from .reducer import By, Ok, Over, over_field
+from .interface import By, LeafReducer, Ok, Over, over_field
 
 _LEVELS = 32
 """How many buffers there are: enough for `size * 2**32` points."""

@@ -8,7 +8,7 @@ from support.compilations import compiled
 
 import eqx_pipe as ep
 from eqx_pipe._cache import LRUCache
-from eqx_pipe._sweep.compute import traced_reducers as reduced_trace
+from eqx_pipe._sweep.compute import reduce_programs as reduced_trace
 
 
 def space():

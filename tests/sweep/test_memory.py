@@ -15,7 +15,7 @@ from support.sweeps import close
 import eqx_pipe as ep
 from eqx_pipe._cache import LRUCache
 from eqx_pipe._sweep.compute import programs, rows, tune
-from eqx_pipe._sweep.compute.partition import LAST
+from eqx_pipe._sweep.compute.kernel import LAST
 from eqx_pipe._vmap import batch_size
 
 ONE = jax.make_mesh((1,), ("x",), devices=jax.devices()[:1])

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import eqx_pipe as ep
-from eqx_pipe._sweep.compute.partition import COUNT, FIRST, LAST, Layout, control
+from eqx_pipe._sweep.compute.kernel import COUNT, FIRST, LAST, Layout, control
 from eqx_pipe._sweep.compute.prepare import prepare
 from eqx_pipe._vmap import all_busy
 

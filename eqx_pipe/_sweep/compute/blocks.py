@@ -27,11 +27,9 @@ from ..._tree import as_data, as_keys, is_key_array
 from ..._types import Key, PyTree
 from ..._vmap import all_busy
 from .cases import ByBlock
-from .failure import Errors, Verdict, differs, joined, quiet, search
+from .failure import Errors, TooLarge, Verdict, differs, joined, quiet, search
 from .groups import BlockStates, Groups, OfPoints, home_of
-from .kernel import Given
-from .memory import TooLarge
-from .partition import Layout, everywhere
+from .kernel import Given, Layout, everywhere
 from .points import Points
 from .programs import Compiled, Runner, compiled_already, compiled_once, put
 from .reduce_programs import (
@@ -40,9 +38,9 @@ from .reduce_programs import (
     block_lane,
     build_merge,
     call_blocks,
+    trace_reducers,
 )
 from .rows import CHUNK_BYTES, Rows, empty_values
-from .traced_reducers import trace_reducers
 
 
 class Blocks(OfPoints):

@@ -17,7 +17,7 @@ from jaxtyping import Bool, Int64
 from ..._errors import structure_error
 from ..._spaces import Geometry, digits_of
 from ..._tree import as_hashable, differences, static_text
-from .partition import Layout, control, is_narrow, row_width
+from .kernel import Layout, control, is_narrow, row_width
 
 Groups: TypeAlias = Mapping[int, Sequence[np.ndarray]]
 """For each dim with static axes its positions, those with equal values together."""

@@ -21,8 +21,8 @@ from ..results.cells import CellPoints, CellValues
 from .failure import Verdict, clear
 from .groups import Groups, OfPoints
 from .points import Points
+from .reduce_programs import trace_reducers
 from .rows import CHUNK_BYTES, Rows
-from .traced_reducers import trace_reducers
 
 # Between one run of points and the next a bar moves, and Ctrl-C is heard: any number
 # near this one will do.

@@ -25,9 +25,8 @@ from ..._types import PyTree
 from .failure import Verdict, in_order
 from .points import Points
 from .programs import Compiled, compiled_already, compiled_once, put
-from .reduce_programs import build_absorb
+from .reduce_programs import build_absorb, trace_reducers
 from .rows import Index, Rows, row_bytes, stretches_of
-from .traced_reducers import trace_reducers
 
 
 class OfPoints(abc.ABC):

@@ -25,10 +25,8 @@ from ..._spaces import Geometry, Space, is_axis
 from ..._types import Device, Key, PyTree
 from ..._vmap import all_busy
 from .cases import ByOffset, ByTable, Case, case_numbers, groups_of
-from .failure import Failures, Verdict, quiet
-from .kernel import Given, point_lane
-from .memory import Fit, TooLarge, does_not_fit
-from .partition import Layout, everywhere
+from .failure import Failures, Fit, TooLarge, Verdict, does_not_fit, quiet
+from .kernel import Given, Layout, everywhere, point_lane
 from .programs import Runner, compiled_already, put
 from .rows import Index, Rows, chunk_capacity, empty_values, row_bytes
 from .trace import Traced, arrays_of, check_concrete

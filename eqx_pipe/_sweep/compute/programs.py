@@ -14,10 +14,8 @@ from ..._jaxprs import Fingerprint
 from ..._types import PyTree
 from ..._vmap import by_device
 from .cases import ByOffset, ByTable
-from .failure import Place, as_nonfinite, check_finite
-from .kernel import Given, LaneOf, build
-from .memory import TooLarge, noting
-from .partition import COUNT, Layout, Partition, each_its_rows
+from .failure import Place, TooLarge, noting
+from .kernel import COUNT, Given, LaneOf, Layout, Partition, build, each_its_rows
 from .recompiled import note_compilation
 from .trace import Traced, struct_of
 
@@ -209,3 +207,39 @@ def _keep(leaf: Any, place: jax.sharding.Sharding, copy: jax.Array) -> None:
         copies = _copies.get(leaf)
         copies = _copies.put(leaf, {}) if copies is None else copies
         copies[place] = copy
+
+
+# JAX looks at the outputs of a program that was compiled ahead of time at its first
+# call only, so a sweep looks itself.
+
+
+def check_finite(outputs: Sequence[Any], infs: bool = True) -> None:
+    """Raise a `FloatingPointError` under `jax_debug_nans`, `jax_debug_infs`.
+
+    `outputs` are arrays on devices, each of which is looked at by itself; without
+    `infs` some of them begin with inf.
+    """
+    config: Any = jax.config
+    nans = config.jax_debug_nans
+    infs = infs and config.jax_debug_infs
+    if not (nans or infs):
+        return
+    for leaf in outputs:
+        if not jnp.issubdtype(leaf.dtype, jnp.inexact):
+            continue
+        for shard in leaf.addressable_shards:
+            data = np.asarray(shard.data)
+            if nans and np.any(np.isnan(data)):
+                raise FloatingPointError("nan")
+            if infs and np.any(np.isinf(data)):
+                raise FloatingPointError("inf")
+
+
+def as_nonfinite(error: Exception) -> FloatingPointError:
+    """Return the error about NaN or inf; raise any other."""
+    if isinstance(error, FloatingPointError):
+        return error
+    # What JAX raises by itself, and `jit` would translate.
+    if type(error).__name__ == "InternalFloatingPointError":
+        return FloatingPointError(error.args[-1] if error.args else "nan")
+    raise error

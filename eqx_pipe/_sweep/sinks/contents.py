@@ -17,8 +17,8 @@ import numpy as np
 from ..._jaxprs import array_text, digest, text_of
 from ..._reduce import ReducerTree
 from ..._tree import leaves_with_names, tree_text
+from ..compute.reduce_programs import trace_reducers
 from ..compute.trace import Traced
-from ..compute.traced_reducers import trace_reducers
 from ..gather import Outcome
 from ..options import fn_name
 from ..plan import Plan
