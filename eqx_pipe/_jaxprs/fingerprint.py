@@ -140,7 +140,7 @@ class _Writer:
         return Fingerprint(text, literals, held, self.constants, self.functions)
 
     def program(self, closed: Any, apart: bool = True) -> str:
-        """A jaxpr: a line for each equation, variables by number.
+        """Write a jaxpr: a line for each equation, variables by number.
 
         The arrays that it closes over are collected if they are handed in `apart`.
         """
@@ -188,7 +188,7 @@ class _Writer:
         return f"{name}[{_joined(params)}]{effects}"
 
     def _body(self, eqn: Equation, closed: Any, apart: bool) -> str:
-        """A jaxpr in an equation; that of a jitted function is written once.
+        """Write a jaxpr in an equation; that of a jitted function is written once.
 
         JAX traces one once and gives the same jaxpr ever after. One with functions is
         looked at again, since what they close over may change.
@@ -231,14 +231,14 @@ class _Writer:
         return f"{text}!"
 
     def _key_here(self, x: Any) -> Hashable:
-        """The key of a value of which the text says nothing."""
+        """Return the key of a value that the text does not contain."""
         writer = _Writer()
         text = writer.value(x)
         self.functions += writer.functions
         return text, tuple(writer.literals), tuple(writer.held)
 
     def value(self, x: Any) -> str:
-        """Any value; what is not understood counts by its type and its identity."""
+        """Write any value; what is not understood counts by its type and identity."""
         if x is None or type(x) in _NUMBERS_AND_TEXT:
             return repr(x)
         if isinstance(x, _NUMBERS_AND_TEXT):
@@ -310,7 +310,7 @@ class _Writer:
         return self._beside(text, Same(x) if by_identity else (type(x), x))
 
     def _fields(self, x: Any) -> str:
-        """The fields of a dataclass; those that are not compared count here only."""
+        """Write a dataclass's fields; those that are not compared count here only."""
         found = []
         for field in dataclasses.fields(x):
             if not hasattr(x, field.name):
@@ -342,7 +342,7 @@ def _context(ctx: Any) -> str:
 
 @ft.lru_cache(4096)
 def _aval_text(aval: Any) -> tuple[str, bool]:
-    """The dtype and shape of a value, and whether these say all of its type.
+    """Return the dtype and shape of a value, and whether these are all of its type.
 
     A type may also say where a value lies: on a mesh, or in another memory.
     """

@@ -24,7 +24,7 @@ from .interface import (
 
 
 class Extreme(eqx.Module):
-    """What `ArgMin` and `ArgMax` find.
+    """The result of `ArgMin`, `ArgMax` and `TopK`.
 
     `index` is the flat index of the point, `None` if there was no number at all;
     `value` is the scalar there. With `TopK` both are arrays, the best first.
@@ -35,7 +35,7 @@ class Extreme(eqx.Module):
 
 
 class Leaders(eqx.Module):
-    """How many points there were, the best of them, and where it is among them.
+    """The number of points, the best of them, and its place among them.
 
     With `TopK` the best are `k`, of which the first that are `found` are there.
     """
@@ -47,7 +47,7 @@ class Leaders(eqx.Module):
 
 
 class _ArgBound(AbstractReducer):
-    """What `ArgMin` and `ArgMax` are, whichever end `minimal` asks for."""
+    """The base of `ArgMin` and `ArgMax`, which differ in the end that wins."""
 
     minimal: eqx.AbstractClassVar[bool]
 
@@ -243,7 +243,7 @@ class TopK(AbstractReducer):
         )
 
     def _rank(self, value: Array) -> Array:
-        """What sorts the best first."""
+        """Return numbers by which the best are sorted first."""
         value = value.astype(jnp.int32) if value.dtype == jnp.bool_ else value
         if self.mode == "min":
             return value
@@ -266,6 +266,6 @@ def side_by_side(state: Leaders) -> Extreme:
 
 
 def is_not_nan(values: Array) -> Bool[Array, " points"]:
-    """Where there is no NaN."""
+    """Return where there is no NaN."""
     floating = jnp.issubdtype(values.dtype, jnp.floating)
     return ~jnp.isnan(values) if floating else jnp.ones(values.shape, bool)

@@ -20,7 +20,7 @@ from .interface import (
 
 
 class _Bound(LeafReducer):
-    """What `Min` and `Max` are, whichever end `minimal` asks for."""
+    """The base of `Min` and `Max`, which differ in the end that wins."""
 
     ordered: ClassVar[bool] = True
     minimal: eqx.AbstractClassVar[bool]
@@ -96,7 +96,7 @@ class Max(_Bound):
 
 
 def worst_of(dtype: DTypeLike, minimal: bool) -> np.ndarray:
-    """The number that never wins: the largest for a minimum, the smallest otherwise."""
+    """Return the number that never wins: the largest if the smallest number wins."""
     if dtype == jnp.bool_:
         return np.asarray(minimal)
     if jnp.issubdtype(dtype, jnp.integer):
@@ -106,7 +106,7 @@ def worst_of(dtype: DTypeLike, minimal: bool) -> np.ndarray:
 
 
 def result_or_nan(leaf: Any, found: Any) -> np.ndarray | np.generic:
-    """A value on the host; without any point NaN, or zero where there is no NaN."""
+    """Return a value on the host; without points NaN, or zero where there is no NaN."""
     value = np.asarray(leaf)
     floating = jnp.issubdtype(value.dtype, jnp.floating)
     nothing = np.full_like(value, np.nan if floating else 0)

@@ -14,7 +14,7 @@ from .._types import PyTree
 from .interface import AbstractReducer, Ok
 
 ReduceLike: TypeAlias = PyTree[AbstractReducer]
-"""Whatever is accepted where values are reduced: a reducer or a pytree of them."""
+"""The type of `reduce`: a reducer or a pytree of them."""
 
 
 class ReducerTree(eqx.Module):
@@ -57,7 +57,7 @@ class ReducerTree(eqx.Module):
 
     @property
     def stops(self) -> bool:
-        """Whether any of the reducers may ask to stop."""
+        """True if any of the reducers may ask to stop."""
         return any(r.stop is not None for r in self.reducers)
 
     def stop(self, state: list[PyTree]) -> bool:

@@ -15,7 +15,7 @@ from .interface import By, LeafReducer, Ok, Over, over_field
 
 
 class _Summed(LeafReducer):
-    """The sums behind `Sum` and `Mean`."""
+    """The base of `Sum` and `Mean`, whose states are sums."""
 
     ordered: ClassVar[bool] = False
 
@@ -188,7 +188,7 @@ def _moments(leaf: Array, ok: Ok) -> Moments:
 
 
 def _halves(leaf: Array) -> tuple[Array, Array | None]:
-    """Floats whose sum is the leaf; long integers need two, of high and low bits."""
+    """Return floats whose sum is the leaf: of long integers high and low bits."""
     dtype = exact.wide_float(leaf.dtype)
     if leaf.dtype.itemsize < 4 or not exact.is_exact(leaf.dtype):
         return leaf.astype(dtype), None
@@ -202,5 +202,5 @@ def _square(x: Array) -> Array:
 
 
 def _float(dtype: DTypeLike) -> np.dtype:
-    """The dtype of a mean of numbers of the given dtype, as `jnp.mean` has it."""
+    """Return the dtype of a mean of numbers of some dtype, as `jnp.mean` has it."""
     return jnp.result_type(float) if exact.is_exact(dtype) else jnp.dtype(dtype)

@@ -16,11 +16,11 @@ from . import exact
 from .interface import By, LeafReducer, Ok, Over, over_field
 
 _LEVELS = 32
-"""How many buffers there are: enough for `size * 2**32` points."""
+"""The number of buffers: enough for `size * 2**32` points."""
 
 
 def as_shares(q: ArrayLike | Sequence[ArrayLike]) -> float | tuple[float, ...]:
-    """One share or several, after a check that they are between 0 and 1."""
+    """Return one share or several; raise unless they are between 0 and 1."""
     try:
         shares = np.asarray(q, np.float64)
     except (TypeError, ValueError):
@@ -196,7 +196,7 @@ def _carried(
 
 
 def _halved(a: Array, b: Array, odd: Bool[Array, ""]) -> Array:
-    """Every other one of the numbers of two buffers, sorted."""
+    """Return every other one of the sorted numbers of two buffers."""
     both = jnp.sort(jnp.concatenate([a, b]), axis=0)
     return jnp.where(odd, both[1::2], both[::2])
 
@@ -204,7 +204,7 @@ def _halved(a: Array, b: Array, odd: Bool[Array, ""]) -> Array:
 def _quantiles(
     values: np.ndarray, weights: np.ndarray, q: float | tuple[float, ...]
 ) -> np.ndarray:
-    """Quantiles along the leading axis of numbers that stand for so many each."""
+    """Return quantiles along the leading axis of numbers with weights."""
     shape, n = values.shape[1:], int(weights.sum())
     shares = np.atleast_1d(np.asarray(q, np.float64))
     found = np.full((len(shares), *shape), np.nan)
@@ -224,7 +224,7 @@ def _quantiles(
 
 
 def _between(low: np.ndarray, high: np.ndarray, part: np.ndarray) -> np.ndarray:
-    """The numbers between two, of which an infinite one is no product with 0."""
+    """Interpolate between two numbers; an infinite one is not multiplied by 0."""
     with np.errstate(invalid="ignore", over="ignore"):
         between = low + (high - low) * part
     return np.where((part == 0) | (low == high), low, between)

@@ -16,7 +16,7 @@ def space():
 
 
 def traced_reducers(monkeypatch):
-    """The names of the reducers that are traced from now on."""
+    """Return the list to which the names of traced reducers will be added."""
     names, trace = [], reduced_trace._trace
 
     def noted(reducers, *rest):

@@ -21,7 +21,7 @@ EDGES = {"bool": [0, 1, 2], "uint32": [0.5, 3, 2**33]}
 
 
 def all_reduced(reducers, values, ok):
-    """The results of a batch in two halves, each absorbed by itself, then merged."""
+    """Return the results of a batch whose halves are absorbed, then merged."""
     struct = jax.ShapeDtypeStruct(values.shape[1:], values.dtype)
     half = len(values) // 2
 
@@ -85,7 +85,7 @@ def test_of_every_dtype(dtype):
 
 @pytest.mark.parametrize("dtype", slow_unless({"bfloat16"}, ["bfloat16", "int8"]))
 def test_of_no_points(dtype):
-    """Neither of none at all nor of some that failed is there anything to show."""
+    """Show nothing for no points, and for points that all failed."""
     nothing = np.nan if dtype in ("float32", "bfloat16") else 0
     values = jnp.asarray(np.asarray(NUMBERS[dtype]).astype(jnp.dtype(dtype)))
     reducers = [

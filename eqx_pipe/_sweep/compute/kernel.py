@@ -107,7 +107,7 @@ def row_width(layout: Layout) -> int:
 
 
 def everywhere(layout: Layout) -> NamedSharding:
-    """The placement of the kernel's arguments: a copy on every device.
+    """Return the placement of the kernel's arguments: a copy on every device.
 
     The mesh is our own, whatever the user's looks like.
     """
@@ -115,7 +115,7 @@ def everywhere(layout: Layout) -> NamedSharding:
 
 
 def each_its_rows(layout: Layout) -> NamedSharding:
-    """The placement of an array that has rows for each device."""
+    """Return the placement of an array that has rows for each device."""
     mesh = flat_mesh(layout.devices)
     return NamedSharding(mesh, P(mesh.axis_names))
 
@@ -223,7 +223,7 @@ def build(
 
 
 def told(ctl: UInt32[Array, "1 control"], column: int) -> UInt32[Array, ""]:
-    """A number that a device is told, from its row of `control`."""
+    """Read a number from a device's row of `control`."""
     return jax.lax.squeeze(
         jax.lax.slice_in_dim(ctl, column, column + 1, axis=1), [0, 1]
     )
@@ -232,7 +232,7 @@ def told(ctl: UInt32[Array, "1 control"], column: int) -> UInt32[Array, ""]:
 def lanes(
     first: UInt32[Array, ""], batch: int, stride: int = 1
 ) -> UInt32[Array, " batch"]:
-    """The offsets of the points of a batch."""
+    """Return the offsets of the points of a batch."""
     within = jax.lax.iota(np.uint32, batch)
     if stride > 1:
         within = jax.lax.mul(within, np.full(batch, stride, np.uint32))
@@ -242,7 +242,7 @@ def lanes(
 def up_to(
     last: UInt32[Array, ""], offsets: UInt32[Array, " batch"]
 ) -> UInt32[Array, " batch"]:
-    """The same where a tail repeats the last point; the host cuts it off."""
+    """Return offsets of which a tail repeats the last point; the host cuts it off."""
     return jax.lax.min(offsets, jax.lax.broadcast(last, offsets.shape))
 
 

@@ -159,7 +159,7 @@ def block_batches(size: int, batch_size: int) -> int:
 
 
 def call_blocks(size: int, block_points: int, num_devices: int, bytes_: int) -> int:
-    """The most blocks that one call computes on each device."""
+    """Return the most blocks that one call computes on each device."""
     needed = -(-size // (block_points * num_devices))
     room = CHUNK_BYTES // (max(1, bytes_) * num_devices)
     # Offsets within a call are 32-bit integers.
@@ -207,7 +207,7 @@ def block_lane(traced: Traced, reducing: TracedReducers, layout: Layout) -> Lane
 
 
 def build_merge(reducing: TracedReducers) -> Any:
-    """`merge(state, states, first, last, constants)`: the state after a stretch.
+    """Return `merge(state, states, first, last, constants)`: the state after a stretch.
 
     The states of some blocks, `states[i]` for `first <= i < last`, are merged to
     `state` one after the other.
@@ -232,7 +232,7 @@ def build_merge(reducing: TracedReducers) -> Any:
 
 
 def build_absorb(reducing: TracedReducers, kinds: Sequence[Any]) -> Any:
-    """`absorb(states, values, ok, live, constants)`: the states after a run of points.
+    """Return `absorb(states, values, ok, live, constants)`: the states after points.
 
     All have a leading axis over groups; only those that are `live` change. PRNG keys
     are raw data, of the `kinds` that the values have.
@@ -263,7 +263,7 @@ def build_absorb(reducing: TracedReducers, kinds: Sequence[Any]) -> Any:
 
 
 def wrapped(leaves: Sequence[Array], kinds: Sequence[Any]) -> list[Array]:
-    """Raw data as PRNG keys where there is a kind of these."""
+    """Return raw data as PRNG keys where there is a kind of these."""
     return [
         leaf if kind is None else jr.wrap_key_data(leaf, impl=kind)
         for leaf, kind in zip(leaves, kinds, strict=True)

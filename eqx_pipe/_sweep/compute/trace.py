@@ -134,7 +134,7 @@ def trace(
 
 
 def with_steps(traced: Traced) -> Traced:
-    """The same function with the outputs `(output, needed, executed)`."""
+    """Return the same function with the outputs `(output, needed, executed)`."""
     inputs = [
         jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype, weak_type=v.aval.weak_type)
         for v in open_jaxpr(traced.jaxpr)[0].invars
@@ -179,7 +179,7 @@ def _is_tracer(x: Any) -> bool:
 
 
 def arrays_of(geometry: Geometry, key: Key | None) -> list[Any]:
-    """The arrays of a space, whose key is `key`, in the order in which it is traced."""
+    """Return the arrays of a space with some key, in the order of a trace."""
     return list(filter(can_be_traced, jtu.tree_leaves((geometry.leaves, key))))
 
 
@@ -195,12 +195,12 @@ def check_concrete(function: str, arrays: Sequence[Any]) -> None:
 
 
 def settings() -> dict[str, Any]:
-    """The settings of JAX that programs depend on."""
+    """Return the settings of JAX that programs depend on."""
     return {name: getattr(jax.config, f"jax_{name}") for name in _SETTINGS}
 
 
 def struct_of(x: Any) -> jax.ShapeDtypeStruct:
-    """The form of an array as a program sees it, without the mesh that it lies on."""
+    """Return the type of an array as a program sees it, without its mesh."""
     # Weak types and 64 bits as the program will see them.
     weak = bool(getattr(x, "weak_type", False))
     dtype = jax.dtypes.canonicalize_dtype(x.dtype, allow_extended_dtype=True)
@@ -208,7 +208,7 @@ def struct_of(x: Any) -> jax.ShapeDtypeStruct:
 
 
 def no_mesh(function: str = "sweep") -> Any:
-    """Leaves the user's own mesh context, which would end up in the program."""
+    """Leave the user's own mesh context, which would end up in the program."""
     try:
         return jax.set_mesh(NO_MESH)
     except ValueError as error:  # it has to be set outside of all transformations
