@@ -102,7 +102,7 @@ class MissingSweepKey(MissingKeyError):
 
 
 def _checked(function: str, out: PyTree) -> PyTree:
-    """The output with arrays for numbers; a `TypeError` for anything else."""
+    """Return the output with arrays for numbers; a `TypeError` for anything else."""
     leaves, structure = jtu.tree_flatten(out)
     if not leaves:
         raise type_error(

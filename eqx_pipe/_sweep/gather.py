@@ -29,7 +29,6 @@ from .order_by import CostsBySpan
 from .plan import Plan
 from .request import Request
 from .results.cells import CellPoints, CellValues
-from .results.raised import Raised
 from .results.result import Steps, SweepResult
 from .store import MISSING, NO_GAPS, Gaps, count_in
 
@@ -276,7 +275,7 @@ def _after_a_while(stopping: Callable[[], bool]) -> Callable[[], bool]:
 
 
 def _in_smaller_batches(plan: Plan, seconds: float) -> Plan:
-    """The plan in smaller batches, if an automatic one took so many seconds."""
+    """Return the plan in smaller batches, if an automatic one took so many seconds."""
     size = plan.batch_size
     if seconds <= COMMIT_EVERY or size == 1 or not plan.points.adapts:
         return plan
@@ -322,7 +321,7 @@ def result_of(
         values, counted = values.values, values.cells
         both = counted.points, counted.failed
         cells = CellPoints(*(np.asarray(leaf[...]) for leaf in both))
-    result = SweepResult(
+    return SweepResult(
         values=values,
         space=request.space,
         _gaps=outcome.gaps,
@@ -335,11 +334,10 @@ def result_of(
         function=fn_name(request.fn),
         made=tuple(attrs.items()),
         steps=steps,
-        _raised=Raised.of(outcome.errors) if outcome.errors else None,
+        _errors={t: np.sort(some) for t, some in outcome.errors.items() if len(some)},
         cells=cells,
         output_coords=request.output_coords,
     )
-    return result
 
 
 def carry(interrupt: KeyboardInterrupt, result: SweepResult, request: Request) -> None:

@@ -114,7 +114,7 @@ def _points(count: int) -> str:
 
 
 def _bytes(size: int) -> str:
-    """A number of bytes in a unit that makes it short."""
+    """Return a number of bytes in a unit that makes it short."""
     number, units = float(size), ["bytes", "kB", "MB", "GB", "TB", "PB"]
     while number >= 1000 and len(units) > 1:
         number /= 1000
@@ -171,7 +171,7 @@ def plan(
 
 
 def _in_numbers(coming: Plan, costs: Callable[[int], CostsBySpan] | None) -> SweepPlan:
-    """A plan in numbers, with what its store has."""
+    """Return a plan in numbers, with what its store has."""
     request = coming.request
     index, count = request.shard or (0, 1)
     own = range(index, len(coming.chunks), count)
@@ -206,7 +206,7 @@ def _in_numbers(coming: Plan, costs: Callable[[int], CostsBySpan] | None) -> Swe
 
 
 def _value_bytes(coming: Plan) -> int:
-    """The bytes in memory of values, or of states while they are merged."""
+    """Return the bytes in memory of values, or of states while they are merged."""
     chunks = coming.chunks
     rows = math.prod(chunks.lengths) if coming.blocks is None else chunks.points
     row = coming.work.row
@@ -214,7 +214,7 @@ def _value_bytes(coming: Plan) -> int:
 
 
 def _programs(coming: Plan, costs: Callable[[int], CostsBySpan] | None) -> list[Any]:
-    """The programs that a sweep needs, each as it is compiled, or `None`."""
+    """Return the programs that a sweep needs, each as it is compiled, or `None`."""
     if coming.points.size == 0:
         return []
     found = coming.work.programs()

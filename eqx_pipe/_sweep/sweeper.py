@@ -89,7 +89,7 @@ class Sweeper:
         return f"Sweeper({fn_name(self._request.fn)}, {self._request.whole!r})"
 
     def _planned(self, space: Space, key: Key | None) -> Plan:
-        """The plan for spaces of this form: traced if there was none before."""
+        """Return the plan for spaces of this form: traced if there was none before."""
         schema = _schema(space, key)
         plan = self._plans.get(schema)
         if plan is None:

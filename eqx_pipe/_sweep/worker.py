@@ -50,7 +50,7 @@ class Task:
 
 
 def pack(plan: Plan) -> bytes:
-    """A sweep for a worker, as bytes."""
+    """Return a sweep for a worker, as bytes."""
     cloudpickle = optional("sweep", "cloudpickle", "distributed")
     request, job = plan.request, plan.points
     task = Task(
@@ -128,7 +128,7 @@ def _program(job: Points) -> tuple[str, str]:
 
 
 def _portable(error: Exception) -> Exception:
-    """An error that arrives as what it is, or else as its text."""
+    """Return an error that arrives as what it is, or else as its text."""
     import cloudpickle
 
     try:

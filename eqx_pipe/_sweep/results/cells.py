@@ -17,9 +17,6 @@ class CellPoints(eqx.Module):
     points: Int64[np.ndarray, " cells"]
     failed: Int64[np.ndarray, " cells"]
 
-    def __getitem__(self, part: slice | np.ndarray) -> "CellPoints":
-        return CellPoints(self.points[part], self.failed[part])
-
 
 class CellValues(eqx.Module):
     """The reductions of cells, and of how many points each is, as one output."""

@@ -42,7 +42,7 @@ Read = Callable[[str], Any]
 
 
 def schema_of(outputs: PyTree, names: list[str], status: str, space: Space) -> str:
-    """The schema of a dataset.
+    """Return the schema of a dataset.
 
     `outputs` is the pytree of outputs or of their shapes and dtypes, `names` are the
     variables of its leaves, in order, and `status` that of the points' status.
@@ -71,7 +71,7 @@ def schema_of(outputs: PyTree, names: list[str], status: str, space: Space) -> s
 
 
 def parse(function: str, path: str, text: object) -> dict[str, Any]:
-    """The schema in the file at `path`, after a check of its version."""
+    """Return the schema in the file at `path`, after a check of its version."""
     schema: Any = None
     if isinstance(text, str):
         try:
@@ -94,7 +94,7 @@ def parse(function: str, path: str, text: object) -> dict[str, Any]:
 def outputs_from(
     schema: dict[str, Any], read: Callable[[str, Any, Any], Any]
 ) -> PyTree:
-    """The outputs, with a leading axis over the points.
+    """Return the outputs, with a leading axis over the points.
 
     `read(name, dtype, kind)` gives an array in a dtype, as PRNG keys if there is a
     `kind`.
@@ -107,7 +107,7 @@ def outputs_from(
 
 
 def space_from(schema: dict[str, Any], read: Read) -> Space:
-    """The space, with `Values` and `Static` axes made of coordinates."""
+    """Return the space, with `Values` and `Static` axes made of coordinates."""
 
     empty = False
 
@@ -130,7 +130,7 @@ def space_from(schema: dict[str, Any], read: Read) -> Space:
 
 
 def as_kind(array: Any, kind: dict[str, Any]) -> Any:
-    """An array in the dtype, or as the PRNG keys, that it was made from."""
+    """Return an array in the dtype, or as the PRNG keys, that it was made from."""
     dtype = _dtype(kind)
     if array.dtype != dtype:
         array = np.asarray(array).astype(dtype)
@@ -140,7 +140,7 @@ def as_kind(array: Any, kind: dict[str, Any]) -> Any:
 
 
 def _dtype(node: dict[str, Any]) -> np.dtype:
-    """The dtype that a schema names, one of numbers."""
+    """Return the dtype that a schema names, one of numbers."""
     dtype = jnp.dtype(node["dtype"])
     if not any(jnp.issubdtype(dtype, kind) for kind in (np.bool_, np.number)):
         raise ValueError(f"values of the dtype {dtype}")
