@@ -81,29 +81,9 @@ class Request:
         return self.on_error == "mark"
 
     @property
-    def counting(self) -> bool:
-        """True if steps of loops are counted."""
-        return self.count_steps
-
-    @property
-    def trusting(self) -> bool:
-        """True if a store is filled whatever function it was begun with."""
-        return self.resume is not None
-
-    @property
-    def repairing(self) -> bool:
-        """True if points that failed are computed again."""
-        return self.resume == "failed"
-
-    @property
     def by_hand(self) -> bool:
         """True if it is the plain loop, since JAX must not compile."""
         return jax.config.jax_disable_jit  # pyright: ignore[reportAttributeAccessIssue]
-
-    @property
-    def processes(self) -> int:
-        """The number of processes that fill the store together."""
-        return 1 if self.shard is None else self.shard[1]
 
 
 _NEVER_NONE = ("batch_size", "on_error", "count_steps")

@@ -14,14 +14,12 @@ from .._types import Key, ProgressLike, PyTree
 from .._vmap import warn_if_cores_idle
 from .compute.trace import no_mesh
 from .compute.tune import tune
-from .gather import Sink, carry, compute_here, gather, result_of, tell, watched_in
+from .gather import Sink, carry, compute_here, gather, result_of, tell
 from .options import BatchSize, Costs, Executor, Resume, Shard
-from .order_by import CostsBySpan, costs_of
 from .plain_sweep import plain_sweep
 from .plan import Plan, plan_of
 from .remote import compute_remotely
 from .request import Request, request_of
-from .results.label import names_of
 from .results.output_coords import OutputCoords
 from .results.result import SweepResult
 from .sinks.memory import ArraySink, ReductionSink
@@ -47,7 +45,7 @@ def sweep(
     count_steps: bool = False,
     output_coords: OutputCoords | None = None,
 ) -> SweepResult:
-    """Computes a function at every point of a space, on all devices.
+    """Compute a function at every point of a space, on all devices.
 
     The values are those of
     `stack([fn(space.point(i), key=space.point_key(i, key=key)) for i in range(n)])`
@@ -195,22 +193,11 @@ def sweep(
     with no_mesh():
         if request.by_hand:
             return plain_sweep(request, started)
-        plan, costs = planned(request)
+        plan = plan_of(request)
         if request.batch_size == "tune" and not _is_begun(request):
-            own = None if costs is None else costs(plan.chunks.points)
-            plan = plan.with_points(tune(plan.points, own))
-        return complete(plan, costs, started)
-
-
-def planned(request: Request) -> tuple[Plan, Callable[[int], CostsBySpan] | None]:
-    """How to do what was asked for, and what points cost; nothing is computed yet."""
-    costs = None if request.order_by is None else costs_of(request)
-    plan = plan_of(request)
-    # What names outputs, before anything is compiled or a store is made.
-    watched_in(plan, request.progress)
-    if request.output_coords:
-        names_of(plan.outputs, request.space, request.output_coords)
-    return plan, costs
+            costs = None if plan.costs is None else plan.span_costs
+            plan = plan.with_points(tune(plan.points, costs))
+        return complete(plan, started)
 
 
 def _is_begun(request: Request) -> bool:
@@ -218,15 +205,12 @@ def _is_begun(request: Request) -> bool:
     return not (request.store is None or Folder(request.store).is_vacant())
 
 
-def complete(
-    plan: Plan, costs: Callable[[int], CostsBySpan] | None, started: float
-) -> SweepResult:
-    """Compute a plan; with `costs` points of similar cost share a batch."""
+def complete(plan: Plan, started: float) -> SweepResult:
+    """Return the result of a plan, all of it computed or what a store lacks."""
     sink = _sink(plan)
-    own = None if costs is None else costs(sink.plan.chunks.points)
     here = plan.request.executor is None
     try:
-        gather(sink, compute_here if here else compute_remotely, own)
+        gather(sink, compute_here if here else compute_remotely)
     except KeyboardInterrupt as interrupt:
         # A function that fails, or points of a store that have, are not what matters.
         with contextlib.suppress(Exception):

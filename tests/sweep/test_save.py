@@ -45,6 +45,7 @@ AXES = {
     "half": lambda: ep.Values(np.array([1.5, 2.5], np.float16)),
     "vectors": lambda: ep.Values(np.arange(6.0).reshape(2, 3)),
     "keys": lambda: ep.Values(jr.split(jr.key(3), 2)),
+    "seeds": lambda: ep.Seeds(2, draws="independent"),
     "widths": lambda: ep.Static([4, 8]),
     "names": lambda: ep.Static(["tanh", square]),
     "pairs": lambda: ep.Mapped(

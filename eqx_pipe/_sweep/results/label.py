@@ -260,9 +260,10 @@ def provenance(result: SweepResult) -> dict[str, Any]:
         "batch_size": result.batch_size,
         "devices": result.num_devices,
         "started": moment.isoformat(timespec="seconds"),
-        "seconds": round(result.seconds, 6),
         **dict(result.made),
     }
+    if not np.isnan(result.seconds):  # a store does not know them
+        made["seconds"] = round(result.seconds, 6)
     if result.steps is not None:
         needed, executed = result.steps.sums
         made |= {"steps_needed": needed, "steps_executed": executed}

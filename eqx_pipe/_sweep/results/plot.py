@@ -102,7 +102,7 @@ def plot(
     for role, given in roles.items():
         _check_known(f"`{role}` is {given!r}.", given, table)
     table = _averaged(_squeezed(table, roles), name, space, roles)
-    roles = all_roles(table, name, roles)
+    roles = all_roles(table, name, roles, space.dims)
     is_cloud = "y" in roles and dim_of(table, roles["x"]) == dim_of(table, roles["y"])
     check_roles(table, roles, is_cloud)
     table = arranged(table, roles, is_cloud)
@@ -182,15 +182,16 @@ def _selected(table: Any, sel: Mapping[str, object]) -> Any:
 
 def _position(key: str, values: np.ndarray, value: Any) -> int:
     """Return the position of a value on its dim."""
-    listed = values.tolist()
     if values.dtype.kind not in "iuf":
+        listed = values.tolist()
         if value in listed:
             return listed.index(value)
         wrong = f"`sel` has {value!r} for `{key}`."
         raise value_error(_FUNCTION, wrong, nearest(value, listed))
-    low, high = min(listed), max(listed)
+    low, high = values.min().item(), values.max().item()
     slack = 1e-6 * max(abs(low), abs(high))  # of rounding to float32
-    if not low - slack <= value <= high + slack:
+    is_number = isinstance(value, int | float | np.number)
+    if not is_number or not low - slack <= value <= high + slack:
         wrong = f"`sel` has {value!r}, and `{key}` goes from {low:.6g} to {high:.6g}."
         raise value_error(_FUNCTION, wrong, "Give a value in this range.")
     return int(np.argmin(np.abs(values - value)))

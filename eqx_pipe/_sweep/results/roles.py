@@ -1,7 +1,7 @@
 """The roles of dims in a picture: along x and y, colours of lines, panels."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 from ..._errors import value_error
@@ -28,16 +28,21 @@ def _along(table: Any, dim: str, kinds: str = "iuf") -> list[str]:
     return [name for name, coord in found if coord.dtype.kind in kinds]
 
 
-def all_roles(table: Any, name: str, asked: Mapping[str, str]) -> dict[str, str]:
-    """Return the roles that were asked for, and those of the other dims, in order."""
+def all_roles(
+    table: Any, name: str, asked: Mapping[str, str], of_space: Container[str]
+) -> dict[str, str]:
+    """Return the roles that were asked for, and those of the other dims, in order.
+
+    Dims that are not `of_space` are those of one value, a curve at each point.
+    """
     free, roles = free_dims(table, asked), dict(asked)
     own = {"x", "y", "hue"} & set(asked)
     clouds = [d for d in free if d not in table.coords and len(_along(table, d)) > 1]
-    curves = [dim for dim in free if dim.startswith(f"{name}.")]
+    curves = [dim for dim in free if dim not in of_space]
     if own:
         lines = "hue" in own or len(free) + len(own) < 2
         order = ["x", "col", "row"] if lines else ["x", "y", "col", "row"]
-    elif curves:  # a curve at each point
+    elif curves:
         roles["x"], order = curves[0], ["hue", "col", "row"]
     elif clouds:
         columns, order = _along(table, clouds[0]), ["col", "row"]

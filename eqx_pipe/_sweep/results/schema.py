@@ -19,6 +19,7 @@ import numpy as np
 from ..._errors import value_error
 from ..._spaces import (
     Axis,
+    Seeds,
     Space,
     Static,
     Values,
@@ -35,6 +36,20 @@ SCHEMA = "eqx_pipe_schema"
 """The attribute of a dataset that holds its schema."""
 
 VERSION = 1
+
+
+class LogValues(Values):
+    """The values of a `Geomspace` from a file, which pictures show on a log scale."""
+
+    @property
+    def is_log(self) -> bool:
+        return True
+
+    @property
+    def known(self) -> jax.Array:
+        return self.values
+
+
 # Whoever opens the file reads all attributes.
 _MOST_BYTES = 1024
 
@@ -118,7 +133,10 @@ def space_from(schema: dict[str, Any], read: Read) -> Space:
         if "axis" in node:
             values = as_kind(read(node["axis"]), node)
             values, empty = at_least_one(values)
-            return Values(values, dim=node["dim"], label=label, unit=unit)
+            kind = LogValues if node.get("log") else Values
+            return kind(values, dim=node["dim"], label=label, unit=unit)
+        if "seeds" in node:
+            return Seeds(**node["seeds"], dim=node["dim"], label=label, unit=unit)
         if "static" in node:
             values, empty = at_least_one(np.asarray(read(node["static"])))
             values = values.tolist()
@@ -161,6 +179,9 @@ def _axis(axis: Axis, path: Any, space: Space) -> Any:
     name = axis_name(path)
     if axis.is_static:
         return {"static": name, "dim": axis.dim, "attrs": axis.attrs}
+    if isinstance(axis, Seeds) and not space.is_part:
+        own = {"num": axis.num, "draws": axis.draws}
+        return {"seeds": own, "dim": axis.dim, "attrs": axis.attrs}
     structs = axis_structs(name, axis, space.axis_key(name))
     several = jtu.tree_structure(structs) != jtu.tree_structure(0)
 
@@ -168,18 +189,17 @@ def _axis(axis: Axis, path: Any, space: Space) -> Any:
         # The values of an axis may be a pytree: an axis for each leaf, of one dim.
         full = ".".join([name, *([path_name(path)] if path else [])])
         dim = name if several and axis.dim is None else axis.dim
-        return {"axis": full, "dim": dim, **_kind(leaf), "attrs": axis.attrs}
+        log = {"log": True} if axis.is_log else {}
+        return {"axis": full, "dim": dim, **_kind(leaf), **log, "attrs": axis.attrs}
 
     return _written(structs, part)
 
 
 def _constant(leaf: Any) -> Any:
-    """What stands in the space beside the axes; what is large or no data as text."""
-    if type(leaf) in (bool, int, str):
+    """Return what stands in the space beside an axis; large or other things as text."""
+    if type(leaf) in (bool, int, float, str):
+        # NaN and infinity too: the schema is read here, by Python's JSON.
         return {"value": leaf}
-    if type(leaf) is float:
-        # As text: JSON knows neither NaN nor infinity, and `repr` keeps every bit.
-        return {"float": repr(leaf)}
     if not hasattr(leaf, "dtype") or not hasattr(leaf, "shape"):
         return {"value": repr(leaf)}
     if is_key_array(leaf):
@@ -200,8 +220,6 @@ def _constant(leaf: Any) -> Any:
 def _leaf(node: dict[str, Any]) -> Any:
     if "value" in node:
         return node["value"]
-    if "float" in node:
-        return float(node["float"])
     dtype = _dtype(node)
     if "struct" in node:
         return jax.ShapeDtypeStruct(tuple(node["struct"]), dtype)
@@ -212,7 +230,7 @@ def _leaf(node: dict[str, Any]) -> Any:
 
 
 def _written(node: Any, leaf: Callable[[Any, Any], Any], path: Any = ()) -> Any:
-    """A pytree as JSON: dicts, lists, tuples; other containers as dicts by path."""
+    """Return a pytree as JSON: dicts, lists, tuples; other containers by path."""
     if node is None:
         return None
     if is_axis(node):
