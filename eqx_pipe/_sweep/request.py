@@ -134,7 +134,7 @@ _COUNTED = (
 
 
 def _excluded(request: Request) -> list[tuple[object, str, str]]:
-    """The pairs that exclude each other: true if both are given, the pair, the cure."""
+    """Return pairs that exclude each other, with the fix: true if both are given."""
     store, reduce, executor = request.store, request.reducers, request.executor
     steps, by_hand = request.count_steps, request.by_hand
     of_output = isinstance(request.progress, str | tuple)

@@ -170,33 +170,15 @@ def sweep(
         >>> ep.sweep(lambda p: p["x"] * p["y"], space).grid().tolist()
         [[0.0, 0.0], [10.0, 20.0], [20.0, 40.0], [30.0, 60.0]]
     """
+    request = request_of("sweep", **locals())
     started = time.time()
-    request = request_of(
-        "sweep",
-        fn,
-        space,
-        key=key,
-        batch_size=batch_size,
-        mesh=mesh,
-        order_by=order_by,
-        reduce=reduce,
-        store=store,
-        shard=shard,
-        executor=executor,
-        resume=resume,
-        on_error=on_error,
-        progress=progress,
-        count_steps=count_steps,
-        output_coords=output_coords,
-    )
     warn_if_cores_idle(request.devices, mesh)
     with no_mesh():
         if request.by_hand:
             return plain_sweep(request, started)
         plan = plan_of(request)
         if request.batch_size == "tune" and not _is_begun(request):
-            costs = None if plan.costs is None else plan.span_costs
-            plan = plan.with_points(tune(plan.points, costs))
+            plan = plan.with_points(tune(plan.points, plan.span_costs))
         return complete(plan, started)
 
 

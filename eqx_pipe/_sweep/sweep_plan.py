@@ -5,14 +5,14 @@ It takes the steps of a sweep up to the computation of its chunks.
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Unpack
 
 import jax
+import jax.numpy as jnp
 
 from .._jaxprs import live_bytes
 from .._spaces import SpaceLike
-from .._tree import is_key_array
 from .._types import PyTree
 from .compute.trace import no_mesh
 from .options import SweepOptions
@@ -208,8 +208,7 @@ def _value_bytes(coming: Plan) -> int:
     """Return the bytes in memory of values, or of states while they are merged."""
     chunks = coming.chunks
     rows = math.prod(chunks.lengths) if coming.blocks is None else chunks.points
-    row = coming.work.row
-    return rows * sum(math.prod(s.shape) * s.dtype.itemsize for s in row)
+    return rows * _nbytes(coming.work.row)
 
 
 def _programs(coming: Plan) -> list[Any]:
@@ -218,7 +217,7 @@ def _programs(coming: Plan) -> list[Any]:
 
 
 def _memory(coming: Plan) -> int | None:
-    """The bytes that a device holds: of compiled programs, or about those of others."""
+    """Return the bytes that a device holds: of compiled programs, else about those."""
     job = coming.points
     if job.size == 0:
         return None
@@ -228,8 +227,7 @@ def _memory(coming: Plan) -> int | None:
     if len(found) == len(programs):
         return max(found)
     for traced, layout in job.needed:
-        given = [*job.arrays, *traced.program.constants]
-        held = sum(_nbytes(leaf) for leaf in given)
+        held = _nbytes(map(jnp.asarray, [*job.arrays, *traced.program.constants]))
         batch = layout.batch_size * live_bytes(traced.jaxpr)
         if coming.blocks is not None:
             kept = -(-coming.blocks.at_once // len(job.devices))
@@ -240,10 +238,9 @@ def _memory(coming: Plan) -> int | None:
     return max(found)
 
 
-def _nbytes(leaf: Any) -> int:
-    if is_key_array(leaf):
-        return math.prod(leaf.shape) * leaf.dtype.itemsize
-    return int(getattr(leaf, "nbytes", 0))
+def _nbytes(leaves: Iterable[Any]) -> int:
+    """Return the bytes of some arrays, of PRNG keys too, or of their structs."""
+    return sum(math.prod(x.shape) * x.dtype.itemsize for x in leaves)
 
 
 def _compiled_bytes(compiled: jax.stages.Compiled) -> int | None:

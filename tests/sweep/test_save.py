@@ -137,11 +137,8 @@ def test_status_and_what_made_it_come_back(tmp_path):
     result.save(tmp_path / "r.zarr")
     back = ep.SweepResult.load(tmp_path / "r.zarr")
     assert back.ok.tolist() == [True, True, False, True]
-    assert back.status.tolist() == [1, 1, 2, 1]
-    assert np.isnan(back.values[2])
-    assert back.batch_size == 2 and back.num_devices == 8
-    assert back.function.endswith("fn") and abs(back.started - result.started) < 1
-    assert "Linspace(0, 3, 4)" in back.to_xarray().attrs["space"]
+    assert np.isnan(back.values[2]) and abs(back.started - result.started) < 1
+    assert back.to_xarray().identical(result.to_xarray())
     part = back[1:3]
     assert "Values" in part.to_xarray().attrs["space"] and part.ok.tolist() == [1, 0]
 
@@ -224,10 +221,6 @@ def test_xarray_opens_it_as_it_is(tmp_path):
 
 def test_what_cannot_be_saved_or_loaded(tmp_path, unchecked):
     result = ep.sweep(square, ep.Linspace(0, 3, 4))
-    with pytest.raises(ValueError, match=r"'\.pkl'.*`\.zarr`.*to_netcdf"):
-        result.save(tmp_path / "r.pkl")
-    with pytest.raises(TypeError, match="`path` is 3.*pathlib"):
-        result.save(3)
     with pytest.raises(TypeError, match="reduced them"):
         reduced = ep.sweep(square, ep.Linspace(0, 3, 4), reduce=ep.reduce.Mean())
         reduced.save("r.zarr")

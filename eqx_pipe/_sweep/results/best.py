@@ -157,7 +157,7 @@ def _output_name(function: str, named: Mapping[str, Any], by: object) -> str:
 
 
 def _on_host(x: Any) -> np.ndarray:
-    """A NumPy array, in float32 if NumPy itself does not know the dtype (bfloat16)."""
+    """Return a NumPy array, in float32 if NumPy does not know the dtype (bfloat16)."""
     array = np.asarray(as_data(x))
     known = array.dtype.kind in "biufc"
     return array if known else array.astype(np.float32)

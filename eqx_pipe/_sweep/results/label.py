@@ -105,7 +105,7 @@ def output_names(
     taken: set[str],
     parts: Callable[[str, tuple[int, ...]], Iterable[str]],
 ) -> list[str]:
-    """The names of the output leaves in order, with `result.` before what is taken.
+    """Return the names of outputs in order, with `result.` before what is taken.
 
     `parts(path, shape)` are the names that come with one, of its dims or its columns;
     they begin with its path, and no two leaves share one.

@@ -140,7 +140,7 @@ def _variable(data: Any, variable: str | None, outputs: int) -> str:
 
 
 def _table(data: Any, name: str) -> Any:
-    """The variable as floats, NaN where it has no number, and the kinds of points.
+    """Return the variable as floats, NaN for no number, and the kinds of points.
 
     An axis of arrays has a coordinate for each entry.
     """
@@ -198,7 +198,7 @@ def _position(key: str, values: np.ndarray, value: Any) -> int:
 
 
 def _squeezed(table: Any, roles: Mapping[str, str]) -> Any:
-    """The table without dims of length 1 that nobody asked for; one dim remains."""
+    """Return the table without dims of length 1 that have no role; one dim remains."""
     if not table.sizes:
         wrong = "one value is left, which is no picture."
         raise value_error(_FUNCTION, wrong, "Leave a dim out of `sel=`.")
