@@ -157,10 +157,11 @@ def load(cls: type[SweepResult], path: str | os.PathLike[str]) -> SweepResult:
     dicts, lists and tuples are what they were; other containers (dataclasses,
     modules, named tuples) come back as dicts by the names of their parts. In
     `.space` every axis is a `Values` axis of the same dim, with the same values bit
-    for bit, but `Seeds` stay `Seeds`; one of `Static` values holds their numbers, or
-    texts in the place of strings, functions and other objects. Of what stands beside
-    the axes numbers, texts and arrays of at most 1,024 bytes come back; a larger array
-    comes back as its `jax.ShapeDtypeStruct`, and an object as its text.
+    for bit, which pictures and keys treat like the axis that was saved; one of `Static`
+    values holds their numbers, or texts in the place of strings, functions and other
+    objects. Of what stands beside the axes numbers, texts and arrays of at most 1,024
+    bytes come back; a larger array comes back as its `jax.ShapeDtypeStruct`, and an
+    object as its text.
 
     **Arguments:**
 

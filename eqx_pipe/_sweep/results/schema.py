@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -19,7 +20,6 @@ import numpy as np
 from ..._errors import value_error
 from ..._spaces import (
     Axis,
-    Seeds,
     Space,
     Static,
     Values,
@@ -38,22 +38,29 @@ SCHEMA = "eqx_pipe_schema"
 VERSION = 1
 
 
-class LogValues(Values):
-    """The values of a `Geomspace` from a file, which pictures show on a log scale."""
-
-    @property
-    def is_log(self) -> bool:
-        return True
-
-    @property
-    def known(self) -> jax.Array:
-        return self.values
-
-
 # Whoever opens the file reads all attributes.
 _MOST_BYTES = 1024
 
 Read = Callable[[str], Any]
+
+
+class LoadedValues(Values):
+    """The values of an axis from a file, which has the scale and draws of that axis."""
+
+    log: bool = eqx.field(default=False, static=True, kw_only=True)
+    draws: str | None = eqx.field(default=None, static=True, kw_only=True)
+
+    @property
+    def is_log(self) -> bool:
+        return self.log
+
+    @property
+    def replicates(self) -> str | None:
+        return self.draws
+
+    @property
+    def known(self) -> jax.Array:
+        return self.values
 
 
 def schema_of(outputs: PyTree, names: list[str], status: str, space: Space) -> str:
@@ -133,10 +140,8 @@ def space_from(schema: dict[str, Any], read: Read) -> Space:
         if "axis" in node:
             values = as_kind(read(node["axis"]), node)
             values, empty = at_least_one(values)
-            kind = LogValues if node.get("log") else Values
-            return kind(values, dim=node["dim"], label=label, unit=unit)
-        if "seeds" in node:
-            return Seeds(**node["seeds"], dim=node["dim"], label=label, unit=unit)
+            own = {name: node[name] for name in ("log", "draws", "dim")}
+            return LoadedValues(values, **own, label=label, unit=unit)
         if "static" in node:
             values, empty = at_least_one(np.asarray(read(node["static"])))
             values = values.tolist()
@@ -179,9 +184,6 @@ def _axis(axis: Axis, path: Any, space: Space) -> Any:
     name = axis_name(path)
     if axis.is_static:
         return {"static": name, "dim": axis.dim, "attrs": axis.attrs}
-    if isinstance(axis, Seeds) and not space.is_part:
-        own = {"num": axis.num, "draws": axis.draws}
-        return {"seeds": own, "dim": axis.dim, "attrs": axis.attrs}
     structs = axis_structs(name, axis, space.axis_key(name))
     several = jtu.tree_structure(structs) != jtu.tree_structure(0)
 
@@ -189,8 +191,8 @@ def _axis(axis: Axis, path: Any, space: Space) -> Any:
         # The values of an axis may be a pytree: an axis for each leaf, of one dim.
         full = ".".join([name, *([path_name(path)] if path else [])])
         dim = name if several and axis.dim is None else axis.dim
-        log = {"log": True} if axis.is_log else {}
-        return {"axis": full, "dim": dim, **_kind(leaf), **log, "attrs": axis.attrs}
+        own = {"log": axis.is_log, "draws": axis.replicates, "attrs": axis.attrs}
+        return {"axis": full, "dim": dim, **_kind(leaf), **own}
 
     return _written(structs, part)
 
