@@ -151,7 +151,7 @@ class Sink(Protocol):
 
     @property
     def plan(self) -> Plan:
-        """What is computed: a store may have been begun with another batch size."""
+        """The plan, with the batch size and chunks of a store that exists."""
         ...
 
     @property

@@ -21,7 +21,7 @@ else:
     SweepResult = Any
 
 _READ_BYTES = 64 * 1024 * 1024
-"""How much of a store is held at once where all of it is looked at."""
+"""The bytes of a store that are held at once where all of it is read."""
 
 _FEW = 8
 """Arrays with more entries than this are shown by their shape."""
