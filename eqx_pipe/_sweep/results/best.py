@@ -66,9 +66,8 @@ def best(self: SweepResult, by: Compared = None, mode: str = "min") -> Best:
 
     **Arguments:**
 
-    - `by`: what is compared: the path of a scalar output (`"loss"`, `"fit.loss"`),
-      or a function from one output to a scalar. Not needed if the output is one
-      scalar.
+    - `by`: the score: the path of a scalar output (`"loss"`, `"fit.loss"`), or a
+      function from one output to a scalar. Not needed if the output is one scalar.
     - `mode`: `"min"` or `"max"`.
 
     **Returns:** an object with `.index`, `.point`, `.value` (the scalar that was

@@ -26,23 +26,23 @@ _FUNCTION = "SweepResult.concat"
 def concat(cls: type[SweepResult], results: Sequence[SweepResult]) -> SweepResult:
     """Return the points of several results one after the other, with their values.
 
-    For rounds of a search, a space that was widened, points that were computed
-    again. Points that are in several of them are there several times.
+    For rounds of a search, a wider space, or points that were computed again. Points
+    that several results have appear several times.
 
     **Arguments:**
 
     - `results`: at least one `SweepResult`, none of them reduced. Their spaces have
-      the same axes, and outputs the same structure, shapes and dtypes. Values in a
-      store are read.
+      the same axes, and their outputs the same structure, shapes and dtypes. Values in
+      a store are read.
 
-    **Returns:** a `SweepResult` of one dim named `point`. Its space is a part of
-    the grid if all are parts of that one; otherwise a table with `Values` and
-    `Static` axes. `seconds` are those of all together, `started` is when the first
-    one was, and `batch_size` and `num_devices` are the largest.
+    **Returns:** a `SweepResult` with one dim named `point`. Its space is a part of
+    the grid if all results are parts of it; otherwise a table with `Values` and
+    `Static` axes. `seconds` is their sum, `started` the earliest, and `batch_size` and
+    `num_devices` the largest.
 
-    **Raises:** `ValueError` if there is no result, or if axes or what stands beside
-    them differ; `StructureError` if outputs differ in form; `TypeError` for what is
-    no result, or a reduced one.
+    **Raises:** `ValueError` for an empty list, or if axes or constants of the spaces
+    differ; `StructureError` if outputs differ in structure, shape or dtype; `TypeError`
+    for other objects, or a reduced result.
 
     **Laws:** `SweepResult.concat([result[a], result[b]])` is `result[[*a, *b]]`.
 

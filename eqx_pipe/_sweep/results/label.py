@@ -5,12 +5,11 @@ give.
 """
 
 import dataclasses
-import datetime
 import functools
 import importlib.metadata
 import platform
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -34,14 +33,6 @@ from ..store import LONGEST, Chunks, StoredArray, StoreLayout, Variable, is_name
 from .cells import CellValues
 from .output_coords import KnownCoords, check_output_coords, coords_of, dims_of
 from .schema import SCHEMA, schema_of
-
-if TYPE_CHECKING:
-    from .result import SweepResult
-else:
-    SweepResult = Any
-
-ERRORS = "errors"
-"""The attribute of a dataset with the texts of errors."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -250,25 +241,6 @@ def check_names(function: str, names: Iterable[str]) -> None:
             f"or control character, at most {LONGEST} bytes, no dot in front, and "
             "are not `zarr.json`.",
         )
-
-
-def provenance(result: SweepResult) -> dict[str, Any]:
-    """Return what made a result, as plain text and numbers."""
-    moment = datetime.datetime.fromtimestamp(result.started, datetime.UTC)
-    made = {
-        "function": result.function,
-        "batch_size": result.batch_size,
-        "devices": result.num_devices,
-        "started": moment.isoformat(timespec="seconds"),
-        **dict(result.made),
-    }
-    if not np.isnan(result.seconds):  # a store does not know them
-        made["seconds"] = round(result.seconds, 6)
-    if result.steps is not None:
-        needed, executed = result.steps.sums
-        made |= {"steps_needed": needed, "steps_executed": executed}
-        made |= {"waste": round(result.steps.waste, 4)}
-    return made
 
 
 def layout_of(

@@ -49,24 +49,23 @@ def plot(
     """Draw one output over the space, by xarray and matplotlib.
 
     One dim gives a line; two give a heat map, the first dim along x; three and four
-    give one for each position on the others. An output that is an array at each
-    point (a loss curve) gives a line for each point, over the position in it.
+    give a heat map for each position on the others. An output that is an array at each
+    point (a loss curve) gives a line for each point, over the position in the array.
     Two axes of one dim (random draws, joint designs) give points coloured by the
     value. Replicates (`Seeds`, PRNG keys) are averaged; around lines a band shows
     one standard deviation.
 
-    Axes are labelled by their `label` and `unit`, those of a `Geomspace` are
-    logarithmic, and names (`Static`, bools) stand at the ticks. Points that failed,
-    are NaN or infinite, or are not computed yet are marked, and a legend names the
-    marks.
+    Axes have their `label` and `unit`, a `Geomspace` is logarithmic, and names
+    (`Static`, bools) are at the ticks. Points that failed, are NaN or infinite, or are
+    missing are marked, and a legend names the marks.
 
     **Arguments:**
 
-    - `variable`: the output's name in `to_xarray()`, its path; not needed if there
-      is only one.
+    - `variable`: the output's name in `to_xarray()`, its path; not needed for a single
+      output.
     - `sel`: values to fix, as a dict from a dim, or a coordinate on it, to a value
-      (of numbers the nearest is taken), or to a position on a dim without values,
-      such as those of arrays. (Keyword only.)
+      (the nearest number), or to a position on a dim without values, such as those of
+      arrays. (Keyword only.)
     - `x`, `y`, `hue`, `row`, `col`: the dim, or coordinate on it, along x,
       along y, by the colour of lines, in rows and in columns of panels, as in
       xarray; by default as above. (Keyword only.)

@@ -31,10 +31,11 @@ _STATIC = {"static": True}
 
 
 class Steps(eqx.Module):
-    """The steps of the `while_loop`s at each point of a sweep, as they were counted.
+    """The numbers of steps of the `while_loop`s at each point of a sweep.
 
-    `needed` is how many the point takes by itself. `executed` is how many its lane went
-    through, until the slowest point of its batch had ended. Counts end at 2^32 - 1.
+    `needed` is the number that the point takes by itself. `executed` is the number that
+    its lane ran, until the slowest point of its batch had ended. Counts end at
+    2^32 - 1.
     """
 
     needed: UInt32[np.ndarray, " points"]
@@ -62,27 +63,26 @@ class SweepResult:
     """The values of a function at the points of a space.
 
     `values` is the pytree of outputs with a leading axis over the points, in NumPy
-    arrays. `space` is the space that was swept and `ok` says for each point whether it
+    arrays. `space` is the space that was swept, and `ok` is true for each point that
     has a value. `result[i]` is the output at one point; a slice `result[a:b]`, a list
-    of indices `result[[3, 7]]` and a mask `result[result.ok]` give a result again;
-    iteration gives one output after the other.
+    of indices `result[[3, 7]]` and a mask `result[result.ok]` return a result again;
+    iteration yields one output after the other.
 
-    With `reduce=`, `values` is the reduction, `points` says of how many points (fewer
-    than the space has if a reducer stopped the sweep, or if a store has not all of
-    them; failed points count), and what asks for the value at one point is refused.
-    `ok` and `missing` end where the sweep was stopped.
+    With `reduce=`, `values` is the reduction of `points` points (fewer than the space
+    has if a reducer stopped the sweep, or if points are missing in a store; failed
+    points count), and methods that need the value at one point raise. `ok` and
+    `missing` end where the sweep stopped.
 
-    Where the reducers say `over=` which dims they reduce, `space` has the other dims
-    and the values have one entry for each of their points, a cell. `cells.points` says
-    how many points of each cell were computed and `cells.failed` how many of these
-    failed; a cell is `ok` if one of its points has a value.
+    If the reducers reduce some dims only (`over=`), `space` has the other dims, and the
+    values have one entry for each of their points, a cell. `cells.points` is the number
+    of points of each cell that were computed, and `cells.failed` the number of these
+    that failed; a cell is `ok` if one of its points has a value.
 
-    `output_coords` has the names and coordinates of the dims of outputs that were
-    given, by the outputs' paths.
+    `output_coords` has the names and coordinates that dims of outputs were given, by
+    the outputs' paths.
 
-    With `count_steps=True`, `steps` has for each point how many steps its loops
-    `needed` and how many were `executed`, and `waste` says how many were executed for
-    each one that was needed.
+    With `count_steps=True`, `steps` has for each point the number of steps that its
+    loops `needed` and the number `executed`, and `waste` is their ratio.
 
     !!! example
 
@@ -128,8 +128,8 @@ class SweepResult:
     def errors(self) -> dict[int, str]:
         """The error at each point that failed, as a line of text by its index.
 
-        Points fail without ending the sweep under `on_error="mark"`; a point that
-        fails together with others is looked for until it is alone.
+        Under `on_error="mark"` failed points do not end the sweep. If a batch fails,
+        it is split until each failed point is found.
 
         !!! example
 

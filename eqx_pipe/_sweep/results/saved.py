@@ -26,9 +26,10 @@ from ..store import (
     settle,
 )
 from .cells import CellPoints
-from .label import ERRORS, inner_dims, layout_of, provenance, storable
+from .label import inner_dims, layout_of, storable
 from .output_coords import KnownCoords
 from .schema import SCHEMA, outputs_from, parse, space_from
+from .tables import ERRORS, provenance
 
 if TYPE_CHECKING:
     from .result import SweepResult
@@ -49,15 +50,14 @@ def save(
 ) -> None:
     """Write the result into a folder, which `SweepResult.load` and xarray open.
 
-    It is the store of a finished sweep, in Zarr's format 3: with checksums, and
-    with the names of `to_xarray()`. A save that fails leaves there what was there
-    before. For NetCDF: `result.to_xarray().to_netcdf(path)`.
+    It is the store of a finished sweep, in Zarr's format 3, with checksums and the
+    names of `to_xarray()`. A save that fails keeps the files that were there before.
+    For NetCDF: `result.to_xarray().to_netcdf(path)`.
 
     **Arguments:**
 
     - `path`: the folder; its name ends in `.zarr`.
-    - `overwrite`: whether a result that is there already may be replaced. (Keyword
-      only.)
+    - `overwrite`: whether to replace a result that exists already. (Keyword only.)
 
     **Raises:** `FileExistsError` if there is something at `path`; `ValueError` for
     another suffix. Needs `pip install 'eqx_pipe[sweep]'`.
@@ -149,13 +149,13 @@ def _taken(files: Folder, wrong: str, more: str) -> FileExistsError:
 def load(cls: type[SweepResult], path: str | os.PathLike[str]) -> SweepResult:
     """Return the result that was saved, or the one in the store of a sweep.
 
-    It reads what `SweepResult.save` wrote, and a store that `sweep(store=)` fills,
-    also while it is being filled: points that it does not have yet are not `.ok`,
-    and values are read from it when they are asked for. Nothing in the file is run.
+    It reads a result that `SweepResult.save` wrote, and a store that `sweep(store=)`
+    fills, also while it is being filled: missing points are not `.ok`, and values are
+    read from the store when they are indexed. No code in the file is run.
 
-    What comes back is equal to what was saved, with these differences. In `.values`
-    dicts, lists and tuples are what they were; other containers (dataclasses,
-    modules, named tuples) come back as dicts by the names of their parts. In
+    The result equals the one that was saved, with these differences. In `.values`
+    dicts, lists and tuples stay; other containers (dataclasses, modules, named tuples)
+    come back as dicts by the names of their parts. In
     `.space` every axis is a `Values` axis of the same dim, with the same values bit
     for bit, which pictures and keys treat like the axis that was saved; one of `Static`
     values holds their numbers, or texts in the place of strings, functions and other
@@ -169,9 +169,9 @@ def load(cls: type[SweepResult], path: str | os.PathLike[str]) -> SweepResult:
 
     **Returns:** a `SweepResult`.
 
-    **Raises:** `FileNotFoundError` if there is nothing at `path`; `ValueError` if
-    what is there was not written by eqx_pipe, by another version of its format, or
-    was changed; `OSError` for a file that is damaged.
+    **Raises:** `FileNotFoundError` if nothing exists at `path`; `ValueError` for files
+    that eqx_pipe did not write, that have another version of its format, or that were
+    changed; `OSError` for a damaged file.
 
     Needs `pip install 'eqx_pipe[sweep]'`.
 

@@ -29,16 +29,15 @@ def sel(
 
     **Arguments:**
 
-    - `wanted`, `more`: what is wanted of each axis, by its path, as a dict or as
-      keywords: a value; a list of values; or `slice(lo, hi)`, the numbers from `lo`
-      to `hi`, both included. Floats are compared to rounding, and Python values of
-      a `Static` axis by their text.
+    - `wanted`, `more`: for each axis, by its path, as a dict or as keywords: a value;
+      a list of values; or `slice(lo, hi)`, the numbers from `lo` to `hi`, both
+      included. Floats are compared to rounding, and Python values of a `Static` axis by
+      their text.
 
-    **Returns:** a `SweepResult` of the points at which all are as wanted, of one
-    dim named `point`. (For what keeps the dims: `result.to_xarray().sel(...)`.)
+    **Returns:** a `SweepResult` of the points with these values on all axes, with one
+    dim named `point`. (To keep the dims: `result.to_xarray().sel(...)`.)
 
-    **Raises:** `ValueError` for an axis that is not there, and for a value that no
-    point has.
+    **Raises:** `ValueError` for an unknown axis, and for a value that no point has.
 
     **Laws:** `result.sel(a=x)` is `result[mask]` for the mask of the points whose
     `a` is `x`.

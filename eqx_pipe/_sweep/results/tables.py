@@ -1,5 +1,6 @@
 """Results as tables with names: datasets of xarray and frames of pandas."""
 
+import datetime
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -10,13 +11,11 @@ from ..._errors import optional
 from ..._spaces import entry_columns, entry_names, flat_columns
 from ..store import StoredArray, ranges_of
 from .label import (
-    ERRORS,
     attributes,
     coordinate_variables,
     free_names,
     names_of,
     output_names,
-    provenance,
     storable,
 )
 
@@ -29,20 +28,24 @@ else:  # imported where they are used
     DataFrame = Dataset = SweepResult = Any
 
 
+ERRORS = "errors"
+"""The attribute of a dataset with the texts of errors."""
+
+
 def to_xarray(self: SweepResult) -> Dataset:
     """Return the result as an `xarray.Dataset`.
 
-    The dims are those of the space. Axes are coordinates on their dim; those that
+    The dims are those of the space. Axes are coordinates on their dim; axes that
     vary together are coordinates on one dim. A bare output is the variable
-    `value`, other outputs are named by their paths. The coordinate `status` says
-    for each point whether it has a value (1) or failed (2). Arrays have further
-    dims, named by the variable and a number, or as `output_coords` says. PRNG
-    keys are stored as their raw data. The attributes say what made it. If points
-    failed, the attribute `errors` says why, as JSON: for each text the ranges of
-    points, from each to the one behind.
+    `value`, other outputs are named by their paths. The coordinate `status` is 1 for
+    a point that has a value, 2 for one that failed, and 0 for a missing one. Arrays
+    have further dims, named by the variable and a number, or by `output_coords`. PRNG
+    keys are stored as their raw data. The attributes record the function, the versions
+    and the settings. If points failed, the attribute `errors` has as JSON for each
+    error's text the half-open ranges of its points.
 
-    Names that the space has already get `result.` in front: that of an output if
-    it, or one of its further dims, is also an axis or a dim (an output `theta` of
+    A name that the space has already gets the prefix `result.`: the name of an output
+    if it, or one of its further dims, is also an axis or a dim (an output `theta` of
     arrays beside the axis `theta.0`); and that of a further dim of an axis.
 
     **Raises:** `ValueError` if two axes have values of the same name.
@@ -92,12 +95,12 @@ def _lazy(dims: tuple[str, ...], leaf: StoredArray) -> Any:
 def to_pandas(self: SweepResult) -> DataFrame:
     """Return the result as a `pandas.DataFrame` with one row for each point.
 
-    Columns are the axes and the outputs by their paths, and last `status`: whether
-    the point has a value (1), failed (2) or was not computed yet (0). If points
-    failed, the column `error` says why, with `None` for the others. Arrays have a
-    column for each entry (`w.0`, `w.1`). An output has `result.` before its name if
-    that, or one of its columns, would be the name of an axis or of another column.
-    To leave out what failed: `frame[frame["status"] == 1]`.
+    Columns are the axes and the outputs by their paths, and last `status`: 1 for a
+    point that has a value, 2 for one that failed, 0 for a missing one. If points
+    failed, the column `error` has the error's text, and `None` at other points. Arrays
+    have a column for each entry (`w.0`, `w.1`). The name of an output gets the prefix
+    `result.` if it, or one of its columns, is also an axis or another column.
+    To drop failed points: `frame[frame["status"] == 1]`.
 
     **Raises:** `ValueError` if two columns of the axes have the same name.
 
@@ -118,3 +121,22 @@ def to_pandas(self: SweepResult) -> DataFrame:
         (column,) = free_names(["error"], columns, "sweep.")
         columns[column] = np.array(texts, object)
     return pandas.DataFrame(columns)
+
+
+def provenance(result: SweepResult) -> dict[str, Any]:
+    """Return what made a result, as plain text and numbers."""
+    moment = datetime.datetime.fromtimestamp(result.started, datetime.UTC)
+    made = {
+        "function": result.function,
+        "batch_size": result.batch_size,
+        "devices": result.num_devices,
+        "started": moment.isoformat(timespec="seconds"),
+        **dict(result.made),
+    }
+    if not np.isnan(result.seconds):  # a store does not know them
+        made["seconds"] = round(result.seconds, 6)
+    if result.steps is not None:
+        needed, executed = result.steps.sums
+        made |= {"steps_needed": needed, "steps_executed": executed}
+        made |= {"waste": round(result.steps.waste, 4)}
+    return made
