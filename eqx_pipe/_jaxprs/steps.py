@@ -1,4 +1,4 @@
-"""How many steps the loops of a program take, counted beside what it computes.
+"""The steps of loops, counted beside what a program computes.
 
 A step is one run of the body of a `while_loop`. Loops inside of loops count their own
 steps, besides those of the loops around them. Not counted are loops whose length does
@@ -36,7 +36,7 @@ _ALONE: dict[str, Callable[[Any], Any]] = {
 
 
 def counted(jaxpr: Any, args: Sequence[Any]) -> list[Any]:
-    """The outputs of a jaxpr, and last the steps that are needed and executed."""
+    """Return the outputs of a jaxpr, then the steps that are needed and executed."""
     needed = executed = jnp.uint32(0)
 
     def rule(eqn: Equation, inputs: list[Any]) -> list[Any]:
@@ -69,7 +69,7 @@ def _call(eqn: Equation, inputs: list[Any]) -> list[Any]:
 
 
 def _branches(eqn: Equation, inputs: list[Any]) -> list[Any]:
-    """Lanes that choose differently run all branches that one of them has chosen."""
+    """Count branches; lanes run all of those that one of them has chosen."""
     branches = bodies(eqn)
 
     def run(k: int, *operands: Any) -> list[Any]:
@@ -101,7 +101,7 @@ def _scan(eqn: Equation, inputs: list[Any]) -> list[Any]:
 
 
 def _while_loop(eqn: Equation, inputs: list[Any]) -> list[Any]:
-    """A lane that has ended keeps its counts, as it keeps the rest of its carry."""
+    """Count a loop; a lane that has ended keeps its counts, as it keeps its carry."""
     (cond, body), (of_cond, of_body) = bodies(eqn), while_counts(eqn)
     consts, init = inputs[of_cond : of_cond + of_body], inputs[of_cond + of_body :]
     one = jnp.uint32(1)

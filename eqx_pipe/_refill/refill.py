@@ -12,9 +12,6 @@ from jaxtyping import Array, Bool
 from .._errors import describe_value, structure_error, type_error
 from .._tree import as_arrays, differences
 from .._types import PyTree
-
-# Its rules make the loop what it is.
-from . import rules as _rules  # noqa: F401
 from .loop import refilled
 
 Point = TypeVar("Point")

@@ -1,4 +1,4 @@
-"""How many points at once: a rule of one page, which reads the function's jaxpr.
+"""The automatic batch size: a rule of one page, which reads the function's jaxpr.
 
 Only values that depend on the point count: others exist once, however many points are
 vectorised, as a matrix that a network multiplies by, or a loop that starts from
