@@ -43,18 +43,6 @@ class Mapped(Axis):
     fn: Callable[[Any], PyTree]
     axis: Axis
 
-    def __init__(
-        self,
-        fn: Callable[[Any], PyTree],
-        axis: Axis,
-        *,
-        label: str | None = None,
-        unit: str | None = None,
-    ):
-        self.fn, self.axis = fn, axis
-        self.label: str | None = label
-        self.unit: str | None = unit
-
     def __check_init__(self) -> None:
         if isinstance(self.fn, Axis) or not callable(self.fn):
             raise type_error(

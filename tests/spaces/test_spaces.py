@@ -155,7 +155,7 @@ def test_dims_come_in_the_order_written():
     assert list(space.dims.items()) == [("b", 2), ("a.z", 1), ("a.c", 1)]
     again = jax.tree.map(lambda x: x, space)
     assert list(again.dims) == ["b", "a.z", "a.c"]
-    assert list(space[1:].grid_dims) == ["b", "a.z", "a.c"]
+    assert list(space[1:].geometry.grid_dims) == ["b", "a.z", "a.c"]
 
 
 def test_a_dict_that_jax_does_not_look_into_is_a_leaf():
