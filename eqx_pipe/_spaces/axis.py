@@ -10,7 +10,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, Float, Int, Shaped
 
-from .._check import check_int
+from .._check import check_int, check_is
 from .._errors import (
     MissingKeyError,
     asks_for_key,
@@ -86,13 +86,8 @@ class Axis(eqx.Module):
 
     def __check_init__(self) -> None:
         for name, text in (("label", self.label), ("unit", self.unit)):
-            if text is not None and not isinstance(text, str):
-                raise type_error(
-                    type(self).__name__,
-                    f"`{name}` is {describe_value(text)}.",
-                    "Give a text, such as `label='learning rate', unit='1/s'`, or "
-                    "leave it out.",
-                )
+            cure = "Give a text, such as `label='learning rate'`, or leave it out."
+            check_is(type(self).__name__, name, "" if text is None else text, str, cure)
         check_dim(type(self).__name__, self.dim)
 
     @abc.abstractmethod
