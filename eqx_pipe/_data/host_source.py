@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Array, Integer
 
 from .._cache import WeakCache
-from .._errors import describe_value, message, type_error
+from .._errors import describe_value, type_error
 from .._tree import leaf_text, leaves_with_names
 from .._types import PyTree
 from .device_source import ArraySource, DeviceSource
@@ -246,19 +246,17 @@ def _ask(
     except Exception as error:
         shown = ", ".join(map(str, records[:8])) + ", ..." * (len(records) > 8)
         kind = "record" if len(records) == 1 else "one of the records"
-        note = f"In eqx_pipe.data.Loader: the source failed at {kind} {shown}."
+        raised = error
         if isinstance(error, StopIteration):
             # It would end the iteration over the batches silently.
-            wrong = "the source raised `StopIteration`."
-            cure = (
+            raised = RuntimeError(
+                "`eqx_pipe.data.Loader`: the source raised `StopIteration`. "
                 "`__getitem__` gives every record below `len(source)`; a source that "
                 "ends sooner has a smaller length."
             )
-            stopped = RuntimeError(message("data.Loader", wrong, cure))
-            stopped.add_note(note)
-            raise stopped from error
-        error.add_note(note)
-        raise
+        note = f"In eqx_pipe.data.Loader: the source failed at {kind} {shown}."
+        raised.add_note(note)
+        raise raised
 
 
 Source: TypeAlias = DeviceSource | HostSource
