@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import jax
+import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, Integer
@@ -16,7 +17,7 @@ from .._cache import WeakCache
 from .._errors import describe_value, type_error
 from .._tree import leaf_text, leaves_with_names
 from .._types import PyTree
-from .device_source import ArraySource, DeviceSource
+from .device_source import ArraySource, DeviceSource, as_numbers
 from .records import (
     HostRecords,
     are_stacked,
@@ -211,6 +212,10 @@ class HostSource:
         source = self.source
         if isinstance(source, HostRecords):
             return source.take
+        if isinstance(source, DeviceSource):  # in a mixture with others
+            return lambda at: jax.device_get(
+                as_numbers(source.take(jnp.asarray(at.astype(np.uint32))))
+            )
         if self.has_columns:
             return lambda at: jtu.tree_map(np.asarray, dict(source[at.tolist()]))
         # Of Grain's datasets, and of the sources for them that read in batches.
@@ -246,17 +251,17 @@ def _ask(
     except Exception as error:
         shown = ", ".join(map(str, records[:8])) + ", ..." * (len(records) > 8)
         kind = "record" if len(records) == 1 else "one of the records"
-        raised = error
+        note = f"In eqx_pipe.data.Loader: the source failed at {kind} {shown}."
         if isinstance(error, StopIteration):
             # It would end the iteration over the batches silently.
-            raised = RuntimeError(
-                "`eqx_pipe.data.Loader`: the source raised `StopIteration`. "
-                "`__getitem__` gives every record below `len(source)`; a source that "
-                "ends sooner has a smaller length."
+            stopped = RuntimeError(
+                "`eqx_pipe.data.Loader`: the source raised `StopIteration`. Give a "
+                "source whose `__getitem__` works for every number below its length."
             )
-        note = f"In eqx_pipe.data.Loader: the source failed at {kind} {shown}."
-        raised.add_note(note)
-        raise raised
+            stopped.add_note(note)
+            raise stopped from error
+        error.add_note(note)
+        raise
 
 
 Source: TypeAlias = DeviceSource | HostSource
