@@ -255,8 +255,8 @@ def _ask(
         if isinstance(error, StopIteration):
             # It would end the iteration over the batches silently.
             stopped = RuntimeError(
-                "`eqx_pipe.data.Loader`: the source raised `StopIteration`. Give a "
-                "source whose `__getitem__` works for every number below its length."
+                "`eqx_pipe.data.Loader`: the source raised `StopIteration`. Give it a "
+                "smaller length, or return a record for each number below it."
             )
             stopped.add_note(note)
             raise stopped from error
