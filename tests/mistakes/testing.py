@@ -128,11 +128,6 @@ _STRATEGIES = [
     ("max_shapes", lambda: ept.arguments(annotated, max_shapes=0), "at least 1"),
     ("min_size", lambda: ept.from_jaxtyping(Int, min_size=-1), "at least 0"),
     ("elements", lambda: ept.arrays(Struct((), "f4"), elements=1), "strategies.just"),
-    (
-        "elements that do not fit",
-        lambda: ept.arrays(Struct((1,), "int32"), elements=st.just(0.5)),
-        "lie in the range of the dtype",
-    ),
     ("depth", lambda: ept.pipelines(Struct((), "f4"), max_depth=-1), "at least 0"),
     (
         "own stages",
@@ -154,11 +149,6 @@ _STRATEGIES = [
         "whose values satisfy the annotation",
     ),
     ("n/0", lambda: ept.from_jaxtyping(Float[Array, " n/0"]), "Its names are axes"),
-    (
-        "halves",
-        lambda: ept.from_jaxtyping(Int[Array, " n"], elements=st.just(0.5)),
-        "lie in the range of the dtype",
-    ),
 ]
 
 # Strategies answer when they are drawn from, and always with the same error.

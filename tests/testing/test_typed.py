@@ -120,18 +120,14 @@ def test_containers_are_of_their_kind(kind):
     assert isinstance(value, kind) and all(type(v) in (str, int) for v in value)
 
 
-def applied(
-    fn: Callable[[Array], Array], to: Float[Array, " n"], by: Callable[[int], float]
-) -> Float[Array, " n"]:
-    return fn(to) * by(2)
+def applied(by: Callable[[Array], Array], to: Float[Array, " n"]) -> Array:
+    return by(to)
 
 
-def test_functions_are_drawn():
-    passes(applied)
-    (any_of_all,) = drawn(ept.from_jaxtyping(Callable), 1)
-    key = jax.random.key(0)
-    assert any_of_all() is None and any_of_all(key, 1, by=2) is key
-    assert any_of_all(("a", jnp.zeros(2)))[1].shape == (2,)
+def test_functions_are_given_by_strategies():
+    passes(applied, by=st.just(jnp.tanh))
+    with pytest.raises(InvalidArgument, match="functions are not drawn.*Give it by"):
+        passes(applied)
 
 
 def test_compiling_may_take_longer_than_hypothesis_s_deadline():
