@@ -12,7 +12,7 @@ import jax.tree_util as jtu
 import numpy as np
 
 from ..._cache import LRUCache
-from ..._jaxprs import as_function
+from ..._jaxprs import as_function, equations
 from ..._tree import as_hashable, is_key_array, leaves_with_names
 from .slopes import direction
 
@@ -30,7 +30,8 @@ class Programs:
     by `jnp.asarray`.
 
     `moving` are the places of the leaves that can be differentiated, `smooth` those of
-    such outputs.
+    such outputs: those of a state not, by which training does not differentiate.
+    `inexact` are the places of all outputs of real or complex numbers.
     """
 
     def __init__(self, call: "Call"):
@@ -47,18 +48,23 @@ class Programs:
 
         self.jaxpr: Any = jax.make_jaxpr(flat)(*leaves)
         self._form = form
-        self.is_wide = _is_wide()
+        self.is_wide = is_wide()
         self.names = [name for name, _ in named]
         avals = self.jaxpr.out_avals
         outs = self.output([jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals])
         kinds = jax.ShapeDtypeStruct
         self.out_names = [n for n, v in leaves_with_names(outs) if isinstance(v, kinds)]
-        # Training does not differentiate by a state, or the next one.
         self.moving = [i for i in _inexact(leaves) if not _of_state(self.names[i])]
-        self.smooth = [i for i in _inexact(avals) if not _of_state(self.out_names[i])]
+        self.inexact = _inexact(avals)
+        self.smooth = [i for i in self.inexact if not _of_state(self.out_names[i])]
         self.moving_names = [self.names[i] for i in self.moving]
         self.smooth_names = [self.out_names[i] for i in self.smooth]
         self.function: Callable[..., list[Any]] = as_function(self.jaxpr)
+        inner = list(equations(self.jaxpr))
+        self.primitives = {eqn.primitive.name for eqn in inner}
+        computed = [v.aval for eqn in inner for v in eqn.outvars]
+        dtypes = {getattr(v, "dtype", int) for v in [*self.jaxpr.in_avals, *computed]}
+        self.dtypes = [v for v in dtypes if jnp.issubdtype(v, jnp.inexact)]
         self._compiled: dict[Hashable, Callable[..., Any]] = {}
 
     def leaves(self, call: "Call") -> list[Any]:
@@ -157,7 +163,7 @@ def _inexact(values: Leaves) -> list[int]:
     return [i for i, is_inexact in enumerate(found) if is_inexact]
 
 
-def _is_wide() -> bool:
+def is_wide() -> bool:
     """Return whether double precision is on, here and now."""
     return jax.dtypes.canonicalize_dtype(np.float64) == np.float64
 
@@ -175,7 +181,7 @@ def stacked(leaves: Leaves) -> Any:
     return np.stack([np.asarray(v) for v in leaves])
 
 
-_CACHE = LRUCache(32)
+_CACHE = LRUCache(64)
 
 
 def programs_of(call: "Call") -> Programs:
@@ -200,4 +206,4 @@ def _form_of(call: "Call") -> Any:
     ]
     others = tuple(map(as_hashable, jtu.tree_leaves(static)))
     structures = jtu.tree_structure(arrays), jtu.tree_structure(static)
-    return structures, others, tuple(avals), _is_wide()
+    return structures, others, tuple(avals), is_wide()
