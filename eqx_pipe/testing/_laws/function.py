@@ -173,16 +173,12 @@ def _tried(
 
 def _names(fn: Callable[..., Any], count: int) -> tuple[str, ...]:
     """Return the names of the positional parameters that take so many arguments."""
-    names: list[str] = []
     try:
-        for name, parameter in inspect.signature(fn).parameters.items():
-            if parameter.kind is parameter.VAR_POSITIONAL:
-                names += [f"{name}{i}" for i in range(count - len(names))]
-            elif parameter.kind is not parameter.KEYWORD_ONLY:
-                names.append(name)
+        parameters = inspect.signature(fn).parameters.values()
     except (TypeError, ValueError):
-        pass
-    names = names[:count]
+        parameters = ()
+    kinds = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
+    names = [p.name for p in parameters if p.kind in kinds][:count]
     return (*names, *(f"argument{i}" for i in range(len(names), count)))
 
 
