@@ -23,7 +23,6 @@ from .compare import (
     agree_in_struct,
     agree_with_reference,
     as_numpy,
-    check_reference,
     stack,
     tolerance_of,
 )
@@ -168,8 +167,7 @@ def check_axis(
     cure = "Give an `Axis`: `Linspace(0, 1, 5)`, or an instance of your own."
     check_is("testing.check_axis", "axis", axis, Axis, cure)
     check_one_key("testing.check_axis", key)
-    tolerance = tolerance_of("testing.check_axis", rtol, atol)
-    check_reference("testing.check_axis", reference)
+    tolerance = tolerance_of("testing.check_axis", rtol, atol, reference)
     if axis.needs_key and key is None:
         raise value_error(
             "testing.check_axis",

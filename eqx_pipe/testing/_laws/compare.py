@@ -59,8 +59,10 @@ class Tolerance:
 EXACT = Tolerance(0.0, 0.0)
 
 
-def tolerance_of(function: str, rtol: Bound, atol: Bound) -> Tolerance:
-    """`rtol` and `atol`, after a check."""
+def tolerance_of(
+    function: str, rtol: Bound, atol: Bound, reference: object = None
+) -> Tolerance:
+    """Return `rtol` and `atol` after a check of them, and of a reference."""
     for name, value in (("rtol", rtol), ("atol", atol)):
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if value is None or (number and 0 <= value < math.inf):
@@ -69,6 +71,12 @@ def tolerance_of(function: str, rtol: Bound, atol: Bound) -> Tolerance:
             function,
             f"`{name}` is {describe_value(value)}.",
             "Give a number of at least 0, or None for what suits the dtype.",
+        )
+    if reference is not None and not callable(reference):
+        raise type_error(
+            function,
+            f"`reference` is {describe_value(reference)}.",
+            "Give a function that makes the same numbers in another way.",
         )
     return Tolerance(rtol, atol)
 
@@ -83,16 +91,6 @@ def agree(
         what = _gap(a, b, tolerance, labels) if eqx.is_array(a) else None
         if what:
             raise Broken(what, name)
-
-
-def check_reference(function: str, reference: object) -> None:
-    """Raise unless a reference is a function, or `None`."""
-    if reference is not None and not callable(reference):
-        raise type_error(
-            function,
-            f"`reference` is {describe_value(reference)}.",
-            "Give a function that makes the same numbers in another way.",
-        )
 
 
 def agree_with_reference(

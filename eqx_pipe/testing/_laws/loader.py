@@ -24,7 +24,6 @@ from .compare import (
     agree,
     agree_with_reference,
     as_numpy,
-    check_reference,
     stack,
     tolerance_of,
 )
@@ -186,9 +185,8 @@ def check_loader(
     """
     __tracebackhide__ = True
     function = "testing.check_loader"
-    tolerance = tolerance_of(function, rtol, atol)
+    tolerance = tolerance_of(function, rtol, atol, reference)
     check_one_key(function, key)
-    check_reference(function, reference)
     cure = "Give a `Loader(source, pipe, batch_size=...)`."
     check_is(function, "loader", loader, Loader, cure)
     own_key = jr.key(0) if key is None else key

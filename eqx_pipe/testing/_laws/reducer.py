@@ -27,7 +27,6 @@ from .compare import (
     Tolerance,
     agree,
     agree_with_reference,
-    check_reference,
     tolerance_of,
 )
 from .law import check_laws, law
@@ -157,9 +156,8 @@ def check_reducer(
     """
     __tracebackhide__ = True
     function = "testing.check_reducer"
-    tolerance = tolerance_of(function, rtol, atol)
+    tolerance = tolerance_of(function, rtol, atol, reference)
     many = as_reducers(function, reducer)
-    check_reference(function, reference)
     values = as_arrays(values)
     sizes = {leaf.shape[0] if leaf.ndim else 0 for leaf in jtu.tree_leaves(values)}
     if len(sizes) != 1 or min(sizes) < 3:
