@@ -124,6 +124,7 @@ LAWS = [
 
 _STRATEGIES = [
     ("arrays", lambda: ept.arrays(3), "a pytree of `jax.ShapeDtypeStruct"),
+    ("a number", lambda: ept.arrays({"a": 3.0}), "arrays of these shapes"),
     ("no array", lambda: ept.arrays({}), "a pytree of `jax.ShapeDtypeStruct"),
     ("max_shapes", lambda: ept.arguments(annotated, max_shapes=0), "at least 1"),
     ("min_size", lambda: ept.from_jaxtyping(Int, min_size=-1), "at least 0"),
@@ -133,6 +134,11 @@ _STRATEGIES = [
         "own stages",
         lambda: ept.pipelines(Struct((), "f4"), stages=3),
         "a list of strat",
+    ),
+    (
+        "a maker of numbers",
+        lambda: ept.pipelines(Struct((), "f4"), stages=[lambda s: 3]),
+        "Return a strategy of stages",
     ),
     ("own axes", lambda: ept.spaces(axes=[3]), "a list of strategies of axes"),
     ("spaces", lambda: ept.spaces(max_axes="2"), "integer of at least 1"),

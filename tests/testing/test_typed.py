@@ -101,13 +101,6 @@ def test_a_law_does_not_blame_the_stage_for_64_bits_that_jax_cuts():
     ept.check_function(lambda x: x, x + 0.3, only=("jit",))
 
 
-class Known(eqx.Module):
-    size: int
-
-
-st.register_type_strategy(Known, st.just(Known(77)))
-
-
 def test_a_type_that_hypothesis_does_not_know_names_the_cure():
     with pytest.raises(InvalidArgument, match="register_type_strategy"):
         drawn(ept.from_jaxtyping(type("Odd", (), {"__init__": lambda s, x: None})), 1)
@@ -177,12 +170,3 @@ def test_symbolic_axes_and_trees_are_bound():
     assert {len(v["x"]) - len(v["y"]) for v in drawn(ept.arguments(sooner))} == {1}
     passes(apart)
     passes(tree)
-
-
-def unread(x: "Nowhere"):  # noqa: F821
-    return x
-
-
-def test_a_name_that_cannot_be_read_is_an_error():
-    with pytest.raises(InvalidArgument, match="Nowhere.*TYPE_CHECKING"):
-        drawn(ept.arguments(unread), 1)
