@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .trial import Call
 
 Leaves: TypeAlias = Sequence[Any]
+Places: TypeAlias = frozenset[int]
 
 
 class Programs:
@@ -80,46 +81,38 @@ class Programs:
         avals = [self.jaxpr.out_avals[i] for i in self.smooth]
         return [direction(k, aval) for k, aval in enumerate(avals)]
 
-    def value(self, leaves: Leaves) -> list[Any]:
-        """Return the outputs."""
-        return self._run("value", self._value, leaves)
+    def value(self, leaves: Leaves, which: Places = frozenset()) -> list[Any]:
+        """Return the outputs; those of a batch if `which` leaves are batched."""
+        return self._run(self._value, which, leaves)
 
     def forward(self, leaves: Leaves, tangents: Leaves) -> tuple[list, list]:
         """Return the smooth outputs and their tangents."""
-        return self._run("forward", self._forward, leaves, tangents)
+        return self._run(self._forward, frozenset(), leaves, tangents)
 
-    def backward(self, leaves: Leaves, cotangents: Leaves) -> tuple[list, list]:
+    def backward(
+        self, leaves: Leaves, cotangents: Leaves, which: Places = frozenset()
+    ) -> tuple[list, list]:
         """Return the smooth outputs, and the cotangents of what moves."""
-        return self._run("backward", self._backward, leaves, cotangents)
+        return self._run(self._backward, which, leaves, cotangents)
 
     def second(self, leaves: Leaves, tangents: Leaves, cotangents: Leaves) -> list:
         """Return the tangents of the cotangents of what moves."""
-        return self._run("second", self._second, leaves, tangents, cotangents)
-
-    def batched(self, leaves: Leaves, which: frozenset[int]) -> list[Any]:
-        """Return the outputs for a batch of some leaves."""
-        fn = jax.vmap(self._value, (self._axes(which),))
-        return self._run(("value", which), fn, leaves)
-
-    def batched_backward(
-        self, leaves: Leaves, which: frozenset[int], cotangents: Leaves
-    ) -> list[Any]:
-        """Return the cotangents of what moves for a batch of some leaves."""
-        fn = jax.vmap(self._backward, (self._axes(which), None))
-        return self._run(("backward", which), fn, leaves, cotangents)[1]
+        return self._run(self._second, frozenset(), leaves, tangents, cotangents)
 
     def context(self) -> contextlib.AbstractContextManager[Any]:
         """Return the precision in which the call was traced."""
         return jax.enable_x64(self.is_wide)
 
-    def _run(self, name: Hashable, fn: Callable[..., Any], *args: Leaves) -> Any:
-        """Run a program, which is compiled under its name at the first run."""
-        program = self._compiled.setdefault(name, jax.jit(fn))
+    def _run(self, fn: Callable[..., Any], which: Places, *args: Leaves) -> Any:
+        """Run a program, over a batch of some leaves, which is compiled once."""
+        name = (fn.__name__, which)
+        if name not in self._compiled:
+            axes = [0 if i in which else None for i in range(len(self.names))]
+            over = jax.vmap(fn, (axes, *[None] * (len(args) - 1))) if which else fn
+            self._compiled[name] = jax.jit(over)
         with self.context():
-            return jtu.tree_map(as_numpy_or_key, program(*map(list, args)))
-
-    def _axes(self, which: frozenset[int]) -> list[int | None]:
-        return [0 if i in which else None for i in range(len(self.names))]
+            outputs = self._compiled[name](*map(list, args))
+            return jtu.tree_map(as_numpy_or_key, outputs)
 
     def _value(self, leaves: Leaves) -> list[Any]:
         return self.function(*leaves)
