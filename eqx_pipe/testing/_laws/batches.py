@@ -4,9 +4,9 @@ from collections.abc import Callable
 from typing import Any
 
 from ..._tree import is_key_array
-from .compare import agree
+from .compare import agree, stacked
 from .law import Broken, Undecided, error_line, law
-from .programs import Places, Programs, stacked
+from .programs import Places, Programs
 from .trial import Trial
 
 

@@ -84,7 +84,7 @@ class LoaderTrial:
         records = self.records(pipe=identity, shuffle=False, batch_size=1)
         for i in range(len(jtu.tree_leaves(records)[0])):
             got = jtu.tree_map(lambda v, i=i: v[i], records)
-            wanted, where = self.reference(i), f"record {i}"
+            wanted, where = self.reference(i), f"in record {i}"
             agree_with_reference(got, wanted, self.tolerance, where)
 
     @law("resume", "a resumed epoch is the rest of the whole one.")

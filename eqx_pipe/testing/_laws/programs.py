@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
 
@@ -164,14 +163,6 @@ def is_wide() -> bool:
 def as_numpy_or_key(leaf: Any) -> Any:
     """Return an array as NumPy's, but keys as they are."""
     return leaf if is_key_array(leaf) else np.asarray(leaf)
-
-
-def stacked(leaves: Leaves) -> Any:
-    """Stack arrays without compiling anything; new-style keys compile a program."""
-    if is_key_array(leaves[0]):
-        data: Any = np.stack([np.asarray(jr.key_data(v)) for v in leaves])
-        return jr.wrap_key_data(data, impl=jr.key_impl(leaves[0]))
-    return np.stack([np.asarray(v) for v in leaves])
 
 
 _CACHE = LRUCache(64)
