@@ -75,8 +75,18 @@ RULES = [
     ("rules 3", lambda: rules(3), TypeError, "Give a mapping from logical names"),
     ("size 7", lambda: constrain(ones(7, 4), "a", "b"), ValueError, "sharding.pad_to"),
     ("too few", lambda: constrain(ones(8, 4), "a"), ValueError, "one name per axis"),
-    ("no rule", lambda: constrain(ones(8, 4), "a", "d"), ValueError, "or add rules"),
-    ("no axis", lambda: constrain(ones(8, 4), "c", None), ValueError, "name None, or"),
+    (
+        "no rule",
+        lambda: constrain(ones(8, 4), "a", "d"),
+        ValueError,
+        "Add the pair.*names or the rules",
+    ),
+    (
+        "no axis",
+        lambda: constrain(ones(8, 4), "c", None),
+        ValueError,
+        "names or the rules",
+    ),
 ]
 
 SHARDING = [

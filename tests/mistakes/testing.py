@@ -124,20 +124,21 @@ LAWS = [
 
 _STRATEGIES = [
     ("arrays", lambda: ept.arrays(3), "a pytree of `jax.ShapeDtypeStruct"),
+    ("a number", lambda: ept.arrays({"a": 3.0}), "arrays of these shapes"),
     ("no array", lambda: ept.arrays({}), "a pytree of `jax.ShapeDtypeStruct"),
     ("max_shapes", lambda: ept.arguments(annotated, max_shapes=0), "at least 1"),
     ("min_size", lambda: ept.from_jaxtyping(Int, min_size=-1), "at least 0"),
     ("elements", lambda: ept.arrays(Struct((), "f4"), elements=1), "strategies.just"),
-    (
-        "elements that do not fit",
-        lambda: ept.arrays(Struct((1,), "int32"), elements=st.just(0.5)),
-        "lie in the range of the dtype",
-    ),
     ("depth", lambda: ept.pipelines(Struct((), "f4"), max_depth=-1), "at least 0"),
     (
         "own stages",
         lambda: ept.pipelines(Struct((), "f4"), stages=3),
         "a list of strat",
+    ),
+    (
+        "a maker of numbers",
+        lambda: ept.pipelines(Struct((), "f4"), stages=[lambda s: 3]),
+        "Return a strategy of stages",
     ),
     ("own axes", lambda: ept.spaces(axes=[3]), "a list of strategies of axes"),
     ("spaces", lambda: ept.spaces(max_axes="2"), "integer of at least 1"),
@@ -154,11 +155,6 @@ _STRATEGIES = [
         "whose values satisfy the annotation",
     ),
     ("n/0", lambda: ept.from_jaxtyping(Float[Array, " n/0"]), "Its names are axes"),
-    (
-        "halves",
-        lambda: ept.from_jaxtyping(Int[Array, " n"], elements=st.just(0.5)),
-        "lie in the range of the dtype",
-    ),
 ]
 
 # Strategies answer when they are drawn from, and always with the same error.

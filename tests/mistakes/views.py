@@ -81,6 +81,19 @@ VIEWS = [
     ("best 'max'", lambda: swept().best("max"), ValueError, '`mode="max"`.*`loss`'),
     ("best of two", lambda: swept().best(), ValueError, "Known names: `at`, `loss`"),
     ("best by los", lambda: swept().best("los"), ValueError, "Did you mean `loss`"),
+    ("mode 'mn'", lambda: swept().best("loss", mode="mn"), ValueError, "`min`"),
+    (
+        "best by an array",
+        lambda: swept().best(lambda y: y["at"]),
+        ValueError,
+        "Compare by a real scalar",
+    ),
+    (
+        "sel x as a text",
+        lambda: swept().plot("loss", sel={"x": "1"}),
+        ValueError,
+        "`x` goes from 0 to 1. Give a value in this range",
+    ),
     ("best array", lambda: swept().best("at"), ValueError, "Compare by a real scalar"),
     (
         "best of nan",
