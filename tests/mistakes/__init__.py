@@ -5,25 +5,12 @@ Every call fails when something is built or traced, so none compiles. Errors tha
 files, other processes or failing points are tested with that feature.
 """
 
-from . import (
-    axes,
-    branch,
-    compose,
-    data,
-    edit,
-    notes,
-    reduce,
-    search,
-    sharding,
-    spaces,
-    sweep,
-    testing,
-    views,
-    wrap,
-)
+from importlib import import_module
 
-FILES = (axes, branch, compose, data, edit, notes, reduce, search, sharding, spaces)
-FILES += (sweep, testing, views, wrap)
+FILES = (
+    "axes branch compose data edit notes reduce search sharding spaces sweep testing "
+    "views wrap"
+).split()
 
 
 def is_table(value):
@@ -33,6 +20,6 @@ def is_table(value):
 TABLES = {
     name.lower(): value
     for file in FILES
-    for name, value in vars(file).items()
+    for name, value in vars(import_module(f"{__name__}.{file}")).items()
     if name.isupper() and is_table(value)
 }

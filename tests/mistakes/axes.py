@@ -55,9 +55,7 @@ AXES = {
         "object. Give a sequence": lambda: Values([None]),
         "also if there is only": lambda: ep.Static("relu"),
         "or an object with": lambda: ep.Random(Noise, 2),
-        "`a` gives .* at `.f`.*use `Static`, or map one": lambda: first(
-            lambda x: {"f": sin}, Values([1])
-        ),
+        "at `.f`.*use `Static`": lambda: first(lambda x: {"f": sin}, Values([1])),
     },
     ep.MissingKeyError: {
         "draws its values.*Make the space with one": lambda: ep.sweep(sin, Noise())
@@ -81,15 +79,13 @@ UNIT = {
         "Give each its own dim": lambda: ep.Space([Values([1], dim="g")] * 2).from_unit(
             [[0, 0]]
         ),
-        "Give a space with the same axes": lambda: line().to_unit(
+        "a space with the same axes": lambda: line().to_unit(
             ep.Space({"b": Values([1])})
         ),
-        "point 1 has 2.0, outside of .* from one end to the other": lambda: (
-            line().to_unit(categories(0.5, 2.0))
+        "point 1 has 2.0, outside of .*from one end": lambda: line().to_unit(
+            categories(0.5, 2.0)
         ),
-        "give points that have one of them": lambda: categories(1).to_unit(
-            categories(2)
-        ),
+        "give points that have": lambda: categories(1).to_unit(categories(2)),
     },
     TypeError: {
         "made by `space.from_unit`": lambda: ep.Space(

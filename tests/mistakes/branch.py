@@ -25,7 +25,7 @@ BRANCH = {
     },
     ep.StructureError: {
         "same structure": lambda: ep.cond(lambda x: True, jnp.sum)(ones(3)),
-        "return the same structure": lambda: ep.switch(lambda x: 0, sin, jnp.sum)(
+        "the same structure, shapes": lambda: ep.switch(lambda x: 0, sin, jnp.sum)(
             ones(3)
         ),
         'closed="zeros"': lambda: ep.gated(

@@ -29,35 +29,26 @@ def annotated(x: Float[Array, " n"]) -> Float[Array, " n"]:
     return x
 
 
-def tied_parts():
-    pipe = ep.chain(linear(key()), linear(key()))
-    return call(pipe, lambda p: p[0].weight, lambda p: p[1].weight)
-
-
 def of_stages():
+    pair = ep.chain(linear(key()), linear(key()))
+    of_one = "batched chain frozen parallel precision residual weighted"
     return {
+        **{name: call(sin) for name in of_one.split()},
         "at": call("a", sin),
-        "batched": call(sin),
-        "chain": call(sin),
         "cond": call(jnp.all, sin, sin),
         "draw": call(sin, ones(3)),
         "ensemble": call(linear, 2, key=key()),
         "feed": call(sin, "x"),
-        "frozen": call(sin),
         "gated": call(sin, gates=(jnp.all,)),
         "graph": call({"a": sin}, {"a": []}, "a"),
         "outputs": call(ep.chain(a=sin), "a"),
-        "parallel": call(sin),
-        "precision": call(sin),
         "refill": call(sin, sin, sin, sin),
         "repeat": call(linear, 2, key=key()),
-        "residual": call(sin),
         "scan": call(jnp.add, 0),
         "summary": call(sin, ones(3)),
         "switch": call(jnp.argmax, sin),
-        "tied": tied_parts(),
+        "tied": call(pair, lambda p: p[0].weight, lambda p: p[1].weight),
         "trainable": call(linear(key()), "weight"),
-        "weighted": call(sin),
     }
 
 
@@ -79,6 +70,7 @@ def of_axes():
 
 
 def of_sweeps():
+    of_nothing = "ArgMax ArgMin Max Mean Min Sum Var"
     design = ep.search.Design([[0.0]])
     training = ep.search.Training(sin, max, max)
     with jax.disable_jit():  # which compiles nothing
@@ -89,15 +81,13 @@ def of_sweeps():
         "sweeper": call(value, LINE),
         "use_cpu_devices": call(2),
         "vmap_space": call(value, LINE),
-        **{f"reduce.{name}": call() for name in "ArgMax ArgMin Max Mean Min".split()},
+        **{f"reduce.{name}": call() for name in of_nothing.split()},
+        "search.Adaptive": call(),
         "reduce.Histogram": call(3, range=(0, 1)),
         "reduce.Quantile": call(0.5),
         "reduce.Reducer": call(sin, max, max, sin),
-        "reduce.Sum": call(),
         "reduce.TopK": call(1),
-        "reduce.Var": call(),
         "reduce.reduce_batches": call([], ep.reduce.Mean()),
-        "search.Adaptive": call(),
         "search.Design": call([[0.0]]),
         "search.Evosax": call(print),
         "search.Optuna": call(print),

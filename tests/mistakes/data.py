@@ -8,6 +8,8 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import eqx_pipe as ep
+from eqx_pipe.data import ArraySource
+from eqx_pipe.reduce import Mean, reduce_batches
 
 from .common import key, mesh, ones, stateful
 
@@ -18,7 +20,7 @@ class Endless:
 
 
 def source(n=5):
-    return ep.data.ArraySource(jnp.arange(n))
+    return ArraySource(jnp.arange(n))
 
 
 def load(data=None, **settings):
@@ -46,13 +48,11 @@ LOADER = {
         "most 5": lambda: load(batch_size=6, drop_remainder=True),
         "Give one with records": lambda: load(np.zeros((0, 3))),
         "in the training step": lambda: load(pipe=stateful()[0]),
-        "divides by 4, such as 4 or 8": lambda: load(
+        "such as 4 or 8": lambda: load(
             batch_size=6, sharding=NamedSharding(mesh(), P("data"))
         ),
         "Switch `jax_enable_x64` on": lambda: first_batch(np.asarray([1, 2**40])),
-        r"or begin anew with `loader.init\(key\)`": lambda: load(source(6)).next(
-            load().init(key())
-        ),
+        r"anew with `loader.init": lambda: load(source(6)).next(load().init(key())),
         "`to_json` returned": lambda: ep.data.Cursor.from_json("no"),
     },
     TypeError: {
@@ -68,41 +68,31 @@ LOADER = {
         "Iterate over `epoch`": lambda: scan(max, loader=load([1, 2])),
     },
     ep.StructureError: {
-        "agree in structure, shapes": lambda: first_batch([1, 2.5]),
-        "Pad or cut them in the source": lambda: first_batch(
-            [np.zeros(3), np.zeros(4)]
-        ),
-        "agree in structure, shapes and dtypes": lambda: first_batch(
-            [{"x": 1}, {"y": 1}]
-        ),
-        "`.name`.*Leave the rest out": lambda: first_batch(
-            pipe=lambda r: {"r": r, "name": "a"}
-        ),
+        "structure, shapes and dtypes": lambda: first_batch([1, 2.5]),
+        "Pad or cut them": lambda: first_batch([np.zeros(3), np.zeros(4)]),
+        "agree in structure": lambda: first_batch([{"x": 1}, {"y": 1}]),
+        "`.name`.*Leave": lambda: first_batch(pipe=lambda r: {"r": r, "name": "a"}),
         "keeps ": lambda: scan(lambda c, b: (ones(2), None)),
     },
 }
 
 SOURCES = {
     ep.StructureError: {
-        "leading axis counts": lambda: ep.data.ArraySource({}),
-        "repeat a scalar for each": lambda: ep.data.ArraySource([2.0]),
-        "add it in `pipe`": lambda: ep.data.ArraySource([ones()]),
-        "Cut or transpose those that do not fit": lambda: ep.data.ArraySource(
-            {"a": ones(3), "b": ones(4)}
-        ),
-        "Bring them into one form first": lambda: ep.data.mixture(
-            [source(), ep.data.ArraySource(ones(3))]
+        "leading axis counts": lambda: ArraySource({}),
+        "repeat a scalar for each": lambda: ArraySource([2.0]),
+        "add it in `pipe`": lambda: ArraySource([ones()]),
+        "Cut or transpose": lambda: ArraySource({"a": ones(3), "b": ones(4)}),
+        "Bring them into one form": lambda: ep.data.mixture(
+            [source(), ArraySource(ones(3))]
         ),
         "let it return one entry for each record": lambda: (
-            lambda x: ep.reduce.reduce_batches(x.epoch(x.init(key())), ep.reduce.Mean())
+            lambda x: reduce_batches(x.epoch(x.init(key())), Mean())
         )(load(batch_pipe=jnp.sum)),
     },
     TypeError: {
-        "encode text as integers": lambda: ep.data.ArraySource({"a": "b"}),
+        "encode text as integers": lambda: ArraySource({"a": "b"}),
         "Give a list of sources": lambda: ep.data.mixture([]),
-        "Give an iterable of batches": lambda: ep.reduce.reduce_batches(
-            load(), ep.reduce.Mean()
-        ),
+        "Give an iterable of batches": lambda: reduce_batches(load(), Mean()),
     },
     ValueError: {
         "one positive number": lambda: ep.data.mixture([source()], [0]),

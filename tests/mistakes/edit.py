@@ -26,9 +26,7 @@ EDIT = {
             pipe(), lambda p: p["head"].weight, lambda p: p["blocks"].stages.weight[0]
         ).replace(head=linear(key())),
         "a selector of their positions": lambda: ep.switch(sin, cos, sin)[1:],
-        "a stage that computes their weights": lambda: ep.weighted(
-            sin, cos, weights=sin
-        )[1:],
+        "a stage that computes": lambda: ep.weighted(sin, cos, weights=sin)[1:],
         "It needs at least 1": lambda: ep.ensemble([linear(key())])[1:],
     },
     TypeError: {
@@ -48,9 +46,7 @@ CHOOSE = {
     ValueError: {
         "mean `head": lambda: ep.trainable(pipe(), "heads"),
         "Known paths": lambda: ep.trainable(pipe(), "body"),
-        "Choose all stages of `blocks` or none": lambda: ep.trainable(
-            pipe(), "blocks.0"
-        ),
+        "all stages of `blocks` or none": lambda: ep.trainable(pipe(), "blocks.0"),
         "Choose all of its stages or none": lambda: ep.trainable(
             ep.ensemble([linear(key()), linear(key(1))]), "0"
         ),
@@ -61,9 +57,7 @@ PRECISION = {
     TypeError: {'such as `"bfloat16"`': lambda: ep.precision(sin, "int8")},
     ValueError: {
         "mean `head`": lambda: ep.precision(pipe(), keep="haed"),
-        "Keep all stages of `blocks` or none": lambda: ep.precision(
-            pipe(), keep="blocks.0"
-        ),
+        "Keep all stages of `blocks`": lambda: ep.precision(pipe(), keep="blocks.0"),
     },
 }
 

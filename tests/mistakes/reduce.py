@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 
 import eqx_pipe as ep
+from eqx_pipe.reduce import ArgMax, Histogram, Max, Mean, Quantile, Reducer, TopK
 
 from .common import key, record
 
@@ -13,7 +14,7 @@ def reduced(reduce, fn=lambda x: x):
 
 
 def reducer(**changes):
-    return ep.reduce.Reducer(
+    return Reducer(
         **{
             "init": lambda struct: jnp.zeros(1),
             "update": lambda state, x: state,
@@ -29,59 +30,54 @@ GRID = ep.Space(
 )
 
 
+def over_seeds(reduce, space=GRID):
+    return ep.sweep(lambda p: p["rate"], space, reduce=reduce)
+
+
 def cells(over, space=GRID):
-    return ep.sweep(lambda p: p["rate"], space, reduce=ep.reduce.Mean(over=over))
+    return over_seeds(Mean(over=over), space)
 
 
 REDUCE = {
     TypeError: {
-        r"instance of it: `Mean\(\.\.\.\)": lambda: reduced(ep.reduce.Mean),
+        r"instance of it: `Mean\(\.\.\.\)": lambda: reduced(Mean),
         "or None to keep all values": lambda: reduced({}),
-        "function of the output": lambda: reduced(ep.reduce.Mean(3), record),
+        "function of the output": lambda: reduced(Mean(3), record),
         r"`lambda out: abs\(out\)`": lambda: reduced(
-            ep.reduce.Max(), lambda x: jax.lax.complex(x, x)
+            Max(), lambda x: jax.lax.complex(x, x)
         ),
-        "Choose what to reduce by `by=`": lambda: reduced(
-            ep.reduce.Mean(), lambda x: key()
-        ),
-        "Choose what to reduce": lambda: reduced(
-            ep.reduce.Quantile(0.5), lambda x: key()
-        ),
-        "name of a dim": lambda: ep.reduce.Histogram([0, 1], over=()),
+        "Choose what to reduce by `by=`": lambda: reduced(Mean(), lambda x: key()),
+        "Choose what to reduce": lambda: reduced(Quantile(0.5), lambda x: key()),
+        "name of a dim": lambda: Histogram([0, 1], over=()),
     },
     ValueError: {
-        "mean `loss`": lambda: reduced(ep.reduce.Mean("los"), record),
-        "Give `by=`": lambda: reduced(ep.reduce.ArgMax("at"), record),
-        "Known names: `at`": lambda: reduced(ep.reduce.TopK(1), record),
-        "a number from 0 to 1": lambda: ep.reduce.Quantile(50),
-        "or several of them": lambda: ep.reduce.Quantile([]),
+        "mean `loss`": lambda: reduced(Mean("los"), record),
+        "Give `by=`": lambda: reduced(ArgMax("at"), record),
+        "Known names: `at`": lambda: reduced(TopK(1), record),
+        "a number from 0 to 1": lambda: Quantile(50),
+        "or several of them": lambda: Quantile([]),
         "Did you mean `seed`": lambda: cells("sead"),
         "give `over='r'`": lambda: cells("rate"),
         "Leave `over` out": lambda: cells(("seed", "r")),
         "each dim once": lambda: cells(("r", "r")),
         "the whole grid": lambda: cells("seed", GRID[2:]),
         "the same `over=`": lambda: ep.sweep(
-            record, GRID, reduce=[ep.reduce.Mean(over="seed"), ep.reduce.Max(over="r")]
+            record, GRID, reduce=[Mean(over="seed"), Max(over="r")]
         ),
-        "the same structure, shapes and dtypes for every cell": lambda: ep.sweep(
-            lambda p: p["rate"],
-            GRID,
-            reduce=reducer(
-                init=lambda struct: jnp.zeros(()),
-                update=lambda state, x: x,
-                merge=lambda a, b: b,
-                finish=lambda state: jnp.zeros(1 + int(state)),
+        "the same structure, shapes and dtypes for every cell": lambda: over_seeds(
+            reducer(
+                update=jnp.add,
+                merge=jnp.add,
+                finish=lambda state: jnp.zeros(1 + int(state[0])),
                 over="seed",
-            ),
+            )
         ),
-        r"range=\(0, 1\)": lambda: ep.reduce.Histogram(3),
-        "increasing finite edges": lambda: ep.reduce.Histogram([0, 2, 1]),
-        "`range` is 'ab'": lambda: ep.reduce.Histogram(3, range="ab"),
+        r"range=\(0, 1\)": lambda: Histogram(3),
+        "increasing finite edges": lambda: Histogram([0, 2, 1]),
+        "`range` is 'ab'": lambda: Histogram(3, range="ab"),
     },
     ep.StructureError: {
-        "give arrays of numbers": lambda: ep.sweep(
-            lambda p: p["rate"], GRID, reduce=reducer(finish=repr, over="seed")
-        ),
+        "give arrays of numbers": lambda: over_seeds(reducer(finish=repr, over="seed")),
         "cast in `update`": lambda: reduced(reducer(update=lambda s, x: jnp.zeros(2))),
     },
 }

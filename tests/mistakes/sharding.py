@@ -9,6 +9,7 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 import eqx_pipe as ep
+from eqx_pipe.sharding import AxisRules, init_sharded, microbatch, pipelined, shard
 
 from .common import key, linear, mesh, ones, stack
 
@@ -23,25 +24,18 @@ def parallelize(**changes):
 
 
 def constrain(x, *names):
-    with ep.sharding.AxisRules({"a": "data", "b": "model", "c": "nope"}).on(mesh()):
+    with AxisRules({"a": "data", "b": "model", "c": "nope"}).on(mesh()):
         ep.sharding.constrain(x, *names)
 
 
-def rules(given):
-    with ep.sharding.AxisRules(given).on(mesh()):
-        pass
-
-
 RULES = {
-    TypeError: {"A pair is a logical n": lambda: ep.sharding.AxisRules([("a",)])},
+    TypeError: {"A pair is a logical n": lambda: AxisRules([("a",)])},
     ValueError: {
-        "name it once": lambda: ep.sharding.AxisRules({"a": ("x", "x")}),
-        "`batch`": lambda: ep.sharding.AxisRules({"batch": "x"}).spec("bach"),
-        "given 2 times.*Name one of these": lambda: ep.sharding.AxisRules(
-            {"a": "x"}
-        ).spec("a", "a"),
-        r"`x` is taken by `a`. Add the pair `\('b', None\)": lambda: (
-            ep.sharding.AxisRules({"a": "x", "b": "x"}).spec("b", "a")
+        "name it once": lambda: AxisRules({"a": ("x", "x")}),
+        "`batch`": lambda: AxisRules({"batch": "x"}).spec("bach"),
+        "given 2 times.*Name": lambda: AxisRules({"a": "x"}).spec("a", "a"),
+        r"Add the pair `\('b', None\)": lambda: AxisRules({"a": "x", "b": "x"}).spec(
+            "b", "a"
         ),
         "sharding.pad_to": lambda: constrain(ones(7, 4), "a", "b"),
         "one name per axis": lambda: constrain(ones(8, 4), "a"),
@@ -52,22 +46,20 @@ RULES = {
 
 SHARDING = {
     ValueError: {
-        "4 or 8.*pads arr": lambda: ep.sharding.shard(ones(7), mesh(), P("data")),
-        "mean `model`": lambda: ep.sharding.shard(ones(8), mesh(), P("modl")),
-        "Change the specs": lambda: ep.sharding.shard(ones(8), mesh(), P(None, "data")),
-        "Did you mean `abc`": lambda: ep.sharding.shard(
+        "4 or 8.*pads arr": lambda: shard(ones(7), mesh(), P("data")),
+        "mean `model`": lambda: shard(ones(8), mesh(), P("modl")),
+        "Change the specs": lambda: shard(ones(8), mesh(), P(None, "data")),
+        "Did you mean `abc`": lambda: shard(
             {"abc": ones(8)}, mesh(), {"abd": P("data")}
         ),
-        "Known names: `data`, `model`": lambda: ep.sharding.pad_to(
-            ones(8), mesh(), P("nope")
-        ),
-        "Change the specs or the sizes": lambda: ep.sharding.init_sharded(
+        "Known names: `data`": lambda: ep.sharding.pad_to(ones(8), mesh(), P("nope")),
+        "the specs or the sizes": lambda: init_sharded(
             linear, key(), mesh(), P("model")
         ),
-        "4 or 8.*Change the specs or the sizes": lambda: ep.sharding.shard_map(
+        "4 or 8.*the specs or the": lambda: ep.sharding.shard_map(
             sin, mesh(), P("data"), P("data")
         )(ones(7)),
-        "Call it outside; .*use `eqx_pipe.sharding.pipelined`": lambda: jax.jit(
+        "Call it outside; .*sharding.pipelined`": lambda: jax.jit(
             lambda x: ep.sharding.on(mesh(), sin)(x)
         )(ones(3)),
         "or one batch": lambda: parallelize(initial_batch=None),
@@ -80,58 +72,44 @@ SHARDING = {
         )[1](key()),
     },
     ep.StructureError: {
-        "a mapping from patterns of paths": lambda: ep.sharding.shard(
-            {"a": ones(8)}, mesh(), [P("data")]
-        )
+        "a mapping from patterns": lambda: shard({"a": ones(8)}, mesh(), [P("data")])
     },
     TypeError: {
-        "Give arrays; `eqx_pipe.sharding.init_sharded`": lambda: ep.sharding.shard(
+        "`eqx_pipe.sharding.init_sharded`": lambda: shard(
             Struct((8,), jnp.float32), mesh(), None
         ),
-        r"jax.random.key\(seed": lambda: ep.sharding.init_sharded(
-            linear, None, mesh(), None
-        ),
+        r"jax.random.key\(seed": lambda: init_sharded(linear, None, mesh(), None),
     },
 }
 
 MICROBATCH = {
     TypeError: {
-        "Give the batch by position, or another `argnum`": lambda: (
-            ep.sharding.microbatch(jnp.sum, size=2, argnum=1)(ones(4))
-        )
+        "or another `argnum`": lambda: microbatch(jnp.sum, size=2, argnum=1)(ones(4))
     },
     ValueError: {
-        "bind what is no batch with a lambda": lambda: ep.sharding.microbatch(
-            lambda t: 0.0, size=2
-        )({"a": ones(3), "b": ones(4)}),
-        "Give arrays of one batch size": lambda: ep.sharding.microbatch(
-            lambda t: 0.0, size=2
-        )({"s": 3}),
-        r"Return numbers; count with `\.astype\(int\)`": lambda: ep.sharding.microbatch(
-            lambda x: x.all(), size=2
-        )(ones(4) > 0),
-        "return the whole mapping": lambda: ep.sharding.pipelined(
+        "bind what is no batch": lambda: microbatch(lambda t: 0.0, size=2)(
+            {"a": ones(3), "b": ones(4)}
+        ),
+        "Give arrays of one batch size": lambda: microbatch(lambda t: 0.0, size=2)(
+            {"s": 3}
+        ),
+        r"count with `\.astype": lambda: microbatch(lambda x: x.all(), size=2)(
+            ones(4) > 0
+        ),
+        "return the whole mapping": lambda: pipelined(
             ep.repeat(lambda k: ep.feed(sin, "x"), 2, key=key(), over="x"), row(2), 2
         ),
-        "4 or 8": lambda: ep.sharding.pipelined(stack(6), row(4), 2),
-        "Known names: `data`, `model`": lambda: ep.sharding.pipelined(
-            stack(2), mesh(), 2
-        ),
-        "nearest batch sizes that do: 4 or 8": lambda: ep.sharding.pipelined(
-            stack(2), row(2), 4
-        )(ones(6, 4)),
-        "the same for all belongs into the stages": lambda: ep.sharding.pipelined(
-            stack(2), row(2), 4
-        )(ones()),
-        "`equinox.nn.GroupNorm`": lambda: ep.sharding.pipelined(
+        "4 or 8": lambda: pipelined(stack(6), row(4), 2),
+        "Known names: `data`, `model`": lambda: pipelined(stack(2), mesh(), 2),
+        "sizes that do: 4 or 8": lambda: pipelined(stack(2), row(2), 4)(ones(6, 4)),
+        "belongs into the stages": lambda: pipelined(stack(2), row(2), 4)(ones()),
+        "`equinox.nn.GroupNorm`": lambda: pipelined(
             stack(2, lambda k: nn.BatchNorm(4, "b", mode="batch")), row(2), 2
         ),
     },
     ep.StructureError: {
-        "Return a sum or mean over the batch": lambda: ep.sharding.microbatch(
-            sin, size=2
-        )(ones(5)),
-        "Return the structure, shapes and dtypes": lambda: ep.sharding.pipelined(
+        "Return a sum or mean over the batch": lambda: microbatch(sin, size=2)(ones(5)),
+        "Return the structure, shapes and dtypes": lambda: pipelined(
             stack(2, lambda k: nn.Lambda(lambda x: x[:1])), row(2), 2
         )(ones(4, 4)),
     },

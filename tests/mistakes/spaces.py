@@ -30,22 +30,13 @@ class Empty(ep.Axis):
         return i
 
 
-def frame():
-    """Two rows of `a` in a data frame."""
-    import pandas
-
-    return pandas.DataFrame({"a": [1.0, 2.0]})
-
-
 def shared(dim, other=None):
     return ep.Space({"a": ep.Values([1], dim=other), "b": ep.Values([1, 2], dim=dim)})
 
 
 SPACE = {
     ValueError: {
-        "does not look into `Plain`: make it an `equinox.Module`": lambda: ep.sweep(
-            sin, Plain(ONE)
-        ),
+        "`Plain`: make it an `equinox.Module`": lambda: ep.sweep(sin, Plain(ONE)),
         "axis `point`.*Rename it": lambda: ep.Space({"point": ONE}),
         "`a` has 1, `b` has 2. Give": lambda: ep.Space({"a": ONE, "b": TWO}, "zip"),
         "Rename one of the dict keys": lambda: ep.Space({"a.b": ONE, "a": {"b": ONE}}),
@@ -61,9 +52,7 @@ SPACE = {
         "an integer, a slice": lambda: ep.Space(ONE)["a"],
         "True .bool.. Give an integer": lambda: ep.Space(ONE)[True],
         "list of indices": lambda: ep.Space(ONE)[[0.5]],
-        "Give a scalar integer; for many points at once use `jax.vmap`": lambda: (
-            jax.eval_shape(ep.Space(ONE).point, ones())
-        ),
+        "at once use `jax.vmap`": lambda: jax.eval_shape(ep.Space(ONE).point, ones()),
         "Use a plain integer, or `sweep` and `vmap_space`": lambda: jax.eval_shape(
             ep.Space(ep.Static([1])).point, Struct((), jnp.dtype("int32"))
         ),
@@ -74,9 +63,7 @@ SPACE = {
         "of the 1 points, 0": lambda: ep.Space(ONE)[[3]],
     },
     ep.MissingKeyError: {
-        r"`a` .*Space\(tree, key=jax.random.key\(0\)\)": lambda: ep.Space(
-            {"a": ep.Random(jr.normal, 2)}
-        )
+        r"`a` .*Space\(tree, key=jax": lambda: ep.Space({"a": ep.Random(jr.normal, 2)})
     },
 }
 
@@ -87,7 +74,7 @@ TABLE = {
         "Give a name": lambda: table({"a": [1]}, dim=None),
         "stands beside": lambda: table({"a": [1], "b": 2}),
         "list of dicts": lambda: table([{"a": 1}, 1]),
-        r"take a part of it, `ep.Space.from_table\(df\)\[mask\]`": lambda: table(
+        r"`ep.Space.from_table\(df\)\[mask\]`": lambda: table(
             {"a": np.array([], object)}
         ),
         "such as seconds": lambda: table({"a": np.array(["2020-01-01"], "M8[s]")}),
@@ -97,8 +84,6 @@ TABLE = {
         "Give each column a name": lambda: table(np.ones((2, 2))),
         "`b` has 2. Give": lambda: table({"a": [1], "b": [1, 2]}),
         "the same keys": lambda: table([{"a": 1}, {"b": 1}]),
-        r"none in 1 rows. Fill them, .*`df.dropna\(\)`": lambda: table(
-            {"a": [1, None, 3]}
-        ),
+        r"none in 1 rows. .*`df.dropna\(": lambda: table({"a": [1, None, 3]}),
     },
 }

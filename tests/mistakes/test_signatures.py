@@ -132,11 +132,10 @@ DRAWING = (
 ).split()
 
 # Public classes that users do not make.
-MADE = {
-    "Axis", "MissingKeyError", "Stage", "StructureError", "SweepError", "SweepPlan",
-    "SweepResult", "data.Cursor", "search.HalvingResult", "search.Method",
-    "search.SearchResult",
-}  # fmt: skip
+MADE = set(
+    "Axis MissingKeyError Stage StructureError SweepError SweepPlan SweepResult "
+    "data.Cursor search.HalvingResult search.Method search.SearchResult".split()
+)
 METHODS = ["data.Loader.init", "data.Loader.next", "data.Loader.scan"]
 
 
