@@ -27,7 +27,6 @@ from .picture import Wire as Wire
 from .scope import Record as Record
 from .scope import Scope as Scope
 from .signature import why_not as why_not
-from .stage import Identity as Identity
 from .stage import Lift as Lift
 from .stage import Stage as Stage
 from .stage import identity as identity

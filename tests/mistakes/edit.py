@@ -76,7 +76,7 @@ EDIT = [
     ),
     (
         "a slice of a graph",
-        lambda: ep.graph({"a": sin}, {"a": []}, "a")[1:],
+        lambda: ep.graph({"a": sin}, {"a": []}, "a")[:1],
         TypeError,
         "nodes by name",
     ),
