@@ -252,7 +252,7 @@ INPUTS = [
         "unused",
         lambda: two(("x", "by", "t")),
         ValueError,
-        "`t` of `inputs`.*remove it",
+        "`t` does not contribute.*Remove such nodes and inputs",
     ),
     ("unknown", lambda: two(("x", "bye")), ValueError, "Did you mean `bye`"),
     (

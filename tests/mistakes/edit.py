@@ -113,7 +113,7 @@ PRECISION = [
         "one kept of a repeat",
         lambda: ep.precision(pipe(), keep="blocks.0"),
         ValueError,
-        "Keep all stages of `blocks` or none",
+        "Choose all stages of `blocks` or none",
     ),
 ]
 
