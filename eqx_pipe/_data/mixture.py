@@ -207,7 +207,10 @@ def _size(sizes: list[int], shares: Shares, first: bool) -> int:
 
 
 def _check_weights(weights: WeightsLike | None, count: int) -> np.ndarray:
-    numbers = np.ones(count) if weights is None else np.asarray(weights, np.float64)
+    try:
+        numbers = np.ones(count) if weights is None else np.asarray(weights, np.float64)
+    except (TypeError, ValueError):
+        numbers = np.empty(0)
     if numbers.shape != (count,) or not (np.isfinite(numbers) & (numbers > 0)).all():
         raise value_error(
             "data.mixture",

@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import equinox as eqx
@@ -17,6 +17,7 @@ from .._check import check_choice, check_int, check_is
 from .._errors import describe_value, optional, type_error, value_error
 from .._files import as_path
 from .._keys import check_key, key_argument
+from .._mesh_context import check_mesh
 from .._spaces import Space, SpaceLike, Values, as_space, point_columns
 from .._sweep import Best, sweep
 from .._tree import leaves_with_names
@@ -162,6 +163,8 @@ def halving(
     check_int("search.halving", "eta", eta, 2)
     if batch_size is not None:
         check_int("search.halving", "batch_size", batch_size, 1)
+    if mesh is not None:
+        check_mesh("search.halving", mesh)
     ends = _checked(train, whole, rungs)
     folder = None if store is None else as_path("search.halving", store, "store")
     if folder is not None:
@@ -218,7 +221,7 @@ def _checked(train: object, space: Space, rungs: Sequence[int]) -> tuple[int, ..
         raise value_error(
             "search.halving", "the space is empty.", "Give at least one point."
         )
-    ends = tuple(rungs)
+    ends = tuple(rungs) if isinstance(rungs, Iterable) else ()
     for end in ends:
         check_int("search.halving", "rungs", end, 1)
     if not ends or list(ends) != sorted(set(ends)):
