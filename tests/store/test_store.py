@@ -299,13 +299,15 @@ def test_what_power_failures_leave_is_computed_again(tmp_path):
     assert np.array_equal(ep.sweep(jnp.sin, space, **asked).values, expected)
 
 
-def test_a_store_that_is_deleted_while_it_is_filled_promises_nothing(tmp_path):
+@pytest.mark.parametrize("moment", [1, 3, 10])
+def test_a_store_that_is_deleted_while_it_is_filled_promises_nothing(tmp_path, moment):
+    """Before the first of ten chunks, between others, or before the last one."""
     path, seen = tmp_path / "runs.zarr", []
 
     def fn(x):
         def look(x):
             seen.append(x)
-            if len(seen) == 3:
+            if len(seen) == moment:
                 shutil.rmtree(path)
             return x
 
