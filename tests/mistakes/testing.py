@@ -4,7 +4,6 @@ import hypothesis.strategies as st
 import jax.random as jr
 import numpy as np
 from hypothesis.errors import InvalidArgument
-from jax import ShapeDtypeStruct as Struct
 from jax.numpy import sin
 from jaxtyping import Array, Float
 
