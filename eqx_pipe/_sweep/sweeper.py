@@ -79,7 +79,7 @@ class Sweeper:
             if store is not None:
                 request = dataclasses.replace(plan.request, store=store)
                 plan = dataclasses.replace(plan, request=request)
-            return complete(plan, None, started)
+            return complete(plan, started)
 
     def outputs(self, space: Space, key: Key | None) -> PyTree:
         """Return the shapes and dtypes of the output at one point."""

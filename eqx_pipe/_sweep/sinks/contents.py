@@ -26,11 +26,11 @@ from ..results.label import (
     check_names,
     coordinate_variables,
     inner_dims,
+    layout_of,
     names_of,
     storable,
     versions,
 )
-from ..results.layout import layout_of
 from ..results.output_coords import coords_texts
 from ..store import (
     FAILED,
