@@ -64,7 +64,7 @@ class Runner:
         self.layout, self._finite = layout, finite
 
         def make() -> Compiled:
-            note_compilation(traced)
+            note_compilation(traced, layout)
             selected = points.kernel_args(0, 1, layout)
             # Not NumPy arrays: in a run of several processes JAX refuses to lower a
             # program for those that are split over devices, though all of them belong
