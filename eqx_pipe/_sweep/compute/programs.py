@@ -137,6 +137,14 @@ def compiled_once(
     return made
 
 
+def run_once_compiled(
+    programs: Sequence[Fingerprint], layout: Any, build: Callable[[], Any], *args: Any
+) -> Any:
+    """Call what `build` returns, a function under `jax.jit`, compiled once."""
+    make = lambda: build().lower(*args).compile()  # noqa: E731
+    return compiled_once(programs, layout, make)(*args)
+
+
 def compiled_already(programs: Sequence[Fingerprint], layout: Any) -> Any:
     """Return what was compiled from some programs, or `None`."""
     place = (tuple(program.key() for program in programs), layout)

@@ -31,7 +31,8 @@ _lock = threading.Lock()
 def note_compilation(traced: Traced, layout: Any) -> None:
     """Note that a program is compiled; warn once if only its numbers are new again.
 
-    `layout` is what else the compilation depends on. Each value of a `Static` axis is rightly compiled by itself.
+    `layout` is what else the compilation depends on. Each value of a `Static` axis is
+    rightly compiled by itself.
     """
     fn, space, geometry, _ = traced.source
     if geometry.static_dims:
