@@ -1,8 +1,9 @@
 """The host's side of a running sweep: kept programs and arguments, and calls."""
 
 import contextlib
+import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import jax
@@ -30,6 +31,8 @@ Points: TypeAlias = ByOffset | ByTable
 # each other's threads: loops of short steps took up to 1.7 times as long.
 _UNSPLIT = {"xla_disable_hlo_passes": "cpu-parallel-task-assigner"}
 
+
+_CALLBACKS = "jax._src.callback"
 
 _kernels = LRUCache(128)
 
@@ -216,6 +219,22 @@ def _keep(leaf: Any, place: jax.sharding.Sharding, copy: jax.Array) -> None:
         copies = _copies.get(leaf)
         copies = _copies.put(leaf, {}) if copies is None else copies
         copies[place] = copy
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Silence the tracebacks that JAX logs for callbacks that raise, as expected."""
+    logger = logging.getLogger(_CALLBACKS)
+
+    # Each sweep has its own.
+    def others(record: logging.LogRecord) -> bool:
+        return "callback failed" not in record.getMessage()
+
+    logger.addFilter(others)
+    try:
+        yield
+    finally:
+        logger.removeFilter(others)
 
 
 # JAX looks at the outputs of a program that was compiled ahead of time at its first
