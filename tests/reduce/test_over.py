@@ -184,7 +184,7 @@ def test_points_that_fail_are_left_out_of_their_cell():
 
 
 def found_one(over="seed"):
-    """Whether there was a failure: it stops at the first."""
+    """Return a reducer that stops at the first failure."""
     return ep.reduce.Reducer(
         lambda s: jnp.zeros((), bool),
         lambda state, x: state | x,

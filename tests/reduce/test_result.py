@@ -1,4 +1,4 @@
-"""What a reduced sweep refuses, says, and compiles."""
+"""The errors, the text and the programs of reduced sweeps."""
 
 import jax
 import jax.numpy as jnp
