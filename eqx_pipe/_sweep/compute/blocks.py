@@ -42,6 +42,7 @@ from .reduce_programs import (
     trace_reducers,
 )
 from .rows import CHUNK_BYTES, Rows, empty_values
+from .trace import struct_of
 
 
 class Blocks(OfPoints):
@@ -90,7 +91,7 @@ class Blocks(OfPoints):
     @property
     def outputs(self) -> BlockStates:
         """The shapes and dtypes of the states of a block, and of its failed points."""
-        states = [jax.eval_shape(as_data, leaf) for leaf in self.reducing.init]
+        states = list(map(struct_of, map(as_data, self.reducing.init)))
         bits = jax.ShapeDtypeStruct((self._bytes,), jnp.uint8)
         return self.unflatten([*states, bits])
 
