@@ -31,7 +31,7 @@ from .failure import Errors, TooLarge, Verdict, differs, joined, search
 from .groups import BlockStates, Groups, OfPoints, home_of
 from .kernel import Given, Layout, everywhere
 from .points import Points
-from .programs import Runner, compiled_already, put, quiet, run_once_compiled
+from .programs import Runner, compiled_already, compiled_for, put, quiet
 from .reduce_programs import (
     MOST_BLOCKS,
     block_batches,
@@ -271,10 +271,11 @@ class Blocks(OfPoints):
         there = list(map(as_keys, jax.device_put(full, self.home), self.reducing.init))
         program = self.reducing.merge.program
         constants = put(program.constants, self.home)
-        build = ft.partial(build_merge, self.reducing)
+        build, zero = ft.partial(build_merge, self.reducing), np.int32(0)
+        given = state, there, zero, zero, constants
+        merge = compiled_for([program], self._merge_place, build, *given)
         for first, last in spans:
-            given = state, there, np.int32(first), np.int32(last), constants
-            state = run_once_compiled([program], self._merge_place, build, *given)
+            state = merge(state, there, np.int32(first), np.int32(last), constants)
             yield state
 
     def gap(self, count: int) -> Rows:

@@ -24,7 +24,7 @@ from ..._tree import as_data, as_keys
 from ..._types import PyTree
 from .failure import Verdict, in_order
 from .points import Points
-from .programs import compiled_already, put, run_once_compiled
+from .programs import compiled_already, compiled_for, put
 from .reduce_programs import build_absorb, trace_reducers
 from .rows import Index, Rows, row_bytes, stretches_of
 
@@ -108,7 +108,7 @@ class Groups:
         self.points = dataclasses.replace(points, most=side * run, ordered=apart)
         self.reducers, self.each, self.side, self.run = reducers, each, side, run
         self.reducing = trace_reducers(reducers, points.traced[0], run)
-        self._home = home_of(points)
+        self._home, self._absorb = home_of(points), None
 
     def begin(self) -> list[Array]:
         """Return the states of no points, side by side."""
@@ -185,10 +185,11 @@ class Groups:
         kinds = map(str, points.kinds)
         return "groups", self.side, self.run, *kinds, points.devices[0]
 
-    def _after(self, states: list[Array], *taken: Any) -> list[Array]:
+    def _after(self, *given: Any) -> list[Array]:
         """Return the states after values, of which some are ok, in groups that live."""
         absorb = self.reducing.absorb.program
-        build = ft.partial(build_absorb, self.reducing, self.points.kinds)
-        constants = put(absorb.constants, self._home)
-        given = states, *taken, constants
-        return run_once_compiled([absorb], self._place, build, *given)
+        given = *given, put(absorb.constants, self._home)
+        if self._absorb is None:
+            build = ft.partial(build_absorb, self.reducing, self.points.kinds)
+            self._absorb = compiled_for([absorb], self._place, build, *given)
+        return self._absorb(*given)

@@ -140,12 +140,11 @@ def compiled_once(
     return made
 
 
-def run_once_compiled(
+def compiled_for(
     programs: Sequence[Fingerprint], layout: Any, build: Callable[[], Any], *args: Any
 ) -> Any:
-    """Call what `build` returns, a function under `jax.jit`, compiled once."""
-    make = lambda: build().lower(*args).compile()  # noqa: E731
-    return compiled_once(programs, layout, make)(*args)
+    """Return what `build` makes under `jax.jit`, compiled unless it is there already."""
+    return compiled_once(programs, layout, lambda: build().lower(*args).compile())
 
 
 def compiled_already(programs: Sequence[Fingerprint], layout: Any) -> Any:
