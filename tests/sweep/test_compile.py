@@ -1,4 +1,4 @@
-"""What is compiled again and what is not; two programs never share an entry."""
+"""Programs that are compiled again, and those that never share an entry."""
 
 import gc
 
@@ -20,7 +20,7 @@ def space(lo=0.0):
 
 
 def count(fn, *args, **kwargs):
-    """How many programs are compiled, and the values."""
+    """Return how many programs are compiled, and the values."""
     before = len(compiled)
     result = ep.sweep(fn, *args, **kwargs)
     return len(compiled) - before, np.asarray(result.values)
