@@ -172,7 +172,7 @@ def _bar(**options: Any) -> Any:
     from tqdm import std
 
     kinds = [std.tqdm]
-    # Below another bar, of a search in rounds say, it goes away in the end.
+    # Below another bar, such as that of a search in rounds, it disappears in the end.
     options["leave"] = not getattr(std.tqdm, "_instances", ())
     if _in_notebook():
         from tqdm import auto

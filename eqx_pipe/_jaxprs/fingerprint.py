@@ -1,7 +1,7 @@
 """Fingerprints of programs: equal only for programs that do the same.
 
 One walk over a jaxpr writes a text that is the same in every process, which stores and
-workers compare, and collects beside it what text cannot say: which function, which
+workers compare, and collects beside it what text cannot express: which function, which
 object. Both together are the key under which a compiled program is kept in a process.
 
 Left out is what may change from one sweep to the next without another compilation: the
@@ -126,7 +126,7 @@ class _Writer:
     """One walk: it returns text, and collects what stands beside it.
 
     A `!` in the text stands for one thing in `held`, a `#` for one in `literals`, so
-    that the text says where each belongs.
+    that the text shows where each belongs.
     """
 
     def __init__(self) -> None:
@@ -290,7 +290,7 @@ class _Writer:
     def _object(self, x: Any) -> str:
         held = getattr(x, "__dict__", {})
         if any(map(is_jaxpr, held.values())):
-            # Optimistix says of all its wrappers of jaxprs that they are equal.
+            # All wrappers of jaxprs of Optimistix compare equal.
             return f"{self.value(type(x))}({self.value(dict(held))})"
         if _is_flatten(x):
             return f"Flatten({self._all(x.get())})"
@@ -344,7 +344,7 @@ def _context(ctx: Any) -> str:
 def _aval_text(aval: Any) -> tuple[str, bool]:
     """Return the dtype and shape of a value, and whether these are all of its type.
 
-    A type may also say where a value lies: on a mesh, or in another memory.
+    A type may also hold the place of a value: a mesh, or another memory.
     """
     shape = ",".join(map(str, getattr(aval, "shape", ())))
     text = f"{getattr(aval, 'dtype', type(aval).__name__)}[{shape}]"

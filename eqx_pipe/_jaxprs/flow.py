@@ -36,7 +36,7 @@ class Flow:
     def inside(self, eqn: Equation, waits: bool = False) -> "Flow":
         """Return the rules for the jaxprs of an equation.
 
-        `waits` says that it is a loop whose condition is marked.
+        `waits` if it is a loop whose condition is marked.
         """
         return self
 

@@ -1,4 +1,4 @@
-"""Python functions in programs, told apart by their code and by what they hold."""
+"""Python functions in programs, distinguished by their code and what they hold."""
 
 import inspect
 import types

@@ -26,7 +26,7 @@ from .table import bodies, kind, scan_counts, while_counts
 Count: TypeAlias = UInt32[Array, ""]
 """A number of steps, which ends at 2^32 - 1."""
 
-# A loop of Equinox asks all lanes whether to go on. What a lane would say by itself:
+# A loop of Equinox goes on while any lane does. The condition of a lane by itself:
 _ALONE: dict[str, Callable[[Any], Any]] = {
     "unvmap_any": jnp.any,
     "unvmap_all": jnp.all,
@@ -79,7 +79,7 @@ def _branches(eqn: Equation, inputs: list[Any]) -> list[Any]:
 
     runs = [ft.partial(run, k) for k in range(len(branches))]
     outputs = remade(eqn, runs, inputs)
-    # Lanes in one branch step together, so the slowest tells; lanes in others say 0.
+    # Lanes in one branch step together, with the slowest; lanes in others count 0.
     each = map(eqxi.unvmap_max, outputs[-len(branches) :])
     return [*outputs[: -len(branches)], ft.reduce(_sum, each)]
 

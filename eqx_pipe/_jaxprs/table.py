@@ -1,9 +1,9 @@
 """The table of JAX's primitives, for all code that reads jaxprs.
 
 A primitive that is not in the table may do anything: loop for as long as a value
-says, call Python, ask for its place in a batch. Those that hide what they run in
-their parameters (`call_hi_primitive` of JAX, whatever Equinox makes by
-`filter_primitive`) stay out on purpose. `tests/clients/test_jaxprs.py` says which are
+lasts, call Python, depend on its place in a batch. Those that hide what they run in
+their parameters (`call_hi_primitive` of JAX, those that Equinox makes by
+`filter_primitive`) stay out on purpose. `tests/clients/test_jaxprs.py` lists which are
 new.
 """
 
@@ -28,7 +28,7 @@ class Entry(NamedTuple):
     what comes out.
 
     `remake(eqn, bodies, inputs)` makes an equation anew of functions (of `Body`s, see
-    `evaluate.py`), and `flow(flow, eqn, marks)` says which outputs are marked (see
+    `evaluate.py`), and `flow(flow, eqn, marks)` returns which outputs are marked (see
     `flow.py`), for a primitive that the rules of its kind do not suit.
     """
 
@@ -121,8 +121,8 @@ def kind(eqn: Equation) -> Kind | None:
 def may_loop_or_call_back(jaxpr: Any) -> bool:
     """Return whether a jaxpr may have loops of a length that is data, or call Python.
 
-    Such a program can tell what it is run on, besides by its output: it takes longer,
-    or raises (`equinox.error_if`).
+    Its inputs then show not only in its outputs: it takes longer, or raises
+    (`equinox.error_if`).
     """
     return any(kind(eqn) in (None, "while", "callback") for eqn in equations(jaxpr))
 

@@ -179,7 +179,7 @@ class TopK(AbstractReducer):
     **Returns:** (as the sweep's `.values`) an object with `.index` and `.value`, arrays
     with the best first, shorter than `k` if there are not that many points. With `over`
     they have `k` columns, and an index counts along the dims that are reduced; it is -1
-    behind the last point.
+    after the last point.
 
     **Raises:**
 

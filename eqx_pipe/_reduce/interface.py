@@ -54,7 +54,7 @@ class AbstractReducer(eqx.Module):
     `absorb` takes in a batch of points, of which only those marked `ok` count;
     `merge(first, second)` joins a state with that of the points right after, and is
     associative. `finish(state)` gives the result, in NumPy on the host, and `stop`, if
-    there is one, says whether the points so far are enough.
+    there is one, returns whether the points so far are enough.
     """
 
     by: eqx.AbstractVar[By]
@@ -122,7 +122,7 @@ def public_name(reducer: Any) -> str:
 def numbers(reducer: AbstractReducer, struct: PyTree, *, ordered: bool) -> PyTree:
     """Return the shapes and dtypes of the part picked; raise unless it is numbers.
 
-    `ordered` says that complex numbers will not do.
+    Complex numbers are refused if `ordered`.
     """
     chosen = picked(reducer, struct)
     for name, leaf in leaves_with_names(chosen):

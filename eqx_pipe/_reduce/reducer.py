@@ -42,8 +42,8 @@ class Reducer(AbstractReducer):
       is associative, and `init`'s state is its identity.
     - `finish`: `finish(state) -> result`, on the host.
     - `stop`: `stop(state) -> bool`, asked on the host after each block with the state
-      of all points so far; true ends the sweep, and the result's `.points` says after
-      how many points.
+      of all points so far; true ends the sweep, and the result's `.points` is the
+      number of points until then.
     - `by`: what `init` and `update` see of an output: the path of one leaf, or a
       function of it. By default everything. (Keyword only.)
     - `over`: the dims that are reduced, as for `Mean`. `stop` is then asked of each

@@ -33,7 +33,7 @@ _LEAST_LANES = 64
 # Towards the end lanes find no other point, and with few for each that is all the time.
 _POINTS_PER_LANE = 32
 _LANE_BYTES = 128 * 1024  # which stay in a cache
-# One in so many lanes: to refill one moves what all of them hold.
+# One lane in this many must be idle: a refill moves the values of all lanes.
 _IDLE = 4
 
 
@@ -73,7 +73,7 @@ class Lanes:
         point = jnp.arange(lanes, dtype=jnp.int32)
         own, carry = self._load(point), _take(results, point)
         alive = self.test(own, carry)
-        # `point == size` says that there was none left for this lane.
+        # `point == size` means that none was left for this lane.
         start = (jnp.int32(lanes), point, own, carry, alive, [*map(as_data, results)])
 
         def turn(state: Any) -> Any:

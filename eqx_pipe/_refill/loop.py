@@ -7,7 +7,7 @@ This loop remembers instead that it has a batch of points, through any number of
 
 Its parameters are those of the equation of a `lax.while_loop` of a single point, and
 the `sizes` of the batches that it was given, the outermost first. The carries have a
-leading axis for each batch; `axes` says for each constant which of these it has, so
+leading axis for each batch; `axes` has for each constant which of these it has, so
 that nothing is copied under a `vmap` in a `vmap`.
 
 A `vmap` adds to the points of the loop. Where they all take the same number of steps
@@ -47,9 +47,9 @@ from .lanes import Lanes
 
 refill_p = Primitive("eqx_pipe_refill")
 refill_p.multiple_results = True
-# JAX 0.12 asks a primitive with such a jaxpr among its parameters (one that holds
-# `jnp.searchsorted`, say) for a rule that lowers it. `_run` evaluates the jaxprs while
-# it is traced for a compiled program, and there each equation is lowered by itself.
+# JAX 0.12 requires a rule that lowers a primitive with such a jaxpr among its
+# parameters (one with `jnp.searchsorted`, for example). `_run` evaluates the jaxprs
+# while it is traced for a compiled program, where each equation is lowered by itself.
 refill_p.is_high = lambda *_, **__: False  # pyright: ignore[reportAttributeAccessIssue]
 
 
@@ -212,7 +212,7 @@ def _batch(
         return out, [0] * len(out)
 
     # All points end at the same step, so no lane would ever wait: the batch goes into
-    # the carry, behind the axes of the points that the loop has already.
+    # the carry, after the axes of the points that the loop has already.
     every = jax.vmap(
         loop.of_point,
         [0 if b else None for b in batched],

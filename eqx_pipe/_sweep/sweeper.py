@@ -102,7 +102,7 @@ class Sweeper:
 def _filled(request: Request) -> Space:
     """Return a table filled up to a power of two, of which there are few; or the space.
 
-    Rows behind the last one are never computed. A reduction has its blocks by the
+    Rows after the last one are never computed. A reduction has its blocks by the
     number of points, so there every length is another program; and a store has room
     for the points that there are.
     """

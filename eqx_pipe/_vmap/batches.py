@@ -123,7 +123,7 @@ def over_devices(
 ) -> Callable[..., Any]:
     """Return a function that every device runs by itself.
 
-    `split` says of each argument of `on_device` whether a device gets its part of it,
+    `split` has for each argument of `on_device` whether a device gets its part of it,
     or all. Outputs are put together in the order of the devices. With `leave_mesh` the
     types of arrays within it do not name the mesh.
     """

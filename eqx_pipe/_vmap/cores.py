@@ -16,8 +16,8 @@ from .._types import Device
 def use_cpu_devices(n: SupportsIndex | None = None) -> None:
     """Give JAX a CPU device for every core, so that sweeps use all of them.
 
-    JAX has one CPU device unless it is told otherwise, and a sweep on it leaves most of
-    the machine idle. Call this at the top of a program, before JAX computes anything.
+    JAX has one CPU device by default, and a sweep on it leaves most of the machine
+    idle. Call this at the top of a program, before JAX computes anything.
     Calling it again with the same number does nothing, so a cell of a notebook may run
     again.
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import eqx_pipe as ep
-from eqx_pipe._sweep.compute.kernel import COUNT, FIRST, LAST, Layout, control
+from eqx_pipe._sweep.compute.kernel import COUNT, FIRST, LAST, Layout, control_of
 from eqx_pipe._sweep.compute.prepare import prepare
 from eqx_pipe._vmap import all_busy
 
@@ -28,7 +28,7 @@ def parted(dealt, batch, devices, points):
 
 def computed(partition, device, points):
     """Return the points of all batches of a device, as a kernel computes them."""
-    told = control(partition, points, [])[device].astype(int)
+    told = control_of(partition, points, [])[device].astype(int)
     number = np.arange(told[COUNT] * partition.batch_size)
     return np.minimum(told[FIRST] + partition.stride * number, told[LAST])
 

@@ -1,4 +1,4 @@
-"""Points with equal `Static` values, and how a program is told which points to compute.
+"""Points with equal `Static` values, and the selection of points for a program.
 
 Such points are a case of a sweep, which is one program. Neighbours in the grid are
 counted off on the device, from an offset; others are listed in a table, a row for each.
@@ -17,7 +17,7 @@ from jaxtyping import Bool, Int64
 from ..._errors import structure_error
 from ..._spaces import Geometry, digits_of
 from ..._tree import as_hashable, differences, static_text
-from .kernel import Layout, control, is_narrow, row_width
+from .kernel import Layout, control_of, is_narrow, row_width
 
 Groups: TypeAlias = Mapping[int, Sequence[np.ndarray]]
 """For each dim with static axes its positions, those with equal values together."""
@@ -168,7 +168,7 @@ class ByOffset:
     def kernel_args(self, first: int, points: int, layout: Layout) -> Any:
         """Return the control and the table for `points` points from `first` on."""
         digits = digits_of(self.start + first, layout.lengths)
-        return control(layout.partition(points), points, digits), None
+        return control_of(layout.partition(points), points, digits), None
 
     def rows(self, first: int, last: int) -> slice:
         """Return where in the values the outputs of some points go."""
@@ -192,7 +192,7 @@ class ByBlock(ByOffset):
         last = min(points * self.each, self.size - begin) - 1
         digits = digits_of(self.start + begin, layout.lengths)
         columns = [*digits, last, self.each // layout.within]
-        return control(layout.partition(points), points, columns), None
+        return control_of(layout.partition(points), points, columns), None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -218,7 +218,7 @@ class ByTable:
         for device, into in enumerate(table):
             own = rows[partition.own(device)]
             into[: len(own)] = own
-        return control(partition, points, digits), table.reshape(-1, shape[-1])
+        return control_of(partition, points, digits), table.reshape(-1, shape[-1])
 
     def rows(self, first: int, last: int) -> Int64[np.ndarray, " points"]:
         """Return where in the values the outputs of some points go."""

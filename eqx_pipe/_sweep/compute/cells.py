@@ -24,8 +24,8 @@ from .points import Points
 from .reduce_programs import trace_reducers
 from .rows import CHUNK_BYTES, Rows
 
-# Between one run of points and the next a bar moves, and Ctrl-C is heard: any number
-# near this one will do.
+# Between two runs of points the bar moves and Ctrl-C is noticed. Any number near this
+# one will do.
 _MOST_POINTS = 2**16
 
 
@@ -39,7 +39,7 @@ def tile(
     if not stops:
         run = max(1, min(each, room))
         return max(1, min(count, room // run)), run
-    # A run as short as fills a batch, so that little is computed behind a stop.
+    # A run as short as fills a batch, so that little is computed after a stop.
     cells = max(1, min(count, room))
     return cells, max(1, min(each, -(-batch_size // cells)))
 
@@ -47,8 +47,8 @@ def tile(
 class Cells(OfPoints):
     """The results of cells, a row for each.
 
-    The last two leaves of a row say how many points of the cell were computed, and how
-    many of these failed.
+    The last two leaves of a row are the number of points of the cell that were
+    computed, and of those that failed.
     """
 
     def __init__(self, points: Points, reducers: ReducerTree):

@@ -217,9 +217,9 @@ def nothing(dtype: Any) -> Any:
 
 def error_text(error: BaseException) -> str:
     """Return the kind of an error and its message, in a line."""
-    said = reason(error)
-    # Of what a callback raised JAX says the kind itself.
-    text = said if _RAISED.match(said) else f"{type(error).__name__}: {said}"
+    line = reason(error)
+    # JAX itself names the type of what a callback raised.
+    text = line if _RAISED.match(line) else f"{type(error).__name__}: {line}"
     return text.lstrip("_")
 
 
@@ -246,7 +246,7 @@ def quiet() -> Iterator[None]:
         logger.removeFilter(others)
 
 
-# As devices and compilers say it. What a callback raises has another first line.
+# In the words of devices and compilers. An error of a callback begins otherwise.
 _OUT_OF_MEMORY = re.compile(
     r"RESOURCE_EXHAUSTED|[^\n]*out of memory (allocating|while)", re.I
 )

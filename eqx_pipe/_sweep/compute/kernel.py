@@ -1,10 +1,9 @@
 """The compiled part of a sweep: on every device, a loop of vectorised microbatches.
 
-The host asks for points from some start, and tells each device how many batches it
-gets. All of that is data: with a loop of fixed length XLA removes the loop where there
-is one microbatch, and the same point rounds differently. So are the axes' values and
-the arrays that the function closes over. No device waits for another: there is no
-communication.
+The host passes the first point, and for each device its number of batches. All of that
+is data: with a loop of fixed length XLA removes the loop where there is one microbatch,
+and the same point rounds differently. So are the axes' values and the arrays that the
+function closes over. No device waits for another: there is no communication.
 
 Where points may take longer than others, they go round the devices one by one: if cost
 rises or falls along the points, no device gets the expensive half. Else a device has a
@@ -62,7 +61,7 @@ class Layout:
 
     `lengths` are those of the grid's dims, of which the keys of points are made of
     `key_dims`; `capacity` is the most microbatches that one call computes on one
-    device; `listed` says that points are handed in one by one. Points are `dealt` to
+    device; `listed` if points are passed one by one in a table. Points are `dealt` to
     the devices in turn, or in runs of neighbours. Each device is `unsplit`, kept to one
     thread, where there is work for every core.
 
@@ -109,7 +108,7 @@ def row_width(layout: Layout) -> int:
 def everywhere(layout: Layout) -> NamedSharding:
     """Return the placement of the kernel's arguments: a copy on every device.
 
-    The mesh is our own, whatever the user's looks like.
+    The mesh is our own, not the user's.
     """
     return NamedSharding(flat_mesh(layout.devices), P())
 
@@ -126,7 +125,7 @@ last point of the call, and the digits of the first.
 """
 
 
-def control(
+def control_of(
     partition: Partition, points: int, digits: Sequence[int]
 ) -> UInt32[np.ndarray, "devices control"]:
     """Return the control of a call of a kernel: a row for each device.
@@ -134,11 +133,11 @@ def control(
     All of it is computed here, since for XLA a few divisions of single numbers are as
     much to compile as a small function of the user's.
     """
-    told = np.empty((partition.num_devices, DIGITS + len(digits)), np.uint32)
-    told[:, :LAST] = _shares(partition, points)
-    told[:, LAST] = (points - 1) % 2**32
-    told[:, DIGITS:] = digits
-    return told
+    rows = np.empty((partition.num_devices, DIGITS + len(digits)), np.uint32)
+    rows[:, :LAST] = _shares(partition, points)
+    rows[:, LAST] = (points - 1) % 2**32
+    rows[:, DIGITS:] = digits
+    return rows
 
 
 @ft.lru_cache(maxsize=256)
@@ -180,11 +179,11 @@ def build(
     batch, partition = layout.batch_size, layout.partition(0)
 
     def on_device(
-        ctl: UInt32[Array, "1 control"],
+        control: UInt32[Array, "1 control"],
         table: UInt32[Array, "rows columns"] | None,
         given: Given,
     ) -> list[Array]:
-        at = lane_of(ctl, given)
+        at = lane_of(control, given)
 
         def lane(row: UInt32[Array, "..."]) -> list[Array]:
             # An output that is a constant comes out as a literal.
@@ -203,15 +202,15 @@ def build(
                     lane, jax.lax.dynamic_slice(table, (begin(number), zero), size)
                 )
             pace = np.uint32(batch * partition.stride)
-            first = told(ctl, FIRST) + jax.lax.mul(number, pace)
+            first = read(control, FIRST) + jax.lax.mul(number, pace)
             offsets = lanes(first, batch, partition.stride)
-            return batch_of(lane, up_to(told(ctl, LAST), offsets))
+            return batch_of(lane, up_to(read(control, LAST), offsets))
 
         empty = [
             jax.lax.full((layout.capacity * batch, *leaf.shape), 0, leaf.dtype)
             for leaf in outputs
         ]
-        return filled(microbatch, lambda: told(ctl, COUNT), empty, begin)
+        return filled(microbatch, lambda: read(control, COUNT), empty, begin)
 
     own, same = each_its_rows(layout), everywhere(layout)
     mapped = over_devices(on_device, flat_mesh(layout.devices), (True, True, False))
@@ -222,10 +221,10 @@ def build(
 # steps. Outside each number would be a step of its own to compile.
 
 
-def told(ctl: UInt32[Array, "1 control"], column: int) -> UInt32[Array, ""]:
+def read(control: UInt32[Array, "1 control"], column: int) -> UInt32[Array, ""]:
     """Read a number from a device's row of `control`."""
     return jax.lax.squeeze(
-        jax.lax.slice_in_dim(ctl, column, column + 1, axis=1), [0, 1]
+        jax.lax.slice_in_dim(control, column, column + 1, axis=1), [0, 1]
     )
 
 
@@ -249,7 +248,7 @@ def up_to(
 def point_lane(jaxpr: Any, layout: Layout) -> LaneOf:
     """Return what makes the lane of a point."""
 
-    def lane_of(ctl: UInt32[Array, "1 control"], given: Given) -> Lane:
+    def lane_of(control: UInt32[Array, "1 control"], given: Given) -> Lane:
         def at(row: UInt32[Array, "..."]) -> list[Any]:
             dims = range(len(layout.lengths))
             if layout.listed and is_narrow(layout):
@@ -258,7 +257,7 @@ def point_lane(jaxpr: Any, layout: Layout) -> LaneOf:
             elif layout.listed:
                 digits = [row[k] for k in dims]
             else:
-                start = [told(ctl, DIGITS + k) for k in dims]
+                start = [read(control, DIGITS + k) for k in dims]
                 digits = advance(start, row, layout.lengths)
             positions = [jax.lax.convert_element_type(d, np.int32) for d in digits]
             args = [*given.arrays, *positions]

@@ -64,11 +64,11 @@ class Runner:
 
         def make() -> Compiled:
             note_compilation(traced)
-            told = points.kernel_args(0, 1, layout)
+            selected = points.kernel_args(0, 1, layout)
             # Not NumPy arrays: in a run of several processes JAX refuses to lower a
             # program for those that are split over devices, though all of them belong
             # to this process.
-            structs = jtu.tree_map(struct_of, (*told, given))
+            structs = jtu.tree_map(struct_of, (*selected, given))
             lowered = build(lane_of, outputs, layout).lower(*structs)
             options = dict(_UNSPLIT) if layout.unsplit else None
             return lowered.compile(compiler_options=options)
@@ -91,8 +91,8 @@ class Runner:
         layout = self.layout
         try:
             with noting(layout.points_at_once):
-                told = _told(points, first, count, layout)
-                outputs = self._kernel(*told, given)
+                selected = _selecting(points, first, count, layout)
+                outputs = self._kernel(*selected, given)
                 check_finite(outputs, infs=self._finite)
                 rows = points.rows(first, first + count)
                 _collect(outputs, values, rows, layout.partition(count))
@@ -179,7 +179,7 @@ def put(tree: PyTree, place: jax.sharding.Sharding) -> PyTree:
     return jtu.tree_unflatten(structure, found)
 
 
-def _told(points: Points, first: int, now: int, layout: Layout) -> Any:
+def _selecting(points: Points, first: int, now: int, layout: Layout) -> Any:
     """Return control and table, which may be on the devices already.
 
     A call of which nothing has to be copied to devices takes a fifth of the time.
@@ -189,8 +189,8 @@ def _told(points: Points, first: int, now: int, layout: Layout) -> Any:
     place = points, first, now, layout
     args = _controls.get(place)
     if args is None:
-        told, table = points.kernel_args(first, now, layout)
-        args = jax.device_put(told, each_its_rows(layout)), table
+        control, table = points.kernel_args(first, now, layout)
+        args = jax.device_put(control, each_its_rows(layout)), table
         _controls.put(place, args)
     return args
 

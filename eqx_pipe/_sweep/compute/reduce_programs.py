@@ -28,7 +28,7 @@ from ..._jaxprs import Fingerprint, evaluate, fingerprint_of
 from ..._reduce import AbstractReducer, Reducer, ReducerTree
 from ..._tree import as_data, is_key_array
 from ..._vmap import batch_of
-from .kernel import DIGITS, Given, Lane, LaneOf, Layout, lanes, point_lane, told, up_to
+from .kernel import DIGITS, Given, Lane, LaneOf, Layout, lanes, point_lane, read, up_to
 from .rows import CHUNK_BYTES
 from .trace import Traced, settings
 
@@ -142,7 +142,7 @@ _BLOCKS = 256
 _BLOCK_POINTS = 2**20
 _CALL_POINTS = 2**30
 
-# A quarter of `_BLOCKS`: between calls a bar moves, and Ctrl-C is heard.
+# A quarter of `_BLOCKS`: between calls the bar moves and Ctrl-C is noticed.
 # Any number near it will do.
 MOST_BLOCKS = 64
 """The most blocks that a device computes in one call."""
@@ -172,8 +172,8 @@ def block_lane(traced: Traced, reducing: TracedReducers, layout: Layout) -> Lane
     batch, lane_of = layout.points_at_once, point_lane(traced.jaxpr, layout)
     last_column = DIGITS + len(layout.lengths)
 
-    def block_of(ctl: UInt32[Array, "1 control"], given: Given) -> Lane:
-        at = lane_of(ctl, given)
+    def block_of(control: UInt32[Array, "1 control"], given: Given) -> Lane:
+        at = lane_of(control, given)
 
         def lane(point_id: UInt32[Array, "..."]) -> list[Any]:
             # An output that is a constant comes out as a literal.
@@ -185,13 +185,13 @@ def block_lane(traced: Traced, reducing: TracedReducers, layout: Layout) -> Lane
             ]
 
         def block(number: UInt32[Array, ""]) -> list[Array]:
-            last, batches = told(ctl, last_column), told(ctl, last_column + 1)
+            last, batches = read(control, last_column), read(control, last_column + 1)
             first = jax.lax.mul(number, batches)
             # The last block may have fewer microbatches.
             most = jax.lax.div(last, np.uint32(batch)) + np.uint32(1)
 
             def microbatch(step: UInt32[Array, ""], state: list[Array]) -> list[Array]:
-                last = told(ctl, last_column)
+                last = read(control, last_column)
                 offsets = lanes(jax.lax.mul(step, np.uint32(batch)), batch)
                 # A tail repeats the last point, and the reducers see which count.
                 ok = jax.lax.le(offsets, jax.lax.broadcast(last, (batch,)))
