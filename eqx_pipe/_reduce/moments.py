@@ -99,7 +99,7 @@ class Mean(_Summed):
 class Moments(NamedTuple):
     """The mean of some numbers, and the sum of squared deviations from it."""
 
-    count: exact.Pair
+    points: exact.Pair
     mean: exact.Pair
     squares: exact.Pair
 

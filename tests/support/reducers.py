@@ -70,7 +70,7 @@ R = ep.reduce
 REDUCERS = {
     "sum": (R.Sum, np.sum),
     "mean": (R.Mean, np.mean),
-    "var": (ft.partial(R.Var, ddof=1), ft.partial(np.var, ddof=1)),
+    "var": (R.Var, np.var),
     "min": (R.Min, np.min),
     "max": (R.Max, np.max),
     "argmin": (R.ArgMin, lambda x: (best(-x)[0], x.min())),

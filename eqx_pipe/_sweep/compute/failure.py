@@ -81,7 +81,7 @@ class Failures:
     function: str
     isolated: bool
     size: int
-    values: Sequence[np.ndarray]
+    values: list[np.ndarray]
     number: Callable[[int], int] = int
     count: int = 0
     """The number of points that have failed so far."""
