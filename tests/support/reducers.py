@@ -63,7 +63,7 @@ def lowest(x, k):
 
 def binned(x):
     below, above = np.sum(x < EDGES[0]), np.sum(x > EDGES[-1])
-    return np.histogram(x, EDGES)[0], EDGES, below, above
+    return np.histogram(x, EDGES)[0], np.array(EDGES), below, above
 
 
 R = ep.reduce

@@ -31,7 +31,7 @@ from .failure import Errors, TooLarge, Verdict, differs, joined, quiet, search
 from .groups import BlockStates, Groups, OfPoints, home_of
 from .kernel import Given, Layout, everywhere
 from .points import Points
-from .programs import Compiled, Runner, compiled_already, compiled_once, put
+from .programs import Runner, compiled_already, put, run_once_compiled
 from .reduce_programs import (
     MOST_BLOCKS,
     block_batches,
@@ -273,16 +273,12 @@ class Blocks(OfPoints):
         There are at most `most` rows, so that one program will do.
         """
         there = self._placed(values[:-1])
-        constants = put(self.reducing.merge.program.constants, self.home)
-        zero = np.int32(0)
-
-        def make() -> Compiled:
-            given = state, there, zero, zero, constants
-            return build_merge(self.reducing).lower(*given).compile()
-
-        merge = compiled_once([self.reducing.merge.program], self._merge_place, make)
+        program = self.reducing.merge.program
+        constants = put(program.constants, self.home)
+        build = ft.partial(build_merge, self.reducing)
         for first, last in spans:
-            state = merge(state, there, np.int32(first), np.int32(last), constants)
+            given = state, there, np.int32(first), np.int32(last), constants
+            state = run_once_compiled([program], self._merge_place, build, *given)
             yield state
 
     def gap(self, count: int) -> Rows:

@@ -64,7 +64,7 @@ class Runner:
         self.layout, self._finite = layout, finite
 
         def make() -> Compiled:
-            note_compilation(traced)
+            note_compilation(traced, layout)
             selected = points.kernel_args(0, 1, layout)
             # Not NumPy arrays: in a run of several processes JAX refuses to lower a
             # program for those that are split over devices, though all of them belong
@@ -135,6 +135,14 @@ def compiled_once(
     kept = tuple(program.without_constants() for program in programs)
     _kernels.put(place, (kept, made))
     return made
+
+
+def run_once_compiled(
+    programs: Sequence[Fingerprint], layout: Any, build: Callable[[], Any], *args: Any
+) -> Any:
+    """Call what `build` returns, a function under `jax.jit`, compiled once."""
+    make = lambda: build().lower(*args).compile()  # noqa: E731
+    return compiled_once(programs, layout, make)(*args)
 
 
 def compiled_already(programs: Sequence[Fingerprint], layout: Any) -> Any:
