@@ -191,7 +191,7 @@ def test_a_process_pool_and_a_worker_that_is_killed(tmp_path):
 
 
 def elsewhere_other(p):
-    """A function that is another one in another process."""
+    """Double a number here, and triple it in another process."""
     return p * (2 if multiprocessing.parent_process() is None else 3)
 
 

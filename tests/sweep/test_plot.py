@@ -160,7 +160,7 @@ def test_a_reduction_over_replicates_is_drawn():
 
 
 def broken(point):
-    """A value, NaN, inf, -inf and a failure."""
+    """Return a value, NaN, inf or -inf, or fail."""
     x = point["i"]
     y = jnp.select([x == 1, x == 2, x == 3], [jnp.nan, jnp.inf, -jnp.inf], x)
     return eqx.error_if(y + 0 * point.get("b", 0.0), x == 4, "four")
