@@ -46,6 +46,9 @@ VIEWS = {
         "Known names: `at`, `loss`": lambda: swept().best(),
         "Did you mean `loss`": lambda: swept().best("los"),
         "Compare by a real scalar": lambda: swept().best("at"),
+        "`by` is a float32.3. per point": lambda: swept().best(lambda y: y["at"]),
+        "`mode` is 'mn'.*`min`": lambda: swept().best("loss", mode="mn"),
+        "`sel` has '1', and `x` goes": lambda: swept().plot("loss", sel={"x": "1"}),
         "Look at `result.values`": lambda: swept(
             lambda x: x * np.float32("nan")
         ).best(),
