@@ -209,25 +209,6 @@ def test_dask(tmp_path):
     close(there.values, ep.sweep(FUNCTIONS[1], some_space(0), **asked).values)
 
 
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(
-    ("asked", "kind", "says"),
-    [
-        ({"executor": 3}, TypeError, r"submit\(fn, \*args\)"),
-        ({"executor": Plain}, TypeError, r"submit\(fn, \*args\)"),
-        ({"executor": Plain(), "mesh": one_device()}, ValueError, "own devices"),
-        (
-            {"executor": Plain(), "shard": (0, 2)},
-            ValueError,
-            "`shard`.*without `store`",
-        ),
-    ],
-)
-def test_wrong_arguments(asked, kind, says):
-    with pytest.raises(kind, match=says):
-        ep.sweep(jnp.sin, ep.Linspace(0, 1, 3), **asked)
-
-
 def test_what_cannot_travel_is_said_before_anything_runs(monkeypatch):
     lock, executor = threading.Lock(), Plain()
     fn = lambda x: x if lock else x  # noqa: E731

@@ -117,18 +117,3 @@ def test_a_key_is_no_key_where_there_is_none():
     assert space.point_key(1, key=None) is None
     raw = space.point_key(1, key=jr.PRNGKey(7))
     np.testing.assert_array_equal(raw, jr.key_data(space.point_key(1, key=KEY)))
-
-
-@pytest.mark.parametrize(
-    ("i", "key", "error", "says"),
-    [
-        (4, KEY, IndexError, "out of range"),
-        (-1, KEY, IndexError, "out of range"),
-        (1.5, KEY, TypeError, "an integer"),
-        (0, jr.key(0, impl="rbg"), ValueError, "threefry2x32"),
-        (0, 3, TypeError, "jax.random.key"),
-    ],
-)
-def test_what_has_no_key_is_refused(i, key, error, says, unchecked):
-    with pytest.raises(error, match=says):
-        as_space(SPACES[0]()).point_key(i, key=key)
