@@ -53,7 +53,7 @@ class Color(enum.Enum):
 
 
 def holds(value, annotation):
-    """Whether jaxtyping itself accepts a value."""
+    """Return whether jaxtyping itself accepts a value."""
 
     def fn(value):
         pass

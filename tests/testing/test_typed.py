@@ -25,7 +25,7 @@ few = hp.settings(
 
 
 def drawn(strategy, examples=3):
-    """The values of a strategy, the simplest first."""
+    """Return values of a strategy, the simplest first."""
     found = []
 
     @hp.settings(max_examples=examples, database=None, derandomize=True)

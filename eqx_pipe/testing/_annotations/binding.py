@@ -15,7 +15,7 @@ from ..._errors import describe_value, quoted
 from .._strategies.arrays import Numbers
 from .._strategies.validate import check_int, check_strategy, invalid
 
-# One, three and a prime come often: broadcasting, channels, and what divides nothing.
+# One, three and a prime: for broadcasting, for channels, and to divide nothing.
 _POOL = (1, 3, 2, 5)
 _ALL = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 64)
 """Tried at random where the sizes drawn do not satisfy the symbolic axes."""
@@ -134,7 +134,7 @@ class Binding:
         self.draw = draw
         self.elements = options.elements
         self.dtypes_asked = [str(dtype) for dtype in options.dtypes]
-        # By a text, of which `Random` takes the same seed in every process.
+        # A seed that is a text is the same in every process.
         self._form = None if form is None else random.Random(f"{form} {attempt}")
         # The first of all forms is the simplest.
         self._simplest = form == attempt == 0
@@ -149,9 +149,10 @@ class Binding:
         self._pool += (0,) if options.min_size == 0 else ()
 
     def choose(self, among: Sequence[T]) -> T:
-        """Return one of several, the simplest first, on which forms of arrays depend.
+        """Return one of several, of which the first is the simplest.
 
-        So it is of forms that there are few, if few may be: each compiles anew.
+        All choices of shapes and dtypes are made here, so that `max_shapes` limits
+        their combinations, each of which compiles anew.
         """
         if self._form is None:
             return self.draw(st.sampled_from(among))
@@ -188,8 +189,7 @@ class Binding:
     def solve(self, shapes: str) -> None:
         """Draw the sizes of the names in symbolic axes so that all can be computed.
 
-        What stands in braces is not known yet; those axes are computed where they are
-        met.
+        Values in braces are not known yet; those axes are computed later.
         """
         symbolic = [dim.text for dim in parse(shapes) if dim.kind == "symbolic"]
         texts = [text for text in symbolic if "{" not in text]
@@ -257,7 +257,7 @@ def _incomputable(text: str, error: Exception) -> Exception:
 def attempts(
     draw: Callable[..., Any], options: Options, make: Callable[[Binding], T]
 ) -> T:
-    """Return what `make` makes of a binding, of a new one until all names agree."""
+    """Return the result of `make` for a binding, a new one if names disagree."""
     most = options.max_shapes
     form = None if most is None else draw(st.integers(0, most - 1))
     reason = None

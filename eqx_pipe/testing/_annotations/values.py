@@ -119,7 +119,7 @@ def _from_type(annotation: Any, binding: Binding) -> Any:
         if Callable in (typing.get_origin(annotation), annotation):
             raise InvalidArgument("functions are not drawn.")
         return binding.draw(st.from_type(annotation))
-    # It calls constructors, which raise any error.
+    # Constructors are called, which may raise any error.
     except Exception as error:
         raise invalid(
             "from_jaxtyping",

@@ -65,17 +65,16 @@ def spaces(
     random: bool = True,
     static: bool = False,
 ) -> Space:
-    """A `Space`: products and zips, shared dims, joint designs, slices.
+    """Draw a `Space`: products and zips, shared dims, joint designs, slices.
 
     **Arguments:**
 
-    - `axes`: strategies of your own axes, of which one stands in each product without
-        shared dims. (Keyword only.)
+    - `axes`: strategies of your own axes; each product without shared dims has one
+        of them. (Keyword only.)
     - `max_axes`: the largest number of axes. (Keyword only.)
     - `max_size`: the largest number of values of an axis. (Keyword only.)
-    - `random`: whether there are `Random` axes; the space has a key if so. (Keyword
-      only.)
-    - `static`: whether there are `Static` axes. (Keyword only.)
+    - `random`: whether to draw `Random` axes and a key. (Keyword only.)
+    - `static`: whether to draw `Static` axes. (Keyword only.)
 
     **Returns:** a strategy. It shrinks to one axis with one value.
 
