@@ -1,7 +1,6 @@
 """The property-test kit: laws and strategies."""
 
 import equinox as eqx
-import hypothesis as hp
 import hypothesis.strategies as st
 import jax.random as jr
 import numpy as np
@@ -9,20 +8,12 @@ from hypothesis.errors import InvalidArgument
 from jax import ShapeDtypeStruct as Struct
 from jax.numpy import sin
 from jaxtyping import Array, Float, Int
+from support.strategies import drawn
 
 import eqx_pipe as ep
 import eqx_pipe.testing as ept
 
 from .common import key, ones
-
-
-def example(strategy):
-    @hp.settings(max_examples=1, database=None)
-    @hp.given(strategy)
-    def run(value):
-        pass
-
-    run()
 
 
 def unannotated(x):
@@ -159,6 +150,6 @@ _STRATEGIES = [
 
 # Strategies answer when they are drawn from, and always with the same error.
 STRATEGIES = [
-    (name, lambda make=make: example(make()), InvalidArgument, cure)
+    (name, lambda make=make: drawn(make(), 1), InvalidArgument, cure)
     for name, make, cure in _STRATEGIES
 ]

@@ -4,6 +4,7 @@ import builtins
 import contextlib
 import dataclasses
 import random
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -50,19 +51,17 @@ def parse(shape: str) -> list[Dim]:
 
 
 def _parse_one(token: str) -> Dim:
-    if token == "...":
-        return Dim("any", many=True)
-    marked, token = token, token.lstrip("#*_?")
-    marks = marked.removesuffix(token)
-    if token.count("=") == 1:  # `rows=3`
-        token = token.partition("=")[2]
-    options = {"many": "*" in marks, "broadcasts": "#" in marks}
-    if "_" in marks:
-        return Dim("any", many="*" in marks)
-    if token.isidentifier():
-        return Dim("named", token, by_leaf="?" in marks, **options)
-    kind = "fixed" if token.isdecimal() else "symbolic"
-    return Dim(kind, token, **options)
+    # Marks, perhaps a name for the reader (`rows=3`), and the size.
+    found = re.fullmatch(r"([#*_?]*)(?:\w+=(?!=))?(.*)", token)
+    marks, text = found.groups() if found else ("", token)
+    many = "*" in marks or token == "..."
+    if token == "..." or "_" in marks:
+        kind = "any"
+    elif text.isidentifier():
+        kind = "named"
+    else:
+        kind = "fixed" if text.isdecimal() else "symbolic"
+    return Dim(kind, text, many, broadcasts="#" in marks, by_leaf="?" in marks)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,15 +93,19 @@ class Options:
         )
 
 
-class _Sizes(dict[Any, int]):
-    """The sizes of names; a name that is new gets one that is drawn."""
+class _Drawn(dict[Any, T]):
+    """The values of names; a name that is new gets one that is drawn."""
 
-    def __init__(self, known: Mapping[Any, int], draw: Callable[[], int]):
+    def __init__(self, known: Mapping[Any, T], draw: Callable[[], T]):
         super().__init__(known)
         self._draw = draw
 
-    def __missing__(self, name: Any) -> int:
+    def __missing__(self, name: Any) -> T:
         return self.setdefault(name, self._draw())
+
+
+class _Sizes(_Drawn[int]):
+    """The sizes of named axes."""
 
     def evaluate(self, text: str) -> int:
         """Return the size of a symbolic axis; what is no integer counts as -1."""
@@ -140,7 +143,7 @@ class Binding:
         self._simplest = form == attempt == 0
         self.values: dict[str, Any] = {}
         self.sizes = _Sizes({}, self._a_size)
-        self.shapes: dict[Any, tuple[int, ...]] = {}
+        self.shapes = _Drawn[tuple[int, ...]]({}, self._a_shape)
         self.dtypes: dict[Any, str] = {}
         self.structures: dict[str, Any] = {}
         self.leaf: tuple[Any, ...] = ()
@@ -169,12 +172,10 @@ class Binding:
         return tuple(self._a_size() for _ in range(self.choose((0, 1, 2))))
 
     def _sizes_of(self, dim: Dim) -> tuple[int, ...]:
-        if dim.kind == "any":
-            return self._a_shape() if dim.many else (self._a_size(),)
         name = (*self.leaf, dim.text) if dim.by_leaf else dim.text
-        if dim.many and name not in self.shapes:
-            self.shapes[name] = self._a_shape()
         match dim.kind:
+            case "any":
+                whole = self._a_shape() if dim.many else (self._a_size(),)
             case "fixed":
                 whole = (int(dim.text),)
             case "symbolic":

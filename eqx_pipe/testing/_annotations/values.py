@@ -148,21 +148,16 @@ def _one_of(members: tuple[Any, ...], binding: Binding) -> Any:
 
 def _container_for(kind: type, args: tuple[Any, ...], binding: Binding) -> Any:
     """Return a container of one or two values."""
-    abc, new = collections.abc, typing.cast(Any, kind)
-    count = 1 if kind is tuple and args[-1] is not ... else binding.choose((1, 2))
-    if kind is tuple:
-        parts = (args[0],) * count if args[-1] is ... else args
-        return tuple(value_for(part, binding) for part in parts)
-    if issubclass(kind, abc.Mapping):
-        names = list("ab"[:count])
-        if args[0] is not str:
-            names = [value_for(args[0], binding) for _ in names]
-        pairs = {name: value_for(args[1], binding) for name in names}
-        return pairs if inspect.isabstract(kind) else new(pairs)
-    parts = [value_for(args[0], binding) for _ in range(count)]
-    if issubclass(kind, abc.Set) and inspect.isabstract(kind):
-        return set(parts)
-    return parts if inspect.isabstract(kind) else new(parts)
+    abc, members = collections.abc, [part for part in args if part is not ...]
+    if kind is tuple and members == list(args):
+        return tuple(value_for(part, binding) for part in args)
+    count = range(binding.choose((1, 2)))
+    values: list[Any] = [[value_for(m, binding) for m in members] for _ in count]
+    made = dict if issubclass(kind, abc.Mapping) else list
+    if made is list:
+        values = [value for (value,) in values]
+        made = set if issubclass(kind, abc.Set) else list
+    return (made if inspect.isabstract(kind) else typing.cast(Any, kind))(values)
 
 
 def _tree_for(annotation: Any, binding: Binding) -> Any:
