@@ -18,7 +18,7 @@ from ..._errors import nearest
 from .._strategies.arrays import Numbers
 from .._strategies.validate import Draw, check_strategy, composite, invalid
 from .array import bind_dtype, is_array_annotation
-from .binding import Binding, Options, attempts
+from .binding import Binding
 from .values import BARE, annotations_of, value_for
 
 
@@ -70,13 +70,10 @@ def from_jaxtyping(
         ...     assert matrix.shape[1] == matrix.shape[0] + 1
         >>> test_shape()
     """
-    options = Options(elements, max_shapes, min_size, dtypes).checked("from_jaxtyping")
-
-    def make(binding: Binding) -> Any:
-        binding.solve(text_of(annotation))
-        return value_for(annotation, binding)
-
-    return attempts(draw, options, make)
+    options = (elements, max_shapes, min_size, dtypes)
+    binding = Binding(draw, "from_jaxtyping", *options)
+    binding.solve(text_of(annotation))
+    return value_for(annotation, binding)
 
 
 @composite
@@ -123,7 +120,7 @@ def arguments(
         ...     assert scale(**arguments).shape == arguments["x"].shape
         >>> test_scale()
     """
-    options = Options(elements, max_shapes, min_size, dtypes).checked("arguments")
+    binding = Binding(draw, "arguments", elements, max_shapes, min_size, dtypes)
     hints = annotations_of(fn, overrides)
     given = {}
     for name, strategy in overrides.items():
@@ -138,19 +135,15 @@ def arguments(
     waiting = [name for name in hints if name not in given]
     waiting.sort(key=lambda name: "{" in text_of(hints[name]))
 
-    def make(binding: Binding) -> dict[str, Any]:
-        for owner in around.values():
-            _bind_fields(binding, owner)
-        for name, value in given.items():
-            _bind(binding, hints[name], value, f"`{name}`")
-        binding.solve(" ".join(text_of(hints[name]) for name in waiting))
-        values = dict(given)
-        for name in waiting:
-            binding.values = {**around, **values}
-            values[name] = value_for(hints[name], binding)
-        return values
-
-    return attempts(draw, options, make)
+    for owner in around.values():
+        _bind_fields(binding, owner)
+    for name, value in given.items():
+        _bind(binding, hints[name], value, f"`{name}`")
+    binding.solve(" ".join(text_of(hints[name]) for name in waiting))
+    for name in waiting:
+        binding.values = {**around, **given}
+        given[name] = value_for(hints[name], binding)
+    return given
 
 
 def name_of(fn: Callable[..., Any]) -> str:

@@ -19,9 +19,8 @@ from ..._errors import describe_value
 from .._strategies.arrays import keys
 from .._strategies.validate import invalid
 from .array import array_for, bare_array, is_array_annotation, scalar_of
-from .binding import Binding
+from .binding import STRUCTURES, Binding
 
-_STRUCTURES = (0, (0, 0), {"a": 0, "b": 0}, [(0,), {"c": 0}])
 BARE = (jax.Array, np.ndarray, jax.ShapeDtypeStruct)
 """Types of arrays without a shape."""
 _NUMBERS = (bool, int, float, complex, np.bool_, np.number, np.generic)
@@ -180,11 +179,9 @@ def _skeleton(text: str | None, binding: Binding) -> Any:
     whole: Any = 0
     for name in (text or "PyTree").split():
         if name == "...":
-            inner = [binding.choose(_STRUCTURES) for _ in jtu.tree_leaves(whole)]
+            inner = [binding.choose(STRUCTURES) for _ in jtu.tree_leaves(whole)]
             whole = jtu.tree_unflatten(jtu.tree_structure(whole), inner)
             continue
-        if name not in binding.structures:
-            binding.structures[name] = jtu.tree_structure(binding.choose(_STRUCTURES))
         structure = binding.structures[name]
         part = jtu.tree_unflatten(structure, [0] * structure.num_leaves)
         whole = jtu.tree_map(lambda _, part=part: part, whole)
