@@ -150,7 +150,7 @@ class Binding:
     def _a_shape(self) -> tuple[int, ...]:
         return tuple(self._a_size() for _ in range(self.choose((0, 1, 2))))
 
-    def _a_structure(self) -> jtu.PyTreeDef:
+    def _a_structure(self) -> Any:
         return jtu.tree_structure(self.choose(STRUCTURES))
 
     def _sizes_of(self, dim: Dim) -> tuple[int, ...]:
