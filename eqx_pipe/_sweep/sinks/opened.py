@@ -14,8 +14,8 @@ from ..store import (
     Store,
     StoreLayout,
     Taken,
-    create,
     grow,
+    lay_out,
     open_store,
     store_without_values,
 )
@@ -72,7 +72,8 @@ def open_for(plan: Plan, write: bool) -> Opened:
                 _grow(files, store, grown)
                 store, grown, has_grown = open_store("sweep", files), None, True
     if grown is None:
-        check_same(store.path, store.record, now, plan.request.trusting, why)
+        trusting = plan.request.resume is not None
+        check_same(store.path, store.record, now, trusting, why)
         check_batch_size(plan, store)
         kept = store.record["batch_size"]
         plan = plan.with_batch_size(kept).with_chunks(store.chunks)
@@ -89,7 +90,7 @@ def _create(files: Folder, layout: StoreLayout) -> None:
         try:
             with growing(files):
                 if files.is_vacant():  # by now another process may have created it
-                    create(files, layout)
+                    lay_out(files, layout)
         except BaseException:
             files.give_up()
             raise
@@ -106,7 +107,7 @@ def _grow(files: Folder, store: Store, grown: Grown) -> None:
                     "Copy it to another disk, or give another path.",
                 )
             )
-        for number in store.lost():
+        for number in store.lost(store.done()):
             store.discard(number)
         grow(store, grown.layout, grown.origin, grown.moved)
 
@@ -155,11 +156,6 @@ def growing(files: Folder) -> Iterator[None]:
 
 def check_current(store: Store) -> None:
     """Raise a `SweepError` if the store has grown or was deleted since."""
-    changed = store.has_changed()
-    if changed is None:
-        return
-    cure = "Call the sweep of the larger space, which has these points too."
-    if "grown" not in changed:
-        cure = "Call the same sweep again, which computes what is gone."
-    wrong = f"the store `{store.path}` {changed} while it was filled."
-    raise SweepError(message("sweep", wrong, cure))
+    changed = store.changed()
+    if changed is not None:
+        raise SweepError(changed)
