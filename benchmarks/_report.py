@@ -15,13 +15,6 @@ from typing import Any
 
 from ._timing import Side, Spread, Times, interleaved, ratio, within
 
-REQUIREMENTS = {"datarax": "requirements-datarax.txt"}  # of an environment of its own
-
-
-def pip_command(package: str) -> str:
-    file = REQUIREMENTS.get(package, "requirements.txt")
-    return f"pip install -r benchmarks/{file}"
-
 
 @dataclasses.dataclass
 class Run:
@@ -52,7 +45,7 @@ class Run:
         """Whether a peer is installed; if not, it is noted how to install it."""
         there = importlib.util.find_spec(package) is not None
         if not there and self._packages.get(package, True):
-            self.note(f"left out: {package} ({pip_command(package)})")
+            self.note(f"left out: {package}, which is not installed")
         self._packages[package] = there
         return there
 
@@ -62,7 +55,6 @@ class Run:
         sides: Mapping[str, Side],
         to: str,
         *,
-        rounds: int | None = None,
         least: float = 0.0,
         per: Mapping[str, int] | None = None,
         seldom: Collection[str] = (),
@@ -75,7 +67,7 @@ class Run:
         """
         times = interleaved(
             sides,
-            self.rounds if self.quick else rounds or self.rounds,
+            self.rounds,
             clock=self.clock,
             least=least,
             seldom=seldom,
@@ -115,12 +107,10 @@ class Run:
         self.note(f"bar: {what} at most {bar:g}: {scatter}, {verdict}")
 
     def end(self) -> None:
-        """Prints the peers and the notes, and writes the JSON."""
+        """Print the notes, and write the JSON."""
         if not self._rows:
             print(f"no case has any of {list(self.only)} in its name")
             self.failed = True
-        if peers := {p: version(p) for p, there in self._packages.items() if there}:
-            print(f"peers: {_listed(peers)}")
         for note in self._notes:
             print(note)
         if self.json and self._rows:
@@ -135,7 +125,8 @@ class Run:
         conditions = self._conditions()
         print(f"$ {self.command}")
         print(f"{conditions['date']}; {conditions['device']}; {self.rounds} rounds")
-        print(_listed(conditions["versions"]), flush=True)
+        versions = conditions["versions"].items()
+        print(", ".join(f"{name} {number}" for name, number in versions), flush=True)
 
     def _conditions(self) -> dict[str, Any]:
         import jax
@@ -155,10 +146,6 @@ class Run:
 
 
 TEXT = {"case": 32, "side": 34}
-
-
-def _listed(versions: Mapping[str, str]) -> str:
-    return ", ".join(f"{name} {number}" for name, number in versions.items())
 
 
 def _line(names: Iterable[str], cells: Iterable[str]) -> str:

@@ -1,13 +1,12 @@
 """Timing several programs in turn, so that a busy machine disturbs all alike."""
 
-import json
+import concurrent.futures
 import math
+import multiprocessing
+import resource
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 Side = Callable[[], Any]
@@ -121,20 +120,12 @@ def agrees(found: Any, wanted: Any) -> bool:
 
 
 def in_own_process(fn: Callable[..., Any], *args: Any) -> tuple[Any, float]:
-    """What a function gives in a new process (as JSON), and its peak memory in MiB."""
-    code = (
-        "import json, resource, sys\n"
-        f"from {fn.__module__} import {fn.__name__} as fn\n"
-        "out = fn(*json.loads(sys.argv[1]))\n"
-        "peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024\n"
-        "print(json.dumps([out, peak]))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, json.dumps(args)],
-        cwd=Path(__file__).parents[1],
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    out, peak = json.loads(done.stdout.splitlines()[-1])
-    return out, peak
+    """Return what a function returns in a new process, and the peak memory in MiB."""
+    spawn = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(1, spawn) as pool:
+        return pool.submit(_with_peak, fn, *args).result()
+
+
+def _with_peak(fn: Callable[..., Any], *args: Any) -> tuple[Any, float]:
+    out = fn(*args)
+    return out, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -11,7 +11,7 @@ a `Batch` round them, which is their best case. Bytes and flops are those that X
 counts, over those by hand.
 
 All sides are called as compiled programs of flat arrays, so that only the programs are
-compared; what a call costs is asked by `dispatch`.
+compared, and not what a call costs.
 """
 
 import sys
