@@ -5,9 +5,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from support.compilations import compiled
 
 import eqx_pipe as ep
+import eqx_pipe.testing as ept
 
 STEPS = 20
 X = jnp.linspace(-1, 1, 32).reshape(16, 2)
@@ -67,9 +67,8 @@ def test_schedules_decay_and_seeds():
     result = ep.sweep(scheduled, space)
     np.testing.assert_allclose(result.values, by_loop(scheduled, space), rtol=2e-4)
     assert result.grid().shape == (3, 2, 2, STEPS)
-    before = len(compiled)
-    ep.sweep(lambda p: scheduled(p), space)
-    assert len(compiled) == before
+    with ept.assert_compiles(0):
+        ep.sweep(lambda p: scheduled(p), space)
 
 
 def injected(p):
