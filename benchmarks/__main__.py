@@ -18,7 +18,7 @@ RESULTS = FOLDER / "results"
 
 
 def questions() -> dict[str, str]:
-    """The question that each benchmark answers: the first line of its docstring.
+    """Return the question of each benchmark: the first line of its docstring.
 
     Read without importing, as that would import JAX, or a peer that is not there.
     """

@@ -18,7 +18,7 @@ from ._timing import Side, Spread, Times, interleaved, ratio, within
 
 @dataclasses.dataclass
 class Run:
-    """What a benchmark is told, and tells.
+    """The settings of a run, and its table.
 
     `rounds` is how often each side runs, `only` are parts of the names of the cases
     that are wanted (all if there is none), and `json` is where the table goes besides.
@@ -38,11 +38,11 @@ class Run:
     _header: tuple[str, ...] = dataclasses.field(default=(), init=False)
 
     def chosen(self, cases: Iterable[str]) -> list[str]:
-        """The cases that are wanted."""
+        """Return the cases that are wanted."""
         return [c for c in cases if not self.only or any(o in c for o in self.only)]
 
     def has(self, package: str) -> bool:
-        """Whether a peer is installed; if not, it is noted how to install it."""
+        """Return whether a peer is installed, and note below the table if it is not."""
         there = importlib.util.find_spec(package) is not None
         if not there and self._packages.get(package, True):
             self.note(f"left out: {package}, which is not installed")
@@ -60,7 +60,7 @@ class Run:
         seldom: Collection[str] = (),
         columns: Callable[[str, Times], dict[str, Any]] | None = None,
     ) -> Times:
-        """Times sides in turn, and gives each a row: its time, and that over another's.
+        """Time sides in turn, and add a row for each: its time, and over another side.
 
         `per`: how many things a call of a side does, if it is the time of one of them
         that counts. `columns`: what else stands in the row of a side.
@@ -82,7 +82,7 @@ class Run:
         return times
 
     def row(self, **columns: Any) -> None:
-        """Puts a row into the table, and prints it."""
+        """Add a row to the table, and print it."""
         if not self._rows:
             self._begin()
         header = tuple(columns)
@@ -94,11 +94,11 @@ class Run:
         print(_line(header, cells), flush=True)
 
     def note(self, text: str) -> None:
-        """A line below the table."""
+        """Add a line below the table."""
         self._notes.append(text)
 
     def bar(self, what: str, found: Spread, bar: float) -> None:
-        """Holds a measurement to a bar; the run has failed if it is above."""
+        """Compare a measurement with a bar; the run has failed if it is above."""
         kept = within(found, bar)
         self.failed |= not kept and not self.quick
         verdict = "kept" if kept else "ABOVE"

@@ -41,7 +41,7 @@ class Case(NamedTuple):
         return int(np.prod([len(v) for v in self.values().values()]))
 
     def grid(self):
-        """The values of every point, one array an axis."""
+        """Return the values of every point, one array for each axis."""
         arrays = jnp.meshgrid(*self.values().values(), indexing="ij")
         return {k: v.reshape(-1) for k, v in zip(self.axes, arrays, strict=True)}
 
@@ -99,7 +99,7 @@ def by_shard_map(case, batch_size):
 
 
 def on_grid(program):
-    """A side whose program takes a grid that was made before."""
+    """Make a side whose program takes a grid that was made before."""
 
     def make(case, setting):
         grid, run = case.grid(), program(case, setting)
@@ -153,7 +153,7 @@ def by_joblib(case, batch_size):
 
 
 def _piece(case, share):
-    """A part of the grid: the i-th of so many."""
+    """Return a part of the grid: the i-th of a number of parts."""
     i, of = share
     return {k: np.array_split(np.asarray(v), of)[i] for k, v in case.grid().items()}
 
@@ -167,7 +167,7 @@ def _joined(parts):
 
 
 def by_jax_grid_search(case, batch_size):
-    """It writes each batch into a file, and reads them all at the end."""
+    """Write each batch into a file, and read them all at the end."""
     from jax_grid_search import DistributedGridSearch
 
     fn, axes = jax.jit(lambda **p: {"value": case.of(p)}), case.values()
@@ -225,7 +225,7 @@ def sizes_tried(case, sizes, _):
 
 
 def like(*others):
-    """The settings that were chosen for sides before."""
+    """Try the settings that were chosen for earlier sides."""
     return lambda case, sizes, chosen: [chosen[o] for o in others if o in chosen][:1]
 
 
@@ -257,4 +257,4 @@ SIDES = {
     "xyzpy": Side(by_xyzpy, fixed(None), "xyzpy", 1000),
     "xsweep": Side(by_xsweep, fixed(None), "xsweep", 1000),
 }
-"""How each is run: those with settings to try get the best of them."""
+"""The sides; those with settings to try run with the best of them."""

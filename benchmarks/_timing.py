@@ -28,24 +28,24 @@ def spread(numbers: Iterable[float]) -> Spread:
 
 
 def ratio(times: Times, name: str, to: str) -> Spread:
-    """How many times as long as another a side takes in the same round."""
+    """Return a side's time over another's in the same round."""
     pairs = zip(times[name], times[to], strict=True)
     return spread(own / other for own, other in pairs if own and other)
 
 
 def beyond(times: Times, name: str, *others: str) -> Spread:
-    """How many seconds longer than others together a side takes in the same round."""
+    """Return the seconds that a side takes beyond others together in the same round."""
     rounds = zip(*(times[n] for n in (name, *others)), strict=True)
     return spread(own - sum(rest) for own, *rest in rounds if own)
 
 
 def within(found: Spread, bar: float) -> bool:
-    """Whether a measurement keeps to a bar, as far as its scatter lets one tell."""
+    """Return whether a measurement keeps to a bar, less its scatter."""
     return found.median - found.deviation <= bar
 
 
 def seconds(side: Side, clock: Callable[[], float], calls: int = 1) -> float:
-    """The time of a call, until its result is there."""
+    """Return the time of a call, until its result is there."""
     begin = clock()
     for _ in range(calls):
         out = side()
@@ -64,7 +64,7 @@ def interleaved(
     least: float = 0.0,
     seldom: Collection[str] = (),
 ) -> dict[str, list[float | None]]:
-    """The times of all sides, one after the other in every round.
+    """Return the times of all sides, one after the other in every round.
 
     A side is called as often in a round as fills `least` seconds; the `seldom` ones
     take part in every tenth round.
@@ -90,7 +90,7 @@ def quickest(
     rounds: int = 3,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[Any, float]:
-    """The least time of each side, the quickest first.
+    """Return the least time of each side, the quickest first.
 
     What takes more than twice as long as another is not tried again.
     """
@@ -106,7 +106,7 @@ def quickest(
 
 
 def agrees(found: Any, wanted: Any) -> bool:
-    """Whether two trees of arrays are alike, however leading axes of one are split."""
+    """Return whether two trees of arrays agree, up to how leading axes are split."""
     import jax
     import numpy as np
 

@@ -57,7 +57,7 @@ def step(weights, batch):
 
 
 def side(epoch, trained):
-    """An epoch whose batches are left alone, or each taken by a step."""
+    """Run an epoch whose batches are left alone, or each taken by a step."""
     seeds = it.count()
 
     def once():

@@ -47,7 +47,7 @@ def last(batches):
 
 
 def by_hand(arrays, batch_size, order):
-    """A function that runs one epoch in a loop, and returns the last batch."""
+    """Return a function that runs one epoch in a loop, and returns the last batch."""
     size = len(arrays["label"])
 
     def batch(arrays, numbers, start, count):
@@ -99,7 +99,7 @@ def step(weights, batch):
 
 
 def scan_by_hand(arrays, batch_size, order):
-    """A jitted epoch, and what it takes."""
+    """Return a jitted epoch, and its arguments."""
     size = len(arrays["label"])
 
     def epoch(arrays, weights, key):
@@ -131,7 +131,7 @@ def scan_ours(arrays, batch_size, order):
 
 
 def whole(make):
-    """A side over a whole epoch: its run, and how many batches that are."""
+    """Make a side over a whole epoch: its run, and its number of batches."""
 
     def made(arrays, batch_size, order):
         number = -(-len(arrays["label"]) // batch_size)

@@ -80,7 +80,7 @@ def by_optimistix():
 
 
 def cases(points):
-    """For each case the package, the function, the same by `refill`, and the points."""
+    """Yield each case: the package, the function, the same by `refill`, the points."""
     rng = np.random.default_rng(0)
     trips = rng.exponential(152, 2 * points).astype(np.int32)
     trips = trips[(trips >= 1) & (trips <= 1000)][:points]
@@ -94,7 +94,7 @@ def cases(points):
 
 
 def ways(run, fn, refilled, space, sizes):
-    """Each way as a call that gives a result, with the size that is best for it."""
+    """Return each way as a call that gives a result, with its best size."""
     counted = ep.sweep(fn, space, batch_size=32, count_steps=True)
     needed = counted.steps.needed.astype(float)
     guess = needed * np.random.default_rng(1).uniform(0.7, 1.3, len(needed))

@@ -16,7 +16,7 @@ QUICK = {"points": (10_000,)}
 
 
 def one(side, size):
-    """The time of one side, to whose process's memory nothing else adds."""
+    """Return the time of one side, alone in its process."""
     start = time.perf_counter()
     from ._sides import SIDES
     from ._sweep_cases import cheap

@@ -19,7 +19,7 @@ SIZES = ("8", "64", "512", "1024", "4096", "16384", "all")
 
 
 def best_setting(make, case, candidates, clock):
-    """The quickest of some settings, and how it runs."""
+    """Return the quickest of some settings, and its side."""
     runs = {setting: make(case, setting) for setting in candidates}
     front = list(runs)
     if len(runs) > 1:

@@ -18,7 +18,7 @@ QUICK = {"points": (100_000,)}
 
 
 def one(size):
-    """The times, and how far off the answers are."""
+    """Return the times, and the errors of the answers."""
     ep.use_cpu_devices()
     # Each of 1000 values comes up equally often, in an order that looks random.
     space = {"slow": ep.Values(jnp.arange(size // 1000)), "k": ep.Values(range(1000))}

@@ -23,13 +23,13 @@ STEPS = diffrax.PIDController(rtol=1e-3, atol=1e-4)
 
 
 def by_vmap(fn, space=SPACE):
-    """What `jax.vmap` makes of the function at all points."""
+    """Return the values at all points by `jax.vmap`."""
     points = [space.point(i) for i in range(space.size)]
     return jax.vmap(fn)(jax.tree.map(lambda *leaves: jnp.stack(leaves), *points))
 
 
 def solve(make_solver, **settings):
-    """An equation `y' = -k y^3`; every call makes a function of its own."""
+    """Make a function that solves `y' = -k y^3`; every call makes a new one."""
 
     def fn(p):
         def field(t, y, k):
@@ -48,7 +48,7 @@ def solve(make_solver, **settings):
 
 
 def sensitivity(adjoint):
-    """The derivative of a solve by its parameter, backward through `adjoint`."""
+    """Make the derivative of a solve by its parameter, backward through `adjoint`."""
 
     def fn(p):
         def last(k):
@@ -63,7 +63,7 @@ def sensitivity(adjoint):
 
 
 def crossing(p):
-    """When a solution falls to 0.8 of where it began, found by Newton's method."""
+    """Find by Newton's method when a solution falls to 0.8 of its start."""
     event = diffrax.Event(
         lambda t, y, args, **_: y - 0.8 * p["y"], optx.Newton(rtol=1e-3, atol=1e-3)
     )
@@ -96,7 +96,7 @@ def root(solver):
 
 
 def curve(solver):
-    """A fit of two numbers to three residuals."""
+    """Make a fit of two numbers to three residuals."""
 
     def fn(p):
         def residuals(y, k):
@@ -167,7 +167,7 @@ def test_under_jit():
 
 
 def newton(p):
-    """Raises where the equation `y^2 = k` has no solution."""
+    """Solve `y^2 = k`; raise where there is no solution."""
     solver = optx.Newton(rtol=1e-5, atol=1e-5)
     return optx.root_find(
         lambda y, k: y**2 - k, solver, jnp.ones(()), p["k"], max_steps=30

@@ -19,7 +19,7 @@ def loss_of(model):
 
 
 def train(optimiser, key):
-    """The losses of a training, step by step, and the model that comes out."""
+    """Return the losses of a training, step by step, and the trained model."""
     model = eqx.nn.MLP(2, 1, 8, 1, key=key)
     parameters, static = eqx.partition(model, eqx.is_inexact_array)
 
@@ -51,7 +51,7 @@ def scheduled(p):
 
 
 def by_loop(fn, space):
-    """The function at each point by itself, as its package would run it."""
+    """Evaluate the function at each point by itself, as its package would run it."""
     one = eqx.filter_jit(fn)
     return np.stack([one(space.point(i)) for i in range(space.size)])
 
