@@ -60,7 +60,7 @@ class Run:
         seldom: Collection[str] = (),
         columns: Callable[[str, Times], dict[str, Any]] | None = None,
     ) -> Times:
-        """Time sides in turn, and add a row for each: its time, and over another side.
+        """Time sides in turn, and add a row for each, with its ratio to another.
 
         `per`: how many things a call of a side does, if it is the time of one of them
         that counts. `columns`: what else stands in the row of a side.
