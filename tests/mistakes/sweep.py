@@ -43,7 +43,7 @@ def by_hand_steps():
 
 
 def again(*args, fn=lambda p: sin(p["x"]), **settings):
-    """A call of a sweeper."""
+    """Call a sweeper."""
     return ep.sweeper(fn, {"x": ep.Linspace(0, 1, 3)})(*args, **settings)
 
 

@@ -1,4 +1,4 @@
-"""What people look at: descriptions, drawings, results of sweeps."""
+"""Summaries, drawings and results of sweeps."""
 
 import jax
 import numpy as np
@@ -10,7 +10,7 @@ from .common import Counter, ones, record
 
 
 def swept(fn=record):
-    """The result of a sweep, by the plain loop, which compiles nothing."""
+    """Return the result of a sweep by the plain loop, which compiles nothing."""
     with jax.disable_jit():
         return ep.sweep(lambda p: fn(p["x"]), {"x": ep.Linspace(0, 1, 3)})
 
@@ -30,7 +30,7 @@ def concat(*results):
 
 
 def beside(**tree):
-    """The same over other spaces."""
+    """Return a result over another space."""
     with jax.disable_jit():
         return ep.sweep(lambda p: 0.0, {"x": ep.Values([1.0]), **tree})
 

@@ -18,7 +18,7 @@ FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
 def docstrings(path):
-    """The docstrings with examples in a source file, as (name, line, text)."""
+    """Yield the docstrings with examples of a source file, as (name, line, text)."""
     kinds = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
     for node in ast.walk(ast.parse(path.read_text())):
         text = ast.get_docstring(node, clean=False) if isinstance(node, kinds) else None
@@ -28,7 +28,7 @@ def docstrings(path):
 
 
 def blocks(path):
-    """The fenced blocks with examples in a page, as (name, line, text)."""
+    """Yield the fenced blocks with examples of a page, as (name, line, text)."""
     text = path.read_text()
     for match in re.finditer(r"^```\w*\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
         if ">>> " in match[1]:
@@ -49,7 +49,7 @@ NOTEBOOKS = sorted((ROOT / "examples").glob("*.py"))
 
 
 def not_installed(text):
-    """The libraries that a block imports, of those that not everybody has."""
+    """Return the optional packages that a block imports and that are not installed."""
     packages = "grain|orbax|SALib|optuna|evosax|adaptive|tvboptim"
     names = re.findall(rf"^\s*>>> (?:import|from) ({packages})", text, re.MULTILINE)
     names += ["SALib"] * ("ep.sensitivity" in text)
@@ -65,7 +65,7 @@ def default_settings():
 
 
 def run(file, name, line, text, variables):
-    """Runs one docstring or block; fails with doctest's own report."""
+    """Run one docstring or block; fail with doctest's own report."""
     test = doctest.DocTestParser().get_doctest(text, variables, name, file, line)
     report = []
     runner = doctest.DocTestRunner(optionflags=FLAGS)

@@ -56,11 +56,6 @@ def best(x, k=None):
     return (order[0], x[order[0]]) if k is None else (order, x[order])
 
 
-def lowest(x, k):
-    order = best(-x, k)[0]
-    return order, x[order]
-
-
 def binned(x):
     below, above = np.sum(x < EDGES[0]), np.sum(x > EDGES[-1])
     return np.histogram(x, EDGES)[0], np.array(EDGES), below, above
