@@ -160,7 +160,7 @@ def matrix_steps(make):
 
 
 def counting(step):
-    """A loop of `n` steps, of which `step` may do more than count."""
+    """Run a loop of `n` steps, of which `step` may do more than count."""
     return lambda make: make(lambda p: 0, lambda p, i: i < p["n"], step, lambda p, i: i)
 
 

@@ -1,4 +1,4 @@
-"""What several test files share."""
+"""Helpers of several test files."""
 
 import equinox as eqx
 import hypothesis
@@ -28,7 +28,7 @@ def slow_unless(quick, names):
 
 
 def assert_agree(a, b, *, tolerance=1e-4):
-    """Raises unless two pytrees agree in structure, shapes, dtypes, and in values."""
+    """Raise unless two pytrees agree in structure, shapes, dtypes and values."""
     assert jtu.tree_structure(a) == jtu.tree_structure(b)
     for left, right in zip(jtu.tree_leaves(a), jtu.tree_leaves(b), strict=True):
         if not eqx.is_array(left):
@@ -45,7 +45,7 @@ def assert_agree(a, b, *, tolerance=1e-4):
 
 
 def numbers(struct, seed=0):
-    """Normal numbers of the shapes and dtypes of a struct; the same for a seed."""
+    """Draw normal numbers of the shapes and dtypes of a struct; the same for a seed."""
     rng = np.random.default_rng(seed)
 
     # Cast by NumPy: for JAX that would be a program for each shape.
