@@ -130,44 +130,29 @@ def tree_text(tree: PyTree) -> str:
 
 
 def differences(left: PyTree, right: PyTree, free_axis: int | None = None) -> list[str]:
-    """What differs between two pytrees in structure, shape or dtype, one line each.
+    """Return the differences of two pytrees in structure, shape or dtype, a line each.
 
-    Values of arrays are not looked at, nor their sizes along `free_axis`; other leaves
+    Values of arrays are not compared, nor their sizes along `free_axis`; other leaves
     must be equal. An empty list means that the trees agree.
     """
-    left_structure = jtu.tree_structure(left)
-    right_structure = jtu.tree_structure(right)
-    left_leaves, right_leaves = leaves_with_names(left), leaves_with_names(right)
-    if left_structure != right_structure:
-        lines = _only(left_leaves, right_leaves, "first")
-        lines += _only(right_leaves, left_leaves, "second")
-        lines = lines or _unlike(left_leaves, right_leaves, free_axis)
-        return lines or [f"structure {left_structure} against {right_structure}"]
-    return _unlike(left_leaves, right_leaves, free_axis)
-
-
-def _unlike(
-    left: list[tuple[str, Any]], right: list[tuple[str, Any]], free_axis: int | None
-) -> list[str]:
-    """What differs between leaves of the same names."""
-    lines = []
-    # Not strict: a tree of another structure may have more leaves.
-    for (name, a), (_, b) in zip(left, right, strict=False):
-        if not _same_form(a, b, free_axis):
+    ours, theirs = dict(leaves_with_names(left)), dict(leaves_with_names(right))
+    lines = _only(ours, theirs, "first") + _only(theirs, ours, "second")
+    for name, a in ours.items():
+        if name in theirs and not _same_form(a, theirs[name], free_axis):
             place = f"at `.{name}`: " if name else ""
-            lines.append(f"{place}{leaf_text(a)} against {leaf_text(b)}")
+            lines.append(f"{place}{leaf_text(a)} against {leaf_text(theirs[name])}")
+    structures = [jtu.tree_structure(tree) for tree in (left, right)]
+    if not lines and structures[0] != structures[1]:
+        return [f"structure {structures[0]} against {structures[1]}"]
     return lines
 
 
-def _only(
-    these: list[tuple[str, Any]], others: list[tuple[str, Any]], which: str
-) -> list[str]:
-    """The leaves that only one tree has; a bare leaf has no name to go by."""
-    known = [name for name, _ in others]
+def _only(these: dict[str, Any], others: dict[str, Any], which: str) -> list[str]:
+    """Return a line for each leaf that only one tree has; a bare leaf has no name."""
     return [
         f"{f'`.{name}`' if name else leaf_text(leaf)} is only in the {which}"
-        for name, leaf in these
-        if name not in known
+        for name, leaf in these.items()
+        if name not in others
     ]
 
 

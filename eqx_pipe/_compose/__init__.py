@@ -2,7 +2,6 @@
 
 from .at import at as at
 from .batched import batched as batched
-from .carry import check_carry as check_carry
 from .chain import Chain as Chain
 from .chain import chain as chain
 from .cond import cond as cond
@@ -13,6 +12,7 @@ from .frozen import frozen as frozen
 from .gated import gated as gated
 from .graph import Graph as Graph
 from .graph import graph as graph
+from .loops import check_carry as check_carry
 from .outputs import outputs as outputs
 from .parallel import parallel as parallel
 from .precision import precision as precision

@@ -13,7 +13,7 @@ from .._errors import describe_value, type_error
 from .._stage import Composite, Passes, Scope, as_stage, enter, own_state
 from .._tree import as_arrays
 from .._types import AnyStage, Key, MaybeState, Output, PyTree, StageLike
-from .carry import check_carry
+from .loops import check_carry
 from .named import check_over, entry_of, replaced
 from .stacked import Makers, Stacked, read_stacked
 

@@ -1,9 +1,7 @@
 """Stages: what they are, how they are called, edited and shown."""
 
-from .as_stage import as_callable as as_callable
 from .as_stage import as_module as as_module
 from .as_stage import as_stage as as_stage
-from .as_stage import misfit as misfit
 from .composite import Composite as Composite
 from .composite import call as call
 from .composite import call_layer as call_layer

@@ -271,7 +271,7 @@ INPUTS = [
         "another keyword",
         lambda: ep.graph({"a": linear(key())}, {"a": {"y": "input"}}, "a"),
         ValueError,
-        "`y=input`, passed to it by keyword.*name them as the stage does",
+        "`y=input` by keyword.*name them as the stage does",
     ),
     (
         "the key",
