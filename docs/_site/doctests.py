@@ -1,4 +1,7 @@
-"""Shows the examples of docstrings as code; in Markdown `>>>` begins a quotation."""
+"""Shows the examples of docstrings as code; in Markdown `>>>` begins a quotation.
+
+Methods of `SweepResult` that are functions of other files are shown as methods.
+"""
 
 import re
 import textwrap
@@ -25,3 +28,10 @@ class Doctests(griffe.Extension):
     def on_instance(self, *, obj: griffe.Object, **kwargs: object) -> None:
         if obj.docstring is not None:
             obj.docstring.value = fenced(obj.docstring.value)
+
+    def on_package(self, *, pkg: griffe.Module, **kwargs: object) -> None:
+        result = pkg["_sweep.results.result.SweepResult"]
+        for name, member in list(result.members.items()):
+            if member.is_attribute and name in result.parent.imports:
+                method = pkg[result.parent.imports[name].partition(".")[2]]
+                result.set_member(name, method)

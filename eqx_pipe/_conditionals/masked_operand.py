@@ -66,11 +66,9 @@ def _jvp(primals: Any, tangents: Any, *, is_tangent: bool) -> Any:
 
 
 def _transpose(cotangent: Any, mask: Any, x: Any, *, is_tangent: bool) -> Any:
-    zero = type(cotangent) is ad.Zero
-    return [
-        None,
-        cotangent if zero else masked_operand(mask, cotangent, is_tangent=True),
-    ]
+    if type(cotangent) is not ad.Zero:
+        cotangent = masked_operand(mask, cotangent, is_tangent=True)
+    return [None, cotangent]
 
 
 def _identity(mask: Any, x: Any, *, is_tangent: bool) -> Any:

@@ -242,7 +242,7 @@ def _grown(plan: Plan, store: Store, now: Mapping[str, Any]) -> Grown:
     had = [pair for pair in pairs if growth.had(points, pair[0])]
     if had:  # an empty store has values of no function
         then = {**now, "function": function_texts(had)}
-        check_grown_function(store.path, store.record, then, request.trusting)
+        check_grown_function(store.path, store.record, then, request.resume is not None)
     # A size that was that of all there was is no choice.
     size = store.chunks.size // max(1, len(had))
     if store.record["batch_size"] * len(plan.devices) < size:
