@@ -1,4 +1,4 @@
-"""Several stages in one, which are found again as in a list or a dict."""
+"""Combinators of several stages, which are indexed as a list or a dict."""
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -135,17 +135,15 @@ class Container(Composite):
         )
 
     def __getitem__(self, item: PyTree) -> PyTree:
-        """The stage at a position or of a name; for a slice, the same of those."""
+        """Return a stage by position or name; for a slice, the same combinator."""
         if isinstance(item, slice):
             return self._checked_slice(item)
         size, position = len(self), None
         if isinstance(item, str):
             error, position = KeyError, self._position(item)
-            wrong = f"no stage `{item}`."
         elif is_integer(item):
-            error, wrong = IndexError, f"no stage {item} among {size}."
-            if -size <= item.__index__() < size:
-                position = item.__index__() % size
+            error, at = IndexError, item.__index__()
+            position = at % size if -size <= at < size else None
         else:
             raise type_error(
                 _name_of(self),
@@ -153,6 +151,7 @@ class Container(Composite):
                 "Give an integer, a slice, or a name if the stages have names.",
             )
         if position is None:
+            wrong = f"no stage `{item}` among {size}."
             raise error(message(_name_of(self), wrong, self._known(item)))
         return self.pick(position)
 

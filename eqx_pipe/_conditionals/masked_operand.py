@@ -1,4 +1,4 @@
-"""Operands for those who chose nothing, under one `vmap` more.
+"""Operands for members in which no example chose a branch, under another `vmap`.
 
 A branch runs over a batch for the examples that chose it; the others get the operands
 of one of those. Under a further `vmap` (an ensemble, each member with a batch of its
@@ -88,7 +88,7 @@ batching.primitive_batchers[masked_operand_p] = _batch
 
 
 def lane_in(mask: Bool[Array, " batch"], operands: list[Any]) -> list[Any]:
-    """The operands of one lane that is in the mask.
+    """Return the operands of one lane that is in the mask.
 
     Under `vmap` for each member one of its own; if it has none, one of a member that
     has. Not to be differentiated.
@@ -110,7 +110,7 @@ def _first_lane(mask: Any, operands: list[Any]) -> list[Any]:
 
 
 def _lanes(inner: Any) -> Any:
-    """`inner` with the rule for one more level of `vmap`."""
+    """Return `inner` with a rule for one more level of `vmap`."""
 
     @custom_vmap
     def lanes(mask: Any, operands: list[Any]) -> list[Any]:

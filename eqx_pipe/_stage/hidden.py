@@ -1,4 +1,4 @@
-"""Parameters that a stage hides in a function, where nothing would train them."""
+"""Checks for parameters hidden in functions, where nothing would train them."""
 
 import dis
 import functools as ft

@@ -1,4 +1,4 @@
-"""How many inputs a stage takes is seen when it is built."""
+"""The number of inputs of a stage is checked when it is built."""
 
 import functools as ft
 import operator
@@ -41,7 +41,7 @@ def with_key(x, *, key):
 
 
 def unpacks(f):
-    """A decorator: a function of one tuple, which looks like `f` from outside."""
+    """Return a function of one tuple that has the signature of `f`."""
 
     @ft.wraps(f)
     def call(x):

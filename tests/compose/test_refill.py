@@ -113,7 +113,7 @@ def test_alone_it_is_the_loop():
     ],
 )
 def test_under_vmap_of_vmap(few_lanes, sizes, axes):
-    """`axes` are those of the outermost `vmap` first."""
+    """Compare with `axes` that begin with those of the outermost `vmap`."""
     shape = {
         name: [n for n, a in zip(sizes, axes, strict=True) if a[name] == 0]
         for name in ("n", "x")
@@ -160,7 +160,7 @@ def matrix_steps(make):
 
 
 def counting(step):
-    """A loop of `n` steps, of which `step` may do more than count."""
+    """Return a loop of `n` steps, in which `step` may do more than count."""
     return lambda make: make(lambda p: 0, lambda p, i: i < p["n"], step, lambda p, i: i)
 
 
@@ -282,7 +282,7 @@ def test_other_arrays_compile_nothing(few_lanes):
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_an_error_of_one_point_only_when_it_gets_there(few_lanes):
-    """A body must not be shown the carry at which its loop has ended."""
+    """Check that no body gets the carry at which its loop has ended."""
 
     def step(n, i):
         return eqx.error_if(i + 1, i >= n, "past its end")

@@ -82,6 +82,7 @@ def test_a_state_is_made_or_asked_for():
     norm = eqx.nn.BatchNorm(3, "batch", mode="ema")
     pipe = ep.batched(ep.chain(linear(KEY), norm), axis_name="batch")
     table = ep.summary(pipe, jnp.ones((2, 3)))
+    assert [row.stateful for row in table.rows] == [True, True, False, True]
     assert table.rows[0].output == "float32[2,3]"
     made, state = eqx.nn.make_with_state(lambda: pipe)()
     assert ep.summary(made, jnp.ones((2, 3)), state=state).rows == table.rows
@@ -111,12 +112,6 @@ def test_constants_of_functions_and_frozen_stages_are_shown_and_not_counted():
     assert [list(row.arrays) for row in rows[:2]] == [["scale"], ["0"]]
     assert set(rows[2].arrays.values()) == {"float32[3]", "float32[3,3]"}
     assert rows[2].settings == {"fixed": "Linear"}
-
-
-def test_stateful_stages_are_marked():
-    norm, _ = eqx.nn.make_with_state(eqx.nn.BatchNorm)(3, "batch", mode="batch")
-    rows = ep.summary(ep.chain(jnp.sin, norm)).rows
-    assert [row.stateful for row in rows] == [True, False, True]
 
 
 def test_settings_and_arrays():
