@@ -48,13 +48,8 @@ class Ensemble(Stacked):
         y = eqx.combine(y, constants[-1])
         if self.merge == "stack":
             return y, state
-        check_arrays(
-            "ensemble",
-            join_path(scope.path, 0),
-            y,
-            f'on which `merge="{self.merge}"` cannot act',
-            'Use `merge="stack"`, or let the members give arrays of numbers only.',
-        )
+        path, merge = join_path(scope.path, 0), f'merge="{self.merge}"'
+        check_arrays("ensemble", path, y, merge, ', or use `merge="stack"`.')
         over = FOLDS[self.merge].over
         return jtu.tree_map(lambda leaf: over(leaf, axis=0), y), state
 

@@ -200,18 +200,13 @@ def _read_gates(gates: object, names: Names, size: int) -> tuple[AnyStage, ...]:
         )
     listed = [gates] if isinstance(gates, Mapping) else gates
     gate_names, read = read_stages("gated", "gates", listed)
-    if gate_names is not None and set(gate_names) != set(names or ()):
+    keys, gate_keys = names or range(size), gate_names or range(len(read))
+    if set(keys) != set(gate_keys):
         raise value_error(
             "gated",
-            f"`gates` has names {list(gate_names)}, and the stages have "
-            f"{list(names) if names else 'positions'}.",
-            "Give both by position, or both in a mapping: a gate for each name.",
+            f"the stages are {list(keys)}, and the gates are {list(gate_keys)}.",
+            "Give one gate per stage: both by position, or both in a mapping, with a "
+            "gate for each name. `lambda x: True` is one that is always open.",
         )
-    if len(read) != size:
-        raise value_error(
-            "gated",
-            f"{size} stages and {len(read)} gates.",
-            "Give one gate per stage; `lambda x: True` is one that is always open.",
-        )
-    by_name = dict(zip(gate_names or (), read, strict=False))
-    return tuple(by_name[name] for name in names or ()) if by_name else read
+    by_key = dict(zip(gate_keys, read, strict=True))
+    return tuple(by_key[key] for key in keys)

@@ -37,13 +37,7 @@ class Residual(Container):
         straight = join_path(scope.path, "skip")
         paths, both = (straight, last), (as_arrays(skipped), as_arrays(y))
         for path, tree in zip(paths, both, strict=True):
-            check_arrays(
-                "residual",
-                path,
-                tree,
-                "which cannot be added",
-                "Apply `residual` to the other parts only, by `eqx_pipe.at`.",
-            )
+            check_arrays("residual", path, tree, "residual")
         check_agree("residual", paths, both, cure=", or by `skip=` a projection.")
         skipped, y = both
         return jtu.tree_map(jnp.add, skipped, y), state

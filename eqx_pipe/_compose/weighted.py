@@ -68,13 +68,7 @@ class Weighted(Container):
             y, state = enter(scope, segment, stage, x, state=state)
             path = join_path(scope.path, segment)
             y = as_arrays(y)
-            check_arrays(
-                "weighted",
-                path,
-                y,
-                "which has no weighted sum",
-                "Apply `weighted` to the other parts only, by `eqx_pipe.at`.",
-            )
+            check_arrays("weighted", path, y, "weighted")
             y = jtu.tree_map(FOLDS["mean"].prepare, y)  # integers become floats
             first = (path, y) if first is None else first
             check_agree("weighted", (first[0], path), (first[1], y))
