@@ -1,4 +1,4 @@
-"""Shows the examples of docstrings as code; in Markdown `>>>` begins a quotation.
+"""Show the examples of docstrings as code; in Markdown `>>>` begins a quotation.
 
 Methods of `SweepResult` that are functions of other files are shown as methods.
 """
@@ -13,7 +13,7 @@ _EXAMPLE = re.compile(r"^( *)>>> .*(?:\n(?: *\S.*))*", re.MULTILINE)
 
 
 def fenced(text: str) -> str:
-    """The text with its examples in fences, as far indented as they are."""
+    """Return the text with its examples in fences of the same indentation."""
 
     def fence(found: re.Match[str]) -> str:
         lines = textwrap.dedent(found[0])
@@ -23,7 +23,7 @@ def fenced(text: str) -> str:
 
 
 class Doctests(griffe.Extension):
-    """Rewrites every docstring that is read."""
+    """An extension that rewrites every docstring."""
 
     def on_instance(self, *, obj: griffe.Object, **kwargs: object) -> None:
         if obj.docstring is not None:

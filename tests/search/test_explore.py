@@ -110,7 +110,7 @@ def test_a_killed_search_ends_as_one_that_was_not(tmp_path):
     np.testing.assert_array_equal(rows(loaded), rows(whole)[:8])
     with pytest.raises(ValueError, match="SearchResult.load"):
         ep.SweepResult.load(folder)
-    before = {path: path.stat().st_mtime_ns for path in folder.glob("*/**/c/*")}
+    before = {path: path.stat().st_mtime_ns for path in folder.glob("*/**/c.*")}
     assert len(list(folder.glob("*.zarr"))) == 2 and before
     np.testing.assert_array_equal(rows(search(store=folder)), rows(whole))
     assert all(path.stat().st_mtime_ns == time for path, time in before.items())

@@ -140,7 +140,7 @@ def test_full_batches():
 
 def test_a_halving_goes_on_from_its_stores(tmp_path):
     short = ep.search.halving(PLAIN, SPACE, rungs=(1, 3), eta=3, store=tmp_path)
-    files = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/**/c/*")}
+    files = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/**/c.*")}
     found = ep.search.halving(PLAIN, SPACE, rungs=(1, 3, 9), eta=3, store=tmp_path)
     assert files and all(p.stat().st_mtime_ns == time for p, time in files.items())
     np.testing.assert_array_equal(found.scores[:, :2], short.scores)

@@ -54,7 +54,7 @@ def stores(folder):
 
 def whole_stores(folder):
     """Return when each round or rung before the last one was written."""
-    chunks = (file for path in stores(folder)[:-1] for file in path.glob("**/c/**/*"))
+    chunks = (file for path in stores(folder)[:-1] for file in path.glob("**/c.*"))
     return {file: file.stat().st_mtime_ns for file in chunks if file.is_file()}
 
 

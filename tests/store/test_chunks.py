@@ -21,7 +21,11 @@ def test_chunks_cover_the_grid_each_a_stretch_and_a_box(lengths, across, most, p
     for number in range(len(chunks)):
         first, last = chunks.span(number)
         assert 0 < last - first <= chunks.points
-        assert np.array_equal(grid[chunks.box(number)].ravel(), np.arange(first, last))
+        place = chunks.place(number)
+        pairs = zip(place, chunks.shape, strict=True)
+        box = tuple(slice(at * n, (at + 1) * n) for at, n in pairs)
+        assert np.array_equal(grid[box].ravel(), np.arange(first, last))
+        assert chunks.at(place) == number
         assert chunks.holding(np.array([first, last - 1])).tolist() == [number, number]
         seen[first:last] += 1
     assert np.all(seen == 1)

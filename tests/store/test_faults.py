@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from support.helpers import THOROUGH
 from support.processes import plain_flags
-from support.stores import SECONDS, close, one_device, run_slow, same, stored
+from support.stores import SECONDS, close, one_device, run_slow, same, stored, written
 
 import eqx_pipe as ep
 
@@ -67,8 +67,7 @@ def done(path):
     """The chunks that are finished, and when they were."""
     if not (path / "zarr.json").exists():
         return {}
-    store = stored(path)
-    return store.written()
+    return written(path)
 
 
 def until_some_are_done(path, more=1):

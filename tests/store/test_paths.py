@@ -79,7 +79,7 @@ def test_links_to_a_store_and_names_shared_with_a_copy(store, tmp_path, whole):
     shutil.copytree(store, tmp_path / "copy", copy_function=os.link)
     copy = tmp_path / "up" / "copy"
     close(ep.sweep(jnp.sin, SPACE, store=copy, **ASKED).values, whole.values)
-    assert not (store / "value" / "c" / "1").exists()
+    assert not (store / "value" / "c.1").exists()
     there = ep.sweep(jnp.sin, SPACE, store=tmp_path / "here", **ASKED)
     close(there.values, whole.values)
 

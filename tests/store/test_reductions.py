@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.helpers import slow_unless
 from support.processes import plain_flags
-from support.stores import KEY, one_device, stored
+from support.stores import KEY, one_device, stored, written
 from support.sweeps import close
 
 import eqx_pipe as ep
@@ -288,17 +288,14 @@ def test_killed_for_real(tmp_path):
         command = [sys.executable, str(script), *map(str, args)]
         return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env)
 
-    def written_chunks():
-        return stored(path).written()
-
     children = [start(path)]
     try:
-        while not path.is_dir() or len(written_chunks()) <= 3:
+        while not path.is_dir() or len(written(path)) <= 3:
             assert children[0].poll() is None
             time.sleep(0.05)
         children[0].send_signal(signal.SIGKILL)
         children[0].wait()
-        before = written_chunks()
+        before = written(path)
         assert len(before) < 100
         children.append(start(path))
         said, _ = children[1].communicate(timeout=120)
@@ -307,7 +304,7 @@ def test_killed_for_real(tmp_path):
         whole = ep.sweep(jnp.sin, ep.Linspace(0, 9, 400), reduce=reduce).values
         assert points == 400 and mean == pytest.approx(whole[0].item(), rel=2e-5)
         assert found == [whole[1].index, whole[2].index.tolist()]
-        after = written_chunks()
+        after = written(path)
         assert len(after) == 100
         # Nothing that was finished is computed again.
         assert {name: after[name] for name in before} == before

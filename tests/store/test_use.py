@@ -82,7 +82,7 @@ def test_a_link_is_followed(tmp_path, there):
 def test_what_is_no_file_is_no_chunk(tmp_path):
     path = tmp_path / "runs.zarr"
     filled(path)
-    chunk = next((path / "value" / "c").iterdir())
+    chunk = next((path / "value").glob("c.*"))
     chunk.unlink()
     chunk.mkdir()
     with pytest.raises(OSError, match=f"{chunk}.*cannot be read"):

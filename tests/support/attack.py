@@ -317,7 +317,7 @@ def counted(method):
         return method(self, *args)
     return call
 
-for name in ("put", "_moved", "remove"):
+for name in ("put", "_in_folder", "remove"):
     setattr(Folder, name, counted(getattr(Folder, name)))
 attack.KILLS[sys.argv[1]][1](Path(sys.argv[2]))
 print(-left[0])

@@ -1,6 +1,5 @@
 """Sweeps that the tests of stores, parts and executors share."""
 
-import json
 import os
 import time
 
@@ -95,20 +94,19 @@ def edit(path, change):
     """Change the record of a store, with the checksum of a record that is whole."""
     root, record = layout.read_root("sweep", Folder(path))
     change(record)
-    data = layout._sealed(root, json.dumps(record))
-    (path / "zarr.json").write_bytes(data)
+    (path / "zarr.json").write_bytes(layout.sealed(root, record))
 
 
 def chunk_file(store, name, number):
     """Return the file of a chunk of a variable, or of the status."""
     key = store._key(name, number)
     inner = [variable.inner for variable in store.variables if variable.name == name]
-    return store.files.path / (key + "/0" * len(inner[0] if inner else ()))
+    return store.files.path / (key + ".0" * len(inner[0] if inner else ()))
 
 
-def written(store, number):
-    """Return when a chunk was written."""
-    return store.written()[number]
+def written(path):
+    """Return the chunks that are there, and when each was written."""
+    return {n: when for n, when in enumerate(stored(path).written()) if when}
 
 
 def same(a, b):

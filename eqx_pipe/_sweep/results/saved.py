@@ -19,8 +19,7 @@ from ..store import (
     StoreLayout,
     Taken,
     check_zarr,
-    create,
-    few_chunks,
+    choose_chunks,
     lay_out,
     open_store,
     settle,
@@ -86,7 +85,8 @@ def save(
     structs = [np.empty(x.shape[1:], x.dtype) for x in row]
     row_bytes = sum(x.nbytes for x in structs)
     lengths = tuple(self.space.dims.values())
-    chunks = few_chunks(lengths, max(1, _CHUNK_BYTES // max(1, row_bytes)))
+    most = max(1, _CHUNK_BYTES // max(1, row_bytes))
+    chunks = choose_chunks(lengths, min(self.space.size, most), most)
     layout = layout_of(
         _SAVE,
         self._outputs,
@@ -116,7 +116,7 @@ def _put(files: Folder, layout: StoreLayout, fill: Any, overwrite: bool) -> None
     if files.is_vacant():
         files.path.mkdir(parents=True, exist_ok=True)
         try:
-            return create(files, layout, fill)
+            return lay_out(files, layout, fill)
         except BaseException:
             files.give_up()
             raise
@@ -129,7 +129,7 @@ def _put(files: Folder, layout: StoreLayout, fill: Any, overwrite: bool) -> None
         raise _taken(files, wrong, "") from error
     try:
         with files.lock("all"):
-            lay_out(files, layout, old, fill=fill)
+            lay_out(files, layout, fill, old)
             settle(files)
     except Taken as taken:
         raise _taken(files, "a sweep fills the store", f"({taken})") from None

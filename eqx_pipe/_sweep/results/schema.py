@@ -47,12 +47,7 @@ Read = Callable[[str], Any]
 class LoadedValues(Values):
     """The values of an axis from a file, which has the scale and draws of that axis."""
 
-    log: bool = eqx.field(default=False, static=True, kw_only=True)
     draws: str | None = eqx.field(default=None, static=True, kw_only=True)
-
-    @property
-    def is_log(self) -> bool:
-        return self.log
 
     @property
     def replicates(self) -> str | None:
@@ -140,7 +135,7 @@ def space_from(schema: dict[str, Any], read: Read) -> Space:
         if "axis" in node:
             values = as_kind(read(node["axis"]), node)
             values, empty = at_least_one(values)
-            own = {name: node[name] for name in ("log", "draws", "dim")}
+            own = {name: node[name] for name in ("is_log", "draws", "dim")}
             return LoadedValues(values, **own, label=label, unit=unit)
         if "static" in node:
             values, empty = at_least_one(np.asarray(read(node["static"])))
@@ -191,7 +186,7 @@ def _axis(axis: Axis, path: Any, space: Space) -> Any:
         # The values of an axis may be a pytree: an axis for each leaf, of one dim.
         full = ".".join([name, *([path_name(path)] if path else [])])
         dim = name if several and axis.dim is None else axis.dim
-        own = {"log": axis.is_log, "draws": axis.replicates, "attrs": axis.attrs}
+        own = {"is_log": axis.is_log, "draws": axis.replicates, "attrs": axis.attrs}
         return {"axis": full, "dim": dim, **_kind(leaf), **own}
 
     return _written(structs, part)

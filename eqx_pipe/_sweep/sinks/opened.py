@@ -14,8 +14,8 @@ from ..store import (
     Store,
     StoreLayout,
     Taken,
-    create,
     grow,
+    lay_out,
     open_store,
     store_without_values,
 )
@@ -90,7 +90,7 @@ def _create(files: Folder, layout: StoreLayout) -> None:
         try:
             with growing(files):
                 if files.is_vacant():  # by now another process may have created it
-                    create(files, layout)
+                    lay_out(files, layout)
         except BaseException:
             files.give_up()
             raise
@@ -107,7 +107,7 @@ def _grow(files: Folder, store: Store, grown: Grown) -> None:
                     "Copy it to another disk, or give another path.",
                 )
             )
-        for number in store.lost():
+        for number in store.lost(store.done()):
             store.discard(number)
         grow(store, grown.layout, grown.origin, grown.moved)
 
@@ -156,11 +156,6 @@ def growing(files: Folder) -> Iterator[None]:
 
 def check_current(store: Store) -> None:
     """Raise a `SweepError` if the store has grown or was deleted since."""
-    changed = store.has_changed()
-    if changed is None:
-        return
-    cure = "Call the sweep of the larger space, which has these points too."
-    if "grown" not in changed:
-        cure = "Call the same sweep again, which computes what is gone."
-    wrong = f"the store `{store.path}` {changed} while it was filled."
-    raise SweepError(message("sweep", wrong, cure))
+    changed = store.changed()
+    if changed is not None:
+        raise SweepError(changed)

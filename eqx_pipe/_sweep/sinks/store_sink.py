@@ -10,15 +10,12 @@ from ..._errors import SweepError, message
 from ..gather import Chunk, Outcome, Todo
 from ..plan import Plan
 from ..results.label import storable
-from ..store import FAILED, GROWING, MISSING, OK, settle
+from ..store import FAILED, GROWING, MISSING, OK, PARTS, settle
 from .identity import disk_errors
 from .opened import check_current, contents_of, locked, open_for
 
-_RECENT_NS = 120 * 10**9
-_RECENT_BYTES = 256 * 1024 * 1024
-"""Chunks that were written so shortly before the last one are read again, if they have
-no more bytes than this.
-"""
+_SOUND, _SOUND_BYTES = 128, 256 * 1024 * 1024
+"""How many chunks, or bytes, in a row must be sound before a sweep goes on."""
 
 
 class StoreSink:
@@ -50,7 +47,7 @@ class StoreSink:
         store, shard = self.store, self.plan.request.shard
         with disk_errors(store.path, "be opened"):
             done = store.done()
-            lost = {*store.lost(done)} & {*self.owned}
+            lost = [number for number in store.lost(done) if number in self.owned]
         self._refuse(done)
         self.contents.advance(store)
         leftovers = self._has_leftovers()
@@ -63,11 +60,11 @@ class StoreSink:
                 if leftovers and shard is None:
                     settle(store.files)
                 # Listed once more: that of a network disk may have been old.
-                for number in lost & {*store.lost()}:
+                again = store.lost(store.done()) if lost else []
+                for number in set(lost).intersection(again):
                     store.discard(number)
-                self._look_again()
-            # Once more, with what other processes have written since.
-            done = store.done()
+                # With what other processes have written since.
+                done = self._look_again()
             self._refuse(done)
             try:
                 yield self.todo(done)
@@ -146,19 +143,28 @@ class StoreSink:
         if self.opened.has_grown:  # who has the smaller one open may still read it
             return False
         files = self.store.files
-        return files.exists(GROWING) or bool(files.parts())
+        return files.exists(GROWING) or bool(files.names(PARTS))
 
-    def _look_again(self) -> None:
-        """Remove chunks that cannot be read, among those written last.
+    def _look_again(self) -> np.ndarray:
+        """Remove chunks that cannot be read, among those written last; return which
+        are there.
 
         A kill leaves none, but if the power fails the system may have kept the name of
-        a file and lost what was in it. Older chunks are looked at when they are read.
+        a file and lost what was in it. From the newest chunk on it looks until all is
+        sound for long enough; older chunks are looked at when they are read.
         """
-        written = self.store.written()
-        newest = max(written.values(), default=0)
-        recent = [n for n, when in written.items() if when >= newest - _RECENT_NS]
-        row_bytes = self.plan.work.row_bytes
-        most = max(1, _RECENT_BYTES // max(1, row_bytes * self.store.chunks.points))
-        for number in sorted(recent, key=written.__getitem__)[-most:]:
-            if number in self.owned and not self.store.is_sound(number):
+        written, sound = self.store.written(), 0
+        chunk_bytes = self.plan.work.row_bytes * self.store.chunks.points
+        for number in np.argsort(written)[::-1].tolist():
+            if not written[number] or sound >= _SOUND:
+                break
+            if number not in self.owned:
+                continue
+            if self.store.is_sound(number):
+                sound += 1
+            else:
                 self.store.discard(number)
+                written[number] = sound = 0
+            if sound * chunk_bytes > _SOUND_BYTES:
+                break
+        return written > 0

@@ -2,15 +2,14 @@
 
 from .chunks import Chunks as Chunks
 from .chunks import choose_chunks as choose_chunks
-from .chunks import few_chunks as few_chunks
 from .disk import GROWING as GROWING
 from .disk import LONGEST as LONGEST
+from .disk import PARTS as PARTS
 from .disk import Folder as Folder
 from .disk import Taken as Taken
 from .disk import check_zarr as check_zarr
 from .disk import is_name as is_name
 from .grow import Origin as Origin
-from .grow import create as create
 from .grow import grow as grow
 from .grow import in_place as in_place
 from .grow import lay_out as lay_out

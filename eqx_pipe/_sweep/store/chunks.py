@@ -71,48 +71,38 @@ class Chunks:
         row, place = np.divmod(points // self.inner, self.lengths[self.split])
         return np.asarray(row * self.in_row + place // self.count)
 
-    def names(self, root: str = "c/") -> Iterator[str]:
-        """The files of all chunks below the folder of their array, in order."""
-        leading = [map(str, range(n)) for n in self.lengths[: self.split]]
-        behind = ["0"] * (len(self.lengths) - self.split - 1)
-        places = it.product(*leading, map(str, range(self.in_row)))
-        return (root + "/".join((*place, *behind)) for place in places)
+    def grouped(
+        self, points: Integer[np.ndarray, " points"]
+    ) -> Iterator[tuple[int, Integer[np.ndarray, " here"]]]:
+        """Yield the chunks of some points, each with the positions of its points."""
+        numbers = self.holding(points)
+        order = np.argsort(numbers, kind="stable")
+        ends = np.flatnonzero(np.diff(numbers[order])) + 1
+        for here in np.split(order, ends) if len(order) else []:
+            yield int(numbers[here[0]]), here
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """How many chunks there are along each dim."""
+        pairs = zip(self.lengths, self.shape, strict=True)
+        return tuple(-(-n // max(1, size)) for n, size in pairs)
+
+    def names(self, root: str) -> Iterator[str]:
+        """The files of all chunks in the folder of their array, in order."""
+        places = it.product(*(list(map(str, range(n))) for n in self.counts))
+        return map(root.__add__, map(".".join, places))
 
     def place(self, number: int) -> tuple[int, ...]:
         """The position of a chunk among the chunks, on each dim."""
-        row, last = divmod(number, self.in_row)
         places = []
-        for n in reversed(self.lengths[: self.split]):
-            row, digit = divmod(row, n)
-            places.append(digit)
-        behind = (0,) * (len(self.lengths) - self.split - 1)
-        return (*reversed(places), last, *behind)
+        for n in reversed(self.counts):
+            number, place = divmod(number, n)
+            places.append(place)
+        return tuple(reversed(places))
 
     def at(self, place: Sequence[int]) -> int:
         """The number of the chunk at a position among the chunks."""
-        row = 0
-        for digit, n in zip(place, self.lengths[: self.split], strict=False):
-            row = row * n + digit
-        return row * self.in_row + place[self.split]
-
-    def box(self, number: int) -> tuple[slice, ...]:
-        """Where in the grid a chunk is."""
-        return tuple(
-            slice(at * size, min((at + 1) * size, n))
-            for at, size, n in zip(
-                self.place(number), self.shape, self.lengths, strict=True
-            )
-        )
-
-
-def few_chunks(lengths: Sequence[int], most: int) -> Chunks:
-    """Cut a grid into as few chunks as have at most `most` points."""
-    lengths = tuple(lengths)
-    for split, n in enumerate(lengths):
-        inner = math.prod(lengths[split + 1 :])
-        if inner <= most:
-            return Chunks(lengths, split, max(1, min(n, most // max(1, inner))))
-    return Chunks(lengths, len(lengths) - 1, 1)
+        return int(np.ravel_multi_index(place, self.counts))
 
 
 def choose_chunks(
@@ -126,6 +116,8 @@ def choose_chunks(
     """
     lengths = tuple(lengths)
     size = math.prod(lengths)
+    if size == 0:
+        return Chunks(lengths, 0, 1)
     share = -(-size // _AT_LEAST)
     aim = min(max(share, across), max(most, across), max(1, size // parts))
     options = []

@@ -5,6 +5,7 @@ in its header (RFC 1952), which every reader of gzip skips: so one file, replace
 once, holds the status of each row for everybody and the manifest of its chunk for us.
 """
 
+import base64
 import json
 import math
 import struct
@@ -44,15 +45,18 @@ def raw_of(values: np.ndarray) -> bytes:
     return bytes(VLenUTF8().encode(values.reshape(-1)))
 
 
-def array_of(raw: bytes, dtype: np.dtype, shape: Sequence[int]) -> np.ndarray:
-    """Return an array from its bytes; texts must be known to be undamaged."""
+def array_of(raw: bytes, dtype: np.dtype, inner: Sequence[int]) -> np.ndarray:
+    """Return rows of `inner` shape from their bytes.
+
+    Texts must be known to be undamaged: the decoder does not check their number.
+    """
     if dtype.kind == "O":
         from numcodecs.vlen import VLenUTF8
 
-        return VLenUTF8().decode(raw).reshape(shape)
-    if len(raw) != math.prod(shape) * dtype.itemsize:
+        return VLenUTF8().decode(raw).reshape(-1, *inner)
+    if len(raw) % (math.prod(inner) * dtype.itemsize):
         raise Undecodable(f"it holds {len(raw)} bytes")
-    return np.frombuffer(raw, dtype).reshape(shape)
+    return np.frombuffer(raw, dtype).reshape(-1, *inner)
 
 
 def compress(raw: bytes) -> bytes:
@@ -73,20 +77,16 @@ def decompress(data: bytes) -> bytes:
 
 
 def pack(manifest: dict[str, Any], status: bytes) -> bytes:
-    """Return a status file: gzip with a manifest in the comment of its header."""
-    text = json.dumps(manifest, separators=(",", ":")).encode()
+    """Return a status file: gzip with a manifest in the comment of its header.
+
+    The manifest is compressed, as many rows may have failed.
+    """
+    text = base64.b64encode(zlib.compress(json.dumps(manifest).encode()))
     deflate = zlib.compressobj(1, zlib.DEFLATED, -zlib.MAX_WBITS)
-    return b"".join(
-        [
-            _HEADER,
-            b"%08x " % checksum(text),
-            text,
-            b"\0",
-            deflate.compress(status),
-            deflate.flush(),
-            struct.pack("<II", zlib.crc32(status), len(status) % 2**32),
-        ]
-    )
+    comment = b"%08x " % checksum(text) + text + b"\0"
+    data = deflate.compress(status) + deflate.flush()
+    sizes = struct.pack("<II", zlib.crc32(status), len(status) % 2**32)
+    return _HEADER + comment + data + sizes
 
 
 def unpack(data: bytes) -> tuple[dict[str, Any], bytes]:
@@ -101,4 +101,4 @@ def unpack(data: bytes) -> tuple[dict[str, Any], bytes]:
     whole = data.startswith(_HEADER) and check == b"%08x" % checksum(text)
     if not whole or crc != zlib.crc32(status) or size != len(status) % 2**32:
         raise Undecodable("its checksum differs")
-    return json.loads(text), status
+    return json.loads(zlib.decompress(base64.b64decode(text))), status

@@ -1,18 +1,19 @@
 """The files of a store: keys with bytes, in a folder; and the locks of its writers.
 
-A store needs no more of a disk than `Files`: each key is replaced at once, and nothing
-is appended, renamed or changed in place. A bucket of an object store has as much.
+A store needs no more of a disk than the methods of `Folder`: each key is replaced at
+once, and nothing is appended, renamed or changed in place. A bucket of an object store
+has as much.
 """
 
 import contextlib
 import os
+import shutil
 import socket
 import time
 import uuid
-from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Protocol, runtime_checkable
+from typing import TypeVar
 
 from ..._errors import optional
 
@@ -33,56 +34,18 @@ NEW = b"new"
 LOCKS = ".locks"
 """The folder in a store for the locks of processes that fill it."""
 
-_PARTS = ".parts"
+PARTS = ".parts"
 """The folder in a store for files that are being written."""
 
 LONGEST = 200
 """Bytes of a name: file systems allow 255, some of which others need."""
 
 
+T = TypeVar("T")
+
+
 class Taken(Exception):
     """Another process holds the lock; the text names it."""
-
-
-@runtime_checkable
-class Files(Protocol):
-    """The files of a store, by keys such as `value/c/0`."""
-
-    def put(self, key: str, data: bytes) -> None:
-        """Write or replace a file, all at once."""
-        ...
-
-    def get(self, key: str) -> bytes:
-        """Return the bytes of a file; raise `FileNotFoundError` if there is none."""
-        ...
-
-    def remove(self, key: str) -> None:
-        """Remove a file, if there is one."""
-        ...
-
-    def exists(self, key: str) -> bool:
-        """Return whether there is a file."""
-        ...
-
-    def names(self, below: str) -> set[str]:
-        """Return the keys below `below/`, without this prefix."""
-        ...
-
-    def times(self, below: str) -> dict[str, int]:
-        """Return when each file below `below/` was written, in nanoseconds."""
-        ...
-
-    def parts(self) -> set[str]:
-        """Return the keys of files that a killed process left half written."""
-        ...
-
-    def lock(self, name: str, shared: bool = False) -> AbstractContextManager[bool]:
-        """Hold a lock, or raise `Taken`; gives whether there are locks at all."""
-        ...
-
-    def place(self, key: str = "") -> str:
-        """Return what a user knows the store, or one of its files, by."""
-        ...
 
 
 class Folder:
@@ -93,12 +56,13 @@ class Folder:
         self._root = str(path)
 
     def put(self, key: str, data: bytes) -> None:
-        """Write a file beside its place, and put it there by a rename."""
-        beside = f"{self._root}/{_PARTS}/{uuid.uuid4().hex}"
+        """Write or replace a file, all at once: beside its place, then by a rename."""
+        part = f"{PARTS}/{uuid.uuid4().hex}"
+        beside = f"{self._root}/{part}"
         try:
-            with self._opened(beside) as file:
+            with self._in_folder(part, lambda: open(beside, "xb")) as file:
                 file.write(data)
-            self._moved(beside, f"{self._root}/{key}")
+            self._in_folder(key, lambda: os.replace(beside, f"{self._root}/{key}"))
         except BaseException:  # a full disk, or Ctrl-C
             with contextlib.suppress(OSError):
                 os.unlink(beside)
@@ -110,56 +74,54 @@ class Folder:
             return file.read()
 
     def remove(self, key: str) -> None:
-        """Remove a file, if there is one, and folders that are empty then."""
+        """Remove a file, if there is one, and its folder if that is empty then."""
         place = f"{self._root}/{key}"
         with contextlib.suppress(FileNotFoundError):
             os.unlink(place)
-        with contextlib.suppress(OSError):  # the first that is not empty
-            while (place := os.path.dirname(place)) != self._root:
-                os.rmdir(place)
+            with contextlib.suppress(OSError):
+                if "/" in key:
+                    os.rmdir(os.path.dirname(place))
 
     def exists(self, key: str) -> bool:
         """Return whether there is a file."""
         return os.path.lexists(f"{self._root}/{key}")
 
     def names(self, below: str = "") -> set[str]:
-        """Return the keys below `below/`, without this prefix and hidden names."""
-        return {entry.path[start:] for entry, start in self._entries(below)}
+        """Return the names in a folder, none if there is no such folder."""
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            return {*os.listdir(f"{self._root}/{below}")}
+        return set()
 
     def times(self, below: str) -> dict[str, int]:
-        """Return when each file below `below/` was written, in nanoseconds."""
+        """Return when each file in a folder was written, in nanoseconds."""
         found = {}
-        for entry, start in self._entries(below):
-            with contextlib.suppress(FileNotFoundError):
-                found[entry.path[start:]] = entry.stat().st_mtime_ns
+        with os.scandir(f"{self._root}/{below}") as entries:
+            for entry in entries:
+                # Another process may remove it meanwhile.
+                with contextlib.suppress(FileNotFoundError):
+                    found[entry.name] = entry.stat().st_mtime_ns
         return found
 
-    def parts(self) -> set[str]:
-        """Return the keys of files that a killed process left half written."""
-        return {f"{_PARTS}/{name}" for name in self.names(_PARTS)}
-
     def place(self, key: str = "") -> str:
-        """Return the path of the store, or of one of its files."""
+        """Return what a user knows the store, or one of its files, by: its path."""
         return f"{self._root}/{key}" if key else self._root
 
     def is_vacant(self) -> bool:
         """Return whether a store can be created: nothing, or half of one, is there."""
-        if not self.path.exists():
-            return True
-        if not self.path.is_dir() or self.exists(ROOT):
-            return False
-        if self.exists(GROWING):  # else a store whose `zarr.json` somebody removed
-            return self.get(GROWING) == NEW
-        return not {*os.listdir(self._root)} - {LOCKS, _PARTS}
+        try:
+            names = {*os.listdir(self._root)}
+        except (FileNotFoundError, NotADirectoryError):
+            return not self.path.exists()
+        if GROWING in names:  # else a store whose `zarr.json` somebody removed
+            return ROOT not in names and self.get(GROWING) == NEW
+        return names <= {LOCKS, PARTS}
 
     def give_up(self) -> None:
         """Remove the folder of a store that was not created after all."""
-        for name in (LOCKS, _PARTS, "."):
-            with contextlib.suppress(OSError):
-                for file in os.scandir(self.path / name):
-                    if name == LOCKS:
-                        os.unlink(file.path)
-                os.rmdir(self.path / name if name != "." else self.path)
+        for name in (LOCKS, PARTS):
+            shutil.rmtree(f"{self._root}/{name}", ignore_errors=True)
+        with contextlib.suppress(OSError):
+            os.rmdir(self._root)
 
     @contextlib.contextmanager
     def lock(self, name: str, shared: bool = False) -> Iterator[bool]:
@@ -172,62 +134,25 @@ class Folder:
         if fcntl is None:
             yield False
             return
-        place = f"{self._root}/{LOCKS}/{name}"
-        how = os.O_RDWR | os.O_CREAT
-        try:
-            file = os.open(place, how, 0o644)
-        except FileNotFoundError:
-            self._make_folder(place)
-            file = os.open(place, how, 0o644)
+        key, how = f"{LOCKS}/{name}", os.O_RDWR | os.O_CREAT
+        file = self._in_folder(key, lambda: os.open(f"{self._root}/{key}", how, 0o644))
         try:
             yield _locked(file, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
         finally:
             os.close(file)
 
-    def _entries(self, below: str) -> Iterator[tuple["os.DirEntry[str]", int]]:
-        root = f"{self._root}/{below}" if below else self._root
-        start, folders = len(root) + 1, [root]
-        while folders:
-            # Another process may remove a folder meanwhile.
-            with (
-                contextlib.suppress(FileNotFoundError),
-                os.scandir(folders.pop()) as entries,
-            ):
-                for entry in entries:
-                    if entry.name.startswith("."):
-                        continue
-                    # The kind comes with the name: nothing else is asked of a file.
-                    if entry.is_dir(follow_symlinks=False):
-                        folders.append(entry.path)
-                    else:
-                        yield entry, start
+    def _in_folder(self, key: str, act: Callable[[], T]) -> T:
+        """Return what `act` does with a file, once the folder of the file is there.
 
-    def _opened(self, place: str) -> IO[bytes]:
-        try:
-            return open(place, "xb")
-        except FileNotFoundError:
-            self._make_folder(place)
-            return open(place, "xb")
-
-    def _moved(self, beside: str, place: str) -> None:
-        try:
-            os.replace(beside, place)
-        except FileNotFoundError:
-            self._make_folder(place)
-            os.replace(beside, place)
-
-    def _make_folder(self, place: str) -> None:
-        """Make the folder of a file, but never that of the store itself.
-
-        A store that was deleted while it is filled must not come back in part.
+        The folder of the store itself is never made: a store that was deleted while it
+        is filled must not come back in part.
         """
-        missing, folder = [], os.path.dirname(place)
-        while folder != self._root and not os.path.isdir(folder):
-            missing.append(folder)
-            folder = os.path.dirname(folder)
-        for folder in reversed(missing):
+        try:
+            return act()
+        except FileNotFoundError:
             with contextlib.suppress(FileExistsError):
-                os.mkdir(folder)
+                os.mkdir(f"{self._root}/{os.path.dirname(key)}")
+            return act()
 
 
 def _locked(file: int, how: int) -> bool:

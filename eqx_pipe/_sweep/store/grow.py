@@ -15,13 +15,14 @@ import json
 import math
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int8, Int64
 
 from .chunks import Chunks
-from .disk import GROWING, NEW, ROOT, Files
-from .layout import StoreLayout, files_of, nodes_of, parse_root, read_root, side_of
+from .disk import GROWING, NEW, PARTS, ROOT, Folder
+from .layout import StoreLayout, files_of, read_root, sealed
 from .ranges import MISSING, OK
 from .store import ODD, Store, store_of
 
@@ -76,62 +77,53 @@ def in_place(old: Chunks, lengths: Sequence[int], fresh: Chunks) -> Chunks | Non
     return chunks if len(chunks) <= max(_FEW, _MOST * len(fresh)) else None
 
 
-def create(
-    files: Files,
+def lay_out(
+    files: Folder,
     layout: StoreLayout,
     fill: Callable[[Store], None] = lambda store: None,
-) -> None:
-    """Create a store, and `fill` it; half of one that a kill left is removed first."""
-    try:
-        lay_out(files, layout, fill=fill)
-        files.remove(GROWING)
-    except BaseException:
-        settle(files)
-        raise
-
-
-def lay_out(
-    files: Files,
-    layout: StoreLayout,
     old: Store | None = None,
     moved: bool = True,
-    fill: Callable[[Store], None] = lambda store: None,
 ) -> None:
     """Make a store what `layout` says; it may be an `old` one, none of whose files
     that are valid is touched.
 
-    If values are not `moved` their files stay. `fill` puts what is known into the new
-    store before it is valid. No other process may write meanwhile.
+    `fill` puts what is known into the new store before it is valid. If values are not
+    `moved` their files stay. No other process may write meanwhile.
     """
     settle(files)
-    # A random id: no file of a growth that was given up is taken for one of another.
-    cut, sides = uuid.uuid4().hex[:12], dict[str, int]()
-    if old is not None:
-        kept = [] if moved else [*old.names(), old.record["status"]]
-        was = old.record["sides"]
-        sides = {name: was[name] if name in kept else 1 - was[name] for name in was}
-        cut = cut if moved else old.record["cut"]
-    made, root = files_of(layout, cut, sides)
     files.put(GROWING, NEW if old is None else b"old")
-    for key, data in made.items():
-        files.put(key, data)
-    fill(store_of(files, *parse_root("sweep", files.place(), root)))
-    files.put(ROOT, root)
+    try:
+        # A random id: no file of a growth that failed is taken for one of another.
+        cut, sides = uuid.uuid4().hex[:12], dict[str, int]()
+        if old is not None:
+            kept = [] if moved else [*old.names(), old.record["status"]]
+            was = old.record["sides"]
+            sides = {name: was[name] if name in kept else 1 - was[name] for name in was}
+            cut = cut if moved else old.record["cut"]
+        made, root, record = files_of(layout, cut, sides)
+        for key, data in made.items():
+            files.put(key, data)
+        fill(store_of(files, root, record))
+        files.put(ROOT, sealed(root, record))
+    except BaseException:
+        settle(files)
+        raise
+    if old is None:
+        files.remove(GROWING)
 
 
-def store_without_values(files: Files, layout: StoreLayout) -> Store:
+def store_without_values(files: Folder, layout: StoreLayout) -> Store:
     """Return the store that would be created; nothing is written."""
-    _, root = files_of(layout, "", {})
-    return store_of(files, *parse_root("sweep", files.place(), root))
+    return store_of(files, *files_of(layout, "", {})[1:])
 
 
 def grow(store: Store, layout: StoreLayout, origin: Origin, moved: bool) -> None:
     """Lay a store out for a larger grid, whose points come from `origin`."""
-    fill = ft.partial(_copy if moved else _mark_ends, store, origin)
-    lay_out(store.files, layout, store, moved, fill)
+    fill = ft.partial(_copy, store, origin) if moved else ft.partial(_mark_ends, store)
+    lay_out(store.files, layout, fill, store, moved)
 
 
-def _mark_ends(old: Store, origin: Origin, new: Store) -> None:
+def _mark_ends(old: Store, new: Store) -> None:
     """Mark the chunks that become longer, since they lack rows then."""
     done = old.done()
     for number in range(old.chunks.in_row - 1, len(old.chunks), old.chunks.in_row):
@@ -154,7 +146,8 @@ def _copy(old: Store, origin: Origin, new: Store) -> None:
         for k, variable in enumerate(new.variables):
             found = np.full((len(rows), *variable.inner), variable.fill, variable.dtype)
             known = np.flatnonzero(rows >= 0)
-            for was, here in _by_chunk(old, rows, known):
+            for was, at in old.chunks.grouped(rows[known]):
+                here = known[at]
                 found[here] = read(was, k)[rows[here] - old.chunks.span(was)[0]]
             values.append(found)
         errors = {
@@ -179,8 +172,9 @@ def statuses_of(
         numbers = old.chunks.holding(rows[there])
         status = np.full(last - first, MISSING, np.int8)
         status[there] = np.where(done[numbers], np.int8(OK), np.int8(MISSING))
-        for number, here in _by_chunk(old, rows, there[(done & odd)[numbers]]):
-            manifest = old.manifest(number)
+        some = there[(done & odd)[numbers]]
+        for number, at in old.chunks.grouped(rows[some]):
+            manifest, here = old.manifest(number), some[at]
             if manifest is not None:
                 start = old.chunks.span(number)[0]
                 status[here] = manifest.status[rows[here] - start]
@@ -188,41 +182,28 @@ def statuses_of(
             yield rows[a - first : b - first], status[a - first : b - first]
 
 
-def _by_chunk(
-    old: Store, rows: Int64[np.ndarray, " rows"], some: Int64[np.ndarray, " some"]
-) -> Iterator[tuple[int, Int64[np.ndarray, " here"]]]:
-    """Yield the old chunks of some of the rows, each with the places of these."""
-    numbers = old.chunks.holding(rows[some])
-    order = np.argsort(numbers, kind="stable")
-    ends = np.flatnonzero(np.diff(numbers[order])) + 1
-    for here in np.split(order, ends) if len(order) else []:
-        yield int(numbers[here[0]]), some[here]
-
-
-def settle(files: Files) -> None:
+def settle(files: Folder) -> None:
     """Remove what is not valid in a store, or half of one; nobody else may write.
 
     A dataset that was opened before a growth has its values until then.
     """
-    for key in files.parts():
-        files.remove(key)
+    for name in files.names(PARTS):
+        files.remove(f"{PARTS}/{name}")
     if not files.exists(GROWING):
         return
-    if not files.exists(ROOT):
-        cut, nodes = "", {}
-    else:
+    nodes, record = dict[str, Any](), {"cut": "", "sides": {}}
+    if files.exists(ROOT):
         root, record = read_root("sweep", files)
-        cut, nodes = record["cut"], nodes_of(root)
+        nodes = root["consolidated_metadata"]["metadata"]
+    for name in files.names():
+        side = record["sides"].get(name)
+        for file in () if name.startswith(".") else files.names(name):
+            if side is None or (file != ROOT and file.startswith("c.") == bool(side)):
+                files.remove(f"{name}/{file}")
+    for mark in files.names(ODD):
+        if mark.partition(".")[0] != record["cut"]:
+            files.remove(f"{ODD}/{mark}")
     for name, node in nodes.items():
         # For readers that do not look at the consolidated metadata.
         files.put(f"{name}/{ROOT}", json.dumps(node).encode())
-    for key in files.names(""):
-        name, _, rest = key.partition("/")
-        usual = rest.startswith("c/")
-        used = name in nodes and usual != bool(side_of(nodes[name]))
-        if key != ROOT and not used and (rest != ROOT or name not in nodes):
-            files.remove(key)
-    for key in files.names(ODD):
-        if key.partition("/")[0] != cut:
-            files.remove(f"{ODD}/{key}")
     files.remove(GROWING)

@@ -15,19 +15,19 @@ import numpy as np
 from ..._errors import value_error
 from .chunks import Chunks
 from .codec import STATUS_CODECS, VALUE_CODECS, checksum, compress, raw_of
-from .disk import ROOT, Files
+from .disk import ROOT, Folder
 
-FORMAT = 3
+FORMAT = 4
 """The version of the format of stores."""
 
 RECORD = "eqx_pipe_store"
 """The attribute that says what a store is for: a checksum and JSON, as text."""
 
-SIDES = ({"name": "default", "root": "c/"}, {"name": "v2", "root": ""})
-"""The two ways in which Zarr names the files of chunks: `c/0/1` and `0/1`.
+SIDES = ({"name": "default", "root": "c."}, {"name": "v2", "root": ""})
+"""The two ways in which Zarr names the files of chunks: `c.0.1` and `0.1`.
 
 An array that is laid out anew has its files beside the old ones, under the names of the
-other kind.
+other kind. All files of an array lie in one folder, which is listed at once.
 """
 
 _COORDINATE = 2**22
@@ -68,29 +68,30 @@ class StoreLayout:
 
 def files_of(
     layout: StoreLayout, cut: str, sides: Mapping[str, int]
-) -> tuple[dict[str, bytes], bytes]:
-    """Return the files of a store without values, and the `zarr.json` that makes it.
+) -> tuple[dict[str, bytes], dict[str, Any], dict[str, Any]]:
+    """Return the files of a store without values, the metadata of all, and the record.
 
     `cut` is an id of how the points lie in files, and `sides` has the arrays whose
     files have other names than usual.
     """
-    files: dict[str, bytes] = {}
-    nodes: dict[str, Any] = {}
-    digests: dict[str, Any] = {}
-    marked = [layout.status]
     # The status is first: who loads all in order reads it before values.
-    for variable in (Variable(layout.status, np.dtype(np.int8)), *layout.variables):
-        nodes[variable.name] = _array_node(
-            layout, variable, sides.get(variable.name, 0)
-        )
+    arrays = (Variable(layout.status, np.dtype(np.int8)), *layout.variables)
+    nodes = {
+        array.name: _array_node(layout, array, sides.get(array.name, 0))
+        for array in arrays
+    }
+    files: dict[str, bytes] = {}
+    coordinates: dict[str, Any] = {}
     for name, (dims, values, attrs) in layout.coordinates.items():
-        values = values.astype(object) if values.dtype.kind == "U" else values
-        nodes[name], raw = _coordinate(name, dims, values, attrs, sides.get(name, 0))
+        side = sides.get(name, 0)
+        nodes[name], raw = _coordinate(dims, values, attrs, side)
+        raw = {f"{name}/{key}": part for key, part in raw.items()}
         files |= {key: compress(part) for key, part in raw.items()}
-        digests[name] = [list(dims), coordinate_digest(name, list(raw.values()))]
-        marked += [] if tuple(dims) == (name,) else [name]
-    for name, node in nodes.items():
-        files[f"{name}/{ROOT}"] = json.dumps(node).encode()
+        parts = [[key, coordinate_digest(name, part)] for key, part in raw.items()]
+        coordinates[name] = [list(dims), parts]
+    files |= {
+        f"{name}/{ROOT}": json.dumps(node).encode() for name, node in nodes.items()
+    }
     record = {
         "format": FORMAT,
         "dims": list(layout.dims),
@@ -102,22 +103,28 @@ def files_of(
             [v.name, v.dtype.str, list(v.inner), list(v.inner_dims)]
             for v in layout.variables
         ],
-        "coordinates": digests,
+        "coordinates": coordinates,
         "cut": cut,
-        "sides": {name: side_of(node) for name, node in nodes.items()},
+        "sides": {name: sides.get(name, 0) for name in nodes},
         **layout.record,
     }
+    marked = [
+        name for name, (dims, *_) in layout.coordinates.items() if [*dims] != [name]
+    ]
     root = {
         "zarr_format": 3,
         "node_type": "group",
-        "attributes": {**layout.attributes, "coordinates": " ".join(marked)},
+        "attributes": {
+            **layout.attributes,
+            "coordinates": " ".join([layout.status, *marked]),
+        },
         "consolidated_metadata": {
             "kind": "inline",
             "must_understand": False,
             "metadata": nodes,
         },
     }
-    return files, _sealed(root, json.dumps(record))
+    return files, root, record
 
 
 def _array_node(layout: StoreLayout, variable: Variable, side: int) -> dict[str, Any]:
@@ -125,7 +132,6 @@ def _array_node(layout: StoreLayout, variable: Variable, side: int) -> dict[str,
     codecs = STATUS_CODECS if variable.name == layout.status else VALUE_CODECS
     return _node(
         (*layout.chunks.lengths, *variable.inner),
-        # Zarr takes axes of size 0, but not chunks of it.
         (*layout.chunks.shape, *variable.inner),
         variable.dtype,
         (*layout.dims, *variable.inner_dims),
@@ -136,46 +142,20 @@ def _array_node(layout: StoreLayout, variable: Variable, side: int) -> dict[str,
 
 
 def _coordinate(
-    name: str, dims: Sequence[str], values: np.ndarray, attrs: Any, side: int
+    dims: Sequence[str], values: np.ndarray, attrs: Any, side: int
 ) -> tuple[dict[str, Any], dict[str, bytes]]:
     """Return Zarr's metadata of a coordinate, and what its files hold."""
+    values = values.astype(object) if values.dtype.kind == "U" else values
     inner = values.shape[1:]
     count = max(1, min(len(values), _COORDINATE // max(1, math.prod(inner))))
-    node = _node(
-        values.shape, (count, *inner), values.dtype, dims, VALUE_CODECS, side, attrs
-    )
-    files = {}
-    for key, start in _coordinate_keys(name, values.shape, count, side):
-        fill = "" if values.dtype.kind == "O" else Variable("", values.dtype).fill
-        part = np.full((count, *inner), fill, values.dtype)
-        some = values[start : start + count]
-        part[: len(some)] = some
-        files[key] = raw_of(part)
-    return node, files
-
-
-def _coordinate_keys(
-    name: str, shape: Sequence[int], count: int, side: int
-) -> list[tuple[str, int]]:
-    """Return the files of a coordinate, each with its first position."""
-    if 0 in shape:
-        return []
-    behind = "/0" * (len(shape) - 1)
-    starts = range(0, shape[0], count)
-    return [
-        (f"{name}/{SIDES[side]['root']}{k}{behind}", start)
-        for k, start in enumerate(starts)
-    ]
-
-
-def coordinate_files(
-    root: Mapping[str, Any], name: str
-) -> list[tuple[str, tuple[int, ...]]]:
-    """Return the files of a coordinate, each with the shape of what it holds."""
-    node = nodes_of(root)[name]
-    shape, part = node["shape"], node["chunk_grid"]["configuration"]["chunk_shape"]
-    keys = _coordinate_keys(name, shape, part[0], side_of(node))
-    return [(key, tuple(part)) for key, _ in keys]
+    chunks = (count, *inner)
+    node = _node(values.shape, chunks, values.dtype, dims, VALUE_CODECS, side, attrs)
+    # Zarr has the last chunk as long as the others.
+    rest = [(0, -len(values) % count), *[(0, 0)] * len(inner)]
+    fill = {"constant_values": ""} if values.dtype.kind == "O" else {}
+    parts = np.pad(values, rest, **fill).reshape(-1, *chunks) if values.size else []
+    root, behind = SIDES[side]["root"], ".0" * len(inner)
+    return node, {f"{root}{k}{behind}": raw_of(part) for k, part in enumerate(parts)}
 
 
 def _node(
@@ -199,11 +179,12 @@ def _node(
         "data_type": "string" if text else dtype.name,
         "chunk_grid": {
             "name": "regular",
+            # Zarr takes axes of size 0, but not chunks of it.
             "configuration": {"chunk_shape": [max(1, n) for n in chunks]},
         },
         "chunk_key_encoding": {
             "name": SIDES[side]["name"],
-            "configuration": {"separator": "/"},
+            "configuration": {"separator": "."},
         },
         "fill_value": fills.get(dtype.kind, 0),
         "codecs": [first, *codecs],
@@ -218,29 +199,27 @@ def nodes_of(root: Mapping[str, Any]) -> dict[str, Any]:
     return root["consolidated_metadata"]["metadata"]
 
 
-def side_of(node: Mapping[str, Any]) -> int:
-    """Return which names the files of an array have."""
-    return int(node["chunk_key_encoding"]["name"] == SIDES[1]["name"])
+def coordinate_digest(name: str, raw: bytes) -> int:
+    """Return the digest of a part of a coordinate: also of which it is."""
+    return checksum(raw, checksum(f"{name} ".encode()))
 
 
-def coordinate_digest(name: str, raw: Sequence[bytes]) -> int:
-    """Return the digest of a coordinate: of its name and the bytes of its files."""
-    return checksum(b"".join(raw), checksum(f"{name} ".encode()))
+def sealed(root: Mapping[str, Any], record: Mapping[str, Any]) -> bytes:
+    """Return `zarr.json` with a record, which begins with a checksum of it all."""
+    text = json.dumps(record)
+    return json.dumps(_with_record(root, f"{_seal(root, text)} {text}")).encode()
 
 
-def _sealed(root: dict[str, Any], record: str) -> bytes:
-    """Return `zarr.json` with its record, which begins with a checksum of it all."""
-    attributes = {**root["attributes"], RECORD: f"{_seal(root, record)} {record}"}
-    return json.dumps({**root, "attributes": attributes}).encode()
+def _with_record(root: Mapping[str, Any], record: str) -> dict[str, Any]:
+    return {**root, "attributes": {**root["attributes"], RECORD: record}}
 
 
-def _seal(root: dict[str, Any], record: str) -> str:
-    attributes = {**root["attributes"], RECORD: record}
-    text = json.dumps({**root, "attributes": attributes}, sort_keys=True)
+def _seal(root: Mapping[str, Any], record: str) -> str:
+    text = json.dumps(_with_record(root, record), sort_keys=True)
     return f"{checksum(text.encode()):08x}"
 
 
-def read_root(function: str, files: Files) -> tuple[dict[str, Any], dict[str, Any]]:
+def read_root(function: str, files: Folder) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the metadata of a store and its record.
 
     Raises a `ValueError` if something else is there, if a bit of it has changed, or if
@@ -248,26 +227,17 @@ def read_root(function: str, files: Files) -> tuple[dict[str, Any], dict[str, An
     """
     place = files.place()
     try:
-        data = files.get(ROOT)
+        root = json.loads(files.get(ROOT))
+        text = root["attributes"].get(RECORD)
     except (FileNotFoundError, NotADirectoryError):
         raise _foreign(function, place, "has no `zarr.json`") from None
-    return parse_root(function, place, data)
-
-
-def parse_root(
-    function: str, place: str, data: bytes
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what `read_root` does, from the bytes of `zarr.json`."""
-    try:
-        root = json.loads(data)
-        text = root["attributes"].get(RECORD)
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
-        raise damaged(function, place, f"it cannot be read ({error})") from error
+        raise _damaged(function, place, f"it cannot be read ({error})") from error
     if text is None:
         raise _foreign(function, place, "was not created by a sweep")
     seal, _, text = str(text).partition(" ")
     if seal != _seal(root, text):
-        raise damaged(function, place, "its checksum differs")
+        raise _damaged(function, place, "its checksum differs")
     record = json.loads(text)
     if record["format"] != FORMAT:
         raise value_error(
@@ -289,7 +259,7 @@ def _foreign(function: str, place: str, what: str) -> ValueError:
     )
 
 
-def damaged(function: str, place: str, what: str) -> ValueError:
+def _damaged(function: str, place: str, what: str) -> ValueError:
     """Return the error for metadata that are not what was written."""
     return value_error(
         function,

@@ -132,9 +132,7 @@ class StoredArray(np.lib.mixins.NDArrayOperatorsMixin):
         """Return the values at some points, in any order."""
         flat, chunks = index.reshape(-1), self.store.chunks
         found = np.empty((len(flat), *self._inner), self._raw)
-        held = chunks.holding(flat)
-        for number in np.unique(held).tolist():
-            here = held == number
+        for number, here in chunks.grouped(flat):
             found[here] = self._chunk(number)[flat[here] - chunks.span(number)[0]]
         return self._wrap(found.reshape(*index.shape, *self._inner))
 

@@ -7,19 +7,18 @@ So one file, replaced at once, says all about a chunk.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-from jaxtyping import Bool, Int64
+from jaxtyping import Bool, Int8, Int64
 
 from ..._errors import message
 from .chunks import Chunks
 from .codec import Undecodable, array_of, checksum, decompress, unpack
-from .disk import ROOT, Files
-from .layout import SIDES, Variable, coordinate_digest, coordinate_files, read_root
-from .manifest import Manifest, unpacked_errors
-from .ranges import FAILED, MISSING, OK, Gaps, merged, runs_of
+from .disk import ROOT, Folder
+from .layout import SIDES, Variable, coordinate_digest, read_root
+from .ranges import FAILED, MISSING, OK, Gaps, merged, points_in, runs_of
 
 ODD = ".odd"
 """The folder for marks: names of chunks in which rows may be failed or missing."""
@@ -31,6 +30,11 @@ _DELETE = (
 )
 _PUT_BACK = "Put it back from a copy of the store, or give another path."
 
+_GROWN = "Call the sweep of the larger space, or take `SweepResult.load`."
+_GONE = "Call the same sweep again, which computes what is gone."
+
+RowErrors: TypeAlias = Mapping[str, Int64[np.ndarray, " _failed"]]
+"""What was raised, and at which rows of a chunk or points of the grid, in order."""
 
 Done: TypeAlias = Bool[np.ndarray, " chunks"]
 """Whether each chunk is there."""
@@ -40,8 +44,22 @@ class Account(NamedTuple):
     """What a store has: gaps, points that failed by texts, and the chunks there."""
 
     gaps: Gaps
-    errors: dict[str, Int64[np.ndarray, " _failed"]]
+    errors: RowErrors
     done: Bool[np.ndarray, " chunks"]
+
+
+class Manifest(NamedTuple):
+    """What a status file says about its chunk.
+
+    It has the status of each row, and `rows` of them were written: a chunk may have
+    become longer since. `digests` has for each array those that its values may have:
+    one, or two while the chunk is mended.
+    """
+
+    status: Int8[np.ndarray, " rows"]
+    rows: int
+    digests: list[list[int]]
+    errors: RowErrors
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +70,7 @@ class StoreReader:
     have written.
     """
 
-    files: Files
+    files: Folder
     root: Mapping[str, Any]
     record: Mapping[str, Any]
     chunks: Chunks
@@ -69,39 +87,39 @@ class StoreReader:
 
     def done(self) -> Bool[np.ndarray, " chunks"]:
         """Return whether each chunk is there; lists names and reads nothing."""
-        return self._listed(self.record["status"])
+        name = self.record["status"]
+        return self._listed(self.files.names(name), self._root(name))
 
     def is_done(self, number: int) -> bool:
         """Return whether a chunk is there."""
         return self.files.exists(self._status_key(number))
 
-    def written(self) -> dict[int, int]:
-        """Return for each chunk that is there when it was written, in nanoseconds."""
-        times = self.files.times(self.record["status"])
-        names = self.chunks.names(self._root(self.record["status"]))
-        return {n: times[name] for n, name in enumerate(names) if name in times}
+    def written(self) -> Int64[np.ndarray, " chunks"]:
+        """Return when each chunk was written, in nanoseconds; 0 if it is not there."""
+        name = self.record["status"]
+        times = self.files.times(name)
+        found = (times.get(file, 0) for file in self.chunks.names(self._root(name)))
+        return np.fromiter(found, np.int64, len(self.chunks))
 
-    def lost(self, done: Done | None = None) -> list[int]:
-        """Return the chunks that are there, but not all of whose values are.
+    def lost(self, done: Done) -> list[int]:
+        """Return the chunks that are `done`, but not all of whose values are there.
 
-        Those that are `done` are listed, unless that was done just now.
+        The statuses were listed first: a chunk that is finished meanwhile is whole.
         """
-        # Statuses first: a chunk that is finished between the two is then whole.
-        found = self.done() if done is None else done
-        whole = np.ones_like(found)
+        whole = np.ones_like(done)
         for variable in self.variables:
             if 0 not in variable.inner:
-                whole &= self._listed(variable.name, len(variable.inner))
-        return np.flatnonzero(found & ~whole).tolist()
+                behind = ".0" * len(variable.inner)
+                names = self.files.names(variable.name)
+                whole &= self._listed(names, self._root(variable.name), behind)
+        return np.flatnonzero(done & ~whole).tolist()
 
     def odd(self) -> list[int]:
         """Return the chunks that are marked: there rows may be failed or missing."""
-        found, size = [], len(self.chunks)
-        for name in self.files.names(f"{ODD}/{self.record['cut']}"):
-            place = name.split(".")
-            if len(place) == len(self.chunks.lengths) and "".join(place).isdecimal():
-                found.append(self.chunks.at(list(map(int, place))))
-        return sorted(number for number in found if number < size)
+        names = self.files.names(ODD)
+        if not names:
+            return []
+        return np.flatnonzero(self._listed(names, f"{self.record['cut']}.")).tolist()
 
     def manifest(self, number: int) -> Manifest | None:
         """Return what the status file of a chunk says, if the chunk is there."""
@@ -116,13 +134,13 @@ class StoreReader:
             raise self._damaged(key, "belongs to another chunk")
         first, last = self.chunks.span(number)
         status = np.frombuffer(raw, np.int8)[: last - first].copy()
-        odd = "texts" in said or np.any(status != OK)
+        odd = said["errors"] or np.any(status != OK)
         if odd and not self.files.exists(self._mark(number)):
             raise self._damaged(
                 self._mark(number), "is not there: failed points were not looked for"
             )
-        errors, digests = unpacked_errors(said), said["digests"]
-        return Manifest(status, said["rows"], digests, errors, said["function"])
+        errors = {text: points_in(at) for text, at in said["errors"].items()}
+        return Manifest(status, said["rows"], said["digests"], errors)
 
     def read(self, number: int, variable: int, known: bool = False) -> np.ndarray:
         """Return the values of a chunk of one variable, a row for each point.
@@ -177,47 +195,47 @@ class StoreReader:
     def coordinate(self, name: str) -> np.ndarray:
         """Return the values of a coordinate; texts as objects."""
         node = self.root["consolidated_metadata"]["metadata"][name]
-        text = node["data_type"] == "string"
-        dtype = np.dtype(object if text else node["data_type"])
-        keys, raw = coordinate_files(self.root, name), []
-        for key, _ in keys:
-            try:
-                raw.append(decompress(self.files.get(key)))
-            except FileNotFoundError:
-                raise self._damaged(key, "is not there", _PUT_BACK) from None
-            except (OSError, ValueError, RuntimeError) as error:
-                what = f"cannot be read ({error})"
-                raise self._damaged(key, what, _PUT_BACK) from error
-        # Before texts are decoded: the number of them is not checked by the decoder.
-        if coordinate_digest(name, raw) != self.record["coordinates"][name][1]:
-            raise self._damaged(keys[0][0], "holds another coordinate", _PUT_BACK)
-        pairs = zip(raw, keys, strict=True)
-        parts = [array_of(part, dtype, shape) for part, (_, shape) in pairs]
-        shape = tuple(node["shape"])
-        return np.concatenate([np.zeros((0, *shape[1:]), dtype), *parts])[: shape[0]]
+        dtype, (length, *inner) = node["data_type"], node["shape"]
+        dtype = np.dtype(object if dtype == "string" else dtype)
+        parts = [np.zeros((0, *inner), dtype)]
+        for key, digest in self.record["coordinates"][name][1]:
 
-    def has_changed(self) -> str | None:
-        """Return what became of the store since it was opened, if anything."""
+            def decode(data: bytes, digest: int = digest) -> np.ndarray:
+                raw = decompress(data)
+                if coordinate_digest(name, raw) != digest:
+                    raise Undecodable("it holds another coordinate")
+                return array_of(raw, dtype, inner)
+
+            parts.append(self._read(key, decode, _PUT_BACK))
+        return np.concatenate(parts)[:length]
+
+    def changed(self) -> str | None:
+        """Return what became of the store since it was opened, if anything, and what
+        to do about it.
+        """
         try:
             _, record = read_root("sweep", self.files)
         except ValueError:
-            there = self.files.exists(ROOT)
-            return "was damaged" if there else "was deleted"
-        return None if record == self.record else "has grown or was replaced"
+            if self.files.exists(ROOT):
+                what, cure = "was damaged", "Put its `zarr.json` back from a copy."
+            else:
+                what, cure = "was deleted", _GONE
+        else:
+            if record == self.record:
+                return None
+            what, cure = "has grown or was replaced", _GROWN
+        wrong = f"the store `{self.path}` {what} since it was opened."
+        return message("sweep", wrong, cure)
 
     def _values(self, number: int, k: int, manifest: Manifest) -> np.ndarray:
         """Return the values of a chunk, which are those that a manifest names."""
         variable, (first, last) = self.variables[k], self.chunks.span(number)
         if 0 in variable.inner:
             return np.zeros((last - first, *variable.inner), variable.dtype)
-        key, shape = self._value_key(variable, number), self.chunks.points
-        try:
-            raw = decompress(self.files.get(key))
-            found = array_of(raw, variable.dtype, (shape, *variable.inner))
-        except FileNotFoundError:
-            raise self._damaged(key, "is not there") from None
-        except (OSError, ValueError, RuntimeError) as error:
-            raise self._damaged(key, f"cannot be read ({error})") from error
+        key = self._value_key(variable, number)
+        found = self._read(
+            key, lambda x: array_of(decompress(x), variable.dtype, variable.inner)
+        )
         if self._digest(number, k, found[: manifest.rows]) not in manifest.digests[k]:
             raise self._damaged(key, "holds other values than were written there last")
         return found[: last - first]
@@ -227,14 +245,25 @@ class StoreReader:
         start = checksum(f"{self.variables[k].name} {self._place(number)} ".encode())
         return checksum(np.ascontiguousarray(values).tobytes(), start)
 
+    def _read(
+        self, key: str, decode: Callable[[bytes], np.ndarray], cure: str = _DELETE
+    ) -> np.ndarray:
+        """Return what is in a file; the error names one that is not as it was."""
+        try:
+            return decode(self.files.get(key))
+        except FileNotFoundError:
+            raise self._damaged(key, "is not there", cure) from None
+        except (OSError, ValueError, RuntimeError) as error:
+            raise self._damaged(key, f"cannot be read ({error})", cure) from error
+
     def _place(self, number: int) -> str:
-        return "/".join(map(str, self.chunks.place(number)))
+        return ".".join(map(str, self.chunks.place(number)))
 
     def _status_key(self, number: int) -> str:
         return self._key(self.record["status"], number)
 
     def _value_key(self, variable: Variable, number: int) -> str:
-        return self._key(variable.name, number) + "/0" * len(variable.inner)
+        return self._key(variable.name, number) + ".0" * len(variable.inner)
 
     def _key(self, name: str, number: int) -> str:
         return f"{name}/{self._root(name)}{self._place(number)}"
@@ -243,34 +272,14 @@ class StoreReader:
         return SIDES[self.record["sides"][name]]["root"]
 
     def _mark(self, number: int) -> str:
-        place = self._place(number).replace("/", ".")
-        return f"{ODD}/{self.record['cut']}/{place}"
+        return f"{ODD}/{self.record['cut']}.{self._place(number)}"
 
-    def _listed(self, name: str, inner: int = 0) -> Bool[np.ndarray, " chunks"]:
-        names = self.files.names(name)
-        behind = "/0" * inner
-        wanted = self.chunks.names(self._root(name))
-        found = (place + behind in names for place in wanted)
+    def _listed(self, names: set[str], root: str, behind: str = "") -> Done:
+        """Return the chunks whose files are among some names."""
+        found = (place + behind in names for place in self.chunks.names(root))
         return np.fromiter(found, bool, len(self.chunks))
 
     def _damaged(self, key: str, what: str, cure: str = _DELETE) -> OSError:
         """Return the error for a file that is not what was written."""
-        changed = self.has_changed()
-        if changed is not None:
-            return _changed(self.path, changed)
-        return OSError(message("sweep", f"`{self.files.place(key)}` {what}.", cure))
-
-
-def _changed(path: str, what: str) -> OSError:
-    cures = {
-        "has grown or was replaced": "Take the result of the larger sweep, or "
-        "`SweepResult.load`.",
-        "was deleted": "Call the same sweep again, which computes all its points.",
-    }
-    return OSError(
-        message(
-            "sweep",
-            f"the store `{path}` {what} since it was opened.",
-            cures.get(what, "Put its `zarr.json` back from a copy."),
-        )
-    )
+        wrong = f"`{self.files.place(key)}` {what}."
+        return OSError(self.changed() or message("sweep", wrong, cure))

@@ -4,7 +4,7 @@ import time
 
 import numpy as np
 
-from .disk import Files
+from .disk import Folder
 from .ranges import FAILED, MISSING, count_in
 from .store import Store, open_store
 
@@ -12,7 +12,7 @@ _SHOWN = 5
 """How many ranges of failed points are named."""
 
 
-def status_text(function: str, files: Files) -> str:
+def status_text(function: str, files: Folder) -> str:
     """Return how many points are there, missing and failed, and how they are cut."""
     store = open_store(function, files)
     gaps, errors, done = store.account()
@@ -32,8 +32,8 @@ def status_text(function: str, files: Files) -> str:
     lines += [f"    {len(at):,} times: {text}" for text, at in often[:_SHOWN]]
     chunks = f"{int(np.sum(done)):,} of {len(store.chunks):,}"
     lines.append(f"  chunks   {chunks}, of at most {store.chunks.points:,} {unit}")
-    last = max(files.times(store.record["status"]).values(), default=None)
-    if last is not None:
+    last = max(store.written(), default=0)
+    if last:
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(last / 1e9))
         lines.append(f"  written  {when} for the last time")
     return "\n".join(lines)

@@ -9,12 +9,11 @@ from jaxtyping import Int8, Int64
 
 from .chunks import Chunks
 from .codec import compress, pack, raw_of
-from .disk import Files
+from .disk import Folder
 from .layout import Variable, read_root
-from .manifest import RowErrors, packed_errors
-from .ranges import MISSING, OK
+from .ranges import MISSING, OK, ranges_of
 from .reader import ODD as ODD
-from .reader import StoreReader
+from .reader import RowErrors, StoreReader
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,17 +114,16 @@ class Store(StoreReader):
         errors: RowErrors,
     ) -> None:
         """Put the status file of a chunk, and before it what it leads to."""
-        errors = {text: rows for text, rows in errors.items() if len(rows)}
         said = {
             "place": self._place(number),
             "cut": self.record["cut"],
             "rows": len(status),
             "digests": digests,
             "function": self.function,
+            "errors": {text: ranges_of(at) for text, at in errors.items() if len(at)},
         }
-        if errors or np.any(status != OK):
+        if said["errors"] or np.any(status != OK):
             self.mark(number)
-            said |= packed_errors(errors)
         full = np.full(self.chunks.points, MISSING, np.int8)
         full[: len(status)] = status
         self.files.put(self._status_key(number), pack(said, full.tobytes()))
@@ -143,7 +141,7 @@ class Store(StoreReader):
             self.files.put(self._value_key(variable, number), data)
 
 
-def open_store(function: str, files: Files) -> Store:
+def open_store(function: str, files: Folder) -> Store:
     """Return the store that is there; raise a `ValueError` if there is none.
 
     Its metadata are checked; no chunk is read or looked for.
@@ -151,7 +149,9 @@ def open_store(function: str, files: Files) -> Store:
     return store_of(files, *read_root(function, files))
 
 
-def store_of(files: Files, root: Mapping[str, Any], record: Mapping[str, Any]) -> Store:
+def store_of(
+    files: Folder, root: Mapping[str, Any], record: Mapping[str, Any]
+) -> Store:
     """Return the store that metadata describe, whether they are valid yet or not."""
     chunks = Chunks(tuple(record["lengths"]), record["split"], record["count"])
     variables = [
