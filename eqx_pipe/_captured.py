@@ -178,7 +178,7 @@ def _global_names(code: types.CodeType) -> frozenset[str]:
 def _is_library_function(value: Any) -> bool:
     """Return whether a value is a function of an installed package, without contents.
 
-    What such a package makes of a user's function (`jax.vmap(f)`) has a closure, or
+    A function that such a package makes of a user's (`jax.vmap(f)`) has a closure, or
     `f` as `__wrapped__`.
     """
     while value is not None:

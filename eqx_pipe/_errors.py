@@ -50,12 +50,12 @@ def asks_for_key(error: BaseException) -> bool:
     """Return whether `error` was raised because a function got `None` as its PRNG key.
 
     That is, by `jax.random`, or by a layer of Equinox, which raises a `RuntimeError`.
-    Messages alone may speak of another key or another `None`, so the `key` of the
-    function that raised it is looked at.
+    A message alone may be about another key or another `None`, so the `key` of the
+    function that raised it is checked.
     """
     trace, module, given = error.__traceback__, "", None
     while trace is not None and not module.startswith("jax._src.random"):
-        # Private, but there is no other way to tell; a filtered traceback keeps it.
+        # Private, but the only way to know; a filtered traceback keeps it.
         module = trace.tb_frame.f_globals.get("__name__", "")
         given = trace.tb_frame.f_locals.get("key", error)
         trace = trace.tb_next

@@ -34,8 +34,8 @@ def parameters(fn: Any) -> Mapping[str, inspect.Parameter]:
     """Return the parameters of a callable by name; none if it has no signature.
 
     A function under `vmap` shows those of what it maps, but cannot take keywords for
-    it: `jax.vmap` maps them over their first axis, `eqx.filter_vmap` refuses them. What
-    was made for a batch draws by a key per example, or not at all.
+    it: `jax.vmap` maps them over their first axis, `eqx.filter_vmap` refuses them. A
+    function of a batch draws with a key per example, or not at all.
     """
     if _is_mapped(fn):
         return {}
@@ -64,7 +64,7 @@ def _name(fn: Any) -> str:
 
 
 def key_argument(fn: Any, key: Key | None) -> dict[str, Any]:
-    """Return the key as a keyword argument for a plain function, if it wants one."""
+    """Return the key as a keyword argument for a plain function, if it takes one."""
     takes, has_default = _key_rule(fn)
     return {"key": key} if takes and not (key is None and has_default) else {}
 

@@ -144,7 +144,7 @@ def _positions(size: int, mapped: list[Array], axes: list[int | None]) -> Array:
 
 
 def _is_none(axis: object) -> bool:
-    # To JAX `None` is no leaf, but a tree without any.
+    # For JAX `None` is a tree without leaves.
     return axis is None
 
 
@@ -157,14 +157,14 @@ def batched(
     under `jax.vmap`; outputs are stacked along a new leading axis. Example `i` draws
     from `fold_in(key, i)`. The state is shared: the stage sees the same one for each
     example, and must make the same update for each (`equinox.nn.BatchNorm` does, given
-    its `axis_name` here). What is not an array (a string, say) is given to each example
-    as it is. An empty batch is allowed.
+    its `axis_name` here). Other leaves, such as strings, are passed to each example
+    as they are. An empty batch is allowed.
 
     **Arguments:**
 
     - `stage`: the stage for one example.
     - `in_axes`: the axis along which examples lie, an integer, or a pytree of integers
-        and `None` that is a prefix of the input. `None` marks what all share.
+        and `None` that is a prefix of the input. `None` marks leaves that all share.
     - `axis_name`: a name for the axis, for collectives inside the stage.
 
     **Returns:** a stage on batches.

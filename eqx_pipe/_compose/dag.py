@@ -14,7 +14,7 @@ GraphSink: TypeAlias = str | tuple[str, ...] | Mapping[Hashable, str]
 """The output: a node, a tuple of nodes, or a dict of them."""
 
 INPUT = "input"
-"""The name that stands for what goes into the graph."""
+"""The name of the whole input of a graph."""
 
 
 def check_nodes(nodes: object) -> None:
@@ -27,7 +27,7 @@ def check_nodes(nodes: object) -> None:
     if INPUT in names:
         raise value_error(
             "graph",
-            f"a node has the name `{INPUT}`, which stands for the graph's input.",
+            f"a node has the name `{INPUT}`, which is that of the graph's input.",
             "Rename it.",
         )
 

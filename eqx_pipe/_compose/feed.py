@@ -36,7 +36,7 @@ class Feed(Composite):
 
 
 def feed(stage: StageLike, *inputs: str, **keywords: str) -> Feed:
-    """Feed a stage from a mapping of named inputs, of which it gets those listed.
+    """Feed a stage with some of the inputs in a mapping.
 
     A layer or function of several inputs is called with them by position and by
     keyword. A pipeline takes one input: the one listed by position, or, by keyword,

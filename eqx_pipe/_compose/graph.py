@@ -31,7 +31,7 @@ class Graph(Container):
     stages: tuple[AnyStage, ...]
     names: tuple[str, ...] = eqx.field(static=True)
     predecessors: tuple[tuple[str, ...], ...] = eqx.field(static=True)
-    # What a node calls its predecessors; empty where it is given them by position.
+    # The keywords of a node's predecessors; empty where they are passed by position.
     keywords: tuple[tuple[str, ...], ...] = eqx.field(static=True)
     sink: str | tuple[str, ...] = eqx.field(static=True)
     sink_keys: tuple[Hashable, ...] | None = eqx.field(static=True)
@@ -117,11 +117,11 @@ def graph(
     sink: GraphSink,
     inputs: Sequence[str] | None = None,
 ) -> Graph:
-    """Join stages to a directed graph without cycles.
+    """Join stages to a directed acyclic graph.
 
     Each node is called with the outputs of its predecessors by position, in the order
     listed, so a layer of several inputs (`equinox.nn.MultiheadAttention`, a function
-    of two arguments) can be a node. `"input"` stands for the graph's own input. Nodes
+    of two arguments) can be a node. `"input"` is the graph's own input. Nodes
     run in topological order, ties by name: the order in which they are written has no
     meaning. A node draws from `fold_in(key, crc32(name))`; a state is handed from node
     to node as they run.
@@ -136,8 +136,8 @@ def graph(
     - `edges`: from the name of each node to the list of its predecessors; `[]` means
         `["input"]`, and a string a list of one. A predecessor may be repeated. Or a
         dict from the node's own names of its inputs to predecessors.
-    - `sink`: what comes out: a name, a tuple of names, or a dict from keys to names.
-    - `inputs`: the names of the graph's inputs, all of which it must be given.
+    - `sink`: the output: a name, a tuple of names, or a dict from keys to names.
+    - `inputs`: the names of the graph's inputs, which are all required.
 
     **Returns:** a stage of one input, which with `inputs` is a mapping. It is a
     container as a `chain` is, of the nodes in the order in which they run; it has no

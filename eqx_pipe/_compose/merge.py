@@ -55,7 +55,7 @@ class Fold:
         return leaf.astype(jax.eval_shape(self.over, one).dtype)
 
     def absent(self, leaf: Any) -> Array:
-        """Return what stands for a prepared leaf that is absent, given its shape."""
+        """Return the substitute for a prepared leaf that is absent, given its shape."""
         return jnp.full(leaf.shape, self.neutral(leaf.dtype), leaf.dtype)
 
     def finish(self, total: Array, count: Any) -> Array:
@@ -95,7 +95,7 @@ MERGES = get_args(MergeName)
 class Merge(eqx.Module):
     """The merge of a `Parallel` or `Gated`: a stage of the user, or a built-in one.
 
-    `name` says which of ours, and is `None` where `stage` is given.
+    `name` is that of a built-in merge, and `None` where `stage` is given.
     """
 
     stage: AnyStage | None

@@ -203,7 +203,7 @@ def scan(
     **Raises:**
 
     - `TypeError` if the cell does not take two inputs, or `init` is missing, or does
-      not return a pair; if `reverse` is no bool.
+      not return a pair; if `reverse` is not a bool.
     - `ValueError` if `returns` is unknown, or `unroll` is not positive; when called, if
       there is no last step.
     - `StructureError` (a `ValueError`), when called, if arrays have leading axes of

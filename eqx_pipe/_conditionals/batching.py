@@ -50,7 +50,7 @@ from .primitive import bind, choose_p, zeros
 def _batch(
     axis_data: Any, args: Any, dims: Any, *, branches: Any, owners: Any, num_linear: int
 ) -> tuple[list[Any], list[int | None]]:
-    # What `vmap` maps may lie along any axis, and a different one for each operand.
+    # The mapped axis may be any, and a different one for each operand.
     args = [
         x if dim is None or dim == 0 else jnp.moveaxis(x, dim, 0)
         for x, dim in zip(args, dims, strict=True)
@@ -261,9 +261,9 @@ def _guard(
 ) -> list[Any]:
     """Return the operands, with a copy of a lane of the mask in all other lanes.
 
-    What is not batched here may be so further out, see `masked_operand.py`.
+    Operands that are not batched here may be further out, see `masked_operand.py`.
     """
-    # There is no lane to copy from.
+    # Without lanes there is none to copy from.
     if mask.shape[0] == 0:
         return list(operands)
     # Keys stay as they are: draws from any key are as good.
@@ -294,5 +294,5 @@ def _select(masks: Sequence[Bool[Array, " batch"]], choices: Sequence[Any]) -> A
     return out
 
 
-# "Fancy" rules alone are told the name and the size of the batch.
+# Only "fancy" rules get the name and the size of the batch.
 batching.fancy_primitive_batchers[choose_p] = _batch

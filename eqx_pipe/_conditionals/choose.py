@@ -68,7 +68,7 @@ def choose(
     same = _handed_on([t.jaxpr for t in traced])
     changed = [k for k, place in enumerate(same) if place is None]
     jaxprs = [_changed_outputs(t.jaxpr, changed, dtypes, leaves) for t in traced]
-    # What the branches close over (parameters, tracers) becomes operands.
+    # Values that the branches close over (parameters, tracers) become operands.
     constants, jaxprs = hoist(jaxprs, leaves)
     chosen = iter(bind(index, [*constants, *leaves], jaxprs))
     outputs = [next(chosen) if place is None else leaves[place] for place in same]

@@ -7,8 +7,8 @@ of a member in which some did: all that differ between members, so that together
 belong to a choice that was made.
 
 `masked_operand(mask, x)` is `x`, and under `vmap` in each member without a true in its
-mask the `x` of one that has. The tangent of an operand that is replaced is zero. What
-all members share stays uncopied.
+mask the `x` of one that has. The tangent of an operand that is replaced is zero.
+Operands that all members share stay uncopied.
 """
 
 from typing import Any

@@ -59,8 +59,8 @@ def _as_varying(
 ) -> Sequence[ClosedJaxpr]:
     """Give the branches the same type inside `shard_map`.
 
-    There an array's type says over which mesh axes it varies; constants such as zeros
-    vary over none, and branches that differ in this are refused by `lax.cond`.
+    There an array's type holds the mesh axes over which it varies; constants such as
+    zeros vary over none, and `lax.cond` refuses branches that differ in this.
     """
     varying = [[_varying_axes(a) for a in b.out_avals] for b in branches]
     # A value may be cast to vary over more axes, never over fewer.

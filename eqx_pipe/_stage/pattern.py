@@ -22,9 +22,9 @@ def check_patterns(function: str, argument: str, patterns: Iterable[object]) -> 
 def matches(pattern: str, path: str, *, below: bool = False) -> bool:
     """Return whether a pattern matches a path of names and positions joined by dots.
 
-    Part by part, as file names in a shell: `*` and `?` stand for characters of one
-    part, `[abc]` for one of them, and `**` for any number of parts, also none. With
-    `below` a pattern also matches what lies below what it matches.
+    It is read part by part, as file names in a shell: `*` and `?` match characters of
+    one part, `[abc]` one of them, and `**` any number of parts, also none. With `below`
+    a pattern also matches all paths below its matches.
     """
     return _matches(tuple(pattern.split(".")), tuple(path.split(".")), below)
 

@@ -17,7 +17,7 @@ class Wire(NamedTuple):
     label: str = ""
 
     def labelled(self, name: str) -> "Wire":
-        """Return the wire with a name above its shape, unless it says that name."""
+        """Return the wire with a name above its shape, unless it has that name."""
         if self.label.startswith(f"{name}:") or self.label == name:
             return self
         return Wire(self.source, f"{name}\n{self.label}".strip())

@@ -66,14 +66,6 @@ def test_every_point_has_the_result_of_its_own_loop(size, seed, fewest):
     agree(refilled, jax.jit(jax.vmap(reference(*STEPS)))(given))
 
 
-def test_how_many_lanes_there_are():
-    sizes = [1, 60, 5_000, 10**6]
-    found = [lanes.num_lanes(size, 8) for size in sizes]
-    assert found == sorted(found) and found[:2] == sizes[:2]
-    assert lanes._LEAST_LANES <= found[2] < found[3]
-    assert lanes.num_lanes(10**6, 2**30) == lanes._LEAST_LANES
-
-
 def test_the_body_is_traced_once_if_its_types_are_those_of_init():
     traces = []
 

@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
-import numpy as np
 import pytest
 from hypothesis import given
 from support.pictures import stages
@@ -138,7 +137,3 @@ def test_the_rows_of_a_tied_pipeline_add_up_to_the_whole():
     both = ep.tied(ep.chain(a=a, b=b), lambda p: p["b"], lambda p: p["a"])
     kinds = [row.stage for row in ep.summary(both).row.children]
     assert kinds == ["Linear", "Elsewhere"]
-
-
-def test_a_function_that_holds_numpy_is_shown():
-    assert "lambda" in repr(ep.chain((lambda m: lambda x: m.float32(2) * x)(np)))

@@ -140,7 +140,9 @@ TIED = {
         "`get` fails.*found by names": lambda: tie(
             lambda p: p["a"], lambda p: p["a"].w
         ),
-        "and `get` the one that stays": lambda: tie(lambda p: p["a"], lambda p: p["a"]),
+        "and from `get` the one to keep": lambda: tie(
+            lambda p: p["a"], lambda p: p["a"]
+        ),
     },
     ep.StructureError: {
         "agree in structure.*transpose": lambda: tie(
