@@ -2,7 +2,6 @@
 
 from .at import at as at
 from .batched import batched as batched
-from .chain import Chain as Chain
 from .chain import chain as chain
 from .cond import cond as cond
 from .cond import switch as switch
@@ -10,7 +9,6 @@ from .ensemble import ensemble as ensemble
 from .feed import feed as feed
 from .frozen import frozen as frozen
 from .gated import gated as gated
-from .graph import Graph as Graph
 from .graph import graph as graph
 from .loops import check_carry as check_carry
 from .outputs import outputs as outputs

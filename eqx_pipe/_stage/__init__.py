@@ -32,7 +32,6 @@ from .stage import identity as identity
 from .stage import is_composite as is_composite
 from .stage import is_state_index as is_state_index
 from .stage import is_stateful as is_stateful
-from .stage import state_indices as state_indices
 from .state import check_state as check_state
 from .state import copy_state as copy_state
 from .state import own_state as own_state
