@@ -124,23 +124,6 @@ def check_same(
     raise structure_error("sweep", wrong, cure)
 
 
-def check_grown_function(
-    path: str, was: Mapping[str, Any], now: Mapping[str, Any], trusting: bool
-) -> None:
-    """Raise a `StructureError` if a larger space is swept with another function.
-
-    `now` is the identity with the function at the points that the store has.
-    """
-    if _function_change(was, now, trusting):
-        raise structure_error(
-            "sweep",
-            f"the space of the store `{path}` has grown, and `fn` is another program "
-            "now, or closes over other values.",
-            "Give the function that made it, or another path. If you know that the "
-            'values are the same, `resume="force"` goes on with it.',
-        )
-
-
 def _function_change(
     was: Mapping[str, Any], now: Mapping[str, Any], trusting: bool
 ) -> str:

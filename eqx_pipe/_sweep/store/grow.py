@@ -41,26 +41,30 @@ _KEPT_BYTES = 2**28
 
 @dataclasses.dataclass(frozen=True)
 class Origin:
-    """Where the points of a grid come from: its old positions, dim by dim.
+    """Where the points of a grid come from.
 
-    `positions` has for each dim the old position of each position, or -1; `strides` say
-    how far apart neighbours on the dim were in the old grid.
+    `positions` has for each dim the old position of each position, or -1; `lengths` are
+    those of the old grid.
     """
 
     positions: tuple[Int64[np.ndarray, "_"], ...]
-    strides: tuple[int, ...]
+    lengths: tuple[int, ...]
+
+    @property
+    def appends(self) -> bool:
+        """True if all positions that there were are what they were."""
+        pairs = zip(self.positions, self.lengths, strict=True)
+        return all(np.array_equal(at[:n], np.arange(n)) for at, n in pairs)
 
     def rows(self, first: int, last: int) -> Int64[np.ndarray, " points"]:
         """Return the old index of each of some points, or -1."""
         lengths = tuple(map(len, self.positions))
         digits = np.unravel_index(np.arange(first, last), lengths)
-        found, known = np.zeros(last - first, np.int64), np.ones(last - first, bool)
-        triples = zip(digits, self.positions, self.strides, strict=True)
-        for digit, positions, stride in triples:
-            was = positions[digit]
-            found += was * stride
-            known &= was >= 0
-        return np.where(known, found, -1)
+        pairs = zip(self.positions, digits, strict=True)
+        was = np.stack([at[digit] for at, digit in pairs])
+        old = tuple(max(1, n) for n in self.lengths)
+        found = np.ravel_multi_index(tuple(was), old, mode="clip")
+        return np.where(np.all(was >= 0, axis=0), found, -1)
 
 
 def in_place(old: Chunks, lengths: Sequence[int], fresh: Chunks) -> Chunks | None:

@@ -194,11 +194,6 @@ def _node(
     }
 
 
-def nodes_of(root: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the metadata of all arrays of a store."""
-    return root["consolidated_metadata"]["metadata"]
-
-
 def coordinate_digest(name: str, raw: bytes) -> int:
     """Return the digest of a part of a coordinate: also of which it is."""
     return checksum(raw, checksum(f"{name} ".encode()))
