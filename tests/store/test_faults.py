@@ -14,7 +14,6 @@ from pathlib import Path
 import jax.random as jr
 import numpy as np
 import pytest
-from support.helpers import THOROUGH
 from support.processes import plain_flags
 from support.stores import SECONDS, close, one_device, run_slow, same, stored, written
 
@@ -142,26 +141,6 @@ def test_killed_interrupted_and_started_twice(tmp_path, whole):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
             child.communicate()
-
-
-@pytest.mark.skipif(not THOROUGH, reason="takes minutes; --hypothesis-profile=thorough")
-def test_killed_at_any_moment(tmp_path, whole):
-    kills, round_, waiting = 0, 0, []
-    while kills < 60:
-        path = tmp_path / f"runs{round_}.zarr"
-        round_ += 1
-        for _ in range(12):
-            waiting += [start(path)] if not waiting else []
-            child = waiting.pop()
-            go(child)
-            # From before the store is made until after it is full.
-            time.sleep(random.random() ** 2 * 1.5)
-            out, _ = end(child, signal.SIGKILL)
-            kills += 1
-            if "finished" in out:
-                break
-        if done(path):
-            check(path, whole)
 
 
 def test_a_disk_that_is_full(tmp_path):

@@ -257,7 +257,7 @@ def test_cells_grow_along_the_dims_that_are_kept(tmp_path):
             ep.reduce.Mean(over="b"),
             "values are reduced over `b`",
         ),
-        (large, None, "the reduction Mean over b in the store, now no reduction"),
+        (large, None, "`reduce`, reducers: Mean over b in the store, now None"),
     ]:
         with pytest.raises(ValueError, match=says):
             run(total, space, path, reduce=reduce)
