@@ -1,9 +1,9 @@
 """What does a composed pipeline cost beside the same maths by hand, and in datarax?
 
 First layers, forward and backward. By hand is `tests/support/by_hand.py`, which the
-laws and the counted costs are held by, too (`test_zero_cost.py` and
-`test_branch_cost.py` in `tests/compose`: flops, bytes and temporary memory). For an
-example of a batch a decision by hand is a bare select.
+tests compare programs and costs with, too (`test_programs.py` and
+`test_branch_cost.py` in `tests/compose`). For an example of a batch a decision by hand
+is a bare select.
 
 Then "images": 28 x 28 in batches of 256 through three elementwise operators, which
 datarax has as well; its operators are called by their `apply` under `jax.vmap`, without
@@ -29,7 +29,7 @@ from ._timing import agrees
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 
-from support.by_hand import by_hand  # noqa: E402
+from support.by_hand import by_hand, selected  # noqa: E402
 
 ROUNDS = 25
 QUICK = {"block": 0.001, "only": ("chain", "cond", "images")}
@@ -82,16 +82,9 @@ def cases():
     return found | {"cond_single": ep.cond(positive, a, b)}
 
 
-def selected(pipe, xs, key):
-    """`cond` for each example: `lax.cond`, batched, would copy the weights for each."""
-
-    def one(x):
-        then, otherwise = (
-            by_hand(s, x) for s in (pipe.stage.then, pipe.stage.otherwise)
-        )
-        return jnp.where(positive(x), then, otherwise)
-
-    return jax.vmap(one)(xs)
+def selects(pipe, xs, key):
+    """A choice for each example: `lax.cond`, batched, would copy the weights."""
+    return jax.vmap(lambda x: selected(pipe.stage, x))(xs)
 
 
 def compiled(name, pipe, backward):
@@ -110,7 +103,7 @@ def compiled(name, pipe, backward):
         fn = jax.grad(total, argnums=(0, 1)) if backward else forward
         return jax.jit(fn).lower(arrays, x).compile()
 
-    hand = selected if name == "cond_per_example" else by_hand
+    hand = selects if name.endswith("_per_example") else by_hand
     programs = {
         "by hand": program(lambda pipe, x: hand(pipe, x, key)),
         "ours": program(lambda pipe, x: pipe(x, key=key)),

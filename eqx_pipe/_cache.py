@@ -31,13 +31,13 @@ class WeakCache(Generic[_Value]):
         self._lock = threading.RLock()
 
     def get(self, owner: object) -> _Value | None:
-        """What is known about an object, or `None`."""
+        """Return what is known about an object, or `None`."""
         entry = self._entries.get(id(owner))
         # An address is used again, perhaps before the entry of its last owner is gone.
         return entry[1] if entry is not None and entry[0]() is owner else None
 
     def put(self, owner: object, value: _Value) -> _Value:
-        """Keeps a value, and gives it back."""
+        """Keep a value, and return it."""
         address = id(owner)
         ref = weakref.ref(owner, lambda ref: self._forget(address, ref))
         with self._lock:
@@ -68,7 +68,7 @@ class LRUCache:
         self._lock = threading.RLock()
 
     def get(self, key: Hashable) -> Any:
-        """The entry of a key, or `None`."""
+        """Return the entry of a key, or `None`."""
         with self._lock:
             entry = self._entries.get(key)
             if entry is not None:
@@ -76,13 +76,13 @@ class LRUCache:
             return entry
 
     def setdefault(self, key: Hashable, entry: Any) -> Any:
-        """The entry of a key: the given one, unless there was another."""
+        """Return the entry of a key: the given one, unless there was another."""
         with self._lock:
             self.put(key, entry := self._entries.get(key, entry))
             return entry
 
     def put(self, key: Hashable, entry: Any) -> None:
-        """Stores an entry, in the place of what was there."""
+        """Store an entry in place of what was there."""
         with self._lock:
             self._entries[key] = entry
             self._entries.move_to_end(key)

@@ -31,13 +31,13 @@ RULES = jax.make_user_context(None)
 
 
 def check_mesh(function: str, mesh: object) -> None:
-    """Raises a `TypeError` unless `mesh` is a mesh of devices."""
+    """Raise a `TypeError` unless `mesh` is a mesh of devices."""
     cure = "Give a `jax.sharding.Mesh`: `jax.make_mesh((4, 2), ('data', 'model'))`."
     check_is(function, "mesh", mesh, Mesh, cure)
 
 
 def no_context() -> AbstractContextManager[object]:
-    """Leaves the user's `jax.set_mesh` for work on the host and programs of our own.
+    """Leave the user's `jax.set_mesh` for work on the host and programs of our own.
 
     A compiled program that is traced around it keeps its context.
     """
@@ -50,7 +50,7 @@ def no_context() -> AbstractContextManager[object]:
 
 
 def is_staged() -> bool:
-    """Whether this is traced for a compiled program: inside `jit` or `scan`.
+    """Return whether this is traced for a compiled program: inside `jit` or `scan`.
 
     `grad` and `vmap` alone compute as they go.
     """
@@ -59,12 +59,12 @@ def is_staged() -> bool:
 
 
 def is_explicit(mesh: Mesh | AbstractMesh) -> bool:
-    """Whether any of its axes are explicit."""
+    """Return whether any of its axes are explicit."""
     return AxisType.Explicit in mesh.axis_types
 
 
 def with_axis_types(tree: PyTree, types: tuple[AxisType, ...] | None = None) -> PyTree:
-    """Arrays that lie on meshes of so many axes, with axes of these kinds.
+    """Return arrays that lie on meshes of as many axes, with axes of these kinds.
 
     By default with automatic axes, however many.
     """

@@ -41,12 +41,12 @@ class Watched(NamedTuple):
 
 
 def is_shown(progress: ProgressLike) -> bool | None:
-    """Whether there is a bar; `None` if that depends on whether somebody sees it."""
+    """Return whether there is a bar; `None` if that depends on a terminal."""
     return True if isinstance(progress, str | tuple) else progress
 
 
 def watched(function: str, outputs: PyTree, progress: ProgressLike) -> Watched | None:
-    """Of what output a bar shows the best so far; `outputs` are those at one point."""
+    """Return the output whose best is shown; `outputs` are those at one point."""
     if not isinstance(progress, str | tuple):
         return None
     name, mode = (progress, "min") if isinstance(progress, str) else progress
@@ -98,7 +98,7 @@ class Progress:
             self._bar = _bar(total=size, initial=before, delay=delay, **text)
 
     def count(self, batches: int, batch_points: int) -> int:
-        """How many of the `batches` left on each device to do before coming back."""
+        """Return how many of a device's `batches` to do before coming back."""
         self._across = batch_points
         if self._bar is None and not self.paced:
             return batches
@@ -122,16 +122,16 @@ class Progress:
         self._draw(lambda bar: bar.update(points))
 
     def watch(self, watched: Watched | None) -> None:
-        """Says what is watched, where that was not known when the bar was made."""
+        """Set what is watched, where that was not known when the bar was made."""
         self._watched = watched
 
     def failed(self, points: int) -> None:
-        """Says that `points` points in all have failed so far."""
+        """Show that `points` points in all have failed so far."""
         if points:
             self._postfix(failed=points)
 
     def saw(self, values: Sequence[np.ndarray], rows: slice | np.ndarray) -> None:
-        """Takes note of some rows of outputs; points that failed are NaN in them."""
+        """Note some rows of outputs, in which points that failed are NaN."""
         if self._bar is None or self._watched is None:
             return
         name, leaf, mode = self._watched
@@ -172,7 +172,7 @@ def _bar(**options: Any) -> Any:
     from tqdm import std
 
     kinds = [std.tqdm]
-    # Below another bar, of a search in rounds say, it goes away in the end.
+    # Below another bar, such as that of a search in rounds, it disappears in the end.
     options["leave"] = not getattr(std.tqdm, "_instances", ())
     if _in_notebook():
         from tqdm import auto

@@ -5,11 +5,3 @@ from ._data import Cursor as Cursor
 from ._data import Loader as Loader
 from ._data import mixture as mixture
 from ._data import windows as windows
-
-__all__ = [
-    "ArraySource",
-    "Cursor",
-    "Loader",
-    "mixture",
-    "windows",
-]

@@ -12,18 +12,3 @@ from ._reduce import Sum as Sum
 from ._reduce import TopK as TopK
 from ._reduce import Var as Var
 from ._reduce import reduce_batches as reduce_batches
-
-__all__ = [
-    "ArgMax",
-    "ArgMin",
-    "Histogram",
-    "Max",
-    "Mean",
-    "Min",
-    "Quantile",
-    "Reducer",
-    "Sum",
-    "TopK",
-    "Var",
-    "reduce_batches",
-]

@@ -15,18 +15,3 @@ from ._search import explore as explore
 from ._search import halving as halving
 from ._search import sensitivity as sensitivity
 from ._search import sensitivity_design as sensitivity_design
-
-__all__ = [
-    "Adaptive",
-    "Design",
-    "Evosax",
-    "HalvingResult",
-    "Method",
-    "Optuna",
-    "SearchResult",
-    "Training",
-    "explore",
-    "halving",
-    "sensitivity",
-    "sensitivity_design",
-]

@@ -11,17 +11,3 @@ from ._sharding import parallelize as parallelize
 from ._sharding import pipelined as pipelined
 from ._sharding import shard as shard
 from ._sharding import shard_map as shard_map
-
-__all__ = [
-    "AxisRules",
-    "constrain",
-    "info",
-    "init_sharded",
-    "microbatch",
-    "on",
-    "pad_to",
-    "parallelize",
-    "pipelined",
-    "shard",
-    "shard_map",
-]

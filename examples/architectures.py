@@ -1,10 +1,9 @@
 # %% [markdown]
 # # Learning rates and architectures
 #
-# Two kinds of axes in one space. A learning rate is a number: all rates run in one
-# program. A width or an activation changes the program, so it is `ep.Static`: a plain
-# Python value, with a program compiled for each combination. What comes out is one
-# labelled array.
+# Which width, activation and learning rate suit a small network? All rates run in one
+# program. A width or an activation changes the program, so it is an `ep.Static` axis of
+# Python values, with a program for each combination. The result is one labelled array.
 
 # %%
 import equinox as eqx
@@ -64,9 +63,10 @@ def fit(point, key):
 
 
 # %% [markdown]
-# ## Nine points are one program
+# ## The sweep
 #
-# Three rates, three seeds; and four programs, for two widths and two activations.
+# Two widths and two activations take four programs; each computes three rates with
+# three seeds.
 
 # %%
 space = ep.Space(
@@ -81,8 +81,8 @@ result = ep.sweep(fit, space, key=jr.key(0))
 result
 
 # %% [markdown]
-# The seeds are *common*: seed 1 begins with the same weights at each rate, so that
-# rates are compared under the same chance.
+# The seeds are *common*: seed 1 begins with the same weights at each rate, so the rates
+# are compared under the same random numbers.
 
 # %%
 data = result.to_xarray()
@@ -94,7 +94,7 @@ ax = result.plot("accuracy", x="rate", hue="activation", col="width", sel={"seed
 # %% [markdown]
 # ## Loss curves
 #
-# What a training returns at each step is one more dim of the dataset.
+# The losses of all steps are one more dim of the dataset.
 
 # %%
 curves = data["losses"].sel(width=64, activation="relu").mean("seed")

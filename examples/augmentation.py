@@ -1,10 +1,9 @@
 # %% [markdown]
 # # An augmentation that learns
 #
-# How far may a digit be turned, stretched or shifted in training before it harms? One
-# usually guesses, or tries some strengths. Here the strengths are parameters of the
-# pipeline, like any others: the loss on digits that were not trained on is
-# differentiated *through the training and through the data*.
+# How strongly should augmentation turn, stretch or shift a digit? Here these strengths
+# are parameters of the pipeline, learned by gradient descent: the loss on held-out
+# digits is differentiated *through the training and through the data*.
 
 # %%
 import equinox as eqx
@@ -27,9 +26,9 @@ held_out = {"image": images[200:700], "label": labels[200:700]}
 # %% [markdown]
 # ## A stage that draws
 #
-# An image is read at coordinates that are moved at random, along a normal distribution
-# whose width is a parameter for each of three movements. A draw times a width has a
-# derivative by the width, and so has the interpolation between pixels.
+# The stage reads an image at randomly moved coordinates. Each of three movements is a
+# normal draw times a width, which is a parameter. The product and the interpolation
+# between pixels are differentiable, so the width has a gradient.
 
 
 # %%
@@ -58,12 +57,12 @@ for row, stage in zip(panels, [start, wide], strict=True):
         panel.axis("off")
 
 # %% [markdown]
-# Above the widths that we begin with, below larger ones.
+# Above are the initial widths, below larger ones.
 #
 # ## A short training, and its derivative
 #
-# `loader.scan` is the training: a pure function of the model and of the stage. So the
-# loss after forty steps has a gradient by the widths.
+# `loader.scan` is the training: a pure function of the model and the stage. So the loss
+# after forty steps has a gradient with respect to the widths.
 
 
 # %%
@@ -89,7 +88,7 @@ def after_training(move, key):
 
 
 # %% [markdown]
-# Each step of the outer loop has the same draws, so that its losses can be compared.
+# Each step of the outer loop uses the same draws, so that its losses can be compared.
 
 # %%
 outer = optax.adam(0.1)
@@ -117,11 +116,11 @@ right.plot(jnp.stack(path), label=widths)
 right.set(xlabel="step of the outer loop", ylabel="width")
 right.legend()
 
-assert sum(losses[-5:]) < sum(losses[:5])  # it has learned something
+assert sum(losses[-5:]) < sum(losses[:5])
 {name: round(float(x), 2) for name, x in zip(widths, path[-1], strict=True)}
 
 # %% [markdown]
-# The images that the learned stage makes of one digit:
+# The learned stage turns one digit into these images:
 
 # %%
 figure, panels = plt.subplots(1, 8, figsize=(8, 1.2))

@@ -1,11 +1,10 @@
 # %% [markdown]
 # # A network of brain regions
 #
-# 84 regions of the human brain, coupled by the bundles of fibres between them: an
-# average connectome that the package `tvboptim` brings. Each region is a phase
-# oscillator (Kuramoto); the two unknowns are how strongly they are coupled, and how
-# much noise there is. Which of these makes the model most like measured correlations
-# between regions?
+# How strongly are brain regions coupled, and how noisy are they? The model has 84
+# regions, coupled by an average connectome of the package `tvboptim`; each is a phase
+# oscillator (Kuramoto). A sweep over coupling and noise finds the values at which the
+# model agrees best with measured correlations between regions.
 
 # %%
 import importlib.util
@@ -30,9 +29,8 @@ regions = len(weights)
 # %% [markdown]
 # ## The model
 #
-# An Euler-Maruyama step is a stage that draws; `ep.scan` would carry it over inputs,
-# but here there are none, and `jax.lax.scan` over keys says it. The key comes from the
-# sweep.
+# The simulation is a `jax.lax.scan` of Euler-Maruyama steps over keys. The sweep gives
+# each point its key.
 
 # %%
 speeds = 2 * jnp.pi * (10 + jr.normal(jr.key(0), (regions,)))  # around 10 Hz
@@ -61,8 +59,8 @@ def simulate(point, key, steps=600, dt=2e-3):
 # %% [markdown]
 # ## The sweep
 #
-# `ep.Seeds(2)` computes each point twice, with other draws. Labels and units stand in
-# pictures and files.
+# `ep.Seeds(2)` computes each point twice, with different draws. Labels and units appear
+# in pictures and files.
 
 # %%
 space = {
@@ -80,9 +78,9 @@ for panel, name in zip(panels, ["order", "fit"], strict=True):
     mean[name].plot(ax=panel, x="coupling", xscale="log")
 
 # %% [markdown]
-# Order, on the left, is 1 if all regions swing in phase: it rises with the coupling.
-# The fit, on the right, is the correlation between the correlations of the model and
-# the measured ones. The best point is read off:
+# The order, on the left, is 1 if all regions swing in phase; it rises with the
+# coupling. The fit, on the right, is the correlation between the model's correlations
+# and the measured ones. This is the best point:
 
 # %%
 order, fit = mean["order"], mean["fit"]
@@ -90,7 +88,7 @@ assert order.sel(noise=0).values[-1] > 0.8 > order.sel(noise=0).values[0]
 print(fit.where(fit == fit.max(), drop=True).coords)
 
 # %% [markdown]
-# How the regions go over into order, with the spread between seeds:
+# The transition to order, with the range over seeds:
 
 # %%
 for noise in (0, 8):

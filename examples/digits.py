@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Handwritten digits: a first sweep
 #
-# Train a small classifier on 1,797 real images, and find out which learning rate and
-# weight decay suit it: 120 trainings by one call, on all cores. As a script,
-# `python examples/digits.py` takes about half a minute on two cores.
+# Which learning rate and weight decay suit a small classifier of 1,797 images? One call
+# runs 120 trainings on all cores. As a script, `python examples/digits.py` takes about
+# half a minute on two cores.
 
 # %%
 from pathlib import Path
@@ -151,8 +151,8 @@ title = axes.set_title("Mean over 4 seeds; the star marks the best setting")
 # %% [markdown]
 # ## Save
 #
-# `ep.SweepResult.load(path)` loads the result; `xarray.open_zarr(path)` opens it, too.
-# `eqx.tree_deserialise_leaves(path, make_pipeline(jr.key(0)))` loads the pipeline.
+# To load the result, call `ep.SweepResult.load(path)` or `xarray.open_zarr(path)`; to
+# load the pipeline, `eqx.tree_deserialise_leaves(path, make_pipeline(jr.key(0)))`.
 
 # %%
 out = Path("digits-out")

@@ -1,9 +1,9 @@
 # %% [markdown]
-# # A night's sweep, killed, read and repaired
+# # A long sweep, killed, resumed and repaired
 #
-# A long sweep will be interrupted: by a reboot, by the limit of a queue, by a point
-# that fails. Here all of that happens in some seconds. The sweep fits ridge regressions
-# to measurements of 442 patients, in another process, which we kill.
+# How does a long sweep survive a reboot, the time limit of a queue, or a point that
+# fails? This one fits ridge regressions to measurements of 442 patients in another
+# process. We kill the process, resume the sweep and repair its failed points.
 
 # %%
 import functools
@@ -20,11 +20,11 @@ folder = Path(tempfile.mkdtemp())
 store = folder / "night.zarr"
 
 # %% [markdown]
-# ## The script that runs at night
+# ## The script
 #
-# The function has a fault: for strong penalties it raises, as many a solver does. With
-# `on_error="mark"` such points are marked, and the others survive. (It also sleeps,
-# so that there is something to kill.)
+# The function has a fault: it raises for strong penalties, as a solver may. With
+# `on_error="mark"` the sweep marks such points and computes the others. (The function
+# also sleeps, so that there is time to kill the process.)
 
 # %%
 script = """
@@ -66,10 +66,10 @@ file = folder / "job.py"
 _ = file.write_text(script)
 
 # %% [markdown]
-# ## It runs, and we look at it
+# ## Read the store while it fills
 #
-# A store can be opened from the first moment, by `ep.SweepResult.load` or by
-# `xarray.open_zarr`; in a shell `eqx-pipe status night.zarr` says how far it is.
+# `ep.SweepResult.load` and `xarray.open_zarr` open a store at any time; in a shell,
+# `eqx-pipe status night.zarr` prints the progress.
 
 
 # %%
@@ -84,7 +84,7 @@ call = f"import eqx_pipe; eqx_pipe.use_cpu_devices(); import job; job.run('{stor
 job = subprocess.Popen([sys.executable, "-c", call], cwd=folder)
 while done() < 150 and job.poll() is None:
     time.sleep(0.3)
-job.kill()  # not to be caught: as by a queue, or the lack of memory
+job.kill()  # SIGKILL, which a process cannot catch
 job.wait()
 half = ep.SweepResult.load(store)
 half
@@ -94,10 +94,10 @@ ax = half.plot("error")
 assert 0 < done() < 576
 
 # %% [markdown]
-# ## Killed; the same call goes on
+# ## Resume
 #
-# The points in flight are lost, and no others. Nothing is said about what to compute:
-# the store knows. (Here the notebook makes the call, as any process may.)
+# Only the points in flight are lost. The same call reads from the store which points
+# are missing, and computes them. (Here the notebook makes the call; any process can.)
 
 # %%
 sys.path.insert(0, str(folder))
@@ -108,14 +108,14 @@ assert done() == 576 and 0 < complete.ok.sum() < 576
 ax = complete.plot("error")
 
 # %% [markdown]
-# ## Repaired
+# ## Repair
 #
-# All is there, but for the points that failed. They are computed again with the mended
-# function; the others keep their values, to the bit.
+# Only the failed points have no value. `resume="failed"` computes them again with the
+# corrected function; the other values stay, bit for bit.
 
 # %%
-mended = functools.partial(night.ridge, repaired=True)
-whole = ep.sweep(mended, night.space, store=store, resume="failed", on_error="mark")
+corrected = functools.partial(night.ridge, repaired=True)
+whole = ep.sweep(corrected, night.space, store=store, resume="failed", on_error="mark")
 assert whole.ok.all()
 ax = whole.plot("error")
 

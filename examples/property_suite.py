@@ -1,10 +1,9 @@
 # %% [markdown]
 # # A property suite that finds a bug
 #
-# An augmentation from another package goes into a pipeline that is trained:
-# `rgb_to_hsl` of `dm-pix` (version 0.4.5), to change colours by hue and lightness. Its
-# values are right, as its own tests show. Is it safe in training? We check laws, not
-# examples.
+# Is an image operation of another package safe in training? `rgb_to_hsl` of `dm-pix`
+# (version 0.4.5) returns the right values, as its own tests show. Property checks find
+# inputs at which its gradient is NaN.
 
 # %%
 import dm_pix
@@ -22,9 +21,8 @@ import eqx_pipe.testing as ept
 # %% [markdown]
 # ## The suite
 #
-# An image of one pixel will do. Its colours are anything between 0 and 1, and
-# hypothesis likes ends and simple numbers. The stage is the pipeline that we mean to
-# use: to HSL, and back.
+# An image of one pixel is enough. Hypothesis draws colours between 0 and 1, often the
+# ends of this range. The pipeline under test converts to HSL and back.
 
 # %%
 recolour = ep.chain(to_hsl=dm_pix.rgb_to_hsl, back=dm_pix.hsl_to_rgb)
@@ -48,11 +46,11 @@ try:
 except AssertionError as error:
     print(error)
 else:
-    raise AssertionError("has it been mended? Then this page needs another example")
+    raise AssertionError("dm-pix has been fixed, so this page needs another example")
 
 # %% [markdown]
-# The law, the stage, and the simplest input that hypothesis found: a black pixel, where
-# the value is finite and the derivative is not. By hand:
+# The message names the law, the stage, and the simplest input that hypothesis found: a
+# black pixel, where the value is finite and the derivative is not. By hand:
 
 
 # %%
@@ -63,16 +61,14 @@ def lightness(image):
 print(jax.grad(lightness)(jnp.zeros((1, 1, 3))))
 
 # %% [markdown]
-# Lightness is `(max + min) / 2`, whose derivative is harmless. The NaN comes from the
-# hue, which divides by the difference between channels: zero here, in the branch of a
-# `where` that is not taken, and in reverse mode `0 * inf` is NaN for all that it was
-# made of.
+# Lightness is `(max + min) / 2`, whose derivative is finite. The NaN comes from the
+# hue, which divides by the difference between channels. It is zero here, in the branch
+# of a `where` that is not taken, and reverse mode multiplies `0 * inf`, which is NaN.
 #
-# ## What it would have done
+# ## The damage
 #
-# A scanned digit is gray, and a gray pixel has equal channels. So it is not the rare
-# pixel, but every one. Here is where the derivative of a loss, by the pixels of four
-# digits, is NaN:
+# A scanned digit is gray, and every gray pixel has equal channels. Here are the pixels
+# of four digits at which the derivative of a loss is NaN:
 
 # %%
 digits = load_digits().images[:4] / 16
@@ -86,13 +82,13 @@ for (above, below), image, slope in zip(panels.T, digits, slopes, strict=True):
     below.imshow(jnp.isnan(slope).any(-1), cmap="Reds", vmin=0, vmax=1)
     above.axis("off")
     below.set(xticks=[], yticks=[])
-print(f"NaN at {jnp.isnan(slopes).mean():.0%} of all numbers")
+print(f"NaN in {jnp.isnan(slopes).mean():.0%} of all numbers")
 
 # %% [markdown]
-# ## A cure
+# ## A fix
 #
-# Until it is mended there: saturation and lightness, which is what we wanted to change,
-# with a guarded denominator; and the same suite.
+# Until the package has a fix, compute saturation and lightness with a guarded
+# denominator, and run the same suite on it.
 
 
 # %%
@@ -106,10 +102,10 @@ def saturation_and_lightness(image):
 
 @few
 @hypothesis.given(ept.arrays(pixel, elements=colours))
-def test_mended(image):
+def test_fixed(image):
     ept.check_function(saturation_and_lightness, image, only=("jit", "finite"))
 
 
-test_mended()
+test_fixed()
 found = dm_pix.rgb_to_hsl(images)[..., 1:]
 assert np.allclose(saturation_and_lightness(images), found, atol=1e-4)

@@ -1,10 +1,10 @@
 # %% [markdown]
 # # Three searches and a grid
 #
-# Which learning rate, weight decay and width suit a small network that reads
-# handwritten digits? A grid of four values each, 64 trainings, is the plain answer.
-# Beside it three methods that choose their points: Optuna's TPE, an evolution strategy,
-# and halving, which gives most trainings up early.
+# Which search method finds good settings with the fewest trainings? A small network
+# reads handwritten digits; its learning rate, weight decay and width vary. A grid of
+# four values each takes 64 trainings. Three methods choose their points instead:
+# Optuna's TPE, an evolution strategy, and halving, which stops most trainings early.
 
 # %%
 import functools
@@ -35,11 +35,11 @@ first = ep.chain(flatten=jnp.ravel, head=head)
 params, rest = eqx.partition(first, eqx.is_inexact_array)
 
 # %% [markdown]
-# ## A training that can be carried on
+# ## A training that can be continued
 #
 # Its carry is a pytree: parameters, the optimiser's state, and the cursor of the data.
-# Another width is another shape, and so another program. Here a mask closes what is
-# beyond the width, so that all trainings are one program.
+# Another width would be another shape, and so another program. Here a mask switches off
+# the units beyond the width, so one program runs all trainings.
 
 
 # %%
@@ -99,11 +99,10 @@ grid = ep.sweep(fit, space)
 grid.best(mode="max")
 
 # %% [markdown]
-# ## Points that are proposed
+# ## Proposed points
 #
-# Rounds of eight points: Optuna, evosax and adaptive propose them, and a round is
-# computed at once. `refine` does not look for the best, but for where the accuracy
-# changes.
+# Optuna, evosax and adaptive propose rounds of eight points, and a sweep computes each
+# round. `refine` looks for changes of the accuracy instead of the best point.
 
 # %%
 methods = {
@@ -120,10 +119,10 @@ found = {
 found["TPE"].best()
 
 # %% [markdown]
-# ## Trainings that are given up
+# ## Early stopping
 #
-# 64 points of a Sobol sequence are trained for 12 steps, and the best third of them to
-# the end. What is computed is what 30 whole trainings take.
+# Halving trains 64 points of a Sobol sequence for 12 steps, and the best third of them
+# to the end. In all it computes as many steps as 30 whole trainings.
 
 # %%
 train = ep.search.Training(init, step, score)
@@ -150,10 +149,10 @@ legend = plt.legend(loc="lower right")
 
 # %% [markdown]
 # The curve of the grid is a mean over random orders of its points. After 16 trainings
-# TPE and CMA-ES are ahead of it, and halving comes to its end after 30. With 64
-# trainings all are near 95 %, where one per cent is the standard error of an accuracy
-# on 360 images: along three axes four values each are enough. Along five they would be
-# 1,024 trainings, while a method is told how many points it has.
+# TPE and CMA-ES are ahead of it, and halving ends after 30. With 64 trainings all are
+# near 95 %, where the standard error of an accuracy on 360 images is one per cent: for
+# three axes a grid is enough. For five axes it would take 1,024 trainings, while the
+# methods work with any number.
 
 # %%
 best = {name: curve[-1] for name, curve in curves.items()}
@@ -164,10 +163,10 @@ assert halved.steps[0] < 32 * STEPS
 print({name: f"{accuracy:.1%}" for name, accuracy in best.items()})
 
 # %% [markdown]
-# ## Where the points went
+# ## The points of each method
 #
-# Of 64 points each; the grey ones were given up after 12 steps. A point of the grid is
-# four, of different widths.
+# Each panel has 64 points; the grey ones were stopped after 12 steps. A point of the
+# grid stands for four widths.
 
 # %%
 tables = {"grid": grid.to_pandas()} | {k: one.to_pandas() for k, one in found.items()}

@@ -1,10 +1,11 @@
 # %% [markdown]
 # # An ensemble of differential equations
 #
-# Van der Pol's oscillator, at 24 values of its stiffness. An explicit solver takes ever
-# smaller steps as the equation becomes stiff, an implicit one does not, but solves a
-# nonlinear system in every step. Which of them is better, and from where on? The solver
-# is a `Static` axis: a program is compiled for each, and all stiffnesses run in it.
+# From which stiffness on does an implicit ODE solver take fewer steps than an explicit
+# one? A sweep solves Van der Pol's oscillator at 24 stiffnesses by both. An explicit
+# solver takes ever smaller steps as the equation becomes stiff; an implicit one does
+# not, but solves a nonlinear system in every step. The solver is a `Static` axis: each
+# has its own compiled program, which computes all stiffnesses.
 
 # %%
 import diffrax
@@ -52,8 +53,8 @@ result = ep.sweep(oscillate, space)
 result
 
 # %% [markdown]
-# A solver that gives up says so in an output, `solved`. `throw=True` would raise
-# instead, and `on_error="mark"` would mark the point.
+# The output `solved` is false where a solver stops early. With `throw=True` it would
+# raise instead, and `on_error="mark"` would mark the point.
 
 # %%
 data = result.to_xarray()
@@ -67,8 +68,8 @@ right.set(xlabel="time", ylabel="x")
 legend = right.legend(title="stiffness")
 
 # %% [markdown]
-# The stiffest oscillators hardly move in this time: the implicit solver goes over that
-# in a few steps, the explicit one would be unstable if it did. The two agree where both
+# The stiffest oscillators hardly move in this time. The implicit solver crosses it in a
+# few steps, with which the explicit one would be unstable. Both agree where they
 # resolve the swings, and the lines on the left cross:
 
 # %%
@@ -79,6 +80,6 @@ fewer = steps.sel(solver="implicit") < steps.sel(solver="explicit")
 print(f"implicit takes fewer steps from {float(data['mu'][fewer][0]):.2g} on")
 
 # %% [markdown]
-# Points of one batch wait for each other, so that a stiff point holds up the others.
-# With `ep.sweep(..., order_by=lambda point: point["mu"])` points of like cost share a
-# batch, and results come back in place.
+# A batch runs until its slowest point has finished, so a stiff point delays the others.
+# With `ep.sweep(..., order_by=lambda point: point["mu"])` points of similar cost share
+# a batch, and results come back in place.

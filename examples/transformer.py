@@ -1,9 +1,9 @@
 # %% [markdown]
 # # A transformer on eight devices
 #
-# A small transformer reads digits row by row. It is trained on a mesh of 4 x 2 devices:
-# the batch is split over four, and the hidden axes of attention and of the feed-forward
-# layers over two. Eight CPU devices do here what eight GPUs would; the program is the
+# How do you train one model on several devices? A small transformer reads digits row by
+# row on a mesh of 4 x 2 devices: four split the batch, two the hidden axes of attention
+# and feed-forward layers. Eight CPU devices stand in for eight GPUs; the program is the
 # same.
 
 # %%
@@ -27,10 +27,10 @@ labels = jnp.asarray(digits.target)
 # %% [markdown]
 # ## The model
 #
-# Pre-norm blocks are residual branches, and four equal blocks are a `repeat`: their
-# parameters are stacked and one `scan` runs through them, so that the program does not
-# grow with the depth. `ep.sharding.constrain` names the axes of what is computed;
-# without a mesh it does nothing.
+# Pre-norm blocks are residual branches, and four blocks of the same structure are a
+# `repeat`: their parameters are stacked and one `scan` runs through them, so the
+# program does not grow with the depth. `ep.sharding.constrain` names the axes of an
+# intermediate result; without a mesh it does nothing.
 
 # %%
 size, hidden = 32, 64
@@ -82,10 +82,10 @@ def make(key):
 
 
 # %% [markdown]
-# ## Who has what
+# ## Shard the parameters
 #
-# Names on parameters, rules from names to axes of the mesh. `init_sharded` makes each
-# part where it lives.
+# `names` gives the axes of the parameters names, and the rules map these to mesh axes.
+# `init_sharded` initialises each part on its own device.
 
 # %%
 mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
@@ -93,7 +93,7 @@ rules = ep.sharding.AxisRules({"batch": "data", "hidden": "model"})
 
 
 def names(path, leaf):
-    if leaf.ndim != 3:  # of the weights of blocks; the first axis is that of the blocks
+    if leaf.ndim != 3:  # only weights of blocks, whose first axis is the block
         return None
     back = ("output_proj.weight", "3.stage.weight")  # from hidden axes to the others
     return P(None, None, "hidden") if path.endswith(back) else P(None, "hidden", None)
@@ -108,8 +108,7 @@ ep.sharding.info(model)
 # %% [markdown]
 # ## Training
 #
-# The loader makes batches that lie on the mesh. The step is the one that would be
-# written for one device.
+# The loader places its batches on the mesh. The step is the same as for one device.
 
 # %%
 source = ep.data.ArraySource({"image": images[:1500], "label": labels[:1500]})
@@ -144,4 +143,4 @@ label = plt.ylabel("loss")
 scores = eqx.filter_jit(ep.batched(model))(images[1500:])
 accuracy = (scores.argmax(1) == labels[1500:]).mean()
 assert accuracy > 0.75
-print(f"accuracy on digits that were not trained on: {accuracy:.1%}")
+print(f"accuracy on held-out digits: {accuracy:.1%}")

@@ -1,4 +1,7 @@
-"""Shows the examples of docstrings as code; in Markdown `>>>` begins a quotation."""
+"""Show the examples of docstrings as code; in Markdown `>>>` begins a quotation.
+
+Methods of `SweepResult` that are functions of other files are shown as methods.
+"""
 
 import re
 import textwrap
@@ -10,7 +13,7 @@ _EXAMPLE = re.compile(r"^( *)>>> .*(?:\n(?: *\S.*))*", re.MULTILINE)
 
 
 def fenced(text: str) -> str:
-    """The text with its examples in fences, as far indented as they are."""
+    """Return the text with its examples in fences of the same indentation."""
 
     def fence(found: re.Match[str]) -> str:
         lines = textwrap.dedent(found[0])
@@ -20,8 +23,15 @@ def fenced(text: str) -> str:
 
 
 class Doctests(griffe.Extension):
-    """Rewrites every docstring that is read."""
+    """An extension that rewrites every docstring."""
 
     def on_instance(self, *, obj: griffe.Object, **kwargs: object) -> None:
         if obj.docstring is not None:
             obj.docstring.value = fenced(obj.docstring.value)
+
+    def on_package(self, *, pkg: griffe.Module, **kwargs: object) -> None:
+        result = pkg["_sweep.results.result.SweepResult"]
+        for name, member in list(result.members.items()):
+            if member.is_attribute and name in result.parent.imports:
+                method = pkg[result.parent.imports[name].partition(".")[2]]
+                result.set_member(name, method)

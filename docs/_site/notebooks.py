@@ -1,7 +1,8 @@
-"""The examples on the site: each file of `examples/` run cell by cell, and shown.
+"""Run each file of `examples/` cell by cell, and show it on a page of the site.
 
-They are notebooks kept as text, in the percent format that Jupyter (by jupytext), VS
-Code and PyCharm open: `# %%` begins a cell of code, `# %% [markdown]` one of text.
+The examples are notebooks kept as text, in the percent format that Jupyter (by
+jupytext), VS Code and PyCharm open: `# %%` begins a cell of code, `# %% [markdown]` a
+cell of text. A gallery shows a picture and the first sentence of each.
 """
 
 import ast
@@ -23,14 +24,14 @@ _MARK = re.compile(r"^# %%( \[markdown\])?\n", re.MULTILINE)
 
 
 class Cell(NamedTuple):
-    """Text, or code."""
+    """A cell of text or code."""
 
     is_text: bool
     source: str
 
 
 def cells(text: str) -> Iterator[Cell]:
-    """The cells of a file, in order."""
+    """Yield the cells of a file, in order."""
     _, *parts = _MARK.split(text)
     for mark, source in zip(parts[::2], parts[1::2], strict=True):
         if mark:
@@ -39,22 +40,53 @@ def cells(text: str) -> Iterator[Cell]:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Adds a page for each example, its pictures, and itself as a notebook."""
+    """Add a page for each example, its pictures and notebook, and the gallery."""
     import matplotlib
 
     eqx_pipe.use_cpu_devices(8)
     matplotlib.use("agg")
+    cards = []
     for path in sorted(_EXAMPLES.glob("*.py")):
         found = list(cells(path.read_text()))
         text, pictures = _page(path.stem, found)
+        cards.append(_card(path.stem, found[0].source, next(iter(pictures))))
         added = {f"{path.stem}.md": text, f"{path.stem}.ipynb": _notebook(found)}
         for name, content in (added | pictures).items():
             files.append(File.generated(config, f"examples/{name}", content=content))
+    gallery = File.generated(config, "examples/index.md", content=_gallery(cards))
+    files.append(gallery)
     return files
 
 
+def _card(name: str, text: str, picture: str) -> str:
+    """Return the item of an example in the gallery."""
+    title, _, body = text.partition("\n")
+    title, body = title.removeprefix("# "), " ".join(body.split())
+    sentence = re.match(r".*?[.?](?= |$)", body)[0]
+    return f"""-   [![{title}]({picture})]({name}.md)
+
+    **[{title}]({name}.md)**
+
+    {sentence}
+"""
+
+
+def _gallery(cards: list[str]) -> str:
+    """Return the page that shows all examples."""
+    return """# Examples
+
+Each example is a whole experiment on real data. The site runs it, and each page has a
+notebook to download. In a clone, `pip install '.[examples]'` installs the packages.
+
+<div class="grid cards" markdown>
+
+{}
+</div>
+""".format("\n".join(cards))
+
+
 def _page(name: str, found: list[Cell]) -> tuple[str, dict[str, bytes]]:
-    """What is shown of an example, and the pictures that it made."""
+    """Return the page of an example, and its pictures by file."""
     import matplotlib.pyplot as plt
 
     parts, pictures, variables = [], {}, {"__name__": "__main__"}
@@ -78,12 +110,12 @@ def _page(name: str, found: list[Cell]) -> tuple[str, dict[str, bytes]]:
     note = f"""---
 
 This page is a notebook: [{name}.ipynb]({name}.ipynb), and as text `examples/{name}.py`.
-In a clone `pip install '.[examples]'` brings what it needs."""
+In a clone, `pip install '.[examples]'` installs its packages."""
     return "\n\n".join([*parts, note]), pictures
 
 
 def _run(source: str, file: str, variables: dict[str, object]) -> tuple[str, str]:
-    """What a cell prints, and its last value as a notebook shows it."""
+    """Return the text that a cell prints, and its last value as a notebook shows it."""
     tree = ast.parse(source)
     last = None
     if tree.body and isinstance(tree.body[-1], ast.Expr):
@@ -103,7 +135,7 @@ def _shown(value: object) -> str:
 
 
 def _notebook(found: list[Cell]) -> str:
-    """The cells in Jupyter's format, without outputs."""
+    """Return the cells in Jupyter's format, without outputs."""
     made = []
     for cell in found:
         kind = "markdown" if cell.is_text else "code"

@@ -1,4 +1,4 @@
-"""Add the texts that live outside of `docs/` to the site, such as the README."""
+"""Add the pages outside `docs/` to the site, such as the README."""
 
 import re
 from pathlib import Path
@@ -45,7 +45,9 @@ def _moved(text: str, source: str) -> str:
         path = (_ROOT / source).parent.joinpath(target).resolve()
         path = path / "README.md" if path.is_dir() else path
         inside = path.relative_to(_ROOT).as_posix()
-        if path.parent == _ROOT / "examples":
+        if path.parent == _ROOT / "examples" and path.name == "README.md":
+            inside = "docs/examples/index.md"
+        elif path.parent == _ROOT / "examples":
             inside = f"docs/examples/{path.stem}.md"
             if part is not None and part.startswith("#picture-"):
                 shown = f"examples/{path.stem}-{part.removeprefix('#picture-')}.png"

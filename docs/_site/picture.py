@@ -1,4 +1,4 @@
-"""Draw the picture of the README by the README's own example.
+"""Draw the pictures of the README and the tour by the examples that they illustrate.
 
 From the root of a clone: `python docs/_site/picture.py`.
 """
@@ -12,16 +12,31 @@ import matplotlib
 matplotlib.use("agg")
 ROOT = Path(__file__).parents[2]
 
+PICTURES = {
+    "README.md": {"ax": "rates"},
+    "docs/tour.md": {"curves": "tour-curves", "line": "tour-rates"},
+}
+"""For each page, the variables that hold plots, and their files in `docs/assets`."""
 
-def main():
-    pattern = re.compile(r"^```python\n(.*?)^```", re.DOTALL | re.MULTILINE)
-    blocks = pattern.findall((ROOT / "README.md").read_text())
+
+def variables_of(text: str) -> dict[str, object]:
+    """Run the code blocks of a page, and return their variables."""
     variables = {}
-    for example in doctest.DocTestParser().get_examples(blocks[0]):
-        exec(compile(example.source, "README.md", "single"), variables)
-    figure = variables["ax"].figure
-    figure.set_size_inches(6, 3)
-    figure.savefig(ROOT / "docs/assets/rates.png", dpi=120, bbox_inches="tight")
+    for block in re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+        for example in doctest.DocTestParser().get_examples(block):
+            exec(compile(example.source, "page", "single"), variables)
+    return variables
+
+
+def main() -> None:
+    """Draw all pictures."""
+    for page, plots in PICTURES.items():
+        variables = variables_of((ROOT / page).read_text())
+        for name, file in plots.items():
+            figure = variables[name].figure
+            figure.set_size_inches(6, 3)
+            path = ROOT / "docs/assets" / f"{file}.png"
+            figure.savefig(path, dpi=120, bbox_inches="tight")
 
 
 if __name__ == "__main__":

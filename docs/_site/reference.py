@@ -32,6 +32,9 @@ RETURNED = {
 }
 """Classes that users get from functions, and do not import."""
 
+BASES = {"Points"}
+"""Classes whose methods are listed with those of the public class that extends them."""
+
 
 def pages() -> dict[str, str]:
     """Return the text of each page by the name of its file."""
@@ -45,7 +48,7 @@ def page_of(page: str) -> str:
         name = place.rpartition(".")[2]
         rows.append(row(f"`{name}`", value))
         rows += [row(f"`{name}.{n}`", m) for n, m in methods(value)]
-        blocks.append(f"::: {place}\n")
+        blocks.append(f"::: {place}\n{options(value)}")
     table = ["| name | purpose |", "|---|---|", *rows]
     intro = (
         "The site shows the docstrings below this table; the links lead to the source."
@@ -93,13 +96,22 @@ def methods(value: object) -> list[tuple[str, object]]:
     """Return the public methods and properties that a class itself documents."""
     if not inspect.isclass(value):
         return []
-    found = {n: getattr(m, "__func__", m) for n, m in vars(value).items()}
+    own = [k for k in value.__mro__ if k is value or k.__name__ in BASES]
+    members = {n: m for kind in own for n, m in vars(kind).items()}
+    found = {n: getattr(m, "__func__", m) for n, m in members.items()}
     kinds = (property, type(inspect.isclass))
     return [
         (name, member)
         for name, member in found.items()
         if isinstance(member, kinds) and member.__doc__ and not name.startswith("_")
     ]
+
+
+def options(value: object) -> str:
+    """Return what the site needs besides to show the methods of `BASES`."""
+    names = {k.__name__ for k in getattr(value, "__mro__", ())}
+    shown = names & BASES
+    return "    options:\n      inherited_members: true\n" if shown else ""
 
 
 def row(name: str, value: object) -> str:

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, SupportsIndex, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from .._check import check_name, is_integer
 from .._errors import describe_value, message, nearest, type_error, value_error
@@ -133,15 +133,6 @@ class Container(Composite):
             item is stage or isinstance(stage, Lift) and item is stage.fn
             for stage in self
         )
-
-    @overload
-    def __getitem__(self, item: str) -> AnyStage: ...
-
-    @overload
-    def __getitem__(self, item: SupportsIndex) -> AnyStage: ...
-
-    @overload
-    def __getitem__(self: _Own, item: slice) -> _Own: ...
 
     def __getitem__(self, item: PyTree) -> PyTree:
         """The stage at a position or of a name; for a slice, the same of those."""

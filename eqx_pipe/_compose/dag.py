@@ -19,11 +19,12 @@ INPUT = "input"
 
 def check_nodes(nodes: object) -> None:
     """Raise unless `nodes` is a mapping from good names, at least one."""
-    nodes = _mapping("nodes", nodes, 'name to stage: `nodes={"a": stage}`')
-    if not nodes:
+    cure = 'Give a dict from name to stage: `nodes={"a": stage}`.'
+    names = list(_checked("nodes", nodes, Mapping, cure))
+    if not names:
         raise value_error("graph", "`nodes` is empty.", "Give at least one node.")
-    check_names("graph", "nodes", nodes)
-    if INPUT in nodes:
+    check_names("graph", "nodes", names)
+    if INPUT in names:
         raise value_error(
             "graph",
             f"a node has the name `{INPUT}`, which stands for the graph's input.",
@@ -32,78 +33,68 @@ def check_nodes(nodes: object) -> None:
 
 
 def read_inputs(names: Collection[str], inputs: object) -> tuple[str, ...] | None:
-    """The names of the inputs; raises unless each can be told from the nodes."""
+    """Return the names of the inputs; raise unless each differs from the nodes'."""
     if inputs is None:
         return None
-    if not isinstance(inputs, (list, tuple)):
-        wrong = f"`inputs` is {describe_value(inputs)}."
-        raise type_error(
-            "graph", wrong, 'Give a tuple of names: `inputs=("x", "mask")`.'
-        )
-    if not inputs:
+    cure = 'Give a tuple of names: `inputs=("x", "mask")`.'
+    found = tuple(_checked("inputs", inputs, list | tuple, cure))
+    if not found:
         cure = (
             "Give at least one name, or leave `inputs` out for one input of any kind."
         )
         raise value_error("graph", "`inputs` is empty.", cure)
-    check_names("graph", "inputs", inputs)
-    taken = [name for name in inputs if name in names or name == INPUT]
-    twice = sorted({name for name in inputs if list(inputs).count(name) > 1})
+    check_names("graph", "inputs", found)
+    taken = [name for name in found if name in names or name == INPUT]
+    twice = sorted({name for name in found if found.count(name) > 1})
     if taken or twice:
         what = "more than once" if twice else f"and is a node's, or `{INPUT}`"
         wrong = f"{quoted(twice or taken)} stands in `inputs` {what}."
         raise value_error("graph", wrong, "Rename it.")
-    return tuple(inputs)
+    return found
 
 
 def read_edges(
     names: Collection[str], edges: object, inputs: Collection[str] = ()
 ) -> tuple[dict[str, tuple[str, ...]], dict[str, tuple[str, ...]]]:
-    """The predecessors of each node; raises unless they are all known.
+    """Return the predecessors of each node; raise unless they are all known.
 
-    Then, of the nodes that are given them by name, the names, in the same order.
+    Then, for nodes that are given them by keyword, the keywords, in the same order.
     """
-    edges = _mapping("edges", edges, 'name to its predecessors: `edges={"b": ["a"]}`')
-    _check_known("edges", edges, names)
-    missing = [name for name in names if name not in edges]
+    cure = 'Give a dict from name to its predecessors: `edges={"b": ["a"]}`.'
+    listed = _checked("edges", edges, Mapping, cure)
+    _check_known("edges", listed, names)
+    missing = [name for name in names if name not in listed]
     if missing:
         raise value_error(
             "graph",
             f"no edges for {quoted(missing)}.",
-            'List the predecessors of every node, as in `edges={"'
-            + missing[0]
-            + "\": []}`; `[]` means the graph's input.",
+            f'List the predecessors of every node, as in `edges={{"{missing[0]}": '
+            "[]}`; `[]` means the graph's input.",
         )
     found, keywords = {}, {}
     for name in names:
-        given, place = edges[name], f'edges["{name}"]'
+        given, place = listed[name], f'edges["{name}"]'
         if isinstance(given, Mapping) and given:
             keywords[name] = check_names("graph", place, given)
             given = tuple(given.values())
         given = (given,) if isinstance(given, str) else given
-        if not isinstance(given, (list, tuple)):
-            wrong = f"`{place}` is {describe_value(given)}."
-            cure = 'Give a list of names, or a dict `{"mask": name}` by keyword.'
-            raise type_error("graph", wrong, cure)
-        _check_known(place, given, [*names, *inputs, INPUT])
-        found[name] = tuple(given) or (INPUT,)
+        cure = 'Give a list of names, or a dict `{"mask": name}` by keyword.'
+        found[name] = tuple(_checked(place, given, list | tuple, cure)) or (INPUT,)
+        _check_known(place, found[name], [*names, *inputs, INPUT])
     return found, keywords
 
 
 def read_sink(
     names: Collection[str], sink: object, inputs: Collection[str] = ()
 ) -> tuple[tuple[Hashable, ...] | None, str | tuple[str, ...]]:
-    """The keys of a dict of sinks (else `None`), and the name or names of the sinks."""
+    """Return the keys of a dict of sinks (else `None`), and the names of the sinks."""
     keys = tuple(sink) if isinstance(sink, Mapping) else None
     wanted = tuple(sink.values()) if isinstance(sink, Mapping) else sink
-    if not isinstance(wanted, (str, tuple)):
-        raise type_error(
-            "graph",
-            f"`sink` is {describe_value(sink)}.",
-            "Give the name of a node, a tuple of names, or a dict `{key: name}`.",
-        )
+    cure = "Give the name of a node, a tuple of names, or a dict `{key: name}`."
+    _checked("sink", wanted, str | tuple, cure)
     if not wanted or wanted == INPUT or isinstance(wanted, str) and wanted in inputs:
         what = (
-            "the graph would return its input" if wanted else "nothing would come out"
+            "the graph would return its input" if wanted else "it would return nothing"
         )
         wrong = f"`sink` is {describe_value(sink)}: {what}."
         raise value_error("graph", wrong, nearest(None, names))
@@ -112,11 +103,12 @@ def read_sink(
     return keys, wanted
 
 
-def _mapping(argument: str, given: object, what: str) -> Mapping[Any, Any]:
-    if not isinstance(given, Mapping):
-        wrong = f"`{argument}` is {describe_value(given)}."
-        raise type_error("graph", wrong, f"Give a dict from {what}.")
-    return given
+def _checked(argument: str, value: object, kind: Any, cure: str) -> Any:
+    """Return an argument; raise unless it is of a kind."""
+    if not isinstance(value, kind):
+        wrong = f"`{argument}` is {describe_value(value)}."
+        raise type_error("graph", wrong, cure)
+    return value
 
 
 def _check_known(place: str, given: Iterable[object], known: Collection[str]) -> None:
@@ -130,15 +122,14 @@ def _check_known(place: str, given: Iterable[object], known: Collection[str]) ->
 
 
 def order(edges: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
-    """The nodes, each after its predecessors, whatever order they were written in.
+    """Return the nodes, each after its predecessors, whatever order they are given in.
 
-    Among the nodes that are ready the first by name goes first.
+    Among the nodes that are ready the first by name goes first: the order in which
+    nodes run, and so a state's way, must not depend on how the edges were written.
     """
-    sorter = graphlib.TopologicalSorter(
-        {name: [p for p in edges[name] if p in edges] for name in sorted(edges)}
-    )
+    inner = {name: [p for p in edges[name] if p in edges] for name in sorted(edges)}
     try:
-        sorter.prepare()
+        graphlib.TopologicalSorter(inner).prepare()
     except graphlib.CycleError as error:
         cycle = error.args[1][:-1]
         first = cycle.index(min(cycle))
@@ -149,13 +140,10 @@ def order(edges: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
             "Remove one of these arrows; for a loop use `repeat`, or "
             "`jax.lax.scan` round a stage.",
         ) from None
-    done, ready = [], sorted(sorter.get_ready())
-    while ready:
-        # One at a time: the order in which nodes run, and so a state's way, must not
-        # depend on how the edges were written.
-        done.append(ready.pop(0))
-        sorter.done(done[-1])
-        ready = sorted([*ready, *sorter.get_ready()])
+    done: dict[str, None] = {}
+    while len(done) < len(inner):
+        left = (name for name in inner if name not in done)
+        done[next(n for n in left if all(p in done for p in inner[n]))] = None
     return tuple(done)
 
 
@@ -171,18 +159,14 @@ def check_alive(
         if name not in alive:
             alive.add(name)
             todo.extend(edges.get(name, ()))
-    dead = sorted(name for name in edges if name not in alive)
-    unused = [] if INPUT in alive else [name for name in inputs if name not in alive]
+    named = () if INPUT in alive else inputs
+    dead = sorted(name for name in [*edges, *named] if name not in alive)
     if dead:
         raise value_error(
             "graph",
-            f"nothing that leads to the sink uses {quoted(dead)}.",
-            "Remove such dead nodes, connect them, or add them to `sink`.",
-        )
-    if unused:
-        raise value_error(
-            "graph",
-            f"nothing uses {quoted(unused)} of `inputs`.",
-            "Name it in `edges`, or remove it; where a graph is handed more than it "
-            'takes, `eqx_pipe.feed(graph, x="x")` picks.',
+            f"{quoted(dead)} {'does' if len(dead) == 1 else 'do'} not contribute to "
+            "the sink.",
+            "Remove such nodes and inputs, connect them, or add them to `sink`; where "
+            'a graph is handed more than it takes, `eqx_pipe.feed(graph, x="x")` '
+            "picks.",
         )

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 
 from .._check import check_choice
-from .._stage import Passes, Scope, enter, is_stateful
+from .._stage import Passes, Scope, enter, own_state
 from .._tree import as_arrays, join_path
 from .._types import AnyStage, Key, MaybeState, Output, PyTree
 from .merge import FOLDS, check_arrays
@@ -27,8 +27,7 @@ class Ensemble(Stacked):
 
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
         stacked, rest = eqx.partition(self.stages, eqx.is_array)
-        whole = state if is_stateful(self.stages) else None
-        states = None if whole is None else whole.substate(self.stages)
+        states, put_back = own_state(self.stages, state)
         index = None if scope.key is None else jnp.arange(self.size)
         passes = Passes(scope, self.size)
         constants = []
@@ -45,8 +44,7 @@ class Ensemble(Stacked):
         every = jax.vmap(one, axis_size=self.size)
         y, states, values = every(stacked, states, index)
         passes.end(values)
-        if whole is not None and states is not None:
-            state = whole.update(states)
+        state = put_back(states)
         y = eqx.combine(y, constants[-1])
         if self.merge == "stack":
             return y, state

@@ -9,7 +9,7 @@ from jax.core import Tracer
 
 from .._captured import Fixed, has_function
 from .._check import check_callable
-from .._stage import Scope, Stage, as_module, call, is_stateful
+from .._stage import Stage, call_layer, is_stateful
 from .._types import AnyStage, Key, PyTree, StageLike
 
 
@@ -41,12 +41,7 @@ class Frozen(Stage):
     def __call__(
         self, *args: PyTree, key: Key | None = None, **named: PyTree
     ) -> PyTree:
-        inputs, state = list(args), None
-        if self.is_stateful():  # behind keywords it has no position
-            state = named.pop("state") if "state" in named else inputs.pop()
-        stage = as_module(self.stage)
-        y, state = call(stage, tuple(inputs), state, Scope(key), named)
-        return y if state is None else (y, state)
+        return call_layer(self.stage, args, named, key)
 
 
 def _is_whole(node: object) -> bool:

@@ -2,11 +2,11 @@
 
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from typing import Any, SupportsIndex
+from typing import Any
 
 import equinox as eqx
 
-from .._errors import message, nearest, type_error, value_error
+from .._errors import type_error, value_error
 from .._stage import Canvas, Scope, Wire, as_callable, as_module, enter, misfit
 from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
 from .container import Container
@@ -103,19 +103,12 @@ class Graph(Container):
             return dict(zip(self.sink_keys, y, strict=True)), state
         return y, state
 
-    def __getitem__(self, item: str | SupportsIndex | slice) -> PyTree:
-        """The node of that name."""
-        if isinstance(item, slice):
-            raise type_error(
-                "graph",
-                "its nodes have no positions, so it has no slices.",
-                "Take nodes by name.",
-            )
-        if item not in self.names:  # positions have no meaning in a graph
-            raise KeyError(
-                message("graph", f"no node `{item}`.", nearest(item, self.names))
-            )
-        return self.stages[self.names.index(item)]
+    def sliced(self, part: slice) -> "Graph":
+        raise type_error(
+            "graph",
+            "its nodes have no order of their own, so it has no slices.",
+            "Take nodes by name.",
+        )
 
 
 def graph(
@@ -146,9 +139,9 @@ def graph(
     - `sink`: what comes out: a name, a tuple of names, or a dict from keys to names.
     - `inputs`: the names of the graph's inputs, all of which it must be given.
 
-    **Returns:** a stage of one input, which with `inputs` is a mapping. It has a
-    length, and `["name"]`, `in`, `keys()`, `values()` and `items()` as a dict has;
-    iteration gives the nodes as they run.
+    **Returns:** a stage of one input, which with `inputs` is a mapping. It is a
+    container as a `chain` is, of the nodes in the order in which they run; it has no
+    slices.
 
     **Raises:**
 

@@ -16,7 +16,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array
 
-from .._check import check_callable, is_integer
+from .._check import is_integer
 from .._errors import (
     bullets,
     describe_value,
@@ -25,7 +25,7 @@ from .._errors import (
     type_error,
     value_error,
 )
-from .._stage import Canvas, Scope, Wire, as_stage, enter, is_composite, why_not
+from .._stage import Canvas, Scope, Wire, as_stage, enter, is_composite
 from .._tree import (
     as_arrays,
     differences,
@@ -185,7 +185,13 @@ def read_merge(
         )
     stage = None
     if not isinstance(merge, str):
-        stage = _read_stage(function, merge)
+        stage = as_stage(
+            function,
+            "merge",
+            merge,
+            "It gets one tuple with the outputs of all stages: `lambda outputs: "
+            "outputs[0] + outputs[1]`.",
+        )
         reserved = (*reserved, "merge")
     elif merge not in MERGES:
         raise value_error(
@@ -201,19 +207,6 @@ def read_merge(
         )
     check_reserved(function, names, reserved)
     return Merge(stage, merge if isinstance(merge, str) else None, axis.__index__())
-
-
-def _read_stage(function: str, merge: StageLike) -> AnyStage:
-    check_callable(function, "merge", merge)
-    wrong = why_not(merge, 1)
-    if wrong:
-        raise type_error(
-            function,
-            f"`merge` cannot be called with one argument: {wrong}.",
-            "It gets one tuple with the outputs of all stages: `lambda outputs: "
-            "outputs[0] + outputs[1]`.",
-        )
-    return as_stage(function, "merge", merge)
 
 
 def _check_axis(function: str, merge: Merge, path: str, tree: PyTree) -> None:

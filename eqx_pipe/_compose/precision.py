@@ -1,6 +1,7 @@
 """A stage that computes in another floating-point type than its parameters have."""
 
-from collections.abc import Callable, Mapping, Sequence
+import functools as ft
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 import equinox as eqx
@@ -9,18 +10,17 @@ import jax.tree_util as jtu
 import numpy as np
 from jax.typing import DTypeLike
 
-from .._errors import describe_value, type_error, value_error
+from .._errors import describe_value, type_error
 from .._stage import (
     Composite,
     Scope,
     Stage,
-    all_or_none,
-    as_module,
     as_stage,
-    call,
+    call_layer,
     check_matched,
     check_patterns,
     chooser,
+    chosen_whole,
     each_path,
     enter,
     is_composite,
@@ -44,7 +44,7 @@ class Precision(Composite):
         return {"stage": self.stage}
 
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
-        stage = _Caster(self.keep, self.compute, _Kept).of(self.stage)
+        stage = _Caster(self.keep, self.compute).of(self.stage)
         x = _cast(x, self.compute)
         y, state = enter(scope, "stage", stage, x, state=state)
         return (y if self.output is None else _cast(y, self.output)), state
@@ -62,28 +62,17 @@ class _Kept(Stage):
     def __call__(
         self, *args: PyTree, key: Key | None = None, **named: PyTree
     ) -> PyTree:
-        inputs, state = list(args), None
-        if self.is_stateful():  # behind keywords it has no position
-            state = named.pop("state") if "state" in named else inputs.pop()
         dtypes = [x.dtype for x in jtu.tree_leaves(self.stage) if _is_floating(x)]
-        inputs, named = _cast((inputs, named), dtypes[0] if dtypes else "float32")
-        stage = as_module(self.stage)
-        y, state = call(stage, tuple(inputs), state, Scope(key), named)
-        y = _cast(y, self.compute)
-        return y if state is None else (y, state)
+        own = dtypes[0] if dtypes else "float32"
+        begin, end = (ft.partial(_cast, dtype=dtype) for dtype in (own, self.compute))
+        return call_layer(self.stage, args, named, key, begin, end)
 
 
 class _Caster:
-    """A walk that casts parameters, but of stages that are kept, which `wrap` gets."""
+    """A walk that casts parameters, except those of stages that are kept."""
 
-    def __init__(
-        self,
-        keep: Sequence[str],
-        dtype: DTypeLike,
-        wrap: Callable[[AnyStage, str], PyTree],
-    ):
-        self.keep, self.dtype, self.wrap = keep, jnp.dtype(dtype).name, wrap
-        self.is_kept = chooser(keep)
+    def __init__(self, keep: Sequence[str], dtype: str):
+        self.dtype, self.is_kept = dtype, chooser(keep)
         self.met: list[str] = []
 
     def of(self, stage: AnyStage) -> AnyStage:
@@ -95,12 +84,10 @@ class _Caster:
         if not isinstance(node, eqx.Module):
             return _cast(node, self.dtype)
         node = cast(AnyStage, node)
-        if not root:
-            self.met.extend(paths.flat)
-            if self._keeps(paths):
-                return self.wrap(node, self.dtype)
-        if _holds_state(node):  # which keeps its dtype from one call to the next
-            return self.wrap(node, self.dtype)
+        self.met.extend([] if root else paths.flat)
+        kept = not root and chosen_whole("precision", paths, self.is_kept)
+        if kept or _holds_state(node):  # which keeps its dtype from call to call
+            return _Kept(node, self.dtype)
         if is_composite(node):
             parts, structure = parts_of(node)
             return structure.unflatten(
@@ -112,18 +99,6 @@ class _Caster:
         return structure.unflatten(
             self._of(value, each_path(paths, path_name(path))) for path, value in flat
         )
-
-    def _keeps(self, paths: np.ndarray) -> bool:
-        found = {self.is_kept(path): path for path in paths.flat}
-        if len(found) == 2:
-            raise value_error(
-                "precision",
-                f"`keep` has `{found[True]}` and not `{found[False]}`, but one program "
-                "stands for both.",
-                f"Keep {all_or_none(found[True], found[False])} or none, by `*` in the "
-                "place of a position: `blocks.*.norm`.",
-            )
-        return True in found
 
 
 def _holds_state(node: eqx.Module) -> bool:
@@ -195,7 +170,7 @@ def precision(
     check_patterns("precision", "keep", patterns)
     inside = _dtype_name("compute", compute)
     outside = None if output is None else _dtype_name("output", output)
-    walk = _Caster(patterns, inside, lambda node, _: node)
+    walk = _Caster(patterns, inside)
     walk.of(read)
     check_matched("precision", patterns, walk.met)
     return Precision(read, inside, outside, patterns)

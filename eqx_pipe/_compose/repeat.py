@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from .._check import check_bool, check_int
 from .._errors import describe_value, type_error
-from .._stage import Composite, Passes, Scope, as_stage, enter, is_stateful
+from .._stage import Composite, Passes, Scope, as_stage, enter, own_state
 from .._tree import as_arrays
 from .._types import AnyStage, Key, MaybeState, Output, PyTree, StageLike
 from .carry import check_carry
@@ -67,8 +67,7 @@ def _loop(
     if size == 0:
         return begin, state
     carry, constant = eqx.partition(as_arrays(begin), eqx.is_array)
-    whole = state if is_stateful(stage) else None
-    own = None if whole is None else whole.substate(stage)
+    own, put_back = own_state(stage, state)
     # A stacked state is scanned over. Another is carried, since a state may be used
     # once, and the body is traced repeatedly.
     scanned, carried = (own, None) if stacked else (None, own)
@@ -101,9 +100,7 @@ def _loop(
         unroll=pipe.unroll,
     )
     passes.end(values)
-    own = scanned if stacked else carried
-    if whole is not None and own is not None:
-        state = whole.update(own)
+    state = put_back(scanned if stacked else carried)
     return eqx.combine(carry, constant), state
 
 

@@ -24,8 +24,8 @@ from .._stage import (
     as_stage,
     enter,
     is_composite,
-    is_stateful,
     misfit,
+    own_state,
 )
 from .._tree import as_arrays, join_path, leaf_text, leaves_with_names
 from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
@@ -82,10 +82,9 @@ class Scan(Composite):
             carry = _zeros(self.cell)
         carry, fixed = eqx.partition(as_arrays(carry), eqx.is_array)
         xs, constant = eqx.partition(x, eqx.is_array)
-        whole = state if is_stateful(self.cell) else None
         # Carried, since a state may be used once, and the body of a loop is traced more
         # than once.
-        own = None if whole is None else whole.substate(self.cell)
+        own, put_back = own_state(self.cell, state)
         index = None if scope.key is None else jnp.arange(size)
         passes, parts = Passes(scope), []
 
@@ -111,11 +110,9 @@ class Scan(Composite):
             body, begin, (xs, index), size, reverse=self.reverse, unroll=self.unroll
         )
         passes.end(values)
-        if whole is not None and own is not None:
-            state = whole.update(own)
         carry = eqx.combine(carry, fixed)
         y = parts[-1].whole(last_ys if last else ys, carry)
-        return ((carry, y) if self.returns == "both" else y), state
+        return ((carry, y) if self.returns == "both" else y), put_back(own)
 
     def _step(
         self, scope: Scope, carry: PyTree, x: PyTree, state: MaybeState, i: Any

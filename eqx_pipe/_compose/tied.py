@@ -124,7 +124,6 @@ def tied(
                 f"`{argument}` is {describe_value(given)}.",
                 'Give a function of the pipeline: `lambda pipe: pipe["head"].weight`.',
             )
-    for argument, given in (("where", where), ("get", get)):
         _asked(argument, given, stage)
     try:
         shared = eqx.nn.Shared(stage, where, get)

@@ -1,20 +1,22 @@
 """Which parameters are trained, chosen by path."""
 
-from collections.abc import Callable
-
 import equinox as eqx
 import jax.tree_util as jtu
 
-from .._errors import value_error
 from .._stage import (
     NamedLeaf,
-    all_or_none,
     check_matched,
     check_patterns,
     chooser,
+    chosen_whole,
     named_leaves,
 )
 from .._types import PyTree
+
+_MASKED = (
+    " To train some of them, mask the gradients by position, or do not stack them "
+    "(`chain(*blocks)` runs as a `repeat` does)."
+)
 
 
 def trainable(pipe: PyTree, *patterns: str) -> PyTree[bool]:
@@ -67,23 +69,12 @@ def trainable(pipe: PyTree, *patterns: str) -> PyTree[bool]:
     paths = [path for leaf in parameters for path in leaf.paths.flat]
     check_matched("trainable", patterns, paths, "parameter", below=True)
     chosen = chooser(patterns or ("**",), below=True)
-    flags = [_is_parameter(leaf) and _is_chosen(leaf, chosen) for leaf in leaves]
+    flags = [
+        _is_parameter(leaf) and chosen_whole("trainable", leaf.paths, chosen, _MASKED)
+        for leaf in leaves
+    ]
     return jtu.tree_structure(pipe).unflatten(flags)
 
 
 def _is_parameter(leaf: NamedLeaf) -> bool:
     return eqx.is_inexact_array(leaf.value) and not leaf.is_state
-
-
-def _is_chosen(leaf: NamedLeaf, chosen: Callable[[str], bool]) -> bool:
-    found = {chosen(path): path for path in leaf.paths.flat}
-    if len(found) == 2:
-        raise value_error(
-            "trainable",
-            f"`{found[True]}` is chosen and `{found[False]}` is not, but both lie in "
-            "one stacked array.",
-            f"Choose {all_or_none(found[True], found[False])} or none (`blocks`, "
-            "`blocks.*.attn`). To train some of them, mask the gradients by position, "
-            "or do not stack them (`chain(*blocks)` runs as a `repeat` does).",
-        )
-    return True in found

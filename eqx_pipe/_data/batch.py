@@ -20,7 +20,7 @@ from .._errors import structure_error
 from .._jit import arrays_of, program
 from .._keys import fold
 from .._mesh_context import is_staged
-from .._stage import Identity, Scope, enter
+from .._stage import Scope, enter
 from .._tree import as_arrays, leaf_text, leaves_with_names
 from .._types import Key, PyTree, StageLike
 from .cursor import Cursor, check_concrete, split
@@ -126,9 +126,9 @@ def transform(
 ) -> PyTree:
     """Return the batch of some records: through both pipelines, then placed."""
     key = jr.wrap_key_data(words, impl=impl)
-    if not isinstance(loader.pipe, Identity):
+    if not isinstance(loader.pipe, eqx.nn.Identity):
         records = _each(loader.pipe, _named(key, "pipe"), selection, records)
-    if not isinstance(loader.batch_pipe, Identity):
+    if not isinstance(loader.batch_pipe, eqx.nn.Identity):
         epoch = selection.epoch if selection.epoch.ndim == 0 else selection.epoch[0]
         own = jr.fold_in(_named(key, "batch_pipe"), epoch)
         records = _run("batch_pipe", loader.batch_pipe, own, selection.offset, records)
@@ -199,7 +199,7 @@ def loader_arrays(loader: Loader) -> list[Array]:
 
 def are_identity(*pipes: StageLike) -> bool:
     """Return whether pipelines return their input, and draw nothing."""
-    return all(isinstance(pipe, Identity | eqx.nn.Identity) for pipe in pipes)
+    return all(isinstance(pipe, eqx.nn.Identity) for pipe in pipes)
 
 
 def batch_at(

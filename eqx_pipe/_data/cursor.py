@@ -20,8 +20,6 @@ from .._types import Key
 
 _NAME = "eqx_pipe.Cursor"
 _FORMAT = 1
-_BELOW = {"epoch": 2**32, "position": 2**64, "records": 2**64, "form": 2**32}
-"""The other fields of the text, and the numbers that they stay below."""
 
 _Numbers = Array | np.ndarray
 
@@ -109,44 +107,36 @@ class Cursor(eqx.Module):
         **Raises:** `ValueError` if it is not the text of a cursor.
         """
         try:
-            found = _parse(text)
+            return _parsed(json.loads(text))
         # Of a text that is nested too deeply a `RecursionError`.
-        except (RecursionError, TypeError, ValueError) as why:
+        except _WRONG as why:
             raise value_error(
                 "data.Cursor.from_json",
                 f"`text` is {describe_value(text)}, not a cursor: {why!s:.200}.",
                 "Give what `to_json` returned.",
             ) from None
-        return Cursor(
-            words=np.asarray(found["key"], np.uint32),
-            epochs=np.asarray(found["epoch"], np.uint32),
-            record=split(found["position"]),
-            made_for=_made_for(found["records"], found["form"]),
-            kind=found["kind"],
-        )
 
 
-def _parse(text: str) -> dict[str, Any]:
-    """Return the fields of a text, checked; an error says which one is wrong."""
-    found = json.loads(text)
-    names = {_NAME, "key", "kind", *_BELOW}
-    if not isinstance(found, dict) or found.keys() != names:
-        raise ValueError(f"its fields are not {sorted(names)}")
-    if found[_NAME] != _FORMAT:
-        raise ValueError(f"its format is not {_FORMAT}")
-    limits = _BELOW | {"position": found["records"] + 1}
-    numbers = [(name, found[name], limits[name]) for name in _BELOW]
-    numbers += [("key", word, 2**32) for word in found["key"]]
-    for name, value, below in numbers:
-        # Not `isinstance`, for which `true` is an integer too.
-        if type(value) is not int or not 0 <= value < below:
-            raise ValueError(f"`{name}` is not an integer from 0 to {below - 1}")
-    if "rbg" in found["kind"]:
-        raise ValueError("`kind` is that of keys whose draws differ under `vmap`")
-    key = jax.eval_shape(lambda: jr.key_data(jr.key(0, impl=found["kind"])))
-    if len(found["key"]) != key.size:
-        raise ValueError(f"`key` has {len(found['key'])} words, not {key.size}")
-    return found
+_WRONG = KeyError, OverflowError, RecursionError, TypeError, ValueError
+
+
+def _parsed(found: Any) -> Cursor:
+    """Return the cursor of the fields of a text, after a check of them."""
+    cursor = Cursor(
+        words=np.asarray(found["key"], np.uint32),
+        epochs=np.asarray(found["epoch"], np.uint32),
+        record=split(found["position"]),
+        made_for=_made_for(found["records"], found["form"]),
+        kind=found["kind"],
+    )
+    check_draws("data.Cursor.from_json", "`key` is", cursor.key)
+    # Numbers out of range, of another type, and other fields come back otherwise.
+    again = json.loads(cursor.to_json())
+    if json.dumps(again, sort_keys=True) != json.dumps(found, sort_keys=True):
+        raise ValueError("a field or a number is not that of a cursor")
+    if cursor.position > found["records"]:
+        raise ValueError("its position is behind the last record")
+    return cursor
 
 
 def start(key: Key | None, size: int, schema: int) -> Cursor:

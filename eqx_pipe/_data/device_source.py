@@ -18,13 +18,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, UInt32
 
-from .._errors import (
-    StructureError,
-    describe_value,
-    message,
-    structure_error,
-    value_error,
-)
+from .._errors import describe_value, structure_error, type_error, value_error
 from .._tree import as_arrays, can_be_traced, leaves_with_names
 from .._types import PyTree
 from .records import check_leading, index_of, narrowed
@@ -199,11 +193,10 @@ def _check_leaves(leaves: list[tuple[str, object]]) -> None:
     for name, leaf in leaves:
         if not can_be_traced(leaf) or np.ndim(leaf) == 0:
             number = eqx.is_array_like(leaf) and np.ndim(leaf) == 0
-            kind = StructureError if number else TypeError
-            place = f"`{name}`" if name else "`tree`"
-            wrong = f"{place} is {describe_value(leaf)}, not an array of records."
-            cure = (
+            raise (structure_error if number else type_error)(
+                "data.ArraySource",
+                f"`{name or 'tree'}` is {describe_value(leaf)}, not an array of "
+                "records.",
                 "The leading axis of every array counts the records: repeat a scalar "
-                "for each record, or add it in `pipe`; encode text as integers."
+                "for each record, or add it in `pipe`; encode text as integers.",
             )
-            raise kind(message("data.ArraySource", wrong, cure))

@@ -47,12 +47,14 @@ class Epoch(Iterator[PyTree]):
     """The remaining batches of an epoch; `cursor` is the place after the last one."""
 
     def __init__(self, loader: Loader, cursor: Cursor):
-        self._from, self._batch_size = cursor, loader.batch_size
+        self._loader, self._from = loader, cursor
+        # Fields of a Module are slow to look up, for every batch.
+        self._batch_size = loader.batch_size
         self._position = cursor.position
         self._end = _batches_end(loader, self._position)
         on_device = isinstance(loader.source, DeviceSource)
-        start = _from_device if on_device else _from_host
-        self._batches = start(loader, cursor, self._end)
+        batches = _from_device if on_device else _from_host
+        self._batches = batches(loader, cursor, self._end)
 
     @property
     def cursor(self) -> Cursor:
@@ -64,8 +66,15 @@ class Epoch(Iterator[PyTree]):
         return -(-(self._end - self._position) // self._batch_size)
 
     def __next__(self) -> PyTree:
-        batch = next(self._batches)
-        self._position = min(self._position + self._batch_size, self._end)
+        count = min(self._batch_size, self._end - self._position)
+        try:
+            with without_users_mesh(self._loader):
+                batch = next(self._batches)
+        except Exception as error:
+            if 0 < count < self._batch_size:
+                _note_a_short_batch(error, self._loader, count)
+            raise
+        self._position += count
         return batch
 
     def close(self) -> None:
@@ -93,36 +102,34 @@ def _batches_end(loader: Loader, position: int) -> int:
     return size
 
 
+def _note_a_short_batch(error: Exception, loader: Loader, count: int) -> None:
+    """Note on an error that it came for the short last batch."""
+    if not are_identity(loader.batch_pipe):
+        error.add_note(
+            "In eqx_pipe.data.Loader: `batch_pipe` was to be given the short last "
+            f"batch, of {count} records instead of {loader.batch_size}; with "
+            "`drop_remainder=True` there is none."
+        )
+
+
 def _from_device(
     loader: Loader, cursor: Cursor, end: int
 ) -> Generator[PyTree, None, None]:
     """Call a compiled program once for each batch."""
-    # Fields of a Module are slow to look up, for every batch.
     size, sharding, arrays = loader.batch_size, loader.sharding, loader_arrays(loader)
     numbers = tuple(map(np.asarray, (cursor.words, cursor.epochs, cursor.record)))
     # Once for all batches; each call gives the next one its place.
-    placed = (
+    words, epoch, record = (
         jax.device_put(numbers) if sharding is None else replicated(numbers, sharding)
     )
-
-    def batches() -> Generator[PyTree, None, None]:
-        words, epoch, record = placed
-        whole, rest = divmod(end - cursor.position, size)
-        for count, times in ((size, whole), (rest, min(rest, 1))):
-            if not times:
-                continue
-            run = loader_program(loader, batch_at, cursor.kind, count, "never")
-            for _ in range(times):
-                try:
-                    with without_users_mesh(loader):
-                        batch, epoch, record = run(arrays, words, epoch, record)
-                        batch = as_given(batch, sharding, count)
-                except Exception as error:
-                    _note_a_short_batch(error, loader, count)
-                    raise
-                yield batch
-
-    return batches()
+    whole, rest = divmod(end - cursor.position, size)
+    for count, times in ((size, whole), (rest, min(rest, 1))):
+        if not times:
+            continue
+        run = loader_program(loader, batch_at, cursor.kind, count, "never")
+        for _ in range(times):
+            batch, epoch, record = run(arrays, words, epoch, record)
+            yield as_given(batch, sharding, count)
 
 
 def _from_host(
@@ -134,30 +141,9 @@ def _from_host(
     number = -(-(end - cursor.position) // size)
     work = _reader(loader, cursor, end)
     ahead = ReadAhead(work, number, source.threads, source.chunk(size))
-
-    def batches() -> Generator[PyTree, None, None]:
-        with contextlib.closing(ahead):
-            for found in ahead:
-                try:
-                    with without_users_mesh(loader):
-                        batch = host_batch(loader, cursor, found)
-                except Exception as error:
-                    _note_a_short_batch(error, loader, len(found.ids))
-                    raise
-                yield batch
-
-    return batches()
-
-
-def _note_a_short_batch(error: Exception, loader: Loader, count: int) -> None:
-    """Note on an error of `batch_pipe` that it came for the short last batch."""
-    # Not a context manager, which takes 6 us for each batch.
-    if count < loader.batch_size and not are_identity(loader.batch_pipe):
-        error.add_note(
-            "In eqx_pipe.data.Loader: `batch_pipe` was given the short last batch, of "
-            f"{count} records instead of {loader.batch_size}; with "
-            "`drop_remainder=True` there is none."
-        )
+    with contextlib.closing(ahead):
+        for found in ahead:
+            yield host_batch(loader, cursor, found)
 
 
 def _reader(loader: Loader, cursor: Cursor, end: int) -> Callable[[int], Read]:

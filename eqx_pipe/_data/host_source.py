@@ -8,17 +8,25 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import jax
+import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, Integer
 
 from .._cache import WeakCache
-from .._errors import describe_value, message, type_error
+from .._errors import describe_value, type_error
 from .._tree import leaf_text, leaves_with_names
 from .._types import PyTree
-from .device_source import ArraySource, DeviceSource
-from .host_arrays import HostArrays, is_of
-from .records import HostRecords, are_stacked, fitting, listed, stacked, struct_of
+from .device_source import ArraySource, DeviceSource, as_numbers
+from .records import (
+    HostRecords,
+    are_stacked,
+    check_leading,
+    fitting,
+    listed,
+    stacked,
+    struct_of,
+)
 
 # 16 were slower than none where records are small; four are enough to wait for a disk.
 _THREADS = 4
@@ -28,6 +36,79 @@ _CHUNK_BATCHES = 8
 
 # Loaders of one source, for training and for validation, share its lock.
 _locks: WeakCache[AbstractContextManager[Any]] = WeakCache()
+
+
+def is_of(library: str, value: object) -> bool:
+    """Return whether the class of a value, or a base of it, comes from a library."""
+    return any(
+        base.__module__.partition(".")[0] == library for base in type(value).__mro__
+    )
+
+
+class HostArrays(HostRecords):
+    """A pytree of arrays on the host as a source, read by one index for each of them.
+
+    Record `i` is what stands at index `i` of every leading axis. The arrays may be
+    memory maps, or those of a Zarr or HDF5 file.
+    """
+
+    def __init__(self, tree: PyTree):
+        self.tree: PyTree = jtu.tree_map(_plain, _as_pytree(tree))
+        leaves = leaves_with_names(self.tree)
+        self.size: int = check_leading("data.Loader", leaves)
+        self.thread_safe = all(isinstance(leaf, np.ndarray) for _, leaf in leaves)
+
+    @staticmethod
+    def fits(tree: Any) -> bool:
+        """Return whether these are arrays with leading axes, not all on the device."""
+        if not (isinstance(tree, Mapping | tuple) or _is_array(tree)):
+            return False
+        leaves = jtu.tree_leaves(_as_pytree(tree))
+        on_device = all(isinstance(leaf, jax.Array) for leaf in leaves)
+        return not on_device and all(_is_array(x) and x.ndim > 0 for x in leaves)
+
+    def __len__(self) -> int:
+        return self.size
+
+    def take(self, indices: Integer[np.ndarray, " n"]) -> PyTree:
+        first, n = int(indices[0]), len(indices)
+        in_order = int(indices[-1]) == first + n - 1 and (np.diff(indices) == 1).all()
+        # A slice of a file is one read; an index reads row by row.
+        at = slice(first, first + n) if in_order else indices.astype(np.int64)
+        return jtu.tree_map(lambda leaf: _rows(leaf, at), self.tree)
+
+
+def _as_pytree(tree: Any) -> PyTree:
+    """Return a mapping that JAX does not look into, as an HDF5 file, as a dict."""
+    is_leaf = isinstance(tree, Mapping) and jtu.all_leaves([tree])
+    return dict(tree) if is_leaf else tree
+
+
+def _plain(leaf: Any) -> Any:
+    # A memory map would make a map of every batch that is read from it.
+    return np.asarray(leaf) if isinstance(leaf, np.ndarray | jax.Array) else leaf
+
+
+def _is_array(leaf: Any) -> bool:
+    if isinstance(leaf, np.ndarray | jax.Array):
+        return True
+    return (is_of("zarr", leaf) or is_of("h5py", leaf)) and hasattr(leaf, "ndim")
+
+
+def _rows(leaf: Any, at: np.ndarray | slice) -> np.ndarray:
+    """Return rows of one array, as an array of their own: here a file is read."""
+    if isinstance(at, slice):
+        # Copied: JAX reads what it is given later, or takes it for its own.
+        return np.array(leaf[at])
+    if isinstance(leaf, np.ndarray):
+        # `take` needs half the time, but first copies all of a view with strides,
+        # which may be a file larger than memory.
+        return leaf.take(at, axis=0) if leaf.flags.c_contiguous else leaf[at]
+    if is_of("zarr", leaf):
+        return np.asarray(leaf.oindex[at])
+    # HDF5 takes numbers in ascending order, each once.
+    once, where = np.unique(at, return_inverse=True)
+    return np.asarray(leaf[once])[where]
 
 
 @runtime_checkable
@@ -131,6 +212,10 @@ class HostSource:
         source = self.source
         if isinstance(source, HostRecords):
             return source.take
+        if isinstance(source, DeviceSource):  # in a mixture with others
+            return lambda at: jax.device_get(
+                as_numbers(source.take(jnp.asarray(at.astype(np.uint32))))
+            )
         if self.has_columns:
             return lambda at: jtu.tree_map(np.asarray, dict(source[at.tolist()]))
         # Of Grain's datasets, and of the sources for them that read in batches.
@@ -169,12 +254,10 @@ def _ask(
         note = f"In eqx_pipe.data.Loader: the source failed at {kind} {shown}."
         if isinstance(error, StopIteration):
             # It would end the iteration over the batches silently.
-            wrong = "the source raised `StopIteration`."
-            cure = (
-                "`__getitem__` gives every record below `len(source)`; a source that "
-                "ends sooner has a smaller length."
+            stopped = RuntimeError(
+                "`eqx_pipe.data.Loader`: the source raised `StopIteration`. Give it a "
+                "smaller length, or return a record for each number below it."
             )
-            stopped = RuntimeError(message("data.Loader", wrong, cure))
             stopped.add_note(note)
             raise stopped from error
         error.add_note(note)

@@ -101,7 +101,11 @@ class Loader(eqx.Module):
         check_bool("data.Loader", "shuffle", shuffle)
         check_bool("data.Loader", "drop_remainder", drop_remainder)
         size, shuffle = batch_size.__index__(), bool(shuffle)
-        _check_size(len(known), size, bool(drop_remainder))
+        if len(known) == 0:
+            wrong = "`source` is empty."
+            raise value_error("data.Loader", wrong, "Give one with records.")
+        if drop_remainder:
+            _check_full("data.Loader", len(known), size)
         sharding = _check_sharding(sharding, size)
         self.source = source_on_mesh(known, sharding)
         self.pipe = _as_stateless("pipe", pipe)
@@ -146,7 +150,7 @@ class Loader(eqx.Module):
         - `TypeError` if it is traced and the source is on the host.
         """
         check_cursor("data.Loader.next", cursor, len(self.source), self.schema)
-        self._check_full("data.Loader.next")
+        _check_full("data.Loader.next", len(self.source), self.batch_size)
         with without_users_mesh(self):
             return (next_on_device if self.on_device else next_on_host)(self, cursor)
 
@@ -253,7 +257,7 @@ class Loader(eqx.Module):
         check_cursor("data.Loader.scan", cursor, len(self.source), self.schema)
         length = len(self.source) // self.batch_size if length is None else length
         check_int("data.Loader.scan", "length", length, 0)
-        self._check_full("data.Loader.scan")
+        _check_full("data.Loader.scan", len(self.source), self.batch_size)
         if not self.on_device:
             raise type_error(
                 "data.Loader.scan",
@@ -262,16 +266,6 @@ class Loader(eqx.Module):
                 "`ArraySource(arrays)`.",
             )
         return scanning.scan(self, step, carry, cursor, length.__index__())
-
-    def _check_full(self, function: str) -> None:
-        """Raise a `ValueError` if the source is shorter than a full batch."""
-        if self.batch_size > len(self.source):
-            raise value_error(
-                function,
-                f"`batch_size` is {self.batch_size}, and the source has "
-                f"{len(self.source)} records: it has no full batch.",
-                "Give a smaller batch size, or use `epoch`.",
-            )
 
 
 def _as_stateless(argument: str, stage: StageLike) -> StageLike:
@@ -286,16 +280,14 @@ def _as_stateless(argument: str, stage: StageLike) -> StageLike:
     return stage
 
 
-def _check_size(size: int, batch_size: int, drop_remainder: bool) -> None:
-    """Raise a `ValueError` if a source of some size has no batch."""
-    if size == 0:
-        raise value_error("data.Loader", "`source` is empty.", "Give one with records.")
-    if drop_remainder and batch_size > size:
+def _check_full(function: str, size: int, batch_size: int) -> None:
+    """Raise a `ValueError` if a source of some size has no full batch."""
+    if batch_size > size:
         raise value_error(
-            "data.Loader",
-            f"`batch_size` is {batch_size}, and the source has {size} records: "
-            "with `drop_remainder` no batch would be left.",
-            f"Give at most {size}, or `drop_remainder=False`.",
+            function,
+            f"`batch_size` is {batch_size}, and the source has {size} records: it has "
+            "no full batch.",
+            f"Give at most {size}, or use `epoch`, without `drop_remainder`.",
         )
 
 

@@ -16,7 +16,7 @@ from .._check import check_choice
 from .._errors import describe_value, structure_error, type_error, value_error
 from .._tree import differences
 from .._types import PyTree
-from .device_source import MOST_ON_DEVICE, DeviceSource, as_numbers
+from .device_source import MOST_ON_DEVICE, DeviceSource
 from .host_source import HostSource, Source, SourceLike, as_source
 from .records import HostRecords
 
@@ -42,6 +42,10 @@ class Mixture(DeviceSource):
 
     def take(self, indices: UInt32[Array, " n"]) -> PyTree:
         chosen, inner = _inside(self.shares, indices, jnp)
+
+        def select(mine: Array, yes: PyTree, no: PyTree) -> PyTree:
+            return jtu.tree_map(lambda a, b: jax.vmap(jnp.where)(mine, a, b), yes, no)
+
         result = None
         for k, source in enumerate(self.sources):
             mine = chosen == k
@@ -49,7 +53,7 @@ class Mixture(DeviceSource):
             # where it is another's turn.
             at = jnp.where(mine, inner % np.uint32(len(source)), np.uint32(0))
             records = source.take(at)
-            result = records if result is None else _select(mine, records, result)
+            result = records if result is None else select(mine, records, result)
         return result
 
 
@@ -76,20 +80,6 @@ class HostMixture(HostRecords):
                 for to, leaf in zip(result, jtu.tree_leaves(records), strict=True):
                     to[mine] = leaf
         return jtu.tree_unflatten(structure, result)
-
-
-class _DeviceRecords(HostRecords):
-    """A source on the device, as the host reads it."""
-
-    def __init__(self, source: DeviceSource):
-        self.source = source
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def take(self, indices: Integer[np.ndarray, " n"]) -> PyTree:
-        taken = self.source.take(jnp.asarray(indices.astype(np.uint32)))
-        return jax.device_get(as_numbers(taken))
 
 
 def mixture(
@@ -148,12 +138,7 @@ def mixture(
     here = tuple(source for source in known if isinstance(source, DeviceSource))
     if len(here) == len(known) and size <= MOST_ON_DEVICE:
         return Mixture(here, shares, size)
-    on_host = [
-        HostSource(_DeviceRecords(source))
-        if isinstance(source, DeviceSource)
-        else source
-        for source in known
-    ]
+    on_host = [s if isinstance(s, HostSource) else HostSource(s) for s in known]
     return HostMixture(on_host, shares, size)
 
 
@@ -222,7 +207,10 @@ def _size(sizes: list[int], shares: Shares, first: bool) -> int:
 
 
 def _check_weights(weights: WeightsLike | None, count: int) -> np.ndarray:
-    numbers = np.ones(count) if weights is None else np.asarray(weights, np.float64)
+    try:
+        numbers = np.ones(count) if weights is None else np.asarray(weights, np.float64)
+    except (TypeError, ValueError):
+        numbers = np.empty(0)
     if numbers.shape != (count,) or not (np.isfinite(numbers) & (numbers > 0)).all():
         raise value_error(
             "data.mixture",
@@ -246,7 +234,3 @@ def _check_schemas(sources: list[Source]) -> None:
                 f"{'; '.join(lines)}.",
                 "Bring them into one form first.",
             )
-
-
-def _select(mine: Array, yes: PyTree, no: PyTree) -> PyTree:
-    return jtu.tree_map(lambda a, b: jax.vmap(jnp.where)(mine, a, b), yes, no)

@@ -34,7 +34,7 @@ _Words = UInt32[Array | np.ndarray, " words"]
 
 
 def mix(x: _Numbers) -> _Numbers:
-    """A bijection of 32-bit numbers that changes half of the bits on average."""
+    """Map 32-bit numbers one to one, changing half of the bits on average."""
     # The constants of `lowbias32` (C. Wellons, hash-prospector), found by search.
     x = (x ^ (x >> np.uint32(16))) * np.uint32(0x7FEB352D)
     x = (x ^ (x >> np.uint32(15))) * np.uint32(0x846CA68B)
@@ -44,7 +44,7 @@ def mix(x: _Numbers) -> _Numbers:
 def turn_keys(
     words: _Words, epoch: UInt32[Array | np.ndarray, "..."], xp: ModuleType
 ) -> UInt32[Array | np.ndarray, "turns ..."]:
-    """One number for each turn, of shape `(turns, *epoch.shape)`.
+    """Return one number for each turn, of shape `(turns, *epoch.shape)`.
 
     `words` are those of a PRNG key.
     """
@@ -62,7 +62,7 @@ def turn_keys(
 
 
 def rectangle(size: int) -> tuple[int, int]:
-    """Rows and columns of a rectangle of at least `size` places, close to a square."""
+    """Return rows and columns of a near square of at least `size` places."""
     rows = math.isqrt(size - 1) + 1
     return rows, -(-size // rows)
 
@@ -73,7 +73,7 @@ def permute_on_host(
     positions: Integer[np.ndarray, " n"] | Sequence[int],
     size: int,
 ) -> UInt64[np.ndarray, " n"]:
-    """What stands at some positions of an epoch's order. `size` is 2^62 at most."""
+    """Return what stands at some positions of an epoch's order, for 2^62 at most."""
     key, epochs = np.asarray(words, np.uint32), np.full(1, epoch, np.uint32)
     keys = turn_keys(key, epochs, np)
     x = np.asarray(positions, np.uint64)
@@ -91,7 +91,7 @@ def permute(
     positions: UInt32[Array, " n"],
     size: int,
 ) -> UInt32[Array, " n"]:
-    """What stands at some positions of an epoch's order, for a `size` below 2^31.
+    """Return what stands at some positions of an epoch's order, for less than 2^31.
 
     `epoch` is one for all positions or one for each.
     """
@@ -118,7 +118,7 @@ def permute(
 def _turned(
     x: _Numbers, keys: Any, size: int, amount: Callable[..., _Numbers]
 ) -> _Numbers:
-    """`x` after all turns, each of one coordinate by an amount of the other."""
+    """Return `x` after all turns, each of one coordinate by an amount of the other."""
     rows, columns = rectangle(size)
     xp = np if isinstance(x, np.ndarray) else jnp
 
@@ -152,7 +152,7 @@ def _amount(other: Array, key: Array, modulus: int) -> Array:
 
 
 def _ranks(keys: Any, positions: Any, size: int, xp: ModuleType) -> Any:
-    """The rank of each position's hash among all `size` of them. No two are equal."""
+    """Return the rank of each position's hash among all `size`; no two are equal."""
     keys = keys.reshape(_TURNS, 1, -1)
 
     def hashed(x: Any) -> Any:

@@ -19,13 +19,13 @@ from .jaxpr import hoist as hoist
 from .jaxpr import interpret as interpret
 from .jaxpr import is_jaxpr as is_jaxpr
 from .jaxpr import is_literal as is_literal
+from .jaxpr import live_bytes as live_bytes
 from .jaxpr import open_jaxpr as open_jaxpr
 from .jaxpr import rebind as rebind
 from .jaxpr import sub_jaxprs as sub_jaxprs
 from .jaxpr import trace as trace
 from .jaxpr import used_inputs as used_inputs
 from .jaxpr import within as within
-from .live import live_bytes as live_bytes
 from .steps import counted as counted
 from .table import TABLE as TABLE
 from .table import Entry as Entry

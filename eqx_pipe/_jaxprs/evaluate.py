@@ -43,10 +43,10 @@ _PLACEMENTS = {"sharding_constraint", "mesh_cast", "reshard"}
 
 
 def evaluate(jaxpr: Any, constants: Sequence[Any], args: Sequence[Any]) -> list[Any]:
-    """The outputs of a jaxpr, with `constants` in the place of its own arrays.
+    """Return the outputs of a jaxpr, with `constants` in place of its own arrays.
 
-    They come in the order in which `identify` found them: the jaxpr's own, then those
-    inside of its equations.
+    They come in the order of a `Fingerprint`: the jaxpr's own, then those inside of its
+    equations.
     """
     # Most programs: running them as they are traces faster.
     if not _is_altered(jaxpr):
@@ -80,7 +80,7 @@ class Body:
 
 
 def remade(eqn: Equation, bodies: Bodies, inputs: list[Any]) -> list[Any]:
-    """The outputs of an equation with other bodies.
+    """Return the outputs of an equation with other bodies.
 
     Those of a branch may have further outputs, which come last.
     """
@@ -102,7 +102,7 @@ def remade(eqn: Equation, bodies: Bodies, inputs: list[Any]) -> list[Any]:
 def scan_of(
     eqn: Equation, body: Callable[..., list[Any]], inputs: list[Any]
 ) -> list[Any]:
-    """The outputs of a scan with another body."""
+    """Return the outputs of a scan with another body."""
     num_consts, num_carry = scan_counts(eqn)
     consts, rest = inputs[:num_consts], inputs[num_consts:]
 
@@ -136,7 +136,7 @@ def stepped(
     new: list[Any],
     carry: Sequence[Any],
 ) -> list[Any]:
-    """What a `while_loop` carries after a step; lanes that have ended keep theirs.
+    """Return a `while_loop`'s carry after a step; lanes that have ended keep theirs.
 
     Under `vmap` the loop of a function becomes one whose test has a value for each
     lane, which goes on as long as one of them does.
@@ -163,7 +163,7 @@ register("remat2", Entry("call", ("jaxpr",), remake=_remat))
 
 
 def _without_mesh(eqn: Equation, bodies: Bodies, inputs: list[Any]) -> list[Any]:
-    """An equation that remembers the user's mesh, as if there had been none."""
+    """Return the outputs of an equation that remembers the user's mesh, without it."""
     if eqn.primitive.name in _PLACEMENTS:
         return inputs
     if bodies:
@@ -175,18 +175,18 @@ def _without_mesh(eqn: Equation, bodies: Bodies, inputs: list[Any]) -> list[Any]
 
 
 def _is_altered(jaxpr: Any) -> bool:
-    """Whether some equation of a jaxpr cannot stay as it is."""
+    """Return whether some equation of a jaxpr cannot stay as it is."""
     eqns = open_jaxpr(jaxpr)[0].eqns
     return any(_is_on_a_mesh(eqn) or _is_remade(eqn) for eqn in eqns)
 
 
 def _is_remade(eqn: Equation) -> bool:
-    """Whether an equation is made anew: of arrays from outside, or without a mesh."""
+    """Return whether an equation is made anew: of outside arrays, or without a mesh."""
     return any(num_constants(b) or _is_altered(b) for b in bodies(eqn))
 
 
 def _is_on_a_mesh(eqn: Equation) -> bool:
-    """Whether an equation remembers a mesh, in the type of an array or in itself."""
+    """Return whether an equation remembers a mesh, in an array's type or in itself."""
     return any(
         any(_has_mesh(v.aval) for v in (*inner.invars, *inner.outvars))
         or any(isinstance(v, NamedSharding) for v in inner.params.values())

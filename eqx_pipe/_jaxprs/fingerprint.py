@@ -1,7 +1,7 @@
 """Fingerprints of programs: equal only for programs that do the same.
 
 One walk over a jaxpr writes a text that is the same in every process, which stores and
-workers compare, and collects beside it what text cannot say: which function, which
+workers compare, and collects beside it what text cannot express: which function, which
 object. Both together are the key under which a compiled program is kept in a process.
 
 Left out is what may change from one sweep to the next without another compilation: the
@@ -25,7 +25,7 @@ import numpy as np
 from jax.core import ShapedArray, Tracer
 
 from .._tree import Opaque, Same, as_data
-from .held import Functions, captured_key, function_key, function_name, rule_key
+from .held import Functions, captured_key, function_key, function_name
 from .jaxpr import Equation, is_jaxpr, is_literal, open_jaxpr
 from .table import bodies, entry
 
@@ -126,7 +126,7 @@ class _Writer:
     """One walk: it returns text, and collects what stands beside it.
 
     A `!` in the text stands for one thing in `held`, a `#` for one in `literals`, so
-    that the text says where each belongs.
+    that the text shows where each belongs.
     """
 
     def __init__(self) -> None:
@@ -140,7 +140,7 @@ class _Writer:
         return Fingerprint(text, literals, held, self.constants, self.functions)
 
     def program(self, closed: Any, apart: bool = True) -> str:
-        """A jaxpr: a line for each equation, variables by number.
+        """Write a jaxpr: a line for each equation, variables by number.
 
         The arrays that it closes over are collected if they are handed in `apart`.
         """
@@ -174,8 +174,9 @@ class _Writer:
             if name in skipped:
                 continue
             if name == "rule" and eqn.primitive.name == "custom_vmap_call":
-                rule = getattr(value, "rule", value)
-                params.append(self._beside("rule", rule_key(rule, key_of)))
+                # It runs when a program is compiled, and may read anything then: the
+                # program is shared with no other trace.
+                params.append(self._beside("rule", Same(object())))
             elif name in _HERE_ONLY:
                 params.append(self._beside(name, self._key_here(value)))
             else:
@@ -187,7 +188,7 @@ class _Writer:
         return f"{name}[{_joined(params)}]{effects}"
 
     def _body(self, eqn: Equation, closed: Any, apart: bool) -> str:
-        """A jaxpr in an equation; that of a jitted function is written once.
+        """Write a jaxpr in an equation; that of a jitted function is written once.
 
         JAX traces one once and gives the same jaxpr ever after. One with functions is
         looked at again, since what they close over may change.
@@ -230,14 +231,14 @@ class _Writer:
         return f"{text}!"
 
     def _key_here(self, x: Any) -> Hashable:
-        """The key of a value of which the text says nothing."""
+        """Return the key of a value that the text does not contain."""
         writer = _Writer()
         text = writer.value(x)
         self.functions += writer.functions
         return text, tuple(writer.literals), tuple(writer.held)
 
     def value(self, x: Any) -> str:
-        """Any value; what is not understood counts by its type and its identity."""
+        """Write any value; what is not understood counts by its type and identity."""
         if x is None or type(x) in _NUMBERS_AND_TEXT:
             return repr(x)
         if isinstance(x, _NUMBERS_AND_TEXT):
@@ -289,7 +290,7 @@ class _Writer:
     def _object(self, x: Any) -> str:
         held = getattr(x, "__dict__", {})
         if any(map(is_jaxpr, held.values())):
-            # Optimistix says of all its wrappers of jaxprs that they are equal.
+            # All wrappers of jaxprs of Optimistix compare equal.
             return f"{self.value(type(x))}({self.value(dict(held))})"
         if _is_flatten(x):
             return f"Flatten({self._all(x.get())})"
@@ -309,7 +310,7 @@ class _Writer:
         return self._beside(text, Same(x) if by_identity else (type(x), x))
 
     def _fields(self, x: Any) -> str:
-        """The fields of a dataclass; those that are not compared count here only."""
+        """Write a dataclass's fields; those that are not compared count here only."""
         found = []
         for field in dataclasses.fields(x):
             if not hasattr(x, field.name):
@@ -341,9 +342,9 @@ def _context(ctx: Any) -> str:
 
 @ft.lru_cache(4096)
 def _aval_text(aval: Any) -> tuple[str, bool]:
-    """The dtype and shape of a value, and whether these say all of its type.
+    """Return the dtype and shape of a value, and whether these are all of its type.
 
-    A type may also say where a value lies: on a mesh, or in another memory.
+    A type may also hold the place of a value: a mesh, or another memory.
     """
     shape = ",".join(map(str, getattr(aval, "shape", ())))
     text = f"{getattr(aval, 'dtype', type(aval).__name__)}[{shape}]"

@@ -1,4 +1,4 @@
-"""Which values of a program depend on which: marks that go from inputs to outputs.
+"""Dependence between the values of a program: marks go from inputs to outputs.
 
 What is found for calls, branches and loops is what JAX's rules of batching find, so
 that an output without a mark is one that `vmap` leaves unbatched.
@@ -18,7 +18,7 @@ class Flow:
     """The rules. A subclass may know better of some equations, or note what it sees."""
 
     def run(self, jaxpr: Any, marks: Sequence[bool]) -> list[bool]:
-        """Which outputs of a jaxpr are marked, if these of its inputs are."""
+        """Return which outputs of a jaxpr are marked, if these of its inputs are."""
         inner, own = open_jaxpr(jaxpr)
         # An open jaxpr (lineax has them in `linear_solve`, before JAX 0.12) does not
         # hold what it closes over, which may depend on anything.
@@ -26,22 +26,22 @@ class Flow:
         return interpret(jaxpr, marks, self.equation, lambda _: False, consts)
 
     def equation(self, eqn: Equation, marks: list[bool]) -> list[bool]:
-        """Which outputs of an equation are marked."""
+        """Return which outputs of an equation are marked."""
         return self.through(eqn, marks) if any(marks) else [False] * len(eqn.outvars)
 
     def silent(self) -> "Flow":
-        """The same rules, for passes that do not count."""
+        """Return the same rules, for passes that do not count."""
         return self
 
     def inside(self, eqn: Equation, waits: bool = False) -> "Flow":
-        """The rules for the jaxprs of an equation.
+        """Return the rules for the jaxprs of an equation.
 
-        `waits` says that it is a loop whose condition is marked.
+        `waits` if it is a loop whose condition is marked.
         """
         return self
 
     def through(self, eqn: Equation, marks: list[bool]) -> list[bool]:
-        """The outputs of an equation that are marked, by way of the jaxprs in it."""
+        """Return which outputs of an equation are marked, by the jaxprs in it."""
         known = entry(eqn)
         if known is not None and known.flow is not None:
             return known.flow(self, eqn, marks)
@@ -57,27 +57,27 @@ class Flow:
         return self.opaque(eqn)
 
     def opaque(self, eqn: Equation) -> list[bool]:
-        """All of them; the jaxprs inside are looked at with all inputs marked."""
+        """Mark all outputs; visit the jaxprs inside with all inputs marked."""
         flow = self.inside(eqn)
         for jaxpr in sub_jaxprs(eqn):
             flow.run(jaxpr, [True] * len(open_jaxpr(jaxpr)[0].invars))
         return [True] * len(eqn.outvars)
 
     def branches(self, eqn: Equation, marks: list[bool]) -> list[bool]:
-        """Those of any branch; all, if which one runs is marked."""
+        """Mark the outputs of any branch; all, if the index is marked."""
         flow = self.inside(eqn)
         found = [flow.run(branch, marks[1:]) for branch in eqn.params["branches"]]
         return [marks[0] or any(column) for column in zip(*found, strict=True)]
 
     def scan(self, eqn: Equation, marks: list[bool]) -> list[bool]:
-        """Those of the carry, when it has gone round, and of what is stacked."""
+        """Mark the final carry, and what is stacked."""
         body, (consts, carried) = eqn.params["jaxpr"], scan_counts(eqn)
         marks = self.carry(body, marks, consts, carried)
         outputs = self.inside(eqn).run(body, marks)
         return [*marks[consts : consts + carried], *outputs[carried:]]
 
     def while_loop(self, eqn: Equation, marks: list[bool]) -> list[bool]:
-        """Those of the carry; all, if the condition is marked: then it is selected."""
+        """Mark the carry; all of it if the condition is marked: then it is selected."""
         cond, body = eqn.params["cond_jaxpr"], eqn.params["body_jaxpr"]
         of_cond, of_body = while_counts(eqn)
         first, rest = marks[:of_cond], marks[of_cond:]
@@ -95,7 +95,7 @@ class Flow:
     def carry(
         self, body: Any, marks: Sequence[bool], consts: int, carried: int
     ) -> list[bool]:
-        """The marks of a loop's inputs, when it has gone round."""
+        """Return the marks of a loop's inputs after all rounds."""
         marks, flow = list(marks), self.silent()
         while True:  # each pass marks one more carry, or is the last
             before, carry = marks, slice(consts, consts + carried)

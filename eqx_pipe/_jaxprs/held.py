@@ -1,16 +1,12 @@
-"""Python functions in programs, told apart by their code and by what they hold."""
+"""Python functions in programs, distinguished by their code and what they hold."""
 
-import functools as ft
 import inspect
 import types
 from collections.abc import Callable, Hashable
 from typing import Any, TypeAlias
 
-import equinox as eqx
-import jax
 import jax.tree_util as jtu
 
-from .._captured import contents, is_library
 from .._tree import Same
 
 Functions: TypeAlias = list[tuple[types.FunctionType, Hashable]]
@@ -94,27 +90,3 @@ def captured_key(
     # Lists, dicts, arrays, objects: a callback may look at them, or change them, when
     # it runs, so that another object is another program.
     return Same(x)
-
-
-def rule_key(x: Any, key_of: KeyOf, outer: tuple[Any, ...] = ()) -> Hashable:
-    """Return a rule of batching by its code, cells and globals, as they are now.
-
-    A rule runs when a program is compiled, not when it runs. So what it reads counts by
-    value, however deep; and where it reads something that may change without a trace (a
-    list, an object), the key is equal to no other, and the program is compiled anew.
-    """
-    if any(x is y for y in outer) or isinstance(x, jax.Array | eqx.Module):
-        return Same(x)
-    if isinstance(x, types.ModuleType | type):
-        return Same(x if is_library(x) else object())
-    if isinstance(x, _FROZEN):
-        return key_of(x)
-    if type(x) is tuple:
-        return (tuple, *(rule_key(item, key_of, outer) for item in x))
-    function = isinstance(x, types.FunctionType | types.MethodType | ft.partial)
-    if not callable(x) or not function and not is_library(type(x)):
-        return Same(object())
-    kind = x.__code__ if isinstance(x, types.FunctionType) else Same(type(x))
-    held = [part for part in contents(x, plain=True) if part[2] is not None]
-    outer = (*outer, x)
-    return kind, *((how, name, rule_key(v, key_of, outer)) for how, name, v in held)

@@ -1,10 +1,11 @@
-"""Opening and running jaxprs, in the same way on every version of JAX.
+"""Opening, measuring and running jaxprs, in the same way on every version of JAX.
 
 JAX 0.12 has one class for jaxprs, open or closed, where 0.10 and 0.11 have two.
 """
 
 import contextlib
 import functools as ft
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
@@ -22,22 +23,22 @@ _JAXPRS = (Jaxpr, ClosedJaxpr)
 
 
 def open_jaxpr(jaxpr: Any) -> tuple[Any, list[Any]]:
-    """A jaxpr, closed or open, as an open one and the constants that it closes over."""
+    """Return a closed or open jaxpr as an open one, with the arrays it closes over."""
     return getattr(jaxpr, "jaxpr", jaxpr), list(getattr(jaxpr, "consts", ()))
 
 
 def is_jaxpr(x: object) -> bool:
-    """Whether `x` is a jaxpr, closed or open."""
+    """Return whether `x` is a jaxpr, closed or open."""
     return isinstance(x, _JAXPRS)
 
 
 def is_literal(atom: object) -> bool:
-    """Whether an operand is a value that stands in the jaxpr itself."""
+    """Return whether an operand is a value that stands in the jaxpr itself."""
     return isinstance(atom, Literal)
 
 
 def sub_jaxprs(eqn: Equation) -> Iterator[Any]:
-    """The jaxprs among the parameters of an equation, closed or open."""
+    """Yield the jaxprs among the parameters of an equation, closed or open."""
     for value in eqn.params.values():
         for item in value if isinstance(value, tuple | list) else (value,):
             if is_jaxpr(item):
@@ -45,20 +46,20 @@ def sub_jaxprs(eqn: Equation) -> Iterator[Any]:
 
 
 def within(eqn: Equation) -> Iterator[Equation]:
-    """An equation, and all those inside of it, however deep."""
+    """Yield an equation, and all those inside of it, however deep."""
     yield eqn
     for inner in sub_jaxprs(eqn):
         yield from equations(inner)
 
 
 def equations(jaxpr: Any) -> Iterator[Equation]:
-    """All equations of a jaxpr, however deep: each before those inside of it."""
+    """Yield all equations of a jaxpr, however deep: each before those inside of it."""
     for eqn in open_jaxpr(jaxpr)[0].eqns:
         yield from within(eqn)
 
 
 def axis_names(holder: Any) -> set[Any]:
-    """The named axes of `vmap` and `shard_map` that a jaxpr or equation looks along."""
+    """Return the named axes of `vmap` and `shard_map` that a jaxpr or equation uses."""
     return {getattr(effect, "name", None) for effect in holder.effects} - {None}
 
 
@@ -71,7 +72,7 @@ def used_inputs(branch: ClosedJaxpr) -> list[bool]:
 
 
 def trace(function: Callable[..., Any], *examples: Any) -> ClosedJaxpr:
-    """The jaxpr of a function of arrays, for arguments like the examples."""
+    """Return the jaxpr of a function of arrays, for arguments like the examples."""
     make: Any = jax.make_jaxpr(function)
     return make(*examples)
 
@@ -79,7 +80,7 @@ def trace(function: Callable[..., Any], *examples: Any) -> ClosedJaxpr:
 def as_function(
     jaxpr: ClosedJaxpr, consts: Sequence[Any] | None = None
 ) -> Callable[..., list[Any]]:
-    """A jaxpr as a function from arrays to a list of arrays.
+    """Return a jaxpr as a function from arrays to a list of arrays.
 
     `consts` are arrays in the place of those that it closes over.
     """
@@ -94,7 +95,7 @@ def hoist(
     examples: Sequence[Any],
     example_of: Callable[[Any], Any] = lambda x: x,
 ) -> tuple[list[Any], list[ClosedJaxpr]]:
-    """What jaxprs close over, and jaxprs that take all of it before their inputs.
+    """Return what jaxprs close over, and jaxprs that take it before their inputs.
 
     They are traced for inputs like the examples, and for what `example_of` makes of the
     arrays that are closed over.
@@ -118,7 +119,7 @@ def rebind(
     params: dict[str, Any] | None = None,
     in_context: bool = True,
 ) -> list[Any]:
-    """The outputs of an equation for other inputs, and perhaps with other parameters.
+    """Return the outputs of an equation for other inputs, or other parameters.
 
     The context is that in which it was traced (`jax.threefry_partitionable`,
     `compute_on`, the user's mesh).
@@ -138,9 +139,10 @@ def interpret(
     constant: Callable[[Any], Any] = lambda x: x,
     consts: Sequence[Any] | None = None,
 ) -> list[Any]:
-    """The outputs of a jaxpr whose equations mean what `rule(eqn, inputs)` says.
+    """Return the outputs of a jaxpr whose equations are evaluated by `rule`.
 
-    Values may be of any kind: arrays, marks, or arrays with something noted of them.
+    `rule(eqn, inputs)` returns the outputs of an equation. Values may be of any kind:
+    arrays, marks, or arrays with a note.
     `constant` makes such a value of an array that the jaxpr holds, and `consts` are
     values in the place of those that it closes over.
     """
@@ -158,3 +160,36 @@ def _read(
     atoms: Sequence[Any], values: dict[Any, Any], constant: Callable[[Any], Any]
 ) -> list[Any]:
     return [constant(a.val) if is_literal(a) else values[a] for a in atoms]
+
+
+def live_bytes(jaxpr: Any) -> int:
+    """Return the most bytes that the values of one run take at the same time.
+
+    Inputs and constants are left out. A value lives from where it is computed to where
+    it is last used, and all that an equation has inside lives with it. A compiler,
+    which fuses equations, needs less.
+    """
+    inner = open_jaxpr(jaxpr)[0]
+    last: dict[Any, int] = {}
+    for at, eqn in enumerate(inner.eqns):
+        last |= {atom: at for atom in eqn.invars if not is_literal(atom)}
+    last |= {atom: len(inner.eqns) for atom in inner.outvars if not is_literal(atom)}
+    held: dict[Any, int] = {}
+    now = most = 0
+    for at, eqn in enumerate(inner.eqns):
+        inside = max(map(live_bytes, sub_jaxprs(eqn)), default=0)
+        held |= {out: _nbytes(out.aval) for out in eqn.outvars}
+        now += sum(_nbytes(out.aval) for out in eqn.outvars)
+        most = max(most, now + inside)
+        for atom in {*(a for a in eqn.invars if not is_literal(a)), *eqn.outvars}:
+            if last.get(atom, at) <= at:
+                now -= held.pop(atom, 0)
+    return most
+
+
+def _nbytes(aval: Any) -> int:
+    shape, dtype = getattr(aval, "shape", None), getattr(aval, "dtype", None)
+    if shape is None or dtype is None:
+        return 0
+    # The dtype of PRNG keys has no size; a threefry key has two words.
+    return math.prod(shape) * getattr(dtype, "itemsize", 8)

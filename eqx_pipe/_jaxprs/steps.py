@@ -1,4 +1,4 @@
-"""How many steps the loops of a program take, counted beside what it computes.
+"""The steps of loops, counted beside what a program computes.
 
 A step is one run of the body of a `while_loop`. Loops inside of loops count their own
 steps, besides those of the loops around them. Not counted are loops whose length does
@@ -26,7 +26,7 @@ from .table import bodies, kind, scan_counts, while_counts
 Count: TypeAlias = UInt32[Array, ""]
 """A number of steps, which ends at 2^32 - 1."""
 
-# A loop of Equinox asks all lanes whether to go on. What a lane would say by itself:
+# A loop of Equinox goes on while any lane does. The condition of a lane by itself:
 _ALONE: dict[str, Callable[[Any], Any]] = {
     "unvmap_any": jnp.any,
     "unvmap_all": jnp.all,
@@ -36,7 +36,7 @@ _ALONE: dict[str, Callable[[Any], Any]] = {
 
 
 def counted(jaxpr: Any, args: Sequence[Any]) -> list[Any]:
-    """The outputs of a jaxpr, and last the steps that are needed and executed."""
+    """Return the outputs of a jaxpr, then the steps that are needed and executed."""
     needed = executed = jnp.uint32(0)
 
     def rule(eqn: Equation, inputs: list[Any]) -> list[Any]:
@@ -69,7 +69,7 @@ def _call(eqn: Equation, inputs: list[Any]) -> list[Any]:
 
 
 def _branches(eqn: Equation, inputs: list[Any]) -> list[Any]:
-    """Lanes that choose differently run all branches that one of them has chosen."""
+    """Count branches; lanes run all of those that one of them has chosen."""
     branches = bodies(eqn)
 
     def run(k: int, *operands: Any) -> list[Any]:
@@ -79,7 +79,7 @@ def _branches(eqn: Equation, inputs: list[Any]) -> list[Any]:
 
     runs = [ft.partial(run, k) for k in range(len(branches))]
     outputs = remade(eqn, runs, inputs)
-    # Lanes in one branch step together, so the slowest tells; lanes in others say 0.
+    # Lanes in one branch step together, with the slowest; lanes in others count 0.
     each = map(eqxi.unvmap_max, outputs[-len(branches) :])
     return [*outputs[: -len(branches)], ft.reduce(_sum, each)]
 
@@ -101,7 +101,7 @@ def _scan(eqn: Equation, inputs: list[Any]) -> list[Any]:
 
 
 def _while_loop(eqn: Equation, inputs: list[Any]) -> list[Any]:
-    """A lane that has ended keeps its counts, as it keeps the rest of its carry."""
+    """Count a loop; a lane that has ended keeps its counts, as it keeps its carry."""
     (cond, body), (of_cond, of_body) = bodies(eqn), while_counts(eqn)
     consts, init = inputs[of_cond : of_cond + of_body], inputs[of_cond + of_body :]
     one = jnp.uint32(1)

@@ -1,9 +1,9 @@
-"""What is known of the primitives of JAX: one table for whoever reads jaxprs.
+"""The table of JAX's primitives, for all code that reads jaxprs.
 
 A primitive that is not in the table may do anything: loop for as long as a value
-says, call Python, ask for its place in a batch. Those that hide what they run in
-their parameters (`call_hi_primitive` of JAX, whatever Equinox makes by
-`filter_primitive`) stay out on purpose. `tests/clients/test_jaxprs.py` says which are
+lasts, call Python, depend on its place in a batch. Those that hide what they run in
+their parameters (`call_hi_primitive` of JAX, those that Equinox makes by
+`filter_primitive`) stay out on purpose. `tests/clients/test_jaxprs.py` lists which are
 new.
 """
 
@@ -28,7 +28,7 @@ class Entry(NamedTuple):
     what comes out.
 
     `remake(eqn, bodies, inputs)` makes an equation anew of functions (of `Body`s, see
-    `evaluate.py`), and `flow(flow, eqn, marks)` says which outputs are marked (see
+    `evaluate.py`), and `flow(flow, eqn, marks)` returns which outputs are marked (see
     `flow.py`), for a primitive that the rules of its kind do not suit.
     """
 
@@ -99,7 +99,7 @@ TABLE: dict[str, Entry] = {
     "linear_call": Entry("other", ("callee", "transpose")),
     "shard_map": Entry("other", ("jaxpr",)),
 }
-"""What is known, by name."""
+"""The entries by the names of primitives."""
 
 
 def register(name: str, entry: Entry) -> None:
@@ -108,32 +108,32 @@ def register(name: str, entry: Entry) -> None:
 
 
 def entry(eqn: Equation) -> Entry | None:
-    """What is known of the primitive of an equation; `None`: it may do anything."""
+    """Return the entry of an equation's primitive; `None`: it may do anything."""
     return TABLE.get(eqn.primitive.name)
 
 
 def kind(eqn: Equation) -> Kind | None:
-    """The kind of an equation's primitive, `None` if it is unknown."""
+    """Return the kind of an equation's primitive, `None` if it is unknown."""
     known = entry(eqn)
     return None if known is None else known.kind
 
 
 def may_loop_or_call_back(jaxpr: Any) -> bool:
-    """Whether a jaxpr may hold a loop whose length depends on values, or call Python.
+    """Return whether a jaxpr may have loops of a length that is data, or call Python.
 
-    Such a program can tell what it is run on, besides by its output: it takes longer,
-    or raises (`equinox.error_if`).
+    Its inputs then show not only in its outputs: it takes longer, or raises
+    (`equinox.error_if`).
     """
     return any(kind(eqn) in (None, "while", "callback") for eqn in equations(jaxpr))
 
 
 def is_elementwise(jaxpr: Any) -> bool:
-    """Whether a jaxpr holds only what compilers fuse into the operations around it."""
+    """Return whether compilers fuse all of a jaxpr into the operations around it."""
     return all(kind(eqn) in ("elementwise", "call") for eqn in equations(jaxpr))
 
 
 def bodies(eqn: Equation) -> list[Any]:
-    """The jaxprs of an equation that can be made anew, in a fixed order."""
+    """Return the jaxprs of an equation that can be made anew, in a fixed order."""
     known = entry(eqn)
     if known is None or known.kind == "other" and known.remake is None:
         return []
@@ -145,13 +145,13 @@ def bodies(eqn: Equation) -> list[Any]:
 
 
 def num_constants(jaxpr: Any) -> int:
-    """How many arrays a jaxpr closes over, in itself and in what can be made anew."""
+    """Return the number of arrays that a jaxpr and its remade equations close over."""
     inner, own = open_jaxpr(jaxpr)
     return len(own) + sum(num_constants(b) for eqn in inner.eqns for b in bodies(eqn))
 
 
 def scan_counts(eqn: Equation) -> tuple[int, int]:
-    """How many inputs of a scan are constants, and how many are carried."""
+    """Return how many inputs of a scan are constants, and how many are carried."""
     params = eqn.params
     if "num_consts" in params:
         return params["num_consts"], params["num_carry"]
@@ -160,5 +160,5 @@ def scan_counts(eqn: Equation) -> tuple[int, int]:
 
 
 def while_counts(eqn: Equation) -> tuple[int, int]:
-    """How many inputs of a `while_loop` only its condition reads, and only its body."""
+    """Return how many inputs of a `while_loop` only its condition or its body reads."""
     return eqn.params["cond_nconsts"], eqn.params["body_nconsts"]

@@ -1,11 +1,15 @@
 """Reducers: states of blocks of values, and how two of them are merged."""
 
 from .batches import reduce_batches as reduce_batches
-from .extremes import ArgMax as ArgMax
-from .extremes import ArgMin as ArgMin
+from .best import ArgMax as ArgMax
+from .best import ArgMin as ArgMin
+from .best import TopK as TopK
 from .extremes import Max as Max
 from .extremes import Min as Min
 from .histogram import Histogram as Histogram
+from .interface import AbstractReducer as AbstractReducer
+from .interface import pick as pick
+from .interface import struct_of as struct_of
 from .many import ReduceLike as ReduceLike
 from .many import ReducerTree as ReducerTree
 from .many import as_reducers as as_reducers
@@ -13,8 +17,4 @@ from .moments import Mean as Mean
 from .moments import Sum as Sum
 from .moments import Var as Var
 from .quantile import Quantile as Quantile
-from .reducer import AbstractReducer as AbstractReducer
 from .reducer import Reducer as Reducer
-from .reducer import pick as pick
-from .reducer import struct_of as struct_of
-from .topk import TopK as TopK

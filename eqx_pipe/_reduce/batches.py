@@ -86,7 +86,7 @@ def _absorb(many: ReducerTree, state: PyTree, batch: PyTree) -> PyTree:
 
 
 def _struct(batch: PyTree) -> PyTree:
-    """The form of one entry of a batch."""
+    """Return the shapes and dtypes of one entry of a batch."""
     leaves = leaves_with_names(batch)
     sizes = {leaf.shape[:1] for _, leaf in leaves}
     if len(sizes) != 1 or () in sizes:

@@ -24,16 +24,16 @@ AnyPair: TypeAlias = Pair | tuple[np.ndarray, np.ndarray]
 _States = TypeVar("_States", bound=PyTree)
 
 _ROWS = 8
-"""So many rows are merged in one round: few rounds, each a loop that vectorises."""
+"""The rows merged in one round: few rounds, each a loop that vectorises."""
 
 
 def is_exact(dtype: DTypeLike) -> bool:
-    """Whether numbers of this dtype are summed as integers."""
+    """Return whether numbers of this dtype are summed as integers."""
     return jnp.issubdtype(dtype, jnp.integer) or dtype == jnp.bool_
 
 
 def wide_float(dtype: DTypeLike) -> np.dtype:
-    """The dtype in which numbers of `dtype` are accumulated as floats."""
+    """Return the dtype in which numbers of `dtype` are accumulated as floats."""
     if is_exact(dtype):
         return jnp.result_type(float)
     dtype = jnp.dtype(dtype)
@@ -41,13 +41,13 @@ def wide_float(dtype: DTypeLike) -> np.dtype:
 
 
 def zero(shape: tuple[int, ...], dtype: DTypeLike) -> Pair:
-    """The empty sum of numbers of the given shape and dtype."""
+    """Return the empty sum of numbers of some shape and dtype."""
     kind = jnp.uint32 if is_exact(dtype) else wide_float(dtype)
     return jnp.zeros(shape, kind), jnp.zeros(shape, kind)
 
 
 def lift(values: Array) -> Pair:
-    """Each number as a sum of one."""
+    """Return each number as a sum of one."""
     if not is_exact(values.dtype):
         values = values.astype(wide_float(values.dtype))
         return values, jnp.zeros_like(values)
@@ -63,7 +63,7 @@ def lift(values: Array) -> Pair:
 
 
 def add(a: Pair, b: Pair) -> Pair:
-    """The sum of two sums."""
+    """Return the sum of two sums."""
     total = a[0] + b[0]
     if total.dtype == jnp.uint32:
         # A sum of words that is below one of them has wrapped around: that is the
@@ -80,14 +80,14 @@ def add(a: Pair, b: Pair) -> Pair:
 
 
 def total(values: Array, ok: Bool[Array, " points"]) -> Pair:
-    """The sum over the leading axis, of those that are `ok`."""
+    """Return the sum over the leading axis of those that are `ok`."""
     shape = ok.shape + (1,) * (values.ndim - 1)
     kept = jnp.where(ok.reshape(shape), values, jnp.zeros_like(values))
     return fold(add, lift(kept))
 
 
 def fold(merge: Callable[[_States, _States], _States], states: _States) -> _States:
-    """Merges along the leading axis, in any order; zeros must be the identity.
+    """Merge along the leading axis, in any order; zeros must be the identity.
 
     Rows of the same length are merged element by element, a few at a time, so that
     each round is one vectorised loop.
@@ -109,14 +109,14 @@ def fold(merge: Callable[[_States, _States], _States], states: _States) -> _Stat
 
 
 def count(ok: Bool[Array, " points"]) -> Pair:
-    """How many are `ok`, as a sum."""
+    """Return the number of those that are `ok`, as a sum."""
     # Below 2**32 in one batch, so that one word is enough.
     number = jnp.sum(ok.astype(jnp.uint32), dtype=jnp.uint32)
     return number, jnp.zeros_like(number)
 
 
 def as_float(number: Pair, dtype: DTypeLike) -> Array:
-    """A count as a float, to rounding."""
+    """Return a count as a float, to rounding."""
     # Of a complex dtype, that of its parts.
     real = jnp.finfo(dtype).dtype
     low, high = (word.astype(real) for word in number)
@@ -124,7 +124,7 @@ def as_float(number: Pair, dtype: DTypeLike) -> Array:
 
 
 def on_host(number: AnyPair, dtype: DTypeLike) -> np.ndarray:
-    """A sum of numbers of the given dtype, in 64 bits."""
+    """Return a sum of numbers of some dtype in 64 bits."""
     first, second = (np.asarray(x) for x in number)
     if is_exact(dtype):
         word = (second.astype(np.uint64) << np.uint64(32)) | first.astype(np.uint64)
@@ -135,11 +135,11 @@ def on_host(number: AnyPair, dtype: DTypeLike) -> np.ndarray:
 
 
 def as_int(number: AnyPair) -> int:
-    """A single count as a Python integer."""
+    """Return a single count as a Python integer."""
     return int(on_host(number, jnp.uint32))
 
 
 def before(counts: np.ndarray | np.generic, values: np.ndarray) -> np.ndarray:
-    """Counts with further axes behind, as many as broadcast with values of each."""
+    """Return counts with trailing axes, so that they broadcast with values of each."""
     counts = np.asarray(counts)
     return counts.reshape(counts.shape + (1,) * (values.ndim - counts.ndim))

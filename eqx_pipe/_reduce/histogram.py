@@ -7,13 +7,13 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Bool, Float64, Int64
+from jaxtyping import ArrayLike, Float64, Int64
 
 from .._check import check_int
 from .._errors import describe_value, value_error
 from .._types import PyTree
 from . import exact
-from .reducer import AbstractReducer, By, Over, as_over, scalar, scalar_of_each
+from .interface import AbstractReducer, By, Ok, Over, as_over, scalar, scalar_of_each
 
 
 class Counts(eqx.Module):
@@ -81,9 +81,7 @@ class Histogram(AbstractReducer):
         scalar(self, struct)
         return exact.zero((len(self.edges) + 2,), jnp.uint32)
 
-    def absorb(
-        self, state: exact.Pair, values: PyTree, ok: Bool[Array, " points"]
-    ) -> exact.Pair:
+    def absorb(self, state: exact.Pair, values: PyTree, ok: Ok) -> exact.Pair:
         score = scalar_of_each(self, values)
         score = score.astype(jnp.int32) if score.dtype == jnp.bool_ else score
         lefts, last = _exact_edges(np.array(self.edges), score.dtype)

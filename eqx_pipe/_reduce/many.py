@@ -7,15 +7,14 @@ from typing import Any, TypeAlias
 import equinox as eqx
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import Array, Bool
 
 from .._errors import describe_value, type_error, value_error
 from .._tree import path_name
 from .._types import PyTree
-from .reducer import AbstractReducer
+from .interface import AbstractReducer, Ok
 
 ReduceLike: TypeAlias = PyTree[AbstractReducer]
-"""Whatever is accepted where values are reduced: a reducer or a pytree of them."""
+"""The type of `reduce`: a reducer or a pytree of them."""
 
 
 class ReducerTree(eqx.Module):
@@ -28,9 +27,7 @@ class ReducerTree(eqx.Module):
         """Return the state of no points, for outputs of these shapes and dtypes."""
         return [r.begin(struct) for r in self.reducers]
 
-    def absorb(
-        self, state: list[PyTree], values: PyTree, ok: Bool[Array, " points"]
-    ) -> list[PyTree]:
+    def absorb(self, state: list[PyTree], values: PyTree, ok: Ok) -> list[PyTree]:
         """Return the state after a batch: outputs with a leading axis, and which."""
         both = zip(self.reducers, state, strict=True)
         return [r.absorb(s, values, ok) for r, s in both]
@@ -60,7 +57,7 @@ class ReducerTree(eqx.Module):
 
     @property
     def stops(self) -> bool:
-        """Whether any of the reducers may ask to stop."""
+        """True if any of the reducers may ask to stop."""
         return any(r.stop is not None for r in self.reducers)
 
     def stop(self, state: list[PyTree]) -> bool:

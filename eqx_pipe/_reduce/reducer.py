@@ -1,8 +1,7 @@
-"""The interface of reducers, the part of an output that they see, and `Reducer`."""
+"""`Reducer`: a reduction made of functions of the user's."""
 
-import abc
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from collections.abc import Callable
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -11,154 +10,19 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool
 
-from .._errors import describe_value, nearest, structure_error, type_error, value_error
-from .._tree import differences, is_key_array, leaf_text, leaves_with_names, tree_text
+from .._errors import describe_value, structure_error, type_error
+from .._tree import differences, is_key_array
 from .._types import PyTree
-
-By: TypeAlias = str | Callable[[PyTree], PyTree] | None
-"""The part of an output that is reduced: a leaf by its path, a function of it, all."""
-
-Over: TypeAlias = str | Sequence[str] | None
-"""The dims that are reduced, whose names these are; all of them if `None`."""
-
-
-def as_over(over: Over) -> tuple[str, ...] | None:
-    """Return the names of the dims that are reduced; raise unless they are names."""
-    if over is None:
-        return None
-    names = (over,) if isinstance(over, str) else over
-    listed = tuple(names) if isinstance(names, Sequence) else ()
-    if not listed or not all(isinstance(name, str) for name in listed):
-        raise type_error(
-            "sweep",
-            f"a reducer's `over` is {describe_value(over)}.",
-            'Give the name of a dim, `over="seed"`, or several, `over=("seed", "x")`; '
-            "leave it out to reduce all points to one result.",
-        )
-    return listed
-
-
-def over_field() -> Any:
-    """Return the field `over` of a reducer."""
-    return eqx.field(static=True, default=None, kw_only=True, converter=as_over)
-
-
-class AbstractReducer(eqx.Module):
-    """A running reduction, as a pure value.
-
-    A state stands for points that follow one another. `begin` makes that of no points;
-    `absorb` takes in a batch of points, of which only those marked `ok` count;
-    `merge(first, second)` joins a state with that of the points right after, and is
-    associative. `finish(state)` gives the result, in NumPy on the host, and `stop`, if
-    there is one, says whether the points so far are enough.
-    """
-
-    by: eqx.AbstractVar[By]
-    over: eqx.AbstractVar[Over]
-    # Methods of ours, fields of a `Reducer`.
-    merge: eqx.AbstractVar[Callable[..., PyTree]]
-    finish: eqx.AbstractVar[Callable[..., PyTree]]
-    if TYPE_CHECKING:
-        stop: ClassVar[Callable[..., Any] | None] = None
-    else:  # not annotated: a field of a subclass would keep the place of this one
-        stop = None
-
-    @abc.abstractmethod
-    def begin(self, struct: PyTree) -> PyTree:
-        """Return the state of no points, for outputs of these shapes and dtypes."""
-
-    @abc.abstractmethod
-    def absorb(
-        self, state: PyTree, values: PyTree, ok: Bool[Array, " points"]
-    ) -> PyTree:
-        """Return the state after a batch: outputs with a leading axis, and which."""
-
-    def finish_each(self, states: PyTree, count: int) -> PyTree:
-        """Return the results of `count` states side by side, side by side too."""
-        return jtu.tree_map(np.asarray, type(self).finish(self, states))
-
-
-def pick(function: str, by: By, values: PyTree) -> PyTree:
-    """Return the part of one output (or of its structure) that `by` names."""
-    if by is None:
-        return values
-    if isinstance(by, str):
-        named = {name or "value": leaf for name, leaf in leaves_with_names(values)}
-        if by in named:
-            return named[by]
-        wrong = f"`by` is {describe_value(by)}, which is no leaf of the output."
-        raise value_error(function, wrong, nearest(by, named))
-    if callable(by):
-        return by(values)
-    raise type_error(
-        function,
-        f"`by` is {describe_value(by)}.",
-        "Give the path of an output, or a function of the output.",
-    )
-
-
-def picked(reducer: Any, struct: PyTree) -> PyTree:
-    """Return the shapes and dtypes that a reducer picks from an output by its `by`."""
-    return jax.eval_shape(_picking(reducer), struct)
-
-
-def pick_all(reducer: Any, values: PyTree) -> PyTree:
-    """Return the part that a reducer picks from each of a batch of outputs."""
-    return jax.vmap(_picking(reducer))(jtu.tree_map(jnp.asarray, values))
-
-
-def _picking(reducer: Any) -> Callable[[PyTree], PyTree]:
-    name = public_name(reducer)
-    return lambda one: jtu.tree_map(jnp.asarray, pick(name, reducer.by, one))
-
-
-def public_name(reducer: Any) -> str:
-    """Return the name of a reducer's class in `eqx_pipe`, for messages."""
-    return f"reduce.{type(reducer).__name__}"
-
-
-def numbers(reducer: AbstractReducer, struct: PyTree, *, ordered: bool) -> PyTree:
-    """Return the shapes and dtypes of the part picked; raise unless it is numbers.
-
-    `ordered` says that complex numbers will not do.
-    """
-    chosen = picked(reducer, struct)
-    for name, leaf in leaves_with_names(chosen):
-        is_number = jnp.issubdtype(leaf.dtype, jnp.number) or leaf.dtype == jnp.bool_
-        if is_number and not (
-            ordered and jnp.issubdtype(leaf.dtype, jnp.complexfloating)
-        ):
-            continue
-        what = "no order" if is_number else "no arithmetic"
-        raise type_error(
-            public_name(reducer),
-            f"the output{f' at `.{name}`' if name else ''} is "
-            f"{leaf_text(leaf)}, which has {what}.",
-            "Choose what to reduce by `by=`: the path of an output, or a function "
-            "of it (such as `lambda out: abs(out)`).",
-        )
-    return chosen
-
-
-def scalar(reducer: AbstractReducer, struct: PyTree) -> jax.ShapeDtypeStruct:
-    """Return the one real scalar that is picked; raise if it is anything else."""
-    chosen = picked(reducer, struct)
-    leaves = jtu.tree_leaves(chosen)
-    if len(leaves) == 1 and leaves[0].shape == () and not is_key_array(leaves[0]):
-        return jtu.tree_leaves(numbers(reducer, struct, ordered=True))[0]
-    shown = "the output" if reducer.by is None else "what `by` picks"
-    names = [name or "value" for name, leaf in leaves_with_names(struct)]
-    raise value_error(
-        public_name(reducer),
-        f"{shown} is {tree_text(chosen)}, and one real scalar is needed.",
-        "Give `by=`: the path of a scalar output, or a function of the output "
-        f"that gives one. Known names: {', '.join(f'`{n}`' for n in names)}.",
-    )
-
-
-def scalar_of_each(reducer: AbstractReducer, values: PyTree) -> Array:
-    """Return the scalar that is picked from each of a batch of outputs."""
-    return jtu.tree_leaves(pick_all(reducer, values))[0]
+from .interface import (
+    AbstractReducer,
+    By,
+    Ok,
+    Over,
+    over_field,
+    pick_all,
+    picked,
+    struct_of,
+)
 
 
 class Reducer(AbstractReducer):
@@ -178,8 +42,8 @@ class Reducer(AbstractReducer):
       is associative, and `init`'s state is its identity.
     - `finish`: `finish(state) -> result`, on the host.
     - `stop`: `stop(state) -> bool`, asked on the host after each block with the state
-      of all points so far; true ends the sweep, and the result's `.points` says after
-      how many points.
+      of all points so far; true ends the sweep, and the result's `.points` is the
+      number of points until then.
     - `by`: what `init` and `update` see of an output: the path of one leaf, or a
       function of it. By default everything. (Keyword only.)
     - `over`: the dims that are reduced, as for `Mean`. `stop` is then asked of each
@@ -218,9 +82,7 @@ class Reducer(AbstractReducer):
                     "Give functions: `Reducer(init, update, merge, finish)`.",
                 )
 
-    def absorb(
-        self, state: PyTree, values: PyTree, ok: Bool[Array, " points"]
-    ) -> PyTree:
+    def absorb(self, state: PyTree, values: PyTree, ok: Ok) -> PyTree:
         """Return the state after a batch: stretches side by side, merged in order."""
         values = pick_all(self, values)
         n = ok.shape[0]
@@ -293,11 +155,6 @@ class Reducer(AbstractReducer):
         _check("update", first, new)
         _check("merge", first, arrays(self.merge, first, first))
         return first
-
-
-def struct_of(leaf: Array) -> jax.ShapeDtypeStruct:
-    """Return the shape and dtype of an array."""
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
 
 
 def _strong(leaf: Array, new: Any) -> Array:

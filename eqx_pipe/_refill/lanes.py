@@ -1,4 +1,4 @@
-"""ReducerTree loops of different length in few lanes.
+"""Loops of different length in few lanes.
 
 A lane runs the loop of one point. When a quarter of the lanes have finished, their
 results are put in place and they get the next points. Each point takes the steps that
@@ -9,6 +9,7 @@ together on CPU, for trip counts from 1 to 1000: a step costs something however 
 lanes there are, but fewer leave less idle.
 """
 
+import itertools as it
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,7 @@ _LEAST_LANES = 64
 # Towards the end lanes find no other point, and with few for each that is all the time.
 _POINTS_PER_LANE = 32
 _LANE_BYTES = 128 * 1024  # which stay in a cache
-# One in so many lanes: to refill one moves what all of them hold.
+# One lane in this many must be idle: a refill moves the values of all lanes.
 _IDLE = 4
 
 
@@ -49,10 +50,9 @@ class Lanes:
     Of the lanes' own constants those that all share are `None`.
     """
 
-    def __init__(self, loop: "Loop", consts: Sequence[Array], entries: Sequence[Array]):
-        assert loop.size is not None
-        self.size, self.consts = loop.size, consts
-        self.reads, self.entries = loop.reads, loop.entry_of_each(entries)
+    def __init__(self, loop: "Loop", consts: Sequence[Array]):
+        self.size, self.consts = loop.num_points, consts
+        self.sizes, self.axes = loop.sizes, loop.axes
         self.test = self._over_lanes(loop.test)
         self.step = self._over_lanes(loop.step)
         # What may raise, or loop, must not see a point after its end.
@@ -73,7 +73,7 @@ class Lanes:
         point = jnp.arange(lanes, dtype=jnp.int32)
         own, carry = self._load(point), _take(results, point)
         alive = self.test(own, carry)
-        # `point == size` says that there was none left for this lane.
+        # `point == size` means that none was left for this lane.
         start = (jnp.int32(lanes), point, own, carry, alive, [*map(as_data, results)])
 
         def turn(state: Any) -> Any:
@@ -144,14 +144,13 @@ class Lanes:
 
     def _load(self, point: Int32[Array, " lanes"]) -> list[Any]:
         """Return the lanes' own constants."""
+        digits = [point]
+        if len(self.sizes) > 1:
+            digits = jnp.unravel_index(point, self.sizes)
         return [
-            None if how == "shared" else x.at[_of(entry, point)].get(mode="clip")
-            for x, how, entry in zip(self.consts, self.reads, self.entries, strict=True)
+            x.at[tuple(it.compress(digits, has))].get(mode="clip") if any(has) else None
+            for x, has in zip(self.consts, self.axes, strict=True)
         ]
-
-
-def _of(entry: Array | None, point: Int32[Array, " lanes"]) -> Array:
-    return point if entry is None else entry.at[point].get(mode="clip")
 
 
 def _take(arrays: list[Any], point: Int32[Array, " lanes"]) -> list[Any]:

@@ -3,30 +3,39 @@
 Under `jax.vmap`, `lax.while_loop` goes on in all lanes until the last one is finished.
 This loop remembers instead that it has a batch of points, through any number of
 `vmap`s, and decides only when it is compiled how many of them run at a time
-(`lanes.py`). That takes a primitive; `rules.py` holds how it is batched and
-differentiated.
+(`lanes.py`). That takes a primitive.
 
-Its parameters are those of the equation of a `lax.while_loop` of a single point. If
-`size` is not `None`, there are as many points: the carries have a leading axis of that
-size, and `reads` says what point i sees of each constant: all of it (`"shared"`), row i
-(`"own"`), or row `entries[i]` (`"listed"`), where the entries are an operand too. (So
-nothing is copied under a `vmap` in a `vmap`.)
+Its parameters are those of the equation of a `lax.while_loop` of a single point, and
+the `sizes` of the batches that it was given, the outermost first. The carries have a
+leading axis for each batch; `axes` has for each constant which of these it has, so
+that nothing is copied under a `vmap` in a `vmap`.
+
+A `vmap` adds to the points of the loop. Where they all take the same number of steps
+there is nothing to refill, and it stays the loop of a single point, with a batch in its
+carry. A derivative in forward mode is a loop with tangents in its carry, refilled like
+any other; reverse mode would have to keep every step, and their number is not known.
 """
 
 import itertools as it
+import math
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import Primitive
-from jax.interpreters import mlir
+from jax.interpreters import ad, batching, mlir
+from jax.interpreters import partial_eval as pe
 
+from .._errors import value_error
 from .._jaxprs import (
     Body,
     Entry,
     Equation,
     as_function,
+    axis_names,
+    depends_on,
     interpret,
     rebind,
     register,
@@ -38,13 +47,10 @@ from .lanes import Lanes
 
 refill_p = Primitive("eqx_pipe_refill")
 refill_p.multiple_results = True
-# JAX 0.12 asks a primitive with such a jaxpr among its parameters (one that holds
-# `jnp.searchsorted`, say) for a rule that lowers it. `_run` evaluates the jaxprs while
-# it is traced for a compiled program, and there each equation is lowered by itself.
+# JAX 0.12 requires a rule that lowers a primitive with such a jaxpr among its
+# parameters (one with `jnp.searchsorted`, for example). `_run` evaluates the jaxprs
+# while it is traced for a compiled program, where each equation is lowered by itself.
 refill_p.is_high = lambda *_, **__: False  # pyright: ignore[reportAttributeAccessIssue]
-
-
-Reads: TypeAlias = Literal["shared", "own", "listed"]
 
 
 class Loop(NamedTuple):
@@ -54,29 +60,23 @@ class Loop(NamedTuple):
     body_jaxpr: ClosedJaxpr
     cond_nconsts: int
     body_nconsts: int
-    reads: tuple[Reads, ...]
-    size: int | None = None
-
-    def split(self, args: Sequence[Any]) -> tuple[list[Any], list[Any], list[Any]]:
-        """Return the constants, the entries of those that are listed, the carry."""
-        rest = iter(args)
-        consts = list(it.islice(rest, len(self.reads)))
-        return consts, list(it.islice(rest, sum(self.listed))), list(rest)
+    axes: tuple[tuple[bool, ...], ...]
+    sizes: tuple[int, ...] = ()
 
     @property
-    def listed(self) -> list[bool]:
-        """For each constant whether its entries are an operand."""
-        return [how == "listed" for how in self.reads]
+    def num_points(self) -> int:
+        """The number of points in all batches."""
+        return math.prod(self.sizes)
 
-    def entry_of_each(self, entries: Sequence[Any]) -> list[Any]:
-        """Return the entries for each constant, `None` if it is not listed."""
-        return fill([None] * len(self.reads), self.listed, entries)
+    def split(self, args: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        """Return the constants and the carry."""
+        num_consts = len(self.axes)
+        return list(args[:num_consts]), list(args[num_consts:])
 
-    def pointed(self) -> list[bool]:
-        """Return which constants and carries have an axis for the points."""
-        num_carry = len(self.body_jaxpr.out_avals)
-        own = [how != "shared" for how in self.reads]
-        return [*own, *[self.size is not None] * num_carry]
+    def axes_of(self, args: Sequence[Any]) -> list[tuple[bool, ...]]:
+        """Return which axes each constant and each carry has."""
+        carries = len(args) - len(self.axes)
+        return [*self.axes, *[(True,) * len(self.sizes)] * carries]
 
     def bind(self, *args: Any) -> list[Any]:
         return refill_p.bind(*args, **self._asdict())
@@ -91,24 +91,23 @@ class Loop(NamedTuple):
 
     def of_point(self, *args: Any) -> list[Any]:
         """Run the loop of one point from its constants and its first carry."""
-        consts, init = args[: len(self.reads)], args[len(self.reads) :]
+        consts, init = self.split(args)
         return lax.while_loop(
             lambda carry: self.test(consts, carry),
             lambda carry: self.step(consts, carry),
-            list(init),
+            init,
         )
 
     def each_point(
-        self, run: Callable[..., list[Any]], args: Sequence[Any]
+        self,
+        run: Callable[..., list[Any]],
+        args: Sequence[Any],
+        axes: Sequence[tuple[bool, ...]],
     ) -> list[Any]:
-        """Run a function like `of_point` for every point, under `vmap`."""
-        if self.size is None:
-            return run(*args)
-        consts, entries, init = self.split(args)
-        pairs = zip(consts, self.entry_of_each(entries), strict=True)
-        own = [x if entry is None else x[entry] for x, entry in pairs]
-        axes = [None if how == "shared" else 0 for how in self.reads] + [0] * len(init)
-        return jax.vmap(run, axes)(*own, *init)
+        """Run a function of one point for every point, of arrays with some `axes`."""
+        for k in reversed(range(len(self.sizes))):
+            run = jax.vmap(run, [0 if has[k] else None for has in axes])
+        return run(*args)
 
 
 def refilled(function: Callable[..., Any], *args: Any) -> list[Any]:
@@ -122,26 +121,29 @@ def refilled(function: Callable[..., Any], *args: Any) -> list[Any]:
             return rebind(eqn, inputs)
         given = {name: eqn.params[name] for name in Loop._fields[:4]}
         num_consts = given["cond_nconsts"] + given["body_nconsts"]
-        return Loop(**given, reads=("shared",) * num_consts).bind(*inputs)
+        return Loop(**given, axes=((),) * num_consts).bind(*inputs)
 
     return interpret(trace(function, *args), args, rule)
 
 
 def _run(*args: Any, **params: Any) -> list[Any]:
     loop = Loop(**params)
-    consts, entries, init = loop.split(args)
-    if loop.size is None:
-        return loop.of_point(*consts, *init)
-    if loop.size == 0:
+    if not loop.sizes:
+        return loop.of_point(*args)
+    consts, init = loop.split(args)
+    if loop.num_points == 0:
         return init
-    return Lanes(loop, consts, entries).run(init)
+    num = len(loop.sizes)
+    flat = [x.reshape(loop.num_points, *x.shape[num:]) for x in init]
+    found = Lanes(loop, consts).run(flat)
+    return [x.reshape(*loop.sizes, *x.shape[1:]) for x in found]
 
 
 @refill_p.def_effectful_abstract_eval
 def _abstract(*args: Any, **params: Any) -> Any:
     loop = Loop(**params)
     effects = loop.cond_jaxpr.effects | loop.body_jaxpr.effects
-    return loop.split(args)[2], frozenset(effects)
+    return loop.split(args)[1], frozenset(effects)
 
 
 @refill_p.def_impl
@@ -157,14 +159,15 @@ def _remake(eqn: Equation, bodies: list[Body], inputs: list[Any]) -> list[Any]:
     loop, (cond, body) = Loop(**eqn.params), bodies
 
     def of_point(*args: Any) -> list[Any]:
-        consts, init = args[: len(loop.reads)], args[len(loop.reads) :]
+        consts, init = loop.split(args)
         return lax.while_loop(
             lambda carry: cond(*consts[: loop.cond_nconsts], *carry)[0],
             lambda carry: body(*consts[loop.cond_nconsts :], *carry),
-            list(init),
+            init,
         )
 
-    return loop.each_point(lambda *args: refilled(of_point, *args), inputs)
+    axes = loop.axes_of(inputs)
+    return loop.each_point(lambda *args: refilled(of_point, *args), inputs, axes)
 
 
 register(
@@ -177,3 +180,129 @@ register(
         flow=lambda flow, eqn, _: flow.opaque(eqn),
     ),
 )
+
+
+def _batch(
+    axis_data: Any, args: Sequence[Any], dims: Sequence[int | None], **params: Any
+) -> tuple[list[Any], list[int | None]]:
+    loop, name = Loop(**params), axis_data.name
+    args = [
+        x if dim is None else jnp.moveaxis(x, dim, 0)
+        for x, dim in zip(args, dims, strict=True)
+    ]
+    batched = [dim is not None for dim in dims]
+    options = {
+        "axis_name": name,
+        "axis_size": axis_data.size,
+        "spmd_axis_name": axis_data.spmd_name,
+    }
+    if name in axis_names(loop.cond_jaxpr) | axis_names(loop.body_jaxpr):
+        # Points look at each other, step by step.
+        every = jax.vmap(
+            lambda *args: loop.each_point(loop.of_point, args, loop.axes_of(args)),
+            [0 if b else None for b in batched],
+            **options,
+        )
+        out = every(*args)
+        return out, [0] * len(out)
+    depends = _carry_depends(loop, args, batched, name)
+    read = [*batched[: loop.cond_nconsts], *depends]
+    if depends_on(loop.cond_jaxpr, read, name)[0]:
+        out = _with_axis(loop, args, batched, axis_data.size)
+        return out, [0] * len(out)
+
+    # All points end at the same step, so no lane would ever wait: the batch goes into
+    # the carry, after the axes of the points that the loop has already.
+    every = jax.vmap(
+        loop.of_point,
+        [0 if b else None for b in batched],
+        [0 if d else None for d in depends],
+        **options,
+    )
+    axes = loop.axes_of(args)
+    behind = [
+        jnp.moveaxis(x, 0, sum(has)) if b else x
+        for x, b, has in zip(args, batched, axes, strict=True)
+    ]
+    out = loop.each_point(lambda *args: refilled(every, *args), behind, axes)
+    return out, [len(loop.sizes) if d else None for d in depends]
+
+
+def _carry_depends(
+    loop: Loop, args: Sequence[Any], batched: Sequence[bool], axis_name: Any
+) -> list[bool]:
+    """Return which carries differ between the points of a batch in the end."""
+    of_one = [
+        jax.typeof(x).update(shape=jnp.shape(x)[b + sum(has) :])
+        for x, b, has in zip(args, batched, loop.axes_of(args), strict=True)
+    ]
+    return depends_on(trace(loop.of_point, *of_one), batched, axis_name)
+
+
+def _with_axis(
+    loop: Loop, args: Sequence[Any], batched: Sequence[bool], size: int
+) -> list[Any]:
+    """Run the loop with one more batch of points."""
+    of_consts, of_init = loop.split(batched)
+    consts, init = loop.split(args)
+    carry = [
+        x if b else jnp.broadcast_to(x, (size, *jnp.shape(x)))
+        for x, b in zip(init, of_init, strict=True)
+    ]
+    pairs = zip(of_consts, loop.axes, strict=True)
+    axes = tuple((b, *has) for b, has in pairs)
+    return loop._replace(axes=axes, sizes=(size, *loop.sizes)).bind(*consts, *carry)
+
+
+def _jvp(
+    primals: Sequence[Any], tangents: Sequence[Any], **params: Any
+) -> tuple[list[Any], list[Any]]:
+    loop, num = Loop(**params), len(primals)
+    moving = [
+        type(t) is not ad.Zero and _has_slope(x)
+        for x, t in zip(primals, tangents, strict=True)
+    ]
+    given_slopes = map(ad.instantiate_zeros, it.compress(tangents, moving))
+
+    def of_point(*args: Any) -> list[Any]:
+        values, slopes = args[:num], list(args[num:])
+        outputs, moved = jax.jvp(
+            lambda *given: loop.of_point(*fill(values, moving, given)),
+            list(it.compress(values, moving)),
+            slopes,
+        )
+        pairs = zip(outputs, moved, strict=True)
+        return [*outputs, *(t for y, t in pairs if _has_slope(y))]
+
+    # The tangent of a constant has the axes of that constant.
+    axes = loop.axes_of(primals)
+    results = loop.each_point(
+        lambda *args: refilled(of_point, *args),
+        [*primals, *given_slopes],
+        [*axes, *it.compress(axes, moving)],
+    )
+    num_outputs = num - len(loop.axes)
+    outputs, slopes = results[:num_outputs], iter(results[num_outputs:])
+    return outputs, [
+        next(slopes) if _has_slope(y) else ad.Zero(jax.typeof(y).to_tangent_aval())
+        for y in outputs
+    ]
+
+
+def _has_slope(x: Any) -> bool:
+    return jnp.issubdtype(jax.typeof(x).dtype, jnp.inexact)
+
+
+def _partial_eval(*_: Any, **__: Any) -> Any:
+    raise value_error(
+        "refill",
+        "it was differentiated in reverse mode (`jax.grad`, `jax.vjp`) or linearized, "
+        "and how many steps there are to go back over is not known.",
+        "Use forward mode (`jax.jvp`, `jax.jacfwd`), or a `jax.lax.scan` with a "
+        "largest number of steps.",
+    )
+
+
+batching.fancy_primitive_batchers[refill_p] = _batch
+ad.primitive_jvps[refill_p] = _jvp
+pe.custom_partial_eval_rules[refill_p] = _partial_eval

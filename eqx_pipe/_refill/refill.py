@@ -12,9 +12,6 @@ from jaxtyping import Array, Bool
 from .._errors import describe_value, structure_error, type_error
 from .._tree import as_arrays, differences
 from .._types import PyTree
-
-# Its rules make the loop what it is.
-from . import rules as _rules  # noqa: F401
 from .loop import refilled
 
 Point = TypeVar("Point")
@@ -48,7 +45,7 @@ def refill(
     **Arguments:**
 
     - `init`: called as `init(point)`, gives the first carry: any pytree.
-    - `cond`: called as `cond(point, carry)`, says whether there is another step: one
+    - `cond`: called as `cond(point, carry)`, returns whether there is another step: one
       boolean.
     - `body`: called as `body(point, carry)`, gives the next carry, of the same
       structure, shapes and dtypes.
@@ -138,16 +135,15 @@ def _last_carry(
 
 _CURE = (
     "This is the loop of `eqx_pipe.refill`: its condition is `cond`, which returns one "
-    "boolean that says whether to go on; its body is `body`, which returns what "
-    "`init` starts with: the same structure, shapes and dtypes (`jnp.float32(0)` "
-    "instead of `0`, say)."
+    "boolean, true to go on; its body is `body`, which returns the structure, shapes "
+    "and dtypes of `init` (for example `jnp.float32(0)` instead of `0`)."
 )
 
 
 def _check_fixed(first: PyTree, after: PyTree) -> None:
     """Raise unless `body` returns the parts of the carry that are no arrays."""
     if jtu.tree_structure(first) != jtu.tree_structure(after):
-        return  # JAX says more of containers
+        return  # JAX's error describes containers better
     found = "; ".join(differences(first, after))
     if found:
         raise structure_error(

@@ -4,6 +4,8 @@ from .adaptive import Adaptive as Adaptive
 from .design import Design as Design
 from .evosax import Evosax as Evosax
 from .explore import explore as explore
+from .halving import HalvingResult as HalvingResult
+from .halving import Training as Training
 from .halving import halving as halving
 from .method import Method as Method
 from .method import losses as losses
@@ -11,5 +13,3 @@ from .optuna import Optuna as Optuna
 from .result import SearchResult as SearchResult
 from .sensitivity import sensitivity as sensitivity
 from .sensitivity import sensitivity_design as sensitivity_design
-from .training import HalvingResult as HalvingResult
-from .training import Training as Training

@@ -11,6 +11,7 @@ from .._errors import optional, value_error
 from .._spaces import Space
 from .._sweep import SweepResult
 from .._types import Key
+from .method import Losses
 
 
 class AdaptiveState(eqx.Module):
@@ -48,7 +49,7 @@ class Adaptive:
         optional("search.Adaptive", "adaptive", "search")
 
     def init(self, space: Space, key: Key | None) -> AdaptiveState:
-        """Nothing is known."""
+        """Return a state of no points, after a check of the axes."""
         for name, axis in space.axes().items():
             if not axis.is_range:
                 raise value_error(
@@ -60,25 +61,22 @@ class Adaptive:
         return AdaptiveState(space, np.zeros((0, len(space.names))), np.zeros(0))
 
     def ask(self, state: AdaptiveState, num: int) -> tuple[Space, AdaptiveState]:
-        """The points that the learner finds most worth computing."""
+        """Return the points that the learner finds most worth computing."""
         learner = _learner(state)
         u = np.asarray(learner.ask(num)[0], np.float64).reshape(num, state.u.shape[1])
         asked = np.concatenate([state.u, u])
         return state.space.from_unit(u), AdaptiveState(state.space, asked, state.losses)
 
     def tell(
-        self,
-        state: AdaptiveState,
-        losses: Float[np.ndarray, " points"],
-        result: SweepResult,
+        self, state: AdaptiveState, losses: Losses, result: SweepResult
     ) -> AdaptiveState:
-        """The state with the losses of the last points."""
+        """Return the state with the losses of the last points."""
         told = np.concatenate([state.losses, losses])
         return AdaptiveState(state.space, state.u, told)
 
 
 def _learner(state: AdaptiveState) -> Any:
-    """A learner of all that was told; points that failed are pending for it."""
+    """Return a learner of all losses; points that failed are pending for it."""
     adaptive = optional("search.Adaptive", "adaptive", "search")
     width = state.u.shape[1]
     if width == 1:

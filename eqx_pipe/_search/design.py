@@ -7,6 +7,7 @@ from jaxtyping import Float
 from .._spaces import Cube, Space
 from .._sweep import SweepResult
 from .._types import Key
+from .method import Losses
 
 
 class DesignState(eqx.Module):
@@ -42,21 +43,18 @@ class Design(eqx.Module):
     u: Cube
 
     def init(self, space: Space, key: Key | None) -> DesignState:
-        """All points are left."""
+        """Return a state that has all points left."""
         space.from_unit(self.u)  # raises for any of them
         return DesignState(space, np.asarray(self.u, np.float64))
 
     def ask(self, state: DesignState, num: int) -> tuple[Space, DesignState]:
-        """The next points of the design."""
+        """Return the next points of the design."""
         # A table for each round: slices of one would each be a program of their own.
         points = state.space.from_unit(state.left[:num])
         return points, DesignState(state.space, state.left[num:])
 
     def tell(
-        self,
-        state: DesignState,
-        losses: Float[np.ndarray, " points"],
-        result: SweepResult,
+        self, state: DesignState, losses: Losses, result: SweepResult
     ) -> DesignState:
-        """The same state: the next points are known."""
+        """Return the same state: the next points are known."""
         return state

@@ -12,11 +12,12 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Float
 
+from .._check import check_is
 from .._errors import optional, value_error
 from .._spaces import Space
 from .._sweep import SweepResult
 from .._types import Key, PyTree
-from .method import check_maker, needed
+from .method import Losses, needed
 
 
 class EvosaxState(eqx.Module):
@@ -62,16 +63,16 @@ class Evosax:
 
     def __post_init__(self) -> None:
         optional("search.Evosax", "evosax", "search")
-        example = "`evosax.algorithms.CMA_ES`."
-        check_maker("search.Evosax", "strategy", self.strategy, example)
+        cure = "Give a class or function such as `evosax.algorithms.CMA_ES`."
+        check_is("search.Evosax", "strategy", self.strategy, Callable, cure)
 
     def init(self, space: Space, key: Key | None) -> EvosaxState:
-        """Nothing is known: the strategy begins when the number of points is."""
+        """Return an empty state: the strategy needs the number of points to begin."""
         none = jnp.zeros((0, len(space.names)))
         return EvosaxState(space, needed("search.Evosax", key), None, none)
 
     def ask(self, state: EvosaxState, num: int) -> tuple[Space, EvosaxState]:
-        """A generation, with candidates outside of the space put back inside."""
+        """Return a generation, with candidates outside of the space put back inside."""
         before, width = state.candidates.shape
         if before not in (0, num):
             raise value_error(
@@ -95,12 +96,9 @@ class Evosax:
         return state.space.from_unit(inside), asked
 
     def tell(
-        self,
-        state: EvosaxState,
-        losses: Float[np.ndarray, " points"],
-        result: SweepResult,
+        self, state: EvosaxState, losses: Losses, result: SweepResult
     ) -> EvosaxState:
-        """The state after a generation."""
+        """Return the state after a generation."""
         strategy, params = _made(self.strategy, *state.candidates.shape)
         key, draws = jr.split(state.key)
         fitness = jnp.asarray(losses, jnp.float32)
@@ -113,13 +111,13 @@ class Evosax:
 
 
 def _is_population(strategy: Any) -> bool:
-    """Whether it begins with a population and its fitness, not with a middle."""
+    """Return whether it begins with a population and its fitness, not a middle."""
     return "population" in inspect.signature(strategy.init).parameters
 
 
 @ft.lru_cache(32)  # each strategy compiles its methods once
 def _made(strategy: Callable[..., Any], num: int, width: int) -> tuple[Any, Any]:
-    """A strategy for generations of one size, and its settings."""
+    """Return a strategy for generations of one size, and its settings."""
     made = strategy(population_size=num, solution=jnp.zeros(width))
     params = made.default_params
     if hasattr(params, "std_init"):  # by default 1, as wide as the whole cube

@@ -10,7 +10,7 @@ import jax.random as jr
 import jax.tree_util as jtu
 from jax.sharding import Mesh
 
-from .._check import check_bool, check_choice, check_int
+from .._check import check_bool, check_choice, check_int, check_is
 from .._errors import describe_value, type_error, value_error
 from .._files import as_path
 from .._keys import check_key, fold
@@ -30,7 +30,7 @@ from .method import Method, losses
 from .result import SearchResult, place_of
 
 Stop: TypeAlias = Callable[[SearchResult], object]
-"""Whether a search ends, after each of its rounds."""
+"""A condition for the end of a search, asked for after each round."""
 
 
 def explore(
@@ -189,13 +189,12 @@ def _check_given(
             "Give a method of `eqx_pipe.search`, such as `search.Adaptive()`, or an "
             "object with `init`, `ask` and `tell`.",
         )
-    if stop is not None and not callable(stop):
-        raise type_error(
-            "search.explore",
-            f"`stop` is {describe_value(stop)}.",
+    if stop is not None:
+        cure = (
             "Give a function of the `SearchResult` so far: `lambda found: len(found) "
-            ">= 10_000`.",
+            ">= 10_000`."
         )
+        check_is("search.explore", "stop", stop, Callable, cure)
     if executor is not None and store is None:
         raise value_error(
             "search.explore",

@@ -2,8 +2,8 @@
 
 import math
 import os
-from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 import equinox as eqx
 import jax
@@ -11,22 +11,95 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 from jax.sharding import Mesh
+from jaxtyping import Float, Int
 
 from .._check import check_choice, check_int, check_is
-from .._errors import describe_value, type_error, value_error
+from .._errors import describe_value, optional, type_error, value_error
 from .._files import as_path
 from .._keys import check_key, key_argument
-from .._spaces import Space, SpaceLike, Values, as_space
-from .._sweep import sweep
+from .._mesh_context import check_mesh
+from .._spaces import Space, SpaceLike, Values, as_space, point_columns
+from .._sweep import Best, sweep
 from .._tree import leaves_with_names
 from .._types import Key, PyTree
-from .training import HalvingResult, Training
+
+if TYPE_CHECKING:
+    from xarray import Dataset
+else:
+    Dataset = Any
 
 _BATCH = 256
 """The most trainings of one batch, unless a size is given.
 
 Carries are as large as models, so that a batch of all trainings may not fit.
 """
+
+
+class Training(eqx.Module):
+    """A training that can be carried on.
+
+    - `init(point)` gives the first carry: any pytree of arrays, such as parameters
+      and the state of an optimiser, or a `TrainState` of Flax.
+    - `step(point, carry)` gives the next carry, of the same form.
+    - `score(point, carry)` gives a number: how good it is.
+
+    Of an Equinox model carry the arrays, `eqx.filter(model, eqx.is_array)`, and put the
+    rest back in `step` and `score` by `eqx.combine`: numbers in a carry become arrays.
+
+    `init` and `step` may take `key=`: a step draws from `fold_in(key, number)` of the
+    training's key, the first step having the number 1 and `init` 0.
+    """
+
+    init: Callable[..., PyTree]
+    step: Callable[..., PyTree]
+    score: Callable[[PyTree, PyTree], Any]
+
+
+class HalvingResult(eqx.Module):
+    """The trainings of `halving`, with their scores.
+
+    `scores` has a row for each point and a column for each rung: NaN where a training
+    was dropped before. `survivors` are the points that came to the end, the best
+    first, and `carry` their carries in this order. `steps` are the steps that
+    were needed, and those that were executed, lanes that repeat others included.
+    """
+
+    space: Space
+    scores: Float[np.ndarray, "points rungs"]
+    rungs: tuple[int, ...] = eqx.field(static=True)
+    survivors: Int[np.ndarray, " survivors"]
+    carry: PyTree
+    steps: tuple[int, int] = eqx.field(static=True)
+
+    def best(self) -> Best:
+        """Return the best training: `value` is its score, `output` its carry.
+
+        **Raises:** `ValueError` if no training came to the end with a score.
+        """
+        if not len(self.survivors):
+            raise value_error(
+                "search.HalvingResult.best",
+                "no training has a score that is a number.",
+                "Look at `.scores`.",
+            )
+        i = int(self.survivors[0])
+        columns = point_columns(self.space[[i]].geometry, self.space.key)
+        there = {name: column[0] for name, column in columns.items()}
+        carry = jax.tree.map(lambda leaf: leaf[0], self.carry)
+        return Best(i, self.space.point(i), float(self.scores[i, -1]), carry, there)
+
+    def to_xarray(self) -> Dataset:
+        """Return the scores as a Dataset over `point` and `rung`, with the axes."""
+        xarray = optional("search.HalvingResult.to_xarray", "xarray")
+        frame = self.space.to_pandas()
+        columns = {name: ("point", frame[name].to_numpy()) for name in frame}
+        coords = columns | {"rung": ("rung", np.array(self.rungs))}
+        return xarray.Dataset({"score": (("point", "rung"), self.scores)}, coords)
+
+    def __repr__(self) -> str:
+        came = f"{len(self.scores):,} trainings, {len(self.survivors):,} to the end"
+        best = f"point {self.survivors[0]:,} is the best" if len(self.survivors) else ""
+        return f"HalvingResult({came}; {best or 'none has a score'})"
 
 
 def halving(
@@ -90,6 +163,8 @@ def halving(
     check_int("search.halving", "eta", eta, 2)
     if batch_size is not None:
         check_int("search.halving", "batch_size", batch_size, 1)
+    if mesh is not None:
+        check_mesh("search.halving", mesh)
     ends = _checked(train, whole, rungs)
     folder = None if store is None else as_path("search.halving", store, "store")
     if folder is not None:
@@ -125,8 +200,10 @@ def halving(
             keep = np.sort(keep[: max(1, math.ceil(len(left) / eta))])
         left, done = left[keep], end
         leaves = [np.asarray(leaf[keep]) for leaf in values["carry"]]
-    structure = _structure(train, whole, key, left)
-    carry = jtu.tree_unflatten(structure, leaves)
+    # Static fields may hold numbers of the point: they are those of the best training.
+    best = int(left[0]) if len(left) else 0
+    first = _begun(train, whole.point(best), whole.point_key(best, key=key))
+    carry = jtu.tree_unflatten(jtu.tree_structure(first), leaves)
     return HalvingResult(whole, scores, ends, left, carry, (needed, executed))
 
 
@@ -144,7 +221,7 @@ def _checked(train: object, space: Space, rungs: Sequence[int]) -> tuple[int, ..
         raise value_error(
             "search.halving", "the space is empty.", "Give at least one point."
         )
-    ends = tuple(rungs)
+    ends = tuple(rungs) if isinstance(rungs, Iterable) else ()
     for end in ends:
         check_int("search.halving", "rungs", end, 1)
     if not ends or list(ends) != sorted(set(ends)):
@@ -157,19 +234,19 @@ def _checked(train: object, space: Space, rungs: Sequence[int]) -> tuple[int, ..
 
 
 def _fitting(trainings: int, devices: int) -> int:
-    """The batch size with which every lane of every batch has a training, nearly."""
+    """Return a batch size with which nearly every lane of a batch has a training."""
     each = -(-trainings // devices)
     return -(-each // -(-each // _BATCH))
 
 
 def _draws(fn: Callable[..., Any], key: Key | None, number: Any) -> dict[str, Any]:
-    """The key of a step as a keyword argument, if the function takes one."""
+    """Return the key of a step as a keyword argument, if the function takes one."""
     own = None if key is None else jax.random.fold_in(key, number)
     return key_argument(fn, own)
 
 
 def _begun(train: Training, point: PyTree, key: Key | None) -> PyTree:
-    """The first carry, with arrays in the place of numbers."""
+    """Return the first carry, with arrays in the place of numbers."""
     carry = train.init(point, **_draws(train.init, key, 0))
     for name, leaf in leaves_with_names(carry):
         if not eqx.is_array_like(leaf):
@@ -185,7 +262,7 @@ def _begun(train: Training, point: PyTree, key: Key | None) -> PyTree:
 def _rung(
     train: Training, space: Space, key: Key | None, steps: tuple[int, int]
 ) -> Callable[[PyTree], PyTree]:
-    """The function of a row that carries its training on by some steps.
+    """Return the function of a row that carries its training on by some steps.
 
     A carry is handed from rung to rung as its leaves. Static fields, such as the
     optimiser in a `TrainState` of Flax, may hold numbers of the point, which are traced
@@ -209,21 +286,3 @@ def _rung(
         return {"carry": jtu.tree_leaves(carry), "score": score}
 
     return rung
-
-
-def _structure(
-    train: Training, space: Space, key: Key | None, survivors: np.ndarray
-) -> Any:
-    """The structure of the carries, with static fields of the best training."""
-
-    def at(i: Any) -> PyTree:
-        return _begun(train, space.point(i), space.point_key(i, key=key))
-
-    # A new function each time, since JAX keeps the trace of one that it has seen.
-    one, two = (
-        jtu.tree_structure(jax.eval_shape(lambda i: at(i), 0)) for _ in range(2)
-    )
-    if one == two or not len(survivors):
-        return one
-    # Static fields that differ from trace to trace may hold traced values.
-    return jtu.tree_structure(at(int(survivors[0])))

@@ -1,16 +1,20 @@
 """Methods of search: three pure functions, and the state between them."""
 
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float
 
-from .._errors import describe_value, type_error, value_error
+from .._errors import value_error
 from .._spaces import Space
 from .._sweep import Compared, SweepResult, scores
 from .._types import Key
 
 State = TypeVar("State")
+
+Losses: TypeAlias = Float[np.ndarray, " points"]
+"""A number for each point, to be made small: infinite where a point failed or is NaN.
+"""
 
 
 @runtime_checkable
@@ -25,17 +29,15 @@ class Method(Protocol[State]):
     """
 
     def init(self, space: Space, key: Key | None) -> State:
-        """The state before the first round."""
+        """Return the state before the first round."""
         ...
 
     def ask(self, state: State, num: int) -> tuple[Space, State]:
-        """The `num` points to compute next, or fewer if there are no more."""
+        """Return the `num` points to compute next, or fewer if there are no more."""
         ...
 
-    def tell(
-        self, state: State, losses: Float[np.ndarray, " points"], result: SweepResult
-    ) -> State:
-        """The state after a round.
+    def tell(self, state: State, losses: Losses, result: SweepResult) -> State:
+        """Return the state after a round.
 
         `losses` are to be made small, and infinite where a point failed or is NaN:
         what `by` names, negated if `mode="max"`. `result` has all outputs.
@@ -43,21 +45,12 @@ class Method(Protocol[State]):
         ...
 
 
-def losses(
-    result: SweepResult, by: Compared, mode: str
-) -> Float[np.ndarray, " points"]:
+def losses(result: SweepResult, by: Compared, mode: str) -> Losses:
     """Return what is to be made small: infinite where a point failed or is NaN."""
     found = scores("search.explore", result.values, len(result), by, [slice(None)])
     found = found.astype(np.float64)
     signed = found if mode == "min" else -found
     return np.where(result.ok & ~np.isnan(found), signed, np.inf)
-
-
-def check_maker(function: str, argument: str, maker: object, example: str) -> None:
-    """Raise unless an argument can be called to make an object of another package."""
-    if not callable(maker):
-        wrong = f"`{argument}` is {describe_value(maker)}."
-        raise type_error(function, wrong, f"Give a class or function such as {example}")
 
 
 def needed(function: str, key: Key | None) -> Key:

@@ -8,13 +8,13 @@ import equinox as eqx
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-from jaxtyping import Float
 
+from .._check import check_is
 from .._errors import optional
 from .._spaces import Space
 from .._sweep import SweepResult
 from .._types import Key
-from .method import check_maker, needed
+from .method import Losses, needed
 
 
 class OptunaState(eqx.Module):
@@ -60,15 +60,15 @@ class Optuna:
 
     def __post_init__(self) -> None:
         optional("search.Optuna", "optuna", "search")
-        example = "`optuna.samplers.TPESampler`."
-        check_maker("search.Optuna", "sampler", self.sampler, example)
+        cure = "Give a class or function such as `optuna.samplers.TPESampler`."
+        check_is("search.Optuna", "sampler", self.sampler, Callable, cure)
 
     def init(self, space: Space, key: Key | None) -> OptunaState:
-        """No trials."""
+        """Return a state without trials."""
         return OptunaState(space, needed("search.Optuna", key), ())
 
     def ask(self, state: OptunaState, num: int) -> tuple[Space, OptunaState]:
-        """The suggestions of the sampler to a study of the trials so far."""
+        """Return the suggestions of the sampler to a study of the trials so far."""
         optuna = optional("search.Optuna", "optuna", "search")
         before = optuna.logging.get_verbosity()
         optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -93,12 +93,9 @@ class Optuna:
         return state.space.from_unit(u), asked
 
     def tell(
-        self,
-        state: OptunaState,
-        losses: Float[np.ndarray, " points"],
-        result: SweepResult,
+        self, state: OptunaState, losses: Losses, result: SweepResult
     ) -> OptunaState:
-        """The state with the values of the last trials; one that failed has none."""
+        """Return the state with the values of the last trials, None for failed ones."""
         told = len(state.trials) - len(losses)
         new = [
             {**trial, "value": float(loss) if np.isfinite(loss) else None}
@@ -108,7 +105,7 @@ class Optuna:
 
 
 def _distributions(optuna: Any, space: Space) -> dict[str, Any]:
-    """For each axis its values in the unit cube: an interval, or some points.
+    """Return for each axis its values in the unit cube: an interval, or some points.
 
     The points of categories are the middles of their parts of the cube.
     """
@@ -124,7 +121,7 @@ def _distributions(optuna: Any, space: Space) -> dict[str, Any]:
 
 
 def _frozen(optuna: Any, axes: Mapping[str, Any], trial: Mapping[str, Any]) -> Any:
-    """A trial that has ended."""
+    """Return a trial that has ended."""
     states, value = optuna.trial.TrialState, trial["value"]
     return optuna.trial.create_trial(
         state=states.FAIL if value is None else states.COMPLETE,

@@ -176,7 +176,7 @@ def _salib(function: str, module: str) -> Any:
 def _values(
     result: SweepResult, by: object
 ) -> tuple[str, Float[np.ndarray, "points ..."]]:
-    """The output that is analysed, with its name."""
+    """Return the output that is analysed, with its name."""
     named = {name or "value": leaf for name, leaf in leaves_with_names(result.values)}
     name = next(iter(named)) if by is None and len(named) == 1 else by
     if not isinstance(name, str) or name not in named:

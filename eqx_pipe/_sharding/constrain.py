@@ -1,18 +1,15 @@
 """Constraints on shardings inside a program, by logical names."""
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from .._errors import bullets, value_error
+from .._errors import value_error
 from .._tree import leaf_text
 from .mesh import Placeable, Tree, constrain_to, is_manual, is_placeable, mesh_like
-from .paths import path_leaves
 from .rules import LogicalAxis, current_rules
-from .specs import uneven_sizes, wrong_axes
+from .specs import resolve
 
 
 def constrain(x: Tree, *logical: LogicalAxis) -> Tree:
@@ -47,31 +44,23 @@ def constrain(x: Tree, *logical: LogicalAxis) -> Tree:
     if current is None or is_manual():
         return x
     rules, mesh = current
-    spec, problems = rules.resolve(logical)
-    arrays, rest = eqx.partition(x, is_placeable)
-    if not problems:
-        for at in path_leaves(arrays)[0]:
-            prefix = f"`{at.name}`: " if at.name else ""
-            problems += [prefix + line for line in _misfits(at.leaf, spec, mesh)]
-    if problems:
-        names = ", ".join(map(repr, logical))
+
+    def spec_of(path: str, leaf: Placeable) -> P:
+        if len(logical) == leaf.ndim:
+            return P(*logical)
+        place = f"`{path}`: " if path else ""
         raise value_error(
             "sharding.constrain",
-            f"({names}) does not fit on the mesh {dict(mesh.shape)}:"
-            + bullets(problems),
-            "Give one name per axis; name None, or add rules, for what stays "
-            "whole; or make sizes fit with `eqx_pipe.sharding.pad_to`.",
+            f"{place}{leaf_text(leaf)} has {leaf.ndim} axes, but {len(logical)} names "
+            "are given.",
+            "Give one name per axis, and None for an axis that stays whole.",
         )
 
-    def one(leaf: Placeable) -> jax.Array:
-        return constrain_to(jnp.asarray(leaf), mesh_like(mesh, leaf), spec)
-
-    return eqx.combine(jtu.tree_map(one, arrays), rest)
-
-
-def _misfits(leaf: Placeable, spec: P, mesh: Mesh) -> list[str]:
-    if len(spec) != leaf.ndim:
-        return [
-            f"{leaf_text(leaf)} has {leaf.ndim} axes, but {len(spec)} names are given."
-        ]
-    return wrong_axes(leaf, spec, mesh) or uneven_sizes(leaf, spec, mesh)
+    arrays, rest = eqx.partition(x, is_placeable)
+    resolved, structure = resolve("sharding.constrain", arrays, mesh, spec_of, rules)
+    placed = [
+        constrain_to(jnp.asarray(leaf), mesh_like(mesh, leaf), sharding.spec)
+        for _, leaf, sharding in resolved
+        if sharding is not None
+    ]
+    return eqx.combine(jtu.tree_unflatten(structure, placed), rest)

@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec as P
 
 from .._types import PyTree
 from .mesh import Placeable, is_placeable
-from .paths import path_leaves
+from .specs import path_leaves
 
 _HEAD = ("path", "shape", "dtype", "spec", "devices", "bytes per device")
 

@@ -21,9 +21,9 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array
 
-from .._errors import value_error
+from .._errors import bullets, value_error
 from .._mesh_context import is_staged
-from .._tree import is_key_array
+from .._tree import is_key_array, leaf_text, leaves_with_names
 from .._types import PyTree
 
 MeshAxes: TypeAlias = str | tuple[str, ...] | None
@@ -94,6 +94,24 @@ def fitting_sizes(size: int, parts: int) -> str:
     return f"{below} or {above}" if below else f"{above}"
 
 
+def common_size(function: str, what: str, tree: PyTree, axis: int, cure: str) -> int:
+    """Return the size that all arrays of `tree`, called `what`, have along an axis."""
+    sizes = {}
+    for name, leaf in leaves_with_names(tree):
+        fits = -leaf.ndim <= axis < leaf.ndim
+        sizes[name or "."] = leaf.shape[axis] if fits else leaf_text(leaf)
+    found = list(dict.fromkeys(sizes.values()))
+    if len(found) == 1 and not isinstance(found[0], str):
+        return found[0]
+    lines = bullets(f"`{name}`: {size}" for name, size in sizes.items())
+    raise value_error(
+        function,
+        f"the arrays of {what} have no common size along axis {axis}"
+        + (f":{lines}" if sizes else "; there are none."),
+        cure,
+    )
+
+
 def with_types(mesh: Mesh, kind: AxisType) -> Mesh:
     """Return a mesh of the same devices and names, with axes of one kind."""
     return Mesh(mesh.devices, mesh.axis_names, axis_types=(kind,) * mesh.devices.ndim)
@@ -114,12 +132,12 @@ def mesh_like(mesh: Mesh, *leaves: object) -> Mesh:
 
 
 def _own_mesh(x: Array) -> AbstractMesh:
-    """The mesh that stands in the type of `x`, an empty one if there is none."""
+    """Return the mesh in the type of `x`, an empty one if there is none."""
     return jax.typeof(x).sharding.mesh
 
 
 def check_context(function: str, mesh: Mesh) -> None:
-    """Raises a `ValueError` inside a `jax.set_mesh` of another mesh than `mesh`."""
+    """Raise a `ValueError` inside a `jax.set_mesh` of another mesh than `mesh`."""
     context = jax.sharding.get_abstract_mesh()
     if not context.empty and dict(context.shape) != dict(mesh.shape):
         raise value_error(

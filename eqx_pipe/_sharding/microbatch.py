@@ -15,7 +15,7 @@ from .._errors import bullets, structure_error, type_error, value_error
 from .._mesh_context import is_staged
 from .._tree import as_arrays, differences, leaf_text, leaves_with_names
 from .._types import PyTree
-from .mesh import is_placeable, wraps_function
+from .mesh import common_size, is_placeable, wraps_function
 from .submesh import InsideProgram
 
 Inputs = ParamSpec("Inputs")
@@ -84,7 +84,10 @@ def microbatch(
     def in_parts(*args: Inputs.args, **kwargs: Inputs.kwargs) -> Output:
         where = _position(args, argnum)
         batch = as_arrays(args[where])
-        total = _length(batch, axis, where)
+        what = f"argument {where}"
+        cure = "Give arrays of one batch size; bind what is no batch with a lambda."
+        split = eqx.filter(batch, _is_split)
+        total = common_size("sharding.microbatch", what, split, axis, cure)
 
         def part(start: int | Int[Array, ""], size: int) -> PyTree:
             piece = jtu.tree_map(
@@ -165,24 +168,6 @@ def _is_split(leaf: Any) -> TypeGuard[Array]:
     return eqx.is_array(leaf) and leaf.ndim > 0
 
 
-def _length(batch: PyTree, axis: int, argnum: int) -> int:
-    """Return the common size of the arrays of the batch."""
-    sizes = {}
-    for name, leaf in leaves_with_names(batch):
-        if _is_split(leaf):
-            fits = -leaf.ndim <= axis < leaf.ndim
-            sizes[name] = leaf.shape[axis] if fits else leaf_text(leaf)
-    if len(set(sizes.values())) == 1 and not isinstance([*sizes.values()][0], str):
-        return [*sizes.values()][0]
-    listed = bullets(f"`{name}`: {size}" for name, size in sizes.items())
-    raise value_error(
-        "sharding.microbatch",
-        f"the arrays of argument {argnum} have no common size along axis {axis}"
-        + (f":{listed}" if sizes else "; there are none."),
-        "Give arrays of one batch size; bind what is no batch with a lambda.",
-    )
-
-
 def _check_numbers(arrays: PyTree, reduce: str) -> None:
     for name, leaf in leaves_with_names(arrays):
         if not jnp.issubdtype(leaf.dtype, jnp.number):
@@ -206,7 +191,7 @@ def _check_same(struct: PyTree, out: PyTree) -> None:
 
 
 def _check_size_free(arrays: PyTree, part: _Part, step: int) -> None:
-    """Raises if parts of another size give another shape: one value per example.
+    """Raise if parts of another size give another shape: one value per example.
 
     With a shorter part at the end this shows anyway.
     """

@@ -21,12 +21,19 @@ from jaxtyping import Array
 
 from .._check import check_choice, check_int, check_is
 from .._compose import Policy, Repeat, check_carry, with_remat
-from .._errors import bullets, value_error
+from .._errors import value_error
 from .._mesh_context import check_mesh, is_explicit
 from .._stage import Composite, Scope, enter, is_stateful
-from .._tree import as_arrays, is_key_array, leaf_text, leaves_with_names
+from .._tree import as_arrays, is_key_array
 from .._types import AnyStage, Key, MaybeState, Output, PyTree
-from .mesh import check_context, constrain_to, fitting_sizes, mesh_like, with_types
+from .mesh import (
+    check_context,
+    common_size,
+    constrain_to,
+    fitting_sizes,
+    mesh_like,
+    with_types,
+)
 from .place import shard
 
 
@@ -42,7 +49,7 @@ class Pipelined(Composite):
     unroll: int = eqx.field(static=True, default=1)
 
     def children(self) -> Mapping[str, AnyStage]:
-        """The stages stacked into one, as in a `repeat`."""
+        """Return the stages stacked into one, as in a `repeat`."""
         return {"0": self.stages}
 
     def settings(self) -> dict[str, Any]:
@@ -65,7 +72,7 @@ class Pipelined(Composite):
 
 @eqx.filter_jit
 def _program(pipe: Pipelined, x: PyTree, key: Key | None, path: str) -> PyTree:
-    """The whole schedule: one program, also where the user did not ask for one."""
+    """Run the whole schedule in one program, also where the user asked for none."""
     devices, count, axis = pipe.mesh.shape[pipe.axis], pipe.microbatches, pipe.axis
     carry, constant = eqx.partition(x, eqx.is_array)
     stacked, static = eqx.partition(pipe.stages, eqx.is_array)
@@ -73,7 +80,7 @@ def _program(pipe: Pipelined, x: PyTree, key: Key | None, path: str) -> PyTree:
     local = pipe.size // devices
 
     def layers_on(layers: PyTree, x: PyTree, key: Key | None, first: Any) -> PyTree:
-        """The layers of one device, applied to one microbatch."""
+        """Return one microbatch after the layers of one device."""
 
         def body(x, slices):
             part, i = slices
@@ -108,7 +115,12 @@ def _program(pipe: Pipelined, x: PyTree, key: Key | None, path: str) -> PyTree:
                 _idle,
                 given,
             )
-            outputs = _put(outputs, _select(active, y, _take(outputs, at)), at)
+            kept = _select(active, y, _take(outputs, at))
+            outputs = jtu.tree_map(
+                lambda o, v: jax.lax.dynamic_update_index_in_dim(o, v, at, 0),
+                outputs,
+                kept,
+            )
             sent = jtu.tree_map(lambda v: jax.lax.ppermute(v, axis, forward), y)
             return (sent, outputs), None
 
@@ -156,30 +168,17 @@ def _take(tree: PyTree, i: Any) -> PyTree:
     )
 
 
-def _put(tree: PyTree, part: PyTree, i: Any) -> PyTree:
-    return jtu.tree_map(
-        lambda leaf, v: jax.lax.dynamic_update_index_in_dim(leaf, v, i, 0), tree, part
-    )
-
-
 def _select(which: Any, left: PyTree, right: PyTree) -> PyTree:
     return jtu.tree_map(lambda a, b: jax.lax.select_n(which, b, a), left, right)
 
 
 def _check_batch(carry: PyTree, count: int) -> None:
-    """Raises unless every array has the same leading size, a multiple of `count`."""
-    named = leaves_with_names(carry)
-    sizes = {n: a.shape[0] if a.ndim else leaf_text(a) for n, a in named}
-    found = list(dict.fromkeys(sizes.values()))
-    if len(found) != 1 or isinstance(found[0], str):
-        raise value_error(
-            "sharding.pipelined",
-            "the input's arrays have no common leading size:"
-            + bullets(f"`{name or 'input'}`: {s}" for name, s in sizes.items()),
-            "The leading axis of every array is split into microbatches; what is "
-            "the same for all belongs into the stages.",
-        )
-    size = found[0]
+    """Raise unless every array has the same leading size, a multiple of `count`."""
+    cure = (
+        "The leading axis of every array is split into microbatches; what is the same "
+        "for all belongs into the stages."
+    )
+    size = common_size("sharding.pipelined", "the input", carry, 0, cure)
     if size % count or not size:
         raise value_error(
             "sharding.pipelined",

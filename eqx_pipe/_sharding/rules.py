@@ -10,7 +10,7 @@ from jax.sharding import PartitionSpec as P
 
 from .._errors import bullets, describe_value, nearest, type_error, value_error
 from .._mesh_context import RULES, check_mesh
-from .mesh import MeshAxes
+from .mesh import MeshAxes, names_of
 
 LogicalAxis: TypeAlias = str | tuple[str, ...] | None
 """The logical name of an array's axis, or names of axes merged into one, or none."""
@@ -121,14 +121,14 @@ class AxisRules(eqx.Module):
         ]
         if problems:
             return P(), problems
-        names = _flat(logical)
+        names = names_of(logical)
         found, owner = self._assign(names)
         known = list(dict.fromkeys(name for name, _ in self.pairs))
         for name in dict.fromkeys(names):
             if names.count(name) > 1:
                 problems.append(
                     f"the logical axis `{name}` is given {names.count(name)} times in "
-                    f"one array, {_listed(logical)}. Name one of these axes otherwise, "
+                    f"one array, {logical}. Name one of these axes otherwise, "
                     "or None to keep it whole."
                 )
             if name not in known:
@@ -141,7 +141,7 @@ class AxisRules(eqx.Module):
                     axis
                     for n, axes in self.pairs
                     if n == name
-                    for axis in _as_tuple(axes)
+                    for axis in names_of([axes])
                     if axis in owner
                 ]
                 taken = "; ".join(f"`{a}` is taken by `{owner[a]}`" for a in wanted)
@@ -161,7 +161,7 @@ class AxisRules(eqx.Module):
         owner: dict[str, str] = {}
         # The order is that of the pairs, not of the array's axes: as in Flax's rules.
         for name, axes in self.pairs:
-            wanted = _as_tuple(axes)
+            wanted = tuple(names_of([axes]))
             taken = any(axis in owner for axis in wanted)
             if name in names and name not in found and not taken:
                 found[name] = wanted
@@ -226,22 +226,8 @@ def _is_axis(entry: object) -> bool:
     return entry is None or isinstance(entry, str)
 
 
-def _as_tuple(axes: MeshAxes) -> tuple[str, ...]:
-    if axes is None:
-        return ()
-    return (axes,) if isinstance(axes, str) else axes
-
-
-def _flat(logical: tuple[LogicalAxis, ...]) -> list[str]:
-    return [name for entry in logical for name in _as_tuple(entry)]
-
-
 def _entry(entry: LogicalAxis, found: dict[str, tuple[str, ...]]) -> MeshAxes:
-    axes = tuple(axis for name in _as_tuple(entry) for axis in found[name])
+    axes = tuple(axis for name in names_of([entry]) for axis in found[name])
     if len(axes) < 2:
         return axes[0] if axes else None
     return axes
-
-
-def _listed(logical: tuple[LogicalAxis, ...]) -> str:
-    return f"({', '.join(map(repr, logical))})"

@@ -51,7 +51,7 @@ def _program(
     mesh: Mesh,
     path: str,
 ) -> tuple[PyTree, eqx.nn.State | None]:
-    """The stage under `shard_map`, compiled once also where the user did not ask."""
+    """Run the stage under `shard_map`, as a program of its own outside `jit`."""
     stage, state, key = whole
     # `shard_map` takes arrays alone, and refuses a Module that holds anything else.
     params, static = eqx.partition(stage.stage, eqx.is_array)

@@ -19,7 +19,7 @@ from .._errors import (
     value_error,
 )
 from .._mesh_context import check_mesh
-from .._stage import check_matched, matches
+from .._stage import check_matched, matches, named_leaves
 from .._tree import leaf_text
 from .._types import PyTree, PyTreeDef
 from .mesh import (
@@ -30,7 +30,6 @@ from .mesh import (
     names_of,
     num_shards,
 )
-from .paths import PathLeaf, path_leaves
 from .rules import RulesLike, as_rules
 
 SpecsLike: TypeAlias = (
@@ -38,6 +37,26 @@ SpecsLike: TypeAlias = (
 )
 """A prefix tree of specs, a mapping from patterns of paths to specs, or a function
 `leaf -> spec` or `(path, leaf) -> spec`."""
+
+
+class PathLeaf(NamedTuple):
+    """A leaf with its paths: stages stacked in one array have one each."""
+
+    paths: tuple[str, ...]
+    leaf: Any  # of a user's tree: anything
+
+    @property
+    def name(self) -> str:
+        """The path, with `*` for the positions of stacked stages."""
+        parts = zip(*(path.split(".") for path in self.paths), strict=True)
+        return ".".join(p[0] if len(set(p)) == 1 else "*" for p in parts)
+
+
+def path_leaves(tree: PyTree) -> tuple[list[PathLeaf], PyTreeDef]:
+    """Return every leaf of `tree` with its paths, and the structure of `tree`."""
+    leaves, structure = jtu.tree_flatten(tree)
+    named = zip(named_leaves(tree), leaves, strict=True)
+    return [PathLeaf(tuple(n.paths.flat), leaf) for n, leaf in named], structure
 
 
 class LeafSharding(NamedTuple):
@@ -73,25 +92,26 @@ def resolve(
             spec = spec if at.leaf.ndim else P()  # an array without axes is not split
             if known is not None:  # the names are logical
                 spec, wrong = known.resolve(tuple(spec))
-            wrong = wrong or wrong_axes(at.leaf, spec, mesh)
+            wrong = wrong or _wrong_axes(at.leaf, spec, mesh)
             if divide and not wrong:
-                wrong = uneven_sizes(at.leaf, spec, mesh, local=local)
+                wrong = _uneven_sizes(at.leaf, spec, mesh, local=local)
                 uneven = uneven or bool(wrong)
             sharding = None if wrong else NamedSharding(mesh, spec)
         problems += [f"`{at.name}`: {line}" if at.name else line for line in wrong]
         resolved.append(LeafSharding(at.name, at.leaf, sharding))
     if problems:
+        names = "specs" if known is None else "logical names or the rules"
         pad = " or the sizes; `eqx_pipe.sharding.pad_to` pads arrays to sizes that fit."
         raise value_error(
             function,
             f"these specs do not fit the arrays and the mesh {dict(mesh.shape)}:"
             + bullets(problems),
-            "Change the specs" + (pad if uneven else "."),
+            f"Change the {names}" + (pad if uneven else "."),
         )
     return resolved, structure
 
 
-def wrong_axes(leaf: Placeable, spec: P, mesh: Mesh) -> list[str]:
+def _wrong_axes(leaf: Placeable, spec: P, mesh: Mesh) -> list[str]:
     """Return why a spec does not fit an array and a mesh, one line for each reason."""
     names = names_of(spec)
     problems = []
@@ -111,7 +131,7 @@ def wrong_axes(leaf: Placeable, spec: P, mesh: Mesh) -> list[str]:
     return problems
 
 
-def uneven_sizes(
+def _uneven_sizes(
     leaf: Placeable, spec: P, mesh: Mesh, *, local: bool = False
 ) -> list[str]:
     """Return a line for each axis whose size does not divide, with sizes that do."""

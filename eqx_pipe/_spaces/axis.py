@@ -2,7 +2,7 @@
 
 import abc
 import operator
-from typing import Any, SupportsIndex, TypeAlias, TypeGuard
+from typing import Any, ClassVar, SupportsIndex, TypeAlias, TypeGuard
 
 import equinox as eqx
 import jax
@@ -10,7 +10,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, Float, Int, Shaped
 
-from .._check import check_int
+from .._check import check_int, check_is
 from .._errors import (
     MissingKeyError,
     asks_for_key,
@@ -43,7 +43,7 @@ class Axis(eqx.Module):
     - `value`: the value at a position. It is traced and vectorised, so it must be
       made of JAX operations.
 
-    An axis that needs a key defines a property `needs_key` that is `True`; a space
+    An axis that draws its values sets the class attribute `needs_key = True`; a space
     without a key then raises when it is built. Every axis takes the keyword arguments
     `label` and `unit`, which pictures and xarray's attributes `long_name` and `units`
     show; they change nothing else.
@@ -72,24 +72,31 @@ class Axis(eqx.Module):
     )
     unit: str | None = eqx.field(default=None, static=True, kw_only=True, compare=False)
 
+    # Attributes of a class, or properties where they depend on the axis.
+    needs_key: ClassVar[bool] = False
+    """True if the axis draws its values, so that `value` needs a key."""
+    is_static: ClassVar[bool] = False
+    """True if values are Python values, whose position cannot be traced."""
+    is_range: ClassVar[bool] = False
+    """True if every number between the ends is a value for a search."""
+    is_log: ClassVar[bool] = False
+    """True if pictures have a logarithmic scale for the axis."""
+    replicates: ClassVar[str | None] = None
+    """The draws of replicates, `"common"` or `"independent"`; see `Seeds`."""
+
     def __check_init__(self) -> None:
         for name, text in (("label", self.label), ("unit", self.unit)):
-            if text is not None and not isinstance(text, str):
-                raise type_error(
-                    type(self).__name__,
-                    f"`{name}` is {describe_value(text)}.",
-                    "Give a text, such as `label='learning rate', unit='1/s'`, or "
-                    "leave it out.",
-                )
+            cure = "Give a text, such as `label='learning rate'`, or leave it out."
+            check_is(type(self).__name__, name, "" if text is None else text, str, cure)
         check_dim(type(self).__name__, self.dim)
 
     @abc.abstractmethod
     def __len__(self) -> int:
-        """The number of values."""
+        """Return the number of values."""
 
     @abc.abstractmethod
     def value(self, i: Int[Array, ""], key: Key | None) -> PyTree:
-        """The value at position `i`.
+        """Return the value at position `i`.
 
         **Arguments:**
 
@@ -100,31 +107,6 @@ class Axis(eqx.Module):
 
         **Returns:** an array, or a pytree of arrays.
         """
-
-    @property
-    def needs_key(self) -> bool:
-        """True if the axis draws its values, so that `value` needs a key."""
-        return False
-
-    @property
-    def is_static(self) -> bool:
-        """True if values are Python values, whose position cannot be traced."""
-        return False
-
-    @property
-    def is_range(self) -> bool:
-        """True if every number between the ends is a value for a search."""
-        return False
-
-    @property
-    def is_log(self) -> bool:
-        """True if the values are spaced evenly in the logarithm."""
-        return False
-
-    @property
-    def replicates(self) -> str | None:
-        """The draws of replicates, `"common"` or `"independent"`; see `Seeds`."""
-        return None
 
     @property
     def known(self) -> Array | None:
@@ -148,14 +130,14 @@ class Axis(eqx.Module):
     def take(
         self, positions: Int[np.ndarray, " points"], dim: str | None = None
     ) -> "Axis":
-        """An axis of the values at some positions, in their order."""
+        """Return an axis of the values at some positions, in their order."""
         at = on_device(positions.astype(np.int32))
         return Subset(axis=self, positions=at, dim=dim, **self.texts)
 
     def from_unit(
         self, u: Float[np.ndarray, " points"], dim: str | None = None
     ) -> "Axis":
-        """An axis of the values at some places of the unit interval.
+        """Return an axis of the values at some places of the unit interval.
 
         Values are categories: each has an equal part of the interval, in order.
         """
@@ -166,7 +148,7 @@ class Axis(eqx.Module):
     def to_unit(
         self, values: Shaped[np.ndarray, "points ..."]
     ) -> Float[np.ndarray, " points"]:
-        """The places of some numbers in the unit interval, for axes that are ranges."""
+        """Return the places of some numbers in the unit interval, if it is a range."""
         raise NotImplementedError
 
 
@@ -180,6 +162,10 @@ class Subset(Axis):
     @property
     def needs_key(self) -> bool:
         return self.axis.needs_key
+
+    @property
+    def is_log(self) -> bool:
+        return self.axis.is_log
 
     def __len__(self) -> int:
         return self.positions.shape[0]
@@ -209,7 +195,7 @@ def is_axis(x: object) -> TypeGuard[Axis]:
 
 
 def dim_text(dim: str | None) -> str:
-    """The argument `dim` in the text of an axis."""
+    """Return the argument `dim` in the text of an axis."""
     return "" if dim is None else f", dim={dim!r}"
 
 

@@ -87,7 +87,10 @@ def _column(
                 f"`results[{k}]`: {'; '.join(found)}.",
                 "Give them the same structure, shape and dtype.",
             )
-    return jtu.tree_map(lambda *some: Values(_stacked(some), **texts), *values)
+    is_log = all(axis.is_log for axis in axes)
+    return jtu.tree_map(
+        lambda *some: Values(_stacked(some), is_log=is_log, **texts), *values
+    )
 
 
 def _stacked(some: tuple[Any, ...]) -> Any:

@@ -1,7 +1,7 @@
 """Axes between two ends: grids of a fixed number of values, and ranges for searches."""
 
-import abc
-from typing import Any, SupportsIndex
+from collections.abc import Callable
+from typing import Any, ClassVar, SupportsIndex
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -18,80 +18,26 @@ from .numbers import as_ends, check_same_sign
 from .values import Values
 
 
-class _Between(Axis):
+def _formulas(
+    is_log: bool, a: Any, b: Any
+) -> tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]:
+    """Return the values from `a` to `b` and their steps, as `tabulate` takes them."""
+    if not is_log:
+        # As `numpy.linspace`: (-1, 2, 4) hits 0.
+        return lambda xp, t: a + (b - a) * t, lambda xp, t: (b - a) * t
+
+    def whole(xp: Any, t: Any) -> Any:
+        log_a, log_b = xp.log10(xp.abs(a)), xp.log10(xp.abs(b))
+        return xp.sign(a) * 10.0 ** (log_a * (1 - t) + log_b * t)
+
+    def part(xp: Any, t: Any) -> Any:
+        return 10.0 ** ((xp.log10(xp.abs(b)) - xp.log10(xp.abs(a))) * t)
+
+    return whole, part
+
+
+class _Spaced(Axis):
     """The base of axes between two ends, where a search may propose any number."""
-
-    # Both ends, or a longer array of values that begins and ends with them.
-    ends: eqx.AbstractVar[Inexact[Array, "..."]]
-
-    @property
-    def is_range(self) -> bool:
-        return True
-
-    def _both(self) -> tuple[np.ndarray, np.ndarray]:
-        """Both ends, in float64, each with a leading axis of one."""
-        # On the host: the rounds of a search would wait for an operation of JAX.
-        both = np.asarray(self.ends)[[0, -1]].astype(np.float64)
-        return both[:1], both[1:]
-
-    def _scaled(self, values: np.ndarray) -> np.ndarray:
-        """Numbers on the scale of the axis, where it is even; NaN beyond zero."""
-        if not self.is_log:
-            return values
-        sign = np.sign(self._both()[0])
-        with np.errstate(invalid="ignore", divide="ignore"):
-            return np.log(sign * values)
-
-    def from_unit(
-        self, u: Float[np.ndarray, " points"], dim: str | None = None
-    ) -> Values:
-        first, last = self._both()
-        u = u.reshape((-1,) + (1,) * (first.ndim - 1))
-        if self.is_log:
-            logs = self._scaled(first) * (1 - u) + self._scaled(last) * u
-            between = np.sign(first) * np.exp(logs)
-        else:
-            between = first + (last - first) * u
-        # The ends are exact, whatever rounding made of them.
-        values = np.where(u == 0, first, np.where(u == 1, last, between))
-        values = on_device(values.astype(self.ends.dtype))
-        return Values(values, dim=dim, **self.texts)
-
-    def to_unit(
-        self, values: Shaped[np.ndarray, "points ..."]
-    ) -> Float[np.ndarray, " points"]:
-        first, last = map(self._scaled, self._both())
-        way = (last - first).reshape(-1)
-        # The longest side of a line between arrays is the most precise.
-        longest = int(np.argmax(np.abs(way)))
-        done = self._scaled(np.asarray(values, np.float64)) - first
-        # A way of no length has every value at its beginning.
-        found = done.reshape(len(values), -1)[:, longest] / (way[longest] or 1.0)
-        # Rounding to the dtype of the axis may move values beyond its ends.
-        eps = 64 * float(jnp.finfo(self.ends.dtype).eps)
-        outside = ~((found >= -eps) & (found <= 1 + eps))
-        if np.any(outside):
-            i = int(np.argmax(outside))
-            raise value_error(
-                "Space.to_unit",
-                f"point {i} has {np.asarray(values)[i]}, outside of {self!r}.",
-                "Give points from one end to the other.",
-            )
-        return np.clip(found, 0.0, 1.0)  # what rounding added
-
-    def __repr__(self) -> str:
-        table = self.ends
-        if isinstance(table, Tracer) or table.ndim > 1:
-            shown = f"{table.dtype}{list(table.shape[1:])}"
-        else:
-            first, last = map(float, np.asarray(table)[[0, -1]])
-            shown = f"{first:.6g}, {last:.6g}"
-        num = "" if isinstance(self, Uniform) else f", {len(self)}"
-        return f"{type(self).__name__}({shown}{num}{dim_text(self.dim)})"
-
-
-class _Spaced(_Between):
-    """The base of axes with a number of evenly spaced values."""
 
     lookup: Lookup
     num: int = eqx.field(static=True)
@@ -115,17 +61,8 @@ class _Spaced(_Between):
         (first, last), precise = as_ends(name, start, stop)
         if self.is_log:
             check_same_sign(name, first, last)
-        whole, part = self._formulas(*precise)
+        whole, part = _formulas(self.is_log, *precise)
         self.lookup = tabulate(name, whole, part, first, last, self.num)
-
-    @staticmethod
-    @abc.abstractmethod
-    def _formulas(a: Any, b: Any) -> tuple[Any, Any]:
-        """The values from `a` to `b` and their steps, as `tabulate` takes them."""
-
-    @property
-    def ends(self) -> Inexact[Array, "..."]:
-        return self.lookup.coarse
 
     @property
     def is_range(self) -> bool:
@@ -137,6 +74,68 @@ class _Spaced(_Between):
 
     def __len__(self) -> int:
         return self.num
+
+    def value(self, i: Int[Array, ""], key: Key | None) -> Inexact[Array, "..."]:
+        return look_up(
+            self.lookup, i, self.num, jnp.multiply if self.is_log else jnp.add
+        )
+
+    def _both(self) -> tuple[np.ndarray, np.ndarray]:
+        """Both ends, in float64, each with a leading axis of one."""
+        # On the host: the rounds of a search would wait for an operation of JAX.
+        both = np.asarray(self.lookup.coarse)[[0, -1]].astype(np.float64)
+        return both[:1], both[1:]
+
+    def _scaled(self, values: np.ndarray) -> np.ndarray:
+        """Numbers on the scale of the axis, where it is even; NaN beyond zero."""
+        if not self.is_log:
+            return values
+        sign = np.sign(self._both()[0])
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.log(sign * values)
+
+    def from_unit(
+        self, u: Float[np.ndarray, " points"], dim: str | None = None
+    ) -> Values:
+        first, last = self._both()
+        u = u.reshape((-1,) + (1,) * (first.ndim - 1))
+        between = _formulas(self.is_log, first, last)[0](np, u)
+        # The ends are exact, whatever rounding made of them.
+        values = np.where(u == 0, first, np.where(u == 1, last, between))
+        values = on_device(values.astype(self.lookup.coarse.dtype))
+        return Values(values, dim=dim, is_log=self.is_log, **self.texts)
+
+    def to_unit(
+        self, values: Shaped[np.ndarray, "points ..."]
+    ) -> Float[np.ndarray, " points"]:
+        first, last = map(self._scaled, self._both())
+        way = (last - first).reshape(-1)
+        # The longest side of a line between arrays is the most precise.
+        longest = int(np.argmax(np.abs(way)))
+        done = self._scaled(np.asarray(values, np.float64)) - first
+        # A way of no length has every value at its beginning.
+        found = done.reshape(len(values), -1)[:, longest] / (way[longest] or 1.0)
+        # Rounding to the dtype of the axis may move values beyond its ends.
+        eps = 64 * float(jnp.finfo(self.lookup.coarse.dtype).eps)
+        outside = ~((found >= -eps) & (found <= 1 + eps))
+        if np.any(outside):
+            i = int(np.argmax(outside))
+            raise value_error(
+                "Space.to_unit",
+                f"point {i} has {np.asarray(values)[i]}, outside of {self!r}.",
+                "Give points from one end to the other.",
+            )
+        return np.clip(found, 0.0, 1.0)  # what rounding added
+
+    def __repr__(self) -> str:
+        table = self.lookup.coarse
+        if isinstance(table, Tracer) or table.ndim > 1:
+            shown = f"{table.dtype}{list(table.shape[1:])}"
+        else:
+            first, last = map(float, np.asarray(table)[[0, -1]])
+            shown = f"{first:.6g}, {last:.6g}"
+        num = "" if isinstance(self, Uniform) else f", {len(self)}"
+        return f"{type(self).__name__}({shown}{num}{dim_text(self.dim)})"
 
 
 class Linspace(_Spaced):
@@ -167,14 +166,6 @@ class Linspace(_Spaced):
 
     __init__ = _Spaced.__init__  # for type checkers, which would make another
 
-    @staticmethod
-    def _formulas(a: Any, b: Any) -> tuple[Any, Any]:
-        # As `numpy.linspace`: (-1, 2, 4) hits 0.
-        return lambda xp, t: a + (b - a) * t, lambda xp, t: (b - a) * t
-
-    def value(self, i: Int[Array, ""], key: Key | None) -> Inexact[Array, "..."]:
-        return look_up(self.lookup, i, self.num, jnp.add)
-
 
 class Geomspace(_Spaced):
     r"""Values from `start` to `stop` with a constant ratio, ends included exactly.
@@ -198,27 +189,10 @@ class Geomspace(_Spaced):
     """
 
     __init__ = _Spaced.__init__
-
-    @property
-    def is_log(self) -> bool:
-        return True
-
-    @staticmethod
-    def _formulas(a: Any, b: Any) -> tuple[Any, Any]:
-        def whole(xp: Any, t: Any) -> Any:
-            log_a, log_b = xp.log10(xp.abs(a)), xp.log10(xp.abs(b))
-            return xp.sign(a) * 10.0 ** (log_a * (1 - t) + log_b * t)
-
-        def part(xp: Any, t: Any) -> Any:
-            return 10.0 ** ((xp.log10(xp.abs(b)) - xp.log10(xp.abs(a))) * t)
-
-        return whole, part
-
-    def value(self, i: Int[Array, ""], key: Key | None) -> Inexact[Array, "..."]:
-        return look_up(self.lookup, i, self.num, jnp.multiply)
+    is_log: ClassVar[bool] = True
 
 
-class Uniform(_Between):
+class Uniform(_Spaced):
     """All numbers from `start` to `stop`: a range for searches and designs.
 
     `explore`, `sobol`, `latin_hypercube`, `sensitivity_design` and `Space.from_unit`
@@ -241,8 +215,8 @@ class Uniform(_Between):
         [2.0, 8.0]
     """
 
-    ends: Inexact[Array, "..."]
-    dim: str | None = eqx.field(static=True)
+    is_range: ClassVar[bool] = True
+    known: ClassVar[None] = None
 
     def __init__(
         self,
@@ -253,15 +227,8 @@ class Uniform(_Between):
         label: str | None = None,
         unit: str | None = None,
     ):
-        name = type(self).__name__
-        self.dim = dim
-        self.label: str | None = label
-        self.unit: str | None = unit
-        (first, last), _ = as_ends(name, start, stop)
-        if self.is_log:
-            check_same_sign(name, first, last)
-        stack = np.stack if isinstance(first, np.ndarray) else jnp.stack
-        self.ends = on_device(stack([first, last]))
+        # Its table holds both ends.
+        _Spaced.__init__(self, start, stop, 2, dim=dim, label=label, unit=unit)
 
     def __len__(self) -> int:
         return 1
@@ -297,7 +264,4 @@ class LogUniform(Uniform):
     """
 
     __init__ = Uniform.__init__
-
-    @property
-    def is_log(self) -> bool:
-        return True
+    is_log: ClassVar[bool] = True

@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int, Shaped
 
-from .._errors import describe_value, type_error
+from .._check import check_is
+from .._errors import type_error
 from .._tree import as_arrays
 from .._types import Key, PyTree
-from .axis import Axis, Position, is_axis
+from .axis import Axis, Position
 
 
 class Mapped(Axis):
@@ -43,31 +44,11 @@ class Mapped(Axis):
     fn: Callable[[Any], PyTree]
     axis: Axis
 
-    def __init__(
-        self,
-        fn: Callable[[Any], PyTree],
-        axis: Axis,
-        *,
-        label: str | None = None,
-        unit: str | None = None,
-    ):
-        self.fn, self.axis = fn, axis
-        self.label: str | None = label
-        self.unit: str | None = unit
-
     def __check_init__(self) -> None:
-        if isinstance(self.fn, Axis) or not callable(self.fn):
-            raise type_error(
-                "Mapped",
-                f"`fn` is {describe_value(self.fn)}, which cannot be called.",
-                "The function comes first: `Mapped(jnp.exp, Linspace(0, 1, 5))`.",
-            )
-        if not is_axis(self.axis):
-            raise type_error(
-                "Mapped",
-                f"`axis` is {describe_value(self.axis)}, which is no axis.",
-                "Give a `Linspace`, `Values` or another axis.",
-            )
+        cure = "The function comes first: `Mapped(jnp.exp, Linspace(0, 1, 5))`."
+        check_is("Mapped", "fn", self.fn, Callable, cure)
+        cure = "Give a `Linspace`, `Values` or another axis."
+        check_is("Mapped", "axis", self.axis, Axis, cure)
 
     @property
     def dim(self) -> str | None:

@@ -2,7 +2,7 @@
 
 import functools as ft
 from collections.abc import Callable
-from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
 
 import equinox as eqx
 import jax.random as jr
@@ -62,6 +62,8 @@ class Random(Axis):
         [0.17, -1.89, 1.18]
     """
 
+    needs_key: ClassVar[bool] = True
+
     sampler: Sampler
     num: int = eqx.field(static=True, converter=ft.partial(check_length, "Random"))
     dim: str | None = eqx.field(default=None, static=True, kw_only=True)
@@ -77,10 +79,6 @@ class Random(Axis):
                 "Give a function of `(key, shape)` such as `jax.random.normal`, "
                 "or an object with `.sample(key, sample_shape)`.",
             )
-
-    @property
-    def needs_key(self) -> bool:
-        return True
 
     def __len__(self) -> int:
         return self.num

@@ -1,26 +1,22 @@
 """The space: a pytree with axes in it, as a pure function from index to point."""
 
-import copy
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
-import equinox as eqx
-import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from jax.core import Tracer
 from jaxtyping import Float
 
 from .._check import check_choice
-from .._errors import type_error, value_error
+from .._errors import type_error
 from .._keys import check_draws, check_key
-from .._tree import is_key_array, on_device
+from .._tree import is_key_array
 from .._types import Key, PyTree
 from .axis import Axis, MissingAxisKey, check_dim
 from .columns import points_frame
 from .dims import POINT, as_written, no_axis, written_names
-from .geometry import Geometry, Rows, geometry_of
-from .index import Index, Indices, as_index, axis_key, indices, is_several, point_key
+from .geometry import geometry_of
+from .points import Points
 from .unit import Cube, axes_at, unit_of
 
 if TYPE_CHECKING:
@@ -28,11 +24,8 @@ if TYPE_CHECKING:
 
     from .table import TableLike
 
-Point: TypeAlias = PyTree
-"""A space's pytree with a value in the place of each axis."""
 
-
-class Space(eqx.Module):
+class Space(Points):
     """A pytree some of whose leaves are axes, as a sequence of points.
 
     A point is the same pytree with a value in the place of each axis; other leaves
@@ -80,14 +73,6 @@ class Space(eqx.Module):
         [32, 8]
     """
 
-    tree: PyTree
-    key: Key | None
-    mode: str = eqx.field(static=True)
-    names: tuple[str, ...] = eqx.field(static=True)
-    span: tuple[int, int] | None = eqx.field(static=True)
-    rows: Rows | None
-    last: tuple[str, ...] = eqx.field(static=True)
-
     def __init__(
         self,
         tree: PyTree,
@@ -123,7 +108,7 @@ class Space(eqx.Module):
     def from_table(
         columns: "TableLike", names: Sequence[str] | None = None, dim: str = POINT
     ) -> "Space":
-        """A space with one point for each row of a table.
+        """Return a space with one point for each row of a table.
 
         A point is a dict with the row's value of each column. Columns of numbers,
         arrays and PRNG keys are `Values`, columns of texts and other Python values
@@ -164,157 +149,6 @@ class Space(eqx.Module):
         from .table import table
 
         return table(columns, names, dim)
-
-    # How it is laid out.
-
-    @property
-    def geometry(self) -> Geometry:
-        """The axes, the dims and the number of points, worked out anew each time."""
-        how = self.mode, self.span, self.rows
-        geometry = geometry_of(self.tree, self.names, *how)
-        return geometry.turned(self.last) if self.last else geometry
-
-    @property
-    def is_part(self) -> bool:
-        """True if it was taken from another space: by a slice, a list or a mask."""
-        return self.span is not None or self.rows is not None
-
-    def axes(self) -> dict[str, Axis]:
-        """The axes by name, in the order in which they were written."""
-        return dict(self.geometry.axes)
-
-    @property
-    def grid_dims(self) -> dict[str, int]:
-        """The dims of the whole grid, also of a part of it."""
-        return self.geometry.grid_dims
-
-    @property
-    def dims(self) -> dict[str, int]:
-        """The length of each dim by its name; the first varies slowest."""
-        return self.geometry.dims
-
-    @property
-    def size(self) -> int:
-        """The number of points, a Python integer of any size."""
-        return self.geometry.size
-
-    def __len__(self) -> int:
-        return self.size  # Python raises an `OverflowError` beyond `sys.maxsize`
-
-    def __bool__(self) -> bool:
-        return True  # also with more points than `len` can say
-
-    # Points.
-
-    def point(self, i: Index) -> Point:
-        """The point with the index `i`.
-
-        **Arguments:**
-
-        - `i`: an integer from 0 to `size - 1`, which may be traced if there are no
-          `Static` axes. A traced index that is out of range is clamped, as by JAX's
-          own indexing.
-
-        **Returns:** the space's pytree with values in the place of the axes.
-
-        **Raises:** `IndexError` if `i` is out of range; `TypeError` if it is not an
-        integer.
-        """
-        geometry = self.geometry
-        digits: Any = geometry.digits_at(i)
-        if isinstance(i, Tracer):
-            return geometry.point(geometry.leaves, self.key, digits, digits)
-        on_device = [jnp.int32(digit) for digit in digits]
-        return geometry.point(geometry.leaves, self.key, on_device, digits)
-
-    @overload
-    def point_key(self, i: Index, *, key: Key) -> Key: ...
-    @overload
-    def point_key(self, i: Index, *, key: None) -> None: ...
-    def point_key(self, i: Index, *, key: Key | None) -> Key | None:
-        """The key from which the point with the index `i` draws in a sweep with `key`.
-
-        `key` is folded with the point's position on one dim after the other: with one
-        dim it is `fold_in(key, i)`. (In a space with `Seeds` whose draws are common it
-        is folded with the positions on their dims alone.) So longer axes change no
-        draw, and the points of a part draw what they draw in the space that it was
-        taken from.
-
-        **Arguments:**
-
-        - `i`: as for `point`.
-        - `key`: the PRNG key of the sweep, or `None`. (Keyword only.)
-
-        **Returns:** a PRNG key, or `None`.
-
-        **Raises:** as `point`; as `sweep` for a `key` that it does not take.
-
-        !!! example
-
-            >>> import eqx_pipe as ep, jax
-            >>> key = jax.random.key(0)
-            >>> space = ep.Space([ep.Linspace(0, 1, 3), ep.Linspace(0, 1, 4)])
-            >>> by_hand = jax.random.fold_in(jax.random.fold_in(key, 1), 2)
-            >>> bool(space.point_key(6, key=key) == by_hand)
-            True
-            >>> bool(space[5:].point_key(1, key=key) == by_hand)
-            True
-        """
-        check_key("Space.point_key", key)
-        if key is not None:
-            check_draws("Space.point_key", "`key` is", key)
-        geometry = self.geometry
-        return point_key(key, geometry.key_digits(geometry.digits_at(i)))
-
-    def axis_key(self, name: str) -> Key | None:
-        """The key of the axis called `name`, which does not depend on other axes."""
-        return axis_key(self.key, name)
-
-    @overload
-    def __getitem__(self, i: slice | Indices) -> "Space": ...
-    @overload
-    def __getitem__(self, i: Index) -> Point: ...
-    def __getitem__(self, i: slice | Indices | Index) -> "Space | Point":
-        if isinstance(i, slice):
-            return self._slice(i)
-        if is_several(i):
-            geometry = self.geometry
-            lengths = tuple(geometry.dims.values())
-            return self._rows(indices("Space", i, geometry.size, lengths))
-        one: Any = i
-        if not isinstance(one, Tracer) and as_index(one) < 0:
-            one, size = as_index(one), self.size
-            one = one + size if -size <= one else one
-        return self.point(one)
-
-    def _slice(self, some: slice) -> "Space":
-        size = self.size
-        chosen = range(size)[some]
-        # Not by `len`, which takes no more than `sys.maxsize`.
-        count = max(0, -((chosen.start - chosen.stop) // chosen.step))
-        if self.rows is None and chosen.step == 1:
-            first = 0 if self.span is None else self.span[0]
-            return self._with(span=(first + chosen.start, count))
-        if count >= 2**31:
-            raise value_error(
-                "Space",
-                f"the slice {some} with a step has {count} points.",
-                "Take a slice without a step, or fewer points than 2**31.",
-            )
-        index = np.arange(count).astype(np.int64 if size < 2**62 else object)
-        return self._rows(chosen.start + chosen.step * index)
-
-    def _rows(self, index: np.ndarray) -> "Space":
-        """The points with some indices."""
-        return self._with(span=None, rows=on_device(self.geometry.digits(index)))
-
-    def _with(self, **fields: Any) -> "Space":
-        """Return a copy with other values of some fields."""
-        other = copy.copy(self)  # not by flattening, which sorts the keys of dicts
-        # Modules are frozen; this copy nobody has seen yet.
-        for name, value in fields.items():
-            object.__setattr__(other, name, value)
-        return other
 
     def from_unit(self, u: Cube, *, dim: str | None = None) -> "Space":
         """Return the space at some points of the unit cube.
@@ -392,14 +226,6 @@ class Space(eqx.Module):
             leaves[index] = axis
         tree = jtu.tree_unflatten(geometry.structure, leaves)
         return Space(as_written(tree, self.tree), mode, self.key)
-
-    def __iter__(self) -> Iterator[Point]:
-        return (self.point(i) for i in range(self.size))
-
-    def __hash__(self) -> int:
-        # By identity, unlike `==`, so that `jax.jit(space.point)` works: the module's
-        # own hash needs hashable leaves, and a space often holds a dict.
-        return id(self)
 
     def __repr__(self) -> str:
         geometry = self.geometry

@@ -1,7 +1,7 @@
 """Axes of values that are given: numbers in one array, or any Python values."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -28,6 +28,8 @@ class Values(Axis):
       the axis's path in the space. (Keyword only.)
     - `label`, `unit`: texts for pictures and for xarray's attributes `long_name` and
       `units`. They change nothing else. (Keyword only.)
+    - `is_log`: whether pictures have a logarithmic scale for these values, as they have
+      for a `Geomspace` and for designs over a `LogUniform`. (Keyword only.)
 
     **Shapes:** `values` is `(n, *shape)`; each value is `(*shape,)`.
 
@@ -46,6 +48,7 @@ class Values(Axis):
 
     values: Shaped[Array, "n ..."] = eqx.field(converter=as_values)
     dim: str | None = eqx.field(default=None, static=True, kw_only=True)
+    is_log: bool = eqx.field(default=False, static=True, kw_only=True, compare=False)
 
     @property
     def known(self) -> Array | None:
@@ -65,7 +68,7 @@ class Values(Axis):
             chosen = self.values[on_device(positions.astype(np.int32))]
         else:
             chosen = on_device(np.asarray(self.values)[positions])
-        return Values(chosen, dim=dim, **self.texts)
+        return Values(chosen, dim=dim, is_log=self.is_log, **self.texts)
 
     def __repr__(self) -> str:
         if isinstance(self.values, Tracer) or is_key_array(self.values):
@@ -124,12 +127,10 @@ class Static(Axis):
         [[0.0, 0.0, 0.0], [1.0, 2.0, 3.0]]
     """
 
+    is_static: ClassVar[bool] = True
+
     values: Opaque = eqx.field(static=True, converter=_as_opaque)
     dim: str | None = eqx.field(default=None, static=True, kw_only=True)
-
-    @property
-    def is_static(self) -> bool:
-        return True
 
     def __len__(self) -> int:
         return len(self.values.values)

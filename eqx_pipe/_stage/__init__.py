@@ -6,13 +6,14 @@ from .as_stage import as_stage as as_stage
 from .as_stage import misfit as misfit
 from .composite import Composite as Composite
 from .composite import call as call
+from .composite import call_layer as call_layer
 from .composite import enter as enter
 from .draw import draw as draw
 from .hidden import check_nothing_traced as check_nothing_traced
 from .hints import wants_key as wants_key
 from .passes import Passes as Passes
 from .paths import NamedLeaf as NamedLeaf
-from .paths import all_or_none as all_or_none
+from .paths import chosen_whole as chosen_whole
 from .paths import each_path as each_path
 from .paths import named_leaves as named_leaves
 from .paths import parts_of as parts_of
@@ -27,7 +28,6 @@ from .picture import Wire as Wire
 from .scope import Record as Record
 from .scope import Scope as Scope
 from .signature import why_not as why_not
-from .stage import Identity as Identity
 from .stage import Lift as Lift
 from .stage import Stage as Stage
 from .stage import identity as identity
@@ -37,5 +37,6 @@ from .stage import is_stateful as is_stateful
 from .stage import state_indices as state_indices
 from .state import check_state as check_state
 from .state import copy_state as copy_state
+from .state import own_state as own_state
 from .summary import summary as summary
 from .text import kind as kind

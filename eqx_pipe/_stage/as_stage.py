@@ -12,24 +12,26 @@ from .hints import say_if_not_layer
 from .signature import why_not
 from .stage import Lift, is_composite, is_stateful
 
+_ONE_INPUT = (
+    "A stage takes one input, and perhaps `key=`. Make one of several inputs a node of "
+    "`eqx_pipe.graph`, give it entries of a mapping by `eqx_pipe.feed`, or call it in "
+    "a Module or function of one input, which may be a tuple."
+)
 
-def as_stage(function: str, argument: str, value: object) -> AnyStage:
+
+def as_stage(
+    function: str, argument: str, value: object, cure: str = _ONE_INPUT
+) -> AnyStage:
     """Return `value` as a child that gets one input: functions become modules.
 
-    `function` and `argument` say where the value came from, for the error message.
+    `function` and `argument` are those of the caller, and `cure` the fix for a callable
+    that does not take one input, for the error message.
     """
     value = as_callable(function, argument, value)
     wrong = misfit(value, 1)
     if wrong:
-        single = "a Module" if isinstance(value, eqx.Module) else "a function"
-        error = type_error(
-            function,
-            f"`{argument}` is given one input, and {wrong}.",
-            "A stage takes one input, and perhaps `key=`. Make one of several "
-            f"inputs a node of `eqx_pipe.graph`, give it entries of a mapping by "
-            f"`eqx_pipe.feed`, or call it in {single} of one input, which may be a "
-            "tuple.",
-        )
+        wrong = f"`{argument}` is given one input, and {wrong}."
+        error = type_error(function, wrong, cure)
         say_if_not_layer(value, error)
         raise error
     return as_module(value)

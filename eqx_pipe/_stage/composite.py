@@ -2,8 +2,8 @@
 
 import abc
 import dataclasses
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast, overload
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 import equinox as eqx
 from jaxtyping import Array, Integer
@@ -11,7 +11,7 @@ from jaxtyping import Array, Integer
 from .._errors import MissingKeyError, describe_value, locate, type_error
 from .._keys import check_key
 from .._types import AnyStage, Key, MaybeState, Output, PyTree, Segment, StageLike
-from .as_stage import as_stage
+from .as_stage import as_module, as_stage
 from .hints import no_attribute, say_if_not_layer, wants_key
 from .paths import parts_of, put
 from .picture import Canvas, Wire
@@ -148,16 +148,6 @@ class Composite(Stage):
     def __repr__(self) -> str:
         return pipeline_text(self)
 
-    @overload
-    def __call__(
-        self, x: PyTree, state: None = None, *, key: Key | None = None
-    ) -> PyTree: ...
-
-    @overload
-    def __call__(
-        self, x: PyTree, state: eqx.nn.State, *, key: Key | None = None
-    ) -> tuple[PyTree, eqx.nn.State]: ...
-
     def __call__(
         self, x: PyTree, state: MaybeState = None, *, key: Key | None = None
     ) -> PyTree:
@@ -245,3 +235,23 @@ def call(
             "state)` from its `__call__(x, state, *, key=None)`."
         )
     return result
+
+
+def call_layer(
+    stage: StageLike,
+    args: tuple[PyTree, ...],
+    named: dict[str, PyTree],
+    key: Key | None,
+    begin: Callable[[PyTree], PyTree] = lambda inputs: inputs,
+    end: Callable[[PyTree], PyTree] = lambda y: y,
+) -> PyTree:
+    """Call a stage as a layer of Equinox is called: with its state after its inputs.
+
+    `begin` changes the inputs, and `end` the output.
+    """
+    inputs, state = list(args), None
+    if is_stateful(stage):  # after keywords it has no position
+        state = named.pop("state") if "state" in named else inputs.pop()
+    inputs, named = begin((inputs, named))
+    y, state = call(as_module(stage), tuple(inputs), state, Scope(key), named)
+    return end(y) if state is None else (end(y), state)

@@ -10,7 +10,7 @@ import equinox as eqx
 import jax.tree_util as jtu
 from jax.core import Tracer
 
-from .._captured import JITTED, Fixed, cells, defaults, opaque_leaves
+from .._captured import JITTED, Fixed, cells, contents, has_function, opaque_leaves
 from .._errors import value_error
 from .._tree import leaves_with_names
 
@@ -84,7 +84,7 @@ def check_nothing_traced(function: str, argument: str, stage: Any) -> None:
 
 
 def held(fn: Any) -> Iterator[Held]:
-    """Return what a callable holds, and what the functions among that hold.
+    """Yield what a callable holds, and what the functions among that hold.
 
     One level deep: parameters that are hidden deeper, in attributes of objects, or by
     functions that are globals, are not found.
@@ -98,20 +98,12 @@ def held(fn: Any) -> Iterator[Held]:
 
 
 def _contents(fn: Any) -> Iterator[Held]:
-    if isinstance(fn, ft.partial):
-        given = {str(i): value for i, value in enumerate(fn.args)} | fn.keywords
-        for name, value in given.items():
-            yield Held("partial argument", name, value, fn)
-        yield from _contents(fn.func)
-        return
-    if isinstance(fn, types.MethodType):
-        yield Held("", "__self__", fn.__self__, fn)
-    yield Held("", "__wrapped__", getattr(fn, "__wrapped__", None), fn)
-    for name, value in cells(fn).items():
-        yield Held("closure cell", name, value, fn)
+    for kind, name, value in contents(fn):
+        if name == "func" and isinstance(fn, ft.partial):
+            yield from _contents(value)
+        elif kind not in ("global", "attribute"):  # globals are read below, finer
+            yield Held(kind, name, value, fn)
     if isinstance(fn, types.FunctionType):
-        for name, value in defaults(fn).items():
-            yield Held("default", name, value, fn)
         for name, value in _global_modules(fn):
             yield Held("global", name, value, fn)
 
@@ -140,9 +132,14 @@ def _leaves(value: Any) -> list[Any]:
     try:
         # JAX wants the keys of a dict to have an order.
         tree = list(value.values()) if isinstance(value, dict) else value
-        return jtu.tree_leaves(tree, is_leaf=_is_module)
+        return jtu.tree_leaves(tree, is_leaf=_is_whole)
     except (TypeError, ValueError, SystemError):  # the last of what holds itself
         return []
+
+
+def _is_whole(node: Any) -> bool:
+    # The function of `filter_jit(f)` is no leaf of it.
+    return _is_module(node) or isinstance(node, eqx.Module) and has_function(node)
 
 
 def _is_module(node: Any) -> bool:

@@ -1,7 +1,7 @@
 """Paths through a pipeline: its parts, stages and leaves by path, and `replace`."""
 
 import itertools as it
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar, cast
 
 import equinox as eqx
@@ -168,12 +168,24 @@ def _unknown(root: PyTree, place: str, path: str, known: Sequence[str]) -> Value
     )
 
 
-def all_or_none(one: str, other: str) -> str:
-    """Name, for a message, the stacked stages that can only be chosen together.
+def chosen_whole(
+    function: str, paths: np.ndarray, chosen: Callable[[str], bool], cure: str = ""
+) -> bool:
+    """Return whether something is chosen by its path; raise if it is in part.
 
-    The paths lead to two of them.
+    What is stacked has a path for each part, which are chosen all together.
     """
+    found = {chosen(path): path for path in paths.flat}
+    if len(found) < 2:
+        return True in found
     # Not strict: one path may be longer than the other.
-    both = zip(one.split("."), other.split("."), strict=False)
+    both = zip(found[True].split("."), found[False].split("."), strict=False)
     shared = ".".join(a for a, _ in it.takewhile(lambda two: two[0] == two[1], both))
-    return f"all stages of `{shared}`" if shared else "all of its stages"
+    whole = f"all stages of `{shared}`" if shared else "all of its stages"
+    raise value_error(
+        function,
+        f"the patterns choose `{found[True]}` and not `{found[False]}`, which are "
+        "stacked in one array.",
+        f"Choose {whole} or none, with `*` in the place of a position: "
+        f"`blocks.*.norm`.{cure}",
+    )

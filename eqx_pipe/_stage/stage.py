@@ -59,14 +59,7 @@ class Stage(_Layer):
             ) from error
 
 
-class Identity(Stage):
-    """The stage that returns its input."""
-
-    def __call__(self, x: PyTree, *, key: Key | None = None) -> PyTree:
-        return x
-
-
-identity: Identity = Identity()
+identity: eqx.nn.Identity = eqx.nn.Identity()
 
 
 class Lift(Stage):

@@ -1,5 +1,8 @@
 """The state that goes through a pipeline: checks of it, and a copy."""
 
+from collections.abc import Callable
+from typing import cast
+
 import equinox as eqx
 import jax.tree_util as jtu
 
@@ -54,6 +57,15 @@ def check_state_is_ours(
             "Give the state that `equinox.nn.make_with_state` made together with this "
             "pipeline.",
         ) from error
+
+
+def own_state(
+    stage: StageLike, state: MaybeState
+) -> tuple[MaybeState, Callable[[MaybeState], MaybeState]]:
+    """Return the part of a state that belongs to a stage, and how to put it back."""
+    if state is None or not is_stateful(stage):
+        return None, lambda own: state
+    return state.substate(stage), lambda own: state.update(cast(eqx.nn.State, own))
 
 
 def copy_state(state: MaybeState) -> MaybeState:

@@ -63,16 +63,17 @@ def _noted(function: str, fn: Callable[..., Any], point: PyTree, **keyword: Any)
         return fn(point, **keyword)
     except Exception as error:
         if isinstance(error, TypeError):
-            misfit = not_a_point(function, fn, keyword)
+            misfit = _not_a_point(function, fn, keyword)
             if misfit is not None:
                 raise misfit from error
         error.add_note(f"Raised by the `fn` that `eqx_pipe.{function}` was given.")
-        _note_concrete(error)
+        if isinstance(error, _TRACED) or _is_plain(error):
+            error.add_note(_CURE)  # JAX's error names the axis: `p['n']`
         raise
 
 
 def key_parameter(fn: Callable[..., Any]) -> inspect.Parameter | None:
-    """The parameter by which a function of a point is given a key, if it has one."""
+    """Return the parameter by which a function of a point is given a key, if any."""
     parameters = _parameters(fn)
     found = parameters.get("key")
     if found is None or found.kind is found.KEYWORD_ONLY:
@@ -102,8 +103,8 @@ class MissingSweepKey(MissingKeyError):
 
 
 def _checked(function: str, out: PyTree) -> PyTree:
-    """The output with arrays for numbers; a `TypeError` for anything else."""
-    leaves, structure = jtu.tree_flatten(out)
+    """Return the output with arrays for numbers; a `TypeError` for anything else."""
+    leaves, structure = jtu.tree_flatten_with_path(out)
     if not leaves:
         raise type_error(
             function,
@@ -112,10 +113,9 @@ def _checked(function: str, out: PyTree) -> PyTree:
             "Is its `return` missing? A function that only prints or writes may "
             "return 0.",
         )
-    arrays = [_as_array(leaf) for leaf in leaves]
-    for k, array in enumerate(arrays):
+    arrays = [_as_array(leaf) for _, leaf in leaves]
+    for (path, leaf), array in zip(leaves, arrays, strict=True):
         if array is None:
-            path, leaf = jtu.tree_flatten_with_path(out)[0][k]
             place = f" at `.{path_name(path)}`" if path else ""
             raise type_error(
                 function,
@@ -139,10 +139,10 @@ def _as_array(leaf: Any) -> Any:
         return None
 
 
-def not_a_point(
+def _not_a_point(
     function: str, fn: Callable[..., Any], keyword: Mapping[str, Any]
 ) -> TypeError | None:
-    """The error for a call that failed since `fn` takes other arguments, if it does.
+    """Return the error for a call that failed since `fn` takes other arguments.
 
     Asked after a call that failed: what a function says of itself need not be so, as
     where a decorator has the signature of what it wraps.
@@ -185,12 +185,6 @@ def _parameters(fn: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
 def _is_required(parameter: inspect.Parameter) -> bool:
     many = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
     return parameter.default is parameter.empty and not many
-
-
-def _note_concrete(error: Exception) -> None:
-    """Add a note with the fix to JAX's error, which names the axis: `p['n']`."""
-    if isinstance(error, _TRACED) or _is_plain(error):
-        error.add_note(_CURE)
 
 
 def _is_plain(error: Exception) -> bool:

@@ -17,19 +17,16 @@ from types import FrameType
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
-from jaxtyping import Float, Int64
+from jaxtyping import Int64
 
-from .._progress import Progress, Watched, is_shown, watched
-from .._types import ProgressLike, PyTree
+from .._progress import Progress, is_shown
+from .._types import PyTree
 from .compute.failure import Errors, Verdict
-from .compute.points import Index
 from .compute.rows import Rows
 from .options import fn_name
-from .order_by import CostsBySpan
 from .plan import Plan
 from .request import Request
 from .results.cells import CellPoints, CellValues
-from .results.raised import Raised
 from .results.result import Steps, SweepResult
 from .store import MISSING, NO_GAPS, Gaps, count_in
 
@@ -154,7 +151,7 @@ class Sink(Protocol):
 
     @property
     def plan(self) -> Plan:
-        """What is computed: a store may have been begun with another batch size."""
+        """The plan, with the batch size and chunks of a store that exists."""
         ...
 
     @property
@@ -176,7 +173,7 @@ class Sink(Protocol):
 
 
 Compute: TypeAlias = Callable[
-    [Plan, Todo, CostsBySpan | None, Progress, Callable[[], bool]], Iterator[Chunk]
+    [Plan, Todo, Progress, Callable[[], bool]], Iterator[Chunk]
 ]
 """Computes what is to be done, and yields chunks when they are finished, in any order.
 
@@ -184,7 +181,7 @@ It begins no more chunks once the last argument returns true.
 """
 
 
-def gather(sink: Sink, compute: Compute, costs: CostsBySpan | None) -> None:
+def gather(sink: Sink, compute: Compute) -> None:
     """Compute the chunks that a sink lacks; after a signal only what is in flight.
 
     Ctrl-C then raises a `KeyboardInterrupt`. With a store, SIGTERM and SIGHUP are taken
@@ -204,11 +201,11 @@ def gather(sink: Sink, compute: Compute, costs: CostsBySpan | None) -> None:
             size - left,
             # `bool()` is False: it never ends early.
             stopping if todo.partial else bool,
-            watched_in(plan, progress),
+            plan.watched,
             paced=todo.partial and plan.request.store is not None,
         ) as bar:
             failed = 0
-            for chunk in compute(plan, todo, costs, bar, stopping):
+            for chunk in compute(plan, todo, bar, stopping):
                 sink.keep(chunk)
                 bar.saw(chunk.values, slice(None))
                 failed += chunk.verdict.failed
@@ -223,20 +220,8 @@ def _stopping(interrupt: Interrupt, sink: Sink) -> bool:
     return interrupt.asked or sink.stopped
 
 
-def watched_in(plan: Plan, progress: ProgressLike) -> Watched | None:
-    """Return the output whose best is shown; raise a `ValueError` if it is none."""
-    outputs = plan.points.outputs
-    if plan.request.counting:  # the steps come after the outputs
-        outputs = outputs[0]
-    return watched(plan.request.function, outputs, progress)
-
-
 def compute_here(
-    plan: Plan,
-    todo: Todo,
-    costs: CostsBySpan | None,
-    bar: Progress,
-    stopping: Callable[[], bool],
+    plan: Plan, todo: Todo, bar: Progress, stopping: Callable[[], bool]
 ) -> Iterator[Chunk]:
     """Compute chunks on the devices of this process, in order.
 
@@ -250,8 +235,7 @@ def compute_here(
         while is_left and not stopping():
             if in_parts:
                 bar.stopping = _after_a_while(stopping)
-            index, own = asked_of(plan, number, rows, costs)
-            values, verdict = plan.work.compute(index, own, bar)
+            values, verdict = plan.work.compute(*plan.asked(number, rows), bar)
             missing = verdict.missing
             is_left = missing is not None
             if missing is None or not missing.all():
@@ -276,7 +260,7 @@ def _after_a_while(stopping: Callable[[], bool]) -> Callable[[], bool]:
 
 
 def _in_smaller_batches(plan: Plan, seconds: float) -> Plan:
-    """The plan in smaller batches, if an automatic one took so many seconds."""
+    """Return the plan in smaller batches, if an automatic one took so many seconds."""
     size = plan.batch_size
     if seconds <= COMMIT_EVERY or size == 1 or not plan.points.adapts:
         return plan
@@ -287,20 +271,6 @@ def _in_smaller_batches(plan: Plan, seconds: float) -> Plan:
     plan.points.remarks["slow"] = f"{sizes}, {smaller}"
     work = plan.work.with_batch_size(smaller)
     return dataclasses.replace(plan, work=work)
-
-
-def asked_of(
-    plan: Plan,
-    number: int,
-    rows: Int64[np.ndarray, " some"] | None,
-    costs: CostsBySpan | None,
-) -> tuple[Index, Float[np.ndarray, " rows"] | None]:
-    """Return the rows of a chunk to compute, with the costs of their points."""
-    first, last = plan.chunks.span(number)
-    own = None if costs is None else costs(first, last)
-    if rows is None:
-        return range(first, last), own
-    return first + rows, None if own is None else own[rows]
 
 
 def result_of(
@@ -314,7 +284,7 @@ def result_of(
 ) -> SweepResult:
     """Return the result of a request, with what made it."""
     values, steps = outcome.values, None
-    if request.counting:
+    if request.count_steps:
         values, *counts = values
         steps = Steps(*counts)
     cells = None
@@ -322,7 +292,7 @@ def result_of(
         values, counted = values.values, values.cells
         both = counted.points, counted.failed
         cells = CellPoints(*(np.asarray(leaf[...]) for leaf in both))
-    result = SweepResult(
+    return SweepResult(
         values=values,
         space=request.space,
         _gaps=outcome.gaps,
@@ -335,11 +305,10 @@ def result_of(
         function=fn_name(request.fn),
         made=tuple(attrs.items()),
         steps=steps,
-        _raised=Raised.of(outcome.errors) if outcome.errors else None,
+        _errors={t: np.sort(some) for t, some in outcome.errors.items() if len(some)},
         cells=cells,
         output_coords=request.output_coords,
     )
-    return result
 
 
 def carry(interrupt: KeyboardInterrupt, result: SweepResult, request: Request) -> None:

@@ -104,7 +104,7 @@ def check_sweep_key(function: str, key: Any) -> Key | None:
 
 
 def _as_batch_size(function: str, size: Any) -> int | str:
-    """The batch size as an integer or a word; a sweeper's is not tuned."""
+    """Return the batch size as an integer or a word; a sweeper's is not tuned."""
     words = ("auto", "tune") if function in ("sweep", "plan") else ("auto",)
     if not isinstance(size, str):
         check_int(function, "batch_size", size, 1)
@@ -189,7 +189,7 @@ def _check_progress(function: str, progress: Any) -> ProgressLike:
 
 
 def _unchecked(function: str, value: Any) -> Any:
-    """An option that is checked together with others, or with what is traced."""
+    """Return an option that is checked together with others, or with what is traced."""
     return value
 
 

@@ -21,30 +21,29 @@ from .._errors import (
 )
 from .._progress import Progress
 from .compute.failure import reason
-from .compute.points import Points
 from .compute.prepare import prepare
 from .request import Request
 
-CostsBySpan: TypeAlias = Callable[[int, int], Float[np.ndarray, " points"]]
-"""The costs of the points in a half-open range."""
+CostsOf: TypeAlias = Callable[[int, int, int], Float[np.ndarray, " points"]]
+"""The costs of the points in a half-open range; all ranges have at most a length."""
 
 
-def costs_of(request: Request) -> Callable[[int], CostsBySpan] | None:
-    """Return the costs of points, as a function of the length of the longest range.
+def costs_of(request: Request) -> CostsOf | None:
+    """Return the costs of points, if they change anything.
 
     They are computed chunk by chunk, since nobody needs the costs of chunks that are
     finished or that another process computes. They change nothing where values are
     reduced, which happens in order.
     """
-    order_by = request.order_by
+    order_by, size = request.order_by, request.whole.size
     if order_by is None:
         return None
-    size = request.whole.size
     if not callable(order_by):
         is_list = isinstance(order_by, Sequence) and not isinstance(order_by, str)
         listed = np.asarray(order_by) if is_list else order_by
         _check_costs("is", listed, size)
-        return ft.partial(_listed_costs, np.asarray(listed).astype(np.float64))
+        listed = np.asarray(listed).astype(np.float64)
+        return lambda first, last, _: listed[first:last]
     if request.reducers is not None:
         return None
     with _for_order_by():
@@ -54,20 +53,12 @@ def costs_of(request: Request) -> Callable[[int], CostsBySpan] | None:
         points.outputs,
     )
     _check_costs("gives", outputs, size)
-    return ft.partial(_computed_costs, points)
+    sized = ft.cache(points.with_most)
 
-
-def _listed_costs(costs: Float[np.ndarray, " all"], most: int) -> CostsBySpan:
-    return lambda first, last: costs[first:last]
-
-
-def _computed_costs(points: Points, most: int) -> CostsBySpan:
-    points = points.with_most(most)
-
-    def costs(first: int, last: int) -> Float[np.ndarray, " points"]:
+    def costs(first: int, last: int, most: int) -> Float[np.ndarray, " points"]:
         quiet = Progress(False, last - first)
         with _for_order_by():
-            (found,), _ = points.compute(range(first, last), None, quiet)
+            (found,), _ = sized(most).compute(range(first, last), None, quiet)
         return found.astype(np.float64)
 
     return costs

@@ -20,29 +20,24 @@ from .._tree import as_data, as_keys
 from .._types import PyTree
 from .call import call
 from .compute.failure import Errors, error_text, nothing
-from .gather import CTRL_C, Interrupt, Outcome, carry, result_of
+from .gather import Outcome, result_of
 from .request import Request
 from .results.cells import CellPoints, CellValues
 from .results.label import names_of
 from .results.result import SweepResult
-from .store import FAILED, MISSING, gaps_of, merged, runs_of
+from .store import gaps_of
 
 
 def plain_sweep(request: Request, started: float) -> SweepResult:
-    """Return the result of a request, computed by the plain loop.
-
-    Ctrl-C ends the loop after the point in flight; the `KeyboardInterrupt` then carries
-    the result of the points before it.
-    """
-    with Interrupt(CTRL_C) as interrupt:
-        with Progress(is_shown(request.progress), request.whole.size) as bar:
-            looped = _looped(request, interrupt, bar)
+    """Return the result of a request, computed by the plain loop."""
+    with Progress(is_shown(request.progress), request.whole.size) as bar:
+        looped = _looped(request, bar)
     # The reducers are ours, or were tested alone: nobody debugs them here.
     with jax.disable_jit(False):
         outcome = _outcome(request, looped)
     if request.output_coords:
         names_of(outcome.values, request.space, request.output_coords)
-    result = result_of(
+    return result_of(
         request,
         outcome,
         batch_size=1,
@@ -50,51 +45,38 @@ def plain_sweep(request: Request, started: float) -> SweepResult:
         attrs={},
         started=started,
     )
-    if interrupt.asked:
-        stopped = KeyboardInterrupt()
-        carry(stopped, result, request)
-        raise stopped
-    return result
 
 
 @dataclasses.dataclass(frozen=True)
 class _Looped:
-    """The values at all points, which of these are `ok`, or not computed, and errors.
+    """The values at all points, which of these are `ok`, and what the others raised.
 
     There is NaN, or 0, where there is no value.
     """
 
     values: PyTree
     ok: Bool[np.ndarray, " points"]
-    missing: Bool[np.ndarray, " points"]
     errors: dict[int, str]
 
-    def part(self, first: int, last: int) -> PyTree:
-        """Return the values at some points."""
-        return jtu.tree_map(lambda leaf: leaf[first:last], self.values)
 
-
-def _looped(request: Request, interrupt: Interrupt, bar: Progress) -> _Looped:
-    """Compute all points, or those until Ctrl-C."""
-    total = request.whole.size
-    outputs: list[PyTree | None] = [None] * total
+def _looped(request: Request, bar: Progress) -> _Looped:
+    outputs: list[PyTree | None] = []
     errors: dict[int, str] = {}
-    done = 0
-    while done < total and not interrupt.asked:
+    for i in range(request.whole.size):
         try:
-            outputs[done] = _output(request, done)
+            outputs.append(_output(request, i))
         except Exception as error:
-            at = request.whole.geometry.index_as_written(done)
+            at = request.whole.geometry.index_as_written(i)
             error.add_note(f"At point {at} of the space.")
             if not request.isolated:
                 raise
-            errors[done] = error_text(error)
-        done += 1
+            outputs.append(None)
+            errors[i] = error_text(error)
         bar.done(1)
     known = [output for output in outputs if output is not None]
     values = _stacked(outputs, known[0] if known else _example(request))
     ok = np.array([output is not None for output in outputs], bool)
-    return _Looped(values, ok, np.arange(total) >= done, errors)
+    return _Looped(values, ok, errors)
 
 
 def _output(request: Request, i: int) -> PyTree:
@@ -132,21 +114,15 @@ def _stacked(outputs: list[PyTree | None], example: PyTree) -> PyTree:
 
 def _outcome(request: Request, looped: _Looped) -> Outcome:
     """Return the values, their reduction, or that of each cell."""
-    reducers, ok, missing = request.reducers, looped.ok, looped.missing
+    reducers, ok = request.reducers, looped.ok
     if reducers is None:
-        errors = _by_text(looped.errors)
-        return Outcome(looped.values, gaps_of(ok, missing), errors=errors)
+        return Outcome(looped.values, gaps_of(ok), errors=_by_text(looped.errors))
     if reducers.over is not None:
         return _by_cell(reducers, looped, request.space.size)
-    done = int(np.sum(~missing))
-    state, ended = _absorbed(reducers, looped, 0, done)
+    state, ended = _absorbed(reducers, looped, 0, len(ok))
     errors = {i: text for i, text in looped.errors.items() if i < ended}
-    ended = len(ok) if ended == done else ended  # no reducer stopped before Ctrl-C
-    failed = ~(ok | missing)
-    gaps = {MISSING: runs_of(missing[:ended]), FAILED: runs_of(failed[:ended])}
-    points = int(np.sum(~missing[:ended]))
-    value = reducers.finish(state)
-    return Outcome(value, merged(gaps), points, ended, _by_text(errors))
+    gaps = gaps_of(ok[:ended])
+    return Outcome(reducers.finish(state), gaps, ended, ended, _by_text(errors))
 
 
 def _by_cell(reducers: ReducerTree, looped: _Looped, cells: int) -> Outcome:
@@ -154,20 +130,16 @@ def _by_cell(reducers: ReducerTree, looped: _Looped, cells: int) -> Outcome:
     each = len(looped.ok) // max(1, cells)
     points, failed = np.zeros((2, cells), np.int64)
     found = []
-    for cell in range(cells):
+    for cell in range(max(1, cells)):  # without any, for the form of the values
         first = cell * each
-        state, points[cell] = _absorbed(reducers, looped, first, first + each)
-        failed[cell] = np.sum(~looped.ok[first : first + points[cell]])
+        state, count = _absorbed(reducers, looped, first, first + each)
+        points[cell : cell + 1] = count
+        failed[cell : cell + 1] = np.sum(~looped.ok[first : first + count])
         found.append(reducers.finish_each(jtu.tree_map(_alone, state), 1))
-    if not found:  # for the form of the values
-        none = jtu.tree_map(_alone, _absorbed(reducers, looped, 0, 0)[0])
-        found = [reducers.finish_each(none, 1)]
     values = jtu.tree_map(lambda *leaves: np.concatenate(leaves)[:cells], *found)
-    absent = looped.missing.reshape(cells, each).any(axis=1)
-    gaps = gaps_of((points > failed) & ~absent, absent)
     errors = {i // each: text for i, text in reversed(looped.errors.items())}
     rows = CellValues(values, CellPoints(points, failed))
-    return Outcome(rows, gaps, errors=_by_text(errors))
+    return Outcome(rows, gaps_of(points > failed), errors=_by_text(errors))
 
 
 def _absorbed(
@@ -177,8 +149,9 @@ def _absorbed(
     state = reducers.begin(jtu.tree_map(_struct, looped.values))
     step = 1 if reducers.stops else max(1, last - first)
     for at in range(first, last, step):
-        batch, ok = looped.part(at, at + step), looped.ok[at : at + step]
-        state = reducers.absorb(state, batch, jnp.asarray(ok))
+        part = slice(at, at + step)
+        batch = jtu.tree_map(lambda leaf, part=part: leaf[part], looped.values)
+        state = reducers.absorb(state, batch, jnp.asarray(looped.ok[part]))
         if reducers.stops and reducers.stop(state):
             return state, at + step - first
     return state, last - first

@@ -6,9 +6,9 @@ from typing import Any, Protocol, runtime_checkable
 
 import jax
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 
-from .._progress import Progress
+from .._progress import Progress, Watched, watched
 from .._reduce import ReducerTree
 from .._spaces import Space
 from .._types import Device, Key, PyTree
@@ -18,7 +18,9 @@ from .compute.failure import Verdict
 from .compute.points import Points
 from .compute.prepare import prepare
 from .compute.rows import CHUNK_BYTES, Index, Rows
+from .order_by import CostsOf, costs_of
 from .request import Request
+from .results.label import names_of
 from .store import Chunks, choose_chunks
 
 # Only the pools of the standard library say how many workers they have.
@@ -129,11 +131,12 @@ def work_of(points: Points, reducers: ReducerTree | None) -> Work:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """The plan of a request: the rows of `work`, in `chunks`."""
+    """The plan of a request: rows of `work`, in `chunks`, and the costs of points."""
 
     request: Request
     work: Work
     chunks: Chunks
+    costs: CostsOf | None = None
 
     @property
     def points(self) -> Points:
@@ -158,7 +161,16 @@ class Plan:
     @property
     def outputs(self) -> PyTree:
         """The shapes and dtypes of the user's outputs, or of their reductions."""
-        return self.work.outputs[0] if self.request.counting else self.work.outputs
+        # Steps of loops come after the outputs.
+        outputs = self.work.outputs
+        return outputs[0] if self.request.count_steps else outputs
+
+    @property
+    def watched(self) -> Watched | None:
+        """The output whose best is shown; raises a `ValueError` if it is none."""
+        outputs = self.points.outputs
+        outputs = outputs[0] if self.request.count_steps else outputs
+        return watched(self.request.function, outputs, self.request.progress)
 
     def count(self, numbers: Sequence[int]) -> int:
         """Return the number of points in some chunks."""
@@ -166,6 +178,22 @@ class Plan:
             return self.work.span(0, self.chunks.size)[1]
         spans = (self.work.span(*self.chunks.span(number)) for number in numbers)
         return sum(last - first for first, last in spans)
+
+    def span_costs(self, first: int, last: int) -> Float[np.ndarray, " points"] | None:
+        """Return the costs of the points in a half-open range, if they have some."""
+        if self.costs is None:
+            return None
+        return self.costs(first, last, self.chunks.points)
+
+    def asked(
+        self, number: int, rows: Int64[np.ndarray, " some"] | None
+    ) -> tuple[Index, Float[np.ndarray, " rows"] | None]:
+        """Return the rows of a chunk to compute, with the costs of their points."""
+        first, last = self.chunks.span(number)
+        costs = self.span_costs(first, last)
+        if rows is None:
+            return range(first, last), costs
+        return first + rows, None if costs is None else costs[rows]
 
     def at(self, request: Request, traced: Space) -> "Plan":
         """Return the plan for another request of the same form; it shares programs.
@@ -181,7 +209,8 @@ class Plan:
 
     def with_batch_size(self, batch_size: int) -> "Plan":
         """Return the plan with another batch size, and the chunks that follow."""
-        return _in_chunks(self.request, self.work.with_batch_size(batch_size))
+        work = self.work.with_batch_size(batch_size)
+        return self.with_chunks(_chunks_of(self.request, work), work)
 
     def with_points(self, points: Points) -> "Plan":
         """Return the plan for the same points in batches of another size."""
@@ -189,15 +218,15 @@ class Plan:
             return dataclasses.replace(self, work=points)
         return self.with_batch_size(points.batch_size)
 
-    def with_chunks(self, chunks: Chunks) -> "Plan":
+    def with_chunks(self, chunks: Chunks, work: Work | None = None) -> "Plan":
         """Return the plan with other chunks, of which one is computed at a time."""
-        work = self.work.with_most(chunks.points)
+        work = (self.work if work is None else work).with_most(chunks.points)
         return dataclasses.replace(self, work=work, chunks=chunks)
 
 
 def plan_of(request: Request) -> Plan:
     """Trace the function of a request, and decide how to compute it."""
-    devices, shares = request.devices, request.processes
+    devices, (_, shares) = request.devices, request.shard or (0, 1)
     if request.executor is not None:
         # A worker's devices are not known before it runs: assume a single one.
         devices, shares = devices[:1], shares * _num_workers(request.executor)
@@ -210,30 +239,32 @@ def plan_of(request: Request) -> Plan:
         ordered=request.order_by is not None and request.reducers is None,
         shares=shares,
         isolated=request.isolated,
-        counting=request.counting,
+        counting=request.count_steps,
         function=request.function,
     )
-    return _in_chunks(request, work_of(points, request.reducers))
-
-
-def _in_chunks(request: Request, work: Work) -> Plan:
-    """Return the plan for some work, in chunks that suit where the rows go."""
+    work, costs = work_of(points, request.reducers), costs_of(request)
     chunks = _chunks_of(request, work)
-    return Plan(request, work.with_most(chunks.points), chunks)
+    plan = Plan(request, work.with_most(chunks.points), chunks, costs)
+    # What names outputs is looked for before anything is compiled or a store is made.
+    if plan.watched is None and request.output_coords:
+        names_of(plan.outputs, request.space, request.output_coords)
+    return plan
 
 
 def _chunks_of(request: Request, work: Work) -> Chunks:
+    """Return chunks that suit where the rows go."""
+    _, shares = request.shard or (0, 1)
     most = max(1, CHUNK_BYTES // work.row_bytes)
     elsewhere = request.store is not None or request.executor is not None
     if isinstance(work, Blocks):
         if work.size and not (elsewhere or work.reducers.stops):
             return Chunks((work.size,), 0, min(work.at_once, work.size))
         # Small chunks, so that a kill loses little, and a stop comes soon.
-        elsewhere, lengths, shares = True, (work.size,), request.processes
+        elsewhere, lengths = True, (work.size,)
     else:
         stored = request.store is not None
         lengths = tuple(request.space.dims.values()) if stored else (work.size,)
-        shares = request.processes if stored else 1
+        shares = shares if stored else 1
     if work.size == 0 or not elsewhere:
         return _whole(work.size)
     return choose_chunks(lengths, work.unit, most, shares)

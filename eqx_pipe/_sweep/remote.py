@@ -17,8 +17,7 @@ from jaxtyping import Int64
 
 from .._errors import SweepError, message
 from .._progress import Progress
-from .gather import Chunk, Todo, asked_of
-from .order_by import CostsBySpan
+from .gather import Chunk, Todo
 from .plan import Plan
 from .worker import pack, work
 
@@ -32,11 +31,7 @@ _IN_FLIGHT = 1024
 
 
 def compute_remotely(
-    plan: Plan,
-    todo: Todo,
-    costs: CostsBySpan | None,
-    bar: Progress,
-    stopping: Callable[[], bool],
+    plan: Plan, todo: Todo, bar: Progress, stopping: Callable[[], bool]
 ) -> Iterator[Chunk]:
     """Compute chunks by the workers of an executor, in the order they are finished."""
     packed = pack(plan)
@@ -50,7 +45,7 @@ def compute_remotely(
                 flying = [it for it in flying if not it.cancelled()]
             elif waiting and len(flying) < most:
                 flying.append(waiting.popleft())
-                flying[-1].launch(plan, packed, costs)
+                flying[-1].launch(plan, packed)
                 # All that may be in flight is launched first, unless `submit` itself
                 # computes.
                 if not flying[-1].is_done():
@@ -91,12 +86,12 @@ class _Try:
         """Return the number of its points."""
         return plan.count([self.number]) if self.rows is None else len(self.rows)
 
-    def launch(self, plan: Plan, packed: bytes, costs: CostsBySpan | None) -> None:
+    def launch(self, plan: Plan, packed: bytes) -> None:
         """Submit it once more."""
         executor = plan.request.executor
         assert executor is not None
         self.tries += 1
-        asked = asked_of(plan, self.number, self.rows, costs)
+        asked = plan.asked(self.number, self.rows)
         try:
             self.future = executor.submit(work, packed, *asked)
         except Exception as error:

@@ -81,29 +81,9 @@ class Request:
         return self.on_error == "mark"
 
     @property
-    def counting(self) -> bool:
-        """True if steps of loops are counted."""
-        return self.count_steps
-
-    @property
-    def trusting(self) -> bool:
-        """True if a store is filled whatever function it was begun with."""
-        return self.resume is not None
-
-    @property
-    def repairing(self) -> bool:
-        """True if points that failed are computed again."""
-        return self.resume == "failed"
-
-    @property
     def by_hand(self) -> bool:
         """True if it is the plain loop, since JAX must not compile."""
         return jax.config.jax_disable_jit  # pyright: ignore[reportAttributeAccessIssue]
-
-    @property
-    def processes(self) -> int:
-        """The number of processes that fill the store together."""
-        return 1 if self.shard is None else self.shard[1]
 
 
 _NEVER_NONE = ("batch_size", "on_error", "count_steps")
@@ -154,7 +134,7 @@ _COUNTED = (
 
 
 def _excluded(request: Request) -> list[tuple[object, str, str]]:
-    """The pairs that exclude each other: true if both are given, the pair, the cure."""
+    """Return pairs that exclude each other, with the fix: true if both are given."""
     store, reduce, executor = request.store, request.reducers, request.executor
     steps, by_hand = request.count_steps, request.by_hand
     of_output = isinstance(request.progress, str | tuple)

@@ -14,14 +14,12 @@ from .._types import Key, ProgressLike, PyTree
 from .._vmap import warn_if_cores_idle
 from .compute.trace import no_mesh
 from .compute.tune import tune
-from .gather import Sink, carry, compute_here, gather, result_of, tell, watched_in
+from .gather import Sink, carry, compute_here, gather, result_of, tell
 from .options import BatchSize, Costs, Executor, Resume, Shard
-from .order_by import CostsBySpan, costs_of
 from .plain_sweep import plain_sweep
 from .plan import Plan, plan_of
 from .remote import compute_remotely
 from .request import Request, request_of
-from .results.label import names_of
 from .results.output_coords import OutputCoords
 from .results.result import SweepResult
 from .sinks.memory import ArraySink, ReductionSink
@@ -47,119 +45,117 @@ def sweep(
     count_steps: bool = False,
     output_coords: OutputCoords | None = None,
 ) -> SweepResult:
-    """Computes a function at every point of a space, on all devices.
+    """Compute a function at every point of a space, on all devices.
 
     The values are those of
     `stack([fn(space.point(i), key=space.point_key(i, key=key)) for i in range(n)])`
-    with `n = space.size`, whatever the batch size, the devices and the number of
-    chunks. Keys and integers are equal; floats agree to rounding, since each of these
-    is another program. Points are split over devices that do not talk to each other,
-    and vectorised in batches.
+    with `n = space.size`, for any batch size, number of devices and number of chunks.
+    Keys and integers are equal; floats agree to rounding, since each of these compiles
+    another program. Points are split over the devices, without collectives, and
+    vectorised in batches.
 
-    A sweep of the same program (the traced function and the structure, shapes, dtypes
-    and lengths of the space) compiles nothing the second time. The values of axes and
-    of arrays, in `fn` or closed over by it, may change; Python and NumPy scalars are
-    part of the program. Where one is compiled for the third time for nothing but
-    another number, a `UserWarning` says which.
+    A second sweep of the same program (the traced function and the structure, shapes,
+    dtypes and lengths of the space) compiles nothing. The values of axes and of arrays,
+    in `fn` or closed over by it, may change; Python and NumPy scalars are part of the
+    program. A third compilation that differs only in such a number emits a
+    `UserWarning` that names it.
 
     **Arguments:**
 
     - `fn`: called as `fn(point)`, or as `fn(point, key=...)` if it has a parameter of
-      that name. A point is the space's pytree with values for axes. The output is
-      any pytree of arrays and numbers. It is traced, once for each combination of
-      `Static` values: it is made of operations of JAX, and no Python control flow
+      that name. A point is the space's pytree with values in place of axes. The output
+      is any pytree of arrays and numbers. `fn` is traced, once for each combination of
+      `Static` values, so it consists of JAX operations, and no Python control flow
       depends on the value of any other axis.
     - `space`: a `Space`, or a bare pytree with axes in it, which is their product.
     - `key`: a PRNG key; point i gets `space.point_key(i, key=key)`: the key folded with
       the point's position on one dim after the other, `fold_in(key, i)` with one dim.
       So keys do not depend on how the sweep runs, longer axes change none, and a
-      sweep of a slice draws what the whole one draws there. A function without a
-      parameter `key` does not get one. (Keyword only.)
-    - `batch_size`: how many points are vectorised at once on a device, or `"auto"`:
-      chosen from the function's operations; the result says what was chosen. At most
-      the number of points. Where there is not enough memory for a chosen one it is
-      halved, and `result.made` says so. A function that prints, writes or calls back
+      sweep of a slice draws the numbers that the whole draws there. A function without
+      a parameter `key` gets no key. (Keyword only.)
+    - `batch_size`: the number of points vectorised at once on a device, or `"auto"`:
+      chosen from the function's operations, and returned with the result. At most
+      the number of points. If memory does not suffice for a chosen size, it is halved,
+      and `result.made` lists the sizes. A function that prints, writes or calls back
       (`jax.debug.print`, `io_callback`) then runs once at each point, not vectorised.
-      `"tune"` measures some sizes on the first points, and goes on with the fastest,
-      which this process remembers for the program and the devices; it
-      depends on the clock, and with it the last bits of values. (Keyword only.)
+      `"tune"` measures some sizes on the first points and uses the fastest, which this
+      process remembers for the program and the devices; it depends on the clock, and
+      so do the last bits of values. (Keyword only.)
     - `mesh`: a mesh over all of whose axes the points are split; by default all local
       devices. (Keyword only.)
-    - `order_by`: what a point costs, roughly: a function from a point to a number, or
-      an array with a number for each point. Points of like cost then share a batch, so
-      that few lanes wait for a slower one; results come back in place. It changes
-      nothing where values are reduced, which happens in order. (Keyword only.)
-    - `on_error`: `"raise"`, or `"mark"`: points at which `fn` raises (by
-      `equinox.error_if`, or when it is traced for one combination of `Static` values)
-      are found and marked in `.ok`, and the others computed as if they were not there.
-      Where there is no result inexact leaves hold NaN, others 0.
-      (Keyword only.)
-    - `reduce`: a reducer (`Mean()`, `ArgMin(by="loss")`, ...) or a pytree of them. The
-      values are reduced as they are computed, in memory that does not grow with the
-      number of points, and `.values` is then the reduction. A `store` keeps the state
-      of every block of points instead of values; all states that are there are merged
-      in order for the result, and points that are missing are left out. With
-      `Mean(over="seed")` only these dims are reduced, each cell by itself: the result
-      is one over the other dims, labelled and kept in a store as any other.
-      (Keyword only.)
-    - `store`: the path of a folder that the values are written to, chunk by chunk as
-      they are computed; `xarray.open_zarr` reads it at any time. The same call goes on
-      where a sweep was stopped; with a larger space, in which the points of the store
-      are found by their coordinates, it computes the new ones. `.values` is then
-      read from there when it is asked for. Needs `pip install 'eqx_pipe[sweep]'`.
+    - `order_by`: the approximate cost of a point: a function from a point to a number,
+      or an array with a number for each point. Points of similar cost then share a
+      batch, so that few lanes wait for a slower one; the order of results stays. It has
+      no effect with `reduce`, which reduces values in order. (Keyword only.)
+    - `on_error`: `"raise"`, or `"mark"`: finds and marks in `.ok` the points at which
+      `fn` raises (by `equinox.error_if`, or when it is traced for one combination of
+      `Static` values), and computes the others as if these did not exist. Without a
+      value, inexact leaves are NaN and others 0. (Keyword only.)
+    - `reduce`: a reducer (`Mean()`, `ArgMin(by="loss")`, ...) or a pytree of them.
+      Values are reduced as they are computed, in memory that does not grow with the
+      number of points, and `.values` is the reduction. A `store` then keeps the state
+      of every block of points instead of values; the result merges all states in the
+      store in order, and leaves out missing points. With `Mean(over="seed")` only these
+      dims are reduced, each cell by itself: the result is over the other dims, labelled
+      and kept in a store as any other. (Keyword only.)
+    - `store`: the path of a folder to which values are written, chunk by chunk as they
+      are computed; `xarray.open_zarr` reads it at any time. The same call resumes a
+      sweep that was stopped; with a larger space, in which the points of the store
+      are found by their coordinates, it computes the new ones. `.values` is then read
+      from the store when it is indexed. Needs `pip install 'eqx_pipe[sweep]'`.
       (Keyword only.)
     - `shard`: `(index, count)`: this process computes its share, one of `count`, of the
       chunks of a store that several processes fill together. The result is the store
-      as it stands; `.ok` is `False` where a value is missing. (Keyword only.)
+      at that moment; `.ok` is `False` at missing points. (Keyword only.)
     - `executor`: computes the chunks elsewhere: anything with `submit(fn, *args)` that
       returns something with `.result()`. Each worker uses all of its own devices.
       Needs `pip install 'eqx_pipe[distributed]'`. (Keyword only.)
-    - `resume`: `"force"` goes on with a store also if `fn` is not the function that it
-      was begun with. `"failed"` does so too, and computes the points again that have
-      failed; those that have a value keep it. (Keyword only.)
+    - `resume`: `"force"` resumes a store also if another function created it.
+      `"failed"` does so too, and computes failed points again; the others keep their
+      values. (Keyword only.)
     - `progress`: `True` or `False` for a progress bar or none; by default there is one
       in a terminal or notebook if the work takes more than a second. A notebook needs
       ipywidgets for more than a bar of text; a file gets a line each minute. The path
       of an output, `"loss"`, also shows its smallest value so far, and `("score",
       "max")` the largest. (Keyword only.)
-    - `count_steps`: whether the steps of `while_loop`s are counted, also of those in
-      solvers: `result.steps` says for each point how many it needed and how many were
-      executed until its batch had ended, `result.waste` how many times as many that is.
-      A step is one run of a loop's body; a loop inside of another counts its own
+    - `count_steps`: whether to count the steps of `while_loop`s, also of those in
+      solvers: `result.steps` has for each point the number of steps that it needed, and
+      of those executed until its batch had ended; `result.waste` is their ratio.
+      A step is one run of a loop's body; a loop inside another counts its own steps
       besides. Loops of `scan` and `refill` are not counted. It takes a little longer;
       values stay in memory. (Keyword only.)
-    - `output_coords`: the dims of outputs that are arrays at each point: for some
-      outputs, by their paths (`"value"` for a bare one), a dict from the name of each
-      dim, in order, to a number or text for each position, or `None` for a name alone:
-      `{"curve": {"step": steps}}`. Outputs may share a dim. `to_xarray`, pictures,
-      files and stores have these names instead of `curve.0`. (Keyword only.)
+    - `output_coords`: names and coordinates for the dims of outputs that are arrays at
+      each point: for some outputs, by their paths (`"value"` for a bare one), a dict
+      from the name of each dim, in order, to a number or text for each position, or
+      `None` for a name alone: `{"curve": {"step": steps}}`. Outputs may share a dim.
+      `to_xarray`, plots, files and stores use these names instead of `curve.0`.
+      (Keyword only.)
 
     **Returns:** a `SweepResult`.
 
     **Raises:**
 
-    - `MissingKeyError` if `fn` needs a key and there is none.
+    - `MissingKeyError` if `fn` needs a key and none was given.
     - `TypeError` if an output is not numeric, if there is none (`return` is missing),
-      or if something traced is handed in: under `jit` and `grad` use `vmap_space`.
+      or for traced arguments: under `jit` and `grad` use `vmap_space`.
     - `ValueError` for a space, key, mesh or batch size that cannot be used, and for
-      values that this machine's memory cannot hold.
+      values that do not fit into this machine's memory.
     - `StructureError` (a `ValueError`) if outputs differ in structure, shape or dtype
       between values of `Static` axes; before anything is computed.
-      Also for a store of another space, key or function.
+      Also for a store that was created with another space, key or function.
     - `SweepError` if `fn` raises while it runs; `.indices` has the first point found.
-      If a store holds points that have failed, unless they are isolated; `.indices` has
-      all of them.
-      If there is not enough memory for a batch of the size that was given.
-      If the disk is full, a worker dies again and again, or another process fills the
-      same store; what is finished is kept.
-    - Whatever `fn` raises while it is traced, with a note. Where it needs the value of
-      an axis, JAX's message names the axis and the note says what to do.
+      If a store holds failed points, unless they are marked; `.indices` has all of
+      them. If memory does not suffice for the batch size that was given. If the disk is
+      full, a worker dies again and again, or another process fills the same store;
+      finished chunks are kept.
+    - Any error that `fn` raises while it is traced, with a note. Where it needs the
+      value of an axis, JAX's message names the axis and the note has the fix.
 
     Under `jax.disable_jit()` it is the plain loop, so a debugger stops inside `fn`.
 
-    After Ctrl-C what is in flight is finished first, and the `KeyboardInterrupt` has as
-    `.result` a `SweepResult` of all that is: `.status` says what is missing. Ctrl-C
-    again stops at once.
+    After Ctrl-C the chunk in flight is finished, and the `KeyboardInterrupt` has as
+    `.result` a `SweepResult` of all finished points; its `.status` marks the missing
+    ones. A second Ctrl-C stops at once.
 
     **Laws:** equal to its definition, to rounding, for every batch size, mesh,
     executor, shard and restart; and so is a reduction. The same call on the same
@@ -172,67 +168,35 @@ def sweep(
         >>> ep.sweep(lambda p: p["x"] * p["y"], space).grid().tolist()
         [[0.0, 0.0], [10.0, 20.0], [20.0, 40.0], [30.0, 60.0]]
     """
+    request = request_of("sweep", **locals())
     started = time.time()
-    request = request_of(
-        "sweep",
-        fn,
-        space,
-        key=key,
-        batch_size=batch_size,
-        mesh=mesh,
-        order_by=order_by,
-        reduce=reduce,
-        store=store,
-        shard=shard,
-        executor=executor,
-        resume=resume,
-        on_error=on_error,
-        progress=progress,
-        count_steps=count_steps,
-        output_coords=output_coords,
-    )
     warn_if_cores_idle(request.devices, mesh)
     with no_mesh():
         if request.by_hand:
             return plain_sweep(request, started)
-        plan, costs = planned(request)
+        plan = plan_of(request)
         if request.batch_size == "tune" and not _is_begun(request):
-            own = None if costs is None else costs(plan.chunks.points)
-            plan = plan.with_points(tune(plan.points, own))
-        return complete(plan, costs, started)
-
-
-def planned(request: Request) -> tuple[Plan, Callable[[int], CostsBySpan] | None]:
-    """How to do what was asked for, and what points cost; nothing is computed yet."""
-    costs = None if request.order_by is None else costs_of(request)
-    plan = plan_of(request)
-    # What names outputs, before anything is compiled or a store is made.
-    watched_in(plan, request.progress)
-    if request.output_coords:
-        names_of(plan.outputs, request.space, request.output_coords)
-    return plan, costs
+            plan = plan.with_points(tune(plan.points, plan.span_costs))
+        return complete(plan, started)
 
 
 def _is_begun(request: Request) -> bool:
-    """Whether there is a store, which keeps the size that it was begun with."""
+    """Return whether there is a store, which keeps its first batch size."""
     return not (request.store is None or Folder(request.store).is_vacant())
 
 
-def complete(
-    plan: Plan, costs: Callable[[int], CostsBySpan] | None, started: float
-) -> SweepResult:
-    """Compute a plan; with `costs` points of similar cost share a batch."""
+def complete(plan: Plan, started: float) -> SweepResult:
+    """Return the result of a plan, all of it computed or what a store lacks."""
     sink = _sink(plan)
-    own = None if costs is None else costs(sink.plan.chunks.points)
     here = plan.request.executor is None
     try:
-        gather(sink, compute_here if here else compute_remotely, own)
+        gather(sink, compute_here if here else compute_remotely)
     except KeyboardInterrupt as interrupt:
-        # A function that fails, or points of a store that have, are not what matters.
+        # The interrupt matters more than failed points.
         with contextlib.suppress(Exception):
             carry(interrupt, _finished(sink, started), plan.request)
         raise
-    except SystemExit as ending:  # nobody else says what is kept
+    except SystemExit as ending:  # Python does not print its notes
         for note in getattr(ending, "__notes__", []):
             tell(note)
         raise
@@ -252,7 +216,7 @@ def _finished(sink: Sink, started: float) -> SweepResult:
 
 
 def _sink(plan: Plan) -> Sink:
-    """Where what is computed is kept."""
+    """Return the sink that keeps the rows of a plan."""
     if plan.request.store is not None:
         return StoreSink(plan)
     return ArraySink(plan) if plan.blocks is None else ReductionSink(plan)

@@ -5,23 +5,21 @@ It takes the steps of a sweep up to the computation of its chunks.
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Unpack
 
 import jax
+import jax.numpy as jnp
 
 from .._jaxprs import live_bytes
 from .._spaces import SpaceLike
-from .._tree import is_key_array
 from .._types import PyTree
 from .compute.trace import no_mesh
 from .options import SweepOptions
-from .order_by import CostsBySpan
-from .plan import Plan
+from .plan import Plan, plan_of
 from .request import request_of
 from .sinks.left import Left, left_in
 from .sinks.store_sink import StoreSink
-from .sweep import planned
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,8 +34,8 @@ class SweepPlan:
     - `new` is how many points a store would get that grows with its space: they are
       missing. Of those that it has `copied` go to other files first, once; it is 0
       where all stay where they are, but in chunks at the edge that get new points.
-    - `programs` is how many programs it would compile, and `compiled` how many of those
-      that it needs are compiled already.
+    - `programs` is how many programs it would compile at most (those for points that a
+      store has are not needed), and `compiled` how many are compiled already.
     - `batch_size`, `devices`: points vectorised at once, on each of so many devices.
     - `chunks` is how many chunks the values are computed and kept in, of at most
       `chunk_points` points, and `chunks_left` how many of them are computed now.
@@ -114,7 +112,7 @@ def _points(count: int) -> str:
 
 
 def _bytes(size: int) -> str:
-    """A number of bytes in a unit that makes it short."""
+    """Return a number of bytes in a unit that makes it short."""
     number, units = float(size), ["bytes", "kB", "MB", "GB", "TB", "PB"]
     while number >= 1000 and len(units) > 1:
         number /= 1000
@@ -166,12 +164,11 @@ def plan(
     request = request_of("plan", fn, space, **options)
     # Under `jax.disable_jit()` too it describes the compiled sweep.
     with no_mesh("plan"), jax.disable_jit(False):
-        made, costs = planned(request)
-        return _in_numbers(made, costs)
+        return _in_numbers(plan_of(request))
 
 
-def _in_numbers(coming: Plan, costs: Callable[[int], CostsBySpan] | None) -> SweepPlan:
-    """A plan in numbers, with what its store has."""
+def _in_numbers(coming: Plan) -> SweepPlan:
+    """Return a plan in numbers, with what its store has."""
     request = coming.request
     index, count = request.shard or (0, 1)
     own = range(index, len(coming.chunks), count)
@@ -181,7 +178,9 @@ def _in_numbers(coming: Plan, costs: Callable[[int], CostsBySpan] | None) -> Swe
         coming, found = sink.plan, left_in(sink)
     left, stored = found.left, found.value_bytes
     _, size = coming.work.span(0, math.prod(coming.chunks.lengths))
-    programs = _programs(coming, costs)
+    programs = _programs(coming)
+    if coming.costs is not None and callable(request.order_by) and coming.points.size:
+        programs.append(None)
     compiled = sum(there is not None for there in programs)
     return SweepPlan(
         dims=dict(coming.points.space.dims),
@@ -206,35 +205,29 @@ def _in_numbers(coming: Plan, costs: Callable[[int], CostsBySpan] | None) -> Swe
 
 
 def _value_bytes(coming: Plan) -> int:
-    """The bytes in memory of values, or of states while they are merged."""
+    """Return the bytes in memory of values, or of states while they are merged."""
     chunks = coming.chunks
     rows = math.prod(chunks.lengths) if coming.blocks is None else chunks.points
-    row = coming.work.row
-    return rows * sum(math.prod(s.shape) * s.dtype.itemsize for s in row)
+    return rows * _nbytes(coming.work.row)
 
 
-def _programs(coming: Plan, costs: Callable[[int], CostsBySpan] | None) -> list[Any]:
-    """The programs that a sweep needs, each as it is compiled, or `None`."""
-    if coming.points.size == 0:
-        return []
-    found = coming.work.programs()
-    ordering = costs is not None and callable(coming.request.order_by)
-    return [*found, *([None] * ordering)]
+def _programs(coming: Plan) -> list[Any]:
+    """Return the programs that a sweep needs, each as it is compiled, or `None`."""
+    return coming.work.programs() if coming.points.size else []
 
 
 def _memory(coming: Plan) -> int | None:
-    """The bytes that a device holds: of compiled programs, or about those of others."""
+    """Return the bytes that a device holds: of compiled programs, else about those."""
     job = coming.points
     if job.size == 0:
         return None
-    programs = _programs(coming, None)
+    programs = _programs(coming)
     known = map(_compiled_bytes, (there for there in programs if there is not None))
     found = [size for size in known if size is not None]
     if len(found) == len(programs):
         return max(found)
     for traced, layout in job.needed:
-        given = [*job.arrays, *traced.program.constants]
-        held = sum(_nbytes(leaf) for leaf in given)
+        held = _nbytes(map(jnp.asarray, [*job.arrays, *traced.program.constants]))
         batch = layout.batch_size * live_bytes(traced.jaxpr)
         if coming.blocks is not None:
             kept = -(-coming.blocks.at_once // len(job.devices))
@@ -245,10 +238,9 @@ def _memory(coming: Plan) -> int | None:
     return max(found)
 
 
-def _nbytes(leaf: Any) -> int:
-    if is_key_array(leaf):
-        return math.prod(leaf.shape) * leaf.dtype.itemsize
-    return int(getattr(leaf, "nbytes", 0))
+def _nbytes(leaves: Iterable[Any]) -> int:
+    """Return the bytes of some arrays, of PRNG keys too, or of their structs."""
+    return sum(math.prod(x.shape) * x.dtype.itemsize for x in leaves)
 
 
 def _compiled_bytes(compiled: jax.stages.Compiled) -> int | None:

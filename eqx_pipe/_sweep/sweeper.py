@@ -79,7 +79,7 @@ class Sweeper:
             if store is not None:
                 request = dataclasses.replace(plan.request, store=store)
                 plan = dataclasses.replace(plan, request=request)
-            return complete(plan, None, started)
+            return complete(plan, started)
 
     def outputs(self, space: Space, key: Key | None) -> PyTree:
         """Return the shapes and dtypes of the output at one point."""
@@ -89,7 +89,7 @@ class Sweeper:
         return f"Sweeper({fn_name(self._request.fn)}, {self._request.whole!r})"
 
     def _planned(self, space: Space, key: Key | None) -> Plan:
-        """The plan for spaces of this form: traced if there was none before."""
+        """Return the plan for spaces of this form: traced if there was none before."""
         schema = _schema(space, key)
         plan = self._plans.get(schema)
         if plan is None:
@@ -100,9 +100,9 @@ class Sweeper:
 
 
 def _filled(request: Request) -> Space:
-    """A table with more rows, a power of two, of which there are few; or the space.
+    """Return a table filled up to a power of two, of which there are few; or the space.
 
-    Rows behind the last one are never computed. A reduction has its blocks by the
+    Rows after the last one are never computed. A reduction has its blocks by the
     number of points, so there every length is another program; and a store has room
     for the points that there are.
     """
@@ -133,14 +133,14 @@ def _filled(request: Request) -> Space:
 
 
 def _with(module: _Module, name: str, value: Any) -> _Module:
-    """A module with another value of a field; `eqx.tree_at` takes ten times as long."""
+    """Return a module with another field; `eqx.tree_at` takes ten times as long."""
     other = copy.copy(module)
     object.__setattr__(other, name, value)
     return other
 
 
 def _schema(space: Space, key: Key | None) -> Hashable:
-    """All that a trace depends on: that is not the values of arrays."""
+    """Return all that a trace depends on: not the values of arrays."""
     leaves, structure = jtu.tree_flatten((space, key))
     schemas = tuple(map(_leaf_schema, leaves))
     # Which points share a program depends on those that were picked.

@@ -190,7 +190,8 @@ def _on_devices(
 
             return _stacked(lane, rows)
 
-        return over_devices(alone, flat_mesh(mesh.devices), 2)(rows, list(jaxpr.consts))
+        mapped = over_devices(alone, flat_mesh(mesh.devices), (True, False))
+        return mapped(rows, list(jaxpr.consts))
 
     # JAX's equations remember the mesh under which they were traced, so the function
     # has to be traced inside of the map.
@@ -202,7 +203,7 @@ def _on_devices(
 
     if explicit:
         rows = jax.sharding.reshard(rows, P(mesh.axis_names))
-    values = over_devices(here, mesh, 2, leave_mesh=False)(rows, given)
+    values = over_devices(here, mesh, (True, False), leave_mesh=False)(rows, given)
     if explicit:
         # Uneven slices of an array with explicit sharding are not implemented in JAX.
         values = jtu.tree_map(lambda leaf: jax.sharding.reshard(leaf, P()), values)

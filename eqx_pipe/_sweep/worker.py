@@ -50,7 +50,7 @@ class Task:
 
 
 def pack(plan: Plan) -> bytes:
-    """A sweep for a worker, as bytes."""
+    """Return a sweep for a worker, as bytes."""
     cloudpickle = optional("sweep", "cloudpickle", "distributed")
     request, job = plan.request, plan.points
     task = Task(
@@ -82,7 +82,7 @@ def work(
     index: Index,
     costs: Float[np.ndarray, " rows"] | None,
 ) -> tuple[Rows | None, Verdict | None, Exception | None]:
-    """What a worker does: some rows; or what the function raised."""
+    """Compute some rows in a worker; or return what the function raised."""
     import cloudpickle
 
     name = digest(packed)
@@ -119,7 +119,7 @@ def _prepared(name: str, task: Task) -> Work:
 
 
 def _program(job: Points) -> tuple[str, str]:
-    """What tells the program of a sweep, and the version of JAX."""
+    """Return what identifies the program of a sweep, and the version of JAX."""
     # The programs alone: a callable among static values may lose its name on its way.
     programs = [traced.program for traced in job.traced]
     constants = [array_text(x) for program in programs for x in program.constants]
@@ -128,7 +128,7 @@ def _program(job: Points) -> tuple[str, str]:
 
 
 def _portable(error: Exception) -> Exception:
-    """An error that arrives as what it is, or else as its text."""
+    """Return an error that arrives as what it is, or else as its text."""
     import cloudpickle
 
     try:
@@ -140,7 +140,7 @@ def _portable(error: Exception) -> Exception:
 
 @contextlib.contextmanager
 def _under(settings: dict[str, Any]) -> Iterator[None]:
-    """Runs under the settings of another process, without a mesh."""
+    """Run under the settings of another process, without a mesh."""
     with contextlib.ExitStack() as stack:
         for name, value in settings.items():
             stack.enter_context(getattr(jax, name)(value))

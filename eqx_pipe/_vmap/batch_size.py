@@ -1,4 +1,4 @@
-"""How many points at once: a rule of one page, which reads the function's jaxpr.
+"""The automatic batch size: a rule of one page, which reads the function's jaxpr.
 
 Only values that depend on the point count: others exist once, however many points are
 vectorised, as a matrix that a network multiplies by, or a loop that starts from
@@ -81,10 +81,10 @@ class Analysis:
 
     `largest` is the size in bytes of the largest value, `of_a_step` that of the largest
     value in a loop, and `alive` that of all values which are needed at the same time.
-    `loops` says whether there is a loop, `refilled` whether one is refilled, and
-    `waits` whether the end of one depends on the point, so that a batch waits for its
-    slowest lane. `linalg_limit` is for how many points at most no linear algebra is
-    split over threads (`lapack.py`), `None` if there is none.
+    `loops` if there is a loop, `refilled` if one is refilled, and `waits` if the end of
+    one depends on the point, so that a batch waits for its slowest lane. `linalg_limit`
+    is the most points for which no linear algebra is split over threads (`lapack.py`),
+    `None` if there is none.
     """
 
     largest: int = 1
@@ -197,7 +197,7 @@ def _lanes_that_fit(
 ) -> int:
     """Return how many points fit into the memory that is free; at least 1.
 
-    If not even one fits, JAX says so better than we could. What is alive in a jaxpr is
+    If not even one fits, JAX raises a better error. What is alive in a jaxpr is
     an upper bound, since XLA fuses operations. A batch that does not fit all the same
     is halved.
     """

@@ -14,10 +14,10 @@ from .._types import Device
 
 
 def use_cpu_devices(n: SupportsIndex | None = None) -> None:
-    """Gives JAX a CPU device for every core, so that sweeps use all of them.
+    """Give JAX a CPU device for every core, so that sweeps use all of them.
 
-    JAX has one CPU device unless it is told otherwise, and a sweep on it leaves most of
-    the machine idle. Call this at the top of a program, before JAX computes anything.
+    JAX has one CPU device by default, and a sweep on it leaves most of the machine
+    idle. Call this at the top of a program, before JAX computes anything.
     Calling it again with the same number does nothing, so a cell of a notebook may run
     again.
 
@@ -61,16 +61,16 @@ def use_cpu_devices(n: SupportsIndex | None = None) -> None:
 
 
 def num_cores() -> int:
-    """How many cores this process may use."""
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def warn_if_cores_idle(devices: Sequence[Device], mesh: Mesh | None) -> None:
-    """Says once per process that a sweep uses one core where there are more.
+    """Log once per process that a sweep uses one core where there are more.
 
-    Who gives a mesh, or has several processes, has chosen.
+    Nothing is logged where a mesh is given, or there are several processes.
     """
     lone = len(devices) == 1 and devices[0].platform == "cpu"
     if mesh is not None or not lone or jax.process_count() > 1:
@@ -88,6 +88,6 @@ def warn_if_cores_idle(devices: Sequence[Device], mesh: Mesh | None) -> None:
 
 
 def all_busy(devices: Sequence[Any], batches: int) -> bool:
-    """Whether devices that get so many batches have work for every core of a CPU."""
+    """Return whether devices with so many batches have work for every core of a CPU."""
     on_cpu = all(device.platform == "cpu" for device in devices)
     return on_cpu and min(len(devices), batches) >= num_cores()

@@ -23,7 +23,7 @@ _HANGS = (0, 10), (0, 11, 1)
 """The first version of jaxlib that may hang, and the first that does not any more."""
 
 _THREADS = 8
-"""So many threads for each device are enough; with 2, JAX 0.10.1 still hung."""
+"""Threads for each device that are enough; with 2, JAX 0.10.1 still hung."""
 
 _SPLIT = 200_000
 """A batch of fewer operations than this is not split."""

@@ -261,7 +261,7 @@ def test_what_depends_on_an_input_is_what_vmap_batches(name):
         assert depends_on(jaxpr, marks, "batch") == _differs(fn, marks), marks
 
 
-PAGE = Path(__file__).parents[2] / "docs" / "jax_internals.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how_it_works.md"
 INTERNAL = re.compile(
     r"jax\._src|from jaxlib|jax\.interpreters|jax\.extend|equinox\.internal|equinox\._"
     r"|jax\.core(?! import Tracer$)|get_bind_params|\.ctx\.|source_info"

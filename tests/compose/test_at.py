@@ -10,11 +10,8 @@ import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-import numpy as np
 import pytest
-from support.by_hand import child_key
 from support.helpers import assert_agree, numbers
-from support.stages import Count, draw
 from support.strategies import one_stage
 
 import eqx_pipe as ep
@@ -65,20 +62,15 @@ CONTAINERS = [
     ((), 2, lambda x: x),
     (lambda x: x["a"][0], {"a": (2, "text"), "b": None}, lambda x: x["a"][0]),
     (lambda x: x.first, Record(2, 1), lambda x: x.first),
+    (lambda x: x["a"], {"a": 2, "key": None}, lambda x: x["a"]),
 ]
 
 
 @pytest.mark.parametrize(("where", "x", "get"), CONTAINERS)
-def test_the_part_is_changed_and_the_rest_is_not(where, x, get):
-    y = ep.at(where, double)(x)
-    assert type(y) is type(x) and get(x) == 2
-    assert get(y) == 4
-    # Putting the old part back gives the old whole: nothing else was touched.
-    assert ep.at(where, lambda part: 2)(y) == x
-
-
-@pytest.mark.parametrize(("where", "x", "get"), CONTAINERS)
 def test_the_laws_of_a_lens(where, x, get):
+    y = ep.at(where, double)(x)
+    assert type(y) is type(x) and get(x) == 2 and get(y) == 4
+    assert ep.at(where, lambda part: 2)(y) == x  # nothing else was touched
     assert ep.at(where, eqx.nn.Identity())(x) == x  # put what you got
     for new in (5, {"any": ("struct", None)}):
         assert get(ep.at(where, lambda part, v=new: v)(x)) == new  # get what you put
@@ -101,20 +93,6 @@ def test_the_laws_hold_for_generated_stages(data):
     assert ep.at("image", f)(x)["meta"][0] is x["meta"][0]
 
 
-def test_labels_keys_and_text_pass_untouched():
-    x = {"image": jnp.ones(2), "label": "dog", "key": jr.key(0), "none": None}
-    y = eqx.filter_jit(ep.at("image", jnp.sin))(x)
-    assert y["label"] == "dog" and y["none"] is None
-    assert np.array_equal(jr.key_data(y["key"]), jr.key_data(x["key"]))
-
-
-def test_a_part_may_be_none_or_become_a_tree():
-    assert ep.at("a", lambda part: (1, part))({"a": None}) == {"a": (1, None)}
-    assert ep.at(lambda x: x["a"], lambda part: {"b": 1})({"a": None}) == {
-        "a": {"b": 1}
-    }
-
-
 def test_it_works_under_transformations():
     pipe = ep.at(("meta", 0), eqx.nn.Linear(4, 4, key=jr.key(0)))
     x = numbers(RECORD, 2)
@@ -125,44 +103,18 @@ def test_it_works_under_transformations():
     assert jnp.any(grads.stage.weight != 0)
 
 
-def test_the_child_is_called_stage():
-    x, key = {"a": jnp.zeros(2)}, jr.key(0)
-    pipe = ep.at("a", draw)
-    expected = draw(x["a"], key=child_key(key, "stage"))
-    assert_agree(pipe(x, key=key)["a"], expected)
-    assert list(ep.outputs(ep.chain(pipe))(x, key=key)[1]) == ["0.stage", "0"]
-    with pytest.raises(ep.MissingKeyError) as caught:
-        ep.chain(pipe)(x)
-    assert caught.value.path == "0.stage"
-
-
-def test_state_is_threaded():
-    pipe, state = eqx.nn.make_with_state(lambda: ep.at("a", Count()))()
-    x = {"a": jnp.zeros(1), "b": 1}
-    for calls in (1.0, 2.0):
-        y, state = pipe(x, state)
-        assert_agree(y, {"a": jnp.full(1, calls), "b": 1})
-
-
 @pytest.mark.parametrize(
     ("where", "x", "words"),
     [
-        ("imag", {"image": 1, "label": 2}, ["Did you mean `image`", "`label`"]),
-        (2, (1, 2), ["`2`", "`0`, `1`"]),
         (-3, (1, 2), ["`-3`", "`0`, `1`"]),
         ("name", Record(1, 2), ["`name`", "`first`, `second`"]),
         ("third", Pair(1, 2), ["`first`, `second`"]),
-        (("a", "b"), {"a": jnp.ones(2)}, ["`a.b`", "Known names: `a`"]),
         (("a", 0, "c"), {"a": [{"b": 1}]}, ["`a.0.c`", "`a.0.b`"]),
         (lambda x: x["c"], {"a": 1, "b": {"d": 2}}, ["KeyError", "`a`, `b.d`"]),
         (lambda x: x["a"] + 1, {"a": 1}, ["one part of the input unchanged"]),
-        (lambda x: (x["a"], x["b"]), {"a": 1, "b": 2}, ["2 parts", "one `at` after"]),
     ],
 )
 def test_an_unknown_part_names_the_known_ones(where, x, words):
-    pipe = ep.chain(here=ep.at(where, double))
-    with pytest.raises(ep.StructureError, match="eqx_pipe.at") as caught:
-        pipe(x)
-    text = str(caught.value)
-    assert "at `here`" in text
-    assert all(word in text for word in words), text
+    with pytest.raises(ep.StructureError, match="at `here`") as caught:
+        ep.chain(here=ep.at(where, double))(x)
+    assert all(word in str(caught.value) for word in words)

@@ -1,4 +1,4 @@
-"""What `cond` and `switch` cost: that of `lax`, and batched that of a select."""
+"""Choices for each example cost a select; see `test_programs.py` for one choice."""
 
 import equinox as eqx
 import equinox.nn as nn
@@ -6,9 +6,8 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import pytest
-from jax import lax
 from support.branches import close, first_positive, linears
-from support.by_hand import by_hand
+from support.by_hand import selected
 
 import eqx_pipe as ep
 
@@ -23,13 +22,6 @@ def nest(depth, seed=0, size=32):
     )
 
 
-def select(pipe, x):
-    if isinstance(pipe, nn.Linear):
-        return pipe(x)
-    then, otherwise = select(pipe.then, x), select(pipe.otherwise, x)
-    return jnp.where(pipe.pred(x), then, otherwise)
-
-
 @pytest.mark.parametrize("depth", [1, 3])
 def test_batched_costs_what_a_select_costs(depth):
     pipe = nest(depth)
@@ -40,48 +32,12 @@ def test_batched_costs_what_a_select_costs(depth):
         run = jax.jit(lambda a, xs: jax.vmap(fn, (None, 0))(eqx.combine(a, static), xs))
         return run.lower(arrays, xs)
 
-    ours, hand = lower(lambda pipe, x: pipe(x)), lower(select)
+    ours, hand = lower(lambda pipe, x: pipe(x)), lower(selected)
     compiled = [low.compile() for low in (ours, hand)]
     close(*(program(arrays, xs) for program in compiled))
     flops = [program.cost_analysis()["flops"] for program in compiled]
     assert flops[0] <= 1.05 * flops[1]
     assert len(ours.as_text()) <= 3 * len(hand.as_text())
-
-
-@pytest.mark.parametrize("grad", [False, True])
-def test_not_batched_costs_what_lax_costs(grad):
-    stages = linears(2, 64)
-    arrays, static = eqx.partition(stages, eqx.is_array)
-    x = jnp.ones(64)
-
-    def ours(stages, x):
-        return ep.cond(first_positive, *stages)(x)
-
-    def switched(stages, x):
-        return ep.switch(lambda x: jnp.argmax(x), *stages)(x)
-
-    def stock(stages, x):
-        return lax.cond(x[0] > 0, lambda x: stages[0](x), lambda x: stages[1](x), x)
-
-    def stock_switch(stages, x):
-        branches = [lambda x, s=s: s(x) for s in stages]
-        return lax.switch(jnp.argmax(x), branches, x)
-
-    def cost(fn):
-        def run(arrays, x):
-            return fn(eqx.combine(arrays, static), x)
-
-        fn_ = jax.grad(lambda a, x: run(a, x).sum()) if grad else run
-        compiled = jax.jit(fn_).lower(arrays, x).compile()
-        cost = compiled.cost_analysis()
-        temps = compiled.memory_analysis().temp_size_in_bytes
-        return cost["flops"], cost["bytes accessed"], temps
-
-    for a, b in ((ours, stock), (switched, stock_switch)):
-        (flops, size, temps), (flops_, size_, temps_) = cost(a), cost(b)
-        assert flops <= flops_
-        assert size <= 1.02 * size_ + 4096
-        assert temps <= 1.02 * temps_ + 4096
 
 
 def positive(x):
@@ -121,9 +77,7 @@ def test_for_each_example_it_counts_the_flops_and_twice_the_bytes_of_a_select(
         return jax.jit(fn).lower(arrays, xs).compile().cost_analysis()
 
     def hand(pipe, xs):
-        # `lax.cond` would copy the weights for each example.
-        one = select if name == "cond" else by_hand
-        return jax.vmap(lambda x: one(pipe.stage, x))(xs)
+        return jax.vmap(lambda x: selected(pipe.stage, x))(xs)
 
     ours, hand = cost(lambda pipe, xs: pipe(xs)), cost(hand)
     assert ours["flops"] <= 1.05 * hand["flops"]

@@ -76,78 +76,52 @@ def gradient(fn):
 OVER_X = (None, 0)
 
 
-class TestAgainstLoop:
-    def test_values(self):
-        close(jax.jit(jax.vmap(safe_log, OVER_X))(PARAMS, XS), stacked(alone()))
+def jvp(fn):
+    return lambda params, x: jax.jvp(fn, (params, x), (params, x))
 
-    def test_vmap_of_grad(self):
-        found = jax.jit(jax.vmap(gradient(safe_log), OVER_X))(PARAMS, XS)
-        close(found, stacked(alone(gradient)))
 
-    # Without `jit` each operation is a program of its own.
-    @pytest.mark.parametrize(
-        "wrap", [jax.jit, pytest.param(lambda f: f, marks=pytest.mark.slow)]
-    )
-    def test_grad_of_vmap(self, wrap):
-        def loss(params, xs):
-            return jax.vmap(safe_log, OVER_X)(params, xs).sum()
+def hessian(fn):
+    return jax.hessian(summed(fn), argnums=1)
 
-        params, xs = stacked(alone(gradient))
-        expected = jax.tree.map(lambda p: p.sum(0), params), xs
-        close(wrap(jax.grad(loss, argnums=(0, 1)))(PARAMS, XS), expected)
 
-    def test_forward_mode(self):
-        def jvp(fn):
-            return lambda params, x: jax.jvp(fn, (params, x), (params, x))
+@pytest.mark.parametrize("derive", [lambda f: f, gradient, jvp, hessian])
+def test_each_example_has_what_its_branch_alone_gives(derive):
+    found = jax.jit(jax.vmap(derive(safe_log), OVER_X))(PARAMS, XS)
+    close(found, stacked(alone(derive)))
 
-        close(
-            jax.jit(jax.vmap(jvp(safe_log), OVER_X))(PARAMS, XS),
-            stacked(alone(jvp)),
-        )
 
-    def test_second_derivative(self):
-        def hessian(fn):
-            return jax.hessian(summed(fn), argnums=1)
+def batch_loss(params, xs):
+    return jax.vmap(safe_log, OVER_X)(params, xs).sum()
 
-        found = jax.jit(jax.vmap(hessian(safe_log), OVER_X))(PARAMS, XS)
-        close(found, stacked(alone(hessian)))
 
-    def test_grad_between_two_vmaps(self):
-        def loss(params, xs):
-            return jax.vmap(safe_log, OVER_X)(params, xs).sum()
+def scan_loss(params, xs):
+    def body(carry, x):
+        return carry + jax.checkpoint(safe_log)(params, x).sum(), None
 
-        grad = jax.vmap(jax.grad(loss, argnums=(0, 1)), OVER_X)
-        params, xs = jax.jit(grad)(PARAMS, XS.reshape(2, 4, 3))
-        each = stacked(alone(gradient))
-        close(xs.reshape(8, 3), each[1])
-        close(
-            jax.tree.map(lambda p: p.sum(0), params),
-            jax.tree.map(lambda p: p.sum(0), each[0]),
-        )
+    return lax.scan(body, jnp.float32(0), xs)[0]
 
-    def test_grad_of_two_vmaps_where_one_batch_has_no_lane_open(self):
-        # the second batch has no positive row at all: its spare lane is the first's
-        xs = jnp.stack([jnp.abs(XS[1:3]), -jnp.abs(XS[1:3])])
 
-        def loss(params, xs):
-            inner = jax.vmap(safe_log, OVER_X)
-            return jax.vmap(inner, OVER_X)(params, xs).sum()
+# Without `jit` each operation is a program of its own.
+@pytest.mark.parametrize(
+    ("loss", "wrap"),
+    [
+        (batch_loss, jax.jit),
+        (scan_loss, jax.jit),
+        pytest.param(batch_loss, lambda f: f, marks=pytest.mark.slow),
+    ],
+)
+def test_the_gradient_of_a_batch_is_the_sum(loss, wrap):
+    params, xs = stacked(alone(gradient))
+    expected = jax.tree.map(lambda p: p.sum(0), params), xs
+    close(wrap(jax.grad(loss, argnums=(0, 1)))(PARAMS, XS), expected)
 
-        params, _ = jax.jit(jax.grad(loss, argnums=(0, 1)))(PARAMS, xs)
-        one = alone(gradient)
-        expected = [one(PARAMS, x)[0] for x in xs.reshape(-1, 3)]
-        close(params, jax.tree.map(lambda *g: sum(g), *expected))
 
-    def test_checkpoint_and_scan(self):
-        def loss(params, xs):
-            def body(carry, x):
-                return carry + jax.checkpoint(safe_log)(params, x).sum(), None
-
-            return lax.scan(body, jnp.float32(0), xs)[0]
-
-        params, _ = stacked(alone(gradient))
-        expected = jax.tree.map(lambda p: p.sum(0), params)
-        close(jax.jit(jax.grad(loss))(PARAMS, XS), expected)
+def test_a_gradient_between_two_vmaps():
+    grad = jax.vmap(jax.grad(batch_loss, argnums=(0, 1)), OVER_X)
+    params, xs = jax.jit(grad)(PARAMS, XS.reshape(2, 4, 3))
+    each = stacked(alone(gradient))
+    close(xs.reshape(8, 3), each[1])
+    close(*(jax.tree.map(lambda p: p.sum(0), p) for p in (params, each[0])))
 
 
 def test_batched_parameters():
@@ -157,29 +131,6 @@ def test_batched_parameters():
     one = alone(gradient)
     for i, (weight, x) in enumerate(zip(weights, XS, strict=True)):
         close([np.asarray(g)[i] for g in got], one((scales[i], weight), x)[0])
-
-
-@pytest.mark.parametrize(
-    "derivative", [lambda f: f, lambda f: jax.grad(summed(f))], ids=["value", "grad"]
-)
-def test_not_batched_costs_what_lax_cond_costs(derivative):
-    weights = jr.normal(jr.key(0), (2, 64, 64))
-    x = jnp.ones(64)
-
-    def ours(weights, x):
-        yes, no = lambda x: jnp.tanh(weights[0] @ x), lambda x: weights[1] @ x
-        return choose("test", ("no", "yes"), x[0] > 0, [no, yes], x)
-
-    def stock(weights, x):
-        yes, no = lambda x: jnp.tanh(weights[0] @ x), lambda x: weights[1] @ x
-        return lax.cond(x[0] > 0, yes, no, x)
-
-    a, b = (jax.jit(derivative(f)).lower(weights, x).compile() for f in (ours, stock))
-    cost_a, cost_b = a.cost_analysis(), b.cost_analysis()
-    assert cost_a["flops"] <= cost_b["flops"]
-    assert cost_a["bytes accessed"] <= 1.02 * cost_b["bytes accessed"] + 4096
-    temps = [c.memory_analysis().temp_size_in_bytes for c in (a, b)]
-    assert temps[0] <= 1.02 * temps[1] + 4096
 
 
 def test_parameters_are_not_copied_per_example():
@@ -362,14 +313,9 @@ def test_an_empty_batch():
     xs = jnp.zeros((0, 3))
     assert jax.jit(jax.vmap(safe_log, OVER_X))(PARAMS, xs).shape == (0, 3)
 
-    def loss(params, xs):
-        return jax.vmap(safe_log, OVER_X)(params, xs).sum()
-
-    params, gradient = jax.jit(jax.grad(loss, argnums=(0, 1)))(PARAMS, xs)
-    assert gradient.shape == (0, 3)
+    params, slope = jax.jit(jax.grad(batch_loss, argnums=(0, 1)))(PARAMS, xs)
+    assert slope.shape == (0, 3)
     assert not any(np.any(p) for p in jax.tree.leaves(params))
-    outer = jax.vmap(loss, OVER_X)
-    jax.jit(jax.grad(lambda x: outer(PARAMS, x).sum()))(jnp.zeros((0, 2, 3)))
 
 
 @pytest.mark.parametrize("per_example", [False, True])

@@ -7,7 +7,6 @@ import jax.random as jr
 import numpy as np
 from jax.sharding import PartitionSpec as P
 from support.helpers import assert_agree, numbers
-from support.stages import Counter
 
 import eqx_pipe as ep
 
@@ -54,16 +53,6 @@ def test_each_member_is_trained_on_a_batch_of_its_own():
     found, alone = slope(pipe), eqx.filter_jit(eqx.filter_grad(loss))
     for i in range(2):
         assert_agree(found[i].weight, alone(pipe[i], xs[i], ys[i]).weight)
-
-
-def test_each_member_has_a_state_of_its_own():
-    pipe, state = eqx.nn.make_with_state(ep.ensemble)(
-        Counter, 3, key=KEY, merge="stack"
-    )
-    y, state = pipe(jnp.zeros(()), state)
-    assert_agree(y, pipe.stages.step)
-    y, _ = eqx.filter_jit(pipe)(jnp.zeros(()), state)
-    assert_agree(y, 2 * pipe.stages.step)
 
 
 def test_members_live_on_the_devices_of_a_mesh():

@@ -66,11 +66,6 @@ def test_weight_decay_does_not_reach_it_and_its_neighbours_learn():
     assert jnp.all(trained[1].weight != pipe[1].weight)
 
 
-def test_gradients_pass_through_to_the_input():
-    expected = jax.jacobian(LAYER)(X)
-    np.testing.assert_allclose(jax.jacobian(ep.frozen(LAYER).__call__)(X), expected)
-
-
 def test_frozen_inside_of_a_loss_it_is_a_constant_there():
     def loss(layers, x, wrap):
         return jnp.sum(ep.chain(ep.frozen(wrap(layers[0])), layers[1])(x))
@@ -97,11 +92,6 @@ def test_it_wants_a_key_if_the_stage_does():
     np.testing.assert_allclose(still(X), jnp.tanh(linear()(X)), rtol=1e-6)
 
 
-def test_a_key_that_the_stage_needs_not_is_taken_as_by_any_stage():
-    stage = ep.frozen(jnp.tanh)
-    np.testing.assert_allclose(eqx.filter_jit(stage)(X, key=KEY), np.tanh(X), rtol=1e-6)
-
-
 def test_state_is_threaded():
     def build():
         norm = eqx.nn.BatchNorm(3, "batch", mode="batch")
@@ -121,15 +111,6 @@ def test_state_is_threaded():
         np.testing.assert_allclose(ours, theirs, rtol=1e-6)
 
 
-def test_a_node_of_several_inputs():
-    pipe = ep.graph(
-        {"a": LAYER, "b": ep.frozen(lambda a, x: LAYER(a) * x)},
-        {"a": [], "b": ["a", "input"]},
-        "b",
-    )
-    np.testing.assert_allclose(pipe(X), LAYER(LAYER(X)) * X, rtol=1e-6)
-
-
 def test_one_for_all_stages_of_a_repeat():
     shared = ep.frozen(LAYER)
     pipe = ep.repeat(lambda key: ep.chain(shared, jnp.tanh), 2, key=KEY)
@@ -145,16 +126,3 @@ def test_arrays_made_from_the_key_of_a_repeat_are_refused(hidden):
 
     with pytest.raises(ValueError, match="Freeze only what is made outside"):
         ep.repeat(make, 2, key=KEY)
-
-
-def test_it_has_no_parameters_in_views():
-    pipe = ep.chain(ep.frozen(LAYER), ep.frozen(lambda x: LAYER(x)))
-    rows = ep.summary(pipe).rows
-    assert [row.stage for row in rows] == ["chain", "Frozen", "Frozen"]
-    assert rows[0].parameters == 0
-    assert "Frozen" in str(ep.draw(pipe, X))
-
-
-def test_only_stages_can_be_frozen(unchecked):
-    with pytest.raises(TypeError, match="A stage is a callable"):
-        ep.frozen(3)

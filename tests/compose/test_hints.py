@@ -1,10 +1,8 @@
 """Errors of a stage whose likely cause is said: in a note, or before it is called."""
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-import numpy as np
 import pytest
 from equinox import nn
 
@@ -46,68 +44,6 @@ def test_a_state_of_another_pipeline():
             pipe(jnp.ones((7, 4)), given)
         assert "made with another pipeline" in str(caught.value)
         assert "object at" not in str(caught.value)
-
-
-class Residual(eqx.Module):
-    layer: nn.Dropout
-
-    def __call__(self, x, **kwargs):
-        return x + self.layer(x, **kwargs)
-
-
-class Wrap(eqx.Module):
-    fn: object = eqx.field(static=True)
-
-    def __call__(self, *args, **kwargs):
-        return self.fn(*args, **kwargs)
-
-
-def test_a_module_with_keyword_arguments_gets_the_key():
-    layer = nn.Dropout(0.5)
-    x, key = jnp.ones(8), jr.key(0)
-    expected = x + layer(x, key=jr.fold_in(key, 0))
-    residual = Residual(layer)
-    for stage in (
-        residual,
-        eqx.filter_jit(residual),
-        eqx.filter_checkpoint(residual),
-        eqx.Partial(residual),
-    ):
-        assert np.array_equal(ep.chain(stage)(x, key=key), expected)
-        with pytest.raises(ep.MissingKeyError, match="`0`"):
-            ep.chain(stage)(x)
-
-
-def plain(x):
-    return 2 * x
-
-
-def drawing(scale, x, key=None):
-    return scale * jr.normal(key, x.shape)
-
-
-@pytest.mark.parametrize(
-    "stage",
-    [
-        Wrap(plain),
-        eqx.filter_jit(plain),
-        eqx.filter_checkpoint(plain),
-        eqx.Partial(plain),
-        eqx.Partial(lambda x, key: x, key=None),
-        eqx.filter_vmap(Residual(nn.Dropout(0.0))),
-    ],
-)
-def test_what_takes_no_key_is_given_none(stage):
-    key = None if isinstance(stage, Wrap) else jr.key(0)
-    assert ep.chain(stage)(jnp.ones(2), key=key).shape == (2,)
-
-
-def test_a_partial_of_equinox_gets_the_key_that_its_function_names():
-    x, key = jnp.ones(3), jr.key(0)
-    expected = 2.0 * jr.normal(jr.fold_in(key, 0), (3,))
-    assert np.array_equal(ep.chain(eqx.Partial(drawing, 2.0))(x, key=key), expected)
-    with pytest.raises(ep.MissingKeyError):
-        ep.chain(eqx.Partial(drawing, 2.0))(x)
 
 
 def test_one_key_for_many_examples(unchecked):

@@ -104,40 +104,6 @@ def test_a_chain_accepts_what_can_take_one(name):
     assert len(ep.chain(SINGLE[name])) == 1
 
 
-PLACES = {
-    "chain": lambda f: ep.chain(a=f),
-    "parallel": lambda f: ep.parallel({"a": f}),
-    "weighted": lambda f: ep.weighted(f),
-    "weights": lambda f: ep.weighted(jnp.sin, weights=f),
-    "gated": lambda f: ep.gated(f, gates=(jnp.any,)),
-    "gates": lambda f: ep.gated(jnp.sin, gates=(f,)),
-    "pred": lambda f: ep.cond(f, jnp.sin),
-    "then": lambda f: ep.cond(jnp.any, f),
-    "selector": lambda f: ep.switch(f, jnp.sin),
-    "switch": lambda f: ep.switch(jnp.argmax, f),
-    "at": lambda f: ep.at("a", f),
-    "repeat": lambda f: ep.repeat(lambda key: f, 2, key=KEY),
-    "batched": lambda f: ep.batched(f),
-    "pipe": lambda f: ep.data.Loader(ep.data.ArraySource(jnp.ones(4)), f, batch_size=2),
-}
-
-
-@pytest.mark.parametrize("stage", [GRU, jnp.add, lambda a, b: a])
-@pytest.mark.parametrize("place", PLACES)
-def test_in_every_place_of_one_input(place, stage):
-    with pytest.raises(TypeError, match=r"Make one of several inputs a node of `eqx_p"):
-        PLACES[place](stage)
-
-
-@pytest.mark.parametrize(
-    ("node", "num_inputs"),
-    [(jnp.add, 1), (jnp.add, 3), (np.negative, 2), (GRU, 1), (lambda a, b: a, 1)],
-)
-def test_a_node_has_as_many_inputs_as_predecessors(node, num_inputs):
-    with pytest.raises(ValueError, match=r"node `a` has \d predecessors?, .*`edges`"):
-        ep.graph({"a": node}, {"a": ["input"] * num_inputs}, "a")
-
-
 def test_nodes_of_several_inputs():
     pipe = ep.graph(
         nodes={"sum": jnp.add, "cell": GRU, "out": lambda key: 2 * key},

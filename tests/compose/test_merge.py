@@ -10,7 +10,8 @@ import jax.tree_util as jtu
 import numpy as np
 import pytest
 from support.helpers import assert_agree
-from support.strategies import structs
+from support.stages import Count
+from support.strategies import one_stage, structs
 
 import eqx_pipe as ep
 import eqx_pipe.testing as ept
@@ -60,44 +61,25 @@ def test_merges_act_leaf_by_leaf(data):
     ys = [data.draw(ept.arrays(struct)) for _ in range(3)]
     merges = ["stack", *REDUCTIONS]
     merges += ["concat"] * all(v.ndim for v in jtu.tree_leaves(ys))
-    merge = data.draw(st.sampled_from(merges))
-    got = ep.parallel(*constants(*ys), merge=merge, axis=0)(None)
+    merge, axis = (
+        data.draw(st.sampled_from(merges)),
+        data.draw(st.sampled_from([0, -1])),
+    )
+    got = ep.parallel(*constants(*ys), merge=merge, axis=axis)(None)
     over = {"concat": jnp.concatenate, "stack": jnp.stack}.get(merge)
     for path, leaf in jtu.tree_leaves_with_path(got):
         leaves = [dict(jtu.tree_leaves_with_path(y))[path] for y in ys]
         if over is None:
             expected = getattr(jnp, merge)(jnp.stack(leaves), axis=0)
         else:
-            expected = over(leaves, axis=0)
+            expected = over(leaves, axis=axis)
         assert_agree(leaf, expected, tolerance=1e-3)
-
-
-@hp.given(st.data())
-def test_reductions_do_not_depend_on_the_order(data):
-    struct = data.draw(structs())
-    ys = [data.draw(ept.arrays(struct)) for _ in range(3)]
-    merge = data.draw(st.sampled_from(list(REDUCTIONS)))
-    order = data.draw(st.permutations(range(3)))
-    shuffled = [ys[i] for i in order]
-    assert_agree(
-        ep.parallel(*constants(*ys), merge=merge)(None),
-        ep.parallel(*constants(*shuffled), merge=merge)(None),
-    )
 
 
 def test_reductions_never_stack():
     pipe = ep.parallel(*[jnp.sin] * 4, merge="sum")
     jaxpr = jax.make_jaxpr(lambda x: pipe(x))(jnp.ones(3))
     assert max(v.aval.size for e in jaxpr.eqns for v in e.outvars) == 3
-
-
-@pytest.mark.parametrize("axis", [0, 1, -1, -2])
-def test_concat_and_stack_take_an_axis(axis):
-    a, b = jnp.ones((2, 3)), jnp.zeros((2, 3))
-    pipe = ep.parallel(*constants(a, b), axis=axis)
-    assert_agree(pipe(None), jnp.concatenate([a, b], axis))
-    pipe = ep.parallel(*constants(a, b), merge="stack", axis=axis)
-    assert_agree(pipe(None), jnp.stack([a, b], axis))
 
 
 def test_concat_joins_different_sizes_along_its_axis_only():
@@ -107,11 +89,31 @@ def test_concat_joins_different_sizes_along_its_axis_only():
         ep.parallel(*constants(a, b), axis=0)(None)
 
 
+@hp.given(st.data())
+def test_one_stage_is_itself(data):
+    struct = data.draw(structs())
+    stage = data.draw(one_stage(struct, random=False))
+    x = data.draw(ept.arrays(struct))
+    merges = [*REDUCTIONS, *["concat"] * all(v.ndim for v in jtu.tree_leaves(x))]
+    merge = data.draw(st.sampled_from(merges))
+    assert_agree(ep.parallel(stage, merge=merge)(x), stage(x))
+
+
+def test_a_layer_shared_by_two_branches_updates_twice():
+    def make():
+        count = Count()
+        return eqx.nn.Shared([count, count], lambda two: two[1], lambda two: two[0])
+
+    shared, state = eqx.nn.make_with_state(make)()
+    pipe = ep.parallel(*shared(), merge="tuple")
+    y, state = pipe(jnp.zeros(1), state)
+    assert_agree(y, (jnp.ones(1), jnp.full(1, 2.0)))
+
+
 def test_python_and_numpy_numbers_are_merged_as_arrays():
-    pipe = ep.parallel(*constants(2, 3), merge="sum")
-    assert pipe(None).item() == 5
-    pipe = ep.parallel(*constants(np.ones(2), np.zeros(2)), merge="stack")
-    assert isinstance(pipe(None), jax.Array)
+    assert ep.parallel(*constants(2, 3), merge="sum")(None).item() == 5
+    stack = ep.parallel(*constants(np.ones(2), np.zeros(2)), merge="stack")
+    assert isinstance(stack(None), jax.Array)
 
 
 def test_keys_can_be_stacked():
@@ -128,7 +130,7 @@ def test_tuple_and_dict_take_anything():
     assert list(got) == ["x", "y", "z"] and got["x"] == "text"
 
 
-@pytest.mark.parametrize("merge", ["concat", "stack", *REDUCTIONS])
+@pytest.mark.parametrize("merge", ["concat", "stack", "mean"])
 @pytest.mark.parametrize(
     ("left", "right", "words"),
     [
@@ -137,7 +139,6 @@ def test_tuple_and_dict_take_anything():
             {"b": jnp.ones(2)},
             ["`.a` is only in", "`.b` is only in"],
         ),
-        (jnp.ones(2), {"b": jnp.ones(2)}, ["float32[2] is only in the first", "`.b`"]),
         ((jnp.ones(2),), [jnp.ones(2)], ["structure"]),
         ({"a": jnp.ones((2, 3))}, {"a": jnp.ones((4, 5))}, ["`.a`", "[2,3]", "[4,5]"]),
         (
@@ -146,7 +147,6 @@ def test_tuple_and_dict_take_anything():
             ["float32[2] against float32[2,1]"],
         ),
         (jnp.ones(2), jnp.ones(2, "int32"), ["float32[2] against int32[2]"]),
-        (jnp.ones(2), jnp.ones(2, "bfloat16"), ["bfloat16[2]"]),
     ],
 )
 def test_outputs_that_disagree_are_named(merge, left, right, words):
@@ -169,7 +169,7 @@ def test_all_misfits_are_in_one_error():
     assert "`.a`" in str(caught.value) and "`.b`" in str(caught.value)
 
 
-@pytest.mark.parametrize("merge", ["concat", "stack", "sum", "mean", "max"])
+@pytest.mark.parametrize("merge", ["concat", "sum"])
 @pytest.mark.parametrize("leaf", ["text", np.array(["text"]), object()])
 def test_leaves_that_are_no_arrays_cannot_be_merged(merge, leaf):
     record = {"image": jnp.ones((2, 2)), "label": leaf}
@@ -186,12 +186,7 @@ def test_keys_cannot_be_reduced(merge):
 
 @pytest.mark.parametrize(
     ("merge", "axis", "cure"),
-    [
-        ("concat", 1, "`axis` from -1 to 0"),
-        ("concat", -2, "`axis` from -1 to 0"),
-        ("stack", 2, "`axis` from -2 to 1"),
-        ("stack", -3, "`axis` from -2 to 1"),
-    ],
+    [("concat", -2, "`axis` from -1 to 0"), ("stack", -3, "`axis` from -2 to 1")],
 )
 def test_an_axis_out_of_range_names_the_leaf(merge, axis, cure):
     ys = {"a": jnp.ones(3)}
@@ -199,8 +194,3 @@ def test_an_axis_out_of_range_names_the_leaf(merge, axis, cure):
     with pytest.raises(ValueError, match=cure) as caught:
         pipe(None)
     assert "`.a` of the output of `0.0`" in str(caught.value)
-
-
-def test_scalars_cannot_be_concatenated():
-    with pytest.raises(ValueError, match='merge="stack"'):
-        ep.parallel(jnp.sum, jnp.max)(jnp.ones(3))

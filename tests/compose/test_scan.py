@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
-import pytest
 from support.helpers import assert_agree, numbers
 
 import eqx_pipe as ep
@@ -56,22 +55,6 @@ def test_it_is_the_loop(returns, plain):
     assert_agree(eqx.filter_jit(pipe)(XS, key=KEY), wanted)
 
 
-def test_its_gradients_are_those_of_the_loop():
-    @eqx.filter_jit
-    @eqx.filter_grad
-    def slope(both):
-        pipe, xs = both
-        return jnp.sum(pipe(xs, key=KEY)["y"] ** 2)
-
-    @jax.jit
-    def by_hand(weight, xs):
-        total = lambda weight, xs: jnp.sum(loop(weight, xs, KEY)[1]["y"][-1] ** 2)  # noqa: E731
-        return jax.grad(total, (0, 1))(weight, xs)
-
-    pipe, xs = slope((ep.scan(NOISY, start, returns="last"), XS))
-    assert_agree((pipe.cell.weight, xs), by_hand(NOISY.weight, XS))
-
-
 def test_the_cells_of_equinox_are_taken_as_they_are():
     @eqx.filter_jit
     def by_hand(cell, carry, out, xs):
@@ -97,16 +80,13 @@ def test_the_cells_of_equinox_are_taken_as_they_are():
     assert np.any(slope.init != 0)
 
 
-def test_the_last_output_is_not_stacked_where_it_is_the_carry():
-    text = str(jax.make_jaxpr(ep.scan(GRU, returns="last"))(XS))
-    assert "f32[5,3]" not in text
-    assert "f32[5,3]" in str(jax.make_jaxpr(ep.scan(GRU))(XS))
-
-
-def test_the_last_output_is_carried_where_it_is_no_part_of_the_carry():
+def test_the_last_output_is_carried_and_not_stacked():
     def cell(carry, x):
         return carry + x, {"y": jnp.sin(carry) * x, "same": carry + x, "text": "t"}
 
+    for returns in ("sequence", "last"):  # nothing is stacked where it is the carry
+        text = str(jax.make_jaxpr(ep.scan(GRU, returns=returns))(XS))
+        assert ("f32[5,3]" in text) == (returns == "sequence")
     last = ep.scan(cell, jnp.zeros(2), returns="last")
     sequence = ep.scan(cell, jnp.zeros(2))
     found, every = last(XS), sequence(XS)
@@ -149,27 +129,6 @@ def test_draws_of_an_element_do_not_depend_on_the_direction():
     assert_agree((ahead(XS, key=KEY), back(XS, key=KEY)), (wanted, wanted))
 
 
-class Summing(eqx.nn.StatefulLayer):
-    """A cell that adds up all it saw in its state."""
-
-    total: eqx.nn.StateIndex
-
-    def __init__(self):
-        self.total = eqx.nn.StateIndex(jnp.zeros(2, jnp.float32))
-
-    def __call__(self, carry, x, state, *, key=None):
-        total = state.get(self.total) + x
-        return (carry, total), state.set(self.total, total)
-
-
-def test_the_state_of_the_cell_goes_from_step_to_step():
-    pipe, state = eqx.nn.make_with_state(lambda: ep.scan(Summing(), jnp.zeros(())))()
-    y, state = pipe(XS, state)
-    assert_agree(y, jnp.cumsum(XS, axis=0))
-    y, _ = eqx.filter_jit(pipe)(XS, state)
-    assert_agree(y[-1], 2 * XS.sum(0))
-
-
 def test_values_of_all_steps_are_listed_and_text_passes():
     cell = ep.graph(
         {"sum": jnp.add, "out": jnp.sin},
@@ -184,9 +143,3 @@ def test_values_of_all_steps_are_listed_and_text_passes():
     assert_agree(found["rnn"], jnp.sin(found["rnn.cell.sum"]))
     labelled = ep.scan(lambda c, x: (c, (x[0], "text")), jnp.zeros(()))
     assert labelled((XS, "label"))[1] == "text"
-
-
-def test_a_missing_key_names_the_cell():
-    with pytest.raises(ep.MissingKeyError) as caught:
-        ep.chain(rnn=ep.scan(NOISY, start))(XS)
-    assert caught.value.path == "rnn.cell"

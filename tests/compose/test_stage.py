@@ -1,11 +1,8 @@
 """What may be a stage, and how one is called."""
 
 import functools as ft
-import zlib
 
 import equinox as eqx
-import hypothesis as hp
-import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -75,11 +72,40 @@ def test_a_key_that_is_no_parameter_for_it_is_left_alone():
     assert ep.chain(given)(1.0, key=key) is other
 
 
-@pytest.mark.parametrize("wrap", [eqx.filter_jit, eqx.filter_checkpoint])
-def test_a_wrapped_layer_gets_its_key(wrap):
-    layer, x, key = eqx.nn.Dropout(0.5), jnp.ones(8), jr.key(0)
-    expected = layer(x, key=child_key(key, 0))
-    assert_agree(ep.chain(wrap(layer))(x, key=key), expected)
+class Residual(eqx.Module):
+    """A module that hands all its keywords on."""
+
+    layer: eqx.nn.Dropout
+
+    def __call__(self, x, **kwargs):
+        return x + self.layer(x, **kwargs)
+
+
+def drawing(scale, x, key=None):
+    return scale * jr.normal(key, x.shape)
+
+
+DROPOUT = eqx.nn.Dropout(0.5)
+KEYED = {
+    "filter_jit": eqx.filter_jit(DROPOUT),
+    "filter_checkpoint": eqx.filter_checkpoint(DROPOUT),
+    "keywords": Residual(DROPOUT),
+    "keywords, filter_jit": eqx.filter_jit(Residual(DROPOUT)),
+    "keywords, filter_checkpoint": eqx.filter_checkpoint(Residual(DROPOUT)),
+    "keywords, Partial": eqx.Partial(Residual(DROPOUT)),
+    "Partial": eqx.Partial(drawing, 2.0),
+}
+
+
+@pytest.mark.parametrize("name", KEYED)
+def test_a_wrapped_layer_gets_its_key(name):
+    stage, x, key = KEYED[name], jnp.ones(8), jr.key(0)
+    assert_agree(ep.chain(stage)(x, key=key), stage(x, key=child_key(key, 0)))
+    with pytest.raises(ep.MissingKeyError, match="`0`"):
+        ep.chain(stage)(x)
+
+
+SILENT = eqx.nn.Dropout(0.0)
 
 
 def test_whatever_has_the_convention_of_a_layer_is_a_stage():
@@ -102,7 +128,11 @@ def test_whatever_has_the_convention_of_a_layer_is_a_stage():
         "jit of vmap": (jax.jit(jax.vmap(doubled)), 2 * x),
         "filter_jit of vmap": (eqx.filter_jit(jax.vmap(doubled)), 2 * x),
         "filter_vmap of a layer": (eqx.filter_vmap(Scale(2.0)), 2 * x),
+        "filter_vmap of keywords": (eqx.filter_vmap(Residual(SILENT)), 2 * x),
         "checkpoint": (eqx.filter_checkpoint(Scale(2.0)), 2 * x),
+        "checkpoint of a function": (eqx.filter_checkpoint(lambda x: 2 * x), 2 * x),
+        "Partial": (eqx.Partial(lambda x: 2 * x), 2 * x),
+        "Partial with a key": (eqx.Partial(lambda x, key: x, key=None), x),
         "lambda layer": (eqx.nn.Lambda(jnp.tanh), jnp.tanh(x)),
         "pool": (eqx.nn.Identity(), x),
         "method": (Scale(2.0).__call__, 2 * x),
@@ -114,30 +144,6 @@ def test_whatever_has_the_convention_of_a_layer_is_a_stage():
         assert np.allclose(ep.chain(layer)(x, key=key), expected), name
 
 
-@pytest.mark.slow
-def test_layers_of_equinox_nest():
-    key = jr.key(0)
-    image = jr.normal(key, (1, 8, 8))
-    pipe = ep.chain(
-        ep.parallel(
-            eqx.nn.Conv2d(1, 2, 3, padding=1, key=key),
-            eqx.nn.Conv2d(1, 3, 5, padding=2, key=key),
-            axis=0,
-        ),
-        eqx.nn.MaxPool2d(2, 2),
-        jnp.ravel,
-        eqx.nn.LayerNorm(5 * 4 * 4),
-        eqx.nn.MLP(5 * 4 * 4, 6, 8, 1, key=key),
-        lambda x: x.reshape(2, 3),
-        lambda x: (x, x, x),
-        lambda q: eqx.nn.MultiheadAttention(1, 3, key=key)(*q),
-    )
-    assert pipe(image).shape == (2, 3)
-    assert eqx.filter_jit(pipe)(image).shape == (2, 3)
-    grads = eqx.filter_grad(lambda p: jnp.sum(p(image) ** 2))(pipe)
-    assert jnp.any(grads[0][0].weight != 0)
-
-
 def test_a_stateful_layer_counts_only_while_it_says_so():
     loud, state = eqx.nn.make_with_state(lambda: ep.chain(Total(), jnp.sin))()
     assert loud.is_stateful()
@@ -147,111 +153,6 @@ def test_a_stateful_layer_counts_only_while_it_says_so():
     quiet, _ = eqx.nn.make_with_state(lambda: ep.chain(Total(quiet=True)))()
     assert not quiet.is_stateful()
     assert_agree(quiet(jnp.ones(2)), jnp.ones(2))
-
-
-def test_batch_norm_trains_inside_a_pipeline():
-    import optax
-
-    pipe, state = eqx.nn.make_with_state(
-        lambda: ep.chain(
-            eqx.nn.Linear(2, 4, key=jr.key(0)),
-            ep.parallel(
-                eqx.nn.BatchNorm(4, axis_name="batch", mode="ema"),
-                ep.chain(jnp.tanh, eqx.nn.Dropout(0.2)),
-            ),
-            eqx.nn.Linear(8, "scalar", key=jr.key(1)),
-        )
-    )()
-    xs = jr.normal(jr.key(2), (32, 2))
-    ys = jnp.sum(xs, axis=1)
-    optimiser = optax.sgd(0.05)
-
-    def loss(pipe, state, keys):
-        call = jax.vmap(
-            lambda x, k: pipe(x, state, key=k), out_axes=(0, None), axis_name="batch"
-        )
-        out, state = call(xs, keys)
-        return jnp.mean((out - ys) ** 2), state
-
-    @eqx.filter_jit
-    def step(pipe, state, moments, key):
-        grad = eqx.filter_value_and_grad(loss, has_aux=True)
-        (value, state), grads = grad(pipe, state, jr.split(key, 32))
-        updates, moments = optimiser.update(grads, moments)
-        return eqx.apply_updates(pipe, updates), state, moments, value
-
-    moments = optimiser.init(eqx.filter(pipe, eqx.is_inexact_array))
-    losses = []
-    for i in range(30):
-        pipe, state, moments, value = step(pipe, state, moments, jr.key(i))
-        losses.append(value)
-    assert losses[-1] < 0.5 * losses[0]
-    still = eqx.nn.inference_mode(pipe)
-    y, after = still(xs[0], state)  # neither a key nor an axis is needed any more
-    assert y.shape == () and eqx.tree_equal(after, state)
-
-
-@hp.given(st.text(min_size=1, max_size=8).filter(lambda name: "." not in name))
-def test_a_named_child_draws_from_the_checksum_of_its_name(name):
-    key, x = jr.key(5), jnp.zeros(2)
-    pipe = ep.parallel({name: lambda x, key: jr.key_data(key)}, merge="tuple")
-    expected = jr.fold_in(key, np.uint32(zlib.crc32(name.encode())))
-    assert_agree(pipe(x, key=key), (jr.key_data(expected),))
-
-
-def test_no_key_is_used_twice():
-    drawn = []
-
-    def see(x, key):
-        drawn.append(tuple(jr.key_data(key).tolist()))
-        return x
-
-    inner = ep.parallel({"a": see, "b": see}, merge="sum")
-    pipe = ep.chain(
-        see,
-        ep.parallel(see, see, merge=lambda ys, key: see(ys[0], key)),
-        ep.weighted(see, see, weights=lambda x, key: see(jnp.ones(2), key)),
-        ep.at((), see),
-        inner,
-        ep.graph({"a": see, "b": see}, {"a": [], "b": ["a"]}, "b"),
-        ep.chain(a=see, b=ep.chain(see)),
-    )
-    pipe(jnp.zeros(2), key=jr.key(0))
-    assert len(drawn) == len(set(drawn)) == 14
-
-
-@pytest.mark.parametrize("make", [jr.key, jr.PRNGKey])
-def test_both_kinds_of_key_are_taken(make):
-    pipe = ep.chain(eqx.nn.Dropout(0.5))
-    x, key = jnp.ones(8), make(0)
-    expected = eqx.nn.Dropout(0.5)(x, key=child_key(key, 0))
-    assert_agree(pipe(x, key=key), expected)
-    assert_agree(eqx.filter_jit(pipe)(x, key=key), expected)
-
-
-def test_a_missing_key_is_found_through_a_foreign_module():
-    pipe = ep.chain(
-        eqx.nn.Identity(),
-        eqx.nn.Sequential([ep.chain(a=eqx.nn.Dropout(0.5)), eqx.nn.Identity()]),
-    )
-    with pytest.raises(ep.MissingKeyError) as caught:
-        pipe(jnp.ones(2))
-    assert isinstance(caught.value, ValueError)
-    assert caught.value.path == "1.a"
-    assert "`1.a`" in str(caught.value)
-
-
-def test_another_failure_without_a_key_is_not_blamed_on_the_key():
-    with pytest.raises(TypeError, match="dot_general|matmul"):
-        ep.chain(eqx.nn.Linear(2, 2, key=jr.key(0)))(jnp.ones(3))
-
-    def broken(x, key):
-        raise ZeroDivisionError("always")
-
-    with pytest.raises(ZeroDivisionError):
-        ep.chain(broken)(jnp.ones(2))
-    with pytest.raises(KeyError, match="lost"):
-        ep.chain(lambda x: {}["lost"])(jnp.ones(2))
 
 
 def test_pipelines_work_inside_and_under_transformations():
@@ -276,15 +177,31 @@ def test_pipelines_work_inside_and_under_transformations():
         assert_agree(eqx.filter_jit(pipe)(x), y)
 
 
-def test_bfloat16_stays_bfloat16():
-    half = eqx.nn.Linear(3, 3, key=jr.key(0), dtype=jnp.bfloat16)
-    pipe = ep.chain(
-        half,
-        ep.parallel(half, jnp.tanh, merge="mean"),
-        ep.weighted(half, jnp.tanh, normalize="softmax"),
-        ep.at((), ep.parallel(jnp.sin, jnp.cos, merge="max")),
-    )
-    assert pipe(jnp.ones(3, jnp.bfloat16)).dtype == jnp.bfloat16
+@pytest.mark.parametrize("make", [jr.key, jr.PRNGKey])
+def test_both_kinds_of_key_are_taken(make):
+    x, key = jnp.ones(8), make(0)
+    expected = eqx.nn.Dropout(0.5)(x, key=child_key(key, "a"))
+    assert_agree(eqx.filter_jit(ep.chain(a=eqx.nn.Dropout(0.5)))(x, key=key), expected)
+
+
+def test_a_failure_at_run_time_is_no_missing_key():
+    class Runtime(eqx.Module):
+        def __call__(self, x, *, key=None):
+            return eqx.error_if(x, x.sum() > 0, "bad value here")
+
+    with pytest.raises(Exception, match="bad value here") as caught:
+        ep.chain(Runtime())(jnp.ones(3))
+    assert not isinstance(caught.value, ep.MissingKeyError)
+
+
+def test_a_pair_without_a_state_is_refused():
+    class Forgetful(Total):
+        def __call__(self, x, state, *, key=None):
+            return x, x
+
+    pipe, state = eqx.nn.make_with_state(lambda: ep.chain(Forgetful()))()
+    with pytest.raises(TypeError, match=r"Return `\(y, state\)`"):
+        pipe(jnp.ones(3), state)
 
 
 def test_pipelines_are_values():

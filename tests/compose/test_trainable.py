@@ -47,10 +47,8 @@ def chosen(pipe, *patterns):
 def test_the_leaves_of_a_pipeline_are_called_by_its_paths():
     assert chosen(model(), "heads") == {"heads.one.weight", "heads.one.bias"}
     assert chosen(model(), "head*.one.w*") == {"heads.one.weight"}
-    assert chosen(model(), "blocks.*.lin.bias") == {
-        "blocks.0.lin.bias",
-        "blocks.1.lin.bias",
-    }
+    both = {"blocks.0.lin.bias", "blocks.1.lin.bias"}
+    assert chosen(model(), "blocks.*.lin.bias") == both
     everything = chosen(model())
     assert everything == chosen(model(), "**") and len(everything) == 8
     assert chosen(model(), "!body", "!**.bias") == {
@@ -83,10 +81,6 @@ def test_the_spec_serves_equinox_and_optax():
     trained, frozen = eqx.partition(pipe, spec)
     params, static = eqx.partition(pipe, eqx.is_inexact_array)
     labels = jax.tree.map(lambda train: "train" if train else "keep", spec)
-    masked = optax.chain(
-        optax.masked(optax.sgd(0.1), spec),
-        optax.masked(optax.set_to_zero(), jax.tree.map(lambda t: not t, spec)),
-    )
     two = optax.multi_transform(
         {"train": optax.sgd(0.1), "keep": optax.set_to_zero()}, lambda _: labels
     )
@@ -99,15 +93,11 @@ def test_the_spec_serves_equinox_and_optax():
         part = eqx.filter_grad(lambda t: loss(eqx.combine(t, frozen)))(trained)
         by_hand = eqx.apply_updates(pipe, jax.tree.map(lambda g: -0.1 * g, part))
         grads = jax.grad(lambda p: loss(eqx.combine(p, static)))(params)
-        updated = []
-        for optimiser in (masked, two):
-            updates, _ = optimiser.update(grads, optimiser.init(params), params)
-            updated.append(eqx.apply_updates(pipe, updates))
-        return by_hand, *updated
+        updates, _ = two.update(grads, two.init(params), params)
+        return by_hand, eqx.apply_updates(pipe, updates)
 
-    by_hand, *updated = steps()
-    for new in updated:
-        assert eqx.tree_equal(new, by_hand, rtol=1e-6)
+    by_hand, updated = steps()
+    assert eqx.tree_equal(updated, by_hand, rtol=1e-6)
     assert eqx.tree_equal(by_hand["body"], pipe["body"])
     moved = by_hand["blocks"].stages["lin"], pipe["blocks"].stages["lin"]
     assert not np.array_equal(moved[0].weight, moved[1].weight)
@@ -125,7 +115,7 @@ def test_state_and_other_leaves_are_no_parameters():
 
 
 def test_part_of_a_stack_cannot_be_trained():
-    with pytest.raises(ValueError, match=r"`blocks.1.lin.* is chosen .*all stages"):
+    with pytest.raises(ValueError, match=r"choose `blocks.1.lin.*all stages"):
         ep.trainable(model(), "blocks.1")
     assert chosen(model(), "blocks.[01]") == chosen(model(), "blocks")
 

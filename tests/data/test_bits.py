@@ -223,17 +223,3 @@ def test_a_source_made_of_what_is_differentiated_has_its_derivative():
     for call in (run, jax.jit(run)):
         by_scale, by_records = jax.grad(call, (0, 1))(2.0, jnp.ones((4, 2)))
         assert by_scale == 8 and (by_records == 2).all()
-
-
-def test_records_that_shall_be_learned():
-    """The recipe of the docs: they are parameters of the stage that looks them up."""
-    table = eqx.nn.Embedding(weight=jnp.asarray(tree()["x"]))
-    loader = ep.data.Loader(jnp.arange(12), table, batch_size=4)
-
-    def loss(loader):
-        return (loader.next(loader.init(KEY))[0] ** 2).sum()
-
-    slope = eqx.filter_grad(loss)(loader).pipe.weight
-    order = ep.data.Loader(jnp.arange(12), batch_size=4).next(loader.init(KEY))[0]
-    expected = jnp.zeros((12, 3)).at[order].set(2 * table.weight[order])
-    assert np.allclose(slope, expected) and (slope == 0).any()

@@ -34,22 +34,8 @@ settings = st.fixed_dictionaries(
 )
 
 
-@given(settings=settings)
-def test_every_round_of_a_loop_is_an_epoch(settings):
-    loader = make(**settings)
-    size, batch_size = settings["size"], settings["batch_size"]
-    full = size // batch_size * batch_size if settings["drop_remainder"] else size
-    cursor = loader.init(KEY)
-    for number in range(3):
-        iterator = loader.epoch(cursor)
-        found = np.concatenate(list(iterator)).tolist()
-        assert len(found) == full and len(set(found)) == full
-        cursor = iterator.cursor
-        assert (cursor.epoch, cursor.position) == (number, full)
-
-
 class Model:
-    """What a loader gives, told from the order of each epoch."""
+    """The batches of a loader, by the order of each epoch."""
 
     def __init__(self, loader):
         self.loader, self.at, self.orders = loader, (0, 0), []
@@ -66,7 +52,7 @@ class Model:
         return self.orders[epoch]
 
     def take(self, count):
-        """The next records of the one long stream."""
+        """Return the next records of the one long stream."""
         found, (epoch, start) = [], self.at
         while len(found) < count:
             if start == len(self.order(epoch)):
@@ -80,7 +66,7 @@ class Model:
         return len(self.loader.source) - self.at[1]
 
     def skip(self, count):
-        """On to the next epoch, unless so many records are left of this one."""
+        """Go on to the next epoch, unless `count` records are left of this one."""
         if self.left() < count:
             self.at = self.at[0] + 1, 0
 
@@ -91,7 +77,7 @@ class Model:
         return self.take(size)
 
     def epoch(self, most):
-        """The batches of an epoch, at most so many of them."""
+        """Return the batches of an epoch, `most` of them at most."""
         size, drop = self.loader.batch_size, self.loader.drop_remainder
         self.skip(size if drop else 1)
         found = []

@@ -14,22 +14,13 @@ import eqx_pipe as ep
 KEY = jr.key(2)
 
 
-def arrays(size=20):
-    return np.arange(2 * size, dtype=np.float32).reshape(size, 2)
-
-
-def rows(loader):
-    batches = list(loader.epoch(loader.init(KEY)))
-    return np.concatenate([np.asarray(b) for b in batches])
-
-
 def ours():
-    """The threads that read ahead and still live."""
+    """Return the threads that read ahead and still live."""
     return [t for t in threading.enumerate() if t.name.startswith("eqx_pipe-read")]
 
 
 def wait_for(happened):
-    """Waits for what must happen sooner or later."""
+    """Wait for what must happen sooner or later."""
     deadline = time.monotonic() + 20
     while not happened():
         assert time.monotonic() < deadline
@@ -37,7 +28,7 @@ def wait_for(happened):
 
 
 def wait_for_threads():
-    """Waits until all have ended; those that read may finish what they do."""
+    """Wait until all have ended; those that read may finish what they do."""
     gc.collect()
     wait_for(lambda: not ours())
 
@@ -94,11 +85,11 @@ def test_an_error_in_next_names_the_record():
 
 
 def test_an_error_of_a_source_that_reads_many_at_once_names_the_record():
-    class ReducerTree(Slow):
+    class Many(Slow):
         def __getitems__(self, indices):
             return [self[i] for i in indices]
 
-    loader = ep.data.Loader(ReducerTree(fails_at=13), batch_size=10, shuffle=False)
+    loader = ep.data.Loader(Many(fails_at=13), batch_size=10, shuffle=False)
     _, cursor = loader.next(loader.init(KEY))
     with pytest.raises(OSError) as error:
         loader.next(cursor)

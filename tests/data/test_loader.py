@@ -32,7 +32,7 @@ def host(size):
 
 
 def noisy(record, *, key):
-    """An augmentation, and the bits of the key that it was given.
+    """Augment a record, and return the bits of the key that it was given.
 
     Every program rounds it alike: it is one addition of exact numbers.
     """
@@ -55,31 +55,6 @@ def same(a, b):
 
 batch_sizes = st.sampled_from([4, 5])
 kinds = st.sampled_from([device, host])
-
-
-@given(batch_size=batch_sizes, kind=kinds, epoch=st.integers(0, 3))
-def test_an_epoch_is_a_permutation(batch_size, kind, epoch):
-    loader = ep.data.Loader(kind(SIZE), batch_size=batch_size)
-    cursor = loader.init(KEY)
-    for _ in range(epoch):
-        cursor = cursor.next_epoch()
-    batches = list(loader.epoch(cursor))
-    assert len(batches) == len(loader)
-    short = SIZE % batch_size or batch_size
-    assert [len(b["i"]) for b in batches] == [batch_size] * (len(loader) - 1) + [short]
-    found = gathered(batches)
-    assert sorted(found["i"].tolist()) == list(range(SIZE))
-    assert same(found["x"], tree(SIZE)["x"][found["i"]])
-
-
-def test_records_and_draws_are_independent_of_batch_size_and_kind_of_source():
-    loaders = (
-        ep.data.Loader(device(SIZE), noisy, batch_size=4),
-        ep.data.Loader(device(SIZE), noisy, batch_size=5),
-        ep.data.Loader(host(SIZE), noisy, batch_size=5),
-    )
-    first, *others = [gathered(x.epoch(x.init(KEY))) for x in loaders]
-    assert all(same(first, other) for other in others)
 
 
 def test_draws_belong_to_the_record_whatever_the_order():
@@ -169,13 +144,6 @@ def test_what_pipe_and_batch_pipe_draw_from():
         assert same(jr.key_data(key), data)
     key = jr.fold_in(jr.fold_in(named("batch_pipe"), 1), 4)
     assert same(jr.key_data(key), batch["batch"])
-
-
-def test_two_iterators_do_not_disturb_each_other():
-    loader = ep.data.Loader(host(12), batch_size=4)
-    cursor = loader.init(KEY)
-    for a, b in zip(loader.epoch(cursor), loader.epoch(cursor), strict=True):
-        assert same(a, b)
 
 
 def test_records_of_one_bare_array_and_of_keys():

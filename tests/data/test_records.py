@@ -51,14 +51,6 @@ def test_floats_that_overflow():
         loader.next(loader.init(KEY))
 
 
-class Few:
-    def __len__(self):
-        return 20
-
-    def __getitem__(self, i):
-        return np.float32(i)
-
-
 def test_a_table_of_columns_is_told_how_to_be_a_source():
     pandas = pytest.importorskip("pandas")
     table = pandas.DataFrame({"x": np.zeros(3, np.float32)})
@@ -67,19 +59,6 @@ def test_a_table_of_columns_is_told_how_to_be_a_source():
     assert any("ArraySource({name:" in note for note in error.value.__notes__)
     source = ep.data.ArraySource({name: table[name].to_numpy() for name in table})
     assert len(source) == 3
-
-
-def test_a_grain_dataset():
-    grain = pytest.importorskip("grain")
-    data = grain.MapDataset.source(list(range(20))).map(
-        lambda i: {"x": arrays()[i], "i": i}
-    )
-    loader = ep.data.Loader(data, ep.at("x", jnp.sqrt), batch_size=6)
-    found = list(loader.epoch(loader.init(KEY)))
-    order = rows(ep.data.Loader(ep.data.ArraySource(np.arange(20)), batch_size=6))
-    assert np.concatenate([b["i"] for b in found]).tolist() == order.tolist()
-    x = np.concatenate([b["x"] for b in found])
-    assert np.allclose(x, np.sqrt(arrays()[order]))
 
 
 def test_a_hugging_face_dataset():
@@ -111,31 +90,11 @@ def test_gaps_that_a_transform_of_the_user_fills():
     assert loader.next(loader.init(KEY))[0]["x"].tolist() == [1, -1]
 
 
-def test_a_source_that_reads_many_at_once():
-    calls = []
-
-    class ReducerTree:
-        def __len__(self):
-            return 20
-
-        def __getitem__(self, i):
-            return {"x": arrays()[i]}
-
-        def __getitems__(self, indices):
-            calls.append(list(indices))
-            return [self[i] for i in indices]
-
-    loader = ep.data.Loader(ReducerTree(), batch_size=6, shuffle=False)
-    found = list(loader.epoch(loader.init(KEY)))
-    assert np.array_equal(np.concatenate([b["x"] for b in found]), arrays())
-    assert [len(c) for c in calls] == [6, 6, 6, 2]
-
-
 def test_a_grain_dataset_is_read_a_batch_at_a_time():
     grain = pytest.importorskip("grain")
     calls = []
 
-    class ReducerTree(grain.sources.RandomAccessDataSource):
+    class Many(grain.sources.RandomAccessDataSource):
         def __len__(self):
             return 20
 
@@ -147,7 +106,7 @@ def test_a_grain_dataset_is_read_a_batch_at_a_time():
             calls.append(list(indices))
             return [arrays()[i] for i in indices]
 
-    data = grain.MapDataset.source(ReducerTree()).map(lambda x: 2 * x)
+    data = grain.MapDataset.source(Many()).map(lambda x: 2 * x)
     loader = ep.data.Loader(data, batch_size=8, shuffle=False)
     calls.clear()
     assert np.array_equal(rows(loader), 2 * arrays())

@@ -92,22 +92,6 @@ def test_scan_over_sharded_batches(mesh, axis):
     assert np.allclose(total, tree()["x"].sum())
 
 
-def test_sizes_that_do_not_divide():
-    sharding = NamedSharding(mesh_of(), P("data"))
-    with pytest.raises(ValueError, match="divides by 4, such as 4 or 8"):
-        ep.data.Loader(records(), batch_size=6, sharding=sharding)
-    loader = ep.data.Loader(records(22), batch_size=8, sharding=sharding)
-    assert loader.next(loader.init(KEY))[0]["x"].shape == (8, 2)
-
-
-def test_statistics_where_the_last_batch_does_not_divide():
-    sharding = NamedSharding(mesh_of("mixed"), P("data", "model"))
-    source = ep.data.ArraySource(tree(22)["x"])
-    loader = ep.data.Loader(source, batch_size=8, sharding=sharding)
-    found = ep.reduce.reduce_batches(loader.epoch(loader.init(KEY)), ep.reduce.Mean())
-    assert np.allclose(found, tree(22)["x"].mean(0))
-
-
 @pytest.mark.parametrize("kind", ["device", "host"])
 def test_a_mesh_of_one_device(kind):
     mesh = jax.make_mesh((1,), ("data",), axis_types=(AxisType.Auto,))
@@ -163,9 +147,7 @@ def total(size):
     return tree(size)["x"].sum(0)
 
 
-def test_what_is_no_sharding(unchecked):
-    with pytest.raises(TypeError, match="NamedSharding"):
-        ep.data.Loader(records(), batch_size=4, sharding=P("data"))
+def test_a_mesh_without_devices_is_refused(unchecked):
     abstract = jax.sharding.AbstractMesh((4,), ("data",))
     with pytest.raises(TypeError, match="AbstractMesh.*mesh of devices"):
         sharding = NamedSharding(abstract, P("data"))

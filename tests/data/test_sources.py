@@ -92,22 +92,15 @@ def test_windows_of_mixtures_of_windows():
     assert all_of(device) == all_of(host) == [host[i].tolist() for i in range(4)]
 
 
-def test_an_index_from_the_end_and_beyond():
-    source = numbered(5, "device")
-    assert source[-1] == 4
-    with pytest.raises(IndexError, match="record 5 of a source of 5"):
-        source[5]
-    assert [int(x) for x in source] == [0, 1, 2, 3, 4]
-
-
 @pytest.mark.parametrize("kind", ["device", "host"])
-def test_an_index_of_windows_and_mixtures(kind):
+def test_indices_from_the_end_and_beyond(kind):
     cut = ep.data.windows(numbered(7, kind), 3, 2)
     assert cut[-1].tolist() == cut[2].tolist() == [4, 5, 6]
     assert len(list(cut)) == 3
     mixed = ep.data.mixture([numbered(3, kind), numbered(3, kind)])
     assert mixed[-1] == 2 and len(list(mixed)) == 6
-    for source in (cut, mixed):
+    assert [int(x) for x in numbered(5, "device")] == [0, 1, 2, 3, 4]
+    for source in (cut, mixed, ep.data.ArraySource(jnp.arange(6))):
         for beyond in (7, -8):
             with pytest.raises(IndexError, match=f"record {beyond} of a source"):
                 source[beyond]

@@ -31,7 +31,7 @@ def images(size=40):
 
 
 def on_disk(path, kind, data):
-    """The arrays as a memory map, or in a file of Zarr or HDF5."""
+    """Return the arrays as a memory map, or in a file of Zarr or HDF5."""
     if kind == "memory map":
         for name, array in data.items():
             np.save(path / f"{name}.npy", array)
@@ -50,7 +50,7 @@ def on_disk(path, kind, data):
 
 
 def batches_of(source):
-    """Batches from the beginning and later, in both orders."""
+    """Return batches from the beginning and later, in both orders."""
     found = []
     for shuffle in (True, False):
         loader = ep.data.Loader(source, batch_size=7, shuffle=shuffle)

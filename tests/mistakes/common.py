@@ -1,4 +1,4 @@
-"""What the rows of several rooms are made of."""
+"""Stages, keys and meshes that several tables use."""
 
 import jax
 import jax.numpy as jnp

@@ -14,115 +14,57 @@ def pipe():
     )
 
 
-EDIT = [
-    ("no such name", lambda: pipe().replace(haed=sin), ValueError, "mean `head`"),
-    (
-        "no such path",
-        lambda: pipe().replace({"body.2": sin}),
-        ValueError,
-        r"no `2` in `body`.*`body\.1`",
-    ),
-    (
-        "no such field",
-        lambda: pipe().replace({"head.wieght": 3}),
-        ValueError,
-        r"mean `head\.weight`",
-    ),
-    ("a number", lambda: pipe().replace(head=3), TypeError, "A stage is a callable"),
-    ("a stage alone", lambda: pipe().replace(sin), TypeError, "Give a mapping from pa"),
-    (
-        "another size in a repeat",
-        lambda: pipe().replace({"blocks.1": nn.Linear(3, 4, key=key())}),
-        ep.StructureError,
-        r"at `\.weight`: float32\[3,3\] against float32\[4,3\].*`eqx_pipe.chain`",
-    ),
-    (
-        "a node of two inputs",
-        lambda: ep.graph({"a": sin}, {"a": []}, "a").replace(a=lambda x, y: x),
-        ValueError,
-        "Change `edges`",
-    ),
-    (
-        "a stage of two inputs fed one",
-        lambda: ep.feed(sin, "x").replace(stage=lambda x, y: x),
-        TypeError,
-        "input",
-    ),
-    (
-        "what is tied",
-        lambda: ep.tied(
+EDIT = {
+    ValueError: {
+        "mean `head`": lambda: pipe().replace(haed=sin),
+        r"no `2` in `body`.*`body\.1`": lambda: pipe().replace({"body.2": sin}),
+        r"mean `head\.weight`": lambda: pipe().replace({"head.wieght": 3}),
+        "Change `edges`": lambda: ep.graph({"a": sin}, {"a": []}, "a").replace(
+            a=lambda x, y: x
+        ),
+        "tie its parts again": lambda: ep.tied(
             pipe(), lambda p: p["head"].weight, lambda p: p["blocks"].stages.weight[0]
         ).replace(head=linear(key())),
-        ValueError,
-        "tie its parts again",
-    ),
-    (
-        "a slice of a switch",
-        lambda: ep.switch(sin, cos, sin)[1:],
-        ValueError,
-        "a selector of their positions",
-    ),
-    (
-        "a slice of what a stage weighs",
-        lambda: ep.weighted(sin, cos, weights=sin)[1:],
-        ValueError,
-        "a stage that computes their weights",
-    ),
-    (
-        "all of an ensemble",
-        lambda: ep.ensemble([linear(key())])[1:],
-        ValueError,
-        "It needs at least 1",
-    ),
-    (
-        "a slice of a graph",
-        lambda: ep.graph({"a": sin}, {"a": []}, "a")[1:],
-        TypeError,
-        "nodes by name",
-    ),
-]
+        "a selector of their positions": lambda: ep.switch(sin, cos, sin)[1:],
+        "a stage that computes": lambda: ep.weighted(sin, cos, weights=sin)[1:],
+        "It needs at least 1": lambda: ep.ensemble([linear(key())])[1:],
+    },
+    TypeError: {
+        "A stage is a callable": lambda: pipe().replace(head=3),
+        "Give a mapping from pa": lambda: pipe().replace(sin),
+        "input": lambda: ep.feed(sin, "x").replace(stage=lambda x, y: x),
+        "nodes by name": lambda: ep.graph({"a": sin}, {"a": []}, "a")[1:],
+    },
+    ep.StructureError: {
+        r"weight`: float32\[3,3\] against float32\[4,3\].*`eqx_pipe.chain`": lambda: (
+            pipe().replace({"blocks.1": nn.Linear(3, 4, key=key())})
+        )
+    },
+}
 
-CHOOSE = [
-    ("no string", lambda: ep.trainable(pipe(), 3), TypeError, "Give patterns of paths"),
-    ("no match", lambda: ep.trainable(pipe(), "heads"), ValueError, "mean `head"),
-    ("no parameter", lambda: ep.trainable(pipe(), "body"), ValueError, "Known paths"),
-    (
-        "one of a repeat",
-        lambda: ep.trainable(pipe(), "blocks.0"),
-        ValueError,
-        "Choose all stages of `blocks` or none",
-    ),
-    (
-        "one of an ensemble",
-        lambda: ep.trainable(ep.ensemble([linear(key()), linear(key(1))]), "0"),
-        ValueError,
-        "Choose all of its stages or none",
-    ),
-]
+CHOOSE = {
+    ValueError: {
+        "mean `head": lambda: ep.trainable(pipe(), "heads"),
+        "Known paths": lambda: ep.trainable(pipe(), "body"),
+        "all stages of `blocks` or none": lambda: ep.trainable(pipe(), "blocks.0"),
+        "Choose all of its stages or none": lambda: ep.trainable(
+            ep.ensemble([linear(key()), linear(key(1))]), "0"
+        ),
+    }
+}
 
-PRECISION = [
-    ("integers", lambda: ep.precision(sin, "int8"), TypeError, 'such as `"bfloat16"`'),
-    ("no dtype", lambda: ep.precision(sin, 3), TypeError, "no floating-point dtype"),
-    (
-        "nothing kept",
-        lambda: ep.precision(pipe(), keep="haed"),
-        ValueError,
-        "mean `head`",
-    ),
-    (
-        "one kept of a repeat",
-        lambda: ep.precision(pipe(), keep="blocks.0"),
-        ValueError,
-        "Keep all stages of `blocks` or none",
-    ),
-]
+PRECISION = {
+    TypeError: {'such as `"bfloat16"`': lambda: ep.precision(sin, "int8")},
+    ValueError: {
+        "mean `head`": lambda: ep.precision(pipe(), keep="haed"),
+        "Keep all stages of `blocks`": lambda: ep.precision(pipe(), keep="blocks.0"),
+    },
+}
 
-SUMMARY = [
-    ("a number", lambda: ep.summary(3, ones(3)), TypeError, "A stage is a callable"),
-    (
-        "no state",
-        lambda: ep.summary(stateful()[0], ones(3)),
-        ValueError,
-        r"Call `summary\(pipe, x, state=state\)`",
-    ),
-]
+SUMMARY = {
+    ValueError: {
+        r"Call `summary\(pipe, x, state=state\)`": lambda: ep.summary(
+            stateful()[0], ones(3)
+        )
+    }
+}

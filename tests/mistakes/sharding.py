@@ -2,7 +2,6 @@
 
 import jax
 import jax.numpy as jnp
-import jax.random as jr
 from equinox import nn
 from jax import ShapeDtypeStruct as Struct
 from jax.numpy import sin
@@ -10,6 +9,7 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 import eqx_pipe as ep
+from eqx_pipe.sharding import AxisRules, init_sharded, microbatch, pipelined, shard
 
 from .common import key, linear, mesh, ones, stack
 
@@ -24,304 +24,93 @@ def parallelize(**changes):
 
 
 def constrain(x, *names):
-    with ep.sharding.AxisRules({"a": "data", "b": "model", "c": "nope"}).on(mesh()):
+    with AxisRules({"a": "data", "b": "model", "c": "nope"}).on(mesh()):
         ep.sharding.constrain(x, *names)
 
 
-def rules(given):
-    with ep.sharding.AxisRules(given).on(mesh()):
-        pass
+RULES = {
+    TypeError: {"A pair is a logical n": lambda: AxisRules([("a",)])},
+    ValueError: {
+        "name it once": lambda: AxisRules({"a": ("x", "x")}),
+        "`batch`": lambda: AxisRules({"batch": "x"}).spec("bach"),
+        "given 2 times.*Name": lambda: AxisRules({"a": "x"}).spec("a", "a"),
+        r"Add the pair `\('b', None\)": lambda: AxisRules({"a": "x", "b": "x"}).spec(
+            "b", "a"
+        ),
+        "sharding.pad_to": lambda: constrain(ones(7, 4), "a", "b"),
+        "one name per axis": lambda: constrain(ones(8, 4), "a"),
+        "or add rules": lambda: constrain(ones(8, 4), "a", "d"),
+        "name None, or": lambda: constrain(ones(8, 4), "c", None),
+    },
+}
 
-
-RULES = [
-    ("3", lambda: ep.sharding.AxisRules(3), TypeError, '"batch", "data"'),
-    (
-        "half a pair",
-        lambda: ep.sharding.AxisRules([("a",)]),
-        TypeError,
-        "A pair is a logical n",
-    ),
-    (
-        "twice",
-        lambda: ep.sharding.AxisRules({"a": ("x", "x")}),
-        ValueError,
-        "name it once",
-    ),
-    (
-        "bach",
-        lambda: ep.sharding.AxisRules({"batch": "x"}).spec("bach"),
-        ValueError,
-        "`batch`",
-    ),
-    (
-        "a name twice",
-        lambda: ep.sharding.AxisRules({"a": "x"}).spec("a", "a"),
-        ValueError,
-        "given 2 times.*Name one of these",
-    ),
-    (
-        "taken",
-        lambda: ep.sharding.AxisRules({"a": "x", "b": "x"}).spec("b", "a"),
-        ValueError,
-        r"`x` is taken by `a`. Add the pair `\('b', None\)",
-    ),
-    (
-        "no mesh",
-        lambda: ep.sharding.AxisRules({"a": "x"}).sharding(3, "a"),
-        TypeError,
-        "jax.make_mesh",
-    ),
-    ("no rules", lambda: rules(None), TypeError, "Give a mapping from logical names"),
-    ("rules 3", lambda: rules(3), TypeError, "Give a mapping from logical names"),
-    ("size 7", lambda: constrain(ones(7, 4), "a", "b"), ValueError, "sharding.pad_to"),
-    ("too few", lambda: constrain(ones(8, 4), "a"), ValueError, "one name per axis"),
-    ("no rule", lambda: constrain(ones(8, 4), "a", "d"), ValueError, "or add rules"),
-    ("no axis", lambda: constrain(ones(8, 4), "c", None), ValueError, "name None, or"),
-]
-
-SHARDING = [
-    ("mesh 3", lambda: ep.sharding.shard(ones(8), 3, None), TypeError, "jax.make_mesh"),
-    (
-        "text",
-        lambda: ep.sharding.shard(ones(8), mesh(), "data"),
-        TypeError,
-        "or None for a copy",
-    ),
-    (
-        "rules",
-        lambda: ep.sharding.shard(ones(8), mesh(), None, 3),
-        TypeError,
-        "Give a mapping",
-    ),
-    (
-        "7",
-        lambda: ep.sharding.shard(ones(7), mesh(), P("data")),
-        ValueError,
-        "4 or 8.*pads arr",
-    ),
-    (
-        "modl",
-        lambda: ep.sharding.shard(ones(8), mesh(), P("modl")),
-        ValueError,
-        "mean `model`",
-    ),
-    (
-        "2 entries",
-        lambda: ep.sharding.shard(ones(8), mesh(), P(None, "data")),
-        ValueError,
-        "Change the specs",
-    ),
-    (
-        "other containers",
-        lambda: ep.sharding.shard({"a": ones(8)}, mesh(), [P("data")]),
-        ep.StructureError,
-        "a mapping from patterns of paths",
-    ),
-    (
-        "a pattern",
-        lambda: ep.sharding.shard({"abc": ones(8)}, mesh(), {"abd": P("data")}),
-        ValueError,
-        "Did you mean `abc`",
-    ),
-    (
-        "structs",
-        lambda: ep.sharding.shard(Struct((8,), jnp.float32), mesh(), None),
-        TypeError,
-        "Give arrays; `eqx_pipe.sharding.init_sharded`",
-    ),
-    (
-        "pad to nope",
-        lambda: ep.sharding.pad_to(ones(8), mesh(), P("nope")),
-        ValueError,
-        "Known names: `data`, `model`",
-    ),
-    (
-        "init 3",
-        lambda: ep.sharding.init_sharded(3, key(), mesh(), None),
-        TypeError,
-        "A stage is a callable",
-    ),
-    (
-        "None",
-        lambda: ep.sharding.init_sharded(linear, None, mesh(), None),
-        TypeError,
-        r"jax.random.key\(seed",
-    ),
-    (
-        "an rbg key",
-        lambda: ep.sharding.init_sharded(linear, jr.key(0, impl="rbg"), mesh(), None),
-        ValueError,
-        "threefry2x32",
-    ),
-    (
-        "a size that does not fit",
-        lambda: ep.sharding.init_sharded(linear, key(), mesh(), P("model")),
-        ValueError,
-        "Change the specs or the sizes",
-    ),
-    (
-        "shard_map 3",
-        lambda: ep.sharding.shard_map(3, mesh(), None, None),
-        TypeError,
-        "A stage is a",
-    ),
-    (
-        "no mesh",
-        lambda: ep.sharding.shard_map(sin, 3, None, None),
-        TypeError,
-        "jax.make_mesh",
-    ),
-    (
-        "an input of 7",
-        lambda: ep.sharding.shard_map(sin, mesh(), P("data"), P("data"))(ones(7)),
-        ValueError,
-        "4 or 8.*Change the specs or the sizes",
-    ),
-    ("on 3", lambda: ep.sharding.on(3, sin), TypeError, "jax.make_mesh"),
-    (
-        "on stage 3",
-        lambda: ep.sharding.on(mesh(), 3),
-        TypeError,
-        "A stage is a callable",
-    ),
-    (
-        "on inside jit",
-        lambda: jax.jit(lambda x: ep.sharding.on(mesh(), sin)(x))(ones(3)),
-        ValueError,
-        "Call it outside; .*use `eqx_pipe.sharding.pipelined`",
-    ),
-    ("no batch", lambda: parallelize(initial_batch=None), ValueError, "or one batch"),
-    ("fun 3", lambda: parallelize(fun=3), TypeError, "A stage is a callable"),
-    (
-        "init before a batch",
-        lambda: parallelize(
+SHARDING = {
+    ValueError: {
+        "4 or 8.*pads arr": lambda: shard(ones(7), mesh(), P("data")),
+        "mean `model`": lambda: shard(ones(8), mesh(), P("modl")),
+        "Change the specs": lambda: shard(ones(8), mesh(), P(None, "data")),
+        "Did you mean `abc`": lambda: shard(
+            {"abc": ones(8)}, mesh(), {"abd": P("data")}
+        ),
+        "Known names: `data`": lambda: ep.sharding.pad_to(ones(8), mesh(), P("nope")),
+        "the specs or the sizes": lambda: init_sharded(
+            linear, key(), mesh(), P("model")
+        ),
+        "4 or 8.*the specs or the": lambda: ep.sharding.shard_map(
+            sin, mesh(), P("data"), P("data")
+        )(ones(7)),
+        "Call it outside; .*sharding.pipelined`": lambda: jax.jit(
+            lambda x: ep.sharding.on(mesh(), sin)(x)
+        )(ones(3)),
+        "or one batch": lambda: parallelize(initial_batch=None),
+        "Call `get_input_batch` once before `init_params`": lambda: parallelize(
             fun=lambda m, x: jnp.sum(ep.sharding.constrain(x, "batch", None)),
             initial_batch=None,
             get_input_batch=lambda a, b: ones(8, 3),
             mesh=mesh(),
             rules={"batch": "data"},
         )[1](key()),
-        ValueError,
-        "Call `get_input_batch` once before `init_params`",
-    ),
-]
+    },
+    ep.StructureError: {
+        "a mapping from patterns": lambda: shard({"a": ones(8)}, mesh(), [P("data")])
+    },
+    TypeError: {
+        "`eqx_pipe.sharding.init_sharded`": lambda: shard(
+            Struct((8,), jnp.float32), mesh(), None
+        ),
+        r"jax.random.key\(seed": lambda: init_sharded(linear, None, mesh(), None),
+    },
+}
 
-MICROBATCH = [
-    (
-        "3",
-        lambda: ep.sharding.microbatch(3, size=2),
-        TypeError,
-        "A stage is a callable",
-    ),
-    (
-        "size 0",
-        lambda: ep.sharding.microbatch(sin, size=0),
-        ValueError,
-        "integer of at least 1",
-    ),
-    (
-        "max",
-        lambda: ep.sharding.microbatch(sin, size=2, reduce="max"),
-        ValueError,
-        "`sum`, `me",
-    ),
-    (
-        "argnum",
-        lambda: ep.sharding.microbatch(jnp.sum, size=2, argnum=1)(ones(4)),
-        TypeError,
-        "Give the batch by position, or another `argnum`",
-    ),
-    (
-        "two sizes",
-        lambda: ep.sharding.microbatch(lambda t: 0.0, size=2)(
+MICROBATCH = {
+    TypeError: {
+        "or another `argnum`": lambda: microbatch(jnp.sum, size=2, argnum=1)(ones(4))
+    },
+    ValueError: {
+        "bind what is no batch": lambda: microbatch(lambda t: 0.0, size=2)(
             {"a": ones(3), "b": ones(4)}
         ),
-        ValueError,
-        "bind what is no batch with a lambda",
-    ),
-    (
-        "no array",
-        lambda: ep.sharding.microbatch(lambda t: 0.0, size=2)({"s": 3}),
-        ValueError,
-        "Give arrays of one batch size",
-    ),
-    (
-        "a bool",
-        lambda: ep.sharding.microbatch(lambda x: x.all(), size=2)(ones(4) > 0),
-        ValueError,
-        r"Return numbers; count with `\.astype\(int\)`",
-    ),
-    (
-        "one value for each",
-        lambda: ep.sharding.microbatch(sin, size=2)(ones(5)),
-        ep.StructureError,
-        "Return a sum or mean over the batch",
-    ),
-    (
-        "no stack",
-        lambda: ep.sharding.pipelined(ep.chain(), row(2), 2),
-        TypeError,
-        "pipe.repeat",
-    ),
-    (
-        "no mesh",
-        lambda: ep.sharding.pipelined(stack(2), 3, 2),
-        TypeError,
-        "jax.make_mesh",
-    ),
-    ("0", lambda: ep.sharding.pipelined(stack(2), row(2), 0), ValueError, "at least 1"),
-    (
-        "over one entry",
-        lambda: ep.sharding.pipelined(
+        "Give arrays of one batch size": lambda: microbatch(lambda t: 0.0, size=2)(
+            {"s": 3}
+        ),
+        r"count with `\.astype": lambda: microbatch(lambda x: x.all(), size=2)(
+            ones(4) > 0
+        ),
+        "return the whole mapping": lambda: pipelined(
             ep.repeat(lambda k: ep.feed(sin, "x"), 2, key=key(), over="x"), row(2), 2
         ),
-        ValueError,
-        "return the whole mapping",
-    ),
-    (
-        "6 on 4",
-        lambda: ep.sharding.pipelined(stack(6), row(4), 2),
-        ValueError,
-        "4 or 8",
-    ),
-    (
-        "two axes",
-        lambda: ep.sharding.pipelined(stack(2), mesh(), 2),
-        ValueError,
-        "Known names: `data`, `model`",
-    ),
-    (
-        "no such axis",
-        lambda: ep.sharding.pipelined(stack(2), mesh(), 2, axis_name="c"),
-        ValueError,
-        "Known names: `data`, `model`",
-    ),
-    (
-        "a batch of 6",
-        lambda: ep.sharding.pipelined(stack(2), row(2), 4)(ones(6, 4)),
-        ValueError,
-        "nearest batch sizes that do: 4 or 8",
-    ),
-    (
-        "no batch",
-        lambda: ep.sharding.pipelined(stack(2), row(2), 4)(ones()),
-        ValueError,
-        "the same for all belongs into the stages",
-    ),
-    (
-        "another shape",
-        lambda: ep.sharding.pipelined(
-            stack(2, lambda k: nn.Lambda(lambda x: x[:1])), row(2), 2
-        )(ones(4, 4)),
-        ep.StructureError,
-        "Return the structure, shapes and dtypes",
-    ),
-    (
-        "batch norm",
-        lambda: ep.sharding.pipelined(
+        "4 or 8": lambda: pipelined(stack(6), row(4), 2),
+        "Known names: `data`, `model`": lambda: pipelined(stack(2), mesh(), 2),
+        "sizes that do: 4 or 8": lambda: pipelined(stack(2), row(2), 4)(ones(6, 4)),
+        "belongs into the stages": lambda: pipelined(stack(2), row(2), 4)(ones()),
+        "`equinox.nn.GroupNorm`": lambda: pipelined(
             stack(2, lambda k: nn.BatchNorm(4, "b", mode="batch")), row(2), 2
         ),
-        ValueError,
-        "`equinox.nn.GroupNorm`",
-    ),
-]
+    },
+    ep.StructureError: {
+        "Return a sum or mean over the batch": lambda: microbatch(sin, size=2)(ones(5)),
+        "Return the structure, shapes and dtypes": lambda: pipelined(
+            stack(2, lambda k: nn.Lambda(lambda x: x[:1])), row(2), 2
+        )(ones(4, 4)),
+    },
+}

@@ -50,7 +50,7 @@ NOTEBOOKS = sorted((ROOT / "examples").glob("*.py"))
 
 def not_installed(text):
     """The libraries that a block imports, of those that not everybody has."""
-    packages = "grain|orbax|SALib|optuna|evosax|adaptive"
+    packages = "grain|orbax|SALib|optuna|evosax|adaptive|tvboptim"
     names = re.findall(rf"^\s*>>> (?:import|from) ({packages})", text, re.MULTILINE)
     names += ["SALib"] * ("ep.sensitivity" in text)
     names += ["adaptive"] * ("ep.search.Adaptive" in text)

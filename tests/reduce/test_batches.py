@@ -34,21 +34,6 @@ def test_statistics_are_those_of_the_data(kind, batch_size):
     assert np.allclose(np.sort(found["top"].value), np.sort(x[:, 0])[-2:])
 
 
-def test_a_normaliser_from_statistics():
-    loader = ep.data.Loader(ep.data.ArraySource(data()), batch_size=5)
-    cursor = loader.init(KEY)
-    found = ep.reduce.reduce_batches(
-        loader.epoch(cursor), {"mean": ep.reduce.Mean(), "var": ep.reduce.Var()}
-    )
-    normal = ep.data.Loader(
-        loader.source,
-        lambda x: (x - found["mean"]) / found["var"] ** 0.5,
-        batch_size=23,
-    )
-    (batch,) = normal.epoch(normal.init(KEY))
-    assert abs(batch.mean(0)).max() < 1e-3 and abs(batch.std(0) - 1).max() < 1e-3
-
-
 def test_statistics_of_another_epoch_compile_nothing():
     loader = ep.data.Loader(ep.data.ArraySource(data()), batch_size=5)
     cursor, by, found, counts = loader.init(KEY), lambda x: x[0], [], []

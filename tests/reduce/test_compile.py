@@ -8,7 +8,7 @@ from support.compilations import compiled
 
 import eqx_pipe as ep
 from eqx_pipe._cache import LRUCache
-from eqx_pipe._sweep.compute import traced_reducers as reduced_trace
+from eqx_pipe._sweep.compute import reduce_programs as reduced_trace
 
 
 def space():
@@ -16,7 +16,7 @@ def space():
 
 
 def traced_reducers(monkeypatch):
-    """The names of the reducers that are traced from now on."""
+    """Return the list to which the names of traced reducers will be added."""
     names, trace = [], reduced_trace._trace
 
     def noted(reducers, *rest):

@@ -8,77 +8,76 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.helpers import few
+from support.reducers import REDUCERS, agree, reducers
+from support.sweeps import make_mesh
 
 import eqx_pipe as ep
 
-REDUCE = {
-    "mean": ep.reduce.Mean(),
-    "least": ep.reduce.ArgMin(),
-    # Depends on the order of the points, and on every one of them.
-    "hash": ep.reduce.Reducer(
-        lambda struct: (jnp.uint32(0), jnp.uint32(1)),
-        lambda state, x: (
-            state[0] * jnp.uint32(31) + x.astype(jnp.uint32),
-            state[1] * jnp.uint32(31),
-        ),
-        lambda a, b: (a[0] * b[1] + b[0], a[1] * b[1]),
-        lambda state: int(state[0]),
-    ),
-}
-
-
-def by_hand(values, ok):
-    """What `REDUCE` gives, by a loop over the points that count."""
-    kept = values[ok]
-    number = 0
-    for x in kept:
-        number = (number * 31 + int(x)) % 2**32
-    where = np.flatnonzero(ok)
-    return {
-        "mean": kept.mean() if len(kept) else np.nan,
-        "least": where[np.argmin(kept)] if len(kept) else None,
-        "hash": number,
-    }
-
-
-def agree(result, values, ok):
-    expected = by_hand(np.asarray(values, float), ok)
-    got = result.values
-    np.testing.assert_allclose(got["mean"], expected["mean"], rtol=1e-5)
-    assert got["least"].index == expected["least"]
-    assert got["hash"] == expected["hash"]
+REDUCE = reducers(["mean", "argmin", "digits"])
 
 
 def failing(x, bad):
     return eqx.error_if(x * 7 % 101, jnp.any(x == bad), "bad point")
 
 
-@few
+SOME = st.lists(st.sampled_from(sorted(REDUCERS)), min_size=1, max_size=2, unique=True)
+HOW = {
+    "two devices": {"mesh": make_mesh(2)},
+    "eight devices": {"mesh": make_mesh(8)},
+    "single points": {"batch_size": 1},
+    "odd batches": {"batch_size": 7, "mesh": make_mesh(2)},
+}
+
+
 @given(
-    n=st.sampled_from([5, 700]),
-    batch_size=st.sampled_from([1, 16]),
-    bad=st.lists(st.integers(0, 699), max_size=6),
+    names=SOME,
+    how=st.sampled_from(sorted(HOW)),
+    n=st.sampled_from([5, 57, 700]),
+    bad=st.lists(st.integers(2, 699), max_size=6),
     sliced=st.booleans(),
 )
-def test_failed_points_are_left_out_and_counted(n, batch_size, bad, sliced):
+def test_it_is_the_reduction_of_the_points_that_count(names, how, n, bad, sliced):
     space = ep.Space(ep.Values(np.arange(700.0, dtype=np.float32)))
     points = np.arange(700.0)
-    if sliced and n < 350:
-        space, points = space[: 2 * n : 2][::-1], points[: 2 * n : 2][::-1]
-    else:
-        space, points = space[:n], points[:n]
+    part = slice(n - 1, None, -1) if sliced and n < 100 else slice(n)
+    space, points = space[part], points[part]
     numbers = jnp.array([*bad, *[-1] * (6 - len(bad))], jnp.float32)
     result = ep.sweep(
-        lambda x: failing(x, numbers),
+        lambda x: failing(x, numbers) / 16,
         space,
-        reduce=REDUCE,
+        reduce=reducers(names),
         on_error="mark",
-        batch_size=batch_size,
+        **HOW[how],
     )
     ok = ~np.isin(points, bad)
-    agree(result, points * 7 % 101, ok)
+    values = np.float32((points * 7 % 101) / 16)
+    agree(result.values, values[ok], np.flatnonzero(ok))
     assert np.array_equal(result.ok, ok) and result.points == len(points)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bad", [[], [2.0]])
+def test_under_disable_jit_it_is_the_plain_loop(bad):
+    names = ("mean", "argmin", "histogram", "first and last")
+    with jax.disable_jit():
+        result = ep.sweep(
+            lambda x: failing(x, jnp.array(bad)),
+            ep.Linspace(0, 3, 4),
+            reduce=reducers(names),
+            on_error="mark",
+        )
+    ok = ~np.isin(np.arange(4), bad)
+    assert result.ok.tolist() == ok.tolist()
+    agree(result.values, np.float32([0, 7, 14, 21])[ok], np.flatnonzero(ok))
+
+
+def test_without_any_point_there_is_nothing_to_show():
+    reduce = {"m": ep.reduce.Mean(), "a": ep.reduce.ArgMax()}
+    asked = {"reduce": reduce, "on_error": "mark"}
+    nothing = lambda x: eqx.error_if(x, True, "no")  # noqa: E731
+    result = ep.sweep(nothing, ep.Linspace(0, 3, 4), **asked)
+    assert not result.ok.any() and result.points == 4
+    assert np.isnan(result.values["m"]) and result.values["a"].index is None
 
 
 @pytest.mark.slow
@@ -161,7 +160,7 @@ def test_static_axes_are_reduced_in_the_order_of_the_index(order, isolated):
     points = list(space)
     ok = np.array([not isolated or p["x"] != 13 for p in points])
     values = [float(p["x"] * 3 % 7 + p["s"] + len(p.get("t", ""))) for p in points]
-    agree(result, values, ok)
+    agree(result.values, np.float32(values)[ok], np.flatnonzero(ok))
     assert np.array_equal(result.ok, ok)
 
 
@@ -188,43 +187,20 @@ def test_keys_and_random_points_are_those_of_the_whole_sweep():
         x = jr.normal(key) + p["s"]
         return {"x": eqx.error_if(x, p["x"] == 0, "zero"), "k": key}
 
-    plain = ep.sweep(fn, space, key=key, on_error="mark", batch_size=4)
-    reduced = ep.sweep(
-        fn,
-        space,
-        key=key,
-        on_error="mark",
-        batch_size=4,
-        reduce={"m": ep.reduce.Mean("x"), "best": ep.reduce.ArgMax("x")},
+    kept = ep.reduce.Reducer(
+        init=lambda s: (False, jr.key(0)),
+        update=lambda a, v: (jnp.array(True), jax.lax.select(a[0], a[1], v["k"])),
+        merge=lambda a, b: (a[0] | b[0], jnp.where(a[0], a[1], b[1])),
+        finish=lambda a: jr.key_data(a[1]),
     )
-    assert reduced.values["best"].index == plain.best("x", "max").index
-    np.testing.assert_allclose(
-        reduced.values["m"], plain.values["x"][plain.ok].mean(), rtol=1e-5
-    )
-
-
-@pytest.mark.parametrize("bad", [[2.0], [0.0, 1, 2, 3]])
-def test_the_plain_loop_isolates_too(bad):
-    space = ep.Linspace(0, 3, 4)
-
-    def run():
-        return ep.sweep(
-            lambda x: failing(x, jnp.array(bad)),
-            space,
-            reduce={"m": ep.reduce.Mean(), "a": ep.reduce.ArgMax()},
-            on_error="mark",
-        )
-
-    result = run()
-    assert result.ok.tolist() == [x not in bad for x in range(4)]
-    if len(bad) == 4:
-        assert np.isnan(result.values["m"]) and result.values["a"].index is None
-        return
-    with jax.disable_jit():
-        loop = run()
-    assert loop.ok.tolist() == result.ok.tolist()
-    assert loop.values["a"].index == result.values["a"].index
-    np.testing.assert_allclose(loop.values["m"], result.values["m"], rtol=2e-5)
+    asked = {"key": key, "on_error": "mark", "batch_size": 4}
+    plain = ep.sweep(fn, space, **asked)
+    reduce = {"m": ep.reduce.Mean("x"), "best": ep.reduce.ArgMax("x"), "first": kept}
+    values = ep.sweep(fn, space, reduce=reduce, **asked).values
+    assert values["best"].index == plain.best("x", "max").index
+    expected = plain.values["x"][plain.ok].mean()
+    np.testing.assert_allclose(values["m"], expected, rtol=1e-5)
+    assert np.array_equal(values["first"], jr.key_data(plain.values["k"][0]))
 
 
 def test_invalid_floats_are_isolated_too():

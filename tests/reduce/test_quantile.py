@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import eqx_pipe as ep
-import eqx_pipe.testing as ept
 
 SHARES = (0.0, 0.1, 0.5, 0.93, 1.0)
 
@@ -60,10 +59,6 @@ def test_few_numbers_are_exact_leaf_by_leaf_and_over_a_dim():
             few = np.quantile(leaf[k][ok[k]].astype(float), SHARES, axis=0)
             np.testing.assert_allclose(found[name][k], few, rtol=1e-5, atol=1e-6)
     assert 0 < (~ok).sum() < 50
-
-
-def test_it_keeps_the_laws_of_reducers():
-    ept.check_reducer(ep.reduce.Quantile(0.3, size=4), jnp.asarray(RANDOM[:7]))
 
 
 def test_nan_inf_and_nothing():

@@ -2,7 +2,6 @@
 
 import jax
 import jax.numpy as jnp
-import jax.tree_util as jtu
 import numpy as np
 import pytest
 from support.helpers import slow_unless
@@ -22,7 +21,7 @@ EDGES = {"bool": [0, 1, 2], "uint32": [0.5, 3, 2**33]}
 
 
 def all_reduced(reducers, values, ok):
-    """The results of a batch in two halves, each absorbed by itself, then merged."""
+    """Return the results of a batch whose halves are absorbed, then merged."""
     struct = jax.ShapeDtypeStruct(values.shape[1:], values.dtype)
     half = len(values) // 2
 
@@ -86,7 +85,7 @@ def test_of_every_dtype(dtype):
 
 @pytest.mark.parametrize("dtype", slow_unless({"bfloat16"}, ["bfloat16", "int8"]))
 def test_of_no_points(dtype):
-    """Neither of none at all nor of some that failed is there anything to show."""
+    """Show nothing for no points, and for points that all failed."""
     nothing = np.nan if dtype in ("float32", "bfloat16") else 0
     values = jnp.asarray(np.asarray(NUMBERS[dtype]).astype(jnp.dtype(dtype)))
     reducers = [
@@ -125,27 +124,6 @@ def test_complex_numbers_have_a_sum_a_mean_and_a_real_variance():
 
 def test_too_few_points_for_a_variance_give_nan():
     assert np.isnan(reduced(ep.reduce.Var(ddof=5), jnp.arange(6.0), OK))
-
-
-def test_a_reducer_of_ones_own_sees_the_points_in_order():
-    """Of every number of points, since a batch is cut into stretches."""
-
-    def digits(n):
-        return ep.reduce.Reducer(
-            init=lambda s: (0, 1),
-            update=lambda state, x: (state[0] * 3 + x, state[1] * 3),
-            merge=lambda a, b: (a[0] * b[1] + b[0], a[1] * b[1]),
-            finish=lambda state: int(state[0]),
-        )
-
-    for n in range(1, 11):
-        values = np.arange(n) % 3
-        ok = np.arange(n) != 3
-        expected = int("0" + "".join(map(str, values[ok])), 3)
-        reducer = digits(n)
-        state = reducer.begin(jax.ShapeDtypeStruct((), jnp.int32))
-        state = reducer.absorb(state, jnp.asarray(values, jnp.int32), jnp.asarray(ok))
-        assert reducer.finish(jtu.tree_map(np.asarray, state)) == expected
 
 
 def test_what_is_reduced_is_named_by_keyword():

@@ -35,7 +35,7 @@ PLAIN = ep.search.Training(
 
 
 def whole(steps):
-    """A training of so many steps at a point, by hand."""
+    """Return a training of a number of steps at a point, by hand."""
 
     def train(p, key):
         def body(i, carry):

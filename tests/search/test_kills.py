@@ -36,7 +36,7 @@ print("finished", flush=True)
 
 
 def start(kind, folder):
-    """A process that will search once it is told to."""
+    """Start a process that will search once it is told to."""
     env = os.environ | {
         "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}",
         "XLA_FLAGS": plain_flags(),
@@ -53,7 +53,7 @@ def stores(folder):
 
 
 def whole_stores(folder):
-    """The rounds or rungs that were there before the last one, and when written."""
+    """Return when each round or rung before the last one was written."""
     chunks = (file for path in stores(folder)[:-1] for file in path.glob("**/c.*"))
     return {file: file.stat().st_mtime_ns for file in chunks if file.is_file()}
 
@@ -90,7 +90,7 @@ def kill_until_finished(kind, folder, most, more=0):
 
 
 def check(kind, folder, whole):
-    """It goes on to what a search gives that was not killed, by the same proposals."""
+    """Check that a search goes on to the end of one that was not killed."""
     kept = whole_stores(folder)
     for found, wanted in zip(run(kind, folder), whole, strict=True):
         # To rounding: some was computed by a process with another number of devices.
@@ -101,21 +101,20 @@ def check(kind, folder, whole):
         assert len(set(asked)) == 6 and len(asked) > 6
 
 
+SEARCHES = {"own": 2, "halving": 1}
+"""How often each kind of search is killed; `thorough` tries all kinds."""
+
+if THOROUGH:
+    SEARCHES = dict.fromkeys(("own", "refine", "evolution", "optuna", "halving"), 6)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("kind, kills", [("own", 2), ("halving", 1)])
-def test_kills_change_nothing(tmp_path, kind, kills):
-    whole = run(kind, tmp_path / "whole")
-    kill_until_finished(kind, tmp_path / "killed", kills, more=1)
-    check(kind, tmp_path / "killed", whole)
-
-
-@pytest.mark.skipif(not THOROUGH, reason="takes minutes; --hypothesis-profile=thorough")
-@pytest.mark.parametrize("kind", ["own", "refine", "evolution", "optuna", "halving"])
-def test_killed_at_any_moment(tmp_path, kind):
+@pytest.mark.parametrize("kind", SEARCHES)
+def test_kills_change_nothing(tmp_path, kind):
     whole, kills, number = run(kind, tmp_path / "whole"), 0, 0
-    while kills < 6:
+    while kills < SEARCHES[kind] and number < 12:
         folder = tmp_path / f"killed{number}"
-        kills += kill_until_finished(kind, folder, 3)
+        most = min(3, SEARCHES[kind] - kills)
+        kills += kill_until_finished(kind, folder, most, more=0 if THOROUGH else 1)
         check(kind, folder, whole)
         number += 1
-    print(f"{kind}: {kills} kills in {number} searches")

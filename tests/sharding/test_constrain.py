@@ -22,7 +22,7 @@ def mesh(request):
 
 @pytest.fixture
 def x(mesh):
-    """On one device for automatic axes, and for explicit ones already split."""
+    """Return an array on one device, or split already if the axes are explicit."""
     x = jnp.arange(32.0).reshape(8, 4)
     return (
         ep.sharding.shard(x, mesh, P("data")) if mesh.axis_types[0] == KINDS[1] else x
@@ -30,7 +30,7 @@ def x(mesh):
 
 
 def spec(array):
-    """The spec without trailing Nones, which JAX adds or not."""
+    """Return the spec without trailing Nones, which JAX adds or not."""
     entries = list(array.sharding.spec)
     while entries and entries[-1] is None:
         entries.pop()

@@ -83,29 +83,38 @@ def test_under_the_users_own_mesh_everything_is_of_its_kind(given):
 
 
 @pytest.mark.parametrize("order", ["batch first", "params first"])
-def test_either_may_be_made_first(order):
-    # As in multimesh's own notebook: neither takes an argument.
+def test_the_example_of_multimesh(order):
+    """Its tutorial of SPMD, with our names: neither function takes an argument."""
+
+    def get_input_batch():
+        return jnp.arange(64).reshape(8, 8)
+
     def init_params():
-        return jnp.arange(64.0).reshape(8, 8), jnp.arange(64.0).reshape(8, 8)
+        return jnp.arange(64).reshape(8, 8), jnp.arange(64).reshape(8, 8)
 
     def model(params, x):
-        one, two = params
         x = ep.sharding.constrain(x, "batch", None)
-        return ep.sharding.constrain(x @ one @ two, "batch", None)
+        one, two = params
+        one = ep.sharding.constrain(one, "model", None)
+        two = ep.sharding.constrain(two, None, "model")
+        y = jnp.einsum("bm,mh->bh", jnp.einsum("bm,mh->bh", x, one), two)
+        return ep.sharding.constrain(y, "batch", None)
 
-    fun, sharded_params, sharded_batch = ep.sharding.parallelize(
+    sharded_model, init_sharded_params, get_sharded_batch = ep.sharding.parallelize(
         model,
         init_params=init_params,
-        get_input_batch=lambda: np.ones((8, 8), np.float32),
-        mesh=make(),
-        rules=RULES,
+        get_input_batch=get_input_batch,
+        rules=(("batch", "x"), ("model", "x")),
     )
     if order == "batch first":
-        batch, params = sharded_batch(), sharded_params()
+        batch, params = get_sharded_batch(), init_sharded_params()
     else:
-        params, batch = sharded_params(), sharded_batch()
-    assert spec(batch) == ("data", None) and params[0].sharding.num_devices == 8
-    assert np.allclose(fun(params, batch), model(init_params(), batch), rtol=1e-5)
+        params, batch = init_sharded_params(), get_sharded_batch()
+    assert spec(batch) == ("x", None)
+    assert [spec(param) for param in params] == [("x", None), (None, "x")]
+    got = sharded_model(params, batch)
+    assert spec(got) == ("x", None)
+    assert np.array_equal(got, model(init_params(), get_input_batch()))
 
 
 def step(params, batch):

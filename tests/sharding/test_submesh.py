@@ -57,6 +57,31 @@ def test_values_and_gradients_over_submeshes(kind, getkey):
     assert_close(jtu.tree_leaves(grads), jtu.tree_leaves(got_grads))
 
 
+def test_tasks_of_multimesh():
+    """`task(f, devices=...)` of its tutorials, as stages on submeshes."""
+    devices, x = np.array(jax.devices()), jnp.arange(8.0)
+    one, two = (Mesh(devices[k : k + 1], ("x",)) for k in (0, 1))
+    circle = ep.chain(
+        ep.sharding.on(one, lambda x: (jnp.cos(x), jnp.sin(x))),
+        ep.sharding.on(two, lambda xy: xy[0] * xy[0] + xy[1] * xy[1]),
+    )
+    assert np.allclose(circle(x), 1) and circle(x).devices() == {devices[1]}
+
+    def f(param, x):
+        return jnp.einsum("bm,mh->bh", x, param)
+
+    # Four devices for each layer; the parameters are split as the example says.
+    param, x = jnp.arange(64.0).reshape(8, 8) / 64, jnp.arange(64.0).reshape(8, 8)
+    layers = []
+    for mesh, spec in zip(submeshes(2), (P("x", None), P(None, "x")), strict=True):
+        own = ep.sharding.shard(param, mesh, spec)
+        layers.append(ep.sharding.on(mesh, eqx.Partial(f, own), specs=P("x", None)))
+        assert layers[-1].stage.args[0].sharding.spec == spec
+    model = ep.chain(*layers)
+    assert model(x).devices() == set(devices[4:])
+    assert_close(model(x), f(param, f(param, x)))
+
+
 def test_it_trains_with_optax(getkey):
     parts, x = layers(2, getkey()), jr.normal(getkey(), (8, 4))
     optim = optax.sgd(1e-1, momentum=0.9)

@@ -11,7 +11,7 @@ xarray = pytest.importorskip("xarray")
 
 
 def space(name):
-    """A space with an axis of each kind, all named."""
+    """Return a space with an axis of each kind, all named."""
     named = {"label": f"{name} label", "unit": "days"}
     draw = ep.Random(jr.normal, 2, dim="draw", **named)
     tree = {

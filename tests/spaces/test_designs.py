@@ -47,15 +47,6 @@ def test_a_design_takes_values_of_every_axis_as_the_unit_cube_does():
     assert design.axes()["rate"].label == "rate" and design.axes()["size"].unit == "s"
 
 
-def test_a_design_with_a_dim_stands_beside_other_axes():
-    tree = ep.sobol({"a": ep.Uniform(0, 1), "k": ep.Static(["x", "y"])}, 4, dim="d")
-    other = ep.latin_hypercube(ep.Uniform(0, 1), 3, dim="other").tree
-    space = ep.Space({**tree.tree, "c": ep.Values([1.0, 2.0]), "e": other})
-    assert space.dims == {"d": 4, "c": 2, "other": 3}
-    result = ep.sweep(lambda p: p["a"] * p["c"] + p["e"], space)
-    assert result.to_xarray()["a"].dims == ("d",)
-
-
 def test_a_plain_sweep_over_a_range_says_what_to_write():
     for axis in (ep.Uniform(0, 1), ep.Mapped(jnp.exp, ep.LogUniform(1, 2))):
         with pytest.raises(ValueError, match="a range has no values") as caught:
@@ -64,3 +55,17 @@ def test_a_plain_sweep_over_a_range_says_what_to_write():
         assert "Raised by the axis `rate` of the space." in caught.value.__notes__
     with pytest.raises(ValueError, match="same sign"):
         ep.LogUniform(0, 1)
+
+
+def test_designs_over_logarithmic_ranges_are_drawn_on_a_logarithmic_scale():
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    rates = {"rate": ep.LogUniform(1e-4, 1e-1)}
+    design = ep.sobol(rates, 8)
+    parts = [ep.sweep(lambda p: p["rate"], some) for some in (design, design[:3])]
+    for result in (*parts, ep.SweepResult.concat(parts)):
+        assert result.plot().get_xscale() == "log"
+    line = ep.sobol({"rate": ep.Uniform(1e-4, 1e-1)}, 8)
+    assert ep.sweep(lambda p: p["rate"], line).plot().get_xscale() == "linear"
+    ordinary = ep.sweep(lambda p: p["x"], {"x": ep.Values([1, 10, 100], is_log=True)})
+    assert ordinary.plot().get_xscale() == "log"
+    pyplot.close("all")

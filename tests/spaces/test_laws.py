@@ -40,45 +40,35 @@ class Uniform:
 
 AXES = {
     "linspace": lambda: ep.Linspace(-1.5, 2.0, 7),
-    "one of a linspace": lambda: ep.Linspace(0.25, 2.0, 1),
-    "linspace of arrays": lambda: ep.Linspace(jnp.zeros(3), jnp.arange(3.0), 4),
     "a long linspace": lambda: ep.Linspace(0.0, 1.0, 2**31 - 1),
     "geomspace": lambda: ep.Geomspace(1e-3, 10.0, 5),
-    "negative geomspace": lambda: ep.Geomspace(-1.0, -8.0, 4),
-    "integers": lambda: ep.Values([3, 1, 4, 1, 5]),
     "vectors": lambda: ep.Values(np.arange(6.0).reshape(3, 2)),
-    "halves": lambda: ep.Values(jnp.arange(4, dtype=jnp.bfloat16)),
-    "complex numbers": lambda: ep.Values(jnp.array([1j, 2.0])),
     "keys": lambda: ep.Values(jr.split(jr.key(0), 4)),
     "random": lambda: ep.Random(jr.normal, 5),
-    "a distribution": lambda: ep.Random(Uniform(), 4),
     "static": lambda: ep.Static(["relu", jnp.tanh, 3]),
-    "seeds": lambda: ep.Seeds(3),
     "mapped draws": lambda: ep.Mapped(jnp.exp, ep.Random(jr.normal, 4)),
-    "mapped to a tree": lambda: ep.Mapped(lambda v: (v, -v), ep.Values([1, 2])),
     "sobol": lambda: ep.sobol(ep.Uniform(0, 2), 5).tree,
     "own": lambda: Powers(jnp.float32(2), 4),
+    # Slow from here on.
+    "one of a linspace": lambda: ep.Linspace(0.25, 2.0, 1),
+    "linspace of arrays": lambda: ep.Linspace(jnp.zeros(3), jnp.arange(3.0), 4),
+    "negative geomspace": lambda: ep.Geomspace(-1.0, -8.0, 4),
+    "integers": lambda: ep.Values([3, 1, 4, 1, 5]),
+    "halves": lambda: ep.Values(jnp.arange(4, dtype=jnp.bfloat16)),
+    "complex numbers": lambda: ep.Values(jnp.array([1j, 2.0])),
+    "a distribution": lambda: ep.Random(Uniform(), 4),
+    "seeds": lambda: ep.Seeds(3),
+    "mapped to a tree": lambda: ep.Mapped(lambda v: (v, -v), ep.Values([1, 2])),
 }
 
 
-KINDS_OF_AXES = {
-    "linspace",
-    "a long linspace",
-    "geomspace",
-    "vectors",
-    "keys",
-    "random",
-    "static",
-    "mapped draws",
-    "sobol",
-    "own",
-}
-
-
-@pytest.mark.parametrize("name", slow_unless(KINDS_OF_AXES, AXES))
+@pytest.mark.parametrize("name", slow_unless(list(AXES)[:10], AXES))
 def test_each_axis_keeps_every_law(name):
     axis = AXES[name]()
     ept.check_axis(axis, key=KEY if axis.needs_key else None)
+    # So a `tree_map` over a space, as an optimizer or a cast does, changes none.
+    leaves = jax.tree.leaves(axis)
+    assert name == "own" or not any(isinstance(x, int | str) for x in leaves)
 
 
 @hp.given(st.data())
@@ -98,13 +88,9 @@ SPACES = {
         "sobol": ep.sobol([ep.Uniform(0, 1), ep.Uniform(1, 2)], 4, dim="s").tree,
         "cube": ep.latin_hypercube(ep.Uniform(0, 1), 3, dim="cube").tree,
     },
-    "draws": lambda: ep.Space(
-        {"a": ep.Random(jr.normal, 3), "b": (ep.Random(jr.normal, 2), "text")}, key=KEY
-    ),
     "slice": lambda: ep.Space({"a": ep.Values(range(5)), "b": ep.Values([1, 2])})[
         7:1:-2
     ],
-    "static": lambda: {"width": ep.Static([1, 2]), "a": ep.Linspace(0, 1, 2)},
     "keys": lambda: {
         "key": ep.Values(jr.split(jr.key(0), 2)),
         "a": ep.Linspace(0, 1, 2),
@@ -113,11 +99,10 @@ SPACES = {
 }
 
 
-KINDS_OF_SPACES = {"zip", "shared dim", "slice", "huge"}
-SOME_SPACES = [*KINDS_OF_SPACES, "designs", "keys"]
+FAST = {"zip", "shared dim", "slice", "huge"}
 
 
-@pytest.mark.parametrize("name", slow_unless(KINDS_OF_SPACES, sorted(SOME_SPACES)))
+@pytest.mark.parametrize("name", slow_unless(FAST, SPACES))
 def test_each_space_keeps_every_law(name):
     check_space(SPACES[name]())
 
@@ -138,7 +123,7 @@ def noisy(point, key):
 
 
 def looping(point):
-    """A loop that stops at another time for each point."""
+    """Loop until a time that differs from point to point."""
     start = jnp.abs(total(point)["sum"]) + 1
     return jax.lax.while_loop(lambda v: v < 30, lambda v: 2 * v + 1, start)
 
@@ -163,17 +148,3 @@ def test_a_sweep_of_every_drawn_space_is_its_definition(data):
     fns = [total, noisy, looping, refilled, piped]
     fn = data.draw(st.sampled_from(fns), label="fn")
     check_sweep(fn, space, key=KEY if fn is noisy else None)
-
-
-SWEPT = ["designs", "draws", "keys", "slice", "static", "zip"]
-
-
-@pytest.mark.parametrize("name", slow_unless({"draws", "slice", "static"}, SWEPT))
-def test_a_sweep_of_each_space_is_its_definition(name):
-    space = SPACES[name]()
-    if name == "static":
-        check_sweep(lambda p: p["a"] * p["width"], space)
-    elif name == "keys":
-        check_sweep(lambda p: p["a"] + jr.normal(p["key"]), space)
-    else:
-        check_sweep(total, space)

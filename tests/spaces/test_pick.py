@@ -52,7 +52,7 @@ def indices(size=12):
 
 
 def positions(some):
-    """What NumPy makes of an index into the points."""
+    """Return the points that NumPy takes for an index."""
     some = np.asarray(some, None if len(some) else int).reshape(-1)
     return np.arange(12)[some]
 

@@ -63,46 +63,10 @@ def test_each_axis_draws_its_own_values():
     assert not set(frame["a"]) & set(other["a"])
 
 
-@pytest.mark.parametrize("sampler", SAMPLERS[2:])  # an object, and keys
-def test_a_sweep_sees_the_points_of_the_space(sampler):
-    space = random_space(sampler, 5, b=ep.Values([1, 2]))
-    result = ep.sweep(lambda p: (p["r"], p["b"]), space, batch_size=4)
-    for i, (r, b) in enumerate(result):
-        point = space.point(i)
-        close = np.testing.assert_allclose
-        if not jnp.issubdtype(r.dtype, jax.dtypes.prng_key):
-            close(r, point["r"], rtol=1e-6)
-        else:
-            assert bits(r) == bits(point["r"])
-        assert b == point["b"]
-    assert len(result.to_pandas()) == 10
-
-
 def test_a_long_random_axis_takes_no_memory():
     space = random_space(jr.normal, 2**31 - 1)
     short = random_space(jr.normal, 1)
     assert space[0]["r"] == short[0]["r"] and np.isfinite(space[-1]["r"])
-
-
-@pytest.mark.parametrize(
-    "axis",
-    [
-        ep.Linspace(0, 1, 3),
-        ep.Geomspace(1, 2, 3),
-        ep.Values([1.0, 2.0, 3.0]),
-        ep.Random(jr.normal, 3),
-        ep.Static([1, 2, 3]),
-        ep.Mapped(jnp.sin, ep.Linspace(0, 1, 3)),
-        ep.sobol({"a": ep.Uniform(0, 1)}, 4).tree["a"],
-    ],
-    ids=lambda axis: type(axis).__name__,
-)
-def test_lengths_and_names_are_no_leaves(axis):
-    # A tree_map over a space, as an optimizer or a cast does, leaves them alone.
-    leaves = jax.tree.leaves(axis)
-    assert not any(isinstance(leaf, int | str) for leaf in leaves)
-    doubled = jax.tree.map(lambda x: 2 * x if eqx.is_array(x) else x, axis)
-    assert len(doubled) == len(axis) and doubled.dim == axis.dim
 
 
 def test_no_key_is_an_error_that_says_where():

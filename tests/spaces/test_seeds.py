@@ -4,8 +4,6 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-import pytest
-from support.laws import check_sweep
 
 import eqx_pipe as ep
 
@@ -18,13 +16,6 @@ def noisy(p, key):
 
 def space(seeds, **more):
     return ep.Space({"a": ep.Linspace(0, 1, 3), "seed": seeds, **more})
-
-
-@pytest.mark.parametrize(
-    "draws", ["common", pytest.param("independent", marks=pytest.mark.slow)]
-)
-def test_a_sweep_of_replicates_is_its_definition(draws):
-    check_sweep(noisy, space(ep.Seeds(2, draws=draws)), key=KEY)
 
 
 def test_common_draws_are_those_of_the_replicate():

@@ -38,6 +38,20 @@ def by_hand(stage, x, key=None):
     return fn(x, key=key) if takes_key else fn(x)
 
 
+def selected(stage, x):
+    """Compute all outputs among which a choice chooses, and select one."""
+    kind = type(stage).__name__
+    if kind == "Cond":
+        then, otherwise = selected(stage.then, x), selected(stage.otherwise, x)
+        return jnp.where(stage.pred(x), then, otherwise)
+    if kind == "Switch":
+        return jax.lax.select_n(stage.selector(x), *(selected(s, x) for s in stage))
+    if kind == "Gated":
+        both = zip(stage.gates, stage, strict=True)
+        return sum(jnp.where(gate(x), selected(s, x), 0.0) for gate, s in both)
+    return by_hand(stage, x)
+
+
 def _child(stage, segment, x, key):
     return by_hand(stage, x, child_key(key, segment))
 
@@ -106,31 +120,36 @@ def _weighted(stage, x, key):
 
 
 def _gated(stage, x, key):
-    name = stage.merge.name
-    opens = [by_hand(gate, x) for gate in stage.gates]
-    ys = _each(stage, x, key)
-    if name not in FOLDS:
-        instead = (lambda v: v) if stage.closed == "input" else jnp.zeros_like
-        like = [x if stage.closed == "input" else y for y in ys]
-        ys = [
-            jtu.tree_map(lambda a, b, o=o: jnp.where(o, a, instead(b)), y, other)
-            for o, y, other in zip(opens, ys, like, strict=True)
-        ]
-        return _merged(stage, ys, key)
+    name, gates = stage.merge.name, child_key(key, "gates")
+    children = list(zip(stage.keys(), stage.stages, stage.gates, strict=True))
+    opens = [_child(gate, segment, x, gates) for segment, _, gate in children]
     absent = {"prod": 1.0, "max": -jnp.inf, "min": jnp.inf}.get(name, 0.0)
+
+    def output(is_open, segment, child):
+        def run(x):
+            return _child(child, segment, x, key)
+
+        def instead(x):
+            if name not in FOLDS and stage.closed == "input":
+                return x
+            shapes = jax.eval_shape(run, x)
+            return jtu.tree_map(lambda v: jnp.full(v.shape, absent, v.dtype), shapes)
+
+        return jax.lax.cond(is_open, run, instead, x)
+
+    ys = [
+        output(is_open, segment, child)
+        for is_open, (segment, child, _) in zip(opens, children, strict=True)
+    ]
+    if name not in FOLDS:
+        return _merged(stage, ys, key)
     count = sum(jnp.asarray(o, jnp.int32) for o in opens)
-
-    def fold(*leaves):
-        kept = [
-            jnp.where(o, v, jnp.asarray(absent, v.dtype))
-            for o, v in zip(opens, leaves, strict=True)
-        ]
-        whole = FOLDS["sum" if name == "mean" else name](kept)
-        if name == "mean":
-            whole = whole / jnp.maximum(count, 1).astype(whole.dtype)
-        return jnp.where(count == 0, jnp.zeros_like(whole), whole)
-
-    return jtu.tree_map(fold, *ys)
+    whole = FOLDS["sum" if name == "mean" else name](ys)
+    if name == "mean":
+        return jtu.tree_map(lambda v: v / jnp.maximum(count, 1).astype(v.dtype), whole)
+    if name == "sum":
+        return whole
+    return jtu.tree_map(lambda v: jnp.where(count == 0, jnp.zeros_like(v), v), whole)
 
 
 def _cond(stage, x, key):
@@ -144,9 +163,11 @@ def _cond(stage, x, key):
 
 def _switch(stage, x, key):
     index = _child(stage.selector, "selector", x, key)
-    index = jnp.clip(index, 0, len(stage.stages) - 1)
-    ys = _each(stage, x, key)
-    return jtu.tree_map(lambda *leaves: jax.lax.select_n(index, *leaves), *ys)
+    branches = [
+        ft.partial(lambda child, segment, x: _child(child, segment, x, key), *both)
+        for both in zip(stage.stages, stage.keys(), strict=True)
+    ]
+    return jax.lax.switch(index, branches, x)
 
 
 def _at(stage, x, key):
@@ -177,7 +198,16 @@ def _repeat(stage, x, key):
         return _child(eqx.combine(arrays, rest), i, given, key), None
 
     begin = x if over is None else x[over]
+    if not stage.size:
+        return begin
     return jax.lax.scan(body, begin, (arrays, jnp.arange(stage.size)))[0]
+
+
+def _repeat_shared(stage, x, key):
+    def body(y, i):
+        return _child(stage.stage, i, y, key), None
+
+    return jax.lax.scan(body, x, jnp.arange(stage.n))[0]
 
 
 def _ensemble(stage, x, key):
@@ -204,6 +234,8 @@ def _scan(stage, x, key):
         if isinstance(stage.cell, eqx.nn.GRUCell):
             y = stage.cell(part, carry)
             return y, y
+        if type(stage.cell).__name__ in _RULES:
+            return _child(stage.cell, i, {"carry": carry, "x": part}, key)
         return getattr(stage.cell, "fn", stage.cell)(carry, part, **own)
 
     carry = _child(stage.init, "init", x, key) if stage.computes_init else stage.init
@@ -221,10 +253,11 @@ def _scan(stage, x, key):
 
 
 def _batched(stage, x, key):
-    size = jtu.tree_leaves(x)[0].shape[0]
-    if key is None:
-        return jax.vmap(lambda v: by_hand(stage.stage, v))(x)
-    return jax.vmap(lambda v, i: _child(stage.stage, i, v, key))(x, jnp.arange(size))
+    index = jnp.arange(jtu.tree_leaves(x)[0].shape[0])
+    axes = (0, None if key is None else 0)  # nothing else is batched without a key
+    return jax.vmap(
+        lambda v, i: _child(stage.stage, i, v, key), axes, axis_name=stage.axis_name
+    )(x, index)
 
 
 def _several(child, args, named, key):
@@ -297,6 +330,7 @@ _RULES = {
     "Switch": _switch,
     "At": _at,
     "Repeat": _repeat,
+    "SharedRepeat": _repeat_shared,
     "Batched": _batched,
     "Ensemble": _ensemble,
     "Residual": _residual,

@@ -13,7 +13,6 @@ from support.helpers import slow_unless
 
 import eqx_pipe as ep
 from eqx_pipe._jaxprs.fingerprint import _Writer
-from eqx_pipe._sweep.compute import trace
 
 
 def space(lo=0.0):
@@ -137,16 +136,6 @@ def test_a_jitted_function_is_traced_and_looked_at_once(monkeypatch):
     assert (again, len(traces)) == (0, 1)
     assert len(looks) == 1  # what finds the point; not what is in `fn`
     np.testing.assert_array_equal(first, second)
-
-
-def test_what_was_read_in_a_function_is_kept(monkeypatch):
-    looks, look = [], trace.analyze
-    monkeypatch.setattr(trace, "analyze", lambda *args: looks.append(1) or look(*args))
-    sizes = {
-        ep.sweep(lambda p: jnp.tan(p["a"] - p["b"]), space()).batch_size
-        for _ in range(3)
-    }
-    assert len(looks) == len(sizes) == 1
 
 
 def test_other_dtypes_and_lengths_are_other_programs():

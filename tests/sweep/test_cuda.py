@@ -15,7 +15,7 @@ import jax.random as jr
 import pytest
 
 import eqx_pipe as ep
-from eqx_pipe._sweep.compute import block_program, blocks, groups, programs
+from eqx_pipe._sweep.compute import blocks, groups, programs
 from eqx_pipe._vmap import cores
 
 LOWERED: list[str] = []
@@ -52,7 +52,6 @@ def lowered_for_cuda(monkeypatch):
 BUILDERS = [
     (programs, "build"),
     (blocks, "build_merge"),
-    (block_program, "build_blocks"),
     (groups, "build_absorb"),
 ]
 SPACE = {"a": ep.Linspace(0, 1, 5), "b": ep.Values([1.0, 2.0, 3.0, 4.0])}

@@ -98,13 +98,6 @@ def test_longer_axes_change_no_key(lengths, more):
     np.testing.assert_array_equal(longer[old], keys(lengths))
 
 
-@pytest.mark.parametrize("make", slow_unless(SPACES[3:], SPACES[1::2]))
-def test_a_longer_axis_changes_no_draw_of_a_sweep(make):
-    few, many = (ep.sweep(drawn, make(n), key=KEY).grid() for n in (4, 6))
-    old = tuple(slice(n) for n in few.shape[:-1])
-    np.testing.assert_array_equal(many[old], few)
-
-
 def test_it_is_so_behind_two_to_the_32_points():
     side, first = 2**20, 2**32 - 2
     space = ep.Space([ep.Linspace(0, 1, side), ep.Linspace(0, 1, side)])

@@ -185,6 +185,8 @@ def test_an_output_is_not_called_as_the_dim_of_another():
     frame = result.to_pandas()
     assert list(frame.columns) == ["a", "u.0", "u.1", "result.u.0", "status"]
     assert frame.iloc[1].tolist() == [1, 0, 1, 5, 1]
+    bare = ep.sweep(lambda p: p["value"], {"value": ep.Values([1, 2])}).to_xarray()
+    assert bare["result.value"].values.tolist() == [1, 2]
 
 
 def test_coordinates_keep_their_columns():

@@ -14,8 +14,8 @@ from support.sweeps import close
 
 import eqx_pipe as ep
 from eqx_pipe._cache import LRUCache
-from eqx_pipe._sweep.compute import block_program, programs, rows, tune
-from eqx_pipe._sweep.compute.partition import LAST
+from eqx_pipe._sweep.compute import programs, rows, tune
+from eqx_pipe._sweep.compute.kernel import LAST
 from eqx_pipe._vmap import batch_size
 
 ONE = jax.make_mesh((1,), ("x",), devices=jax.devices()[:1])
@@ -36,7 +36,7 @@ class Memory:
         """How many points were computed."""
 
     def check(self, now, layout):
-        if now == self.before and layout.batch_size > self.most:
+        if now == self.before and layout.points_at_once > self.most:
             self.refused += 1
             text = "Out of memory while trying to allocate 3221225472 bytes."
             raise jax.errors.JaxRuntimeError(f"RESOURCE_EXHAUSTED: {text}")
@@ -74,8 +74,6 @@ class Compiled(jax.stages.Compiled):
 def memory(monkeypatch):
     memory = Memory()
     monkeypatch.setattr(programs, "build", memory.of(programs.build))
-    build = memory.of(block_program.build_blocks)
-    monkeypatch.setattr(block_program, "build_blocks", build)
     # Programs that other tests have left are not compiled again.
     monkeypatch.setattr(programs, "_kernels", type(programs._kernels)(128))
     return memory

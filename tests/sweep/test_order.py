@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
-from hypothesis import strategies as st
 from support.compilations import compiled
 
 import eqx_pipe as ep
@@ -16,28 +15,6 @@ import eqx_pipe as ep
 
 def make_mesh(n):
     return jax.make_mesh((n,), ("x",), devices=jax.devices()[:n])
-
-
-def make_space(which):
-    tree = {"a": ep.Linspace(0, 1, 5), "b": ep.Values([1.0, 2.0, 3.0])}
-    return [
-        lambda: ep.Space(tree),
-        lambda: ep.Space(tree)[13:1:-2],
-        lambda: ep.Space({**tree, "a": ep.Static([0.5, 1.0, 0.5])}, "zip"),
-    ][which]()
-
-
-def noisy(point, key):
-    return point["a"] + point["b"] * jr.uniform(key, (2,)), jr.fold_in(key, 1)
-
-
-def same(a, b):
-    np.testing.assert_allclose(a.values[0], b.values[0], rtol=2e-5, atol=2e-6)
-    keys = (jr.key_data(a.values[1]), jr.key_data(b.values[1]))
-    assert np.array_equal(*keys)
-
-
-SPACES = st.integers(0, 2)
 
 
 def test_points_of_like_cost_share_a_batch():
@@ -159,20 +136,6 @@ def test_static_combinations_fail_by_themselves():
     assert caught.value.indices == (4,)
 
 
-def test_the_plain_loop_isolates_too():
-    def fn(x):
-        if x > 0.4 and x < 0.6:
-            raise ValueError("mine")
-        return {"x": x, "n": 3}
-
-    with jax.disable_jit():
-        result = ep.sweep(fn, ep.Linspace(0, 1, 3), on_error="mark")
-        with pytest.raises(ValueError, match="mine"):
-            ep.sweep(fn, ep.Values([0.5, 0.5]))
-    assert result.ok.tolist() == [True, False, True]
-    assert np.isnan(result.values["x"][1]) and result.values["n"].tolist() == [3, 0, 3]
-
-
 @pytest.mark.parametrize("reduce", [None, ep.reduce.Mean("x")])
 def test_where_all_points_fail_there_is_no_result_but_a_form(reduce):
     def fn(x, key):
@@ -196,20 +159,6 @@ def test_nans_found_by_debug_nans_are_failures():
     with jax.debug_nans(True):
         result = ep.sweep(jnp.log, ep.Values([-1.0, 1, 2]), on_error="mark")
     assert result.ok.tolist() == [False, True, True]
-
-
-@pytest.mark.usefixtures("unchecked")
-def test_on_error_is_checked():
-    with pytest.raises(ValueError, match="Did you mean `mark`"):
-        ep.sweep(jnp.sin, ep.Linspace(0, 1, 3), on_error="marked")
-
-
-def test_an_axis_called_status_keeps_its_name():
-    data = ep.sweep(lambda p: {"status": 0.0}, {"status": ep.Values([1, 2])})
-    names = data.to_xarray()
-    assert names["status"].values.tolist() == [1, 2]
-    assert names["sweep.status"].values.tolist() == [1, 1]
-    assert "result.status" in names
 
 
 def test_a_slice_of_a_huge_space_is_not_listed():

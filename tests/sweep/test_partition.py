@@ -1,4 +1,4 @@
-"""Which device gets which points: each once, and none the dearer half."""
+"""Which device gets which points: each once, and none the expensive half."""
 
 import os
 
@@ -9,73 +9,56 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import eqx_pipe as ep
-from eqx_pipe._sweep.compute.partition import (
-    COUNT,
-    FIRST,
-    LAST,
-    SHIFT,
-    Layout,
-    Partition,
-    control,
-)
+from eqx_pipe._sweep.compute.kernel import COUNT, FIRST, LAST, Layout, control_of
 from eqx_pipe._sweep.compute.prepare import prepare
-from eqx_pipe._sweep.compute.reduce_programs import block_rows
 from eqx_pipe._vmap import all_busy
 
 any_partition = given(
-    how=st.sampled_from(["runs", "batches", "points"]),
+    dealt=st.booleans(),
     batch=st.integers(1, 5),
     devices=st.integers(1, 4),
     points=st.integers(1, 70),
 )
 
 
-def parted(how, batch, devices, points):
-    return Layout((100,), (0,), batch, 1, (None,) * devices, False, how).partition(
-        points
-    )
+def parted(dealt, batch, devices, points):
+    layout = Layout((100,), (0,), batch, 1, (None,) * devices, dealt=dealt)
+    return layout.partition(points)
 
 
 def computed(partition, device, points):
-    """What a kernel computes on a device: the points of all its batches, in order."""
-    told = control(partition, points, [])[device]
-    numbers = np.arange(told[COUNT], dtype=np.uint32)[:, None]
-    begin = partition.begin(told[FIRST], told[SHIFT], numbers).astype(int)
-    assert begin.tolist() == partition.start(device, numbers.astype(int)).tolist()
-    within = partition.stride * np.arange(partition.batch_size)
-    return np.minimum(begin + within, told[LAST]).reshape(-1)
+    """Return the points of all batches of a device, as a kernel computes them."""
+    told = control_of(partition, points, [])[device].astype(int)
+    number = np.arange(told[COUNT] * partition.batch_size)
+    return np.minimum(told[FIRST] + partition.stride * number, told[LAST])
 
 
 @any_partition
-def test_every_point_comes_to_its_place(how, batch, devices, points):
-    partition = parted(how, batch, devices, points)
-    rows = np.full((points, 2), -1)
+def test_every_point_comes_to_its_place(dealt, batch, devices, points):
+    partition = parted(dealt, batch, devices, points)
+    rows = np.full(points, -1)
     for device in range(partition.num_devices):
-        given = computed(partition, device, points)[:, None] * [1, 10]
-        for place, own in partition.stretches(rows, given, device):
-            assert np.all(place == -1)
-            place[...] = own
-    assert rows.tolist() == [[i, 10 * i] for i in range(points)]
+        place, found = rows[partition.own(device)], computed(partition, device, points)
+        assert np.all(place == -1)
+        place[...] = found[: len(place)]
+    assert rows.tolist() == list(range(points))
 
 
 @any_partition
-def test_no_device_has_more_than_its_share(how, batch, devices, points):
-    partition = parted(how, batch, devices, points)
-    shares = [int(partition.count(d, points)) for d in range(partition.num_devices)]
+def test_no_device_has_more_than_its_share(dealt, batch, devices, points):
+    partition = parted(dealt, batch, devices, points)
+    shares = [partition.count(d, points) for d in range(partition.num_devices)]
     assert max(shares) == -(-points // (partition.batch_size * partition.num_devices))
-    assert sum(shares) <= -(-points // partition.batch_size) + partition.num_devices - 1
-    none = [int(partition.count(d, 0)) for d in range(partition.num_devices)]
-    assert none == [0] * partition.num_devices
+    assert not any(partition.count(d, 0) for d in range(partition.num_devices))
 
 
-@given(st.integers(1, 5), st.integers(1, 4), st.integers(1, 6), st.booleans())
-def test_devices_have_as_much_to_do_where_costs_rise(batch, devices, rounds, singly):
-    points = 2 * rounds * batch * devices
-    partition = Partition(batch, devices, singly=singly)
+@given(st.integers(1, 5), st.integers(1, 4), st.integers(1, 6))
+def test_devices_have_as_much_to_do_where_costs_rise(batch, devices, rounds):
+    points = rounds * batch * devices
+    partition = parted(True, batch, devices, points)
     loads = [computed(partition, device, points).sum() for device in range(devices)]
-    # Dealt to and fro there is no difference; point by point one point in each lane.
-    allowed = 2 * rounds * batch * (devices - 1) if singly else 0
-    assert max(loads) - min(loads) <= allowed
+    # One point in each lane.
+    assert max(loads) - min(loads) <= rounds * batch * (devices - 1)
 
 
 def test_points_that_may_take_longer_go_round():
@@ -84,30 +67,19 @@ def test_points_that_may_take_longer_go_round():
 
     refilled = ep.refill(lambda p: 0, lambda p, n: n < p, lambda p, n: n + 1, last)
     space = ep.Values(np.arange(12))
-    for fn, costs, how in [
-        (jnp.sin, False, "runs"),
-        (jnp.sin, True, "batches"),
-        (loop, False, "batches"),
-        (refilled, False, "points"),
-        (refilled, True, "points"),
+    for fn, costs, dealt in [
+        (jnp.sin, False, False),
+        (jnp.sin, True, True),
+        (loop, False, True),
+        (refilled, False, True),
     ]:
         args = fn, ep.Space(space), None, 2, tuple(jax.devices()[:2])
         ((_, layout),) = prepare(*args, ordered=costs).needed
-        assert layout.split == how
+        assert layout.dealt == dealt
 
 
 def last(point, carry):
     return carry
-
-
-@given(st.integers(1, 40), st.integers(1, 4))
-def test_the_rows_of_blocks_are_where_their_device_put_them(blocks, devices):
-    partition, capacity = Partition(1, devices), -(-blocks // devices)
-    rows = block_rows(blocks, capacity, devices)[:blocks]
-    for device in range(devices):
-        numbers = computed(partition, device, blocks)
-        at = device * capacity + np.arange(len(numbers))
-        assert rows[numbers].tolist() == at.tolist()
 
 
 def test_only_cpus_with_work_for_every_core_keep_to_their_thread(monkeypatch):

@@ -135,6 +135,22 @@ def test_replicates_are_a_mean_and_a_band(kind):
         assert len(result.plot(x="a", hue="s", sel={"c": 1}).lines) == 4
 
 
+def test_a_loaded_result_is_drawn_like_the_one_that_was_saved(tmp_path):
+    """Rates are on a log scale, replicates averaged, named dims of outputs curves."""
+    pytest.importorskip("zarr")
+    space = {"rate": ep.Geomspace(0.01, 1, 3), "s": ep.Seeds(4)}
+    named = {"value": {"step": [0, 1, 2]}}
+    noisy = lambda p, key: p["rate"] * jax.random.normal(key, (3,))  # noqa: E731
+    result = ep.sweep(noisy, space, key=jax.random.key(0), output_coords=named)
+    result.save(tmp_path / "noisy.zarr")
+    for each in (result, ep.SweepResult.load(tmp_path / "noisy.zarr")):
+        curves = each.plot()
+        assert legend_of(curves) == ["0.01", "0.1", "1.0"]
+        assert curves.get_xlabel() == "step"
+        assert curves.get_ylabel() == "value, mean of 4"
+        assert each.plot(sel={"step": 0}).get_xscale() == "log"
+
+
 def test_a_reduction_over_replicates_is_drawn():
     space = {"a": A, "s": ep.Seeds(4)}
     mean = ep.sweep(total, space, reduce=ep.reduce.Mean(over="s"))

@@ -45,6 +45,7 @@ AXES = {
     "half": lambda: ep.Values(np.array([1.5, 2.5], np.float16)),
     "vectors": lambda: ep.Values(np.arange(6.0).reshape(2, 3)),
     "keys": lambda: ep.Values(jr.split(jr.key(3), 2)),
+    "seeds": lambda: ep.Seeds(2),
     "widths": lambda: ep.Static([4, 8]),
     "names": lambda: ep.Static(["tanh", square]),
     "pairs": lambda: ep.Mapped(
@@ -105,6 +106,9 @@ def test_what_is_loaded_is_what_was_saved(names, how, tmp_path_factory):
         texts = jtu.tree_map(lambda x: x.__name__ if callable(x) else x, other)
         same(one, texts)
     assert np.array_equal(back.ok, result.ok) and back.ok.dtype == bool
+    if how == "product":
+        last = (s.point_key(s.size - 1, key=jr.key(1)) for s in (space, back.space))
+        same(*last)
     assert back.to_xarray().identical(result.to_xarray())
 
 
@@ -136,11 +140,8 @@ def test_status_and_what_made_it_come_back(tmp_path):
     result.save(tmp_path / "r.zarr")
     back = ep.SweepResult.load(tmp_path / "r.zarr")
     assert back.ok.tolist() == [True, True, False, True]
-    assert back.status.tolist() == [1, 1, 2, 1]
-    assert np.isnan(back.values[2])
-    assert back.batch_size == 2 and back.num_devices == 8
-    assert back.function.endswith("fn") and abs(back.started - result.started) < 1
-    assert "Linspace(0, 3, 4)" in back.to_xarray().attrs["space"]
+    assert np.isnan(back.values[2]) and abs(back.started - result.started) < 1
+    assert back.to_xarray().identical(result.to_xarray())
     part = back[1:3]
     assert "Values" in part.to_xarray().attrs["space"] and part.ok.tolist() == [1, 0]
 
@@ -223,10 +224,6 @@ def test_xarray_opens_it_as_it_is(tmp_path):
 
 def test_what_cannot_be_saved_or_loaded(tmp_path, unchecked):
     result = ep.sweep(square, ep.Linspace(0, 3, 4))
-    with pytest.raises(ValueError, match=r"'\.pkl'.*`\.zarr`.*to_netcdf"):
-        result.save(tmp_path / "r.pkl")
-    with pytest.raises(TypeError, match="`path` is 3.*pathlib"):
-        result.save(3)
     with pytest.raises(TypeError, match="reduced them"):
         reduced = ep.sweep(square, ep.Linspace(0, 3, 4), reduce=ep.reduce.Mean())
         reduced.save("r.zarr")

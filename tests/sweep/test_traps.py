@@ -85,12 +85,6 @@ def test_arrays_and_groups_stand_in_a_product():
     assert frame["value"].tolist() == [4, 8, 13, 17]
 
 
-def test_unequal_lengths_are_refused_not_cut():
-    tree = {"a": ep.Linspace(0, 1, 3), "b": ep.Linspace(0, 1, 4)}
-    with pytest.raises(ValueError, match="`a` has 3, `b` has 4"):
-        ep.Space(tree, "zip")
-
-
 def test_one_result_of_many_is_taken_from_what_is_there():
     """No program runs for `result[i]`, and no grid is made for `space[i]`."""
     result = ep.sweep(lambda x: {"y": x, "z": x * 2}, ep.Linspace(0, 1, 100))

@@ -106,19 +106,6 @@ def test_attributes_say_what_made_it():
     assert made["function"] == "outputs" and made["batch_size"] == 2
     assert made["devices"] == 8 and made["platform"] == "cpu"
     assert "Linspace(0, 1, 3)" in made["space"]
-    for name in ("jax", "equinox", "eqx_pipe", "python", "started"):
-        assert isinstance(made[name], str) and made[name]
+    assert all(made[n] for n in ("jax", "equinox", "eqx_pipe", "python", "started"))
+    assert made["seconds"] > 0
     assert all(isinstance(v, str | int | float) for v in made.values())
-
-
-def test_xarray_plots_without_another_line():
-    matplotlib = pytest.importorskip("matplotlib")
-    matplotlib.use("agg")
-    plt = pytest.importorskip("matplotlib.pyplot")
-    space = {"x": ep.Linspace(0, 1, 3), "y": ep.Linspace(0, 1, 4)}
-    data = ep.sweep(lambda p: p["x"] + p["y"], space).to_xarray()
-    plt.close("all")  # or it draws into what another test has left
-    mesh = data["value"].plot()
-    assert np.array_equal(mesh.get_array(), data["value"].values)
-    data["value"].sel(y=0).plot()
-    plt.close("all")

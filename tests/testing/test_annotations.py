@@ -23,7 +23,6 @@ from jaxtyping import (
     PRNGKeyArray,
     PyTree,
     Scalar,
-    TypeCheckError,
     UInt8,
     jaxtyped,
 )
@@ -152,10 +151,6 @@ def test_fields_of_a_module_bind_names_of_its_arguments(data):
         assert (x.shape[-1], x.dtype) == (len(gate.bias), gate.bias.dtype)
 
 
-def test_a_module_is_a_property_test():
-    ept.given_typed(Gate(jnp.eye(5), jnp.ones(5)))()
-
-
 def test_fields_that_disagree_with_an_argument_are_let_be():
     class Maps(eqx.Module):
         first: Float[Array, " n"]
@@ -189,22 +184,6 @@ def test_a_typed_function_is_a_property_test():
     test()
 
 
-def test_a_wrong_return_is_found():
-    def wrong(x: Float[Array, " n"]) -> Float[Array, " n+1"]:
-        return x
-
-    with pytest.raises(TypeCheckError, match="return value of .*wrong"):
-        ept.given_typed(wrong)()
-
-
-def unsatisfiable(a: Float[Array, " n"], b: Float[Array, "n-90"]):
-    return a
-
-
-def no_annotation(x):
-    return x
-
-
 def draw(strategy):
     @hp.settings(max_examples=1, database=None)
     @hp.given(strategy)
@@ -215,27 +194,9 @@ def draw(strategy):
 
 
 @pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(
-    ("strategy", "match"),
-    [
-        (lambda: ept.arguments(unsatisfiable), "no sizes up to 64 give `n-90`"),
-        (lambda: ept.arguments(no_annotation), "`x` of `fn` has no annotation"),
-        (lambda: ept.arguments(scale, z=st.none()), "no argument `z`"),
-        (lambda: ept.arguments(scale, x=3), "not a strategy"),
-        (lambda: ept.arguments(scale, x=st.just(jnp.ones(3))), "rules out"),
-        (lambda: ept.arguments(3), "cannot be called"),
-        (lambda: ept.arguments(abs), "no annotation|cannot be read"),
-        (lambda: ept.from_jaxtyping(Float[Array, " n/0"]), "cannot be computed"),
-        (
-            lambda: ept.from_jaxtyping(Int[Array, " n"], elements=st.just(0.5)),
-            "does not fit int32",
-        ),
-        (lambda: ept.from_jaxtyping(Float[Array, ""], elements=1), "not a strategy"),
-    ],
-)
-def test_what_cannot_be_met_says_why(strategy, match):
-    with pytest.raises(InvalidArgument, match=match):
-        draw(strategy())
+def test_elements_that_do_not_fit_are_refused():
+    with pytest.raises(InvalidArgument, match="0.5 .*cannot be represented as .*int32"):
+        draw(ept.from_jaxtyping(Int[Array, " n"], elements=st.just(0.5)))
 
 
 # How many forms there are, and of which sizes.

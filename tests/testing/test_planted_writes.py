@@ -49,14 +49,6 @@ class Shares:
         return jnp.sin(x)
 
 
-class Layer(eqx.Module):
-    cache: dict = eqx.field(static=True)
-
-    def __call__(self, x, *, key=None):
-        self.cache.setdefault("first", x.shape)
-        return jnp.sin(x)
-
-
 class Layered(eqx.Module):
     def __call__(self, x, *, key=None):
         return helper(x)
@@ -85,27 +77,11 @@ def into_a_global_array(x):
     return jnp.sin(x)
 
 
-def into_a_default(x, last={}):  # noqa: B006
-    last.setdefault("shape", x.shape)
-    return jnp.sin(x)
-
-
 def into_a_closure():
     last = []
 
     def stage(x):
         last[:] = [x.shape]
-        return jnp.sin(x)
-
-    return stage
-
-
-def rebinds():
-    last = None
-
-    def stage(x):
-        nonlocal last
-        last = x.shape
         return jnp.sin(x)
 
     return stage
@@ -120,13 +96,10 @@ WRITES = {
     "a dict of its own": Remembers,
     "a slot": Slots,
     "a dict of its class": Shares,
-    "a static field": lambda: Layer({}),
     "a global of a function that a module calls": Layered,
     "a global list, in a lambda": lambda: in_an_inner_function,
     "a dict of another module": lambda: into_a_module,
     "a global array": lambda: into_a_global_array,
-    "a default": lambda: into_a_default,
-    "a variable of a closure": rebinds,
     "an argument of a partial": lambda: ft.partial(to_a_given, {}),
     "behind jit": lambda: jax.jit(into_a_closure()),
     "inside a pipeline": lambda: ep.chain(jnp.tanh, ep.parallel(jnp.sin, Remembers())),
@@ -135,8 +108,7 @@ WRITES = {
 
 @pytest.fixture(autouse=True)
 def clean():
-    (default,) = into_a_default.__defaults__
-    for container in (LAST, SEEN, HERE.last, Shares.cache, default):
+    for container in (LAST, SEEN, HERE.last, Shares.cache):
         container.clear()
     TABLE[0] = 0.0
 

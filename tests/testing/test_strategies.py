@@ -159,25 +159,6 @@ def test_stages_and_axes_of_ones_own_are_drawn():
     assert simplest(spaces, lambda s: s.point(0).get("own") == 7.0).size == 1
 
 
-# Bad arguments. `test_mistakes.py` has more of them.
-
-
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(
-    ("make", "match"),
-    [
-        (lambda: ept.arrays("f4"), "testing.arrays.*`struct` is .*ShapeDtypeStruct"),
-        (lambda: ept.arrays({"a": 3.0}), "`struct` has at `.a` 3.0"),
-        (lambda: ept.pipelines(VECTOR, stages=[lambda s: 3]), "returned 3.*Return a"),
-        (lambda: ept.spaces(max_size=0), "testing.spaces.*`max_size` is 0"),
-        (lambda: ept.from_jaxtyping(Float[Array, ""], elements=1), "`elements` is 1"),
-    ],
-)
-def test_a_bad_argument_is_named_with_its_value_and_a_cure(make, match):
-    with pytest.raises(hp.errors.InvalidArgument, match=f"(?s){match}"):
-        simplest(make())
-
-
 # Hypothesis is optional.
 
 

@@ -101,13 +101,6 @@ def test_a_law_does_not_blame_the_stage_for_64_bits_that_jax_cuts():
     ept.check_function(lambda x: x, x + 0.3, only=("jit",))
 
 
-class Known(eqx.Module):
-    size: int
-
-
-st.register_type_strategy(Known, st.just(Known(77)))
-
-
 def test_a_type_that_hypothesis_does_not_know_names_the_cure():
     with pytest.raises(InvalidArgument, match="register_type_strategy"):
         drawn(ept.from_jaxtyping(type("Odd", (), {"__init__": lambda s, x: None})), 1)
@@ -120,18 +113,14 @@ def test_containers_are_of_their_kind(kind):
     assert isinstance(value, kind) and all(type(v) in (str, int) for v in value)
 
 
-def applied(
-    fn: Callable[[Array], Array], to: Float[Array, " n"], by: Callable[[int], float]
-) -> Float[Array, " n"]:
-    return fn(to) * by(2)
+def applied(by: Callable[[Array], Array], to: Float[Array, " n"]) -> Array:
+    return by(to)
 
 
-def test_functions_are_drawn():
-    passes(applied)
-    (any_of_all,) = drawn(ept.from_jaxtyping(Callable), 1)
-    key = jax.random.key(0)
-    assert any_of_all() is None and any_of_all(key, 1, by=2) is key
-    assert any_of_all(("a", jnp.zeros(2)))[1].shape == (2,)
+def test_functions_are_given_by_strategies():
+    passes(applied, by=st.just(jnp.tanh))
+    with pytest.raises(InvalidArgument, match="functions are not drawn.*Give it by"):
+        passes(applied)
 
 
 def test_compiling_may_take_longer_than_hypothesis_s_deadline():
@@ -181,12 +170,3 @@ def test_symbolic_axes_and_trees_are_bound():
     assert {len(v["x"]) - len(v["y"]) for v in drawn(ept.arguments(sooner))} == {1}
     passes(apart)
     passes(tree)
-
-
-def unread(x: "Nowhere"):  # noqa: F821
-    return x
-
-
-def test_a_name_that_cannot_be_read_is_an_error():
-    with pytest.raises(InvalidArgument, match="Nowhere.*TYPE_CHECKING"):
-        drawn(ept.arguments(unread), 1)

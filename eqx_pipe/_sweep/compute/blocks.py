@@ -8,6 +8,7 @@ are what a store keeps and what a worker answers; so they are what is merged her
 """
 
 import copy
+import functools as ft
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -18,22 +19,28 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array
 
+from ..._jaxprs import Fingerprint
 from ..._progress import Progress
 from ..._reduce import ReducerTree
 from ..._spaces import Space
 from ..._tree import as_data, as_keys, is_key_array
 from ..._types import Key, PyTree
 from ..._vmap import all_busy
-from .block_program import BlockProgram
-from .failure import Errors, Verdict, joined, quiet
+from .cases import ByBlock
+from .failure import Errors, TooLarge, Verdict, differs, joined, quiet, search
 from .groups import BlockStates, Groups, OfPoints, home_of
-from .memory import TooLarge
-from .partition import Layout
+from .kernel import Given, Layout, everywhere
 from .points import Points
-from .programs import Compiled, compiled_already, compiled_once
-from .reduce_programs import MOST_BLOCKS, block_batches, build_merge, call_blocks
-from .rows import CHUNK_BYTES, Index, Rows, stretches_of
-from .traced_reducers import trace_reducers
+from .programs import Compiled, Runner, compiled_already, compiled_once, put
+from .reduce_programs import (
+    MOST_BLOCKS,
+    block_batches,
+    block_lane,
+    build_merge,
+    call_blocks,
+    trace_reducers,
+)
+from .rows import CHUNK_BYTES, Rows, empty_values
 
 
 class Blocks(OfPoints):
@@ -56,7 +63,7 @@ class Blocks(OfPoints):
 
     def _renew(self) -> None:
         """Forget programs with their arguments."""
-        self._program: BlockProgram | None = None
+        self._runner: tuple[Runner, Given] | None = None
         self._groups: dict[int, Groups] = {}
         # Threads of an executor share the programs of a sweep.
         self._lock = threading.Lock()
@@ -116,11 +123,10 @@ class Blocks(OfPoints):
 
     def programs(self) -> list[Any]:
         """Return the programs, each as it is compiled, or `None`."""
-        merge = compiled_already([self.reducing.merge_program], self._merge_place)
+        merge = compiled_already([self.reducing.merge.program], self._merge_place)
         if not self._in_order:
             return [merge, *self._groups_of(self.at_once).programs()]
-        programs = [self.points.traced[0].program, self.reducing.absorb_program]
-        return [merge, compiled_already(programs, ("blocks", self._layout))]
+        return [merge, compiled_already(self._fused_programs, self._layout)]
 
     @property
     def _layout(self) -> Layout:
@@ -129,10 +135,11 @@ class Blocks(OfPoints):
         return Layout(
             lengths=points.geometry.lengths,
             key_dims=points.geometry.key_dims,
-            batch_size=points.batch_size,
+            batch_size=1,
             capacity=self.at_once // len(points.devices),
             devices=points.devices,
             unsplit=all_busy(points.devices, self.size),
+            within=points.batch_size,
         )
 
     @property
@@ -141,69 +148,84 @@ class Blocks(OfPoints):
         geometry = self.points.geometry
         return not geometry.static_dims and geometry.rows is None
 
-    def compute(
-        self, index: Index, costs: object, bar: Progress
-    ) -> tuple[Rows, Verdict]:
-        """Compute the rows of some blocks; those where no point failed are ok."""
-        once = self.at_once
-        parts = [
-            part
-            for first, last in stretches_of(index)
-            for at in range(first, last, once)
-            for part in self._stretch(at, min(last, at + once), bar)
-        ]
-        found, errors = zip(*parts, strict=True)
-        rows = [np.concatenate(leaves) for leaves in zip(*found, strict=True)]
+    def some(self, first: int, last: int, bar: Progress) -> tuple[Rows, Verdict]:
+        """Compute the rows of blocks; those where no point failed are ok."""
+        if self._in_order:
+            rows, errors = self._fitting(first, last)
+            begin, end = self.span(first, last)
+            bar.done(end - begin)
+        else:
+            rows, errors = self._by_values(first, last, self.at_once, bar)
         failed = int(np.sum(np.unpackbits(rows[-1])))
-        return rows, Verdict(~rows[-1].any(axis=1), joined(errors), None, failed)
+        return rows, Verdict(~rows[-1].any(axis=1), errors, None, failed)
 
-    def _stretch(
-        self, first: int, last: int, bar: Progress
-    ) -> list[tuple[Rows, Errors]]:
-        """Compute the rows of neighbouring blocks, in pieces."""
-        if not self._in_order:
-            return [self._by_values(first, last, self.at_once, bar)]
-        with quiet():
-            while True:
-                try:
-                    found = self._halved(first, last)
-                    break
-                except TooLarge as error:
-                    size = error.batch_size
-                    # Whole batches make a block, as before.
-                    smaller = [n for n in range(1, size // 2 + 1) if size % n == 0]
-                    self.points.halve(error, *smaller)
-                    self._rebatch()
-        begin, end = self.span(first, last)
-        bar.done(end - begin)
-        return found
+    def _fitting(self, first: int, last: int) -> tuple[Rows, Errors]:
+        """Compute and reduce blocks at once, in batches that fit into memory."""
+        while True:
+            try:
+                with quiet():
+                    return self._fused(first, last)
+            except TooLarge as error:
+                size = error.batch_size
+                # Whole batches make a block, as before.
+                smaller = [n for n in range(1, size // 2 + 1) if size % n == 0]
+                self.points.halve(error, *smaller)
+                self._rebatch()
 
     def _rebatch(self) -> None:
         """Go on with the same blocks, of batches of another size."""
         with self._lock:
             size = self.points.batch_size
             self.reducing = trace_reducers(self.reducers, self.points.traced[0], size)
-            self._program = None
+            self._runner = None
 
-    def _halved(self, first: int, last: int) -> list[tuple[Rows, Errors]]:
-        """Compute blocks, halving them until those that fail are alone."""
+    def _fused(self, first: int, last: int) -> tuple[Rows, Errors]:
+        """Compute and reduce blocks at once; those that fail are reduced by values."""
+        points, count = self.points, last - first
+        runner, given = self._compiled()
+        rows = empty_values(count, self.row)
+        rows[-1][:] = 0
+        begin, _ = self.span(first, last)
+        blocks = ByBlock(points.geometry.start + begin, self.each, points.size - begin)
+
+        compute = ft.partial(runner.compute, given, blocks, rows[:-1])
+        errors = []
+        if compute(0, count) is not None:
+            lone = search(compute, 0, count, only_first=not points.isolated)
+            for at, _ in lone:
+                block = first + at
+                nobody = Progress(False, 1)
+                own, raised = self._by_values(block, block + 1, 1, nobody)
+                for leaf, value in zip(rows, own, strict=True):
+                    leaf[at] = value[0]
+                errors.append(raised)
+            if not points.isolated:
+                # Else the point that fails has been named.
+                raise differs(
+                    points.function, min(count * self.each, points.size - begin)
+                )
+        return rows, joined(errors)
+
+    def _compiled(self) -> tuple[Runner, Given]:
+        """Return the program that computes and reduces points, with its arguments."""
         with self._lock:
-            if self._program is None:
-                batches = self.each // self.points.batch_size
-                given = self.points, self.reducing, batches, self._layout
-                self._program = BlockProgram(*given)
-            program = self._program
-        begin, end = self.span(first, last)
-        found = program.states(begin, end - begin)
-        if not isinstance(found, Exception):
-            none = np.zeros((last - first, self._bytes), np.uint8)
-            return [([*found, none], {})]
-        if not self.points.isolated:
-            program.name(begin, end - begin)
-        if last - first == 1:
-            return [self._by_values(first, last, 1, Progress(False, 1))]
-        middle = (first + last) // 2
-        return self._halved(first, middle) + self._halved(middle, last)
+            if self._runner is None:
+                points, layout = self.points, self._layout
+                place, traced = everywhere(layout), points.traced[0]
+                given = points.given(0)._replace(
+                    init=self.reducing.init,
+                    reducer_constants=self.reducing.absorb.program.constants,
+                )
+                given = put(given, place)
+                lane_of = block_lane(traced, self.reducing, layout)
+                made = traced, self._fused_programs, lane_of, self.row[:-1], layout
+                blocks = ByBlock(points.geometry.start, self.each, points.size)
+                self._runner = Runner(*made, blocks, given, finite=False), given
+            return self._runner
+
+    @property
+    def _fused_programs(self) -> list[Fingerprint]:
+        return [self.points.traced[0].program, self.reducing.absorb.program]
 
     def _by_values(
         self, first: int, last: int, most: int, bar: Progress
@@ -241,7 +263,7 @@ class Blocks(OfPoints):
 
     def begin(self) -> list[Array]:
         """Return the state of no points."""
-        return self.reducing.placed(self.home)[0]
+        return put(self.reducing.init, self.home)
 
     def merge(
         self, state: list[Array], values: Rows, spans: Sequence[tuple[int, int]]
@@ -251,14 +273,14 @@ class Blocks(OfPoints):
         There are at most `most` rows, so that one program will do.
         """
         there = self._placed(values[:-1])
-        constants = self.reducing.placed(self.home)[2]
+        constants = put(self.reducing.merge.program.constants, self.home)
         zero = np.int32(0)
 
         def make() -> Compiled:
             given = state, there, zero, zero, constants
             return build_merge(self.reducing).lower(*given).compile()
 
-        merge = compiled_once([self.reducing.merge_program], self._merge_place, make)
+        merge = compiled_once([self.reducing.merge.program], self._merge_place, make)
         for first, last in spans:
             state = merge(state, there, np.int32(first), np.int32(last), constants)
             yield state

@@ -1,4 +1,4 @@
-"""Points with equal `Static` values, and how a program is told which points to compute.
+"""Points with equal `Static` values, and the selection of points for a program.
 
 Such points are a case of a sweep, which is one program. Neighbours in the grid are
 counted off on the device, from an offset; others are listed in a table, a row for each.
@@ -17,7 +17,7 @@ from jaxtyping import Bool, Int64
 from ..._errors import structure_error
 from ..._spaces import Geometry, digits_of
 from ..._tree import as_hashable, differences, static_text
-from .partition import Layout, control, is_narrow, row_width
+from .kernel import Layout, control_of, is_narrow, row_width
 
 Groups: TypeAlias = Mapping[int, Sequence[np.ndarray]]
 """For each dim with static axes its positions, those with equal values together."""
@@ -168,11 +168,31 @@ class ByOffset:
     def kernel_args(self, first: int, points: int, layout: Layout) -> Any:
         """Return the control and the table for `points` points from `first` on."""
         digits = digits_of(self.start + first, layout.lengths)
-        return control(layout.partition(points), points, digits), None
+        return control_of(layout.partition(points), points, digits), None
 
     def rows(self, first: int, last: int) -> slice:
         """Return where in the values the outputs of some points go."""
         return slice(first, last)
+
+
+@dataclasses.dataclass(frozen=True)
+class ByBlock(ByOffset):
+    """Blocks of `each` points in place of points, of which there are `size` in all."""
+
+    each: int = 1
+    size: int = 1
+
+    def kernel_args(self, first: int, points: int, layout: Layout) -> Any:
+        """Return the control for `points` blocks from `first` on, and no table.
+
+        Behind the digits stand the last point of the call and the batches of a block.
+        """
+        assert layout.within is not None
+        begin = first * self.each
+        last = min(points * self.each, self.size - begin) - 1
+        digits = digits_of(self.start + begin, layout.lengths)
+        columns = [*digits, last, self.each // layout.within]
+        return control_of(layout.partition(points), points, columns), None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,18 +206,19 @@ class ByTable:
     def kernel_args(self, first: int, points: int, layout: Layout) -> Any:
         """Return the control and the table for `points` points from `first` on."""
         index = self.index[first : first + points]
-        rows = layout.capacity * layout.batch_size * len(layout.devices)
-        table = np.zeros((rows, row_width(layout)), np.uint32)
-        # Batches are whole: in the tail of one its last point is there again.
-        ends = -(-points // layout.batch_size) * layout.batch_size
-        into = table[:points]
+        rows = np.empty((points, row_width(layout)), np.uint32)
         if is_narrow(layout):
-            into[:, 0] = self.geometry.grid_indices(index)
+            rows[:, 0] = self.geometry.grid_indices(index)
         else:
-            into[:] = self.geometry.digits(index)
-        table[points:ends] = into[-1]
-        digits = [0] * len(layout.lengths)
-        return control(layout.partition(points), points, digits), table
+            rows[:] = self.geometry.digits(index)
+        shape = len(layout.devices), layout.capacity * layout.batch_size, rows.shape[1]
+        partition, digits = layout.partition(points), [0] * len(layout.lengths)
+        # Batches are whole: the last point stands again in the tail of one.
+        table = np.broadcast_to(rows[-1], shape).copy()
+        for device, into in enumerate(table):
+            own = rows[partition.own(device)]
+            into[: len(own)] = own
+        return control_of(partition, points, digits), table.reshape(-1, shape[-1])
 
     def rows(self, first: int, last: int) -> Int64[np.ndarray, " points"]:
         """Return where in the values the outputs of some points go."""

@@ -18,14 +18,14 @@ from ..._reduce import ReducerTree
 from ..._spaces import Space
 from ..._types import Key
 from ..results.cells import CellPoints, CellValues
-from .failure import Verdict, clear, in_order
+from .failure import Verdict, clear
 from .groups import Groups, OfPoints
 from .points import Points
-from .rows import CHUNK_BYTES, Index, Rows, stretches_of
-from .traced_reducers import trace_reducers
+from .reduce_programs import trace_reducers
+from .rows import CHUNK_BYTES, Rows
 
-# Between one run of points and the next a bar moves, and Ctrl-C is heard: any number
-# near this one will do.
+# Between two runs of points the bar moves and Ctrl-C is noticed. Any number near this
+# one will do.
 _MOST_POINTS = 2**16
 
 
@@ -39,7 +39,7 @@ def tile(
     if not stops:
         run = max(1, min(each, room))
         return max(1, min(count, room // run)), run
-    # A run as short as fills a batch, so that little is computed behind a stop.
+    # A run as short as fills a batch, so that little is computed after a stop.
     cells = max(1, min(count, room))
     return cells, max(1, min(each, -(-batch_size // cells)))
 
@@ -47,8 +47,8 @@ def tile(
 class Cells(OfPoints):
     """The results of cells, a row for each.
 
-    The last two leaves of a row say how many points of the cell were computed, and how
-    many of these failed.
+    The last two leaves of a row are the number of points of the cell that were
+    computed, and of those that failed.
     """
 
     def __init__(self, points: Points, reducers: ReducerTree):
@@ -61,7 +61,7 @@ class Cells(OfPoints):
         room = max(1, min(room, _MOST_POINTS))
         args = self.size, self.each, room, points.batch_size, reducers.stops
         self.groups = Groups(points, reducers, self.each, *tile(*args))
-        self.points = self.groups.points
+        self.points, self.at_once = self.groups.points, self.groups.side
 
     def at(self, space: Space, key: Key | None) -> "Cells":
         """Return the cells of another space of the same form."""
@@ -106,29 +106,12 @@ class Cells(OfPoints):
         """Return the results of cells, from the leaves of their rows."""
         return jtu.tree_unflatten(jtu.tree_structure(self.outputs), rows)
 
-    def compute(
-        self, index: Index, costs: object, bar: Progress
-    ) -> tuple[Rows, Verdict]:
-        """Compute the rows of some cells; those that have a point with a value are ok.
+    def some(self, first: int, last: int, bar: Progress) -> tuple[Rows, Verdict]:
+        """Compute the rows of cells side by side; ok are those with a value.
 
         Errors are numbered by the cells whose points failed. After Ctrl-C the cells
         that are not finished are missing.
         """
-        side = self.groups.side
-        found = [
-            self._tile(at, min(at + side, last), bar)
-            for first, last in stretches_of(index)
-            for at in range(first, last, side)
-        ]
-        if not found:
-            none = [np.zeros((0, *s.shape), s.dtype) for s in self.row]
-            return none, Verdict(np.zeros(0, bool))
-        parts, verdicts = zip(*found, strict=True)
-        rows = [np.concatenate(leaves) for leaves in zip(*parts, strict=True)]
-        return rows, in_order(verdicts)
-
-    def _tile(self, first: int, last: int, bar: Progress) -> tuple[Rows, Verdict]:
-        """Compute the rows of cells that lie side by side."""
         groups, count = self.groups, last - first
         missing, live = np.zeros((2, groups.side), bool)
         points, failed = np.zeros((2, groups.side), np.int64)

@@ -1,13 +1,16 @@
-"""Points that fail: found by halving, without compiling again, and marked.
+"""Points that fail, and batches that do not fit into memory.
 
 How many points a kernel computes, and from where on, is data. So the program that
-failed for many points is asked for half of them, and so on.
+failed for many points is asked for half of them, and so on, without compiling again.
+What a batch needs is known only when it is tried: other programs use the device too,
+and CPUs do not report how much memory they have.
 """
 
 import contextlib
 import dataclasses
 import logging
 import re
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -70,13 +73,15 @@ def joined(errors: Sequence[Errors]) -> Errors:
 class Failures:
     """The points of some rows that fail: marked if `isolated`, or else raised.
 
-    `function` is the public function that was called, for messages; `number` gives the
-    index by which users know the point of a row.
+    There are `size` rows, whose leaves are `values`. `function` is the public function
+    that was called, for messages; `number` gives the index by which users know the
+    point of a row.
     """
 
     function: str
     isolated: bool
     size: int
+    values: Sequence[np.ndarray]
     number: Callable[[int], int] = int
     count: int = 0
     """The number of points that have failed so far."""
@@ -92,25 +97,25 @@ class Failures:
             ok = np.broadcast_to(np.True_, (self.size,))
         return Verdict(ok, joined(self._errors), self._missing, self.count)
 
-    def mark(self, values: Sequence[np.ndarray], place: Place, text: str) -> None:
+    def mark(self, place: Place, text: str) -> None:
         """Note that some rows failed, and clear them."""
         rows = np.arange(self.size)[place]
         self.count += len(rows)
-        self._clear(values, rows)
+        self._clear(rows)
         self._errors.append({text: rows})
 
-    def skip(self, values: Sequence[np.ndarray], place: Place) -> None:
+    def skip(self, place: Place) -> None:
         """Note that some rows are not computed, and clear them."""
         if self._missing is None:
             self._missing = np.zeros(self.size, bool)
         self._missing[place] = True
-        self._clear(values, place)
+        self._clear(place)
 
-    def _clear(self, values: Sequence[np.ndarray], place: Place) -> None:
+    def _clear(self, place: Place) -> None:
         if self._ok is None:
             self._ok = np.ones(self.size, bool)
         self._ok[place] = False
-        clear(values, place)
+        clear(self.values, place)
 
     def found(
         self,
@@ -118,7 +123,6 @@ class Failures:
         rows: Callable[[int, int], Place],
         first: int,
         points: int,
-        values: Sequence[np.ndarray],
     ) -> None:
         """Find which of `points` points from `first` on failed.
 
@@ -131,17 +135,10 @@ class Failures:
         lone = search(compute, first, points, only_first=not self.isolated)
         if self.isolated:
             for at, error in lone:
-                self.mark(values, rows(at, at + 1), error_text(error))
+                self.mark(rows(at, at + 1), error_text(error))
             return
         if not lone:
-            raise SweepError(
-                message(
-                    self.function,
-                    f"`fn` failed in a batch of {points} points, but no point failed "
-                    "when it was computed alone.",
-                    "Look for what differs from one run to the next.",
-                )
-            )
+            raise differs(self.function, points)
         at, error = lone[0]
         place = rows(at, at + 1)
         row = place.start if isinstance(place, slice) else place[0]
@@ -163,6 +160,18 @@ class Failures:
         cure = f'`{self.function}(..., on_error="mark")`'
         cure = f"{see} to see it, or keep the other points by {cure}."
         return SweepError(message(self.function, wrong, cure), [i])
+
+
+def differs(function: str, points: int) -> SweepError:
+    """Return the error for a function that fails in some runs alone."""
+    return SweepError(
+        message(
+            function,
+            f"`fn` failed in a batch of {points} points, but no point failed when it "
+            "was computed alone: it is non-deterministic.",
+            "Look for what differs from one run to the next.",
+        )
+    )
 
 
 def search(
@@ -208,9 +217,9 @@ def nothing(dtype: Any) -> Any:
 
 def error_text(error: BaseException) -> str:
     """Return the kind of an error and its message, in a line."""
-    said = reason(error)
-    # Of what a callback raised JAX says the kind itself.
-    text = said if _RAISED.match(said) else f"{type(error).__name__}: {said}"
+    line = reason(error)
+    # JAX itself names the type of what a callback raised.
+    text = line if _RAISED.match(line) else f"{type(error).__name__}: {line}"
     return text.lstrip("_")
 
 
@@ -224,7 +233,12 @@ def reason(error: BaseException | None) -> str:
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """Silence the tracebacks that JAX logs for callbacks that raise, as expected."""
-    logger, others = logging.getLogger(_CALLBACKS), _Others()
+    logger = logging.getLogger(_CALLBACKS)
+
+    # Each sweep has its own.
+    def others(record: logging.LogRecord) -> bool:
+        return "callback failed" not in record.getMessage()
+
     logger.addFilter(others)
     try:
         yield
@@ -232,44 +246,62 @@ def quiet() -> Iterator[None]:
         logger.removeFilter(others)
 
 
-class _Others(logging.Filter):
-    """Drops what JAX logs of a callback that raised. Each sweep has its own."""
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        return "callback failed" not in record.getMessage()
-
-
-# JAX looks at the outputs of a program that was compiled ahead of time at its first
-# call only, so a sweep looks itself.
+# In the words of devices and compilers. An error of a callback begins otherwise.
+_OUT_OF_MEMORY = re.compile(
+    r"RESOURCE_EXHAUSTED|[^\n]*out of memory (allocating|while)", re.I
+)
 
 
-def check_finite(outputs: Sequence[Any], infs: bool = True) -> None:
-    """Raise a `FloatingPointError` under `jax_debug_nans`, `jax_debug_infs`.
+class TooLarge(Exception):
+    """A batch size for which there is not enough memory."""
 
-    `outputs` are arrays on devices, each of which is looked at by itself; without
-    `infs` some of them begin with inf.
+    def __init__(self, batch_size: int):
+        super().__init__(batch_size)
+        self.batch_size = batch_size
+
+
+class Fit:
+    """The batch sizes for which there was not enough memory.
+
+    It is shared by all copies of some points, so that none of them tries a size again.
     """
-    config: Any = jax.config
-    nans = config.jax_debug_nans
-    infs = infs and config.jax_debug_infs
-    if not (nans or infs):
-        return
-    for leaf in outputs:
-        if not jnp.issubdtype(leaf.dtype, jnp.inexact):
-            continue
-        for shard in leaf.addressable_shards:
-            data = np.asarray(shard.data)
-            if nans and np.any(np.isnan(data)):
-                raise FloatingPointError("nan")
-            if infs and np.any(np.isinf(data)):
-                raise FloatingPointError("inf")
+
+    def __init__(self) -> None:
+        self.halved: list[int] = []
+        self._most: int | None = None
+        self._lock = threading.Lock()
+
+    def fitting(self, batch_size: int) -> int:
+        """Return a batch size, or the largest that may fit."""
+        return batch_size if self._most is None else min(batch_size, self._most)
+
+    def note(self, too_large: int, then: int) -> None:
+        """Note that a size did not fit, and with which one to go on."""
+        with self._lock:  # threads that share points may come here together
+            if self.fitting(too_large) == too_large:
+                self.halved.append(too_large)
+                self._most = then
 
 
-def as_nonfinite(error: Exception) -> FloatingPointError:
-    """Return the error about NaN or inf; raise any other."""
-    if isinstance(error, FloatingPointError):
-        return error
-    # What JAX raises by itself, and `jit` would translate.
-    if type(error).__name__ == "InternalFloatingPointError":
-        return FloatingPointError(error.args[-1] if error.args else "nan")
-    raise error
+@contextlib.contextmanager
+def noting(batch_size: int) -> Iterator[None]:
+    """Raise a `TooLarge` in place of JAX's error about too little memory."""
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        if _OUT_OF_MEMORY.match(str(error)):
+            raise TooLarge(batch_size) from error
+        raise
+
+
+def does_not_fit(function: str, error: TooLarge, chosen: bool) -> SweepError:
+    """Return the error for a size that was `chosen` by the user, or is 1."""
+    points = "1 point" if error.batch_size == 1 else f"{error.batch_size} points"
+    cure = 'Leave `batch_size` out: "auto" halves it until batches fit.'
+    if not chosen:
+        cure = (
+            "Let `fn` hold less at a time, or give fewer devices that share the memory "
+            "as `mesh=`."
+        )
+    what = f"there is not enough memory for a batch of {points} on each device: "
+    return SweepError(message(function, f"{what}{reason(error.__cause__)}.", cure))

@@ -6,6 +6,7 @@ group. Groups are the cells of a sweep, or blocks of points that the program whi
 computes and reduces at once cannot do.
 """
 
+import abc
 import dataclasses
 import functools as ft
 from collections.abc import Sequence
@@ -21,19 +22,38 @@ from ..._progress import Progress
 from ..._reduce import ReducerTree
 from ..._tree import as_data, as_keys
 from ..._types import PyTree
-from .failure import Verdict
+from .failure import Verdict, in_order
 from .points import Points
-from .programs import Compiled, compiled_already, compiled_once
-from .reduce_programs import build_absorb
-from .rows import row_bytes
-from .traced_reducers import trace_reducers
+from .programs import Compiled, compiled_already, compiled_once, put
+from .reduce_programs import build_absorb, trace_reducers
+from .rows import Index, Rows, row_bytes, stretches_of
 
 
-class OfPoints:
+class OfPoints(abc.ABC):
     """Rows that are reduced from points: what cells and blocks have in common."""
 
     points: Points
     outputs: Any
+    at_once: int
+    """The most rows that are computed side by side."""
+
+    @abc.abstractmethod
+    def some(self, first: int, last: int, bar: Progress) -> tuple[Rows, Verdict]:
+        """Compute at most `at_once` neighbouring rows."""
+
+    def compute(
+        self, index: Index, costs: object, bar: Progress
+    ) -> tuple[Rows, Verdict]:
+        """Compute some rows, and what became of them."""
+        found = [
+            self.some(at, min(last, at + self.at_once), bar)
+            for first, last in stretches_of(index)
+            for at in range(first, last, self.at_once)
+        ]
+        none = [np.zeros((0, *s.shape), s.dtype) for s in self.row]
+        parts = [none, *(rows for rows, _ in found)]
+        rows = [np.concatenate(leaves) for leaves in zip(*parts, strict=True)]
+        return rows, in_order([verdict for _, verdict in found])
 
     @property
     def batch_size(self) -> int:
@@ -141,7 +161,7 @@ class Groups:
 
     def programs(self) -> list[Any]:
         """Return the programs, each as it is compiled, or `None`."""
-        absorb = compiled_already([self.reducing.absorb_program], self._place)
+        absorb = compiled_already([self.reducing.absorb.program], self._place)
         return [absorb, *self.points.programs()]
 
     def _full(
@@ -160,7 +180,7 @@ class Groups:
 
     @ft.cached_property
     def _constants(self) -> list[Any]:
-        return self.reducing.placed(self._home)[1]
+        return put(self.reducing.absorb.program.constants, self._home)
 
     @property
     def _structs(self) -> list[jax.ShapeDtypeStruct]:
@@ -180,7 +200,7 @@ class Groups:
         ok = jax.ShapeDtypeStruct((self.side, self.run), bool)
         live = jax.ShapeDtypeStruct((self.side,), bool)
         return compiled_once(
-            [self.reducing.absorb_program],
+            [self.reducing.absorb.program],
             self._place,
             lambda: (
                 build_absorb(self.reducing, self.points.kinds)

@@ -1,18 +1,26 @@
 """The compiled part of a sweep: on every device, a loop of vectorised microbatches.
 
-The host asks for points from some start, and tells each device how many batches fall to
-it. All of that is data: with a loop of fixed length XLA removes the loop where there is
-one microbatch, and the same point rounds differently. So are the axes' values and the
-arrays that the function closes over. No device waits for another: there is no
-communication.
+The host passes the first point, and for each device its number of batches. All of that
+is data: with a loop of fixed length XLA removes the loop where there is one microbatch,
+and the same point rounds differently. So are the axes' values and the arrays that the
+function closes over. No device waits for another: there is no communication.
+
+Where points may take longer than others, they go round the devices one by one: if cost
+rises or falls along the points, no device gets the expensive half. Else a device has a
+run of neighbours, and their outputs are copied in one piece.
 """
 
+import dataclasses
+import functools as ft
+import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, UInt32
 
 from ..._jaxprs import evaluate
@@ -20,89 +28,210 @@ from ..._spaces import advance, point_key
 from ..._tree import as_data
 from ..._types import Key
 from ..._vmap import batch_of, filled, flat_mesh, over_devices
-from .partition import (
-    COUNT,
-    DIGITS,
-    FIRST,
-    LAST,
-    SHIFT,
-    Layout,
-    each_its_row,
-    everywhere,
-    is_narrow,
-)
 
 
-def build(jaxpr: Any, outputs: Sequence[jax.ShapeDtypeStruct], layout: Layout) -> Any:
-    """The function to compile, under `jax.jit`.
+@dataclasses.dataclass(frozen=True)
+class Partition:
+    """The points of each device: neighbours in a `run` of batches, or dealt in turn."""
 
-    `outputs` are the output leaves as they are stored: a PRNG key cannot be written
-    into a buffer, its data can. The function is called as
-    `kernel(control, table, arrays, constants, key)`, and gives for each output leaf an
-    array in which device d's points are the d-th block. `table` holds the points
-    where they are listed.
+    batch_size: int
+    num_devices: int
+    run: int | None = None
+
+    @property
+    def stride(self) -> int:
+        """The distance between two points of a device."""
+        return self.num_devices if self.run is None else 1
+
+    def own(self, device: int) -> slice:
+        """Return the points of a device."""
+        if self.run is None:
+            return slice(device, None, self.num_devices)
+        each = self.run * self.batch_size
+        return slice(device * each, (device + 1) * each)
+
+    def count(self, device: int, points: int) -> int:
+        """Return the number of batches of a device; the last may not be a full one."""
+        return -(-len(range(points)[self.own(device)]) // self.batch_size)
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """All of a sweep that is compiled in, besides the function.
+
+    `lengths` are those of the grid's dims, of which the keys of points are made of
+    `key_dims`; `capacity` is the most microbatches that one call computes on one
+    device; `listed` if points are passed one by one in a table. Points are `dealt` to
+    the devices in turn, or in runs of neighbours. Each device is `unsplit`, kept to one
+    thread, where there is work for every core.
+
+    Where blocks of points are computed, in batches of `within` points, a block is what
+    a point is elsewhere.
+    """
+
+    lengths: tuple[int, ...]
+    key_dims: tuple[int, ...]
+    batch_size: int
+    capacity: int
+    devices: tuple[Any, ...]
+    listed: bool = False
+    dealt: bool = True
+    unsplit: bool = False
+    within: int | None = None
+
+    @property
+    def points_at_once(self) -> int:
+        """The number of points that a device vectorises."""
+        return self.batch_size if self.within is None else self.within
+
+    def partition(self, points: int) -> Partition:
+        """Return which device gets which of some points."""
+        across = self.batch_size * len(self.devices)
+        # In integers: `jnp.ceil` of a quotient is float32, and wrong from 2^24 on.
+        run = None if self.dealt else (points + (across - 1)) // across
+        return Partition(self.batch_size, len(self.devices), run)
+
+
+def is_narrow(layout: Layout) -> bool:
+    """Return whether 32 bits are enough for the index of any point of the grid."""
+    return math.prod(layout.lengths) <= 2**32
+
+
+def row_width(layout: Layout) -> int:
+    """Return how many numbers a listed point has.
+
+    Its index in the grid; or, where 32 bits are not enough, the positions on its dims.
+    """
+    return 1 if is_narrow(layout) else len(layout.lengths)
+
+
+def everywhere(layout: Layout) -> NamedSharding:
+    """Return the placement of the kernel's arguments: a copy on every device.
+
+    The mesh is our own, not the user's.
+    """
+    return NamedSharding(flat_mesh(layout.devices), P())
+
+
+def each_its_rows(layout: Layout) -> NamedSharding:
+    """Return the placement of an array that has rows for each device."""
+    mesh = flat_mesh(layout.devices)
+    return NamedSharding(mesh, P(mesh.axis_names))
+
+
+FIRST, COUNT, LAST, DIGITS = range(4)
+"""The columns of `control`: the first point of a device, how many batches it gets, the
+last point of the call, and the digits of the first.
+"""
+
+
+def control_of(
+    partition: Partition, points: int, digits: Sequence[int]
+) -> UInt32[np.ndarray, "devices control"]:
+    """Return the control of a call of a kernel: a row for each device.
+
+    All of it is computed here, since for XLA a few divisions of single numbers are as
+    much to compile as a small function of the user's.
+    """
+    rows = np.empty((partition.num_devices, DIGITS + len(digits)), np.uint32)
+    rows[:, :LAST] = _shares(partition, points)
+    rows[:, LAST] = (points - 1) % 2**32
+    rows[:, DIGITS:] = digits
+    return rows
+
+
+@ft.lru_cache(maxsize=256)
+def _shares(partition: Partition, points: int) -> UInt32[np.ndarray, "devices 2"]:
+    devices = range(partition.num_devices)
+    own = [(partition.own(d).start, partition.count(d, points)) for d in devices]
+    return np.array(own, np.uint32)
+
+
+Lane: TypeAlias = Callable[[UInt32[Array, "..."]], list[Any]]
+"""The leaves of a row, from its offset in the call or its row in the table."""
+
+
+class Given(NamedTuple):
+    """The arguments of a program, which are the same for all devices."""
+
+    arrays: list[Any]
+    constants: list[Any]
+    key: Key | None
+    init: Sequence[Any] = ()
+    reducer_constants: Sequence[Any] = ()
+
+
+LaneOf: TypeAlias = Callable[[UInt32[Array, "1 control"], Given], Lane]
+"""Makes a `Lane` of a device's row of `control` and the arguments."""
+
+
+def build(
+    lane_of: LaneOf, outputs: Sequence[jax.ShapeDtypeStruct], layout: Layout
+) -> Any:
+    """Return the function to compile, under `jax.jit`.
+
+    `outputs` are the leaves of a row as they are stored: a PRNG key cannot be written
+    into a buffer, its data can. The function is called as `kernel(control, table,
+    given)`, and returns for each leaf an array in which device d's rows are the
+    d-th block. Where points are listed `table` has those of each device, in whole
+    batches.
     """
     batch, partition = layout.batch_size, layout.partition(0)
 
     def on_device(
-        ctl: UInt32[Array, "1 control"],
+        control: UInt32[Array, "1 control"],
         table: UInt32[Array, "rows columns"] | None,
-        arrays: list[Array],
-        constants: list[Array],
-        key: Key | None,
+        given: Given,
     ) -> list[Array]:
-        at = point_function(jaxpr, layout, ctl, arrays, constants, key)
+        at = lane_of(control, given)
 
-        def lane(point_id: UInt32[Array, "..."]) -> list[Array]:
+        def lane(row: UInt32[Array, "..."]) -> list[Array]:
             # An output that is a constant comes out as a literal.
             return [
                 jnp.asarray(as_data(out), leaf.dtype)
-                for out, leaf in zip(at(point_id), outputs, strict=True)
+                for out, leaf in zip(at(row), outputs, strict=True)
             ]
 
+        def begin(number: UInt32[Array, ""]) -> UInt32[Array, ""]:
+            return jax.lax.mul(number, np.uint32(batch))
+
         def microbatch(number: UInt32[Array, ""]) -> list[Array]:
-            first = partition.begin(told(ctl, FIRST), told(ctl, SHIFT), number)
-            if layout.listed and partition.stride == 1:
-                assert table is not None  # a tail has the last row again
-                size = batch, table.shape[1]
-                rows = jax.lax.dynamic_slice(table, (first, np.uint32(0)), size)
-                return batch_of(lane, rows)
+            if table is not None:
+                size, zero = (batch, table.shape[1]), np.uint32(0)
+                return batch_of(
+                    lane, jax.lax.dynamic_slice(table, (begin(number), zero), size)
+                )
+            pace = np.uint32(batch * partition.stride)
+            first = read(control, FIRST) + jax.lax.mul(number, pace)
             offsets = lanes(first, batch, partition.stride)
-            chosen = up_to(told(ctl, LAST), offsets)
-            if layout.listed:
-                assert table is not None
-                chosen = table.at[chosen].get(mode="promise_in_bounds")
-            return batch_of(lane, chosen)
+            return batch_of(lane, up_to(read(control, LAST), offsets))
 
         empty = [
             jax.lax.full((layout.capacity * batch, *leaf.shape), 0, leaf.dtype)
             for leaf in outputs
         ]
-        return filled(
-            microbatch,
-            lambda: told(ctl, COUNT),
-            empty,
-            lambda number: jax.lax.mul(number, np.uint32(batch)),
-        )
+        return filled(microbatch, lambda: read(control, COUNT), empty, begin)
 
-    return on_each(on_device, layout, 5)
+    own, same = each_its_rows(layout), everywhere(layout)
+    mapped = over_devices(on_device, flat_mesh(layout.devices), (True, True, False))
+    return jax.jit(mapped, in_shardings=(own, own, same))
 
 
 # What is read of `control` is read within the loop, where XLA makes it a part of other
 # steps. Outside each number would be a step of its own to compile.
 
 
-def told(ctl: UInt32[Array, "1 control"], column: int) -> UInt32[Array, ""]:
-    """A number that a device is told, from its row of `control`."""
+def read(control: UInt32[Array, "1 control"], column: int) -> UInt32[Array, ""]:
+    """Read a number from a device's row of `control`."""
     return jax.lax.squeeze(
-        jax.lax.slice_in_dim(ctl, column, column + 1, axis=1), [0, 1]
+        jax.lax.slice_in_dim(control, column, column + 1, axis=1), [0, 1]
     )
 
 
 def lanes(
     first: UInt32[Array, ""], batch: int, stride: int = 1
 ) -> UInt32[Array, " batch"]:
-    """The offsets of the points of a batch."""
+    """Return the offsets of the points of a batch."""
     within = jax.lax.iota(np.uint32, batch)
     if stride > 1:
         within = jax.lax.mul(within, np.full(batch, stride, np.uint32))
@@ -112,47 +241,30 @@ def lanes(
 def up_to(
     last: UInt32[Array, ""], offsets: UInt32[Array, " batch"]
 ) -> UInt32[Array, " batch"]:
-    """The same where a tail repeats the last point; the host cuts it off."""
+    """Return offsets of which a tail repeats the last point; the host cuts it off."""
     return jax.lax.min(offsets, jax.lax.broadcast(last, offsets.shape))
 
 
-def on_each(
-    on_device: Callable[..., list[Array]], layout: Layout, arguments: int
-) -> Any:
-    """A function that every device runs by itself, under `jax.jit`.
+def point_lane(jaxpr: Any, layout: Layout) -> LaneOf:
+    """Return what makes the lane of a point."""
 
-    `on_device` takes so many arguments: its row of `control`, and others that are the
-    same for all. What the devices give is put together in their order.
-    """
-    own, same = each_its_row(layout), everywhere(layout)
-    mapped = over_devices(on_device, flat_mesh(layout.devices), arguments)
-    return jax.jit(mapped, in_shardings=(own, *[same] * (arguments - 1)))
+    def lane_of(control: UInt32[Array, "1 control"], given: Given) -> Lane:
+        def at(row: UInt32[Array, "..."]) -> list[Any]:
+            dims = range(len(layout.lengths))
+            if layout.listed and is_narrow(layout):
+                zeros = [np.uint32(0)] * len(dims)
+                digits = advance(zeros, row[0], layout.lengths)
+            elif layout.listed:
+                digits = [row[k] for k in dims]
+            else:
+                start = [read(control, DIGITS + k) for k in dims]
+                digits = advance(start, row, layout.lengths)
+            positions = [jax.lax.convert_element_type(d, np.int32) for d in digits]
+            args = [*given.arrays, *positions]
+            if given.key is not None:
+                args.append(point_key(given.key, [digits[k] for k in layout.key_dims]))
+            return evaluate(jaxpr, given.constants, args)
 
+        return at
 
-def point_function(
-    jaxpr: Any,
-    layout: Layout,
-    ctl: UInt32[Array, "1 control"],
-    arrays: list[Array],
-    constants: list[Array],
-    key: Key | None,
-) -> Callable[[UInt32[Array, "..."]], list[Any]]:
-    """Return the output leaves as a function of a point: its offset, or its row."""
-
-    def at(point_id: UInt32[Array, "..."]) -> list[Any]:
-        dims = range(len(layout.lengths))
-        if layout.listed and is_narrow(layout):
-            zeros = [np.uint32(0)] * len(dims)
-            digits = advance(zeros, point_id[0], layout.lengths)
-        elif layout.listed:
-            digits = [point_id[k] for k in dims]
-        else:
-            start = [told(ctl, DIGITS + k) for k in dims]
-            digits = advance(start, point_id, layout.lengths)
-        positions = [jax.lax.convert_element_type(d, np.int32) for d in digits]
-        args = [*arrays, *positions]
-        if key is not None:
-            args.append(point_key(key, [digits[k] for k in layout.key_dims]))
-        return evaluate(jaxpr, constants, args)
-
-    return at
+    return lane_of

@@ -7,6 +7,7 @@ anything is computed.
 
 import copy
 import dataclasses
+import functools as ft
 import math
 import threading
 from collections.abc import Callable
@@ -24,10 +25,9 @@ from ..._spaces import Geometry, Space, is_axis
 from ..._types import Device, Key, PyTree
 from ..._vmap import all_busy
 from .cases import ByOffset, ByTable, Case, case_numbers, groups_of
-from .failure import Failures, Verdict
-from .memory import Fit, TooLarge, does_not_fit
-from .partition import Layout
-from .programs import Runner, compiled_already
+from .failure import Failures, Fit, TooLarge, Verdict, does_not_fit, quiet
+from .kernel import Given, Layout, everywhere, point_lane
+from .programs import Runner, compiled_already, put
 from .rows import Index, Rows, chunk_capacity, empty_values, row_bytes
 from .trace import Traced, arrays_of, check_concrete
 
@@ -68,7 +68,7 @@ class Points:
         self.groups = groups_of(self.geometry)
         self._runners: dict[tuple[int, int, bool], Runner] = {}
         """By case, batch size, and whether points are listed; shared by `at`."""
-        self._arguments: dict[tuple[int, int, bool], Any] = {}
+        self._given: dict[tuple[int, int, bool], Given] = {}
         """Their arguments for this space, on the devices: they may be large."""
         self._lock = threading.Lock()
 
@@ -79,7 +79,7 @@ class Points:
         points = copy.copy(self)
         points.space, points.key = space, key
         points.geometry = dataclasses.replace(self.geometry, leaves=leaves)
-        points.arrays, points._arguments = arrays_of(points.geometry, space.key), {}
+        points.arrays, points._given = arrays_of(points.geometry, space.key), {}
         check_concrete("sweeper", [*points.arrays, key])
         return points
 
@@ -181,16 +181,16 @@ class Points:
         Points that follow one another are best given as a `range`: they need no table.
         """
         values = empty_values(len(index), self.row, self.function)
-        asked = self.function, self.isolated, len(index)
+        asked = self.function, self.isolated, len(index), values
         failures = Failures(*asked, self._number(index))
         if isinstance(index, range) and not self._listed:
             points = ByOffset(self.geometry.start + index.start)
-            self._run(0, points, len(index), bar, values, failures)
+            self._run(0, points, len(index), bar, failures)
         else:
             most = _LISTED_AT_ONCE if costs is None else max(1, len(index))
             for first in range(0, len(index), most):
                 some = np.asarray(index[first : first + most], np.int64)
-                self._run_cases(some, first, costs, bar, values, failures)
+                self._run_cases(some, first, costs, bar, failures)
         verdict = failures.verdict
         at = np.asarray(index, np.int64) if verdict.errors else np.zeros(0, np.int64)
         errors = {text: at[np.sort(rows)] for text, rows in verdict.errors.items()}
@@ -205,7 +205,6 @@ class Points:
         first: int,
         costs: Float[np.ndarray, " rows"] | None,
         bar: Progress,
-        values: Rows,
         failures: Failures,
     ) -> None:
         """Compute points case by case; `first` is the row of the first of them."""
@@ -213,7 +212,7 @@ class Points:
         for case, error in self.broken:
             rows = np.flatnonzero(numbers == case.number)
             if len(rows):
-                failures.mark(values, first + rows, error)
+                failures.mark(first + rows, error)
                 bar.done(len(rows))
                 bar.failed(failures.count)
         for k, case in enumerate(self.cases):
@@ -222,7 +221,7 @@ class Points:
                 rows = rows[np.argsort(costs[rows], kind="stable")]
             if len(rows):
                 points = ByTable(self.geometry, index[rows], first + rows)
-                self._run(k, points, len(rows), bar, values, failures)
+                self._run(k, points, len(rows), bar, failures)
 
     def _run(
         self,
@@ -230,18 +229,31 @@ class Points:
         points: ByOffset | ByTable,
         count: int,
         bar: Progress,
-        values: Rows,
         failures: Failures,
     ) -> None:
-        """Compute points of a case, in batches for which there is enough memory."""
-        first = 0
-        while first < count:
-            try:
-                runner, given = self._runner(k, points)
-                return runner.run(given, points, (first, count), bar, values, failures)
-            except TooLarge as error:
-                self.halve(error)
-                first = max(first, error.done)
+        """Compute points of a case, in batches for which there is enough memory.
+
+        After Ctrl-C those are left out that are not begun.
+        """
+        done = 0
+        with quiet():
+            while done < count:
+                try:
+                    runner, given = self._runner(k, points)
+                    bar.begin()
+                    if bar.stopping():
+                        return failures.skip(points.rows(done, count))
+                    now = _next(runner.layout, count - done, bar)
+                    compute = ft.partial(runner.compute, given, points, failures.values)
+                    if compute(done, now) is not None:
+                        failures.found(compute, points.rows, done, now)
+                        bar.failed(failures.count)
+                except TooLarge as error:
+                    self.halve(error)
+                    continue
+                bar.saw(failures.values, points.rows(done, done + now))
+                bar.done(now)
+                done += now
 
     def halve(self, error: TooLarge, *sizes: int) -> None:
         """Go on with half the batch size, or with the largest of some `sizes`.
@@ -257,19 +269,25 @@ class Points:
     def _listed(self) -> bool:
         return self.ordered or len(self.groups) > 0 or self.geometry.rows is not None
 
-    def _runner(self, k: int, points: ByOffset | ByTable) -> tuple[Runner, Any]:
+    def _runner(self, k: int, points: ByOffset | ByTable) -> tuple[Runner, Given]:
         """Return the program for some points of a case, and its arguments."""
         listed = isinstance(points, ByTable)
         place = k, self.batch_size, listed
         with self._lock:
+            traced = self.traced[k]
+            layout = self._layout(self.cases[k], traced, listed)
+            if place not in self._given:
+                self._given[place] = put(self.given(k), everywhere(layout))
+            given = self._given[place]
             if place not in self._runners:
-                layout = self._layout(self.cases[k], self.traced[k], listed)
-                given = self.traced[k], self.arrays, points, self.key
-                self._runners[place] = Runner(*given, layout)
-            runner = self._runners[place]
-            if place not in self._arguments:
-                self._arguments[place] = runner.placed(self.arrays, self.key)
-            return runner, self._arguments[place]
+                lane_of, programs = point_lane(traced.jaxpr, layout), [traced.program]
+                made = traced, programs, lane_of, traced.stored, layout
+                self._runners[place] = Runner(*made, points, given)
+            return self._runners[place], given
+
+    def given(self, k: int) -> Given:
+        """Return the arguments of the program of a case, besides the points."""
+        return Given(self.arrays, self.traced[k].program.constants, self.key)
 
     def _layout(self, case: Case, traced: Traced, listed: bool) -> Layout:
         geometry = self.geometry
@@ -278,7 +296,6 @@ class Points:
         held = [*traced.outputs, *([row] if listed else [])]
         batch_size, num_devices = min(self.batch_size, case.size), len(self.devices)
         most = min(case.size, self.most)
-        split = "batches" if traced.analysis.waits or listed else "runs"
         return Layout(
             lengths=geometry.lengths,
             key_dims=geometry.key_dims,
@@ -286,6 +303,13 @@ class Points:
             capacity=chunk_capacity(most, batch_size, num_devices, held),
             devices=self.devices,
             listed=listed,
-            split="points" if traced.analysis.refilled else split,
+            dealt=listed or traced.analysis.waits or traced.analysis.refilled,
             unsplit=all_busy(self.devices, -(-most // batch_size)),
         )
+
+
+def _next(layout: Layout, left: int, bar: Progress) -> int:
+    """Return how many of the points that are left one call computes."""
+    across = layout.batch_size * len(layout.devices)
+    batches = bar.count(-(-left // across), across)
+    return min(left, across * min(layout.capacity, batches))

@@ -5,7 +5,7 @@ from typing import Any
 
 import jax.tree_util as jtu
 
-from ..._errors import MissingKeyError, log_once, value_error
+from ..._errors import MissingKeyError, log_once
 from ..._spaces import Geometry, Space
 from ..._types import Device, Key
 from ..._vmap import choose_batch_size, warn_if_it_may_hang
@@ -15,7 +15,8 @@ from .points import Points
 from .rows import CHUNK_BYTES
 from .trace import Traced, trace, with_steps
 
-# Offsets within a call are int32, with room for a tail of one batch more.
+# Offsets within a call have 32 bits, with room for a tail of one batch more. Batches of
+# some thousands are no slower than larger ones.
 _AT_ONCE = 2**30
 
 
@@ -58,8 +59,9 @@ def prepare(
             )
             for each, case in zip(traced, cases, strict=True)
         )
-    batch_size = min(int(batch_size), max(1, *(case.size for case in cases)))
-    _check_at_once(function, batch_size, len(devices))
+    largest = max(case.size for case in cases)
+    most = min(max(1, largest), _AT_ONCE // len(devices))
+    batch_size = min(int(batch_size), most)
     for each in traced:
         warn_if_it_may_hang(batch_size, each.analysis.linalg_limit, devices)
     return Points(
@@ -111,14 +113,3 @@ def _traced(
         text = "eqx_pipe.sweep: `fn` fails for `%s`, which is left out: %s."
         log_once(f"{case.name}: {what}", text, case.name, what)
     return cases, traced, tuple((case, what) for case, _, what in broken)
-
-
-def _check_at_once(function: str, batch_size: int, num_devices: int) -> None:
-    most = _AT_ONCE // num_devices
-    if batch_size > most:
-        raise value_error(
-            function,
-            f"`batch_size` is {batch_size} on {num_devices} devices.",
-            f"Points computed at once are counted in 32 bits: give at most {most}. "
-            "Batches of some thousands are no slower.",
-        )

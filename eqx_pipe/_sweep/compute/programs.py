@@ -11,19 +11,18 @@ import numpy as np
 
 from ..._cache import LRUCache, WeakCache
 from ..._jaxprs import Fingerprint
-from ..._progress import Progress
-from ..._types import Key, PyTree
+from ..._types import PyTree
 from ..._vmap import by_device
 from .cases import ByOffset, ByTable
-from .failure import Failures, Place, as_nonfinite, check_finite, quiet
-from .kernel import build
-from .memory import TooLarge, noting
-from .partition import COUNT, Layout, Partition, each_its_row, everywhere
+from .failure import Place, TooLarge, noting
+from .kernel import COUNT, Given, LaneOf, Layout, Partition, build, each_its_rows
 from .recompiled import note_compilation
 from .trace import Traced, struct_of
 
 Compiled: TypeAlias = jax.stages.Compiled
 """A program for devices of this process."""
+
+Points: TypeAlias = ByOffset | ByTable
 
 # XLA splits a step of a program over its threads if it reckons that the step is long,
 # even where every core has a device of its own to work for. The devices then wait for
@@ -43,102 +42,83 @@ _controls = LRUCache(256)
 
 
 class Runner:
-    """The program of a case, which is called with arguments on the devices."""
+    """A compiled program, which is called for rows: points of a case, or blocks.
+
+    It is made of some `programs` by `lane_of`. Its `outputs` may begin with inf if they
+    are not `finite`.
+    """
 
     def __init__(
-        self, traced: Traced, arrays: list[Any], points: Any, key: Any, layout: Layout
+        self,
+        traced: Traced,
+        programs: Sequence[Fingerprint],
+        lane_of: LaneOf,
+        outputs: Sequence[jax.ShapeDtypeStruct],
+        layout: Layout,
+        points: Points,
+        given: Given,
+        finite: bool = True,
     ):
         """Compile the program, unless it is there; `points` are any that it may run."""
-        self._layout = layout
-        self._constants, self._place = traced.program.constants, everywhere(layout)
+        self.layout, self._finite = layout, finite
 
         def make() -> Compiled:
-            note_compilation(traced, layout)
-            told = points.kernel_args(0, 1, layout)
+            note_compilation(traced)
+            selected = points.kernel_args(0, 1, layout)
             # Not NumPy arrays: in a run of several processes JAX refuses to lower a
             # program for those that are split over devices, though all of them belong
             # to this process.
-            given = jtu.tree_map(struct_of, (*told, arrays, self._constants, key))
-            kernel = build(traced.jaxpr, traced.stored, layout)
-            return compiled(kernel.lower(*given), layout.unsplit)
+            structs = jtu.tree_map(struct_of, (*selected, given))
+            lowered = build(lane_of, outputs, layout).lower(*structs)
+            options = dict(_UNSPLIT) if layout.unsplit else None
+            return lowered.compile(compiler_options=options)
 
-        with noting(layout.batch_size):
-            self._kernel = compiled_once([traced.program], layout, make)
+        with noting(layout.points_at_once):
+            self._kernel = compiled_once(programs, layout, make)
 
-    def placed(self, arrays: list[Any], key: Key | None) -> Any:
-        """Return the arguments for a space with some arrays, on the devices."""
-        return put((arrays, self._constants, key), self._place)
-
-    def run(
+    def compute(
         self,
-        arguments: Any,
-        points: ByOffset | ByTable,
-        span: tuple[int, int],
-        progress: Progress,
+        given: Given,
+        points: Points,
         values: list[np.ndarray],
-        failures: Failures,
-    ) -> None:
-        """Compute a half-open range of points, and put their outputs in their rows.
+        first: int,
+        count: int,
+    ) -> Exception | None:
+        """Compute some points in one call; return the error if one of them fails.
 
-        `arguments` are those that `placed` returned.
-        After Ctrl-C it leaves out what is not begun. Raises a `TooLarge` if there is
-        not enough memory.
+        Raises a `TooLarge` if there is not enough memory.
         """
-        layout = self._layout
-        across = layout.batch_size * len(layout.devices)
+        layout = self.layout
+        try:
+            with noting(layout.points_at_once):
+                selected = _selecting(points, first, count, layout)
+                outputs = self._kernel(*selected, given)
+                check_finite(outputs, infs=self._finite)
+                rows = points.rows(first, first + count)
+                _collect(outputs, values, rows, layout.partition(count))
+        except (TooLarge, jax.errors.JaxRuntimeError) as error:
+            self._settle(given, points, first)
+            if isinstance(error, TooLarge):
+                raise
+            return error
+        except Exception as error:
+            return as_nonfinite(error)
+        return None
 
-        def compute(first: int, now: int) -> Exception | None:
-            try:
-                with noting(layout.batch_size, done):
-                    told = _told(points, first, now, layout)
-                    outputs = self._kernel(*told, *arguments)
-                    check_finite(outputs)
-                    rows = points.rows(first, first + now)
-                    _collect(outputs, values, rows, layout.partition(now))
-            except (TooLarge, jax.errors.JaxRuntimeError) as error:
-                self._settle(arguments, points, first)
-                if isinstance(error, TooLarge):
-                    raise
-                return error
-            except Exception as error:
-                return as_nonfinite(error)
-            return None
-
-        done, end = span
-        progress.begin()
-        with quiet():
-            while done < end:
-                if progress.stopping():
-                    return failures.skip(values, points.rows(done, end))
-                left = -(-(end - done) // across)
-                count = min(layout.capacity, progress.count(left, across))
-                now = min(end - done, count * across)
-                if compute(done, now) is not None:
-                    failures.found(compute, points.rows, done, now, values)
-                    progress.failed(failures.count)
-                progress.saw(values, points.rows(done, done + now))
-                done += now
-                progress.done(now)
-
-    def _settle(self, arguments: Any, points: ByOffset | ByTable, first: int) -> None:
+    def _settle(self, given: Given, points: Points, first: int) -> None:
         """Run the program once more after an error, for no points at all.
 
         JAX would complain about the error again when Python exits, unless something
         else has run on the device since.
         """
-        nothing, table = points.kernel_args(first, 1, self._layout)
+        nothing, table = points.kernel_args(first, 1, self.layout)
         nothing[:, COUNT] = 0
         if table is not None:
             # Where a batch is all of the table XLA moves it out of the loop, and it is
             # computed even if no point is: then another one.
             table[:] = 0
         with contextlib.suppress(jax.errors.JaxRuntimeError):
-            jax.block_until_ready(self._kernel(nothing, table, *arguments))
-
-
-def compiled(lowered: jax.stages.Lowered, unsplit: bool) -> Compiled:
-    """Compile a program; `unsplit` keeps each device to its own thread."""
-    return lowered.compile(compiler_options=dict(_UNSPLIT) if unsplit else None)
+            jax.block_until_ready(self._kernel(nothing, table, given))
 
 
 def compiled_once(
@@ -171,13 +151,13 @@ def _collect(
     """Copy what one call computed to its rows, without the repeated tails."""
     for out, into in zip(outputs, values, strict=True):
         for device, shard in enumerate(by_device(out)):
-            data = np.asarray(shard)
+            data, own = np.asarray(shard), partition.own(device)
             if isinstance(rows, slice):
-                for place, own in partition.stretches(into[rows], data, device):
-                    place[...] = own
+                place = into[rows][own]
+                place[...] = data[: len(place)]
             else:
-                for place, own in partition.stretches(rows, data, device):
-                    into[place] = own
+                place = rows[own]
+                into[place] = data[: len(place)]
 
 
 def put(tree: PyTree, place: jax.sharding.Sharding) -> PyTree:
@@ -199,7 +179,7 @@ def put(tree: PyTree, place: jax.sharding.Sharding) -> PyTree:
     return jtu.tree_unflatten(structure, found)
 
 
-def _told(points: ByOffset | ByTable, first: int, now: int, layout: Layout) -> Any:
+def _selecting(points: Points, first: int, now: int, layout: Layout) -> Any:
     """Return control and table, which may be on the devices already.
 
     A call of which nothing has to be copied to devices takes a fifth of the time.
@@ -209,8 +189,8 @@ def _told(points: ByOffset | ByTable, first: int, now: int, layout: Layout) -> A
     place = points, first, now, layout
     args = _controls.get(place)
     if args is None:
-        told, table = points.kernel_args(first, now, layout)
-        args = jax.device_put(told, each_its_row(layout)), table
+        control, table = points.kernel_args(first, now, layout)
+        args = jax.device_put(control, each_its_rows(layout)), table
         _controls.put(place, args)
     return args
 
@@ -227,3 +207,39 @@ def _keep(leaf: Any, place: jax.sharding.Sharding, copy: jax.Array) -> None:
         copies = _copies.get(leaf)
         copies = _copies.put(leaf, {}) if copies is None else copies
         copies[place] = copy
+
+
+# JAX looks at the outputs of a program that was compiled ahead of time at its first
+# call only, so a sweep looks itself.
+
+
+def check_finite(outputs: Sequence[Any], infs: bool = True) -> None:
+    """Raise a `FloatingPointError` under `jax_debug_nans`, `jax_debug_infs`.
+
+    `outputs` are arrays on devices, each of which is looked at by itself; without
+    `infs` some of them begin with inf.
+    """
+    config: Any = jax.config
+    nans = config.jax_debug_nans
+    infs = infs and config.jax_debug_infs
+    if not (nans or infs):
+        return
+    for leaf in outputs:
+        if not jnp.issubdtype(leaf.dtype, jnp.inexact):
+            continue
+        for shard in leaf.addressable_shards:
+            data = np.asarray(shard.data)
+            if nans and np.any(np.isnan(data)):
+                raise FloatingPointError("nan")
+            if infs and np.any(np.isinf(data)):
+                raise FloatingPointError("inf")
+
+
+def as_nonfinite(error: Exception) -> FloatingPointError:
+    """Return the error about NaN or inf; raise any other."""
+    if isinstance(error, FloatingPointError):
+        return error
+    # What JAX raises by itself, and `jit` would translate.
+    if type(error).__name__ == "InternalFloatingPointError":
+        return FloatingPointError(error.args[-1] if error.args else "nan")
+    raise error

@@ -7,9 +7,9 @@ an array would not.
 
 import sys
 import threading
-import types
 import warnings
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 import numpy as np
@@ -24,49 +24,33 @@ from .trace import Traced
 _PATIENCE = 3  # programs
 _SHOWN = 3
 
-_programs, _warned = LRUCache(128), LRUCache(128)
+_programs = LRUCache(128)
 _lock = threading.Lock()
 
 
-def note_compilation(traced: Traced, layout: Any) -> None:
-    """Note that a program is compiled; warn if only its numbers are new once more.
+def note_compilation(traced: Traced) -> None:
+    """Note that a program is compiled; warn once if only its numbers are new again.
 
-    `layout` is what else the compilation depends on. Each value of a `Static` axis is
-    rightly compiled by itself.
+    Each value of a `Static` axis is rightly compiled by itself.
     """
     fn, space, geometry, _ = traced.source
     if geometry.static_dims:
         return
-    codes, numbers = _held(fn)
-    for name, leaf in leaves_with_names(space.tree):
-        if not can_be_traced(leaf) and _is_number(leaf):
-            numbers[f"`{name}` in the space"] = leaf
+    held = list(contents(fn, plain=True))
+    leaves = leaves_with_names(space.tree)
+    numbers = {f"`{name}` in the function": x for how, name, x in held if how}
+    numbers |= {f"`{n}` in the space": x for n, x in leaves if not can_be_traced(x)}
+    numbers = {name: x for name, x in numbers.items() if _is_number(x)}
+    codes = _code(fn), *(_code(x) for *_, x in held if isinstance(x, FunctionType))
+    # Of hashes: what a program holds must not live as long as this.
+    place = hash(traced.program.shape), codes
     with _lock:
-        # Of hashes: what a program holds must not live as long as this.
-        place = hash(traced.program.shape), codes, hash(layout)
         programs = _programs.setdefault(place, {})
         if len(programs) >= _PATIENCE:
             return
         programs[hash(traced.program.key())] = numbers
-        if len(programs) < _PATIENCE:
-            return
-        found = _differing(list(programs.values()))
-        place = codes, tuple(found)  # whatever the layout
-        if _warned.get(place):
-            return
-        _warned.put(place, True)
-    _warn(fn, found)
-
-
-def _held(fn: Callable[..., Any]) -> tuple[Any, dict[str, Any]]:
-    """Return the code of a function and of those that it holds; and its numbers."""
-    codes, numbers = [_code(fn)], {}
-    for kind, name, value in contents(fn, plain=True):
-        if isinstance(value, types.FunctionType):
-            codes.append(_code(value))
-        elif kind and _is_number(value):
-            numbers[f"`{name}` in the function"] = value
-    return tuple(codes), numbers
+    if len(programs) == _PATIENCE:
+        _warn(fn, _differing(list(programs.values())))
 
 
 def _code(fn: Any) -> Any:
@@ -109,8 +93,8 @@ def _users_level() -> int:
 
 def _differing(programs: list[dict[str, Any]]) -> dict[str, list[Any]]:
     """Return the numbers that are not the same in all programs, with their values."""
-    everywhere = [n for n in programs[0] if all(n in numbers for numbers in programs)]
-    found = {name: [numbers[name] for numbers in programs] for name in everywhere}
+    names = set.intersection(*map(set, programs))
+    found = {n: [numbers[n] for numbers in programs] for n in programs[0] if n in names}
     return {n: values for n, values in found.items() if len({*map(repr, values)}) > 1}
 
 

@@ -1,4 +1,9 @@
-"""The compiled part of a sweep that is reduced: states of blocks instead of values.
+"""Reducers as jaxprs, and the compiled part of a sweep that is reduced.
+
+Tracing reducers takes longer than a small sweep. Our own reducers follow from their
+fields and the form of the outputs, so they are traced once for each. Where there are
+functions of the user's in them they are traced for every sweep: what such a function
+does may have changed.
 
 A block is a fixed run of points, a number of microbatches that depends on the number
 of points and the batch size only. Each device computes whole blocks, each from the
@@ -6,30 +11,138 @@ state of no points, so that which device it was does not show. The states are me
 by a second program, block after block.
 """
 
+import dataclasses
 import functools as ft
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import jax.random as jr
+import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, Bool, Int32, UInt32
 
+from ..._cache import LRUCache
+from ..._jaxprs import Fingerprint, evaluate, fingerprint_of
+from ..._reduce import AbstractReducer, Reducer, ReducerTree
 from ..._tree import as_data, is_key_array
-from ..._types import Key
-from ..._vmap import batch_of, filled
-from .kernel import lanes, on_each, point_function, told, up_to
-from .partition import COUNT, FIRST, LAST, SHIFT, Layout, Partition
+from ..._vmap import batch_of
+from .kernel import DIGITS, Given, Lane, LaneOf, Layout, lanes, point_lane, read, up_to
 from .rows import CHUNK_BYTES
-from .trace import Traced
-from .traced_reducers import TracedReducers
+from .trace import Traced, settings
+
+# Of larger states nothing is kept: what they begin with is held on devices too.
+_KEPT_BYTES = 2**20
+_kept = LRUCache(128)
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """A jaxpr whose constants are handed in."""
+
+    jaxpr: Any
+
+    @ft.cached_property
+    def program(self) -> Fingerprint:
+        """The fingerprint of the jaxpr, with its constants."""
+        return fingerprint_of(self.jaxpr)
+
+    def __call__(self, constants: Sequence[Any], *args: Any) -> list[Array]:
+        return evaluate(self.jaxpr, constants, args)
+
+
+@dataclasses.dataclass(frozen=True)
+class TracedReducers:
+    """The reducers of a sweep as jaxprs on the leaves of a state.
+
+    `absorb` takes a state, the leaves of a batch of outputs, and which of these count;
+    `merge` takes two states. `init` is the state of no points; `structure` is that of a
+    list with the state of each reducer.
+    """
+
+    absorb: Step
+    merge: Step
+    init: list[Array]
+    structure: Any
+
+    @property
+    def state_bytes(self) -> int:
+        """The size of a state."""
+        return sum(leaf.nbytes for leaf in map(as_data, self.init))
+
+
+def trace_reducers(
+    reducers: ReducerTree, traced: Traced, batch_size: int
+) -> TracedReducers:
+    """Return the jaxprs of some reducers for batches of the outputs of a function."""
+    place = _place(reducers, traced, batch_size)
+    known = None if place is None else _kept.get(place)
+    if known is None:
+        known = _trace(reducers, traced, batch_size)
+        if place is not None and known.state_bytes <= _KEPT_BYTES:
+            _kept.put(place, known)
+    return known
+
+
+def _place(reducers: ReducerTree, traced: Traced, batch_size: int) -> Hashable | None:
+    """Return what a trace depends on; `None` if that includes code of the user's."""
+    ours = AbstractReducer.__module__.rpartition(".")[0]
+    for reducer in reducers.reducers:
+        own = type(reducer).__module__.startswith(ours)
+        if not own or isinstance(reducer, Reducer) or callable(reducer.by):
+            return None
+    # Treedefs are equal whose dicts have the keys `1` and `True`, and so are reducers
+    # with the fields `0` and `0.0`; their texts differ.
+    form = traced.structure, str(traced.structure), *traced.outputs
+    which = tuple(reducers.reducers), repr(reducers.reducers)
+    place = which, form, batch_size, *settings().items()
+    try:
+        hash(place)
+    except TypeError:  # a field of a reducer or of an output cannot be hashed
+        return None
+    return place
+
+
+def _trace(reducers: ReducerTree, traced: Traced, batch_size: int) -> TracedReducers:
+    struct = jtu.tree_unflatten(traced.structure, traced.outputs)
+    init, structure = jtu.tree_flatten(reducers.begin(struct))
+    init = [_without_weak_type(leaf) for leaf in init]
+
+    def absorb(
+        state: list[Array], values: list[Array], ok: Bool[Array, " points"]
+    ) -> list[Array]:
+        state = jtu.tree_unflatten(structure, state)
+        outputs = jtu.tree_unflatten(traced.structure, values)
+        return jtu.tree_leaves(reducers.absorb(state, outputs, ok))
+
+    def merge(first: list[Array], second: list[Array]) -> list[Array]:
+        states = (jtu.tree_unflatten(structure, x) for x in (first, second))
+        return jtu.tree_leaves(reducers.merge(*states))
+
+    states = [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in init]
+    values = [
+        jax.ShapeDtypeStruct((batch_size, *leaf.shape), leaf.dtype)
+        for leaf in traced.outputs
+    ]
+    ok = jax.ShapeDtypeStruct((batch_size,), bool)
+    absorbing: Any = jax.make_jaxpr(absorb)(states, values, ok)
+    merging: Any = jax.make_jaxpr(merge)(states, states)
+    return TracedReducers(Step(absorbing), Step(merging), init, structure)
+
+
+def _without_weak_type(leaf: Any) -> Array:
+    leaf = jnp.asarray(leaf)
+    if not getattr(leaf, "weak_type", False):  # keys have no such thing
+        return leaf
+    return jax.lax.convert_element_type(leaf, leaf.dtype)
+
 
 _BLOCKS = 256
 _BLOCK_POINTS = 2**20
 _CALL_POINTS = 2**30
 
-# A quarter of `_BLOCKS`: between calls a bar moves, and Ctrl-C is heard.
+# A quarter of `_BLOCKS`: between calls the bar moves and Ctrl-C is noticed.
 # Any number near it will do.
 MOST_BLOCKS = 64
 """The most blocks that a device computes in one call."""
@@ -46,7 +159,7 @@ def block_batches(size: int, batch_size: int) -> int:
 
 
 def call_blocks(size: int, block_points: int, num_devices: int, bytes_: int) -> int:
-    """The most blocks that one call computes on each device."""
+    """Return the most blocks that one call computes on each device."""
     needed = -(-size // (block_points * num_devices))
     room = CHUNK_BYTES // (max(1, bytes_) * num_devices)
     # Offsets within a call are 32-bit integers.
@@ -54,25 +167,13 @@ def call_blocks(size: int, block_points: int, num_devices: int, bytes_: int) -> 
     return max(1, min(needed, room, fits, MOST_BLOCKS))
 
 
-def build_blocks(traced: Traced, reducing: TracedReducers, layout: Layout) -> Any:
-    """The function that computes blocks, under `jax.jit`.
+def block_lane(traced: Traced, reducing: TracedReducers, layout: Layout) -> LaneOf:
+    """Return what makes the lane of a block, whose leaves are those of its state."""
+    batch, lane_of = layout.points_at_once, point_lane(traced.jaxpr, layout)
+    last_column = DIGITS + len(layout.lengths)
 
-    It is called as `blocks(control, batches, arrays, constants, key, init,
-    reducer_constants)`, where `batches` is how many make a block, and gives for each
-    leaf of a state an array in which the states of device d are the d-th part.
-    """
-    batch, partition = layout.batch_size, blocks_to(len(layout.devices))
-
-    def on_device(
-        ctl: UInt32[Array, "1 control"],
-        batches: UInt32[Array, ""],
-        arrays: list[Array],
-        constants: list[Array],
-        key: Key | None,
-        init: list[Array],
-        reducer_constants: list[Array],
-    ) -> list[Array]:
-        at = point_function(traced.jaxpr, layout, ctl, arrays, constants, key)
+    def block_of(control: UInt32[Array, "1 control"], given: Given) -> Lane:
+        at = lane_of(control, given)
 
         def lane(point_id: UInt32[Array, "..."]) -> list[Any]:
             # An output that is a constant comes out as a literal.
@@ -83,31 +184,30 @@ def build_blocks(traced: Traced, reducing: TracedReducers, layout: Layout) -> An
                 )
             ]
 
-        def block(turn: UInt32[Array, ""]) -> list[Array]:
-            number = partition.begin(told(ctl, FIRST), told(ctl, SHIFT), turn)
+        def block(number: UInt32[Array, ""]) -> list[Array]:
+            last, batches = read(control, last_column), read(control, last_column + 1)
             first = jax.lax.mul(number, batches)
             # The last block may have fewer microbatches.
-            most = jax.lax.div(told(ctl, LAST), np.uint32(batch)) + np.uint32(1)
+            most = jax.lax.div(last, np.uint32(batch)) + np.uint32(1)
 
             def microbatch(step: UInt32[Array, ""], state: list[Array]) -> list[Array]:
+                last = read(control, last_column)
                 offsets = lanes(jax.lax.mul(step, np.uint32(batch)), batch)
                 # A tail repeats the last point, and the reducers see which count.
-                ok = jax.lax.le(offsets, jax.lax.broadcast(told(ctl, LAST), (batch,)))
-                values = batch_of(lane, up_to(told(ctl, LAST), offsets))
-                return reducing.absorb(reducer_constants, state, values, ok)
+                ok = jax.lax.le(offsets, jax.lax.broadcast(last, (batch,)))
+                values = batch_of(lane, up_to(last, offsets))
+                return reducing.absorb(given.reducer_constants, *state, *values, ok)
 
             end = jax.lax.min(first + batches, most)
-            leaves = jax.lax.fori_loop(first, end, microbatch, init)
-            return [jax.lax.expand_dims(leaf, [0]) for leaf in leaves]
+            return jax.lax.fori_loop(first, end, microbatch, list(given.init))
 
-        empty = [jax.lax.broadcast(leaf, (layout.capacity,)) for leaf in init]
-        return filled(block, lambda: told(ctl, COUNT), empty, lambda turn: turn)
+        return block
 
-    return on_each(on_device, layout, 7)
+    return block_of
 
 
 def build_merge(reducing: TracedReducers) -> Any:
-    """`merge(state, states, first, last, constants)`: the state after a stretch.
+    """Return `merge(state, states, first, last, constants)`: the state after a stretch.
 
     The states of some blocks, `states[i]` for `first <= i < last`, are merged to
     `state` one after the other.
@@ -124,7 +224,7 @@ def build_merge(reducing: TracedReducers) -> Any:
             later = [
                 jax.lax.dynamic_index_in_dim(leaf, i, keepdims=False) for leaf in states
             ]
-            return reducing.merge(constants, state, later)
+            return reducing.merge(constants, *state, *later)
 
         return jax.lax.fori_loop(first, last, one, state)
 
@@ -132,7 +232,7 @@ def build_merge(reducing: TracedReducers) -> Any:
 
 
 def build_absorb(reducing: TracedReducers, kinds: Sequence[Any]) -> Any:
-    """`absorb(states, values, ok, live, constants)`: the states after a run of points.
+    """Return `absorb(states, values, ok, live, constants)`: the states after points.
 
     All have a leading axis over groups; only those that are `live` change. PRNG keys
     are raw data, of the `kinds` that the values have.
@@ -153,7 +253,7 @@ def build_absorb(reducing: TracedReducers, kinds: Sequence[Any]) -> Any:
             live: Bool[Array, ""],
         ) -> list[Array]:
             before, outputs = wrapped(state, own), wrapped(values, kinds)
-            after = map(as_data, reducing.absorb(constants, before, outputs, ok))
+            after = map(as_data, reducing.absorb(constants, *before, *outputs, ok))
             pairs = zip(after, state, strict=True)
             return [jnp.where(live, new, old) for new, old in pairs]
 
@@ -163,25 +263,8 @@ def build_absorb(reducing: TracedReducers, kinds: Sequence[Any]) -> Any:
 
 
 def wrapped(leaves: Sequence[Array], kinds: Sequence[Any]) -> list[Array]:
-    """Raw data as PRNG keys where there is a kind of these."""
+    """Return raw data as PRNG keys where there is a kind of these."""
     return [
         leaf if kind is None else jr.wrap_key_data(leaf, impl=kind)
         for leaf, kind in zip(leaves, kinds, strict=True)
     ]
-
-
-def blocks_to(num_devices: int) -> Partition:
-    """Return which device gets which blocks, each as a batch of points."""
-    return Partition(1, num_devices)
-
-
-@ft.lru_cache(maxsize=64)
-def block_rows(
-    blocks: int, capacity: int, num_devices: int
-) -> Int32[np.ndarray, " blocks"]:
-    """Return the place of the state of each block among those of all devices."""
-    turn, place = np.divmod(np.arange(blocks, dtype=np.int32), num_devices)
-    rows = blocks_to(num_devices).place(place, turn) * capacity + turn
-    # It is cached: a caller that wrote into it would change it for all.
-    rows.flags.writeable = False
-    return rows

@@ -87,7 +87,7 @@ _LIMITS = (
 
 
 def _memory() -> float:
-    """Return the bytes of memory for this process; infinity if nothing tells."""
+    """Return the bytes of memory for this process; infinity if unknown."""
     found = math.inf
     with contextlib.suppress(AttributeError, ValueError, OSError):  # Windows
         found = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))

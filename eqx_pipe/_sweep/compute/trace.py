@@ -9,7 +9,7 @@ import dataclasses
 import functools as ft
 import types
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -18,7 +18,6 @@ import jax.random as jr
 import jax.tree_util as jtu
 from jax.core import Tracer
 
-from ..._cache import LRUCache
 from ..._errors import type_error
 from ..._jaxprs import Fingerprint, as_function, counted, fingerprint_of, open_jaxpr
 from ..._jaxprs import trace as trace_jaxpr
@@ -29,7 +28,6 @@ from ..._types import ClosedJaxpr, Key, PyTree
 from ..._vmap import Analysis, analyze
 from ..call import call
 
-_analyses = LRUCache(128)
 # Those that change what is traced. A worker computes under them too.
 _SETTINGS = (
     "enable_x64",
@@ -44,23 +42,29 @@ _SETTINGS = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Traced:
+class _OnPoint:
+    """A function of the user's alone, on the abstract `point`."""
+
+    point: PyTree
+    own: ClosedJaxpr
+    structure: Any
+    outputs: list[jax.ShapeDtypeStruct]
+    key_kinds: list[Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Traced(_OnPoint):
     """A function of the user's, traced on an abstract point.
 
     `jaxpr` takes `num_arrays` arrays (`arrays_of` the space), one `int32` position for
     each dim, and the point's key if there is one. Arrays that the function closes
-    over are its constants. `point` is the abstract point, `own` the jaxpr of the
-    function alone. `source` is what was traced: the function, the space with its
-    geometry, and the positions of `Static` values.
+    over are its constants; `own` is the jaxpr of the function alone. `source` is what
+    was traced: the function, the space with its geometry, and the positions of `Static`
+    values.
     """
 
     jaxpr: Any
     num_arrays: int
-    structure: Any
-    outputs: list[jax.ShapeDtypeStruct]
-    key_kinds: list[Any]
-    point: PyTree
-    own: ClosedJaxpr
     source: tuple[Callable[..., Any], Space, Geometry, Sequence[int]]
 
     @property
@@ -78,17 +82,10 @@ class Traced:
 
     @ft.cached_property
     def analysis(self) -> Analysis:
-        """The analysis of the jaxpr, made once for all that are the same."""
+        """The analysis of the jaxpr."""
         inputs = len(open_jaxpr(self.jaxpr)[0].invars)
         varies = [k >= self.num_arrays for k in range(inputs)]
-        if self.program.functions:  # the cache would keep alive what they hold
-            return analyze(self.jaxpr, varies)
-        place = (self.program.key(), self.num_arrays)
-        analysis = _analyses.get(place)
-        if analysis is None:
-            analysis = analyze(self.jaxpr, varies)
-            _analyses.put(place, analysis)
-        return analysis
+        return analyze(self.jaxpr, varies)
 
     @ft.cached_property
     def stored(self) -> list[jax.ShapeDtypeStruct]:
@@ -132,12 +129,12 @@ def trace(
         jaxpr=jaxpr,
         num_arrays=len(given),
         source=(fn, space, geometry, plain),
-        **on_point._asdict(),
+        **vars(on_point),
     )
 
 
 def with_steps(traced: Traced) -> Traced:
-    """The same function with the outputs `(output, needed, executed)`."""
+    """Return the same function with the outputs `(output, needed, executed)`."""
     inputs = [
         jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype, weak_type=v.aval.weak_type)
         for v in open_jaxpr(traced.jaxpr)[0].invars
@@ -150,16 +147,6 @@ def with_steps(traced: Traced) -> Traced:
         outputs=[*traced.outputs, number, number],
         key_kinds=[*traced.key_kinds, None, None],
     )
-
-
-class _OnPoint(NamedTuple):
-    """A function traced on an abstract point."""
-
-    point: PyTree
-    own: ClosedJaxpr
-    structure: Any
-    outputs: list[jax.ShapeDtypeStruct]
-    key_kinds: list[Any]
 
 
 def _on_point(
@@ -192,7 +179,7 @@ def _is_tracer(x: Any) -> bool:
 
 
 def arrays_of(geometry: Geometry, key: Key | None) -> list[Any]:
-    """The arrays of a space, whose key is `key`, in the order in which it is traced."""
+    """Return the arrays of a space with some key, in the order of a trace."""
     return list(filter(can_be_traced, jtu.tree_leaves((geometry.leaves, key))))
 
 
@@ -208,12 +195,12 @@ def check_concrete(function: str, arrays: Sequence[Any]) -> None:
 
 
 def settings() -> dict[str, Any]:
-    """The settings of JAX that programs depend on."""
+    """Return the settings of JAX that programs depend on."""
     return {name: getattr(jax.config, f"jax_{name}") for name in _SETTINGS}
 
 
 def struct_of(x: Any) -> jax.ShapeDtypeStruct:
-    """The form of an array as a program sees it, without the mesh that it lies on."""
+    """Return the type of an array as a program sees it, without its mesh."""
     # Weak types and 64 bits as the program will see them.
     weak = bool(getattr(x, "weak_type", False))
     dtype = jax.dtypes.canonicalize_dtype(x.dtype, allow_extended_dtype=True)
@@ -221,7 +208,7 @@ def struct_of(x: Any) -> jax.ShapeDtypeStruct:
 
 
 def no_mesh(function: str = "sweep") -> Any:
-    """Leaves the user's own mesh context, which would end up in the program."""
+    """Leave the user's own mesh context, which would end up in the program."""
     try:
         return jax.set_mesh(NO_MESH)
     except ValueError as error:  # it has to be set outside of all transformations

@@ -19,8 +19,8 @@ from ..._jaxprs import digest
 from ..._progress import Progress
 from .points import Points
 
-Costs: TypeAlias = Callable[[int, int], np.ndarray]
-"""The costs of the points in a half-open range."""
+Costs: TypeAlias = Callable[[int, int], np.ndarray | None]
+"""The costs of the points in a half-open range, if they have some."""
 
 _GAINS = {256: 0.06, 16: 0.06, 64: 0.02, 1024: 0.02}
 """Sizes in the order in which they are tried, and what part of the time each may gain.
@@ -52,7 +52,7 @@ _sizes = LRUCache(1024)
 """The sizes that were found in this process."""
 
 
-def tune(points: Points, costs: Costs | None) -> Points:
+def tune(points: Points, costs: Costs) -> Points:
     """Return the points with the batch size that is fastest for the first of them.
 
     Size 1 of functions with effects stays, since effects are seen once for each point.
@@ -76,7 +76,7 @@ def tune(points: Points, costs: Costs | None) -> Points:
 class _Clock:
     """The time that the first points take in batches of one size or another."""
 
-    def __init__(self, points: Points, costs: Costs | None):
+    def __init__(self, points: Points, costs: Costs):
         self.points, self.costs = points, costs
         self._sized: dict[int, Points] = {}
 
@@ -94,7 +94,7 @@ class _Clock:
 
     def seconds(self, size: int, count: int) -> float:
         """Return the seconds that the first `count` points take."""
-        costs = None if self.costs is None else self.costs(0, count)
+        costs = self.costs(0, count)
         started = time.perf_counter()
         self._sized[size].compute(range(count), costs, Progress(False, count))
         return time.perf_counter() - started

@@ -1,1 +1,1 @@
-"""What a sweep gives back: labelled, drawn, saved, printed."""
+"""Results of sweeps: labelled, selected, drawn, saved, printed."""

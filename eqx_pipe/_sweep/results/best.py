@@ -2,17 +2,26 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import jax
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import Bool
 
+from ..._check import check_choice
 from ..._errors import describe_value, nearest, value_error
-from ..._spaces import Space, point_columns
+from ..._spaces import point_columns
 from ..._tree import as_data, leaf_text, leaves_with_names, on_device
 from ..._types import PyTree
+from ..store import stored_in
+
+if TYPE_CHECKING:
+    from .result import SweepResult
+else:
+    SweepResult = Any
+
+_READ_BYTES = 64 * 1024 * 1024
+"""The bytes of a store that are held at once where all of it is read."""
 
 _FEW = 8
 """Arrays with more entries than this are shown by their shape."""
@@ -43,45 +52,73 @@ class Best:
 
 
 def _short(value: Any) -> str:
-    """A coordinate as text."""
+    """Return a coordinate as text."""
     if np.size(value) > _FEW:
         return leaf_text(value)
     value = np.asarray(value).tolist()
     return f"{value:.6g}" if isinstance(value, float) else f"{value}"
 
 
-def best(
-    values: PyTree,
-    space: Space,
-    ok: Bool[np.ndarray, " points"],
-    by: Compared,
-    mode: str,
-    parts: Sequence[slice],
-) -> Best:
-    """Return the point with the smallest or largest score; see `SweepResult.best`.
+def best(self: SweepResult, by: Compared = None, mode: str = "min") -> Best:
+    """Return the point with the smallest or largest output.
 
-    `parts` are all points in order, those of one part few enough to be held at once.
+    Points without a value and NaNs never win; ties go to the lowest index.
+
+    **Arguments:**
+
+    - `by`: the score: the path of a scalar output (`"loss"`, `"fit.loss"`), or a
+      function from one output to a scalar. Not needed if the output is one scalar.
+    - `mode`: `"min"` or `"max"`.
+
+    **Returns:** an object with `.index`, `.point`, `.value` (the scalar that was
+    compared) and `.output` (the whole output there).
+
+    **Raises:** `ValueError` if `by` does not name a scalar, or if no point has a
+    value that is a number.
+
+    !!! example
+
+        >>> import eqx_pipe as ep
+        >>> best = ep.sweep(lambda x: (x - 2) ** 2, ep.Linspace(0, 4, 9)).best()
+        >>> best.index, best.point.item()
+        (4, 2.0)
     """
-    found = scores("SweepResult.best", values, space.size, by, parts)
-    allowed = np.flatnonzero(ok & ~np.isnan(found))
+    function, space = "SweepResult.best", self.space
+    self._check_all_values("best")
+    check_choice(function, "mode", mode, ("min", "max"))
+    found = scores(function, self.values, len(self), by, _parts(self))
+    allowed = np.flatnonzero(self.ok & ~np.isnan(found))
     if not len(allowed):
         raise value_error(
-            "SweepResult.best",
+            function,
             "no point has a value that is a number.",
             "Look at `result.values` and `result.ok`.",
         )
     pick = np.argmin if mode == "min" else np.argmax
     i = int(allowed[pick(found[allowed])])
-    output = jtu.tree_map(lambda leaf: leaf[i], values)
+    output = jtu.tree_map(lambda leaf: leaf[i], self.values)
     columns = point_columns(space[[i]].geometry, space.key)
     there = {name: column[0] for name, column in columns.items()}
     return Best(i, space.point(i), found[i].item(), output, there)
 
 
+def _parts(result: SweepResult) -> list[slice]:
+    """Return all points, or neighbours few enough to be read from a store at once."""
+    leaves = jtu.tree_leaves(result.values)
+    if stored_in(leaves) is None:
+        return [slice(None)]
+    row = sum(leaf.nbytes for leaf in leaves) // len(result)
+    step = max(1, _READ_BYTES // max(1, row))
+    return [slice(i, i + step) for i in range(0, len(result), step)]
+
+
 def scores(
     function: str, values: PyTree, size: int, by: Compared, parts: Sequence[slice]
 ) -> np.ndarray:
-    """Return the number of each point by which points are compared."""
+    """Return the number of each point by which points are compared.
+
+    `parts` are all points in order, those of one part few enough to be held at once.
+    """
     if callable(by):
         name, found = "by", np.concatenate([_scored(values, by, p) for p in parts])
     else:
@@ -104,7 +141,7 @@ def _scored(values: PyTree, by: Callable[[PyTree], Any], part: slice) -> np.ndar
 
 
 def _output_name(function: str, named: Mapping[str, Any], by: object) -> str:
-    """The output that `by` names, or the only one; raises if there is none."""
+    """Return the output that `by` names, or the only one; raises if there is none."""
     if by is None and len(named) == 1:
         return next(iter(named))
     if isinstance(by, str) and by in named:
@@ -119,7 +156,7 @@ def _output_name(function: str, named: Mapping[str, Any], by: object) -> str:
 
 
 def _on_host(x: Any) -> np.ndarray:
-    """A NumPy array, in float32 if NumPy itself does not know the dtype (bfloat16)."""
+    """Return a NumPy array, in float32 if NumPy does not know the dtype (bfloat16)."""
     array = np.asarray(as_data(x))
     known = array.dtype.kind in "biufc"
     return array if known else array.astype(np.float32)

@@ -1,4 +1,4 @@
-"""What comes of a sweep of which some dims are reduced."""
+"""The results of a sweep that reduces some dims: one for each cell of the others."""
 
 import equinox as eqx
 import numpy as np
@@ -8,7 +8,7 @@ from ..._types import PyTree
 
 
 class CellPoints(eqx.Module):
-    """How many points each cell of a sweep was reduced from.
+    """The number of points that each cell of a sweep was reduced from.
 
     `points` is how many were computed, fewer than there are where a reducer stopped the
     cell; `failed` how many of these failed, and are left out.
@@ -16,9 +16,6 @@ class CellPoints(eqx.Module):
 
     points: Int64[np.ndarray, " cells"]
     failed: Int64[np.ndarray, " cells"]
-
-    def __getitem__(self, part: slice | np.ndarray) -> "CellPoints":
-        return CellPoints(self.points[part], self.failed[part])
 
 
 class CellValues(eqx.Module):

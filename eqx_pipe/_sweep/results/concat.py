@@ -1,7 +1,7 @@
 """Several results as one."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -14,25 +14,57 @@ from ..._tree import differences
 from ..._types import PyTree
 from ..store import StoredArray, joined_gaps
 from .output_coords import coords_texts
-from .raised import Raised
-from .result import SweepResult
+
+if TYPE_CHECKING:
+    from .result import SweepResult
+else:
+    SweepResult = Any
 
 _FUNCTION = "SweepResult.concat"
 
 
-def concat(results: Sequence[SweepResult]) -> SweepResult:
-    """Join results; see `SweepResult.concat`."""
+def concat(cls: type[SweepResult], results: Sequence[SweepResult]) -> SweepResult:
+    """Return the points of several results one after the other, with their values.
+
+    For rounds of a search, a wider space, or points that were computed again. Points
+    that several results have appear several times.
+
+    **Arguments:**
+
+    - `results`: at least one `SweepResult`, none of them reduced. Their spaces have
+      the same axes, and their outputs the same structure, shapes and dtypes. Values in
+      a store are read.
+
+    **Returns:** a `SweepResult` with one dim named `point`. Its space is a part of
+    the grid if all results are parts of it; otherwise a table with `Values` and
+    `Static` axes. `seconds` is their sum, `started` the earliest, and `batch_size` and
+    `num_devices` the largest.
+
+    **Raises:** `ValueError` for an empty list, or if axes or constants of the spaces
+    differ; `StructureError` if outputs differ in structure, shape or dtype; `TypeError`
+    for other objects, or a reduced result.
+
+    **Laws:** `SweepResult.concat([result[a], result[b]])` is `result[[*a, *b]]`.
+
+    !!! example
+
+        >>> import eqx_pipe as ep
+        >>> near = ep.sweep(lambda p: p["x"] ** 2, {"x": ep.Linspace(0, 1, 3)})
+        >>> far = ep.sweep(lambda p: p["x"] ** 2, {"x": ep.Values([2.0, 3.0])})
+        >>> ep.SweepResult.concat([near, far]).values.tolist()
+        [0.0, 0.25, 1.0, 4.0, 9.0]
+    """
     results = list(results) if isinstance(results, Sequence) else [results]
     if not results:
         raise value_error(_FUNCTION, "`results` is empty.", "Give at least one result.")
     for k, result in enumerate(results):
-        _check(k, result, results[0])
+        _check(cls, k, result, results[0])
     names = dict.fromkeys(result.function for result in results if result.function)
     values, steps, cells = (
         _joined([getattr(result, name) for result in results])
         for name in ("values", "steps", "cells")
     )
-    return SweepResult(
+    return cls(
         values=values,
         space=joined(_FUNCTION, [result.space for result in results]),
         _gaps=joined_gaps([(result._gaps, len(result)) for result in results]),
@@ -41,17 +73,17 @@ def concat(results: Sequence[SweepResult]) -> SweepResult:
         started=min(result.started for result in results),
         seconds=sum(result.seconds for result in results),
         function=", ".join(names),
-        _raised=_raised(results),
+        _errors=_errors(results),
         cells=cells,
         output_coords=results[0].output_coords,
         steps=steps,
     )
 
 
-def _check(k: int, result: object, first: SweepResult) -> None:
+def _check(cls: type[SweepResult], k: int, result: object, first: SweepResult) -> None:
     """Raise unless a result can follow the first one."""
-    if not isinstance(result, SweepResult) or result.points is not None:
-        what = "reduced" if isinstance(result, SweepResult) else describe_value(result)
+    if not isinstance(result, cls) or result.points is not None:
+        what = "reduced" if isinstance(result, cls) else describe_value(result)
         raise type_error(
             _FUNCTION,
             f"`results[{k}]` is {what}.",
@@ -90,13 +122,11 @@ def _concatenated(*leaves: Any) -> Any:
     return np.concatenate(some) if on_host else jnp.concatenate(some)
 
 
-def _raised(results: Sequence[SweepResult]) -> Raised | None:
-    found: dict[str, list[np.ndarray]] = {}
+def _errors(results: Sequence[SweepResult]) -> dict[str, np.ndarray]:
+    found: dict[str, np.ndarray] = {}
     first = 0
     for result in results:
-        for text, points in (
-            result._raised.by_text() if result._raised else {}
-        ).items():
-            found.setdefault(text, []).append(first + points)
+        for text, points in result._errors.items():
+            found[text] = np.append(found.get(text, points[:0]), first + points)
         first += len(result)
-    return Raised.of({text: np.concatenate(points) for text, points in found.items()})
+    return found

@@ -1,19 +1,21 @@
-"""Results with names: the variables and coordinates of datasets, stores and frames."""
+"""Names of what a sweep gives: variables, dims and coordinates of datasets and stores.
+
+Datasets, frames and stores have the same names, and a store has the layout that they
+give.
+"""
 
 import dataclasses
 import functools
 import importlib.metadata
 import platform
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import Int8
 
-from ..._errors import optional, value_error
+from ..._errors import value_error
 from ..._spaces import (
     POINT,
     Axis,
@@ -22,92 +24,15 @@ from ..._spaces import (
     axis_columns,
     axis_key,
     axis_values,
-    entry_columns,
-    entry_names,
-    flat_columns,
     point_columns,
     raw_shape,
 )
 from ..._tree import as_data, leaves_with_names
 from ..._types import Key, PyTree
-from ..store import LONGEST, StoredArray, is_name
+from ..store import LONGEST, Chunks, StoredArray, StoreLayout, Variable, is_name
 from .cells import CellValues
 from .output_coords import KnownCoords, check_output_coords, coords_of, dims_of
 from .schema import SCHEMA, schema_of
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
-    from xarray import Dataset
-else:  # imported where they are used
-    DataFrame = Dataset = Any
-
-
-def dataset(
-    values: PyTree,
-    space: Space,
-    status: Int8[np.ndarray, " points"],
-    made: Mapping[str, Any],
-    known: KnownCoords,
-) -> Dataset:
-    """Return an `xarray.Dataset` of the values at the points of a space.
-
-    `made` are its further attributes, and `known` the dims of outputs.
-    """
-    xarray = optional("SweepResult.to_xarray", "xarray")
-    names = names_of(values, space, known)
-    dims, coordinates = names.geometry.dims, coordinate_variables(space, names)
-    by_dims = status.reshape(tuple(dims.values()))
-    coordinates[names.status] = (tuple(dims), by_dims, {})
-    leaves = zip(names.outputs.items(), jtu.tree_leaves(values), strict=True)
-    variables = {}
-    for (name, own), leaf in leaves:
-        if isinstance(leaf, StoredArray):
-            variables[name] = _lazy((*dims, *own), leaf.grid())
-            continue
-        leaf = storable(leaf)
-        value = leaf.reshape((*dims.values(), *leaf.shape[1:]))
-        variables[name] = ((*dims, *own), value)
-    attrs = attributes(values, space, names, made)
-    return xarray.Dataset(variables, coordinates, attrs)
-
-
-def _lazy(dims: tuple[str, ...], leaf: StoredArray) -> Any:
-    """Return a variable of xarray that reads a store, chunks checked, when indexed."""
-    from xarray import Variable
-    from xarray.backends import BackendArray
-    from xarray.core import indexing
-
-    class Lazy(BackendArray):
-        shape, dtype = leaf.shape, leaf.dtype
-
-        def __getitem__(self, key: Any) -> Any:
-            basic = indexing.IndexingSupport.BASIC
-            read = leaf.__getitem__
-            return indexing.explicit_indexing_adapter(key, leaf.shape, basic, read)
-
-    return Variable(dims, indexing.LazilyIndexedArray(Lazy()))
-
-
-def frame(
-    values: PyTree,
-    space: Space,
-    status: Int8[np.ndarray, " points"],
-    errors: Mapping[int, str],
-) -> DataFrame:
-    """Return a `pandas.DataFrame` of the values at the points of a space."""
-    pandas = optional("SweepResult.to_pandas", "pandas")
-    columns = entry_columns(space.geometry, space.key, storable)
-    taken = {*columns, *space.axes()}
-    (column,) = _free(["status"], taken, "sweep.")
-    names = _output_names(values, {*taken, column}, entry_names)
-    for name, leaf in zip(names, jtu.tree_leaves(values), strict=True):
-        columns |= flat_columns(name, storable(leaf))
-    columns[column] = status
-    if errors:
-        texts = [errors.get(i) for i in range(len(status))]
-        (column,) = _free(["error"], columns, "sweep.")
-        columns[column] = np.array(texts, object)
-    return pandas.DataFrame(columns)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -140,12 +65,12 @@ def names_of(outputs: PyTree, space: Space, known: KnownCoords) -> Names:
     if known:
         check_output_coords(known, shapes, taken)
         taken |= dims_of(known)
-    (status,) = _free(["status"], taken, "sweep.")
+    (status,) = free_names(["status"], taken, "sweep.")
 
     def dims(name: str, shape: tuple[int, ...]) -> tuple[str, ...]:
         return () if name in known else inner_dims(name, len(shape))
 
-    names = _output_names(outputs, {*taken, status}, dims)
+    names = output_names(outputs, {*taken, status}, dims)
     own = {
         name: tuple(known[path]) if path in known else inner_dims(name, len(shape))
         for name, (path, shape) in zip(names, shapes.items(), strict=True)
@@ -154,7 +79,7 @@ def names_of(outputs: PyTree, space: Space, known: KnownCoords) -> Names:
 
 
 def _named(outputs: PyTree) -> list[tuple[str, Any]]:
-    """The output leaves by their paths, a bare one as `value`.
+    """Return the output leaves by their paths, a bare one as `value`.
 
     Neither reductions nor the numbers of points in cells have a prefix.
     """
@@ -166,26 +91,28 @@ def _named(outputs: PyTree) -> list[tuple[str, Any]]:
     ]
 
 
-def _output_names(
+def output_names(
     outputs: PyTree,
     taken: set[str],
     parts: Callable[[str, tuple[int, ...]], Iterable[str]],
 ) -> list[str]:
-    """The names of the output leaves in order, with `result.` before what is taken.
+    """Return the names of outputs in order, with `result.` before what is taken.
 
     `parts(path, shape)` are the names that come with one, of its dims or its columns;
     they begin with its path, and no two leaves share one.
     """
     names = []
     for path, leaf in _named(outputs):
-        together = _free([path, *parts(path, _value_shape(leaf))], taken, "result.")
+        together = free_names(
+            [path, *parts(path, _value_shape(leaf))], taken, "result."
+        )
         names.append(together[0])
         taken = taken.union(together)
     return names
 
 
-def _free(names: Iterable[str], taken: Container[str], prefix: str) -> list[str]:
-    """The names, all with prefixes in front if one of them is taken."""
+def free_names(names: Iterable[str], taken: Container[str], prefix: str) -> list[str]:
+    """Return the names, all with prefixes in front if one of them is taken."""
     names = list(names)
     while any(name in taken for name in names):
         names = [prefix + name for name in names]
@@ -193,12 +120,12 @@ def _free(names: Iterable[str], taken: Container[str], prefix: str) -> list[str]
 
 
 def _coordinate_dims(geometry: Geometry, key: Key | None) -> dict[str, tuple[str, ...]]:
-    """The names of the dims of one value of each coordinate, each name once."""
+    """Return the names of the dims of one value of each coordinate, each name once."""
     shapes = axis_columns(geometry, key)
     taken = {*geometry.dims, *shapes}
     found = {}
     for name, shape in shapes.items():
-        found[name] = tuple(_free(inner_dims(name, len(shape)), taken, "result."))
+        found[name] = tuple(free_names(inner_dims(name, len(shape)), taken, "result."))
         taken |= set(found[name])
     return found
 
@@ -240,13 +167,13 @@ def _columns(
 
 
 def _attrs(axes: Mapping[str, Axis], column: str) -> dict[str, str]:
-    """The attributes of the axis that a column belongs to."""
+    """Return the attributes of the axis that a column belongs to."""
     owners = [n for n in axes if column == n or column.startswith(f"{n}.")]
     return axes[max(owners, key=len)].attrs
 
 
 def _value_shape(leaf: Any) -> tuple[int, ...]:
-    """The shape of one value as it is stored: PRNG keys are their raw data."""
+    """Return the shape of one value as it is stored: PRNG keys are their raw data."""
     if isinstance(leaf, jax.ShapeDtypeStruct):
         return raw_shape(leaf)
     return raw_shape(jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype))
@@ -266,11 +193,6 @@ def storable(leaf: Any) -> np.ndarray:
     exact = jnp.issubdtype(array.dtype, jnp.integer)
     # Files do not know int4 and the like, float16 and bfloat16.
     return array.astype(np.int8 if exact else np.float32)
-
-
-def storable_dtype(dtype: Any) -> np.dtype:
-    """Return the dtype in which an array of some dtype is stored."""
-    return storable(np.empty(0, dtype)).dtype
 
 
 def _text(array: np.ndarray) -> np.ndarray:
@@ -319,3 +241,37 @@ def check_names(function: str, names: Iterable[str]) -> None:
             f"or control character, at most {LONGEST} bytes, no dot in front, and "
             "are not `zarr.json`.",
         )
+
+
+def layout_of(
+    function: str,
+    outputs: PyTree,
+    row: Sequence[Any],
+    space: Space,
+    known: KnownCoords,
+    chunks: Chunks,
+    made: Mapping[str, Any],
+    record: Mapping[str, Any],
+) -> StoreLayout:
+    """Return the layout of a store of outputs, whose leaves have `row` at a point.
+
+    `known` are the dims of outputs, `made` says what makes them, and `record` what the
+    store is for. Raises a `ValueError` for names that no file can have.
+    """
+    names = names_of(outputs, space, known)
+    variables = []
+    for (name, dims), leaf in zip(names.outputs.items(), row, strict=True):
+        kept = storable(np.empty((0, *leaf.shape), leaf.dtype))
+        variables.append(Variable(name, kept.dtype, kept.shape[1:], dims))
+    coordinates = coordinate_variables(space, names)
+    inner = [dim for dims in names.outputs.values() for dim in dims]
+    check_names(function, [*space.dims, *coordinates, *names.outputs, *inner])
+    return StoreLayout(
+        dims=tuple(space.dims),
+        chunks=chunks,
+        coordinates=coordinates,
+        variables=variables,
+        status=names.status,
+        attributes=attributes(outputs, space, names, made),
+        record=record,
+    )

@@ -1,4 +1,8 @@
-"""Marks in a picture for points that failed, have no number or are not computed."""
+"""Details that xarray does not draw, added to its panels.
+
+Marks for points that failed, have no number or are not computed; bands of replicates;
+colour bars of many lines.
+"""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -9,6 +13,9 @@ from ..._errors import optional
 
 KIND = "kind of point"
 """A variable beside the one that is drawn: 0, or the number of a mark."""
+
+SPREAD = "spread of replicates"
+"""Another variable beside the one that is drawn."""
 
 _FUNCTION = "SweepResult.plot"
 
@@ -81,3 +88,40 @@ def _mark(
     # Along the bottom, in fractions of the panel's height.
     style["transform"] = panel.get_xaxis_transform()
     panel.scatter(some, np.full(len(some), 0.03), **style)
+
+
+def panels_of(drawn: Any) -> tuple[list[tuple[Any, dict[str, Any]]], Any]:
+    """Each panel with its selection, and the array of all panels, if there are any."""
+    panels = getattr(drawn, "axs", None)
+    if panels is None:
+        one = drawn[0] if isinstance(drawn, list) else drawn
+        return [(one.axes, {})], None
+    pairs = zip(panels.flat, drawn.name_dicts.flat, strict=True)
+    return [(panel, at) for panel, at in pairs if at is not None], panels
+
+
+def shade(panel: Any, part: Any, name: str, roles: Mapping[str, str]) -> None:
+    """Shade one standard deviation of replicates around each line."""
+    lines = panel.get_lines()
+    hues = part[roles["hue"]].size if "hue" in roles else 1
+    for k, line in enumerate(lines[:hues]):
+        one = part.isel({roles["hue"]: k}) if "hue" in roles else part
+        low, high = one[name] - one[SPREAD], one[name] + one[SPREAD]
+        x, color = one[roles["x"]].values, line.get_color()
+        panel.fill_between(x, low.values, high.values, color=color, alpha=0.2)
+
+
+def colour(shown: Any, hue: Any, is_log: bool, cmap: Any) -> None:
+    """Colour many lines by their hue, with a colour bar in the place of a legend."""
+    matplotlib = optional(_FUNCTION, "matplotlib")
+    colors = optional(_FUNCTION, "matplotlib.colors")
+    values = hue.values if hue.dtype.kind in "iuf" else np.arange(hue.size)
+    kind = colors.LogNorm if is_log and values.min() > 0 else colors.Normalize
+    scale = matplotlib.cm.ScalarMappable(kind(values.min(), values.max()), cmap)
+    for panel, _ in shown:
+        for line, value in zip(panel.get_lines(), values, strict=False):
+            line.set_color(scale.to_rgba(value))
+    label = hue.attrs.get("long_name", hue.name)
+    label += f" [{hue.attrs['units']}]" if "units" in hue.attrs else ""
+    panels = [panel for panel, _ in shown]
+    panels[0].figure.colorbar(scale, ax=panels, label=label)

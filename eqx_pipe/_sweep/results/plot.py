@@ -7,53 +7,104 @@ points that failed or have no number are marked.
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import jax.tree_util as jtu
 import numpy as np
 
 from ..._errors import nearest, optional, type_error, value_error
 from ..._spaces import Axis, Space
 from ..._tree import is_key_array
-from .marks import KIND, mark_points
+from .marks import KIND, SPREAD, colour, mark_points, panels_of, shade
+from .roles import all_roles, arranged, check_roles, dim_of, free_dims
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from .result import SweepResult
+else:  # imported where they are used
+    Axes = SweepResult = Any
 
 _FUNCTION = "SweepResult.plot"
-_MOST_PANELS = 36
 _MARKED = 40
 """Lines over more positions than this have no dots."""
 
 _MOST_LINES = 10
 """More lines than this have a colour bar in the place of a legend."""
 
-_SPREAD = "spread of replicates"
-"""A variable beside the one that is drawn."""
-
 
 def plot(
-    space: Space,
-    data: Any,
-    outputs: int,
-    variable: str | None,
-    sel: Mapping[str, object] | None,
-    asked: Mapping[str, str | None],
-    ax: Any,
-    options: dict[str, Any],
-) -> Any:
-    """Draw a variable of the dataset of a space; see `SweepResult.plot`.
+    self: SweepResult,
+    variable: str | None = None,
+    *,
+    sel: Mapping[str, object] | None = None,
+    x: str | None = None,
+    y: str | None = None,
+    hue: str | None = None,
+    row: str | None = None,
+    col: str | None = None,
+    ax: Axes | None = None,
+    **options: Any,
+) -> Axes | np.ndarray:
+    """Draw one output over the space, by xarray and matplotlib.
 
-    The first variables are the `outputs` of the function; the number of points in each
-    cell of a reduction comes after them.
+    One dim gives a line; two give a heat map, the first dim along x; three and four
+    give a heat map for each position on the others. An output that is an array at each
+    point (a loss curve) gives a line for each point, over the position in the array.
+    Two axes of one dim (random draws, joint designs) give points coloured by the
+    value. Replicates (`Seeds`, PRNG keys) are averaged; around lines a band shows
+    one standard deviation.
+
+    Axes have their `label` and `unit`, a `Geomspace` is logarithmic, and names
+    (`Static`, bools) are at the ticks. Points that failed, are NaN or infinite, or are
+    missing are marked, and a legend names the marks.
+
+    **Arguments:**
+
+    - `variable`: the output's name in `to_xarray()`, its path; not needed for a single
+      output.
+    - `sel`: values to fix, as a dict from a dim, or a coordinate on it, to a value
+      (the nearest number), or to a position on a dim without values, such as those of
+      arrays. (Keyword only.)
+    - `x`, `y`, `hue`, `row`, `col`: the dim, or coordinate on it, along x,
+      along y, by the colour of lines, in rows and in columns of panels, as in
+      xarray; by default as above. (Keyword only.)
+    - `ax`: the matplotlib `Axes` to draw into; by default a new figure. (Keyword
+      only.)
+    - `options`: those of xarray's `plot.line`, `plot.pcolormesh` and
+      `plot.scatter`, such as `cmap`, `norm`, `vmin`, `xscale`, `ylim`, `figsize`,
+      `col_wrap`, and of matplotlib's functions below them.
+
+    **Returns:** the `Axes`; an array of them if there are panels. The figure is
+    `ax.figure`.
+
+    **Raises:** `ValueError` if there are more dims than a picture has, or more than
+    two axes of one dim without `x=` and `y=`. Needs
+    `pip install 'eqx_pipe[sweep]'`.
+
+    !!! example
+
+        >>> import eqx_pipe as ep, matplotlib
+        >>> matplotlib.use("agg")  # as on a machine without a screen
+        >>> space = {"a": ep.Geomspace(0.01, 1, 5), "b": ep.Linspace(0, 1, 3)}
+        >>> ax = ep.sweep(lambda p: p["a"] * p["b"], space).plot(sel={"b": 0.5})
+        >>> ax.get_xscale(), ax.get_title()
+        ('log', 'b = 0.5')
     """
+    self._check_all_values("plot")
+    data, space = self.to_xarray(), self.space
+    asked = {"x": x, "y": y, "hue": hue, "row": row, "col": col}
     plt = optional(_FUNCTION, "matplotlib.pyplot")
-    name = _variable(data, variable, outputs)
-    table = _selected(_table(data, name), {} if sel is None else sel)
+    name = _variable(data, variable, len(jtu.tree_leaves(self.values)))
+    table = _selected(_table(data, name), sel or {})
     roles = {role: given for role, given in asked.items() if given is not None}
     for role, given in roles.items():
         _check_known(f"`{role}` is {given!r}.", given, table)
     table = _averaged(_squeezed(table, roles), name, space, roles)
-    roles = _all_roles(table, name, roles)
-    is_cloud = "y" in roles and _dim(table, roles["x"]) == _dim(table, roles["y"])
-    _check_roles(table, roles, is_cloud)
-    table = _arranged(table, roles, is_cloud)
+    roles = all_roles(table, name, roles, space.dims)
+    is_cloud = "y" in roles and dim_of(table, roles["x"]) == dim_of(table, roles["y"])
+    check_roles(table, roles, is_cloud)
+    table = arranged(table, roles, is_cloud)
     log = {path for path, axis in space.axes().items() if axis.is_log}
     for role in {"x", "y"} & set(roles):
         if roles[role] in log and float(table[roles[role]].min()) > 0:
@@ -63,18 +114,18 @@ def plot(
     elif not {"row", "col", "size", "figsize"} & {*roles, *options}:
         options["ax"] = plt.subplots(layout="constrained")[1]
     drawn = _draw(table, name, roles, is_cloud, dict(options))
-    shown, panels = _panels_of(drawn)
-    if _SPREAD in table and "y" not in roles:
+    shown, panels = panels_of(drawn)
+    if SPREAD in table and "y" not in roles:
         for panel, at in shown:
-            _band(panel, table.sel(at), name, roles)
+            shade(panel, table.sel(at), name, roles)
     if _is_many(table, roles):
-        _colour(shown, table[roles["hue"]], roles["hue"] in log, options.get("cmap"))
+        colour(shown, table[roles["hue"]], roles["hue"] in log, options.get("cmap"))
     mark_points(shown, table, roles, is_cloud)
     return shown[0][0] if panels is None else panels
 
 
 def _variable(data: Any, variable: str | None, outputs: int) -> str:
-    """The name of the variable to draw."""
+    """Return the name of the variable to draw."""
     names = list(map(str, data.data_vars))
     name = names[0] if variable is None and outputs == 1 else variable
     if name not in names:
@@ -88,7 +139,7 @@ def _variable(data: Any, variable: str | None, outputs: int) -> str:
 
 
 def _table(data: Any, name: str) -> Any:
-    """The variable as floats, NaN where it has no number, and the kinds of points.
+    """Return the variable as floats, NaN for no number, and the kinds of points.
 
     An axis of arrays has a coordinate for each entry.
     """
@@ -116,7 +167,7 @@ def _check_known(wrong: str, name: str, table: Any) -> None:
 
 
 def _selected(table: Any, sel: Mapping[str, object]) -> Any:
-    """The table at the values of `sel`, the nearest if they are numbers."""
+    """Return the table at the values of `sel`, the nearest if they are numbers."""
     if not isinstance(sel, Mapping):
         wrong = f"`sel` is {sel!r}."
         raise type_error(_FUNCTION, wrong, "Give a dict: `sel={'rate': 0.5}`.")
@@ -124,145 +175,56 @@ def _selected(table: Any, sel: Mapping[str, object]) -> Any:
         _check_known(f"`sel` names {key!r}.", key, table)
         if key in table.coords:
             value = _position(key, table[key].values, value)
-        table = table.isel({_dim(table, key): value})
+        table = table.isel({dim_of(table, key): value})
     return table
 
 
 def _position(key: str, values: np.ndarray, value: Any) -> int:
-    """The position of a value on its dim."""
-    listed = values.tolist()
+    """Return the position of a value on its dim."""
     if values.dtype.kind not in "iuf":
+        listed = values.tolist()
         if value in listed:
             return listed.index(value)
         wrong = f"`sel` has {value!r} for `{key}`."
         raise value_error(_FUNCTION, wrong, nearest(value, listed))
-    low, high = min(listed), max(listed)
+    low, high = values.min().item(), values.max().item()
     slack = 1e-6 * max(abs(low), abs(high))  # of rounding to float32
-    if not low - slack <= value <= high + slack:
+    is_number = isinstance(value, int | float | np.number)
+    if not is_number or not low - slack <= value <= high + slack:
         wrong = f"`sel` has {value!r}, and `{key}` goes from {low:.6g} to {high:.6g}."
         raise value_error(_FUNCTION, wrong, "Give a value in this range.")
     return int(np.argmin(np.abs(values - value)))
 
 
 def _squeezed(table: Any, roles: Mapping[str, str]) -> Any:
-    """The table without dims of length 1 that nobody asked for; one dim remains."""
+    """Return the table without dims of length 1 that have no role; one dim remains."""
     if not table.sizes:
         wrong = "one value is left, which is no picture."
         raise value_error(_FUNCTION, wrong, "Leave a dim out of `sel=`.")
-    single = [dim for dim in _free(table, roles) if table.sizes[dim] == 1]
+    single = [dim for dim in free_dims(table, roles) if table.sizes[dim] == 1]
     kept = len(single) == len(table.sizes)
     return table.isel(dict.fromkeys(single[kept:], 0))
 
 
-def _dim(table: Any, name: str) -> str:
-    """The dim of a coordinate, or the dim of this name."""
-    return str(table[name].dims[0]) if name in table.coords else name
-
-
-def _free(table: Any, roles: Mapping[str, str]) -> list[str]:
-    """The dims without a role."""
-    placed = {_dim(table, given) for given in roles.values()}
-    return [str(dim) for dim in table[KIND].dims if dim not in placed]
-
-
 def _averaged(table: Any, name: str, space: Space, roles: Mapping[str, str]) -> Any:
-    """The mean over replicates without a role, and their spread."""
+    """Return the mean over replicates without a role, and their spread."""
     repeats = {
         axis.dim or path for path, axis in space.axes().items() if _repeats(axis)
     }
-    over = [dim for dim in _free(table, roles) if dim in repeats]
+    over = [dim for dim in free_dims(table, roles) if dim in repeats]
     if not over or len(over) == len(table.dims):
         return table
     mean = table[name].mean(over, keep_attrs=True)
     count = math.prod(table.sizes[dim] for dim in over)
     mean.attrs["long_name"] = f"{name}, mean of {count}"
     spread, kinds = table[name].std(over), table[KIND].max(over)
-    return mean.to_dataset(name=name).assign({KIND: kinds, _SPREAD: spread})
+    return mean.to_dataset(name=name).assign({KIND: kinds, SPREAD: spread})
 
 
 def _repeats(axis: Axis) -> bool:
-    """True if the axis has replicates: `Seeds` and PRNG keys."""
+    """Return whether the axis has replicates: `Seeds` and PRNG keys."""
     known = axis.known
     return axis.replicates is not None or (known is not None and is_key_array(known))
-
-
-def _along(table: Any, dim: str, kinds: str = "iuf") -> list[str]:
-    """The coordinates along a dim, of numbers if not told otherwise."""
-    found = [(str(n), c) for n, c in table.coords.items() if c.dims == (dim,)]
-    return [name for name, coord in found if coord.dtype.kind in kinds]
-
-
-def _all_roles(table: Any, name: str, asked: Mapping[str, str]) -> dict[str, str]:
-    """The roles that were asked for, and those of the other dims, in order."""
-    free, roles = _free(table, asked), dict(asked)
-    own = {"x", "y", "hue"} & set(asked)
-    clouds = [d for d in free if d not in table.coords and len(_along(table, d)) > 1]
-    curves = [dim for dim in free if dim.startswith(f"{name}.")]
-    if own:
-        lines = "hue" in own or len(free) + len(own) < 2
-        order = ["x", "col", "row"] if lines else ["x", "y", "col", "row"]
-    elif curves:  # a curve at each point
-        roles["x"], order = curves[0], ["hue", "col", "row"]
-    elif clouds:
-        columns, order = _along(table, clouds[0]), ["col", "row"]
-        if len(columns) > 2:
-            wrong = f"{len(columns)} coordinates vary along `{clouds[0]}`."
-            cure = f"Name two of them: `x={columns[0]!r}, y={columns[1]!r}`."
-            raise value_error(_FUNCTION, wrong, cure)
-        roles |= {"x": columns[0], "y": columns[1]}
-    else:
-        order = ["x", "col", "row"] if len(free) < 2 else ["x", "y", "col", "row"]
-    free = _free(table, roles)
-    left = [role for role in order if role not in roles]
-    if len(free) > len(left):
-        raise value_error(
-            _FUNCTION,
-            f"{len(table[name].dims)} dims are too many for one picture.",
-            f"Select values, `sel={{{free[-1]!r}: 0}}`, or give `hue=` for lines, "
-            "`row=` and `col=` for panels.",
-        )
-    for role, dim in zip(left, free, strict=False):
-        # A coordinate on the dim, if it has no values of its own.
-        known = [*_along(table, dim), *_along(table, dim, "OUb"), dim]
-        roles[role] = dim if dim in table.coords else known[0]
-    return roles
-
-
-def _check_roles(table: Any, roles: Mapping[str, str], is_cloud: bool) -> None:
-    """Raise unless each role has a dim of its own, and there are few panels."""
-    if "x" not in roles or {"hue", "y"} <= set(roles):
-        wrong = f"{dict(roles)} leaves no dim for x, or has both `hue` and `y`."
-        cure = "Leave one out: lines have `x` and `hue`, heat maps `x` and `y`."
-        raise value_error(_FUNCTION, wrong, cure)
-    places = [_dim(table, given) for given in roles.values()]
-    if len(set(places)) + (is_cloud and roles["x"] != roles["y"]) < len(places):
-        wrong = f"two of {dict(roles)} are along the same dim."
-        raise value_error(_FUNCTION, wrong, "Give each a different dim.")
-    count = math.prod(table[roles[r]].size for r in ("row", "col") if r in roles)
-    if count > _MOST_PANELS:
-        wrong = f"there would be {count} panels, and at most {_MOST_PANELS} are drawn."
-        raise value_error(_FUNCTION, wrong, "Select values by `sel=`.")
-
-
-def _arranged(table: Any, roles: Mapping[str, str], is_cloud: bool) -> Any:
-    """The table with roles as dims, in order, and names as texts."""
-    for role, given in roles.items():
-        if is_cloud and role in ("x", "y"):
-            continue
-        dim = _dim(table, given)
-        table = table if dim == given else table.swap_dims({dim: given})
-        if given not in table.coords:
-            continue
-        coord = table[given]
-        if coord.dtype.kind not in "iuf":
-            texts = (given, coord.values.astype(str), coord.attrs)
-            table = table.assign_coords({given: texts})
-            continue
-        table = table.sortby(given)
-        if role == "hue":  # a legend shows all digits
-            short = [float(f"{value:.4g}") for value in table[given].values]
-            table = table.assign_coords({given: (given, short, coord.attrs)})
-    return table
 
 
 def _is_many(table: Any, roles: Mapping[str, str]) -> bool:
@@ -291,40 +253,3 @@ def _draw(
     if is_cloud:
         return table.plot.scatter(hue=name, **roles, **options)
     return table[name].plot.pcolormesh(**roles, **options)
-
-
-def _panels_of(drawn: Any) -> tuple[list[tuple[Any, dict[str, Any]]], Any]:
-    """Each panel with its selection, and the array of all panels, if there are any."""
-    panels = getattr(drawn, "axs", None)
-    if panels is None:
-        one = drawn[0] if isinstance(drawn, list) else drawn
-        return [(one.axes, {})], None
-    pairs = zip(panels.flat, drawn.name_dicts.flat, strict=True)
-    return [(panel, at) for panel, at in pairs if at is not None], panels
-
-
-def _band(panel: Any, part: Any, name: str, roles: Mapping[str, str]) -> None:
-    """Shade one standard deviation of replicates around each line."""
-    lines = panel.get_lines()
-    hues = part[roles["hue"]].size if "hue" in roles else 1
-    for k, line in enumerate(lines[:hues]):
-        one = part.isel({roles["hue"]: k}) if "hue" in roles else part
-        low, high = one[name] - one[_SPREAD], one[name] + one[_SPREAD]
-        x, color = one[roles["x"]].values, line.get_color()
-        panel.fill_between(x, low.values, high.values, color=color, alpha=0.2)
-
-
-def _colour(shown: Any, hue: Any, is_log: bool, cmap: Any) -> None:
-    """Colour many lines by their hue, with a colour bar in the place of a legend."""
-    matplotlib = optional(_FUNCTION, "matplotlib")
-    colors = optional(_FUNCTION, "matplotlib.colors")
-    values = hue.values if hue.dtype.kind in "iuf" else np.arange(hue.size)
-    kind = colors.LogNorm if is_log and values.min() > 0 else colors.Normalize
-    scale = matplotlib.cm.ScalarMappable(kind(values.min(), values.max()), cmap)
-    for panel, _ in shown:
-        for line, value in zip(panel.get_lines(), values, strict=False):
-            line.set_color(scale.to_rgba(value))
-    label = hue.attrs.get("long_name", hue.name)
-    label += f" [{hue.attrs['units']}]" if "units" in hue.attrs else ""
-    panels = [panel for panel, _ in shown]
-    panels[0].figure.colorbar(scale, ax=panels, label=label)

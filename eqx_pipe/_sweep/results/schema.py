@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -35,14 +36,30 @@ SCHEMA = "eqx_pipe_schema"
 """The attribute of a dataset that holds its schema."""
 
 VERSION = 1
+
+
 # Whoever opens the file reads all attributes.
 _MOST_BYTES = 1024
 
 Read = Callable[[str], Any]
 
 
+class LoadedValues(Values):
+    """The values of an axis from a file, which has the scale and draws of that axis."""
+
+    draws: str | None = eqx.field(default=None, static=True, kw_only=True)
+
+    @property
+    def replicates(self) -> str | None:
+        return self.draws
+
+    @property
+    def known(self) -> jax.Array:
+        return self.values
+
+
 def schema_of(outputs: PyTree, names: list[str], status: str, space: Space) -> str:
-    """The schema of a dataset.
+    """Return the schema of a dataset.
 
     `outputs` is the pytree of outputs or of their shapes and dtypes, `names` are the
     variables of its leaves, in order, and `status` that of the points' status.
@@ -71,7 +88,7 @@ def schema_of(outputs: PyTree, names: list[str], status: str, space: Space) -> s
 
 
 def parse(function: str, path: str, text: object) -> dict[str, Any]:
-    """The schema in the file at `path`, after a check of its version."""
+    """Return the schema in the file at `path`, after a check of its version."""
     schema: Any = None
     if isinstance(text, str):
         try:
@@ -94,7 +111,7 @@ def parse(function: str, path: str, text: object) -> dict[str, Any]:
 def outputs_from(
     schema: dict[str, Any], read: Callable[[str, Any, Any], Any]
 ) -> PyTree:
-    """The outputs, with a leading axis over the points.
+    """Return the outputs, with a leading axis over the points.
 
     `read(name, dtype, kind)` gives an array in a dtype, as PRNG keys if there is a
     `kind`.
@@ -107,7 +124,7 @@ def outputs_from(
 
 
 def space_from(schema: dict[str, Any], read: Read) -> Space:
-    """The space, with `Values` and `Static` axes made of coordinates."""
+    """Return the space, with `Values` and `Static` axes made of coordinates."""
 
     empty = False
 
@@ -118,7 +135,8 @@ def space_from(schema: dict[str, Any], read: Read) -> Space:
         if "axis" in node:
             values = as_kind(read(node["axis"]), node)
             values, empty = at_least_one(values)
-            return Values(values, dim=node["dim"], label=label, unit=unit)
+            own = {name: node[name] for name in ("is_log", "draws", "dim")}
+            return LoadedValues(values, **own, label=label, unit=unit)
         if "static" in node:
             values, empty = at_least_one(np.asarray(read(node["static"])))
             values = values.tolist()
@@ -130,7 +148,7 @@ def space_from(schema: dict[str, Any], read: Read) -> Space:
 
 
 def as_kind(array: Any, kind: dict[str, Any]) -> Any:
-    """An array in the dtype, or as the PRNG keys, that it was made from."""
+    """Return an array in the dtype, or as the PRNG keys, that it was made from."""
     dtype = _dtype(kind)
     if array.dtype != dtype:
         array = np.asarray(array).astype(dtype)
@@ -140,7 +158,7 @@ def as_kind(array: Any, kind: dict[str, Any]) -> Any:
 
 
 def _dtype(node: dict[str, Any]) -> np.dtype:
-    """The dtype that a schema names, one of numbers."""
+    """Return the dtype that a schema names, one of numbers."""
     dtype = jnp.dtype(node["dtype"])
     if not any(jnp.issubdtype(dtype, kind) for kind in (np.bool_, np.number)):
         raise ValueError(f"values of the dtype {dtype}")
@@ -168,18 +186,17 @@ def _axis(axis: Axis, path: Any, space: Space) -> Any:
         # The values of an axis may be a pytree: an axis for each leaf, of one dim.
         full = ".".join([name, *([path_name(path)] if path else [])])
         dim = name if several and axis.dim is None else axis.dim
-        return {"axis": full, "dim": dim, **_kind(leaf), "attrs": axis.attrs}
+        own = {"is_log": axis.is_log, "draws": axis.replicates, "attrs": axis.attrs}
+        return {"axis": full, "dim": dim, **_kind(leaf), **own}
 
     return _written(structs, part)
 
 
 def _constant(leaf: Any) -> Any:
-    """What stands in the space beside the axes; what is large or no data as text."""
-    if type(leaf) in (bool, int, str):
+    """Return what stands in the space beside an axis; large or other things as text."""
+    if type(leaf) in (bool, int, float, str):
+        # NaN and infinity too: the schema is read here, by Python's JSON.
         return {"value": leaf}
-    if type(leaf) is float:
-        # As text: JSON knows neither NaN nor infinity, and `repr` keeps every bit.
-        return {"float": repr(leaf)}
     if not hasattr(leaf, "dtype") or not hasattr(leaf, "shape"):
         return {"value": repr(leaf)}
     if is_key_array(leaf):
@@ -200,8 +217,6 @@ def _constant(leaf: Any) -> Any:
 def _leaf(node: dict[str, Any]) -> Any:
     if "value" in node:
         return node["value"]
-    if "float" in node:
-        return float(node["float"])
     dtype = _dtype(node)
     if "struct" in node:
         return jax.ShapeDtypeStruct(tuple(node["struct"]), dtype)
@@ -212,7 +227,7 @@ def _leaf(node: dict[str, Any]) -> Any:
 
 
 def _written(node: Any, leaf: Callable[[Any, Any], Any], path: Any = ()) -> Any:
-    """A pytree as JSON: dicts, lists, tuples; other containers as dicts by path."""
+    """Return a pytree as JSON: dicts, lists, tuples; other containers by path."""
     if node is None:
         return None
     if is_axis(node):

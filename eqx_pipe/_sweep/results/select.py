@@ -1,15 +1,20 @@
-"""The points at which axes have some values."""
+"""Points selected by the values of their axes."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-from jaxtyping import Bool, Int64
+from jaxtyping import Bool
 
 from ..._errors import describe_value, nearest, type_error, value_error
-from ..._spaces import Space, point_columns
+from ..._spaces import point_columns
 from ..._tree import static_text
-from .output_coords import KnownCoords, dims_of
+from .output_coords import dims_of
+
+if TYPE_CHECKING:
+    from .result import SweepResult
+else:
+    SweepResult = Any
 
 _FUNCTION = "SweepResult.sel"
 
@@ -17,14 +22,40 @@ Wanted: TypeAlias = object | Sequence[object] | slice
 """One value of an axis, several of them, or a range of numbers."""
 
 
-def selected(
-    space: Space, wanted: Mapping[str, Wanted], known: KnownCoords
-) -> Int64[np.ndarray, " some"]:
-    """Return the indices of the points at which all axes have a wanted value."""
+def sel(
+    self: SweepResult, wanted: Mapping[str, Wanted] | None = None, /, **more: Wanted
+) -> SweepResult:
+    """Return the points at which axes have some values.
+
+    **Arguments:**
+
+    - `wanted`, `more`: for each axis, by its path, as a dict or as keywords: a value;
+      a list of values; or `slice(lo, hi)`, the numbers from `lo` to `hi`, both
+      included. Floats are compared to rounding, and Python values of a `Static` axis by
+      their text.
+
+    **Returns:** a `SweepResult` of the points with these values on all axes, with one
+    dim named `point`. (To keep the dims: `result.to_xarray().sel(...)`.)
+
+    **Raises:** `ValueError` for an unknown axis, and for a value that no point has.
+
+    **Laws:** `result.sel(a=x)` is `result[mask]` for the mask of the points whose
+    `a` is `x`.
+
+    !!! example
+
+        >>> import eqx_pipe as ep
+        >>> space = {"rate": ep.Geomspace(0.125, 1, 4), "on": ep.Values([0, 1])}
+        >>> result = ep.sweep(lambda p: p["rate"] * p["on"], space)
+        >>> result.sel(rate=[0.125, 1], on=1).values.tolist()
+        [0.125, 1.0]
+    """
+    self._check_all_values("sel")
+    space = self.space
     columns = point_columns(space.geometry, space.key)
     found = np.ones(space.size, bool)
-    for name, values in wanted.items():
-        if name in dims_of(known):
+    for name, values in {**(wanted or {}), **more}.items():
+        if name in dims_of(self.output_coords):
             wrong = f"{name!r} is a dim of outputs, which all points have."
             raise value_error(
                 _FUNCTION, wrong, f"Say `result.to_xarray().sel({name}=...)`."
@@ -33,7 +64,7 @@ def selected(
             wrong = f"the space has no axis {describe_value(name)}."
             raise value_error(_FUNCTION, wrong, nearest(name, columns))
         found &= _among(name, columns[name], values)
-    return np.flatnonzero(found)
+    return self[np.flatnonzero(found)]
 
 
 def _among(name: str, column: np.ndarray, wanted: Any) -> Bool[np.ndarray, " points"]:

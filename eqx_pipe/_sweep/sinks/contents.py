@@ -17,8 +17,8 @@ import numpy as np
 from ..._jaxprs import array_text, digest, text_of
 from ..._reduce import ReducerTree
 from ..._tree import leaves_with_names, tree_text
+from ..compute.reduce_programs import trace_reducers
 from ..compute.trace import Traced
-from ..compute.traced_reducers import trace_reducers
 from ..gather import Outcome
 from ..options import fn_name
 from ..plan import Plan
@@ -26,11 +26,11 @@ from ..results.label import (
     check_names,
     coordinate_variables,
     inner_dims,
+    layout_of,
     names_of,
     storable,
     versions,
 )
-from ..results.layout import layout_of
 from ..results.output_coords import coords_texts
 from ..store import (
     FAILED,
@@ -138,7 +138,7 @@ def reducing_identity(reducers: ReducerTree, traced: Traced) -> dict[str, str]:
     """What tells reducers: what they do to a state, whatever the batch size."""
     # Of a size of its own: the text must not depend on that of the sweep.
     reducing = trace_reducers(reducers, traced, 2)
-    programs = [reducing.absorb_program, reducing.merge_program]
+    programs = [reducing.absorb.program, reducing.merge.program]
     texts = [program.text for program in programs]
     texts += [array_text(x) for program in programs for x in program.constants]
     texts += map(array_text, reducing.init)

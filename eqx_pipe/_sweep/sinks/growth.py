@@ -203,7 +203,7 @@ def _grown(plan: Plan, store: Store, now: Mapping[str, Any]) -> Grown:
     if had:  # an empty store has values of no function
         function = {"jax": now["jax"], "function": function_texts(had)}
         then = {**store.record, **function}
-        check_same(store.path, store.record, then, request.trusting)
+        check_same(store.path, store.record, then, request.resume is not None)
     # A size that was that of all there was is no choice.
     size = store.chunks.size // max(1, len(had))
     if store.record["batch_size"] * len(plan.devices) < size:

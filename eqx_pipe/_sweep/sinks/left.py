@@ -54,7 +54,7 @@ def _after_growth(sink: StoreSink, grown: Grown, row: int) -> Left:
     for number, (_, status) in enumerate(statuses_of(store, chunks, grown.origin)):
         lacks, fails = int(np.sum(status == MISSING)), int(np.sum(status == FAILED))
         done, failed = done + len(status) - lacks, failed + fails
-        wanted = lacks + fails * sink.plan.request.repairing
+        wanted = lacks + fails * (sink.plan.request.resume == "failed")
         if wanted and number in sink.owned:
             left.append(number)
             num_left += wanted

@@ -123,8 +123,9 @@ class ArraySink:
             first, last = plan.chunks.span(number)
             verdict = self._chunks.get(number)
             if verdict is None:
-                left = Failures(plan.request.function, True, last - first)
-                left.skip([leaf[first:last] for leaf in values], slice(None))
+                own = [leaf[first:last] for leaf in values]
+                left = Failures(plan.request.function, True, last - first, own)
+                left.skip(slice(None))
                 verdict = left.verdict
             verdicts.append(verdict)
         all_ = in_order(verdicts)

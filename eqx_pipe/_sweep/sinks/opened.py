@@ -72,7 +72,8 @@ def open_for(plan: Plan, write: bool) -> Opened:
                 _grow(files, store, grown)
                 store, grown, has_grown = open_store("sweep", files), None, True
     if grown is None:
-        check_same(store.path, store.record, now, plan.request.trusting, why)
+        trusting = plan.request.resume is not None
+        check_same(store.path, store.record, now, trusting, why)
         check_batch_size(plan, store)
         kept = store.record["batch_size"]
         plan = plan.with_batch_size(kept).with_chunks(store.chunks)

@@ -121,12 +121,12 @@ class StoreSink:
         manifest = self.store.manifest(number)
         if manifest is None:
             return np.zeros(0, np.int64)
-        again = FAILED if self.plan.request.repairing else MISSING
+        again = FAILED if self.plan.request.resume == "failed" else MISSING
         return np.flatnonzero(np.isin(manifest.status, [MISSING, again]))
 
     def _refuse(self, done: np.ndarray) -> None:
         """Raise if points have failed that are neither marked nor computed again."""
-        if not self.plan.request.repairing:
+        if self.plan.request.resume != "failed":
             self.contents.refuse(self.store, self.store.account(done))
 
     def _note_kept(self, error: BaseException) -> None:

@@ -2,11 +2,10 @@
 
 import contextlib
 import dataclasses
-import functools as ft
 import inspect
 import types
 import typing
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from typing import Any
 
 import hypothesis.strategies as st
@@ -15,12 +14,12 @@ from hypothesis.errors import InvalidArgument
 from jax.typing import DTypeLike
 from jaxtyping import PyTree
 
-from ..._errors import describe_value, nearest
+from ..._errors import nearest
 from .._strategies.arrays import Numbers
 from .._strategies.validate import Draw, check_strategy, composite, invalid
 from .array import bind_dtype, is_array_annotation
-from .binding import Binding, Options, attempts, parse
-from .values import BARE, value_for
+from .binding import Binding, Options, attempts
+from .values import BARE, annotations_of, value_for
 
 
 @composite
@@ -38,9 +37,9 @@ def from_jaxtyping(
     All of jaxtyping's language is understood: dtypes and groups of them; axes that are
     fixed (`3`, `rows=3`), named (`n`), variadic (`*batch`, `...`), broadcastable
     (`#n`), anonymous (`_`), symbolic (`n+1`) and by tree path (`?n`); scalars (`""`);
-    pytrees with names for their structures; keys; unions, containers, functions. For
-    a dataclass or an Equinox module the arguments of its constructor are drawn, and
-    its defaults are kept; `hypothesis.strategies.from_type` draws other types. A name
+    pytrees with names for their structures; keys; unions and containers. For a
+    dataclass or an Equinox module the arguments of its constructor are drawn, and its
+    defaults are kept; `hypothesis.strategies.from_type` draws other types. A name
     stands for one size throughout.
 
     **Arguments:**
@@ -117,9 +116,12 @@ def arguments(
         >>> test_scale()
     """
     options = Options(elements, max_shapes, min_size, dtypes).checked("arguments")
-    hints = _hints(fn, overrides)
+    hints = annotations_of(fn, overrides)
     given = {}
     for name, strategy in overrides.items():
+        if name not in hints:
+            wrong = f"`fn` has no argument `{name}`."
+            raise invalid("arguments", wrong, nearest(name, hints))
         if strategy is not ...:
             check_strategy("arguments", name, strategy, optional=False)
             given[name] = draw(strategy)
@@ -140,39 +142,7 @@ def arguments(
             values[name] = value_for(hints[name], binding)
         return values
 
-    return attempts(draw, options, make, around)
-
-
-def _hints(fn: Callable[..., Any], overrides: Mapping[str, object]) -> dict[str, Any]:
-    """Return the annotation of each argument that needs a value."""
-    refused = ft.partial(invalid, "arguments")
-    cure = "Give a function with annotations."
-    if not callable(fn):
-        raise refused(f"`fn` is {describe_value(fn)}, which cannot be called.", cure)
-    try:
-        parameters = inspect.signature(fn, eval_str=True).parameters
-    except Exception as error:
-        wrong = f"the annotations of `fn` cannot be read: {error}."
-        cure = "Import the names outside of `if TYPE_CHECKING:`."
-        raise refused(wrong, cure) from error
-    hints = {}
-    for name, parameter in parameters.items():
-        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            continue
-        if name not in overrides and parameter.default is not parameter.empty:
-            continue
-        hints[name] = parameter.annotation
-        if hints[name] is parameter.empty:
-            hints[name] = Any
-            if overrides.get(name, ...) is ...:
-                raise refused(
-                    f"`{name}` of `fn` has no annotation.",
-                    f"Annotate it, or give a strategy: `arguments(fn, {name}=...)`.",
-                )
-    for name in overrides:
-        if name not in hints:
-            raise refused(f"`fn` has no argument `{name}`.", nearest(name, parameters))
-    return hints
+    return attempts(draw, options, make)
 
 
 def name_of(fn: Callable[..., Any]) -> str:
@@ -182,15 +152,10 @@ def name_of(fn: Callable[..., Any]) -> str:
 
 def plain_function(fn: Callable[..., Any]) -> tuple[Callable[..., Any], tuple]:
     """Return the function of a method or module, and the object that it is bound to."""
-    if inspect.isfunction(fn) or not callable(fn):
-        return fn, ()
-    # Equinox's bound methods are no `types.MethodType`.
-    inner: Any = getattr(fn, "__func__", None)
-    if inner is not None:
-        return inspect.unwrap(inner), (getattr(fn, "__self__", None),)
-    inner = inspect.getattr_static(type(fn), "__call__", None)
-    own = inspect.unwrap(getattr(inner, "method", inner))  # Equinox wraps methods
-    return (own, (fn,)) if inspect.isfunction(own) else (fn, ())
+    method: Any = fn if hasattr(fn, "__self__") else getattr(fn, "__call__", None)  # noqa: B004
+    # Equinox's bound methods are no `types.MethodType`; built-in ones have no function.
+    inner = getattr(method, "__func__", None)
+    return (fn, ()) if inner is None else (inspect.unwrap(inner), (method.__self__,))
 
 
 def text_of(annotation: Any) -> str:
@@ -205,7 +170,7 @@ def text_of(annotation: Any) -> str:
 def _bind(binding: Binding, annotation: Any, value: PyTree, place: str) -> None:
     """Bind names to the sizes of a given value."""
     if is_array_annotation(annotation) and hasattr(value, "shape"):
-        binding.match(parse(annotation.dim_str), tuple(value.shape), place)
+        binding.match(annotation.dim_str, tuple(value.shape), place)
         bind_dtype(annotation, binding, value.dtype)
     elif isinstance(annotation, type) and issubclass(annotation, PyTree):
         name = getattr(annotation, "structure", None)

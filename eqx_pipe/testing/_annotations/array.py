@@ -25,9 +25,7 @@ def array_for(annotation: Any, binding: Binding) -> Any:
     shape = binding.shape(parse(annotation.dim_str))
     key = dtype == "prng_key"
     if _is_numpy(kind) and not key:
-        return binding.draw(
-            numpy_array("from_jaxtyping", shape, np.dtype(dtype), binding.elements)
-        )
+        return binding.draw(numpy_array(shape, np.dtype(dtype), binding.elements))
     struct = jax.ShapeDtypeStruct(shape, jax.random.key(0).dtype if key else dtype)
     if kind is jax.ShapeDtypeStruct:
         return struct
@@ -43,15 +41,10 @@ def array_for(annotation: Any, binding: Binding) -> Any:
 def _dtype_for(annotation: Any, binding: Binding) -> str:
     """A dtype; annotations that allow the same ones get the same in one call."""
     group = _group(annotation)
-    known = binding.dtypes.get(group)
-    if known is None:
-        found = _choices(annotation)
-        asked = [
-            name for name in binding.dtypes_asked if _allows(annotation.dtypes, name)
-        ]
-        known = binding.choose(asked or found)
-        binding.dtypes[group] = known
-    return known
+    if group not in binding.dtypes:
+        asked = [n for n in binding.dtypes_asked if _allows(annotation.dtypes, n)]
+        binding.dtypes[group] = binding.choose(asked or _choices(annotation))
+    return binding.dtypes[group]
 
 
 def _group(annotation: Any) -> tuple[str, bool]:
@@ -74,24 +67,18 @@ def _choices(annotation: Any) -> list[str]:
         found = [name for name in names if _allows(annotation.dtypes, name)]
         if found:
             return found
-    missing = [name for name in _WIDE if _allows(annotation.dtypes, name)]
-    cure = "Give the argument by a strategy of its own."
-    if missing:
-        cure = 'Set `jax.config.update("jax_enable_x64", True)` for 64 bits.'
     raise invalid(
         "from_jaxtyping",
         f"`{annotation.__name__}` allows no dtype that is known here.",
-        cure,
+        'Set `jax.config.update("jax_enable_x64", True)` if it asks for 64 bits; else '
+        "give the argument by a strategy of its own.",
     )
 
 
 def _allows(dtypes: Any, name: str) -> bool:
     if not isinstance(dtypes, tuple | list):
         return name != "prng_key"  # `Shaped`: any dtype
-    return any(
-        pattern.match(name) if isinstance(pattern, re.Pattern) else pattern == name
-        for pattern in dtypes
-    )
+    return any(re.fullmatch(pattern, name) for pattern in dtypes)
 
 
 def _is_numpy(kind: Any) -> bool:

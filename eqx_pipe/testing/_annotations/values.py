@@ -5,18 +5,17 @@ import dataclasses
 import inspect
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-import equinox as eqx
 import hypothesis.strategies as st
 import jax
-import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 from hypothesis.errors import InvalidArgument
 from jaxtyping import PRNGKeyArray, PyTree
 
+from ..._errors import describe_value
 from .._strategies.arrays import keys
 from .._strategies.validate import invalid
 from .array import array_for, bare_array, is_array_annotation, scalar_of
@@ -56,8 +55,6 @@ def _special(annotation: Any, binding: Binding) -> Any:
         return value_for(args[0], binding)
     if origin is typing.Literal:
         return binding.choose(args)
-    if Callable in (origin, annotation):
-        return _function_for(args, binding)
     kind = origin or annotation
     if args and isinstance(kind, type) and issubclass(kind, collections.abc.Iterable):
         return _container_for(kind, args, binding)
@@ -66,24 +63,44 @@ def _special(annotation: Any, binding: Binding) -> Any:
     return _from_type(annotation, binding)
 
 
+def annotations_of(
+    fn: Callable[..., Any], asked: Mapping[str, object] = types.MappingProxyType({})
+) -> dict[str, Any]:
+    """Return the annotation of each argument that needs a value.
+
+    `asked` has strategies by name, or `...` to draw an argument that has a default.
+    """
+    cure = "Give a function with annotations."
+    if not callable(fn):
+        wrong = f"`fn` is {describe_value(fn)}, which cannot be called."
+        raise invalid("arguments", wrong, cure)
+    try:
+        parameters = inspect.signature(fn, eval_str=True).parameters.values()
+    except Exception as error:
+        wrong = f"the annotations of `fn` cannot be read: {error}."
+        cure = "Import the names outside of `if TYPE_CHECKING:`."
+        raise invalid("arguments", wrong, cure) from error
+    hints = {}
+    for p in parameters:
+        many = p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+        if many or not (p.name in asked or p.default is p.empty):
+            continue
+        if p.annotation is p.empty and asked.get(p.name, ...) is ...:
+            raise invalid(
+                "arguments",
+                f"`{p.name}` of `{getattr(fn, '__name__', 'fn')}` has no annotation.",
+                f"Annotate it, or give a strategy: `arguments(fn, {p.name}=...)`.",
+            )
+        hints[p.name] = Any if p.annotation is p.empty else p.annotation
+    return hints
+
+
 def _instance_of(cls: type, binding: Binding) -> Any:
     """Return an instance of an annotated class; its constructor's defaults are kept."""
     if inspect.isabstract(cls) or getattr(cls, "__abstractvars__", ()):
         return _from_type(cls, binding)  # of a subclass
-    hints = typing.get_type_hints(cls, include_extras=True)
-    given = {}
-    for name, parameter in inspect.signature(cls, eval_str=True).parameters.items():
-        variadic = parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
-        if parameter.default is not parameter.empty or variadic:
-            continue
-        hint = hints.get(name, parameter.annotation)
-        if hint is parameter.empty:
-            raise invalid(
-                "from_jaxtyping",
-                f"`{cls.__name__}` has an argument `{name}` without an annotation.",
-                "Annotate it, or give the whole by a strategy of its own.",
-            )
-        given[name] = value_for(hint, binding)
+    hints = annotations_of(cls).items()
+    given = {name: value_for(hint, binding) for name, hint in hints}
     try:
         return cls(**given)
     except Exception as error:
@@ -98,6 +115,9 @@ def _instance_of(cls: type, binding: Binding) -> Any:
 def _from_type(annotation: Any, binding: Binding) -> Any:
     """Draw from the strategy that hypothesis knows of another type."""
     try:
+        # Functions that it makes draw when they are called, which cannot be traced.
+        if Callable in (typing.get_origin(annotation), annotation):
+            raise InvalidArgument("functions are not drawn.")
         return binding.draw(st.from_type(annotation))
     # It calls constructors, which raise any error.
     except Exception as error:
@@ -143,37 +163,6 @@ def _container_for(kind: type, args: tuple[Any, ...], binding: Binding) -> Any:
     if issubclass(kind, abc.Set) and inspect.isabstract(kind):
         return set(parts)
     return parts if inspect.isabstract(kind) else new(parts)
-
-
-class _Constant:
-    """A function that returns one value for all arguments."""
-
-    def __init__(self, value: Any):
-        self.value = value
-
-    def __call__(self, *args: object, **kwargs: object) -> Any:
-        return self.value
-
-    def __repr__(self) -> str:
-        return f"lambda *_, **__: {self.value!r}"
-
-
-def first_squashed(first: PyTree = None, *args: object, **kwargs: object) -> PyTree:
-    """Return the first of any arguments, elementwise in its numbers."""
-
-    def squashed(leaf: Any) -> Any:
-        return jnp.tanh(leaf) if eqx.is_inexact_array_like(leaf) else leaf
-
-    return jtu.tree_map(squashed, first)
-
-
-def _function_for(args: tuple[Any, ...], binding: Binding) -> Callable[..., Any]:
-    """Return an elementwise function if that satisfies `Callable[[...], ...]`."""
-    takes, gives = args if len(args) == 2 else (..., Any)
-    one = not isinstance(takes, list) or len(takes) == 1
-    if one and (gives in (Any, jax.Array) or takes == [gives]):
-        return jnp.tanh if isinstance(takes, list) else first_squashed
-    return _Constant(value_for(gives, binding))
 
 
 def _tree_for(annotation: Any, binding: Binding) -> Any:

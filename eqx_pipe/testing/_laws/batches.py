@@ -1,12 +1,12 @@
 """The law that `vmap` is a loop, over arguments and over a stack of modules."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from ..._tree import is_key_array
-from .compare import agree
+from .compare import agree, stacked
 from .law import Broken, Undecided, error_line, law
-from .programs import Programs, stacked
+from .programs import Places, Programs
 from .trial import Trial
 
 
@@ -16,12 +16,16 @@ def vmap_law(trial: Trial) -> str | None:
     groups = _groups(programs)
     if not groups:
         raise Undecided("there are no arrays to batch")
-    notes = [_like_a_loop(trial, how, which) for how, which in groups.items()]
+    value, names = programs.value, programs.out_names
+    notes = [
+        _like_a_loop(trial, which, f"`vmap` over {how}", value, names)
+        for how, which in groups.items()
+    ]
     every = frozenset().union(*groups.values())
     return _gradients(trial, every) or next(filter(None, notes), None)
 
 
-def _groups(programs: Programs) -> dict[str, frozenset[int]]:
+def _groups(programs: Programs) -> dict[str, Places]:
     """Return the leaves to batch: each argument, all together, and the parameters."""
     groups: dict[str, set[int]] = {}
     others, module = set[int](), set[int]()
@@ -40,43 +44,29 @@ def _groups(programs: Programs) -> dict[str, frozenset[int]]:
     return {how: frozenset(which) for how, which in groups.items()}
 
 
-def _like_a_loop(trial: Trial, how: str, which: frozenset[int]) -> str | None:
-    programs = trial.programs
-
-    def batched(leaves: list[Any]) -> list[Any]:
-        return programs.batched(leaves, which)
-
-    how = f"`vmap` over {how}"
-    return _compare(trial, which, how, programs.value, batched, programs.out_names)
-
-
-def _gradients(trial: Trial, which: frozenset[int]) -> str | None:
+def _gradients(trial: Trial, which: Places) -> str | None:
     """Compare `vmap` of the gradient with a loop, if there is a gradient."""
     programs = trial.programs
     if not programs.moving or not programs.smooth:
         return None
     cotangents = programs.cotangents()
 
-    def alone(leaves: Sequence[Any]) -> list[Any]:
-        return programs.backward(leaves, cotangents)[1]
-
-    def batched(leaves: list[Any]) -> list[Any]:
-        return programs.batched_backward(leaves, which, cotangents)
+    def gradient(leaves: list[Any], which: Places = frozenset()) -> list[Any]:
+        return programs.backward(leaves, cotangents, which)[1]
 
     try:
-        alone(programs.leaves(trial.call))
+        gradient(programs.leaves(trial.call))
     except Exception:  # the law `derivative` reports it
         return None
-    how, names = "`vmap` of the gradient", programs.moving_names
-    return _compare(trial, which, how, alone, batched, names)
+    names = programs.moving_names
+    return _like_a_loop(trial, which, "`vmap` of the gradient", gradient, names)
 
 
-def _compare(
+def _like_a_loop(
     trial: Trial,
-    which: frozenset[int],
+    which: Places,
     how: str,
-    alone: Callable[[list[Any]], list[Any]],
-    batched: Callable[[list[Any]], list[Any]],
+    run: Callable[..., list[Any]],
     names: list[str],
 ) -> str | None:
     """Raise `Broken` where a batch of lanes differs from one lane after the other."""
@@ -86,7 +76,7 @@ def _compare(
     taken, outputs = [], []
     for lane in lanes:
         try:
-            outputs.append(alone(lane))
+            outputs.append(run(lane))
             taken.append(lane)
         except Exception:  # outside of what the function takes, as by `error_if`
             continue
@@ -96,7 +86,7 @@ def _compare(
         stacked([lane[i] for lane in taken]) if i in which else own[i] for i in every
     ]
     try:
-        found = batched(inputs)
+        found = run(inputs, which)
     except Exception as error:
         raise Broken(f"{how} raises {error_line(error)}") from error
     wanted = [stacked(column) for column in zip(*outputs, strict=True)]

@@ -59,8 +59,10 @@ class Tolerance:
 EXACT = Tolerance(0.0, 0.0)
 
 
-def tolerance_of(function: str, rtol: Bound, atol: Bound) -> Tolerance:
-    """`rtol` and `atol`, after a check."""
+def tolerance_of(
+    function: str, rtol: Bound, atol: Bound, reference: object = None
+) -> Tolerance:
+    """Return `rtol` and `atol` after a check of them, and of a reference."""
     for name, value in (("rtol", rtol), ("atol", atol)):
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if value is None or (number and 0 <= value < math.inf):
@@ -70,6 +72,12 @@ def tolerance_of(function: str, rtol: Bound, atol: Bound) -> Tolerance:
             f"`{name}` is {describe_value(value)}.",
             "Give a number of at least 0, or None for what suits the dtype.",
         )
+    if reference is not None and not callable(reference):
+        raise type_error(
+            function,
+            f"`reference` is {describe_value(reference)}.",
+            "Give a function that makes the same numbers in another way.",
+        )
     return Tolerance(rtol, atol)
 
 
@@ -78,42 +86,31 @@ def agree(
 ) -> None:
     """Raise `Broken` for the first leaf at which two pytrees differ."""
     agree_in_struct(got, wanted, labels)
-    pairs = zip(leaves_with_names(got), jtu.tree_leaves(wanted), strict=True)
-    for (name, a), b in pairs:
-        what = _gap(a, b, tolerance, labels) if eqx.is_array(a) else None
-        if what:
-            raise Broken(what, name)
-
-
-def check_reference(function: str, reference: object) -> None:
-    """Raise unless a reference is a function, or `None`."""
-    if reference is not None and not callable(reference):
-        raise type_error(
-            function,
-            f"`reference` is {describe_value(reference)}.",
-            "Give a function that makes the same numbers in another way.",
-        )
+    _agree_in_numbers(got, wanted, labels, tolerance)
 
 
 def agree_with_reference(
     got: PyTree, wanted: PyTree, tolerance: Tolerance, where: str = ""
 ) -> None:
     """Raise `Broken` where a reference differs; it may have wider dtypes."""
-    start, labels = f"{where}: " if where else "", ("found", "by the reference")
+    labels = (f"found {where}".strip(), "by the reference")
     form, other = jtu.tree_structure(got), jtu.tree_structure(wanted)
     if form != other:
-        raise Broken(f"{start}{form} found, {other} by the reference")
+        raise Broken(f"{form} {labels[0]}, {other} {labels[1]}")
+    _agree_in_numbers(got, wanted, labels, tolerance)
+
+
+def _agree_in_numbers(
+    got: PyTree, wanted: PyTree, labels: Labels, tolerance: Tolerance
+) -> None:
     pairs = zip(leaves_with_names(got), jtu.tree_leaves(wanted), strict=True)
     for (name, a), b in pairs:
         if not eqx.is_array_like(a) or not eqx.is_array_like(b):
             continue
         a, b = (v if is_key_array(v) else np.asarray(v) for v in (a, b))
-        if a.shape == b.shape:
-            what = _gap(a, b, tolerance, labels)
-        else:
-            what = f"shape {list(a.shape)} found, {list(b.shape)} by the reference"
+        what = _gap(a, b, tolerance, labels)
         if what:
-            raise Broken(start + what, name)
+            raise Broken(what, name)
 
 
 def agree_in_struct(got: PyTree, wanted: PyTree, labels: Labels) -> None:
@@ -148,6 +145,8 @@ def _structs(tree: PyTree) -> PyTree:
 
 def _gap(a: AnyArray, b: AnyArray, tolerance: Tolerance, labels: Labels) -> str | None:
     """Return the largest difference of two arrays as text, or `None` if allowed."""
+    if a.shape != b.shape:
+        return f"shape {list(a.shape)} {labels[0]}, {list(b.shape)} {labels[1]}"
     left, right = as_numpy(a), as_numpy(b)
     apart, allowed = (left != right).astype(float), 0.0
     is_inexact = left.dtype.kind in "fc"
@@ -178,7 +177,15 @@ def stack(trees: Sequence[PyTree]) -> PyTree:
 
     def join(*leaves: Any) -> Any:
         if eqx.is_array_like(leaves[0]) and not isinstance(leaves[0], str):
-            return jnp.stack([jnp.asarray(leaf) for leaf in leaves])
+            return stacked(leaves)
         return leaves[0]
 
     return jtu.tree_map(join, *trees)
+
+
+def stacked(leaves: Sequence[Any]) -> Any:
+    """Stack arrays without compiling anything; new-style keys compile a program."""
+    if is_key_array(leaves[0]):
+        data: Any = np.stack([np.asarray(jr.key_data(v)) for v in leaves])
+        return jr.wrap_key_data(data, impl=jr.key_impl(leaves[0]))
+    return np.stack([np.asarray(v) for v in leaves])

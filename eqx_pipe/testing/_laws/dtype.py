@@ -1,25 +1,22 @@
 """The law that an output keeps the precision of the input."""
 
-import dataclasses
 import itertools as it
 from collections.abc import Iterator
 from typing import Any
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 from jax.typing import DTypeLike
 
-from ..._captured import Fixed
 from ..._jaxprs import Equation, open_jaxpr, sub_jaxprs
-from ..._tree import leaves_with_names
 from .index import place_of
 from .law import Broken, Undecided, law
-from .trial import Trial, cast
+from .programs import Programs
+from .trial import Trial
 
-_ABSTRACT = (jnp.float32, jnp.bfloat16, jnp.float16)
+_DTYPES = (jnp.float32, jnp.bfloat16, jnp.float16, jnp.float64)
 
 
 @law("dtype", "an output that has the dtype of the input has it in every precision.")
@@ -30,20 +27,19 @@ def dtype_law(trial: Trial) -> str | None:
     if len(dtypes) != 1:
         raise Undecided("the inputs have several dtypes, or none is inexact")
     (own,) = dtypes
-    base = _forms_of(trial)
+    base = _forms_of(trial.programs)
     if not any(getattr(v, "weak_type", False) for v in inexact):
         for name, form in base.items():
             if form.weak_type:
                 raise Broken(_WEAK.format(form.dtype), name)
-    # float64 comes from the trace of `derivative`; the others are evaluated abstractly.
     found = {own: base}
-    for dtype in map(np.dtype, _ABSTRACT):
-        forms = None if dtype == own else _forms_in(trial, dtype)
-        found |= {dtype: forms} if forms is not None else {}
-    if trial.wide is not None:
-        found.setdefault(np.dtype(np.float64), _forms_of(trial.wide))
+    for dtype in (d for d in map(np.dtype, _DTYPES) if d != own):
+        # float64 is that of the law `derivative`.
+        other = trial.wide if dtype == np.float64 else trial.in_dtype(dtype)
+        if other and not _by_packages(other.programs.jaxpr, dtype):
+            found[dtype] = _forms_of(other.programs)
     _keeps(found, own)
-    refused = {np.dtype(d).name for d in _ABSTRACT} - {d.name for d in found}
+    refused = {np.dtype(d).name for d in _DTYPES} - {d.name for d in found}
     return f"{', '.join(sorted(refused))} cannot be judged" if refused else None
 
 
@@ -77,42 +73,10 @@ def _real(dtype: DTypeLike) -> np.dtype:
     return np.dtype(jnp.finfo(dtype).dtype)
 
 
-def _forms_of(trial: Trial) -> dict[str, Any]:
+def _forms_of(programs: Programs) -> dict[str, Any]:
     """Return the inexact outputs of the trace, by name."""
-    programs = trial.programs
     avals = programs.jaxpr.out_avals
-    return {programs.out_names[i]: avals[i] for i in programs.smooth}
-
-
-def _forms_in(trial: Trial, dtype: np.dtype) -> dict[str, Any] | None:
-    """Return the inexact outputs in a precision; `None` if the function refuses it.
-
-    The parameters of a `frozen` stage are converted too: they are meant to be as the
-    stage is.
-    """
-
-    def follow(leaf: Any) -> Any:
-        is_frozen = isinstance(leaf, Fixed) and eqx.is_inexact_array(leaf.value)
-        return Fixed(cast(leaf.value, dtype)) if is_frozen else leaf
-
-    call = jtu.tree_map(follow, trial.call)
-    parts = {n: getattr(call, n) for n in ("fn", "args", "state")}
-    structs = jtu.tree_map(_struct, parts)
-    changed = dataclasses.replace(call, **cast(structs, dtype))
-    try:
-        with jax.numpy_dtype_promotion("standard"):
-            traced = eqx.filter_make_jaxpr(lambda call: call.run())(changed)
-    except Exception:
-        return None
-    program, outputs, _ = traced
-    if _by_packages(program, dtype):
-        return None
-    return {
-        name: form
-        for name, form in leaves_with_names(outputs)
-        if isinstance(form, jax.ShapeDtypeStruct)
-        and jnp.issubdtype(form.dtype, jnp.inexact)
-    }
+    return {programs.out_names[i]: avals[i] for i in programs.inexact}
 
 
 def _by_packages(program: Any, dtype: np.dtype) -> bool:
@@ -143,9 +107,3 @@ def _widens(eqn: Equation, dtype: np.dtype) -> bool:
     after = jnp.dtype(eqn.params["new_dtype"])
     is_inexact = jnp.issubdtype(after, jnp.inexact)
     return is_inexact and before.dtype == dtype and after.itemsize > dtype.itemsize
-
-
-def _struct(leaf: Any) -> Any:
-    if not eqx.is_inexact_array(leaf):
-        return leaf
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)

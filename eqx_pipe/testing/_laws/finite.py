@@ -16,10 +16,11 @@ from .trial import Trial
 def finite_law(trial: Trial) -> None:
     programs = trial.programs
     leaves = programs.leaves(trial.call)
-    if not all(_is_finite(leaves[i]) for i in programs.moving):
+    given = [v for v in leaves if jnp.issubdtype(v.dtype, jnp.inexact)]
+    if not all(np.isfinite(as_numpy(v)).all() for v in given):
         raise Undecided("the arguments are not finite")
     values = programs.value(leaves)
-    outputs = {i: as_numpy(values[i]) for i in programs.smooth}
+    outputs = {i: as_numpy(values[i]) for i in programs.inexact}
     for i, array in outputs.items():
         _none(np.isnan(array), array, programs.out_names[i], "the output", "are NaN")
     infinite = [i for i, array in outputs.items() if np.isinf(array).any()]
@@ -28,7 +29,7 @@ def finite_law(trial: Trial) -> None:
         for i in infinite:
             _not_everywhere(trial, i, outputs[i])
         raise Undecided("the output is infinite, so derivatives may be")
-    if programs.moving and outputs:
+    if programs.moving and programs.smooth:
         _derivatives(trial)
 
 
@@ -58,10 +59,6 @@ def _derivatives(trial: Trial) -> None:
     for name, array, of in found:
         array = as_numpy(array)
         _none(~np.isfinite(array), array, name, of, "are not finite ({})")
-
-
-def _is_finite(array: Any) -> bool:
-    return bool(np.isfinite(as_numpy(array)).all())
 
 
 def _no_overflow(trial: Trial, outputs: dict[int, np.ndarray]) -> None:

@@ -17,14 +17,14 @@ from ..._stage import as_module, check_state, wants_key
 from ..._tree import is_key_array
 from ..._types import Key, PyTree
 from .batches import vmap_law
-from .compare import Bound, agree_with_reference, check_reference, tolerance_of
+from .compare import Bound, agree_with_reference, tolerance_of
 from .compiled import jit_law, recompiles_law
 from .derivative import derivative_law
 from .dtype import dtype_law
 from .finite import finite_law
 from .index import index_law
 from .key import key_law
-from .law import Broken, Law, Undecided, check_names, must_work
+from .law import Broken, Law, check_names, must_work, outcome
 from .locate import input_text, locate
 from .params import params_law
 from .pure import pure_law
@@ -118,9 +118,8 @@ def check_function(
         ...
     """
     __tracebackhide__ = True
-    tolerance = tolerance_of(_FUNCTION, rtol, atol)
+    tolerance = tolerance_of(_FUNCTION, rtol, atol, reference)
     check_callable(_FUNCTION, "fn", fn)
-    check_reference(_FUNCTION, reference)
     named = _named(kwargs)
     if key is None and is_key_array(named.get("key")):
         key = named.pop("key")
@@ -136,7 +135,7 @@ def check_function(
     if "reference" in tried:
         assert reference is not None
         laws.insert(0, _reference_law(ft.partial(reference, *args, **named)))
-    found = {law.name: _outcome(law, trial) for law in laws}
+    found = {law.name: outcome(law, trial, "a call") for law in laws}
     broken = {n: how for n, how in found.items() if isinstance(how, Broken)}
     if broken:
         inner = {
@@ -173,16 +172,12 @@ def _tried(
 
 def _names(fn: Callable[..., Any], count: int) -> tuple[str, ...]:
     """Return the names of the positional parameters that take so many arguments."""
-    names: list[str] = []
     try:
-        for name, parameter in inspect.signature(fn).parameters.items():
-            if parameter.kind is parameter.VAR_POSITIONAL:
-                names += [f"{name}{i}" for i in range(count - len(names))]
-            elif parameter.kind is not parameter.KEYWORD_ONLY:
-                names.append(name)
+        parameters = inspect.signature(fn).parameters.values()
     except (TypeError, ValueError):
-        pass
-    names = names[:count]
+        parameters = ()
+    kinds = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
+    names = [p.name for p in parameters if p.kind in kinds][:count]
     return (*names, *(f"argument{i}" for i in range(len(names), count)))
 
 
@@ -219,17 +214,6 @@ def _reference_law(wanted: Callable[[], PyTree]) -> Law:
         agree_with_reference(trial.plain["output"], values, trial.tolerance)
 
     return Law("reference", "it gives what the reference gives.", test)
-
-
-def _outcome(law: Law, trial: Trial) -> str | Broken:
-    try:
-        with must_work("a call"):
-            note = law.test(trial)
-    except Broken as how:
-        return how
-    except Undecided as why:
-        return f"undecided: {why}"
-    return f"holds; {note}" if note else "holds"
 
 
 def _report(

@@ -20,7 +20,7 @@ import jax
 import jax.tree_util as jtu
 import numpy as np
 
-from ..._captured import cells, code_names, defaults
+from ..._captured import code_names, contents
 from ..._stage import Lift
 from ..._tree import Same
 
@@ -87,17 +87,14 @@ def _parts(value: Any, package: str | None) -> Iterator[tuple[str, Any]]:
         items = value.items() if isinstance(value, dict) else enumerate(value)
         if len(value) <= _LONG:
             yield from ((f"[{key!r}]", item) for key, item in items)
-    elif isinstance(value, ft.partial | types.MethodType):
-        names = ("func", "args", "keywords", "__self__", "__func__")
-        yield from ((f".{n}", getattr(value, n)) for n in names if hasattr(value, n))
-    elif isinstance(value, types.FunctionType):
-        if own:
-            yield from _function_parts(value, str(package))
+    elif isinstance(value, types.FunctionType | types.MethodType | ft.partial):
+        if own or not isinstance(value, types.FunctionType):
+            yield from _captured(value, package)
     elif hasattr(value, "__wrapped__"):  # made by `jax.jit`, `functools.cache`, ...
         yield ".__wrapped__", value.__wrapped__
     elif isinstance(value, type):
         if own:
-            yield from _class_parts(value, str(package))
+            yield from _class_parts(value, package)
     elif isinstance(value, eqx.Module) or own:
         yield from _attributes(value)
         yield ".__class__", type(value)
@@ -105,21 +102,17 @@ def _parts(value: Any, package: str | None) -> Iterator[tuple[str, Any]]:
         yield from ((f"[{i}]", v) for i, v in enumerate(jtu.tree_leaves(value)))
 
 
-def _function_parts(fn: types.FunctionType, package: str) -> Iterator[tuple[str, Any]]:
-    yield from ((f".{name}", value) for name, value in vars(fn).items())
-    yield from ((f" > {name}", value) for name, value in cells(fn).items())
-    given = defaults(fn).values()
-    yield from ((f" > default {i}", value) for i, value in enumerate(given))
-    names = code_names(fn.__code__)
-    for name in names:
-        value = fn.__globals__.get(name)
-        yield f" > {name}", value
+def _captured(fn: Any, package: str | None) -> Iterator[tuple[str, Any]]:
+    """What a function, method or partial holds, and its globals."""
+    for how, name, value in contents(fn, plain=True):
+        yield f" > {name}" if how else f".{name}", value
         if isinstance(value, types.ModuleType) and _root(value.__name__) == package:
-            inner = vars(value)
+            inner, names = vars(value), code_names(fn.__code__)
             yield from ((f" > {name}.{n}", inner[n]) for n in names if n in inner)
+    yield from ((f".{name}", value) for name, value in vars(fn).items())
 
 
-def _class_parts(cls: type, package: str) -> Iterator[tuple[str, Any]]:
+def _class_parts(cls: type, package: str | None) -> Iterator[tuple[str, Any]]:
     """Attributes that all instances share, and methods."""
     for base in cls.__mro__:
         if _package(base) == package:

@@ -62,6 +62,21 @@ def laws_of(trial: type) -> list[Law]:
     return [value for value in vars(trial).values() if isinstance(value, Law)]
 
 
+def outcome(law: Law, trial: Any, kind: str) -> str | Broken:
+    """Return how a law is broken, or that it holds or cannot be judged.
+
+    `kind` names what is tried, as in "an axis".
+    """
+    try:
+        with must_work(kind):
+            note = law.test(trial)
+    except Broken as how:
+        return how
+    except Undecided as why:
+        return f"undecided: {why}"
+    return f"holds; {note}" if note else "holds"
+
+
 def check_laws(
     function: str,
     kind: str,
@@ -71,22 +86,14 @@ def check_laws(
 ) -> None:
     """Raise an `AssertionError` for the first law that is broken.
 
-    `kind` names what is tried, as in "an axis"; `where` is its type. By default all
-    laws of the trial's class are tried.
+    `where` is the type of what is tried. By default all laws of the trial's class are.
     """
     __tracebackhide__ = True
     for law in laws_of(type(trial)) if laws is None else laws:
-        how = None
-        try:
-            with must_work(kind):
-                law.test(trial)
-        except Broken as error:
-            how = error
-        except Undecided:
-            pass
-        # Raised outside of the `except`: hypothesis takes an error with another
-        # context for another error, and would not shrink one to the other.
-        if how is not None:
+        # Raised outside of an `except`: hypothesis takes an error with another context
+        # for another error, and would not shrink one to the other.
+        how = outcome(law, trial, kind)
+        if isinstance(how, Broken):
             leaf = [f"leaf: `{how.leaf}`"] if how.leaf else []
             place = [f"where: {where}"] if where else []
             lines = [*place, *leaf, f"difference: {how.what}"]

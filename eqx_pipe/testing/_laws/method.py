@@ -70,21 +70,16 @@ class MethodTrial:
                     what = f"in round {number} it holds {describe_value(leaf)}"
                     raise Broken(what, path_name(path))
 
-    @law("repeats", "what it proposes depends on the state alone.")
+    @law("repeats", "asked or told the same again, or begun anew, it does the same.")
     def repeats_law(self) -> None:
-        for number, (state, points, asked, result) in enumerate(self.history):
-            again, asked_again = self.method.ask(state, self.num)
-            _same(f"asked again in round {number}", again, points)
-            told = [self._told(state, result) for state in (asked_again, asked)]
-            _same(f"told the same again in round {number}", *told)
-
-    @law("resumes", "from the beginning it comes to the same proposals again.")
-    def resumes_law(self) -> None:
         state = self.method.init(self.space, self.key)
-        for number, (_, points, _, result) in enumerate(self.history):
-            again, state = self.method.ask(state, self.num)
-            _same(f"begun anew, in round {number}", again, points)
-            state = self._told(state, result)
+        for number, (first, points, asked, result) in enumerate(self.history):
+            for how, before in (("begun anew", state), ("asked again", first)):
+                again, asked_again = self.method.ask(before, self.num)
+                _same(f"{how} in round {number}", again, points)
+            states = [self._told(state, result) for state in (asked_again, asked)]
+            _same(f"told the same again in round {number}", *states)
+            state = states[0]
 
     @law("failures", "it goes on where points have failed.")
     def failures_law(self) -> None:

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
 
 from ..._cache import LRUCache
-from ..._jaxprs import as_function
+from ..._jaxprs import as_function, equations
 from ..._tree import as_hashable, is_key_array, leaves_with_names
 from .slopes import direction
 
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from .trial import Call
 
 Leaves: TypeAlias = Sequence[Any]
+Places: TypeAlias = frozenset[int]
 
 
 class Programs:
@@ -30,7 +30,8 @@ class Programs:
     by `jnp.asarray`.
 
     `moving` are the places of the leaves that can be differentiated, `smooth` those of
-    such outputs.
+    such outputs: those of a state not, by which training does not differentiate.
+    `inexact` are the places of all outputs of real or complex numbers.
     """
 
     def __init__(self, call: "Call"):
@@ -47,18 +48,23 @@ class Programs:
 
         self.jaxpr: Any = jax.make_jaxpr(flat)(*leaves)
         self._form = form
-        self.is_wide = _is_wide()
+        self.is_wide = is_wide()
         self.names = [name for name, _ in named]
         avals = self.jaxpr.out_avals
         outs = self.output([jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals])
         kinds = jax.ShapeDtypeStruct
         self.out_names = [n for n, v in leaves_with_names(outs) if isinstance(v, kinds)]
-        # Training does not differentiate by a state, or the next one.
         self.moving = [i for i in _inexact(leaves) if not _of_state(self.names[i])]
-        self.smooth = [i for i in _inexact(avals) if not _of_state(self.out_names[i])]
+        self.inexact = _inexact(avals)
+        self.smooth = [i for i in self.inexact if not _of_state(self.out_names[i])]
         self.moving_names = [self.names[i] for i in self.moving]
         self.smooth_names = [self.out_names[i] for i in self.smooth]
         self.function: Callable[..., list[Any]] = as_function(self.jaxpr)
+        inner = list(equations(self.jaxpr))
+        self.primitives = {eqn.primitive.name for eqn in inner}
+        computed = [v.aval for eqn in inner for v in eqn.outvars]
+        dtypes = {getattr(v, "dtype", int) for v in [*self.jaxpr.in_avals, *computed]}
+        self.dtypes = [v for v in dtypes if jnp.issubdtype(v, jnp.inexact)]
         self._compiled: dict[Hashable, Callable[..., Any]] = {}
 
     def leaves(self, call: "Call") -> list[Any]:
@@ -74,46 +80,38 @@ class Programs:
         avals = [self.jaxpr.out_avals[i] for i in self.smooth]
         return [direction(k, aval) for k, aval in enumerate(avals)]
 
-    def value(self, leaves: Leaves) -> list[Any]:
-        """Return the outputs."""
-        return self._run("value", self._value, leaves)
+    def value(self, leaves: Leaves, which: Places = frozenset()) -> list[Any]:
+        """Return the outputs; those of a batch if `which` leaves are batched."""
+        return self._run(self._value, which, leaves)
 
     def forward(self, leaves: Leaves, tangents: Leaves) -> tuple[list, list]:
         """Return the smooth outputs and their tangents."""
-        return self._run("forward", self._forward, leaves, tangents)
+        return self._run(self._forward, frozenset(), leaves, tangents)
 
-    def backward(self, leaves: Leaves, cotangents: Leaves) -> tuple[list, list]:
+    def backward(
+        self, leaves: Leaves, cotangents: Leaves, which: Places = frozenset()
+    ) -> tuple[list, list]:
         """Return the smooth outputs, and the cotangents of what moves."""
-        return self._run("backward", self._backward, leaves, cotangents)
+        return self._run(self._backward, which, leaves, cotangents)
 
     def second(self, leaves: Leaves, tangents: Leaves, cotangents: Leaves) -> list:
         """Return the tangents of the cotangents of what moves."""
-        return self._run("second", self._second, leaves, tangents, cotangents)
-
-    def batched(self, leaves: Leaves, which: frozenset[int]) -> list[Any]:
-        """Return the outputs for a batch of some leaves."""
-        fn = jax.vmap(self._value, (self._axes(which),))
-        return self._run(("value", which), fn, leaves)
-
-    def batched_backward(
-        self, leaves: Leaves, which: frozenset[int], cotangents: Leaves
-    ) -> list[Any]:
-        """Return the cotangents of what moves for a batch of some leaves."""
-        fn = jax.vmap(self._backward, (self._axes(which), None))
-        return self._run(("backward", which), fn, leaves, cotangents)[1]
+        return self._run(self._second, frozenset(), leaves, tangents, cotangents)
 
     def context(self) -> contextlib.AbstractContextManager[Any]:
         """Return the precision in which the call was traced."""
         return jax.enable_x64(self.is_wide)
 
-    def _run(self, name: Hashable, fn: Callable[..., Any], *args: Leaves) -> Any:
-        """Run a program, which is compiled under its name at the first run."""
-        program = self._compiled.setdefault(name, jax.jit(fn))
+    def _run(self, fn: Callable[..., Any], which: Places, *args: Leaves) -> Any:
+        """Run a program, over a batch of some leaves, which is compiled once."""
+        name = (fn.__name__, which)
+        if name not in self._compiled:
+            axes = [0 if i in which else None for i in range(len(self.names))]
+            over = jax.vmap(fn, (axes, *[None] * (len(args) - 1))) if which else fn
+            self._compiled[name] = jax.jit(over)
         with self.context():
-            return jtu.tree_map(as_numpy_or_key, program(*map(list, args)))
-
-    def _axes(self, which: frozenset[int]) -> list[int | None]:
-        return [0 if i in which else None for i in range(len(self.names))]
+            outputs = self._compiled[name](*map(list, args))
+            return jtu.tree_map(as_numpy_or_key, outputs)
 
     def _value(self, leaves: Leaves) -> list[Any]:
         return self.function(*leaves)
@@ -157,7 +155,7 @@ def _inexact(values: Leaves) -> list[int]:
     return [i for i, is_inexact in enumerate(found) if is_inexact]
 
 
-def _is_wide() -> bool:
+def is_wide() -> bool:
     """Return whether double precision is on, here and now."""
     return jax.dtypes.canonicalize_dtype(np.float64) == np.float64
 
@@ -167,15 +165,7 @@ def as_numpy_or_key(leaf: Any) -> Any:
     return leaf if is_key_array(leaf) else np.asarray(leaf)
 
 
-def stacked(leaves: Leaves) -> Any:
-    """Stack arrays without compiling anything; new-style keys compile a program."""
-    if is_key_array(leaves[0]):
-        data: Any = np.stack([np.asarray(jr.key_data(v)) for v in leaves])
-        return jr.wrap_key_data(data, impl=jr.key_impl(leaves[0]))
-    return np.stack([np.asarray(v) for v in leaves])
-
-
-_CACHE = LRUCache(32)
+_CACHE = LRUCache(64)
 
 
 def programs_of(call: "Call") -> Programs:
@@ -200,4 +190,4 @@ def _form_of(call: "Call") -> Any:
     ]
     others = tuple(map(as_hashable, jtu.tree_leaves(static)))
     structures = jtu.tree_structure(arrays), jtu.tree_structure(static)
-    return structures, others, tuple(avals), _is_wide()
+    return structures, others, tuple(avals), is_wide()

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import functools as ft
-from collections.abc import Iterator
 from typing import Any
 
 import equinox as eqx
@@ -12,9 +11,11 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 from equinox.nn import State
+from jax import numpy_dtype_promotion
 from jax.core import Tracer
+from jax.typing import DTypeLike
 
-from ..._jaxprs import equations
+from ..._captured import Fixed
 from ..._stage import Lift, Scope, call, copy_state
 from ..._tree import is_key_array
 from ..._types import Key, PyTree
@@ -22,7 +23,7 @@ from .compare import Tolerance
 from .compiles import compilations
 from .held import held
 from .law import Undecided
-from .programs import Programs, programs_of
+from .programs import Programs, is_wide, programs_of
 
 
 class Call(eqx.Module):
@@ -102,8 +103,16 @@ class Trial:
     @ft.cached_property
     def wide(self) -> "Trial | None":
         """The same call in double precision; `None` if the function refuses that."""
-        with contextlib.suppress(Exception), wide():
-            other = Trial(cast(self.call, jnp.float64), self.own_tolerance)
+        return self.in_dtype(np.float64)
+
+    def in_dtype(self, real: DTypeLike) -> "Trial | None":
+        """Return the same call in another precision; `None` if it cannot be traced.
+
+        Arrays that a function closes over are promoted.
+        """
+        x64 = jax.enable_x64(real == np.float64 or is_wide())
+        with contextlib.suppress(Exception), x64, numpy_dtype_promotion("standard"):
+            other = Trial(cast(self.call, real), self.own_tolerance)
             _ = other.programs
             return other
         return None
@@ -112,9 +121,7 @@ class Trial:
     def lanes(self) -> list[list[Any]]:
         """The leaves of the call, moved by one place, and moved and halved."""
         leaves = self.programs.leaves(self.call)
-        moved = [v if is_key_array(v) else rolled(v, 1) for v in leaves]
-        less = [v if is_key_array(v) else halved(rolled(v, -1)) for v in leaves]
-        return [leaves, moved, less]
+        return [leaves, list(map(moved, leaves)), list(map(halved, leaves))]
 
     @ft.cached_property
     def tolerance(self) -> Tolerance:
@@ -123,14 +130,11 @@ class Trial:
         Roundings of half precision inside of a function of float32 depend on what XLA
         fuses.
         """
-        if isinstance(self._traced, Exception):
+        if isinstance(self._traced, Exception) or self.own_tolerance != Tolerance():
             return self.own_tolerance
-        variables = [v for e in equations(self._traced.jaxpr) for v in e.outvars]
-        names = {str(getattr(v.aval, "dtype", "")) for v in variables}
+        names = {np.dtype(dtype).name for dtype in self._traced.dtypes}
         coarse = [name for name in ("bfloat16", "float16") if name in names]
-        if not coarse or self.own_tolerance != Tolerance():
-            return self.own_tolerance
-        return Tolerance(coarsest=coarse[0])
+        return Tolerance(coarsest=coarse[0]) if coarse else Tolerance()
 
 
 def trial_of(call: Call, tolerance: Tolerance) -> Trial:
@@ -138,27 +142,19 @@ def trial_of(call: Call, tolerance: Tolerance) -> Trial:
     return Trial(call, tolerance, held(call.fn))
 
 
-@contextlib.contextmanager
-def wide() -> Iterator[None]:
-    """Compute in double precision; arrays that a function closes over are promoted."""
-    with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):
-        yield
-
-
-def cast(tree: PyTree, real: Any) -> PyTree:
+def cast(tree: PyTree, real: DTypeLike) -> PyTree:
     """Return inexact arrays in another real dtype, or the complex one of two such.
 
-    Structs are taken to be inexact.
+    Those of a `frozen` stage too: they are meant to be as the stage is.
     """
 
     def one(leaf: Any) -> Any:
-        is_struct = isinstance(leaf, jax.ShapeDtypeStruct)
-        if not is_struct and not eqx.is_inexact_array(leaf):
+        if isinstance(leaf, Fixed):
+            return Fixed(one(leaf.value)) if eqx.is_inexact_array(leaf.value) else leaf
+        if not eqx.is_inexact_array(leaf):
             return leaf
         is_complex = jnp.issubdtype(leaf.dtype, jnp.complexfloating)
         dtype = jnp.result_type(real, jnp.complex64) if is_complex else real
-        if is_struct:
-            return jax.ShapeDtypeStruct(leaf.shape, dtype)
         with np.errstate(over="ignore"):  # half precision does not hold all numbers
             # `jnp.asarray` would compile a program for each shape.
             return jax.device_put(np.asarray(leaf).astype(dtype))
@@ -187,16 +183,17 @@ def copied(leaf: Any) -> Any:
     return jax.device_put(np.array(leaf))
 
 
-def rolled(leaf: Any, by: int) -> np.ndarray:
-    """Return the numbers of an array in other places."""
-    return np.roll(np.asarray(leaf), by)
+def moved(leaf: Any, by: int = 1) -> Any:
+    """Return an array with its elements in other places; keys as they are."""
+    return leaf if is_key_array(leaf) else np.roll(np.asarray(leaf), by)
 
 
-def halved(leaf: np.ndarray) -> np.ndarray:
-    """Return half of inexact numbers, and others as they are."""
+def halved(leaf: Any) -> Any:
+    """Return an array moved the other way, with half of its numbers if inexact."""
+    leaf = moved(leaf, -1)
     inexact = jnp.issubdtype(leaf.dtype, jnp.inexact)
-    half = np.asarray(leaf * np.asarray(0.5, leaf.dtype)) if inexact else leaf
-    return half.astype(leaf.dtype)
+    half = np.asarray(0.5, leaf.dtype) if inexact else None
+    return leaf if half is None else np.asarray(leaf * half).astype(leaf.dtype)
 
 
 def function_text(fn: Any) -> str:

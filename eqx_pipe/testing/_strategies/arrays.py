@@ -13,9 +13,8 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array
 
-from ..._errors import describe_value
 from ..._types import Key, PyTree
-from .validate import Draw, check_strategy, check_struct, composite, invalid
+from .validate import Draw, check_strategy, check_struct, composite
 
 Numbers: TypeAlias = st.SearchStrategy
 """A strategy for single numbers."""
@@ -77,67 +76,37 @@ def _array(
     if jnp.issubdtype(dtype, jax.dtypes.prng_key):
         seeds = hnp.arrays(np.uint32, shape, elements=st.integers(0, 7))
         return seeds.map(lambda s: jax.vmap(jr.key)(s.ravel()).reshape(shape))
-    drawn = numpy_array("arrays", shape, dtype, elements)
+    drawn = numpy_array(shape, dtype, elements)
     return drawn.map(lambda v: jnp.asarray(v, dtype))
 
 
 def numpy_array(
-    function: str, shape: tuple[int, ...], dtype: DTypeLike, elements: Numbers | None
+    shape: tuple[int, ...], dtype: DTypeLike, elements: Numbers | None
 ) -> st.SearchStrategy[np.ndarray]:
-    """An array of NumPy; also of 64 bits where JAX has none."""
-    # NumPy's own strategy shrinks well, and knows few dtypes: draw in the widest.
-    kinds = (wide for kind, wide in _WIDEST.items() if jnp.issubdtype(dtype, kind))
-    wide = np.dtype(next(kinds))
-
-    def checked(value: object) -> np.generic:
-        if _fits(value, dtype):
-            return wide.type(value)
-        raise invalid(
-            function,
-            f"`elements` gave {describe_value(value)}, which does not fit "
-            f"{np.dtype(dtype).name}.",
-            "Give a strategy whose numbers lie in the range of the dtype.",
-        )
-
-    given = _usual(dtype) if elements is None else elements.map(checked)
+    """Return a strategy of NumPy arrays; also of 64 bits where JAX has none."""
+    # NumPy's own strategy refuses numbers that do not fit. It knows few real dtypes, in
+    # which numbers are rounded anyway: draw in the widest.
+    wide = dtype
+    for kind, widest in ((jnp.floating, float), (jnp.complexfloating, complex)):
+        wide = widest if jnp.issubdtype(dtype, kind) else wide
     # Small arrays are drawn number by number: of zeros alone too little is learnt.
     few = math.prod(shape) <= _MOST_DRAWN
-    fill = st.nothing() if few else st.just(wide.type(0)) if elements is None else None
+    fill = (
+        st.nothing() if few else None if elements else st.just(np.zeros((), wide)[()])
+    )
+    given = _usual(dtype) if elements is None else elements
     drawn = hnp.arrays(wide, shape, elements=given, fill=fill)
     return drawn.map(lambda v: v.astype(dtype))
 
 
-_WIDEST = {
-    jnp.bool_: bool,
-    jnp.unsignedinteger: np.uint64,
-    jnp.integer: np.int64,
-    jnp.floating: np.float64,
-    jnp.complexfloating: np.complex128,
-}
-
-
 def _usual(dtype: DTypeLike) -> Numbers:
-    """Small numbers that a dtype holds exactly."""
+    """Return a strategy of small numbers that a dtype holds exactly."""
     if jnp.issubdtype(dtype, jnp.inexact):
         return COMPLEX if jnp.issubdtype(dtype, jnp.complexfloating) else EIGHTHS
     if dtype == jnp.bool_:
         return st.booleans()
     info = jnp.iinfo(dtype)
     return st.integers(max(-4, int(info.min)), min(4, int(info.max)))
-
-
-def _fits(value: object, dtype: DTypeLike) -> bool:
-    """Whether a number of the user's own elements has its like in a dtype."""
-    if isinstance(value, bool | np.bool_):
-        return True
-    if jnp.issubdtype(dtype, jnp.integer):
-        info = jnp.iinfo(dtype)
-        whole = isinstance(value, int | np.integer)
-        return whole and int(info.min) <= int(value) <= int(info.max)
-    real = isinstance(value, int | float | np.integer | np.floating)
-    if jnp.issubdtype(dtype, jnp.complexfloating):
-        return real or isinstance(value, complex | np.complexfloating)
-    return real and dtype != jnp.bool_
 
 
 @composite

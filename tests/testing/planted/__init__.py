@@ -2,15 +2,15 @@
 
 from . import batches, dtypes, hidden, keys, nans, others, params, programs, rules
 
-ROOMS = {
-    "Rules and derivatives": rules.ROWS,
-    "Numbers that are not finite": nans.ROWS,
-    "Batches": batches.ROWS,
-    "Purity and tracing": hidden.ROWS,
-    "Parameters": params.ROWS,
-    "Dtypes": dtypes.ROWS,
-    "Programs": programs.ROWS,
-    "Keys": keys.ROWS,
-    "Axes, reducers, loaders, references": others.ROWS,
+TABLES = {
+    "Rules and derivatives": (rules.ROWS, ("derivative",)),
+    "Numbers that are not finite": (nans.ROWS, ("finite",)),
+    "Batches": (batches.ROWS, ("vmap",)),
+    "Purity and tracing": (hidden.ROWS, ("pure", "jit")),
+    "Parameters": (params.ROWS, ("params", "dtype", "jit", "derivative")),
+    "Dtypes": (dtypes.ROWS, ("dtype",)),
+    "Programs": (programs.ROWS, ("recompiles",)),
+    "Keys": (keys.ROWS, ("key",)),
+    "Axes, reducers, loaders, references": (others.ROWS, None),
 }
-"""The tables by what they are about."""
+"""The tables by their subject, each with the laws that report its bugs."""

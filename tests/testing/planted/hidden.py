@@ -118,7 +118,11 @@ def _fresh():
 def _given(name, bug, sound, make):
     """A row whose arguments are made anew, as they may be written into."""
     row = of_function(name, bug, sound)
-    return row._replace(check=lambda fn: of_function("", fn, fn, make()).check(fn))
+
+    def check(fn, **options):
+        of_function("", fn, fn, make()).check(fn, **options)
+
+    return row._replace(check=check)
 
 
 ROWS = [

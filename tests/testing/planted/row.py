@@ -1,4 +1,4 @@
-"""What a row of these tables is, and the laws that tell it."""
+"""A row of these tables, and the laws that report it."""
 
 import re
 import warnings
@@ -12,34 +12,33 @@ import eqx_pipe.testing as ept
 
 
 class Row(NamedTuple):
-    """Something broken, its sound twin, and what asks the kit of either.
+    """Something broken, its sound twin, and a function that checks either.
 
-    The arguments are such that the bug shows at them; options are the defaults.
-    `reference` tells that the author gives what the result should be, and `missed` why
-    no law tells the bug.
+    The arguments are such that the bug shows at them. `reference` is True if the check
+    is given the right result, and `missed` is the reason why no law reports the bug.
     """
 
     name: str
     bug: Any
     sound: Any
-    check: Callable[[Any], object]
+    check: Callable[..., object]
     reference: bool = False
     missed: str = ""
 
 
 def of_function(name, bug, sound, *args, key=None, reference=None, missed=""):
-    """A row for a function of the arguments."""
+    """Return a row for a function of the arguments."""
 
-    def check(fn):
-        return ept.check_function(fn, *args, key=key, reference=reference)
+    def check(fn, only=None):
+        return ept.check_function(fn, *args, key=key, reference=reference, only=only)
 
     return Row(name, bug, sound, check, reference is not None, missed)
 
 
-def broken_laws(row: Row, of: Any) -> set[str]:
-    """The laws that the kit reports; for what keeps them all, none."""
+def broken_laws(row: Row, of: Any, **options: Any) -> set[str]:
+    """Return the laws that are reported as broken."""
     try:
-        row.check(of)
+        row.check(of, **options)
     except AssertionError as error:
         text = str(error)
         if "`eqx_pipe.testing.check_" not in text:
@@ -72,11 +71,11 @@ def with_vmap(fn, rule):
 
 
 def unary(fn, slope):
-    """A function of one array whose derivative is said by a rule."""
+    """Return a function of one array with a rule for its derivative."""
     return with_jvp(fn, lambda x, t: (fn(x[0]), slope(x[0]) * t[0]))
 
 
 def quiet(make, *args):
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Equinox says of some of these what is wrong
+        warnings.simplefilter("ignore")  # Equinox warns about some of these bugs
         return make(*args)

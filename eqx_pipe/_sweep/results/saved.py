@@ -1,0 +1,278 @@
+"""Results in files: written as a finished store, and read from any store."""
+
+import datetime
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jax.tree_util as jtu
+import numpy as np
+
+from ..._errors import message, nearest, value_error
+from ..._files import as_path
+from ..._tree import leaves_with_names
+from ..store import (
+    Folder,
+    Store,
+    StoredArray,
+    StoreLayout,
+    Taken,
+    check_zarr,
+    choose_chunks,
+    lay_out,
+    open_store,
+    settle,
+)
+from .cells import CellPoints
+from .label import inner_dims, layout_of, storable
+from .output_coords import KnownCoords
+from .schema import SCHEMA, outputs_from, parse, space_from
+from .tables import ERRORS, provenance
+
+if TYPE_CHECKING:
+    from .result import SweepResult
+else:
+    SweepResult = Any
+
+_SAVE, _LOAD = "SweepResult.save", "SweepResult.load"
+_OWN = (SCHEMA, ERRORS, "eqx_pipe_store", "coordinates", "batch_size", "devices")
+_OWN += ("seconds", "started", "function")
+"""The attributes of a store that are fields of a result, or none of its business."""
+
+_CHUNK_BYTES = 64 * 1024 * 1024
+"""Bytes of the values in a chunk, at most, unless one point has more."""
+
+
+def save(
+    self: SweepResult, path: str | os.PathLike[str], *, overwrite: bool = False
+) -> None:
+    """Write the result into a folder, which `SweepResult.load` and xarray open.
+
+    It is the store of a finished sweep, in Zarr's format 3, with checksums and the
+    names of `to_xarray()`. A save that fails keeps the files that were there before.
+    For NetCDF: `result.to_xarray().to_netcdf(path)`.
+
+    **Arguments:**
+
+    - `path`: the folder; its name ends in `.zarr`.
+    - `overwrite`: whether to replace a result that exists already. (Keyword only.)
+
+    **Raises:** `FileExistsError` if there is something at `path`; `ValueError` for
+    another suffix. Needs `pip install 'eqx_pipe[sweep]'`.
+
+    !!! example
+
+        >>> import eqx_pipe as ep, tempfile
+        >>> result = ep.sweep(lambda x: x**2, ep.Linspace(0, 3, 4))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     result.save(f"{folder}/squares.zarr")
+        ...     ep.SweepResult.load(f"{folder}/squares.zarr").best(mode="max").index
+        3
+    """
+    self._check_all_values("save")
+    check_zarr(_SAVE)
+    place = as_path(_SAVE, path)
+    if place.suffix != ".zarr":
+        raise value_error(
+            _SAVE,
+            f"`path` is {str(place)!r}, with the suffix {place.suffix!r}.",
+            "Give a path that ends in `.zarr`. For NetCDF: "
+            "`result.to_xarray().to_netcdf(path)`.",
+        )
+    leaves, status = jtu.tree_leaves(self._outputs), self.status
+    row = [storable(leaf[:0])[:0] for leaf in leaves]
+    structs = [np.empty(x.shape[1:], x.dtype) for x in row]
+    row_bytes = sum(x.nbytes for x in structs)
+    lengths = tuple(self.space.dims.values())
+    most = max(1, _CHUNK_BYTES // max(1, row_bytes))
+    chunks = choose_chunks(lengths, min(self.space.size, most), most)
+    layout = layout_of(
+        _SAVE,
+        self._outputs,
+        structs,
+        self.space,
+        self.output_coords,
+        chunks,
+        provenance(self),
+        {"saved": True},
+    )
+
+    def fill(store: Store) -> None:
+        for number in range(len(store.chunks)):
+            first, last = store.chunks.span(number)
+            values = [storable(leaf[first:last]) for leaf in leaves]
+            here = {
+                text: points[(points >= first) & (points < last)] - first
+                for text, points in self._errors.items()
+            }
+            store.commit(number, values, status[first:last], here)
+
+    _put(Folder(place), layout, fill, overwrite)
+
+
+def _put(files: Folder, layout: StoreLayout, fill: Any, overwrite: bool) -> None:
+    """Write a store where there is none, or in the place of another one."""
+    if files.is_vacant():
+        files.path.mkdir(parents=True, exist_ok=True)
+        try:
+            return lay_out(files, layout, fill)
+        except BaseException:
+            files.give_up()
+            raise
+    if not overwrite:
+        raise _taken(files, "there is something at", "already")
+    try:
+        old = open_store(_SAVE, files)
+    except ValueError as error:
+        wrong = "what is not a result of eqx_pipe is not overwritten:"
+        raise _taken(files, wrong, "") from error
+    try:
+        with files.lock("all"):
+            lay_out(files, layout, fill, old)
+            settle(files)
+    except Taken as taken:
+        raise _taken(files, "a sweep fills the store", f"({taken})") from None
+
+
+def _taken(files: Folder, wrong: str, more: str) -> FileExistsError:
+    return FileExistsError(
+        message(
+            _SAVE,
+            f"{wrong} {files.place()!r} {more}".rstrip() + ".",
+            "Choose another path, remove it yourself, or give `overwrite=True` for a "
+            "result that was saved before.",
+        )
+    )
+
+
+def load(cls: type[SweepResult], path: str | os.PathLike[str]) -> SweepResult:
+    """Return the result that was saved, or the one in the store of a sweep.
+
+    It reads a result that `SweepResult.save` wrote, and a store that `sweep(store=)`
+    fills, also while it is being filled: missing points are not `.ok`, and values are
+    read from the store when they are indexed. No code in the file is run.
+
+    The result equals the one that was saved, with these differences. In `.values`
+    dicts, lists and tuples stay; other containers (dataclasses, modules, named tuples)
+    come back as dicts by the names of their parts. In
+    `.space` every axis is a `Values` axis of the same dim, with the same values bit
+    for bit, which pictures and keys treat like the axis that was saved; one of `Static`
+    values holds their numbers, or texts in the place of strings, functions and other
+    objects. Of what stands beside the axes numbers, texts and arrays of at most 1,024
+    bytes come back; a larger array comes back as its `jax.ShapeDtypeStruct`, and an
+    object as its text.
+
+    **Arguments:**
+
+    - `path`: the folder that `SweepResult.save` or `sweep(store=)` was given.
+
+    **Returns:** a `SweepResult`.
+
+    **Raises:** `FileNotFoundError` if nothing exists at `path`; `ValueError` for files
+    that eqx_pipe did not write, that have another version of its format, or that were
+    changed; `OSError` for a damaged file.
+
+    Needs `pip install 'eqx_pipe[sweep]'`.
+
+    !!! example
+
+        >>> import eqx_pipe as ep, tempfile
+        >>> result = ep.sweep(lambda x: {"y": x**2}, ep.Linspace(0, 3, 4))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     result.save(f"{folder}/squares.zarr")
+        ...     ep.SweepResult.load(f"{folder}/squares.zarr").values["y"].tolist()
+        [0.0, 1.0, 4.0, 9.0]
+    """
+    check_zarr(_LOAD)
+    place = as_path(_LOAD, path)
+    if not os.path.lexists(place):
+        raise FileNotFoundError(
+            message(_LOAD, f"there is nothing at {str(place)!r}.", _hint(place))
+        )
+    if (place / "round-0000.zarr").is_dir():
+        raise value_error(
+            _LOAD,
+            f"{str(place)!r} is the folder of a search.",
+            "Read it by `search.SearchResult.load`.",
+        )
+    store = open_store(_LOAD, Folder(place))
+    if "reduce" in store.record:
+        raise value_error(
+            _LOAD,
+            f"the store {str(place)!r} keeps the states of a reduction.",
+            "Call the same sweep with the same `reduce` and `store`: what is there "
+            "is not computed again. `xarray.open_zarr` shows the states.",
+        )
+    attributes = store.root["attributes"]
+    schema = parse(_LOAD, str(place), attributes.get(SCHEMA))
+    return cls(**_fields(store, schema, attributes))
+
+
+def _hint(path: Path) -> str:
+    """Return what may have been meant by a path at which there is nothing."""
+    folder = path.parent
+    if not folder.is_dir():
+        return f"There is no folder {str(folder)!r} either: check the path."
+    results = [p.name for p in folder.iterdir() if p.suffix == ".zarr"]
+    if not results:
+        return (
+            "That folder holds no `.zarr`. Give the path that `SweepResult.save` or "
+            "`sweep(..., store=)` was given; relative paths start from where Python "
+            "runs."
+        )
+    # A folder may hold thousands.
+    return nearest(path.name, sorted(results)[:20])
+
+
+def _fields(
+    store: Store, schema: dict[str, Any], attributes: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the fields of the result in a store."""
+    gaps, errors, done = store.account()
+    names = store.names()
+
+    def leaf(name: str, dtype: Any, kind: str | None) -> Any:
+        found = StoredArray(store, names.index(name), dtype, kind, done)
+        return found[...] if "saved" in store.record else found
+
+    cells = schema.get("cells")
+    seconds = attributes.get("seconds", "nan")  # those of a sweep are not known yet
+    return dict(
+        values=outputs_from(schema, leaf),
+        space=space_from(schema, store.coordinate),
+        _gaps=gaps,
+        batch_size=int(attributes["batch_size"]),
+        num_devices=int(attributes["devices"]),
+        started=datetime.datetime.fromisoformat(attributes["started"]).timestamp(),
+        seconds=float(seconds),
+        function=attributes.get("function", ""),
+        cells=None if cells is None else CellPoints(*_read_all(store, cells)),
+        made=tuple((k, v) for k, v in attributes.items() if k not in _OWN),
+        _errors=errors,
+        output_coords=_output_coords(store, schema),
+    )
+
+
+def _read_all(store: Store, names: list[str]) -> list[np.ndarray]:
+    numbers = map(store.names().index, names)
+    return [StoredArray(store, k, np.int64)[...] for k in numbers]
+
+
+def _output_coords(store: Store, schema: dict[str, Any]) -> KnownCoords:
+    """Return the dims of outputs that are not named as usual."""
+    found: KnownCoords = {}
+    variables = {variable.name: variable for variable in store.variables}
+    named = outputs_from(schema, lambda name, *_: name)
+    for path, name in leaves_with_names(named):
+        dims = variables[name].inner_dims
+        if dims != inner_dims(name, len(dims)):
+            found[path or "value"] = {dim: _coords(store, dim) for dim in dims}
+    return found
+
+
+def _coords(store: Store, dim: str) -> np.ndarray | None:
+    if dim not in store.record["coordinates"]:
+        return None
+    values = store.coordinate(dim)
+    return values.astype(np.str_) if values.dtype.kind == "O" else values

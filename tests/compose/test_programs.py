@@ -1,0 +1,108 @@
+"""A composed program is the one that XLA makes of the same maths written by hand."""
+
+import equinox as eqx
+import hypothesis as hp
+import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import jax.tree_util as jtu
+import pytest
+from support.by_hand import by_hand
+from support.combinators import COMBINATORS, Parts
+from support.helpers import few, numbers, slow_unless
+from support.hlo import normalized
+from support.strategies import structs
+
+import eqx_pipe as ep
+import eqx_pipe.testing as ept
+
+X = numbers(jax.ShapeDtypeStruct((8,), jnp.float32))
+
+
+def composed(pipe, x, key):
+    return pipe(x, key=key)
+
+
+def forward(call):
+    return lambda pipe, x, key: call(pipe, x, key)
+
+
+def backward(call):
+    def total(both, key):
+        y = call(*both, key)
+        leaves = [leaf for leaf in jtu.tree_leaves(y) if eqx.is_inexact_array(leaf)]
+        return sum(jnp.sum(leaf.astype(jnp.float32) ** 2) for leaf in leaves)
+
+    return lambda pipe, x, key: eqx.filter_grad(total)((pipe, x), key)
+
+
+def programs(direction, pipe, x, key):
+    """Compile a pipeline, and what it means when written by hand."""
+    # Nothing is baked in: a constant would be folded, or not, as XLA likes.
+    return [
+        eqx.filter_jit(direction(call)).lower(pipe, x, key).compile().compiled
+        for call in (composed, by_hand)
+    ]
+
+
+QUICK = {
+    *{"chain over", "parallel mean", "weighted softmax", "residual", "at a path"},
+    *{"graph", "repeat", "ensemble", "batched", "scan of a GRU", "tied", "precision"},
+    *{"cond", "switch", "gated max", "noisy names"},
+}
+
+
+@pytest.mark.parametrize("name", slow_unless(QUICK, COMBINATORS))
+def test_each_combinator_is_the_program_written_by_hand(name):
+    key = jr.key(0) if name.startswith("noisy") else None
+    for direction in (forward, backward):
+        ours, theirs = programs(direction, COMBINATORS[name](Parts(8)), X, key)
+        if direction is backward and name in ONLY_COSTS:
+            assert_costs(ours, theirs)
+        else:
+            assert normalized(ours.as_text()) == normalized(theirs.as_text())
+
+
+# A branch that draws, or may raise, keeps other values for its backward pass than
+# `lax.cond` does.
+ONLY_COSTS = {"noisy cond", "noisy gated", "strict switch"}
+
+
+def assert_costs(ours, theirs):
+    """Raise if a program has more flops, or clearly more bytes, than another."""
+    (flops, size, temporary), most = counted(ours), counted(theirs)
+    assert flops <= most[0]
+    assert size <= 1.02 * most[1] + 4096
+    assert temporary <= 1.02 * most[2] + 4096
+
+
+def counted(program):
+    """Return the flops, the bytes accessed and the temporary bytes of a program."""
+    found = program.cost_analysis()
+    temporary = program.memory_analysis().temp_size_in_bytes
+    return found.get("flops", 0.0), found.get("bytes accessed", 0.0), temporary
+
+
+@few
+@hp.given(st.data())
+def test_nestings_are_the_program_of_their_maths(data):
+    struct = data.draw(structs())
+    random = data.draw(st.booleans())
+    pipe = data.draw(ept.pipelines(struct, max_depth=2, branches=False, random=random))
+    key = jr.key(0) if random else None
+    for direction in (forward, backward):
+        assert_costs(*programs(direction, ep.chain(pipe), numbers(struct), key))
+
+
+def test_a_long_chain_has_the_equations_of_the_loop():
+    layers = [eqx.nn.Linear(4, 4, key=jr.key(0))] * 128
+    pipe = ep.chain(*[stage for layer in layers for stage in (layer, jnp.tanh)])
+
+    def loop(x):
+        for layer in layers:
+            x = jnp.tanh(layer.weight @ x + layer.bias)
+        return x
+
+    counts = [len(jax.make_jaxpr(f)(X[:4]).eqns) for f in (lambda x: pipe(x), loop)]
+    assert counts[0] == counts[1]
