@@ -82,7 +82,7 @@ def test_a_resumed_sweep_is_an_uninterrupted_one(fn, which, random):
         store = stored(path)
         lost = [n for n in range(len(store.chunks)) if random.random() < 0.5]
         for number in lost:
-            names = [name for name in store.names() if name != "1.0"]  # of no bytes
+            names = [v.name for v in store.variables if 0 not in v.inner]
             for name in random.sample(names, random.randint(1, len(names))):
                 chunk_file(store, name, number).unlink()
         (path / ".parts" / "0123").write_bytes(b"left by a kill")

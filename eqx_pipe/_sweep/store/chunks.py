@@ -15,9 +15,6 @@ from jaxtyping import Integer
 _AT_LEAST = 256
 """A sweep has at least so many chunks if it can: what a kill costs, as a share."""
 
-_EFFICIENT = 0.02
-"""Divisions whose wasted work differs by less than this are equally good."""
-
 
 @dataclasses.dataclass(frozen=True)
 class Chunks:
@@ -108,7 +105,7 @@ class Chunks:
 def choose_chunks(
     lengths: Sequence[int], across: int, most: int, parts: int = 1
 ) -> Chunks:
-    """How to cut a grid into chunks.
+    """Return how to cut a grid into chunks.
 
     A chunk has a small share of all points, so that a kill costs little; at least
     `across` of them, which are computed at once; at most `most`, which fit in memory;
@@ -120,34 +117,10 @@ def choose_chunks(
         return Chunks(lengths, 0, 1)
     share = -(-size // _AT_LEAST)
     aim = min(max(share, across), max(most, across), max(1, size // parts))
-    options = []
-    for split in range(len(lengths)):
-        inner, n = math.prod(lengths[split + 1 :]), lengths[split]
-        # Half and twice the aim are looked at, for what fills all lanes.
-        low, high = max(1, aim // (2 * inner)), min(n, max(1, 2 * aim // inner))
-        if parts > 1:
-            high = max(low, min(high, aim // inner))
-        # Not every count: there may be millions, and neighbours hardly differ.
-        step = max(1, (high - low) // 256)
-        found = [Chunks(lengths, split, min(n, c)) for c in range(low, high + 1, step)]
-        options += [option for option in found if len(option) >= min(parts, size)]
-    # As near to the aim as can be among those that waste no lanes.
-    return min(
-        options,
-        key=lambda option: (
-            _misses(option.points, aim),
-            round(_rounds(option, across) / _EFFICIENT),
-            abs(math.log(option.points / aim)),
-        ),
-    )
-
-
-def _misses(points: int, aim: int) -> bool:
-    return not aim / 2 <= points <= 2 * aim
-
-
-def _rounds(chunks: Chunks, across: int) -> float:
-    """How often `across` points are computed, over how often that is needed."""
-    whole, rest = divmod(chunks.lengths[chunks.split], chunks.count)
-    row = whole * -(-chunks.points // across) + -(-rest * chunks.inner // across)
-    return row * across / (chunks.lengths[chunks.split] * chunks.inner)
+    # The first dim of which one position is not too much already.
+    inners = [math.prod(lengths[split + 1 :]) for split in range(len(lengths))]
+    split, inner = next((k, inner) for k, inner in enumerate(inners) if inner <= aim)
+    # As many whole rounds on all lanes as fit; fewer points if each part needs some.
+    points = max(1, aim // across) * across
+    points = points if parts == 1 else min(points, aim)
+    return Chunks(lengths, split, min(lengths[split], max(1, points // inner)))

@@ -148,7 +148,7 @@ def _copy(old: Store, origin: Origin, new: Store) -> None:
             continue
         values = []
         for k, variable in enumerate(new.variables):
-            found = np.full((len(rows), *variable.inner), variable.fill, variable.dtype)
+            found = variable.empty(len(rows))
             known = np.flatnonzero(rows >= 0)
             for was, at in old.chunks.grouped(rows[known]):
                 here = known[at]

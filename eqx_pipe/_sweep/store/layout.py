@@ -48,6 +48,10 @@ class Variable:
         """The value of rows that are missing."""
         return self.dtype.type(0 if self.dtype.kind in "biu" else np.nan)
 
+    def empty(self, count: int) -> np.ndarray:
+        """Return the values of some rows that are missing."""
+        return np.full((count, *self.inner), self.fill, self.dtype)
+
 
 @dataclasses.dataclass(frozen=True)
 class StoreLayout:

@@ -153,8 +153,7 @@ class StoreReader:
         if manifest is None:
             if known:
                 raise self._damaged(self._status_key(number), "is not there any more")
-            array = self.variables[variable]
-            return np.full((last - first, *array.inner), array.fill, array.dtype)
+            return self.variables[variable].empty(last - first)
         try:
             return self._values(number, variable, manifest)
         except OSError:
@@ -231,7 +230,7 @@ class StoreReader:
         """Return the values of a chunk, which are those that a manifest names."""
         variable, (first, last) = self.variables[k], self.chunks.span(number)
         if 0 in variable.inner:
-            return np.zeros((last - first, *variable.inner), variable.dtype)
+            return variable.empty(last - first)
         key = self._value_key(variable, number)
         found = self._read(
             key, lambda x: array_of(decompress(x), variable.dtype, variable.inner)

@@ -91,11 +91,9 @@ class Store(StoreReader):
         if self.is_done(number):
             return self.mend(number, rows, values, status, errors)
         first, last = self.chunks.span(number)
-        whole = []
-        for variable, leaf in zip(self.variables, values, strict=True):
-            shape = (last - first, *variable.inner)
-            whole.append(np.full(shape, variable.fill, variable.dtype))
-            whole[-1][rows] = leaf
+        whole = [variable.empty(last - first) for variable in self.variables]
+        for into, leaf in zip(whole, values, strict=True):
+            into[rows] = leaf
         known = np.full(last - first, MISSING, np.int8)
         known[rows] = status
         self.commit(number, whole, known, errors)
@@ -132,12 +130,9 @@ class Store(StoreReader):
         for variable, leaf in zip(self.variables, values, strict=True):
             if 0 in variable.inner:
                 continue
-            shape = (self.chunks.points, *variable.inner)
-            if len(leaf) < shape[0]:
-                whole = np.full(shape, variable.fill, variable.dtype)
-                whole[: len(leaf)] = leaf
-                leaf = whole
-            data = compress(raw_of(leaf))
+            whole = variable.empty(self.chunks.points)
+            whole[: len(leaf)] = leaf
+            data = compress(raw_of(whole))
             self.files.put(self._value_key(variable, number), data)
 
 
