@@ -169,7 +169,7 @@ INPUTS = {
         "without a dot": lambda: two(("x", "b.y")),
         "more than once. Rename": lambda: two(("x", "by", "x")),
         "is a node's.*Rename": lambda: two(("x", "a")),
-        "`t` of `inputs`.*remove it": lambda: two(("x", "by", "t")),
+        "`t` does not contri.*Remove such nodes": lambda: two(("x", "by", "t")),
         "Did you mean `bye`": lambda: two(("x", "bye")),
         "Known names: `a`": lambda: node({"a": "x"}, sink="x", inputs=("x",)),
         "Known names": lambda: node({"a": {"x": []}}, jnp.add),
