@@ -1,4 +1,4 @@
-"""Where files are put: checked before anything is done."""
+"""Paths that users give, checked before anything is written."""
 
 import os
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""What happens overnight: kills, Ctrl-C, full disks, the same thing started twice."""
+"""Faults overnight: kills, Ctrl-C, full disks, the same sweep started twice."""
 
 import contextlib
 import os
@@ -41,7 +41,7 @@ print("finished", flush=True)
 
 
 def start(path):
-    """A process that will fill a store once it is told to."""
+    """Return a process that fills a store when it is told to."""
     env = os.environ | {
         "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}",
         "XLA_FLAGS": plain_flags(),
@@ -63,7 +63,7 @@ def go(child):
 
 
 def done(path):
-    """The chunks that are finished, and when they were."""
+    """Return the chunks that are finished, and when each was."""
     if not (path / "zarr.json").exists():
         return {}
     return written(path)
@@ -84,13 +84,13 @@ def end(child, how):
 
 @pytest.fixture(scope="module")
 def whole():
-    """The values of an uninterrupted sweep."""
+    """Return the result of an uninterrupted sweep."""
     result = run_slow(None, mesh=one_device())
     return result
 
 
 def check(path, whole):
-    """The store goes on to the values of an uninterrupted sweep; nothing is redone."""
+    """Raise unless a store goes on to the values of an uninterrupted sweep."""
     before = done(path)
     half = xarray.open_zarr(path).load()
     ok = half["status"].values == 1

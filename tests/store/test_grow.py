@@ -50,7 +50,7 @@ def run(fn, space, path=None, batch_size=2, **asked):
 
 
 def files(path, name):
-    """The files of an array, with what tells whether one was written again."""
+    """Return the files of an array, each with its inode and time."""
     found = list((path / name).glob("c.*"))
     return {p: (p.stat().st_ino, p.stat().st_mtime_ns) for p in found}
 

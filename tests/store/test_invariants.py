@@ -1,6 +1,6 @@
-"""What holds of a store at every step: written, mended, grown, killed, damaged, shared.
+"""Invariants of a store at every step: written, mended, grown, killed, damaged, shared.
 
-Over a folder, and over a bucket in memory.
+They hold over a folder, and over a bucket in memory.
 """
 
 import dataclasses

@@ -1,4 +1,4 @@
-"""Where a store lies and what lies in it: odd names, full disks, links."""
+"""Paths of stores, and names in them: odd names, full disks, links."""
 
 import errno
 import os

@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def hashing(stop=None):
-    """A hash of integers, which shows each point and the order; its state has a key."""
+    """Return a reducer that hashes integers: each point and the order count."""
     return ep.reduce.Reducer(
         lambda struct: (jnp.uint32(0), jnp.uint32(1), jr.key(5)),
         lambda state, x: (

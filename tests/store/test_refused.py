@@ -1,4 +1,4 @@
-"""What a store refuses: another sweep, a path of something else, wrong arguments."""
+"""Refusals: another sweep, a path of something else, wrong arguments."""
 
 import sys
 import warnings
@@ -19,7 +19,7 @@ pytest.importorskip("zarr")
 
 @pytest.fixture(scope="module")
 def begun(tmp_path_factory):
-    """A store, the sweep that made it, and a copy of what is in it."""
+    """Return the path of a store that is filled."""
     path = tmp_path_factory.mktemp("store") / "runs.zarr"
     ep.sweep(plain, some_space(0), key=KEY, store=path, batch_size=4)
     return path

@@ -14,7 +14,7 @@ import eqx_pipe as ep
 from eqx_pipe._sweep.store import Folder, layout, open_store
 
 SECONDS = "EQX_PIPE_TESTS_SECONDS_A_BATCH"
-"""How long `slow` takes for a batch: a hundredth of a second unless this says more."""
+"""The variable with the seconds of a batch of `slow`; 0.01 if it is not set."""
 
 KEY = jr.key(3)
 WEIGHT = jnp.linspace(-1, 1, 6).reshape(2, 3)
@@ -40,7 +40,7 @@ def bare(p):
 
 
 def typed(p):
-    """A function of other containers and of leaves of unusual sizes and dtypes."""
+    """Return other containers, and leaves of unusual sizes and dtypes."""
     return [jnp.int8(3), (jnp.zeros((0, 2)), None), plain(p)["y"][:, None] > 0]
 
 
@@ -50,7 +50,7 @@ def _wait(x):
 
 
 def slow(p):
-    """Takes some time for each batch."""
+    """Take some time for each batch."""
     x = jax.pure_callback(_wait, p["x"], p["x"], vmap_method="expand_dims")
     return jnp.sin(x) * WEIGHT, p["n"]
 
@@ -86,7 +86,7 @@ SPACES = 6
 
 
 def stored(path):
-    """The store at a path, as the library itself sees it."""
+    """Return the store at a path, as the library itself sees it."""
     return open_store("sweep", Folder(path))
 
 
@@ -110,7 +110,7 @@ def written(path):
 
 
 def same(a, b):
-    """Raises unless two pytrees of values are equal bit for bit, read or in memory."""
+    """Raise unless two pytrees of values are equal bit for bit, read or in memory."""
     assert jtu.tree_structure(a) == jtu.tree_structure(b)
     for x, y in zip(jtu.tree_leaves(a), jtu.tree_leaves(b), strict=True):
         x, y = x[...], y[...]
@@ -130,7 +130,7 @@ def close(a, b):
 
 
 def same_dataset(a, b):
-    """Raises unless two datasets agree in all but when and how they were made."""
+    """Raise unless two datasets agree in all but when and how they were made."""
     assert a.load().drop_attrs().identical(b.load().drop_attrs())
 
 

@@ -1,4 +1,4 @@
-"""Where the points of a store are among those of a larger space.
+"""Stores that grow: the points of a store among those of a larger space.
 
 Points are recognised by their coordinates, dim by dim and bit by bit: numbers as
 xarray shows them, Python values by the text that the record of a store has for them.
@@ -41,7 +41,7 @@ class _Column:
 
 
 def static_texts(space: Space) -> dict[str, dict[str, str]]:
-    """For each `Static` axis what is shown of its values, and what they are."""
+    """Return for each `Static` axis the digests of its values, by the text shown."""
     found: dict[str, dict[str, str]] = {}
     for name, axis in space.axes().items():
         if axis.is_static:
@@ -88,7 +88,7 @@ def origin_of(
 
 
 def _differs(was: Mapping[str, str], now: Mapping[str, str]) -> bool:
-    """Whether something else than the axes of two spaces differs."""
+    """Return whether something else than the axes of two spaces differs."""
     for name in {*was, *now}:
         free = name.partition(" ")[0] in ("dims", "slice", "points", "axis")
         free |= name == "key of the space" and was.get(name) == "no key"
@@ -114,7 +114,7 @@ def _matched(
     old: Mapping[str, _Column],
     new: Mapping[str, _Column],
 ) -> _Positions:
-    """For each position on a dim its old one, or -1; equal ones in their order."""
+    """Return the old position of each on a dim, or -1; equal ones in their order."""
     before = np.concatenate([old[name].rows for name in names], axis=1)
     after = np.concatenate([new[name].rows for name in names], axis=1)
     found, count = np.full(len(after), -1, np.int64), len(before)
@@ -142,7 +142,7 @@ def _text_of(value: object) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Grown:
-    """What a store is to become; if its values are `moved`, in other files.
+    """The store that a smaller one becomes; if values are `moved`, in other files.
 
     `plan` has the batch size of the store and the chunks of the larger one.
     """
@@ -156,7 +156,7 @@ class Grown:
 def growth_in(
     plan: Plan, store: Store, now: Mapping[str, Any]
 ) -> tuple[Grown | None, str]:
-    """Return what a store would become, if it would grow; else why not, if known.
+    """Return the larger store, if this one would grow; else why not, if known.
 
     Nothing is written. `now` is the identity of the sweep.
     """
@@ -204,7 +204,7 @@ def _grown(plan: Plan, store: Store, now: Mapping[str, Any]) -> Grown:
         function = {"jax": now["jax"], "function": function_texts(had)}
         then = {**store.record, **function}
         check_same(store.path, store.record, then, request.resume is not None)
-    # A size that was that of all there was is no choice.
+    # If the old batch held all points, nobody chose its size.
     size = store.chunks.size // max(1, len(had))
     if store.record["batch_size"] * len(plan.devices) < size:
         check_batch_size(plan, store)
@@ -219,7 +219,7 @@ def _grown(plan: Plan, store: Store, now: Mapping[str, Any]) -> Grown:
 
 
 def record_of(plan: Plan, now: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a store says about its sweep."""
+    """Return the record of the store of a sweep."""
     texts = static_texts(plan.request.space)
     return {**now, "static": texts, "batch_size": plan.batch_size}
 

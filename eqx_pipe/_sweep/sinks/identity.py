@@ -91,10 +91,10 @@ def check_same(
     trusting: bool,
     why: str = "",
 ) -> None:
-    """Raise a `StructureError` that says in what a sweep differs from that of a store.
+    """Raise a `StructureError` that lists how a sweep differs from that of a store.
 
-    If the user is to be trusted (by `resume="force"`) the function may be another.
-    `why` says more about two spaces.
+    If the user is `trusting` (by `resume=`) the function may differ. `why` explains the
+    difference of two spaces.
     """
     if "saved" in was:
         raise structure_error(
@@ -128,7 +128,7 @@ def check_same(
 def _function_change(
     was: Mapping[str, Any], now: Mapping[str, Any], trusting: bool
 ) -> str:
-    """Return in what the function differs; warn if another JAX may be the reason."""
+    """Return how the function differs; warn if another JAX may be the reason."""
     before, after = was["function"], now["function"]
     same = ("program", "outputs", "structure")
     if trusting or all(before[name] == after[name] for name in same):
@@ -168,13 +168,13 @@ _HIDDEN = {
     "structure": "other containers, or other static fields",
     "text": "the same kinds of reducers with other settings or functions",
 }
-"""What differs in texts of an identity that are not shown, as they are digests."""
+"""Descriptions of texts of an identity that are digests, and so are not shown."""
 
 
 def _changes(
     argument: str, was: Mapping[str, str], now: Mapping[str, str]
 ) -> list[str]:
-    """Return what differs in the texts of an argument; digests if nothing else does."""
+    """Return the texts of an argument that differ; digests if no others do."""
     names = [x for x in {**was, **now} if was.get(x) != now.get(x)]
     return [
         f"`{argument}`, {name}: {was.get(name)} in the store, now {now.get(name)}"
@@ -184,7 +184,7 @@ def _changes(
 
 
 def _reducer_changes(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return what differs in the reducers; warn if another JAX may be the reason."""
+    """Return how the reducers differ; warn if another JAX may be the reason."""
     both = [x.get("reduce") or x.get("cells") or {} for x in (was, now)]
     lines = _changes("reduce", *both)
     if lines and "settings" in lines[0] and was["jax"] != now["jax"]:
@@ -194,7 +194,7 @@ def _reducer_changes(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str
 
 
 def outputs_changes(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return what differs in the structure, shapes and dtypes of the output."""
+    """Return how the structure, shapes and dtypes of the output differ."""
     if all(was[name] == now[name] for name in ("outputs", "structure")):
         return []
     return [f"`fn`: it gives {was['outputs']} in the store, now {now['outputs']}"]

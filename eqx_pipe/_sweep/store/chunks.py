@@ -1,7 +1,7 @@
-"""Which points form a chunk: neighbours in the flat index, and a box in the grid.
+"""The points of a chunk: neighbours in the flat index, and a box in the grid.
 
 Both hold for whole trailing rows: a chunk is one position on each leading dim, some
-neighbouring positions on one dim, and everything on the dims behind it.
+neighbouring positions on one dim, and everything on the dims after it.
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Integer
 
 _AT_LEAST = 256
-"""A sweep has at least so many chunks if it can: what a kill costs, as a share."""
+"""The number of chunks of a large sweep: a kill costs this share of the points."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,34 +30,33 @@ class Chunks:
     @property
     def shape(self) -> tuple[int, ...]:
         """The size of a chunk on each dim."""
-        behind = self.lengths[self.split + 1 :]
-        return (1,) * self.split + (self.count,) + behind
+        return (1,) * self.split + (self.count,) + self.lengths[self.split + 1 :]
 
     @property
     def size(self) -> int:
-        """How many points the grid has."""
+        """The number of points of the grid."""
         return math.prod(self.lengths)
 
     @property
     def inner(self) -> int:
-        """How many points there are for each position on the dim that is cut."""
+        """The number of points for each position on the dim that is cut."""
         return math.prod(self.lengths[self.split + 1 :])
 
     @property
     def points(self) -> int:
-        """How many points a chunk has at most."""
+        """The most points of a chunk."""
         return self.count * self.inner
 
     @property
     def in_row(self) -> int:
-        """How many chunks there are along the dim that is cut."""
+        """The number of chunks along the dim that is cut."""
         return -(-self.lengths[self.split] // self.count)
 
     def __len__(self) -> int:
         return math.prod(self.lengths[: self.split]) * self.in_row
 
     def span(self, number: int) -> tuple[int, int]:
-        """The first point of a chunk, and the first one behind it."""
+        """Return the half-open range of the points of a chunk."""
         row, place = divmod(number, self.in_row)
         n = self.lengths[self.split]
         first, last = place * self.count, min((place + 1) * self.count, n)
@@ -80,17 +79,17 @@ class Chunks:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """How many chunks there are along each dim."""
+        """The number of chunks along each dim."""
         pairs = zip(self.lengths, self.shape, strict=True)
         return tuple(-(-n // max(1, size)) for n, size in pairs)
 
     def names(self, root: str) -> Iterator[str]:
-        """The files of all chunks in the folder of their array, in order."""
+        """Return the names of the files of all chunks, in order."""
         places = it.product(*(list(map(str, range(n))) for n in self.counts))
         return map(root.__add__, map(".".join, places))
 
     def place(self, number: int) -> tuple[int, ...]:
-        """The position of a chunk among the chunks, on each dim."""
+        """Return the position of a chunk among the chunks, on each dim."""
         places = []
         for n in reversed(self.counts):
             number, place = divmod(number, n)
@@ -98,7 +97,7 @@ class Chunks:
         return tuple(reversed(places))
 
     def at(self, place: Sequence[int]) -> int:
-        """The number of the chunk at a position among the chunks."""
+        """Return the number of the chunk at a position among the chunks."""
         return int(np.ravel_multi_index(place, self.counts))
 
 

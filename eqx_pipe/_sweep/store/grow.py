@@ -1,8 +1,8 @@
 """Stores that are laid out anew, in place: created, grown, replaced.
 
-All that a layout needs is put under names that are not in use, and made valid by one
-file that is replaced, `zarr.json`. So whoever opens the store finds the old one or the
-new one, and a kill leaves one of them; `settle` removes what is not valid.
+All that a layout needs is put under names that are not in use, and made valid by
+replacing one file, `zarr.json`. So every reader finds the old store or the new one, and
+a kill leaves one of them. `settle` removes files that are not valid.
 
 If a larger grid only goes on where the old one ends, the files of chunks stay where
 they are, since Zarr names them by their place. Otherwise values are written once more,
@@ -27,21 +27,21 @@ from .ranges import MISSING, OK
 from .store import ODD, Store, store_of
 
 _MOST = 4
-"""How many times as many chunks as needed a store may have before it is cut anew."""
+"""The most chunks of a store that grows, as a multiple of what a new one would have."""
 
 _FEW = 256
-"""As many chunks as are never too many."""
+"""The number of chunks that is never too many."""
 
 _TOGETHER = 2**16
-"""About how many rows are looked up at once, of chunks that are smaller."""
+"""The number of rows that are looked up at once, if chunks are smaller."""
 
 _KEPT_BYTES = 2**28
-"""How much is held while values are copied."""
+"""The bytes of values that are held while they are copied."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Origin:
-    """Where the points of a grid come from.
+    """The old index of each point of a larger grid.
 
     `positions` has for each dim the old position of each position, or -1; `lengths` are
     those of the old grid.
@@ -164,7 +164,7 @@ def _copy(old: Store, origin: Origin, new: Store) -> None:
 def statuses_of(
     old: Store, chunks: Chunks, origin: Origin
 ) -> Iterator[tuple[Int64[np.ndarray, " rows"], Int8[np.ndarray, " rows"]]]:
-    """For each chunk of a larger grid yield the old index and status of each row."""
+    """Yield the old index and status of each row, for each chunk of a larger grid."""
     done, odd = old.done(), np.zeros(len(old.chunks), bool)
     odd[old.odd()] = True
     step = max(1, _TOGETHER // max(1, chunks.points))
