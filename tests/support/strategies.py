@@ -10,8 +10,6 @@ from hypothesis import given, settings
 from jax.sharding import AxisType, Mesh
 
 from eqx_pipe.testing import pipelines
-from eqx_pipe.testing._strategies.kinds import _graph
-from eqx_pipe.testing._strategies.pipelines import Drawing
 from eqx_pipe.testing._strategies.spaces import draw_axis
 from eqx_pipe.testing._strategies.validate import composite
 
@@ -41,19 +39,13 @@ def drawn(strategy, examples=3):
 
 
 def structs():
-    """Draw a pytree of shapes and dtypes from a small pool."""
+    """Draw a pytree of shapes and dtypes, from a small pool."""
     return st.sampled_from(_POOL)
 
 
 def one_stage(struct, random=True):
     """Draw a stage without stages inside that keeps a struct."""
     return pipelines(struct, max_depth=0, random=random)
-
-
-@composite
-def graphs(draw, struct):
-    """Draw a `graph` of single stages whose output is like its input."""
-    return _graph(Drawing(draw, struct, 1, True, False))
 
 
 @composite
