@@ -46,7 +46,7 @@ def write_text(
         raise FileExistsError(
             message(
                 function,
-                f"there is something at {str(place)!r} already.",
+                f"{str(place)!r} already exists.",
                 "Choose another path, or give `overwrite=True`.",
             )
         )

@@ -21,7 +21,7 @@ from jaxtyping import Array
 
 from .._check import check_choice, check_int, check_is
 from .._compose import Policy, Repeat, check_carry, with_remat
-from .._errors import value_error
+from .._errors import nearest, value_error
 from .._mesh_context import check_mesh, is_explicit
 from .._stage import Composite, Scope, enter, is_stateful
 from .._tree import as_arrays, is_key_array
@@ -284,6 +284,12 @@ def pipelined(
 def _axis(mesh: Mesh, axis_name: Hashable | None) -> Hashable:
     if axis_name is None and len(mesh.axis_names) == 1:
         return mesh.axis_names[0]
-    names = map(str, mesh.axis_names)
+    names = tuple(map(str, mesh.axis_names))
+    if axis_name is None:
+        raise value_error(
+            "sharding.pipelined",
+            f"the mesh has {len(names)} axes, and `axis_name` chooses none.",
+            nearest(None, names),
+        )
     check_choice("sharding.pipelined", "axis_name", axis_name, names)
     return axis_name

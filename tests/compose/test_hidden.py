@@ -65,7 +65,7 @@ def test_hidden_in_a_function_or_one_level_deeper(names):
     def wrapped(f):
         return ft.reduce(lambda f, name: WRAPPERS[name](f), names, f)
 
-    with pytest.raises(ValueError, match=r"hides parameters.*`eqx_pipe.frozen\(\.\.\."):
+    with pytest.raises(ValueError, match=r"hides the param.*`eqx_pipe.frozen\(\.\.\."):
         ep.chain(wrapped(LAYER))
     for harmless in (jnp.tanh, ep.frozen(LAYER), lambda x: x * TABLE):
         ep.chain(wrapped(harmless))

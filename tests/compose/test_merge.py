@@ -157,7 +157,7 @@ def test_outputs_that_disagree_are_named(merge, left, right, words):
             call(None)
         text = str(caught.value)
         assert "`split.low`" in text and "`split.high`" in text
-        assert "by a stage after one of them" in text
+        assert "Append a stage to one of them" in text
         assert all(word in text for word in words)
 
 

@@ -87,9 +87,9 @@ MICROBATCH = {
         "or another `argnum`": lambda: microbatch(jnp.sum, size=2, argnum=1)(ones(4))
     },
     ValueError: {
-        "bind what is no batch": lambda: microbatch(lambda t: 0.0, size=2)(
-            {"a": ones(3), "b": ones(4)}
-        ),
+        "bind arguments that are not batches": lambda: microbatch(
+            lambda t: 0.0, size=2
+        )({"a": ones(3), "b": ones(4)}),
         "Give arrays of one batch size": lambda: microbatch(lambda t: 0.0, size=2)(
             {"s": 3}
         ),
