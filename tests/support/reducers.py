@@ -61,6 +61,10 @@ def lowest(x, k):
     return order, x[order]
 
 
+def quantiles(x):
+    return np.quantile(x, SHARES)
+
+
 def binned(x):
     below, above = np.sum(x < EDGES[0]), np.sum(x > EDGES[-1])
     return np.histogram(x, EDGES)[0], np.array(EDGES), below, above
