@@ -56,16 +56,6 @@ class OfPoints(abc.ABC):
         return rows, in_order([verdict for _, verdict in found])
 
     @property
-    def batch_size(self) -> int:
-        """The number of points that a device vectorises at once."""
-        return self.points.batch_size
-
-    @property
-    def attrs(self) -> dict[str, str]:
-        """Remarks on how the batch size came about."""
-        return self.points.attrs
-
-    @property
     def row(self) -> list[jax.ShapeDtypeStruct]:
         """The shape and dtype of each leaf of a row."""
         return jtu.tree_leaves(self.outputs)
