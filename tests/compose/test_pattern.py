@@ -1,15 +1,14 @@
-"""Patterns over paths: `trainable`, and whatever else is chosen by path."""
+"""Patterns over paths: `trainable`, `outputs`, and whatever else is chosen by path."""
 
+import jax
+import jax.numpy as jnp
 import pytest
 
-from eqx_pipe._stage.pattern import check_matched, chooser, matches
+import eqx_pipe as ep
 
 CASES = [
     ("head", "head", True),
-    ("head", "head.weight", False),
     ("head*", "head2", True),
-    ("head*", "head.weight", False),
-    ("*", "a.b", False),
     ("blocks.*.attn", "blocks.3.attn", True),
     ("blocks.*.attn", "blocks.3.a.attn", False),
     ("blocks.[01]", "blocks.1", True),
@@ -26,28 +25,48 @@ CASES = [
 ]
 
 
+def tree_of(*paths):
+    """Return nested dicts with an array at each path."""
+    tree = {}
+    for path in paths:
+        *above, last = path.split(".")
+        here = tree
+        for name in above:
+            here = here.setdefault(name, {})
+        here[last] = jnp.zeros(2)
+    return tree
+
+
 @pytest.mark.parametrize("pattern, path, same", CASES)
 def test_a_pattern_is_read_part_by_part(pattern, path, same):
-    assert matches(pattern, path) is same
-    if same:
-        assert matches(pattern, f"{path}.x.y", below=True)
+    for tree in (tree_of(path), tree_of(f"{path}.x.y")):
+        if same:
+            assert jax.tree.leaves(ep.trainable(tree, pattern)) == [True]
+        else:
+            with pytest.raises(ValueError, match="matches no parameter"):
+                ep.trainable(tree, pattern)
+
+
+def test_a_pattern_of_outputs_matches_a_whole_path():
+    pipe = ep.chain(head=ep.chain(weight=jnp.sin), head2=jnp.cos)
+    for pattern, stages in {"head": ["head"], "head*": ["head", "head2"]}.items():
+        assert list(ep.outputs(pipe, pattern)(jnp.ones(2))[1]) == stages
+    assert list(ep.outputs(pipe, "*")(jnp.ones(2))[1]) == ["head", "head2"]
 
 
 def test_the_last_pattern_that_matches_decides():
-    chosen = chooser(["a", "!a.b", "a.b.c"], below=True)
-    assert [p for p in ("a", "a.b", "a.b.c", "a.d", "e") if chosen(p)] == [
-        "a",
-        "a.b.c",
-        "a.d",
-    ]
-    rest = chooser(["!a"], below=True)
-    assert rest("b") and not rest("a.b") and not chooser([])("a")
+    tree = tree_of("a.b.c", "a.b.x", "a.d", "e")
+    inner = {"b": {"c": True, "x": False}, "d": True}
+    assert ep.trainable(tree, "a", "!a.b", "a.b.c") == {"a": inner, "e": False}
+    assert ep.trainable(tree, "!a") == {
+        "a": {"b": {"c": False, "x": False}, "d": False},
+        "e": True,
+    }
 
 
 def test_a_pattern_that_matches_nothing_names_the_nearest():
-    known = ["encoder.norm", *(f"blocks.{i}" for i in range(40))]
+    tree = tree_of("encoder.norm", *(f"blocks.{i}" for i in range(40)))
     with pytest.raises(ValueError, match=r"`encodr.norm` .*mean `encoder\.norm`\?"):
-        check_matched("trainable", ["blocks.*", "encodr.norm"], known)
-    with pytest.raises(ValueError, match="and 33 more"):
-        check_matched("trainable", ["zzz"], known)
-    check_matched("trainable", ["!blocks.3"], known)
+        ep.trainable(tree, "blocks.*", "encodr.norm")
+    with pytest.raises(ValueError, match="and 35 more"):
+        ep.trainable(tree, "zzz")
