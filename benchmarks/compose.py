@@ -1,9 +1,8 @@
 """What does a composed pipeline cost beside the same maths by hand, and in datarax?
 
-First layers, forward and backward. By hand is `tests/support/by_hand.py`, which the
-tests compare programs and costs with, too (`test_programs.py` and
-`test_branch_cost.py` in `tests/compose`). For an example of a batch a decision by hand
-is a bare select.
+First layers, forward and backward. By hand is `tests/support/by_hand.py`, with which
+`tests/compose/test_programs.py` compares programs and costs. For an example of a batch
+a decision by hand is a bare select.
 
 Then "images": 28 x 28 in batches of 256 through three elementwise operators, which
 datarax has as well; its operators are called by their `apply` under `jax.vmap`, without

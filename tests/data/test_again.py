@@ -1,4 +1,4 @@
-"""What a second epoch, iterator or loader costs: nothing is compiled or moved again."""
+"""A second epoch, iterator or loader compiles and moves nothing again."""
 
 import contextlib
 

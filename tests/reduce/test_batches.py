@@ -83,7 +83,7 @@ def test_a_reducer_may_stop():
 
 def test_bad_statistics(unchecked):
     loader = ep.data.Loader(ep.data.ArraySource(data()), batch_size=5)
-    with pytest.raises(TypeError, match="no reducer"):
+    with pytest.raises(TypeError, match="not a reducer"):
         ep.reduce.reduce_batches(loader.epoch(loader.init(KEY)), jnp.mean)
     with pytest.raises(TypeError, match="Give an iterable of batches"):
         ep.reduce.reduce_batches(loader, ep.reduce.Mean())

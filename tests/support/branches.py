@@ -1,4 +1,4 @@
-"""Helpers of the tests of `cond`, `switch` and `gated`."""
+"""Helpers for tests of `cond`, `switch` and `gated`."""
 
 import equinox.nn as nn
 import jax

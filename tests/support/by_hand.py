@@ -1,4 +1,4 @@
-"""The meaning of each combinator, as one would write it by hand.
+"""The meaning of each combinator, written as the loop that users would write.
 
 `by_hand(pipe, x, key)` walks any pipeline, one drawn by `eqx_pipe.testing` too, and
 reads its parameters, so that both programs can be differentiated by them. It is the
@@ -20,7 +20,7 @@ import numpy as np
 
 
 def child_key(key, segment):
-    """Return a child's key as the design defines it, without the library."""
+    """Return a child's key as documented, computed without the library."""
     if key is None:
         return None
     if isinstance(segment, str):
@@ -65,7 +65,7 @@ def _each(stage, x, key):
 
 
 def leafwise(fn):
-    """Lift a function of some arrays to one of as many pytrees."""
+    """Return a function of a list of arrays as one of pytrees."""
     return lambda trees: jtu.tree_map(lambda *leaves: fn(leaves), *trees)
 
 
@@ -178,7 +178,7 @@ def _at(stage, x, key):
 
 
 def _put(x, path, change):
-    """`x`, a tree of dicts and tuples, with the part at `path` changed."""
+    """Return `x`, a tree of dicts and tuples, with the part at `path` changed."""
     if not path:
         return change(x)
     first, *rest = path
@@ -309,7 +309,7 @@ def _precision(stage, x, key):
 
 
 def _outputs(stage, x, key):
-    """Run a chain of which stages right below are tapped."""
+    """Return the outputs of a chain, and of some stages right below it."""
     values, y = {}, x
     for name, child in stage.stage.items():
         y = values[str(name)] = _child(child, name, y, key)

@@ -6,11 +6,10 @@ import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
 import numpy as np
+from hypothesis import given, settings
 from jax.sharding import AxisType, Mesh
 
 from eqx_pipe.testing import pipelines
-from eqx_pipe.testing._strategies.kinds import _graph
-from eqx_pipe.testing._strategies.pipelines import Drawing
 from eqx_pipe.testing._strategies.spaces import draw_axis
 from eqx_pipe.testing._strategies.validate import composite
 
@@ -26,20 +25,27 @@ _POOL = (
 )
 
 
+def drawn(strategy, examples=3):
+    """Return values of a strategy, the simplest first."""
+    found = []
+
+    @settings(max_examples=examples, database=None, derandomize=True)
+    @given(strategy)
+    def run(value):
+        found.append(value)
+
+    run()
+    return found
+
+
 def structs():
-    """Draw a pytree of shapes and dtypes from a small pool."""
+    """Draw a pytree of shapes and dtypes, from a small pool."""
     return st.sampled_from(_POOL)
 
 
 def one_stage(struct, random=True):
     """Draw a stage without stages inside that keeps a struct."""
     return pipelines(struct, max_depth=0, random=random)
-
-
-@composite
-def graphs(draw, struct):
-    """Draw a `graph` of single stages whose output is like its input."""
-    return _graph(Drawing(draw, struct, 1, True, False))
 
 
 @composite

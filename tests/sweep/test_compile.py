@@ -1,4 +1,4 @@
-"""What is compiled again and what is not; two programs never share an entry."""
+"""Programs that are compiled again, and those that never share an entry."""
 
 import gc
 

@@ -71,7 +71,7 @@ def halved():
 
 
 def global_rule(read):
-    """A function under a rule of batching that reads a global when it is compiled."""
+    """Return a function whose rule of batching reads a global when it is compiled."""
 
     @jax.custom_batching.custom_vmap
     def f(x):

@@ -28,7 +28,7 @@ def sizes(monkeypatch):
 
 @pytest.fixture
 def clock(monkeypatch):
-    """A clock by which the best size is 64, and trying costs nothing."""
+    """Measure by a clock by which the best size is 64, and trying costs nothing."""
     compute = module._Clock.seconds
 
     def seconds(self, size, count):
