@@ -15,7 +15,7 @@ import eqx_pipe as ep
 from eqx_pipe._sweep.store import Folder, layout, open_store
 
 SECONDS = "EQX_PIPE_TESTS_SECONDS_A_BATCH"
-"""The seconds that `slow` takes for a batch: 0.01 unless it is set."""
+"""The variable with the seconds of a batch of `slow`; 0.01 if it is not set."""
 
 KEY = jr.key(3)
 WEIGHT = jnp.linspace(-1, 1, 6).reshape(2, 3)
@@ -83,7 +83,7 @@ SPACES = 6
 
 
 def stored(path):
-    """Open the store at a path, as the library does."""
+    """Return the store at a path, as the library itself sees it."""
     return open_store("sweep", Folder(path))
 
 

@@ -236,7 +236,7 @@ def test_what_cannot_be_saved_or_loaded(tmp_path, unchecked):
         ep.SweepResult.load(tmp_path / "grid1.zarr")
     (tmp_path / "text.nc").write_text("hello")
     for name in ("grid_1.zarr", "text.nc"):
-        with pytest.raises(ValueError, match="is no store"):
+        with pytest.raises(ValueError, match="is not a store"):
             ep.SweepResult.load(tmp_path / name)
     result.to_xarray().to_zarr(tmp_path / "foreign.zarr", consolidated=False)
     with pytest.raises(ValueError, match="was not created by a sweep"):

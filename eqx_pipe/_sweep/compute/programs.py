@@ -143,7 +143,7 @@ def compiled_once(
 def compiled_for(
     programs: Sequence[Fingerprint], layout: Any, build: Callable[[], Any], *args: Any
 ) -> Any:
-    """Return what `build` makes under `jax.jit`, compiled unless it is there already."""
+    """Return what `build` makes under `jax.jit`, compiled unless it is there."""
     return compiled_once(programs, layout, lambda: build().lower(*args).compile())
 
 
