@@ -19,7 +19,7 @@ KNOWN = set(
     "store/test_repair sweep/test_batch_size sweep/test_compile sweep/test_cuda "
     "sweep/test_executor sweep/test_lapack sweep/test_memory sweep/test_options "
     "sweep/test_partition sweep/test_programs sweep/test_progress sweep/test_save "
-    "sweep/test_steps sweep/test_sweep sweep/test_tune sweep/test_views".split()
+    "sweep/test_steps sweep/test_tune sweep/test_views".split()
 )
 IMPORT = re.compile(r"^\s*(?:from|import)\s.*?\b(test_\w+)", re.MULTILINE)
 
