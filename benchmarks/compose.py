@@ -10,7 +10,7 @@ a `Batch` round them, which is their best case. Bytes and flops are those that X
 counts, over those by hand.
 
 All sides are called as compiled programs of flat arrays, so that only the programs are
-compared; what a call costs is asked by `dispatch`.
+compared, and not what a call costs.
 """
 
 import sys
@@ -56,7 +56,7 @@ def num_positive(x):
 
 
 def cases():
-    """What is done to an example, or (`batched` aside) to each of a batch."""
+    """Return the stages of an example, or (`batched` aside) of each of a batch."""
     a, b, c, *more = layers = [layer(key) for key in jr.split(jr.key(0), DEPTH)]
     add = {"a": [], "b": "a", "c": "a", "sum": ["b", "c"], "d": "sum"}
     graph = {"a": a, "b": b, "c": c, "sum": lambda p, q: p + q, "d": more[0]}
@@ -82,7 +82,7 @@ def cases():
 
 
 def selects(pipe, xs, key):
-    """A choice for each example: `lax.cond`, batched, would copy the weights."""
+    """Choose for each example: `lax.cond`, batched, would copy the weights."""
     return jax.vmap(lambda x: selected(pipe.stage, x))(xs)
 
 

@@ -45,10 +45,8 @@ def check_name(function: str, argument: str, name: Any) -> None:
         )
 
 
-def check_is(
-    function: str, argument: str, value: object, kind: type, cure: str
-) -> None:
-    """Raise a `TypeError` unless `value` is an instance of `kind`."""
+def check_is(function: str, argument: str, value: object, kind: Any, cure: str) -> None:
+    """Raise a `TypeError` unless `value` is an instance of `kind`, a class or ABC."""
     if not isinstance(value, kind):
         raise type_error(function, f"`{argument}` is {describe_value(value)}.", cure)
 

@@ -1,7 +1,6 @@
-"""Where files are put: checked before anything is done, and complete or not there."""
+"""Paths that users give, checked before anything is written."""
 
 import os
-import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -9,7 +8,7 @@ from ._errors import describe_value, message, type_error, value_error
 
 
 def as_path(function: str, path: object, argument: str = "path") -> Path:
-    """The full path, after a check that it is one on this machine's file systems."""
+    """Return the full path, if it is one on this machine's file systems."""
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else path
     if not isinstance(text, str):
         raise type_error(
@@ -34,10 +33,7 @@ def write_text(
     makers: Mapping[str, Callable[[], str]],
     overwrite: bool,
 ) -> None:
-    """Writes a text, made by the function that is given for the suffix of `path`.
-
-    It is written beside its place, and then put there.
-    """
+    """Write a text, made by the function that is given for the suffix of `path`."""
     place = as_path(function, path)
     if place.suffix not in makers:
         known = " or ".join(f"`{suffix}`" for suffix in makers)
@@ -56,11 +52,4 @@ def write_text(
         )
     text = makers[place.suffix]()
     place.parent.mkdir(parents=True, exist_ok=True)
-    beside = place.with_name(f".{place.name}.{uuid.uuid4().hex[:8]}.partial")
-    try:
-        beside.write_text(text, encoding="utf-8")
-        # Atomic within a folder: whoever reads meanwhile finds the old text or the new
-        # one.
-        os.replace(beside, place)
-    finally:
-        beside.unlink(missing_ok=True)
+    place.write_text(text, encoding="utf-8")

@@ -9,6 +9,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Int, Shaped
 
+from .._check import check_bool
 from .._errors import describe_value, type_error, value_error
 from .._tree import Opaque, is_key_array, on_device
 from .._types import Key
@@ -49,6 +50,9 @@ class Values(Axis):
     values: Shaped[Array, "n ..."] = eqx.field(converter=as_values)
     dim: str | None = eqx.field(default=None, static=True, kw_only=True)
     is_log: bool = eqx.field(default=False, static=True, kw_only=True, compare=False)
+
+    def __check_init__(self) -> None:
+        check_bool("Values", "is_log", self.is_log)
 
     @property
     def known(self) -> Array | None:

@@ -28,7 +28,7 @@ class Forgetful(Counter):
 
 
 class Raw(eqx.Module):
-    """Has state, and does not say so by its type."""
+    """A stage with state that is no `StatefulLayer`."""
 
     index: nn.StateIndex
 

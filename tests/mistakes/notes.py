@@ -36,7 +36,7 @@ NOTES = {
         "equinox.filter_jit": lambda: hash(ep.chain(linear(key()))),
         "`fn` was traced for `n = 4`": lambda: sweep(reshaped, SIZES),
         "While `fn` was traced for `n": lambda: vmap_space(reshaped, SIZES),
-        "`body`, which returns what `init` starts with": lambda: steps(
+        "`body`, which returns the structure, shapes": lambda: steps(
             body=lambda x, c: ones(2)
         )(jnp.float32(1)),
         "`cond`, which returns one boolean": lambda: steps(cond=lambda x, c: c)(

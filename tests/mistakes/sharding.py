@@ -39,8 +39,8 @@ RULES = {
         ),
         "sharding.pad_to": lambda: constrain(ones(7, 4), "a", "b"),
         "one name per axis": lambda: constrain(ones(8, 4), "a"),
-        "or add rules": lambda: constrain(ones(8, 4), "a", "d"),
-        "name None, or": lambda: constrain(ones(8, 4), "c", None),
+        "Add the pair.*names or the rules": lambda: constrain(ones(8, 4), "a", "d"),
+        "no axis `nope`.*names or the rules": lambda: constrain(ones(8, 4), "c", None),
     },
 }
 

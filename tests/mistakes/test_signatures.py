@@ -34,7 +34,8 @@ CURES = {
         "search.sensitivity.method search.sensitivity_design.method"
     ),
     "Give True or False": (
-        "reverse shared shuffle drop_remainder count_steps search.explore.progress"
+        "is_log reverse shared shuffle drop_remainder count_steps "
+        "search.explore.progress"
     ),
     r"jax.make_mesh\(": "mesh",
     "Put a `Linspace`": "space Space.tree",

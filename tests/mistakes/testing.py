@@ -4,7 +4,6 @@ import hypothesis.strategies as st
 import jax.random as jr
 import numpy as np
 from hypothesis.errors import InvalidArgument
-from jax import ShapeDtypeStruct as Struct
 from jax.numpy import sin
 from jaxtyping import Array, Float
 
@@ -48,8 +47,9 @@ LAWS = {
 STRATEGIES = {
     InvalidArgument: {
         "a pytree of `jax.ShapeDtypeStruct": lambda: ept.arrays({}),
-        "lie in the range of the dtype": lambda: ept.arrays(
-            Struct((1,), "int32"), elements=st.just(0.5)
+        "arrays of these shapes": lambda: ept.arrays({"a": 3.0}),
+        "Return a strategy of stages": lambda: ept.pipelines(
+            ones(), stages=[lambda struct: 3]
         ),
         "a list of strategies of axes": lambda: ept.spaces(axes=[3]),
         "Annotate it, or give a strat": lambda: ept.arguments(unannotated),

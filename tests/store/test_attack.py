@@ -18,8 +18,13 @@ def attack(monkeypatch):
     return attack
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("what", "count"), [("mutations", 100), ("kills", 10)])
+SLOW = [("mutations", 100), ("kills", 10)]
+
+
+@pytest.mark.parametrize(
+    ("what", "count"),
+    [("mutations", 10), *(pytest.param(*x, marks=pytest.mark.slow) for x in SLOW)],
+)
 def test_stores_are_right_or_told(attack, what, count):
     bad = []
     getattr(attack, what)(count * (10 if THOROUGH else 1), 0, bad.append)

@@ -1,4 +1,4 @@
-"""How a grid is cut into the chunks of a store."""
+"""The chunks into which a grid is cut."""
 
 import numpy as np
 from hypothesis import given

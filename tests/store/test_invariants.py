@@ -1,6 +1,6 @@
-"""What holds of a store at every step: written, mended, grown, killed, damaged, shared.
+"""Invariants of a store at every step: written, mended, grown, killed, damaged, shared.
 
-Over a folder, and over a bucket in memory.
+They hold over a folder, and over a bucket in memory.
 """
 
 import dataclasses
@@ -212,7 +212,7 @@ def origin(xs, ys):
         np.array([old.index(v) if v in old else -1 for v in new])
         for old, new in ((XS, xs), (YS, ys))
     ]
-    return Origin(tuple(each), (len(YS), 1))
+    return Origin(tuple(each), (len(XS), len(YS)))
 
 
 @pytest.mark.parametrize("which", GROWTHS)

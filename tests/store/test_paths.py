@@ -1,4 +1,4 @@
-"""Where a store lies and what lies in it: odd names, full disks, links."""
+"""Paths of stores, and names in them: odd names, full disks, links."""
 
 import errno
 import os
@@ -82,6 +82,10 @@ def test_links_to_a_store_and_names_shared_with_a_copy(store, tmp_path, whole):
     assert not (store / "value" / "c.1").exists()
     there = ep.sweep(jnp.sin, SPACE, store=tmp_path / "here", **ASKED)
     close(there.values, whole.values)
+    (tmp_path / "later").symlink_to(tmp_path / "scratch")  # which is not there yet
+    ep.sweep(jnp.sin, SPACE, store=tmp_path / "later", **ASKED)
+    assert (tmp_path / "later").is_symlink()
+    assert ep.SweepResult.load(tmp_path / "scratch").ok.all()
 
 
 BAD = ["a\\b", "x\0y", ".locks", ".a", "a\nb", "a\tb", "\ud800", "zarr.json", "x/y"]

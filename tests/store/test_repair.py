@@ -24,7 +24,7 @@ def fails(x):
 
 
 def mended(x):
-    """Gives other values everywhere, to tell which of them are kept."""
+    """Return other values everywhere, to tell which of them are kept."""
     return {"a": 100 + x, "b": jnp.stack([x < 3, x < 4])}
 
 

@@ -68,17 +68,6 @@ def test_the_home_folder_is_known(tmp_path, monkeypatch):
     assert (tmp_path / "runs.zarr").is_dir()
 
 
-@pytest.mark.parametrize("there", [True, False])
-def test_a_link_is_followed(tmp_path, there):
-    if there:
-        (tmp_path / "scratch").mkdir()
-    (tmp_path / "runs.zarr").symlink_to(tmp_path / "scratch")
-    filled(tmp_path / "runs.zarr")
-    again = filled(tmp_path / "runs.zarr")
-    assert (tmp_path / "runs.zarr").is_symlink() and again.ok.all()
-    assert ep.SweepResult.load(tmp_path / "scratch").ok.all()
-
-
 def test_what_is_no_file_is_no_chunk(tmp_path):
     path = tmp_path / "runs.zarr"
     filled(path)
@@ -109,16 +98,6 @@ def test_long_texts_tell_spaces_apart(tmp_path):
     run("1")
     with pytest.raises(ValueError, match="leaf text"):
         run("2")
-
-
-def test_names_that_no_file_can_have(tmp_path):
-    result = ep.sweep(lambda x: {"a": x, "a/b": x}, SPACE)
-    with pytest.raises(ValueError, match="`a/b` cannot be.*Rename"):
-        result.save(tmp_path / "runs.zarr")
-    for name in ("zarr.json", "long" * 70):
-        with pytest.raises(ValueError, match="cannot be the name.*Rename"):
-            ep.sweep(lambda x, name=name: {name: x}, SPACE, store=tmp_path / "a.zarr")
-    assert not list(tmp_path.iterdir())
 
 
 def test_what_is_said_to_be_there_is_there_whatever_is_read_first(tmp_path):

@@ -294,10 +294,7 @@ KILLS = {
     "save": (
         lambda path: sweep(plain, space(3), None).save(path),
         lambda path: sweep(noted, space(9), None).save(path, overwrite=True),
-        lambda path: (
-            sweep(plain, space(9), None).save(path, overwrite=True),
-            ep.SweepResult.load(path),
-        )[1],
+        resaved,
     ),
 }
 

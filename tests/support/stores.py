@@ -8,13 +8,14 @@ import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
-from support import sweeps
+from support.sweeps import close as close
+from support.sweeps import same as same
 
 import eqx_pipe as ep
 from eqx_pipe._sweep.store import Folder, layout, open_store
 
 SECONDS = "EQX_PIPE_TESTS_SECONDS_A_BATCH"
-"""How long `slow` takes for a batch: a hundredth of a second unless this says more."""
+"""The variable with the seconds of a batch of `slow`; 0.01 if it is not set."""
 
 KEY = jr.key(3)
 WEIGHT = jnp.linspace(-1, 1, 6).reshape(2, 3)
@@ -40,7 +41,7 @@ def bare(p):
 
 
 def typed(p):
-    """A function of other containers and of leaves of unusual sizes and dtypes."""
+    """Return other containers, and leaves of unusual sizes and dtypes."""
     return [jnp.int8(3), (jnp.zeros((0, 2)), None), plain(p)["y"][:, None] > 0]
 
 
@@ -50,16 +51,12 @@ def _wait(x):
 
 
 def slow(p):
-    """Takes some time for each batch."""
+    """Take some time for each batch."""
     x = jax.pure_callback(_wait, p["x"], p["x"], vmap_method="expand_dims")
     return jnp.sin(x) * WEIGHT, p["n"]
 
 
 SLOW = ep.Space({"n": ep.Values([1, 2, 3, 4]), "x": ep.Linspace(0, 1, 60)})
-
-
-def growing_space(n, x):
-    return ep.Space({"n": ep.Values(range(n)), "x": ep.Linspace(0, 1, x)})
 
 
 def run_slow(path, space=SLOW, **asked):
@@ -86,7 +83,7 @@ SPACES = 6
 
 
 def stored(path):
-    """The store at a path, as the library itself sees it."""
+    """Return the store at a path, as the library itself sees it."""
     return open_store("sweep", Folder(path))
 
 
@@ -109,28 +106,8 @@ def written(path):
     return {n: when for n, when in enumerate(stored(path).written()) if when}
 
 
-def same(a, b):
-    """Raises unless two pytrees of values are equal bit for bit, read or in memory."""
-    assert jtu.tree_structure(a) == jtu.tree_structure(b)
-    for x, y in zip(jtu.tree_leaves(a), jtu.tree_leaves(b), strict=True):
-        x, y = x[...], y[...]
-        assert (x.shape, x.dtype) == (y.shape, y.dtype)
-        if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
-            x, y = jr.key_data(x), jr.key_data(y)
-        assert np.asarray(x).tobytes() == np.asarray(y).tobytes()
-
-
-def close(a, b):
-    """Raise unless two pytrees, read or in memory, agree: floats to rounding.
-
-    For results of different programs, which XLA may round differently. Keys, integers
-    and bools must be equal.
-    """
-    sweeps.close(*(jtu.tree_map(lambda x: x[...], values) for values in (a, b)))
-
-
 def same_dataset(a, b):
-    """Raises unless two datasets agree in all but when and how they were made."""
+    """Raise unless two datasets agree in all but when and how they were made."""
     assert a.load().drop_attrs().identical(b.load().drop_attrs())
 
 

@@ -6,6 +6,7 @@ import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
 import numpy as np
+from hypothesis import given, settings
 from jax.sharding import AxisType, Mesh
 
 from eqx_pipe.testing import pipelines
@@ -22,6 +23,19 @@ _POOL = (
     jax.ShapeDtypeStruct((3,), jnp.bfloat16),
     {"image": jax.ShapeDtypeStruct((2, 3), jnp.float32), "meta": (VECTOR,)},
 )
+
+
+def drawn(strategy, examples=3):
+    """Return values of a strategy, the simplest first."""
+    found = []
+
+    @settings(max_examples=examples, database=None, derandomize=True)
+    @given(strategy)
+    def run(value):
+        found.append(value)
+
+    run()
+    return found
 
 
 def structs():

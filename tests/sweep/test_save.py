@@ -55,7 +55,7 @@ AXES = {
 
 
 def everything(point):
-    """An output of every dtype, from the numbers of a point."""
+    """Return an output of every dtype, from the numbers of a point."""
     total = jnp.float32(0)
     for leaf in jtu.tree_leaves(point):
         if isinstance(leaf, jax.Array) and leaf.dtype == jnp.float32:
@@ -72,7 +72,7 @@ def everything(point):
 
 
 def same(a, b):
-    """Raises unless two pytrees are equal bit for bit, keys and kinds included."""
+    """Raise unless two pytrees are equal bit for bit, keys and kinds included."""
     assert jtu.tree_structure(a) == jtu.tree_structure(b)
     for left, right in zip(jtu.tree_leaves(a), jtu.tree_leaves(b), strict=True):
         if not eqx.is_array(left):
@@ -236,7 +236,7 @@ def test_what_cannot_be_saved_or_loaded(tmp_path, unchecked):
         ep.SweepResult.load(tmp_path / "grid1.zarr")
     (tmp_path / "text.nc").write_text("hello")
     for name in ("grid_1.zarr", "text.nc"):
-        with pytest.raises(ValueError, match="is no store"):
+        with pytest.raises(ValueError, match="is not a store"):
             ep.SweepResult.load(tmp_path / name)
     result.to_xarray().to_zarr(tmp_path / "foreign.zarr", consolidated=False)
     with pytest.raises(ValueError, match="was not created by a sweep"):

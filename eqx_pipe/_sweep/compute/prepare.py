@@ -5,7 +5,7 @@ from typing import Any
 
 import jax.tree_util as jtu
 
-from ..._errors import MissingKeyError, log_once
+from ..._errors import MissingKeyError, log_once, value_error
 from ..._spaces import Geometry, Space
 from ..._types import Device, Key
 from ..._vmap import choose_batch_size, warn_if_it_may_hang
@@ -59,9 +59,14 @@ def prepare(
             )
             for each, case in zip(traced, cases, strict=True)
         )
-    largest = max(case.size for case in cases)
-    most = min(max(1, largest), _AT_ONCE // len(devices))
-    batch_size = min(int(batch_size), most)
+    batch_size = min(int(batch_size), max(1, *(case.size for case in cases)))
+    if batch_size > (most := _AT_ONCE // len(devices)):
+        raise value_error(
+            function,
+            f"`batch_size` is {batch_size} on {len(devices)} devices.",
+            f"Offsets in a batch have 32 bits: give at most {most}. Batches of some "
+            "thousands are no slower.",
+        )
     for each in traced:
         warn_if_it_may_hang(batch_size, each.analysis.linalg_limit, devices)
     return Points(

@@ -1,1 +1,1 @@
-"""What keeps chunks: arrays, a reduction, a store of either."""
+"""Sinks, which keep chunks: arrays, a reduction, a store of either."""

@@ -1,8 +1,7 @@
-"""What a store of a sweep holds: the values at all points, or the states of blocks.
+"""The contents of a store of a sweep: values at all points, or states of blocks.
 
-Values stand there as xarray shows them. Of the states any reduction can be finished:
-they are merged in the order of the index and one after the other, as if the sweep had
-never been interrupted.
+Values are stored as xarray shows them. States are merged one after the other, in the
+order of the index, as if the sweep had never been interrupted.
 """
 
 import dataclasses
@@ -55,9 +54,7 @@ class ValueContents:
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """What else the record says: how dims of outputs are named, and of which
-        reductions there are values, if any.
-        """
+        """The names of the dims of outputs, and the reductions, for the record."""
         reducers = self.plan.request.reducers
         known = self.plan.request.output_coords
         named = {"output_coords": coords_texts(known)} if known else {}
@@ -65,7 +62,7 @@ class ValueContents:
             return named
         found = reducing_identity(reducers, self.plan.points.traced[0])
         over = " and ".join(reducers.over or ())
-        # What is kept is finished, so that it also depends on what comes of a state.
+        # Finished values are stored, so the functions that finish a state count too.
         finish = [
             text_of(getattr(reducer, field.name))
             for reducer in reducers.reducers
@@ -84,7 +81,7 @@ class ValueContents:
         return coordinate_variables(request.space, names)
 
     def layout(self, record: Mapping[str, Any]) -> StoreLayout:
-        """Return what a new store is made of."""
+        """Return the layout of a new store."""
         request, work = self.plan.request, self.plan.work
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         return layout_of(
@@ -94,12 +91,12 @@ class ValueContents:
             request.space,
             request.output_coords,
             self.plan.chunks,
-            {**_made_by(self.plan), "started": now, **work.attrs},
+            {**_made_by(self.plan), "started": now, **self.plan.points.attrs},
             record,
         )
 
     def begin(self, store: Store, number: int) -> int:
-        """Return from where on the errors of a chunk are counted: its first row."""
+        """Return the first row of a chunk, from which its errors are counted."""
         return store.chunks.span(number)[0]
 
     def refuse(self, store: Store, account: Account) -> None:
@@ -109,7 +106,7 @@ class ValueContents:
             refuse_failed(store.path, points_in(gaps[gaps[:, 2] == FAILED, :2]))
 
     def advance(self, store: Store) -> None:
-        """Values stop no sweep."""
+        """Do nothing: values do not stop a sweep."""
 
     def outcome(self, store: Store, account: Account) -> Outcome:
         """Return the store as it stands; values are read when they are indexed."""
@@ -126,7 +123,7 @@ class ValueContents:
 
 
 def _made_by(plan: Plan) -> dict[str, Any]:
-    """What makes a store, in the words of a result's attributes."""
+    """Return the provenance of a store, as attributes of a result name it."""
     return {
         "function": fn_name(plan.request.fn),
         "batch_size": plan.batch_size,
@@ -135,8 +132,8 @@ def _made_by(plan: Plan) -> dict[str, Any]:
 
 
 def reducing_identity(reducers: ReducerTree, traced: Traced) -> dict[str, str]:
-    """What tells reducers: what they do to a state, whatever the batch size."""
-    # Of a size of its own: the text must not depend on that of the sweep.
+    """Return what identifies reducers: their programs, whatever the batch size."""
+    # A batch size of its own: the text must not depend on that of the sweep.
     reducing = trace_reducers(reducers, traced, 2)
     programs = [reducing.absorb.program, reducing.merge.program]
     texts = [program.text for program in programs]
@@ -164,17 +161,17 @@ class StateContents:
 
     @property
     def stopped(self) -> bool:
-        """Whether the chunks at the beginning say that no more are needed."""
+        """True if a reducer stops within the chunks at the beginning."""
         return self.merge.stopped
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """What tells reducers: what they do to a state, whatever the batch size."""
+        """The identity of the reducers, for the record."""
         found = reducing_identity(self.blocks.reducers, self.blocks.points.traced[0])
         return {"reduce": found}
 
     def layout(self, record: Mapping[str, Any]) -> StoreLayout:
-        """Return what a new store is made of."""
+        """Return the layout of a new store."""
         blocks, request = self.blocks, self.plan.request
         first = np.arange(blocks.size, dtype=np.int64) * blocks.each
         variables = []
@@ -201,7 +198,7 @@ class StateContents:
         )
 
     def begin(self, store: Store, number: int) -> int:
-        """Return from where on the errors of a chunk are counted: its first point."""
+        """Return the first point of a chunk, from which its errors are counted."""
         return self.blocks.span(*store.chunks.span(number))[0]
 
     def refuse(self, store: Store, account: Account) -> None:

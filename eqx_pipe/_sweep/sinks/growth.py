@@ -1,4 +1,4 @@
-"""Where the points of a store are among those of a larger space.
+"""Stores that grow: the points of a store among those of a larger space.
 
 Points are recognised by their coordinates, dim by dim and bit by bit: numbers as
 xarray shows them, Python values by the text that the record of a store has for them.
@@ -7,7 +7,7 @@ xarray shows them, Python values by the text that the record of a store has for 
 import collections
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,12 +16,11 @@ from jaxtyping import Int64, UInt8
 from ..._errors import value_error
 from ..._jaxprs import digest, text_of
 from ..._spaces import Space, static_column
-from ..compute.cases import Case, has_any
-from ..compute.points import Points
+from ..compute.cases import has_any
 from ..plan import Plan
 from ..store import Origin, Store, StoreLayout, in_place
 from .contents import ValueContents
-from .identity import check_grown_function, function_texts, outputs_changes
+from .identity import check_same, function_texts, outputs_changes
 
 _Positions = Int64[np.ndarray, " positions"]
 _DIGEST = "S32"  # the letters of a digest
@@ -29,22 +28,6 @@ _DIGEST = "S32"  # the letters of a digest
 
 class NoGrowth(Exception):
     """Why points of a store are not among those of a space; empty if that is plain."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Growth:
-    """A larger space: where its points come from, and whether it only goes on.
-
-    If it `appends`, positions that there were are what they were.
-    """
-
-    origin: Origin
-    appends: bool
-
-    def had(self, points: Points, case: Case) -> bool:
-        """Return whether a store has points of a case."""
-        kept = [at >= 0 for at in self.origin.positions]
-        return has_any(points.geometry, points.groups, case, kept)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +41,7 @@ class _Column:
 
 
 def static_texts(space: Space) -> dict[str, dict[str, str]]:
-    """For each `Static` axis what is shown of its values, and what they are."""
+    """Return for each `Static` axis the digests of its values, by the text shown."""
     found: dict[str, dict[str, str]] = {}
     for name, axis in space.axes().items():
         if axis.is_static:
@@ -69,50 +52,43 @@ def static_texts(space: Space) -> dict[str, dict[str, str]]:
     return found
 
 
-def growth_of(
+def origin_of(
     store: Store, now: Mapping[str, Any], space: Space, coordinates: Mapping[str, Any]
-) -> Growth:
-    """Return how the space of a store grew; raise `NoGrowth` if it did not.
+) -> Origin:
+    """Return where the points of a larger space come from; raise `NoGrowth` if it is
+    not one.
 
     `now` is the identity of the sweep, and `coordinates` are those of its space, with
     their dims.
     """
-    if _differs(store.record["space"], now["space"]):
+    record, texts = store.record, static_texts(space)
+    if _differs(record["space"], now["space"]) or record["dims"] != list(space.dims):
         raise NoGrowth
-    record = store.record
-    was = dict(zip(record["dims"], record["lengths"], strict=True))
-    old = _kept(store)
-    texts = static_texts(space)
-    new = {
-        name: _column(dims[0], values, texts.get(name))
-        for name, (dims, values, _) in coordinates.items()
-        if dims[0] in space.dims  # and not a dim of outputs
+    # But for those of dims of outputs.
+    old = {
+        name: _column(own[0], store.coordinate(name), record["static"].get(name))
+        for name, (own, _) in record["coordinates"].items()
+        if own[0] in space.dims
     }
-    if was.keys() != space.dims.keys() or old.keys() != new.keys():
+    new = {
+        name: _column(own[0], values, texts.get(name))
+        for name, (own, values, _) in coordinates.items()
+        if own[0] in space.dims
+    }
+    forms = [{k: (c.dim, c.form) for k, c in each.items()} for each in (old, new)]
+    if forms[0] != forms[1]:
         raise NoGrowth
     positions = []
     for dim in space.dims:
         names = [name for name, column in new.items() if column.dim == dim]
-        if any((old[n].dim, old[n].form) != (new[n].dim, new[n].form) for n in names):
-            raise NoGrowth
         positions.append(_matched(dim, names, old, new))
-    larger = any(was[dim] != n for dim, n in space.dims.items())
-    if not larger:
+    if record["lengths"] == list(space.dims.values()):
         raise NoGrowth
-    order = list(was)
-    strides = [
-        math.prod(was[d] for d in order[order.index(dim) + 1 :]) for dim in space.dims
-    ]
-    kept = all(
-        np.array_equal(at[: was[dim]], np.arange(was[dim]))
-        for dim, at in zip(space.dims, positions, strict=True)
-    )
-    appends = kept and order == list(space.dims)
-    return Growth(Origin(tuple(positions), tuple(strides)), appends)
+    return Origin(tuple(positions), tuple(record["lengths"]))
 
 
 def _differs(was: Mapping[str, str], now: Mapping[str, str]) -> bool:
-    """Whether something else than the axes of two spaces differs."""
+    """Return whether something else than the axes of two spaces differs."""
     for name in {*was, *now}:
         free = name.partition(" ")[0] in ("dims", "slice", "points", "axis")
         free |= name == "key of the space" and was.get(name) == "no key"
@@ -121,41 +97,24 @@ def _differs(was: Mapping[str, str], now: Mapping[str, str]) -> bool:
     return False
 
 
-def _kept(store: Store) -> dict[str, _Column]:
-    """Return the coordinates of a store, but for those of dims of outputs."""
-    texts = store.record["static"]
-    return {
-        name: _column(dims[0], store.coordinate(name), texts.get(name))
-        for name, (dims, _) in store.record["coordinates"].items()
-        if dims[0] in store.record["dims"]
-    }
-
-
 def _column(dim: str, values: np.ndarray, texts: Mapping[str, str] | None) -> _Column:
     shown = values.tolist()
     if texts is not None:
         # By what the values are, not by the text that is shown: two may look alike.
         values = np.array([texts.get(str(x), "") for x in shown], _DIGEST)
-    form = f"{values.dtype}{list(values.shape[1:])}"
-    return _Column(dim, form, _rows(values), shown)
-
-
-def _rows(values: np.ndarray) -> UInt8[np.ndarray, "positions bytes"]:
-    """The bytes of each value."""
-    count = math.prod(values.shape[1:])
-    flat = np.ascontiguousarray(values).reshape(len(values), count)
-    width = flat.shape[1] * flat.dtype.itemsize
-    return flat.view(np.uint8).reshape(len(values), width)
+    inner = values.shape[1:]
+    width = math.prod(inner) * values.dtype.itemsize
+    rows = np.frombuffer(values.tobytes(), np.uint8).reshape(len(values), width)
+    return _Column(dim, f"{values.dtype}{list(inner)}", rows, shown)
 
 
 def _matched(
     dim: str,
-    names: Iterable[str],
+    names: Sequence[str],
     old: Mapping[str, _Column],
     new: Mapping[str, _Column],
 ) -> _Positions:
-    """For each position on a dim its old one, or -1; equal ones in their order."""
-    names = list(names)
+    """Return the old position of each on a dim, or -1; equal ones in their order."""
     before = np.concatenate([old[name].rows for name in names], axis=1)
     after = np.concatenate([new[name].rows for name in names], axis=1)
     found, count = np.full(len(after), -1, np.int64), len(before)
@@ -183,7 +142,7 @@ def _text_of(value: object) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Grown:
-    """What a store is to become; if its values are `moved`, in other files.
+    """The store that a smaller one becomes; if values are `moved`, in other files.
 
     `plan` has the batch size of the store and the chunks of the larger one.
     """
@@ -197,7 +156,7 @@ class Grown:
 def growth_in(
     plan: Plan, store: Store, now: Mapping[str, Any]
 ) -> tuple[Grown | None, str]:
-    """Return what a store would become, if it would grow; else why not, if known.
+    """Return the larger store, if this one would grow; else why not, if known.
 
     Nothing is written. `now` is the identity of the sweep.
     """
@@ -237,28 +196,30 @@ def _check_reduced(plan: Plan, was: Mapping[str, Any], now: Mapping[str, Any]) -
 def _grown(plan: Plan, store: Store, now: Mapping[str, Any]) -> Grown:
     request, points = plan.request, plan.points
     contents = ValueContents(plan)
-    growth = growth_of(store, now, request.space, contents.coordinates)
+    origin = origin_of(store, now, request.space, contents.coordinates)
+    kept, geometry = [at >= 0 for at in origin.positions], points.geometry
     pairs = zip(points.cases, points.traced, strict=True)
-    had = [pair for pair in pairs if growth.had(points, pair[0])]
+    had = [x for x in pairs if has_any(geometry, points.groups, x[0], kept)]
     if had:  # an empty store has values of no function
-        then = {**now, "function": function_texts(had)}
-        check_grown_function(store.path, store.record, then, request.resume is not None)
-    # A size that was that of all there was is no choice.
+        function = {"jax": now["jax"], "function": function_texts(had)}
+        then = {**store.record, **function}
+        check_same(store.path, store.record, then, request.resume is not None)
+    # If the old batch held all points, nobody chose its size.
     size = store.chunks.size // max(1, len(had))
     if store.record["batch_size"] * len(plan.devices) < size:
         check_batch_size(plan, store)
         plan = plan.with_batch_size(store.record["batch_size"])
     chunks = None
-    if growth.appends:
+    if origin.appends:
         lengths = tuple(request.space.dims.values())
         chunks = in_place(store.chunks, lengths, plan.chunks)
     plan = plan if chunks is None else plan.with_chunks(chunks)
     layout = ValueContents(plan).layout(record_of(plan, now))
-    return Grown(plan, layout, growth.origin, chunks is None)
+    return Grown(plan, layout, origin, chunks is None)
 
 
 def record_of(plan: Plan, now: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a store says about its sweep."""
+    """Return the record of the store of a sweep."""
     texts = static_texts(plan.request.space)
     return {**now, "static": texts, "batch_size": plan.batch_size}
 

@@ -91,10 +91,10 @@ def check_same(
     trusting: bool,
     why: str = "",
 ) -> None:
-    """Raise a `StructureError` that says in what a sweep differs from that of a store.
+    """Raise a `StructureError` that lists how a sweep differs from that of a store.
 
-    If the user is to be trusted (by `resume="force"`) the function may be another.
-    `why` says more about two spaces.
+    If the user is `trusting` (by `resume=`) the function may differ. `why` explains the
+    difference of two spaces.
     """
     if "saved" in was:
         raise structure_error(
@@ -102,11 +102,12 @@ def check_same(
             f"`{path}` was written by `SweepResult.save`, as a finished result.",
             "Give another path: a sweep goes on in what `store=` has created.",
         )
-    lines = _space_changes(was["space"], now["space"])
+    lines = _changes("space", was["space"], now["space"])
     lines += [why] if why else []
     if was["key"] != now["key"]:
         lines.append(f"`key`: {was['key']} in the store, now {now['key']}")
-    lines += _coords_changes(was, now) + _reducer_changes(was, now)
+    coords = (record.get("output_coords", {}) for record in (was, now))
+    lines += _changes("output_coords", *coords) + _reducer_changes(was, now)
     lines += outputs_changes(was["function"], now["function"])
     function = _function_change(was, now, trusting)
     # Another point, or a key that was not there, is another program by itself.
@@ -124,27 +125,10 @@ def check_same(
     raise structure_error("sweep", wrong, cure)
 
 
-def check_grown_function(
-    path: str, was: Mapping[str, Any], now: Mapping[str, Any], trusting: bool
-) -> None:
-    """Raise a `StructureError` if a larger space is swept with another function.
-
-    `now` is the identity with the function at the points that the store has.
-    """
-    if _function_change(was, now, trusting):
-        raise structure_error(
-            "sweep",
-            f"the space of the store `{path}` has grown, and `fn` is another program "
-            "now, or closes over other values.",
-            "Give the function that made it, or another path. If you know that the "
-            'values are the same, `resume="force"` goes on with it.',
-        )
-
-
 def _function_change(
     was: Mapping[str, Any], now: Mapping[str, Any], trusting: bool
 ) -> str:
-    """Return in what the function differs; warn if another JAX may be the reason."""
+    """Return how the function differs; warn if another JAX may be the reason."""
     before, after = was["function"], now["function"]
     same = ("program", "outputs", "structure")
     if trusting or all(before[name] == after[name] for name in same):
@@ -180,52 +164,37 @@ def _key_text(key: Key) -> str:
     return f"{kind} {[int(x) for x in data.reshape(-1)]}"
 
 
-def _space_changes(was: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    lines = []
-    for name in dict.fromkeys([*was, *now]):
-        before, after = was.get(name), now.get(name)
-        if before == after:
-            continue
-        if name != "structure":
-            lines.append(f"`space`, {name}: {before} in the store, now {after}")
-        elif not lines:
-            lines.append("`space`: other containers, or other static fields")
-    return lines
+_HIDDEN = {
+    "structure": "other containers, or other static fields",
+    "text": "the same kinds of reducers with other settings or functions",
+}
+"""Descriptions of texts of an identity that are digests, and so are not shown."""
 
 
-def _coords_changes(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return what differs in the names and coordinates of the dims of outputs."""
-    before, after = (record.get("output_coords", {}) for record in (was, now))
+def _changes(
+    argument: str, was: Mapping[str, str], now: Mapping[str, str]
+) -> list[str]:
+    """Return the texts of an argument that differ; digests if no others do."""
+    names = [x for x in {**was, **now} if was.get(x) != now.get(x)]
     return [
-        f"`output_coords`, {path!r}: {before.get(path, 'no names')} in the store, now "
-        f"{after.get(path, 'no names')}"
-        for path in sorted({*before, *after})
-        if before.get(path) != after.get(path)
-    ]
+        f"`{argument}`, {name}: {was.get(name)} in the store, now {now.get(name)}"
+        for name in names
+        if name not in _HIDDEN
+    ] or [f"`{argument}`: {_HIDDEN[name]}" for name in names]
 
 
 def _reducer_changes(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return what differs in the reducers."""
-    before, after = (x.get("reduce") or x.get("cells") for x in (was, now))
-    if before == after:
-        return []
-    if before is None or after is None:
-        kept = "values" if before is None else f"the reduction {before['reducers']}"
-        wanted = "no reduction" if after is None else after["reducers"]
-        return [f"`reduce`: {kept} in the store, now {wanted}"]
-    for name in ("reducers", "states"):
-        if before[name] != after[name]:
-            text = f"{before[name]} in the store, now {after[name]}"
-            return [f"`reduce`, {name}: {text}"]
-    if was["jax"] != now["jax"]:
+    """Return how the reducers differ; warn if another JAX may be the reason."""
+    both = [x.get("reduce") or x.get("cells") or {} for x in (was, now)]
+    lines = _changes("reduce", *both)
+    if lines and "settings" in lines[0] and was["jax"] != now["jax"]:
         warn_of_jax(was["jax"])
         return []
-    text = f"the same kinds of reducers ({before['reducers']}) with other settings"
-    return [f"`reduce`: {text} or functions"]
+    return lines[:1]
 
 
 def outputs_changes(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return what differs in the structure, shapes and dtypes of the output."""
+    """Return how the structure, shapes and dtypes of the output differ."""
     if all(was[name] == now[name] for name in ("outputs", "structure")):
         return []
     return [f"`fn`: it gives {was['outputs']} in the store, now {now['outputs']}"]

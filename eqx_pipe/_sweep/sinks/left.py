@@ -1,4 +1,4 @@
-"""What a sweep would find and do in its store, for one that is only planned."""
+"""The points that a planned sweep would find in its store, and those to compute."""
 
 import dataclasses
 import math
@@ -13,7 +13,7 @@ from .store_sink import StoreSink
 
 @dataclasses.dataclass(frozen=True)
 class Left:
-    """What a sweep would find and do in its store, in points.
+    """The points that a sweep would find in its store, and those to compute.
 
     `left` are the chunks that it would compute, at `num_left` points; the store lacks
     `new` ones as its space has grown, and `copied` of those that it has go to other

@@ -1,4 +1,4 @@
-"""What is kept in memory: the values at all points, or their reduction.
+"""Sinks in memory: the values at all points, or their reduction.
 
 The states of blocks are merged in the order of the index, whenever they come.
 """
@@ -39,23 +39,23 @@ class OrderedMerge:
 
     @property
     def errors(self) -> Errors:
-        """What was raised at points that failed."""
+        """The errors of points that failed."""
         found = joined(self._errors).items()
         return {text: index[index < self.points] for text, index in found}
 
     @property
     def points(self) -> int:
-        """How many points the sweep has up to where it stopped."""
+        """The number of points up to where the sweep stopped."""
         return self.blocks.span(0, self._taken)[1]
 
     @property
     def failed(self) -> Int64[np.ndarray, " failed"]:
-        """Which of these points failed."""
+        """The points among these that failed."""
         failed = np.concatenate([np.zeros(0, np.int64), *self._failed])
         return failed[failed < self.points]
 
     def put(self, number: int, values: Rows, errors: Errors) -> None:
-        """Takes a chunk, and merges all that can be."""
+        """Take a chunk, and merge all that can be merged."""
         self._waiting[number] = values
         self._errors.append(errors)
         while self.next in self._waiting and not self.stopped:
@@ -63,7 +63,7 @@ class OrderedMerge:
             self.next += 1
 
     def finish(self) -> PyTree:
-        """The reduction."""
+        """Return the reduction."""
         return self.blocks.finish(self.state)
 
     def _merge(self, values: Rows) -> None:
@@ -96,7 +96,7 @@ class ArraySink:
 
     @contextlib.contextmanager
     def filling(self) -> Iterator[Todo]:
-        """Nothing is there yet."""
+        """Return all chunks: nothing is there yet."""
         numbers = range(len(self.plan.chunks))
         yield Todo(numbers, numbers, partial=True)
 
@@ -114,7 +114,7 @@ class ArraySink:
             into[place] = leaf
 
     def outcome(self) -> Outcome:
-        """The values as the function gives them."""
+        """Return the values as the function gives them."""
         plan, values = self.plan, self._values
         if values is None:  # there are no points, or none was computed
             values = empty_values(self.size, plan.work.row)
@@ -144,12 +144,12 @@ class ReductionSink:
 
     @property
     def stopped(self) -> bool:
-        """Whether a reducer asked to stop."""
+        """True if a reducer asked to stop."""
         return self.fold.stopped
 
     @contextlib.contextmanager
     def filling(self) -> Iterator[Todo]:
-        """Nothing is there yet."""
+        """Return all chunks: nothing is there yet."""
         numbers = range(len(self.plan.chunks))
         yield Todo(numbers, numbers)
 
@@ -158,14 +158,14 @@ class ReductionSink:
         self.fold.put(chunk.number, chunk.values, chunk.verdict.errors)
 
     def outcome(self) -> Outcome:
-        """The reduction of the points up to where it was stopped."""
+        """Return the reduction of the points up to where it stopped."""
         return reduced_outcome(self.fold)
 
 
 def reduced_outcome(
     fold: OrderedMerge, missing: Int64[np.ndarray, "ranges 2"] | None = None
 ) -> Outcome:
-    """A reduction, of which points, and which of them failed or are `missing`."""
+    """Return a reduction, its points, and those that failed or are `missing`."""
     absent = np.zeros((0, 2), np.int64) if missing is None else missing
     failed = fold.failed[:, None] + np.array([0, 1])
     gaps = merged({MISSING: absent, FAILED: failed})

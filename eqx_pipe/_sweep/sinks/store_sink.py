@@ -15,14 +15,14 @@ from .identity import disk_errors
 from .opened import check_current, contents_of, locked, open_for
 
 _SOUND, _SOUND_BYTES = 128, 256 * 1024 * 1024
-"""How many chunks, or bytes, in a row must be sound before a sweep goes on."""
+"""The chunks, or bytes, in a row that must be sound before a sweep goes on."""
 
 
 class StoreSink:
     """A store that a sweep fills, alone or with other processes.
 
-    It is opened: created if there is nothing, grown if its space has. With
-    `write=False` it is only looked at.
+    It is created if it does not exist, and grown if its space has grown. With
+    `write=False` nothing is written.
     """
 
     def __init__(self, plan: Plan, write: bool = True):
@@ -35,14 +35,14 @@ class StoreSink:
 
     @property
     def stopped(self) -> bool:
-        """Whether a reducer asked to stop."""
+        """True if a reducer asked to stop."""
         return self.contents.stopped
 
     @contextlib.contextmanager
     def filling(self) -> Iterator[Todo]:
         """Lock the share of this process, and look for what is missing.
 
-        Ctrl-C lets the chunk in flight be finished, and an error says what is kept.
+        Ctrl-C lets the chunk in flight finish; a note on errors counts what is kept.
         """
         store, shard = self.store, self.plan.request.shard
         with disk_errors(store.path, "be opened"):
@@ -104,7 +104,7 @@ class StoreSink:
         return self.contents.outcome(self.store, account)
 
     def todo(self, done: np.ndarray | None = None) -> Todo:
-        """Return the chunks of a share that are to be computed, all of them or rows."""
+        """Return the chunks of a share to compute, whole or some of their rows."""
         lacking = self._lacking(self.store.done() if done is None else done)
         begun = [number for number in lacking if self.store.is_done(number)]
         rows = {number: self._wanted(number) for number in begun}
@@ -139,19 +139,18 @@ class StoreSink:
             )
 
     def _has_leftovers(self) -> bool:
-        """Return whether a growth or a kill has left files that are not valid."""
+        """Return whether a growth or a kill left files that are not valid."""
         if self.opened.has_grown:  # who has the smaller one open may still read it
             return False
         files = self.store.files
         return files.exists(GROWING) or bool(files.names(PARTS))
 
     def _look_again(self) -> np.ndarray:
-        """Remove chunks that cannot be read, among those written last; return which
-        are there.
+        """Remove damaged chunks among those written last; return which are there.
 
-        A kill leaves none, but if the power fails the system may have kept the name of
-        a file and lost what was in it. From the newest chunk on it looks until all is
-        sound for long enough; older chunks are looked at when they are read.
+        A kill leaves none, but a power failure may leave the name of a file without its
+        content. Chunks are read back from the newest on, until enough in a row are
+        sound; damage in older chunks is found when they are read.
         """
         written, sound = self.store.written(), 0
         chunk_bytes = self.plan.work.row_bytes * self.store.chunks.points

@@ -1,7 +1,7 @@
-"""Which points form a chunk: neighbours in the flat index, and a box in the grid.
+"""The points of a chunk: neighbours in the flat index, and a box in the grid.
 
 Both hold for whole trailing rows: a chunk is one position on each leading dim, some
-neighbouring positions on one dim, and everything on the dims behind it.
+neighbouring positions on one dim, and everything on the dims after it.
 """
 
 import dataclasses
@@ -13,10 +13,7 @@ import numpy as np
 from jaxtyping import Integer
 
 _AT_LEAST = 256
-"""A sweep has at least so many chunks if it can: what a kill costs, as a share."""
-
-_EFFICIENT = 0.02
-"""Divisions whose wasted work differs by less than this are equally good."""
+"""The number of chunks of a large sweep: a kill costs this share of the points."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,34 +30,33 @@ class Chunks:
     @property
     def shape(self) -> tuple[int, ...]:
         """The size of a chunk on each dim."""
-        behind = self.lengths[self.split + 1 :]
-        return (1,) * self.split + (self.count,) + behind
+        return (1,) * self.split + (self.count,) + self.lengths[self.split + 1 :]
 
     @property
     def size(self) -> int:
-        """How many points the grid has."""
+        """The number of points of the grid."""
         return math.prod(self.lengths)
 
     @property
     def inner(self) -> int:
-        """How many points there are for each position on the dim that is cut."""
+        """The number of points for each position on the dim that is cut."""
         return math.prod(self.lengths[self.split + 1 :])
 
     @property
     def points(self) -> int:
-        """How many points a chunk has at most."""
+        """The most points of a chunk."""
         return self.count * self.inner
 
     @property
     def in_row(self) -> int:
-        """How many chunks there are along the dim that is cut."""
+        """The number of chunks along the dim that is cut."""
         return -(-self.lengths[self.split] // self.count)
 
     def __len__(self) -> int:
         return math.prod(self.lengths[: self.split]) * self.in_row
 
     def span(self, number: int) -> tuple[int, int]:
-        """The first point of a chunk, and the first one behind it."""
+        """Return the half-open range of the points of a chunk."""
         row, place = divmod(number, self.in_row)
         n = self.lengths[self.split]
         first, last = place * self.count, min((place + 1) * self.count, n)
@@ -83,17 +79,17 @@ class Chunks:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """How many chunks there are along each dim."""
+        """The number of chunks along each dim."""
         pairs = zip(self.lengths, self.shape, strict=True)
         return tuple(-(-n // max(1, size)) for n, size in pairs)
 
     def names(self, root: str) -> Iterator[str]:
-        """The files of all chunks in the folder of their array, in order."""
+        """Return the names of the files of all chunks, in order."""
         places = it.product(*(list(map(str, range(n))) for n in self.counts))
         return map(root.__add__, map(".".join, places))
 
     def place(self, number: int) -> tuple[int, ...]:
-        """The position of a chunk among the chunks, on each dim."""
+        """Return the position of a chunk among the chunks, on each dim."""
         places = []
         for n in reversed(self.counts):
             number, place = divmod(number, n)
@@ -101,14 +97,14 @@ class Chunks:
         return tuple(reversed(places))
 
     def at(self, place: Sequence[int]) -> int:
-        """The number of the chunk at a position among the chunks."""
+        """Return the number of the chunk at a position among the chunks."""
         return int(np.ravel_multi_index(place, self.counts))
 
 
 def choose_chunks(
     lengths: Sequence[int], across: int, most: int, parts: int = 1
 ) -> Chunks:
-    """How to cut a grid into chunks.
+    """Return how to cut a grid into chunks.
 
     A chunk has a small share of all points, so that a kill costs little; at least
     `across` of them, which are computed at once; at most `most`, which fit in memory;
@@ -120,34 +116,10 @@ def choose_chunks(
         return Chunks(lengths, 0, 1)
     share = -(-size // _AT_LEAST)
     aim = min(max(share, across), max(most, across), max(1, size // parts))
-    options = []
-    for split in range(len(lengths)):
-        inner, n = math.prod(lengths[split + 1 :]), lengths[split]
-        # Half and twice the aim are looked at, for what fills all lanes.
-        low, high = max(1, aim // (2 * inner)), min(n, max(1, 2 * aim // inner))
-        if parts > 1:
-            high = max(low, min(high, aim // inner))
-        # Not every count: there may be millions, and neighbours hardly differ.
-        step = max(1, (high - low) // 256)
-        found = [Chunks(lengths, split, min(n, c)) for c in range(low, high + 1, step)]
-        options += [option for option in found if len(option) >= min(parts, size)]
-    # As near to the aim as can be among those that waste no lanes.
-    return min(
-        options,
-        key=lambda option: (
-            _misses(option.points, aim),
-            round(_rounds(option, across) / _EFFICIENT),
-            abs(math.log(option.points / aim)),
-        ),
-    )
-
-
-def _misses(points: int, aim: int) -> bool:
-    return not aim / 2 <= points <= 2 * aim
-
-
-def _rounds(chunks: Chunks, across: int) -> float:
-    """How often `across` points are computed, over how often that is needed."""
-    whole, rest = divmod(chunks.lengths[chunks.split], chunks.count)
-    row = whole * -(-chunks.points // across) + -(-rest * chunks.inner // across)
-    return row * across / (chunks.lengths[chunks.split] * chunks.inner)
+    # The first dim of which one position is not too much already.
+    inners = [math.prod(lengths[split + 1 :]) for split in range(len(lengths))]
+    split, inner = next((k, inner) for k, inner in enumerate(inners) if inner <= aim)
+    # As many whole rounds on all lanes as fit; fewer points if each part needs some.
+    points = max(1, aim // across) * across
+    points = points if parts == 1 else min(points, aim)
+    return Chunks(lengths, split, min(lengths[split], max(1, points // inner)))

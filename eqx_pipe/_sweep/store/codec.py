@@ -1,8 +1,8 @@
 """The bytes of a chunk's files, as Zarr reads them: values, and the status.
 
-Values are the codecs `zstd` and `crc32c` of Zarr. A status file is gzip with a comment
-in its header (RFC 1952), which every reader of gzip skips: so one file, replaced at
-once, holds the status of each row for everybody and the manifest of its chunk for us.
+Values use the codecs `zstd` and `crc32c` of Zarr. A status file is gzip with a comment
+in its header (RFC 1952), which every reader of gzip skips. So one file, replaced
+atomically, holds the status of each row for any reader, and the manifest of its chunk.
 """
 
 import base64
@@ -26,11 +26,11 @@ _HEADER = b"\x1f\x8b\x08\x10\0\0\0\0\0\xff"
 
 
 class Undecodable(ValueError):
-    """Bytes that are not what was written; the text says in what way."""
+    """Bytes that differ from what was written; the text describes how."""
 
 
 def checksum(data: bytes, start: int = 0) -> int:
-    """Return the crc32c of some bytes, or of those before and these."""
+    """Return the crc32c of some bytes; `start` is that of the bytes before."""
     import google_crc32c
 
     return google_crc32c.extend(start, data)

@@ -1,8 +1,8 @@
 """The files of a store: keys with bytes, in a folder; and the locks of its writers.
 
-A store needs no more of a disk than the methods of `Folder`: each key is replaced at
-once, and nothing is appended, renamed or changed in place. A bucket of an object store
-has as much.
+A store needs no more of a disk than the methods of `Folder`: each key is replaced
+atomically, and nothing is appended, renamed or changed in place. A bucket of an object
+store can do as much.
 """
 
 import contextlib
@@ -23,13 +23,13 @@ except ImportError:  # not on Windows
     fcntl = None
 
 ROOT = "zarr.json"
-"""The key that makes a store of the others: written last, and replaced at once."""
+"""The key that makes the others a store: written last, and replaced atomically."""
 
 GROWING = ".growing"
-"""The key that says that files may lie in a store that are not valid."""
+"""The key that exists while a store may hold files that are not valid."""
 
 NEW = b"new"
-"""What that file holds where there was no store before."""
+"""The content of that file where there was no store before."""
 
 LOCKS = ".locks"
 """The folder in a store for the locks of processes that fill it."""
@@ -38,7 +38,7 @@ PARTS = ".parts"
 """The folder in a store for files that are being written."""
 
 LONGEST = 200
-"""Bytes of a name: file systems allow 255, some of which others need."""
+"""The most bytes of a name: file systems allow 255, some of which others need."""
 
 
 T = TypeVar("T")
@@ -87,7 +87,7 @@ class Folder:
         return os.path.lexists(f"{self._root}/{key}")
 
     def names(self, below: str = "") -> set[str]:
-        """Return the names in a folder, none if there is no such folder."""
+        """Return the names in a folder; an empty set if the folder does not exist."""
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             return {*os.listdir(f"{self._root}/{below}")}
         return set()
@@ -97,13 +97,14 @@ class Folder:
         found = {}
         with os.scandir(f"{self._root}/{below}") as entries:
             for entry in entries:
-                # Another process may remove it meanwhile.
-                with contextlib.suppress(FileNotFoundError):
+                try:  # which costs less than a context, as there may be many
                     found[entry.name] = entry.stat().st_mtime_ns
+                except FileNotFoundError:  # another process has removed it
+                    continue
         return found
 
     def place(self, key: str = "") -> str:
-        """Return what a user knows the store, or one of its files, by: its path."""
+        """Return the path of the store, or of one of its files."""
         return f"{self._root}/{key}" if key else self._root
 
     def is_vacant(self) -> bool:
@@ -128,7 +129,7 @@ class Folder:
         """Hold a lock of the operating system, which a kill releases.
 
         Any number of processes hold it `shared`, or one alone; else raise `Taken`.
-        Gives whether the file system has locks. Without them commits stay right: two
+        Yields whether the file system has locks. Without them commits stay right: two
         writers of one chunk would only compute it twice.
         """
         if fcntl is None:
@@ -142,10 +143,10 @@ class Folder:
             os.close(file)
 
     def _in_folder(self, key: str, act: Callable[[], T]) -> T:
-        """Return what `act` does with a file, once the folder of the file is there.
+        """Return the result of `act` on a file, and create its folder if it is missing.
 
-        The folder of the store itself is never made: a store that was deleted while it
-        is filled must not come back in part.
+        The folder of the store itself is never created: a store that was deleted while
+        it is filled must not come back in part.
         """
         try:
             return act()

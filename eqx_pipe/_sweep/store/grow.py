@@ -1,8 +1,8 @@
 """Stores that are laid out anew, in place: created, grown, replaced.
 
-All that a layout needs is put under names that are not in use, and made valid by one
-file that is replaced, `zarr.json`. So whoever opens the store finds the old one or the
-new one, and a kill leaves one of them; `settle` removes what is not valid.
+All that a layout needs is put under names that are not in use, and made valid by
+replacing one file, `zarr.json`. So every reader finds the old store or the new one, and
+a kill leaves one of them. `settle` removes files that are not valid.
 
 If a larger grid only goes on where the old one ends, the files of chunks stay where
 they are, since Zarr names them by their place. Otherwise values are written once more,
@@ -27,40 +27,44 @@ from .ranges import MISSING, OK
 from .store import ODD, Store, store_of
 
 _MOST = 4
-"""How many times as many chunks as needed a store may have before it is cut anew."""
+"""The most chunks of a store that grows, as a multiple of what a new one would have."""
 
 _FEW = 256
-"""As many chunks as are never too many."""
+"""The number of chunks that is never too many."""
 
 _TOGETHER = 2**16
-"""About how many rows are looked up at once, of chunks that are smaller."""
+"""The number of rows that are looked up at once, if chunks are smaller."""
 
 _KEPT_BYTES = 2**28
-"""How much is held while values are copied."""
+"""The bytes of values that are held while they are copied."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Origin:
-    """Where the points of a grid come from: its old positions, dim by dim.
+    """The old index of each point of a larger grid.
 
-    `positions` has for each dim the old position of each position, or -1; `strides` say
-    how far apart neighbours on the dim were in the old grid.
+    `positions` has for each dim the old position of each position, or -1; `lengths` are
+    those of the old grid.
     """
 
     positions: tuple[Int64[np.ndarray, "_"], ...]
-    strides: tuple[int, ...]
+    lengths: tuple[int, ...]
+
+    @property
+    def appends(self) -> bool:
+        """True if all positions that there were are what they were."""
+        pairs = zip(self.positions, self.lengths, strict=True)
+        return all(np.array_equal(at[:n], np.arange(n)) for at, n in pairs)
 
     def rows(self, first: int, last: int) -> Int64[np.ndarray, " points"]:
         """Return the old index of each of some points, or -1."""
         lengths = tuple(map(len, self.positions))
         digits = np.unravel_index(np.arange(first, last), lengths)
-        found, known = np.zeros(last - first, np.int64), np.ones(last - first, bool)
-        triples = zip(digits, self.positions, self.strides, strict=True)
-        for digit, positions, stride in triples:
-            was = positions[digit]
-            found += was * stride
-            known &= was >= 0
-        return np.where(known, found, -1)
+        pairs = zip(self.positions, digits, strict=True)
+        was = np.stack([at[digit] for at, digit in pairs])
+        old = tuple(max(1, n) for n in self.lengths)
+        found = np.ravel_multi_index(tuple(was), old, mode="clip")
+        return np.where(np.all(was >= 0, axis=0), found, -1)
 
 
 def in_place(old: Chunks, lengths: Sequence[int], fresh: Chunks) -> Chunks | None:
@@ -144,7 +148,7 @@ def _copy(old: Store, origin: Origin, new: Store) -> None:
             continue
         values = []
         for k, variable in enumerate(new.variables):
-            found = np.full((len(rows), *variable.inner), variable.fill, variable.dtype)
+            found = variable.empty(len(rows))
             known = np.flatnonzero(rows >= 0)
             for was, at in old.chunks.grouped(rows[known]):
                 here = known[at]
@@ -160,7 +164,7 @@ def _copy(old: Store, origin: Origin, new: Store) -> None:
 def statuses_of(
     old: Store, chunks: Chunks, origin: Origin
 ) -> Iterator[tuple[Int64[np.ndarray, " rows"], Int8[np.ndarray, " rows"]]]:
-    """For each chunk of a larger grid yield the old index and status of each row."""
+    """Yield the old index and status of each row, for each chunk of a larger grid."""
     done, odd = old.done(), np.zeros(len(old.chunks), bool)
     odd[old.odd()] = True
     step = max(1, _TOGETHER // max(1, chunks.points))

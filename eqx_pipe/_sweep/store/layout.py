@@ -1,7 +1,7 @@
 """The files of a store that hold no values: metadata, coordinates and the record.
 
-All metadata stand in `zarr.json`. It is written last: with it the other files are a
-store, and replacing it has a store grow. Its record has a checksum over all of it.
+All metadata are in `zarr.json`. It is written last: without it the other files are no
+store, and replacing it makes a store grow. Its record has a checksum over all of it.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ FORMAT = 4
 """The version of the format of stores."""
 
 RECORD = "eqx_pipe_store"
-"""The attribute that says what a store is for: a checksum and JSON, as text."""
+"""The attribute with the record of a store: a checksum and JSON, as text."""
 
 SIDES = ({"name": "default", "root": "c."}, {"name": "v2", "root": ""})
 """The two ways in which Zarr names the files of chunks: `c.0.1` and `0.1`.
@@ -48,13 +48,17 @@ class Variable:
         """The value of rows that are missing."""
         return self.dtype.type(0 if self.dtype.kind in "biu" else np.nan)
 
+    def empty(self, count: int) -> np.ndarray:
+        """Return the values of some rows that are missing."""
+        return np.full((count, *self.inner), self.fill, self.dtype)
+
 
 @dataclasses.dataclass(frozen=True)
 class StoreLayout:
-    """All that is known of a store before there is any value.
+    """A store before it has any value.
 
     `coordinates` have dims, values and attributes; `status` is the name of the array
-    that says which points are there; `record` says what the store is for, as JSON.
+    that tells which points have a value; `record` identifies the sweep, as JSON.
     """
 
     dims: tuple[str, ...]
@@ -194,13 +198,8 @@ def _node(
     }
 
 
-def nodes_of(root: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the metadata of all arrays of a store."""
-    return root["consolidated_metadata"]["metadata"]
-
-
 def coordinate_digest(name: str, raw: bytes) -> int:
-    """Return the digest of a part of a coordinate: also of which it is."""
+    """Return the digest of a part of a coordinate, and of its name."""
     return checksum(raw, checksum(f"{name} ".encode()))
 
 
@@ -222,8 +221,8 @@ def _seal(root: Mapping[str, Any], record: str) -> str:
 def read_root(function: str, files: Folder) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the metadata of a store and its record.
 
-    Raises a `ValueError` if something else is there, if a bit of it has changed, or if
-    it has another version of the format.
+    Raises a `ValueError` if something else is there, if a bit of it has changed, or for
+    another version of the format.
     """
     place = files.place()
     try:
@@ -253,7 +252,7 @@ def read_root(function: str, files: Folder) -> tuple[dict[str, Any], dict[str, A
 def _foreign(function: str, place: str, what: str) -> ValueError:
     return value_error(
         function,
-        f"`{place}` is no store: it {what}.",
+        f"`{place}` is not a store: it {what}.",
         "It is left as it is. Give a path where there is nothing yet, or a store "
         "that `sweep(..., store=)` has created.",
     )
@@ -264,7 +263,7 @@ def _damaged(function: str, place: str, what: str) -> ValueError:
     return value_error(
         function,
         f"`{place}/{ROOT}` is damaged or was changed: {what}.",
-        "Put it back from a copy of the store, or give another path. What xarray or "
-        "Zarr has copied is no store: copy the folder (`cp -r`). `xarray.open_zarr` "
-        "may still show the values.",
+        "Put it back from a copy of the store, or give another path. A copy that "
+        "xarray or Zarr wrote is not a store: copy the folder (`cp -r`). "
+        "`xarray.open_zarr` may still show the values.",
     )

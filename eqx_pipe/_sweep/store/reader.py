@@ -1,9 +1,9 @@
 """A store as it is read: every file checked against what was written.
 
 A chunk is there if, and only if, its file of the status array is. That file is written
-last and is the manifest of its chunk: the comment of its gzip header has the place that
-it belongs to, a digest of the values of each array and the errors of rows that failed.
-So one file, replaced at once, says all about a chunk.
+last and is the manifest of its chunk: the comment of its gzip header holds the place of
+the chunk, a digest of the values of each array, and the errors of rows that failed. So
+one file, replaced atomically, holds all metadata of a chunk.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ from .layout import SIDES, Variable, coordinate_digest, read_root
 from .ranges import FAILED, MISSING, OK, Gaps, merged, points_in, runs_of
 
 ODD = ".odd"
-"""The folder for marks: names of chunks in which rows may be failed or missing."""
+"""The folder for marks: empty files that name chunks with failed or missing rows."""
 
 
 _DELETE = (
@@ -34,14 +34,14 @@ _GROWN = "Call the sweep of the larger space, or take `SweepResult.load`."
 _GONE = "Call the same sweep again, which computes what is gone."
 
 RowErrors: TypeAlias = Mapping[str, Int64[np.ndarray, " _failed"]]
-"""What was raised, and at which rows of a chunk or points of the grid, in order."""
+"""The texts of errors, with the rows of a chunk or the points of a grid that raised."""
 
 Done: TypeAlias = Bool[np.ndarray, " chunks"]
-"""Whether each chunk is there."""
+"""True for each chunk that is there."""
 
 
 class Account(NamedTuple):
-    """What a store has: gaps, points that failed by texts, and the chunks there."""
+    """The gaps of a store, its failed points by texts of errors, and its chunks."""
 
     gaps: Gaps
     errors: RowErrors
@@ -49,10 +49,10 @@ class Account(NamedTuple):
 
 
 class Manifest(NamedTuple):
-    """What a status file says about its chunk.
+    """The content of a status file.
 
-    It has the status of each row, and `rows` of them were written: a chunk may have
-    become longer since. `digests` has for each array those that its values may have:
+    It has the status of each row. `rows` of them were written: a chunk may have become
+    longer since. `digests` holds for each array the digests that its values may have:
     one, or two while the chunk is mended.
     """
 
@@ -64,7 +64,7 @@ class Manifest(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class StoreReader:
-    """An open store: `record` says what it was made for.
+    """An open store; `record` identifies the sweep that created it.
 
     Nothing is remembered of its chunks, so that each method sees what other processes
     have written.
@@ -78,7 +78,7 @@ class StoreReader:
 
     @property
     def path(self) -> str:
-        """What a user knows it by."""
+        """The path, as users know it."""
         return self.files.place()
 
     def names(self) -> list[str]:
@@ -86,7 +86,7 @@ class StoreReader:
         return [variable.name for variable in self.variables]
 
     def done(self) -> Bool[np.ndarray, " chunks"]:
-        """Return whether each chunk is there; lists names and reads nothing."""
+        """Return whether each chunk is there; list names, and read nothing."""
         name = self.record["status"]
         return self._listed(self.files.names(name), self._root(name))
 
@@ -122,25 +122,25 @@ class StoreReader:
         return np.flatnonzero(self._listed(names, f"{self.record['cut']}.")).tolist()
 
     def manifest(self, number: int) -> Manifest | None:
-        """Return what the status file of a chunk says, if the chunk is there."""
+        """Return the manifest of a chunk, or `None` if the chunk is not there."""
         key = self._status_key(number)
         try:
-            said, raw = unpack(self.files.get(key))
+            found, raw = unpack(self.files.get(key))
         except FileNotFoundError:
             return None
         except (Undecodable, OSError) as error:
             raise self._damaged(key, f"cannot be read ({error})") from error
-        if said["place"] != self._place(number) or said["cut"] != self.record["cut"]:
+        if found["place"] != self._place(number) or found["cut"] != self.record["cut"]:
             raise self._damaged(key, "belongs to another chunk")
         first, last = self.chunks.span(number)
         status = np.frombuffer(raw, np.int8)[: last - first].copy()
-        odd = said["errors"] or np.any(status != OK)
+        odd = found["errors"] or np.any(status != OK)
         if odd and not self.files.exists(self._mark(number)):
             raise self._damaged(
                 self._mark(number), "is not there: failed points were not looked for"
             )
-        errors = {text: points_in(at) for text, at in said["errors"].items()}
-        return Manifest(status, said["rows"], said["digests"], errors)
+        errors = {text: points_in(at) for text, at in found["errors"].items()}
+        return Manifest(status, found["rows"], found["digests"], errors)
 
     def read(self, number: int, variable: int, known: bool = False) -> np.ndarray:
         """Return the values of a chunk of one variable, a row for each point.
@@ -153,8 +153,7 @@ class StoreReader:
         if manifest is None:
             if known:
                 raise self._damaged(self._status_key(number), "is not there any more")
-            array = self.variables[variable]
-            return np.full((last - first, *array.inner), array.fill, array.dtype)
+            return self.variables[variable].empty(last - first)
         try:
             return self._values(number, variable, manifest)
         except OSError:
@@ -162,7 +161,7 @@ class StoreReader:
             return self._values(number, variable, self.manifest(number) or manifest)
 
     def is_sound(self, number: int) -> bool:
-        """Return whether all files of a chunk can be read; reads them."""
+        """Return whether all files of a chunk can be read; read them."""
         try:
             for variable in range(len(self.variables)):
                 self.read(number, variable)
@@ -171,7 +170,7 @@ class StoreReader:
         return True
 
     def account(self, done: Done | None = None) -> Account:
-        """Return which points have no value and why; reads marked chunks alone."""
+        """Return which points have no value, and why; read marked chunks alone."""
         done = self.done() if done is None else done
         ranges: dict[int, list[np.ndarray]] = {MISSING: [], FAILED: []}
         for first, stop in runs_of(~done).tolist():
@@ -210,9 +209,7 @@ class StoreReader:
         return np.concatenate(parts)[:length]
 
     def changed(self) -> str | None:
-        """Return what became of the store since it was opened, if anything, and what
-        to do about it.
-        """
+        """Return how the store changed since it was opened, if it did, and the cure."""
         try:
             _, record = read_root("sweep", self.files)
         except ValueError:
@@ -231,7 +228,7 @@ class StoreReader:
         """Return the values of a chunk, which are those that a manifest names."""
         variable, (first, last) = self.variables[k], self.chunks.span(number)
         if 0 in variable.inner:
-            return np.zeros((last - first, *variable.inner), variable.dtype)
+            return variable.empty(last - first)
         key = self._value_key(variable, number)
         found = self._read(
             key, lambda x: array_of(decompress(x), variable.dtype, variable.inner)
@@ -248,7 +245,7 @@ class StoreReader:
     def _read(
         self, key: str, decode: Callable[[bytes], np.ndarray], cure: str = _DELETE
     ) -> np.ndarray:
-        """Return what is in a file; the error names one that is not as it was."""
+        """Return the content of a file; the error names a file that was changed."""
         try:
             return decode(self.files.get(key))
         except FileNotFoundError:
@@ -280,6 +277,6 @@ class StoreReader:
         return np.fromiter(found, bool, len(self.chunks))
 
     def _damaged(self, key: str, what: str, cure: str = _DELETE) -> OSError:
-        """Return the error for a file that is not what was written."""
+        """Return the error for a file that differs from what was written."""
         wrong = f"`{self.files.place(key)}` {what}."
         return OSError(self.changed() or message("sweep", wrong, cure))

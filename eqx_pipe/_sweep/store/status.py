@@ -1,4 +1,4 @@
-"""What a store has, in a few lines: no value is read."""
+"""The state of a store in a few lines; no value is read."""
 
 import time
 
@@ -9,11 +9,11 @@ from .ranges import FAILED, MISSING, count_in
 from .store import Store, open_store
 
 _SHOWN = 5
-"""How many ranges of failed points are named."""
+"""The most ranges of failed points, and texts of errors, that are shown."""
 
 
 def status_text(function: str, files: Folder) -> str:
-    """Return how many points are there, missing and failed, and how they are cut."""
+    """Return how many points are done, missing and failed, and the chunks."""
     store = open_store(function, files)
     gaps, errors, done = store.account()
     size = store.chunks.size

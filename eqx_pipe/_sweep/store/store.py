@@ -26,9 +26,9 @@ class Store(StoreReader):
     function: str = ""
 
     def mark(self, number: int) -> None:
-        """Mark a chunk: whoever counts failed and missing rows looks there.
+        """Mark a chunk, so that its failed and missing rows are found.
 
-        A mark stays: to remove it could hide what another process marks meanwhile.
+        A mark stays: removing it could hide the mark of another process.
         """
         self.files.put(self._mark(number), b"")
 
@@ -69,7 +69,7 @@ class Store(StoreReader):
         now = was.status.copy()
         now[rows] = status
         new = [self._digest(number, k, leaf) for k, leaf in enumerate(merged)]
-        # Said before: the files will be those of now, or those to come.
+        # Written first: until the end, the files may be the old or the new ones.
         pairs = zip(enumerate(had), new, strict=True)
         both = [[self._digest(number, k, leaf), to_be] for (k, leaf), to_be in pairs]
         self._finish(number, was.status, both, was.errors)
@@ -91,17 +91,15 @@ class Store(StoreReader):
         if self.is_done(number):
             return self.mend(number, rows, values, status, errors)
         first, last = self.chunks.span(number)
-        whole = []
-        for variable, leaf in zip(self.variables, values, strict=True):
-            shape = (last - first, *variable.inner)
-            whole.append(np.full(shape, variable.fill, variable.dtype))
-            whole[-1][rows] = leaf
+        whole = [variable.empty(last - first) for variable in self.variables]
+        for into, leaf in zip(whole, values, strict=True):
+            into[rows] = leaf
         known = np.full(last - first, MISSING, np.int8)
         known[rows] = status
         self.commit(number, whole, known, errors)
 
     def discard(self, number: int) -> None:
-        """Remove the files of a chunk, that which says that it is there first."""
+        """Remove the files of a chunk, its status file first."""
         self.files.remove(self._status_key(number))
         for variable in self.variables:
             self.files.remove(self._value_key(variable, number))
@@ -113,8 +111,8 @@ class Store(StoreReader):
         digests: list[list[int]],
         errors: RowErrors,
     ) -> None:
-        """Put the status file of a chunk, and before it what it leads to."""
-        said = {
+        """Write the status file of a chunk, and its mark before."""
+        manifest = {
             "place": self._place(number),
             "cut": self.record["cut"],
             "rows": len(status),
@@ -122,22 +120,19 @@ class Store(StoreReader):
             "function": self.function,
             "errors": {text: ranges_of(at) for text, at in errors.items() if len(at)},
         }
-        if said["errors"] or np.any(status != OK):
+        if manifest["errors"] or np.any(status != OK):
             self.mark(number)
         full = np.full(self.chunks.points, MISSING, np.int8)
         full[: len(status)] = status
-        self.files.put(self._status_key(number), pack(said, full.tobytes()))
+        self.files.put(self._status_key(number), pack(manifest, full.tobytes()))
 
     def _write(self, number: int, values: Sequence[np.ndarray]) -> None:
         for variable, leaf in zip(self.variables, values, strict=True):
             if 0 in variable.inner:
                 continue
-            shape = (self.chunks.points, *variable.inner)
-            if len(leaf) < shape[0]:
-                whole = np.full(shape, variable.fill, variable.dtype)
-                whole[: len(leaf)] = leaf
-                leaf = whole
-            data = compress(raw_of(leaf))
+            whole = variable.empty(self.chunks.points)
+            whole[: len(leaf)] = leaf
+            data = compress(raw_of(whole))
             self.files.put(self._value_key(variable, number), data)
 
 
