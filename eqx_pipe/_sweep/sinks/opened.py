@@ -87,13 +87,14 @@ def _create(files: Folder, layout: StoreLayout) -> None:
     with disk_errors(files.place(), "be made"):
         # Where a link leads, which may not be there yet.
         Path(os.path.realpath(files.path)).mkdir(parents=True, exist_ok=True)
-        try:
-            with growing(files):
-                if files.is_vacant():  # by now another process may have created it
-                    lay_out(files, layout)
-        except BaseException:
-            files.give_up()
-            raise
+        with growing(files):
+            if not files.is_vacant():  # another process has created it
+                return
+            try:
+                lay_out(files, layout)
+            except BaseException:
+                files.give_up()
+                raise
 
 
 def _grow(files: Folder, store: Store, grown: Grown) -> None:
