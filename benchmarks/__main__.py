@@ -18,7 +18,7 @@ RESULTS = FOLDER / "results"
 
 
 def questions() -> dict[str, str]:
-    """The question that each benchmark answers: the first line of its docstring.
+    """Return the question of each benchmark: the first line of its docstring.
 
     Read without importing, as that would import JAX, or a peer that is not there.
     """
@@ -30,15 +30,13 @@ def questions() -> dict[str, str]:
 
 
 def parse(argv: list[str], known: dict[str, str]) -> argparse.Namespace:
-    """The arguments. Those of a benchmark are the keywords of its `main`."""
+    """Parse the arguments. Those of a benchmark are the keywords of its `main`."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
         description="Lists the benchmarks, runs one, or with --quick alone all.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        add_help=False,
     )
     parser.add_argument("name", nargs="?", choices=list(known), metavar="NAME")
-    parser.add_argument("-h", "--help", action="store_true")
     parser.add_argument("--quick", action="store_true", help="tiny sizes, few rounds")
     parser.add_argument(
         "--json", type=Path, metavar="FILE", help="default: benchmarks/results/NAME"
@@ -54,28 +52,19 @@ def parse(argv: list[str], known: dict[str, str]) -> argparse.Namespace:
         action="store_true",
         help="processor time, which other work on the machine disturbs less",
     )
-    first, _ = parser.parse_known_args(argv)
-    if first.name is not None:
-        module = importlib.import_module(f".{first.name}", __package__)
+    if argv and argv[0] in known:
+        module = importlib.import_module(f".{argv[0]}", __package__)
         parser.description = inspect.getdoc(module)
-        add_options(own, module, first.quick)
-    arguments = parser.parse_args(argv)
-    if arguments.help:
-        parser.print_help()
-        sys.exit()
-    return arguments
+        add_options(own, module, "--quick" in argv)
+    return parser.parse_args(argv)
 
 
 def add_options(group, module, quick: bool) -> None:
     smaller = getattr(module, "QUICK", {}) if quick else {}
-    for name, parameter in inspect.signature(module.main).parameters.items():
-        if parameter.kind is not parameter.KEYWORD_ONLY:
-            continue
-        default = smaller.get(name, parameter.default)
+    for name, default in (module.main.__kwdefaults__ or {}).items():
+        default = smaller.get(name, default)
         flag = f"--{name.replace('_', '-')}"
-        if isinstance(default, bool):
-            group.add_argument(flag, action="store_true", default=default)
-        elif isinstance(default, tuple):
+        if isinstance(default, tuple):
             group.add_argument(
                 flag, nargs="*", type=type(default[0]), default=list(default)
             )
@@ -101,9 +90,8 @@ def run(arguments: argparse.Namespace, argv: list[str]) -> int:
         arguments.quick,
         arguments.json or RESULTS / file,
     )
-    shared = ("name", "help", "quick", "json", "only", "rounds", "devices", "cpu_time")
-    own = {k: v for k, v in vars(arguments).items() if k not in shared}
-    module.main(this, **own)
+    own = module.main.__kwdefaults__ or {}
+    module.main(this, **{name: getattr(arguments, name) for name in own})
     this.end()
     return int(this.failed)
 

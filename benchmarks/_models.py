@@ -94,14 +94,14 @@ def kuramoto(p, key):
 
 
 def recurrent(p, key):
-    """A recurrent network of 32 units over 100 steps."""
+    """Run a recurrent network of 32 units over 100 steps."""
     w = jr.normal(jr.key(1), (32, 32)) / 6
     step = lambda h, x: (jnp.tanh(p["a"] * (w @ h) + p["b"] * x), None)  # noqa: E731
     return jax.lax.scan(step, jnp.zeros(32), jnp.sin(jnp.arange(100.0)))[0]
 
 
 def walk(p, key):
-    """A random walk whose steps draw from folded keys."""
+    """Walk at random; each step draws from a folded key."""
 
     def step(i, x):
         return x + p["a"] * jr.normal(jr.fold_in(key, i), (3,))
@@ -120,7 +120,7 @@ def heat(p, key):
 
 
 def collatz(p, key):
-    """How many steps a number takes to 1."""
+    """Count the steps that a number takes to 1."""
     start = (p["a"] * 1000 + p["b"] * 100).astype(jnp.int32) + 1
     step = lambda n: jnp.where(n % 2 == 0, n // 2, 3 * n + 1)  # noqa: E731
     return jax.lax.while_loop(
@@ -129,7 +129,7 @@ def collatz(p, key):
 
 
 def shuffled(p, step, start):
-    """A loop of up to 1,000 steps, 250 on average; neighbours take different ones."""
+    """Run up to 1,000 steps, 250 on average; neighbours take different numbers."""
     part = jnp.mod(7919 * p["a"] + 104729 * p["b"], 1)
     trips = (1 + 1000 * part**3).astype(jnp.int32)
     return jax.lax.while_loop(
@@ -185,7 +185,7 @@ def bodies(p, key):
 
 
 def quadrature(p, key):
-    """An integral by 200 points."""
+    """Integrate by 200 points."""
     x = jnp.linspace(0, 1, 200)
     return jnp.sum(jnp.exp(-p["a"] * x**2) * jnp.cos(20 * p["b"] * x)) / 200
 
@@ -212,7 +212,7 @@ def reactions(p, key):
 
 
 def kalman(p, key):
-    """A filter of two states over 100 observations; its log likelihood."""
+    """Filter two states over 100 observations, and return the log likelihood."""
     move = jnp.asarray([[1.0, 0.1], [0.0, 1.0]])
     seen = jnp.sin(0.1 * jnp.arange(100.0))
 
@@ -251,4 +251,4 @@ POINTS = {
     reactions: 2**14,
     kalman: 2**14,
 }
-"""How many points of each to sweep, about."""
+"""The number of points to sweep, about."""

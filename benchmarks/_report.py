@@ -15,17 +15,10 @@ from typing import Any
 
 from ._timing import Side, Spread, Times, interleaved, ratio, within
 
-REQUIREMENTS = {"datarax": "requirements-datarax.txt"}  # of an environment of its own
-
-
-def pip_command(package: str) -> str:
-    file = REQUIREMENTS.get(package, "requirements.txt")
-    return f"pip install -r benchmarks/{file}"
-
 
 @dataclasses.dataclass
 class Run:
-    """What a benchmark is told, and tells.
+    """The settings of a run, and its table.
 
     `rounds` is how often each side runs, `only` are parts of the names of the cases
     that are wanted (all if there is none), and `json` is where the table goes besides.
@@ -45,14 +38,14 @@ class Run:
     _header: tuple[str, ...] = dataclasses.field(default=(), init=False)
 
     def chosen(self, cases: Iterable[str]) -> list[str]:
-        """The cases that are wanted."""
+        """Return the cases that are wanted."""
         return [c for c in cases if not self.only or any(o in c for o in self.only)]
 
     def has(self, package: str) -> bool:
-        """Whether a peer is installed; if not, it is noted how to install it."""
+        """Return whether a peer is installed, and note below the table if it is not."""
         there = importlib.util.find_spec(package) is not None
         if not there and self._packages.get(package, True):
-            self.note(f"left out: {package} ({pip_command(package)})")
+            self.note(f"left out: {package}, which is not installed")
         self._packages[package] = there
         return there
 
@@ -62,20 +55,19 @@ class Run:
         sides: Mapping[str, Side],
         to: str,
         *,
-        rounds: int | None = None,
         least: float = 0.0,
         per: Mapping[str, int] | None = None,
         seldom: Collection[str] = (),
         columns: Callable[[str, Times], dict[str, Any]] | None = None,
     ) -> Times:
-        """Times sides in turn, and gives each a row: its time, and that over another's.
+        """Time sides in turn, and add a row for each, with its ratio to another.
 
         `per`: how many things a call of a side does, if it is the time of one of them
         that counts. `columns`: what else stands in the row of a side.
         """
         times = interleaved(
             sides,
-            self.rounds if self.quick else rounds or self.rounds,
+            self.rounds,
             clock=self.clock,
             least=least,
             seldom=seldom,
@@ -90,7 +82,7 @@ class Run:
         return times
 
     def row(self, **columns: Any) -> None:
-        """Puts a row into the table, and prints it."""
+        """Add a row to the table, and print it."""
         if not self._rows:
             self._begin()
         header = tuple(columns)
@@ -102,11 +94,11 @@ class Run:
         print(_line(header, cells), flush=True)
 
     def note(self, text: str) -> None:
-        """A line below the table."""
+        """Add a line below the table."""
         self._notes.append(text)
 
     def bar(self, what: str, found: Spread, bar: float) -> None:
-        """Holds a measurement to a bar; the run has failed if it is above."""
+        """Compare a measurement with a bar; the run has failed if it is above."""
         kept = within(found, bar)
         self.failed |= not kept and not self.quick
         verdict = "kept" if kept else "ABOVE"
@@ -115,12 +107,10 @@ class Run:
         self.note(f"bar: {what} at most {bar:g}: {scatter}, {verdict}")
 
     def end(self) -> None:
-        """Prints the peers and the notes, and writes the JSON."""
+        """Print the notes, and write the JSON."""
         if not self._rows:
             print(f"no case has any of {list(self.only)} in its name")
             self.failed = True
-        if peers := {p: version(p) for p, there in self._packages.items() if there}:
-            print(f"peers: {_listed(peers)}")
         for note in self._notes:
             print(note)
         if self.json and self._rows:
@@ -135,7 +125,8 @@ class Run:
         conditions = self._conditions()
         print(f"$ {self.command}")
         print(f"{conditions['date']}; {conditions['device']}; {self.rounds} rounds")
-        print(_listed(conditions["versions"]), flush=True)
+        versions = conditions["versions"].items()
+        print(", ".join(f"{name} {number}" for name, number in versions), flush=True)
 
     def _conditions(self) -> dict[str, Any]:
         import jax
@@ -155,10 +146,6 @@ class Run:
 
 
 TEXT = {"case": 32, "side": 34}
-
-
-def _listed(versions: Mapping[str, str]) -> str:
-    return ", ".join(f"{name} {number}" for name, number in versions.items())
 
 
 def _line(names: Iterable[str], cells: Iterable[str]) -> str:

@@ -6,7 +6,6 @@ grid) is made before.
 """
 
 import contextlib
-import functools
 import io
 import tempfile
 from collections.abc import Callable
@@ -42,7 +41,7 @@ class Case(NamedTuple):
         return int(np.prod([len(v) for v in self.values().values()]))
 
     def grid(self):
-        """The values of every point, one array an axis."""
+        """Return the values of every point, one array for each axis."""
         arrays = jnp.meshgrid(*self.values().values(), indexing="ij")
         return {k: v.reshape(-1) for k, v in zip(self.axes, arrays, strict=True)}
 
@@ -53,9 +52,6 @@ class Case(NamedTuple):
         axes = self.axes.items()
         leaves = {k: ep.Linspace(*v) if _is_range(v) else ep.Values(v) for k, v in axes}
         return ep.Space(self.place(leaves))
-
-    def jitted(self):
-        return self._replace(fn=jax.jit(self.fn))
 
     def mapped(self, batch_size):
         return lambda grid: jax.lax.map(self.of, grid, batch_size=batch_size)
@@ -76,7 +72,7 @@ def ours(case, batch_size):
 
 def ours_jitted(case, batch_size):
     """As `ours`, with a function that need not be traced again."""
-    return ours(case.jitted(), batch_size)
+    return ours(case._replace(fn=jax.jit(case.fn)), batch_size)
 
 
 def ours_again(case, batch_size):
@@ -103,7 +99,7 @@ def by_shard_map(case, batch_size):
 
 
 def on_grid(program):
-    """A side whose program takes a grid that was made before."""
+    """Make a side whose program takes a grid that was made before."""
 
     def make(case, setting):
         grid, run = case.grid(), program(case, setting)
@@ -112,7 +108,6 @@ def on_grid(program):
     return make
 
 
-by_lax_map = on_grid(lambda case, batch_size: jax.jit(case.mapped(batch_size)))
 by_vmap = on_grid(lambda case, _: jax.jit(jax.vmap(case.of)))
 
 
@@ -142,20 +137,11 @@ def by_tvboptim(case, n_vmap):
     return lambda: on_host(executor.run().results)
 
 
-def by_joblib(case, setting):
-    """A piece of the grid for each worker at a time; workers keep what they compiled.
-
-    Threads have a device each; processes look the case up by its name.
-    """
+def by_joblib(case, batch_size):
+    """Give a piece of the grid to each thread, which has a device of its own."""
     import joblib
 
-    kind, batch_size = setting
     workers = jax.device_count()
-    if kind == "processes":
-        parallel = joblib.Parallel(n_jobs=workers, backend="loky")
-        shares = [(i, workers) for i in range(workers)]
-        jobs = [joblib.delayed(remote)(case.name, batch_size, s) for s in shares]
-        return lambda: _joined(parallel(jobs))
     run = jax.jit(case.mapped(batch_size))
     pieces = [
         jax.device_put(_piece(case, (i, workers)), device)
@@ -166,22 +152,8 @@ def by_joblib(case, setting):
     return lambda: _joined(parallel(jobs))
 
 
-def remote(name, batch_size, share):
-    """What a process of joblib does."""
-    return _compiled(name, batch_size, share)()
-
-
-@functools.cache
-def _compiled(name, batch_size, share):
-    from ._sweep_cases import CASES
-
-    case = CASES[name]()
-    grid, run = _piece(case, share), jax.jit(case.mapped(batch_size))
-    return lambda: on_host(run(grid))
-
-
 def _piece(case, share):
-    """A part of the grid: the i-th of so many."""
+    """Return a part of the grid: the i-th of a number of parts."""
     i, of = share
     return {k: np.array_split(np.asarray(v), of)[i] for k, v in case.grid().items()}
 
@@ -195,7 +167,7 @@ def _joined(parts):
 
 
 def by_jax_grid_search(case, batch_size):
-    """It writes each batch into a file, and reads them all at the end."""
+    """Write each batch into a file, and read them all at the end."""
     from jax_grid_search import DistributedGridSearch
 
     fn, axes = jax.jit(lambda **p: {"value": case.of(p)}), case.values()
@@ -253,16 +225,12 @@ def sizes_tried(case, sizes, _):
 
 
 def like(*others):
-    """The settings that were chosen for sides before."""
+    """Try the settings that were chosen for earlier sides."""
     return lambda case, sizes, chosen: [chosen[o] for o in others if o in chosen][:1]
 
 
 def fixed(*settings):
     return lambda case, sizes, chosen: list(settings)
-
-
-def joblib_settings(case, sizes, chosen):
-    return [(kind, chosen["shard_map"]) for kind in ("threads", "processes")]
 
 
 class Side(NamedTuple):
@@ -281,8 +249,7 @@ SIDES = {
     "sweep, same": Side(ours, like("tvboptim", "shard_map")),
     "sweep, jitted": Side(ours_jitted, like("tvboptim", "shard_map")),
     "sweeper": Side(ours_again, like("tvboptim", "shard_map")),
-    "lax.map": Side(by_lax_map, like("shard_map")),
-    "joblib": Side(by_joblib, joblib_settings, "joblib"),
+    "joblib": Side(by_joblib, like("shard_map"), "joblib"),
     "vmap": Side(by_vmap, fixed(None)),
     "tvboptim, default": Side(by_tvboptim, fixed(None), "tvboptim"),
     "parajax": Side(by_parajax, fixed(None), "parajax"),
@@ -290,4 +257,4 @@ SIDES = {
     "xyzpy": Side(by_xyzpy, fixed(None), "xyzpy", 1000),
     "xsweep": Side(by_xsweep, fixed(None), "xsweep", 1000),
 }
-"""How each is run: those with settings to try get the best of them."""
+"""The sides; those with settings to try run with the best of them."""

@@ -50,8 +50,7 @@ def size(texts):
             if token.type not in aside and token.start[0] not in ignored
         ]
         tokens += len(found)
-        spans = (range(t.start[0], t.end[0] + 1) for t in found)
-        lines += len({row for span in spans for row in span})
+        lines += len({n for t in found for n in range(t.start[0], t.end[0] + 1)})
     return lines, tokens
 
 

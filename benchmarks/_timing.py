@@ -1,13 +1,12 @@
 """Timing several programs in turn, so that a busy machine disturbs all alike."""
 
-import json
+import concurrent.futures
 import math
+import multiprocessing
+import resource
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 Side = Callable[[], Any]
@@ -29,24 +28,24 @@ def spread(numbers: Iterable[float]) -> Spread:
 
 
 def ratio(times: Times, name: str, to: str) -> Spread:
-    """How many times as long as another a side takes in the same round."""
+    """Return a side's time over another's in the same round."""
     pairs = zip(times[name], times[to], strict=True)
     return spread(own / other for own, other in pairs if own and other)
 
 
 def beyond(times: Times, name: str, *others: str) -> Spread:
-    """How many seconds longer than others together a side takes in the same round."""
+    """Return the seconds that a side takes beyond others together in the same round."""
     rounds = zip(*(times[n] for n in (name, *others)), strict=True)
     return spread(own - sum(rest) for own, *rest in rounds if own)
 
 
 def within(found: Spread, bar: float) -> bool:
-    """Whether a measurement keeps to a bar, as far as its scatter lets one tell."""
+    """Return whether a measurement keeps to a bar, less its scatter."""
     return found.median - found.deviation <= bar
 
 
 def seconds(side: Side, clock: Callable[[], float], calls: int = 1) -> float:
-    """The time of a call, until its result is there."""
+    """Return the time of a call, until its result is there."""
     begin = clock()
     for _ in range(calls):
         out = side()
@@ -65,7 +64,7 @@ def interleaved(
     least: float = 0.0,
     seldom: Collection[str] = (),
 ) -> dict[str, list[float | None]]:
-    """The times of all sides, one after the other in every round.
+    """Return the times of all sides, one after the other in every round.
 
     A side is called as often in a round as fills `least` seconds; the `seldom` ones
     take part in every tenth round.
@@ -91,7 +90,7 @@ def quickest(
     rounds: int = 3,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[Any, float]:
-    """The least time of each side, the quickest first.
+    """Return the least time of each side, the quickest first.
 
     What takes more than twice as long as another is not tried again.
     """
@@ -107,7 +106,7 @@ def quickest(
 
 
 def agrees(found: Any, wanted: Any) -> bool:
-    """Whether two trees of arrays are alike, however leading axes of one are split."""
+    """Return whether two trees of arrays agree, up to how leading axes are split."""
     import jax
     import numpy as np
 
@@ -121,20 +120,12 @@ def agrees(found: Any, wanted: Any) -> bool:
 
 
 def in_own_process(fn: Callable[..., Any], *args: Any) -> tuple[Any, float]:
-    """What a function gives in a new process (as JSON), and its peak memory in MiB."""
-    code = (
-        "import json, resource, sys\n"
-        f"from {fn.__module__} import {fn.__name__} as fn\n"
-        "out = fn(*json.loads(sys.argv[1]))\n"
-        "peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024\n"
-        "print(json.dumps([out, peak]))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, json.dumps(args)],
-        cwd=Path(__file__).parents[1],
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    out, peak = json.loads(done.stdout.splitlines()[-1])
-    return out, peak
+    """Return what a function returns in a new process, and the peak memory in MiB."""
+    spawn = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(1, spawn) as pool:
+        return pool.submit(_with_peak, fn, *args).result()
+
+
+def _with_peak(fn: Callable[..., Any], *args: Any) -> tuple[Any, float]:
+    out = fn(*args)
+    return out, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -1,9 +1,8 @@
 """What does a composed pipeline cost beside the same maths by hand, and in datarax?
 
-First layers, forward and backward. By hand is `tests/support/by_hand.py`, which the
-tests compare programs and costs with, too (`test_programs.py` and
-`test_branch_cost.py` in `tests/compose`). For an example of a batch a decision by hand
-is a bare select.
+First layers, forward and backward. By hand is `tests/support/by_hand.py`, with which
+`tests/compose/test_programs.py` compares programs and costs. For an example of a batch
+a decision by hand is a bare select.
 
 Then "images": 28 x 28 in batches of 256 through three elementwise operators, which
 datarax has as well; its operators are called by their `apply` under `jax.vmap`, without
@@ -11,7 +10,7 @@ a `Batch` round them, which is their best case. Bytes and flops are those that X
 counts, over those by hand.
 
 All sides are called as compiled programs of flat arrays, so that only the programs are
-compared; what a call costs is asked by `dispatch`.
+compared, and not what a call costs.
 """
 
 import sys
@@ -57,7 +56,7 @@ def num_positive(x):
 
 
 def cases():
-    """What is done to an example, or (`batched` aside) to each of a batch."""
+    """Return the stages of an example, or (`batched` aside) of each of a batch."""
     a, b, c, *more = layers = [layer(key) for key in jr.split(jr.key(0), DEPTH)]
     add = {"a": [], "b": "a", "c": "a", "sum": ["b", "c"], "d": "sum"}
     graph = {"a": a, "b": b, "c": c, "sum": lambda p, q: p + q, "d": more[0]}
@@ -83,7 +82,7 @@ def cases():
 
 
 def selects(pipe, xs, key):
-    """A choice for each example: `lax.cond`, batched, would copy the weights."""
+    """Choose for each example: `lax.cond`, batched, would copy the weights."""
     return jax.vmap(lambda x: selected(pipe.stage, x))(xs)
 
 

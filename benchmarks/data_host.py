@@ -1,7 +1,7 @@
 """What does a `Loader` over memory maps cost beside `device_put(array[indices])`?
 
 60,000 images of 784 bytes with labels, on disk (and in the page cache), as a dictionary
-of two memory maps, or the images alone. By hand a batch is read by the numbers of its
+of two memory maps. By hand a batch is read by the numbers of its
 records and put on the device, one after the other; shuffled, by a permutation that
 NumPy makes for each epoch, which counts. In "trained" a jitted step takes each batch,
 and is waited for. Times are those of a batch.
@@ -57,7 +57,7 @@ def step(weights, batch):
 
 
 def side(epoch, trained):
-    """An epoch whose batches are left alone, or each taken by a step."""
+    """Run an epoch whose batches are left alone, or each taken by a step."""
     seeds = it.count()
 
     def once():
@@ -73,16 +73,11 @@ def side(epoch, trained):
 def main(run, *, size=60_000, batches=(32, 256)):
     with tempfile.TemporaryDirectory() as folder:
         maps = on_disk(pathlib.Path(folder), size)
-        kinds = {
-            "two maps": (maps, False),
-            "two maps, trained": (maps, True),
-            "one map": (maps["image"], False),
-        }
-        for kind, order, num in it.product(kinds, ("in order", "shuffled"), batches):
-            for case in run.chosen([f"{kind} {order} {num}"]):
-                arrays, trained = kinds[kind]
+        each = it.product((False, True), ("in order", "shuffled"), batches)
+        for trained, order, num in each:
+            for case in run.chosen([f"{order} {num}{', trained' * trained}"]):
                 sides = {
-                    name: side(make(arrays, size, num, order), trained)
+                    name: side(make(maps, size, num, order), trained)
                     for name, make in {"by hand": by_hand, "ours": ours}.items()
                 }
                 per = dict.fromkeys(sides, -(-size // num))

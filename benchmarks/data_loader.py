@@ -47,7 +47,7 @@ def last(batches):
 
 
 def by_hand(arrays, batch_size, order):
-    """A function that runs one epoch in a loop, and returns the last batch."""
+    """Return a function that runs one epoch in a loop, and returns the last batch."""
     size = len(arrays["label"])
 
     def batch(arrays, numbers, start, count):
@@ -71,13 +71,15 @@ def by_hand(arrays, batch_size, order):
     return epoch
 
 
-def ours(arrays, batch_size, order):
-    loader = ep.data.Loader(
-        ep.data.ArraySource(arrays),
-        scaled,
-        batch_size=batch_size,
-        shuffle=order == "shuffled",
+def loader_of(source, batch_size, order, **settings):
+    shuffle = order == "shuffled"
+    return ep.data.Loader(
+        source, scaled, batch_size=batch_size, shuffle=shuffle, **settings
     )
+
+
+def ours(arrays, batch_size, order):
+    loader = loader_of(ep.data.ArraySource(arrays), batch_size, order)
     return lambda: last(loader.epoch(loader.init(jax.random.key(1))))
 
 
@@ -97,7 +99,7 @@ def step(weights, batch):
 
 
 def scan_by_hand(arrays, batch_size, order):
-    """A jitted epoch, and what it takes."""
+    """Return a jitted epoch, and its arguments."""
     size = len(arrays["label"])
 
     def epoch(arrays, weights, key):
@@ -119,13 +121,8 @@ def scan_by_hand(arrays, batch_size, order):
 
 
 def scan_ours(arrays, batch_size, order):
-    loader = ep.data.Loader(
-        ep.data.ArraySource(arrays),
-        scaled,
-        batch_size=batch_size,
-        shuffle=order == "shuffled",
-        drop_remainder=order == "in order",
-    )
+    source, drop = ep.data.ArraySource(arrays), order == "in order"
+    loader = loader_of(source, batch_size, order, drop_remainder=drop)
 
     def epoch(loader, weights, key):
         return loader.scan(step, weights, loader.init(key))[:2]
@@ -134,7 +131,7 @@ def scan_ours(arrays, batch_size, order):
 
 
 def whole(make):
-    """A side over a whole epoch: its run, and how many batches that are."""
+    """Make a side over a whole epoch: its run, and its number of batches."""
 
     def made(arrays, batch_size, order):
         number = -(-len(arrays["label"]) // batch_size)
@@ -159,9 +156,7 @@ def records(arrays):
 
 def ours_on_host(part):
     def make(arrays, batch_size, order):
-        shuffle = order == "shuffled"
-        source = records(arrays)
-        loader = ep.data.Loader(source, scaled, batch_size=batch_size, shuffle=shuffle)
+        loader = loader_of(records(arrays), batch_size, order)
 
         def run():
             iterator = loader.epoch(loader.init(jax.random.key(1)))
@@ -174,33 +169,24 @@ def ours_on_host(part):
     return make
 
 
-def grain_sides(part):
+def grain_side(part, **options):
     import grain
 
-    def loop(dataset, batch_size, options):
-        fast = jax.jit(scaled)
+    def make(arrays, batch_size, order):
+        dataset = grain.MapDataset.source(records(arrays))
+        dataset = dataset.shuffle(seed=1) if order == "shuffled" else dataset
+        dataset, fast = dataset.batch(batch_size), jax.jit(scaled)
+        reading = grain.ReadOptions(**options) if options else None
 
         def run():
-            iterator = iter(dataset.to_iter_dataset(options))
+            iterator = iter(dataset.to_iter_dataset(reading))
             batch = last(map(fast, it.islice(iterator, part // batch_size)))
             getattr(iterator, "close", lambda: None)()
             return batch
 
         return run, part // batch_size
 
-    def by_records(options):
-        def make(arrays, batch_size, order):
-            dataset = grain.MapDataset.source(records(arrays))
-            dataset = dataset.shuffle(seed=1) if order == "shuffled" else dataset
-            return loop(dataset.batch(batch_size), batch_size, options)
-
-        return make
-
-    plain = grain.ReadOptions(num_threads=0, prefetch_buffer_size=0)
-    return {
-        "Grain": by_records(None),
-        "Grain, plain": by_records(plain),
-    }
+    return make
 
 
 def datarax_sides(few):
@@ -262,7 +248,9 @@ def main(run, *, size=60_000, batches=(32, 256), part=8192, few=1024):
         loops["datarax"], scans["datarax"] = datarax_sides(few)
     loops["ours, host"] = ours_on_host(part)
     if run.has("grain"):
-        loops |= grain_sides(part)
+        loops["Grain"] = grain_side(part)
+        ahead = {"num_threads": 0, "prefetch_buffer_size": 0}
+        loops["Grain, plain"] = grain_side(part, **ahead)
     kinds = {
         "loop in order": loops,
         "loop shuffled": loops,

@@ -69,5 +69,4 @@ def main(run, *, scale=1.0):
     if found:
         mean = math.exp(statistics.fmean(map(math.log, found.values())))
         worst = max(found, key=found.__getitem__)
-        text = f"auto: geometric mean {mean:.3f} of {len(found)}"
-        run.note(f"{text}; worst {worst} {found[worst]:.2f}")
+        run.note(f"auto: geometric mean {mean:.3f} of {len(found)}, worst {worst}")

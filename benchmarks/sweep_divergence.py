@@ -6,8 +6,7 @@ turn. `waste` is how many steps of loops are executed for each one that a point 
 (`guessed`) those times a number of 0.7 to 1.3. Solvers of others cannot be refilled.
 
 Loops of 1 to 1,000 steps, 150 on average; Van der Pol's oscillator from easy to stiff
-(`mu` from 0.3 to 100) by diffrax; fits by optimistix. A name that ends in `sorted` has
-the cheapest points first.
+(`mu` from 0.3 to 100) by diffrax; fits by optimistix. Points are in random order.
 """
 
 import functools
@@ -81,7 +80,7 @@ def by_optimistix():
 
 
 def cases(points):
-    """For each case the package, the function, the same by `refill`, and the points."""
+    """Yield each case: the package, the function, the same by `refill`, the points."""
     rng = np.random.default_rng(0)
     trips = rng.exponential(152, 2 * points).astype(np.int32)
     trips = trips[(trips >= 1) & (trips <= 1000)][:points]
@@ -90,15 +89,12 @@ def cases(points):
     mu = np.float32(np.geomspace(0.3, 100, few))
     mixed = {"mu": rng.permutation(mu), "x": np.float32(rng.uniform(0.5, 2, few))}
     yield "sine, random", None, plain(*SINE), ep.refill(*SINE), loops
-    cheapest = np.argsort(trips)
-    in_order = {k: v[cheapest] for k, v in loops.items()}
-    yield "sine, sorted", None, plain(*SINE), ep.refill(*SINE), in_order
     yield "diffrax Tsit5, random", "diffrax", by_diffrax, None, mixed
     yield "optimistix BFGS, random", "optimistix", by_optimistix, None, mixed
 
 
 def ways(run, fn, refilled, space, sizes):
-    """Each way as a call that gives a result, with the size that is best for it."""
+    """Return each way as a call that gives a result, with its best size."""
     counted = ep.sweep(fn, space, batch_size=32, count_steps=True)
     needed = counted.steps.needed.astype(float)
     guess = needed * np.random.default_rng(1).uniform(0.7, 1.3, len(needed))

@@ -28,77 +28,64 @@ BAR = 1.15
 number = it.count(1)
 
 
+def on_devices(device, grid, *counts):
+    """Run a function on every device with its share of a grid, and fetch the values."""
+    mesh = jax.make_mesh((jax.device_count(),), ("d",), (jax.sharding.AxisType.Auto,))
+    program = jax.shard_map(
+        device,
+        mesh=mesh,
+        in_specs=(*[P()] * len(counts), *[P("d")] * len(grid)),
+        out_specs=P("d"),
+        check_vma=False,
+    )
+    args = jax.device_put(grid, NamedSharding(mesh, P("d")))
+    return jax.device_get(jax.jit(program)(*counts, *args))
+
+
+def in_batches(fn, size):
+    """Return the loop over batches of one device."""
+
+    def device(count, *grid):
+        def batch(k, filled):
+            at = [jax.lax.dynamic_slice_in_dim(x, k * size, size) for x in grid]
+            rows = jax.vmap(fn)(*at)
+            return jax.lax.dynamic_update_slice_in_dim(filled, rows, k * size, 0)
+
+        out = jax.eval_shape(fn, *(x[0] for x in grid))
+        empty = jnp.zeros((len(grid[0]), *out.shape), out.dtype)
+        return jax.lax.fori_loop(0, count, batch, empty)
+
+    return device
+
+
 def main(run, *, side=64):
     models = (_models.closed_form, _models.runge_kutta, _models.adaptive)
-    devices = jax.device_count()
-    mesh = jax.make_mesh((devices,), ("d",), axis_types=(jax.sharding.AxisType.Auto,))
     key = jr.key(0)
-    a = np.linspace(0.01, 1, side, dtype=np.float32)
-    b = np.linspace(0.1, 0.9, side, dtype=np.float32)
-    grid = [each.ravel() for each in np.meshgrid(a, b, indexing="ij")]
-    space = {"a": ep.Linspace(0.01, 1, side), "b": ep.Linspace(0.1, 0.9, side)}
+    ends = {"a": (0.01, 1, side), "b": (0.1, 0.9, side)}
+    space = ep.Space({name: ep.Linspace(*axis) for name, axis in ends.items()})
+    points = [np.linspace(*axis, dtype=np.float32) for axis in ends.values()]
+    grid = [each.ravel() for each in np.meshgrid(*points, indexing="ij")]
+    each = -(-space.size // jax.device_count())
     for model in models:
         for case in run.chosen([model.__name__]):
 
             def anew(model=model):
                 factor = 1 + 1e-6 * next(number)
-                return lambda p: model({"a": p["a"] * factor, "b": p["b"]}, key)
+                return lambda a, b: model({"a": a * factor, "b": b}, key)
 
-            size = ep.sweep(anew(), space, progress=False).batch_size
-            each = -(-side * side // devices)
-
-            def by_hand(anew=anew):
+            def swept(anew=anew):
                 fn = anew()
-                points = jax.shard_map(
-                    jax.vmap(lambda a, b: fn({"a": a, "b": b})),
-                    mesh=mesh,
-                    in_specs=P("d"),
-                    out_specs=P("d"),
-                    check_vma=False,
-                )
-                spread = NamedSharding(mesh, P("d"))
-                return jax.device_get(jax.jit(points)(*jax.device_put(grid, spread)))
+                return ep.sweep(lambda p: fn(**p), space, progress=False)
 
-            def in_batches(anew=anew, size=size, each=each):
-                fn = anew()
-                out = jax.eval_shape(fn, {"a": a[0], "b": b[0]})
-
-                def device(count, a, b):
-                    def batch(k, filled):
-                        at = [
-                            jax.lax.dynamic_slice_in_dim(x, k * size, size)
-                            for x in (a, b)
-                        ]
-                        rows = jax.vmap(lambda a, b: fn({"a": a, "b": b}))(*at)
-                        return jax.lax.dynamic_update_slice_in_dim(
-                            filled, rows, k * size, 0
-                        )
-
-                    empty = jnp.zeros((each, *out.shape), out.dtype)
-                    return jax.lax.fori_loop(0, count, batch, empty)
-
-                mapped = jax.shard_map(
-                    device,
-                    mesh=mesh,
-                    in_specs=(P(), P("d"), P("d")),
-                    out_specs=P("d"),
-                    check_vma=False,
-                )
-                spread = NamedSharding(mesh, P("d"))
-                args = jax.device_put(grid, spread)
-                return jax.device_get(jax.jit(mapped)(each // size, *args))
-
+            size = swept().batch_size
             sides = {
-                "by hand": by_hand,
-                "sweep": lambda anew=anew: (
-                    ep.sweep(anew(), space, progress=False).values
-                ),
+                "by hand": lambda anew=anew: on_devices(jax.vmap(anew()), grid),
+                "sweep": lambda swept=swept: swept().values,
             }
             if each % size == 0:
-                sides["by hand, in batches"] = in_batches
+                sides["by hand, in batches"] = lambda anew=anew, size=size: on_devices(
+                    in_batches(anew(), size), grid, each // size
+                )
             times = run.compare(case, sides, "by hand")
-            run.bar(
-                f"{case}: first call over by hand",
-                ratio(times, "sweep", "by hand"),
-                BAR,
-            )
+            over = ratio(times, "sweep", "by hand")
+            run.bar(f"{case}: first call over by hand", over, BAR)

@@ -17,9 +17,9 @@ sys.path.append(str(Path(__file__).parents[1] / "tests"))
 
 
 def catalogue():
-    """Return the rows of planted bugs."""
+    """Return the rows of planted bugs by their kind."""
     tables = importlib.import_module("testing.planted").TABLES
-    return [row for rows, _ in tables.values() for row in rows]
+    return {kind: rows for kind, (rows, _) in tables.items()}
 
 
 def verdict(row):
@@ -34,7 +34,7 @@ def verdict(row):
 
 def main(run):
     found = []
-    rows = catalogue()
+    rows = [row for rows in catalogue().values() for row in rows]
     chosen = {*run.chosen(row.name for row in rows)}
     for row in rows:
         if row.name in chosen:

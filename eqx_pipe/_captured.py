@@ -1,4 +1,4 @@
-"""What a callable holds that no pytree shows: closure cells, globals, partials, ..."""
+"""Values held by a callable that no pytree shows: closure cells, globals, partials."""
 
 import dis
 import functools as ft
@@ -36,7 +36,7 @@ class Fixed(Same):
 
 
 def opaque_leaves(tree: Any) -> list[Any]:
-    """The functions in a pytree: what they hold is no part of it."""
+    """Return the functions in a pytree; their contents are no part of it."""
     if type(tree) is types.FunctionType:
         return [tree]
     found = []
@@ -54,7 +54,7 @@ def opaque_leaves(tree: Any) -> list[Any]:
 
 
 def has_function(node: Any) -> bool:
-    """Whether a function stands in the structure of a pytree, which shows no leaf."""
+    """Return whether a pytree holds a function in its structure, not as a leaf."""
     return _wraps(type(node))
 
 
@@ -65,7 +65,7 @@ def _wraps(cls: type) -> bool:
 
 
 def contents(fn: Any, plain: bool = False) -> Iterator[tuple[str, str, Any]]:
-    """What a callable holds directly: in which way, by which name, the value.
+    """Yield the kind, the name and the value of everything a callable holds directly.
 
     Numbers and text among the globals of its code are given only if `plain`.
     """
@@ -99,7 +99,7 @@ def _of_function(fn: types.FunctionType, plain: bool) -> Iterator[tuple[str, str
 
 
 def cells(fn: Any) -> dict[str, Any]:
-    """What a function closes over, by name; none for what is no Python function."""
+    """Return the closed-over values of a Python function by name; else none."""
     found = {}
     names = getattr(getattr(fn, "__code__", None), "co_freevars", ())
     # Not strict: what has a `__code__` need not be a function, with cells.
@@ -112,7 +112,7 @@ def cells(fn: Any) -> dict[str, Any]:
 
 
 def defaults(fn: types.FunctionType) -> dict[str, Any]:
-    """The defaults of a function's parameters, by name."""
+    """Return the defaults of a function's parameters, by name."""
     given = fn.__defaults__ or ()
     code = fn.__code__
     named = code.co_varnames[code.co_argcount - len(given) : code.co_argcount]
@@ -129,7 +129,7 @@ def _globals(fn: types.FunctionType, plain: bool) -> Iterator[tuple[str, str, An
 
 
 def _attributes(owner: Any, names: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
-    """Those parts of a module of Python, or of an object, that code may speak of.
+    """Yield the parts of a Python module, or of an object, that code may name.
 
     No attribute is computed: a property is looked at as the method that it is.
     """
@@ -151,7 +151,7 @@ def _attributes(owner: Any, names: tuple[str, ...]) -> Iterator[tuple[str, Any]]
 
 
 def _names_in(fn: Any) -> tuple[str, ...]:
-    """The names of globals and attributes in the code of a callable."""
+    """Return the names of globals and attributes in the code of a callable."""
     if not isinstance(fn, types.FunctionType | types.MethodType | ft.partial):
         fn = inspect.getattr_static(type(fn), "__call__", None)
     fn = getattr(fn, "__func__", fn)
@@ -161,14 +161,14 @@ def _names_in(fn: Any) -> tuple[str, ...]:
 
 @ft.lru_cache(1024)
 def code_names(code: types.CodeType) -> tuple[str, ...]:
-    """The names that code, and code inside of it, looks up."""
+    """Return the names that code, and code inside of it, looks up."""
     inner = [c for c in code.co_consts if isinstance(c, types.CodeType)]
     return tuple(dict.fromkeys(code.co_names + sum(map(code_names, inner), ())))
 
 
 @ft.lru_cache(1024)
 def _global_names(code: types.CodeType) -> frozenset[str]:
-    """Those names that are read as globals; of `a.b` that is `a`, not `b`."""
+    """Return the names that are read as globals; for `a.b` that is `a`, not `b`."""
     inner = [c for c in code.co_consts if isinstance(c, types.CodeType)]
     loads = ("LOAD_GLOBAL", "LOAD_NAME")
     read = [i.argval for i in dis.get_instructions(code) if i.opname in loads]
@@ -176,9 +176,9 @@ def _global_names(code: types.CodeType) -> frozenset[str]:
 
 
 def _is_library_function(value: Any) -> bool:
-    """Whether a value is a function of an installed package, which hides nothing.
+    """Return whether a value is a function of an installed package, without contents.
 
-    What such a package makes of a user's function (`jax.vmap(f)`) has a closure, or
+    A function that such a package makes of a user's (`jax.vmap(f)`) has a closure, or
     `f` as `__wrapped__`.
     """
     while value is not None:

@@ -1,4 +1,4 @@
-"""Checks of arguments that are on for every user. Each knows the argument's name."""
+"""Checks of arguments, which name the function and the argument."""
 
 import inspect
 import operator
@@ -11,7 +11,7 @@ from ._errors import describe_value, nearest, type_error, value_error
 
 
 def check_callable(function: str, argument: str, value: object) -> None:
-    """Raises a `TypeError` unless `value` can be called as a stage."""
+    """Raise a `TypeError` unless `value` can be called as a stage."""
     kind = type(value).__name__
     if inspect.isclass(value):
         wrong = f"is the class `{value.__name__}`, not a stage."
@@ -35,7 +35,7 @@ def check_callable(function: str, argument: str, value: object) -> None:
 
 
 def check_name(function: str, argument: str, name: Any) -> None:
-    """Raises a `ValueError` unless `name` is a non-empty string without a dot."""
+    """Raise a `ValueError` unless `name` is a non-empty string without a dot."""
     if not isinstance(name, str) or not name or "." in name:
         raise value_error(
             function,
@@ -45,16 +45,14 @@ def check_name(function: str, argument: str, name: Any) -> None:
         )
 
 
-def check_is(
-    function: str, argument: str, value: object, kind: type, cure: str
-) -> None:
-    """Raise a `TypeError` unless `value` is an instance of `kind`."""
+def check_is(function: str, argument: str, value: object, kind: Any, cure: str) -> None:
+    """Raise a `TypeError` unless `value` is an instance of `kind`, a class or ABC."""
     if not isinstance(value, kind):
         raise type_error(function, f"`{argument}` is {describe_value(value)}.", cure)
 
 
 def check_int(function: str, argument: str, value: Any, minimum: int) -> None:
-    """Raises unless `value` is an integer of at least `minimum`."""
+    """Raise unless `value` is an integer of at least `minimum`."""
     cure = f"Give an integer of at least {minimum}."
     if not is_integer(value):
         wrong = f"`{argument}` is {describe_value(value)}."
@@ -64,7 +62,7 @@ def check_int(function: str, argument: str, value: Any, minimum: int) -> None:
 
 
 def is_integer(value: Any) -> bool:
-    """Whether `value` is an integer: of Python, of NumPy, or an array of one."""
+    """Return whether `value` is an integer: of Python, of NumPy, or a scalar array."""
     try:
         operator.index(value)  # arrays have `__index__`, of whatever dtype and shape
     except TypeError:
@@ -75,7 +73,7 @@ def is_integer(value: Any) -> bool:
 def check_choice(
     function: str, argument: str, value: Any, choices: Iterable[str]
 ) -> None:
-    """Raises a `ValueError` unless `value` is one of the strings `choices`."""
+    """Raise a `ValueError` unless `value` is one of the strings `choices`."""
     choices = tuple(choices)
     if not isinstance(value, str) or value not in choices:
         raise value_error(
@@ -86,7 +84,7 @@ def check_choice(
 
 
 def check_bool(function: str, argument: str, value: object) -> None:
-    """Raises a `TypeError` unless `value` is True or False."""
+    """Raise a `TypeError` unless `value` is True or False."""
     if not isinstance(value, bool | np.bool_):
         wrong = f"`{argument}` is {describe_value(value)}."
         raise type_error(function, wrong, "Give True or False.")

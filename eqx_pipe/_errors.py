@@ -1,6 +1,6 @@
-"""The library's own exceptions, and how their messages are put together.
+"""The library's own exceptions, and helpers that build messages.
 
-A message has three parts: what was wrong and where, what came, what to do.
+A message has three parts: what is wrong and where, the value, and the fix.
 """
 
 import difflib
@@ -50,12 +50,12 @@ def asks_for_key(error: BaseException) -> bool:
     """Return whether `error` was raised because a function got `None` as its PRNG key.
 
     That is, by `jax.random`, or by a layer of Equinox, which raises a `RuntimeError`.
-    Messages alone may speak of another key or another `None`, so the `key` of the
-    function that raised it is looked at.
+    A message alone may be about another key or another `None`, so the `key` of the
+    function that raised it is checked.
     """
     trace, module, given = error.__traceback__, "", None
     while trace is not None and not module.startswith("jax._src.random"):
-        # Private, but there is no other way to tell; a filtered traceback keeps it.
+        # Private, but the only way to know; a filtered traceback keeps it.
         module = trace.tb_frame.f_globals.get("__name__", "")
         given = trace.tb_frame.f_locals.get("key", error)
         trace = trace.tb_next
@@ -104,31 +104,31 @@ class SweepError(RuntimeError):
 
 
 def message(function: str, wrong: str, cure: str) -> str:
-    """One error message: the public function, what was wrong, what to do.
+    """Return an error message: the public function, what is wrong, and the fix.
 
-    What was wrong may be a list, which ends with the end of a line.
+    `wrong` may be a list, which ends with the end of a line.
     """
     space = "" if wrong.endswith("\n") else " "
     return f"`eqx_pipe.{function}`: {wrong}{space}{cure}"
 
 
 def value_error(function: str, wrong: str, cure: str) -> ValueError:
-    """A `ValueError` with this `message`."""
+    """Return a `ValueError` with this `message`."""
     return ValueError(message(function, wrong, cure))
 
 
 def type_error(function: str, wrong: str, cure: str) -> TypeError:
-    """A `TypeError` with this `message`."""
+    """Return a `TypeError` with this `message`."""
     return TypeError(message(function, wrong, cure))
 
 
 def structure_error(function: str, wrong: str, cure: str) -> StructureError:
-    """A `StructureError` with this `message`."""
+    """Return a `StructureError` with this `message`."""
     return StructureError(message(function, wrong, cure))
 
 
 def optional(function: str, package: str, extra: str = "sweep") -> Any:
-    """A package that need not be installed, or an error that says how to do that."""
+    """Import an optional package; raise with the command that installs it."""
     try:
         return importlib.import_module(package)
     except ImportError as error:
@@ -139,7 +139,7 @@ def optional(function: str, package: str, extra: str = "sweep") -> Any:
 
 
 def nearest(name: object, known: Iterable[object]) -> str:
-    """A sentence that lists the known names, with the likeliest one first."""
+    """Return a sentence with the known names, and the likeliest first."""
     names = [str(k) for k in known]
     close = difflib.get_close_matches(str(name), names, n=1)
     hint = f"Did you mean `{close[0]}`? " if close else ""
@@ -147,17 +147,17 @@ def nearest(name: object, known: Iterable[object]) -> str:
 
 
 def quoted(names: Iterable[object]) -> str:
-    """Names in a sentence, each in backticks."""
+    """Join names for a sentence, each in backticks."""
     return ", ".join(f"`{name}`" for name in names)
 
 
 def bullets(lines: Iterable[object]) -> str:
-    """The end of a message part: a list, one line each."""
+    """Return the end of a message part: a list, one line each."""
     return "".join(f"\n- {line}" for line in lines) + "\n"
 
 
 def describe_value(value: Any, limit: int = 80) -> str:
-    """`value (type)`, cut to a readable length."""
+    """Return `value (type)`, cut to a readable length."""
     if hasattr(value, "shape") and hasattr(value, "dtype"):
         return f"an array {value.dtype}[{','.join(map(str, value.shape))}]"
     many = isinstance(value, list | tuple) and len(value) > limit
@@ -169,12 +169,12 @@ def describe_value(value: Any, limit: int = 80) -> str:
 
 
 def is_located(error: BaseException) -> bool:
-    """Whether `locate` has seen the error: it passed through a pipeline already."""
+    """Return whether the error already passed through a pipeline (`locate`)."""
     return any(note.startswith(_NOTE) for note in getattr(error, "__notes__", []))
 
 
 def locate(error: BaseException, segment: str) -> None:
-    """Records on `error` that it passed through the child `segment`.
+    """Record on `error` that it passed through the child `segment`.
 
     Called once per level while the error travels up, innermost first, so the path
     is complete at the pipeline that the user called, also when another module stands
@@ -194,10 +194,10 @@ def locate(error: BaseException, segment: str) -> None:
 
 
 def log_once(subject: str, text: str, *args: Any) -> None:
-    """Logs a warning, unless one about `subject` was logged before in this process.
+    """Log a warning, unless one about `subject` was logged before in this process.
 
-    No Python warning: test suites that turn these into errors would fail. Python shows
-    what a logger warns of unless told otherwise.
+    No Python warning: test suites that turn these into errors would fail. Python
+    prints warnings of loggers by default.
     """
     with _logging:
         if subject in _logged:

@@ -28,7 +28,7 @@ _MOST = 64
 
 @dataclasses.dataclass
 class Known:
-    """What was made for a Module."""
+    """The programs and arrays that were made for a Module."""
 
     programs: dict[Hashable, Callable[..., Any]] = dataclasses.field(
         default_factory=dict

@@ -1,4 +1,4 @@
-"""PRNG keys: how one is derived, who takes one, and checks of those that are given."""
+"""PRNG keys: derived, passed to callables that take them, and checked."""
 
 import functools as ft
 import inspect
@@ -21,7 +21,7 @@ from ._types import Key, Segment
 
 
 def fold(key: Key | None, segment: Segment | Integer[Array, ""]) -> Key | None:
-    """The key of a child: `fold_in` of its position, or of its name's CRC-32."""
+    """Return the key of a child: `fold_in` of its position, or its name's CRC-32."""
     if key is None:
         return None
     if isinstance(segment, str):
@@ -31,11 +31,11 @@ def fold(key: Key | None, segment: Segment | Integer[Array, ""]) -> Key | None:
 
 
 def parameters(fn: Any) -> Mapping[str, inspect.Parameter]:
-    """The parameters of a callable by name; none if it does not tell.
+    """Return the parameters of a callable by name; none if it has no signature.
 
     A function under `vmap` shows those of what it maps, but cannot take keywords for
-    it: `jax.vmap` maps them over their first axis, `eqx.filter_vmap` refuses them. What
-    was made for a batch draws by a key per example, or not at all.
+    it: `jax.vmap` maps them over their first axis, `eqx.filter_vmap` refuses them. A
+    function of a batch draws with a key per example, or not at all.
     """
     if _is_mapped(fn):
         return {}
@@ -46,7 +46,7 @@ def parameters(fn: Any) -> Mapping[str, inspect.Parameter]:
 
 
 def _is_mapped(fn: Any) -> bool:
-    """Whether there is a `vmap` in what a callable wraps."""
+    """Return whether a callable wraps a function under `vmap`."""
     seen: list[Any] = []
     while fn is not None and all(fn is not other for other in seen):
         seen.append(fn)
@@ -64,7 +64,7 @@ def _name(fn: Any) -> str:
 
 
 def key_argument(fn: Any, key: Key | None) -> dict[str, Any]:
-    """Return the key as a keyword argument for a plain function, if it wants one."""
+    """Return the key as a keyword argument for a plain function, if it takes one."""
     takes, has_default = _key_rule(fn)
     return {"key": key} if takes and not (key is None and has_default) else {}
 
@@ -98,7 +98,7 @@ def _read_key_rule(fn: Any) -> tuple[bool, bool]:
 
 
 def check_key(function: str, key: Any) -> None:
-    """Raises a `TypeError` unless `key` is `None` or one PRNG key."""
+    """Raise a `TypeError` unless `key` is `None` or one PRNG key."""
     if key is None:
         return
     is_array = eqx.is_array(key)
@@ -121,9 +121,9 @@ def check_key(function: str, key: Any) -> None:
 
 
 def check_draws(function: str, subject: str, keys: Any) -> None:
-    """Raises unless draws from one or more keys are the same alone and under `vmap`.
+    """Raise unless draws from one or more keys are the same alone and under `vmap`.
 
-    `subject` begins the message: who has the keys, and that it has them.
+    `subject` begins the message, as in "the space has keys".
     """
     typed = jnp.issubdtype(keys.dtype, jax.dtypes.prng_key)
     raw = "rbg" if keys.shape[-1:] == (4,) else ""  # four words; other kinds have two

@@ -56,8 +56,10 @@ def watched(function: str, outputs: PyTree, progress: ProgressLike) -> Watched |
         return Watched(name, [n for n, _ in named].index(name), mode)
     raise value_error(
         function,
-        f"`progress` names {name!r}, which is no output of one floating-point number.",
-        f"{nearest(name, fit)}" if fit else "Give True: no output is one such number.",
+        f"`progress` names {name!r}, which is not a scalar floating-point output.",
+        f"{nearest(name, fit)}"
+        if fit
+        else "Give True: `fn` returns no scalar floating-point number.",
     )
 
 

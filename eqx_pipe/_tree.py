@@ -1,4 +1,4 @@
-"""Pytrees compared, their leaves named; by what other Python values are known."""
+"""Pytrees compared, their leaves named, and other Python values made hashable."""
 
 import dataclasses
 from collections.abc import Iterable, Sequence
@@ -15,27 +15,27 @@ from ._types import PyTree
 
 
 def path_name(path: tuple[Any, ...]) -> str:
-    """A leaf's key path as names and indices joined by dots (`""` for the root)."""
+    """Join a leaf's key path by dots: names and indices, `""` for the root."""
     return jtu.keystr(path, simple=True, separator=".")
 
 
 def join_path(prefix: str, segment: Any) -> str:
-    """The path of a child, given the path of its parent (`""` for the root)."""
+    """Return the path of a child, given that of its parent (`""` for the root)."""
     return f"{prefix}.{segment}" if prefix else str(segment)
 
 
 def leaves_with_names(tree: PyTree) -> list[tuple[str, Any]]:
-    """Every leaf with the name of its path."""
+    """Return every leaf with the name of its path."""
     return [(path_name(p), leaf) for p, leaf in jtu.tree_flatten_with_path(tree)[0]]
 
 
 def of_leaf(name: str) -> str:
-    """Which leaf a message speaks of, before "the output of ..."; `""` is the root."""
+    """Return the leaf for a message, before "the output of ..."; `""` is the root."""
     return f"`.{name}` of " if name else ""
 
 
 def on_device(array: Any) -> Array:
-    """An array of JAX, or of NumPy as one: of the dtype that JAX gives it.
+    """Return an array as one of JAX, with the dtype that JAX gives it.
 
     `jnp.asarray` would compile a program for each shape of an array of NumPy.
     """
@@ -43,17 +43,17 @@ def on_device(array: Any) -> Array:
 
 
 def is_key_array(x: Any) -> bool:
-    """Whether `x` is an array of new-style PRNG keys."""
+    """Return whether `x` is an array of new-style PRNG keys."""
     return eqx.is_array(x) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
 
 
 def as_data(leaf: Any) -> Any:
-    """The raw data of PRNG keys, which buffers and files can hold; else the leaf."""
+    """Return the raw data of PRNG keys, for buffers and files; else the leaf."""
     return jax.random.key_data(leaf) if is_key_array(leaf) else leaf
 
 
 def as_keys(data: Any, like: Any) -> Any:
-    """Raw data as keys of the kind of `like`, if that is one of keys: see `as_data`."""
+    """Return raw data as keys of the kind of `like`, if that holds keys (`as_data`)."""
     if not is_key_array(like):
         return data
     impl = jax.random.key_impl(like)
@@ -61,16 +61,16 @@ def as_keys(data: Any, like: Any) -> Any:
 
 
 def can_be_traced(x: Any) -> bool:
-    """Whether `x` is an array for JAX: NumPy holds text, dates and objects too."""
+    """Return whether `x` is an array for JAX: NumPy holds text and objects, too."""
     if isinstance(x, np.ndarray):
         return x.dtype.kind not in "OSUMmT"
     return isinstance(x, jax.Array)
 
 
 def unregistered(x: Any) -> str:
-    """What to do about an object that JAX does not look into; empty for other leaves.
+    """Return the fix for an object that is no pytree; empty for other leaves.
 
-    That is one with fields: of a dataclass, or of a plain class.
+    Such an object has fields: those of a dataclass, or of a plain class.
     """
     name = type(x).__name__
     if dataclasses.is_dataclass(x) and not isinstance(x, type):
@@ -90,7 +90,7 @@ def unregistered(x: Any) -> str:
 def fill(
     leaves: Sequence[Any], mask: Sequence[bool], others: Iterable[Any]
 ) -> list[Any]:
-    """The leaves, with the next of the others where the mask holds.
+    """Return the leaves, with the next of the others where the mask is true.
 
     It undoes `itertools.compress(leaves, mask)`.
     """
@@ -99,7 +99,7 @@ def fill(
 
 
 def as_arrays(tree: PyTree) -> PyTree:
-    """`tree` with numbers and NumPy arrays as JAX arrays; other leaves untouched."""
+    """Return `tree` with numbers and NumPy arrays as JAX arrays."""
     return jtu.tree_map(_as_array, tree)
 
 
@@ -111,14 +111,14 @@ def _as_array(leaf: Any) -> Any:
 
 
 def leaf_text(leaf: Any) -> str:
-    """`float32[3,4]` for an array, the value and its type for anything else."""
+    """Return `float32[3,4]` for an array, and the value and type of other leaves."""
     if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
         return f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]"
     return f"{leaf!r} ({type(leaf).__name__})"
 
 
 def tree_text(tree: PyTree) -> str:
-    """A short text of a pytree's structure, shapes and dtypes."""
+    """Return a short text of a pytree's structure, shapes and dtypes."""
     if tree is None:
         return "None"
     named = leaves_with_names(tree)
@@ -130,44 +130,29 @@ def tree_text(tree: PyTree) -> str:
 
 
 def differences(left: PyTree, right: PyTree, free_axis: int | None = None) -> list[str]:
-    """What differs between two pytrees in structure, shape or dtype, one line each.
+    """Return the differences of two pytrees in structure, shape or dtype, a line each.
 
-    Values of arrays are not looked at, nor their sizes along `free_axis`; other leaves
+    Values of arrays are not compared, nor their sizes along `free_axis`; other leaves
     must be equal. An empty list means that the trees agree.
     """
-    left_structure = jtu.tree_structure(left)
-    right_structure = jtu.tree_structure(right)
-    left_leaves, right_leaves = leaves_with_names(left), leaves_with_names(right)
-    if left_structure != right_structure:
-        lines = _only(left_leaves, right_leaves, "first")
-        lines += _only(right_leaves, left_leaves, "second")
-        lines = lines or _unlike(left_leaves, right_leaves, free_axis)
-        return lines or [f"structure {left_structure} against {right_structure}"]
-    return _unlike(left_leaves, right_leaves, free_axis)
-
-
-def _unlike(
-    left: list[tuple[str, Any]], right: list[tuple[str, Any]], free_axis: int | None
-) -> list[str]:
-    """What differs between leaves of the same names."""
-    lines = []
-    # Not strict: a tree of another structure may have more leaves.
-    for (name, a), (_, b) in zip(left, right, strict=False):
-        if not _same_form(a, b, free_axis):
+    ours, theirs = dict(leaves_with_names(left)), dict(leaves_with_names(right))
+    lines = _only(ours, theirs, "first") + _only(theirs, ours, "second")
+    for name, a in ours.items():
+        if name in theirs and not _same_form(a, theirs[name], free_axis):
             place = f"at `.{name}`: " if name else ""
-            lines.append(f"{place}{leaf_text(a)} against {leaf_text(b)}")
+            lines.append(f"{place}{leaf_text(a)} against {leaf_text(theirs[name])}")
+    structures = [jtu.tree_structure(tree) for tree in (left, right)]
+    if not lines and structures[0] != structures[1]:
+        return [f"structure {structures[0]} against {structures[1]}"]
     return lines
 
 
-def _only(
-    these: list[tuple[str, Any]], others: list[tuple[str, Any]], which: str
-) -> list[str]:
-    """The leaves that only one tree has; a bare leaf has no name to go by."""
-    known = [name for name, _ in others]
+def _only(these: dict[str, Any], others: dict[str, Any], which: str) -> list[str]:
+    """Return a line for each leaf that only one tree has; a bare leaf has no name."""
     return [
         f"{f'`.{name}`' if name else leaf_text(leaf)} is only in the {which}"
-        for name, leaf in these
-        if name not in known
+        for name, leaf in these.items()
+        if name not in others
     ]
 
 
@@ -199,7 +184,7 @@ class Same:
 
 
 def as_hashable(value: Any) -> Any:
-    """A hashable stand-in: equal only for values that make the same program."""
+    """Return a hashable stand-in, equal only for values that make the same program."""
     if value is None or isinstance(value, bool | int | float | complex | str | bytes):
         return (type(value), repr(value))  # 0.0 and -0.0 differ, NaNs are equal
     if type(value) is tuple:
@@ -208,7 +193,7 @@ def as_hashable(value: Any) -> Any:
 
 
 def static_text(value: Any) -> str:
-    """A value as a short text that is the same in every process."""
+    """Return a value as a short text that is the same in every process."""
     if isinstance(value, str):
         return value
     name = getattr(value, "__name__", None)

@@ -11,24 +11,24 @@ if TYPE_CHECKING:
     from typing_extensions import TypeAliasType, TypeVar
 
     class _Untyped:
-        """What has more attributes than type checkers know."""
+        """A class with more attributes than type checkers know."""
 
         def __getattr__(self, name: str) -> Any: ...
 
     class ClosedJaxpr(_Untyped):
         """Typed differently from one version of JAX to the next."""
 
-    # JAX declares these as variables, which are no types for type checkers.
+    # JAX declares these as variables, which type checkers do not accept as types.
     class Device(_Untyped): ...
 
     class PyTreeDef(_Untyped): ...
 
-    # jaxtyping leaves `PyTree` undefined for type checkers, which then say "unknown" of
-    # every stage. This takes a parameter, as at run time, and admits everything.
+    # jaxtyping leaves `PyTree` undefined for type checkers, which then report every
+    # stage as unknown. This takes a parameter, as at run time, and admits everything.
     PyTree = TypeAliasType("PyTree", Any, type_params=(TypeVar("T", default=Any),))
 
     class AnyStage(eqx.Module):
-        """A stage inside of another: it can be called, and has what its class has."""
+        """A stage inside of another: callable, with the attributes of its class."""
 
         def __call__(self, *args: PyTree, key: "Key | None" = None) -> PyTree: ...
         def __getattr__(self, name: str) -> Any: ...
@@ -50,13 +50,13 @@ Segment: TypeAlias = str | int
 """One part of a stage path: a name or a position."""
 
 StageLike: TypeAlias = Callable[..., Any]
-"""Whatever is accepted where a stage is: a module or a plain function."""
+"""Anything accepted as a stage: a module or a plain function."""
 
 ProgressLike: TypeAlias = bool | str | tuple[str, Literal["min", "max"]] | None
-"""What is shown of the progress of work, and of which output the best so far."""
+"""The progress that is shown, and the output whose best value it shows."""
 
 MaybeState: TypeAlias = eqx.nn.State | None
-"""The state that goes through a pipeline; `None` where nothing in it is stateful."""
+"""The state that goes through a pipeline; `None` if nothing in it is stateful."""
 
 Output: TypeAlias = tuple[PyTree, MaybeState]
-"""What a stage put out, and the state after it."""
+"""The output of a stage, and the state after it."""

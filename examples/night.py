@@ -74,10 +74,9 @@ _ = file.write_text(script)
 
 # %%
 def done():
-    try:
-        return int((ep.SweepResult.load(store).to_xarray()["status"] > 0).sum())
-    except FileNotFoundError:
+    if not (store / "zarr.json").exists():  # the last file of a new store
         return 0
+    return int((ep.SweepResult.load(store).to_xarray()["status"] > 0).sum())
 
 
 call = f"import eqx_pipe; eqx_pipe.use_cpu_devices(); import job; job.run('{store}')"

@@ -2,8 +2,6 @@
 
 from .at import at as at
 from .batched import batched as batched
-from .carry import check_carry as check_carry
-from .chain import Chain as Chain
 from .chain import chain as chain
 from .cond import cond as cond
 from .cond import switch as switch
@@ -11,8 +9,8 @@ from .ensemble import ensemble as ensemble
 from .feed import feed as feed
 from .frozen import frozen as frozen
 from .gated import gated as gated
-from .graph import Graph as Graph
 from .graph import graph as graph
+from .loops import check_carry as check_carry
 from .outputs import outputs as outputs
 from .parallel import parallel as parallel
 from .precision import precision as precision

@@ -58,7 +58,7 @@ def _selected(
         return part
 
     try:
-        # Not just `select(x)`: `tree_at` also refuses what is no part of `x`.
+        # Not just `select(x)`: `tree_at` also refuses values that are no part of `x`.
         eqx.tree_at(select, x, replace_fn=look, is_leaf=_is_none)
     except Exception as error:
         path = ".".join(map(str, where)) if isinstance(where, tuple) else ""
@@ -122,7 +122,7 @@ def at(where: Where, stage: StageLike) -> At:
 def _read_key(key: object, where: object) -> Hashable:
     if isinstance(key, np.integer):
         return operator.index(key)
-    # Keys of a dict may be anything; alone, only what is plainly a key or an index.
+    # In a path keys of a dict may be anything; alone, a string or an integer.
     allowed = Hashable if isinstance(where, tuple) else str | int
     never = key is None or isinstance(key, bool | float) or callable(key)
     if not never and isinstance(key, allowed):

@@ -12,7 +12,6 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array
 
 from .._errors import (
-    bullets,
     describe_value,
     structure_error,
     type_error,
@@ -20,8 +19,14 @@ from .._errors import (
 )
 from .._mesh_context import is_explicit
 from .._stage import Composite, Passes, Scope, as_stage, enter, is_stateful
-from .._tree import as_arrays, leaf_text, leaves_with_names, path_name, tree_text
+from .._tree import as_arrays, path_name, tree_text
 from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
+from .loops import common_size
+
+_CURE = (
+    "Every array needs the same number of examples along its axis of `in_axes`; give "
+    "`None` in `in_axes` for what all examples share."
+)
 
 
 class Batched(Composite):
@@ -50,7 +55,7 @@ class Batched(Composite):
         x = as_arrays(x)
         leaves, structure = jtu.tree_flatten(x)
         axes = _leaf_axes(self.in_axes, x, scope)
-        size = _batch_size(axes, x, scope)
+        size = common_size("batched", axes, x, scope, _CURE)
         both = list(zip(leaves, axes, strict=True))
         mapped = [leaf for leaf, a in both if a is not None]
         # Mapped only where something draws from it, so that all else remains unbatched.
@@ -139,31 +144,8 @@ def _positions(size: int, mapped: list[Array], axes: list[int | None]) -> Array:
 
 
 def _is_none(axis: object) -> bool:
-    # To JAX `None` is no leaf, but a tree without any.
+    # For JAX `None` is a tree without leaves.
     return axis is None
-
-
-def _batch_size(axes: list[int | None], x: PyTree, scope: Scope) -> int:
-    sizes, wrong = {}, []
-    for (name, leaf), axis in zip(leaves_with_names(x), axes, strict=True):
-        if axis is None:
-            continue
-        part = f"{f'`.{name}`' if name else 'the input'} is {leaf_text(leaf)}"
-        if -leaf.ndim <= axis < leaf.ndim:
-            size = leaf.shape[axis]
-            sizes[f"{part}: {size} along axis {axis}"] = size
-        else:
-            wrong.append(f"{part} and has no axis {axis}")
-    if not wrong and len(set(sizes.values())) == 1:
-        return next(iter(sizes.values()))
-    wrong = wrong or list(sizes)
-    raise structure_error(
-        "batched",
-        f"the input{scope.where} cannot be split into examples:"
-        + (bullets(wrong) if wrong else " nothing in it is mapped."),
-        "Every array needs the same number of examples along its axis of "
-        "`in_axes`; give `None` in `in_axes` for what all examples share.",
-    )
 
 
 def batched(
@@ -175,14 +157,14 @@ def batched(
     under `jax.vmap`; outputs are stacked along a new leading axis. Example `i` draws
     from `fold_in(key, i)`. The state is shared: the stage sees the same one for each
     example, and must make the same update for each (`equinox.nn.BatchNorm` does, given
-    its `axis_name` here). What is not an array (a string, say) is given to each example
-    as it is. An empty batch is allowed.
+    its `axis_name` here). Other leaves, such as strings, are passed to each example
+    as they are. An empty batch is allowed.
 
     **Arguments:**
 
     - `stage`: the stage for one example.
     - `in_axes`: the axis along which examples lie, an integer, or a pytree of integers
-        and `None` that is a prefix of the input. `None` marks what all share.
+        and `None` that is a prefix of the input. `None` marks leaves that all share.
     - `axis_name`: a name for the axis, for collectives inside the stage.
 
     **Returns:** a stage on batches.

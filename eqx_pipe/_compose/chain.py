@@ -39,8 +39,8 @@ def chain(*stages: StageLike, over: str | None = None, **named: StageLike) -> Ch
     `fold_in(key, crc32(name))`.
 
     With `over` the chain takes a mapping of several inputs, and so does every stage in
-    it: what a stage returns replaces the entry of that name for the next, and the other
-    entries (a mask, an embedding of time) are handed on untouched.
+    it: the output of a stage replaces the entry of that name for the next, and the
+    other entries (a mask, an embedding of time) stay as they are.
 
     **Arguments:**
 

@@ -64,9 +64,9 @@ def cond(pred: StageLike, then: StageLike, otherwise: StageLike = identity) -> C
 
     Only the chosen stage runs. Under `vmap` with a decision per example each stage runs
     once for the whole batch, with its parameters uncopied, and not at all if no example
-    wants it. Examples that did not choose a stage are given the input of one that did
-    there, so an inf or NaN that the stage would give them harms neither the values nor
-    the gradients of input and parameters. This costs a masked copy of the input.
+    chose it. In a stage that an example did not choose, it has the input of one that
+    did: an inf or NaN of the stage for its own input reaches neither values nor
+    gradients. This costs a masked copy of the input.
 
     **Arguments:**
 

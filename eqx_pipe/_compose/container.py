@@ -1,4 +1,4 @@
-"""Several stages in one, which are found again as in a list or a dict."""
+"""Combinators of several stages, which are indexed as a list or a dict."""
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ def check_reserved(function: str, names: Names, reserved: Sequence[str]) -> None
     for name in set(reserved) & set(names or ()):
         raise value_error(
             function,
-            f"a stage has the name `{name}`, which is that of a part of it.",
+            f"a stage has the name `{name}`, which a part of it has.",
             "Rename the stage.",
         )
 
@@ -55,7 +55,7 @@ def read_stages(
 ) -> tuple[Names, tuple[AnyStage, ...]]:
     """Return the names, if there are any, and the stages.
 
-    `stages` is what a constructor got as `*stages`: stages, or one mapping of them.
+    `stages` are the arguments `*stages` of a constructor: stages, or one mapping.
     """
     named = next((s for s in stages if isinstance(s, Mapping)), None)
     if named is not None and len(stages) > 1:
@@ -77,10 +77,10 @@ def read_stages(
 class Container(Composite):
     """The base of combinators of several stages.
 
-    The stages are found by position, from the front or the back, by name if they have
-    names, and by what paths call them; a slice is the same combinator of those.
-    Iteration gives the stages; `in` takes a name, or a stage. `per_stage` are the
-    fields that hold something for each stage, of which a slice takes its part.
+    Stages are indexed by position, from the front or the back, by name if they have
+    names, and by path segment; a slice is the same combinator of some stages.
+    Iteration yields the stages; `in` takes a name, or a stage. `per_stage` are the
+    fields with an entry for each stage, which a slice slices.
     """
 
     fewest: ClassVar[int] = 1
@@ -135,17 +135,15 @@ class Container(Composite):
         )
 
     def __getitem__(self, item: PyTree) -> PyTree:
-        """The stage at a position or of a name; for a slice, the same of those."""
+        """Return a stage by position or name; for a slice, the same combinator."""
         if isinstance(item, slice):
             return self._checked_slice(item)
         size, position = len(self), None
         if isinstance(item, str):
             error, position = KeyError, self._position(item)
-            wrong = f"no stage `{item}`."
         elif is_integer(item):
-            error, wrong = IndexError, f"no stage {item} among {size}."
-            if -size <= item.__index__() < size:
-                position = item.__index__() % size
+            error, at = IndexError, item.__index__()
+            position = at % size if -size <= at < size else None
         else:
             raise type_error(
                 _name_of(self),
@@ -153,6 +151,7 @@ class Container(Composite):
                 "Give an integer, a slice, or a name if the stages have names.",
             )
         if position is None:
+            wrong = f"no stage `{item}` among {size}."
             raise error(message(_name_of(self), wrong, self._known(item)))
         return self.pick(position)
 

@@ -14,7 +14,7 @@ GraphSink: TypeAlias = str | tuple[str, ...] | Mapping[Hashable, str]
 """The output: a node, a tuple of nodes, or a dict of them."""
 
 INPUT = "input"
-"""The name that stands for what goes into the graph."""
+"""The name of the whole input of a graph."""
 
 
 def check_nodes(nodes: object) -> None:
@@ -27,7 +27,7 @@ def check_nodes(nodes: object) -> None:
     if INPUT in names:
         raise value_error(
             "graph",
-            f"a node has the name `{INPUT}`, which stands for the graph's input.",
+            f"a node has the name `{INPUT}`, which is that of the graph's input.",
             "Rename it.",
         )
 
@@ -89,9 +89,9 @@ def read_sink(
 ) -> tuple[tuple[Hashable, ...] | None, str | tuple[str, ...]]:
     """Return the keys of a dict of sinks (else `None`), and the names of the sinks."""
     keys = tuple(sink) if isinstance(sink, Mapping) else None
-    wanted = tuple(sink.values()) if isinstance(sink, Mapping) else sink
+    given = tuple(sink.values()) if isinstance(sink, Mapping) else sink
     cure = "Give the name of a node, a tuple of names, or a dict `{key: name}`."
-    _checked("sink", wanted, str | tuple, cure)
+    wanted = _checked("sink", given, str | tuple, cure)
     if not wanted or wanted == INPUT or isinstance(wanted, str) and wanted in inputs:
         what = (
             "the graph would return its input" if wanted else "it would return nothing"

@@ -39,14 +39,14 @@ def run_predicate(
 ) -> tuple[Bool[Array, ""], MaybeState]:
     """Call a predicate and check that it returned one bool.
 
-    `group` is the part of its path between the combinator and `segment`, which is no
-    stage: `gates`. Only a predicate in a group is recorded.
+    `group` is a part of its path between the combinator and `segment` that has no stage
+    of its own: `gates`. Only a predicate in a group is recorded.
     """
     inner = scope.child(group) if group else scope
     try:
         value, state = enter(inner.silent(), segment, pred, x, state=state)
     except Exception as error:
-        # `enter` adds the segment of the predicate; the group is no stage.
+        # `enter` adds the segment of the predicate, but not the group.
         if group:
             locate(error, group)
         raise

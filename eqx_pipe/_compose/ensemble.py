@@ -48,13 +48,8 @@ class Ensemble(Stacked):
         y = eqx.combine(y, constants[-1])
         if self.merge == "stack":
             return y, state
-        check_arrays(
-            "ensemble",
-            join_path(scope.path, 0),
-            y,
-            f'on which `merge="{self.merge}"` cannot act',
-            'Use `merge="stack"`, or let the members give arrays of numbers only.',
-        )
+        path, merge = join_path(scope.path, 0), f'merge="{self.merge}"'
+        check_arrays("ensemble", path, y, merge, ', or use `merge="stack"`.')
         over = FOLDS[self.merge].over
         return jtu.tree_map(lambda leaf: over(leaf, axis=0), y), state
 
@@ -66,12 +61,12 @@ def ensemble(
     key: Key | None = None,
     merge: Join = "mean",
 ) -> Ensemble:
-    """Apply `n` models of equal structure to the same input and merges the outputs.
+    """Apply `n` models of equal structure to the same input and merge the outputs.
 
     Member `i` is `make(fold_in(key, i))`. The function is traced once, and the
     parameters are stacked, as those of a `repeat` are; the members run together under
-    `jax.vmap`. When called with a key, member `i` draws from `fold_in(key, i)`. Models
-    that there are already are given as a list, without `n` and `key`.
+    `jax.vmap`. When called with a key, member `i` draws from `fold_in(key, i)`.
+    Existing models are given as a list, without `n` and `key`.
 
     `.stages` is the members stacked into one, for `equinox.filter_vmap`: a function of
     a member and a batch becomes one of all members, each with a batch of its own,
@@ -93,7 +88,7 @@ def ensemble(
     ensemble of the first two.
 
     **Shapes:** an array of a member of shape `(*a,)` is held as `(n, *a)`; an output
-    leaf `(*b,)` of the members is that of the whole, and `(n, *b)` with `"stack"`.
+    leaf `(*b,)` of the members stays `(*b,)`, and becomes `(n, *b)` with `"stack"`.
 
     **Raises:**
 

@@ -6,8 +6,7 @@ from typing import Any
 import equinox as eqx
 
 from .._check import check_name
-from .._errors import type_error
-from .._stage import Composite, Scope, as_callable, as_module, enter, misfit
+from .._stage import Composite, Scope, as_stage, enter
 from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
 from .named import look_up
 
@@ -37,7 +36,7 @@ class Feed(Composite):
 
 
 def feed(stage: StageLike, *inputs: str, **keywords: str) -> Feed:
-    """Feed a stage from a mapping of named inputs, of which it gets those listed.
+    """Feed a stage with some of the inputs in a mapping.
 
     A layer or function of several inputs is called with them by position and by
     keyword. A pipeline takes one input: the one listed by position, or, by keyword,
@@ -55,7 +54,7 @@ def feed(stage: StageLike, *inputs: str, **keywords: str) -> Feed:
 
     **Raises:**
 
-    - `TypeError` if nothing is listed, or the stage cannot be called with such inputs.
+    - `TypeError` if the stage cannot be called with such inputs.
     - `StructureError` (a `ValueError`), when called, if the mapping lacks one.
 
     **Laws:** `feed(f, "x")` is `at("x", f)` followed by the entry `x`.
@@ -68,21 +67,20 @@ def feed(stage: StageLike, *inputs: str, **keywords: str) -> Feed:
         >>> attend({"x": jnp.ones((3, 4)), "mask": jnp.tri(3, dtype=bool)}).shape
         (3, 4)
     """
-    as_callable("feed", "stage", stage)
     for argument, names in (("inputs", inputs), ("keywords", keywords.values())):
         for name in names:
             check_name("feed", argument, name)
-    module, count = as_module(stage), len(inputs)
-    wrong = misfit(module, count, tuple(keywords))
-    if wrong or not (inputs or keywords):
-        by = [f"`{name}`" for name in inputs]
-        by += [f"`{keyword}={name}`" for keyword, name in keywords.items()]
-        raise type_error(
-            "feed",
-            f"`stage` is given {', '.join(by) or 'no input'}"
-            + (f", but {wrong}." if wrong else "."),
-            "Name the inputs in the order in which the stage takes them, or by its "
-            'names: `feed(layer, "x", mask="mask")`; those of a pipeline by its names '
-            'alone: `feed(pipe, x="x", mask="mask")`.',
-        )
+    by = [f"`{name}`" for name in inputs]
+    by += [f"`{keyword}={name}`" for keyword, name in keywords.items()]
+    module = as_stage(
+        "feed",
+        "stage",
+        stage,
+        "Name the inputs in the order in which the stage takes them, or by its names: "
+        '`feed(layer, "x", mask="mask")`; those of a pipeline by its names alone: '
+        '`feed(pipe, x="x", mask="mask")`.',
+        num_inputs=len(inputs),
+        named=tuple(keywords),
+        given=", ".join(by) or "no input",
+    )
     return Feed(module, inputs, tuple(keywords.items()))

@@ -1,4 +1,4 @@
-"""A stage whose arrays are constants, no parameters."""
+"""A stage whose arrays are constants instead of parameters."""
 
 import inspect
 
@@ -16,7 +16,7 @@ from .._types import AnyStage, Key, PyTree, StageLike
 class Frozen(Stage):
     """A stage without parameters; see `frozen`."""
 
-    # The stage with its arrays and functions put away in leaves that are no arrays. The
+    # The stage with its arrays and functions wrapped in leaves that are no arrays. The
     # rest of it stays in sight, for `make_with_state` and `inference_mode`.
     fixed: PyTree
 
@@ -70,10 +70,10 @@ def _thaw(leaf: object) -> object:
 def frozen(stage: StageLike) -> Frozen:
     """Make the parameters of a stage constants.
 
-    They are no leaves of the pytree any more, so gradients with respect to the
-    pipeline, optimisers (weight decay too) and files do not see them; gradients with
-    respect to the input pass through. This is the word for a function that closes over
-    a model which is not to be trained, and which would be refused elsewhere.
+    They are not leaves of the pytree, so gradients with respect to the pipeline,
+    optimisers (weight decay too) and files do not see them; gradients with respect to
+    the input pass through. Use it for a function that closes over a model which is not
+    to be trained: other combinators refuse that.
 
     Like everything that a function closes over, the arrays become constants of a
     compiled program. State, and settings such as those of `equinox.nn.inference_mode`,

@@ -132,7 +132,7 @@ def _reduce_open(
             return fold.finish(total, jnp.maximum(count, 1).astype(total.dtype))
         if fold.neutral(total.dtype) == 0:
             return total
-        # The neutral elements of the others (1, or an infinity) are no zeros.
+        # The neutral elements of the others (1, or an infinity) differ from zero.
         return jnp.where(count == 0, jnp.zeros_like(total), total)
 
     return jtu.tree_map(reduce, *outputs)
@@ -145,11 +145,11 @@ def gated(
     axis: SupportsIndex = -1,
     closed: Literal["input", "zeros"] = "input",
 ) -> Gated:
-    """Apply those stages whose gate is open to the same input, and merges.
+    """Apply the stages whose gates are open to the same input, and merge the outputs.
 
     A closed stage does not run. Under `vmap` with gates per example each stage runs
-    once for the whole batch, as in `cond`, and an inf or NaN that it would give where
-    it is closed harms neither values nor gradients.
+    once for the whole batch, as in `cond`, and an inf or NaN of a closed
+    stage reaches neither values nor gradients.
 
     **Arguments:**
 
@@ -159,7 +159,7 @@ def gated(
     - `merge`: as in `parallel`. `"sum"`, `"mean"`, `"max"`, `"min"` and `"prod"` see
         the open stages only; with none open they give zeros. (Keyword only.)
     - `axis`: for `"concat"` and `"stack"`. (Keyword only.)
-    - `closed`: what a closed stage gives to the other merges, which cannot leave it
+    - `closed`: the output of a closed stage for the other merges, which cannot leave it
         out: its `"input"`, or `"zeros"`. (Keyword only.)
 
     **Returns:** a stage, a container as a `chain` is. The state of a closed stage stays
@@ -200,18 +200,13 @@ def _read_gates(gates: object, names: Names, size: int) -> tuple[AnyStage, ...]:
         )
     listed = [gates] if isinstance(gates, Mapping) else gates
     gate_names, read = read_stages("gated", "gates", listed)
-    if gate_names is not None and set(gate_names) != set(names or ()):
+    keys, gate_keys = names or range(size), gate_names or range(len(read))
+    if set(keys) != set(gate_keys):
         raise value_error(
             "gated",
-            f"`gates` has names {list(gate_names)}, and the stages have "
-            f"{list(names) if names else 'positions'}.",
-            "Give both by position, or both in a mapping: a gate for each name.",
+            f"the stages are {list(keys)}, and the gates are {list(gate_keys)}.",
+            "Give one gate per stage: both by position, or both in a mapping, with a "
+            "gate for each name. `lambda x: True` is one that is always open.",
         )
-    if len(read) != size:
-        raise value_error(
-            "gated",
-            f"{size} stages and {len(read)} gates.",
-            "Give one gate per stage; `lambda x: True` is one that is always open.",
-        )
-    by_name = dict(zip(gate_names or (), read, strict=False))
-    return tuple(by_name[name] for name in names or ()) if by_name else read
+    by_key = dict(zip(gate_keys, read, strict=True))
+    return tuple(by_key[key] for key in keys)

@@ -7,7 +7,7 @@ from typing import Any
 import equinox as eqx
 
 from .._errors import type_error, value_error
-from .._stage import Canvas, Scope, Wire, as_callable, as_module, enter, misfit
+from .._stage import Canvas, Scope, Wire, as_stage, enter
 from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
 from .container import Container
 from .dag import (
@@ -31,7 +31,7 @@ class Graph(Container):
     stages: tuple[AnyStage, ...]
     names: tuple[str, ...] = eqx.field(static=True)
     predecessors: tuple[tuple[str, ...], ...] = eqx.field(static=True)
-    # What a node calls its predecessors; empty where it is given them by position.
+    # The keywords of a node's predecessors; empty where they are passed by position.
     keywords: tuple[tuple[str, ...], ...] = eqx.field(static=True)
     sink: str | tuple[str, ...] = eqx.field(static=True)
     sink_keys: tuple[Hashable, ...] | None = eqx.field(static=True)
@@ -117,11 +117,11 @@ def graph(
     sink: GraphSink,
     inputs: Sequence[str] | None = None,
 ) -> Graph:
-    """Join stages to a directed graph without cycles.
+    """Join stages to a directed acyclic graph.
 
     Each node is called with the outputs of its predecessors by position, in the order
     listed, so a layer of several inputs (`equinox.nn.MultiheadAttention`, a function
-    of two arguments) can be a node. `"input"` stands for the graph's own input. Nodes
+    of two arguments) can be a node. `"input"` is the graph's own input. Nodes
     run in topological order, ties by name: the order in which they are written has no
     meaning. A node draws from `fold_in(key, crc32(name))`; a state is handed from node
     to node as they run.
@@ -136,8 +136,8 @@ def graph(
     - `edges`: from the name of each node to the list of its predecessors; `[]` means
         `["input"]`, and a string a list of one. A predecessor may be repeated. Or a
         dict from the node's own names of its inputs to predecessors.
-    - `sink`: what comes out: a name, a tuple of names, or a dict from keys to names.
-    - `inputs`: the names of the graph's inputs, all of which it must be given.
+    - `sink`: the output: a name, a tuple of names, or a dict from keys to names.
+    - `inputs`: the names of the graph's inputs, which are all required.
 
     **Returns:** a stage of one input, which with `inputs` is a mapping. It is a
     container as a `chain` is, of the nodes in the order in which they run; it has no
@@ -171,16 +171,16 @@ def graph(
         (3, 4)
     """
     check_nodes(nodes)
-    stages = {name: _read_stage(name, stage) for name, stage in nodes.items()}
-    known = read_inputs(tuple(stages), inputs)
-    read, keywords = read_edges(tuple(stages), edges, known or ())
-    sink_keys, wanted = read_sink(tuple(stages), sink, known or ())
+    known = read_inputs(tuple(nodes), inputs)
+    read, keywords = read_edges(tuple(nodes), edges, known or ())
+    sink_keys, wanted = read_sink(tuple(nodes), sink, known or ())
     names = order(read)
     check_alive(read, (wanted,) if isinstance(wanted, str) else wanted, known or ())
-    for name in names:
-        _check_takes(name, stages[name], read[name], keywords.get(name, ()))
     return Graph(
-        tuple(stages[name] for name in names),
+        tuple(
+            _read_stage(name, nodes[name], read[name], keywords.get(name, ()))
+            for name in names
+        ),
         names,
         tuple(read[name] for name in names),
         tuple(keywords.get(name, ()) for name in names),
@@ -190,14 +190,10 @@ def graph(
     )
 
 
-def _check_takes(
-    name: str, stage: AnyStage, before: tuple[str, ...], keywords: tuple[str, ...]
-) -> None:
-    """Raise unless a node can be called with its predecessors."""
-    count = len(before)
-    wrong = misfit(stage, 0 if keywords else count, keywords)
-    if not wrong:
-        return
+def _read_stage(
+    name: str, stage: object, before: tuple[str, ...], keywords: tuple[str, ...]
+) -> AnyStage:
+    """Return a node as a stage; raise unless it can be called with its predecessors."""
     if keywords:
         given = [f"`{k}={p}`" for k, p in zip(keywords, before, strict=True)]
         how, cure = "by keyword", "Change `edges`: name them as the stage does."
@@ -208,13 +204,13 @@ def _check_takes(
             "`lambda a, b: (a, b)`; to a pipeline that takes a mapping give them by "
             f'name: `edges={{"{name}": {{"x": ...}}}}`.'
         )
-    raise value_error(
+    return as_stage(
         "graph",
-        f"node `{name}` has {count} predecessor{'s' * (count != 1)}, "
-        f"{', '.join(given)}, passed to it {how}, but {wrong}.",
+        f'nodes["{name}"]',
+        stage,
         cure,
+        num_inputs=0 if keywords else len(before),
+        named=keywords,
+        given=f"{', '.join(given)} {how}",
+        raises=value_error,
     )
-
-
-def _read_stage(name: str, stage: object) -> AnyStage:
-    return as_module(as_callable("graph", f'nodes["{name}"]', stage))

@@ -55,7 +55,7 @@ class Fold:
         return leaf.astype(jax.eval_shape(self.over, one).dtype)
 
     def absent(self, leaf: Any) -> Array:
-        """Return what stands for a prepared leaf that is absent, given its shape."""
+        """Return the substitute for a prepared leaf that is absent, given its shape."""
         return jnp.full(leaf.shape, self.neutral(leaf.dtype), leaf.dtype)
 
     def finish(self, total: Array, count: Any) -> Array:
@@ -95,7 +95,7 @@ MERGES = get_args(MergeName)
 class Merge(eqx.Module):
     """The merge of a `Parallel` or `Gated`: a stage of the user, or a built-in one.
 
-    `name` says which of ours, and is `None` where `stage` is given.
+    `name` is that of a built-in merge, and `None` where `stage` is given.
     """
 
     stage: AnyStage | None
@@ -227,26 +227,31 @@ def _check_axis(function: str, merge: Merge, path: str, tree: PyTree) -> None:
 
 def check_mergeable(function: str, merge: str, path: str, tree: PyTree) -> None:
     """Raise unless a built-in merge can act on each leaf of an output."""
-    check_arrays(
-        function,
-        path,
-        tree,
-        f'on which `merge="{merge}"` cannot act',
-        "Keep it out of the stages: apply them to the other parts by `eqx_pipe.at`, or "
-        'use `merge="tuple"` or a callable.',
-        keys=merge not in FOLDS,
-    )
+    more = ', or use `merge="tuple"` or a callable.'
+    check_arrays(function, path, tree, f'merge="{merge}"', more, merge not in FOLDS)
 
 
 def check_arrays(
-    function: str, path: str, tree: PyTree, what: str, cure: str, keys: bool = False
+    function: str,
+    path: str,
+    tree: PyTree,
+    operation: str,
+    more: str = ".",
+    keys: bool = False,
 ) -> None:
-    """Raise unless an output is of arrays, of `keys` only where they will do."""
+    """Raise unless an operation can act on an output: on arrays, and perhaps `keys`.
+
+    `more` is a second way out, for the message.
+    """
     for name, leaf in leaves_with_names(tree):
         # Not `is_array`, which takes text of NumPy too.
         if not isinstance(leaf, jax.Array) or (is_key_array(leaf) and not keys):
-            which = f"{of_leaf(name)}the output of `{path}`"
-            raise type_error(function, f"{which} is {leaf_text(leaf)}, {what}.", cure)
+            raise type_error(
+                function,
+                f"{of_leaf(name)}the output of `{path}` is {leaf_text(leaf)}, on which "
+                f"`{operation}` cannot act.",
+                "Apply the stages to the other parts only, by `eqx_pipe.at`" + more,
+            )
 
 
 def check_agree(

@@ -61,14 +61,14 @@ class Outputs(Composite):
 def outputs(pipe: StageLike, *patterns: str) -> Outputs:
     """Return a pipeline that gives the outputs of its stages beside its own.
 
-    Both are of one run. So an auxiliary loss is a function of them, in training too:
+    Both come from one run. So an auxiliary loss is a function of them, in training too:
     gradients flow through, the updated state is that of the same run, and nothing is
-    kept that no pattern matches. To look at all of one input: `outputs(pipe)(x)[1]`.
+    kept that no pattern matches. `outputs(pipe)(x)[1]` has all outputs for one input.
 
-    A pattern is a path of names and positions joined by dots, in which `*` stands for
-    one of them, or within a name for any characters, and `**` for any number of them:
-    `"blocks.*.attn"` is the attention of every block of a `repeat` or `chain`. One that
-    begins with `!` takes out what it matches.
+    A pattern is a path of names and positions joined by dots, in which `*` matches one
+    of them, or within a name any characters, and `**` any number of them:
+    `"blocks.*.attn"` is the attention of every block of a `repeat` or `chain`. A
+    pattern that begins with `!` excludes its matches.
 
     **Arguments:**
 
@@ -87,7 +87,7 @@ def outputs(pipe: StageLike, *patterns: str) -> Outputs:
 
     **Raises:**
 
-    - `TypeError` if `pipe` is no pipeline, or a pattern no string.
+    - `TypeError` if `pipe` is not a pipeline, or a pattern is not a string.
     - `ValueError` if a pattern matches no stage, and names the nearest; when called, if
         one matches only stages inside of a `cond` or `switch`.
 

@@ -42,7 +42,7 @@ def parallel(
     merge: MergeName | StageLike = "concat",
     axis: SupportsIndex = -1,
 ) -> Parallel:
-    """Apply all stages to the same input and merges their outputs.
+    """Apply all stages to the same input and merge their outputs.
 
     A built-in merge acts leaf by leaf:
 

@@ -146,7 +146,7 @@ def precision(
 
     **Raises:**
 
-    - `TypeError` if something is not a stage, or no floating-point dtype.
+    - `TypeError` if something is not a stage, or not a floating-point dtype.
     - `ValueError` if a pattern matches no stage, or some but not all stages of a
       `repeat` or `ensemble`.
 
@@ -184,7 +184,7 @@ def _dtype_name(argument: str, value: DTypeLike) -> str:
     if dtype is None or not jnp.issubdtype(dtype, jnp.floating):
         raise type_error(
             "precision",
-            f"`{argument}` is {describe_value(value)}, no floating-point dtype.",
+            f"`{argument}` is {describe_value(value)}, not a floating-point dtype.",
             'Give one, such as `"bfloat16"` or `jax.numpy.float16`.',
         )
     return dtype.name

@@ -13,7 +13,7 @@ from .._errors import describe_value, type_error
 from .._stage import Composite, Passes, Scope, as_stage, enter, own_state
 from .._tree import as_arrays
 from .._types import AnyStage, Key, MaybeState, Output, PyTree, StageLike
-from .carry import check_carry
+from .loops import check_carry
 from .named import check_over, entry_of, replaced
 from .stacked import Makers, Stacked, read_stacked
 
@@ -81,7 +81,7 @@ def _loop(
         (part, carried), (arrays, scanned, i) = before, slices
         inner, given = passes.begin(), eqx.combine(part, constant)
         # All stages are traced as the first, so the first is named in errors.
-        # What is only read is no part of the carry: a constant of the loop.
+        # Other entries are constants of the loop, not parts of the carry.
         inputs = given if over is None else replaced(x, over, given)
         child, state = (
             (eqx.combine(arrays, rest), scanned) if stacked else (rest, carried)
@@ -156,16 +156,16 @@ def repeat(
     program grows with `n`. When called with a key, stage `i` draws from
     `fold_in(key, i)`.
 
-    Stages that there are already, with trained weights for instance, are given as a
-    list, `repeat([first, second])`, without `n` and `key`.
+    Existing stages, with trained weights for instance, are given as a list,
+    `repeat([first, second])`, without `n` and `key`.
 
     In both cases each stage has parameters of its own, also where they begin equal:
     `repeat([layer] * 4)` and `repeat(lambda key: layer, 4, key=key)` are four copies of
-    a layer, which training parts. To apply one layer four times write `repeat(layer, 4,
-    shared=True)`.
+    a layer, which differ after training. To apply one layer four times write
+    `repeat(layer, 4, shared=True)`.
 
-    `n = 0` is the identity, as `chain()` is. What a stage holds besides arrays is
-    shared by all of them.
+    `n = 0` is the identity, as `chain()` is. All stages share whatever they hold
+    besides arrays.
 
     **Arguments:**
 
@@ -182,7 +182,7 @@ def repeat(
         (Keyword only.)
     - `remat`: whether to compute the values inside of a stage again in the backward
         pass, rather than to keep those of all stages: True, or a policy of
-        `jax.checkpoint_policies` that says which are kept. (Keyword only.)
+        `jax.checkpoint_policies` that selects those to keep. (Keyword only.)
     - `unroll`: how many stages the loop runs per round; see `jax.lax.scan`. A larger
         program may run faster. (Keyword only.)
 

@@ -15,7 +15,7 @@ from .named import check_over, in_order
 
 
 class Residual(Container):
-    """Stages round which their input is led; see `residual`."""
+    """Stages with a skip connection; see `residual`."""
 
     stages: tuple[AnyStage, ...]
     names: Names = eqx.field(static=True)
@@ -37,13 +37,7 @@ class Residual(Container):
         straight = join_path(scope.path, "skip")
         paths, both = (straight, last), (as_arrays(skipped), as_arrays(y))
         for path, tree in zip(paths, both, strict=True):
-            check_arrays(
-                "residual",
-                path,
-                tree,
-                "which cannot be added",
-                "Apply `residual` to the other parts only, by `eqx_pipe.at`.",
-            )
+            check_arrays("residual", path, tree, "residual")
         check_agree("residual", paths, both, cure=", or by `skip=` a projection.")
         skipped, y = both
         return jtu.tree_map(jnp.add, skipped, y), state
@@ -61,19 +55,19 @@ def residual(
     skip: StageLike | None = None,
     over: str | None = None,
 ) -> Residual:
-    r"""Add what some stages make of the input to the input: $x + f(x)$.
+    r"""Add the output of some stages to their input: $x + f(x)$.
 
     The stages are applied left to right, as in a `chain`; so a norm before is just the
-    first of them, `residual(norm, attention)`, and one behind stands behind the whole,
+    first of them, `residual(norm, attention)`, and a norm after the sum follows it,
     `chain(residual(attention), norm)`. Stages draw as in a `chain`.
 
     **Arguments:**
 
     - `stages`: one or more stages, or one mapping from names to stages.
-    - `skip`: a stage on the way past the others, on the same input; for instance a
+    - `skip`: a stage for the skip connection, on the same input; for instance a
         projection to the shape of their output. By default the input itself. Draws by
         its name. (Keyword only.)
-    - `over`: the name of the entry that is led round the stages, if they take a mapping
+    - `over`: the name of the entry that skips the stages, if they take a mapping
         of several inputs, as in `chain`. (Keyword only.)
 
     **Returns:** a stage, a container as a `chain` is.

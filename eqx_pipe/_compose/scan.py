@@ -8,33 +8,35 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jaxtyping import Array
 
 from .._check import check_bool, check_choice, check_int
 from .._conditionals import zeros_varying
-from .._errors import bullets, describe_value, structure_error, type_error
+from .._errors import describe_value, structure_error, type_error
 from .._stage import (
     Canvas,
     Composite,
     Passes,
     Scope,
     Wire,
-    as_callable,
-    as_module,
     as_stage,
     enter,
     is_composite,
-    misfit,
     own_state,
 )
-from .._tree import as_arrays, join_path, leaf_text, leaves_with_names
+from .._tree import as_arrays, join_path
 from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
-from .carry import check_carry
+from .loops import check_carry, common_size
 
 Returns: TypeAlias = Literal["sequence", "last", "both"]
 """The output of a scan: all outputs, that of the last step, or the carry with all."""
 
 _CELLS = eqx.nn.GRUCell | eqx.nn.LSTMCell
+
+
+_CURE = (
+    "Each array needs a leading axis of steps, all of the same length. Values that are "
+    "the same for all steps belong into the cell, or into `init`."
+)
 
 
 class Scan(Composite):
@@ -68,7 +70,9 @@ class Scan(Composite):
 
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
         x = as_arrays(x)
-        size, last = _num_steps(x, scope), self.returns == "last"
+        last = self.returns == "last"
+        axes = [0 if eqx.is_array(leaf) else None for leaf in jtu.tree_leaves(x)]
+        size = common_size("scan", axes, x, scope, _CURE)
         if size == 0 and last:
             raise structure_error(
                 "scan",
@@ -92,11 +96,17 @@ class Scan(Composite):
             (part, own, _), (step, i) = carried, slices
             before, now = eqx.combine(part, fixed), eqx.combine(step, constant)
             after, y, own = self._step(passes.begin(), before, now, own, i)
-            parts.append(_Parts(y, after if last else None))
+            # The last output is often a part of the last carry, and not carried twice.
+            # By identity, as values that are traced cannot be compared.
+            given = enumerate(jtu.tree_leaves(after))
+            places = {id(v): i for i, v in given if last and eqx.is_array(v)}
+            at = jtu.tree_map(lambda v: places.get(id(v), -1), y)
             after = as_arrays(after)
             # JAX's own error would show the state too, and its types instead of names.
             check_carry("scan", scope, before, after)
-            ys = parts[-1].arrays(y)
+            arrays, rest = eqx.partition(as_arrays(y), eqx.is_array)
+            ys = jtu.tree_map(lambda place, v: v if place < 0 else None, at, arrays)
+            parts.append((at, rest))
             carried = eqx.filter(after, eqx.is_array), own, ys if last else None
             return carried, (None if last else ys, passes.arrays())
 
@@ -104,14 +114,23 @@ class Scan(Composite):
         if last:
             # Only the last output is wanted, so it is carried, and nothing is stacked.
             first = jtu.tree_map(lambda leaf: leaf[0], (xs, index))
-            one = jax.make_jaxpr(lambda *given: body(*given)[0][2])(begin, first)
-            begin = (carry, own, zeros_varying(one.out_avals))
+
+            def output(*given: Any) -> PyTree:
+                return body(*given)[0][2]
+
+            one, shapes = jax.make_jaxpr(output, return_shape=True)(begin, first)
+            zeros = jtu.tree_unflatten(
+                jtu.tree_structure(shapes), zeros_varying(one.out_avals)
+            )
+            begin = (carry, own, zeros)
         (carry, own, last_ys), (ys, values) = jax.lax.scan(
             body, begin, (xs, index), size, reverse=self.reverse, unroll=self.unroll
         )
         passes.end(values)
         carry = eqx.combine(carry, fixed)
-        y = parts[-1].whole(last_ys if last else ys, carry)
+        (at, rest), leaves = parts[-1], jtu.tree_leaves(carry)
+        shared = jtu.tree_map(lambda i: None if i < 0 else leaves[i], at)
+        y = eqx.combine(last_ys if last else ys, shared, rest)
         return ((carry, y) if self.returns == "both" else y), put_back(own)
 
     def _step(
@@ -135,56 +154,10 @@ class Scan(Composite):
         return *both, state
 
 
-class _Parts:
-    """An output taken apart: into arrays, leaves of the carry, and what is no array.
-
-    The last output is often the last carry, or a part of it, and not carried twice.
-    """
-
-    def __init__(self, y: PyTree, carry: PyTree):
-        leaves, self.structure = jtu.tree_flatten(y)
-        # By identity, as values that are traced cannot be compared.
-        places = {id(v): i for i, v in enumerate(jtu.tree_leaves(carry))}
-        self.places = [places.get(id(v)) if eqx.is_array(v) else None for v in leaves]
-        self.constants = [None if eqx.is_array(v) else v for v in as_arrays(leaves)]
-
-    def arrays(self, y: PyTree) -> list[Array]:
-        """Return the arrays that are no leaves of the carry."""
-        both = zip(as_arrays(jtu.tree_leaves(y)), self.places, strict=True)
-        return [v for v, at in both if at is None and eqx.is_array(v)]
-
-    def whole(self, arrays: list[Array], carry: PyTree) -> PyTree:
-        """Put an output together again."""
-        rest, carried = iter(arrays), jtu.tree_leaves(carry)
-        leaves = []
-        for constant, at in zip(self.constants, self.places, strict=True):
-            if at is not None:
-                leaves.append(carried[at])
-            else:
-                leaves.append(next(rest) if constant is None else constant)
-        return jtu.tree_unflatten(self.structure, leaves)
-
-
 def _zeros(cell: Any) -> PyTree:
     """Return the carry that the cells of Equinox begin with."""
     zeros = jnp.zeros((cell.hidden_size,), cell.weight_hh.dtype)
     return (zeros, zeros) if isinstance(cell, eqx.nn.LSTMCell) else zeros
-
-
-def _num_steps(x: PyTree, scope: Scope) -> int:
-    """Return the size of the leading axis of all arrays."""
-    named = [(n, leaf) for n, leaf in leaves_with_names(x) if eqx.is_array(leaf)]
-    sizes = {leaf.shape[0] if leaf.ndim else None for _, leaf in named}
-    if len(sizes) == 1 and None not in sizes:
-        return named[0][1].shape[0]
-    shown = [f"{f'`.{n}`' if n else 'the input'} is {leaf_text(v)}" for n, v in named]
-    raise structure_error(
-        "scan",
-        f"the input{scope.where} has no common number of steps:"
-        + (bullets(shown) if shown else " there are no arrays in it."),
-        "Each array needs a leading axis of steps, all of the same length. What is the "
-        "same for all steps belongs into the cell, or into `init`.",
-    )
 
 
 def scan(
@@ -230,7 +203,7 @@ def scan(
     **Raises:**
 
     - `TypeError` if the cell does not take two inputs, or `init` is missing, or does
-      not return a pair; if `reverse` is no bool.
+      not return a pair; if `reverse` is not a bool.
     - `ValueError` if `returns` is unknown, or `unroll` is not positive; when called, if
       there is no last step.
     - `StructureError` (a `ValueError`), when called, if arrays have leading axes of
@@ -270,15 +243,15 @@ def scan(
 
 def _read_cell(cell: StageLike) -> AnyStage:
     """Return the cell as a module; raise unless it takes a carry and an input."""
-    as_callable("scan", "cell", cell)
     named = ("carry", "x") if is_composite(cell) else ()
-    wrong = misfit(cell, 0 if named else 2, named)
-    if wrong:
-        raise type_error(
-            "scan",
-            f"`cell` is called as `cell(carry, x)`, and {wrong}.",
-            "Give a function of the carry and one step of the input that returns "
-            "`(carry, y)`. To apply a stage to each step alone, use "
-            "`eqx_pipe.batched(stage)`.",
-        )
-    return as_module(cell)
+    return as_stage(
+        "scan",
+        "cell",
+        cell,
+        "Give a function of the carry and one step of the input that returns "
+        "`(carry, y)`. To apply a stage to each step alone, use "
+        "`eqx_pipe.batched(stage)`.",
+        num_inputs=0 if named else 2,
+        named=named,
+        given="a carry and a step of the input",
+    )

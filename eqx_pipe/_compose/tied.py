@@ -20,7 +20,7 @@ from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
 
 
 class Elsewhere(eqx.Module):
-    """Stands where a part was given away, in place of the `SharedNode` of Equinox.
+    """The mark at the place of a tied part, instead of the `SharedNode` of Equinox.
 
     All are equal, so that pipelines built alike are. The leaf is for `tree_at`, and a
     Module stays what it is in a tree of masks.
@@ -41,7 +41,7 @@ class Tied(Composite):
 
     def children(self) -> Mapping[str, AnyStage]:
         """Return those of the pipeline, for which this stage stands."""
-        if not callable(self.shared.get):  # a tree of masks, say
+        if not callable(self.shared.get):  # as in a tree of masks
             return self.held()
         pipe = self.pipe
         return pipe.children() if is_composite(pipe) else {}
@@ -75,17 +75,17 @@ def tied(
     """Tie parts of a pipeline to other parts of it, so that there is one of them.
 
     A pipeline is a tree, so the same layer in two places of it is two layers, equal at
-    first and then trained apart. What is tied is kept once, in the place that `get`
-    names. Its gradient is the sum over all places; files, counts of parameters and
+    first and then trained apart. A tied part is kept once, in the place that `get`
+    returns. Its gradient is the sum over all places; files, counts of parameters and
     optimisers know of one.
 
     **Arguments:**
 
     - `pipe`: the pipeline.
-    - `where`: a function from the pipeline to the part, or a tuple of parts, that is
-        given away, as for `equinox.tree_at`: a parameter, or a whole stage.
-    - `get`: a function from the pipeline to what stands there instead, computed at each
-        call; a part, or what is made of one (`jnp.transpose(...)`).
+    - `where`: a function from the pipeline to the part, or a tuple of parts, to drop,
+        as for `equinox.tree_at`: a parameter, or a whole stage.
+    - `get`: a function from the pipeline to its replacement, computed at each call: a
+        part, or a function of one (`jnp.transpose(...)`).
 
     **Returns:** a stage with the paths and draws of `pipe`. Its `.pipe` is the
     pipeline with all parts in place, for `replace`; `.shared` is the
@@ -93,9 +93,9 @@ def tied(
 
     **Raises:**
 
-    - `TypeError` if `pipe` is not a stage, or `where` or `get` no function.
+    - `TypeError` if `pipe` is not a stage, or `where` or `get` is not a function.
     - `StructureError` (a `ValueError`) if the two differ in structure, shape or dtype.
-    - `ValueError` if one of them fails, or `get` names what `where` gives away.
+    - `ValueError` if one of them fails, or `get` returns a part that `where` drops.
 
     **Laws:** it is `pipe` in which the parts are equal, and stays so when trained.
 
@@ -130,7 +130,7 @@ def tied(
     except ValueError as error:
         raise structure_error(
             "tied",
-            f"what `where` names and what `get` gives differ. {error}",
+            f"the parts that `where` and `get` return differ. {error}",
             "Tie parts that agree in structure, shapes and dtypes; `get` may change "
             "them, as by `jnp.transpose`.",
         ) from error
@@ -139,9 +139,8 @@ def tied(
     if any(map(_is_elsewhere, jtu.tree_leaves(given, is_leaf=_is_elsewhere))):
         raise value_error(
             "tied",
-            "`get` names what `where` gives away.",
-            "Have `where` name the places that are given away, and `get` the one that "
-            "stays.",
+            "`get` returns a part that `where` drops.",
+            "Return from `where` the places to drop, and from `get` the one to keep.",
         )
     return Tied(shared)
 

@@ -1,4 +1,4 @@
-"""Which parameters are trained, chosen by path."""
+"""Masks of the parameters to train, chosen by path."""
 
 import equinox as eqx
 import jax.tree_util as jtu
@@ -22,29 +22,29 @@ _MASKED = (
 def trainable(pipe: PyTree, *patterns: str) -> PyTree[bool]:
     """Mark the leaves of a pipeline that are to be trained.
 
-    The answer is a filter spec: `equinox.partition(pipe, spec)` splits what is trained
-    from what is frozen, and `optax.masked(optimiser, spec)` updates the former alone.
-    Of labels made from it `optax.multi_transform` wants a function, since it would call
-    a pipeline: `labels = jax.tree.map(lambda train: "fast" if train else "slow", spec)`
-    and then `lambda params: labels`. To freeze by path, take out: `trainable(pipe,
+    The result is a filter spec: `equinox.partition(pipe, spec)` splits trained from
+    frozen leaves, and `optax.masked(optimiser, spec)` updates the trained ones only.
+    For `optax.multi_transform` make labels, `labels = jax.tree.map(lambda train: "fast"
+    if train else "slow", spec)`, and pass a function, `lambda params: labels`, since
+    it would call a pipeline. To freeze by path, exclude: `trainable(pipe,
     "!encoder")`.
 
     **Arguments:**
 
     - `pipe`: a pipeline, or any module.
     - `patterns`: patterns over paths: those of stages, as in `outputs`,
-        and below them those of arrays (`head.weight`). What lies below a match is meant
-        too. They are read part by part, as file names in a shell: `"head*"`,
-        `"blocks.*.attn"`, `"blocks.[01]"`; `**` stands for any number of parts
-        (`"**.bias"`), and `!` takes out. The last pattern that matches decides. With
+        and below them those of arrays (`head.weight`). A match includes all that
+        lies below. They are read part by part, as file names in a shell: `"head*"`,
+        `"blocks.*.attn"`, `"blocks.[01]"`; `**` matches any number of parts
+        (`"**.bias"`), and `!` excludes. The last pattern that matches decides. With
         none all parameters are trained.
 
     **Returns:** a pytree of bools of the structure of `pipe`. True stands only where
-    there is a parameter: a floating-point or complex array that is no state.
+    there is a parameter: a floating-point or complex array that is not state.
 
     **Raises:**
 
-    - `TypeError` if a pattern is no string.
+    - `TypeError` if a pattern is not a string.
     - `ValueError` if one matches no parameter (names the nearest paths), or some but
         not all stages of a `repeat` or `ensemble`, whose parameters are stacked in one
       array.

@@ -1,4 +1,4 @@
-"""A weighted sum of what several stages make of the same input."""
+"""A weighted sum of the outputs of several stages for the same input."""
 
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal, TypeAlias, cast
@@ -68,13 +68,7 @@ class Weighted(Container):
             y, state = enter(scope, segment, stage, x, state=state)
             path = join_path(scope.path, segment)
             y = as_arrays(y)
-            check_arrays(
-                "weighted",
-                path,
-                y,
-                "which has no weighted sum",
-                "Apply `weighted` to the other parts only, by `eqx_pipe.at`.",
-            )
+            check_arrays("weighted", path, y, "weighted")
             y = jtu.tree_map(FOLDS["mean"].prepare, y)  # integers become floats
             first = (path, y) if first is None else first
             check_agree("weighted", (first[0], path), (first[1], y))
@@ -116,7 +110,7 @@ def weighted(
     weights: Weights | None = None,
     normalize: Literal["none", "sum", "softmax"] = "none",
 ) -> Weighted:
-    """Add up what several stages make of the same input.
+    """Sum the weighted outputs of several stages for the same input.
 
     The output is the sum of `w[i] * stages[i](x)`, leaf by leaf, accumulated and never
     stacked. The weights are cast to each leaf's dtype, so bfloat16 stays bfloat16;
@@ -145,7 +139,7 @@ def weighted(
     - `StructureError` (a `ValueError`), when called, if outputs disagree in structure,
       shape or dtype, or the gate does not give one weight per stage.
 
-    **Laws:** with one-hot weights the output is that of the one stage; linear in
+    **Laws:** with one-hot weights the output is the one of that stage; linear in
     `weights` if not normalized; does not depend on the order of stages and weights.
 
     !!! example

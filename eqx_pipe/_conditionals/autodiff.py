@@ -104,7 +104,7 @@ def _linearize(
 def _with_all_saved(
     parts: Sequence[_Linearized], num_out: int, operands: Sequence[Any]
 ) -> list[ClosedJaxpr]:
-    """Makes the forward parts agree: each gives zeros where another saves a value."""
+    """Make the forward parts agree: each returns zeros where another saves a value."""
     saved_avals = [part.forward.out_avals[num_out:] for part in parts]
 
     def padded(chosen: int) -> Any:
@@ -129,7 +129,7 @@ def _linear_choice(
     owners: Sequence[int | None],
     inexact: Sequence[bool],
 ) -> list[Any]:
-    """The choice among the branches' linear maps, applied to the tangents."""
+    """Choose among the branches' linear maps, and apply the choice to the tangents."""
     if not any(inexact) or not moving:
         avals = it.compress(parts[0].forward.out_avals, inexact)
         return [ad.Zero(aval.to_tangent_aval()) for aval in avals]
@@ -185,7 +185,7 @@ def _backward(
     linear: Sequence[bool],
     alive: Sequence[bool],
 ) -> Any:
-    """A branch's transpose: known operands and cotangents to the linear cotangents."""
+    """Return a branch's transpose, from known operands and cotangents."""
     used = used_inputs(branch)
     tangents = list(it.compress(operands, linear))
     moves = list(it.compress(used, linear))

@@ -50,7 +50,7 @@ from .primitive import bind, choose_p, zeros
 def _batch(
     axis_data: Any, args: Any, dims: Any, *, branches: Any, owners: Any, num_linear: int
 ) -> tuple[list[Any], list[int | None]]:
-    # What `vmap` maps may lie along any axis, and a different one for each operand.
+    # The mapped axis may be any, and a different one for each operand.
     args = [
         x if dim is None or dim == 0 else jnp.moveaxis(x, dim, 0)
         for x, dim in zip(args, dims, strict=True)
@@ -105,7 +105,7 @@ def _select_or_owned(
     depends: Sequence[Sequence[bool]],
     owners: Sequence[int | None],
 ) -> tuple[list[Any], list[int | None]]:
-    """Lane by lane the chosen branch's outputs, but for those only one branch has."""
+    """Return the chosen branch's outputs lane by lane; some belong to one branch."""
     outputs, out_dims = [], []
     for k, owner in enumerate(owners):
         if owner is not None:
@@ -126,7 +126,7 @@ def _add(
     depends: Sequence[Sequence[bool]],
     num_known: int,
 ) -> tuple[list[Any], list[int | None]]:
-    """The sum of linear branches, each of which is zero in lanes of the others."""
+    """Return the sum of linear branches, each of them zero in lanes of the others."""
     terms = []
     for branch, result in zip(branches, results, strict=True):
         num_linear = len(branch.in_avals) - num_known
@@ -157,7 +157,7 @@ def _pays_to_mask_tangents(
 
 
 def _masks(index: Array, num_branches: int) -> list[Bool[Array, " batch"]]:
-    """For each branch, which examples chose it."""
+    """Return for each branch a mask of the examples that chose it."""
     if num_branches == 1:
         return [jnp.ones(index.shape, bool)]
     if index.dtype == jnp.bool_:
@@ -174,7 +174,7 @@ def _run_where(
     operands: Sequence[Any],
     batched: Sequence[bool],
 ) -> list[Any]:
-    """Run a branch, `function` over the batch; only lanes in `mask` mean anything.
+    """Run a branch, `function` over the batch; only lanes in `mask` are used.
 
     Operands that the branch does not use are left out, so that no gradients of zero
     are made for them.
@@ -222,7 +222,7 @@ def _run_where(
 
 
 def _if_any(function: Any, mask: Any, *operands: Any) -> list[Any]:
-    """`function(mask, *operands)` if any lane is in the mask, else zeros."""
+    """Return `function(mask, *operands)` if any lane is in the mask, else zeros."""
     given = [mask, *operands]
     taken = trace(function, *given)
     skipped = trace(lambda *given: zeros(taken.out_avals), *given)
@@ -259,11 +259,11 @@ def _run_linear_where(
 def _guard(
     mask: Bool[Array, " batch"], operands: Sequence[Any], batched: Sequence[bool]
 ) -> list[Any]:
-    """The operands, with a constant copy of a lane of the mask in all other lanes.
+    """Return the operands, with a copy of a lane of the mask in all other lanes.
 
-    What is not batched here may be so further out, see `masked_operand.py`.
+    Operands that are not batched here may be further out, see `masked_operand.py`.
     """
-    # There is no lane to copy from.
+    # Without lanes there is none to copy from.
     if mask.shape[0] == 0:
         return list(operands)
     # Keys stay as they are: draws from any key are as good.
@@ -284,7 +284,7 @@ def _guard(
 
 
 def _select(masks: Sequence[Bool[Array, " batch"]], choices: Sequence[Any]) -> Any:
-    """Lane by lane, the choice whose mask is on."""
+    """Select lane by lane the choice whose mask is true."""
     shape = (masks[0].shape[0], *choices[0].shape[1:])
     out = jnp.broadcast_to(choices[-1], shape)
     for mask, choice in zip(masks[:-1], choices[:-1], strict=True):
@@ -294,5 +294,5 @@ def _select(masks: Sequence[Bool[Array, " batch"]], choices: Sequence[Any]) -> A
     return out
 
 
-# "Fancy" rules alone are told the name and the size of the batch.
+# Only "fancy" rules get the name and the size of the batch.
 batching.fancy_primitive_batchers[choose_p] = _batch

@@ -24,7 +24,7 @@ from .primitive import bind
 
 
 class Like(NamedTuple):
-    """A branch `fn(shapes, x, state)` that is told what the others return.
+    """A branch `fn(shapes, x, state)` that gets the shapes of the others' outputs.
 
     `shapes` is the `y` of the first of them, with a `jax.ShapeDtypeStruct` for each
     array.
@@ -48,8 +48,8 @@ def choose(
     Not batched this is `lax.cond` (boolean index, two branches: false, true) or
     `lax.switch`. Under `vmap` with an index per example, see `batching.py`.
 
-    `function` and `names` say in errors who calls and what the branches are called,
-    `cure` what to do when their outputs differ. A branch may be a `Like`. `x` may hold
+    `function` and `names` are those of the caller and the branches in errors, and
+    `cure` is the fix for outputs that differ. A branch may be a `Like`. `x` may hold
     leaves that are not arrays; `y` too, if all branches return the same ones.
     """
     no_jit = jax.config.jax_disable_jit  # pyright: ignore[reportAttributeAccessIssue]
@@ -68,7 +68,7 @@ def choose(
     same = _handed_on([t.jaxpr for t in traced])
     changed = [k for k, place in enumerate(same) if place is None]
     jaxprs = [_changed_outputs(t.jaxpr, changed, dtypes, leaves) for t in traced]
-    # What the branches close over (parameters, tracers) becomes operands.
+    # Values that the branches close over (parameters, tracers) become operands.
     constants, jaxprs = hoist(jaxprs, leaves)
     chosen = iter(bind(index, [*constants, *leaves], jaxprs))
     outputs = [next(chosen) if place is None else leaves[place] for place in same]
@@ -133,7 +133,7 @@ def _is_host_number(y: Any) -> bool:
 def _common_dtypes(
     function: str, names: Sequence[str], traced: Sequence[_Traced], cure: str
 ) -> list[Any]:
-    """The dtype of each output leaf; raises if the branches disagree.
+    """Return the dtype of each output leaf; raise if the branches disagree.
 
     A weakly typed leaf (made of Python numbers alone) takes the dtype that another
     branch has there, as in `lax.cond`.
@@ -166,7 +166,7 @@ def _common_dtypes(
 
 
 def _common_dtype(avals: Sequence[Any]) -> Any:
-    """The one dtype of the avals, or `None` if there is none."""
+    """Return the common dtype of the avals, or `None` if they differ."""
     strong = {a.dtype for a in avals if not a.weak_type} or {avals[0].dtype}
     if len(strong) > 1:
         return None
@@ -181,7 +181,7 @@ def _common_dtype(avals: Sequence[Any]) -> Any:
 
 
 def _handed_on(jaxprs: Sequence[ClosedJaxpr]) -> list[int | None]:
-    """For each output the input that all branches hand on, or `None`.
+    """Return for each output the input that all branches return there, or `None`.
 
     State that no branch has is not chosen: under `vmap` it would become one for each
     example.
@@ -203,7 +203,7 @@ def _changed_outputs(
     dtypes: Sequence[Any],
     leaves: Sequence[Any],
 ) -> ClosedJaxpr:
-    """A branch with the outputs that some branch changes, of their common dtypes.
+    """Return a branch with the outputs that some branch changes, in common dtypes.
 
     None of them is weakly typed.
     """

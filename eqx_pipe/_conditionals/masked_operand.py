@@ -1,4 +1,4 @@
-"""Operands for those who chose nothing, under one `vmap` more.
+"""Operands for members in which no example chose a branch, under another `vmap`.
 
 A branch runs over a batch for the examples that chose it; the others get the operands
 of one of those. Under a further `vmap` (an ensemble, each member with a batch of its
@@ -7,11 +7,10 @@ of a member in which some did: all that differ between members, so that together
 belong to a choice that was made.
 
 `masked_operand(mask, x)` is `x`, and under `vmap` in each member without a true in its
-mask the `x` of one that has. The tangent of an operand that is replaced is zero. What
-all members share stays uncopied.
+mask the `x` of one that has. The tangent of an operand that is replaced is zero.
+Operands that all members share stay uncopied.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -26,40 +25,30 @@ from .._jaxprs import Entry, register
 from .._tree import broadcast_mask
 
 masked_operand_p = Primitive("eqx_pipe_masked_operand")
-masked_tangent_p = Primitive("eqx_pipe_masked_tangent")
 
 
-def masked_operand(mask: Bool[Array, "*batch"], x: Any) -> Any:
-    """`x`; where the mask is batched and all false, the `x` of a member with a true."""
-    return masked_operand_p.bind(mask, x)
-
-
-def masked_tangent(mask: Bool[Array, "*batch"], x: Any) -> Any:
-    """`x`; where the mask is batched and all false, and `x` is batched too, zeros."""
-    return masked_tangent_p.bind(mask, x)
-
-
-def _identity(mask: Any, x: Any) -> Any:
-    return x
-
-
-def _batcher(
-    bind: Callable[[Any, Any], Any], replace: Callable[[Any, Any], Any]
+def masked_operand(
+    mask: Bool[Array, "*batch"], x: Any, *, is_tangent: bool = False
 ) -> Any:
-    def batch(args: Any, dims: Any) -> Any:
-        (mask, x), (mask_dim, x_dim) = args, dims
-        if mask_dim is None or x_dim is None:
-            return bind(mask, x), x_dim
-        mask, x = jnp.moveaxis(mask, mask_dim, 0), jnp.moveaxis(x, x_dim, 0)
-        if mask.shape[0] == 0:
-            return x, 0
-        is_open = mask.any(tuple(range(1, mask.ndim)))
-        x = lax.select(broadcast_mask(is_open, x), x, replace(is_open, x))
-        # Bound again, since a `vmap` further out may have members in which no mask is
-        # true.
-        return bind(is_open, x), 0
+    """Return `x`; where the mask is batched and all false, that of another member.
 
-    return batch
+    Its mask has a true. A tangent, which is batched too, becomes zero instead.
+    """
+    return masked_operand_p.bind(mask, x, is_tangent=is_tangent)
+
+
+def _batch(args: Any, dims: Any, *, is_tangent: bool) -> Any:
+    (mask, x), (mask_dim, x_dim) = args, dims
+    if mask_dim is None or x_dim is None:
+        return masked_operand(mask, x, is_tangent=is_tangent), x_dim
+    mask, x = jnp.moveaxis(mask, mask_dim, 0), jnp.moveaxis(x, x_dim, 0)
+    if mask.shape[0] == 0:
+        return x, 0
+    is_open = mask.any(tuple(range(1, mask.ndim)))
+    other = jnp.zeros_like(x) if is_tangent else _of_one_open(is_open, x)
+    x = lax.select(broadcast_mask(is_open, x), x, other)
+    # Bound again, since a `vmap` further out may have members in which no mask is true.
+    return masked_operand(is_open, x, is_tangent=is_tangent), 0
 
 
 def _of_one_open(is_open: Any, x: Any) -> Any:
@@ -69,39 +58,37 @@ def _of_one_open(is_open: Any, x: Any) -> Any:
     return jnp.broadcast_to(lax.stop_gradient(first), x.shape)
 
 
-def _jvp_of(bind: Callable[[Any, Any], Any]) -> Any:
-    def jvp(primals: Any, tangents: Any) -> Any:
-        (mask, x), (_, t) = primals, tangents
-        return bind(mask, x), t if type(t) is ad.Zero else masked_tangent(mask, t)
-
-    return jvp
-
-
-def _masked_tangent_transpose(cotangent: Any, mask: Any, x: Any) -> Any:
-    zero = type(cotangent) is ad.Zero
-    return [None, cotangent if zero else masked_tangent(mask, cotangent)]
+def _jvp(primals: Any, tangents: Any, *, is_tangent: bool) -> Any:
+    (mask, x), (_, t) = primals, tangents
+    zero = type(t) is ad.Zero
+    y = masked_operand(mask, x, is_tangent=is_tangent)
+    return y, t if zero else masked_operand(mask, t, is_tangent=True)
 
 
-for _primitive in (masked_operand_p, masked_tangent_p):
-    # Whose lane is taken depends on the mask, but only of what differs itself.
-    _entry = Entry("operation", flow=lambda _, __, marks: marks[1:])
-    register(_primitive.name, _entry)
-    _primitive.def_impl(_identity)
-    _primitive.def_abstract_eval(_identity)
-    mlir.register_lowering(
-        _primitive, mlir.lower_fun(_identity, multiple_results=False)
-    )
-ad.primitive_jvps[masked_operand_p] = _jvp_of(masked_operand)
-ad.primitive_jvps[masked_tangent_p] = _jvp_of(masked_tangent)
-ad.primitive_transposes[masked_tangent_p] = _masked_tangent_transpose
-batching.primitive_batchers[masked_operand_p] = _batcher(masked_operand, _of_one_open)
-batching.primitive_batchers[masked_tangent_p] = _batcher(
-    masked_tangent, lambda _, x: jnp.zeros_like(x)
+def _transpose(cotangent: Any, mask: Any, x: Any, *, is_tangent: bool) -> Any:
+    if type(cotangent) is not ad.Zero:
+        cotangent = masked_operand(mask, cotangent, is_tangent=True)
+    return [None, cotangent]
+
+
+def _identity(mask: Any, x: Any, *, is_tangent: bool) -> Any:
+    return x
+
+
+# Whose lane is taken depends on the mask, but only of what differs itself.
+register(masked_operand_p.name, Entry("operation", flow=lambda _, __, marks: marks[1:]))
+masked_operand_p.def_impl(_identity)
+masked_operand_p.def_abstract_eval(_identity)
+mlir.register_lowering(
+    masked_operand_p, mlir.lower_fun(_identity, multiple_results=False)
 )
+ad.primitive_jvps[masked_operand_p] = _jvp
+ad.primitive_transposes[masked_operand_p] = _transpose
+batching.primitive_batchers[masked_operand_p] = _batch
 
 
 def lane_in(mask: Bool[Array, " batch"], operands: list[Any]) -> list[Any]:
-    """The operands of one lane that is in the mask.
+    """Return the operands of one lane that is in the mask.
 
     Under `vmap` for each member one of its own; if it has none, one of a member that
     has. Not to be differentiated.
@@ -123,7 +110,7 @@ def _first_lane(mask: Any, operands: list[Any]) -> list[Any]:
 
 
 def _lanes(inner: Any) -> Any:
-    """`inner` with the rule for one more level of `vmap`."""
+    """Return `inner` with a rule for one more level of `vmap`."""
 
     @custom_vmap
     def lanes(mask: Any, operands: list[Any]) -> list[Any]:

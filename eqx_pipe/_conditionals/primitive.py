@@ -39,8 +39,8 @@ def bind(
     """Run the branch at `index`, clamped to the branches there are, on `operands`.
 
     All branches take the operands and agree in what they return. `index` is an integer,
-    or a boolean where there are two branches. `owners[k]` is the one branch in which
-    output `k` means anything (the others may return what they like there), or `None`.
+    or a boolean where there are two branches. `owners[k]` is the only branch whose
+    output `k` is used (the others may return anything there), or `None`.
     In the last `num_linear` operands, all of them together, the outputs are linear.
     """
     if owners is None:
@@ -59,8 +59,8 @@ def _as_varying(
 ) -> Sequence[ClosedJaxpr]:
     """Give the branches the same type inside `shard_map`.
 
-    There an array's type says over which mesh axes it varies; constants such as zeros
-    vary over none, and branches that differ in this are refused by `lax.cond`.
+    There an array's type holds the mesh axes over which it varies; constants such as
+    zeros vary over none, and `lax.cond` refuses branches that differ in this.
     """
     varying = [[_varying_axes(a) for a in b.out_avals] for b in branches]
     # A value may be cast to vary over more axes, never over fewer.
@@ -88,7 +88,7 @@ def _varying_axes(aval: Any) -> frozenset[str]:
 
 
 def varying_as(index: Any, tree: PyTree) -> PyTree:
-    """`tree` with floats that vary over the mesh axes of `shard_map` that `index` does.
+    """Return `tree` with floats that vary over the same axes of `shard_map` as `index`.
 
     Where devices choose each for themselves, no branch may sum over them: those that
     chose another would be waited for. So parameters that they share become one for each
@@ -108,7 +108,7 @@ def varying_as(index: Any, tree: PyTree) -> PyTree:
 
 
 def zeros(examples: Sequence[Any]) -> list[Any]:
-    """Zeros like the examples; one array for all of a shape, dtype and sharding."""
+    """Return zeros like the examples; one array for each shape, dtype and sharding."""
     kinds = [(x.shape, x.dtype, _explicit_sharding(x)) for x in examples]
     made = {
         (shape, dtype, sharding): lax.full(shape, 0, dtype, sharding=sharding)
@@ -130,7 +130,7 @@ def zeros_varying(avals: Sequence[Any]) -> list[Any]:
 
 
 def _explicit_sharding(aval: Any) -> Any:
-    """The sharding of an array, where its mesh makes it part of the array's type."""
+    """Return the sharding of an array, where its mesh makes it part of the type."""
     sharding = getattr(aval, "sharding", None)
     mesh = getattr(sharding, "mesh", None)
     return sharding if mesh is not None and mesh.are_all_axes_explicit else None

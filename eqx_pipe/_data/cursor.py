@@ -75,7 +75,7 @@ class Cursor(eqx.Module):
 
     @property
     def position(self) -> int:
-        """How many records of the epoch were given."""
+        """The number of records of the epoch that were given."""
         check_concrete("data.Cursor.position", self)
         return _joined(self.record)
 

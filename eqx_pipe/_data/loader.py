@@ -5,11 +5,10 @@ from typing import SupportsIndex, TypeVar
 
 import equinox as eqx
 import numpy as np
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import NamedSharding
 
 from .._check import check_bool, check_callable, check_int
-from .._errors import describe_value, type_error, value_error
-from .._sharding import fitting_sizes
+from .._errors import type_error, value_error
 from .._stage import as_stage, identity, is_stateful
 from .._types import Key, PyTree, StageLike
 from . import scan as scanning
@@ -18,7 +17,7 @@ from .cursor import Cursor, check_concrete, check_cursor, start
 from .device_source import DeviceSource
 from .epoch import Epoch, rolled_over, without_users_mesh
 from .host_source import Source, SourceLike, as_source, schema_of
-from .placement import num_parts, source_on_mesh
+from .placement import check_sharding, source_on_mesh
 
 _Carry = TypeVar("_Carry")
 
@@ -48,7 +47,7 @@ class Loader(eqx.Module):
         (Keyword only, as all that follow.)
     - `batch_size`: the number of records in a batch.
     - `shuffle`: whether each epoch has an order of its own, or that of the source.
-    - `drop_remainder`: whether the records behind the last full batch are left out.
+    - `drop_remainder`: whether the records after the last full batch are left out.
     - `sharding`: a `jax.sharding.NamedSharding` for batches. In a run of several
         processes each reads only the records of its own devices. A spec is cut to the
         rank of each array.
@@ -106,7 +105,7 @@ class Loader(eqx.Module):
             raise value_error("data.Loader", wrong, "Give one with records.")
         if drop_remainder:
             _check_full("data.Loader", len(known), size)
-        sharding = _check_sharding(sharding, size)
+        sharding = check_sharding(sharding, size)
         self.source = source_on_mesh(known, sharding)
         self.pipe = _as_stateless("pipe", pipe)
         self.batch_pipe = _as_stateless("batch_pipe", batch_pipe)
@@ -233,7 +232,7 @@ class Loader(eqx.Module):
         - `length`: the number of batches, by default the full batches of an epoch.
 
         **Returns:** the last carry, the outputs stacked along a leading axis, and the
-        cursor behind the last batch.
+        cursor after the last batch.
 
         **Raises:**
 
@@ -289,26 +288,3 @@ def _check_full(function: str, size: int, batch_size: int) -> None:
             "no full batch.",
             f"Give at most {size}, or use `epoch`, without `drop_remainder`.",
         )
-
-
-def _check_sharding(sharding: object, batch_size: int) -> NamedSharding | None:
-    """Return the sharding for batches, after a check that it splits them evenly."""
-    if sharding is None:
-        return None
-    if not isinstance(sharding, NamedSharding) or not isinstance(sharding.mesh, Mesh):
-        raise type_error(
-            "data.Loader",
-            f"`sharding` is {describe_value(sharding)}.",
-            "Give a `jax.sharding.NamedSharding(mesh, PartitionSpec('data'))` over a "
-            "mesh of devices.",
-        )
-    parts = num_parts(sharding)
-    if batch_size % parts:
-        raise value_error(
-            "data.Loader",
-            f"`batch_size` is {batch_size}, which {sharding.spec} splits into "
-            f"{parts} parts.",
-            f"Give a batch size that divides by {parts}, such as "
-            f"{fitting_sizes(batch_size, parts)}.",
-        )
-    return sharding

@@ -18,14 +18,45 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array
 
+from .._errors import describe_value, type_error, value_error
 from .._mesh_context import is_explicit, no_context, with_axis_types
-from .._sharding import constrain_to, mesh_like, num_shards, shard, with_types
+from .._sharding import (
+    constrain_to,
+    fitting_sizes,
+    mesh_like,
+    num_shards,
+    shard,
+    with_types,
+)
 from .._types import PyTree
 from .device_source import DeviceSource
 from .host_source import Source
 
 _BY_PROGRAM_BYTES = 2**20
 """A batch of at most so many bytes is moved to the device by a program."""
+
+
+def check_sharding(sharding: object, batch_size: int) -> NamedSharding | None:
+    """Return the sharding for batches, after a check that it splits them evenly."""
+    if sharding is None:
+        return None
+    if not isinstance(sharding, NamedSharding) or not isinstance(sharding.mesh, Mesh):
+        raise type_error(
+            "data.Loader",
+            f"`sharding` is {describe_value(sharding)}.",
+            "Give a `jax.sharding.NamedSharding(mesh, PartitionSpec('data'))` over a "
+            "mesh of devices.",
+        )
+    parts = num_parts(sharding)
+    if batch_size % parts:
+        raise value_error(
+            "data.Loader",
+            f"`batch_size` is {batch_size}, which {sharding.spec} splits into "
+            f"{parts} parts.",
+            f"Give a batch size that divides by {parts}, such as "
+            f"{fitting_sizes(batch_size, parts)}.",
+        )
+    return sharding
 
 
 def num_parts(sharding: NamedSharding) -> int:

@@ -110,9 +110,9 @@ class ArgMin(_ArgBound):
     and `.value`; with `over` arrays of them, in which an index counts along the dims
     that are reduced and is -1 where there was no number.
 
-    **Raises:** when the sweep is called, `ValueError` if what is compared is no real
-    scalar, or `by` no leaf of the output; `TypeError` if `by` is neither path nor
-    function.
+    **Raises:** when the sweep is called, `ValueError` if what is compared is not a
+    real scalar, or `by` not a leaf of the output; `TypeError` if `by` is neither path
+    nor function.
 
     !!! example
 
@@ -145,9 +145,9 @@ class ArgMax(_ArgBound):
     and `.value`; with `over` arrays of them, in which an index counts along the dims
     that are reduced and is -1 where there was no number.
 
-    **Raises:** when the sweep is called, `ValueError` if what is compared is no real
-    scalar, or `by` no leaf of the output; `TypeError` if `by` is neither path nor
-    function.
+    **Raises:** when the sweep is called, `ValueError` if what is compared is not a
+    real scalar, or `by` not a leaf of the output; `TypeError` if `by` is neither path
+    nor function.
 
     !!! example
 
@@ -183,9 +183,10 @@ class TopK(AbstractReducer):
 
     **Raises:**
 
-    - `TypeError`, `ValueError` if `k` is no integer of at least 1, or `mode` neither of
-      the two.
-    - When the sweep is called, `ValueError` if what is compared is no real scalar.
+    - `TypeError`, `ValueError` unless `k` is an integer of at least 1, and `mode` one
+      of the two.
+    - When the sweep is called, `ValueError` if what is compared is not a real
+      scalar.
 
     !!! example
 

@@ -52,8 +52,8 @@ class Min(_Bound):
     - `over`: the dims that are reduced, a name or several; the result is then labelled
       along the others. By default all points are reduced to one result. (Keyword only.)
 
-    **Raises:** when the sweep is called, `ValueError` if `by` is no leaf of the output;
-    `TypeError` if what is reduced has no order, as strings and keys.
+    **Raises:** when the sweep is called, `ValueError` if `by` is not a leaf of the
+    output; `TypeError` if what is reduced has no order, as strings and keys.
 
     !!! example
 
@@ -79,8 +79,8 @@ class Max(_Bound):
     - `over`: the dims that are reduced, a name or several; the result is then labelled
       along the others. By default all points are reduced to one result. (Keyword only.)
 
-    **Raises:** when the sweep is called, `ValueError` if `by` is no leaf of the output;
-    `TypeError` if what is reduced has no order, as strings and keys.
+    **Raises:** when the sweep is called, `ValueError` if `by` is not a leaf of the
+    output; `TypeError` if what is reduced has no order, as strings and keys.
 
     !!! example
 

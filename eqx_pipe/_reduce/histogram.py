@@ -30,7 +30,7 @@ class Counts(eqx.Module):
 
 
 class Histogram(AbstractReducer):
-    """Counts the points whose scalar lies between the edges of bins.
+    """The counts of the points whose scalar lies between the edges of bins.
 
     A bin holds its left edge and not its right one, but for the last bin, which holds
     both, as in `numpy.histogram`.
@@ -49,8 +49,8 @@ class Histogram(AbstractReducer):
 
     **Raises:**
 
-    - `TypeError`, `ValueError` if `bins` and `range` make no increasing edges.
-    - When the sweep is called, `ValueError` if what is counted is no real scalar.
+    - `TypeError`, `ValueError` unless `bins` and `range` make increasing edges.
+    - When the sweep is called, `ValueError` if what is counted is not a real scalar.
 
     !!! example
 

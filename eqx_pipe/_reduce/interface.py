@@ -88,7 +88,7 @@ def pick(function: str, by: By, values: PyTree) -> PyTree:
         named = {name or "value": leaf for name, leaf in leaves_with_names(values)}
         if by in named:
             return named[by]
-        wrong = f"`by` is {describe_value(by)}, which is no leaf of the output."
+        wrong = f"`by` is {describe_value(by)}, which is not a leaf of the output."
         raise value_error(function, wrong, nearest(by, named))
     if callable(by):
         return by(values)

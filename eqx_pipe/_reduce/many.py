@@ -88,7 +88,8 @@ def as_reducers(function: str, reduce: ReduceLike) -> ReducerTree:
         cure += "`Reducer(init, update, merge, finish)`, or a pytree of reducers."
         if inspect.isclass(leaf) and issubclass(leaf, AbstractReducer):
             cure = f"Make an instance of it: `{leaf.__name__}(...)`."
-        raise type_error(function, f"{place} {describe_value(leaf)}, no reducer.", cure)
+        wrong = f"{place} {describe_value(leaf)}, not a reducer."
+        raise type_error(function, wrong, cure)
     if not leaves:
         raise type_error(
             function,

@@ -41,8 +41,8 @@ class Sum(_Summed):
     - `over`: the dims that are reduced, a name or several; the result is then labelled
       along the others. By default all points are reduced to one result. (Keyword only.)
 
-    **Raises:** when the sweep is called, `ValueError` if `by` is no leaf of the output;
-    `TypeError` if what is reduced has no arithmetic, as strings and keys.
+    **Raises:** when the sweep is called, `ValueError` if `by` is not a leaf of the
+    output; `TypeError` if what is reduced has no arithmetic, as strings and keys.
 
     !!! example
 
@@ -71,8 +71,8 @@ class Mean(_Summed):
     - `over`: the dims that are reduced, a name or several; the result is then labelled
       along the others. By default all points are reduced to one result. (Keyword only.)
 
-    **Raises:** when the sweep is called, `ValueError` if `by` is no leaf of the output;
-    `TypeError` if what is reduced has no arithmetic, as strings and keys.
+    **Raises:** when the sweep is called, `ValueError` if `by` is not a leaf of the
+    output; `TypeError` if what is reduced has no arithmetic, as strings and keys.
 
     !!! example
 
@@ -99,7 +99,7 @@ class Mean(_Summed):
 class Moments(NamedTuple):
     """The mean of some numbers, and the sum of squared deviations from it."""
 
-    count: exact.Pair
+    points: exact.Pair
     mean: exact.Pair
     squares: exact.Pair
 
@@ -114,8 +114,8 @@ class Var(LeafReducer):
     - `over`: the dims that are reduced, a name or several; the result is then labelled
       along the others. By default all points are reduced to one result. (Keyword only.)
 
-    **Raises:** when the sweep is called, `ValueError` if `by` is no leaf of the output;
-    `TypeError` if what is reduced has no arithmetic, as strings and keys.
+    **Raises:** when the sweep is called, `ValueError` if `by` is not a leaf of the
+    output; `TypeError` if what is reduced has no arithmetic, as strings and keys.
 
     !!! example
 
@@ -149,10 +149,10 @@ class Var(LeafReducer):
         left, share = (exact.as_float(count, a[0].dtype) for count in (m, n))
         share = share / jnp.maximum(left + share, 1)
         step = (b[0] - a[0]) + (b[1] - a[1])
-        # From or to nothing is no step; the square of one may be infinite.
+        # There is no step from or to the empty state; its square may be infinite.
         step = jnp.where((left == 0) | (share == 0), jnp.zeros_like(step), step)
         moved = exact.add(a, exact.lift(step * share.astype(a[0].dtype)))
-        # The mean of nothing is no place to start from.
+        # The empty state has no mean to start from.
         high, low = (jnp.where(left == 0, y, x) for x, y in zip(moved, b, strict=True))
         between = exact.lift(_square(step) * left * share)
         squares = exact.add(exact.add(p, q), between)

@@ -148,6 +148,6 @@ def _check_fixed(first: PyTree, after: PyTree) -> None:
     if found:
         raise structure_error(
             "refill",
-            f"`body` changes a part of the carry that is no array: {found}.",
+            f"`body` changes a part of the carry that is not an array: {found}.",
             "Let `body` return it as `init` gives it, or make it an array.",
         )

@@ -1,7 +1,6 @@
 """A table of where the arrays of a pytree live."""
 
 import math
-from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -43,29 +42,17 @@ class LeafInfo(NamedTuple):
         return path, shape, str(self.dtype), self.where or spec, *numbers
 
 
-class ShardingInfo(Mapping[str, LeafInfo]):
-    """The result of `info`: a mapping from path to `LeafInfo`."""
-
-    def __init__(self, rows: dict[str, LeafInfo]):
-        self._rows = rows
-
-    def __getitem__(self, path: str) -> LeafInfo:
-        return self._rows[path]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._rows)
-
-    def __len__(self) -> int:
-        return len(self._rows)
+class ShardingInfo(dict[str, LeafInfo]):
+    """The result of `info`: a dict from path to `LeafInfo`, shown as a table."""
 
     @property
     def bytes_per_device(self) -> int:
         """An upper bound on the bytes of all arrays on one device."""
-        return sum(row.bytes_per_device for row in self._rows.values())
+        return sum(row.bytes_per_device for row in self.values())
 
     def __repr__(self) -> str:
         total = ("total", "", "", "", "", f"{self.bytes_per_device:,}")
-        lines = [_HEAD, *(row.cells() for row in self._rows.values()), total]
+        lines = [_HEAD, *(row.cells() for row in self.values()), total]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         # Texts stand at the left, the numbers of the last two columns at the right.
         sides = ["<"] * 4 + [">"] * 2
@@ -85,7 +72,7 @@ def info(tree: PyTree) -> ShardingInfo:
     - `tree`: a pytree of arrays, of JAX or NumPy, or `jax.ShapeDtypeStruct`s; other
         leaves are left out.
 
-    **Returns:** a mapping from each array's path to its `path`, `shape`, `dtype`,
+    **Returns:** a dict from each array's path to its `path`, `shape`, `dtype`,
     `spec`, `bytes_per_device` and number of `devices` (0 on the host). It prints as a
     table. A path is that of `eqx_pipe.trainable`, with `*` for the positions of stages
     that are stacked in one array: `blocks.*.mlp.weight`.

@@ -184,7 +184,7 @@ def at_least_one(values: Any) -> tuple[Any, bool]:
 
 
 def _columns(name: str, values: Any) -> list[tuple[str, Any]]:
-    """The leaves of values of an axis, with the names of their columns."""
+    """Return the leaves of values of an axis, with the names of their columns."""
     return [
         (f"{name}.{leaf}" if leaf else name, value)
         for leaf, value in leaves_with_names(values)
@@ -192,7 +192,7 @@ def _columns(name: str, values: Any) -> list[tuple[str, Any]]:
 
 
 def _distinct(columns: Iterable[tuple[str, str, _Column]]) -> dict[str, _Column]:
-    """Columns by name, given the axis of each, its name and its content."""
+    """Return columns by name, given the axis of each, its name and its content."""
     owners: dict[str, str] = {}
     found = {}
     for owner, name, column in columns:

@@ -67,7 +67,7 @@ def _column(
     spaces: Sequence[Space],
     digits: Sequence[Int[np.ndarray, "_ _"]],
 ) -> PyTree[Axis]:
-    """The values of an axis of several spaces at their points."""
+    """Return the values of an axis of several spaces at their points."""
     values, axes = [], [geometry.axes[name] for geometry in geometries]
     for axis, geometry, space, at in zip(axes, geometries, spaces, digits, strict=True):
         places = at[:, geometry.axis_dims[geometry.names.index(name)]]
@@ -94,7 +94,7 @@ def _column(
 
 
 def _stacked(some: tuple[Any, ...]) -> Any:
-    """Arrays one after the other; `jnp` would compile for each number of them."""
+    """Join arrays; `jnp` would compile a program for each number of them."""
     if any(map(is_key_array, some)):
         return jnp.concatenate(some)
     return np.concatenate([np.asarray(each) for each in some])

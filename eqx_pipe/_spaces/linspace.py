@@ -215,9 +215,6 @@ class Uniform(_Spaced):
         [2.0, 8.0]
     """
 
-    is_range: ClassVar[bool] = True
-    known: ClassVar[None] = None
-
     def __init__(
         self,
         start: ArrayLike,
@@ -229,6 +226,10 @@ class Uniform(_Spaced):
     ):
         # Its table holds both ends.
         _Spaced.__init__(self, start, stop, 2, dim=dim, label=label, unit=unit)
+
+    @property
+    def known(self) -> None:
+        return None
 
     def __len__(self) -> int:
         return 1

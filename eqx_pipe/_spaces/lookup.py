@@ -41,7 +41,7 @@ class Lookup(eqx.Module):
 def look_up(
     lookup: Lookup, i: Int[Array, ""], n: int, join: Callable[[Any, Any], Any]
 ) -> Inexact[Array, "..."]:
-    """The value at position `i` of `n`."""
+    """Return the value at position `i` of `n`."""
     coarse, fine = lookup.coarse, lookup.fine
     if fine is None:
         return take(coarse, i)
@@ -54,7 +54,7 @@ def look_up(
 
 
 def take(table: Array, i: Int[Array, ""]) -> Array:
-    """`table[i]` for a position within bounds."""
+    """Return `table[i]` for a position within bounds."""
     # Not `dynamic_index_in_dim`, which JAX 0.12 traces and lowers as a function.
     origin = [jnp.zeros_like(i)] * (table.ndim - 1)
     row = jax.lax.dynamic_slice(
@@ -71,7 +71,7 @@ def tabulate(
     last: Any,
     n: int,
 ) -> Lookup:
-    """The table of an axis with `n` values from `first` to `last`.
+    """Return the table of an axis with `n` values from `first` to `last`.
 
     `function` is the axis that is made, for messages.
     `whole(xp, t)` gives the values at the fractions `t` of the way and `part(xp, t)`

@@ -44,6 +44,19 @@ class Mapped(Axis):
     fn: Callable[[Any], PyTree]
     axis: Axis
 
+    # For type checkers, which would make another: `dim` is no argument.
+    def __init__(
+        self,
+        fn: Callable[[Any], PyTree],
+        axis: Axis,
+        *,
+        label: str | None = None,
+        unit: str | None = None,
+    ):
+        self.fn, self.axis = fn, axis
+        self.label: str | None = label
+        self.unit: str | None = unit
+
     def __check_init__(self) -> None:
         cure = "The function comes first: `Mapped(jnp.exp, Linspace(0, 1, 5))`."
         check_is("Mapped", "fn", self.fn, Callable, cure)

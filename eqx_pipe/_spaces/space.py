@@ -252,7 +252,7 @@ class Space(Points):
 
 
 SpaceLike: TypeAlias = Space | Axis | PyTree
-"""What functions accept as a space: also a bare axis, or a pytree with axes."""
+"""A space, a bare axis, or a pytree with axes."""
 
 
 def as_space(function: str, space: SpaceLike) -> Space:

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 from jaxtyping import Shaped
 
+from .._check import check_is
 from .._errors import describe_value, type_error, value_error
 from .axis import Axis, check_dim
 from .columns import at_least_one
@@ -34,10 +35,8 @@ def table(
     columns: TableLike, names: Sequence[str] | None = None, dim: str = POINT
 ) -> Space:
     """Make a space of a table; see `Space.from_table`."""
-    if check_dim("Space.from_table", dim) is None:
-        raise type_error(
-            "Space.from_table", "`dim` is None.", "Give a name, or leave it out."
-        )
+    check_is("Space.from_table", "dim", dim, str, "Give a name, or leave it out.")
+    check_dim("Space.from_table", dim)
     found = _columns(columns, names)
     if not found:
         raise value_error(
@@ -53,7 +52,7 @@ def table(
 
 
 def _columns(given: Any, names: Sequence[str] | None) -> dict[Any, Any]:
-    """The columns by name, in order."""
+    """Return the columns by name, in order."""
     function = "Space.from_table"
     if len(getattr(given, "shape", ())) == 2 and not hasattr(given, "columns"):
         names = [names] if isinstance(names, str) else list(names or ())
@@ -71,22 +70,13 @@ def _columns(given: Any, names: Sequence[str] | None) -> dict[Any, Any]:
             f"`names` is given, and `columns` is {describe_value(given)}.",
             "Names are those of an array's columns; a dict or data frame has its own.",
         )
-    if isinstance(given, Mapping):
-        columns = dict(given)
-    elif hasattr(given, "columns") and hasattr(given, "__getitem__"):
-        columns = {name: given[name] for name in given.columns}
-    elif isinstance(given, list | tuple) and all(isinstance(r, Mapping) for r in given):
-        for i, row in enumerate(given):
-            if row.keys() != given[0].keys():
-                differ = sorted(map(str, row.keys() ^ given[0].keys()))
-                raise value_error(
-                    function,
-                    f"`columns[{i}]` and `columns[0]` differ in {', '.join(differ)}.",
-                    "Give each row the same keys.",
-                )
-        return {name: [r[name] for r in given] for name in (given[0] if given else ())}
-    else:
+    if isinstance(given, list | tuple) and all(isinstance(r, Mapping) for r in given):
+        return _transposed(given)
+    # A dict has its columns as keys, a data frame as an attribute.
+    listed = given if isinstance(given, Mapping) else getattr(given, "columns", None)
+    if listed is None or not hasattr(given, "__getitem__"):
         raise type_error(function, f"`columns` is {describe_value(given)}.", _FORMS)
+    columns = {name: given[name] for name in listed}
     for name, column in columns.items():
         if isinstance(column, str | bytes | Mapping | Axis) or np.ndim(column) == 0:
             raise type_error(
@@ -99,8 +89,21 @@ def _columns(given: Any, names: Sequence[str] | None) -> dict[Any, Any]:
     return columns
 
 
+def _transposed(rows: Sequence[Mapping[str, object]]) -> dict[str, list[object]]:
+    """Return the columns of a list of rows."""
+    for i, row in enumerate(rows):
+        if row.keys() != rows[0].keys():
+            differ = sorted(map(str, row.keys() ^ rows[0].keys()))
+            raise value_error(
+                "Space.from_table",
+                f"`columns[{i}]` and `columns[0]` differ in {', '.join(differ)}.",
+                "Give each row the same keys.",
+            )
+    return {name: [row[name] for row in rows] for name in (rows[0] if rows else ())}
+
+
 def _axis(name: str, column: Any, dim: str | None) -> Axis:
-    """A column as an axis; if it has no rows, one of a single value."""
+    """Return a column as an axis; if it has no rows, one of a single value."""
     if not isinstance(column, jax.Array):
         items = list(column)
         listed = isinstance(column, list | tuple)
@@ -119,7 +122,7 @@ def _axis(name: str, column: Any, dim: str | None) -> Axis:
 
 
 def _static(name: str, items: list[Any], given: np.ndarray, dim: str | None) -> Axis:
-    """A column of Python values."""
+    """Return a column of Python values as an axis."""
     if not items or given.dtype.kind in "mM":
         raise type_error(
             "Space.from_table",

@@ -8,7 +8,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, Float, Shaped
 
-from .._errors import describe_value, value_error
+from .._errors import describe_value, quoted, value_error
 from .._tree import as_hashable
 from .._types import Key
 from .axis import Axis
@@ -40,7 +40,7 @@ def axes_at(geometry: Geometry, u: Any, dim: str | None) -> list[Axis]:
             "Space.from_unit",
             f"`u` is {describe_value(u)}.",
             f"Give numbers of the shape (points, {width}), a column for each of "
-            f"{', '.join(f'`{name}`' for name in geometry.names)}, outside of `jit`.",
+            f"{quoted(geometry.names)}, outside of `jit`.",
         )
     outside = ~((array >= 0) & (array <= 1))
     if np.any(outside):
@@ -89,7 +89,7 @@ def unit_of(
 def _places(
     name: str, axis: Axis, key: Key | None, values: list[Any]
 ) -> Float[np.ndarray, " points"]:
-    """The middle of the part of each value in the unit interval."""
+    """Return the middle of the part of each value in the unit interval."""
     own = values_at(name, axis, key, np.arange(len(axis)))
     known: dict[Any, int] = {}
     for k, value in enumerate(_hashable(axis.is_static, own)):
@@ -107,7 +107,7 @@ def _places(
 
 
 def _hashable(is_static: bool, values: Any) -> list[Any]:
-    """Values of an axis as keys of a dict."""
+    """Return values of an axis as keys of a dict."""
     if is_static:
         return [as_hashable(value) for value in values]
     columns = [as_numpy(leaf) for leaf in jtu.tree_leaves(values)]
@@ -117,14 +117,14 @@ def _hashable(is_static: bool, values: Any) -> list[Any]:
 
 def _check_untied(geometry: Geometry, function: str) -> None:
     """Raise unless every axis of a space has a dim of its own."""
-    names: dict[int, str] = {}
-    for name, dim in zip(geometry.names, geometry.axis_dims, strict=True):
-        if dim in names:
+    for dim in set(geometry.axis_dims):
+        pairs = zip(geometry.names, geometry.axis_dims, strict=True)
+        names = [name for name, own in pairs if own == dim]
+        if len(names) > 1:
             raise value_error(
                 function,
-                f"the axes `{names[dim]}` and `{name}` vary together, and in the unit "
-                "cube each axis is by itself.",
+                f"the axes {quoted(names)} vary together, and in the unit cube each "
+                "axis is by itself.",
                 "Give each its own dim; what is a function of another axis is computed "
                 "by `fn`, or by one `Mapped` axis that gives both.",
             )
-        names[dim] = name

@@ -1,9 +1,7 @@
 """Stages: what they are, how they are called, edited and shown."""
 
-from .as_stage import as_callable as as_callable
 from .as_stage import as_module as as_module
 from .as_stage import as_stage as as_stage
-from .as_stage import misfit as misfit
 from .composite import Composite as Composite
 from .composite import call as call
 from .composite import call_layer as call_layer
@@ -34,7 +32,6 @@ from .stage import identity as identity
 from .stage import is_composite as is_composite
 from .stage import is_state_index as is_state_index
 from .stage import is_stateful as is_stateful
-from .stage import state_indices as state_indices
 from .state import check_state as check_state
 from .state import copy_state as copy_state
 from .state import own_state as own_state

@@ -1,5 +1,6 @@
 """Values that are accepted as stages, and functions turned into modules."""
 
+from collections.abc import Callable
 from typing import cast
 
 import equinox as eqx
@@ -20,28 +21,31 @@ _ONE_INPUT = (
 
 
 def as_stage(
-    function: str, argument: str, value: object, cure: str = _ONE_INPUT
+    function: str,
+    argument: str,
+    value: object,
+    cure: str = _ONE_INPUT,
+    *,
+    num_inputs: int = 1,
+    named: tuple[str, ...] = (),
+    given: str = "one input",
+    raises: Callable[[str, str, str], Exception] = type_error,
 ) -> AnyStage:
-    """Return `value` as a child that gets one input: functions become modules.
+    """Return `value` as a child that gets its inputs: functions become modules.
 
-    `function` and `argument` are those of the caller, and `cure` the fix for a callable
-    that does not take one input, for the error message.
+    `function` and `argument` are those of the caller, for error messages. A callable
+    that does not take `num_inputs` inputs by position, besides those `named` ones that
+    it gets by keyword, is refused: `given` lists its inputs, and `cure` is the fix.
     """
-    value = as_callable(function, argument, value)
-    wrong = misfit(value, 1)
+    check_callable(function, argument, value)
+    check_nothing_hidden(function, argument, value)
+    value = cast(StageLike, value)
+    wrong = _misfit(value, num_inputs, named)
     if wrong:
-        wrong = f"`{argument}` is given one input, and {wrong}."
-        error = type_error(function, wrong, cure)
+        error = raises(function, f"`{argument}` is given {given}, and {wrong}.", cure)
         say_if_not_layer(value, error)
         raise error
     return as_module(value)
-
-
-def as_callable(function: str, argument: str, value: object) -> StageLike:
-    """Return `value`; raise unless it can be called and hides no parameters."""
-    check_callable(function, argument, value)
-    check_nothing_hidden(function, argument, value)
-    return cast(StageLike, value)
 
 
 def as_module(value: StageLike) -> AnyStage:
@@ -49,7 +53,7 @@ def as_module(value: StageLike) -> AnyStage:
     return cast(AnyStage, value if isinstance(value, eqx.Module) else Lift(value))
 
 
-def misfit(
+def _misfit(
     stage: StageLike, num_inputs: int, named: tuple[str, ...] = ()
 ) -> str | None:
     """Return why a stage cannot be called with so many inputs; `None` if it can be.

@@ -36,7 +36,7 @@ class Composite(Stage):
     made_of_stages = True
     if TYPE_CHECKING:
         size: ClassVar[int | None]
-    else:  # not annotated: it is no field, but of stacked stages it is one
+    else:  # not annotated: only stacked stages have it as a field
         size = None
         """The number of stages that are stacked into the only child, if they are."""
 
@@ -112,7 +112,7 @@ class Composite(Stage):
 
         **Raises:**
 
-        - `ValueError` if there is no such path; names the nearest.
+        - `ValueError` if the path does not exist; names the nearest.
         - `TypeError` if something is not a stage.
         - `StructureError` if one for a `repeat` differs from the others.
 
@@ -183,7 +183,7 @@ def enter(
 ) -> Output:
     """Call one child with its own key, record its output, locate its errors.
 
-    `index` is that of `Scope.child`, `named` that of `call`.
+    For `index` see `Scope.child`, for `named` see `call`.
     """
     inner = scope.child(segment, index)
     if scope.watch is not None:

@@ -82,7 +82,7 @@ def draw(
     **Raises:**
 
     - `TypeError` if `pipe` is not a stage.
-    - `ValueError` if a state is needed. What the pipeline raises for such an `x`.
+    - `ValueError` if a state is needed; anything that the pipeline raises for `x`.
 
     !!! example
 

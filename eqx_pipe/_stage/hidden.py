@@ -1,4 +1,4 @@
-"""Parameters that a stage hides in a function, where nothing would train them."""
+"""Checks for parameters hidden in functions, where nothing would train them."""
 
 import dis
 import functools as ft
@@ -84,7 +84,7 @@ def check_nothing_traced(function: str, argument: str, stage: Any) -> None:
 
 
 def held(fn: Any) -> Iterator[Held]:
-    """Yield what a callable holds, and what the functions among that hold.
+    """Yield the values that a callable holds, and those of functions among them.
 
     One level deep: parameters that are hidden deeper, in attributes of objects, or by
     functions that are globals, are not found.
@@ -130,7 +130,7 @@ def _global_modules(fn: types.FunctionType) -> Iterator[tuple[str, Any]]:
 
 def _leaves(value: Any) -> list[Any]:
     try:
-        # JAX wants the keys of a dict to have an order.
+        # JAX requires keys of a dict that can be sorted.
         tree = list(value.values()) if isinstance(value, dict) else value
         return jtu.tree_leaves(tree, is_leaf=_is_whole)
     except (TypeError, ValueError, SystemError):  # the last of what holds itself
@@ -138,7 +138,7 @@ def _leaves(value: Any) -> list[Any]:
 
 
 def _is_whole(node: Any) -> bool:
-    # The function of `filter_jit(f)` is no leaf of it.
+    # `filter_jit(f)` does not have `f` as a leaf.
     return _is_module(node) or isinstance(node, eqx.Module) and has_function(node)
 
 

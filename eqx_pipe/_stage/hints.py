@@ -31,7 +31,7 @@ def no_attribute(stage: Any, name: str) -> str:
 
 
 def wants_key(error: Exception, stage: PyTree) -> bool:
-    """Return whether a call of `stage` with `key=None` failed for want of a key.
+    """Return whether a call of `stage` with `key=None` failed for lack of a key.
 
     An error that comes out of another pipeline was judged there.
     """
@@ -44,7 +44,7 @@ def wants_key(error: Exception, stage: PyTree) -> bool:
 
 
 def say_if_not_layer(stage: PyTree, error: Exception) -> None:
-    """A note on `error` if `stage` holds state and its type does not say so."""
+    """Add a note to `error` if `stage` holds state without being a `StatefulLayer`."""
     if isinstance(stage, eqx.nn.StatefulLayer) or not isinstance(stage, eqx.Module):
         return
     if state_indices(stage):

@@ -1,4 +1,4 @@
-"""Records of what is traced once and stands for many passes: loops and batches."""
+"""Recorded outputs of bodies that are traced once: of loops and batches."""
 
 import dataclasses
 
@@ -29,7 +29,7 @@ class Passes:
         self.paths: list[str] = []
 
     def begin(self) -> Scope:
-        """The scope for the body; JAX may trace it more than once, so a fresh one."""
+        """Return a fresh scope for the body, which JAX may trace more than once."""
         if self.scope.record is None:
             return self.scope
         self.record = Record(self._wants)
@@ -61,7 +61,7 @@ class Passes:
         return any(wants(self._path(path, i)) for i in range(self.size or 1))
 
     def _path(self, path: str, i: Segment) -> str:
-        """The path in pass `i` of what the body calls `path`."""
+        """Return the path in pass `i` for `path` in the body."""
         if self.size is None:
             return path
         first = join_path(self.scope.path, 0)

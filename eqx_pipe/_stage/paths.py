@@ -173,7 +173,7 @@ def chosen_whole(
 ) -> bool:
     """Return whether something is chosen by its path; raise if it is in part.
 
-    What is stacked has a path for each part, which are chosen all together.
+    Stacked stages have a path each, and are chosen together.
     """
     found = {chosen(path): path for path in paths.flat}
     if len(found) < 2:

@@ -1,4 +1,4 @@
-"""Patterns over paths: which stages, or which arrays, somebody speaks of."""
+"""Patterns over paths, which choose stages or arrays."""
 
 import difflib
 import functools as ft
@@ -22,9 +22,9 @@ def check_patterns(function: str, argument: str, patterns: Iterable[object]) -> 
 def matches(pattern: str, path: str, *, below: bool = False) -> bool:
     """Return whether a pattern matches a path of names and positions joined by dots.
 
-    Part by part, as file names in a shell: `*` and `?` stand for characters of one
-    part, `[abc]` for one of them, and `**` for any number of parts, also none. With
-    `below` a pattern also matches what lies below what it matches.
+    It is read part by part, as file names in a shell: `*` and `?` match characters of
+    one part, `[abc]` one of them, and `**` any number of parts, also none. With `below`
+    a pattern also matches all paths below its matches.
     """
     return _matches(tuple(pattern.split(".")), tuple(path.split(".")), below)
 
@@ -43,10 +43,10 @@ def _matches(pattern: tuple[str, ...], path: tuple[str, ...], below: bool) -> bo
 
 
 def chooser(patterns: Iterable[str], *, below: bool = False) -> Callable[[str], bool]:
-    """Return whether a path is meant, as a function: the last match decides.
+    """Return a function that tests whether a path is chosen: the last match decides.
 
-    One that begins with `!` takes out what it matches; if the first does, then all is
-    meant that no pattern takes out.
+    A pattern that begins with `!` excludes its matches; if the first does, every path
+    is chosen that no pattern excludes.
     """
     read = [(p.removeprefix("!"), not p.startswith("!")) for p in patterns]
 
@@ -70,7 +70,7 @@ def check_matched(
 ) -> None:
     """Raise a `ValueError` if a pattern matches none of the paths.
 
-    `what` the paths are of is said in the message.
+    `what` names in the message what the paths lead to.
     """
     known = list(dict.fromkeys(paths))
     named = _with_parents(known) if below else known
@@ -85,14 +85,14 @@ def check_matched(
 
 
 def _with_parents(paths: Iterable[str]) -> list[str]:
-    """The paths and all that lead to them, the shortest first."""
+    """Return the paths and those of their parents, the shortest first."""
     parts = [path.split(".") for path in paths]
     found = (".".join(p[:end]) for p in parts for end in range(1, len(p) + 1))
     return sorted(dict.fromkeys(found), key=lambda path: path.count("."))
 
 
 def nearest_paths(path: str, known: Iterable[str], limit: int = 8) -> str:
-    """A sentence with the likeliest of the paths first; of many not all are named."""
+    """Return a sentence with some of the paths, the likeliest first."""
     paths = list(known)
     close = difflib.get_close_matches(path, paths, n=limit, cutoff=0.5)
     shown = list(dict.fromkeys([*close, *paths]))[:limit]

@@ -17,7 +17,7 @@ class Wire(NamedTuple):
     label: str = ""
 
     def labelled(self, name: str) -> "Wire":
-        """Return the wire with a name above its shape, unless it says that name."""
+        """Return the wire with a name above its shape, unless it has that name."""
         if self.label.startswith(f"{name}:") or self.label == name:
             return self
         return Wire(self.source, f"{name}\n{self.label}".strip())
@@ -56,17 +56,15 @@ class Canvas:
 
     def decision(self, segment: str, stage: PyTree, wire: Wire) -> Wire:
         """Draw a stage that decides where the way goes on."""
-        return self.box(_stage_text(segment, stage), [wire], "{}")
+        return self.box(_box_text(segment, stage), [wire], "{}")
 
     def stage(self, path: str, segment: str, stage: PyTree, *wires: Wire) -> Wire:
         """Draw the stage at a segment below `path`; return the wire that leaves it."""
         here = join_path(path, segment)
         if not children_shown(stage):
-            wire = self.box(_stage_text(segment, stage), wires)
+            wire = self.box(_box_text(segment, stage), wires)
         else:
-            counted = parameters_text(stage)
-            parts = [f"{segment}: {head(stage)}", *([counted] if counted else [])]
-            with self._frame(", ".join(parts)):
+            with self._frame(", ".join(_described(segment, head(stage), stage))):
                 wire = self.inside(here, stage, *wires)
         return self.leaving(wire, here)
 
@@ -104,10 +102,14 @@ class Canvas:
         self._lines.append("    " * self._depth + line)
 
 
-def _stage_text(segment: str, stage: PyTree) -> str:
-    lines = [f"{segment}: {kind(stage)}" if segment else kind(stage)]
-    counted = parameters_text(stage)
-    return "\n".join([*lines, *([counted] if counted else [])])
+def _box_text(segment: str, stage: PyTree) -> str:
+    return "\n".join(_described(segment, kind(stage), stage))
+
+
+def _described(segment: str, text: str, stage: PyTree) -> list[str]:
+    """Return the name of a stage with a text, and its number of parameters, if any."""
+    named = f"{segment}: {text}" if segment else text
+    return list(filter(None, [named, parameters_text(stage)]))
 
 
 def _quoted(text: str) -> str:

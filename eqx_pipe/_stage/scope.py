@@ -42,7 +42,7 @@ class Scope:
     def child(
         self, segment: Segment, index: Integer[Array, ""] | None = None
     ) -> "Scope":
-        """The scope of the child named, or positioned at, `segment`.
+        """Return the scope of the child named, or positioned at, `segment`.
 
         `index` is folded into the key instead of `segment` where one traced call
         stands for many (`repeat`, `batched`).
@@ -56,5 +56,5 @@ class Scope:
         return f" at `{self.path}`" if self.path else ""
 
     def silent(self) -> "Scope":
-        """The same scope without a record."""
+        """Return the same scope without a record."""
         return dataclasses.replace(self, record=None)

@@ -17,7 +17,7 @@ def why_not(fn: Any, num_inputs: int, named: tuple[str, ...] = ()) -> str | None
 
     `named` are arguments by keyword besides. `None` if it can, or has no signature.
     """
-    if isinstance(fn, np.ufunc | jnp.ufunc):  # whose signature does not tell
+    if isinstance(fn, np.ufunc | jnp.ufunc):  # whose signature hides it
         fits = fn.nin == num_inputs and not named
         return None if fits else f"it takes {fn.nin} arrays by position"
     cls = type(fn)
@@ -55,8 +55,8 @@ def _signature(fn: Any) -> inspect.Signature | None:
 def key_of(stage: Any, key: Key | None) -> dict[str, Key | None]:
     """Return the keyword arguments of a module: its key, if it takes one.
 
-    What a module with `**kwargs` hands them to may take no key, so it is given none
-    where there is none.
+    A module may pass its `**kwargs` to a layer that takes no key, so without a key it
+    gets no such argument.
     """
     parameter = _key_parameter(stage)
     if parameter is None or key is None and parameter.kind is parameter.VAR_KEYWORD:
@@ -94,14 +94,14 @@ def _key_parameter(stage: Any) -> inspect.Parameter | None:
 # Asked at every call of a stage; `inspect.signature` takes longer than most layers.
 @ft.cache
 def of_type(cls: type) -> inspect.Parameter | None:
-    """Return that of all instances of a class, or the `**kwargs` that may take it."""
+    """Return the parameter of all instances of a class, or their `**kwargs`."""
     known = parameters(cls.__call__)
     wraps = [p for p in known.values() if p.kind is p.VAR_KEYWORD]
     return known.get("key", wraps[0] if wraps else None)
 
 
 def _of_callee(bound: Any, callee: Any) -> inspect.Parameter | None:
-    """Return that of what a wrapper calls; a plain function must have it by name."""
+    """Return the parameter of a wrapped callable; a function must have it by name."""
     if isinstance(callee, eqx.Module):
         return _key_parameter(callee)
     named = dict(list(parameters(bound).items())[1:])  # the first is the input

@@ -22,7 +22,7 @@ from .text import Row, row_of
 class Summary:
     """A table of the stages of a pipeline; `str()` is its text.
 
-    `row` is that of the whole, with those of the stages inside as its `children`.
+    `row` is the row of the whole; its `children` are those of the stages inside.
     """
 
     row: Row
@@ -91,13 +91,13 @@ def summary(
     **Returns:** a table, whose text is `str(summary)`. Its `.rows` have `.path`,
     `.stage`, `.settings` (those that differ from their defaults), `.arrays`,
     `.parameters` (the count of numbers that gradients reach), `.stateful` and
-    `.output`, and `.to_dict()` is all of it as plain data. A `?` stands for
-    outputs inside of a branch of `cond`, `switch` or `gated`, which are not known.
+    `.output`, and `.to_dict()` is all of it as plain data. A `?` is
+    an unknown output, inside of a branch of `cond`, `switch` or `gated`.
 
     **Raises:**
 
     - `TypeError` if `pipe` is not a stage.
-    - `ValueError` if a state is needed. What the pipeline raises for such an `x`.
+    - `ValueError` if a state is needed; anything that the pipeline raises for `x`.
 
     !!! example
 

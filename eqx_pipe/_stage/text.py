@@ -93,9 +93,8 @@ def children_shown(stage: PyTree) -> dict[str, PyTree]:
 def num_parameters(stage: PyTree) -> int:
     """Count the numbers in a stage that gradients reach; state does not count."""
     leaves = jtu.tree_leaves(stage, is_leaf=is_state_index)
-    inexact = (
-        x for x in leaves if _is_array(x) and jnp.issubdtype(x.dtype, jnp.inexact)
-    )
+    arrays = filter(_is_array, leaves)
+    inexact = (x for x in arrays if jnp.issubdtype(x.dtype, jnp.inexact))
     return sum(math.prod(x.shape) for x in inexact)
 
 

@@ -36,8 +36,6 @@ def costs_of(request: Request) -> CostsOf | None:
     reduced, which happens in order.
     """
     order_by, size = request.order_by, request.whole.size
-    if order_by is None:
-        return None
     if not callable(order_by):
         is_list = isinstance(order_by, Sequence) and not isinstance(order_by, str)
         listed = np.asarray(order_by) if is_list else order_by

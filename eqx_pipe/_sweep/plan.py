@@ -51,16 +51,6 @@ class Work(Protocol):
         ...
 
     @property
-    def most(self) -> int:
-        """The most rows that one call of `compute` is asked for."""
-        ...
-
-    @property
-    def batch_size(self) -> int:
-        """The number of points that a device vectorises at once."""
-        ...
-
-    @property
     def row(self) -> list[jax.ShapeDtypeStruct]:
         """The shape and dtype of each leaf of a row."""
         ...
@@ -78,11 +68,6 @@ class Work(Protocol):
     @property
     def kinds(self) -> Sequence[Any]:
         """The kind of the PRNG keys in each leaf of a row, or `None`."""
-        ...
-
-    @property
-    def attrs(self) -> dict[str, str]:
-        """Remarks on how the rows came about, for the attributes of a result."""
         ...
 
     def span(self, first: int, last: int) -> tuple[int, int]:
@@ -151,7 +136,7 @@ class Plan:
     @property
     def batch_size(self) -> int:
         """The number of points that a device vectorises at once."""
-        return self.work.batch_size
+        return self.points.batch_size
 
     @property
     def devices(self) -> tuple[Device, ...]:
@@ -242,7 +227,8 @@ def plan_of(request: Request) -> Plan:
         counting=request.count_steps,
         function=request.function,
     )
-    work, costs = work_of(points, request.reducers), costs_of(request)
+    work = work_of(points, request.reducers)
+    costs = None if request.order_by is None else costs_of(request)
     chunks = _chunks_of(request, work)
     plan = Plan(request, work.with_most(chunks.points), chunks, costs)
     # What names outputs is looked for before anything is compiled or a store is made.

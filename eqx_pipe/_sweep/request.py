@@ -179,21 +179,25 @@ def _excluded(request: Request) -> list[tuple[object, str, str]]:
         ),
         (
             request.mesh and executor,
-            "`mesh` together with `executor`",
+            "`mesh` is given together with `executor`",
             "Leave `mesh` out: each worker uses all of its own devices.",
         ),
-        (steps and store, "`count_steps` together with `store`", _COUNTED),
-        (steps and reduce, "`count_steps` together with `reduce`", _COUNTED),
-        (steps and executor, "`count_steps` together with `executor`", _COUNTED),
-        (by_hand and store, "`store` under `jax.disable_jit()`", _BY_HAND),
+        (steps and store, "`count_steps` is True together with `store`", _COUNTED),
+        (steps and reduce, "`count_steps` is True together with `reduce`", _COUNTED),
+        (
+            steps and executor,
+            "`count_steps` is True together with `executor`",
+            _COUNTED,
+        ),
+        (by_hand and store, "`store` is given under `jax.disable_jit()`", _BY_HAND),
         (
             by_hand and executor,
-            "`executor` under `jax.disable_jit()`",
+            "`executor` is given under `jax.disable_jit()`",
             _BY_HAND,
         ),
         (
             by_hand and steps,
-            "`count_steps` under `jax.disable_jit()`",
+            "`count_steps` is True under `jax.disable_jit()`",
             _BY_HAND,
         ),
     ]

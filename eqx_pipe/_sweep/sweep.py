@@ -210,7 +210,7 @@ def _finished(sink: Sink, started: float) -> SweepResult:
         sink.outcome(),
         batch_size=plan.batch_size,
         num_devices=len(plan.devices),
-        attrs=plan.work.attrs,
+        attrs=plan.points.attrs,
         started=started,
     )
 

@@ -1,4 +1,4 @@
-"""What is known of JAX's primitives is complete and right, for this version of JAX."""
+"""The table of JAX's primitives is complete and right for this version of JAX."""
 
 import re
 from pathlib import Path
@@ -211,7 +211,7 @@ def test_an_unknown_primitive_may_do_anything():
 
 
 def _differs(fn, marks):
-    """Which outputs `vmap` batches, if these inputs are batched."""
+    """Return which outputs `vmap` batches if these inputs are batched."""
     seen = []
 
     def note(*args):

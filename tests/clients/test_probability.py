@@ -21,7 +21,7 @@ def log_density(mean, width):
 
 
 def hmc(p):
-    """The mean of a chain of BlackJAX, and how often it moved."""
+    """Return the mean of a chain of BlackJAX, and how often it moved."""
     kernel = blackjax.hmc(
         lambda x: log_density(x, p["width"]),
         step_size=0.2,
@@ -50,7 +50,7 @@ def test_chains_of_blackjax_over_seeds_and_widths():
 
 
 def nuts(p):
-    """The draws of NumPyro's own sampler."""
+    """Return the draws of NumPyro's own sampler."""
 
     def model():
         mean = numpyro.sample("mean", dist.Normal(0, 1))

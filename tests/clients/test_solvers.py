@@ -14,22 +14,22 @@ import lineax as lx
 import numpy as np
 import optimistix as optx
 import pytest
-from support.compilations import compiled
 
 import eqx_pipe as ep
+import eqx_pipe.testing as ept
 
 SPACE = ep.Space({"k": ep.Linspace(1.0, 2.0, 3), "y": ep.Values([1.0, 1.5])})
 STEPS = diffrax.PIDController(rtol=1e-3, atol=1e-4)
 
 
 def by_vmap(fn, space=SPACE):
-    """What `jax.vmap` makes of the function at all points."""
+    """Return the values at all points by `jax.vmap`."""
     points = [space.point(i) for i in range(space.size)]
     return jax.vmap(fn)(jax.tree.map(lambda *leaves: jnp.stack(leaves), *points))
 
 
 def solve(make_solver, **settings):
-    """An equation `y' = -k y^3`; every call makes a function of its own."""
+    """Make a function that solves `y' = -k y^3`; every call makes a new one."""
 
     def fn(p):
         def field(t, y, k):
@@ -48,7 +48,7 @@ def solve(make_solver, **settings):
 
 
 def sensitivity(adjoint):
-    """The derivative of a solve by its parameter, backward through `adjoint`."""
+    """Make the derivative of a solve by its parameter, backward through `adjoint`."""
 
     def fn(p):
         def last(k):
@@ -63,7 +63,7 @@ def sensitivity(adjoint):
 
 
 def crossing(p):
-    """When a solution falls to 0.8 of where it began, found by Newton's method."""
+    """Find by Newton's method when a solution falls to 0.8 of its start."""
     event = diffrax.Event(
         lambda t, y, args, **_: y - 0.8 * p["y"], optx.Newton(rtol=1e-3, atol=1e-3)
     )
@@ -96,7 +96,7 @@ def root(solver):
 
 
 def curve(solver):
-    """A fit of two numbers to three residuals."""
+    """Make a fit of two numbers to three residuals."""
 
     def fn(p):
         def residuals(y, k):
@@ -150,18 +150,16 @@ def test_a_sweep_gives_what_vmap_gives_and_compiles_once(name):
     expected = by_vmap(PROGRAMS[name]())
     for ours, theirs in zip(*map(jax.tree.leaves, (values, expected)), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
-    before = len(compiled)
-    again = ep.sweep(PROGRAMS[name](), SPACE).values
-    assert len(compiled) == before
+    with ept.assert_compiles(0):
+        again = ep.sweep(PROGRAMS[name](), SPACE).values
     assert eqx.tree_equal(values, again)
 
 
 def test_under_jit():
     name = "implicit Euler"
     values = ep.sweep(jax.jit(PROGRAMS[name]()), SPACE).values
-    before = len(compiled)
-    again = ep.sweep(jax.jit(PROGRAMS[name]()), SPACE).values
-    assert len(compiled) == before
+    with ept.assert_compiles(0):
+        again = ep.sweep(jax.jit(PROGRAMS[name]()), SPACE).values
     assert eqx.tree_equal(values, again)
     expected = ep.sweep(PROGRAMS[name](), SPACE).values
     for ours, theirs in zip(*map(jax.tree.leaves, (values, expected)), strict=True):
@@ -169,7 +167,7 @@ def test_under_jit():
 
 
 def newton(p):
-    """Raises where the equation `y^2 = k` has no solution."""
+    """Solve `y^2 = k`; raise where there is no solution."""
     solver = optx.Newton(rtol=1e-5, atol=1e-5)
     return optx.root_find(
         lambda y, k: y**2 - k, solver, jnp.ones(()), p["k"], max_steps=30

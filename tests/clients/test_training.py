@@ -5,9 +5,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from support.compilations import compiled
 
 import eqx_pipe as ep
+import eqx_pipe.testing as ept
 
 STEPS = 20
 X = jnp.linspace(-1, 1, 32).reshape(16, 2)
@@ -19,7 +19,7 @@ def loss_of(model):
 
 
 def train(optimiser, key):
-    """The losses of a training, step by step, and the model that comes out."""
+    """Return the losses of a training, step by step, and the trained model."""
     model = eqx.nn.MLP(2, 1, 8, 1, key=key)
     parameters, static = eqx.partition(model, eqx.is_inexact_array)
 
@@ -51,7 +51,7 @@ def scheduled(p):
 
 
 def by_loop(fn, space):
-    """The function at each point by itself, as its package would run it."""
+    """Evaluate the function at each point by itself, as its package would run it."""
     one = eqx.filter_jit(fn)
     return np.stack([one(space.point(i)) for i in range(space.size)])
 
@@ -67,9 +67,8 @@ def test_schedules_decay_and_seeds():
     result = ep.sweep(scheduled, space)
     np.testing.assert_allclose(result.values, by_loop(scheduled, space), rtol=2e-4)
     assert result.grid().shape == (3, 2, 2, STEPS)
-    before = len(compiled)
-    ep.sweep(lambda p: scheduled(p), space)
-    assert len(compiled) == before
+    with ept.assert_compiles(0):
+        ep.sweep(lambda p: scheduled(p), space)
 
 
 def injected(p):

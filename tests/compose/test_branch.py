@@ -1,4 +1,6 @@
-"""Laws and errors of `cond`, `switch` and `gated`."""
+"""Laws, errors and state of `cond`, `switch` and `gated`."""
+
+import functools as ft
 
 import equinox as eqx
 import equinox.nn as nn
@@ -10,6 +12,8 @@ import jax.random as jr
 import numpy as np
 import pytest
 from support.branches import close, first_positive, linears
+from support.helpers import numbers
+from support.stages import Count
 
 import eqx_pipe as ep
 
@@ -17,29 +21,15 @@ indices = st.integers(-3, 5)
 dtypes = st.sampled_from([jnp.float32, jnp.bfloat16, jnp.int32])
 
 
-@hyp.given(indices, dtypes, st.booleans())
-def test_switch_is_the_chosen_branch(index, dtype, traced):
-    stages = [lambda x, i=i: x * jnp.asarray(i + 1, x.dtype) for i in range(3)]
-    x = jnp.arange(3).astype(dtype)
-    pipe = ep.switch(lambda t: t[1], *[ep.chain(lambda t: t[0], s) for s in stages])
-    call = eqx.filter_jit(pipe) if traced else pipe
-    y = call((x, jnp.int32(index)))
-    close(y, stages[min(max(index, 0), 2)](x))
-
-
-@hyp.given(st.lists(st.booleans(), min_size=4, max_size=4), st.booleans())
-def test_cond_under_vmap_is_the_chosen_stage_for_each_example(choices, jit):
+@hyp.given(st.lists(st.booleans(), min_size=4, max_size=4))
+def test_cond_under_vmap_is_the_chosen_stage_for_each_example(choices):
     then, otherwise = linears(2)
     pipe = ep.cond(first_positive, then, otherwise)
     signs = jnp.where(jnp.array(choices), 1.0, -1.0)
     xs = jnp.abs(jr.normal(jr.key(0), (4, 3))) * signs[:, None]
-    run = jax.vmap(pipe)
-    close(
-        jax.jit(run)(xs) if jit else run(xs),
-        jnp.stack(
-            [(then if c else otherwise)(x) for c, x in zip(choices, xs, strict=True)]
-        ),
-    )
+    both = zip(choices, xs, strict=True)
+    wanted = [(then if chosen else otherwise)(x) for chosen, x in both]
+    close(jax.jit(jax.vmap(pipe))(xs), jnp.stack(wanted))
 
 
 @hyp.given(
@@ -59,8 +49,11 @@ def test_gated_reduces_the_open_stages(opens, merge, dtype):
         close(pipe(x), jnp.zeros_like(ep.parallel(*stages, merge=merge)(x)))
 
 
+copied = ft.partial(jax.tree.map, lambda leaf: leaf)  # a state may be used once
+
+
 def diverging(kind):
-    """A pipeline that gives NaN where closed, and its parameters."""
+    """Return a pipeline that would give NaN for examples that choose otherwise."""
     scale = jnp.float32(2.0)
 
     class Log(ep.Stage):
@@ -152,3 +145,75 @@ def test_batch_norm_in_a_branch_sees_the_batch():
     xs = jr.normal(jr.key(0), (4, 3))
     y, _ = ep.batched(pipe, axis_name="b")(xs, state)
     np.testing.assert_allclose(y.mean(0), jnp.zeros(3), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: ep.cond(lambda x: x > 0, Count(), Count()),
+        lambda: ep.switch(lambda x: jnp.where(x > 0, 1, 0), Count(), Count()),
+        lambda: ep.gated(Count(), Count(), gates=(lambda x: x <= 0, lambda x: x > 0)),
+    ],
+)
+def test_only_the_branch_taken_updates_its_state(make):
+    pipe, state = nn.make_with_state(make)()
+    for wrap in (lambda f: f, eqx.filter_jit):
+        _, new = wrap(pipe)(jnp.float32(1), copied(state))
+        assert sorted(jax.tree.leaves(new)) == [0, 1]
+        _, other = wrap(pipe)(jnp.float32(-1), new)
+        assert jax.tree.leaves(other) == [1, 1]
+
+
+def norm():
+    return nn.BatchNorm(3, axis_name="batch", mode="batch")
+
+
+def positive(x):
+    return x[0] > 0
+
+
+def choosing(key):
+    return [
+        ep.cond(positive, nn.Linear(3, 3, key=key)),
+        ep.switch(lambda x: jnp.int32(x[0] > 0), eqx.nn.Identity(), jnp.sin),
+        ep.gated(nn.Linear(3, 3, key=key), gates=(positive,)),
+        ep.cond(positive, ep.cond(positive, jnp.sin), jnp.cos),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("which", "place", "inference"),
+    [
+        (0, "before", False),
+        (1, "after", True),
+        (2, "before", True),
+        (3, "after", False),
+        (0, "predicate", False),
+    ],
+)
+def test_state_beside_a_choice_per_example_stays_one(which, place, inference):
+    x, key = numbers(jax.ShapeDtypeStruct((8, 3), jnp.float32)), jr.key(0)
+    choice = choosing(key)[which]
+    one, state = nn.make_with_state(norm)()
+
+    @eqx.filter_jit
+    def over_batch(layer, x):
+        mapped = jax.vmap(layer, (0, None), (0, None), axis_name="batch")
+        return mapped(x, copied(state))
+
+    one = nn.inference_mode(one, inference)
+    normed, after = over_batch(one, x)
+    chosen = jax.jit(jax.vmap(choice))
+    if inference:
+        choice = nn.inference_mode(choice)
+    if place == "before":
+        pipe, expected = ep.chain(one, choice), chosen(normed)
+    elif place == "after":
+        pipe, expected = ep.chain(choice, one), over_batch(one, chosen(x))[0]
+    else:
+        pipe = ep.cond(ep.chain(one, positive), jnp.sin, jnp.cos)
+        expected = jnp.where(normed[:, :1] > 0, jnp.sin(x), jnp.cos(x))
+    y, new = over_batch(pipe, x)
+    np.testing.assert_allclose(y, expected, rtol=1e-5, atol=1e-6)
+    leaves = zip(jax.tree.leaves(new), jax.tree.leaves(after), strict=True)
+    assert all(a.shape == b.shape for a, b in leaves)

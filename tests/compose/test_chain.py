@@ -35,18 +35,6 @@ def test_chaining_is_associative(data):
     assert_agree(ep.chain(ep.chain(f, g), h)(x), flat)
 
 
-def test_a_layer_in_two_places_of_a_chain_has_two_states():
-    def make():
-        shared = Count()
-        return ep.chain(shared, ep.parallel(shared, Count(), jnp.sin))
-
-    pipe, state = eqx.nn.make_with_state(make)()
-    for calls in (1, 2):
-        y, state = eqx.filter_jit(pipe)(jnp.zeros(1), state)
-        expected = [2.0 * calls, 2.0 * calls, jnp.sin(calls)]
-        assert_agree(y, jnp.array(expected, jnp.float32))
-
-
 def test_a_pipeline_sits_in_sequential():
     linear = eqx.nn.Linear(3, 3, key=jr.key(0))
     inner = ep.chain(linear, ep.parallel(jnp.sin, jnp.cos))

@@ -116,7 +116,7 @@ SEVERAL = {
 
 
 def made(kind, places, named):
-    """One of these at some of the places of a list, with what goes with them."""
+    """Return one of these with the stages, weights and gates at some positions."""
     stages = [FUNCTIONS[i] for i in places]
     given = [{"abcd"[i]: FUNCTIONS[i] for i in places}] if named else stages
     own = [float(i) for i in places], [GATES[i] for i in places]

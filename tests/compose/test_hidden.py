@@ -75,11 +75,6 @@ def test_hidden_in_a_function_or_one_level_deeper(names):
 BASE = r"Make it a field of a Module: a subclass of `eqx_pipe\.Stage`"
 HIDDEN = {
     "vmap": (jax.vmap(LAYER), "`__wrapped__`", r"Write `eqx_pipe\.batched\(layer\)`"),
-    "checkpoint": (
-        jax.checkpoint(LAYER),
-        "`__wrapped__`",
-        r"Write `equinox\.filter_checkpoint\(layer\)`",
-    ),
     "jit": (jax.jit(LAYER), "`__wrapped__`", r"Give the module itself.*filter_jit"),
     "grad": (jax.grad(LAYER), "`__wrapped__`", r"Write `equinox\.filter_grad"),
     "partial": (
@@ -163,7 +158,7 @@ def test_constants_are_accepted():
 
 
 def nnx_module():
-    """A module as those of flax are, which is not installed here."""
+    """Return a module like those of flax, which is not installed here."""
     base = type("Module", (), {"__module__": "flax.nnx.module"})
     return type("BatchNorm", (base,), {"__call__": lambda self, x: x})()
 

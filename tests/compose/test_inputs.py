@@ -1,4 +1,4 @@
-"""How many inputs a stage takes is seen when it is built."""
+"""The number of inputs of a stage is checked when it is built."""
 
 import functools as ft
 import operator
@@ -41,7 +41,7 @@ def with_key(x, *, key):
 
 
 def unpacks(f):
-    """A decorator: a function of one tuple, which looks like `f` from outside."""
+    """Return a function of one tuple that has the signature of `f`."""
 
     @ft.wraps(f)
     def call(x):
@@ -102,13 +102,3 @@ def test_a_chain_refuses_what_does_not_take_one(name):
 @pytest.mark.parametrize("name", SINGLE)
 def test_a_chain_accepts_what_can_take_one(name):
     assert len(ep.chain(SINGLE[name])) == 1
-
-
-def test_nodes_of_several_inputs():
-    pipe = ep.graph(
-        nodes={"sum": jnp.add, "cell": GRU, "out": lambda key: 2 * key},
-        edges={"sum": ["input", "input"], "cell": ["sum", "input"], "out": ["cell"]},
-        sink="out",
-    )
-    x = jnp.ones(3)
-    np.testing.assert_allclose(pipe(x), 2 * GRU(2 * x, x), rtol=1e-6)

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.by_hand import child_key
 
 import eqx_pipe as ep
 
@@ -19,12 +18,8 @@ def scaled(x, by):
     return x * by + 1
 
 
-def noisy(x, by, *, key):
-    return x + by * jr.normal(key, x.shape)
-
-
 def block(key=None):
-    """`tanh(scale * x) + by`, of a drawn scale."""
+    """Return `tanh(scale * x) + by` for a drawn scale."""
     scale = 2.0 if key is None else jr.normal(key, (3,))
     return ep.graph(
         nodes={"scale": Scale(jnp.asarray(scale)), "act": jnp.tanh, "add": jnp.add},
@@ -103,25 +98,16 @@ def test_what_is_only_read_is_no_part_of_the_carry():
     assert len(scan.outvars) == 1
 
 
-def test_keys_follow_names_and_state_is_threaded():
-    inner = ep.graph(
-        {"noise": noisy, "count": Count()},
-        {"noise": ["x", "by"], "count": {"x": "noise", "by": "by"}},
-        "count",
-        inputs=("x", "by"),
-    )
-    make = eqx.nn.make_with_state(
-        lambda: ep.chain(first=inner, then=ep.feed(Count(), "x", by="by"), over="x")
-    )
-    pipe, state = make()
-    y, state = eqx.filter_jit(pipe)(X, state, key=jr.key(0))
-    noise = child_key(child_key(jr.key(0), "first"), "noise")
-    want = noisy(**X, key=noise) + 2 * X["by"]
-    np.testing.assert_allclose(y, want, rtol=1e-6)
-    assert [float(v) for v in jax.tree.leaves(state)] == [1.0, 1.0]
-    with pytest.raises(ep.MissingKeyError) as caught:
-        pipe(X, state)
-    assert caught.value.path == "first.noise"
+def test_a_stateful_layer_gets_its_inputs_by_name():
+    def make():
+        inputs = {"x": "x", "by": "by"}
+        node = ep.graph({"a": Count()}, {"a": inputs}, "a", inputs=("x", "by"))
+        return ep.chain(node, ep.feed(Count(), "x", by="by"), over="x")
+
+    pipe, state = eqx.nn.make_with_state(make)()
+    y, state = eqx.filter_jit(pipe)(X, state)
+    np.testing.assert_array_equal(y, X["x"] + 2 * X["by"])
+    assert [v.item() for v in jax.tree.leaves(state)] == [1.0, 1.0]
 
 
 def test_paths_of_outputs_errors_and_views():

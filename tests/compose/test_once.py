@@ -1,4 +1,4 @@
-"""A stage's code runs once for each call and once for each trace, also if it fails."""
+"""A stage runs once also if it fails, and its error names the likely cause."""
 
 import equinox as eqx
 import jax
@@ -96,7 +96,7 @@ WANT = {
 
 @pytest.fixture(params=["off", "tracebackhide", "remove_frames"])
 def filtered(request):
-    """Each way in which JAX may cut tracebacks."""
+    """Try each way in which JAX may cut tracebacks."""
     before = jax.config.jax_traceback_filtering
     jax.config.update("jax_traceback_filtering", request.param)
     yield
@@ -111,45 +111,25 @@ def test_a_missing_key_is_told_from_the_error(name, filtered):
             call(jnp.ones((2, 3, 2)))
 
 
-def about_none(x, key=None):
-    return x + None
+def failing(message):
+    def fn(x, key=None):
+        raise ValueError(message)
 
-
-def about_a_dictionary(x, key=None):
-    return {}["a key"]
+    return fn
 
 
 def about_another_key(x, key=None):
-    def find(name):
-        raise ValueError("there is no key of that name")
-
-    return find("a")
-
-
-def about_the_input(x, key=None):
-    raise ValueError("there is no key 'mask' in the input")
-
-
-def about_attention(x, key=None):
-    raise ValueError("key and value must have equal lengths")
-
-
-def of_its_own(x):
-    return x + jr.normal(None, x.shape)
-
-
-def of_another_type(x, key=None):
-    return jr.normal("seed", x.shape)
+    return (lambda name: failing("there is no key of that name")(name))("a")
 
 
 OTHER = [
-    about_the_input,
-    about_none,
-    about_a_dictionary,
+    failing("there is no key 'mask' in the input"),
+    failing("key and value must have equal lengths"),
     about_another_key,
-    about_attention,
-    of_its_own,
-    of_another_type,
+    lambda x, key=None: x + None,
+    lambda x, key=None: {}["a key"],
+    lambda x: x + jr.normal(None, x.shape),
+    lambda x, key=None: jr.normal("seed", x.shape),
 ]
 
 
@@ -159,3 +139,34 @@ def test_another_error_without_a_key_passes_untouched(fn):
         ep.chain(a=ep.chain(fn))(jnp.ones(2))
     assert not isinstance(caught.value, ep.MissingKeyError)
     assert caught.value.__notes__ == ["In eqx_pipe stage `a.0`"]
+
+
+def test_the_axis_that_a_batched_names():
+    for named, noted in (({"axis_name": "c"}, True), ({"in_axes": 0}, False)):
+        norm = nn.BatchNorm(4, axis_name="b", mode="batch")
+        pipe, state = nn.make_with_state(ep.batched)(norm, **named)
+        with pytest.raises(NameError) as caught:
+            pipe(jnp.ones((7, 4)), state)
+        assert ("its axis `c`" in "".join(caught.value.__notes__)) == noted
+
+
+def test_a_state_of_another_pipeline():
+    def norm():
+        return ep.batched(nn.BatchNorm(4, axis_name="b", mode="batch"), axis_name="b")
+
+    other, state = nn.make_with_state(lambda: ep.chain(a=ep.chain(norm())))()
+    for pipe, given in [(ep.chain(b=norm()), state), (other[:1], nn.State(norm()))]:
+        with pytest.raises(ValueError, match="make_with_state") as caught:
+            pipe(jnp.ones((7, 4)), given)
+        assert "made with another pipeline" in str(caught.value)
+        assert "object at" not in str(caught.value)
+
+
+def test_one_key_for_many_examples(unchecked):
+    pipe, xs = ep.chain(nn.Dropout(0.5)), jnp.ones((2, 4))
+    with pytest.raises(TypeError, match=r"jax\.random\.split\(key, len\(xs\)\)"):
+        jax.vmap(pipe)(xs, key=jr.PRNGKey(0))
+    with pytest.raises(TypeError, match=r"one key to `eqx_pipe\.batched\(pipe\)`"):
+        pipe(xs, key=jr.split(jr.key(0), 2))
+    assert jax.vmap(pipe)(xs, key=jr.split(jr.key(0), len(xs))).shape == (2, 4)
+    assert ep.batched(pipe)(xs, key=jr.key(0)).shape == (2, 4)

@@ -8,7 +8,6 @@ import pytest
 from support.by_hand import child_key as fold
 from support.combinators import never, positive
 from support.helpers import assert_agree
-from support.stages import draw
 
 import eqx_pipe as ep
 
@@ -103,8 +102,6 @@ def test_patterns_choose_and_the_draws_are_those_of_the_call():
     assert_agree(values, {name: everything[name] for name in names})
     few = ep.outputs(pipe, "blocks.[02]", "!blocks.0", "head")(X, key=KEY)[1]
     assert list(few) == ["blocks.2", "head"]
-    draws = ep.chain(eqx.nn.Identity(), draw)
-    assert_agree(ep.outputs(draws)(X, key=KEY)[1]["1"], draws(X, key=KEY))
 
 
 def test_nothing_is_kept_that_no_pattern_matches():

@@ -98,7 +98,7 @@ class Probe(eqx.Module):
 
 
 def probed(name, fails=False):
-    """A pipeline with a probe at a place, and what the probe notes."""
+    """Return a pipeline with a probe at a place, and the list of keys that it gets."""
     place, seen = PLACES[name], []
     return place.make(Probe(seen, place.gives, fails)), seen
 

@@ -24,7 +24,7 @@ def block(key):
 
 
 def seen(x):
-    """The dtypes that stages gave, by path."""
+    """Return the dtypes of outputs by path."""
     return {path: y.dtype.name for path, y in x.items()}
 
 

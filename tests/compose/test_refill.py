@@ -66,14 +66,6 @@ def test_every_point_has_the_result_of_its_own_loop(size, seed, fewest):
     agree(refilled, jax.jit(jax.vmap(reference(*STEPS)))(given))
 
 
-def test_how_many_lanes_there_are():
-    sizes = [1, 60, 5_000, 10**6]
-    found = [lanes.num_lanes(size, 8) for size in sizes]
-    assert found == sorted(found) and found[:2] == sizes[:2]
-    assert lanes._LEAST_LANES <= found[2] < found[3]
-    assert lanes.num_lanes(10**6, 2**30) == lanes._LEAST_LANES
-
-
 def test_the_body_is_traced_once_if_its_types_are_those_of_init():
     traces = []
 
@@ -113,7 +105,7 @@ def test_alone_it_is_the_loop():
     ],
 )
 def test_under_vmap_of_vmap(few_lanes, sizes, axes):
-    """`axes` are those of the outermost `vmap` first."""
+    """Compare with `axes` that begin with those of the outermost `vmap`."""
     shape = {
         name: [n for n, a in zip(sizes, axes, strict=True) if a[name] == 0]
         for name in ("n", "x")
@@ -160,7 +152,7 @@ def matrix_steps(make):
 
 
 def counting(step):
-    """A loop of `n` steps, of which `step` may do more than count."""
+    """Return a loop of `n` steps, in which `step` may do more than count."""
     return lambda make: make(lambda p: 0, lambda p, i: i < p["n"], step, lambda p, i: i)
 
 
@@ -282,7 +274,7 @@ def test_other_arrays_compile_nothing(few_lanes):
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_an_error_of_one_point_only_when_it_gets_there(few_lanes):
-    """A body must not be shown the carry at which its loop has ended."""
+    """Check that no body gets the carry at which its loop has ended."""
 
     def step(n, i):
         return eqx.error_if(i + 1, i >= n, "past its end")

@@ -38,7 +38,7 @@ def start(xs):
 
 @jax.jit
 def loop(weight, xs, key):
-    """What a scan of `NOISY` is, element by element."""
+    """Compute a scan of `NOISY` element by element."""
     cell, carry, ys = Noisy(weight), start(xs), []
     for i, x in enumerate(xs):
         carry, y = cell(carry, x, key=jr.fold_in(key, i))

@@ -1,4 +1,4 @@
-"""`trainable`: which parameters are trained."""
+"""`trainable`: which parameters are trained, by patterns over paths."""
 
 import equinox as eqx
 import jax
@@ -14,6 +14,7 @@ from support.helpers import few
 import eqx_pipe as ep
 from eqx_pipe import testing
 from eqx_pipe._stage import named_leaves
+from eqx_pipe._stage.pattern import check_matched, chooser, matches
 
 KEY = jr.key(0)
 X = jnp.linspace(-1.0, 1.0, 3)
@@ -126,3 +127,52 @@ def test_tied_parameters_are_called_by_the_place_that_keeps_them():
     assert chosen(tied) == {"one.weight", "one.bias", "two.bias"}
     low = jax.eval_shape(ep.precision(tied, output=None), X)
     assert low.dtype == jnp.bfloat16
+
+
+CASES = [
+    ("head", "head", True),
+    ("head", "head.weight", False),
+    ("head*", "head2", True),
+    ("head*", "head.weight", False),
+    ("*", "a.b", False),
+    ("blocks.*.attn", "blocks.3.attn", True),
+    ("blocks.*.attn", "blocks.3.a.attn", False),
+    ("blocks.[01]", "blocks.1", True),
+    ("blocks.[01]", "blocks.2", False),
+    ("blocks.?", "blocks.12", False),
+    ("**.bias", "bias", True),
+    ("**.bias", "a.0.bias", True),
+    ("a.**.bias", "a.bias", True),
+    ("a.**.bias", "a.b.c.bias", True),
+    ("a.**.bias", "b.bias", False),
+    ("a.**", "a.b.c", True),
+    ("a.**", "ab", False),
+    ("Head", "head", False),
+]
+
+
+@pytest.mark.parametrize("pattern, path, same", CASES)
+def test_a_pattern_is_read_part_by_part(pattern, path, same):
+    assert matches(pattern, path) is same
+    if same:
+        assert matches(pattern, f"{path}.x.y", below=True)
+
+
+def test_the_last_pattern_that_matches_decides():
+    chosen = chooser(["a", "!a.b", "a.b.c"], below=True)
+    assert [p for p in ("a", "a.b", "a.b.c", "a.d", "e") if chosen(p)] == [
+        "a",
+        "a.b.c",
+        "a.d",
+    ]
+    rest = chooser(["!a"], below=True)
+    assert rest("b") and not rest("a.b") and not chooser([])("a")
+
+
+def test_a_pattern_that_matches_nothing_names_the_nearest():
+    known = ["encoder.norm", *(f"blocks.{i}" for i in range(40))]
+    with pytest.raises(ValueError, match=r"`encodr.norm` .*mean `encoder\.norm`\?"):
+        check_matched("trainable", ["blocks.*", "encodr.norm"], known)
+    with pytest.raises(ValueError, match="and 33 more"):
+        check_matched("trainable", ["zzz"], known)
+    check_matched("trainable", ["!blocks.3"], known)

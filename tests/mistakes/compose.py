@@ -28,7 +28,7 @@ class Forgetful(Counter):
 
 
 class Raw(eqx.Module):
-    """Has state, and does not say so by its type."""
+    """A stage with state that is no `StatefulLayer`."""
 
     index: nn.StateIndex
 
@@ -140,7 +140,9 @@ TIED = {
         "`get` fails.*found by names": lambda: tie(
             lambda p: p["a"], lambda p: p["a"].w
         ),
-        "and `get` the one that stays": lambda: tie(lambda p: p["a"], lambda p: p["a"]),
+        "and from `get` the one to keep": lambda: tie(
+            lambda p: p["a"], lambda p: p["a"]
+        ),
     },
     ep.StructureError: {
         "agree in structure.*transpose": lambda: tie(
@@ -169,7 +171,9 @@ INPUTS = {
         "without a dot": lambda: two(("x", "b.y")),
         "more than once. Rename": lambda: two(("x", "by", "x")),
         "is a node's.*Rename": lambda: two(("x", "a")),
-        "`t` does not contri.*Remove such nodes": lambda: two(("x", "by", "t")),
+        "`t` does not contribute.*Remove such nodes and inputs": lambda: two(
+            ("x", "by", "t")
+        ),
         "Did you mean `bye`": lambda: two(("x", "bye")),
         "Known names: `a`": lambda: node({"a": "x"}, sink="x", inputs=("x",)),
         "Known names": lambda: node({"a": {"x": []}}, jnp.add),

@@ -33,9 +33,7 @@ EDIT = {
         "A stage is a callable": lambda: pipe().replace(head=3),
         "Give a mapping from pa": lambda: pipe().replace(sin),
         "input": lambda: ep.feed(sin, "x").replace(stage=lambda x, y: x),
-        "nodes by name": lambda: ep.graph(
-            {"a": sin, "b": sin}, {"a": [], "b": ["a"]}, "b"
-        )[1:],
+        "nodes by name": lambda: ep.graph({"a": sin}, {"a": []}, "a")[:1],
     },
     ep.StructureError: {
         r"weight`: float32\[3,3\] against float32\[4,3\].*`eqx_pipe.chain`": lambda: (
@@ -59,7 +57,7 @@ PRECISION = {
     TypeError: {'such as `"bfloat16"`': lambda: ep.precision(sin, "int8")},
     ValueError: {
         "mean `head`": lambda: ep.precision(pipe(), keep="haed"),
-        "all stages of `blocks` or none": lambda: ep.precision(pipe(), keep="blocks.0"),
+        "Choose all stages of `blocks`": lambda: ep.precision(pipe(), keep="blocks.0"),
     },
 }
 

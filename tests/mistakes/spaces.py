@@ -51,6 +51,8 @@ SPACE = {
         "its `.tree`": lambda: ep.Space(ep.Space(ONE)),
         "an integer, a slice": lambda: ep.Space(ONE)["a"],
         "True .bool.. Give an integer": lambda: ep.Space(ONE)[True],
+        "`i` is 1.5": lambda: ep.Space(ONE).point_key(1.5, key=jr.key(0)),
+        "jax.random.key": lambda: ep.Space(ONE).point_key(0, key=3),
         "list of indices": lambda: ep.Space(ONE)[[0.5]],
         "at once use `jax.vmap`": lambda: jax.eval_shape(ep.Space(ONE).point, ones()),
         "Use a plain integer, or `sweep` and `vmap_space`": lambda: jax.eval_shape(
@@ -60,6 +62,7 @@ SPACE = {
     IndexError: {
         "of the 2 points, 0": lambda: ep.Space(TWO)[2],
         "Give indices of": lambda: ep.Space(ONE).point(-1),
+        "-1 is out of range": lambda: ep.Space(ONE).point_key(-1, key=jr.key(0)),
         "of the 1 points, 0": lambda: ep.Space(ONE)[[3]],
     },
     ep.MissingKeyError: {

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 from jax.numpy import sin
+from support.executors import Plain
 
 import eqx_pipe as ep
 from eqx_pipe.reduce import Mean
@@ -42,7 +43,7 @@ def by_hand_steps():
 
 
 def again(*args, fn=lambda p: sin(p["x"]), **settings):
-    """A call of a sweeper."""
+    """Call a sweeper."""
     return ep.sweeper(fn, {"x": ep.Linspace(0, 1, 3)})(*args, **settings)
 
 
@@ -82,14 +83,21 @@ SWEEP = {
         "path of the store": lambda: sweep(resume="force"),
         "keep the values": lambda: sweep(resume="failed", store="x", reduce=Mean()),
         "one number for each po": lambda: sweep(order_by=[1.0]),
-        "give at most": lambda: sweep(
-            space=ep.Linspace(0, 1, 2**31 - 1), batch_size=2**31 - 1
+        "`order_by` is 3.0": lambda: sweep(order_by=3.0),
+        "`order_by` gives .*tuple": lambda: sweep(order_by=lambda x: (x, x)),
+        "gives float32.3, 2.": lambda: sweep(order_by=lambda x: jnp.stack([x, x])),
+        "gives complex64": lambda: sweep(order_by=lambda x: jax.lax.complex(x, x)),
+        "uses all of its own devices": lambda: sweep(
+            executor=Plain(),
+            mesh=jax.make_mesh((1,), ("x",), devices=jax.devices()[:1]),
         ),
         r"take a slice, `space\[a:b\]`": lambda: vmap_space(
             space=[ep.Linspace(0, 1, 2**31 - 1), ep.Values([1, 2])]
         ),
     },
     TypeError: {
+        r"3 .int.*`submit\(fn, \*args\)`": lambda: sweep(executor=3),
+        r"class .*`submit\(fn, \*args\)`": lambda: sweep(executor=Plain),
         "plan.*`return` missing": lambda: plan(lambda x: None),
         "`.a`. .*leave other": lambda: sweep(lambda x: {"a": "no"}),
         "`return` missing": lambda: sweep(lambda x: None),

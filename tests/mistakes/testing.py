@@ -47,6 +47,10 @@ LAWS = {
 STRATEGIES = {
     InvalidArgument: {
         "a pytree of `jax.ShapeDtypeStruct": lambda: ept.arrays({}),
+        "arrays of these shapes": lambda: ept.arrays({"a": 3.0}),
+        "Return a strategy of stages": lambda: ept.pipelines(
+            ones(), stages=[lambda struct: 3]
+        ),
         "a list of strategies of axes": lambda: ept.spaces(axes=[3]),
         "Annotate it, or give a strat": lambda: ept.arguments(unannotated),
         "Known names: `x`": lambda: ept.arguments(annotated, z=st.none()),

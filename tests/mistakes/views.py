@@ -1,4 +1,4 @@
-"""What people look at: descriptions, drawings, results of sweeps."""
+"""Summaries, drawings and results of sweeps."""
 
 import jax
 import numpy as np
@@ -10,9 +10,19 @@ from .common import Counter, ones, record
 
 
 def swept(fn=record):
-    """The result of a sweep, by the plain loop, which compiles nothing."""
+    """Return the result of a sweep by the plain loop, which compiles nothing."""
     with jax.disable_jit():
         return ep.sweep(lambda p: fn(p["x"]), {"x": ep.Linspace(0, 1, 3)})
+
+
+L = ep.Linspace(0, 1, 2)
+ABC = {"a": L, "b": L, "c": L}
+
+
+def plot(space=ABC, fn=lambda p: sum(p.values()), **options):
+    """The plot of a sweep by the plain loop."""
+    with jax.disable_jit():
+        return ep.sweep(fn, space).plot(**options)
 
 
 def concat(*results):
@@ -20,7 +30,7 @@ def concat(*results):
 
 
 def beside(**tree):
-    """The same over other spaces."""
+    """Return a result over another space."""
     with jax.disable_jit():
         return ep.sweep(lambda p: 0.0, {"x": ep.Values([1.0]), **tree})
 
@@ -46,11 +56,26 @@ VIEWS = {
         "Known names: `at`, `loss`": lambda: swept().best(),
         "Did you mean `loss`": lambda: swept().best("los"),
         "Compare by a real scalar": lambda: swept().best("at"),
+        "`by` is a float32.2. per point": lambda: swept().best(lambda y: y["at"]),
+        "`mode` is 'mn'.*`min`": lambda: swept().best("loss", mode="mn"),
+        "`sel` has '1', and `x` goes": lambda: swept().plot("loss", sel={"x": "1"}),
         "Look at `result.values`": lambda: swept(
             lambda x: x * np.float32("nan")
         ).best(),
         "outputs. Known names: `at`, `loss`": lambda: swept().plot(),
         "`x` goes from 0 to 1. Give": lambda: swept().plot("loss", sel={"x": 100.0}),
+        "`sel` names 'z'.*Known names: `a`, `b`": lambda: plot(sel={"z": 1}),
+        "Leave a dim out": lambda: plot(sel={"a": 0, "b": 1, "c": 1}),
+        "`x` is 'z'.*Known names: `a`, `b`": lambda: plot(x="z"),
+        "along the same dim": lambda: plot(x="a", y="a"),
+        "both `hue` and `y`": lambda: plot(hue="a", y="b"),
+        "leaves no dim for x": lambda: plot(hue="a", row="b", col="c"),
+        "5 dims.*`sel={'e': 0}`": lambda: plot(dict.fromkeys("abcde", L)),
+        "40 panels": lambda: plot(ABC | {"c": ep.Linspace(0, 1, 40)}),
+        "complex64.*absolute value": lambda: plot(
+            ABC, lambda p: jax.lax.complex(p["a"], p["b"])
+        ),
+        "3 coordinates.*x='a', y='b'": lambda: plot(ep.Space(ABC, "zip")),
         r"ends in `\.zarr`.*to_netcdf": lambda: swept().save("r.pkl"),
     },
     IndexError: {
@@ -59,6 +84,10 @@ VIEWS = {
     },
     TypeError: {
         r"`result.values\['a'\]`.*a slice": lambda: swept()["a"],
+        "Give a dict": lambda: plot(sel=["a"]),
+        "`plot` needs .*reduced them": lambda: ep.sweep(
+            jax.numpy.sin, L, reduce=ep.reduce.Mean()
+        ).plot(),
         "without a step": lambda: swept().sel(x=slice(0, 1, 2)),
         "Give a list of results of `sweep`": lambda: concat(3),
         "as a text or a `pathlib.Path`": lambda: swept().save(3),

@@ -89,7 +89,7 @@ BUILT = {
     },
     TypeError: {
         "Give the stages alone, or a function": lambda: ep.repeat([sin], key=key()),
-        'Use `merge="stack"`': lambda: ep.ensemble([lambda x: "a"])(ones(2)),
+        'or use `merge="stack"`': lambda: ep.ensemble([lambda x: "a"])(ones(2)),
     },
     ep.StructureError: {
         r"`stages\[1\]`.*float32\[3,3\] against float32\[4,3\].*Give each": lambda: (

@@ -1,4 +1,4 @@
-"""What is kept beside objects goes with them, and belongs to them alone."""
+"""Entries kept beside objects go with them, and belong to them alone."""
 
 import copy
 import gc

@@ -1,4 +1,4 @@
-"""Every example in the docs and in the package's docstrings, run as it stands."""
+"""All examples in the docs and in the package's docstrings, run as they stand."""
 
 import ast
 import doctest
@@ -18,7 +18,7 @@ FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
 def docstrings(path):
-    """The docstrings with examples in a source file, as (name, line, text)."""
+    """Yield the docstrings with examples in a source file, as (name, line, text)."""
     kinds = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
     for node in ast.walk(ast.parse(path.read_text())):
         text = ast.get_docstring(node, clean=False) if isinstance(node, kinds) else None
@@ -28,7 +28,7 @@ def docstrings(path):
 
 
 def blocks(path):
-    """The fenced blocks with examples in a page, as (name, line, text)."""
+    """Yield the fenced blocks with examples in a page, as (name, line, text)."""
     text = path.read_text()
     for match in re.finditer(r"^```\w*\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
         if ">>> " in match[1]:
@@ -49,7 +49,7 @@ NOTEBOOKS = sorted((ROOT / "examples").glob("*.py"))
 
 
 def not_installed(text):
-    """The libraries that a block imports, of those that not everybody has."""
+    """Return the optional libraries that a block imports and that are missing here."""
     packages = "grain|orbax|SALib|optuna|evosax|adaptive|tvboptim"
     names = re.findall(rf"^\s*>>> (?:import|from) ({packages})", text, re.MULTILINE)
     names += ["SALib"] * ("ep.sensitivity" in text)
@@ -59,13 +59,13 @@ def not_installed(text):
 
 @pytest.fixture(autouse=True)
 def default_settings():
-    """JAX as its users have it, not as strict as in the other tests."""
+    """Set JAX's defaults, which are less strict than those of the other tests."""
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         yield
 
 
 def run(file, name, line, text, variables):
-    """Runs one docstring or block; fails with doctest's own report."""
+    """Run one docstring or block; fail with doctest's own report."""
     test = doctest.DocTestParser().get_doctest(text, variables, name, file, line)
     report = []
     runner = doctest.DocTestRunner(optionflags=FLAGS)
@@ -76,7 +76,7 @@ def run(file, name, line, text, variables):
 
 
 DEAR = "_compose", "_search", "_reduce", "testing"
-"""The packages whose examples take four fifths of the time; they are slow tests."""
+"""Packages with slow tests: their examples take four fifths of the time."""
 
 EXAMPLES = [name for name, found in SOURCES.items() if found]
 QUICK = [name for name in EXAMPLES if not Path(name).parts[1].startswith(DEAR)]
@@ -95,7 +95,7 @@ def test_docstrings(file):
     slow_unless({"README.md"}, [name for name, found in PAGES.items() if found]),
 )
 def test_pages(file):
-    """The blocks of one page follow each other and share their variables."""
+    """The blocks of a page run in order and share their variables."""
     variables, skipped = {}, set()
     for name, line, text in PAGES[file]:
         if missing := not_installed(text):
@@ -108,7 +108,7 @@ def test_pages(file):
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebooks_are_shown_and_well_formed(path):
-    """They are run where the site is made."""
+    """The site runs them."""
     text = path.read_text()
     assert text.startswith("# %% [markdown]\n# # ")
     kinds = re.split(r"^# %%(.*)\n", text, flags=re.MULTILINE)[1::2]

@@ -33,13 +33,14 @@ def distinct():
 MADE = {
     **{name: lambda make=make: make(by="loss") for name, (make, _) in REDUCERS.items()},
     "of all leaves": lambda: ep.reduce.Mean(),
+    "unbiased": lambda: ep.reduce.Var("loss", ddof=1),
     "of a function": lambda: ep.reduce.Sum(lambda out: out["loss"] ** 2),
     "few buffers": lambda: ep.reduce.Quantile(0.3, "loss", size=4),
     "table": distinct,
     "several": lambda: {"a": ep.reduce.Sum("loss"), "b": [ep.reduce.ArgMin("steps")]},
 }
 # The others are asked for drawn values, or below.
-CHECKED = ["var", "top", "table", "few buffers", "mean", "argmax", "several"]
+CHECKED = ["unbiased", "top", "table", "few buffers", "mean", "argmax", "several"]
 
 
 @pytest.mark.parametrize("name", slow_unless(CHECKED[:4], CHECKED))

@@ -102,7 +102,7 @@ def check(kind, folder, whole):
 
 
 SEARCHES = {"own": 2, "halving": 1}
-"""How often each kind of search is killed; `thorough` tries all kinds."""
+"""The number of kills for each kind of search; `thorough` tries all kinds."""
 
 if THOROUGH:
     SEARCHES = dict.fromkeys(("own", "refine", "evolution", "optuna", "halving"), 6)

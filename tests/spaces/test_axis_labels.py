@@ -3,9 +3,9 @@
 import jax.numpy as jnp
 import jax.random as jr
 import pytest
-from support.compilations import compiled
 
 import eqx_pipe as ep
+import eqx_pipe.testing as ept
 
 xarray = pytest.importorskip("xarray")
 
@@ -71,9 +71,8 @@ def test_they_are_no_part_of_a_store(tmp_path):
 
 def test_they_are_no_part_of_a_program():
     ep.sweep(fn, space("A"))
-    before = len(compiled)
-    result = ep.sweep(fn, space("B"))
-    assert len(compiled) == before
+    with ept.assert_compiles(0):
+        result = ep.sweep(fn, space("B"))
     assert result.to_xarray()["lin"].attrs["long_name"] == "B label"
 
 

@@ -135,18 +135,11 @@ def test_slices_are_those_of_the_list_of_points(recipe, data):
     bound = st.none() | st.integers(-n - 1, n + 1)
     step = st.none() | st.sampled_from([-3, -1, 1, 2])
     cut = slice(data.draw(bound), data.draw(bound), data.draw(step))
+    same(space[-1], space[n - 1])
     expected = by_name(space)[cut]
     assert by_name(space[cut]) == expected
     assert space[cut].dims == {"point": len(expected)}
     assert by_name(space[cut][::-1]) == expected[::-1]
-
-
-@given(recipes)
-def test_indices_count_from_either_end_and_loops_nest(recipe):
-    space = build(recipe)
-    same(space[-1], space[space.size - 1])
-    pairs = [(bits(jtu.tree_leaves(a)[-1]), 0) for a in space for _ in space]
-    assert len(pairs) == space.size**2
 
 
 def test_dims_come_in_the_order_written():
@@ -212,6 +205,8 @@ def test_spaces_may_be_larger_than_any_integer():
     long = ep.Linspace(0, 1, 2**31 - 1)
     space = ep.Space({"v": long, **space.tree, "u": long})
     assert space.size == 7**6 * (2**31 - 1) ** 2
+    with pytest.raises(OverflowError):
+        len(space)
     last = space[-1]
     assert last["a"] == last["f"] == 6 and last["u"] == 1
     part = space[space.size - 2 :: -(10**18)][:5]
@@ -287,23 +282,15 @@ def test_a_linspace_has_the_values_of_numpy(lo, hi, n):
     np.testing.assert_array_equal(values, np.linspace(lo, hi, n).astype(np.float32))
 
 
-def test_sizes_that_len_cannot_say():
-    wide = ep.Linspace(0, 1, 2**31 - 1)
-    space = ep.Space({"a": wide, "b": wide, "c": ep.Values(range(5))})
-    with pytest.raises(OverflowError):
-        len(space)
-
-
 FIRST_USE = """
 import jax
 import eqx_pipe as ep
-from support.compilations import compiled
-half = jax.jit(lambda x: x / 2)
+traces = []
+half = jax.jit(lambda x: traces.append(1) or x / 2)
 half(1.0)
-before = len(compiled)
 ep.Space({"x": ep.Linspace(0, 1, 3)}), ep.sweep, ep.data.Loader, ep.sharding.AxisRules
 half(1.0)
-assert len(compiled) == before
+assert len(traces) == 1
 """
 
 

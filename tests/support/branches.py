@@ -1,4 +1,4 @@
-"""What tests of `cond`, `switch` and `gated` share."""
+"""Helpers for tests of `cond`, `switch` and `gated`."""
 
 import equinox.nn as nn
 import jax

@@ -1,4 +1,4 @@
-"""What each combinator means, written as the loop that one would write by hand.
+"""The meaning of each combinator, written as the loop that users would write.
 
 `by_hand(pipe, x, key)` walks any pipeline, one drawn by `eqx_pipe.testing` too, and
 reads its parameters, so that both programs can be differentiated by them. It is the
@@ -20,7 +20,7 @@ import numpy as np
 
 
 def child_key(key, segment):
-    """A child's key as the design defines it, without the library's help."""
+    """Return a child's key as documented, computed without the library."""
     if key is None:
         return None
     if isinstance(segment, str):
@@ -29,7 +29,7 @@ def child_key(key, segment):
 
 
 def by_hand(stage, x, key=None):
-    """What a pipeline gives, computed without the library."""
+    """Compute the output of a pipeline without the library."""
     rule = _RULES.get(type(stage).__name__)
     if rule is not None:
         return rule(stage, x, key)
@@ -65,7 +65,7 @@ def _each(stage, x, key):
 
 
 def leafwise(fn):
-    """A function of some arrays as one of as many pytrees."""
+    """Return a function of a list of arrays as one of pytrees."""
     return lambda trees: jtu.tree_map(lambda *leaves: fn(leaves), *trees)
 
 
@@ -178,7 +178,7 @@ def _at(stage, x, key):
 
 
 def _put(x, path, change):
-    """`x`, a tree of dicts and tuples, with the part at `path` changed."""
+    """Return `x`, a tree of dicts and tuples, with the part at `path` changed."""
     if not path:
         return change(x)
     first, *rest = path
@@ -309,7 +309,7 @@ def _precision(stage, x, key):
 
 
 def _outputs(stage, x, key):
-    """Of a chain, of which stages right below are tapped."""
+    """Return the outputs of a chain, and of some stages right below it."""
     values, y = {}, x
     for name, child in stage.stage.items():
         y = values[str(name)] = _child(child, name, y, key)

@@ -2,7 +2,7 @@
 
 
 class Promise:
-    """What a plain executor returns: a result, and no more."""
+    """The future of a plain executor: a result, and no more."""
 
     def __init__(self, outcome):
         self.outcome = outcome

@@ -1,4 +1,4 @@
-"""What several test files share."""
+"""Helpers that several test files share."""
 
 import equinox as eqx
 import hypothesis
@@ -16,7 +16,7 @@ few = hypothesis.settings(max_examples=max(2, hypothesis.settings().max_examples
 
 
 def slow_unless(quick, names):
-    """Parameters of a table of which only the cases in `quick` run without `-m slow`.
+    """Return cases of a table; those not in `quick` run with `-m slow` only.
 
     For a law over many implementations, some of which differ in little.
     """
@@ -28,7 +28,7 @@ def slow_unless(quick, names):
 
 
 def assert_agree(a, b, *, tolerance=1e-4):
-    """Raises unless two pytrees agree in structure, shapes, dtypes, and in values."""
+    """Raise unless two pytrees agree in structure, shapes, dtypes and values."""
     assert jtu.tree_structure(a) == jtu.tree_structure(b)
     for left, right in zip(jtu.tree_leaves(a), jtu.tree_leaves(b), strict=True):
         if not eqx.is_array(left):
@@ -45,7 +45,7 @@ def assert_agree(a, b, *, tolerance=1e-4):
 
 
 def numbers(struct, seed=0):
-    """Normal numbers of the shapes and dtypes of a struct; the same for a seed."""
+    """Return normal numbers of the shapes and dtypes of a struct, by a seed."""
     rng = np.random.default_rng(seed)
 
     # Cast by NumPy: for JAX that would be a program for each shape.
@@ -56,7 +56,7 @@ def numbers(struct, seed=0):
 
 
 def filled(make, key):
-    """`make(key)` with other numbers, for which nothing is compiled.
+    """Return `make(key)` with other numbers, for which nothing is compiled.
 
     To draw the weights of a layer takes a quarter of a second of compilation for each
     shape, and where a test makes layers when it is imported, each process pays that.

@@ -6,7 +6,7 @@ import numpy as np
 
 
 def reference(init, cond, body, out):
-    """The loop that `refill` stands for."""
+    """Return the loop that `refill` stands for."""
 
     def fn(point):
         last = jax.lax.while_loop(

@@ -11,7 +11,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "models.md"
 
 @ft.cache
 def sources():
-    """The source of each function and class that the page defines, by name."""
+    """Return the source of each function and class that the page defines, by name."""
     found = {}
     for example in doctest.DocTestParser().get_examples(_text()):
         for node in ast.parse(example.source).body:
@@ -22,7 +22,7 @@ def sources():
 
 @ft.cache
 def definitions():
-    """Those functions and classes, made without running what else the page shows."""
+    """Make these functions and classes without running the rest of the page."""
     names = {}
     for example in doctest.DocTestParser().get_examples(_text()):
         first = ast.parse(example.source).body[0]

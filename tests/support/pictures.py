@@ -70,7 +70,7 @@ FRAME = re.compile(r'^subgraph (n\d+)\["([^"<>`]|<br/>)*"\]$')
 
 
 def read(diagram):
-    """The names of boxes and the arrows; fails unless the text is well-formed."""
+    """Return the names of boxes and the arrows; fail unless the text is well-formed."""
     first, *lines = str(diagram).splitlines()
     assert first == "flowchart TD"
     names, arrows, depth = [], [], 0

@@ -12,7 +12,7 @@ plt = pytest.importorskip("matplotlib.pyplot")
 
 @pytest.fixture(autouse=True)
 def closed():
-    """Draws what was plotted, which finds more errors, and forgets it."""
+    """Draw what was plotted, which finds more errors, and close it."""
     yield
     for number in plt.get_fignums():
         plt.figure(number).canvas.draw()
@@ -27,7 +27,7 @@ A, B, C = ep.Linspace(0, 2, 5), ep.Geomspace(0.01, 1, 3), ep.Values([4.0, 1.0])
 
 
 def mesh_of(ax):
-    """The values of a heat map's cells, rows from below."""
+    """Return the values of a heat map's cells, rows from below."""
     return ax.collections[0].get_array()
 
 

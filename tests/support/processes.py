@@ -24,7 +24,7 @@ def plain_flags():
 
 
 def run_processes(script, size=2):
-    """Runs `script`, which finds its `rank`, and raises unless all copies succeed."""
+    """Run `script`, which finds its `rank`, and raise unless all copies succeed."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -56,21 +56,16 @@ def best(x, k=None):
     return (order[0], x[order[0]]) if k is None else (order, x[order])
 
 
-def lowest(x, k):
-    order = best(-x, k)[0]
-    return order, x[order]
-
-
 def binned(x):
     below, above = np.sum(x < EDGES[0]), np.sum(x > EDGES[-1])
-    return np.histogram(x, EDGES)[0], EDGES, below, above
+    return np.histogram(x, EDGES)[0], np.array(EDGES), below, above
 
 
 R = ep.reduce
 REDUCERS = {
     "sum": (R.Sum, np.sum),
     "mean": (R.Mean, np.mean),
-    "var": (ft.partial(R.Var, ddof=1), ft.partial(np.var, ddof=1)),
+    "var": (R.Var, np.var),
     "min": (R.Min, np.min),
     "max": (R.Max, np.max),
     "argmin": (R.ArgMin, lambda x: (best(-x)[0], x.min())),

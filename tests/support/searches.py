@@ -87,7 +87,7 @@ TRAINING = ep.search.Training(
 
 
 def run(kind, folder):
-    """A search, or a halving, and what it has found as arrays."""
+    """Run a search or a halving, and return its results as arrays."""
     given = {**GIVEN, "store": folder, "mesh": one_device()}
     if kind == "halving":
         space = {"x": ep.Linspace(0.0, 1.0, 6), "y": ep.Linspace(0.0, 3.0, 6)}

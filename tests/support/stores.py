@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
-from support import sweeps
+from support.sweeps import close as close
+from support.sweeps import same as same
 
 import eqx_pipe as ep
 from eqx_pipe._sweep.store import Folder, layout, open_store
@@ -58,10 +59,6 @@ def slow(p):
 SLOW = ep.Space({"n": ep.Values([1, 2, 3, 4]), "x": ep.Linspace(0, 1, 60)})
 
 
-def growing_space(n, x):
-    return ep.Space({"n": ep.Values(range(n)), "x": ep.Linspace(0, 1, x)})
-
-
 def run_slow(path, space=SLOW, **asked):
     return ep.sweep(slow, space, key=KEY, store=path, batch_size=4, **asked)
 
@@ -107,26 +104,6 @@ def chunk_file(store, name, number):
 def written(path):
     """Return the chunks that are there, and when each was written."""
     return {n: when for n, when in enumerate(stored(path).written()) if when}
-
-
-def same(a, b):
-    """Raise unless two pytrees of values are equal bit for bit, read or in memory."""
-    assert jtu.tree_structure(a) == jtu.tree_structure(b)
-    for x, y in zip(jtu.tree_leaves(a), jtu.tree_leaves(b), strict=True):
-        x, y = x[...], y[...]
-        assert (x.shape, x.dtype) == (y.shape, y.dtype)
-        if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
-            x, y = jr.key_data(x), jr.key_data(y)
-        assert np.asarray(x).tobytes() == np.asarray(y).tobytes()
-
-
-def close(a, b):
-    """Raise unless two pytrees, read or in memory, agree: floats to rounding.
-
-    For results of different programs, which XLA may round differently. Keys, integers
-    and bools must be equal.
-    """
-    sweeps.close(*(jtu.tree_map(lambda x: x[...], values) for values in (a, b)))
 
 
 def same_dataset(a, b):

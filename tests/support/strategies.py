@@ -6,11 +6,10 @@ import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
 import numpy as np
+from hypothesis import given, settings
 from jax.sharding import AxisType, Mesh
 
 from eqx_pipe.testing import pipelines
-from eqx_pipe.testing._strategies.kinds import _graph
-from eqx_pipe.testing._strategies.pipelines import Drawing
 from eqx_pipe.testing._strategies.spaces import draw_axis
 from eqx_pipe.testing._strategies.validate import composite
 
@@ -26,31 +25,38 @@ _POOL = (
 )
 
 
+def drawn(strategy, examples=3):
+    """Return values of a strategy, the simplest first."""
+    found = []
+
+    @settings(max_examples=examples, database=None, derandomize=True)
+    @given(strategy)
+    def run(value):
+        found.append(value)
+
+    run()
+    return found
+
+
 def structs():
-    """A pytree of shapes and dtypes, from a small pool."""
+    """Draw a pytree of shapes and dtypes, from a small pool."""
     return st.sampled_from(_POOL)
 
 
 def one_stage(struct, random=True):
-    """A stage without stages inside that keeps a struct."""
+    """Draw a stage without stages inside that keeps a struct."""
     return pipelines(struct, max_depth=0, random=random)
 
 
 @composite
-def graphs(draw, struct):
-    """A `graph` of single stages whose output is like its input."""
-    return _graph(Drawing(draw, struct, 1, True, False))
-
-
-@composite
 def axes(draw, static=False):
-    """An axis of any kind."""
+    """Draw an axis of any kind."""
     return draw_axis(draw, draw(st.integers(1, 4)), True, static, None)
 
 
 @composite
 def meshes(draw, max_axes=2, explicit=True):
-    """A mesh over some of the devices; it shrinks to one device, automatic."""
+    """Draw a mesh over some of the devices; it shrinks to one device, automatic."""
     devices = jax.local_devices()
     sizes = [2**i for i in range(len(devices).bit_length()) if 2**i <= len(devices)]
     shapes = [(n,) for n in sizes]

@@ -66,33 +66,29 @@ def whole(point, *, key=None):
     return (number(point) > 0, jnp.int8(number(point) * 3), jnp.bfloat16(1))
 
 
-def some_space(i):
-    return [
-        lambda: {"b": ep.Linspace(0, 1, 5), "a": ep.Values([1, 2, 3])},
-        lambda: ep.Space([ep.Linspace(0, 1, 4), ep.Geomspace(1, 9, 4), "x"], "zip"),
-        lambda: ep.Space({"k": ep.Values(jr.split(jr.key(0), 4)), "w": jnp.ones(2)}),
-        lambda: ep.Space([ep.Linspace(0, 1, 7), ep.Values(np.eye(3))])[18:1:-3],
-        lambda: ep.Linspace(0, 2, 1),
-    ][i]()
-
-
 def definition(fn, space, key):
     with jax.disable_jit():
         return ep.sweep(fn, space, key=key)
 
 
 def as_arrays(values):
-    leaves = [
-        jr.key_data(x)
-        if hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
-        else x
-        for x in jtu.tree_leaves(values)
-    ]
-    return [np.asarray(x) for x in leaves]
+    """Return the leaves in memory, keys as their numbers."""
+    leaves = map(_read, jtu.tree_leaves(values))
+    return [np.asarray(jr.key_data(x) if _is_key(x) else x) for x in leaves]
+
+
+def _read(x):
+    """Read an array of a store, which knows only its shape until it is indexed."""
+    lazy = hasattr(x, "shape") and not isinstance(x, np.ndarray | jax.Array)
+    return x[...] if lazy else x
+
+
+def _is_key(x):
+    return hasattr(x, "dtype") and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
 
 
 def close(a, b):
-    """Raise unless two pytrees of values agree: floats to rounding, others in each bit.
+    """Raise unless two pytrees of values agree: floats to rounding, others bit for bit.
 
     For results of different programs, which XLA may round differently.
     """
@@ -109,15 +105,10 @@ def close(a, b):
 
 
 def same(a, b):
+    """Raise unless two pytrees of values are equal bit for bit, read or in memory."""
     assert jtu.tree_structure(a) == jtu.tree_structure(b)
     bits = [[(x.dtype, x.shape, x.tobytes()) for x in as_arrays(v)] for v in (a, b)]
     assert bits[0] == bits[1]
 
 
 FUNCTIONS = st.sampled_from([closed_form, loop, scan, noise, whole])
-
-
-SPACES = st.integers(0, 4)
-
-
-BATCHES = st.sampled_from(["auto", 1, 3, 64])

@@ -16,7 +16,7 @@ import jax.tree_util as jtu
 import numpy as np
 import pytest
 from support.executors import Plain
-from support.sweeps import WEIGHT, close, make_mesh
+from support.sweeps import WEIGHT, make_mesh
 
 import eqx_pipe as ep
 from eqx_pipe._sweep.compute import rows
@@ -180,8 +180,3 @@ def _stacked(*leaves):
 def expected(fn, name):
     """Return the values of a function at the points of a space of `SPACES`."""
     return by_hand(fn, SPACES[name](), KEY)
-
-
-def agree(values, wanted):
-    """Raise unless values, read or in memory, are the wanted ones, up to rounding."""
-    close(jtu.tree_map(lambda x: x[...], values), wanted)

@@ -15,7 +15,7 @@ from eqx_pipe._vmap import analyze, batch_size, choose_batch_size, even_out
 
 
 def chosen(fn, n=10**6, devices=1, space=None, **asked):
-    """The batch size for a function of a number, without running it."""
+    """Return the batch size for a function of a number, without running it."""
     mesh = jax.make_mesh((devices,), ("x",), devices=jax.devices()[:devices])
     space = ep.Linspace(0, 1, n) if space is None else space
     return ep.plan(fn, space, mesh=mesh, **asked).batch_size

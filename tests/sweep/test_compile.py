@@ -1,4 +1,4 @@
-"""What is compiled again and what is not; two programs never share an entry."""
+"""Programs that are compiled again, and those that never share an entry."""
 
 import gc
 
@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
-from support.compilations import compiled
 from support.helpers import slow_unless
 
 import eqx_pipe as ep
+import eqx_pipe.testing as ept
 from eqx_pipe._jaxprs.fingerprint import _Writer
 
 
@@ -19,11 +19,10 @@ def space(lo=0.0):
     return ep.Space({"b": ep.Linspace(lo, 1, 5), "a": ep.Values([1.0, 2.0])})
 
 
-def count(fn, *args, **kwargs):
-    """How many programs are compiled, and the values."""
-    before = len(compiled)
-    result = ep.sweep(fn, *args, **kwargs)
-    return len(compiled) - before, np.asarray(result.values)
+def swept_again(fn, *args, **kwargs):
+    """Return the values of a sweep that compiles nothing."""
+    with ept.assert_compiles(0):
+        return np.asarray(ep.sweep(fn, *args, **kwargs).values)
 
 
 def inside_scan(array):
@@ -73,10 +72,9 @@ OTHERS = [inside_while, batched_rule, checked]
 def test_other_arrays_and_fresh_functions_compile_nothing(make):
     first, second = jnp.array([1.0, 2.0, 3.0]), jnp.array([1.5, 0.5, 5.0])
     jax.block_until_ready((first, second))
-    count(make(first), space())
+    ep.sweep(make(first), space())
     other = space(0.25)
-    again, values = count(make(second), other)
-    assert again == 0
+    values = swept_again(make(second), other)
     with jax.disable_jit():
         expected = ep.sweep(make(second), other).values
     np.testing.assert_allclose(values, expected, rtol=1e-6)
@@ -88,10 +86,10 @@ def test_keys_slices_and_the_users_mesh_compile_nothing():
 
     mesh = jax.make_mesh((8,), ("x",), axis_types=(jax.sharding.AxisType.Explicit,))
     keys, spaces = [jr.key(0), jr.key(1)], [space()[1:4], space()[5:8]]
-    count(fn, spaces[0], key=keys[0])
-    assert count(fn, spaces[1], key=keys[1])[0] == 0
+    ep.sweep(fn, spaces[0], key=keys[0])
+    swept_again(fn, spaces[1], key=keys[1])
     with jax.set_mesh(mesh):
-        assert count(fn, spaces[1], key=keys[1], mesh=mesh)[0] == 0
+        swept_again(fn, spaces[1], key=keys[1], mesh=mesh)
 
 
 def test_the_function_is_traced_once_a_sweep():
@@ -132,8 +130,8 @@ def test_a_jitted_function_is_traced_and_looked_at_once(monkeypatch):
     monkeypatch.setattr(
         _Writer, "program", lambda *args: looks.append(1) or look(*args)
     )
-    again, second = count(fn, space())
-    assert (again, len(traces)) == (0, 1)
+    second = swept_again(fn, space())
+    assert len(traces) == 1
     assert len(looks) == 1  # what finds the point; not what is in `fn`
     np.testing.assert_array_equal(first, second)
 
@@ -202,10 +200,9 @@ def test_small_arrays_are_copied_to_the_devices_once():
 
 @pytest.mark.parametrize("n", [41, 43])
 def test_making_an_axis_compiles_nothing(n):
-    before = len(compiled)
-    ep.Linspace(0, 1, n), ep.Geomspace(1, 2, n)
-    ep.Linspace(np.zeros(3), np.ones(3), n)
-    ep.Values(np.arange(n)), ep.Values([0.5] * n), ep.Values(np.ones((n, 2), "f4"))
-    ep.sobol({"a": ep.Uniform(0, 1)}, n)
-    ep.Space({"a": ep.Linspace(0, 1, n), "w": np.ones(n)})
-    assert len(compiled) == before
+    with ept.assert_compiles(0):
+        ep.Linspace(0, 1, n), ep.Geomspace(1, 2, n)
+        ep.Linspace(np.zeros(3), np.ones(3), n)
+        ep.Values(np.arange(n)), ep.Values([0.5] * n), ep.Values(np.ones((n, 2), "f4"))
+        ep.sobol({"a": ep.Uniform(0, 1)}, n)
+        ep.Space({"a": ep.Linspace(0, 1, n), "w": np.ones(n)})

@@ -11,7 +11,7 @@ import eqx_pipe as ep
 
 
 def run(code):
-    """What a fresh process without this suite's devices prints."""
+    """Return what a fresh process without this suite's devices prints."""
     env = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code],

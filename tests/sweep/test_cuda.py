@@ -1,4 +1,4 @@
-"""What a sweep would run on CUDA, lowered for it on a machine that has none.
+"""The programs of sweeps, lowered for CUDA on a machine without it.
 
 On a CPU nothing tells that a kernel leans on what only a CPU has: a callback to Python,
 a routine of LAPACK, an option of its compiler. `jax.export` lowers for a platform that

@@ -191,7 +191,7 @@ def test_a_process_pool_and_a_worker_that_is_killed(tmp_path):
 
 
 def elsewhere_other(p):
-    """A function that is another one in another process."""
+    """Double a number here, and triple it in another process."""
     return p * (2 if multiprocessing.parent_process() is None else 3)
 
 
@@ -207,25 +207,6 @@ def test_dask(tmp_path):
             asked = {"key": KEY, "batch_size": 2}
             there = ep.sweep(FUNCTIONS[1], some_space(0), executor=executor, **asked)
     close(there.values, ep.sweep(FUNCTIONS[1], some_space(0), **asked).values)
-
-
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize(
-    ("asked", "kind", "says"),
-    [
-        ({"executor": 3}, TypeError, r"submit\(fn, \*args\)"),
-        ({"executor": Plain}, TypeError, r"submit\(fn, \*args\)"),
-        ({"executor": Plain(), "mesh": one_device()}, ValueError, "own devices"),
-        (
-            {"executor": Plain(), "shard": (0, 2)},
-            ValueError,
-            "`shard`.*without `store`",
-        ),
-    ],
-)
-def test_wrong_arguments(asked, kind, says):
-    with pytest.raises(kind, match=says):
-        ep.sweep(jnp.sin, ep.Linspace(0, 1, 3), **asked)
 
 
 def test_what_cannot_travel_is_said_before_anything_runs(monkeypatch):

@@ -60,7 +60,7 @@ def interrupted(run, **asked):
 
 
 def check(result, full=FULL):
-    """What is there is what there would be, and the rest is said to be missing."""
+    """Check the finished values, and that all other points are marked as missing."""
     status, values = result.status, np.asarray(result.values)
     assert set(status) == {0, 1} and not result.errors
     assert np.array_equal(values[status == 1], full[status == 1])

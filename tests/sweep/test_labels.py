@@ -47,7 +47,7 @@ outputs = st.dictionaries(
 
 
 def numbered(shapes):
-    """A function whose outputs are numbers that occur once in one output."""
+    """Return a function whose outputs are numbers that occur once in one output."""
 
     def fn(point):
         first = 0.0

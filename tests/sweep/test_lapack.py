@@ -76,7 +76,7 @@ def test_the_batch_is_then_small_enough(monkeypatch):
     monkeypatch.setenv("NPROC", "2")
 
     def sizes(fn):
-        """The batch size where it may not hang, and where it may."""
+        """Return the batch size where it cannot hang, and where it may."""
         found = analyze(jax.make_jaxpr(fn)(1.0), [True])
         for version in ("0.12.0", "0.10.2"):
             monkeypatch.setattr(lapack, "JAXLIB", version)

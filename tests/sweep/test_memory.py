@@ -33,7 +33,7 @@ class Memory:
         self.most, self.before = math.inf, "run"
         self.calls = self.refused = 0
         self.points = 0
-        """How many points were computed."""
+        """The number of points that were computed."""
 
     def check(self, now, layout):
         if now == self.before and layout.points_at_once > self.most:
@@ -46,7 +46,7 @@ class Memory:
 
 
 class Program(jax.stages.Lowered):
-    """What is lowered, and then compiled."""
+    """A program that is lowered, and then compiled."""
 
     def __init__(self, memory, real, layout):
         self.memory, self.real, self.layout = memory, real, layout
@@ -154,7 +154,7 @@ def test_tuning_goes_on_with_what_fits(memory, monkeypatch):
     compute = tune._Clock.seconds
 
     def seconds(self, size, count):
-        """A clock by which the larger size is always the better one."""
+        """Measure by a clock by which the larger size is always the better one."""
         compute(self, size, count)
         return 100 * count / size
 
@@ -184,7 +184,7 @@ def test_a_size_that_was_given_is_kept_to(memory):
 
 @pytest.mark.slow
 def test_a_machine_with_little_memory():
-    """What JAX says on a CPU, where a process may have no more than so much."""
+    """Run out of memory on a CPU, in a process with a limit."""
     program = """
         import resource
         import jax, jax.numpy as jnp

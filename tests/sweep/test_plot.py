@@ -160,7 +160,7 @@ def test_a_reduction_over_replicates_is_drawn():
 
 
 def broken(point):
-    """A value, NaN, inf, -inf and a failure."""
+    """Return a value, NaN, inf or -inf, or fail."""
     x = point["i"]
     y = jnp.select([x == 1, x == 2, x == 3], [jnp.nan, jnp.inf, -jnp.inf], x)
     return eqx.error_if(y + 0 * point.get("b", 0.0), x == 4, "four")
@@ -200,35 +200,3 @@ def test_points_not_computed_yet_are_marked(tmp_path):
     space, path = {"a": ep.Linspace(0, 1, 8)}, tmp_path / "r.zarr"
     ep.sweep(total, space, store=path, shard=(0, 2))
     assert legend_of(ep.SweepResult.load(path).plot()) == ["not computed"]
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "says"),
-    [
-        ({"sel": {"z": 1}}, ValueError, "`sel` names 'z'.*Known names: `a`, `b`"),
-        ({"sel": ["a"]}, TypeError, "Give a dict"),
-        ({"sel": {"a": 0, "b": 1, "c": 1}}, ValueError, "Leave a dim out"),
-        ({"x": "z"}, ValueError, "`x` is 'z'.*Known names: `a`, `b`"),
-        ({"x": "a", "y": "a"}, ValueError, "along the same dim"),
-        ({"hue": "a", "y": "b"}, ValueError, "both `hue` and `y`"),
-        ({"hue": "a", "row": "b", "col": "c"}, ValueError, "leaves no dim for x"),
-    ],
-)
-def test_what_cannot_be_drawn(unchecked, options, error, says):
-    with pytest.raises(error, match=says):
-        abc().plot(**options)
-
-
-def test_more_that_cannot_be_drawn():
-    many = {name: ep.Linspace(0, 1, 2) for name in "abcde"}
-    with pytest.raises(ValueError, match="5 dims.*`sel={'e': 0}`"):
-        ep.sweep(total, many).plot()
-    with pytest.raises(ValueError, match="40 panels"):
-        ep.sweep(total, {"a": A, "b": B, "c": ep.Linspace(0, 1, 40)}).plot()
-    with pytest.raises(TypeError, match="reduced them"):
-        ep.sweep(total, {"a": A}, reduce=ep.reduce.Mean()).plot()
-    with pytest.raises(ValueError, match="complex64.*absolute value"):
-        ep.sweep(lambda p: jax.lax.complex(p["a"], p["a"]), {"a": A}).plot()
-    wide = ep.Space({str(i): ep.Values([1, 3, 2]) for i in range(3)}, "zip")
-    with pytest.raises(ValueError, match="3 coordinates.*x='0', y='1'"):
-        ep.sweep(total, wide).plot()

@@ -72,7 +72,7 @@ def test_a_notebook_has_a_bar_with_and_without_widgets():
 
 
 def _by_kind(outputs):
-    """What a cell has printed, and whether it shows a widget."""
+    """Return the text that a cell printed, and whether it shows a widget."""
     shown = {}
     for output in outputs:
         if output.output_type == "stream":

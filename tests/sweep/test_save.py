@@ -55,7 +55,7 @@ AXES = {
 
 
 def everything(point):
-    """An output of every dtype, from the numbers of a point."""
+    """Return an output of every dtype, from the numbers of a point."""
     total = jnp.float32(0)
     for leaf in jtu.tree_leaves(point):
         if isinstance(leaf, jax.Array) and leaf.dtype == jnp.float32:
@@ -72,7 +72,7 @@ def everything(point):
 
 
 def same(a, b):
-    """Raises unless two pytrees are equal bit for bit, keys and kinds included."""
+    """Raise unless two pytrees are equal bit for bit, keys and kinds included."""
     assert jtu.tree_structure(a) == jtu.tree_structure(b)
     for left, right in zip(jtu.tree_leaves(a), jtu.tree_leaves(b), strict=True):
         if not eqx.is_array(left):

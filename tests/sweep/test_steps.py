@@ -1,4 +1,4 @@
-"""What waiting costs: the steps of loops that are needed, and those executed."""
+"""The cost of waiting: the steps of loops that are needed, and those executed."""
 
 import equinox as eqx
 import equinox.internal as eqxi
@@ -18,7 +18,7 @@ ONE = jax.make_mesh((1,), ("x",), devices=jax.devices()[:1])
 
 
 def times(n, body=lambda x: x + 0.5, x=1.0):
-    """A function applied `n` times, which counts for nothing but its steps."""
+    """Apply a function `n` times, of which only the steps matter."""
     n, x = jnp.int32(n), jnp.float32(x)
     return lax.while_loop(lambda c: c[0] < n, lambda c: (c[0] + 1, body(c[1])), (0, x))
 
@@ -28,7 +28,7 @@ def plain(n):
 
 
 def fixed(n):
-    """A loop of Equinox, whose lanes go on together."""
+    """Run a loop of Equinox, whose lanes go on together."""
     loop = eqxi.while_loop(
         lambda c: c[0] < n,
         lambda c: (c[0] + 1, times(c[0])[1] + c[1]),
@@ -68,7 +68,7 @@ def several(n):
 
 
 def of_nested(batch):
-    """What all lanes go through: in each round as long as the slowest of them."""
+    """Return the steps of all lanes: in each round those of the slowest."""
     most = max(batch)
     # Those that have ended are where they were, and would go on for no step.
     rounds = [max(max(0, n - min(k, n)) for n in batch) for k in range(most)]

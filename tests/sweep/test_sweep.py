@@ -14,9 +14,9 @@ from support.sweeps import (
     make_mesh,
     noise,
     scan,
-    some_space,
 )
 from support.visited import stored_sweep, visited
+from support.ways import SPACES
 
 import eqx_pipe as ep
 from eqx_pipe._sweep.compute import programs
@@ -24,7 +24,7 @@ from eqx_pipe._sweep.compute import programs
 
 def test_devices_do_not_talk_to_each_other():
     for fn in (closed_form, loop, scan, noise):
-        ep.sweep(fn, some_space(0), key=jr.key(0))
+        ep.sweep(fn, SPACES["a product"](), key=jr.key(0))
         text = next(reversed(programs._kernels._entries.values()))[1].as_text()
         for word in ("all-reduce", "all-gather", "all-to-all", "permute", "scatter("):
             assert word not in text
@@ -47,7 +47,7 @@ def test_points_that_were_not_asked_for_are_not_computed():
 
 def test_under_the_users_mesh_it_is_the_same():
     key = jr.key(0)
-    expected = ep.sweep(noise, some_space(0), key=key).values
+    expected = ep.sweep(noise, SPACES["a product"](), key=key).values
     mesh = make_mesh(8)
     with jax.set_mesh(mesh):
         weight = jnp.ones(3)
@@ -57,9 +57,11 @@ def test_under_the_users_mesh_it_is_the_same():
             return y * jnp.sum(jax.jit(jnp.cos)(0 * weight)) / 3, k, z
 
         inside = jr.key(0)
-        close(ep.sweep(fn, some_space(0), key=inside, mesh=mesh).values, expected)
-        close(ep.sweep(fn, some_space(0), key=inside).values, expected)
-        close(ep.sweep(noise, some_space(0), key=inside).values, expected)
+        close(
+            ep.sweep(fn, SPACES["a product"](), key=inside, mesh=mesh).values, expected
+        )
+        close(ep.sweep(fn, SPACES["a product"](), key=inside).values, expected)
+        close(ep.sweep(noise, SPACES["a product"](), key=inside).values, expected)
 
 
 def test_debug_nans_finds_only_real_ones():

@@ -1,4 +1,4 @@
-"""What goes wrong elsewhere when spaces are explored, and must not go wrong here."""
+"""Mistakes of other libraries that explore spaces, which must not happen here."""
 
 import functools as ft
 import math

@@ -1,4 +1,4 @@
-"""What is shown of spaces and results, as text and in notebooks."""
+"""Spaces and results shown as text and in notebooks."""
 
 import dataclasses
 import tracemalloc

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.helpers import few
-from support.sweeps import closed_form, loop, make_mesh, noise, scan, whole
-from support.ways import KEY, SPACES, WAYS, agree, by_hand, expected
+from support.sweeps import close, closed_form, loop, make_mesh, noise, scan, whole
+from support.ways import KEY, SPACES, WAYS, by_hand, expected
 
 import eqx_pipe as ep
 
@@ -37,7 +37,7 @@ def run(way, fn, space, **asked):
 @given(FUNCTIONS, st.sampled_from(sorted(SPACES)))
 def test_values(way, fn, name):
     values, result = run(way, fn, SPACES[name]())
-    agree(values, expected(fn, name))
+    close(values, expected(fn, name))
     assert result.ok.all() and len(result) == SPACES[name]().size
 
 
@@ -99,4 +99,4 @@ def test_values_of_vmap_space(fn, name, batch_size, devices):
         return ep.vmap_space(fn, SPACES[name](), key=key, **settings)
 
     values = jax.jit(swept)(KEY) if name != "keys" else swept(KEY)
-    agree(values, expected(fn, name))
+    close(values, expected(fn, name))

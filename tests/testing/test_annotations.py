@@ -26,6 +26,7 @@ from jaxtyping import (
     UInt8,
     jaxtyped,
 )
+from support.strategies import drawn
 
 import eqx_pipe.testing as ept
 
@@ -53,7 +54,7 @@ class Color(enum.Enum):
 
 
 def holds(value, annotation):
-    """Whether jaxtyping itself accepts a value."""
+    """Return whether jaxtyping itself accepts a value."""
 
     def fn(value):
         pass
@@ -160,7 +161,7 @@ def test_fields_that_disagree_with_an_argument_are_let_be():
             return x
 
     maps = eqx.tree_at(lambda m: m.second, Maps(jnp.ones(2), jnp.ones(2)), jnp.ones(3))
-    draw(ept.arguments(maps))
+    drawn(ept.arguments(maps))
 
 
 def scale(x: Float[Array, "b n"], by: Float[Array, " n"]) -> Float[Array, "b n"]:
@@ -184,40 +185,20 @@ def test_a_typed_function_is_a_property_test():
     test()
 
 
-def draw(strategy):
-    @hp.settings(max_examples=1, database=None)
-    @hp.given(strategy)
-    def run(value):
-        pass
-
-    run()
-
-
 @pytest.mark.usefixtures("unchecked")
 def test_elements_that_do_not_fit_are_refused():
     with pytest.raises(InvalidArgument, match="0.5 .*cannot be represented as .*int32"):
-        draw(ept.from_jaxtyping(Int[Array, " n"], elements=st.just(0.5)))
+        drawn(ept.from_jaxtyping(Int[Array, " n"], elements=st.just(0.5)))
 
 
 # How many forms there are, and of which sizes.
 
 
-def drawn_shapes(strategy, examples):
-    found = []
-
-    @hp.settings(max_examples=examples, database=None, derandomize=True)
-    @hp.given(strategy)
-    def run(x):
-        found.append((x.shape, x.dtype.name))
-
-    run()
-    return found
-
-
 def test_there_are_no_more_forms_than_may_be():
     def forms(most):
         annotation = Float[np.ndarray, "*batch n"]
-        return drawn_shapes(ept.from_jaxtyping(annotation, max_shapes=most), 60)
+        values = drawn(ept.from_jaxtyping(annotation, max_shapes=most), 60)
+        return [(v.shape, v.dtype.name) for v in values]
 
     assert len({*forms(None)}) > 20
     few = {*forms(3)}

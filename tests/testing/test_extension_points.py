@@ -17,7 +17,7 @@ _calls = iter(range(10**9))
 
 
 class ForgetfulAxis(ep.Axis):
-    """An axis with a part that flattening leaves behind."""
+    """An axis with a part that flattening loses."""
 
     inner: ForgetsItsShift
     dim: str | None = None

@@ -9,7 +9,6 @@ import pytest
 
 import eqx_pipe as ep
 import eqx_pipe.testing as ept
-from eqx_pipe.testing._laws.compiles import compilations
 
 X, KEY = jnp.array([1.0, -2.0, 3.0]), jr.key(0)
 
@@ -19,7 +18,7 @@ def only(law, fn, *args, **options):
 
 
 def reversing(x):
-    """Doubles; its own rule of `vmap` reverses the lanes, in an input it accepts."""
+    """Double the one input that it accepts; its own rule of `vmap` reverses lanes."""
     if not isinstance(x, jax.core.Tracer) and x[0] != 1:
         raise ValueError("only the input of the test")
     return _reversed(x)
@@ -65,56 +64,19 @@ def repeated(fn):
     return lambda x, n: jax.lax.fori_loop(0, n, lambda i, v: fn(v), x)
 
 
-# law: what breaks it, and its sound twin; the arguments
-BROKEN = {
-    "infinite for all inputs": (
-        "finite",
-        lambda x: x / 0 * jnp.sign(x),
-        jnp.log,
-        (0 * X + 2,),
-    ),
-    "float32 of bfloat16": (
-        "dtype",
-        lambda x: x.astype(jnp.float32),
-        jnp.sin,
-        (X.astype("bfloat16"),),
-    ),
-    "lanes reversed where others are refused": (
-        "vmap",
-        reversing,
-        lambda x: 2 * x,
-        (X,),
-    ),
-    "a gradient lost by rounding": (
-        "params",
-        Rounded(X, False),
-        Rounded(X, True),
-        (X,),
-    ),
-    "an index out of bounds": (
-        "index",
-        lambda x, i: x[i],
-        lambda x, i: x[i % 3],
-        (X, jnp.int32(7)),
-    ),
-    "a scatter that is dropped": (
-        "index",
-        lambda x, i: x.at[i].set(1.0),
-        drops,
-        (X, jnp.int32(7)),
-    ),
-    "half a per cent, in a loop that counts": (
-        "derivative",
-        repeated(nearly),
-        repeated(jnp.sin),
-        (X, jnp.int32(2)),
-    ),
-}
+BROKEN = [
+    ("finite", lambda x: x / 0 * jnp.sign(x), jnp.log, (0 * X + 2,)),
+    ("dtype", lambda x: x.astype(jnp.float32), jnp.sin, (X.astype("bfloat16"),)),
+    ("vmap", reversing, lambda x: 2 * x, (X,)),
+    ("params", Rounded(X, False), Rounded(X, True), (X,)),
+    ("index", lambda x, i: x[i], lambda x, i: x[i % 3], (X, jnp.int32(7))),
+    ("index", lambda x, i: x.at[i].set(1.0), drops, (X, jnp.int32(7))),
+    ("derivative", repeated(nearly), repeated(jnp.sin), (X, jnp.int32(2))),
+]
 
 
-@pytest.mark.parametrize("name", BROKEN)
-def test_each_law_reports_its_bug_and_not_the_sound_twin(name):
-    law, bug, sound, args = BROKEN[name]
+@pytest.mark.parametrize(("law", "bug", "sound", "args"), BROKEN)
+def test_each_law_reports_its_bug_and_not_the_sound_twin(law, bug, sound, args):
     with pytest.raises(AssertionError, match=f"breaks 1 law of 1:\n  - `{law}`"):
         only(law, bug, *args)
     assert only(law, sound, *args).startswith("holds")
@@ -147,8 +109,6 @@ def test_a_mode_that_was_chosen_is_noted():
 def test_a_key_used_twice_is_reported_with_its_line():
     with pytest.raises(AssertionError, match=r"used twice at .*test_function.py:\d+"):
         only("key", one_key_twice, X, key=KEY)
-    with pytest.raises(AssertionError, match="does not depend on `key`"):
-        only("key", lambda x, *, key: x + jr.normal(jr.key(3), x.shape), X, key=KEY)
     gated = ep.chain(eqx.nn.Dropout(0.5), ep.gated(jnp.sin, gates=(lambda x: False,)))
     assert only("key", gated, X, key=KEY) == "holds"
 
@@ -214,10 +174,10 @@ class Counted(eqx.Module):
 
 def test_all_laws_share_one_trace_and_few_programs():
     layer = Counted(eqx.nn.MLP(4, 4, 8, 2, key=KEY))
-    with compilations() as found:
+    with ept.assert_compiles(22):
         outcome = ept.check_function(layer, jnp.linspace(-1, 1, 4))
     assert set(outcome.values()) == {"holds"}
-    assert len(found) <= 22 and jax.calls_of_a_test <= 9
+    assert jax.calls_of_a_test <= 9
     del jax.calls_of_a_test
     with ept.assert_compiles(0):
         ept.check_function(layer, jnp.linspace(0, 1, 4))

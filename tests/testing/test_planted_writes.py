@@ -24,6 +24,12 @@ def check_pure(stage, x):
     ept.check_function(stage, x, only=("pure",))
 
 
+def noted(last, x):
+    """Write a shape into a container."""
+    last["shape"] = x.shape
+    return jnp.sin(x)
+
+
 class Remembers:
     def __init__(self):
         self.cache = {}
@@ -41,12 +47,11 @@ class Slots:
         return jnp.sin(x)
 
 
-class Shares:
+class Shares(Remembers):
     cache = {}
 
-    def __call__(self, x):
-        self.cache["last"] = x
-        return jnp.sin(x)
+    def __init__(self):
+        pass
 
 
 class Layered(eqx.Module):
@@ -55,8 +60,7 @@ class Layered(eqx.Module):
 
 
 def helper(x):
-    LAST.setdefault("shape", x.shape)
-    return jnp.sin(x)
+    return noted(LAST, x)
 
 
 def by_a_helper(x):
@@ -68,8 +72,7 @@ def in_an_inner_function(x):
 
 
 def into_a_module(x):
-    HERE.last.setdefault("shape", x.shape)
-    return jnp.sin(x)
+    return noted(HERE.last, x)
 
 
 def into_a_global_array(x):
@@ -78,18 +81,8 @@ def into_a_global_array(x):
 
 
 def into_a_closure():
-    last = []
-
-    def stage(x):
-        last[:] = [x.shape]
-        return jnp.sin(x)
-
-    return stage
-
-
-def to_a_given(last, x):
-    last["x"] = x.shape
-    return jnp.sin(x)
+    last = {}
+    return lambda x: noted(last, x)
 
 
 WRITES = {
@@ -100,8 +93,8 @@ WRITES = {
     "a global list, in a lambda": lambda: in_an_inner_function,
     "a dict of another module": lambda: into_a_module,
     "a global array": lambda: into_a_global_array,
-    "an argument of a partial": lambda: ft.partial(to_a_given, {}),
-    "behind jit": lambda: jax.jit(into_a_closure()),
+    "an argument of a partial": lambda: ft.partial(noted, {}),
+    "under jit": lambda: jax.jit(into_a_closure()),
     "inside a pipeline": lambda: ep.chain(jnp.tanh, ep.parallel(jnp.sin, Remembers())),
 }
 

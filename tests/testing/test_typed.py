@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis.errors import InvalidArgument
 from jaxtyping import Array, Float, Float64, Int, PyTree, TypeCheckError
+from support.strategies import drawn
 
 import eqx_pipe.testing as ept
 
@@ -22,19 +23,6 @@ few = hp.settings(
     report_multiple_bugs=False,
     phases=[hp.Phase.generate],  # shrinking is hypothesis's, and takes long
 )
-
-
-def drawn(strategy, examples=3):
-    """The values of a strategy, the simplest first."""
-    found = []
-
-    @hp.settings(max_examples=examples, database=None, derandomize=True)
-    @hp.given(strategy)
-    def run(value):
-        found.append(value)
-
-    run()
-    return found
 
 
 def passes(fn, **options):

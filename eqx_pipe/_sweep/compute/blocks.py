@@ -23,24 +23,26 @@ from ..._jaxprs import Fingerprint
 from ..._progress import Progress
 from ..._reduce import ReducerTree
 from ..._spaces import Space
-from ..._tree import as_data, as_keys, is_key_array
+from ..._tree import as_data, as_keys
 from ..._types import Key, PyTree
 from ..._vmap import all_busy
 from .cases import ByBlock
-from .failure import Errors, TooLarge, Verdict, differs, joined, quiet, search
+from .failure import Errors, TooLarge, Verdict, differs, joined, search
 from .groups import BlockStates, Groups, OfPoints, home_of
 from .kernel import Given, Layout, everywhere
 from .points import Points
-from .programs import Compiled, Runner, compiled_already, compiled_once, put
+from .programs import Runner, compiled_already, compiled_for, put, quiet
 from .reduce_programs import (
     MOST_BLOCKS,
     block_batches,
     block_lane,
     build_merge,
     call_blocks,
+    filled_up,
     trace_reducers,
 )
 from .rows import CHUNK_BYTES, Rows, empty_values
+from .trace import struct_of
 
 
 class Blocks(OfPoints):
@@ -89,7 +91,7 @@ class Blocks(OfPoints):
     @property
     def outputs(self) -> BlockStates:
         """The shapes and dtypes of the states of a block, and of its failed points."""
-        states = [jax.eval_shape(as_data, leaf) for leaf in self.reducing.init]
+        states = list(map(struct_of, map(as_data, self.reducing.init)))
         bits = jax.ShapeDtypeStruct((self._bytes,), jnp.uint8)
         return self.unflatten([*states, bits])
 
@@ -132,12 +134,9 @@ class Blocks(OfPoints):
     def _layout(self) -> Layout:
         """The layout of the program, where blocks are neighbours in the index."""
         points = self.points
-        return Layout(
-            lengths=points.geometry.lengths,
-            key_dims=points.geometry.key_dims,
+        return points.layout(
             batch_size=1,
             capacity=self.at_once // len(points.devices),
-            devices=points.devices,
             unsplit=all_busy(points.devices, self.size),
             within=points.batch_size,
         )
@@ -170,14 +169,10 @@ class Blocks(OfPoints):
                 # Whole batches make a block, as before.
                 smaller = [n for n in range(1, size // 2 + 1) if size % n == 0]
                 self.points.halve(error, *smaller)
-                self._rebatch()
-
-    def _rebatch(self) -> None:
-        """Go on with the same blocks, of batches of another size."""
-        with self._lock:
-            size = self.points.batch_size
-            self.reducing = trace_reducers(self.reducers, self.points.traced[0], size)
-            self._runner = None
+            with self._lock:
+                points = self.points
+                given = self.reducers, points.traced[0], points.batch_size
+                self.reducing, self._runner = trace_reducers(*given), None
 
     def _fused(self, first: int, last: int) -> tuple[Rows, Errors]:
         """Compute and reduce blocks at once; those that fail are reduced by values."""
@@ -272,15 +267,13 @@ class Blocks(OfPoints):
 
         There are at most `most` rows, so that one program will do.
         """
-        there = self._placed(values[:-1])
-        constants = put(self.reducing.merge.program.constants, self.home)
-        zero = np.int32(0)
-
-        def make() -> Compiled:
-            given = state, there, zero, zero, constants
-            return build_merge(self.reducing).lower(*given).compile()
-
-        merge = compiled_once([self.reducing.merge.program], self._merge_place, make)
+        full = filled_up(values[:-1], self.reducing.init, self.most)
+        there = list(map(as_keys, jax.device_put(full, self.home), self.reducing.init))
+        program = self.reducing.merge.program
+        constants = put(program.constants, self.home)
+        build, zero = ft.partial(build_merge, self.reducing), np.int32(0)
+        given = state, there, zero, zero, constants
+        merge = compiled_for([program], self._merge_place, build, *given)
         for first, last in spans:
             state = merge(state, there, np.int32(first), np.int32(last), constants)
             yield state
@@ -307,15 +300,3 @@ class Blocks(OfPoints):
     def _states(self, state: Sequence[Any]) -> list[PyTree]:
         """Return the states of the reducers."""
         return jtu.tree_unflatten(self.reducing.structure, state)
-
-    def _placed(self, leaves: Rows) -> list[Array]:
-        """Return rows of states on a device, filled up to `most`."""
-        full = []
-        for leaf, init in zip(leaves, self.reducing.init, strict=True):
-            # A store may have kept it in a wider dtype: there is no bfloat16 in files.
-            dtype = leaf.dtype if is_key_array(init) else init.dtype
-            rows = np.zeros((self.most, *leaf.shape[1:]), dtype)
-            rows[: len(leaf)] = leaf
-            full.append(rows)
-        there = jax.device_put(full, self.home)
-        return list(map(as_keys, there, self.reducing.init))

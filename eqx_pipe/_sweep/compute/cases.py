@@ -107,6 +107,13 @@ def case_numbers(
     return number
 
 
+def points_of_a_case(geometry: Geometry) -> int:
+    """Return how many neighbours share a program; 0 if there are no such runs."""
+    statics = () if geometry.is_part else geometry.static_dims
+    # All points along the dims after the last one with static values.
+    return math.prod(geometry.lengths[max(statics) + 1 :]) if statics else 0
+
+
 def has_any(
     geometry: Geometry,
     groups: Groups,

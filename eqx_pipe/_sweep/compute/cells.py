@@ -89,11 +89,6 @@ class Cells(OfPoints):
         """The number of cells whose points fill all lanes."""
         return -(-self.points.unit // self.each)
 
-    @property
-    def most(self) -> int:
-        """The most cells that one call of `compute` is asked for: any number."""
-        return self.size
-
     def span(self, first: int, last: int) -> tuple[int, int]:
         """Return the half-open range of the points of some cells."""
         return first * self.each, last * self.each

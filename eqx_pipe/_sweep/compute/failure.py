@@ -8,7 +8,6 @@ and CPUs do not report how much memory they have.
 
 import contextlib
 import dataclasses
-import logging
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +21,6 @@ from jaxtyping import Bool, Int64
 from ..._errors import SweepError, message
 
 _RAISED = re.compile(r"[\w.]*(Error|Exception)\w*: ")
-_CALLBACKS = "jax._src.callback"
 
 Errors: TypeAlias = Mapping[str, Int64[np.ndarray, " _failed"]]
 """The points at which each error was raised, by its text."""
@@ -81,7 +79,7 @@ class Failures:
     function: str
     isolated: bool
     size: int
-    values: Sequence[np.ndarray]
+    values: list[np.ndarray]
     number: Callable[[int], int] = int
     count: int = 0
     """The number of points that have failed so far."""
@@ -228,22 +226,6 @@ def reason(error: BaseException | None) -> str:
     lines = str(error).splitlines() or [type(error).__name__]
     raised = [line for line in lines if _RAISED.match(line)]
     return (raised[-1] if raised else lines[0]).rstrip(".")
-
-
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Silence the tracebacks that JAX logs for callbacks that raise, as expected."""
-    logger = logging.getLogger(_CALLBACKS)
-
-    # Each sweep has its own.
-    def others(record: logging.LogRecord) -> bool:
-        return "callback failed" not in record.getMessage()
-
-    logger.addFilter(others)
-    try:
-        yield
-    finally:
-        logger.removeFilter(others)
 
 
 # In the words of devices and compilers. An error of a callback begins otherwise.

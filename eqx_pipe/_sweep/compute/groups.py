@@ -24,7 +24,7 @@ from ..._tree import as_data, as_keys
 from ..._types import PyTree
 from .failure import Verdict, in_order
 from .points import Points
-from .programs import Compiled, compiled_already, compiled_once, put
+from .programs import compiled_already, compiled_for, put
 from .reduce_programs import build_absorb, trace_reducers
 from .rows import Index, Rows, row_bytes, stretches_of
 
@@ -54,16 +54,6 @@ class OfPoints(abc.ABC):
         parts = [none, *(rows for rows, _ in found)]
         rows = [np.concatenate(leaves) for leaves in zip(*parts, strict=True)]
         return rows, in_order([verdict for _, verdict in found])
-
-    @property
-    def batch_size(self) -> int:
-        """The number of points that a device vectorises at once."""
-        return self.points.batch_size
-
-    @property
-    def attrs(self) -> dict[str, str]:
-        """Remarks on how the batch size came about."""
-        return self.points.attrs
 
     @property
     def row(self) -> list[jax.ShapeDtypeStruct]:
@@ -108,7 +98,7 @@ class Groups:
         self.points = dataclasses.replace(points, most=side * run, ordered=apart)
         self.reducers, self.each, self.side, self.run = reducers, each, side, run
         self.reducing = trace_reducers(reducers, points.traced[0], run)
-        self._home = home_of(points)
+        self._home, self._absorb = home_of(points), None
 
     def begin(self) -> list[Array]:
         """Return the states of no points, side by side."""
@@ -142,16 +132,16 @@ class Groups:
         full = [self._full(leaf, lanes, length) for leaf in values]
         live = np.zeros(self.side, bool)
         live[lanes] = True
-        return self._absorb(states, full, ok, live, self._constants), ok, verdict
+        return self._after(states, full, ok, live), ok, verdict
 
     def without_points(self) -> list[np.ndarray]:
         """Return the state of a group all of whose points are left out."""
-        states = self.begin()
-        values = [np.zeros(s.shape, s.dtype) for s in self._structs]
-        none, live = np.zeros((self.side, self.run), bool), np.ones(self.side, bool)
+        states, shape = self.begin(), (self.side, self.run)
+        values = [np.zeros((*shape, *s.shape), s.dtype) for s in self.points.row]
+        none, live = np.zeros(shape, bool), np.ones(self.side, bool)
         for _ in range(0, self.each, self.run):
-            states = self._absorb(states, values, none, live, self._constants)
-        return [np.asarray(leaf[0]) for leaf in map(np.asarray, states)]
+            states = self._after(states, values, none, live)
+        return [np.asarray(leaf)[0] for leaf in states]
 
     def states(self, leaves: Sequence[Any]) -> list[PyTree]:
         """Return the states of the reducers side by side, from raw data."""
@@ -178,16 +168,6 @@ class Groups:
         full[lanes, :length] = leaf
         return full
 
-    @ft.cached_property
-    def _constants(self) -> list[Any]:
-        return put(self.reducing.absorb.program.constants, self._home)
-
-    @property
-    def _structs(self) -> list[jax.ShapeDtypeStruct]:
-        shape = self.side, self.run
-        row = self.points.row
-        return [jax.ShapeDtypeStruct((*shape, *s.shape), s.dtype) for s in row]
-
     @property
     def _place(self) -> tuple[Any, ...]:
         """The key of the program that takes points in, besides the reducers."""
@@ -195,16 +175,11 @@ class Groups:
         kinds = map(str, points.kinds)
         return "groups", self.side, self.run, *kinds, points.devices[0]
 
-    @ft.cached_property
-    def _absorb(self) -> Compiled:
-        ok = jax.ShapeDtypeStruct((self.side, self.run), bool)
-        live = jax.ShapeDtypeStruct((self.side,), bool)
-        return compiled_once(
-            [self.reducing.absorb.program],
-            self._place,
-            lambda: (
-                build_absorb(self.reducing, self.points.kinds)
-                .lower(self.begin(), self._structs, ok, live, self._constants)
-                .compile()
-            ),
-        )
+    def _after(self, *given: Any) -> list[Array]:
+        """Return the states after values, of which some are ok, in groups that live."""
+        absorb = self.reducing.absorb.program
+        given = *given, put(absorb.constants, self._home)
+        if self._absorb is None:
+            build = ft.partial(build_absorb, self.reducing, self.points.kinds)
+            self._absorb = compiled_for([absorb], self._place, build, *given)
+        return self._absorb(*given)

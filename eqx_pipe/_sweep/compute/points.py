@@ -8,7 +8,6 @@ anything is computed.
 import copy
 import dataclasses
 import functools as ft
-import math
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -24,10 +23,10 @@ from ..._progress import Progress
 from ..._spaces import Geometry, Space, is_axis
 from ..._types import Device, Key, PyTree
 from ..._vmap import all_busy
-from .cases import ByOffset, ByTable, Case, case_numbers, groups_of
-from .failure import Failures, Fit, TooLarge, Verdict, does_not_fit, quiet
+from .cases import ByOffset, ByTable, Case, case_numbers, groups_of, points_of_a_case
+from .failure import Failures, Fit, TooLarge, Verdict, does_not_fit
 from .kernel import Given, Layout, everywhere, point_lane
-from .programs import Runner, compiled_already, put
+from .programs import Runner, compiled_already, put, quiet
 from .rows import Index, Rows, chunk_capacity, empty_values, row_bytes
 from .trace import Traced, arrays_of, check_concrete
 
@@ -115,14 +114,8 @@ class Points:
     @property
     def unit(self) -> int:
         """The number of points computed at once if every case fills its lanes."""
-        one = self.batch_size * len(self.devices)
-        geometry = self.geometry
-        lengths = list(geometry.dims.values())
-        statics = () if geometry.is_part else geometry.static_dims
-        # Behind the last dim with static values all points share a program: a chunk of
-        # these alone fills the lanes.
-        behind = math.prod(lengths[max(statics, default=-1) + 1 :])
-        if len(self.cases) == 1 or (statics and behind >= one):
+        one, alone = self.batch_size * len(self.devices), len(self.cases) == 1
+        if alone or points_of_a_case(self.geometry) >= one:
             return one
         sizes = (min(case.size, self.batch_size) for case in self.cases)
         return sum(sizes) * len(self.devices)
@@ -289,19 +282,21 @@ class Points:
         """Return the arguments of the program of a case, besides the points."""
         return Given(self.arrays, self.traced[k].program.constants, self.key)
 
-    def _layout(self, case: Case, traced: Traced, listed: bool) -> Layout:
+    def layout(self, **options: Any) -> Layout:
+        """Return a layout for this grid on these devices."""
         geometry = self.geometry
+        grid = geometry.lengths, geometry.key_dims
+        return Layout(*grid, devices=self.devices, **options)
+
+    def _layout(self, case: Case, traced: Traced, listed: bool) -> Layout:
         # A listed point takes memory itself.
-        row = jax.ShapeDtypeStruct((len(geometry.lengths) + 2,), jnp.uint32)
+        row = jax.ShapeDtypeStruct((len(self.geometry.lengths) + 2,), jnp.uint32)
         held = [*traced.outputs, *([row] if listed else [])]
         batch_size, num_devices = min(self.batch_size, case.size), len(self.devices)
         most = min(case.size, self.most)
-        return Layout(
-            lengths=geometry.lengths,
-            key_dims=geometry.key_dims,
+        return self.layout(
             batch_size=batch_size,
             capacity=chunk_capacity(most, batch_size, num_devices, held),
-            devices=self.devices,
             listed=listed,
             dealt=listed or traced.analysis.waits or traced.analysis.refilled,
             unsplit=all_busy(self.devices, -(-most // batch_size)),

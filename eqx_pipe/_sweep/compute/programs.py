@@ -1,11 +1,13 @@
 """The host's side of a running sweep: kept programs and arguments, and calls."""
 
 import contextlib
+import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import jax
+import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 
@@ -29,6 +31,8 @@ Points: TypeAlias = ByOffset | ByTable
 # each other's threads: loops of short steps took up to 1.7 times as long.
 _UNSPLIT = {"xla_disable_hlo_passes": "cpu-parallel-task-assigner"}
 
+
+_CALLBACKS = "jax._src.callback"
 
 _kernels = LRUCache(128)
 
@@ -63,7 +67,7 @@ class Runner:
         self.layout, self._finite = layout, finite
 
         def make() -> Compiled:
-            note_compilation(traced)
+            note_compilation(traced, layout)
             selected = points.kernel_args(0, 1, layout)
             # Not NumPy arrays: in a run of several processes JAX refuses to lower a
             # program for those that are split over devices, though all of them belong
@@ -134,6 +138,13 @@ def compiled_once(
     kept = tuple(program.without_constants() for program in programs)
     _kernels.put(place, (kept, made))
     return made
+
+
+def compiled_for(
+    programs: Sequence[Fingerprint], layout: Any, build: Callable[[], Any], *args: Any
+) -> Any:
+    """Return what `build` makes under `jax.jit`, compiled unless it is there."""
+    return compiled_once(programs, layout, lambda: build().lower(*args).compile())
 
 
 def compiled_already(programs: Sequence[Fingerprint], layout: Any) -> Any:
@@ -207,6 +218,22 @@ def _keep(leaf: Any, place: jax.sharding.Sharding, copy: jax.Array) -> None:
         copies = _copies.get(leaf)
         copies = _copies.put(leaf, {}) if copies is None else copies
         copies[place] = copy
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Silence the tracebacks that JAX logs for callbacks that raise, as expected."""
+    logger = logging.getLogger(_CALLBACKS)
+
+    # Each sweep has its own.
+    def others(record: logging.LogRecord) -> bool:
+        return "callback failed" not in record.getMessage()
+
+    logger.addFilter(others)
+    try:
+        yield
+    finally:
+        logger.removeFilter(others)
 
 
 # JAX looks at the outputs of a program that was compiled ahead of time at its first

@@ -24,14 +24,15 @@ from .trace import Traced
 _PATIENCE = 3  # programs
 _SHOWN = 3
 
-_programs = LRUCache(128)
+_programs, _warned = LRUCache(128), LRUCache(128)
 _lock = threading.Lock()
 
 
-def note_compilation(traced: Traced) -> None:
+def note_compilation(traced: Traced, layout: Any) -> None:
     """Note that a program is compiled; warn once if only its numbers are new again.
 
-    Each value of a `Static` axis is rightly compiled by itself.
+    `layout` is what else the compilation depends on. Each value of a `Static` axis is
+    rightly compiled by itself.
     """
     fn, space, geometry, _ = traced.source
     if geometry.static_dims:
@@ -43,14 +44,18 @@ def note_compilation(traced: Traced) -> None:
     numbers = {name: x for name, x in numbers.items() if _is_number(x)}
     codes = _code(fn), *(_code(x) for *_, x in held if isinstance(x, FunctionType))
     # Of hashes: what a program holds must not live as long as this.
-    place = hash(traced.program.shape), codes
+    place = hash(traced.program.shape), codes, hash(layout)
     with _lock:
         programs = _programs.setdefault(place, {})
         if len(programs) >= _PATIENCE:
             return
         programs[hash(traced.program.key())] = numbers
-    if len(programs) == _PATIENCE:
-        _warn(fn, _differing(list(programs.values())))
+        found = _differing(list(programs.values()))
+        known = codes, tuple(found)  # for any layout
+        if len(programs) < _PATIENCE or _warned.get(known):
+            return
+        _warned.put(known, True)
+    _warn(fn, found)
 
 
 def _code(fn: Any) -> Any:

@@ -231,6 +231,19 @@ def build_merge(reducing: TracedReducers) -> Any:
     return jax.jit(merge)
 
 
+def filled_up(
+    rows: Sequence[np.ndarray], init: Sequence[Array], most: int
+) -> list[np.ndarray]:
+    """Return rows of states, filled up to `most`, in the dtypes of `init`."""
+    full = []
+    for leaf, like in zip(rows, init, strict=True):
+        # A store may have kept it in a wider dtype: there is no bfloat16 in files.
+        dtype = leaf.dtype if is_key_array(like) else like.dtype
+        full.append(np.zeros((most, *leaf.shape[1:]), dtype))
+        full[-1][: len(leaf)] = leaf
+    return full
+
+
 def build_absorb(reducing: TracedReducers, kinds: Sequence[Any]) -> Any:
     """Return `absorb(states, values, ok, live, constants)`: the states after points.
 

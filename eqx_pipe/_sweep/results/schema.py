@@ -45,7 +45,7 @@ Read = Callable[[str], Any]
 
 
 class LoadedValues(Values):
-    """The values of an axis from a file, which has the scale and draws of that axis."""
+    """The values of an axis from a file, which has the draws of that axis too."""
 
     draws: str | None = eqx.field(default=None, static=True, kw_only=True)
 

@@ -91,7 +91,7 @@ class ValueContents:
             request.space,
             request.output_coords,
             self.plan.chunks,
-            {**_made_by(self.plan), "started": now, **work.attrs},
+            {**_made_by(self.plan), "started": now, **self.plan.points.attrs},
             record,
         )
 

@@ -18,7 +18,7 @@ from ..._errors import nearest
 from .._strategies.arrays import Numbers
 from .._strategies.validate import Draw, check_strategy, composite, invalid
 from .array import bind_dtype, is_array_annotation
-from .binding import Binding, Options, attempts
+from .binding import Binding
 from .values import BARE, annotations_of, value_for
 
 
@@ -32,9 +32,9 @@ def from_jaxtyping(
     min_size: int = 1,
     dtypes: Collection[DTypeLike] = (),
 ) -> Any:
-    """A value that satisfies an annotation.
+    """Draw a value that satisfies an annotation.
 
-    All of jaxtyping's language is understood: dtypes and groups of them; axes that are
+    All of jaxtyping's language is supported: dtypes and groups of them; axes that are
     fixed (`3`, `rows=3`), named (`n`), variadic (`*batch`, `...`), broadcastable
     (`#n`), anonymous (`_`), symbolic (`n+1`) and by tree path (`?n`); scalars (`""`);
     pytrees with names for their structures; keys; unions and containers. For a
@@ -44,14 +44,22 @@ def from_jaxtyping(
 
     **Arguments:**
 
-    - `annotation`: what one writes behind a colon, such as `Float[Array, "n 3"]`.
+    - `annotation`: an annotation as after a colon, such as `Float[Array, "n 3"]`.
     - `elements`: a strategy for single numbers of arrays, and for Python floats. By
       default small numbers that every dtype holds exactly. (Keyword only.)
 
-    **Returns:** a strategy. Annotations that allow the same dtypes get the same one. It
-    shrinks to zeros of size one, or of the sizes that are asked for.
+    - `max_shapes`: the largest number of combinations of shapes and dtypes, each of
+        which compiles anew. By default any. (Keyword only.)
+    - `min_size`: the smallest size of an axis; 0 draws empty arrays, too. (Keyword
+        only.)
+    - `dtypes`: dtypes to draw where an annotation allows them. By default the usual
+        ones that it allows. (Keyword only.)
 
-    **Raises:** when drawn, an error that says why, if nothing satisfies the annotation.
+    **Returns:** a strategy. Annotations that allow the same dtypes get the same one. It
+    shrinks to zeros of size one, or of the smallest sizes that are allowed.
+
+    **Raises:** when drawn, an error with the reason, if nothing satisfies the
+    annotation.
 
     !!! example
 
@@ -62,13 +70,10 @@ def from_jaxtyping(
         ...     assert matrix.shape[1] == matrix.shape[0] + 1
         >>> test_shape()
     """
-    options = Options(elements, max_shapes, min_size, dtypes).checked("from_jaxtyping")
-
-    def make(binding: Binding) -> Any:
-        binding.solve(text_of(annotation))
-        return value_for(annotation, binding)
-
-    return attempts(draw, options, make)
+    options = (elements, max_shapes, min_size, dtypes)
+    binding = Binding(draw, "from_jaxtyping", *options)
+    binding.solve(text_of(annotation))
+    return value_for(annotation, binding)
 
 
 @composite
@@ -82,7 +87,7 @@ def arguments(
     dtypes: Collection[DTypeLike] = (),
     **overrides: "st.SearchStrategy | types.EllipsisType",
 ) -> dict[str, Any]:
-    """Arguments that satisfy a function's annotations, as a dict by their names.
+    """Draw arguments that satisfy a function's annotations, as a dict by their names.
 
     The dict is what `fn(**arguments)` takes. A name stands for the same size, shape or
     structure in all of them. An argument with a default value keeps it. Arrays whose
@@ -96,13 +101,13 @@ def arguments(
     - `elements`, `max_shapes`, `min_size`, `dtypes`: as in `from_jaxtyping`. (Keyword
         only.)
     - `overrides`: strategies for single arguments, by their names. Names of axes are
-      bound to what these give. An argument with a default value is drawn from its
-      annotation if `...` is given for it. (Keyword only.)
+      bound to the sizes of their values. An argument with a default value is drawn
+      from its annotation if `...` is given for it. (Keyword only.)
 
     **Returns:** a strategy of dicts.
 
-    **Raises:** `hypothesis.errors.InvalidArgument`, a `TypeError`, if what is given for
-    an argument is no strategy; when drawn, if nothing satisfies an annotation.
+    **Raises:** when drawn, `hypothesis.errors.InvalidArgument`, a `TypeError`, if an
+    override is not a strategy, or if nothing satisfies an annotation.
 
     !!! example
 
@@ -115,7 +120,7 @@ def arguments(
         ...     assert scale(**arguments).shape == arguments["x"].shape
         >>> test_scale()
     """
-    options = Options(elements, max_shapes, min_size, dtypes).checked("arguments")
+    binding = Binding(draw, "arguments", elements, max_shapes, min_size, dtypes)
     hints = annotations_of(fn, overrides)
     given = {}
     for name, strategy in overrides.items():
@@ -126,23 +131,19 @@ def arguments(
             check_strategy("arguments", name, strategy, optional=False)
             given[name] = draw(strategy)
     around: dict[str, Any] = dict(zip(("self",), plain_function(fn)[1], strict=False))
-    # Arguments that look at others' values come last.
+    # Arguments whose axes depend on the values of others come last.
     waiting = [name for name in hints if name not in given]
     waiting.sort(key=lambda name: "{" in text_of(hints[name]))
 
-    def make(binding: Binding) -> dict[str, Any]:
-        for owner in around.values():
-            _bind_fields(binding, owner)
-        for name, value in given.items():
-            _bind(binding, hints[name], value, f"`{name}`")
-        binding.solve(" ".join(text_of(hints[name]) for name in waiting))
-        values = dict(given)
-        for name in waiting:
-            binding.values = {**around, **values}
-            values[name] = value_for(hints[name], binding)
-        return values
-
-    return attempts(draw, options, make)
+    for owner in around.values():
+        _bind_fields(binding, owner)
+    for name, value in given.items():
+        _bind(binding, hints[name], value, f"`{name}`")
+    binding.solve(" ".join(text_of(hints[name]) for name in waiting))
+    for name in waiting:
+        binding.values = {**around, **given}
+        given[name] = value_for(hints[name], binding)
+    return given
 
 
 def name_of(fn: Callable[..., Any]) -> str:
@@ -153,7 +154,7 @@ def name_of(fn: Callable[..., Any]) -> str:
 def plain_function(fn: Callable[..., Any]) -> tuple[Callable[..., Any], tuple]:
     """Return the function of a method or module, and the object that it is bound to."""
     method: Any = fn if hasattr(fn, "__self__") else getattr(fn, "__call__", None)  # noqa: B004
-    # Equinox's bound methods are no `types.MethodType`; built-in ones have no function.
+    # Not `types.MethodType`, which Equinox's bound methods are not.
     inner = getattr(method, "__func__", None)
     return (fn, ()) if inner is None else (inspect.unwrap(inner), (method.__self__,))
 

@@ -1,4 +1,4 @@
-"""Arrays that a jaxtyping annotation asks for: their dtypes."""
+"""Arrays for jaxtyping annotations, and their dtypes."""
 
 import re
 from typing import Any
@@ -19,7 +19,7 @@ _WIDE = ("float64", "int64", "uint64", "complex128")
 
 
 def array_for(annotation: Any, binding: Binding) -> Any:
-    """An array that satisfies an annotation such as `Float[Array, "n"]`."""
+    """Return an array that satisfies an annotation such as `Float[Array, "n"]`."""
     kind = annotation.array_type
     dtype = _dtype_for(annotation, binding)
     shape = binding.shape(parse(annotation.dim_str))
@@ -39,7 +39,7 @@ def array_for(annotation: Any, binding: Binding) -> Any:
 
 
 def _dtype_for(annotation: Any, binding: Binding) -> str:
-    """A dtype; annotations that allow the same ones get the same in one call."""
+    """Return a dtype, the same for all annotations that allow the same ones."""
     group = _group(annotation)
     if group not in binding.dtypes:
         asked = [n for n in binding.dtypes_asked if _allows(annotation.dtypes, n)]
@@ -52,7 +52,7 @@ def _group(annotation: Any) -> tuple[str, bool]:
 
 
 def bind_dtype(annotation: Any, binding: Binding, dtype: DTypeLike) -> None:
-    """Makes other arrays of an annotation's dtypes have that of a given one."""
+    """Give other arrays of an annotation's dtypes that of a given one."""
     name = "prng_key" if jax.numpy.issubdtype(dtype, jax.dtypes.prng_key) else dtype
     if _allows(annotation.dtypes, str(name)):
         binding.dtypes.setdefault(_group(annotation), str(name))
@@ -107,5 +107,5 @@ def scalar_of(kind: type, binding: Binding) -> Numbers:
 
 
 def is_array_annotation(annotation: Any) -> bool:
-    """Whether an annotation is one of jaxtyping's, of a single array."""
+    """Return whether an annotation is one of jaxtyping's, of a single array."""
     return all(hasattr(annotation, n) for n in ("dim_str", "dtypes", "array_type"))

@@ -4,29 +4,29 @@ import builtins
 import contextlib
 import dataclasses
 import random
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
+import hypothesis
 import hypothesis.strategies as st
 import jax.numpy as jnp
+import jax.tree_util as jtu
 from jax.typing import DTypeLike
 
 from ..._errors import describe_value, quoted
 from .._strategies.arrays import Numbers
 from .._strategies.validate import check_int, check_strategy, invalid
 
-# One, three and a prime come often: broadcasting, channels, and what divides nothing.
+# One, three and a prime: for broadcasting, for channels, and to divide nothing.
 _POOL = (1, 3, 2, 5)
 _ALL = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 64)
 """Tried at random where the sizes drawn do not satisfy the symbolic axes."""
 _TRIED = 5000
-_ATTEMPTS = 3
+STRUCTURES = (0, (0, 0), {"a": 0, "b": 0}, [(0,), {"c": 0}])
+"""Pytrees, the simplest first."""
 
 T = TypeVar("T")
-
-
-class Unmet(Exception):
-    """A contradiction in drawn values, which other sizes or numbers may avoid."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,59 +50,32 @@ def parse(shape: str) -> list[Dim]:
 
 
 def _parse_one(token: str) -> Dim:
-    if token == "...":
-        return Dim("any", many=True)
-    marked, token = token, token.lstrip("#*_?")
-    marks = marked.removesuffix(token)
-    if token.count("=") == 1:  # `rows=3`
-        token = token.partition("=")[2]
-    options = {"many": "*" in marks, "broadcasts": "#" in marks}
-    if "_" in marks:
-        return Dim("any", many="*" in marks)
-    if token.isidentifier():
-        return Dim("named", token, by_leaf="?" in marks, **options)
-    kind = "fixed" if token.isdecimal() else "symbolic"
-    return Dim(kind, token, **options)
+    # Marks, perhaps a name for the reader (`rows=3`), and the size.
+    found = re.fullmatch(r"([#*_?]*)(?:\w+=(?!=))?(.*)", token)
+    marks, text = found.groups() if found else ("", token)
+    many = "*" in marks or token == "..."
+    if token == "..." or "_" in marks:
+        kind = "any"
+    elif text.isidentifier():
+        kind = "named"
+    else:
+        kind = "fixed" if text.isdecimal() else "symbolic"
+    return Dim(kind, text, many, broadcasts="#" in marks, by_leaf="?" in marks)
 
 
-@dataclasses.dataclass(frozen=True)
-class Options:
-    """The options for all values that are drawn for one call.
+class _Drawn(dict[Any, T]):
+    """The values of names; a name that is new gets one that is drawn."""
 
-    `dtypes` are those to draw where an annotation allows one of them.
-    """
-
-    elements: Numbers | None = None
-    max_shapes: int | None = None
-    min_size: int = 1
-    dtypes: Collection[DTypeLike] = ()
-
-    def checked(self, function: str) -> "Options":
-        """Return the options, with names of dtypes, after a check."""
-        check_strategy(function, "elements", self.elements)
-        if self.max_shapes is not None:
-            check_int(function, "max_shapes", self.max_shapes, 1)
-        check_int(function, "min_size", self.min_size, 0)
-        if isinstance(self.dtypes, tuple | list):
-            with contextlib.suppress(TypeError):
-                names = tuple(jnp.dtype(dtype).name for dtype in self.dtypes)
-                return dataclasses.replace(self, dtypes=names)
-        raise invalid(
-            function,
-            f"`dtypes` is {describe_value(self.dtypes)}.",
-            'Give a tuple of dtypes: `dtypes=("float32", "int32")`.',
-        )
-
-
-class _Sizes(dict[Any, int]):
-    """The sizes of names; a name that is new gets one that is drawn."""
-
-    def __init__(self, known: Mapping[Any, int], draw: Callable[[], int]):
+    def __init__(self, known: Mapping[Any, T], draw: Callable[[], T]):
         super().__init__(known)
         self._draw = draw
 
-    def __missing__(self, name: Any) -> int:
+    def __missing__(self, name: Any) -> T:
         return self.setdefault(name, self._draw())
+
+
+class _Sizes(_Drawn[int]):
+    """The sizes of named axes."""
 
     def evaluate(self, text: str) -> int:
         """Return the size of a symbolic axis; what is no integer counts as -1."""
@@ -116,46 +89,56 @@ class _Sizes(dict[Any, int]):
         return size if isinstance(size, int) else -1
 
 
+class _Simplest:
+    """Chooses the simplest each time, as `random.Random` chooses any."""
+
+    def choice(self, among: Sequence[T]) -> T:
+        return among[0]
+
+
 class Binding:
     """The meaning of names in one call: sizes, shapes, dtypes, tree structures.
 
-    `values` are arguments drawn already, for the `{...}` of symbolic axes. `attempt`
-    counts how often drawing was begun again. `form` is the number of one of a few forms
-    of arrays; `None` allows any.
+    `values` are arguments drawn already, for the `{...}` of symbolic axes.
     """
 
     def __init__(
         self,
         draw: Callable[..., Any],
-        options: Options,
-        attempt: int,
-        form: int | None,
+        function: str,
+        elements: Numbers | None,
+        max_shapes: int | None,
+        min_size: int,
+        dtypes: Collection[DTypeLike],
     ):
-        self.draw = draw
-        self.elements = options.elements
-        self.dtypes_asked = [str(dtype) for dtype in options.dtypes]
-        # By a text, of which `Random` takes the same seed in every process.
-        self._form = None if form is None else random.Random(f"{form} {attempt}")
-        # The first of all forms is the simplest.
-        self._simplest = form == attempt == 0
+        check_strategy(function, "elements", elements)
+        check_int(function, "min_size", min_size, 0)
+        self.draw, self.elements, self._form = draw, elements, None
+        self.dtypes_asked = _names_of(function, dtypes)
+        if max_shapes is not None:
+            check_int(function, "max_shapes", max_shapes, 1)
+            # The first of all forms is the simplest.
+            form = draw(st.integers(0, max_shapes - 1))
+            self._form = random.Random(f"form {form}") if form else _Simplest()
         self.values: dict[str, Any] = {}
         self.sizes = _Sizes({}, self._a_size)
-        self.shapes: dict[Any, tuple[int, ...]] = {}
+        self.shapes = _Drawn[tuple[int, ...]]({}, self._a_shape)
+        self.structures = _Drawn[Any]({}, self._a_structure)
         self.dtypes: dict[Any, str] = {}
-        self.structures: dict[str, Any] = {}
         self.leaf: tuple[Any, ...] = ()
-        enough = tuple(size for size in _POOL if size >= options.min_size)
-        self._pool = enough or (options.min_size, options.min_size + 1)
-        self._pool += (0,) if options.min_size == 0 else ()
+        enough = tuple(size for size in _POOL if size >= min_size)
+        self._pool = enough or (min_size, min_size + 1)
+        self._pool += (0,) if min_size == 0 else ()
 
     def choose(self, among: Sequence[T]) -> T:
-        """Return one of several, the simplest first, on which forms of arrays depend.
+        """Return one of several, of which the first is the simplest.
 
-        So it is of forms that there are few, if few may be: each compiles anew.
+        All choices of shapes and dtypes are made here, so that `max_shapes` limits
+        their combinations, each of which compiles anew.
         """
         if self._form is None:
             return self.draw(st.sampled_from(among))
-        return among[0] if self._simplest else self._form.choice(among)
+        return self._form.choice(among)
 
     def shape(self, dims: list[Dim]) -> tuple[int, ...]:
         """Return a shape that satisfies a shape string."""
@@ -167,13 +150,14 @@ class Binding:
     def _a_shape(self) -> tuple[int, ...]:
         return tuple(self._a_size() for _ in range(self.choose((0, 1, 2))))
 
+    def _a_structure(self) -> Any:
+        return jtu.tree_structure(self.choose(STRUCTURES))
+
     def _sizes_of(self, dim: Dim) -> tuple[int, ...]:
-        if dim.kind == "any":
-            return self._a_shape() if dim.many else (self._a_size(),)
         name = (*self.leaf, dim.text) if dim.by_leaf else dim.text
-        if dim.many and name not in self.shapes:
-            self.shapes[name] = self._a_shape()
         match dim.kind:
+            case "any":
+                whole = self._a_shape() if dim.many else (self._a_size(),)
             case "fixed":
                 whole = (int(dim.text),)
             case "symbolic":
@@ -188,8 +172,7 @@ class Binding:
     def solve(self, shapes: str) -> None:
         """Draw the sizes of the names in symbolic axes so that all can be computed.
 
-        What stands in braces is not known yet; those axes are computed where they are
-        met.
+        Values in braces are not known yet; those axes are computed later.
         """
         symbolic = [dim.text for dim in parse(shapes) if dim.kind == "symbolic"]
         texts = [text for text in symbolic if "{" not in text]
@@ -202,8 +185,11 @@ class Binding:
                     return
                 sizes = _Sizes(self.sizes, lambda: wider.choice(_ALL))  # noqa: B023
         given = f" with {dict(self.sizes)}" if self.sizes else ""
-        what = f"no sizes up to {_ALL[-1]} give {quoted(texts)} at least 0{given}"
-        raise Unmet(what)
+        raise invalid(
+            "from_jaxtyping",
+            f"no sizes up to {_ALL[-1]} give {quoted(texts)} at least 0{given}.",
+            "Change the annotation, or give the arguments by strategies of their own.",
+        )
 
     def _evaluate(self, text: str) -> int:
         try:
@@ -212,8 +198,7 @@ class Binding:
         except Exception as error:
             raise _incomputable(text, error) from error
         size = self.sizes.evaluate(filled)
-        if size < 0:
-            raise Unmet(f"the axis `{text}` would be {size} for {dict(self.sizes)}")
+        hypothesis.assume(size >= 0)
         return size
 
     def match(self, text: str, shape: tuple[int, ...], place: str) -> None:
@@ -254,20 +239,13 @@ def _incomputable(text: str, error: Exception) -> Exception:
     )
 
 
-def attempts(
-    draw: Callable[..., Any], options: Options, make: Callable[[Binding], T]
-) -> T:
-    """Return what `make` makes of a binding, of a new one until all names agree."""
-    most = options.max_shapes
-    form = None if most is None else draw(st.integers(0, most - 1))
-    reason = None
-    for attempt in range(_ATTEMPTS):
-        try:
-            return make(Binding(draw, options, attempt, form))
-        except Unmet as error:
-            reason = error
+def _names_of(function: str, dtypes: Any) -> list[str]:
+    """Return the names of dtypes, after a check."""
+    if isinstance(dtypes, tuple | list):
+        with contextlib.suppress(TypeError):
+            return [jnp.dtype(dtype).name for dtype in dtypes]
     raise invalid(
-        "from_jaxtyping",
-        f"no values were found that satisfy the annotations: {reason}.",
-        "Change the annotation, or give the arguments by strategies of their own.",
+        function,
+        f"`dtypes` is {describe_value(dtypes)}.",
+        'Give a tuple of dtypes: `dtypes=("float32", "int32")`.',
     )

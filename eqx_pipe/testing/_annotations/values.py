@@ -19,9 +19,8 @@ from ..._errors import describe_value
 from .._strategies.arrays import keys
 from .._strategies.validate import invalid
 from .array import array_for, bare_array, is_array_annotation, scalar_of
-from .binding import Binding
+from .binding import STRUCTURES, Binding
 
-_STRUCTURES = (0, (0, 0), {"a": 0, "b": 0}, [(0,), {"c": 0}])
 BARE = (jax.Array, np.ndarray, jax.ShapeDtypeStruct)
 """Types of arrays without a shape."""
 _NUMBERS = (bool, int, float, complex, np.bool_, np.number, np.generic)
@@ -119,7 +118,7 @@ def _from_type(annotation: Any, binding: Binding) -> Any:
         if Callable in (typing.get_origin(annotation), annotation):
             raise InvalidArgument("functions are not drawn.")
         return binding.draw(st.from_type(annotation))
-    # It calls constructors, which raise any error.
+    # Constructors are called, which may raise any error.
     except Exception as error:
         raise invalid(
             "from_jaxtyping",
@@ -148,21 +147,16 @@ def _one_of(members: tuple[Any, ...], binding: Binding) -> Any:
 
 def _container_for(kind: type, args: tuple[Any, ...], binding: Binding) -> Any:
     """Return a container of one or two values."""
-    abc, new = collections.abc, typing.cast(Any, kind)
-    count = 1 if kind is tuple and args[-1] is not ... else binding.choose((1, 2))
-    if kind is tuple:
-        parts = (args[0],) * count if args[-1] is ... else args
-        return tuple(value_for(part, binding) for part in parts)
-    if issubclass(kind, abc.Mapping):
-        names = list("ab"[:count])
-        if args[0] is not str:
-            names = [value_for(args[0], binding) for _ in names]
-        pairs = {name: value_for(args[1], binding) for name in names}
-        return pairs if inspect.isabstract(kind) else new(pairs)
-    parts = [value_for(args[0], binding) for _ in range(count)]
-    if issubclass(kind, abc.Set) and inspect.isabstract(kind):
-        return set(parts)
-    return parts if inspect.isabstract(kind) else new(parts)
+    abc, members = collections.abc, [part for part in args if part is not ...]
+    if kind is tuple and members == list(args):
+        return tuple(value_for(part, binding) for part in args)
+    count = range(binding.choose((1, 2)))
+    values: list[Any] = [[value_for(m, binding) for m in members] for _ in count]
+    made = dict if issubclass(kind, abc.Mapping) else list
+    if made is list:
+        values = [value for (value,) in values]
+        made = set if issubclass(kind, abc.Set) else list
+    return (made if inspect.isabstract(kind) else typing.cast(Any, kind))(values)
 
 
 def _tree_for(annotation: Any, binding: Binding) -> Any:
@@ -185,11 +179,9 @@ def _skeleton(text: str | None, binding: Binding) -> Any:
     whole: Any = 0
     for name in (text or "PyTree").split():
         if name == "...":
-            inner = [binding.choose(_STRUCTURES) for _ in jtu.tree_leaves(whole)]
+            inner = [binding.choose(STRUCTURES) for _ in jtu.tree_leaves(whole)]
             whole = jtu.tree_unflatten(jtu.tree_structure(whole), inner)
             continue
-        if name not in binding.structures:
-            binding.structures[name] = jtu.tree_structure(binding.choose(_STRUCTURES))
         structure = binding.structures[name]
         part = jtu.tree_unflatten(structure, [0] * structure.num_leaves)
         whole = jtu.tree_map(lambda _, part=part: part, whole)

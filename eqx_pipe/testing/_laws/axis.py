@@ -28,7 +28,7 @@ from .compare import (
 )
 from .law import Broken, check_laws, law, must_work
 
-_MOST = 16  # positions of a long axis that are looked at
+_MOST = 16  # positions of a long axis that are checked
 # A fair coin shows one side for all of them once in two billion runs.
 _NUM_KEYS = 32
 
@@ -107,7 +107,7 @@ class AxisTrial:
         drawn = map(as_numpy, jtu.tree_leaves(jax.jit(jax.vmap(self.traced))(keys)))
         shape = (_NUM_KEYS, len(self.positions), -1)
         rows = np.concatenate([v.reshape(shape) for v in drawn], axis=-1)
-        # Of few values, as a coin has, nothing can be told.
+        # Draws with few values, such as those of a coin, are not judged.
         of_keys = len(np.unique(rows[:, 0], axis=0))
         of_positions = [len(np.unique(row, axis=0)) for row in rows]
         if of_keys > _NUM_KEYS // 2 and max(of_positions) == 1:
@@ -137,20 +137,19 @@ def check_axis(
     rtol: Bound = None,
     atol: Bound = None,
 ) -> None:
-    """Checks that an axis is a sequence that JAX can compute with.
+    """Check that an axis is a sequence that JAX can compute with.
 
     It has a length; its values agree in structure, shapes and dtypes; a value is the
-    same each time, traced, and vectorised; it can do without a key unless `needs_key`
-    says otherwise, and then draws other values at other positions and with other keys;
-    flattening keeps it. Of a long axis the values at both ends are
-    looked at, and some between.
+    same each time, traced, and vectorised; it needs no key unless `needs_key` is True,
+    and then draws other values at other positions and with other keys; flattening keeps
+    it. For a long axis, the values at both ends are checked, and some between.
 
     **Arguments:**
 
     - `axis`: an `Axis`.
     - `key`: a PRNG key, for an axis that needs one. (Keyword only.)
     - `reference`: a function from a position, an `int`, to the value there, such as
-        `np.linspace(0, 1, 5).__getitem__`: so a wrong end is found. (Keyword only.)
+        `np.linspace(0, 1, 5).__getitem__`, which reveals a wrong end. (Keyword only.)
     - `rtol`, `atol`: as in `check_function`, for traced values and the reference.
         (Keyword only.)
 

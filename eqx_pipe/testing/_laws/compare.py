@@ -1,4 +1,4 @@
-"""Whether two pytrees agree, and how far apart their numbers may be."""
+"""Comparison of pytrees, and the bounds within which their numbers agree."""
 
 import dataclasses
 import math
@@ -26,19 +26,19 @@ AnyArray: TypeAlias = jax.Array | np.ndarray | np.generic
 """An array, of JAX or NumPy."""
 
 Bound: TypeAlias = int | float | None
-"""How far apart numbers may be; `None` for what suits the dtype."""
+"""A bound for the difference of numbers; `None` for one that suits the dtype."""
 
 Labels: TypeAlias = tuple[str, str]
-"""How each of two pytrees was computed, for the message that they differ."""
+"""The ways in which two pytrees were computed, for messages."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Tolerance:
-    """How far two numbers may be apart: `atol + rtol * (largest in the array)`.
+    """The allowed difference of two numbers: `atol + rtol * (largest in the array)`.
 
-    `None` stands for what suits the dtype, or `coarsest` if that has fewer digits.
-    Relative to the largest number, and not to each, so that sums that cancel to about
-    zero are no false alarm.
+    `None` stands for a bound that suits the dtype, or `coarsest` if that has fewer
+    digits. Relative to the largest number, and not to each, so that sums that cancel to
+    about zero raise no false alarm.
     """
 
     rtol: Bound = None
@@ -46,8 +46,8 @@ class Tolerance:
     coarsest: str = "float64"
 
     def allowed(self, dtype: DTypeLike, largest: float) -> float:
-        """The bound for an array of a dtype."""
-        # As coarse as float8_e5m2, which has two bits behind the first.
+        """Return the bound for an array of a dtype."""
+        # As coarse as float8_e5m2, which has two bits after the first.
         rest = 0.25 if jnp.issubdtype(dtype, jnp.inexact) else 0.0
         usual = _RELATIVE.get(str(dtype), rest)
         usual = max(usual, _RELATIVE.get(self.coarsest, 0.0)) if usual else usual
@@ -70,7 +70,7 @@ def tolerance_of(
         raise (value_error if number else type_error)(
             function,
             f"`{name}` is {describe_value(value)}.",
-            "Give a number of at least 0, or None for what suits the dtype.",
+            "Give a number of at least 0, or None for a bound that suits the dtype.",
         )
     if reference is not None and not callable(reference):
         raise type_error(
@@ -114,7 +114,7 @@ def _agree_in_numbers(
 
 
 def agree_in_struct(got: PyTree, wanted: PyTree, labels: Labels) -> None:
-    """The same of structures, shapes and dtypes alone."""
+    """Raise `Broken` if structures, shapes or dtypes differ."""
     lines = differences(_structs(got), _structs(wanted))
     if lines:
         leaf = lines[0].partition("`.")[2].partition("`")[0]
@@ -123,7 +123,7 @@ def agree_in_struct(got: PyTree, wanted: PyTree, labels: Labels) -> None:
 
 
 def as_numpy(leaf: AnyArray) -> np.ndarray:
-    """Numbers in NumPy, wide enough to be subtracted; keys as their bits."""
+    """Return an array in NumPy, wide enough to be subtracted; keys as their bits."""
     if is_key_array(leaf):
         return np.asarray(jr.key_data(jnp.asarray(leaf)))
     for kind, wide in ((jnp.floating, float), (jnp.complexfloating, complex)):
@@ -133,7 +133,7 @@ def as_numpy(leaf: AnyArray) -> np.ndarray:
 
 
 def _structs(tree: PyTree) -> PyTree:
-    """Shapes and dtypes in the place of arrays; static functions left out."""
+    """Return shapes and dtypes in the place of arrays, and no functions."""
 
     def struct(leaf: Any) -> Any:
         if eqx.is_array(leaf):
@@ -173,7 +173,7 @@ def _gap(a: AnyArray, b: AnyArray, tolerance: Tolerance, labels: Labels) -> str 
 
 
 def stack(trees: Sequence[PyTree]) -> PyTree:
-    """Stack pytrees along a leading axis; leaves that are no arrays: of the first."""
+    """Stack the arrays of pytrees; other leaves are those of the first."""
 
     def join(*leaves: Any) -> Any:
         if eqx.is_array_like(leaves[0]) and not isinstance(leaves[0], str):

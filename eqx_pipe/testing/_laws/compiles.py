@@ -1,4 +1,4 @@
-"""How many programs are compiled."""
+"""The number of programs that are compiled."""
 
 import collections
 import contextlib
@@ -25,7 +25,7 @@ def _listen() -> None:
 
 @contextlib.contextmanager
 def compilations() -> Iterator[list[str]]:
-    """The names of the programs that are compiled inside, once it is left."""
+    """Collect the names of the programs that are compiled inside, at the end."""
     _listen()
     found: list[str] = []
     before = len(_compiled)
@@ -37,20 +37,20 @@ def compilations() -> Iterator[list[str]]:
 
 @contextlib.contextmanager
 def assert_compiles(at_most: int) -> Iterator[None]:
-    """Checks that no more than so many programs are compiled inside.
+    """Check that at most a number of programs are compiled inside.
 
-    Everything that XLA compiles counts: what is under `jax.jit`, and each operation
-    that is not. A program that JAX has in memory is not compiled again; one that it
+    Everything that XLA compiles counts: functions under `jax.jit`, and each operation
+    outside of it. A program that JAX has in memory is not compiled again; one that it
     finds in its cache on disk counts, as it would be compiled elsewhere.
 
     **Arguments:**
 
-    - `at_most`: how many programs may be compiled; 0 for a second call.
+    - `at_most`: the number of programs that may be compiled; 0 for a second call.
 
     **Returns:** a context manager.
 
-    **Raises:** `AssertionError` if there are more, with their names. What is raised
-    inside is raised as it is.
+    **Raises:** `AssertionError` if there are more, with their names. Errors that are
+    raised inside are raised unchanged.
 
     !!! example
 
@@ -80,7 +80,7 @@ def assert_compiles(at_most: int) -> Iterator[None]:
 
 
 def names_of(found: list[str]) -> str:
-    """The names of programs, each once, and how often."""
+    """Return the names of programs, each once, with its count."""
     counts = collections.Counter(found)
     shown = [f"{n} x {name}" if n > 1 else name for name, n in counts.items()]
     return ", ".join(shown[:8] + ["..."] * (len(shown) > 8))

@@ -25,7 +25,7 @@ def dtype_law(trial: Trial) -> str | None:
     inexact = [v for v in arrays if eqx.is_inexact_array(v)]
     dtypes = {_real(v.dtype) for v in inexact}
     if len(dtypes) != 1:
-        raise Undecided("the inputs have several dtypes, or none is inexact")
+        raise Undecided("the inputs have several dtypes, or none of them is inexact")
     (own,) = dtypes
     base = _forms_of(trial.programs)
     if not any(getattr(v, "weak_type", False) for v in inexact):

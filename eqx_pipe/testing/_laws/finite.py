@@ -81,12 +81,11 @@ def _not_everywhere(trial: Trial, i: int, array: np.ndarray) -> None:
         return
     programs = trial.programs
     leaves = programs.leaves(trial.call)
+    args = [k for k in programs.moving if programs.names[k].startswith("args")]
     for sign in (1, -1):
         others = list(leaves)
-        for k in programs.moving:
-            if programs.names[k].startswith("args"):
-                drawn = sign * np.abs(direction(k, leaves[k]))
-                others[k] = drawn.astype(leaves[k].dtype)
+        for k in args:
+            others[k] = (sign * np.abs(direction(k, leaves[k]))).astype(leaves[k].dtype)
         with contextlib.suppress(Exception):  # outside of what the function takes
             if not np.isinf(as_numpy(programs.value(others)[i])).all():
                 return

@@ -1,4 +1,4 @@
-"""What a stage could write into: fields, attributes, closures, globals that it names.
+"""The places that a stage could write into: fields, attributes, closures, globals.
 
 Containers, modules (`equinox.Module`) and functions are looked into, objects and
 functions of other libraries are not, since these may keep caches: `functools.cache`,
@@ -33,7 +33,7 @@ _LONG = 1000  # entries of a container from which on only their identities are l
 
 
 def held(stage: Any) -> dict[str, Any]:
-    """By name, what stands for each thing that a stage holds; to be compared."""
+    """Return a token by name for each value that a stage holds, to be compared."""
     found: dict[str, Any] = {}
     seen: dict[int, Any] = {}
     stage = stage.fn if isinstance(stage, Lift) else stage
@@ -53,7 +53,7 @@ def held(stage: Any) -> dict[str, Any]:
 
 
 def _package(value: Any) -> str | None:
-    """The package that something comes from; `None` for a library."""
+    """Return the package that something comes from; `None` for a library."""
     module = getattr(value, "__module__", None) or type(value).__module__
     root = _root(str(module))
     return None if root in _LIBRARIES else root
@@ -79,7 +79,7 @@ def _token(value: Any) -> Any:
 
 
 def _parts(value: Any, package: str | None) -> Iterator[tuple[str, Any]]:
-    """What a value holds, and how it is reached."""
+    """Yield the values that a value holds, each with the way to it."""
     if isinstance(value, _PLAIN | _CLOSED):
         return
     own = package is not None and _package(value) == package
@@ -103,7 +103,7 @@ def _parts(value: Any, package: str | None) -> Iterator[tuple[str, Any]]:
 
 
 def _captured(fn: Any, package: str | None) -> Iterator[tuple[str, Any]]:
-    """What a function, method or partial holds, and its globals."""
+    """Yield the values that a function, method or partial holds, and its globals."""
     for how, name, value in contents(fn, plain=True):
         yield f" > {name}" if how else f".{name}", value
         if isinstance(value, types.ModuleType) and _root(value.__name__) == package:
@@ -113,7 +113,7 @@ def _captured(fn: Any, package: str | None) -> Iterator[tuple[str, Any]]:
 
 
 def _class_parts(cls: type, package: str | None) -> Iterator[tuple[str, Any]]:
-    """Attributes that all instances share, and methods."""
+    """Yield attributes that all instances share, and methods."""
     for base in cls.__mro__:
         if _package(base) == package:
             for name, value in vars(base).items():
@@ -125,7 +125,7 @@ def _class_parts(cls: type, package: str | None) -> Iterator[tuple[str, Any]]:
 
 def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
     for name, inner in getattr(value, "__dict__", {}).items():
-        # Filled by the first call, it says nothing that was not so before.
+        # Filled by the first call, a cached property is no hidden state.
         if not isinstance(getattr(type(value), name, None), ft.cached_property):
             yield f".{name}", inner
     for cls in type(value).__mro__:

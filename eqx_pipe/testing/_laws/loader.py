@@ -109,7 +109,7 @@ class LoaderTrial:
         labels = (f"in batches of {self.loader.batch_size}", "in batches of 1")
         agree(several, single, labels, self.tolerance)
 
-    @law("scan", "`scan` gives what a loop of `next` gives.")
+    @law("scan", "`scan` agrees with a loop of `next`.")
     def scan_law(self) -> None:
         if not self.loader.on_device:
             return  # a compiled program cannot read it
@@ -159,20 +159,21 @@ def check_loader(
     rtol: Bound = None,
     atol: Bound = None,
 ) -> None:
-    """Checks a loader, and with it a source and the stages of its pipes.
+    """Check a loader, and with it a source and the stages of its pipes.
 
     An epoch has every record of the source once (fewer with `drop_remainder`); the same
     cursor gives the same batch; an epoch resumed in the middle, also from a cursor that
-    was text, is the rest of the whole one; what `pipe` gives for a record does not
-    depend on the batch size; `scan` gives what a loop of `next` gives; and from the end
-    of an epoch the next one follows, as from its own beginning.
+    was text, is the rest of the whole one; the output of `pipe` for a record does not
+    depend on the batch size; `scan` agrees with a loop of `next`; and the next epoch
+    follows on the end of one, as on its own beginning.
 
     **Arguments:**
 
     - `loader`: a `Loader`; with few records, as several epochs are read.
     - `key`: for its cursor. (Keyword only.)
-    - `reference`: a function from an index, an `int`, to the record that the source has
-        there, before any pipe: so a source that is off by one is found. (Keyword only.)
+    - `reference`: a function from an index, an `int`, to the record of the source
+        there, before any pipe, which reveals a source that is off by one. (Keyword
+        only.)
     - `rtol`, `atol`: as in `check_function`. (Keyword only.)
 
     **Raises:** `AssertionError` if a law is broken.

@@ -22,7 +22,7 @@ from .law import Broken, Undecided, check_laws, law, must_work
 _ROUNDS = 3
 
 _SAVED = np.ndarray | np.generic | jax.Array | bool | int | float | str | Space
-"""What a state may hold: it must be possible to write it down."""
+"""The types that a state may hold: those that can be saved."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +38,7 @@ class MethodTrial:
 
     @ft.cached_property
     def history(self) -> list[tuple[Any, Space, Any, SweepResult]]:
-        """Of each round the state, the points, the state then, and the result."""
+        """The state, the points, the state after them, and the result, by round."""
         state, rounds = self.method.init(self.space, self.key), []
         for _ in range(_ROUNDS):
             points, asked = self.method.ask(state, self.num)
@@ -46,10 +46,10 @@ class MethodTrial:
                 break
             result = self.run(points)
             rounds.append((state, points, asked, result))
-            state = self._told(asked, result)
+            state = self._after(asked, result)
         return rounds
 
-    def _told(self, state: Any, result: SweepResult) -> Any:
+    def _after(self, state: Any, result: SweepResult) -> Any:
         found = losses(result, self.by, "min")
         return self.method.tell(state, found, result)
 
@@ -62,7 +62,7 @@ class MethodTrial:
             with must_work(f"finding the points of round {number} in the space"):
                 self.space.to_unit(points)
 
-    @law("state", "its state is a pytree of arrays, or what JSON can hold.")
+    @law("state", "its state is a pytree of arrays, or of values that JSON can hold.")
     def state_law(self) -> None:
         for number, (_, _, asked, _) in enumerate(self.history):
             for path, leaf in jtu.tree_leaves_with_path(asked, is_leaf=_is_space):
@@ -70,15 +70,15 @@ class MethodTrial:
                     what = f"in round {number} it holds {describe_value(leaf)}"
                     raise Broken(what, path_name(path))
 
-    @law("repeats", "asked or told the same again, or begun anew, it does the same.")
+    @law("repeats", "the same calls, or a fresh start, give the same proposals.")
     def repeats_law(self) -> None:
         state = self.method.init(self.space, self.key)
         for number, (first, points, asked, result) in enumerate(self.history):
             for how, before in (("begun anew", state), ("asked again", first)):
                 again, asked_again = self.method.ask(before, self.num)
                 _same(f"{how} in round {number}", again, points)
-            states = [self._told(state, result) for state in (asked_again, asked)]
-            _same(f"told the same again in round {number}", *states)
+            states = [self._after(state, result) for state in (asked_again, asked)]
+            _same(f"after the same result again in round {number}", *states)
             state = states[0]
 
     @law("failures", "it goes on where points have failed.")
@@ -86,10 +86,10 @@ class MethodTrial:
         if not self.history or len(self.history[0][-1]) < 2:
             raise Undecided("a round has one point at most, and something must work")
         _, _, asked, result = self.history[0]
-        with must_work("telling it that a point failed"):
-            told = self._told(asked, _failed(result))
-        with must_work("asking it after it was told that a point failed"):
-            self.space.to_unit(self.method.ask(told, self.num)[0])
+        with must_work("`tell` with a failed point"):
+            after = self._after(asked, _failed(result))
+        with must_work("`ask` after a failed point"):
+            self.space.to_unit(self.method.ask(after, self.num)[0])
 
 
 def _failed(result: SweepResult) -> SweepResult:
@@ -128,12 +128,12 @@ def check_method(
     by: Compared = None,
     key: Key | None = None,
 ) -> None:
-    """Checks that a method of search can be continued after a kill.
+    """Check that a method of search can be resumed after a kill.
 
-    It proposes points of the space, at most as many as it was asked for. Its state can
-    be written down: it is a pytree of arrays, or what JSON can hold. Asked or told the
-    same twice, or begun anew, it gives the same. Told that a point failed, which
-    then has NaN for a value, it goes on.
+    It proposes points of the space, at most as many as requested. Its state can be
+    saved: it is a pytree of arrays, or of values that JSON can hold. Calls of `ask` and
+    `tell` with the same arguments, or a fresh start, give the same. After a point that
+    failed, whose value is then NaN, it goes on.
 
     **Arguments:**
 
@@ -142,7 +142,7 @@ def check_method(
       points are computed.
     - `num`: the number of points of a round. (Keyword only.)
     - `by`: the number to make small, as in `explore`. (Keyword only.)
-    - `key`: for the method; `fn` gets none. (Keyword only.)
+    - `key`: for the method, not for `fn`. (Keyword only.)
 
     **Raises:** `AssertionError` if a law is broken.
 

@@ -23,7 +23,7 @@ Places: TypeAlias = frozenset[int]
 
 
 class Programs:
-    """What is compiled of a call of one structure, with shapes and dtypes.
+    """The programs of a call of one structure, with shapes and dtypes.
 
     The function itself is called once, to be traced. Arrays come and go as NumPy's:
     an argument of a compiled program needs no program to be converted, which it does

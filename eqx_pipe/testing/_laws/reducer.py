@@ -49,18 +49,18 @@ class ReducerTrial:
         return self.many.begin(first)
 
     def state(self, start: int, stop: int, ok: Any = None) -> Any:
-        """The state of the points from `start` to `stop`."""
+        """Return the state of the points from `start` to `stop`."""
         part = jtu.tree_map(lambda leaf: leaf[start:stop], self.values)
         ok = jnp.ones(stop - start, bool) if ok is None else ok[start:stop]
         return self.many.absorb(self.empty, part, ok)
 
     def same(self, got: Any, wanted: Any, labels: tuple[str, str]) -> None:
-        """Raises `Broken` for what differs between the results of two states."""
+        """Raise `Broken` if the results of two states differ."""
         got, wanted = (as_arrays(self.many.finish(s)) for s in (got, wanted))
         agree(got, wanted, labels, self.tolerance)
 
     def thirds(self) -> list[Any]:
-        """The states of three stretches that follow one another."""
+        """Return the states of three stretches that follow one another."""
         cuts = (0, max(1, self.n // 3), max(2, 2 * self.n // 3), self.n)
         return [self.state(a, b) for a, b in it.pairwise(cuts)]
 
@@ -102,7 +102,7 @@ class ReducerTrial:
         wanted = self.many.merge(a, b)
         self.same(merge(a, b), wanted, ("merged under jit", "plain"))
 
-    @law("reference", "it gives what the reference makes of all values.")
+    @law("reference", "it agrees with the reference for all values.")
     def reference_law(self) -> None:
         if self.reference is not None:
             got = self.many.finish(self.state(0, self.n))
@@ -126,7 +126,7 @@ def check_reducer(
     rtol: Bound = None,
     atol: Bound = None,
 ) -> None:
-    """Checks that a reducer may be split, joined and compiled as a sweep does it.
+    """Check that a reducer may be split, joined and compiled as a sweep does it.
 
     Merging is associative; the state of no points is its identity on both sides; the
     points of a batch taken in one by one, at once, or in parts give the same result;
@@ -140,7 +140,7 @@ def check_reducer(
     - `values`: outputs of a few points: a pytree of arrays with a leading axis over at
       least three points.
     - `reference`: a function of `values` that gives the same as the reducer, such as
-        one of NumPy: so a wrong beginning is found, and a sum that overflows. (Keyword
+        one of NumPy, which reveals a wrong beginning, or a sum that overflows. (Keyword
         only.)
     - `rtol`, `atol`: as in `check_function`. (Keyword only.)
 

@@ -22,7 +22,7 @@ Numbers: TypeAlias = st.SearchStrategy
 _PLAIN = [i / 8 for i in sorted(range(-32, 33), key=lambda i: (abs(i), i < 0))]
 # In one list, since between two strategies hypothesis would not shrink.
 EIGHTHS = st.sampled_from(_PLAIN + 9 * [0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, -2.5])
-"""Small numbers that every dtype holds; those of which much depends come often."""
+"""Small numbers that every dtype holds; those that reveal most come often."""
 COMPLEX = st.builds(complex, EIGHTHS, EIGHTHS)
 _MOST_DRAWN = 32
 # Few, as each compiles anew; examples shrink to the first.
@@ -35,7 +35,7 @@ _POOL = tuple(
 def arrays(
     draw: Draw, struct: PyTree | None = None, *, elements: Numbers | None = None
 ) -> PyTree:
-    """A pytree of JAX arrays.
+    """Draw a pytree of JAX arrays.
 
     **Arguments:**
 
@@ -47,9 +47,9 @@ def arrays(
 
     **Returns:** a strategy. It shrinks to zeros.
 
-    **Raises:** `hypothesis.errors.InvalidArgument`, a `TypeError`, if `struct` has a
-    leaf without shape and dtype, or `elements` is no strategy; when drawn, if a number
-    does not fit.
+    **Raises:** when drawn, `hypothesis.errors.InvalidArgument`, a `TypeError`, if
+    `struct` has a leaf without shape and dtype, `elements` is not a strategy, or a
+    number does not fit.
 
     !!! example
 
@@ -83,13 +83,13 @@ def _array(
 def numpy_array(
     shape: tuple[int, ...], dtype: DTypeLike, elements: Numbers | None
 ) -> st.SearchStrategy[np.ndarray]:
-    """Return a strategy of NumPy arrays; also of 64 bits where JAX has none."""
+    """Return a strategy of NumPy arrays, also of 64 bits without `jax_enable_x64`."""
     # NumPy's own strategy refuses numbers that do not fit. It knows few real dtypes, in
     # which numbers are rounded anyway: draw in the widest.
     wide = dtype
     for kind, widest in ((jnp.floating, float), (jnp.complexfloating, complex)):
         wide = widest if jnp.issubdtype(dtype, kind) else wide
-    # Small arrays are drawn number by number: of zeros alone too little is learnt.
+    # Small arrays are drawn number by number, as zeros alone reveal too little.
     few = math.prod(shape) <= _MOST_DRAWN
     fill = (
         st.nothing() if few else None if elements else st.just(np.zeros((), wide)[()])
@@ -111,7 +111,7 @@ def _usual(dtype: DTypeLike) -> Numbers:
 
 @composite
 def keys(draw: Draw) -> Key:
-    """A PRNG key, `jax.random.key(seed)`; shrinks to seed 0.
+    """Draw a PRNG key, `jax.random.key(seed)`; shrinks to seed 0.
 
     **Returns:** a strategy of keys of shape `()`.
 

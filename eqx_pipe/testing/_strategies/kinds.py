@@ -56,7 +56,7 @@ def _fold(d: "Drawing") -> StageLike:
 
 
 def _inputs(d: "Drawing") -> StageLike:
-    """A chain over one of two inputs: of a graph of both, and of what one is fed to."""
+    """Draw a chain over one of two inputs, with a graph of both in it."""
     join = joins.Joining(joins.join_of(d.struct))
     block = graph(
         {"node": d.inner(), "join": join},
@@ -141,7 +141,7 @@ def _widened(leaf: jax.ShapeDtypeStruct, dtype: str) -> jax.ShapeDtypeStruct:
 
 
 def _graph(d: "Drawing") -> StageLike:
-    """A graph whose nodes with several predecessors join these."""
+    """Draw a graph whose nodes with several predecessors join these."""
     join = joins.join_of(d.struct)
     nodes, edges, ends = {}, {}, []
     for i in range(d.draw(st.integers(1, 3))):

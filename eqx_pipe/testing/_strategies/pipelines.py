@@ -70,7 +70,7 @@ def pipelines(
     random: bool = True,
     branches: bool = True,
 ) -> StageLike:
-    """A pipeline whose output is like its input, with every combinator in it.
+    """Draw a pipeline whose output is like its input, of all combinators.
 
     **Arguments:**
 
@@ -79,10 +79,10 @@ def pipelines(
     - `stages`: your own stages, which stand among ours: strategies of stages that keep
       the shapes and dtypes of any input, or functions from a struct to a strategy of
       stages that keep it, or to None. (Keyword only.)
-    - `max_depth`: how deep pipelines stand in pipelines; 0 for a single stage. One
+    - `max_depth`: the depth of pipelines in pipelines; 0 for a single stage. One
       child of each goes all the way down, its siblings less far. (Keyword only.)
-    - `random`: whether our stages that need a key are among them. (Keyword only.)
-    - `branches`: whether `cond`, `switch` and `gated` are. (Keyword only.)
+    - `random`: whether to draw stages that need a key. (Keyword only.)
+    - `branches`: whether to draw `cond`, `switch` and `gated`. (Keyword only.)
 
     **Returns:** a strategy. It shrinks to one single stage.
 

@@ -1,6 +1,6 @@
 """A strategy for spaces."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import hypothesis.strategies as st
@@ -27,28 +27,26 @@ from .validate import Draw, check_int, composite, invalid
 _NAMES = ("a", "b", "c")
 
 
+_KINDS: dict[str, Callable[[list[float], str | None], Axis]] = {
+    "values": lambda v, dim: Values(np.asarray(v, np.float32), dim=dim),
+    "linspace": lambda v, dim: Linspace(v[0], v[-1], len(v), dim=dim),
+    "geomspace": lambda v, dim: Geomspace(1, 2.0 ** np.sign(v[0]), len(v), dim=dim),
+    "arrays": lambda v, dim: Values(np.stack([v, v], -1).astype(np.int32), dim=dim),
+    "mapped": lambda v, dim: Mapped(_square, Linspace(v[0], v[-1], len(v), dim=dim)),
+    "random": lambda v, dim: Random(jr.normal, len(v), dim=dim),
+    "static": lambda v, dim: Static([f"choice {i}" for i in range(len(v))], dim=dim),
+}
+
+
 def draw_axis(
     draw: Draw, size: int, random: bool, static: bool, dim: str | None
 ) -> Axis:
+    """Draw an axis of any kind."""
     numbers = st.integers(-8, 8).map(lambda i: i / 4)
-    kinds = ["values", "linspace", "geomspace", "arrays", "mapped"]
-    kinds += ["random"] * random + ["static"] * static
-    kind = draw(st.sampled_from(kinds))
-    # The same draws for every kind: so the first kind is what it shrinks to.
-    given = draw(st.lists(numbers, min_size=size, max_size=size))
-    lo, hi = given[0], given[-1]
-    if kind == "values":
-        return Values(np.asarray(given, np.float32), dim=dim)
-    if kind == "arrays":
-        return Values(np.arange(2 * size, dtype=np.int32).reshape(size, 2), dim=dim)
-    if kind == "random":
-        return Random(jr.normal, size, dim=dim)
-    if kind == "static":
-        return Static([f"choice {i}" for i in range(size)], dim=dim)
-    if kind == "geomspace":
-        return Geomspace(1.0, 10.0 if lo >= 0 else 0.5, size, dim=dim)
-    line = Linspace(lo, hi, size, dim=dim)
-    return Mapped(_square, line) if kind == "mapped" else line
+    left_out = {"random": not random, "static": not static}
+    kind = draw(st.sampled_from([k for k in _KINDS if not left_out.get(k)]))
+    # The same draws for every kind, so that all shrink to the first one.
+    return _KINDS[kind](draw(st.lists(numbers, min_size=size, max_size=size)), dim)
 
 
 def _square(value: Array) -> Array:
@@ -65,17 +63,16 @@ def spaces(
     random: bool = True,
     static: bool = False,
 ) -> Space:
-    """A `Space`: products and zips, shared dims, joint designs, slices.
+    """Draw a `Space`: products and zips, shared dims, joint designs, slices.
 
     **Arguments:**
 
-    - `axes`: strategies of your own axes, of which one stands in each product without
-        shared dims. (Keyword only.)
+    - `axes`: strategies of your own axes; each product without shared dims has one
+        of them. (Keyword only.)
     - `max_axes`: the largest number of axes. (Keyword only.)
     - `max_size`: the largest number of values of an axis. (Keyword only.)
-    - `random`: whether there are `Random` axes; the space has a key if so. (Keyword
-      only.)
-    - `static`: whether there are `Static` axes. (Keyword only.)
+    - `random`: whether to draw `Random` axes and a key. (Keyword only.)
+    - `static`: whether to draw `Static` axes. (Keyword only.)
 
     **Returns:** a strategy. It shrinks to one axis with one value.
 
@@ -102,7 +99,7 @@ def spaces(
     modes: list[Literal["product", "zip"]] = ["product", "zip"]
     mode = draw(st.sampled_from(modes))
     size = draw(st.integers(1, max_size))
-    # The same draws for both modes: so the first is what it shrinks to.
+    # The same draws for both modes, so that both shrink to the first one.
     shared = draw(st.booleans()) and mode == "product" and count > 1
     has_design = draw(st.booleans()) and mode == "product" and count < max_axes
     tree: dict[str, PyTree] = {}

@@ -25,14 +25,14 @@ T = TypeVar("T")
 
 
 def invalid(function: str, wrong: str, cure: str) -> InvalidArgument:
-    """The error for an argument that a strategy cannot do with."""
+    """Return the error for an argument that a strategy does not support."""
     return InvalidArgument(message(f"testing.{function}", wrong, cure))
 
 
 def check_strategy(
     function: str, argument: str, value: object, optional: bool = True
 ) -> None:
-    """Raises unless `value` is a strategy; or `None` for the default, if `optional`."""
+    """Raise unless `value` is a strategy, or `None` if `optional`."""
     if isinstance(value, st.SearchStrategy) or (value is None and optional):
         return
     fixed = "none()" if value is None else "just(...)"
@@ -59,7 +59,7 @@ def check_struct(function: str, struct: PyTree) -> PyTree:
 
 
 def check_int(function: str, argument: str, value: object, minimum: int) -> None:
-    """Raises unless `value` is an integer of at least `minimum`."""
+    """Raise unless `value` is an integer of at least `minimum`."""
     try:
         check_plain_int(f"testing.{function}", argument, value, minimum)
     except (TypeError, ValueError) as error:
@@ -69,7 +69,7 @@ def check_int(function: str, argument: str, value: object, minimum: int) -> None
 def composite(
     fn: Callable[Concatenate[Draw, P], T],
 ) -> Callable[P, st.SearchStrategy[T]]:
-    """`hypothesis.strategies.composite` for strategies that build our own modules.
+    """Apply `hypothesis.strategies.composite`, and keep the state of `random`.
 
     Under jaxtyping's hook with beartype, building draws from Python's own generator of
     random numbers, and hypothesis refuses a strategy that leaves a trace there.

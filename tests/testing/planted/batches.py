@@ -78,7 +78,7 @@ def _in_numpy_by_rows(v):
 
 
 def _primitive(name, rule):
-    """A primitive of one's own: three times its input."""
+    """Return a new primitive that multiplies by three."""
     made = Primitive(name)
 
     def thrice(x):
@@ -101,7 +101,7 @@ def _kept(made, x, dim):
 
 
 def _slope(rule):
-    """The derivative calls what has a rule of its own."""
+    """Return a sine whose derivative has a rule of `vmap`."""
     cosine = with_vmap(jnp.cos, rule)
     return with_jvp(jnp.sin, lambda x, t: (jnp.sin(x[0]), cosine(x[0]) * t[0]))
 

@@ -23,7 +23,7 @@ def _adapts(x):
 
 
 def _knows_shapes(x):
-    """A memo by shape, as if the numbers did not matter."""
+    """Remember a sum by shape, as if the numbers did not matter."""
     if x.shape not in _seen:
         _seen[x.shape] = np.asarray(x).sum()
     return x + _seen[x.shape]
@@ -116,7 +116,7 @@ def _fresh():
 
 
 def _given(name, bug, sound, make):
-    """A row whose arguments are made anew, as they may be written into."""
+    """Return a row whose arguments are made anew, as they may be written into."""
     row = of_function(name, bug, sound)
 
     def check(fn, **options):

@@ -53,7 +53,7 @@ def _interval_safe(step):
 
 
 def _normalised(x):
-    # Of optax's pull request 946: the norm is guarded only behind the root.
+    # Of optax's pull request 946: the norm is guarded only after the root.
     norm = jnp.linalg.norm(x)
     return x / jnp.where(norm == 0, jnp.ones_like(norm), norm)
 

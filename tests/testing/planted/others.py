@@ -1,6 +1,6 @@
-"""Axes, reducers and loaders; and what is consistent, and wrong.
+"""Axes, reducers and loaders; and results that are consistent, and wrong.
 
-Where only a reference can tell, the author gives one.
+A reference is given where only it reveals the bug.
 """
 
 import equinox as eqx
@@ -45,7 +45,7 @@ def of_axis(name, bug, sound, reference=None, draws=False):
 
 
 def reducer(**changes):
-    """A sum, of which some part is another."""
+    """Return a sum with some of its parts replaced."""
     parts = {
         "init": lambda struct: jnp.zeros(struct.shape, struct.dtype),
         "update": lambda state, value: state + value,
@@ -215,7 +215,7 @@ ROWS = [
         X,
         reference=np.var,
     ),
-    # Of JAX's issue 1624: infinite input, of which `finite` says nothing.
+    # Of JAX's issue 1624: infinite input, which `finite` does not judge.
     of_function(
         "the log-sum of two that are -inf",
         lambda x, y: jnp.maximum(x, y) + jnp.log1p(jnp.exp(-jnp.abs(x - y))),

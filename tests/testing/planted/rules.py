@@ -37,7 +37,7 @@ def _times_i(z):
 
 
 def _symbolic(factor):
-    """A rule that sees which arguments are differentiated."""
+    """Return a product whose rule sees which arguments are differentiated."""
     made = jax.custom_vjp(_product)
 
     def forward(x, y):
@@ -132,7 +132,7 @@ def _sinc_by_series(x):
 
 
 def _bent(fn, slope):
-    """A derivative whose own derivative is cut off."""
+    """Return a function whose second derivative is cut off."""
     return unary(fn, lambda x: slope(stop_gradient(x)))
 
 

@@ -1,0 +1,44 @@
+"""The size and the words of the documentation, as far as a machine can check them."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+TEXTS = [
+    *PAGES,
+    *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")),
+    *sorted((ROOT / "examples").glob("*.py")),
+]
+DIALECT = (
+    r"say|says|said|tells|told|kit|house|anew|begun|of which|one's own"
+    r"|what is (?:told|said|given|asked)"
+)
+
+
+def lines_of(path):
+    """Return the lines of a text with their numbers."""
+    return list(enumerate(path.read_text().splitlines(), start=1))
+
+
+def test_pages_are_few_and_short():
+    assert len(PAGES) <= 25
+    assert len(lines_of(ROOT / "README.md")) <= 120
+    sizes = {path.name: len(lines_of(path)) for path in PAGES}
+    assert max(sizes.values()) <= 350, sizes
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.name)
+def test_texts_use_plain_words(path):
+    """Keep out the figures of speech that readers tripped over."""
+    word = re.compile(rf"(?<![\w-])(?:{DIALECT})(?![\w-])", re.IGNORECASE)
+    prose = ((number, re.sub(r"`[^`]*`", "", line)) for number, line in lines_of(path))
+    assert [(number, line) for number, line in prose if word.search(line)] == []
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.name)
+def test_examples_show_values(path):
+    """A bare `True` shows nothing: print a value, or assert."""
+    assert [number for number, line in lines_of(path) if line == "True"] == []
