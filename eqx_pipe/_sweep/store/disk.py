@@ -94,8 +94,8 @@ class Folder:
 
     def times(self, below: str) -> dict[str, int]:
         """Return when each file in a folder was written, in nanoseconds."""
-        found = {}
-        with os.scandir(f"{self._root}/{below}") as entries:
+        found, folder = {}, f"{self._root}/{below}"
+        with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
             for entry in entries:
                 try:  # which costs less than a context, as there may be many
                     found[entry.name] = entry.stat().st_mtime_ns
