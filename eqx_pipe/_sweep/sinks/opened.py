@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -142,16 +141,9 @@ def locked(files: Folder, shard: tuple[int, int] | None) -> Iterator[bool]:
 @contextlib.contextmanager
 def growing(files: Folder) -> Iterator[None]:
     """Wait until no other process lays the store out, and keep others from it."""
-    pause = 0.01
     with contextlib.ExitStack() as stack:
-        while True:
-            try:
-                with disk_errors(files.place(), "be locked"):
-                    stack.enter_context(files.lock(_GROW))
-                break
-            except Taken:
-                time.sleep(pause)
-                pause = min(2 * pause, 0.5)
+        with disk_errors(files.place(), "be locked"):
+            stack.enter_context(files.lock(_GROW, wait=True))
         yield
 
 
