@@ -176,7 +176,7 @@ def _slope(fn):
 
 
 def _functions():
-    """Return the functions that are swept, by name: forward, and backward where it exists."""
+    """Return the swept functions by name: forward, and backward where it exists."""
     found = {}
     for name, fn in _borrowed.POINT_FUNCTIONS.items():
         found[f"{name} forward"] = fn

@@ -22,7 +22,7 @@ several_cores = pytest.mark.skipif(
 
 
 def is_split(text):
-    """Return whether XLA splits a step over threads, other than in libraries of its own."""
+    """Return whether XLA splits a step over threads, outside its own libraries."""
     lines = (line for line in text.splitlines() if "kind=kCustom" not in line)
     return any("outer_dimension_partitions" in line for line in lines)
 
