@@ -15,11 +15,13 @@ QUICK = {"sines": (1,), "block": 0.001}
 
 def main(run, *, sines=(1, 4), block=0.005):
     x = jnp.ones(16)
-    for num in sines:
+    cases = {f"{num} sines": num for num in sines}
+    for case in run.chosen(cases):
+        num = cases[case]
         pipe = ep.chain(*[jnp.sin] * num)
         plain = eqx.nn.Sequential([eqx.nn.Lambda(jnp.sin)] * num)
         sides = {
             "Sequential": lambda plain=plain: plain(x),
             "pipeline": lambda pipe=pipe: pipe(x),
         }
-        run.compare(f"{num} sines", sides, to="Sequential", least=block)
+        run.compare(case, sides, to="Sequential", least=block)
