@@ -1,7 +1,7 @@
-"""The way of a sweep: chunks are computed, here or elsewhere, and a sink keeps them.
+"""The loop of a sweep: it computes chunks, here or elsewhere, and a sink keeps them.
 
-A `Plan` says what is computed and in which chunks. Neither the sink nor what computes
-knows of the other.
+A `Plan` lists the rows and their chunks. Sinks and the code that computes do not depend
+on each other.
 """
 
 import contextlib
@@ -102,9 +102,9 @@ def tell(text: str) -> None:
 
 
 class Chunk(NamedTuple):
-    """Rows of a chunk as they come: all rows, or those with some numbers.
+    """Computed rows of a chunk: all rows, or those with the numbers `rows`.
 
-    The verdict says which of them are still missing, if computing ended early.
+    The verdict marks those that are still missing because computing ended early.
     """
 
     number: int
@@ -117,8 +117,8 @@ class Chunk(NamedTuple):
 class Todo:
     """The chunks that a sink lacks, of those `owned` by this process.
 
-    Of those in `rows` it lacks these rows alone. It takes `partial` chunks if it can
-    keep some rows of one.
+    Of the chunks in `rows` only these rows are lacking. A sink that is `partial` can
+    keep some rows of a chunk.
     """
 
     owned: Sequence[int]
@@ -136,7 +136,7 @@ class Todo:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """All that a sink has in the end: the fields of a `SweepResult` that it knows."""
+    """All rows that a sink has in the end: the fields of a `SweepResult` it knows."""
 
     values: PyTree
     gaps: Gaps = dataclasses.field(default_factory=lambda: NO_GAPS)
@@ -175,9 +175,9 @@ class Sink(Protocol):
 Compute: TypeAlias = Callable[
     [Plan, Todo, Progress, Callable[[], bool]], Iterator[Chunk]
 ]
-"""Computes what is to be done, and yields chunks when they are finished, in any order.
+"""Compute chunks, and yield each when it is finished, in any order.
 
-It begins no more chunks once the last argument returns true.
+No chunk begins after the last argument returns true.
 """
 
 

@@ -24,25 +24,25 @@ from .sinks.store_sink import StoreSink
 
 @dataclasses.dataclass(frozen=True)
 class SweepPlan:
-    """The work that a sweep would do. `print` shows it.
+    """The work that a sweep would do, which prints as a table.
 
     - `dims` are the dims of the space with their lengths, and `points` their product.
-    - `done`, `failed` and `missing` are how many points the store has, how many of them
-      failed, and how many it lacks; without a store all are missing. `left` is how many
-      points the call would compute: those of its part that are missing, with
-      `resume="failed"` also those that failed.
-    - `new` is how many points a store would get that grows with its space: they are
-      missing. Of those that it has `copied` go to other files first, once; it is 0
-      where all stay where they are, but in chunks at the edge that get new points.
-    - `programs` is how many programs it would compile at most (those for points that a
-      store has are not needed), and `compiled` how many are compiled already.
-    - `batch_size`, `devices`: points vectorised at once, on each of so many devices.
-    - `chunks` is how many chunks the values are computed and kept in, of at most
-      `chunk_points` points, and `chunks_left` how many of them are computed now.
-    - `value_bytes` is what all values take in memory, or before they are compressed in
-      a store. Of a reduction they are its states.
-    - `memory_bytes` is what a device has to hold: that of the compiled program which
-      takes most, or, if none is compiled yet, about that.
+    - `done`, `failed` and `missing` are the numbers of points that the store has, that
+      failed there, and that it lacks; without a store all are missing. `left` is the
+      number of points that the call would compute: the missing ones of its shard, with
+      `resume="failed"` also the failed ones.
+    - `new` is the number of points that a store gains as its space grows: they are
+      missing. `copied` of the points in the store move to other files first, once; it
+      is 0 if all files stay, apart from chunks at the edge that get new points.
+    - `programs` is the largest number of programs that it would compile (fewer if a
+      store has all points of some), and `compiled` the number compiled already.
+    - `batch_size`, `devices`: points vectorised at once on each device, and devices.
+    - `chunks` is the number of chunks in which values are computed and kept, of at most
+      `chunk_points` points, and `chunks_left` the number of those computed now.
+    - `value_bytes` is the size of all values in memory, or of a store before it is
+      compressed. For a reduction it is the size of its states.
+    - `memory_bytes` is the memory that a device needs: that of the compiled program
+      which needs most, or an estimate if some are not compiled yet.
 
     Under `jax.disable_jit()` it describes the compiled sweep.
 
@@ -127,10 +127,10 @@ def plan(
 ) -> SweepPlan:
     """Return what a sweep would compute, before it runs.
 
-    It takes the arguments of `sweep`: write `plan` in the place of `sweep`, look, and
-    write `sweep` again. The function is traced and the arguments are checked, so that
-    most mistakes are found now; nothing is computed, compiled or written. What a store
-    has already is read from its files.
+    It takes the arguments of `sweep`: write `plan` in place of `sweep`, look, and
+    write `sweep` again. It traces the function and checks the arguments, which finds
+    most mistakes; it computes, compiles and writes nothing. It reads the files of a
+    store to count its points.
 
     **Arguments:**
 
@@ -141,13 +141,12 @@ def plan(
     points done, missing and failed, programs to compile, batch size, memory on a
     device, bytes of values, and chunks.
 
-    **Raises:** what `sweep` raises before it computes anything.
+    **Raises:** the errors that `sweep` raises before it computes anything.
 
-    The memory of a program that is not compiled yet is estimated from what it computes,
-    as if no two operations were fused; that of compiled ones is known.
+    The memory of a program that is not compiled yet is estimated from its operations,
+    as if no two of them were fused; that of compiled ones is known.
 
-    **Laws:** `left` is how many points the sweep computes; `value_bytes` what its
-    values take.
+    **Laws:** the sweep computes `left` points, and its values take `value_bytes`.
 
     !!! example
 

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
+from testing.planted.row import quiet
 
 import eqx_pipe as ep
 import eqx_pipe.testing as ept
@@ -183,6 +184,21 @@ def test_all_laws_share_one_trace_and_few_programs():
         ept.check_function(layer, jnp.linspace(0, 1, 4))
 
 
+class Scaled(eqx.Module):
+    by: object = eqx.field(static=True)
+
+    def __call__(self, x, *, key=None):
+        return x * self.by
+
+
+def test_equal_static_fields_of_other_types_share_no_programs():
+    wide, sound = quiet(Scaled, np.float64(0.5)), Scaled(0.5)
+    with jax.numpy_dtype_promotion("standard"):
+        with pytest.raises(AssertionError, match="float32 for an input of bfloat16"):
+            only("dtype", wide, X)
+        assert only("dtype", sound, X) == "holds"
+
+
 def test_kinks_are_left_out_and_counted():
     found = only("derivative", jax.nn.relu, jnp.array([0.0, 1.0, -1.0]))
     assert found == "holds; 1 of 3 outputs are at kinks, and left out"
@@ -190,7 +206,17 @@ def test_kinks_are_left_out_and_counted():
 
 def test_a_focal_loss_at_its_labels_raises_no_alarm():
     optax = pytest.importorskip("optax")
-    ept.check_function(optax.sigmoid_focal_loss, X, jnp.array([0.0, 1.0, 1.0]))
+    labels = jnp.array([0.0, 1.0, 1.0])
+    # The derivative by the logits is judged all the same.
+    found = ept.check_function(optax.sigmoid_focal_loss, X, labels)
+    assert found["derivative"].startswith("holds; 3 of 3 outputs are at kinks")
+
+
+def test_a_gather_that_checkify_cannot_follow_is_undecided():
+    optax = pytest.importorskip("optax")
+    loss, labels = optax.losses.multiclass_sparsemax_loss, jnp.array([1])
+    with jax.numpy_dtype_promotion("standard"):
+        assert "`checkify` raises" in only("index", loss, X[None], labels)
 
 
 def test_a_function_of_its_key_alone_can_be_checked():

@@ -69,7 +69,7 @@ class _Derivatives:
         if backward:
             self._second(smooth)
         count, size = sum(int((~v).sum()) for v in smooth), sum(v.size for v in smooth)
-        if count and count == size:
+        if count and not any(s.smooth.any() for row in slopes for s in row):
             raise Undecided("there are kinks everywhere, or no finite numbers nearby")
         return (
             f"{count} of {size} outputs are at kinks, and left out" if count else None
@@ -119,8 +119,12 @@ class _Derivatives:
             self._same_value(value, plain, "forward mode")
             # Each value has a rounding, and so has its derivative.
             roundings = [self.eps * np.abs(as_numpy(v)) for v in plain]
-            pairs = zip(found, roundings, strict=True)
-            compared.append([Slope(t, r, r * 0, np.isfinite(t)) for t, r in pairs])
+            compared.append(
+                [
+                    Slope(t, rounding, np.zeros_like(rounding), np.isfinite(t))
+                    for t, rounding in zip(found, roundings, strict=True)
+                ]
+            )
         return compared
 
     def _without_isolated(

@@ -190,4 +190,5 @@ def _form_of(call: "Call") -> Any:
     ]
     others = tuple(map(as_hashable, jtu.tree_leaves(static)))
     structures = jtu.tree_structure(arrays), jtu.tree_structure(static)
-    return structures, others, tuple(avals), is_wide()
+    # Static fields may be equal and make other programs: 1 and 1.0, NumPy's 1.0 too.
+    return structures, str(structures), others, tuple(avals), is_wide()
