@@ -210,7 +210,7 @@ def check_cursor(function: str, cursor: Cursor, size: int, form: int) -> None:
                 function,
                 f"the cursor is of another source: it was made for {wrong}.",
                 "Continue with the source and `shuffle` that it was made for, or "
-                "begin anew with `loader.init(key)`.",
+                "begin again with `loader.init(key)`.",
             )
     # A program put it on the device if it is there: to read it would wait for that.
     if isinstance(cursor.record, np.ndarray) and cursor.position > size:

@@ -228,7 +228,7 @@ def _checked(train: object, space: Space, rungs: Sequence[int]) -> tuple[int, ..
         raise value_error(
             "search.halving",
             f"`rungs` is {describe_value(rungs)}.",
-            "Give the numbers of steps after which the rungs end: `(10, 30, 90)`.",
+            "Give the total steps after which each rung ends, such as `(10, 30, 90)`.",
         )
     return tuple(int(end) for end in ends)
 

@@ -67,7 +67,7 @@ def _columns(given: Any, names: Sequence[str] | None) -> dict[Any, Any]:
     if names is not None:
         raise type_error(
             function,
-            f"`names` is given, and `columns` is {describe_value(given)}.",
+            f"`names` requires an array, but `columns` is {describe_value(given)}.",
             "Names are those of an array's columns; a dict or data frame has its own.",
         )
     if isinstance(given, list | tuple) and all(isinstance(r, Mapping) for r in given):

@@ -52,7 +52,7 @@ LOADER = {
             batch_size=6, sharding=NamedSharding(mesh(), P("data"))
         ),
         "Switch `jax_enable_x64` on": lambda: first_batch(np.asarray([1, 2**40])),
-        r"anew with `loader.init": lambda: load(source(6)).next(load().init(key())),
+        r"again with `loader.init": lambda: load(source(6)).next(load().init(key())),
         "`to_json` returned": lambda: ep.data.Cursor.from_json("no"),
     },
     TypeError: {

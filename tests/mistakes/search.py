@@ -48,7 +48,7 @@ EXPLORE = {
 HALVING = {
     ValueError: {
         "each value of this axis": lambda: halving(space=SPACE),
-        "steps in all": lambda: halving(rungs=(4, 2)),
+        "total steps": lambda: halving(rungs=(4, 2)),
         "at least 1": lambda: halving(rungs=(0, 2)),
         "one": lambda: halving(space=LINE[:0]),
     },

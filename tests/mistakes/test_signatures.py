@@ -89,7 +89,7 @@ CURES = {
     "Give functions: `Reducer": "update finish reduce.Reducer.merge stop "
     "reduce.Reducer.init",
     r"Give the edges, `Histogram\(": "range",
-    "Give the numbers of steps after which": "rungs",
+    "Give the total steps after which": "rungs",
     "Give two integers": "shard",
     "Give what `sweep` returns": "result",
     "Training.init, step, score": "train",

@@ -1,4 +1,4 @@
-"""Programs compiled for nothing but another number: said once, with the cure."""
+"""Programs compiled for nothing but number changed: said once, with the cure."""
 
 import itertools as it
 import os
@@ -63,7 +63,7 @@ HOLDERS = [
 @pytest.mark.parametrize(("name", "make"), HOLDERS)
 def test_the_number_in_a_function_is_named(name, make):
     (found,) = said(lambda rate=rate: ep.sweep(make(rate), X) for rate in fresh())
-    assert f"another number: {name}" in found
+    assert f"number changed: {name}" in found
     assert "if no shape and no `if` depends on it" in found
 
 
