@@ -46,7 +46,7 @@ def all_cases():
 
 
 def _both(name, build):
-    """The cases of a stage, forward and backward.
+    """Return the cases of a stage, forward and backward.
 
     `build` returns the stage, its inputs, its keywords, and the tolerance of values.
     """
@@ -167,7 +167,7 @@ def _space():
 
 
 def _slope(fn):
-    """The gradient of a function by its point, as a function of points."""
+    """Return the gradient of a function by its point, as a function of points."""
 
     def slope(p, key):
         return jax.grad(lambda p: _sum_of_squares(fn(p, key)))(p)
@@ -176,7 +176,7 @@ def _slope(fn):
 
 
 def _functions():
-    """The functions that are swept, by name: forward, and backward where it exists."""
+    """Return the swept functions by name: forward, and backward where it exists."""
     found = {}
     for name, fn in _borrowed.POINT_FUNCTIONS.items():
         found[f"{name} forward"] = fn
@@ -186,7 +186,7 @@ def _functions():
 
 
 def _at_a_point():
-    """The program of each function at a point of a traced index."""
+    """Return the program of each function at a point of a traced index."""
 
     def case(fn):
         def at(space, i):
@@ -222,7 +222,7 @@ def _compiled_ahead():
 
 
 def _sweeps():
-    """The programs that sweeps compile, on two devices with the automatic batch size.
+    """Return the programs of sweeps, on two devices with the automatic batch size.
 
     For some functions also those of a batch size, of reductions, of one device, and of
     the same as a pure function, differentiated by the ends of the axes.

@@ -39,7 +39,7 @@ def report(before, now, sections):
 
 
 def _accepted():
-    """The patterns of `accepted.txt` with their reasons."""
+    """Return the patterns of `accepted.txt` with their reasons."""
     rows = []
     for line in ACCEPTED.read_text().splitlines():
         if line and not line.startswith("#"):

@@ -18,7 +18,7 @@ def described():
 
 
 def _features():
-    """A digest of the instructions that the processor has, where Linux lists them."""
+    """Return a digest of the processor's instructions, where Linux lists them."""
     path = Path("/proc/cpuinfo")
     lines = path.read_text().splitlines() if path.exists() else []
     flags = [line for line in lines if line.startswith(("flags", "Features"))]

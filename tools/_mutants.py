@@ -100,7 +100,7 @@ def _span(node) -> tuple[tuple[int, int], tuple[int, int]]:
 
 
 def _skipped(tree: ast.AST) -> Iterator[tuple]:
-    """Where types stand: a mutant there fails on import, or changes no value.
+    """Yield the places of types, where mutants fail on import or change no value.
 
     And `strict=` of `zip`, which repeats what the lines before it see to.
     """

@@ -19,7 +19,7 @@ def _programs_of(name):
 
 
 def values():
-    """What each case computes at fixed inputs."""
+    """Compute each case at fixed inputs."""
     return {name: lambda name=name: _values_of(name) for name in _cases.all_cases()}
 
 

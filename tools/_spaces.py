@@ -57,7 +57,7 @@ def _entry(space, is_design):
 
 
 def _coordinates(points):
-    """The numbers of all points by their path: those that change, as a list."""
+    """Return the numbers of all points by path: those that change, as a list."""
     rows = [jtu.tree_flatten_with_path(point)[0] for point in points]
     found = {}
     for i, (path, _) in enumerate(rows[0]):
@@ -78,7 +78,7 @@ def _shown(column):
 
 
 def _as_swept(space):
-    """What a function reads in a sweep: a digest of its keys and of whole numbers."""
+    """Return a digest of the keys and whole numbers that a function reads."""
 
     def seen(point, key):
         numbers = eqx.filter(point, eqx.is_array)
@@ -270,7 +270,7 @@ KINDS = (
 
 
 def _part(draw, space):
-    """The whole space, or some of its points: by a slice, a list or a mask."""
+    """Return the whole space, or some of its points: by a slice, a list or a mask."""
     n = space.size
     kind = draw.choice(["whole", "whole", "slice", "backwards", "list", "mask"])
     if kind == "slice":

@@ -96,17 +96,11 @@ class Scan(Composite):
             (part, own, _), (step, i) = carried, slices
             before, now = eqx.combine(part, fixed), eqx.combine(step, constant)
             after, y, own = self._step(passes.begin(), before, now, own, i)
-            # The last output is often a part of the last carry, and not carried twice.
-            # By identity, as values that are traced cannot be compared.
-            given = enumerate(jtu.tree_leaves(after))
-            places = {id(v): i for i, v in given if last and eqx.is_array(v)}
-            at = jtu.tree_map(lambda v: places.get(id(v), -1), y)
+            ys, rest = _apart(y, after if last else None)
+            parts.append(rest)
             after = as_arrays(after)
             # JAX's own error would show the state too, and its types instead of names.
             check_carry("scan", scope, before, after)
-            arrays, rest = eqx.partition(as_arrays(y), eqx.is_array)
-            ys = jtu.tree_map(lambda place, v: v if place < 0 else None, at, arrays)
-            parts.append((at, rest))
             carried = eqx.filter(after, eqx.is_array), own, ys if last else None
             return carried, (None if last else ys, passes.arrays())
 
@@ -128,9 +122,7 @@ class Scan(Composite):
         )
         passes.end(values)
         carry = eqx.combine(carry, fixed)
-        (at, rest), leaves = parts[-1], jtu.tree_leaves(carry)
-        shared = jtu.tree_map(lambda i: None if i < 0 else leaves[i], at)
-        y = eqx.combine(last_ys if last else ys, shared, rest)
+        y = _whole(last_ys if last else ys, parts[-1], carry)
         return ((carry, y) if self.returns == "both" else y), put_back(own)
 
     def _step(
@@ -152,6 +144,27 @@ class Scan(Composite):
                 "one.",
             )
         return *both, state
+
+
+def _apart(y: PyTree, carry: PyTree) -> tuple[PyTree, tuple[PyTree, PyTree]]:
+    """Return the arrays of an output that are no leaves of the carry, and the rest.
+
+    The last output is often a part of the last carry, and is not carried twice.
+    """
+    # By identity, as values that are traced cannot be compared.
+    leaves = enumerate(jtu.tree_leaves(carry))
+    places = {id(v): i for i, v in leaves if eqx.is_array(v)}
+    at = jtu.tree_map(lambda v: places.get(id(v), -1), y)
+    arrays, constants = eqx.partition(as_arrays(y), eqx.is_array)
+    own = jtu.tree_map(lambda place, v: v if place < 0 else None, at, arrays)
+    return own, (at, constants)
+
+
+def _whole(arrays: PyTree, rest: tuple[PyTree, PyTree], carry: PyTree) -> PyTree:
+    """Put an output together again."""
+    (at, constants), leaves = rest, jtu.tree_leaves(carry)
+    shared = jtu.tree_map(lambda i: None if i < 0 else leaves[i], at)
+    return eqx.combine(arrays, shared, constants)
 
 
 def _zeros(cell: Any) -> PyTree:

@@ -325,8 +325,9 @@ def test_a_body_of_another_form_is_an_error(after, says):
     )
     with pytest.raises(TypeError, match=f"(?s){says}") as error:
         fn(jnp.float32(1))
-    assert "`body`, which returns what `init` starts with" in " ".join(
-        error.value.__notes__
+    assert (
+        "`body`, which returns the structure, shapes and dtypes of `init`"
+        in " ".join(error.value.__notes__)
     )
 
 

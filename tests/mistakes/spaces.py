@@ -51,7 +51,9 @@ SPACE = {
         "its `.tree`": lambda: ep.Space(ep.Space(ONE)),
         "an integer, a slice": lambda: ep.Space(ONE)["a"],
         "True .bool.. Give an integer": lambda: ep.Space(ONE)[True],
-        "`i` is 1.5": lambda: ep.Space(ONE).point_key(1.5, key=jr.key(0)),
+        "index is 1.5 .float.. Give an integer": lambda: ep.Space(ONE).point_key(
+            1.5, key=jr.key(0)
+        ),
         "jax.random.key": lambda: ep.Space(ONE).point_key(0, key=3),
         "list of indices": lambda: ep.Space(ONE)[[0.5]],
         "at once use `jax.vmap`": lambda: jax.eval_shape(ep.Space(ONE).point, ones()),

@@ -91,6 +91,9 @@ SWEEP = {
             executor=Plain(),
             mesh=jax.make_mesh((1,), ("x",), devices=jax.devices()[:1]),
         ),
+        "give at most": lambda: sweep(
+            space=ep.Linspace(0, 1, 2**31 - 1), batch_size=2**31 - 1
+        ),
         r"take a slice, `space\[a:b\]`": lambda: vmap_space(
             space=[ep.Linspace(0, 1, 2**31 - 1), ep.Values([1, 2])]
         ),

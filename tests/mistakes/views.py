@@ -20,7 +20,7 @@ ABC = {"a": L, "b": L, "c": L}
 
 
 def plot(space=ABC, fn=lambda p: sum(p.values()), **options):
-    """The plot of a sweep by the plain loop."""
+    """Plot a sweep by the plain loop."""
     with jax.disable_jit():
         return ep.sweep(fn, space).plot(**options)
 

@@ -1,5 +1,6 @@
 """The size and the words of the documentation, as far as a machine can check them."""
 
+import ast
 import re
 from pathlib import Path
 
@@ -16,6 +17,8 @@ DIALECT = (
     r"say|says|said|tells|told|kit|house|anew|begun|of which|one's own"
     r"|what is (?:told|said|given|asked)"
 )
+
+ODD = {"What", "Whether", "How", "Has", "Of", "Where", "Who"}
 
 
 def lines_of(path):
@@ -42,3 +45,17 @@ def test_texts_use_plain_words(path):
 def test_examples_show_values(path):
     """A bare `True` shows nothing: print a value, or assert."""
     assert [number for number, line in lines_of(path) if line == "True"] == []
+
+
+@pytest.mark.parametrize("folder", ["eqx_pipe", "tests"])
+def test_docstrings_begin_plainly(folder):
+    """Begin with a verb or a noun; ruff's D401 covers functions only."""
+    kinds = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    found = []
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        nodes = ast.walk(ast.parse(path.read_text()))
+        texts = [ast.get_docstring(node) for node in nodes if isinstance(node, kinds)]
+        found += [
+            (path.name, text) for text in texts if text and text.split()[0] in ODD
+        ]
+    assert found == []

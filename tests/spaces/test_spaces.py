@@ -21,18 +21,6 @@ import eqx_pipe as ep
 ROOT = Path(__file__).parents[2]
 
 
-class Powers(ep.Axis):
-    base: jax.Array
-    n: int
-    dim: str | None = None
-
-    def __len__(self):
-        return self.n
-
-    def value(self, i, key):
-        return self.base ** i.astype(jnp.float32)
-
-
 def axis(kind, n):
     """Return one of some axes of a given length."""
     return [
@@ -42,7 +30,6 @@ def axis(kind, n):
         lambda: ep.Values([i % 2 == 0 for i in range(n)]),
         lambda: ep.Values(np.arange(2.0 * n).reshape(n, 2)),
         lambda: ep.Values(jr.split(jr.key(n), n)),
-        lambda: Powers(jnp.float32(2), n),
     ][kind]()
 
 
@@ -66,7 +53,7 @@ def build(recipe):
 
 
 recipes = st.tuples(
-    st.tuples(*[st.integers(0, 6)] * 3),
+    st.tuples(*[st.integers(0, 5)] * 3),
     st.integers(0, 3),
     st.sampled_from(["product", "zip"]),
     st.sampled_from([None, slice(1, None), slice(None, None, -2)]),
@@ -143,8 +130,8 @@ def test_slices_are_those_of_the_list_of_points(recipe, data):
 
 
 def test_dims_come_in_the_order_written():
-    tree = {"b": ep.Linspace(0, 1, 2), "a": {"z": ep.Values([1]), "c": ep.Values([2])}}
-    space = ep.Space(tree)
+    inner = {"z": ep.Values([1]), "c": ep.Values([2])}
+    space = ep.Space({"b": ep.Linspace(0, 1, 2), "a": inner})
     assert list(space.dims.items()) == [("b", 2), ("a.z", 1), ("a.c", 1)]
     again = jax.tree.map(lambda x: x, space)
     assert list(again.dims) == ["b", "a.z", "a.c"]
@@ -157,8 +144,11 @@ def test_a_dict_that_jax_does_not_look_into_is_a_leaf():
 
     options = Opaque(b=1, a=2)
     space = ep.Space({"z": ep.Values([1, 2]), "options": options, "empty": {}})
-    assert dict(space.dims) == {"z": 2}
-    assert space[1]["options"] is options and space[1]["empty"] == {}
+    assert (
+        space.dims == {"z": 2}
+        and space[1]["options"] is options
+        and space[1]["empty"] == {}
+    )
 
 
 def test_axes_that_share_a_dim_vary_together():

@@ -236,7 +236,7 @@ def test_costs_are_computed_of_what_is_computed(tmp_path, here):
     close(whole.values, expected.values)
 
 
-def test_what_power_failures_leave_is_computed_again(tmp_path):
+def test_what_power_failures_and_deletions_leave_is_computed_again(tmp_path):
     space, path = ep.Linspace(0, 1, 9), tmp_path / "runs.zarr"
     asked = {"batch_size": 2, "mesh": one_device(), "store": path}
     expected = ep.sweep(jnp.sin, space, **asked).values[:]
@@ -244,6 +244,9 @@ def test_what_power_failures_leave_is_computed_again(tmp_path):
     (path / "status" / "c.2").write_bytes(b"")
     (path / "value" / "c.1").unlink()
     assert np.array_equal(ep.sweep(jnp.sin, space, **asked).values, expected)
+    for name in ("value", "status"):  # somebody removes a whole folder
+        shutil.rmtree(path / name)
+        assert np.array_equal(ep.sweep(jnp.sin, space, **asked).values, expected)
 
 
 @pytest.mark.parametrize("moment", [1, 3, 10])

@@ -56,6 +56,15 @@ def best(x, k=None):
     return (order[0], x[order[0]]) if k is None else (order, x[order])
 
 
+def lowest(x, k):
+    order = best(-x, k)[0]
+    return order, x[order]
+
+
+def quantiles(x):
+    return np.quantile(x, SHARES)
+
+
 def binned(x):
     below, above = np.sum(x < EDGES[0]), np.sum(x > EDGES[-1])
     return np.histogram(x, EDGES)[0], np.array(EDGES), below, above
@@ -70,13 +79,16 @@ REDUCERS = {
     "max": (R.Max, np.max),
     "argmin": (R.ArgMin, lambda x: (best(-x)[0], x.min())),
     "argmax": (R.ArgMax, best),
-    "top": (ft.partial(R.TopK, 3), ft.partial(best, k=3)),
+    "top": (lambda **asked: R.TopK(3, **asked), ft.partial(best, k=3)),
     "low": (
-        ft.partial(R.TopK, 300, mode="min"),
+        lambda **asked: R.TopK(300, mode="min", **asked),
         lambda x: (best(-x, 300)[0], np.sort(x)),
     ),
-    "histogram": (ft.partial(R.Histogram, EDGES), binned),
-    "quantile": (ft.partial(R.Quantile, SHARES), lambda x: np.quantile(x, SHARES)),
+    "histogram": (lambda **asked: R.Histogram(EDGES, **asked), binned),
+    "quantile": (
+        lambda **asked: R.Quantile(SHARES, **asked),
+        lambda x: np.quantile(x, SHARES),
+    ),
     "first and last": (first_and_last, lambda x: [x[0], x[-1]]),
     "digits": (digits, digits_of),
 }
@@ -97,7 +109,7 @@ def agree(got, values, where=None):
         wanted = [
             np.asarray(leaf) for leaf in jtu.tree_leaves(REDUCERS[name][1](values))
         ]
-        if hasattr(found, "index") and where is not None:
+        if hasattr(found, "value") and where is not None:  # an index of points
             wanted[0] = np.asarray(where)[wanted[0]]
         for a, b in zip(leaves, wanted, strict=True):
             np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-6, err_msg=name)

@@ -1,8 +1,5 @@
 """Sweeps that the tests of stores, parts and executors share."""
 
-import os
-import time
-
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -15,7 +12,7 @@ import eqx_pipe as ep
 from eqx_pipe._sweep.store import Folder, layout, open_store
 
 SECONDS = "EQX_PIPE_TESTS_SECONDS_A_BATCH"
-"""The variable with the seconds of a batch of `slow`; 0.01 if it is not set."""
+"""The variable with the seconds that a batch of a slow function takes."""
 
 KEY = jr.key(3)
 WEIGHT = jnp.linspace(-1, 1, 6).reshape(2, 3)
@@ -43,24 +40,6 @@ def bare(p):
 def typed(p):
     """Return other containers, and leaves of unusual sizes and dtypes."""
     return [jnp.int8(3), (jnp.zeros((0, 2)), None), plain(p)["y"][:, None] > 0]
-
-
-def _wait(x):
-    time.sleep(float(os.environ.get(SECONDS, "0.01")))
-    return x
-
-
-def slow(p):
-    """Take some time for each batch."""
-    x = jax.pure_callback(_wait, p["x"], p["x"], vmap_method="expand_dims")
-    return jnp.sin(x) * WEIGHT, p["n"]
-
-
-SLOW = ep.Space({"n": ep.Values([1, 2, 3, 4]), "x": ep.Linspace(0, 1, 60)})
-
-
-def run_slow(path, space=SLOW, **asked):
-    return ep.sweep(slow, space, key=KEY, store=path, batch_size=4, **asked)
 
 
 FUNCTIONS = [plain, noise, bare, typed]

@@ -20,7 +20,7 @@ def some_devices(n):
 
 
 def calling(kind):
-    """A function of a number that is written down, and the list that it is put into."""
+    """Return a function that records its number, and the list of recorded numbers."""
     seen = []
 
     def note(x):

@@ -1,4 +1,4 @@
-"""How many threads a device of a sweep has, and that values do not depend on it."""
+"""The number of threads per device of a sweep, on which values do not depend."""
 
 import os
 
@@ -22,7 +22,7 @@ several_cores = pytest.mark.skipif(
 
 
 def is_split(text):
-    """Whether XLA splits a step over threads, other than in libraries of its own."""
+    """Return whether XLA splits a step over threads, outside its own libraries."""
     lines = (line for line in text.splitlines() if "kind=kCustom" not in line)
     return any("outer_dimension_partitions" in line for line in lines)
 
@@ -38,7 +38,7 @@ def logs(p, key):
 
 
 def pretend(monkeypatch, cores):
-    """This process may use so many cores, whatever machine it runs on."""
+    """Let this process believe that it may use that many cores."""
     have = lambda pid: set(range(cores))  # noqa: E731
     monkeypatch.setattr(os, "sched_getaffinity", have, raising=False)
 

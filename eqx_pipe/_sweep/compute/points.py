@@ -267,16 +267,19 @@ class Points:
         listed = isinstance(points, ByTable)
         place = k, self.batch_size, listed
         with self._lock:
-            traced = self.traced[k]
-            layout = self._layout(self.cases[k], traced, listed)
+            runner, traced = self._runners.get(place), self.traced[k]
+            if runner is None:
+                layout = self._layout(self.cases[k], traced, listed)
+            else:
+                layout = runner.layout
             if place not in self._given:
                 self._given[place] = put(self.given(k), everywhere(layout))
             given = self._given[place]
-            if place not in self._runners:
+            if runner is None:
                 lane_of, programs = point_lane(traced.jaxpr, layout), [traced.program]
                 made = traced, programs, lane_of, traced.stored, layout
-                self._runners[place] = Runner(*made, points, given)
-            return self._runners[place], given
+                runner = self._runners[place] = Runner(*made, points, given)
+            return runner, given
 
     def given(self, k: int) -> Given:
         """Return the arguments of the program of a case, besides the points."""

@@ -1,7 +1,6 @@
 """The points that a planned sweep would find in its store, and those to compute."""
 
 import dataclasses
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -32,9 +31,8 @@ class Left:
 def left_in(sink: StoreSink) -> Left:
     """Return what there is to do in a store that was opened to be looked at."""
     store, plan = sink.store, sink.plan
-    row = sum(v.dtype.itemsize * math.prod(v.inner) for v in store.variables)
     if sink.opened.grown is not None:
-        return _after_growth(sink, sink.opened.grown, row)
+        return _after_growth(sink, sink.opened.grown)
     todo, gaps = sink.todo(), store.account().gaps
     for gap in gaps:  # of blocks, if they are reduced
         gap[:2] = plan.work.span(*gap[:2].tolist())
@@ -44,11 +42,11 @@ def left_in(sink: StoreSink) -> Left:
         todo.left(plan),
         there,
         count_in(gaps, FAILED),
-        value_bytes=store.chunks.size * row,
+        value_bytes=store.chunks.size * store.row_bytes,
     )
 
 
-def _after_growth(sink: StoreSink, grown: Grown, row: int) -> Left:
+def _after_growth(sink: StoreSink, grown: Grown) -> Left:
     chunks, left, num_left = grown.layout.chunks, list[int](), 0
     store, done, failed = sink.store, 0, 0
     for number, (_, status) in enumerate(statuses_of(store, chunks, grown.origin)):
@@ -59,4 +57,5 @@ def _after_growth(sink: StoreSink, grown: Grown, row: int) -> Left:
             left.append(number)
             num_left += wanted
     new, copied = chunks.size - store.chunks.size, done * grown.moved
-    return Left(left, num_left, done, failed, new, copied, chunks.size * row)
+    value_bytes = chunks.size * store.row_bytes
+    return Left(left, num_left, done, failed, new, copied, value_bytes)

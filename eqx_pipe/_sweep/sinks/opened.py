@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -87,13 +86,14 @@ def _create(files: Folder, layout: StoreLayout) -> None:
     with disk_errors(files.place(), "be made"):
         # Where a link leads, which may not be there yet.
         Path(os.path.realpath(files.path)).mkdir(parents=True, exist_ok=True)
-        try:
-            with growing(files):
-                if files.is_vacant():  # by now another process may have created it
-                    lay_out(files, layout)
-        except BaseException:
-            files.give_up()
-            raise
+        with growing(files):
+            if not files.is_vacant():  # another process has created it
+                return
+            try:
+                lay_out(files, layout)
+            except BaseException:
+                files.give_up()
+                raise
 
 
 def _grow(files: Folder, store: Store, grown: Grown) -> None:
@@ -141,16 +141,9 @@ def locked(files: Folder, shard: tuple[int, int] | None) -> Iterator[bool]:
 @contextlib.contextmanager
 def growing(files: Folder) -> Iterator[None]:
     """Wait until no other process lays the store out, and keep others from it."""
-    pause = 0.01
     with contextlib.ExitStack() as stack:
-        while True:
-            try:
-                with disk_errors(files.place(), "be locked"):
-                    stack.enter_context(files.lock(_GROW))
-                break
-            except Taken:
-                time.sleep(pause)
-                pause = min(2 * pause, 0.5)
+        with disk_errors(files.place(), "be locked"):
+            stack.enter_context(files.lock(_GROW, wait=True))
         yield
 
 

@@ -153,7 +153,7 @@ class StoreSink:
         sound; damage in older chunks is found when they are read.
         """
         written, sound = self.store.written(), 0
-        chunk_bytes = self.plan.work.row_bytes * self.store.chunks.points
+        chunk_bytes = self.store.row_bytes * self.store.chunks.points
         for number in np.argsort(written)[::-1].tolist():
             if not written[number] or sound >= _SOUND:
                 break

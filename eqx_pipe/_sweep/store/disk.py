@@ -94,8 +94,8 @@ class Folder:
 
     def times(self, below: str) -> dict[str, int]:
         """Return when each file in a folder was written, in nanoseconds."""
-        found = {}
-        with os.scandir(f"{self._root}/{below}") as entries:
+        found, folder = {}, f"{self._root}/{below}"
+        with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
             for entry in entries:
                 try:  # which costs less than a context, as there may be many
                     found[entry.name] = entry.stat().st_mtime_ns
@@ -125,20 +125,26 @@ class Folder:
             os.rmdir(self._root)
 
     @contextlib.contextmanager
-    def lock(self, name: str, shared: bool = False) -> Iterator[bool]:
+    def lock(
+        self, name: str, shared: bool = False, wait: bool = False
+    ) -> Iterator[bool]:
         """Hold a lock of the operating system, which a kill releases.
 
-        Any number of processes hold it `shared`, or one alone; else raise `Taken`.
+        Any number of processes hold it `shared`, or one alone; else `wait` for it, or
+        raise `Taken`.
         Yields whether the file system has locks. Without them commits stay right: two
         writers of one chunk would only compute it twice.
         """
         if fcntl is None:
             yield False
             return
-        key, how = f"{LOCKS}/{name}", os.O_RDWR | os.O_CREAT
-        file = self._in_folder(key, lambda: os.open(f"{self._root}/{key}", how, 0o644))
+        key, flags = f"{LOCKS}/{name}", os.O_RDWR | os.O_CREAT
+        file = self._in_folder(
+            key, lambda: os.open(f"{self._root}/{key}", flags, 0o644)
+        )
         try:
-            yield _locked(file, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+            how = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+            yield _locked(file, how if wait else how | fcntl.LOCK_NB)
         finally:
             os.close(file)
 
@@ -159,7 +165,7 @@ class Folder:
 def _locked(file: int, how: int) -> bool:
     assert fcntl is not None
     try:
-        fcntl.flock(file, how | fcntl.LOCK_NB)
+        fcntl.flock(file, how)
     except BlockingIOError:
         who = os.pread(file, 1000, 0).decode(errors="replace")
         raise Taken(who or "another process") from None

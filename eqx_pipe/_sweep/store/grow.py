@@ -12,7 +12,6 @@ under the other kind of names (see `SIDES`).
 import dataclasses
 import functools as ft
 import json
-import math
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -138,8 +137,7 @@ def _mark_ends(old: Store, new: Store) -> None:
 
 def _copy(old: Store, origin: Origin, new: Store) -> None:
     """Commit each new chunk in which there are rows of an old one."""
-    row = sum(v.dtype.itemsize * math.prod(v.inner) for v in old.variables)
-    most = max(1, _KEPT_BYTES // max(1, row * old.chunks.points))
+    most = max(1, _KEPT_BYTES // max(1, old.row_bytes * old.chunks.points))
     # New chunks that are neighbours often take rows from the same old one.
     read = ft.lru_cache(most * len(old.variables))(old.read)
     raised = old.account().errors

@@ -156,7 +156,7 @@ def _coordinate(
     node = _node(values.shape, chunks, values.dtype, dims, VALUE_CODECS, side, attrs)
     # Zarr has the last chunk as long as the others.
     rest = [(0, -len(values) % count), *[(0, 0)] * len(inner)]
-    fill = {"constant_values": ""} if values.dtype.kind == "O" else {}
+    fill: Any = {"constant_values": ""} if values.dtype.kind == "O" else {}
     parts = np.pad(values, rest, **fill).reshape(-1, *chunks) if values.size else []
     root, behind = SIDES[side]["root"], ".0" * len(inner)
     return node, {f"{root}{k}{behind}": raw_of(part) for k, part in enumerate(parts)}

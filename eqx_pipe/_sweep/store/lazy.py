@@ -42,18 +42,8 @@ class StoredArray(np.lib.mixins.NDArrayOperatorsMixin):
         empty = self._wrap(np.zeros((0, *self._inner), dtype))
         self.dtype: Any = empty.dtype
         self.shape: tuple[int, ...] = (*self._lead, *empty.shape[1:])
-
-    @property
-    def ndim(self) -> int:
-        return len(self.shape)
-
-    @property
-    def size(self) -> int:
-        return math.prod(self.shape)
-
-    @property
-    def nbytes(self) -> int:
-        return self.size * self.dtype.itemsize
+        self.ndim, self.size = len(self.shape), math.prod(self.shape)
+        self.nbytes = self.size * self.dtype.itemsize
 
     def __len__(self) -> int:
         return self.shape[0]

@@ -7,6 +7,7 @@ one file, replaced atomically, holds all metadata of a chunk.
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -80,6 +81,11 @@ class StoreReader:
     def path(self) -> str:
         """The path, as users know it."""
         return self.files.place()
+
+    @property
+    def row_bytes(self) -> int:
+        """The bytes of the values of a row."""
+        return sum(v.dtype.itemsize * math.prod(v.inner) for v in self.variables)
 
     def names(self) -> list[str]:
         """Return the names of its variables."""
