@@ -92,18 +92,6 @@ def test_public_names_have_docstrings():
     assert not [name for name in ep.__all__ if not getattr(ep, name).__doc__]
 
 
-def test_docstrings_begin_with_a_verb_or_a_noun():
-    questions = {"What", "Whether", "How", "Has", "Of", "Where"}
-    kinds = ast.Module | ast.ClassDef | ast.FunctionDef
-    for path in PACKAGE.rglob("*.py"):
-        nodes = [
-            n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, kinds)
-        ]
-        texts = [ast.get_docstring(node) or "None" for node in nodes]
-        wrong = [text for text in texts if text.split()[0] in questions]
-        assert not wrong, f"{path} has {wrong}: begin with a verb, as in `Return ...`"
-
-
 def test_type_checkers_see_the_names_that_are_there():
     """They read `from ._x import a as a`; the names are looked up in a table."""
     tree = ast.parse((PACKAGE / "__init__.py").read_text())
