@@ -9,26 +9,34 @@ import numpy as np
 
 from ._errors import describe_value, nearest, type_error, value_error
 
+_STAGE = (
+    "A stage is a callable `stage(x, *, key=None)`: an `equinox.nn` layer, another "
+    "pipeline, or a plain function."
+)
 
-def check_callable(function: str, argument: str, value: object) -> None:
-    """Raise a `TypeError` unless `value` can be called as a stage."""
+
+def check_callable(
+    function: str, argument: str, value: object, cure: str | None = None
+) -> None:
+    """Raise a `TypeError` unless `value` can be called.
+
+    `cure` is the fix for an argument that is a function, but not a stage.
+    """
     kind = type(value).__name__
+    noun, is_stage = "a function" if cure else "a stage", cure is None
     if inspect.isclass(value):
-        wrong = f"is the class `{value.__name__}`, not a stage."
+        wrong = f"is the class `{value.__name__}`, not {noun}."
         cure = f"Make an instance of it first: `{value.__name__}(...)`."
-    elif isinstance(value, list | tuple):
+    elif is_stage and isinstance(value, list | tuple):
         wrong = f"is a {kind} of {len(value)} things, not a stage."
         cure = f"If these are the stages, unpack them: `{function}(*stages)`."
-    elif isinstance(value, Mapping):
+    elif is_stage and isinstance(value, Mapping):
         unpack = "(**stages)" if function == "chain" else "(*stages.values())"
         wrong = f"is a {kind} with the keys {list(value)}, not a stage."
         cure = f"If these are the stages, unpack them: `{function}{unpack}`."
     elif not callable(value):
         wrong = f"is {describe_value(value)}, which cannot be called."
-        cure = (
-            "A stage is a callable `stage(x, *, key=None)`: an `equinox.nn` layer, "
-            "another pipeline, or a plain function."
-        )
+        cure = cure or _STAGE
     else:
         return
     raise type_error(function, f"`{argument}` {wrong}", cure)

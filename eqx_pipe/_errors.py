@@ -162,10 +162,20 @@ def describe_value(value: Any, limit: int = 80) -> str:
         return f"an array {value.dtype}[{','.join(map(str, value.shape))}]"
     many = isinstance(value, list | tuple) and len(value) > limit
     # A list of a million records takes long to write down; no more would be shown.
+    name = function_name(value)
+    if name:
+        return name
     text = " ".join(repr(value[:limit] if many else value).split("\n"))
     if len(text) > limit:
         text = text[: limit - 3] + "..."
     return f"{text} ({type(value).__name__})"
+
+
+def function_name(value: Any) -> str:
+    """Return "the function `name`", without the address of `repr`; `""` for others."""
+    name = getattr(value, "__name__", None)
+    is_function = callable(value) and not isinstance(value, type)
+    return f"the function `{name}`" if is_function and isinstance(name, str) else ""
 
 
 def is_located(error: BaseException) -> bool:
@@ -203,4 +213,4 @@ def log_once(subject: str, text: str, *args: Any) -> None:
         if subject in _logged:
             return
         _logged.add(subject)
-    _log.warning(text + " (Said once.)", *args)
+    _log.warning(text + " (This warning appears once.)", *args)

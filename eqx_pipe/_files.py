@@ -21,8 +21,8 @@ def as_path(function: str, path: object, argument: str = "path") -> Path:
         raise value_error(
             function,
             f"`{argument}` is {describe_value(text)}.",
-            "Give a path on a disk, also a shared one; what is finished can be copied "
-            "to where it should be.",
+            "Give a path on a disk, also a shared one; finished files can be copied to "
+            "other places.",
         )
     return Path(os.path.expanduser(text)).absolute()
 
@@ -46,7 +46,7 @@ def write_text(
         raise FileExistsError(
             message(
                 function,
-                f"there is something at {str(place)!r} already.",
+                f"{str(place)!r} already exists.",
                 "Choose another path, or give `overwrite=True`.",
             )
         )

@@ -11,6 +11,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array
 
+from ._errors import function_name
 from ._types import PyTree
 
 
@@ -114,7 +115,7 @@ def leaf_text(leaf: Any) -> str:
     """Return `float32[3,4]` for an array, and the value and type of other leaves."""
     if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
         return f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]"
-    return f"{leaf!r} ({type(leaf).__name__})"
+    return function_name(leaf) or f"{leaf!r} ({type(leaf).__name__})"
 
 
 def tree_text(tree: PyTree) -> str:
@@ -140,7 +141,9 @@ def differences(left: PyTree, right: PyTree, free_axis: int | None = None) -> li
     for name, a in ours.items():
         if name in theirs and not _same_form(a, theirs[name], free_axis):
             place = f"at `.{name}`: " if name else ""
-            lines.append(f"{place}{leaf_text(a)} against {leaf_text(theirs[name])}")
+            texts = leaf_text(a), leaf_text(theirs[name])
+            other = "another of this name" if texts[0] == texts[1] else texts[1]
+            lines.append(f"{place}{texts[0]} against {other}")
     structures = [jtu.tree_structure(tree) for tree in (left, right)]
     if not lines and structures[0] != structures[1]:
         return [f"structure {structures[0]} against {structures[1]}"]

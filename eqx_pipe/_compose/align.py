@@ -31,8 +31,7 @@ def align(
     if found:
         raise structure_error(
             function,
-            f"`{argument}` is not built as `{other}`, from which it first differs: "
-            f"{found[0]}.",
+            f"`{other}` and `{argument}` differ: {found[0]}.",
             "Only the values of arrays may differ. Give each the same settings, share "
             "functions between them, or use `eqx_pipe.chain`, which takes any stages.",
         )

@@ -62,17 +62,17 @@ def _selected(
         eqx.tree_at(select, x, replace_fn=look, is_leaf=_is_none)
     except Exception as error:
         path = ".".join(map(str, where)) if isinstance(where, tuple) else ""
-        raise structure_error(
-            "at",
-            f"`where` names no part of the input{scope.where}"
-            + (f", `{path}`." if path else f" ({error!r})."),
-            f"{nearest(path, [name for name, _ in leaves_with_names(x)])} A function "
-            "must return one part of the input unchanged, as for `equinox.tree_at`.",
-        ) from error
+        wrong = f"`where` selects no part of the input{scope.where} ({error!r})."
+        cure = nearest(path, [name for name, _ in leaves_with_names(x)])
+        if path:
+            wrong = f"the input{scope.where} has no entry `{path}`."
+        else:
+            cure += " Return one part of the input unchanged, as for `equinox.tree_at`."
+        raise structure_error("at", wrong, cure) from error
     if len(found) != 1:
         raise structure_error(
             "at",
-            f"`where` names {len(found)} parts of the input{scope.where}.",
+            f"`where` selects {len(found)} parts of the input{scope.where}.",
             "Return one part, or put one `at` after another.",
         )
     return found[0]

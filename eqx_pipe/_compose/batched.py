@@ -24,8 +24,8 @@ from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
 from .loops import common_size
 
 _CURE = (
-    "Every array needs the same number of examples along its axis of `in_axes`; give "
-    "`None` in `in_axes` for what all examples share."
+    "Every array needs the same number of examples along its axis of `in_axes`; use "
+    "`None` in `in_axes` for entries that all examples share."
 )
 
 

@@ -2,7 +2,7 @@
 
 import equinox as eqx
 
-from .._errors import type_error
+from .._errors import quoted, type_error
 from .._stage import Canvas, Scope, Wire, as_stage
 from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
 from .container import Container, Names, check_names, keyed
@@ -77,8 +77,9 @@ def chain(*stages: StageLike, over: str | None = None, **named: StageLike) -> Ch
     if stages and named:
         raise type_error(
             "chain",
-            f"{len(stages)} stages by position and {list(named)} by name.",
-            "Give all stages by position or all by name.",
+            f"mixes {len(stages)} positional stage{'s' * (len(stages) != 1)} with "
+            f"named stages ({quoted(named)}).",
+            "Give all stages by position, or all by name.",
         )
     names = check_names("chain", "named", named) if named else None
     given = named or {f"stages[{i}]": stage for i, stage in enumerate(stages)}

@@ -127,8 +127,8 @@ class Switch(Container):
     def sliced(self, part: slice) -> "Switch":
         raise value_error(
             "switch",
-            "its selector gives positions among all of its stages.",
-            "Build another of these stages and a selector of their positions.",
+            "it has no slices, because its selector counts all of its stages.",
+            "Build a new `switch` of these stages, with a selector of their positions.",
         )
 
     def picture(self, canvas: Canvas, path: str, wire: Wire) -> Wire:
@@ -146,7 +146,7 @@ class Switch(Container):
             raise value_error(
                 "switch",
                 f"`selector` returned {tree_text(value)}, not a single integer.",
-                f"Return an int32[] from 0 to {last} (`jnp.argmax` gives one); for a "
+                f"Return an int32[] from 0 to {last} (`jnp.argmax` returns one); for a "
                 "bool use `cond`. For one choice per example wrap the stage in "
                 "`batched`.",
             )

@@ -5,7 +5,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from .._check import check_name, is_integer
-from .._errors import describe_value, message, nearest, type_error, value_error
+from .._errors import (
+    describe_value,
+    message,
+    nearest,
+    quoted,
+    type_error,
+    value_error,
+)
 from .._stage import Composite, Lift, as_stage
 from .._types import AnyStage, PyTree, Segment
 
@@ -28,7 +35,7 @@ def check_reserved(function: str, names: Names, reserved: Sequence[str]) -> None
     for name in set(reserved) & set(names or ()):
         raise value_error(
             function,
-            f"a stage has the name `{name}`, which a part of it has.",
+            f"the name `{name}` is reserved for a part of `{function}`.",
             "Rename the stage.",
         )
 
@@ -41,7 +48,7 @@ def read_list(
 ) -> tuple[AnyStage, ...]:
     """Return stages given by position; raise unless there is one."""
     if not stages:
-        raise value_error(function, f"no {argument}.", cure)
+        raise value_error(function, f"`{argument}` is empty.", cure)
     return tuple(
         as_stage(function, f"{argument}[{i}]", stage) for i, stage in enumerate(stages)
     )
@@ -61,8 +68,8 @@ def read_stages(
     if named is not None and len(stages) > 1:
         raise type_error(
             function,
-            f"`{argument}` is a mapping of names {list(named)} together with "
-            f"{len(stages) - 1} more positional arguments.",
+            f"`{argument}` mixes a mapping (names {quoted(named)}) with "
+            f"{len(stages) - 1} more by position.",
             "Give all by position, or all in one mapping.",
         )
     if not named:
@@ -151,7 +158,10 @@ class Container(Composite):
                 "Give an integer, a slice, or a name if the stages have names.",
             )
         if position is None:
-            wrong = f"no stage `{item}` among {size}."
+            stages = f"{size} stage{'s' * (size != 1)}"
+            wrong = f"there is no stage `{item}`."
+            if error is IndexError:
+                wrong = f"index {item} is out of range for {stages}."
             raise error(message(_name_of(self), wrong, self._known(item)))
         return self.pick(position)
 
@@ -159,7 +169,7 @@ class Container(Composite):
         if len(range(len(self))[part]) < self.fewest:
             raise value_error(
                 _name_of(self),
-                f"none of its {len(self)} stages is in the slice {part}.",
+                f"{part} selects none of its {len(self)} stages.",
                 f"It needs at least {self.fewest}.",
             )
         return self.sliced(part)

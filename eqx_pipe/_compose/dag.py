@@ -27,7 +27,7 @@ def check_nodes(nodes: object) -> None:
     if INPUT in names:
         raise value_error(
             "graph",
-            f"a node has the name `{INPUT}`, which is that of the graph's input.",
+            f"a node has the name `{INPUT}`, which is reserved for the graph's input.",
             "Rename it.",
         )
 
@@ -47,8 +47,10 @@ def read_inputs(names: Collection[str], inputs: object) -> tuple[str, ...] | Non
     taken = [name for name in found if name in names or name == INPUT]
     twice = sorted({name for name in found if found.count(name) > 1})
     if taken or twice:
-        what = "more than once" if twice else f"and is a node's, or `{INPUT}`"
-        wrong = f"{quoted(twice or taken)} stands in `inputs` {what}."
+        wrong = f"`inputs` contains {quoted(twice)} more than once."
+        if not twice:
+            which = f"which is a node's name, or reserved (`{INPUT}`)"
+            wrong = f"`inputs` contains {quoted(taken)}, {which}."
         raise value_error("graph", wrong, "Rename it.")
     return found
 
@@ -116,7 +118,7 @@ def _check_known(place: str, given: Iterable[object], known: Collection[str]) ->
         if name not in known:
             raise value_error(
                 "graph",
-                f"`{place}` names {describe_value(name)}, but there is no such node.",
+                f"`{place}` contains {describe_value(name)}, which is not a node.",
                 nearest(name, known),
             )
 
@@ -166,7 +168,6 @@ def check_alive(
             "graph",
             f"{quoted(dead)} {'does' if len(dead) == 1 else 'do'} not contribute to "
             "the sink.",
-            "Remove such nodes and inputs, connect them, or add them to `sink`; where "
-            'a graph is handed more than it takes, `eqx_pipe.feed(graph, x="x")` '
-            "picks.",
+            "Remove such nodes and inputs, connect them, or add them to `sink`. To "
+            'drop entries of a larger dict, use `eqx_pipe.feed(graph, x="x")`.',
         )

@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool
 
 from .._check import check_choice
 from .._conditionals import Like, choose, varying_as
-from .._errors import describe_value, type_error, value_error
+from .._errors import describe_value, quoted, type_error, value_error
 from .._stage import Canvas, Scope, Wire
 from .._tree import as_arrays, join_path
 from .._types import AnyStage, MaybeState, Output, PyTree, Segment, StageLike
@@ -96,8 +96,8 @@ class Gated(Container):
         if self.closed == "zeros":
             return Like(absent), run, ""
         cure = (
-            "With this merge a closed stage gives its input, which must be like its "
-            'output. Give `closed="zeros"` for zeros instead.'
+            "With this merge a closed gate returns the input, which must match the "
+            'output of the stage. Make them match, or use `closed="zeros"`.'
         )
         return (lambda x, state: (x, state)), run, cure
 
@@ -204,9 +204,9 @@ def _read_gates(gates: object, names: Names, size: int) -> tuple[AnyStage, ...]:
     if set(keys) != set(gate_keys):
         raise value_error(
             "gated",
-            f"the stages are {list(keys)}, and the gates are {list(gate_keys)}.",
+            f"the stages are {quoted(keys)}, but the gates are {quoted(gate_keys)}.",
             "Give one gate per stage: both by position, or both in a mapping, with a "
-            "gate for each name. `lambda x: True` is one that is always open.",
+            "gate for each name. `lambda x: True` is always open.",
         )
     by_key = dict(zip(gate_keys, read, strict=True))
     return tuple(by_key[key] for key in keys)

@@ -107,7 +107,7 @@ class Graph(Container):
         raise type_error(
             "graph",
             "its nodes have no order of their own, so it has no slices.",
-            "Take nodes by name.",
+            'Select nodes by name: `graph["a"]`.',
         )
 
 

@@ -12,12 +12,19 @@ def check_carry(function: str, scope: Scope, before: PyTree, after: PyTree) -> N
     """Raise unless a stage returned what it was given; else no loop can run it."""
     lines = differences(before, after)
     if lines:
+        wrong = "output of the stage{} differs from its input"
+        cure = "Return the structure, shapes and dtypes of the input, or use `chain`."
+        if function == "scan":
+            wrong = "carry that the cell{} returns differs from the carry that it got"
+            cure = (
+                "Keep the structure, shapes and dtypes of the carry, for instance "
+                "`init=0.0` instead of `0`."
+            )
         raise structure_error(
             function,
-            f"the stage{scope.where} gives something else to the next pass than it "
-            f"takes; first what it takes, then what it gives:{bullets(lines)}",
-            "Return the structure, shapes and dtypes of the input (in a `scan` those "
-            "of the carry); for stages that differ use `chain`.",
+            f"the {wrong.format(scope.where)}; first what it got, then what it "
+            f"returned:{bullets(lines)}",
+            cure,
         )
 
 
@@ -44,6 +51,6 @@ def common_size(
     raise structure_error(
         function,
         f"the input{scope.where} cannot be split:"
-        + (bullets(wrong) if wrong else " there are no arrays to split in it."),
+        + (bullets(wrong) if wrong else " it contains no arrays."),
         cure,
     )

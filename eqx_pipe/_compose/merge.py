@@ -16,7 +16,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array
 
-from .._check import is_integer
+from .._check import check_callable, is_integer
 from .._errors import (
     bullets,
     describe_value,
@@ -152,7 +152,7 @@ def merged(
     return jtu.tree_map(ft.partial(_joined, merge.name, merge.axis), *trees), state
 
 
-KEEP_APART = ', or keep them apart with `merge="tuple"`.'
+KEEP_APART = ', or use `merge="tuple"`.'
 
 
 def _joined(name: str | None, axis: int, *leaves: Array) -> Array:
@@ -185,24 +185,23 @@ def read_merge(
         )
     stage = None
     if not isinstance(merge, str):
-        stage = as_stage(
-            function,
-            "merge",
-            merge,
-            "It gets one tuple with the outputs of all stages: `lambda outputs: "
-            "outputs[0] + outputs[1]`.",
+        cure = (
+            'Give a name, such as `"sum"`, or a function of the tuple of outputs: '
+            "`lambda outputs: outputs[0] + outputs[1]`."
         )
+        check_callable(function, "merge", merge, cure)
+        stage = as_stage(function, "merge", merge, cure)
         reserved = (*reserved, "merge")
     elif merge not in MERGES:
         raise value_error(
             function,
             f"`merge` is {describe_value(merge)}.",
-            f"{nearest(merge, MERGES)} Or give a callable on the tuple of outputs.",
+            f"{nearest(merge, MERGES)} Or give a function of the tuple of outputs.",
         )
     elif merge == "dict" and names is None:
         raise value_error(
             function,
-            '`merge="dict"`, and the stages have no names.',
+            '`merge="dict"` requires names, and the stages have none.',
             'Give them in a mapping from names to stages, or use `merge="tuple"`.',
         )
     check_reserved(function, names, reserved)
@@ -248,9 +247,9 @@ def check_arrays(
         if not isinstance(leaf, jax.Array) or (is_key_array(leaf) and not keys):
             raise type_error(
                 function,
-                f"{of_leaf(name)}the output of `{path}` is {leaf_text(leaf)}, on which "
-                f"`{operation}` cannot act.",
-                "Apply the stages to the other parts only, by `eqx_pipe.at`" + more,
+                f"`{operation}` does not support {of_leaf(name)}the output of "
+                f"`{path}`, which is {leaf_text(leaf)}.",
+                "Apply the stages to the other entries only, by `eqx_pipe.at`" + more,
             )
 
 
@@ -273,6 +272,6 @@ def check_agree(
     if lines:
         raise structure_error(
             function,
-            f"outputs that are to become one disagree:{bullets(lines)}",
-            "Make the stages' outputs agree by a stage after one of them" + cure,
+            f"the outputs to combine differ:{bullets(lines)}",
+            "Append a stage to one of them" + cure,
         )

@@ -69,17 +69,18 @@ def look_up(
     if missing:
         raise structure_error(
             function,
-            f"the input{scope.where} has no {quoted(missing)}.",
+            f"the input{scope.where} has no entry {quoted(missing)}.",
             nearest(missing[0], x),
         )
     extra = [name for name in x if name not in names]
     if exact and extra:
+        only = ", ".join(f'{name}="{name}"' for name in names)
         raise structure_error(
             function,
-            f"the input{scope.where} has {quoted(extra)}, which the {function} does "
-            "not take.",
-            f"{nearest(extra[0], names)} Hand on only these: "
-            '`eqx_pipe.feed(graph, x="x")`.',
+            f"the input{scope.where} has the entry {quoted(extra)}, which the "
+            f"{function} does not take.",
+            f"{nearest(extra[0], names)} Pass only these: "
+            f"`eqx_pipe.feed({function}, {only})`.",
         )
     return {name: x[name] for name in names}
 

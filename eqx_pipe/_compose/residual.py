@@ -38,7 +38,7 @@ class Residual(Container):
         paths, both = (straight, last), (as_arrays(skipped), as_arrays(y))
         for path, tree in zip(paths, both, strict=True):
             check_arrays("residual", path, tree, "residual")
-        check_agree("residual", paths, both, cure=", or by `skip=` a projection.")
+        check_agree("residual", paths, both, cure=", or pass a projection as `skip=`.")
         skipped, y = both
         return jtu.tree_map(jnp.add, skipped, y), state
 

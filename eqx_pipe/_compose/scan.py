@@ -35,7 +35,7 @@ _CELLS = eqx.nn.GRUCell | eqx.nn.LSTMCell
 
 _CURE = (
     "Each array needs a leading axis of steps, all of the same length. Values that are "
-    "the same for all steps belong into the cell, or into `init`."
+    "the same for all steps belong in the cell, or in `init`."
 )
 
 

@@ -97,7 +97,7 @@ def read_stacked(
     if n is not None or key is not None:
         raise type_error(
             function,
-            f"{len(make)} stages are given, and `{'key' if n is None else 'n'}` too.",
+            f"got {len(make)} stages, and `{'key' if n is None else 'n'}` too.",
             "Give the stages alone, or a function that makes one from a key, "
             f"`{function}(make, n, key=key)`.",
         )
@@ -154,11 +154,15 @@ def _takes_keyword(function: str, make: Any) -> bool:
     # `filter_jit(make)` is a Module too, and wraps the function.
     is_layer = isinstance(make, eqx.Module) and not hasattr(make, "__wrapped__")
     if not callable(make) or is_layer:
+        shown = f"a `{type(make).__name__}`" if is_layer else describe_value(make)
+        again = " To repeat this one layer, pass `shared=True` without a key."
         raise type_error(
             function,
-            f"`make` is {describe_value(make)}.",
+            f"`make` is {shown}.",
             "Give a function that makes one stage from a key: `lambda key: "
-            "equinox.nn.Linear(3, 3, key=key)`; or a list of stages.",
+            "equinox.nn.Linear(3, 3, key=key)`; or a list of stages."
+            + again
+            * (is_layer and function == "repeat"),
         )
     key = parameters(make).get("key")
     if key is not None and key.kind is key.KEYWORD_ONLY:  # `partial(Layer, 3, 3)`

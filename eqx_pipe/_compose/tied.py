@@ -16,6 +16,7 @@ from .._stage import (
     is_composite,
     is_stateful,
 )
+from .._tree import differences
 from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
 
 
@@ -53,7 +54,7 @@ class Tied(Composite):
     def with_child(self, segment: str, stage: StageLike) -> "Tied":
         raise value_error(
             "tied",
-            f"`{segment}` is a stage of a pipeline whose parts are tied.",
+            f"`{segment}` cannot be replaced here: parts of the pipeline are tied.",
             "Edit the pipeline, `.pipe`, and tie its parts again.",
         )
 
@@ -128,10 +129,11 @@ def tied(
     try:
         shared = eqx.nn.Shared(stage, where, get)
     except ValueError as error:
+        found = "; ".join(differences(where(stage), get(stage))) or error
         raise structure_error(
             "tied",
-            f"the parts that `where` and `get` return differ. {error}",
-            "Tie parts that agree in structure, shapes and dtypes; `get` may change "
+            f"the parts that `where` and `get` return differ: {found}.",
+            "Tie parts of the same structure, shapes and dtypes; `get` may transform "
             "them, as by `jnp.transpose`.",
         ) from error
     shared = eqx.tree_at(lambda s: where(s.pytree), shared, replace_fn=_elsewhere)

@@ -50,9 +50,10 @@ class Weighted(Container):
         if self.computed:
             raise value_error(
                 "weighted",
-                f"a stage computes its weights, for all {len(self)} stages.",
-                "Build another of these stages and a stage that computes their "
-                "weights.",
+                "it has no slices, because a stage computes the weights of all "
+                f"{len(self)} stages.",
+                "Build a new `weighted` of these stages, with a stage that computes "
+                "their weights.",
             )
         return super().sliced(part)
 

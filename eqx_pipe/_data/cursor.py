@@ -133,9 +133,9 @@ def _parsed(found: Any) -> Cursor:
     # Numbers out of range, of another type, and other fields come back otherwise.
     again = json.loads(cursor.to_json())
     if json.dumps(again, sort_keys=True) != json.dumps(found, sort_keys=True):
-        raise ValueError("a field or a number is not that of a cursor")
+        raise ValueError("a field or a number does not belong to a cursor")
     if cursor.position > found["records"]:
-        raise ValueError("its position is behind the last record")
+        raise ValueError("its position is after the last record")
     return cursor
 
 
@@ -143,7 +143,7 @@ def start(key: Key | None, size: int, schema: int) -> Cursor:
     """Return the cursor at the beginning of the first epoch."""
     if key is None:
         raise type_error(
-            "data.Loader.init", "no key.", "Give one: `jax.random.key(0)`."
+            "data.Loader.init", "`key` is None.", "Give one: `jax.random.key(0)`."
         )
     check_key("data.Loader.init", key)
     check_draws("data.Loader.init", "`key` is", key)
@@ -190,7 +190,7 @@ def check_concrete(function: str, cursor: Cursor) -> None:
     if not is_concrete(cursor):
         raise type_error(
             function,
-            "the cursor is traced, and its place is asked for.",
+            "the cursor is traced, so its position is not known.",
             "Call it outside of `jit` and `vmap`; inside, use `next` or `scan` of "
             "a loader with a source on the device.",
         )
@@ -210,7 +210,7 @@ def check_cursor(function: str, cursor: Cursor, size: int, form: int) -> None:
                 function,
                 f"the cursor is of another source: it was made for {wrong}.",
                 "Continue with the source and `shuffle` that it was made for, or "
-                "begin anew with `loader.init(key)`.",
+                "begin again with `loader.init(key)`.",
             )
     # A program put it on the device if it is there: to read it would wait for that.
     if isinstance(cursor.record, np.ndarray) and cursor.position > size:

@@ -289,7 +289,7 @@ def as_source(function: str, argument: str, source: SourceLike) -> Source:
         "Give `ArraySource(tree)` for a pytree of arrays, or anything with `__len__` "
         "and `__getitem__`: NumPy arrays and memory maps, a Grain `MapDataset`, a "
         "Hugging Face dataset (one, not a dictionary of them), a list of records. A "
-        "stream cannot be sought: keep its records, or read them by number.",
+        "stream has no positions: keep its records in a list, or read them by number.",
     )
 
 

@@ -252,7 +252,8 @@ class Loader(eqx.Module):
             >>> total.item(), means.shape
             (15.0, (3,))
         """
-        check_callable("data.Loader.scan", "step", step)
+        cure = "Write `step(carry, batch) -> (carry, output)`."
+        check_callable("data.Loader.scan", "step", step, cure)
         check_cursor("data.Loader.scan", cursor, len(self.source), self.schema)
         length = len(self.source) // self.batch_size if length is None else length
         check_int("data.Loader.scan", "length", length, 0)

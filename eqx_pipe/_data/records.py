@@ -109,7 +109,7 @@ def listed(found: Iterable[PyTree], count: int) -> list[PyTree]:
 def _check_count(found: set[int], count: int) -> None:
     if found != {count}:
         numbers = " and ".join(map(str, sorted(found)))
-        wrong = f"returned {numbers} records, and {count} were asked for."
+        wrong = f"returned {numbers} records, but {count} were requested."
         raise value_error("data.Loader", f"`__getitems__` {wrong}", _MANY)
 
 
@@ -196,8 +196,7 @@ def _misfit(i: int, record: PyTree, struct: PyTree) -> StructureError:
     lines = differences(struct, struct_of(record, i))
     return structure_error(
         "data.Loader",
-        f"record {i} of the source has another form than record 0 (first): "
-        f"{'; '.join(lines)}.",
-        "All records agree in structure, shapes and dtypes. Pad or cut them in "
+        f"record 0 of the source and record {i} differ: {'; '.join(lines)}.",
+        "All records need the same structure, shapes and dtypes. Pad or cut them in "
         "the source.",
     )

@@ -83,7 +83,8 @@ def _scanned(
         if not isinstance(pair, tuple) or len(pair) != 2:
             raise type_error(
                 "data.Loader.scan",
-                f"`step` returned {describe_value(pair)}, no pair of carry and output.",
+                f"`step` returned {describe_value(pair)}, not a pair of carry and "
+                "output.",
                 "Write `step(carry, batch) -> (carry, output)`; the output may be "
                 "None.",
             )
@@ -117,10 +118,10 @@ def _check_carry(before: PyTree, after: PyTree) -> None:
     if lines:
         raise structure_error(
             "data.Loader.scan",
-            "`step` does not return a carry like the one it got (first what it got):"
-            + bullets(lines),
-            "A carry keeps its structure, shapes and dtypes; what differs from "
-            "step to step is an output, or an array.",
+            "the carry that `step` returns differs from the carry that it got; first "
+            "what it got, then what it returned:" + bullets(lines),
+            "Keep the structure, shapes and dtypes of the carry; make values that "
+            "differ from step to step outputs, or arrays.",
         )
 
 

@@ -124,10 +124,10 @@ def _edges(bins: Any, range: Any) -> np.ndarray:
             given = f"`range` is {describe_value(range)}"
         raise value_error(
             "reduce.Histogram",
-            f"{given}, which does not give at least two increasing finite edges.",
+            f"{given}, which does not define at least two increasing finite edges.",
             "Give the edges, `Histogram([0.0, 0.5, 1.0])`, or a number of bins and "
-            "their range, `Histogram(10, range=(0, 1))`: in a running reduction nobody "
-            "knows yet how far the values reach.",
+            "their range, `Histogram(10, range=(0, 1))`: a running reduction does not "
+            "know the range of the values in advance.",
         )
     return edges
 

@@ -88,7 +88,7 @@ def pick(function: str, by: By, values: PyTree) -> PyTree:
         named = {name or "value": leaf for name, leaf in leaves_with_names(values)}
         if by in named:
             return named[by]
-        wrong = f"`by` is {describe_value(by)}, which is not a leaf of the output."
+        wrong = f"`by` is {describe_value(by)}, which is not an output."
         raise value_error(function, wrong, nearest(by, named))
     if callable(by):
         return by(values)
@@ -148,13 +148,13 @@ def scalar(reducer: AbstractReducer, struct: PyTree) -> jax.ShapeDtypeStruct:
     leaves = jtu.tree_leaves(chosen)
     if len(leaves) == 1 and leaves[0].shape == () and not is_key_array(leaves[0]):
         return jtu.tree_leaves(numbers(reducer, struct, ordered=True))[0]
-    shown = "the output" if reducer.by is None else "what `by` picks"
+    shown = "the output" if reducer.by is None else "the value that `by` selects"
     names = [name or "value" for name, leaf in leaves_with_names(struct)]
     raise value_error(
         public_name(reducer),
-        f"{shown} is {tree_text(chosen)}, and one real scalar is needed.",
+        f"{shown} is {tree_text(chosen)}, but one real scalar is required.",
         "Give `by=`: the path of a scalar output, or a function of the output "
-        f"that gives one. Known names: {', '.join(f'`{n}`' for n in names)}.",
+        f"that returns one. Known names: {', '.join(f'`{n}`' for n in names)}.",
     )
 
 

@@ -93,7 +93,7 @@ def as_reducers(function: str, reduce: ReduceLike) -> ReducerTree:
     if not leaves:
         raise type_error(
             function,
-            f"`reduce` is {describe_value(reduce)}, without any reducer in it.",
+            f"`reduce` is {describe_value(reduce)}, which contains no reducer.",
             "Give one such as `Mean()`, or None to keep all values.",
         )
     reducers = [leaf for _, leaf in leaves]

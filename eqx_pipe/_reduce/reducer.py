@@ -132,9 +132,9 @@ class Reducer(AbstractReducer):
             found = "; ".join(lines[:3]) or "something other than numbers"
             raise structure_error(
                 "reduce.Reducer",
-                f"`finish` gives results that cannot be kept side by side: {found}.",
-                "With `over=` give arrays of numbers with the same structure, shapes "
-                "and dtypes for every cell, also for one without any point.",
+                f"the results of `finish` cannot be stacked over cells: {found}.",
+                "With `over=` return arrays of numbers with the same structure, shapes "
+                "and dtypes for every cell, also for a cell without points.",
             )
         return jtu.tree_map(lambda *leaves: np.stack(leaves), *results)
 
@@ -176,7 +176,7 @@ def _check(name: str, state: PyTree, new: PyTree) -> None:
     if lines:
         raise structure_error(
             "reduce.Reducer",
-            f"`init` gives one form of state and `{name}` another: {'; '.join(lines)}.",
+            f"the states of `init` and `{name}` differ: {'; '.join(lines)}.",
             "A state keeps its structure, shapes and dtypes. Change `init`, or "
             f"cast in `{name}`.",
         )

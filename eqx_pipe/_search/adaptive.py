@@ -54,9 +54,10 @@ class Adaptive:
             if not axis.is_range:
                 raise value_error(
                     "search.Adaptive",
-                    f"`{name}` is {axis!r}, which is categorical.",
-                    "Search over `Uniform` and `LogUniform`; sweep over other axes "
-                    "outside of the search, a search for each of their values.",
+                    f"it requires continuous axes, but `{name}` is {axis!r}, which is "
+                    "categorical.",
+                    "Search over `Uniform` and `LogUniform`, and run one search for "
+                    "each value of the other axes.",
                 )
         return AdaptiveState(space, np.zeros((0, len(space.names))), np.zeros(0))
 

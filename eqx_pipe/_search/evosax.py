@@ -77,8 +77,9 @@ class Evosax:
         if before not in (0, num):
             raise value_error(
                 "search.Evosax",
-                f"`num` is {num}, and generations before had {before}.",
-                "The population size cannot change between rounds: give that.",
+                "the population size cannot change between rounds: it was "
+                f"{before}, but `num` is {num}.",
+                f"Give `num={before}`.",
             )
         key, first, draws = jr.split(state.key, 3)
         strategy, params = _made(self.strategy, num, width)

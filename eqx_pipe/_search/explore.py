@@ -172,8 +172,9 @@ def explore(
     if not sweeps:
         raise value_error(
             function,
-            "the method proposed no point in its first round.",
-            "A design may be empty, or the state is that of a search that has ended.",
+            "the method proposed no points in its first round.",
+            "Check that its design has points, and that its state does not come from a "
+            "search that has ended.",
         )
     return SearchResult(tuple(sweeps), state, by, mode)
 
@@ -198,8 +199,8 @@ def _check_given(
     if executor is not None and store is None:
         raise value_error(
             "search.explore",
-            "there is an `executor` without a `store`.",
-            "Workers are for long rounds: give a folder, `store=`, too.",
+            "`executor` requires `store`.",
+            "Give a folder, `store=`: workers are for long rounds.",
         )
     if progress is not None:
         check_bool("search.explore", "progress", progress)

@@ -214,21 +214,21 @@ def _checked(train: object, space: Space, rungs: Sequence[int]) -> tuple[int, ..
         if axis.is_static:
             raise value_error(
                 "search.halving",
-                f"`{name}` is {axis!r}, another program for each value.",
-                "Halve once for each of its values.",
+                f"it does not support Static axes, such as `{name}`, {axis!r}.",
+                "Run it once for each value of this axis.",
             )
     if not space.size:
         raise value_error(
             "search.halving", "the space is empty.", "Give at least one point."
         )
     ends = tuple(rungs) if isinstance(rungs, Iterable) else ()
-    for end in ends:
-        check_int("search.halving", "rungs", end, 1)
+    for k, end in enumerate(ends):
+        check_int("search.halving", f"rungs[{k}]", end, 1)
     if not ends or list(ends) != sorted(set(ends)):
         raise value_error(
             "search.halving",
             f"`rungs` is {describe_value(rungs)}.",
-            "Give after how many steps in all each rung ends, such as (10, 30, 90).",
+            "Give the total steps after which each rung ends, such as `(10, 30, 90)`.",
         )
     return tuple(int(end) for end in ends)
 
@@ -252,7 +252,7 @@ def _begun(train: Training, point: PyTree, key: Key | None) -> PyTree:
         if not eqx.is_array_like(leaf):
             raise type_error(
                 "search.halving",
-                f"`init` gives {describe_value(leaf)} at `{name}`.",
+                f"`init` returned {describe_value(leaf)} at `{name}`.",
                 "Carry arrays, `params, rest = eqx.partition(model, eqx.is_array)`, "
                 "and put the rest back in `step` by `eqx.combine(params, rest)`.",
             )

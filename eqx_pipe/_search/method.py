@@ -58,7 +58,7 @@ def needed(function: str, key: Key | None) -> Key:
     if key is None:
         raise value_error(
             function,
-            "there is no key, and the method draws random numbers.",
+            "the method draws random numbers and got `key=None`.",
             "Give one: `explore(..., key=jax.random.key(0))`.",
         )
     return key

@@ -76,7 +76,7 @@ def sensitivity_design(
     if method == "sobol" and num & (num - 1):
         raise value_error(
             function,
-            f"`num` is {num}, and Sobol's points are balanced in powers of 2.",
+            f"`num` is {num}, but Sobol's points are balanced in powers of 2.",
             f"Give {1 << (num.bit_length() - 1)} or {1 << num.bit_length()}.",
         )
     sample = _salib(function, f"SALib.sample.{method}").sample
@@ -141,8 +141,8 @@ def sensitivity(
     if not rows or rows % each:
         raise value_error(
             "search.sensitivity",
-            f"`result` has {rows} points, and a design of {method!r} {each} for each "
-            "of the base.",
+            f"`result` has {rows} points, but a design of {method!r} has {each} for "
+            "each point of the base.",
             f"Sweep over `sensitivity_design(space, num, method={method!r})`, all of "
             "it.",
         )
@@ -180,7 +180,7 @@ def _values(
     named = {name or "value": leaf for name, leaf in leaves_with_names(result.values)}
     name = next(iter(named)) if by is None and len(named) == 1 else by
     if not isinstance(name, str) or name not in named:
-        wrong = f"`by` is {describe_value(by)}, and the output has {len(named)} leaves."
+        wrong = f"`by` is {describe_value(by)}, but there are {len(named)} outputs."
         raise value_error("search.sensitivity", wrong, nearest(by, named))
     values = np.asarray(named[name][...], np.float64)
     wrong = ~result.ok | ~np.isfinite(values.reshape(len(values), -1)).all(axis=1)

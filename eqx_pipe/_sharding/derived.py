@@ -118,8 +118,8 @@ def _derive(fun: Function, struct: tuple[PyTree, PyTree], mesh: Mesh) -> Program
     traced = jax.jit(flat, keep_unused=True).trace(anchor, *arrays)
     if not any(eqn.primitive.name in _ANNOTATIONS for eqn in equations(traced.jaxpr)):
         warnings.warn(
-            "`eqx_pipe.sharding.parallelize`: nothing inside `fun` says how an array "
-            "is split, so every device gets a copy of all inputs. Use "
+            "`eqx_pipe.sharding.parallelize`: `fun` has no sharding constraint, so "
+            "every device gets a copy of all inputs. Use "
             '`eqx_pipe.sharding.constrain(x, "batch", ...)` in `fun` and give '
             "`rules=`.",
             stacklevel=6,

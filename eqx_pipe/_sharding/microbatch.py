@@ -75,7 +75,8 @@ def microbatch(
         >>> total(jnp.arange(8.0)).item()
         140.0
     """
-    check_callable("sharding.microbatch", "fun", fun)
+    cure = "Give a function of arrays of one batch, such as a loss."
+    check_callable("sharding.microbatch", "fun", fun, cure)
     check_int("sharding.microbatch", "size", size, 1)
     check_choice("sharding.microbatch", "reduce", reduce, ("sum", "mean"))
     step, mean = size.__index__(), reduce == "mean"
@@ -85,7 +86,10 @@ def microbatch(
         where = _position(args, argnum)
         batch = as_arrays(args[where])
         what = f"argument {where}"
-        cure = "Give arrays of one batch size; bind what is no batch with a lambda."
+        cure = (
+            "Give arrays of one batch size; bind arguments that are not batches with "
+            "a lambda."
+        )
         split = eqx.filter(batch, _is_split)
         total = common_size("sharding.microbatch", what, split, axis, cure)
 
@@ -158,7 +162,7 @@ def _position(args: tuple[PyTree, ...], argnum: int) -> int:
     if not -len(args) <= argnum < len(args):
         raise type_error(
             "sharding.microbatch",
-            f"there are {len(args)} positional arguments, and `argnum` is {argnum}.",
+            f"there are {len(args)} positional arguments, but `argnum` is {argnum}.",
             "Give the batch by position, or another `argnum`.",
         )
     return argnum % len(args)
@@ -174,7 +178,7 @@ def _check_numbers(arrays: PyTree, reduce: str) -> None:
             place = f"`{name}` of the output" if name else "the output"
             raise value_error(
                 "sharding.microbatch",
-                f"{place} is {leaf_text(leaf)}, of which there is no {reduce}.",
+                f"{place} is {leaf_text(leaf)}, which has no {reduce}.",
                 "Return numbers; count with `.astype(int)`.",
             )
 

@@ -207,11 +207,13 @@ def parallelize(
         >>> loss(w, jnp.ones((16, 4))).shape
         ()
     """
-    check_callable("sharding.parallelize", "fun", fun)
+    cure = "Give a function of two arguments: `lambda params, batch: ...`."
+    check_callable("sharding.parallelize", "fun", fun, cure)
     made_by = {"init_params": init_params, "get_input_batch": get_input_batch}
     for name, function in made_by.items():
         if function is not None:
-            check_callable("sharding.parallelize", name, function)
+            cure = "Give a function that returns parameters, or a batch."
+            check_callable("sharding.parallelize", name, function, cure)
     if get_input_batch is None and initial_batch is None:
         raise value_error(
             "sharding.parallelize",

@@ -21,7 +21,7 @@ from jaxtyping import Array
 
 from .._check import check_choice, check_int, check_is
 from .._compose import Policy, Repeat, check_carry, with_remat
-from .._errors import value_error
+from .._errors import nearest, value_error
 from .._mesh_context import check_mesh, is_explicit
 from .._stage import Composite, Scope, enter, is_stateful
 from .._tree import as_arrays, is_key_array
@@ -175,8 +175,8 @@ def _select(which: Any, left: PyTree, right: PyTree) -> PyTree:
 def _check_batch(carry: PyTree, count: int) -> None:
     """Raise unless every array has the same leading size, a multiple of `count`."""
     cure = (
-        "The leading axis of every array is split into microbatches; what is the same "
-        "for all belongs into the stages."
+        "The leading axis of every array is split into microbatches; values that are "
+        "the same for all belong in the stages."
     )
     size = common_size("sharding.pipelined", "the input", carry, 0, cure)
     if size % count or not size:
@@ -284,6 +284,12 @@ def pipelined(
 def _axis(mesh: Mesh, axis_name: Hashable | None) -> Hashable:
     if axis_name is None and len(mesh.axis_names) == 1:
         return mesh.axis_names[0]
-    names = map(str, mesh.axis_names)
+    names = tuple(map(str, mesh.axis_names))
+    if axis_name is None:
+        raise value_error(
+            "sharding.pipelined",
+            f"the mesh has {len(names)} axes, and `axis_name` chooses none.",
+            nearest(None, names),
+        )
     check_choice("sharding.pipelined", "axis_name", axis_name, names)
     return axis_name

@@ -110,7 +110,8 @@ def shard_as(
         if isinstance(leaf, jax.ShapeDtypeStruct):
             raise type_error(
                 function,
-                f"`{name}` is a `jax.ShapeDtypeStruct`, which has no values.",
+                f"{f'`{name}`' if name else 'the tree'} is a `jax.ShapeDtypeStruct`, "
+                "which has no values.",
                 "Give arrays; `eqx_pipe.sharding.init_sharded` makes a model in its "
                 "shards.",
             )
@@ -187,7 +188,8 @@ def init_sharded(
 
 
 def _check(init: object, key: Key | None) -> None:
-    check_callable("sharding.init_sharded", "init", init)
+    cure = "Give a function from a key to the model: `lambda key: Model(key=key)`."
+    check_callable("sharding.init_sharded", "init", init, cure)
     check_key("sharding.init_sharded", key)
     if key is None:
         raise type_error(

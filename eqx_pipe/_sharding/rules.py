@@ -127,7 +127,7 @@ class AxisRules(eqx.Module):
         for name in dict.fromkeys(names):
             if names.count(name) > 1:
                 problems.append(
-                    f"the logical axis `{name}` is given {names.count(name)} times in "
+                    f"the logical axis `{name}` appears {names.count(name)} times in "
                     f"one array, {logical}. Name one of these axes otherwise, "
                     "or None to keep it whole."
                 )

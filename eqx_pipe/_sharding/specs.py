@@ -20,7 +20,7 @@ from .._errors import (
 )
 from .._mesh_context import check_mesh
 from .._stage import check_matched, matches, named_leaves
-from .._tree import leaf_text
+from .._tree import leaf_text, tree_text
 from .._types import PyTree, PyTreeDef
 from .mesh import (
     Placeable,
@@ -165,13 +165,14 @@ def _specs_of(
         return _by_function(function, leaves, specs)
     try:
         return _by_prefix(function, tree, leaves, specs)
-    except _NoPrefix as error:
-        why = error.__cause__
+    except _NoPrefix:
+        pass
     if _are_patterns(specs):
         return _by_pattern(function, leaves, specs)
     raise structure_error(
         function,
-        f"`specs` is not a prefix of the tree: {why}",
+        f"`specs` ({type(specs).__name__}) is not a prefix of the tree "
+        f"({type(tree).__name__}): {tree_text(specs)} against {tree_text(tree)}.",
         "One `PartitionSpec` (or None) stands for all arrays below it; a mapping "
         'from patterns of paths, `{"head.weight": P("model")}`, or a function '
         "`(path, leaf) -> spec` fits every tree.",
@@ -203,7 +204,9 @@ def _by_prefix(
     for at, (path, entry) in both:
         spec = P()
         if is_placeable(at.leaf):
-            spec = _as_spec(function, f"specs` for `{at.name}", entry.spec)
+            spec = _as_spec(
+                function, at.name and f"specs` for `{at.name}" or "specs", entry.spec
+            )
             spec = spec if path in exact else _cut(spec, at.leaf)
         found.append(spec)
     return found

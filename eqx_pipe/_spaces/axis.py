@@ -244,7 +244,7 @@ def value_of(name: str, axis: Axis, i: Position, key: Key | None) -> PyTree:
             place = f" at `.{path_name(path)}`" if path else ""
             raise type_error(
                 "Space",
-                f"the axis `{name}` gives {describe_value(leaf)}{place}.",
+                f"the axis `{name}` returned {describe_value(leaf)}{place}.",
                 "The values of an axis are arrays, numbers or pytrees of them. For "
                 "functions, texts and other Python values use `Static`, or map one.",
             )

@@ -50,11 +50,13 @@ def axis_name(path: tuple[Any, ...]) -> str:
 def no_axis(function: str, argument: str, tree: PyTree) -> ValueError:
     """Return the error for a `tree` without an axis, passed as `argument`."""
     cures = [
-        "Put a `Linspace`, `Geomspace` or `Values` in the place of a leaf. `ep.Values` "
+        "Put a `Linspace`, `Geomspace` or `Values` in the place of a leaf: `ep.Values` "
         "makes an axis of a list, `ep.Space.from_table` a space of a table.",
         *filter(None, map(unregistered, jtu.tree_leaves(tree))),
     ]
-    wrong = f"`{argument}` is {describe_value(tree)}, which has no axis."
+    is_table = hasattr(tree, "columns")  # its `repr` has many lines
+    shown = f"a {type(tree).__name__}" if is_table else describe_value(tree)
+    wrong = f"`{argument}` is {shown}, which has no axis."
     return value_error(function, wrong, " ".join(cures[:2]))
 
 
@@ -101,8 +103,8 @@ def arranged(
         if POINT in (name, axis.dim):
             raise value_error(
                 "Space",
-                f"the axis `{name}` has the path or the dim `point`, which is the dim "
-                "of zipped and sliced spaces.",
+                f"the axis `{name}` has the path or the dim `point`, which is reserved "
+                "for zipped and sliced spaces.",
                 "Rename it.",
             )
         dim = POINT if mode == "zip" else name if axis.dim is None else axis.dim

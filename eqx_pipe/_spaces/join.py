@@ -53,10 +53,11 @@ def _check_alike(function: str, k: int, first: PyTree, other: PyTree) -> None:
     if not eqx.tree_equal(*constants):
         raise value_error(
             function,
-            f"beside the axes `results[0]` has {describe_value(constants[0])} and "
-            f"`results[{k}]` {describe_value(constants[1])}.",
-            "Join results of spaces that have the same axes at the same places, and "
-            "make what differs an axis with one value in each.",
+            f"beside the axes the spaces differ: `results[0]` has "
+            f"{describe_value(constants[0])}, `results[{k}]` has "
+            f"{describe_value(constants[1])}.",
+            "Join results of spaces with the same axes at the same places, and make "
+            "the values that differ axes with one value in each.",
         )
 
 

@@ -101,10 +101,9 @@ class Mapped(Axis):
     ) -> Float[np.ndarray, " points"]:
         raise type_error(
             "Space.to_unit",
-            f"{self!r} is a function of a range, and only the values of that function "
-            "are given.",
-            "Give points that were made by `space.from_unit`, which know what the "
-            "function was called with.",
+            f"the function of {self!r} cannot be inverted.",
+            "Give points made by `space.from_unit`, which record the arguments of the "
+            "function.",
         )
 
     def value(self, i: Position, key: Key | None) -> PyTree:

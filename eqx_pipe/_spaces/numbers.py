@@ -85,7 +85,11 @@ def _as_array(given: Any) -> Array:
         if given.dtype == object and all(isinstance(x, int) for x in given.flat):
             _refuse(ValueError, f"an integer does not fit {jnp.result_type(int)}.")
         wrong = f"`values` is {describe_value(given.tolist())}, of {given.dtype}."
-        _refuse(TypeError, wrong)
+        cure = (
+            "Give numbers, PRNG keys or arrays of them; for text, functions and other "
+            "Python values use `eqx_pipe.Static`."
+        )
+        _refuse(TypeError, wrong, cure=cure)
     try:
         # What is too large becomes an infinity, which `check_fits` refuses.
         with np.errstate(over="ignore"):
@@ -100,14 +104,18 @@ def _as_array(given: Any) -> Array:
     return array
 
 
+_SEQUENCE = (
+    "Give a sequence of numbers, of PRNG keys of one kind, or of arrays of one shape, "
+    "at least one, within the range of its dtype (64 bits need `jax_enable_x64`)."
+)
+
+
 def _refuse(
-    kind: type[Exception], wrong: str, cause: Exception | None = None
+    kind: type[Exception],
+    wrong: str,
+    cause: Exception | None = None,
+    cure: str = _SEQUENCE,
 ) -> NoReturn:
-    cure = (
-        "Give a sequence of numbers, of PRNG keys of one kind, or of arrays of one "
-        "shape, at least one, within the range of its dtype (64 bits need "
-        "`jax_enable_x64`)."
-    )
     raise kind(message("Values", wrong, cure)) from cause
 
 
@@ -167,9 +175,10 @@ def check_same_sign(function: str, first: Any, last: Any) -> None:
     if not isinstance(first, np.ndarray):
         return
     if np.any(first * last == 0) or np.any(np.signbit(first) != np.signbit(last)):
+        low, high = (describe_value(x) if x.ndim else x.item() for x in (first, last))
         raise value_error(
             function,
-            f"`start` is {describe_value(first)} and `stop` {describe_value(last)}.",
+            f"`start` is {low} and `stop` is {high}.",
             "A logarithmic scale needs two ends of the same sign, neither zero: use "
             "`Linspace` or `Uniform`, or `Values` with the numbers you want.",
         )

@@ -67,7 +67,7 @@ def _columns(given: Any, names: Sequence[str] | None) -> dict[Any, Any]:
     if names is not None:
         raise type_error(
             function,
-            f"`names` is given, and `columns` is {describe_value(given)}.",
+            f"`names` requires an array, but `columns` is {describe_value(given)}.",
             "Names are those of an array's columns; a dict or data frame has its own.",
         )
     if isinstance(given, list | tuple) and all(isinstance(r, Mapping) for r in given):
@@ -123,20 +123,26 @@ def _axis(name: str, column: Any, dim: str | None) -> Axis:
 
 def _static(name: str, items: list[Any], given: np.ndarray, dim: str | None) -> Axis:
     """Return a column of Python values as an axis."""
-    if not items or given.dtype.kind in "mM":
+    if not items:
         raise type_error(
             "Space.from_table",
-            f"the column `{name}` has {len(items)} rows of {given.dtype}.",
-            "JAX has no times: give a number, such as seconds. A column without rows "
-            "needs a dtype of numbers: make the table of all rows and take a part of "
-            "it, `ep.Space.from_table(df)[mask]`.",
+            f"the column `{name}` has no rows, and its dtype is {given.dtype}.",
+            "Give it a dtype of numbers, or make the table of all rows and take a part "
+            "of it, `ep.Space.from_table(df)[mask]`.",
+        )
+    if given.dtype.kind in "mM":
+        raise type_error(
+            "Space.from_table",
+            f"the column `{name}` has the dtype {given.dtype}, which JAX does not "
+            "support.",
+            "Give numbers, such as seconds.",
         )
     missing = sum(map(_is_missing, items))
     numbers = sum(map(_is_number, items))
     if missing and numbers and numbers + missing == len(items):
         raise value_error(
             "Space.from_table",
-            f"the column `{name}` of numbers has none in {missing} rows.",
+            f"the column `{name}` of numbers has {missing} missing values.",
             "Fill them, or leave these rows out: `df.dropna()`.",
         )
     return Static(items, dim=dim)

@@ -64,8 +64,8 @@ def unit_of(
     if points.names != geometry.names:
         raise value_error(
             "Space.to_unit",
-            f"`points` has the axes {list(points.names)}, and the space "
-            f"{list(geometry.names)}.",
+            f"`points` has the axes {quoted(points.names)}, but the space has "
+            f"{quoted(geometry.names)}.",
             "Give a space with the same axes, in the same order.",
         )
     digits = points.digits(np.arange(points.size))
@@ -98,9 +98,9 @@ def _places(
         if value not in known:
             raise value_error(
                 "Space.to_unit",
-                f"the value of `{name}` at point {i} is none of the {len(axis)} that "
-                f"{axis!r} has.",
-                "Its values are categories: give points that have one of them.",
+                f"the value of `{name}` at point {i} is not in {axis!r}.",
+                "The values of this axis are categories: give points that have one of "
+                "them.",
             )
     # Not an end of the part, which rounding would move to the neighbour.
     return (np.array([known[value] for value in values]) + 0.5) / len(axis)
@@ -123,8 +123,8 @@ def _check_untied(geometry: Geometry, function: str) -> None:
         if len(names) > 1:
             raise value_error(
                 function,
-                f"the axes {quoted(names)} vary together, and in the unit cube each "
-                "axis is by itself.",
-                "Give each its own dim; what is a function of another axis is computed "
-                "by `fn`, or by one `Mapped` axis that gives both.",
+                f"the axes {quoted(names)} vary together, but each axis of the unit "
+                "cube varies by itself.",
+                "Give each its own dim; compute a function of another axis in `fn`, or "
+                "in one `Mapped` axis that returns both.",
             )

@@ -14,9 +14,9 @@ from .signature import why_not
 from .stage import Lift, is_composite, is_stateful
 
 _ONE_INPUT = (
-    "A stage takes one input, and perhaps `key=`. Make one of several inputs a node of "
-    "`eqx_pipe.graph`, give it entries of a mapping by `eqx_pipe.feed`, or call it in "
-    "a Module or function of one input, which may be a tuple."
+    "A stage takes one input, and perhaps `key=`. Make a function of several inputs a "
+    "node of `eqx_pipe.graph`, pass it entries of a dict by `eqx_pipe.feed`, or call "
+    "it in a Module or function of one input, which may be a tuple."
 )
 
 
@@ -42,7 +42,7 @@ def as_stage(
     value = cast(StageLike, value)
     wrong = _misfit(value, num_inputs, named)
     if wrong:
-        error = raises(function, f"`{argument}` is given {given}, and {wrong}.", cure)
+        error = raises(function, f"`{argument}` gets {given}, but {wrong}.", cure)
         say_if_not_layer(value, error)
         raise error
     return as_module(value)

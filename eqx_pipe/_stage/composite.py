@@ -129,7 +129,7 @@ class Composite(Stage):
         if stages is not None and not isinstance(stages, Mapping):
             raise type_error(
                 type(self).__name__.lower(),
-                f"`replace` is given {describe_value(stages)}.",
+                f"`replace` got {describe_value(stages)}.",
                 'Give a mapping from paths: `{"blocks.3.attn": ...}`, or keywords.',
             )
         new, given = self, cast(Mapping[Any, Any], stages or {})
@@ -230,7 +230,7 @@ def call(
     pair = isinstance(result, tuple) and len(result) == 2
     if not pair or not isinstance(result[1], eqx.nn.State):
         raise TypeError(
-            f"`{type(stage).__name__}` is stateful, and returned "
+            f"`{type(stage).__name__}` is stateful, but returned "
             f"{describe_value(result)}, not a pair of output and state. Return `(y, "
             "state)` from its `__call__(x, state, *, key=None)`."
         )

@@ -52,9 +52,9 @@ def check_nothing_hidden(function: str, argument: str, stage: Any) -> None:
             places = [f"`{_class(m)}` ({item.place})" for item, m in found.values()]
             raise value_error(
                 function,
-                f"{where} hides parameters in a function, where gradients and "
-                f"optimisers do not see them: those of {', '.join(places)}.",
-                f"{_cure(first)} If they are to stay as they are, use "
+                f"{where} hides the parameters of {', '.join(places)} in a function, "
+                "so gradients and optimisers do not see them.",
+                f"{_cure(first)} To keep the parameters constant, use "
                 "`eqx_pipe.frozen(...)`.",
             )
 
@@ -69,8 +69,8 @@ def check_nothing_traced(function: str, argument: str, stage: Any) -> None:
     if any(map(_is_traced, fixed)) or any(map(_traced_in, opaque_leaves(fixed))):
         raise value_error(
             function,
-            f"`{argument}` holds frozen arrays that are made from the key.",
-            "Freeze only what is made outside, and is the same in each stage.",
+            f"`{argument}` freezes arrays that depend on the key.",
+            "Freeze only arrays created outside of it, which all stages share.",
         )
     for fn in opaque_leaves(stage):
         places = _traced_in(fn)

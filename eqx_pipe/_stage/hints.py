@@ -17,17 +17,21 @@ def no_attribute(stage: Any, name: str) -> str:
     # Half made by `copy` or `pickle`, a module lacks its fields, `children` needs them.
     if name.startswith("_") or name in kind.__dataclass_fields__:
         return f"`{kind.__name__}` has no attribute `{name}`"
-    function, wrong = kind.__name__.lower(), f"a `{kind.__name__}` has no `.{name}`"
+    function = kind.__name__.lower()
+    wrong = f"a `{kind.__name__}` has no attribute `{name}`"
     names = list(stage.children())
     if name in names and hasattr(kind, "__getitem__"):
         return message(
-            function, f"{wrong}, but a stage of that name.", f'Write `pipe["{name}"]`.'
+            function,
+            f"{wrong}, but a stage with this name.",
+            f'Write `pipe["{name}"]`.',
         )
     for field, value in vars(stage).items():
         if isinstance(value, eqx.Module) and hasattr(value, name):
             cure = f"Write `pipe.{field}.{name}`."
             return message(function, f"{wrong}, but its `.{field}` has.", cure)
-    return message(function, f"{wrong}, nor a stage of it.", nearest(name, names))
+    wrong += ", and no stage with this name."
+    return message(function, wrong, nearest(name, names))
 
 
 def wants_key(error: Exception, stage: PyTree) -> bool:
@@ -50,7 +54,7 @@ def say_if_not_layer(stage: PyTree, error: Exception) -> None:
     if state_indices(stage):
         name = type(stage).__name__
         error.add_note(
-            f"`{name}` holds an `equinox.nn.StateIndex`, and is given no state: derive "
+            f"`{name}` holds an `equinox.nn.StateIndex`, and gets no state: derive "
             "it from `equinox.nn.StatefulLayer`, so that it is called as a stage with "
             "state."
         )

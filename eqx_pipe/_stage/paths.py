@@ -184,7 +184,7 @@ def chosen_whole(
     whole = f"all stages of `{shared}`" if shared else "all of its stages"
     raise value_error(
         function,
-        f"the patterns choose `{found[True]}` and not `{found[False]}`, which are "
+        f"the patterns match `{found[True]}` but not `{found[False]}`, which are "
         "stacked in one array.",
         f"Choose {whole} or none, with `*` in the place of a position: "
         f"`blocks.*.norm`.{cure}",

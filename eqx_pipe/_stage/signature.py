@@ -19,7 +19,7 @@ def why_not(fn: Any, num_inputs: int, named: tuple[str, ...] = ()) -> str | None
     """
     if isinstance(fn, np.ufunc | jnp.ufunc):  # whose signature hides it
         fits = fn.nin == num_inputs and not named
-        return None if fits else f"it takes {fn.nin} arrays by position"
+        return None if fits else f"it requires {fn.nin} positional arguments"
     cls = type(fn)
     wraps = hasattr(cls, "__wrapped__") or "__signature__" in vars(cls)
     if isinstance(fn, eqx.Module) and not wraps:

@@ -19,7 +19,7 @@ def check_state(function: str, stage: StageLike, state: object) -> None:
         who = f"stage `{path}`" if path else "it"
         raise value_error(
             function,
-            f"{who} is stateful, and no state was given.",
+            f"{who} is stateful, but got no state.",
             "Build the pipeline by `pipe, state = equinox.nn.make_with_state(...)"
             "(...)` and call `y, state = pipe(x, state)`.",
         )
@@ -52,10 +52,10 @@ def check_state_is_ours(
     if state is not None and any(i.marker is marker for i in state_indices(stage)):
         raise value_error(
             function,
-            "the state holds nothing for a stage inside: it was made with another "
-            "pipeline, or before this one was changed.",
-            "Give the state that `equinox.nn.make_with_state` made together with this "
-            "pipeline.",
+            "the state has no entry for a stage of this pipeline: it was made for "
+            "another pipeline, or before this one changed.",
+            "Pass the state that `equinox.nn.make_with_state` returned together with "
+            "this pipeline.",
         ) from error
 
 

@@ -142,6 +142,6 @@ def _with_state(function: str, pipe: Any) -> tuple[Any, eqx.nn.State]:
     except ValueError:  # it has been through `make_with_state` already
         raise value_error(
             function,
-            "a stage inside is stateful, and shapes were asked for without a state.",
-            f"Call `{function}(pipe, x, state=state)`.",
+            "a stage of the pipeline is stateful, but got no state.",
+            f"Pass its state: `{function}(pipe, x, state=state)`.",
         ) from None

@@ -92,7 +92,7 @@ class MissingSweepKey(MissingKeyError):
     def __str__(self) -> str:
         return message(
             self.function,
-            "`fn` needs a PRNG key, and no `key` was given.",
+            "`fn` needs a PRNG key and got `key=None`.",
             f"Call `eqx_pipe.{self.function}(..., key=jax.random.key(0))`: each point "
             "gets a key of its own.",
         )
@@ -108,8 +108,7 @@ def _checked(function: str, out: PyTree) -> PyTree:
     if not leaves:
         raise type_error(
             function,
-            f"`fn` returned {describe_value(out)}, in which there is no array or "
-            "number.",
+            f"`fn` returned {describe_value(out)}, which contains no array or number.",
             "Is its `return` missing? A function that only prints or writes may "
             "return 0.",
         )
@@ -121,8 +120,8 @@ def _checked(function: str, out: PyTree) -> PyTree:
                 function,
                 f"`fn` returned {describe_value(leaf)}{place}.",
                 unregistered(leaf)
-                or "Outputs are pytrees of arrays and numbers; leave other things "
-                "out or return a number that stands for them.",
+                or "Outputs are pytrees of arrays and numbers; leave other values "
+                "out, or return a number in their place.",
             )
     return jtu.tree_unflatten(structure, arrays)
 
@@ -155,17 +154,17 @@ def _not_a_point(
     except TypeError:
         wanted = [p.name for p in _parameters(fn).values() if _is_required(p)]
     if len(wanted) < 2:
-        wrong = "`fn` has no place for the point, the one argument that it gets."
+        wrong = "`fn` takes keyword arguments alone, but gets the point by position."
         return type_error(function, wrong, "Write `lambda p: fn(**p)`.")
     takes = quoted(wanted)
     given = [_from_point(name) for name in wanted]
     head = "lambda p, key:" if "key" in wanted else "lambda p:"
     return type_error(
         function,
-        f"`fn` takes {len(wanted)} arguments ({takes}), and gets one point.",
-        f"Take them from the point, `{head} fn({', '.join(given)})`, where the "
-        "space is a dict with these names. What does not vary stands in the space "
-        "too, or is given by `functools.partial`.",
+        f"`fn` takes {len(wanted)} arguments ({takes}), but gets one point.",
+        f"Take them from the point, `{head} fn({', '.join(given)})`, with a dict of "
+        "these names as the space. Constants can be in the space, too, or be given by "
+        "`functools.partial`.",
     )
 
 

@@ -182,7 +182,7 @@ def _check_progress(function: str, progress: Any) -> ProgressLike:
         raise type_error(
             function,
             f"`progress` is {describe_value(progress)}.",
-            "Give True, False, or None for a bar where somebody can see it; or the "
+            "Give True, False, or None for a bar in terminals and notebooks; or the "
             'path of an output, `"loss"` or `("score", "max")`, for the best so far.',
         )
     return progress

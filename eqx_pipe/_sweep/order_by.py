@@ -80,8 +80,8 @@ def _for_order_by() -> Iterator[None]:
             message(
                 "sweep",
                 f"`order_by` failed at point {i}: {reason(error.__cause__)}.",
-                f"Call `order_by(space.point({i}))` to see it; a guess of the cost is "
-                "needed for every point.",
+                "It must return a cost for every point. Call "
+                f"`order_by(space.point({i}))` to see the error.",
             ),
             error.indices,
         ) from error

@@ -144,10 +144,10 @@ def _broken(error: BaseException) -> SweepError:
     return SweepError(
         message(
             "sweep",
-            f"the executor takes no more work: {type(error).__name__}: {error}.",
-            "A worker may have been killed, for instance for want of memory; a process "
-            "pool does not outlive that. Make a new executor and call the same sweep "
-            "again; with `store=` it goes on where it stopped.",
+            f"the executor accepts no more work: {type(error).__name__}: {error}.",
+            "A worker probably died, for instance because memory ran out, which ends a "
+            "process pool. Make a new executor and call the same sweep again; with "
+            "`store=` it resumes.",
         )
     )
 

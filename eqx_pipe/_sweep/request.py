@@ -141,63 +141,63 @@ def _excluded(request: Request) -> list[tuple[object, str, str]]:
     return [
         (
             request.shard and not store,
-            "`shard` is given without `store`",
+            "`shard` requires `store`",
             "Give all processes the same path, `store='runs.zarr'`: they fill it "
             "together. For a share alone sweep over a slice of the space.",
         ),
         (
             request.resume and not store,
-            "`resume` is given without `store`",
+            "`resume` requires `store`",
             "Give the path of the store.",
         ),
         (
             store and reduce and request.space.size == 0,
-            "`store` is given with `reduce` for an empty space",
-            "Leave `store` out: there is no state that could be kept.",
+            "`store` does not support `reduce` for an empty space",
+            "Leave `store` out: there is no state to keep.",
         ),
         (
             of_output and reduce,
-            "`progress` names an output, and `reduce` keeps none",
+            "`progress` names an output, but `reduce` keeps none",
             "Pass `progress=True`; `reduce=ep.reduce.ArgMin()` returns the best point.",
         ),
         (
             request.output_coords and reduce and reduce.over is None,
-            "`output_coords` is given, and `reduce` keeps no values at points",
+            "`output_coords` requires values at points, but `reduce` keeps none",
             'Leave it out, or name the reduced dims: `ep.reduce.Mean(over="seed")`.',
         ),
         (
             request.resume == "failed" and reduce,
-            "`resume` is 'failed' together with `reduce`",
-            "A block of points is reduced as a whole: give another path for a mended "
+            "`resume='failed'` does not support `reduce`",
+            "A block of points is reduced as a whole: give another path for a fixed "
             "function, or keep the values and reduce them afterwards.",
         ),
         (
             request.batch_size == "tune" and executor,
-            "`batch_size` is 'tune' together with `executor`",
+            "`batch_size='tune'` does not support `executor`",
             "Tune on a worker of that kind, `ep.sweep(fn, space[:n], "
             "batch_size='tune').batch_size`, and give the number here.",
         ),
         (
             request.mesh and executor,
-            "`mesh` is given together with `executor`",
+            "`executor` does not support `mesh`",
             "Leave `mesh` out: each worker uses all of its own devices.",
         ),
-        (steps and store, "`count_steps` is True together with `store`", _COUNTED),
-        (steps and reduce, "`count_steps` is True together with `reduce`", _COUNTED),
+        (steps and store, "`count_steps` does not support `store`", _COUNTED),
+        (steps and reduce, "`count_steps` does not support `reduce`", _COUNTED),
         (
             steps and executor,
-            "`count_steps` is True together with `executor`",
+            "`count_steps` does not support `executor`",
             _COUNTED,
         ),
-        (by_hand and store, "`store` is given under `jax.disable_jit()`", _BY_HAND),
+        (by_hand and store, "`store` does not support `jax.disable_jit()`", _BY_HAND),
         (
             by_hand and executor,
-            "`executor` is given under `jax.disable_jit()`",
+            "`executor` does not support `jax.disable_jit()`",
             _BY_HAND,
         ),
         (
             by_hand and steps,
-            "`count_steps` is True under `jax.disable_jit()`",
+            "`count_steps` does not support `jax.disable_jit()`",
             _BY_HAND,
         ),
     ]

@@ -51,8 +51,8 @@ def use_cpu_devices(n: SupportsIndex | None = None) -> None:
             raise RuntimeError(
                 message(
                     "use_cpu_devices",
-                    f"JAX has started already, with {there} CPU "
-                    f"device{'s' * (there != 1)}, and {n} are asked for.",
+                    f"JAX has already started with {there} CPU "
+                    f"device{'s' * (there != 1)}, but {n} were requested.",
                     "Call it at the top of the program, right after the imports and "
                     "before anything that makes an array or asks for devices; in a "
                     "notebook restart the kernel and run it in the first cell.",

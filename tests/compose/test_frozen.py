@@ -124,5 +124,5 @@ def test_arrays_made_from_the_key_of_a_repeat_are_refused(hidden):
         layer = eqx.nn.Linear(3, 3, key=key)
         return ep.frozen((lambda x: layer(x)) if hidden else layer)
 
-    with pytest.raises(ValueError, match="Freeze only what is made outside"):
+    with pytest.raises(ValueError, match="Freeze only arrays created outside"):
         ep.repeat(make, 2, key=KEY)

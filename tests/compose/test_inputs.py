@@ -95,7 +95,7 @@ SINGLE = {
 
 @pytest.mark.parametrize("name", SEVERAL)
 def test_a_chain_refuses_what_does_not_take_one(name):
-    with pytest.raises(TypeError, match=r"`stages\[0\]` is given one input, and it.*"):
+    with pytest.raises(TypeError, match=r"`stages\[0\]` gets one input, but it.*"):
         ep.chain(SEVERAL[name])
 
 

@@ -158,7 +158,7 @@ def test_a_state_of_another_pipeline():
     for pipe, given in [(ep.chain(b=norm()), state), (other[:1], nn.State(norm()))]:
         with pytest.raises(ValueError, match="make_with_state") as caught:
             pipe(jnp.ones((7, 4)), given)
-        assert "made with another pipeline" in str(caught.value)
+        assert "made for another pipeline" in str(caught.value)
         assert "object at" not in str(caught.value)
 
 

@@ -193,14 +193,16 @@ def test_state_is_handed_through(name):
 
 @each_place
 def test_hidden_parameters_are_refused(name):
-    with pytest.raises(ValueError, match=r"hides parameters.*batched\(layer\)"):
+    with pytest.raises(ValueError, match=r"hides the parameters.*batched\(layer\)"):
         PLACES[name].make(jax.vmap(LAYER))
 
 
 @pytest.mark.parametrize("name", [name for name, p in PLACES.items() if not p.several])
 def test_what_takes_two_inputs_is_refused(name):
     for stage in (GRU, jnp.add, lambda a, b: a):
-        with pytest.raises(TypeError, match="gets one tuple|several inputs a node of"):
+        with pytest.raises(
+            TypeError, match="the tuple of outputs|of several inputs a node"
+        ):
             PLACES[name].make(stage)
 
 
@@ -208,7 +210,7 @@ def test_what_takes_two_inputs_is_refused(name):
 def test_another_stage_is_put_there(name):
     pipe, path = ep.chain(whole=probed(name)[0]), f"whole.{PLACES[name].path}"
     if name in ("repeat", "ensemble"):  # whose stages are alike
-        with pytest.raises(ep.StructureError, match="is not built as"):
+        with pytest.raises(ep.StructureError, match="differ: .*may differ"):
             pipe.replace({path: jnp.sin})
         return
     if name == "scan":
@@ -236,5 +238,5 @@ def records():
 
 @pytest.mark.parametrize("name", ELSEWHERE)
 def test_other_packages_refuse_hidden_parameters_too(name):
-    with pytest.raises(ValueError, match=r"hides parameters.*batched"):
+    with pytest.raises(ValueError, match=r"hides the parameters.*batched"):
         ELSEWHERE[name](jax.vmap(LAYER))

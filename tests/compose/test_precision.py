@@ -66,7 +66,7 @@ def test_what_is_kept_computes_in_its_own_dtype():
     assert inner == [("float32", "float32"), ("bfloat16", "bfloat16")]
     assert y.dtype == BF16
     with pytest.raises(
-        ValueError, match=r"choose `blocks\.1` and not `blocks\.0`.*all st"
+        ValueError, match=r"match `blocks\.1` but not `blocks\.0`.*all st"
     ):
         ep.precision(pipe, keep="blocks.1")
 

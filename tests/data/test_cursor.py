@@ -97,7 +97,7 @@ def test_it_is_a_pytree_of_arrays():
 def test_a_cursor_of_another_source_is_refused(other):
     cursor = make().init(KEY)
     for call in (other.next, other.epoch, lambda c: other.scan(max, 0, c)):
-        with pytest.raises(ValueError, match="of another source.*begin anew"):
+        with pytest.raises(ValueError, match="of another source.*begin again"):
             call(cursor)
 
 

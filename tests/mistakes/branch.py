@@ -34,7 +34,7 @@ BRANCH = {
     },
     TypeError: {
         r"`gates=\(gate,\)`": lambda: ep.gated(sin, gates=cos),
-        "Apply the stages to the other parts": lambda: ep.gated(
+        "Apply the stages to the other entries": lambda: ep.gated(
             lambda x: key(), gates=[jnp.all], merge="mean"
         )(ones(3) > 0),
     },

@@ -52,7 +52,7 @@ LOADER = {
             batch_size=6, sharding=NamedSharding(mesh(), P("data"))
         ),
         "Switch `jax_enable_x64` on": lambda: first_batch(np.asarray([1, 2**40])),
-        r"anew with `loader.init": lambda: load(source(6)).next(load().init(key())),
+        r"again with `loader.init": lambda: load(source(6)).next(load().init(key())),
         "`to_json` returned": lambda: ep.data.Cursor.from_json("no"),
     },
     TypeError: {
@@ -70,9 +70,11 @@ LOADER = {
     ep.StructureError: {
         "structure, shapes and dtypes": lambda: first_batch([1, 2.5]),
         "Pad or cut them": lambda: first_batch([np.zeros(3), np.zeros(4)]),
-        "agree in structure": lambda: first_batch([{"x": 1}, {"y": 1}]),
+        "0 of the source and record 1 differ.*same structure": lambda: first_batch(
+            [{"x": 1}, {"y": 1}]
+        ),
         "`.name`.*Leave": lambda: first_batch(pipe=lambda r: {"r": r, "name": "a"}),
-        "keeps ": lambda: scan(lambda c, b: (ones(2), None)),
+        "what it got.*Keep the structure": lambda: scan(lambda c, b: (ones(2), None)),
     },
 }
 

@@ -63,7 +63,7 @@ PRECISION = {
 
 SUMMARY = {
     ValueError: {
-        r"Call `summary\(pipe, x, state=state\)`": lambda: ep.summary(
+        r"Pass its state: `summary\(pipe, x, state=state\)`": lambda: ep.summary(
             stateful()[0], ones(3)
         )
     }

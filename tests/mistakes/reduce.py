@@ -77,7 +77,9 @@ REDUCE = {
         "`range` is 'ab'": lambda: Histogram(3, range="ab"),
     },
     ep.StructureError: {
-        "give arrays of numbers": lambda: over_seeds(reducer(finish=repr, over="seed")),
+        "return arrays of numbers": lambda: over_seeds(
+            reducer(finish=repr, over="seed")
+        ),
         "cast in `update`": lambda: reduced(reducer(update=lambda s, x: jnp.zeros(2))),
     },
 }

@@ -39,7 +39,7 @@ EXPLORE = {
     ValueError: {
         "Known names: `value`": lambda: explore(by="los"),
         "path on a disk": lambda: explore(store="s3://bucket/run"),
-        "be empty": lambda: method("Design", np.zeros((0, 2))),
+        "design has points": lambda: method("Design", np.zeros((0, 2))),
         "a column": lambda: method("Design", [[0.0]]),
     },
     ep.MissingKeyError: {"key=": lambda: explore(noisy)},
@@ -47,8 +47,8 @@ EXPLORE = {
 
 HALVING = {
     ValueError: {
-        "each of its values": lambda: halving(space=SPACE),
-        "steps in all": lambda: halving(rungs=(4, 2)),
+        "each value of this axis": lambda: halving(space=SPACE),
+        "total steps": lambda: halving(rungs=(4, 2)),
         "at least 1": lambda: halving(rungs=(0, 2)),
         "one": lambda: halving(space=LINE[:0]),
     },

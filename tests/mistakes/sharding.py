@@ -87,9 +87,9 @@ MICROBATCH = {
         "or another `argnum`": lambda: microbatch(jnp.sum, size=2, argnum=1)(ones(4))
     },
     ValueError: {
-        "bind what is no batch": lambda: microbatch(lambda t: 0.0, size=2)(
-            {"a": ones(3), "b": ones(4)}
-        ),
+        "bind arguments that are not batches": lambda: microbatch(
+            lambda t: 0.0, size=2
+        )({"a": ones(3), "b": ones(4)}),
         "Give arrays of one batch size": lambda: microbatch(lambda t: 0.0, size=2)(
             {"s": 3}
         ),
@@ -102,7 +102,7 @@ MICROBATCH = {
         "4 or 8": lambda: pipelined(stack(6), row(4), 2),
         "Known names: `data`, `model`": lambda: pipelined(stack(2), mesh(), 2),
         "sizes that do: 4 or 8": lambda: pipelined(stack(2), row(2), 4)(ones(6, 4)),
-        "belongs into the stages": lambda: pipelined(stack(2), row(2), 4)(ones()),
+        "belong in the stages": lambda: pipelined(stack(2), row(2), 4)(ones()),
         "`equinox.nn.GroupNorm`": lambda: pipelined(
             stack(2, lambda k: nn.BatchNorm(4, "b", mode="batch")), row(2), 2
         ),

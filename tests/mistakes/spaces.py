@@ -89,6 +89,6 @@ TABLE = {
         "Give each column a name": lambda: table(np.ones((2, 2))),
         "`b` has 2. Give": lambda: table({"a": [1], "b": [1, 2]}),
         "the same keys": lambda: table([{"a": 1}, {"b": 1}]),
-        r"none in 1 rows. .*`df.dropna\(": lambda: table({"a": [1, None, 3]}),
+        r"1 missing values. .*`df.dropna\(": lambda: table({"a": [1, None, 3]}),
     },
 }

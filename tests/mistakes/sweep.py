@@ -107,7 +107,7 @@ SWEEP = {
         r"\(None, \[\]\).*`return` missing": lambda: sweep(lambda x: (None, [])),
         "None .NoneType.*`return` missing": lambda: sweep(order_by=lambda x: None),
         "Is its `return` missing": lambda: sweep(lambda x: None, reduce=Mean()),
-        "return a number that": lambda: sweep(lambda x: [sin]),
+        "return a number in their place": lambda: sweep(lambda x: [sin]),
         "Use `eqx_pipe.vmap_space`": lambda: jax.eval_shape(
             lambda w: sweep(lambda x: w * x).values, ones()
         ),
@@ -138,7 +138,7 @@ CURVES = {
     ValueError: {
         "names 'v'. Known names: `u`, `w`": lambda: curve({"v": {"step": None}}),
         r"\(2, 3\). Name all in order": lambda: curve({"w": {"step": [1, 2]}}),
-        "3 long. Give a value for each": lambda: curve({"u": {"step": [1, 2]}}),
+        "has the size 3. Give a value for each": lambda: curve({"u": {"step": [1, 2]}}),
         "the space has this name too": lambda: curve({"u": {"x": None}}),
         "dim 'a' of": lambda: curve({"w": {"a": None, "b": None}, "u": {"a": None}}),
         "share its coordinates: rename": lambda: curve(

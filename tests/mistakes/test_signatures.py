@@ -20,9 +20,15 @@ pytestmark = pytest.mark.usefixtures("unchecked")
 CURES = {
     "A stage is a callable": (
         "stage stages pipe pred then otherwise selector cell fun batch_pipe "
-        "get_input_batch init_params residual.skip parallel.merge gated.merge "
-        "data.Loader.scan.step sharding.init_sharded.init testing.check_function.fn"
+        "residual.skip"
     ),
+    "a function of the tuple of outputs": "parallel.merge gated.merge",
+    r"Write `step\(carry, batch\)": "data.Loader.scan.step",
+    "Give a function from a key": "sharding.init_sharded.init",
+    "Give a function of two arguments": "sharding.parallelize.fun",
+    "Give a function that returns parameters": "get_input_batch init_params",
+    "Give a function of arrays of one batch": "sharding.microbatch.fun",
+    "Give a function, or a stage": "testing.check_function.fn",
     r"jax.random.key\(seed\)": "key",
     "Give an integer of at least [012]": (
         "n num batch_size rounds unroll size stride microbatches length k eta seed "
@@ -79,11 +85,11 @@ CURES = {
     "Give a number from 0 to 1": "q",
     "Give a sequence of numbers": "Values.values",
     r"Give an object with a method `submit\(": "executor",
-    "give a folder": "search.explore.executor",
+    "Give a folder": "search.explore.executor",
     "Give functions: `Reducer": "update finish reduce.Reducer.merge stop "
     "reduce.Reducer.init",
     r"Give the edges, `Histogram\(": "range",
-    "Give after how many steps in all each rung ends": "rungs",
+    "Give the total steps after which": "rungs",
     "Give two integers": "shard",
     "Give what `sweep` returns": "result",
     "Training.init, step, score": "train",

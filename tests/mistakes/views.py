@@ -38,7 +38,7 @@ def beside(**tree):
 VIEWS = {
     ValueError: {
         "ends in `.md` or `.mmd`": lambda: ep.draw(len).save("pipe.png"),
-        r"Call `draw\(pipe, x, state=state\)`": lambda: ep.draw(
+        r"Pass its state: `draw\(pipe, x, state=state\)`": lambda: ep.draw(
             nn.make_with_state(lambda: ep.chain(Counter()))()[0], ones(2)
         ),
         "Known names: `x`": lambda: swept().sel(b=1),
@@ -48,7 +48,7 @@ VIEWS = {
         "the same axes at the same places": lambda: concat(
             beside(), beside(y=ep.Values([1.0]))
         ),
-        "an axis with one value": lambda: concat(beside(y=1.0), beside(y=2.0)),
+        "axes with one value": lambda: concat(beside(y=1.0), beside(y=2.0)),
         "the same structure, shape and dtype": lambda: concat(
             beside(), beside(x=ep.Values([1]))
         ),
@@ -58,11 +58,11 @@ VIEWS = {
         "Compare by a real scalar": lambda: swept().best("at"),
         "`by` is a float32.2. per point": lambda: swept().best(lambda y: y["at"]),
         "`mode` is 'mn'.*`min`": lambda: swept().best("loss", mode="mn"),
-        "`sel` has '1', and `x` goes": lambda: swept().plot("loss", sel={"x": "1"}),
-        "Look at `result.values`": lambda: swept(
+        "`sel` has '1', but `x` goes": lambda: swept().plot("loss", sel={"x": "1"}),
+        "Look at `result.ok` and `result.values`": lambda: swept(
             lambda x: x * np.float32("nan")
         ).best(),
-        "outputs. Known names: `at`, `loss`": lambda: swept().plot(),
+        "2 outputs.*chooses none. Known names: `at`, `loss`": lambda: swept().plot(),
         "`x` goes from 0 to 1. Give": lambda: swept().plot("loss", sel={"x": 100.0}),
         "`sel` names 'z'.*Known names: `a`, `b`": lambda: plot(sel={"z": 1}),
         "Leave a dim out": lambda: plot(sel={"a": 0, "b": 1, "c": 1}),

@@ -29,7 +29,7 @@ FOCUS = {
         "n `image`": lambda: ep.at("imag", sin)({"image": 1}),
         "Known names: `0`, `1`": lambda: ep.at(2, sin)((1, 2)),
         "`a.b`.*Known names: `a`": lambda: ep.at(("a", "b"), sin)({"a": ones(2)}),
-        "return one part of the input": lambda: ep.at(lambda x: x["c"], sin)({"a": 1}),
+        "Return one part of the input": lambda: ep.at(lambda x: x["c"], sin)({"a": 1}),
         "put one `at` after another": lambda: ep.at(lambda x: (x["a"], x["b"]), sin)(
             {"a": 1, "b": 2}
         ),
@@ -64,7 +64,9 @@ REPEAT = {
     KeyError: {"Give an integer from -2 to 1": lambda: stack(2)["a"]},
     AttributeError: {"`pipe.stages.weight`": lambda: stack(2, linear).weight},
     ep.StructureError: {
-        "differ use `chain`": lambda: stack(2, lambda key: lambda x: x[:1])(ones(3))
+        "first what it got.*or use `chain`": lambda: stack(
+            2, lambda key: lambda x: x[:1]
+        )(ones(3))
     },
     ValueError: {
         r"`eqx_pipe.batched\(layer\)` instead": lambda: stack(
@@ -73,7 +75,7 @@ REPEAT = {
         r"`equinox.filter_checkpoint\(": lambda: stack(
             2, lambda key: jax.checkpoint(linear(key))
         ),
-        "Freeze only what is made out": lambda: stack(
+        "Freeze only arrays created outside": lambda: stack(
             2, lambda key: ep.frozen(linear(key))
         ),
         "Return an `equinox.Module` that has these arrays as fields": lambda: stack(
@@ -118,7 +120,7 @@ SCAN = {
         "`.b` is float32.3.*same length": lambda: ep.scan(add, 0.0)(
             {"a": ones(2), "b": ones(3)}
         ),
-        "in a `scan` those of the carry": lambda: ep.scan(add, 0)(ones(3)),
+        "dtypes of the carry.*`init=0.0` instead": lambda: ep.scan(add, 0)(ones(3)),
         "Give one step at least": lambda: ep.scan(add, 0.0, returns="last")(ones(0)),
     },
 }
@@ -129,7 +131,7 @@ RESIDUAL = {
         "Rename the stage": lambda: ep.residual({"skip": sin}),
     },
     ep.StructureError: {
-        "by `skip=` a projection": lambda: ep.residual(lambda x: x[:1])(ones(3))
+        "a projection as `skip=`": lambda: ep.residual(lambda x: x[:1])(ones(3))
     },
     TypeError: {"by `eqx_pipe.at`": lambda: ep.residual(lambda x: x)("a")},
 }

@@ -25,7 +25,7 @@ def fn(x):
         (lambda: ep.reduce.Mean, TypeError, r"class 'eqx_pipe.*Mean\(\.\.\.\)"),
         (lambda: {"a": 3}, TypeError, r"at `\.a` 3 \(int\).*Mean\(\)"),
         (lambda: "mean", TypeError, "'mean' .*not a reducer"),
-        (lambda: {}, TypeError, "without any reducer"),
+        (lambda: {}, TypeError, "contains no reducer"),
         (lambda: ep.reduce.Mean("los"), ValueError, "Mean.*Did you mean `loss`"),
         (
             lambda: ep.reduce.ArgMin(),

@@ -1,4 +1,4 @@
-"""Programs compiled for nothing but another number: said once, with the cure."""
+"""Programs compiled for nothing but number changed: said once, with the cure."""
 
 import itertools as it
 import os
@@ -63,7 +63,7 @@ HOLDERS = [
 @pytest.mark.parametrize(("name", "make"), HOLDERS)
 def test_the_number_in_a_function_is_named(name, make):
     (found,) = said(lambda rate=rate: ep.sweep(make(rate), X) for rate in fresh())
-    assert f"another number: {name}" in found
+    assert f"number changed: {name}" in found
     assert "if no shape and no `if` depends on it" in found
 
 
@@ -81,10 +81,11 @@ def test_the_number_in_a_space_is_named_with_its_values():
     values = ", ".join(map(str, rates[:3]))
     assert len(found) == 1
     assert found[0] == (
-        "`eqx_pipe.sweep`: `damped` is compiled for the third time for nothing but "
-        f"another number: `rates.slow` in the space ({values}). Python and NumPy "
+        "`eqx_pipe.sweep`: `damped` compiles for the third time, only because a Python "
+        f"number changed: `rates.slow` in the space ({values}). Python and NumPy "
         "numbers are part of the program, arrays are data: give "
-        f"`jnp.asarray({rates[2]})` if no shape and no `if` depends on it. (Said once.)"
+        f"`jnp.asarray({rates[2]})` if no shape and no `if` depends on it. (This "
+        "warning appears once.)"
     )
 
 

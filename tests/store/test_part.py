@@ -101,5 +101,5 @@ def test_wrong_parts(part, kind, tmp_path):
 
 
 def test_a_part_of_no_store_is_refused():
-    with pytest.raises(ValueError, match="`shard` is given without `store`.*same path"):
+    with pytest.raises(ValueError, match="`shard` requires `store`.*same path"):
         ep.sweep(jnp.sin, ep.Linspace(0, 1, 3), shard=(0, 2))

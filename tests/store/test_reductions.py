@@ -87,7 +87,7 @@ def test_what_was_stopped_goes_on(tmp_path_factory, whole, after, wide):
     asked = {**ASKED, "reduce": FEW}
     expected = {name: whole.values[name] for name in FEW}
     path = tmp_path_factory.mktemp("s") / "runs.zarr"
-    with pytest.raises(ep.SweepError, match="takes no more work") as caught:
+    with pytest.raises(ep.SweepError, match="accepts no more work") as caught:
         ep.sweep(model, SPACE, store=path, executor=Dies(after), **asked)
     said = f"{6 * after} of 48 points are finished"
     assert said in caught.value.__notes__[-1]
@@ -148,7 +148,7 @@ def test_failures_in_a_store_are_raised(tmp_path):
     kept = ep.sweep(fails, SPACE, on_error="mark", shard=(1, 2), **asked)
     failed = ~kept.ok & ~kept.missing
     done = [stored(tmp_path / "r").is_done(i) for i in range(2)]
-    with pytest.raises(ep.SweepError, match='on with `on_error="mark"`') as caught:
+    with pytest.raises(ep.SweepError, match='Pass `on_error="mark"`') as caught:
         ep.sweep(fails, SPACE, **asked)
     assert caught.value.indices == tuple(np.flatnonzero(failed))
     assert [stored(tmp_path / "r").is_done(i) for i in range(2)] == done

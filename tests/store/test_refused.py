@@ -163,7 +163,7 @@ def test_an_empty_folder_is_nothing(tmp_path):
         ({"store": 3}, TypeError, "`store` is 3.*`pathlib.Path`"),
         ({"store": "s3://bucket/runs.zarr"}, ValueError, "Give a path on a disk"),
         ({"store": ""}, ValueError, "Give a path on a disk"),
-        ({"resume": "force"}, ValueError, "without `store`"),
+        ({"resume": "force"}, ValueError, "requires `store`"),
         ({"store": "x", "resume": "yes"}, ValueError, "`force`"),
     ],
 )

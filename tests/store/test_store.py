@@ -193,7 +193,7 @@ def test_failures_in_a_store_are_raised(tmp_path, first):
 
     ep.sweep(fn, space, on_error="mark", **first, **asked)
     done = np.array(xarray.open_zarr(path)["status"])
-    with pytest.raises(ep.SweepError, match='on with `on_error="mark"`') as caught:
+    with pytest.raises(ep.SweepError, match='Pass `on_error="mark"`') as caught:
         ep.sweep(fn, space, **asked)
     assert caught.value.indices == (0, 4)
     assert "failed at 2 points (0, 4)" in str(caught.value)

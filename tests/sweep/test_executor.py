@@ -167,7 +167,7 @@ def test_a_process_pool_and_a_worker_that_is_killed(tmp_path):
     space, asked = ep.Values(np.arange(12.0, dtype=np.float32)), {"batch_size": 2}
     fn = lambda p: kills(p, str(marker))  # noqa: E731
     with spawned() as pool:
-        with pytest.raises(ep.SweepError, match="takes no more work.*new executor"):
+        with pytest.raises(ep.SweepError, match="accepts no more work.*new executor"):
             ep.sweep(fn, space, executor=pool, store=path, **asked)
     done = [n for n in range(6) if stored(path).is_done(n)]
     assert done == [0, 1, 2]

@@ -124,7 +124,7 @@ def test_what_is_wrong_is_said():
         def submit(self, fn, *args):
             raise AssertionError
 
-    with pytest.raises(ValueError, match=r"`batch_size` is 'tune'.*`executor`"):
+    with pytest.raises(ValueError, match=r"`batch_size='tune'` .* `executor`"):
         ep.sweep(wave, SPACE, batch_size="tune", executor=Pool())
     with pytest.raises(ValueError, match="Did you mean `tune`"):
         ep.sweep(wave, SPACE, batch_size="tuned")

@@ -149,8 +149,8 @@ class Failures:
             return FloatingPointError(
                 message(
                     self.function,
-                    f"the output at point {i} is {error}, and JAX is set to refuse "
-                    "that (`jax_debug_nans` or `jax_debug_infs`).",
+                    f"the output at point {i} is {error}, for which JAX raises "
+                    "(`jax_debug_nans` or `jax_debug_infs` is on).",
                     f"{see}, which stops where it arises.",
                 )
             )
@@ -166,8 +166,8 @@ def differs(function: str, points: int) -> SweepError:
         message(
             function,
             f"`fn` failed in a batch of {points} points, but no point failed when it "
-            "was computed alone: it is non-deterministic.",
-            "Look for what differs from one run to the next.",
+            "was computed alone: `fn` is non-deterministic.",
+            "Look for callbacks, global state, or what else differs between runs.",
         )
     )
 

@@ -73,11 +73,11 @@ def _warn(fn: Callable[..., Any], found: dict[str, list[Any]]) -> None:
     warnings.warn(
         message(
             "sweep",
-            f"`{fn_name(fn)}` is compiled for the third time for nothing but another "
-            f"number: {where}.",
+            f"`{fn_name(fn)}` compiles for the third time, only because a Python "
+            f"number changed: {where}.",
             "Python and NumPy numbers are part of the program, arrays are data: give "
-            f"`jnp.asarray({value})` if no shape and no `if` depends on it. (Said "
-            "once.)",
+            f"`jnp.asarray({value})` if no shape and no `if` depends on it. (This "
+            "warning appears once.)",
         ),
         UserWarning,
         stacklevel=_users_level(),

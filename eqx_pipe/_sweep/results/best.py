@@ -91,8 +91,8 @@ def best(self: SweepResult, by: Compared = None, mode: str = "min") -> Best:
     if not len(allowed):
         raise value_error(
             function,
-            "no point has a value that is a number.",
-            "Look at `result.values` and `result.ok`.",
+            "every point failed, or has the value NaN.",
+            "Look at `result.ok` and `result.values`.",
         )
     pick = np.argmin if mode == "min" else np.argmax
     i = int(allowed[pick(found[allowed])])
@@ -148,7 +148,7 @@ def _output_name(function: str, named: Mapping[str, Any], by: object) -> str:
         return by
     wrong = f"`by` is {describe_value(by)}"
     if by is None:
-        wrong = f"the output has {len(named)} leaves and `by` is not given"
+        wrong = f"there are {len(named)} outputs, and `by` chooses none"
     cure = nearest(by, named)
     if isinstance(by, str) and by in ("min", "max"):
         cure = f'The first argument is what is compared: `mode="{by}"`. {cure}'

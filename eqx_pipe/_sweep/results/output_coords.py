@@ -76,19 +76,24 @@ def check_output_coords(
         shape = shapes[path]
         if len(dims) != len(shape):
             names = ", ".join(dims)
-            wrong = f"names {len(dims)} dims ({names}) for values of the shape {shape}"
+            wrong = (
+                f"names {len(dims)} dims ({names}), but the output has {len(shape)}, "
+                f"with the shape {shape}"
+            )
             raise _misfit(
                 path,
                 wrong,
-                "Name all in order; None in the place of values gives a name alone",
+                "Name all in order; None in the place of values gives only a name",
             )
         for (dim, coords), length in zip(dims.items(), shape, strict=True):
             other = lengths.setdefault(dim, length)
             if dim in taken:
-                wrong = f"has the dim {dim!r}, and the space has this name too"
+                wrong = f"has the dim {dim!r}, but the space has this name too"
                 raise _misfit(path, wrong, "Rename the dim of the output")
             if coords is not None and len(coords) != length:
-                wrong = f"has {len(coords)} values of {dim!r}, which is {length} long"
+                wrong = (
+                    f"has {len(coords)} values of {dim!r}, which has the size {length}"
+                )
                 raise _misfit(path, wrong, "Give a value for each position")
             if other != length:
                 wrong = f"has a dim {dim!r} of {length}, and another output of {other}"

@@ -129,7 +129,9 @@ def _variable(data: Any, variable: str | None, outputs: int) -> str:
     names = list(map(str, data.data_vars))
     name = names[0] if variable is None and outputs == 1 else variable
     if name not in names:
-        wrong = f"`variable` is {variable!r}, and there are {outputs} outputs."
+        wrong = f"`variable` is {variable!r}, which is not an output."
+        if variable is None:
+            wrong = f"there are {outputs} outputs, and `variable` chooses none."
         raise value_error(_FUNCTION, wrong, nearest(name, names))
     if data[name].dtype.kind not in "biuf":
         wrong = f"`{name}` is of {data[name].dtype}."
@@ -191,7 +193,7 @@ def _position(key: str, values: np.ndarray, value: Any) -> int:
     slack = 1e-6 * max(abs(low), abs(high))  # of rounding to float32
     is_number = isinstance(value, int | float | np.number)
     if not is_number or not low - slack <= value <= high + slack:
-        wrong = f"`sel` has {value!r}, and `{key}` goes from {low:.6g} to {high:.6g}."
+        wrong = f"`sel` has {value!r}, but `{key}` goes from {low:.6g} to {high:.6g}."
         raise value_error(_FUNCTION, wrong, "Give a value in this range.")
     return int(np.argmin(np.abs(values - value)))
 
@@ -199,7 +201,7 @@ def _position(key: str, values: np.ndarray, value: Any) -> int:
 def _squeezed(table: Any, roles: Mapping[str, str]) -> Any:
     """Return the table without dims of length 1 that have no role; one dim remains."""
     if not table.sizes:
-        wrong = "one value is left, which is no picture."
+        wrong = "only one value is left, which makes no plot."
         raise value_error(_FUNCTION, wrong, "Leave a dim out of `sel=`.")
     single = [dim for dim in free_dims(table, roles) if table.sizes[dim] == 1]
     kept = len(single) == len(table.sizes)

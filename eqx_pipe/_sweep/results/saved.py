@@ -121,11 +121,11 @@ def _put(files: Folder, layout: StoreLayout, fill: Any, overwrite: bool) -> None
             files.give_up()
             raise
     if not overwrite:
-        raise _taken(files, "there is something at", "already")
+        raise _taken(files, "", "already exists")
     try:
         old = open_store(_SAVE, files)
     except ValueError as error:
-        wrong = "what is not a result of eqx_pipe is not overwritten:"
+        wrong = "only a result of eqx_pipe can be overwritten, not"
         raise _taken(files, wrong, "") from error
     try:
         with files.lock("all"):
@@ -139,7 +139,7 @@ def _taken(files: Folder, wrong: str, more: str) -> FileExistsError:
     return FileExistsError(
         message(
             _SAVE,
-            f"{wrong} {files.place()!r} {more}".rstrip() + ".",
+            f"{wrong} {files.place()!r} {more}".strip() + ".",
             "Choose another path, remove it yourself, or give `overwrite=True` for a "
             "result that was saved before.",
         )
@@ -188,7 +188,7 @@ def load(cls: type[SweepResult], path: str | os.PathLike[str]) -> SweepResult:
     place = as_path(_LOAD, path)
     if not os.path.lexists(place):
         raise FileNotFoundError(
-            message(_LOAD, f"there is nothing at {str(place)!r}.", _hint(place))
+            message(_LOAD, f"{str(place)!r} does not exist.", _hint(place))
         )
     if (place / "round-0000.zarr").is_dir():
         raise value_error(
@@ -213,11 +213,11 @@ def _hint(path: Path) -> str:
     """Return what may have been meant by a path at which there is nothing."""
     folder = path.parent
     if not folder.is_dir():
-        return f"There is no folder {str(folder)!r} either: check the path."
+        return f"The folder {str(folder)!r} does not exist either: check the path."
     results = [p.name for p in folder.iterdir() if p.suffix == ".zarr"]
     if not results:
         return (
-            "That folder holds no `.zarr`. Give the path that `SweepResult.save` or "
+            "That folder contains no `.zarr`. Give the path that `SweepResult.save` or "
             "`sweep(..., store=)` was given; relative paths start from where Python "
             "runs."
         )

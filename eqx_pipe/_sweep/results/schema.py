@@ -161,7 +161,7 @@ def _dtype(node: dict[str, Any]) -> np.dtype:
     """Return the dtype that a schema names, one of numbers."""
     dtype = jnp.dtype(node["dtype"])
     if not any(jnp.issubdtype(dtype, kind) for kind in (np.bool_, np.number)):
-        raise ValueError(f"values of the dtype {dtype}")
+        raise ValueError(f"values of the dtype {dtype} are not supported")
     return dtype
 
 

@@ -100,7 +100,7 @@ def check_same(
         raise structure_error(
             "sweep",
             f"`{path}` was written by `SweepResult.save`, as a finished result.",
-            "Give another path: a sweep goes on in what `store=` has created.",
+            "Give another path: a sweep resumes only stores that `store=` created.",
         )
     lines = _changes("space", was["space"], now["space"])
     lines += [why] if why else []
@@ -197,7 +197,7 @@ def outputs_changes(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]
     """Return how the structure, shapes and dtypes of the output differ."""
     if all(was[name] == now[name] for name in ("outputs", "structure")):
         return []
-    return [f"`fn`: it gives {was['outputs']} in the store, now {now['outputs']}"]
+    return [f"`fn`: it returns {was['outputs']} in the store, now {now['outputs']}"]
 
 
 def refuse_failed(path: str, failed: np.ndarray) -> None:
@@ -211,9 +211,9 @@ def refuse_failed(path: str, failed: np.ndarray) -> None:
             "sweep",
             f'the store `{path}` was filled with `on_error="mark"`, and `fn` '
             f"failed at {what}.",
-            'Go on with `on_error="mark"`, which keeps the other points, or call '
+            'Pass `on_error="mark"`, which keeps the other points, or call '
             f"`fn(space.point({failed[0]}))` to see the error. "
-            'Mend it, and `resume="failed"` computes these points again.',
+            'After a fix, `resume="failed"` computes these points again.',
         ),
         failed.tolist(),
     )

@@ -102,9 +102,9 @@ def _grow(files: Folder, store: Store, grown: Grown) -> None:
             raise SweepError(
                 message(
                     "sweep",
-                    f"the file system of the store `{store.path}` has no locks, which "
-                    "a store needs to grow.",
-                    "Copy it to another disk, or give another path.",
+                    "growing a store requires file locks, which the file system of "
+                    f"`{store.path}` does not support.",
+                    "Copy the store to another disk, or give another path.",
                 )
             )
         for number in store.lost(store.done()):

@@ -58,11 +58,13 @@ class StoredArray(np.lib.mixins.NDArrayOperatorsMixin):
     def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
         if self._kind is not None:
             raise TypeError(
-                "PRNG keys are no NumPy array. `leaf[:]` gives them as an array of "
-                "JAX; their raw data are in `to_xarray()`."
+                "NumPy does not support PRNG keys. `leaf[:]` returns them as an array "
+                "of JAX; `to_xarray()` has their raw data."
             )
         if copy is False:
-            raise ValueError("an array in a store cannot be had without a copy.")
+            raise ValueError(
+                "a stored array cannot be read without a copy. Leave out `copy=False`."
+            )
         whole = self[...]
         return whole if dtype is None else whole.astype(dtype)
 

@@ -70,10 +70,10 @@ def assert_compiles(at_most: int) -> Iterator[None]:
     with compilations() as found:
         yield
     if len(found) > at_most:
-        were = "program was" if len(found) == 1 else "programs were"
+        limit = f"{at_most} compilation{'s' * (at_most != 1)}"
         raise AssertionError(
-            f"`eqx_pipe.testing.assert_compiles`: {len(found)} {were} compiled, and "
-            f"{at_most} may be: {names_of(found)}. A function made at each call, a "
+            f"`eqx_pipe.testing.assert_compiles`: expected at most {limit}, got "
+            f"{len(found)}: {names_of(found)}. A function made at each call, a "
             "shape or dtype that changes, or an operation outside of `jax.jit` is "
             "compiled again."
         )

@@ -119,7 +119,7 @@ def check_function(
     """
     __tracebackhide__ = True
     tolerance = tolerance_of(_FUNCTION, rtol, atol, reference)
-    check_callable(_FUNCTION, "fn", fn)
+    check_callable(_FUNCTION, "fn", fn, "Give a function, or a stage of a pipeline.")
     named = _named(kwargs)
     if key is None and is_key_array(named.get("key")):
         key = named.pop("key")

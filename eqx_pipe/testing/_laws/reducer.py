@@ -163,7 +163,8 @@ def check_reducer(
     if len(sizes) != 1 or min(sizes) < 3:
         raise value_error(
             function,
-            f"`values` is {describe_value(values)}, with leading axes {sizes}.",
+            f"`values` is {describe_value(values)}, with leading axes of the sizes "
+            f"{sorted(sizes)}.",
             "Give outputs of at least three points, stacked along a leading axis.",
         )
     trial = ReducerTrial(many, values, min(sizes), tolerance, reference)
