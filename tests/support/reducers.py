@@ -109,7 +109,7 @@ def agree(got, values, where=None):
         wanted = [
             np.asarray(leaf) for leaf in jtu.tree_leaves(REDUCERS[name][1](values))
         ]
-        if hasattr(found, "index") and where is not None:
+        if hasattr(found, "value") and where is not None:  # an index of points
             wanted[0] = np.asarray(where)[wanted[0]]
         for a, b in zip(leaves, wanted, strict=True):
             np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-6, err_msg=name)
