@@ -33,7 +33,7 @@ RULES = {
     ValueError: {
         "name it once": lambda: AxisRules({"a": ("x", "x")}),
         "`batch`": lambda: AxisRules({"batch": "x"}).spec("bach"),
-        "given 2 times.*Name": lambda: AxisRules({"a": "x"}).spec("a", "a"),
+        "appears 2 times.*Name": lambda: AxisRules({"a": "x"}).spec("a", "a"),
         r"Add the pair `\('b', None\)": lambda: AxisRules({"a": "x", "b": "x"}).spec(
             "b", "a"
         ),
