@@ -152,9 +152,11 @@ def _asked(argument: str, fn: Callable[[PyTree], PyTree], pipe: AnyStage) -> PyT
     try:
         return fn(pipe)
     except Exception as error:
+        # The text of a `KeyError` is a `repr`, with quotes.
+        why = error.args[0] if isinstance(error, KeyError) else error
         raise value_error(
             "tied",
-            f"`{argument}` fails on the pipeline ({error!r}).",
+            f"`{argument}` fails with {type(error).__name__}: {str(why).rstrip('.')}.",
             "Return a part of the pipeline that stays, found by names, positions and "
             'fields: `lambda pipe: pipe["head"].weight`.',
         ) from error

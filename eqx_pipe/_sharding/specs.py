@@ -166,7 +166,6 @@ def _specs_of(
     try:
         return _by_prefix(function, tree, leaves, specs)
     except _NoPrefix as error:
-        # JAX names the arguments of its own function.
         why = str(error.__cause__).replace("broadcast_prefix prefix_tree", "specs")
     if _are_patterns(specs):
         return _by_pattern(function, leaves, specs)
@@ -180,7 +179,7 @@ def _specs_of(
 
 
 class _NoPrefix(Exception):
-    """A tree of specs that is not a prefix of the tree; its cause says where."""
+    """A tree of specs that is not a prefix of the tree; the cause says where."""
 
 
 class _Entry:
@@ -204,9 +203,8 @@ def _by_prefix(
     for at, (path, entry) in both:
         spec = P()
         if is_placeable(at.leaf):
-            spec = _as_spec(
-                function, at.name and f"specs` for `{at.name}" or "specs", entry.spec
-            )
+            place = f"specs` for `{at.name}" if at.name else "specs"
+            spec = _as_spec(function, place, entry.spec)
             spec = spec if path in exact else _cut(spec, at.leaf)
         found.append(spec)
     return found
