@@ -20,7 +20,7 @@ from .._errors import (
 )
 from .._mesh_context import check_mesh
 from .._stage import check_matched, matches, named_leaves
-from .._tree import leaf_text, tree_text
+from .._tree import leaf_text
 from .._types import PyTree, PyTreeDef
 from .mesh import (
     Placeable,
@@ -165,14 +165,14 @@ def _specs_of(
         return _by_function(function, leaves, specs)
     try:
         return _by_prefix(function, tree, leaves, specs)
-    except _NoPrefix:
-        pass
+    except _NoPrefix as error:
+        # JAX names the arguments of its own function.
+        why = str(error.__cause__).replace("broadcast_prefix prefix_tree", "specs")
     if _are_patterns(specs):
         return _by_pattern(function, leaves, specs)
     raise structure_error(
         function,
-        f"`specs` ({type(specs).__name__}) is not a prefix of the tree "
-        f"({type(tree).__name__}): {tree_text(specs)} against {tree_text(tree)}.",
+        f"`specs` is not a prefix of the tree: {' '.join(why.split()).rstrip('.')}.",
         "One `PartitionSpec` (or None) stands for all arrays below it; a mapping "
         'from patterns of paths, `{"head.weight": P("model")}`, or a function '
         "`(path, leaf) -> spec` fits every tree.",

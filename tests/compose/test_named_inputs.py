@@ -121,6 +121,8 @@ def test_paths_of_outputs_errors_and_views():
     text = str(ep.draw(pipe, X))
     assert "chain(over=x)" not in text  # the root has no frame
     assert '|"by: float32[3]"|' in text and "by=by" in text
-    with pytest.raises(ep.StructureError, match="no entry `by`. Known names: `x`") as caught:
+    with pytest.raises(
+        ep.StructureError, match="no entry `by`. Known names: `x`"
+    ) as caught:
         ep.chain(a=pipe)({"x": X["x"]})
     assert "stage `a.0`" in str(caught.value.__notes__)

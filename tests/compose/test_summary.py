@@ -88,7 +88,9 @@ def test_a_state_is_made_or_asked_for():
     made, state = eqx.nn.make_with_state(lambda: pipe)()
     assert ep.summary(made, jnp.ones((2, 3)), state=state).rows == table.rows
     assert table.row.parameters == 12 + 6  # state is no parameter
-    with pytest.raises(ValueError, match=r"Pass its state: `summary\(pipe, x, state=state\)`"):
+    with pytest.raises(
+        ValueError, match=r"Pass its state: `summary\(pipe, x, state=state\)`"
+    ):
         ep.summary(made, jnp.ones((2, 3)))
 
 

@@ -155,8 +155,10 @@ def test_records_that_come_stacked_and_do_not_fit():
         return jax.tree.map(lambda *xs: np.stack(xs[1:]), *records)
 
     loader = ep.data.Loader(Stacked(cut), batch_size=4)
-    with pytest.raises(ValueError, match="3 records, and 4 were asked.*hold them all"):
+    with pytest.raises(
+        ValueError, match="3 records, but 4 were requested.*hold them all"
+    ):
         loader.next(loader.init(KEY))
     loader = ep.data.Loader(Stacked(together), batch_size=4)
-    with pytest.raises(ValueError, match="returned 2 records, and 4 were asked"):
+    with pytest.raises(ValueError, match="returned 2 records, but 4 were requested"):
         loader.next(loader.init(KEY))

@@ -45,8 +45,8 @@ def test_rounding_alone_emits_no_warning():
         ([jnp.float16(1), 1e5], ValueError, "too large for float16"),
         ([jr.key(0), 1.0], TypeError, "of PRNG keys of one kind"),
         ([jr.key(0), jr.key(0, impl="rbg")], TypeError, "of PRNG keys of one kind"),
-        ([jnp.float32(1), "a"], TypeError, "sequence of numbers"),
-        ([1, "a"], TypeError, "sequence of numbers"),
+        ([jnp.float32(1), "a"], TypeError, "text, functions and other"),
+        ([1, "a"], TypeError, "text, functions and other"),
     ],
 )
 def test_values_that_do_not_fit_together_say_so(values, error, says):

@@ -54,7 +54,7 @@ def reweighted(p):
         (plain, other()[2:], KEY, r"slice: None in the store, now \(2, 13\)"),
         (shifted, some_space(0), KEY, "another program"),
         (reweighted, some_space(0), KEY, r"other values \(float32\[2,3\]\)"),
-        (lambda p: plain(p)["y"], some_space(0), KEY, r"it gives .*now float32\[3\]"),
+        (lambda p: plain(p)["y"], some_space(0), KEY, r"it returns .*now float32\[3\]"),
     ],
 )
 def test_a_store_of_another_sweep_is_refused(begun, fn, space, key, says):

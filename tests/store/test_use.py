@@ -57,7 +57,7 @@ def test_forcing_trusts_the_function_not_its_form(tmp_path):
         lambda x: jnp.stack([x, -x]),
     )
     for other in others:
-        with pytest.raises(ValueError, match="`fn`: it gives float32.* in the store"):
+        with pytest.raises(ValueError, match="`fn`: it returns float32.* in the store"):
             ep.sweep(other, SPACE, store=path, resume="force")
     assert ep.sweep(lambda x: x + x, SPACE, store=path, resume="force").ok.all()
 

@@ -49,7 +49,7 @@ print(result.num_devices)
     out, err = run(code)
     default, unchanged, first, error, last = out.splitlines()
     assert (default, unchanged, first, last) == ("5", "True", "4", "4")
-    assert "already, with 4 CPU devices, and 2 are asked for" in error
+    assert "already started with 4 CPU devices, but 2 were requested" in error
     assert "top of the program" in error and "restart the kernel" in error
     assert "use_cpu_devices" not in err  # four devices: nothing is idle
 
@@ -74,7 +74,7 @@ except RuntimeError as error:
     print(error)
 """
     out, err = run(code)
-    assert "already, with 1 CPU device, and 4 are asked for" in out
+    assert "already started with 1 CPU device, but 4 were requested" in out
     before, _, rest = err.partition("MESH")
     assert before == ""
     first, _, second = rest.partition("FIRST")

@@ -66,7 +66,7 @@ def test_selecting_takes_the_nearest():
 def test_outputs_are_chosen_by_path():
     result = ep.sweep(lambda p: {"fit": {"loss": p["a"], "on": p["a"] > 1}}, {"a": A})
     assert result.plot("fit.on").lines[0].get_ydata().tolist() == [0, 0, 0, 1, 1]
-    with pytest.raises(ValueError, match="`variable` is None.*`fit.loss`"):
+    with pytest.raises(ValueError, match="`variable` chooses none.*`fit.loss`"):
         result.plot()
 
 
