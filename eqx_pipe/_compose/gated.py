@@ -200,7 +200,9 @@ def _read_gates(gates: object, names: Names, size: int) -> tuple[AnyStage, ...]:
         )
     listed = [gates] if isinstance(gates, Mapping) else gates
     gate_names, read = read_stages("gated", "gates", listed)
-    keys, gate_keys = names or range(size), gate_names or range(len(read))
+    # Gates by position go with stages by name as well, in the same order.
+    keys = (names or range(size)) if gate_names else range(size)
+    gate_keys = gate_names or range(len(read))
     if set(keys) != set(gate_keys):
         raise value_error(
             "gated",

@@ -141,7 +141,7 @@ class Groups:
         none, live = np.zeros(shape, bool), np.ones(self.side, bool)
         for _ in range(0, self.each, self.run):
             states = self._after(states, values, none, live)
-        return [np.asarray(leaf)[0] for leaf in states]
+        return [np.asarray(np.asarray(leaf)[0]) for leaf in states]
 
     def states(self, leaves: Sequence[Any]) -> list[PyTree]:
         """Return the states of the reducers side by side, from raw data."""
