@@ -85,5 +85,5 @@ def test_a_generation_keeps_its_size():
     points, state = method.ask(method.init(space, jr.key(0)), 6)
     result = ep.sweep(bowl, points)
     state = method.tell(state, result.values["loss"], result)
-    with pytest.raises(ValueError, match="before had 6"):
+    with pytest.raises(ValueError, match="it was 6, but `num` is 7"):
         method.ask(state, 7)

@@ -253,9 +253,10 @@ def test_steps_of_solvers_are_counted():
         )
         return root.stats["num_steps"]
 
+    one = jax.make_mesh((1,), ("x",), devices=jax.devices()[:1])
     # A step of Heun's method has a loop over its two stages inside of it.
     for fn, of_steps in ((explicit, lambda n: 3 * n), (implicit, lambda n: n)):
-        result = ep.sweep(fn, space, batch_size=3, count_steps=True)
+        result = ep.sweep(fn, space, batch_size=3, mesh=one, count_steps=True)
         needed = of_steps(result.values.astype(int))
         assert result.steps.needed.tolist() == needed.tolist()
         assert set(result.steps.executed.tolist()) == {max(needed)}
