@@ -1,4 +1,4 @@
-"""ReducerTree lanes at once: batches, the loops over them, devices, and the batch size.
+"""Many lanes at once: batches, the loops over them, devices, and the batch size.
 
 A *lane* is a function of one point. `batch_of` vectorises it, `stacked` and `filled`
 loop over batches, and `over_devices` gives each device batches of its own. `analyze`
