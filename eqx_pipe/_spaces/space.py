@@ -15,7 +15,7 @@ from .._types import Key, PyTree
 from .axis import Axis, MissingAxisKey, check_dim
 from .columns import points_frame
 from .dims import POINT, as_written, no_axis, written_names
-from .geometry import geometry_of
+from .geometry import Rows, geometry_of
 from .points import Points
 from .unit import Cube, axes_at, unit_of
 
@@ -92,9 +92,11 @@ class Space(Points):
         self.tree = tree
         self.mode = mode
         self.key = key
-        self.names = written_names(tree)
-        self.span = self.rows = None
-        self.last = ()
+        # Annotated again for type checkers, which infer the fields of a subclass anew.
+        self.names: tuple[str, ...] = written_names(tree)
+        self.span: tuple[int, int] | None = None
+        self.rows: Rows | None = None
+        self.last: tuple[str, ...] = ()
         if not self.names:
             raise no_axis("Space", "tree", tree)
         geometry = geometry_of(tree, self.names, mode)

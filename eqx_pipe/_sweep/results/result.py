@@ -1,8 +1,9 @@
 """`SweepResult`: the values of a sweep, and what made them."""
 
 import dataclasses
-from collections.abc import Iterator
-from typing import Any, SupportsIndex, overload
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar, SupportsIndex, TypeAlias, overload
 
 import equinox as eqx
 import jax.tree_util as jtu
@@ -25,6 +26,9 @@ from .view import html, text
 
 # The attributes of a file that hold for its whole space, but not for a part of it.
 _OF_THE_SPACE = ("space", "mode", "points")
+
+_Path: TypeAlias = str | os.PathLike[str]
+_Several: TypeAlias = "Sequence[SweepResult]"
 
 _STATIC = {"static": True}
 """The metadata of a field that is no leaf of the pytree."""
@@ -121,8 +125,10 @@ class SweepResult:
     to_pandas = to_pandas
     plot = plot
     save = save
-    load = classmethod(load)
-    concat = classmethod(concat)
+    load: ClassVar["classmethod[SweepResult, [_Path], SweepResult]"] = classmethod(load)
+    concat: ClassVar["classmethod[SweepResult, [_Several], SweepResult]"] = classmethod(
+        concat
+    )
 
     @property
     def errors(self) -> dict[int, str]:
