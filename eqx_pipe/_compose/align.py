@@ -48,7 +48,7 @@ def _as_first(ours: PyTree, theirs: PyTree) -> PyTree:
 
 
 def _same_function(ours: Any, theirs: Any) -> bool:
-    """Return whether one line of code made both, and they close over the same."""
+    """Return whether both have the same code and equal values in their closures."""
     if not isinstance(ours, types.FunctionType) or type(theirs) is not type(ours):
         return False
     if ours.__code__ is not theirs.__code__:

@@ -101,9 +101,9 @@ def at(where: Where, stage: StageLike) -> At:
     - `StructureError` (a `ValueError`), when called, if the input has no such part; the
       error lists its entries.
 
-    **Laws:** the lens laws: `at(w, Identity())` returns its input; the selected part of
-    the output is the stage's output; `chain(at(w, f), at(w, g))` is `at(w, chain(f,
-    g))`.
+    **Laws:** the lens laws: `at(w, Identity())` is the identity; the selected part of
+    the output is the stage's output; `chain(at(w, f), at(w, g))` is
+    `at(w, chain(f, g))`.
 
     !!! example
 

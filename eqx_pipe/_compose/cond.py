@@ -136,7 +136,7 @@ class Switch(Container):
         return _draw_branches(canvas, path, "switch", Container.children(self), decided)
 
     def _index(self, value: PyTree, scope: Scope) -> Int[Array, ""]:
-        """Return the index that the selector gave; raise unless it is one."""
+        """Return the selector's index, checked and as an int32 scalar."""
         last = len(self.stages) - 1
         if type(value) is int and self.bounds == "clamp":
             value = min(max(value, 0), last)  # it may not fit an array's integers

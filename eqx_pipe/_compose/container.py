@@ -175,7 +175,7 @@ class Container(Composite):
         return self.sliced(part)
 
     def _position(self, name: str) -> int | None:
-        """Return where the stage of that name is; paths write positions as names."""
+        """Return the position of a named stage; paths write positions as names."""
         known = tuple(map(str, self.keys()))
         return known.index(name) if name in known else None
 

@@ -76,7 +76,8 @@ def frozen(stage: StageLike) -> Frozen:
     over a model that should not be trained: other combinators reject such a function.
 
     Like everything that a function closes over, the arrays become constants of a
-    compiled program. State still updates, and `equinox.nn.inference_mode` still works.
+    compiled program. State and settings, such as those that `equinox.nn.inference_mode`
+    changes, are not frozen.
 
     **Arguments:**
 

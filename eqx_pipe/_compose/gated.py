@@ -30,7 +30,7 @@ from .merge import (
 )
 
 Gates: TypeAlias = Sequence[StageLike] | Mapping[str, StageLike]
-"""Stages `x -> Bool[Array, ""]`, in the order or by the names of those they gate."""
+"""One stage `x -> Bool[Array, ""]` for each gated stage, in order or by name."""
 
 
 class Gated(Container):
@@ -77,7 +77,7 @@ class Gated(Container):
         return _reduce_open(fold, opens, outputs), state
 
     def _branches(self, run: Branch, path: str) -> tuple[Any, Any, str]:
-        """Return the branches for closed and open, and the cure if these differ."""
+        """Return the closed and the open branch, and the cure for unequal outputs."""
         fold, name = self.merge.fold, self.merge.name
 
         def absent(shapes: PyTree, x: PyTree, state: MaybeState) -> Output:
