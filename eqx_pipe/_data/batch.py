@@ -38,7 +38,7 @@ else:
 _Numbers = Array | np.ndarray
 
 _SEAM_PART = 8
-"""Batches of up to this part of a source may have twice their records set aside."""
+"""The seam is made for batches of at most this part of a source."""
 
 
 class Read(NamedTuple):
@@ -84,7 +84,7 @@ def device_batch(
 
 
 def seam_of(loader: Loader, count: int, overrun: Overrun) -> PyTree:
-    """Return the last records and then the first, if a batch may run over."""
+    """Return the last records followed by the first, if a batch may wrap around."""
     source, size = loader.source, len(loader.source)
     if overrun != "wrap" or loader.shuffle or count > size // _SEAM_PART:
         return None

@@ -119,11 +119,11 @@ class ArraySource(DeviceSource):
 
     **Raises:**
 
-    - `StructureError` (a `ValueError`) if leading axes differ, or a leaf has none; the
-      error names all leaves.
+    - `StructureError` (a `ValueError`) if leading axes differ, a leaf has none, or
+      there are no arrays; the error names all leaves.
     - `TypeError` if a leaf is not an array.
-    - `ValueError` if 64-bit integers do not fit into the 32 bits that JAX uses by
-      default.
+    - `ValueError` if 64-bit numbers do not fit into JAX's 32-bit dtypes, or there are
+      more than 2^31 - 1 records.
 
     !!! example
 

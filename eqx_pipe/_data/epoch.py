@@ -44,7 +44,7 @@ _BLOCK = 2**15
 
 
 class Epoch(Iterator[PyTree]):
-    """The remaining batches of an epoch; `cursor` is the place after the last one."""
+    """The remaining batches of an epoch; `cursor` is the position after the last."""
 
     def __init__(self, loader: Loader, cursor: Cursor):
         self._loader, self._from = loader, cursor

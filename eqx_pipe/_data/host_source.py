@@ -61,7 +61,7 @@ class HostArrays(HostRecords):
 
     @staticmethod
     def fits(tree: Any) -> bool:
-        """Return whether these are arrays with leading axes, not all on the device."""
+        """Return whether all leaves are arrays with an axis, not all on the device."""
         if not (isinstance(tree, Mapping | tuple) or _is_array(tree)):
             return False
         leaves = jtu.tree_leaves(_as_pytree(tree))
@@ -227,7 +227,7 @@ class HostSource:
 
 
 def _has_columns(source: object) -> bool:
-    """Return whether it is a Hugging Face dataset, which reads many records at once."""
+    """Return whether a source is a Hugging Face dataset, which reads in batches."""
     return hasattr(source, "column_names") and hasattr(source, "with_format")
 
 

@@ -56,7 +56,8 @@ class Loader(eqx.Module):
 
     **Raises:**
 
-    - `TypeError` if `source` is not a source, or `pipe` or `batch_pipe` is not a stage.
+    - `TypeError` if `source` is not a source, `pipe` or `batch_pipe` is not a stage, or
+      another argument has the wrong type.
     - `ValueError` if the source is empty; the batch size is below 1, is larger than the
       source with `drop_remainder`, or is not divisible by the number of devices that
       split it; or a stage is stateful.
@@ -127,6 +128,9 @@ class Loader(eqx.Module):
             draws.
 
         **Returns:** a cursor.
+
+        **Raises:** `TypeError` if `key` is not a single PRNG key; `ValueError` if it is
+        of the kind `rbg`, whose draws differ under `vmap`.
         """
         return start(key, len(self.source), self.schema)
 
@@ -147,8 +151,8 @@ class Loader(eqx.Module):
         **Raises:**
 
         - `ValueError` if the cursor was made for another source (not under `jit`), or
-          the source has no full batch.
-        - `TypeError` if the cursor is traced and the source is on the host.
+          the source has no full batch. - `TypeError` if the cursor is traced and the
+          source is on the host.
         """
         check_cursor("data.Loader.next", cursor, len(self.source), self.schema)
         _check_full("data.Loader.next", len(self.source), self.batch_size)
@@ -228,8 +232,9 @@ class Loader(eqx.Module):
         **Arguments:**
 
         - `step`: `step(carry, batch) -> (carry, output)`.
-        - `carry`: any pytree. It may hold models and optimiser states; leaves that are
-            not arrays do not change.
+        - `carry`: any pytree. It may hold models and optimiser states. Python numbers
+            that `step` changes become arrays; other leaves that are not arrays do not
+            change.
         - `cursor`: the position of the first batch.
         - `length`: the number of batches, by default the full batches of an epoch.
 
@@ -240,7 +245,7 @@ class Loader(eqx.Module):
 
         - `StructureError` (a `ValueError`) if `step` changes the structure, shapes or
           dtypes of the carry.
-        - `TypeError` if the source is on the host.
+        - `TypeError` if the source is on the host, or `step` is not a function.
         - `ValueError` if the cursor was made for another source, or the source has no
           full batch.
 

@@ -112,8 +112,8 @@ def mixture(
 
     - `StructureError` (a `ValueError`) if records differ in structure, shapes or
       dtypes.
-    - `ValueError` if there is not one positive weight for each source, or a weight is
-      too small for a share.
+    - `ValueError` if there is not one positive weight for each source, a weight is too
+      small for a share, or `until` is unknown.
 
     !!! example
 

@@ -16,8 +16,8 @@ from .shuffle import permute
 _Numbers = Array | np.ndarray
 
 Overrun: TypeAlias = Literal["never", "skip", "wrap"]
-"""A batch at the end of an epoch: it is known not to get there; it begins with the next
-epoch; or it runs over into that."""
+"""The treatment of a batch at the end of an epoch: it never gets there; it begins with
+the next epoch; or it continues into the next epoch."""
 
 
 class Place(NamedTuple):

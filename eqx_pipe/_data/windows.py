@@ -75,7 +75,9 @@ def windows(
 
     **Shapes:** leaves `(*a,)` of a record become `(size, *a)`.
 
-    **Raises:** `ValueError` if the source is shorter than a window.
+    **Raises:** `ValueError` if the source is shorter than a window, or `size` or
+    `stride` is below 1; `TypeError` if one of these is not an integer, or `source` is
+    not a source.
 
     !!! example
 
