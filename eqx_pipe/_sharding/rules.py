@@ -156,7 +156,7 @@ class AxisRules(eqx.Module):
     def _assign(
         self, names: list[str]
     ) -> tuple[dict[str, tuple[str, ...]], dict[str, str]]:
-        """Return the mesh axes found for each name, and the owner of each mesh axis."""
+        """Return the axes of each logical name, and the owner of each mesh axis."""
         found: dict[str, tuple[str, ...]] = {}
         owner: dict[str, str] = {}
         # In the order of the pairs, not of the array's axes, as in Flax.
