@@ -55,7 +55,8 @@ def asks_for_key(error: BaseException) -> bool:
     """
     trace, module, given = error.__traceback__, "", None
     while trace is not None and not module.startswith("jax._src.random"):
-        # The frame is the only way to find the function; filtered tracebacks keep it.
+        # The module is private, but nothing public identifies the function. Filtered
+        # tracebacks keep its frame.
         module = trace.tb_frame.f_globals.get("__name__", "")
         given = trace.tb_frame.f_locals.get("key", error)
         trace = trace.tb_next
@@ -128,7 +129,7 @@ def structure_error(function: str, wrong: str, cure: str) -> StructureError:
 
 
 def optional(function: str, package: str, extra: str = "sweep") -> Any:
-    """Import an optional package; raise with the command that installs it."""
+    """Import an optional package; raise with the install command if it is missing."""
     try:
         return importlib.import_module(package)
     except ImportError as error:

@@ -101,7 +101,7 @@ class Progress:
             self._bar = _bar(total=size, initial=before, delay=delay, **text)
 
     def count(self, batches: int, batch_points: int) -> int:
-        """Return how many of a device's `batches` to do before coming back."""
+        """Return how many of a device's `batches` to run before the next update."""
         self._across = batch_points
         if self._bar is None and not self.paced:
             return batches

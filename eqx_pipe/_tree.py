@@ -62,7 +62,7 @@ def as_keys(data: Any, like: Any) -> Any:
 
 
 def can_be_traced(x: Any) -> bool:
-    """Return whether `x` is an array for JAX: NumPy holds text and objects, too."""
+    """Return whether `x` is an array that JAX supports: not NumPy text or objects."""
     if isinstance(x, np.ndarray):
         return x.dtype.kind not in "OSUMmT"
     return isinstance(x, jax.Array)
@@ -209,7 +209,7 @@ def static_text(value: Any) -> str:
 
 
 class Opaque:
-    """Python values that JAX does not look into, not even if they are pytrees."""
+    """A wrapper of Python values that JAX does not flatten, even pytrees."""
 
     def __init__(self, values: tuple[Any, ...]):
         self.values = values

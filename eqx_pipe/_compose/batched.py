@@ -162,7 +162,7 @@ def batched(
     from `fold_in(key, i)`. The state is shared: the stage sees the same one for each
     example, and must make the same update for each (`equinox.nn.BatchNorm` does, given
     its `axis_name` here). Other leaves, such as strings, are passed to each example
-    as they are. An empty batch is allowed.
+    unchanged. An empty batch is allowed.
 
     **Arguments:**
 

@@ -79,7 +79,8 @@ def cond(pred: StageLike, then: StageLike, otherwise: StageLike = identity) -> C
 
     **Raises:**
 
-    - `ValueError` when called, if `pred` does not return one bool.
+    - `TypeError` if something is not a stage; `ValueError` when called, if `pred` does
+      not return one bool.
     - `StructureError` when called, if the two stages' outputs differ in structure,
         shape or dtype.
 
@@ -188,7 +189,8 @@ def switch(
     **Raises:**
 
     - `ValueError` if there is no stage, a name is invalid, or `bounds` is unknown; when
-        called, if the selector does not return one integer.
+      called, if the selector does not return one integer. `TypeError` if something is
+      not a stage.
     - `StructureError` when called, if the stages' outputs differ in structure, shape
         or dtype.
 

@@ -167,7 +167,8 @@ def gated(
 
     **Raises:**
 
-    - `ValueError` if there is not one gate per stage, or `merge` or `closed` is
+    - `TypeError` if something is not a stage, or `gates` is not a sequence or mapping;
+        `ValueError` if there is not one gate per stage, or `merge` or `closed` is
         unknown; when called, if a gate does not return one bool.
     - `StructureError` when called, if the outputs cannot be merged, or, with
       `closed="input"`, a stage's output differs from its input in structure, shape or

@@ -9,7 +9,7 @@ from .._types import PyTree
 
 
 def check_carry(function: str, scope: Scope, before: PyTree, after: PyTree) -> None:
-    """Raise unless a stage's output has the form of its input, as a loop requires."""
+    """Raise unless a stage's output has its input's structs, as loops require."""
     lines = differences(before, after)
     if lines:
         wrong = "output of the stage{} differs from its input"

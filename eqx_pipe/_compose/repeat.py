@@ -202,13 +202,12 @@ def repeat(
     - `ValueError` if `n` is negative, or `unroll` not positive, or a list is empty, or
       a function in the stage closes over arrays made from the key.
     - `StructureError` (a `ValueError`) if stages of a list differ in more than the
-      values of arrays; when called, if a stage's output differs in form from its input.
-      The error names the leaves.
+      values of arrays; when called, if a stage's output differs from its input in
+      structure, shape or dtype. The error names the leaves.
 
     **Laws:** `repeat(make, n, key=key)` is the loop `for i in range(n): x = make(
-    fold_in(key,
-    i))(x)`, forward and in gradients; `repeat(list(pipe))` is `pipe`; `repeat(f, n,
-    shared=True)` is `chain(f, ..., f)` with shared parameters.
+    fold_in(key, i))(x)`, forward and in gradients; `repeat(list(pipe))` is `pipe`;
+    `repeat(f, n, shared=True)` is `chain(f, ..., f)` with shared parameters.
 
     !!! example
 

@@ -130,7 +130,7 @@ class Scan(Composite):
     ) -> tuple[PyTree, PyTree, MaybeState]:
         """Return the carry, output and state after one step."""
         cell = self.cell
-        if isinstance(cell, _CELLS):  # which take the input first, and give the carry
+        if isinstance(cell, _CELLS):  # take the input first, return a carry
             carry, state = enter(scope, "cell", cell, x, carry, state=state, index=i)
             return carry, carry[0] if isinstance(carry, tuple) else carry, state
         args = ({"carry": carry, "x": x},) if is_composite(cell) else (carry, x)
@@ -211,7 +211,7 @@ def scan(
     **Returns:** a stage that takes a sequence.
 
     **Shapes:** the cell gets an input leaf `(steps, *a)` as `(*a,)`; an output leaf
-    `(*b,)` of the cell becomes `(steps, *b)`, or stays as it is with `"last"`.
+    `(*b,)` of the cell becomes `(steps, *b)`, or stays `(*b,)` with `"last"`.
 
     **Raises:**
 
@@ -220,8 +220,8 @@ def scan(
     - `ValueError` if `returns` is unknown, or `unroll` is not positive; when called, if
       the sequence is empty and `returns` is `"last"`.
     - `StructureError` (a `ValueError`), when called, if arrays have leading axes of
-      different lengths, or the new carry differs in form from the old one; the error
-      names the leaves.
+      different lengths, or the new carry differs from the old one in structure, shape
+      or dtype; the error names the leaves.
 
     **Laws:** it equals the loop `for i, x in enumerate(xs): carry, y = cell(carry, x,
     key=fold_in(key, i))`, forward and in gradients; `"last"` is the last entry of the

@@ -104,7 +104,7 @@ def _linearize(
 def _with_all_saved(
     parts: Sequence[_Linearized], num_out: int, operands: Sequence[Any]
 ) -> list[ClosedJaxpr]:
-    """Make the forward parts agree: each returns zeros where another saves a value."""
+    """Make the forward parts agree: each returns zeros for values others save."""
     saved_avals = [part.forward.out_avals[num_out:] for part in parts]
 
     def padded(chosen: int) -> Any:
@@ -185,7 +185,7 @@ def _backward(
     linear: Sequence[bool],
     alive: Sequence[bool],
 ) -> Any:
-    """Return a branch's transpose, from known operands and cotangents."""
+    """Return the transpose of a branch, with known operands and cotangents."""
     used = used_inputs(branch)
     tangents = list(it.compress(operands, linear))
     moves = list(it.compress(used, linear))

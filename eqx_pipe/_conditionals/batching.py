@@ -145,7 +145,7 @@ def _add(
 def _pays_to_mask_tangents(
     branches: Sequence[ClosedJaxpr], batched: Sequence[bool], num_known: int
 ) -> bool:
-    """Return whether the batched operands of a linear choice are the smaller part."""
+    """Return whether a linear choice has smaller batched operands than outputs."""
     if num_known == len(batched) or all(is_elementwise(b) for b in branches):
         return False
     operands = [

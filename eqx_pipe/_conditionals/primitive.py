@@ -170,7 +170,7 @@ def _remake(eqn: Equation, bodies: Bodies, inputs: list[Any]) -> list[Any]:
 
 
 def _flow(flow: Flow, eqn: Equation, marks: list[bool]) -> list[bool]:
-    """As for `lax.switch`; an output that one branch owns is not selected."""
+    """Propagate marks as for `lax.switch`; owned outputs are not selected."""
     found = [flow.run(branch, marks[1:]) for branch in eqn.params["branches"]]
     pairs = zip(eqn.params["owners"], zip(*found, strict=True), strict=True)
     return [

@@ -225,8 +225,8 @@ def pipelined(
 
     - `ValueError` if sizes do not fit (the error names the nearest that do), if the
       axis is unknown, if a stage is stateful, or if `stack` has `over`.
-    - `StructureError` (a `ValueError`), when called, if a stage's output differs in
-      form from its input.
+    - `StructureError` (a `ValueError`), when called, if a stage's output differs from
+      its input in structure, shape or dtype.
     - `TypeError` if `stack` is not a `repeat`, or `mesh` is not a mesh.
 
     **Laws:** it equals `stack` up to rounding, in values and gradients, if the stages

@@ -38,7 +38,8 @@ def given_typed(
     **Returns:** a test without arguments.
 
     **Raises:** the test raises `jaxtyping.TypeCheckError` if the return value does not
-    satisfy the annotation.
+    satisfy the annotation. A coroutine function raises
+    `hypothesis.errors.InvalidArgument` at once.
 
     !!! example
 

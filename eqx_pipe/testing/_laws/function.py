@@ -65,11 +65,10 @@ def check_function(
     | `index` | no index is out of bounds, where JAX clamps or drops it |
     | `derivative` | first and second derivatives are those that differences give |
 
-    The function is traced once in its own precision and once in double precision; all
-    laws, and later checks of the same function with arguments of the same types, share
-    the compiled programs. `derivative` leaves out elements at kinks. The laws cannot
-    know your intent: `skip` those that a `stop_gradient`, a straight-through estimator
-    or similar code breaks on purpose.
+    The function is traced once per precision; all laws, and later checks of the same
+    function with arguments of the same types, share the compiled programs. `derivative`
+    leaves out elements at kinks. The laws cannot know your intent: `skip` those that a
+    `stop_gradient`, a straight-through estimator or similar code breaks on purpose.
 
     **Arguments:**
 

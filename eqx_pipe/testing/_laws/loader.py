@@ -177,7 +177,8 @@ def check_loader(
         (Keyword only.)
     - `rtol`, `atol`: as in `check_function`. (Keyword only.)
 
-    **Raises:** `AssertionError` if a law is broken.
+    **Raises:** `AssertionError` if a law is broken; `TypeError` if `loader` is not a
+    `Loader`.
 
     !!! example
 

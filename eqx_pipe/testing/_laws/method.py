@@ -144,7 +144,8 @@ def check_method(
     - `by`: the output to minimise, as in `explore`. (Keyword only.)
     - `key`: a PRNG key for the method, not for `fn`. (Keyword only.)
 
-    **Raises:** `AssertionError` if a law is broken.
+    **Raises:** `AssertionError` if a law is broken; `TypeError` if `method` has no
+    `init`, `ask` and `tell`.
 
     !!! example
 

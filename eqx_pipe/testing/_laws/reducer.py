@@ -144,7 +144,8 @@ def check_reducer(
         only.)
     - `rtol`, `atol`: as in `check_function`. (Keyword only.)
 
-    **Raises:** `AssertionError` if a law is broken.
+    **Raises:** `AssertionError` if a law is broken; `ValueError` if `values` has fewer
+    than three points.
 
     !!! example
 
