@@ -151,8 +151,8 @@ class Loader(eqx.Module):
         **Raises:**
 
         - `ValueError` if the cursor was made for another source (not under `jit`), or
-          the source has no full batch. - `TypeError` if the cursor is traced and the
-          source is on the host.
+          the source has no full batch.
+        - `TypeError` if the cursor is traced and the source is on the host.
         """
         check_cursor("data.Loader.next", cursor, len(self.source), self.schema)
         _check_full("data.Loader.next", len(self.source), self.batch_size)

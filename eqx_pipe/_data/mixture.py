@@ -110,6 +110,7 @@ def mixture(
 
     **Raises:**
 
+    - `TypeError` if `sources` is not a list of sources.
     - `StructureError` (a `ValueError`) if records differ in structure, shapes or
       dtypes.
     - `ValueError` if there is not one positive weight for each source, a weight is too

@@ -17,7 +17,7 @@ from .programs import Programs
 from .slopes import STEPS, Numbers, Slope, direction, slope, step_of
 from .trial import Trial
 
-_MOST_SINGLE = 4  # up to this number, each input is also moved separately
+_MOST_SINGLE = 4  # up to this many inputs, each is moved separately
 _COARSEST = 1e-6  # below single precision finite differences are too inaccurate
 _ITERATED = 1e-2  # the relative error of an iterative solver
 
@@ -46,7 +46,7 @@ class _Derivatives:
             for i in programs.moving
         ]
         n = len(programs.moving)
-        # Each input is moved separately, unless there are many.
+        # Each input is moved separately, or all together if there are many.
         self.moved = [[k] for k in range(n)] if n <= _MOST_SINGLE else [list(range(n))]
         # Finite differences lose half of the digits.
         self.rtol = max(1e-5, eps**0.5)
