@@ -170,7 +170,7 @@ def gated(
     - `TypeError` if something is not a stage, or `gates` is not a sequence or mapping;
         `ValueError` if there is not one gate per stage, or `merge` or `closed` is
         unknown; when called, if a gate does not return one bool.
-    - `StructureError` when called, if the outputs cannot be merged, or, with
+    - `StructureError` when called, if the outputs cannot be merged, or if, with
       `closed="input"`, a stage's output differs from its input in structure, shape or
       dtype.
 

@@ -32,9 +32,9 @@ def trainable(pipe: PyTree, *patterns: str) -> PyTree[bool]:
     **Arguments:**
 
     - `pipe`: a pipeline, or any module.
-    - `patterns`: patterns of paths: those of stages, as in `outputs`, and below them
-        those of arrays (`head.weight`). A match includes everything below it. Each part
-        of a path is matched like a file name in a shell: `"head*"`, `"blocks.*.attn"`,
+    - `patterns`: patterns of the paths of stages, as in `outputs`, and of the arrays
+        inside them (`head.weight`). A match includes everything below it. Each part of
+        a path is matched like a file name in a shell: `"head*"`, `"blocks.*.attn"`,
         `"blocks.[01]"`; `**` matches any number of parts (`"**.bias"`), and `!`
         excludes. The last pattern that matches decides. Without patterns all parameters
         are trained.
