@@ -54,7 +54,8 @@ def chain(*stages: StageLike, over: str | None = None, **named: StageLike) -> Ch
 
     **Raises:**
 
-    - `TypeError` if something is not a stage, or positions and names are mixed.
+    - `TypeError` if something is not a stage, positions and names are mixed, or `over`
+      is not a string.
     - `ValueError` if a name is invalid, or two names would give the same draws.
 
     **Laws:** `chain(f, chain(g, h))`, `chain(chain(f, g), h)` and `chain(f, g, h)`

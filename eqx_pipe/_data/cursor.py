@@ -27,9 +27,10 @@ _Numbers = Array | np.ndarray
 class Cursor(eqx.Module):
     """A position in the data: an epoch, and how many of its records were read.
 
-    A cursor, which includes the PRNG key, determines all records and random draws that
-    a `Loader` returns from there on, for any batch size and number of hosts.
-    `Loader.init` makes it; `Loader.next`, `scan` and `epoch` return later ones.
+    A cursor, which includes the PRNG key, determines all records and random draws of a
+    `Loader` from there on. The order of records and the draws of `pipe` do not depend
+    on the batch size or the number of hosts. `Loader.init` makes the first cursor;
+    `Loader.next`, `scan` and `epoch` return later ones.
 
     It is a pytree of a few integer arrays: save it with a model by
     `equinox.tree_serialise_leaves`, or as text by `to_json`. It also identifies its

@@ -28,11 +28,11 @@ class Loader(eqx.Module):
     A loader is immutable, like a pipeline: it holds no position. `init` returns the
     first `Cursor`, and `next`, `epoch` and `scan` continue from a cursor.
 
-    An epoch has every record exactly once. With `shuffle`, each epoch has a different
-    permutation, which is computed as needed and never stored. The random draws of
-    `pipe` for a record depend on the key, the epoch, and the record's index in the
-    source: not on the batch size, the order, the number of hosts, or the position at
-    which the run was resumed.
+    An epoch has every record exactly once, except for those that `drop_remainder`
+    skips. With `shuffle`, each epoch has a different permutation, which is computed as
+    needed and never stored. The random draws of `pipe` for a record depend on the key,
+    the epoch, and the record's index in the source: not on the batch size, the order,
+    the number of hosts, or the position at which the run was resumed.
 
     **Arguments:**
 

@@ -97,7 +97,8 @@ def mixture(
     **Arguments:**
 
     - `sources`: two or more sources whose records agree in structure, shapes and
-        dtypes. If all sources are on the device, so is the mixture.
+        dtypes. If all sources are on the device, so is the mixture, up to 2^31 - 1
+        records.
     - `weights`: one positive number for each source; only their ratios matter. Shares
         that are not simple fractions are rounded to 1,024ths. By default all weights
         are equal.
