@@ -1,4 +1,4 @@
-"""Composition and sweeps as pure functions over immutable Equinox modules."""
+"""Compose Equinox modules and sweep their parameters, with pure functions."""
 
 import importlib as _importlib
 import typing as _typing
@@ -61,8 +61,8 @@ if _typing.TYPE_CHECKING:
     from ._sweep import vmap_space as vmap_space
     from ._vmap import use_cpu_devices as use_cpu_devices
 else:
-    # Loaded when first used: together they take as long to import as Equinox, which
-    # those who only compose stages need not wait for.
+    # Loaded on first use: together they take as long to import as Equinox, and
+    # composing stages does not need them.
     _MODULES = "data reduce search sharding testing".split()
     _PACKAGES = {
         "_refill": "refill",

@@ -1,4 +1,4 @@
-"""Values held by a callable that no pytree shows: closure cells, globals, partials."""
+"""Values that a callable holds outside any pytree: closure cells, globals, partials."""
 
 import dis
 import functools as ft
@@ -20,10 +20,9 @@ _PLAIN = (type(None), bool, int, float, complex, str, bytes, type, types.CodeTyp
 
 
 class Fixed(Same):
-    """A value that a pytree does not show, on purpose; see `frozen`.
+    """A value deliberately hidden from a pytree; see `frozen`.
 
-    Compared by identity, as functions are, so that a program which holds it is compiled
-    once.
+    Compared by identity, like functions, so a program that holds it is compiled once.
     """
 
     @property
@@ -36,7 +35,7 @@ class Fixed(Same):
 
 
 def opaque_leaves(tree: Any) -> list[Any]:
-    """Return the functions in a pytree; their contents are no part of it."""
+    """Return the functions in a pytree, whose contents are not part of it."""
     if type(tree) is types.FunctionType:
         return [tree]
     found = []
@@ -45,7 +44,7 @@ def opaque_leaves(tree: Any) -> list[Any]:
             found += opaque_leaves((leaf.func, leaf.args, leaf.keywords))
         elif has_function(leaf):
             inner = leaf.__wrapped__
-            # A method of a module shows what the module does.
+            # A method of a module has the leaves of the module.
             method = isinstance(inner, types.MethodType)
             found += opaque_leaves(inner.__self__ if method else inner)
         elif callable(leaf) and not isinstance(leaf, type):
@@ -65,9 +64,9 @@ def _wraps(cls: type) -> bool:
 
 
 def contents(fn: Any, plain: bool = False) -> Iterator[tuple[str, str, Any]]:
-    """Yield the kind, the name and the value of everything a callable holds directly.
+    """Yield the kind, name and value of everything that a callable holds directly.
 
-    Numbers and text among the globals of its code are given only if `plain`.
+    Global numbers and text are included only if `plain`.
     """
     if isinstance(fn, ft.partial):
         for i, value in enumerate(fn.args):
@@ -99,10 +98,10 @@ def _of_function(fn: types.FunctionType, plain: bool) -> Iterator[tuple[str, str
 
 
 def cells(fn: Any) -> dict[str, Any]:
-    """Return the closed-over values of a Python function by name; else none."""
+    """Return the closed-over values of a Python function by name; `{}` for others."""
     found = {}
     names = getattr(getattr(fn, "__code__", None), "co_freevars", ())
-    # Not strict: what has a `__code__` need not be a function, with cells.
+    # Not strict: an object with `__code__` need not be a function with cells.
     for name, cell in zip(names, getattr(fn, "__closure__", None) or (), strict=False):
         try:
             found[name] = cell.cell_contents
@@ -124,17 +123,17 @@ def _globals(fn: types.FunctionType, plain: bool) -> Iterator[tuple[str, str, An
         value = fn.__globals__.get(name)
         if isinstance(value, _PLAIN) and not plain or _is_library_function(value):
             continue
-        if name in _global_names(fn.__code__):  # expensive, so asked last
+        if name in _global_names(fn.__code__):  # expensive, so tested last
             yield "global", name, value
 
 
 def _attributes(owner: Any, names: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
-    """Yield the parts of a Python module, or of an object, that code may name.
+    """Yield the attributes of a Python module or object that code may name.
 
-    No attribute is computed: a property is looked at as the method that it is.
+    No attribute is computed: for a property, its method is returned.
     """
     own = getattr(owner, "__dict__", None)
-    own = own if isinstance(own, Mapping) else {}  # none in a class with slots
+    own = own if isinstance(own, Mapping) else {}  # a class with slots has none
     for name in names:
         value = own.get(name)
         if not isinstance(value, _PLAIN) and not _is_library_function(value):
@@ -161,14 +160,14 @@ def _names_in(fn: Any) -> tuple[str, ...]:
 
 @ft.lru_cache(1024)
 def code_names(code: types.CodeType) -> tuple[str, ...]:
-    """Return the names that code, and code inside of it, looks up."""
+    """Return the names that code, including nested code, looks up."""
     inner = [c for c in code.co_consts if isinstance(c, types.CodeType)]
     return tuple(dict.fromkeys(code.co_names + sum(map(code_names, inner), ())))
 
 
 @ft.lru_cache(1024)
 def _global_names(code: types.CodeType) -> frozenset[str]:
-    """Return the names that are read as globals; for `a.b` that is `a`, not `b`."""
+    """Return the names read as globals; for `a.b` this is `a`, not `b`."""
     inner = [c for c in code.co_consts if isinstance(c, types.CodeType)]
     loads = ("LOAD_GLOBAL", "LOAD_NAME")
     read = [i.argval for i in dis.get_instructions(code) if i.opname in loads]
@@ -176,10 +175,10 @@ def _global_names(code: types.CodeType) -> frozenset[str]:
 
 
 def _is_library_function(value: Any) -> bool:
-    """Return whether a value is a function of an installed package, without contents.
+    """Return whether a value is a function of an installed package that holds nothing.
 
-    A function that such a package makes of a user's (`jax.vmap(f)`) has a closure, or
-    `f` as `__wrapped__`.
+    A function that a package makes of a user's function (`jax.vmap(f)`) has a closure,
+    or `f` as `__wrapped__`.
     """
     while value is not None:
         if isinstance(value, types.FunctionType):
@@ -193,9 +192,9 @@ def _is_library_function(value: Any) -> bool:
 
 _PLACES = (
     *map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")),
-    # This package, which may be installed in place, outside of site-packages.
+    # This package, which may be an editable install, outside site-packages.
     __file__.rpartition("_captured")[0],
-    # Modules of the standard library that are built into the interpreter.
+    # Standard library modules that are built into the interpreter.
     "<frozen ",
 )
 

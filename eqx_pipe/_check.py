@@ -1,4 +1,4 @@
-"""Checks of arguments, which name the function and the argument."""
+"""Checks of arguments; their errors name the function and the argument."""
 
 import inspect
 import operator
@@ -20,7 +20,7 @@ def check_callable(
 ) -> None:
     """Raise a `TypeError` unless `value` can be called.
 
-    `cure` is the fix for an argument that is a function, but not a stage.
+    `cure` is the fix if the argument is a function rather than a stage.
     """
     kind = type(value).__name__
     noun, is_stage = "a function" if cure else "a stage", cure is None
@@ -70,9 +70,9 @@ def check_int(function: str, argument: str, value: Any, minimum: int) -> None:
 
 
 def is_integer(value: Any) -> bool:
-    """Return whether `value` is an integer: of Python, of NumPy, or a scalar array."""
+    """Return whether `value` is an integer: Python's, NumPy's, or a scalar array."""
     try:
-        operator.index(value)  # arrays have `__index__`, of whatever dtype and shape
+        operator.index(value)  # all arrays have `__index__`, of any dtype and shape
     except TypeError:
         return False
     return not isinstance(value, bool)

@@ -1,4 +1,4 @@
-"""The library's own exceptions, and helpers that build messages.
+"""The library's exceptions, and helpers that build messages.
 
 A message has three parts: what is wrong and where, the value, and the fix.
 """
@@ -17,9 +17,9 @@ _NOTE = "In eqx_pipe stage "
 
 
 class MissingKeyError(ValueError):
-    """A stage needed randomness and was given `key=None`.
+    """A stage requires a PRNG key and got `key=None`.
 
-    `path` names the stage, counted from the pipeline that was called.
+    `path` is the path of the stage, relative to the pipeline that was called.
 
     !!! example
 
@@ -49,13 +49,14 @@ class MissingKeyError(ValueError):
 def asks_for_key(error: BaseException) -> bool:
     """Return whether `error` was raised because a function got `None` as its PRNG key.
 
-    That is, by `jax.random`, or by a layer of Equinox, which raises a `RuntimeError`.
-    A message alone may be about another key or another `None`, so the `key` of the
-    function that raised it is checked.
+    Either `jax.random` or an Equinox layer (a `RuntimeError`) raised it. The message
+    may be about another key or another `None`, so the `key` of the function that raised
+    it is checked.
     """
     trace, module, given = error.__traceback__, "", None
     while trace is not None and not module.startswith("jax._src.random"):
-        # Private, but the only way to know; a filtered traceback keeps it.
+        # The module is private, but nothing public identifies the function. Filtered
+        # tracebacks keep its frame.
         module = trace.tb_frame.f_globals.get("__name__", "")
         given = trace.tb_frame.f_locals.get("key", error)
         trace = trace.tb_next
@@ -82,7 +83,7 @@ class StructureError(ValueError):
 class SweepError(RuntimeError):
     """A sweep could not finish.
 
-    `indices` are the points that failed (flat indices into the space).
+    `indices` are the flat indices in the space of the points that failed.
 
     !!! example
 
@@ -106,7 +107,7 @@ class SweepError(RuntimeError):
 def message(function: str, wrong: str, cure: str) -> str:
     """Return an error message: the public function, what is wrong, and the fix.
 
-    `wrong` may be a list, which ends with the end of a line.
+    `wrong` may end with a list, from `bullets`, whose last line ends with a newline.
     """
     space = "" if wrong.endswith("\n") else " "
     return f"`eqx_pipe.{function}`: {wrong}{space}{cure}"
@@ -128,7 +129,7 @@ def structure_error(function: str, wrong: str, cure: str) -> StructureError:
 
 
 def optional(function: str, package: str, extra: str = "sweep") -> Any:
-    """Import an optional package; raise with the command that installs it."""
+    """Import an optional package; raise with the install command if it is missing."""
     try:
         return importlib.import_module(package)
     except ImportError as error:
@@ -139,7 +140,7 @@ def optional(function: str, package: str, extra: str = "sweep") -> Any:
 
 
 def nearest(name: object, known: Iterable[object]) -> str:
-    """Return a sentence with the known names, and the likeliest first."""
+    """Return a sentence with the known names, the most similar first."""
     names = [str(k) for k in known]
     close = difflib.get_close_matches(str(name), names, n=1)
     hint = f"Did you mean `{close[0]}`? " if close else ""
@@ -152,7 +153,7 @@ def quoted(names: Iterable[object]) -> str:
 
 
 def bullets(lines: Iterable[object]) -> str:
-    """Return the end of a message part: a list, one line each."""
+    """Return a list for the end of a message part, one line per entry."""
     return "".join(f"\n- {line}" for line in lines) + "\n"
 
 
@@ -161,7 +162,7 @@ def describe_value(value: Any, limit: int = 80) -> str:
     if hasattr(value, "shape") and hasattr(value, "dtype"):
         return f"an array {value.dtype}[{','.join(map(str, value.shape))}]"
     many = isinstance(value, list | tuple) and len(value) > limit
-    # A list of a million records takes long to write down; no more would be shown.
+    # The `repr` of a long list is slow, and only its beginning would be shown.
     name = function_name(value)
     if name:
         return name
@@ -186,8 +187,8 @@ def is_located(error: BaseException) -> bool:
 def locate(error: BaseException, segment: str) -> None:
     """Record on `error` that it passed through the child `segment`.
 
-    Called once per level while the error travels up, innermost first, so the path
-    is complete at the pipeline that the user called, also when another module stands
+    Called once per level while the error propagates, innermost first, so the path is
+    complete at the pipeline that the user called, also if there is another module
     between two pipelines. The path is shown as a note below the traceback.
     """
     if isinstance(error, MissingKeyError):
@@ -206,8 +207,8 @@ def locate(error: BaseException, segment: str) -> None:
 def log_once(subject: str, text: str, *args: Any) -> None:
     """Log a warning, unless one about `subject` was logged before in this process.
 
-    No Python warning: test suites that turn these into errors would fail. Python
-    prints warnings of loggers by default.
+    Not a Python warning, which some test suites turn into errors. Python prints the
+    warnings of loggers by default.
     """
     with _logging:
         if subject in _logged:

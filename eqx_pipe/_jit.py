@@ -1,8 +1,8 @@
-"""One `jax.jit` for Modules: programs are kept beside their owner, and found again.
+"""Compiled programs of Modules, cached by owner.
 
-Two owners that differ only in the values of their arrays share a program: the arrays
-are its arguments. `equinox.filter_jit` takes a Module apart at every call (93 us
-against 11), and waits for the result.
+Owners that differ only in the values of their arrays share a program, whose arguments
+are the arrays. `equinox.filter_jit` flattens a Module at every call (93 us instead of
+11), and waits for the result.
 """
 
 import dataclasses
@@ -22,7 +22,8 @@ from ._mesh_context import is_explicit, is_staged, with_axis_types
 from ._tree import as_hashable
 from ._types import PyTree
 
-# A training has few loaders and settings; searches make many, whose programs may go.
+# A training run has few loaders and settings; a search makes many, whose programs may
+# be dropped.
 _MOST = 64
 
 
@@ -41,7 +42,7 @@ _known: WeakCache[Known] = WeakCache()
 
 
 def known(owner: eqx.Module) -> Known:
-    """Return what was made for a Module before."""
+    """Return the cache of a Module."""
     found = _known.get(owner)
     return _known.put(owner, Known()) if found is None else found
 
@@ -54,9 +55,9 @@ def program(
 ) -> Callable[..., Any]:
     """Compile `function(owner, *options, *arguments)` as a function of `arguments`.
 
-    The first argument of the compiled function are the arrays of the owner, which
-    `arrays_of` returns. `without` is a type of leaves that no program reads: owners
-    that differ in them alone share a program, in which they are None.
+    The first argument of the compiled function is the list of the owner's arrays, from
+    `arrays_of`. `without` is a type of leaves that no program reads: owners that differ
+    only in such leaves share a program, in which they are None.
     """
     own = known(owner).programs
     found = own.get((function, options))
@@ -64,16 +65,16 @@ def program(
         static = Static(owner, without)
         try:
             found = _jitted(function, options, static)
-        except TypeError:  # a static field that has no hash
+        except TypeError:  # a static field without a hash
             found = _make(function, options, static)
         own[function, options] = found
     return found
 
 
 def arrays_of(owner: eqx.Module, sharded: bool = False) -> list[Array]:
-    """Return the arrays of a Module, on the device, as its programs take them.
+    """Return the arrays of a Module on the device, as its programs take them.
 
-    `sharded` says that its programs have a mesh, with automatic axes.
+    `sharded` is True if its programs have a mesh, with automatic axes.
     """
     kept = known(owner)
     found = kept.arrays
@@ -81,15 +82,15 @@ def arrays_of(owner: eqx.Module, sharded: bool = False) -> list[Array]:
         return found
     leaves = arrays_in(owner)
     if sharded and is_staged():
-        # Part of a program of the user, with axes of the user's kind.
+        # Part of a user's program, with the user's kind of axes.
         if is_explicit(jax.sharding.get_abstract_mesh()):
             return [jnp.asarray(leaf) for leaf in leaves]
     if found is None:
         with jax.ensure_compile_time_eval():
-            # Programs of ours have automatic axes.
+            # The package's programs have automatic axes.
             leaves = with_axis_types(leaves) if sharded else leaves
         found = [jnp.asarray(leaf) for leaf in leaves]
-        # Tracers do not outlive their trace.
+        # Tracers are invalid after their trace, so they are not cached.
         if not any(isinstance(leaf, Tracer) for leaf in found):
             kept.arrays = found
     return found
@@ -102,9 +103,9 @@ def arrays_in(tree: PyTree) -> list[Array]:
 
 @jtu.register_static
 class Static:
-    """A pytree without its arrays, with equality and a hash; itself it has no leaves.
+    """A pytree without its arrays, with equality and a hash, and without leaves.
 
-    `without` is a type of leaves that are left out, too.
+    `without` is a type of other leaves to leave out.
     """
 
     def __init__(self, tree: PyTree, without: type | tuple[()] = ()):
@@ -117,7 +118,7 @@ class Static:
         self._known = self.structure, structure, tuple(map(as_hashable, leaves))
 
     def filled(self, leaves: list[Array]) -> PyTree:
-        """Return the pytree with these arrays, which `arrays_in` gave."""
+        """Return the pytree with the arrays from `arrays_in`."""
         return eqx.combine(jtu.tree_unflatten(self.structure, leaves), self.rest)
 
     def __eq__(self, other: object) -> bool:

@@ -1,4 +1,4 @@
-"""PRNG keys: derived, passed to callables that take them, and checked."""
+"""Derive PRNG keys, pass them to callables, and check them."""
 
 import functools as ft
 import inspect
@@ -21,21 +21,22 @@ from ._types import Key, Segment
 
 
 def fold(key: Key | None, segment: Segment | Integer[Array, ""]) -> Key | None:
-    """Return the key of a child: `fold_in` of its position, or its name's CRC-32."""
+    """Return the key of a child: `fold_in` of its position or its name's CRC-32."""
     if key is None:
         return None
     if isinstance(segment, str):
-        # CRC-32 and not `hash`, which is another number in each process.
+        # CRC-32 instead of `hash`, which differs between processes.
         return jr.fold_in(key, np.uint32(zlib.crc32(segment.encode())))
     return jr.fold_in(key, segment)
 
 
 def parameters(fn: Any) -> Mapping[str, inspect.Parameter]:
-    """Return the parameters of a callable by name; none if it has no signature.
+    """Return the parameters of a callable by name; empty without a signature.
 
-    A function under `vmap` shows those of what it maps, but cannot take keywords for
-    it: `jax.vmap` maps them over their first axis, `eqx.filter_vmap` refuses them. A
-    function of a batch draws with a key per example, or not at all.
+    A function under `vmap` has the parameters of the mapped function, but cannot take
+    them by keyword: `jax.vmap` maps keyword arguments over their first axis, and
+    `eqx.filter_vmap` rejects them. A function of a batch draws with a key per example,
+    or not at all.
     """
     if _is_mapped(fn):
         return {}
@@ -50,9 +51,9 @@ def _is_mapped(fn: Any) -> bool:
     seen: list[Any] = []
     while fn is not None and all(fn is not other for other in seen):
         seen.append(fn)
-        if type(fn).__name__ == "_VmapWrapper":  # of `eqx.filter_vmap`
+        if type(fn).__name__ == "_VmapWrapper":  # from `eqx.filter_vmap`
             return True
-        # JAX gives its function the `__wrapped__` of the user's, and keeps its own.
+        # JAX's wrapper has the user's `__wrapped__`; its own function is in a closure.
         if any(_name(inside) == "vmap_f" for inside in cells(fn).values()):
             return True
         fn = getattr(fn, "__wrapped__", None)
@@ -70,11 +71,11 @@ def key_argument(fn: Any, key: Key | None) -> dict[str, Any]:
 
 
 def _key_rule(fn: Any) -> tuple[bool, bool]:
-    """Return whether a function takes a key, and whether that has a default.
+    """Return whether a function takes a key, and whether the key has a default.
 
-    Asked at every call, and `inspect.signature` takes longer than most layers.
+    Needed at every call, and `inspect.signature` takes longer than most layers.
     """
-    if not isinstance(fn, _FUNCTIONS):  # others may change, or have no weak references
+    if not isinstance(fn, _FUNCTIONS):  # others may change, or lack weak references
         return _read_key_rule(fn)
     rule = _rules.get(fn)
     if rule is None:
@@ -88,7 +89,7 @@ _rules: WeakCache[tuple[bool, bool]] = WeakCache()
 
 def _read_key_rule(fn: Any) -> tuple[bool, bool]:
     known = parameters(fn)
-    if "key" not in list(known)[1:]:  # the first is the input, whatever its name
+    if "key" not in list(known)[1:]:  # the first is the input, under any name
         return False, False
     bound = isinstance(fn, ft.partial) and "key" in fn.keywords
     if bound or known["key"].kind is inspect.Parameter.POSITIONAL_ONLY:
@@ -121,7 +122,7 @@ def check_key(function: str, key: Any) -> None:
 
 
 def check_draws(function: str, subject: str, keys: Any) -> None:
-    """Raise unless draws from one or more keys are the same alone and under `vmap`.
+    """Raise unless draws from these keys are the same with and without `vmap`.
 
     `subject` begins the message, as in "the space has keys".
     """

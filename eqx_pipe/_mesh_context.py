@@ -1,7 +1,7 @@
-"""JAX's mesh context: which mesh is set, which kind of axes arrays have, what traces.
+"""JAX's mesh context: the current mesh, the kinds of axes, and tracing.
 
-JAX has automatic axes, where the compiler spreads shardings, and explicit ones, where
-shardings are part of an array's type.
+JAX has automatic axes, for which the compiler propagates shardings, and explicit axes,
+for which shardings are part of an array's type.
 """
 
 import contextlib
@@ -16,18 +16,18 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from ._check import check_is
 from ._types import PyTree
 
-# `set_mesh` takes no None.
+# `set_mesh` does not accept None.
 NO_MESH = Mesh(np.empty((), object), ())
-"""The mesh that JAX has where none is set."""
+"""The mesh that JAX has if none is set."""
 
 
-# The one ambient setting of the package, read while tracing only: a constraint deep
-# inside a model cannot be handed the rules. `jax.jit` knows of it: it belongs to the
-# key of its cache, so a program traced under other rules is never used. For the same
-# reason each function that was jitted before is compiled once more when it is made,
-# which `import eqx_pipe` does rather than the first use of a sharding.
+# The only ambient setting of the package, read only while tracing: rules cannot be
+# passed to a constraint deep inside a model. It is part of the key of `jax.jit`'s
+# cache, so a program traced under other rules is never used. For the same reason,
+# creating it makes functions that were jitted before compile once more, so it is
+# created by `import eqx_pipe`, not by the first use of a sharding.
 RULES = jax.make_user_context(None)
-"""The sharding rules that are in force, and their mesh; see `AxisRules.on`."""
+"""The current sharding rules and their mesh; see `AxisRules.on`."""
 
 
 def check_mesh(function: str, mesh: object) -> None:
@@ -37,9 +37,9 @@ def check_mesh(function: str, mesh: object) -> None:
 
 
 def no_context() -> AbstractContextManager[object]:
-    """Leave the user's `jax.set_mesh` for work on the host and programs of our own.
+    """Leave the user's `jax.set_mesh` for host work and the package's own programs.
 
-    A compiled program that is traced around it keeps its context.
+    Inside a program that is being traced the context is kept.
     """
     if jax.sharding.get_abstract_mesh().empty or is_staged():
         return contextlib.nullcontext()
@@ -50,23 +50,24 @@ def no_context() -> AbstractContextManager[object]:
 
 
 def is_staged() -> bool:
-    """Return whether this is traced for a compiled program: inside `jit` or `scan`.
+    """Return whether a compiled program is being traced, as inside `jit` or `scan`.
 
-    `grad` and `vmap` alone compute as they go.
+    `grad` and `vmap` alone compute eagerly.
     """
-    # JAX has no public question for it. A constant is traced only where all is.
+    # JAX has no public function for this. Operations on constants are traced only then.
     return isinstance(jax.lax.add(np.float32(0), np.float32(0)), Tracer)
 
 
 def is_explicit(mesh: Mesh | AbstractMesh) -> bool:
-    """Return whether any of its axes are explicit."""
+    """Return whether any axis of a mesh is explicit."""
     return AxisType.Explicit in mesh.axis_types
 
 
 def with_axis_types(tree: PyTree, types: tuple[AxisType, ...] | None = None) -> PyTree:
-    """Return arrays that lie on meshes of as many axes, with axes of these kinds.
+    """Return the tree with these types of mesh axes, for arrays on such meshes.
 
-    By default with automatic axes, however many.
+    Only arrays on meshes with this number of axes change. By default all axes become
+    automatic.
     """
 
     def one(leaf: object) -> object:
@@ -78,7 +79,7 @@ def with_axis_types(tree: PyTree, types: tuple[AxisType, ...] | None = None) -> 
         wanted = types or (AxisType.Auto,) * len(own.mesh.axis_names)
         if own.mesh.axis_types == wanted or len(wanted) != len(own.mesh.axis_names):
             return leaf
-        assert isinstance(own.mesh, Mesh)  # an array at hand lies on devices
+        assert isinstance(own.mesh, Mesh)  # a concrete array is on devices
         mesh = Mesh(own.mesh.devices, own.mesh.axis_names, axis_types=wanted)
         return jax.device_put(leaf, NamedSharding(mesh, own.spec))
 

@@ -1,4 +1,4 @@
-"""The progress bar, and how often a sweep comes back to the host to move it."""
+"""The progress bar, and how often a sweep returns to the host to update it."""
 
 import contextlib
 import sys
@@ -13,16 +13,17 @@ from ._errors import nearest, value_error
 from ._tree import leaves_with_names
 from ._types import ProgressLike, PyTree
 
-# Seconds between two moves of the bar, and into how many parts a sweep is cut until its
-# pace is known. (The bar moves on the host: `io_callback` fails in a `vmap` of a
+# The seconds between two updates of the bar, and the number of parts of a sweep until
+# its pace is known. (The host updates the bar: `io_callback` fails in a `vmap` of a
 # `cond`.)
 _TARGET = 0.25
 _FIRST_PARTS = 32
 
 _now = time.perf_counter
 
-# In a file of logs, where a bar would be thousands of lines, it is a line a minute.
-# With `miniters` tqdm's thread leaves it alone, and at `position` 0 it moves no cursor.
+# In a log file, where a bar would be thousands of lines, it is one line a minute.
+# `miniters` disables updates by tqdm's thread, and at `position` 0 tqdm does not move
+# the cursor.
 _LINES = {
     "bar_format": "{desc}: {percentage:.0f}%, {n:,} of {total:,}{unit} in {elapsed}, "
     "{rate_noinv_fmt}, {remaining} left{postfix}",
@@ -33,7 +34,7 @@ _LINES = {
 
 
 class Watched(NamedTuple):
-    """An output of which the best so far is shown: its name, place, and what wins."""
+    """The output whose best value is shown: its name, its leaf index and the mode."""
 
     name: str
     leaf: int
@@ -41,12 +42,12 @@ class Watched(NamedTuple):
 
 
 def is_shown(progress: ProgressLike) -> bool | None:
-    """Return whether there is a bar; `None` if that depends on a terminal."""
+    """Return whether to show a bar; `None` if that depends on the terminal."""
     return True if isinstance(progress, str | tuple) else progress
 
 
 def watched(function: str, outputs: PyTree, progress: ProgressLike) -> Watched | None:
-    """Return the output whose best is shown; `outputs` are those at one point."""
+    """Return the output whose best value is shown; `outputs` are those of one point."""
     if not isinstance(progress, str | tuple):
         return None
     name, mode = (progress, "min") if isinstance(progress, str) else progress
@@ -64,14 +65,14 @@ def watched(function: str, outputs: PyTree, progress: ProgressLike) -> Watched |
 
 
 class Progress:
-    """A bar over the points, and the pace at which it should move.
+    """A progress bar over points, and the pace of its updates.
 
-    `shown=None` shows it in a terminal or a notebook, and only once the work has taken
-    a second. Elsewhere it is a line now and then. A bar that is opened while another is
-    on goes below it, and away in the end. `before` points were finished by an earlier
-    run: they count as done, but not for the rate. What is computed ends early once
-    `stopping()` is true; so that this is asked now and then, work that is `paced` comes
-    back to the host without a bar too.
+    `shown=None` shows it in a terminal or a notebook, once the work has taken a second.
+    With `shown=True` it is one line a minute elsewhere. A bar that is opened inside
+    another one is below it, and disappears at its end. `before` points were finished by
+    an earlier run: they count as done, but not for the rate. The work ends early once
+    `stopping()` is true; `paced` work returns to the host to check this, even without a
+    bar.
     """
 
     def __init__(
@@ -87,7 +88,7 @@ class Progress:
     ):
         self.stopping = stopping
         self.seconds = 0.0
-        """The time of one batch on each device, if there is a bar or it is `paced`."""
+        """The seconds per batch on each device, if there is a bar or it is `paced`."""
         self.paced, self._across = paced, 1
         self._last = _now()
         self._pace: float | None = None
@@ -100,7 +101,7 @@ class Progress:
             self._bar = _bar(total=size, initial=before, delay=delay, **text)
 
     def count(self, batches: int, batch_points: int) -> int:
-        """Return how many of a device's `batches` to do before coming back."""
+        """Return how many of a device's `batches` to run before the next update."""
         self._across = batch_points
         if self._bar is None and not self.paced:
             return batches
@@ -109,11 +110,11 @@ class Progress:
         return max(1, min(batches, int(self._pace * _TARGET / batch_points)))
 
     def begin(self) -> None:
-        """Note that work begins now: until now a program was compiled."""
+        """Start the clock; until now a program was compiled."""
         self._last = _now()
 
     def done(self, points: int) -> None:
-        """Note that `points` more points are finished."""
+        """Record that `points` more points are finished."""
         if self._bar is None and not self.paced:
             return
         now = _now()
@@ -124,16 +125,16 @@ class Progress:
         self._draw(lambda bar: bar.update(points))
 
     def watch(self, watched: Watched | None) -> None:
-        """Set what is watched, where that was not known when the bar was made."""
+        """Set the watched output, if it was not known when the bar was created."""
         self._watched = watched
 
     def failed(self, points: int) -> None:
-        """Show that `points` points in all have failed so far."""
+        """Show the total number of failed points."""
         if points:
             self._postfix(failed=points)
 
     def saw(self, values: Sequence[np.ndarray], rows: slice | np.ndarray) -> None:
-        """Note some rows of outputs, in which points that failed are NaN."""
+        """Record some rows of outputs; failed points are NaN."""
         if self._bar is None or self._watched is None:
             return
         name, leaf, mode = self._watched
@@ -157,8 +158,8 @@ class Progress:
         self._draw(lambda bar: bar.close())
 
     def _draw(self, draw: Callable[[Any], object]) -> None:
-        # A terminal may be closed while a sweep runs, and a notebook lose its front
-        # end: the bar is then given up, and not the sweep.
+        # If a terminal is closed while a sweep runs, or a notebook loses its front end,
+        # the bar is dropped, but the sweep continues.
         if self._bar is not None:
             try:
                 draw(self._bar)
@@ -169,12 +170,12 @@ class Progress:
 
 
 def _bar(**options: Any) -> Any:
-    """Return a bar of tqdm, with widgets in a notebook; `None` if none can be drawn."""
-    # Imported here, since it takes time and most sweeps are over in an instant.
+    """Return a tqdm bar, with widgets in a notebook; `None` if none can be drawn."""
+    # Imported here, since the import takes time and most sweeps are short.
     from tqdm import std
 
     kinds = [std.tqdm]
-    # Below another bar, such as that of a search in rounds, it disappears in the end.
+    # Below another bar, such as that of a search in rounds, it disappears at its end.
     options["leave"] = not getattr(std.tqdm, "_instances", ())
     if _in_notebook():
         from tqdm import auto
@@ -188,14 +189,14 @@ def _bar(**options: Any) -> Any:
             bar.__init__(**options)
             return bar
         except Exception:
-            # A bar that is half made would print a traceback when it is collected.
+            # A partly initialised bar would print a traceback when it is collected.
             bar.disable = True
             _unlock()
     return None
 
 
 class _Log:
-    """A file for tqdm that ends each line, in place of going back to its start."""
+    """A file for tqdm that ends each line instead of returning to its start."""
 
     def write(self, text: str) -> None:
         line = text.strip("\r\n ")
@@ -203,25 +204,25 @@ class _Log:
             sys.stderr.write(f"{line}\n")
 
     def flush(self) -> None:
-        sys.stderr.flush()  # raises if there is nothing to write to
+        sys.stderr.flush()  # raises if `sys.stderr` is None
 
 
 def _unlock() -> None:
-    """Release the lock of tqdm, which a bar keeps that fails while it is drawn.
+    """Release the lock of tqdm, which a bar holds after an error in drawing.
 
-    (`tqdm.refresh` has no `finally`.) Bars in other threads would wait for ever, such
-    as those that `datasets` makes to read records. A lock of another thread raises.
+    (`tqdm.refresh` has no `finally`.) Bars in other threads, such as those of
+    `datasets`, would wait for ever. Releasing a lock of another thread raises.
     """
     from tqdm import std
 
     with contextlib.suppress(RuntimeError, AssertionError, ValueError):
-        while True:  # until it is no lock of this thread
+        while True:  # until this thread no longer holds the lock
             std.tqdm.get_lock().release()
 
 
 def _is_seen() -> bool:
     # `sys.stderr` may be None (a Windows program without a console), closed, or
-    # somebody's own stand-in.
+    # replaced.
     with contextlib.suppress(Exception):
         if sys.stderr.isatty():
             return True
@@ -229,7 +230,7 @@ def _is_seen() -> bool:
 
 
 def _in_notebook() -> bool:
-    # Colab, Spyder and others have shells of their own, derived from Jupyter's.
+    # Colab, Spyder and others have their own shells, derived from Jupyter's.
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     return any(t.__name__ == "ZMQInteractiveShell" for t in type(shell).__mro__)

@@ -1,4 +1,4 @@
-"""Pytrees compared, their leaves named, and other Python values made hashable."""
+"""Compare pytrees, name their leaves, and make Python values hashable."""
 
 import dataclasses
 from collections.abc import Iterable, Sequence
@@ -21,7 +21,7 @@ def path_name(path: tuple[Any, ...]) -> str:
 
 
 def join_path(prefix: str, segment: Any) -> str:
-    """Return the path of a child, given that of its parent (`""` for the root)."""
+    """Return the path of a child, given its parent's path (`""` for the root)."""
     return f"{prefix}.{segment}" if prefix else str(segment)
 
 
@@ -31,14 +31,14 @@ def leaves_with_names(tree: PyTree) -> list[tuple[str, Any]]:
 
 
 def of_leaf(name: str) -> str:
-    """Return the leaf for a message, before "the output of ..."; `""` is the root."""
+    """Return the leaf for a message, before "the output of ..."; `""` for the root."""
     return f"`.{name}` of " if name else ""
 
 
 def on_device(array: Any) -> Array:
-    """Return an array as one of JAX, with the dtype that JAX gives it.
+    """Return an array as a JAX array, in the dtype that JAX would use.
 
-    `jnp.asarray` would compile a program for each shape of an array of NumPy.
+    `jnp.asarray` would compile a program for each shape of a NumPy array.
     """
     return jax.device_put(array) if isinstance(array, np.ndarray) else array
 
@@ -62,16 +62,16 @@ def as_keys(data: Any, like: Any) -> Any:
 
 
 def can_be_traced(x: Any) -> bool:
-    """Return whether `x` is an array for JAX: NumPy holds text and objects, too."""
+    """Return whether `x` is an array that JAX supports: not NumPy text or objects."""
     if isinstance(x, np.ndarray):
         return x.dtype.kind not in "OSUMmT"
     return isinstance(x, jax.Array)
 
 
 def unregistered(x: Any) -> str:
-    """Return the fix for an object that is no pytree; empty for other leaves.
+    """Return the fix for an object that is not a pytree, and `""` for other leaves.
 
-    Such an object has fields: those of a dataclass, or of a plain class.
+    Such an object has the fields of a dataclass or of a plain class.
     """
     name = type(x).__name__
     if dataclasses.is_dataclass(x) and not isinstance(x, type):
@@ -91,9 +91,9 @@ def unregistered(x: Any) -> str:
 def fill(
     leaves: Sequence[Any], mask: Sequence[bool], others: Iterable[Any]
 ) -> list[Any]:
-    """Return the leaves, with the next of the others where the mask is true.
+    """Replace the leaves where the mask is true by the others, in order.
 
-    It undoes `itertools.compress(leaves, mask)`.
+    This inverts `itertools.compress(leaves, mask)`.
     """
     following = iter(others)
     return [next(following) if m else x for x, m in zip(leaves, mask, strict=True)]
@@ -131,10 +131,10 @@ def tree_text(tree: PyTree) -> str:
 
 
 def differences(left: PyTree, right: PyTree, free_axis: int | None = None) -> list[str]:
-    """Return the differences of two pytrees in structure, shape or dtype, a line each.
+    """Return the differences of two pytrees in structure, shape or dtype, one per line.
 
-    Values of arrays are not compared, nor their sizes along `free_axis`; other leaves
-    must be equal. An empty list means that the trees agree.
+    Values of arrays are not compared, nor sizes along `free_axis`; other leaves must be
+    equal. The list is empty if the trees agree.
     """
     ours, theirs = dict(leaves_with_names(left)), dict(leaves_with_names(right))
     lines = _only(ours, theirs, "first") + _only(theirs, ours, "second")
@@ -151,7 +151,7 @@ def differences(left: PyTree, right: PyTree, free_axis: int | None = None) -> li
 
 
 def _only(these: dict[str, Any], others: dict[str, Any], which: str) -> list[str]:
-    """Return a line for each leaf that only one tree has; a bare leaf has no name."""
+    """Return a line for each leaf in only one tree; a bare leaf has no name."""
     return [
         f"{f'`.{name}`' if name else leaf_text(leaf)} is only in the {which}"
         for name, leaf in these.items()
@@ -171,10 +171,10 @@ def _same_form(a: Any, b: Any, free_axis: int | None) -> bool:
 
 
 class Same:
-    """Equal only to a wrapper of the very same objects, which it keeps alive."""
+    """Equal only to a wrapper of the same objects, which it keeps alive."""
 
     def __init__(self, *values: Any):
-        # Kept, since the address of an object that is gone may be given to another.
+        # Kept alive, since the address of a collected object may be reused.
         self.values = values
 
     def __eq__(self, other: object) -> bool:
@@ -187,7 +187,7 @@ class Same:
 
 
 def as_hashable(value: Any) -> Any:
-    """Return a hashable stand-in, equal only for values that make the same program."""
+    """Return a hashable key, equal only for values that make the same program."""
     if value is None or isinstance(value, bool | int | float | complex | str | bytes):
         return (type(value), repr(value))  # 0.0 and -0.0 differ, NaNs are equal
     if type(value) is tuple:
@@ -209,7 +209,7 @@ def static_text(value: Any) -> str:
 
 
 class Opaque:
-    """Python values that JAX does not look into, not even if they are pytrees."""
+    """A wrapper of Python values that JAX does not flatten, even pytrees."""
 
     def __init__(self, values: tuple[Any, ...]):
         self.values = values
@@ -226,5 +226,5 @@ class Opaque:
 
 
 def broadcast_mask(mask: Any, x: Any) -> Any:
-    """Return a mask over the leading axis of `x`, spread over the others."""
+    """Broadcast a mask over the leading axis of `x` to its other axes."""
     return jax.lax.broadcast_in_dim(mask, x.shape, (0,))

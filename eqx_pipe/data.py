@@ -1,4 +1,4 @@
-"""Data loading: sources, a loader, and a cursor that is its position."""
+"""Data loading: sources, a loader, and a cursor that holds its position."""
 
 from ._data import ArraySource as ArraySource
 from ._data import Cursor as Cursor

@@ -1,4 +1,4 @@
-"""Reducers: statistics of a sweep (`reduce=`) or of batches, in one pass."""
+"""Reducers: statistics of a sweep (`reduce=`) or of batches, in a single pass."""
 
 from ._reduce import ArgMax as ArgMax
 from ._reduce import ArgMin as ArgMin

@@ -1,4 +1,4 @@
-"""Sharding: place pytrees by logical axis names, and run stages on meshes."""
+"""Sharding: place pytrees by logical axis names, and run stages on device meshes."""
 
 from ._sharding import AxisRules as AxisRules
 from ._sharding import constrain as constrain

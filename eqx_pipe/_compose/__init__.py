@@ -1,4 +1,4 @@
-"""The combinators, one (or a pair) in a file; what they share lies beside them."""
+"""The combinators, one or two in each file, and the helpers that they share."""
 
 from .at import at as at
 from .batched import batched as batched

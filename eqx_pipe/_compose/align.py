@@ -1,4 +1,4 @@
-"""Stages that are to be stacked: they may differ in the values of arrays alone."""
+"""Align stages to be stacked, which may differ only in the values of arrays."""
 
 import types
 from typing import Any
@@ -18,7 +18,7 @@ _PLAIN = bool | int | float | complex | str | bytes
 def align(
     function: str, argument: str, other: str, first: AnyStage, stage: AnyStage
 ) -> AnyStage:
-    """Return the stage with the functions, and markers of state, of the first.
+    """Return the stage with the functions and the state indices of the first.
 
     Raise unless the two differ in the values of arrays only.
     """
@@ -40,15 +40,15 @@ def align(
 
 def _as_first(ours: PyTree, theirs: PyTree) -> PyTree:
     if is_state_index(ours) and is_state_index(theirs):
-        # Each stage was made with markers of its own. The initial state goes with the
-        # stage, unless the first has given its own away to a `State`.
+        # Each stage has its own state indices. Each keeps its initial state, unless the
+        # first stage has moved its initial state into a `State`.
         has_init = bool(jtu.tree_leaves(ours.init))
         return eqx.tree_at(lambda i: i.init, ours, theirs.init) if has_init else ours
     return ours if _same_function(ours, theirs) else theirs
 
 
 def _same_function(ours: Any, theirs: Any) -> bool:
-    """Return whether one line of code made both, and they close over the same."""
+    """Return whether both have the same code and equal values in their closures."""
     if not isinstance(ours, types.FunctionType) or type(theirs) is not type(ours):
         return False
     if ours.__code__ is not theirs.__code__:
@@ -58,6 +58,6 @@ def _same_function(ours: Any, theirs: Any) -> bool:
 
 
 def _same(ours: Any, theirs: Any) -> bool:
-    # Arrays only by identity: to compare values could take long, or be traced.
+    # Arrays are compared by identity: values can be large, or traced.
     plain = isinstance(ours, _PLAIN) and type(ours) is type(theirs) and ours == theirs
     return ours is theirs or plain or _same_function(ours, theirs)

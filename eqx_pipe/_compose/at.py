@@ -42,7 +42,7 @@ def _as_function(where: Where) -> Callable[[PyTree], PyTree]:
 
 
 def _step(x: Any, key: Any) -> PyTree:
-    """Return the part of that key, index or name, one level below."""
+    """Return the entry of `x` at a key, index or attribute name."""
     named = isinstance(key, str) and not isinstance(x, Mapping)
     return getattr(x, key) if named else x[key]
 
@@ -50,7 +50,7 @@ def _step(x: Any, key: Any) -> PyTree:
 def _selected(
     where: Where, select: Callable[[PyTree], PyTree], x: PyTree, scope: Scope
 ) -> PyTree:
-    """Return the part that `select` names, as `equinox.tree_at` finds it."""
+    """Return the part that `select` returns, as `equinox.tree_at` finds it."""
     found = []
 
     def look(part):
@@ -58,7 +58,7 @@ def _selected(
         return part
 
     try:
-        # Not just `select(x)`: `tree_at` also refuses values that are no part of `x`.
+        # Not just `select(x)`: `tree_at` also rejects values that are not part of `x`.
         eqx.tree_at(select, x, replace_fn=look, is_leaf=_is_none)
     except Exception as error:
         path = ".".join(map(str, where)) if isinstance(where, tuple) else ""
@@ -83,7 +83,7 @@ def _is_none(x: object) -> bool:
 
 
 def at(where: Where, stage: StageLike) -> At:
-    """Apply a stage to one part of the input; the rest passes untouched.
+    """Apply a stage to one part of the input; the rest passes through unchanged.
 
     **Arguments:**
 
@@ -97,12 +97,13 @@ def at(where: Where, stage: StageLike) -> At:
 
     **Raises:**
 
-    - `TypeError` if `where` is none of these, or `stage` is not a stage.
-    - `StructureError` (a `ValueError`), when called, if the input has no such part;
-      names those it has.
+    - `TypeError` if `where` has another type, or `stage` is not a stage.
+    - `StructureError` (a `ValueError`), when called, if the input has no such part; the
+      error lists its entries.
 
-    **Laws:** those of a lens: `at(w, Identity())` returns its input; the part of the
-    output is the stage's output; `chain(at(w, f), at(w, g))` is `at(w, chain(f, g))`.
+    **Laws:** the lens laws: `at(w, Identity())` is the identity; the selected part of
+    the output is the stage's output; `chain(at(w, f), at(w, g))` is
+    `at(w, chain(f, g))`.
 
     !!! example
 
@@ -122,7 +123,8 @@ def at(where: Where, stage: StageLike) -> At:
 def _read_key(key: object, where: object) -> Hashable:
     if isinstance(key, np.integer):
         return operator.index(key)
-    # In a path keys of a dict may be anything; alone, a string or an integer.
+    # In a tuple, keys of a dict may be any hashable; alone, only a string or an
+    # integer.
     allowed = Hashable if isinstance(where, tuple) else str | int
     never = key is None or isinstance(key, bool | float) or callable(key)
     if not never and isinstance(key, allowed):

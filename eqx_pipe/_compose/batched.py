@@ -33,7 +33,7 @@ class Batched(Composite):
     """A stage under `vmap`; see `batched`."""
 
     stage: AnyStage
-    # `in_axes` taken apart, since a static field must be hashable and a dict is not.
+    # `in_axes` is stored flattened: a static field must be hashable, and a dict is not.
     axes: tuple[int | None, ...] = eqx.field(static=True)
     axes_structure: Any = eqx.field(static=True)  # a `PyTreeDef`
     axis_name: Hashable | None = eqx.field(static=True)
@@ -58,7 +58,8 @@ class Batched(Composite):
         size = common_size("batched", axes, x, scope, _CURE)
         both = list(zip(leaves, axes, strict=True))
         mapped = [leaf for leaf, a in both if a is not None]
-        # Mapped only where something draws from it, so that all else remains unbatched.
+        # The index is mapped only if the stage gets a key; otherwise all else stays
+        # unbatched.
         index = None if scope.key is None else _positions(size, mapped, axes)
         stateful = is_stateful(self.stage)
         shared = state if stateful else None
@@ -72,7 +73,8 @@ class Batched(Composite):
             inner = passes.begin()
             y, shared = enter(inner, "stage", self.stage, given, state=shared, index=i)
             arrays, constant = eqx.partition(as_arrays(y), eqx.is_array)
-            # `vmap` gives arrays alone; text and the like leave it this way.
+            # `vmap` returns only arrays; other leaves, such as text, are returned this
+            # way.
             constants.append(constant)
             return (arrays, passes.arrays()), shared
 
@@ -86,7 +88,8 @@ class Batched(Composite):
         try:
             (arrays, values), shared = every(mapped, shared, index)
         except ValueError as error:
-            # The stage has run, so what `vmap` refuses is the state: all else may vary.
+            # The stage has run, so `vmap` rejects the state: every other output may
+            # vary.
             if stateful and constants:
                 raise value_error(
                     "batched",
@@ -101,7 +104,8 @@ class Batched(Composite):
                 ) from error
             raise
         except NameError as error:
-            # JAX says "unbound axis name"; any other name is a mistake in the stage.
+            # JAX raises "unbound axis name"; any other NameError is a mistake in the
+            # stage.
             if self.axis_name is not None and "axis name" in str(error):
                 error.add_note(f"Here `batched` names its axis `{self.axis_name}`.")
             raise
@@ -111,7 +115,7 @@ class Batched(Composite):
 
 
 def _leaf_axes(in_axes: PyTree, x: PyTree, scope: Scope) -> list[int | None]:
-    """Return the mapped axis of each leaf of `x`; `None` for what is not an array."""
+    """Return the mapped axis of each leaf of `x`, or `None` if it is not an array."""
     try:
         spread = jax.tree.broadcast(in_axes, x, is_leaf=_is_none)
     except ValueError:
@@ -131,7 +135,7 @@ def _leaf_axes(in_axes: PyTree, x: PyTree, scope: Scope) -> list[int | None]:
 def _positions(size: int, mapped: list[Array], axes: list[int | None]) -> Array:
     """Return the positions of the examples, placed as the examples are.
 
-    On a mesh with explicit axes `vmap` refuses arrays that are split differently.
+    On a mesh with explicit axes, `vmap` rejects arrays that are split differently.
     """
     index = jnp.arange(size)
     along = (a for a in axes if a is not None)
@@ -144,7 +148,7 @@ def _positions(size: int, mapped: list[Array], axes: list[int | None]) -> Array:
 
 
 def _is_none(axis: object) -> bool:
-    # For JAX `None` is a tree without leaves.
+    # JAX treats `None` as a tree without leaves.
     return axis is None
 
 
@@ -158,27 +162,28 @@ def batched(
     from `fold_in(key, i)`. The state is shared: the stage sees the same one for each
     example, and must make the same update for each (`equinox.nn.BatchNorm` does, given
     its `axis_name` here). Other leaves, such as strings, are passed to each example
-    as they are. An empty batch is allowed.
+    unchanged. An empty batch is allowed.
 
     **Arguments:**
 
     - `stage`: the stage for one example.
     - `in_axes`: the axis along which examples lie, an integer, or a pytree of integers
-        and `None` that is a prefix of the input. `None` marks leaves that all share.
+        and `None` that is a prefix of the input. `None` marks leaves that all examples
+        share.
     - `axis_name`: a name for the axis, for collectives inside the stage.
 
-    **Returns:** a stage on batches.
+    **Returns:** a stage that takes and returns batches.
 
-    **Shapes:** an input leaf `(batch, *a)` is `(*a,)` for the stage; an output leaf
+    **Shapes:** the stage gets an input leaf `(batch, *a)` as `(*a,)`; an output leaf
     `(*b,)` of the stage becomes `(batch, *b)`.
 
     **Raises:**
 
-    - `TypeError` if `stage` is not a stage, or `in_axes` or `axis_name` are of the
-      wrong type.
+    - `TypeError` if `stage` is not a stage, or `in_axes` or `axis_name` has the wrong
+      type.
     - `StructureError` (a `ValueError`), when called, if sizes disagree, an axis is out
-      of range, or `in_axes` does not fit the input; names the leaves.
-    - `ValueError`, when called, if the state is updated differently by the examples.
+      of range, or `in_axes` does not fit the input; the error names the leaves.
+    - `ValueError`, when called, if the examples update the state differently.
 
     **Laws:** `batched(f)(x, key=key)[i]` is `f(x[i], key=fold_in(key, i))`.
 

@@ -38,27 +38,28 @@ def chain(*stages: StageLike, over: str | None = None, **named: StageLike) -> Ch
     decide the random draws: stage `i` draws from `fold_in(key, i)`, a named stage from
     `fold_in(key, crc32(name))`.
 
-    With `over` the chain takes a mapping of several inputs, and so does every stage in
-    it: the output of a stage replaces the entry of that name for the next, and the
-    other entries (a mask, an embedding of time) stay as they are.
+    With `over`, the chain and each of its stages take a mapping of several inputs. The
+    output of each stage replaces the entry named `over` for the next stage; the other
+    entries (a mask, a time embedding) do not change.
 
     **Arguments:**
 
     - `stages`: any number of stages.
     - `over`: the name of the entry that the stages replace in turn. (Keyword only.)
-    - `named`: the same by name. (Keyword only.)
+    - `named`: the stages by name, instead of `stages`. (Keyword only.)
 
-    **Returns:** a stage. It has a length, can be iterated, indexed by position or
-    name, and sliced (a chain again); `in` takes a name or a stage, and `keys()`,
-    `values()` and `items()` are those of a dict.
+    **Returns:** a stage. It has a length, can be iterated, indexed by position or name,
+    and sliced (the slice is a chain); `in` takes a name or a stage, and `keys()`,
+    `values()` and `items()` work as for a dict.
 
     **Raises:**
 
-    - `TypeError` if something is not a stage, or positions and names are mixed.
-    - `ValueError` if a name is not usable, or two would give the same draws.
+    - `TypeError` if something is not a stage, positions and names are mixed, or `over`
+      is not a string.
+    - `ValueError` if a name is invalid, or two names would give the same draws.
 
     **Laws:** `chain(f, chain(g, h))`, `chain(chain(f, g), h)` and `chain(f, g, h)`
-    agree for deterministic stages; `chain(f)` is `f`. So too with `over`, where
+    agree for deterministic stages; `chain(f)` is `f`. The same holds with `over`;
     `chain(over="x")` returns the entry `x`.
 
     !!! example

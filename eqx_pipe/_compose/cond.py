@@ -17,7 +17,7 @@ from .container import Container, Names, check_reserved, keyed, read_stages
 from .decide import branch_of, run_predicate
 
 Bounds: TypeAlias = Literal["clamp", "error"]
-"""The treatment of an index outside of the positions."""
+"""The treatment of an index out of range."""
 
 
 class Cond(Composite):
@@ -60,26 +60,27 @@ def _draw_branches(
 
 
 def cond(pred: StageLike, then: StageLike, otherwise: StageLike = identity) -> Cond:
-    """Apply one stage if a predicate of the input holds, else another.
+    """Apply one stage if a predicate of the input is true, else another.
 
-    Only the chosen stage runs. Under `vmap` with a decision per example each stage runs
-    once for the whole batch, with its parameters uncopied, and not at all if no example
-    chose it. In a stage that an example did not choose, it has the input of one that
-    did: an inf or NaN of the stage for its own input reaches neither values nor
+    Only the chosen stage runs. Under `vmap` with a decision per example, each stage
+    that at least one example chose runs once for the whole batch, without a copy of its
+    parameters. Examples that did not choose a stage are replaced there by one that did,
+    so an inf or NaN that the stage returns for them reaches neither values nor
     gradients. This costs a masked copy of the input.
 
     **Arguments:**
 
     - `pred`: a stage `x -> Bool[Array, ""]`. Its path is `pred`.
     - `then`: the stage for true. Its path is `then`.
-    - `otherwise`: the stage for false; by default the input is passed on. Its path is
+    - `otherwise`: the stage for false; by default the identity. Its path is
         `otherwise`.
 
-    **Returns:** a stage. The state of a stage that was not chosen stays as it was.
+    **Returns:** a stage. The state of a stage that was not chosen does not change.
 
     **Raises:**
 
-    - `ValueError` when called, if `pred` does not return one bool.
+    - `TypeError` if something is not a stage; `ValueError` when called, if `pred` does
+      not return one bool.
     - `StructureError` when called, if the two stages' outputs differ in structure,
         shape or dtype.
 
@@ -136,7 +137,7 @@ class Switch(Container):
         return _draw_branches(canvas, path, "switch", Container.children(self), decided)
 
     def _index(self, value: PyTree, scope: Scope) -> Int[Array, ""]:
-        """Return the index that the selector gave; raise unless it is one."""
+        """Return the selector's index, checked and as an int32 scalar."""
         last = len(self.stages) - 1
         if type(value) is int and self.bounds == "clamp":
             value = min(max(value, 0), last)  # it may not fit an array's integers
@@ -168,7 +169,7 @@ def switch(
     *stages: StageLike | Mapping[str, StageLike],
     bounds: Bounds = "clamp",
 ) -> Switch:
-    """Apply the stage whose position a selector of the input gives.
+    """Apply the stage at the position that a selector returns for the input.
 
     Only the chosen stage runs. Under `vmap` with a choice per example it behaves as
     `cond` does: each stage that any example chose runs once for the whole batch.
@@ -177,18 +178,19 @@ def switch(
 
     - `selector`: a stage `x -> Int[Array, ""]`. Its path is `selector`.
     - `stages`: one or more stages, at positions 0, 1, ...; or one mapping from names to
-        stages, whose positions are those in the mapping.
-    - `bounds`: what an index outside the positions does: `"clamp"` takes the nearest
+        stages, in the order of their positions.
+    - `bounds`: the treatment of an index out of range: `"clamp"` takes the nearest
         position, as `jax.lax.switch` does; `"error"` raises at run time, by
         `equinox.error_if`. (Keyword only.)
 
-    **Returns:** a stage, a container as a `chain` is. The state of stages that were not
-    chosen stays as it was.
+    **Returns:** a stage, with the container methods of a `chain`. The state of stages
+    that were not chosen does not change.
 
     **Raises:**
 
-    - `ValueError` if there is no stage, a name is not usable, or `bounds` is unknown;
-        when called, if the selector does not return one integer.
+    - `ValueError` if there is no stage, a name is invalid, or `bounds` is unknown; when
+      called, if the selector does not return one integer. `TypeError` if something is
+      not a stage.
     - `StructureError` when called, if the stages' outputs differ in structure, shape
         or dtype.
 

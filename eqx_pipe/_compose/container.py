@@ -31,7 +31,7 @@ def check_names(function: str, argument: str, names: Iterable[Any]) -> Names:
 
 
 def check_reserved(function: str, names: Names, reserved: Sequence[str]) -> None:
-    """Raise if a stage has a name that paths have another use for."""
+    """Raise if a stage has a name that is reserved in paths."""
     for name in set(reserved) & set(names or ()):
         raise value_error(
             function,
@@ -85,9 +85,9 @@ class Container(Composite):
     """The base of combinators of several stages.
 
     Stages are indexed by position, from the front or the back, by name if they have
-    names, and by path segment; a slice is the same combinator of some stages.
-    Iteration yields the stages; `in` takes a name, or a stage. `per_stage` are the
-    fields with an entry for each stage, which a slice slices.
+    names, and by path segment; a slice is the same combinator of some stages. Iteration
+    yields the stages; `in` takes a name, or a stage. `per_stage` lists the fields with
+    an entry for each stage, which slicing slices too.
     """
 
     fewest: ClassVar[int] = 1
@@ -104,7 +104,7 @@ class Container(Composite):
         return tuple(range(len(self))) if self.names is None else self.names
 
     def children(self) -> Mapping[str, AnyStage]:
-        """Return the stages by the names, or positions, that they have in paths."""
+        """Return the stages by their path segments: names or positions."""
         return {str(key): stage for key, stage in keyed(self)}
 
     def values(self) -> tuple[AnyStage, ...]:
@@ -120,7 +120,7 @@ class Container(Composite):
         return self.stages[position]
 
     def sliced(self: _Own, part: slice) -> _Own:
-        """Return the same combinator of some of the stages; there are enough."""
+        """Return the same combinator of some of the stages, at least `fewest`."""
         changes = {name: getattr(self, name)[part] for name in self.per_stage}
         if self.names is not None:
             changes["names"] = self.names[part] or None
@@ -136,7 +136,7 @@ class Container(Composite):
         if isinstance(item, str):
             return self._position(item) is not None
         return any(
-            # By identity: to compare Modules compares their arrays.
+            # By identity: comparing Modules compares their arrays.
             item is stage or isinstance(stage, Lift) and item is stage.fn
             for stage in self
         )
@@ -175,7 +175,7 @@ class Container(Composite):
         return self.sliced(part)
 
     def _position(self, name: str) -> int | None:
-        """Return where the stage of that name is; paths write positions as names."""
+        """Return the position of a named stage; paths write positions as names."""
         known = tuple(map(str, self.keys()))
         return known.index(name) if name in known else None
 
@@ -191,7 +191,7 @@ class Container(Composite):
 def keyed(container: Container) -> Iterator[tuple[Segment, AnyStage]]:
     """Return the stages with their names or positions.
 
-    A function, since a method looked up on a Module takes long outside `jit`.
+    A function, since looking up a method of a Module is slow outside `jit`.
     """
     stages, names = container.stages, container.names
     return zip(range(len(stages)) if names is None else names, stages, strict=True)

@@ -1,4 +1,4 @@
-"""Names and arrows of a directed graph, checked and put in order. No stages here."""
+"""Check and sort the names and edges of a directed graph, without its stages."""
 
 import graphlib
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
@@ -58,9 +58,10 @@ def read_inputs(names: Collection[str], inputs: object) -> tuple[str, ...] | Non
 def read_edges(
     names: Collection[str], edges: object, inputs: Collection[str] = ()
 ) -> tuple[dict[str, tuple[str, ...]], dict[str, tuple[str, ...]]]:
-    """Return the predecessors of each node; raise unless they are all known.
+    """Return the predecessors of each node, and keywords; raise if a name is unknown.
 
-    Then, for nodes that are given them by keyword, the keywords, in the same order.
+    The keywords are those of nodes that get their predecessors by keyword, in the same
+    order.
     """
     cure = 'Give a dict from name to its predecessors: `edges={"b": ["a"]}`.'
     listed = _checked("edges", edges, Mapping, cure)
@@ -106,7 +107,7 @@ def read_sink(
 
 
 def _checked(argument: str, value: object, kind: Any, cure: str) -> Any:
-    """Return an argument; raise unless it is of a kind."""
+    """Return an argument; raise unless it has the type `kind`."""
     if not isinstance(value, kind):
         wrong = f"`{argument}` is {describe_value(value)}."
         raise type_error("graph", wrong, cure)
@@ -124,10 +125,10 @@ def _check_known(place: str, given: Iterable[object], known: Collection[str]) ->
 
 
 def order(edges: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
-    """Return the nodes, each after its predecessors, whatever order they are given in.
+    """Return the nodes in topological order, whatever the order of `edges`.
 
-    Among the nodes that are ready the first by name goes first: the order in which
-    nodes run, and so a state's way, must not depend on how the edges were written.
+    Ties are broken by name: the order in which nodes run, and in which they update a
+    state, must not depend on how the edges were written.
     """
     inner = {name: [p for p in edges[name] if p in edges] for name in sorted(edges)}
     try:

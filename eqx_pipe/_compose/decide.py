@@ -1,4 +1,4 @@
-"""Predicates, and branches that are traced apart, of the conditional combinators."""
+"""Predicates of the conditional combinators, and their separately traced branches."""
 
 from collections.abc import Callable
 from typing import TypeAlias
@@ -13,13 +13,13 @@ from .._tree import as_arrays, join_path, tree_text
 from .._types import AnyStage, MaybeState, Output, PyTree, Segment
 
 Branch: TypeAlias = Callable[[PyTree, MaybeState], Output]
-"""A stage as a function that is traced by itself."""
+"""A stage as a function that is traced separately."""
 
 
 def branch_of(scope: Scope, segment: Segment, stage: AnyStage) -> Branch:
-    """Return a child as a function `(x, state) -> (y, state)` that is traced by itself.
+    """Return a child as a function `(x, state) -> (y, state)` to be traced separately.
 
-    Values computed inside cannot leave it, so nothing below is recorded.
+    Values computed inside cannot leave the trace, so outputs inside are not recorded.
     """
 
     def run(x: PyTree, state: MaybeState) -> Output:
@@ -39,8 +39,8 @@ def run_predicate(
 ) -> tuple[Bool[Array, ""], MaybeState]:
     """Call a predicate and check that it returned one bool.
 
-    `group` is a part of its path between the combinator and `segment` that has no stage
-    of its own: `gates`. Only a predicate in a group is recorded.
+    `group` is a part of the path between the combinator and `segment` that is not a
+    stage: `gates`. Only a predicate in a group is recorded.
     """
     inner = scope.child(group) if group else scope
     try:

@@ -1,4 +1,4 @@
-"""Several models of equal structure on the same input, as one."""
+"""Several models of equal structure, applied to the same input."""
 
 from typing import Literal, SupportsIndex, TypeAlias, get_args
 
@@ -34,10 +34,11 @@ class Ensemble(Stacked):
 
         def one(part, part_state, i):
             stage, inner = eqx.combine(part, rest), passes.begin()
-            # All members are traced as the first, so the first is named in errors.
+            # The trace stands for all members; errors name the first.
             y, part_state = enter(inner, 0, stage, x, state=part_state, index=i)
             arrays, constant = eqx.partition(as_arrays(y), eqx.is_array)
-            # `vmap` gives arrays alone; text and the like leave it this way.
+            # `vmap` returns only arrays; other leaves, such as text, are returned this
+            # way.
             constants.append(constant)
             return arrays, part_state, passes.arrays()
 
@@ -64,41 +65,42 @@ def ensemble(
     """Apply `n` models of equal structure to the same input and merge the outputs.
 
     Member `i` is `make(fold_in(key, i))`. The function is traced once, and the
-    parameters are stacked, as those of a `repeat` are; the members run together under
-    `jax.vmap`. When called with a key, member `i` draws from `fold_in(key, i)`.
-    Existing models are given as a list, without `n` and `key`.
+    parameters are stacked, as in `repeat`; the members run together under `jax.vmap`.
+    When called with a key, member `i` draws from `fold_in(key, i)`. Existing models are
+    given as a list, without `n` and `key`.
 
-    `.stages` is the members stacked into one, for `equinox.filter_vmap`: a function of
-    a member and a batch becomes one of all members, each with a batch of its own,
-    `filter_vmap(loss)(pipe.stages, batches)`. And `eqx_pipe.sharding.shard(pipe, mesh,
-    lambda leaf: P("models"))` puts members on the devices of a mesh axis.
+    `.stages` is one stage with the stacked arrays of all members, for
+    `equinox.filter_vmap`: `filter_vmap(loss)(pipe.stages, batches)` calls a function of
+    a member and a batch for every member, each with its own batch.
+    `eqx_pipe.sharding.shard(pipe, mesh, lambda leaf: P("models"))` spreads the members
+    over the devices of a mesh axis.
 
     **Arguments:**
 
     - `make`: a function of one key, by position or as the keyword `key`, that returns
         a stage; or a list of stages that differ in the values of their arrays only.
-    - `n`: how many, at least 1.
+    - `n`: the number of members, at least 1.
     - `key`: a PRNG key for the parameters. (Keyword only.)
     - `merge`: `"mean"`, `"sum"`, `"max"`, `"min"` or `"prod"`, leaf by leaf over the
-        members, or `"stack"`: all outputs, along a new leading axis. For anything else
-        let a stage follow: `chain(ensemble(..., merge="stack"), stage)`. (Keyword
+        members, or `"stack"`: all outputs, along a new leading axis. For any other
+        merge, add a stage: `chain(ensemble(..., merge="stack"), stage)`. (Keyword
         only.)
 
-    **Returns:** a stage, a container as a `chain` is; `[i]` is member `i`, `[:2]` an
-    ensemble of the first two.
+    **Returns:** a stage, with the container methods of a `chain`; `[i]` is member `i`,
+    `[:2]` an ensemble of the first two.
 
     **Shapes:** an array of a member of shape `(*a,)` is held as `(n, *a)`; an output
     leaf `(*b,)` of the members stays `(*b,)`, and becomes `(n, *b)` with `"stack"`.
 
     **Raises:**
 
-    - `TypeError` if `make` is not a function of one key, or does not return a stage,
-      or `n` is not an integer, or `key` is not a key, or both are given beside a list;
-      when called, if the merge cannot act on a leaf (text, keys).
+    - `TypeError` if `make` is not a function of one key, or does not return a stage, or
+      `n` is not an integer, or `key` is not a key, or either is given with a list; when
+      called, if the merge cannot act on a leaf (text, keys).
     - `ValueError` if `n` is not positive, a list is empty, `merge` is unknown, or a
       function in a member closes over arrays made from the key.
     - `StructureError` (a `ValueError`) if members of a list differ in more than the
-      values of arrays; names the first leaf that does.
+      values of arrays; the error names the first such leaf.
 
     **Laws:** with `merge="stack"`, `pipe(x, key=key)[i]` is `pipe[i](x,
     key=fold_in(key, i))`; `"mean"` is the mean of these, and so on.

@@ -1,4 +1,4 @@
-"""A stage that takes its inputs out of a mapping, by their names."""
+"""A stage that takes its inputs from a mapping, by name."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +16,7 @@ class Feed(Composite):
 
     stage: AnyStage
     inputs: tuple[str, ...] = eqx.field(static=True)
-    # Pairs of the stage's name of an input and that of the mapping.
+    # Pairs of an input's name in the stage and its name in the mapping.
     keywords: tuple[tuple[str, str], ...] = eqx.field(static=True)
 
     def children(self) -> Mapping[str, AnyStage]:
@@ -36,26 +36,28 @@ class Feed(Composite):
 
 
 def feed(stage: StageLike, *inputs: str, **keywords: str) -> Feed:
-    """Feed a stage with some of the inputs in a mapping.
+    """Call a stage with some entries of a mapping.
 
-    A layer or function of several inputs is called with them by position and by
-    keyword. A pipeline takes one input: the one listed by position, or, by keyword,
-    one mapping of the names that it knows.
+    A layer or function of several inputs gets them by position and by keyword. A
+    pipeline takes one input: the entry listed by position, or one mapping of all
+    entries listed by keyword.
 
     **Arguments:**
 
     - `stage`: the stage. Its path is `stage`.
-    - `inputs`: names of the inputs that are passed by position. One may be repeated.
-    - `keywords`: names of those passed by keyword, under the stage's own names.
-        (Keyword only.)
+    - `inputs`: the names of entries that are passed by position. A name may be
+        repeated.
+    - `keywords`: the names of entries that are passed by keyword: `mask="padding"`
+        passes the entry `padding` as `mask`. (Keyword only.)
 
-    **Returns:** a stage that takes a mapping, and returns what `stage` returns. It
-    does not look at entries that are not listed.
+    **Returns:** a stage that takes a mapping, and returns the output of `stage`. It
+    ignores entries that are not listed.
 
     **Raises:**
 
     - `TypeError` if the stage cannot be called with such inputs.
-    - `StructureError` (a `ValueError`), when called, if the mapping lacks one.
+    - `StructureError` (a `ValueError`), when called, if the mapping lacks one of the
+      entries.
 
     **Laws:** `feed(f, "x")` is `at("x", f)` followed by the entry `x`.
 

@@ -16,8 +16,8 @@ from .._types import AnyStage, Key, PyTree, StageLike
 class Frozen(Stage):
     """A stage without parameters; see `frozen`."""
 
-    # The stage with its arrays and functions wrapped in leaves that are no arrays. The
-    # rest of it stays in sight, for `make_with_state` and `inference_mode`.
+    # The stage with its arrays and functions wrapped in leaves that are not arrays. The
+    # rest stays visible to `make_with_state` and `inference_mode`.
     fixed: PyTree
 
     @property
@@ -27,7 +27,7 @@ class Frozen(Stage):
 
     def is_stateful(self) -> bool:
         """Return whether the frozen stage takes and returns an `equinox.nn.State`."""
-        return is_stateful(self.stage)  # as a tied one calls its functions for that
+        return is_stateful(self.stage)  # a tied stage calls its functions to find out
 
     @property
     def __signature__(self) -> inspect.Signature:  # how many inputs it takes
@@ -45,8 +45,8 @@ class Frozen(Stage):
 
 
 def _is_whole(node: object) -> bool:
-    # Markers of state stay in sight for `make_with_state`; a wrapped function is put
-    # away with all that it holds.
+    # State indices stay visible to `make_with_state`; a wrapped function is hidden with
+    # everything that it holds.
     return isinstance(node, eqx.nn.StateIndex) or has_function(node)
 
 
@@ -54,7 +54,7 @@ def _fix(leaf: PyTree) -> PyTree:
     if not callable(leaf) and not eqx.is_inexact_array(leaf):
         return leaf
     if any(isinstance(x, Tracer) for x in jtu.tree_leaves(leaf)):
-        # Frozen inside of a gradient with respect to it, it is a constant there too.
+        # A stage frozen inside a gradient with respect to it is a constant there too.
         leaf = jtu.tree_map(_still, leaf)
     return Fixed(leaf)
 
@@ -68,23 +68,23 @@ def _thaw(leaf: object) -> object:
 
 
 def frozen(stage: StageLike) -> Frozen:
-    """Make the parameters of a stage constants.
+    """Make the parameters of a stage constant.
 
-    They are not leaves of the pytree, so gradients with respect to the pipeline,
-    optimisers (weight decay too) and files do not see them; gradients with respect to
-    the input pass through. Use it for a function that closes over a model which is not
-    to be trained: other combinators refuse that.
+    The parameters are no longer array leaves of the pytree, so gradients with respect
+    to the pipeline, optimisers (weight decay too) and saved files do not include them;
+    gradients with respect to the input pass through. Use it for a function that closes
+    over a model that should not be trained: other combinators reject such a function.
 
     Like everything that a function closes over, the arrays become constants of a
-    compiled program. State, and settings such as those of `equinox.nn.inference_mode`,
-    remain what they are.
+    compiled program. State and settings, such as those that `equinox.nn.inference_mode`
+    changes, are not frozen.
 
     **Arguments:**
 
     - `stage`: a layer, a pipeline, or a function that closes over one.
 
-    **Returns:** a stage that computes the same from the same key. Its `.stage` is the
-    one with parameters.
+    **Returns:** a stage with the same output for the same key. Its `.stage` is the
+    original stage, with its parameters.
 
     **Raises:** `TypeError` if `stage` is not a stage.
 

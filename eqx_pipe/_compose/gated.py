@@ -1,4 +1,4 @@
-"""Several stages on the same input, each with a gate of its own."""
+"""Several stages on the same input, each with its own gate."""
 
 import functools as ft
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ from .merge import (
 )
 
 Gates: TypeAlias = Sequence[StageLike] | Mapping[str, StageLike]
-"""Stages `x -> Bool[Array, ""]`, in the order or by the names of those they gate."""
+"""One stage `x -> Bool[Array, ""]` for each gated stage, in order or by name."""
 
 
 class Gated(Container):
@@ -77,7 +77,7 @@ class Gated(Container):
         return _reduce_open(fold, opens, outputs), state
 
     def _branches(self, run: Branch, path: str) -> tuple[Any, Any, str]:
-        """Return the branches for closed and open, and the cure if these differ."""
+        """Return the closed and the open branch, and the cure for unequal outputs."""
         fold, name = self.merge.fold, self.merge.name
 
         def absent(shapes: PyTree, x: PyTree, state: MaybeState) -> Output:
@@ -128,7 +128,7 @@ def _reduce_open(
     def reduce(*leaves: Array) -> Array:
         total = ft.reduce(fold.pair, leaves)
         if fold.average:
-            # With none open this is 0 / 1: zeros, where 0 / 0 would be NaN.
+            # If no gate is open, this is 0 / 1 = 0, instead of NaN for 0 / 0.
             return fold.finish(total, jnp.maximum(count, 1).astype(total.dtype))
         if fold.neutral(total.dtype) == 0:
             return total
@@ -147,32 +147,34 @@ def gated(
 ) -> Gated:
     """Apply the stages whose gates are open to the same input, and merge the outputs.
 
-    A closed stage does not run. Under `vmap` with gates per example each stage runs
-    once for the whole batch, as in `cond`, and an inf or NaN of a closed
-    stage reaches neither values nor gradients.
+    A closed stage does not run. Under `vmap` with gates per example, each stage runs
+    once for the whole batch, as in `cond`, and an inf or NaN of a closed stage reaches
+    neither values nor gradients.
 
     **Arguments:**
 
     - `stages`: one or more stages, or one mapping from names to stages.
     - `gates`: for each stage a stage `x -> Bool[Array, ""]`, in the same order or by
         the same names. Their paths are `gates.0`, `gates.1`, .... (Keyword only.)
-    - `merge`: as in `parallel`. `"sum"`, `"mean"`, `"max"`, `"min"` and `"prod"` see
-        the open stages only; with none open they give zeros. (Keyword only.)
+    - `merge`: as in `parallel`. `"sum"`, `"mean"`, `"max"`, `"min"` and `"prod"` merge
+        only the open stages; if none is open, they return zeros. (Keyword only.)
     - `axis`: for `"concat"` and `"stack"`. (Keyword only.)
-    - `closed`: the output of a closed stage for the other merges, which cannot leave it
-        out: its `"input"`, or `"zeros"`. (Keyword only.)
+    - `closed`: the output of a closed stage for the other merges, which need an output
+        of every stage: its `"input"`, or `"zeros"`. (Keyword only.)
 
-    **Returns:** a stage, a container as a `chain` is. The state of a closed stage stays
-    as it was.
+    **Returns:** a stage, with the container methods of a `chain`. The state of a closed
+    stage does not change.
 
     **Raises:**
 
-    - `ValueError` if there is not one gate per stage, or `merge` or `closed` is
+    - `TypeError` if something is not a stage, or `gates` is not a sequence or mapping;
+        `ValueError` if there is not one gate per stage, or `merge` or `closed` is
         unknown; when called, if a gate does not return one bool.
-    - `StructureError` when called, if the outputs cannot be merged, or with
-        `closed="input"` a stage's output is not like its input.
+    - `StructureError` when called, if the outputs cannot be merged, or if, with
+      `closed="input"`, a stage's output differs from its input in structure, shape or
+      dtype.
 
-    **Laws:** with all gates open it is `parallel` with the same merge.
+    **Laws:** with all gates open, it equals `parallel` with the same merge.
 
     !!! example
 
@@ -200,7 +202,7 @@ def _read_gates(gates: object, names: Names, size: int) -> tuple[AnyStage, ...]:
         )
     listed = [gates] if isinstance(gates, Mapping) else gates
     gate_names, read = read_stages("gated", "gates", listed)
-    # Gates by position go with stages by name as well, in the same order.
+    # Gates by position also match named stages, in the same order.
     keys = (names or range(size)) if gate_names else range(size)
     gate_keys = gate_names or range(len(read))
     if set(keys) != set(gate_keys):

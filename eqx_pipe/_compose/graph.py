@@ -27,7 +27,7 @@ from .named import look_up
 class Graph(Container):
     """Stages joined by edges; see `graph`."""
 
-    # All in the order of execution.
+    # These fields are in the order of execution.
     stages: tuple[AnyStage, ...]
     names: tuple[str, ...] = eqx.field(static=True)
     predecessors: tuple[tuple[str, ...], ...] = eqx.field(static=True)
@@ -47,7 +47,7 @@ class Graph(Container):
         return graph(nodes, *self._arrows(), self.inputs)
 
     def _arrows(self) -> tuple[GraphEdges, GraphSink]:
-        """Return edges and sink as they were given to `graph`."""
+        """Return the edges and the sink in the form that `graph` takes."""
         edges = {
             name: dict(zip(keywords, before, strict=True)) if keywords else list(before)
             for name, before, keywords in self.joined()
@@ -73,7 +73,7 @@ class Graph(Container):
         return canvas.join("dict", [end.labelled(str(key)) for end, key in both])
 
     def joined(self) -> Iterator[tuple[str, tuple[str, ...], tuple[str, ...]]]:
-        """Return each node, its predecessors, and the keywords for them, if any."""
+        """Yield each node, its predecessors, and the keywords for them, if any."""
         return zip(self.names, self.predecessors, self.keywords, strict=True)
 
     def _in_order(self) -> Iterator[tuple[AnyStage, Any]]:
@@ -92,7 +92,7 @@ class Graph(Container):
             values[name], state = enter(
                 scope, name, stage, *args, state=state, named=named
             )
-            for p in predecessors:  # let go of what nobody will use again
+            for p in predecessors:  # free outputs that no later node uses
                 uses[p] -= 1
                 if not uses[p]:
                     del values[p]
@@ -117,38 +117,39 @@ def graph(
     sink: GraphSink,
     inputs: Sequence[str] | None = None,
 ) -> Graph:
-    """Join stages to a directed acyclic graph.
+    """Join stages into a directed acyclic graph.
 
-    Each node is called with the outputs of its predecessors by position, in the order
-    listed, so a layer of several inputs (`equinox.nn.MultiheadAttention`, a function
-    of two arguments) can be a node. `"input"` is the graph's own input. Nodes
-    run in topological order, ties by name: the order in which they are written has no
-    meaning. A node draws from `fold_in(key, crc32(name))`; a state is handed from node
-    to node as they run.
+    Each node gets the outputs of its predecessors by position, in the order listed, so
+    a layer of several inputs (`equinox.nn.MultiheadAttention`, a function of two
+    arguments) can be a node. `"input"` is the graph's own input. Nodes run in
+    topological order, with ties broken by name; the order in which they are written
+    does not matter. A node draws from `fold_in(key, crc32(name))`; the state passes
+    from node to node in the order in which they run.
 
-    With `inputs` the graph takes a mapping of several inputs, which edges call by their
-    names; `"input"` is the whole mapping. A node whose edges are a dict is given its
+    With `inputs`, the graph takes a mapping of several inputs, and edges refer to them
+    by name; `"input"` is the whole mapping. A node whose edges are a dict gets its
     predecessors by keyword, or, if it is a pipeline, as one mapping.
 
     **Arguments:**
 
-    - `nodes`: from name to stage.
-    - `edges`: from the name of each node to the list of its predecessors; `[]` means
-        `["input"]`, and a string a list of one. A predecessor may be repeated. Or a
-        dict from the node's own names of its inputs to predecessors.
+    - `nodes`: a mapping from names to stages.
+    - `edges`: a mapping from the name of each node to the list of its predecessors;
+        `[]` means `["input"]`, and a string is a list of one name. A predecessor may be
+        repeated. Instead of a list, a dict maps the node's argument names to
+        predecessors.
     - `sink`: the output: a name, a tuple of names, or a dict from keys to names.
-    - `inputs`: the names of the graph's inputs, which are all required.
+    - `inputs`: the names of the graph's inputs; all are required.
 
-    **Returns:** a stage of one input, which with `inputs` is a mapping. It is a
-    container as a `chain` is, of the nodes in the order in which they run; it has no
-    slices.
+    **Returns:** a stage of one input, which with `inputs` is a mapping. It has the
+    container methods of a `chain` except slices; the nodes come in the order in which
+    they run.
 
     **Raises:**
 
     - `TypeError` if something is not a stage, or an argument has the wrong type.
     - `ValueError` if a name is unknown, a node has no edges, does not lead to the sink,
-      or does not take as many inputs as it has predecessors, or if there is a cycle,
-      which is shown.
+      or does not take as many inputs as it has predecessors, or if there is a cycle;
+      the error shows the cycle.
     - `StructureError` (a `ValueError`), when called, if an input is missing or unknown.
 
     **Laws:** a graph that is a line equals the chain of the same names; writing nodes

@@ -1,4 +1,4 @@
-"""Checks of combinators that loop, or map, over a stage: sizes and carries."""
+"""Checks of sizes and carries for combinators that loop or map over a stage."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from .._types import PyTree
 
 
 def check_carry(function: str, scope: Scope, before: PyTree, after: PyTree) -> None:
-    """Raise unless a stage returned what it was given; else no loop can run it."""
+    """Raise unless a stage's output has its input's structs, as loops require."""
     lines = differences(before, after)
     if lines:
         wrong = "output of the stage{} differs from its input"

@@ -41,7 +41,7 @@ from .container import Names, check_reserved
 
 @dataclasses.dataclass(frozen=True)
 class Fold:
-    """A merge that folds two leaves into one, with what an absent leaf counts as."""
+    """A merge that folds two leaves into one, with its neutral element."""
 
     pair: Callable[[Array, Array], Array]
     over: Callable[..., Array]
@@ -50,7 +50,7 @@ class Fold:
 
     def prepare(self, leaf: Array) -> Array:
         """Return `leaf` in the dtype of the result: that of `over` (`jnp.sum`, ...)."""
-        # JAX is asked, which has rules of its own: its sum of int8 is int32.
+        # `eval_shape` finds the dtype by JAX's rules, where the sum of int8 is int32.
         one = jax.ShapeDtypeStruct((1,), leaf.dtype)
         return leaf.astype(jax.eval_shape(self.over, one).dtype)
 
@@ -82,7 +82,7 @@ FOLDS = {
     "min": Fold(jnp.minimum, jnp.min, _extreme(1)),
     "prod": Fold(jnp.multiply, jnp.prod, lambda dtype: 1),
 }
-"""From the name of a merge to its fold."""
+"""The fold of each merge, by name."""
 
 MergeName: TypeAlias = Literal[
     "concat", "stack", "sum", "mean", "max", "min", "prod", "tuple", "dict"
@@ -93,9 +93,9 @@ MERGES = get_args(MergeName)
 
 
 class Merge(eqx.Module):
-    """The merge of a `Parallel` or `Gated`: a stage of the user, or a built-in one.
+    """The merge of a `Parallel` or `Gated`: a stage, or a built-in merge.
 
-    `name` is that of a built-in merge, and `None` where `stage` is given.
+    `name` is the name of a built-in merge, or `None` if `stage` is given.
     """
 
     stage: AnyStage | None
@@ -108,7 +108,7 @@ class Merge(eqx.Module):
         return FOLDS.get(self.name or "")
 
     def children(self) -> dict[str, AnyStage]:
-        """Return the stage by its path, if one was given."""
+        """Return the stage by its path segment, if there is one."""
         return {} if self.stage is None else {"merge": self.stage}
 
     def settings(self) -> dict[str, Any]:
@@ -119,7 +119,7 @@ class Merge(eqx.Module):
         return {"merge": self.name} | ({"axis": self.axis} if along else {})
 
     def picture(self, canvas: Canvas, path: str, ends: Sequence[Wire]) -> Wire:
-        """Draw the place where the outputs meet."""
+        """Draw the node that joins the outputs."""
         if self.stage is None:
             return canvas.join(str(self.name), ends)
         if is_composite(self.stage):  # which takes the outputs as one tuple
@@ -135,7 +135,7 @@ def merged(
     state: MaybeState,
     scope: Scope,
 ) -> Output:
-    """Make one output of those of several stages."""
+    """Merge the outputs of several stages into one."""
     if merge.stage is not None:
         return enter(scope, "merge", merge.stage, tuple(outputs), state=state)
     if merge.name == "tuple":
@@ -175,7 +175,7 @@ def read_merge(
 ) -> Merge:
     """Return the merge; raise unless it fits the names.
 
-    `reserved` are names that no stage may have, besides that of a callable merge.
+    `reserved` lists names that no stage may have, besides the name of a callable merge.
     """
     if not is_integer(axis):
         raise type_error(
@@ -209,7 +209,7 @@ def read_merge(
 
 
 def _check_axis(function: str, merge: Merge, path: str, tree: PyTree) -> None:
-    """Raise unless every leaf has the axis along which it is joined."""
+    """Raise unless every leaf has the axis of the merge."""
     if merge.name not in ("concat", "stack"):
         return
     for name, leaf in leaves_with_names(tree):
@@ -238,12 +238,12 @@ def check_arrays(
     more: str = ".",
     keys: bool = False,
 ) -> None:
-    """Raise unless an operation can act on an output: on arrays, and perhaps `keys`.
+    """Raise unless an operation supports every leaf: arrays, and PRNG keys if `keys`.
 
-    `more` is a second way out, for the message.
+    `more` is a second fix, for the message.
     """
     for name, leaf in leaves_with_names(tree):
-        # Not `is_array`, which takes text of NumPy too.
+        # Not `is_array`, which accepts NumPy text too.
         if not isinstance(leaf, jax.Array) or (is_key_array(leaf) and not keys):
             raise type_error(
                 function,
@@ -262,7 +262,7 @@ def check_agree(
 ) -> None:
     """Raise a `StructureError` unless all agree in structure, shapes and dtypes.
 
-    Sizes along `free_axis` may differ. `cure` is a second way out, for the message.
+    Sizes along `free_axis` may differ. `cure` is a second fix, for the message.
     """
     lines = [
         f"`{paths[0]}` and `{path}`: {line}"

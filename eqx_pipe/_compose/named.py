@@ -1,4 +1,4 @@
-"""Several inputs as one mapping from names: looked up, and one of them replaced."""
+"""Look up and replace inputs in a mapping from names."""
 
 from collections.abc import Iterable, Mapping
 
@@ -9,7 +9,7 @@ from .._types import AnyStage, MaybeState, Output, PyTree, Segment
 
 
 def check_over(function: str, over: object) -> None:
-    """Raise unless `over` is `None`, or can be the name of an input."""
+    """Raise unless `over` is `None` or a valid name of an input."""
     if over is not None and not isinstance(over, str):
         raise type_error(
             function,
@@ -29,7 +29,7 @@ def in_order(
     state: MaybeState,
     scope: Scope,
 ) -> Output:
-    """Run stages left to right; with `over` each is given the whole mapping."""
+    """Run stages left to right; with `over` each gets the whole mapping."""
     y, before = entry_of(function, over, x, scope), None
     for segment, stage in stages:
         given = y if over is None else replaced(x, over, y)
@@ -47,7 +47,7 @@ def in_order(
 
 
 def entry_of(function: str, over: str | None, x: PyTree, scope: Scope) -> PyTree:
-    """Return the entry that stages replace in turn: without `over` the whole input."""
+    """Return the entry that each stage replaces; without `over` the whole input."""
     return x if over is None else look_up(function, [over], x, scope)[over]
 
 
@@ -56,7 +56,7 @@ def look_up(
 ) -> dict[str, PyTree]:
     """Return the inputs of these names; raise unless `x` is a mapping with all of them.
 
-    If `exact` it must have no others.
+    If `exact`, `x` must have no other entries.
     """
     names = tuple(names)
     if not isinstance(x, Mapping):
@@ -86,7 +86,7 @@ def look_up(
 
 
 def replaced(x: Mapping[str, PyTree], name: str, y: PyTree) -> dict[str, PyTree]:
-    """Return the mapping with another value of that name."""
+    """Return the mapping with the entry `name` replaced."""
     return {**x, name: y}
 
 

@@ -1,4 +1,4 @@
-"""A pipeline that gives the outputs of its stages beside its own."""
+"""A pipeline that also returns the outputs of its stages."""
 
 import equinox as eqx
 
@@ -20,7 +20,7 @@ _KNOWN = "stage (of those inside of a `cond` or `switch` no output is known)"
 
 
 class Outputs(Composite):
-    """A pipeline that gives `(output, outputs of stages)`; see `outputs`."""
+    """A pipeline that returns `(output, outputs of stages)`; see `outputs`."""
 
     stage: AnyStage
     patterns: tuple[str, ...] = eqx.field(static=True)
@@ -42,7 +42,7 @@ class Outputs(Composite):
 
         record = Record(wants)
         try:
-            # With the key as it is: to look at outputs does not change them.
+            # With the same key: recording outputs must not change them.
             y, state = call(self.stage, (x,), state, Scope(scope.key, path, record))
         except Exception as error:
             locate(error, "stage")
@@ -59,39 +59,39 @@ class Outputs(Composite):
 
 
 def outputs(pipe: StageLike, *patterns: str) -> Outputs:
-    """Return a pipeline that gives the outputs of its stages beside its own.
+    """Return a pipeline that also returns the outputs of its stages.
 
-    Both come from one run. So an auxiliary loss is a function of them, in training too:
-    gradients flow through, the updated state is that of the same run, and nothing is
-    kept that no pattern matches. `outputs(pipe)(x)[1]` has all outputs for one input.
+    Both come from one run, so an auxiliary loss can use them in training: gradients
+    flow through, and the updated state comes from the same run. Only outputs that match
+    a pattern are kept. `outputs(pipe)(x)[1]` has all outputs for one input.
 
-    A pattern is a path of names and positions joined by dots, in which `*` matches one
-    of them, or within a name any characters, and `**` any number of them:
-    `"blocks.*.attn"` is the attention of every block of a `repeat` or `chain`. A
+    A pattern is a path of names and positions joined by dots. In it, `*` matches one
+    part of the path, or any characters within a name, and `**` matches any number of
+    parts: `"blocks.*.attn"` is the attention of every block of a `repeat` or `chain`. A
     pattern that begins with `!` excludes its matches.
 
     **Arguments:**
 
     - `pipe`: a pipeline.
-    - `patterns`: which stages; by default all, `"**"`.
+    - `patterns`: the stages whose outputs are returned; by default all, `"**"`.
 
-    **Returns:** a stage that gives `(y, values)`, where `y` is the output of `pipe`
-    with the same key, and `values` a dict from path, counted from `pipe`, to output, in
-    the order of the run (under `jit` JAX sorts it). Pipelines inside count as stages
-    too. Called with a state it gives `((y, values), state)`.
+    **Returns:** a stage that returns `(y, values)`, where `y` is the output of `pipe`
+    with the same key, and `values` is a dict from paths, relative to `pipe`, to
+    outputs, in the order of execution (under `jit`, JAX sorts it). Nested pipelines
+    count as stages too. Called with a state it returns `((y, values), state)`.
 
-    **Shapes:** inside of a `batched` or `scan` an output has an axis of examples, or of
-    steps, in front; a stage of a `repeat` or `ensemble` has a path of its own. Of the
-    stages inside of a `cond` or `switch` nothing is known. A `gated` has the outputs of
-    its gates, and for each stage what it gives to the merge, also if it is closed.
+    **Shapes:** inside a `batched` or `scan`, an output has a leading axis of examples
+    or of steps; each stage of a `repeat` or `ensemble` has its own path. Outputs of
+    stages inside a `cond` or `switch` are not available. A `gated` has the outputs of
+    its gates, and for each stage, open or closed, the value that is merged.
 
     **Raises:**
 
     - `TypeError` if `pipe` is not a pipeline, or a pattern is not a string.
-    - `ValueError` if a pattern matches no stage, and names the nearest; when called, if
-        one matches only stages inside of a `cond` or `switch`.
+    - `ValueError` if a pattern matches no stage (the error names the nearest path);
+      when called, if a pattern matches only stages inside a `cond` or `switch`.
 
-    **Laws:** the output is that of `pipe`.
+    **Laws:** `y` is the output of `pipe`.
 
     !!! example
 

@@ -47,14 +47,13 @@ def parallel(
     A built-in merge acts leaf by leaf:
 
     - `"concat"` joins along `axis`, `"stack"` along a new `axis`;
-    - `"sum"`, `"mean"`, `"max"`, `"min"`, `"prod"` are accumulated one by one (`a + b +
-      c`, never stacked), in the dtype that `jnp.sum`, ... would give;
-    - `"tuple"` gives the tuple of outputs, `"dict"` a dict by the stages' names.
+    - `"sum"`, `"mean"`, `"max"`, `"min"`, `"prod"` are accumulated one by one
+      (`a + b + c`, never stacked), in the dtype that `jnp.sum`, ... would return;
+    - `"tuple"` returns the tuple of outputs, `"dict"` a dict by the stages' names.
 
-    Stages are given by position, or in one mapping from names to stages, which then are
-    their paths; every merge takes either, but for `"dict"`, which needs the names. The
-    default is `"concat"` for both. A state is handed through the stages in the order
-    written, so no update is lost.
+    Stages are given by position, or in one mapping from names to stages; the names are
+    then their paths. Every merge takes either, except `"dict"`, which needs names. A
+    state passes through the stages in the order written, so no update is lost.
 
     **Arguments:**
 
@@ -65,18 +64,18 @@ def parallel(
     - `axis`: the axis of `"concat"` and `"stack"`; a negative one counts from the end.
         (Keyword only.)
 
-    **Returns:** a stage, a container as a `chain` is.
+    **Returns:** a stage, with the container methods of a `chain`.
 
     **Raises:**
 
-    - `ValueError` if there is no stage, `merge` is unknown, a name is not usable, or
+    - `ValueError` if there is no stage, `merge` is unknown, a name is invalid, or
       `merge="dict"` has no names; when called, if `axis` is out of range.
-    - `TypeError` if something is not a stage, or a mapping is given with more stages;
-      when called, if the merge cannot act on a leaf (text, keys).
-    - `StructureError` (a `ValueError`), when called, if outputs disagree in structure,
-      shape or dtype; names both stages and the leaf.
+    - `TypeError` if something is not a stage, or a mapping and positional stages are
+      mixed; when called, if the merge does not support a leaf (text, keys).
+    - `StructureError` (a `ValueError`), when called, if outputs differ in structure,
+      shape or dtype; the error names both stages and the leaf.
 
-    **Laws:** the projection of `merge="tuple"` to part `i` is stage `i`; `"sum"`,
+    **Laws:** entry `i` of `merge="tuple"` is the output of stage `i`; `"sum"`,
     `"prod"`, `"max"`, `"min"` and `"mean"` do not depend on the order of the stages.
 
     !!! example

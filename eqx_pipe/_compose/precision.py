@@ -1,4 +1,4 @@
-"""A stage that computes in another floating-point type than its parameters have."""
+"""A stage that computes in another floating-point dtype than that of its parameters."""
 
 import functools as ft
 from collections.abc import Mapping, Sequence
@@ -69,7 +69,7 @@ class _Kept(Stage):
 
 
 class _Caster:
-    """A walk that casts parameters, except those of stages that are kept."""
+    """Casts parameters, except those of stages that are kept."""
 
     def __init__(self, keep: Sequence[str], dtype: str):
         self.dtype, self.is_kept = dtype, chooser(keep)
@@ -86,7 +86,7 @@ class _Caster:
         node = cast(AnyStage, node)
         self.met.extend([] if root else paths.flat)
         kept = not root and chosen_whole("precision", paths, self.is_kept)
-        if kept or _holds_state(node):  # which keeps its dtype from call to call
+        if kept or _holds_state(node):  # the state keeps its dtype from call to call
             return _Kept(node, self.dtype)
         if is_composite(node):
             parts, structure = parts_of(node)
@@ -102,7 +102,7 @@ class _Caster:
 
 
 def _holds_state(node: eqx.Module) -> bool:
-    """Return whether a layer has a state itself, not in a module inside of it."""
+    """Return whether a layer itself has a state, rather than a module inside it."""
     return any(isinstance(x, eqx.nn.StateIndex) for x in vars(node).values())
 
 
@@ -122,36 +122,36 @@ def precision(
     output: DTypeLike | None = "float32",
     keep: str | Sequence[str] = (),
 ) -> Precision:
-    """Compute in another floating-point type than that of the parameters.
+    """Compute in another floating-point dtype than that of the parameters.
 
     When called, the parameters and the input are cast to `compute`, and the output to
-    `output`. The parameters themselves stay as they are, and so do their gradients:
-    what an optimiser sees is float32. Integers, bools, complex numbers, keys and Python
-    numbers pass untouched. Nothing scales a loss, which bfloat16 does without.
+    `output`. The stored parameters and their gradients keep their dtype, so an
+    optimiser still sees float32. Integers, bools, complex numbers, keys and Python
+    numbers pass through unchanged. The loss is not scaled; bfloat16 does not need that.
 
-    Stages that are kept compute in the dtype of their own parameters (in float32 if
+    Stages that match `keep` compute in the dtype of their own parameters (in float32 if
     they have none): their input is cast to it, and their output to `compute`. Layers
     with a state, such as `equinox.nn.BatchNorm`, are always kept.
 
     **Arguments:**
 
     - `stage`: a pipeline or layer. Its path is `stage`.
-    - `compute`: the dtype in which it computes.
-    - `output`: the dtype of the output; `None` leaves it as it was computed. (Keyword
-        only.)
-    - `keep`: patterns over the paths inside of `stage`, as in `trainable`, of stages
-        and layers that are left out: `"**.norm"`. (Keyword only.)
+    - `compute`: the dtype in which the stage computes.
+    - `output`: the dtype of the output; `None` leaves it unchanged. (Keyword only.)
+    - `keep`: patterns of paths inside `stage`, as in `trainable`, of stages and layers
+      to leave in their own dtype: `"**.norm"`. (Keyword only.)
 
     **Returns:** a stage.
 
     **Raises:**
 
-    - `TypeError` if something is not a stage, or not a floating-point dtype.
+    - `TypeError` if `stage` is not a stage, or `compute` or `output` is not a
+      floating-point dtype.
     - `ValueError` if a pattern matches no stage, or some but not all stages of a
       `repeat` or `ensemble`.
 
-    **Laws:** it is the stage with its parameters cast by hand, between two casts; in
-    the dtype that everything has anyway it is the stage itself.
+    **Laws:** it equals the stage with its parameters cast by hand, between two casts;
+    if all dtypes are equal it is the stage itself.
 
     !!! example
 

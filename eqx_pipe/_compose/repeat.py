@@ -1,4 +1,4 @@
-"""One stage many times over, each time with parameters of its own."""
+"""Stages of equal structure, applied one after the other under one scan."""
 
 import operator
 from collections.abc import Callable, Mapping
@@ -18,7 +18,7 @@ from .named import check_over, entry_of, replaced
 from .stacked import Makers, Stacked, read_stacked
 
 Policy: TypeAlias = Callable[..., Any]
-"""The values to keep for the backward pass: one of `jax.checkpoint_policies`."""
+"""A policy of `jax.checkpoint_policies`: the values to keep for the backward pass."""
 
 
 class Repeat(Stacked):
@@ -61,18 +61,18 @@ def _loop(
     state: MaybeState,
     scope: Scope,
 ) -> Output:
-    """Run a stage under one scan: a slice of it each time if it is stacked."""
+    """Run a stage under one scan; if it is stacked, each step runs one slice."""
     over = pipe.over
     begin = entry_of("repeat", over, x, scope)
     if size == 0:
         return begin, state
     carry, constant = eqx.partition(as_arrays(begin), eqx.is_array)
     own, put_back = own_state(stage, state)
-    # A stacked state is scanned over. Another is carried, since a state may be used
-    # once, and the body is traced repeatedly.
+    # A stacked state is scanned over. Any other state is carried, since a state may be
+    # used only once, and the body is traced repeatedly.
     scanned, carried = (own, None) if stacked else (None, own)
     parts, rest = eqx.partition(stage, eqx.is_array) if stacked else (None, stage)
-    # Scanned over only where something draws from it: no key, no index.
+    # The index is needed only for random draws: without a key there is none.
     index = None if scope.key is None else jnp.arange(size)
     passes = Passes(scope, size if stacked else None)
     segment = 0 if stacked else "stage"
@@ -80,8 +80,8 @@ def _loop(
     def body(before: PyTree, slices: PyTree) -> PyTree:
         (part, carried), (arrays, scanned, i) = before, slices
         inner, given = passes.begin(), eqx.combine(part, constant)
-        # All stages are traced as the first, so the first is named in errors.
-        # Other entries are constants of the loop, not parts of the carry.
+        # The trace stands for all stages; errors name the first. Other entries are
+        # constants of the loop, not part of the carry.
         inputs = given if over is None else replaced(x, over, given)
         child, state = (
             (eqx.combine(arrays, rest), scanned) if stacked else (rest, carried)
@@ -105,10 +105,10 @@ def _loop(
 
 
 def with_remat(body: Callable[..., Any], remat: bool | Policy) -> Callable[..., Any]:
-    """Return the body of a scan, computed again in the backward pass if asked."""
+    """Return the body of a scan, with rematerialisation if requested."""
     if remat is False:
         return body
-    # Inside of a scan nothing can be merged with what was computed before.
+    # Inside a scan, XLA cannot merge the recomputation with the forward pass.
     policy = None if remat is True else remat
     return jax.checkpoint(body, policy=policy, prevent_cse=False)
 
@@ -151,64 +151,63 @@ def repeat(
     """Apply `n` stages of equal structure one after the other.
 
     Stage `i` is `make(fold_in(key, i))`. The function is traced once, under
-    `equinox.filter_vmap` over the keys, so that the parameters are stacked; the stages
-    run under one `jax.lax.scan`. So neither the time to compile nor the size of the
-    program grows with `n`. When called with a key, stage `i` draws from
-    `fold_in(key, i)`.
+    `equinox.filter_vmap` over the keys, so the parameters are stacked; the stages run
+    under one `jax.lax.scan`. Neither the compile time nor the size of the program grows
+    with `n`. When called with a key, stage `i` draws from `fold_in(key, i)`.
 
     Existing stages, with trained weights for instance, are given as a list,
     `repeat([first, second])`, without `n` and `key`.
 
-    In both cases each stage has parameters of its own, also where they begin equal:
-    `repeat([layer] * 4)` and `repeat(lambda key: layer, 4, key=key)` are four copies of
-    a layer, which differ after training. To apply one layer four times write
+    In both cases each stage has its own parameters, even if their initial values are
+    equal: `repeat([layer] * 4)` and `repeat(lambda key: layer, 4, key=key)` are four
+    copies of a layer, which differ after training. To apply one layer four times write
     `repeat(layer, 4, shared=True)`.
 
-    `n = 0` is the identity, as `chain()` is. All stages share whatever they hold
-    besides arrays.
+    `n = 0` is the identity, as `chain()` is. All stages share their non-array leaves,
+    such as functions.
 
     **Arguments:**
 
-    - `make`: a function of one key, by position or as the keyword `key`, that
-        returns a stage; or a list of stages that differ in the values of their arrays
-        only (functions that one line of code made may close over equal numbers). A
-        stage must return the structure, shapes and dtypes that it takes.
-    - `n`: how many, at least 0.
+    - `make`: a function of one key, by position or as the keyword `key`, that returns a
+        stage; or a list of stages that differ in the values of their arrays only
+        (functions must have the same code and equal values in their closures). A stage
+        must return the structure, shapes and dtypes that it takes.
+    - `n`: the number of stages, at least 0.
     - `key`: a PRNG key for the parameters. (Keyword only.)
     - `shared`: whether `make` is one stage, to be applied `n` times with the same
-        parameters. It takes no `key`. (Keyword only.)
+        parameters, without `key`. (Keyword only.)
     - `over`: the name of the entry that the stages replace in turn, if they take a
-        mapping of several inputs, as in `chain`. The others are constants of the loop.
-        (Keyword only.)
-    - `remat`: whether to compute the values inside of a stage again in the backward
-        pass, rather than to keep those of all stages: True, or a policy of
-        `jax.checkpoint_policies` that selects those to keep. (Keyword only.)
-    - `unroll`: how many stages the loop runs per round; see `jax.lax.scan`. A larger
-        program may run faster. (Keyword only.)
+        mapping of several inputs, as in `chain`. The other entries are constants of the
+        loop. (Keyword only.)
+    - `remat`: whether to recompute intermediate values in the backward pass, instead of
+        keeping those of all stages: True, or a policy of `jax.checkpoint_policies` that
+        selects the values to keep. (Keyword only.)
+    - `unroll`: the number of stages per iteration of the loop; see `jax.lax.scan`. A
+        larger program may run faster. (Keyword only.)
 
-    **Returns:** a stage, a container as a `chain` is; `[i]` is the stage at position
-    `i`, `[:2]` a `repeat` of the first two. To put another stage at a position write
-    `pipe.replace({i: stage})`; to set one array, set a slice of the stacked one:
+    **Returns:** a stage, with the container methods of a `chain`; `[i]` is the stage at
+    position `i`, `[:2]` a `repeat` of the first two. To replace a stage, write
+    `pipe.replace({i: stage})`; to set one array, set a slice of the stacked array:
     `equinox.tree_at(lambda p: p.stages.weight, pipe, replace_fn=lambda w:
-    w.at[i].set(new))`. With `shared` it has the one stage, at the path `stage`, no
-    length and no index; `outputs` stacks the values of all passes.
+    w.at[i].set(new))`. With `shared` it has one stage, at the path `stage`, and no
+    length or index; `outputs` stacks the values of all steps.
 
     **Shapes:** an array of a stage of shape `(*a,)` is held as `(n, *a)`.
 
     **Raises:**
 
-    - `TypeError` if `make` is not a function of one key, or does not return a
-      stage, or `n` is not an integer, or `key` is not a key, or both are given beside a
-      list, or `remat` is neither a bool nor a function.
+    - `TypeError` if `make` is not a function of one key, or does not return a stage, or
+      `n` is not an integer, or `key` is not a key, or either is given with a list, or
+      `remat` is neither a bool nor a function.
     - `ValueError` if `n` is negative, or `unroll` not positive, or a list is empty, or
       a function in the stage closes over arrays made from the key.
     - `StructureError` (a `ValueError`) if stages of a list differ in more than the
-      values of arrays; names the first leaf that does. When first called, if a stage
-      returns something else than it takes; names the leaves.
+      values of arrays; when called, if a stage's output differs from its input in
+      structure, shape or dtype. The error names the leaves.
 
     **Laws:** `repeat(make, n, key=key)` is the loop `for i in range(n): x = make(
     fold_in(key, i))(x)`, forward and in gradients; `repeat(list(pipe))` is `pipe`;
-    `repeat(f, n, shared=True)` is `chain(f, ..., f)` with one and the same `f`.
+    `repeat(f, n, shared=True)` is `chain(f, ..., f)` with shared parameters.
 
     !!! example
 

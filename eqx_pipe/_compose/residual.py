@@ -57,31 +57,31 @@ def residual(
 ) -> Residual:
     r"""Add the output of some stages to their input: $x + f(x)$.
 
-    The stages are applied left to right, as in a `chain`; so a norm before is just the
-    first of them, `residual(norm, attention)`, and a norm after the sum follows it,
+    The stages are applied left to right, as in a `chain`. For a pre-norm block write
+    `residual(norm, attention)`, for a post-norm block
     `chain(residual(attention), norm)`. Stages draw as in a `chain`.
 
     **Arguments:**
 
     - `stages`: one or more stages, or one mapping from names to stages.
-    - `skip`: a stage for the skip connection, on the same input; for instance a
-        projection to the shape of their output. By default the input itself. Draws by
-        its name. (Keyword only.)
-    - `over`: the name of the entry that skips the stages, if they take a mapping
-        of several inputs, as in `chain`. (Keyword only.)
+    - `skip`: a stage for the skip connection, applied to the same input: for instance,
+        a projection to the shape of the output. By default the identity. It draws by
+        its name, `skip`. (Keyword only.)
+    - `over`: the name of the entry that the skip connection adds, if the stages take a
+        mapping of several inputs, as in `chain`. (Keyword only.)
 
-    **Returns:** a stage, a container as a `chain` is.
+    **Returns:** a stage, with the container methods of a `chain`.
 
-    **Shapes:** the stages and `skip` give the same structure, shapes and dtypes;
-    nothing is broadcast.
+    **Shapes:** the outputs of the stages and of `skip` have the same structure, shapes
+    and dtypes; nothing is broadcast.
 
     **Raises:**
 
-    - `ValueError` if there is no stage, or a name is not usable.
-    - `TypeError` if something is not a stage; when called, if something cannot be added
+    - `ValueError` if there is no stage, or a name is invalid.
+    - `TypeError` if something is not a stage; when called, if a leaf cannot be added
       (text, keys).
-    - `StructureError` (a `ValueError`), when called, if input and output differ; names
-      the leaf.
+    - `StructureError` (a `ValueError`), when called, if input and output differ in
+      structure, shape or dtype; the error names the leaf.
 
     **Laws:** `residual(f)` is `parallel(Identity(), f, merge="sum")` for deterministic
     stages; `residual(f, g)` is `residual(chain(f, g))`, also with the same `over`.

@@ -1,4 +1,4 @@
-"""One cell over the steps of a sequence."""
+"""A cell applied to each step of a sequence."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
 from .loops import check_carry, common_size
 
 Returns: TypeAlias = Literal["sequence", "last", "both"]
-"""The output of a scan: all outputs, that of the last step, or the carry with all."""
+"""The output of a scan: all outputs, the last one, or the last carry with all."""
 
 _CELLS = eqx.nn.GRUCell | eqx.nn.LSTMCell
 
@@ -86,8 +86,8 @@ class Scan(Composite):
             carry = _zeros(self.cell)
         carry, fixed = eqx.partition(as_arrays(carry), eqx.is_array)
         xs, constant = eqx.partition(x, eqx.is_array)
-        # Carried, since a state may be used once, and the body of a loop is traced more
-        # than once.
+        # The state is carried, since it may be used only once, and the body of a loop
+        # is traced more than once.
         own, put_back = own_state(self.cell, state)
         index = None if scope.key is None else jnp.arange(size)
         passes, parts = Passes(scope), []
@@ -99,7 +99,7 @@ class Scan(Composite):
             ys, rest = _apart(y, after if last else None)
             parts.append(rest)
             after = as_arrays(after)
-            # JAX's own error would show the state too, and its types instead of names.
+            # JAX's own error would include the state, and types instead of names.
             check_carry("scan", scope, before, after)
             carried = eqx.filter(after, eqx.is_array), own, ys if last else None
             return carried, (None if last else ys, passes.arrays())
@@ -128,9 +128,9 @@ class Scan(Composite):
     def _step(
         self, scope: Scope, carry: PyTree, x: PyTree, state: MaybeState, i: Any
     ) -> tuple[PyTree, PyTree, MaybeState]:
-        """Return carry, output and state after one step, from those before."""
+        """Return the carry, output and state after one step."""
         cell = self.cell
-        if isinstance(cell, _CELLS):  # which take the input first, and give the carry
+        if isinstance(cell, _CELLS):  # take the input first, return a carry
             carry, state = enter(scope, "cell", cell, x, carry, state=state, index=i)
             return carry, carry[0] if isinstance(carry, tuple) else carry, state
         args = ({"carry": carry, "x": x},) if is_composite(cell) else (carry, x)
@@ -147,11 +147,11 @@ class Scan(Composite):
 
 
 def _apart(y: PyTree, carry: PyTree) -> tuple[PyTree, tuple[PyTree, PyTree]]:
-    """Return the arrays of an output that are no leaves of the carry, and the rest.
+    """Return the arrays of an output that are not leaves of the carry, and the rest.
 
-    The last output is often a part of the last carry, and is not carried twice.
+    The last output is often part of the last carry, and is then not carried twice.
     """
-    # By identity, as values that are traced cannot be compared.
+    # By identity: traced values cannot be compared.
     leaves = enumerate(jtu.tree_leaves(carry))
     places = {id(v): i for i, v in leaves if eqx.is_array(v)}
     at = jtu.tree_map(lambda v: places.get(id(v), -1), y)
@@ -161,14 +161,14 @@ def _apart(y: PyTree, carry: PyTree) -> tuple[PyTree, tuple[PyTree, PyTree]]:
 
 
 def _whole(arrays: PyTree, rest: tuple[PyTree, PyTree], carry: PyTree) -> PyTree:
-    """Put an output together again."""
+    """Reassemble an output that `_apart` took apart."""
     (at, constants), leaves = rest, jtu.tree_leaves(carry)
     shared = jtu.tree_map(lambda i: None if i < 0 else leaves[i], at)
     return eqx.combine(arrays, shared, constants)
 
 
 def _zeros(cell: Any) -> PyTree:
-    """Return the carry that the cells of Equinox begin with."""
+    """Return the zero carry of an Equinox cell."""
     zeros = jnp.zeros((cell.hidden_size,), cell.weight_hh.dtype)
     return (zeros, zeros) if isinstance(cell, eqx.nn.LSTMCell) else zeros
 
@@ -181,14 +181,14 @@ def scan(
     reverse: bool = False,
     unroll: SupportsIndex = 1,
 ) -> Scan:
-    """Apply a cell to the steps of a sequence, one after the other.
+    """Apply a cell to each step of a sequence in order.
 
-    The input's arrays are split along their leading axis, that of time. At each step
-    `cell(carry, x) -> (carry, y)` gets the carry of the step before, by one
-    `jax.lax.scan`. The `GRUCell` and `LSTMCell` of Equinox are taken as they are: their
-    state is the carry, and the hidden vector the output. The cell draws from
-    `fold_in(key, i)` for element `i` of the sequence, and its state goes from step to
-    step. Both directions are a `parallel` of two.
+    The input's arrays are split along their leading axis, time. One `jax.lax.scan`
+    passes the carry from step to step: `cell(carry, x) -> (carry, y)`. Equinox's
+    `GRUCell` and `LSTMCell` work directly: their state is the carry, and the hidden
+    vector is the output. The cell draws from `fold_in(key, i)` for element `i` of the
+    sequence; a stateful cell passes its state from step to step. For both directions,
+    use a `parallel` of two scans, as below.
 
     **Arguments:**
 
@@ -196,35 +196,35 @@ def scan(
         stateful one is called as `cell(carry, x, state, *, key=None)` and returns
         `((carry, y), state)`. A pipeline gets them as a mapping, `{"carry": ...,
         "x": ...}`.
-    - `init`: the first carry. A pytree of arrays, which are parameters like those of
-        any stage; or a stage that gives the carry from the whole input, such as
-        `lambda xs: jnp.zeros(3)`, whose path is `init`. Without it the cells of Equinox
-        begin with zeros.
+    - `init`: the first carry. Either a pytree of arrays, which are parameters of the
+        stage, or a stage that computes the carry from the whole input, such as
+        `lambda xs: jnp.zeros(3)`; its path is `init`. By default Equinox's cells begin
+        with zeros.
     - `returns`: `"sequence"`: the outputs of all steps, along a new leading axis;
-        `"last"`: that of the last step only; `"both"`: the last carry and the sequence,
-        as `(carry, ys)`. (Keyword only.)
-    - `reverse`: whether to begin with the last element. Outputs stay at the places of
-        their inputs; the last step is then at the first element. (Keyword only.)
-    - `unroll`: how many steps the loop runs per round; see `jax.lax.scan`. (Keyword
-        only.)
+        `"last"`: the output of the last step only; `"both"`: the last carry and all
+        outputs, as `(carry, ys)`. (Keyword only.)
+    - `reverse`: whether to begin with the last element. Outputs keep the positions of
+        their inputs, so the last step is at the first element. (Keyword only.)
+    - `unroll`: the number of steps per iteration of the loop; see `jax.lax.scan`.
+        (Keyword only.)
 
-    **Returns:** a stage on sequences.
+    **Returns:** a stage that takes a sequence.
 
-    **Shapes:** an input leaf `(steps, *a)` is `(*a,)` for the cell; an output leaf
-    `(*b,)` of the cell becomes `(steps, *b)`, or stays as it is with `"last"`.
+    **Shapes:** the cell gets an input leaf `(steps, *a)` as `(*a,)`; an output leaf
+    `(*b,)` of the cell becomes `(steps, *b)`, or stays `(*b,)` with `"last"`.
 
     **Raises:**
 
-    - `TypeError` if the cell does not take two inputs, or `init` is missing, or does
-      not return a pair; if `reverse` is not a bool.
+    - `TypeError` if the cell does not take two inputs, `init` is missing, or `reverse`
+      is not a bool; when called, if the cell does not return a pair.
     - `ValueError` if `returns` is unknown, or `unroll` is not positive; when called, if
-      there is no last step.
+      the sequence is empty and `returns` is `"last"`.
     - `StructureError` (a `ValueError`), when called, if arrays have leading axes of
-      different lengths, or the cell returns another carry than it takes; names the
-      leaves.
+      different lengths, or the new carry differs from the old one in structure, shape
+      or dtype; the error names the leaves.
 
-    **Laws:** it is the loop `for i, x in enumerate(xs): carry, y = cell(carry, x,
-    key=fold_in(key, i))`, forward and in gradients; `"last"` is the last of the
+    **Laws:** it equals the loop `for i, x in enumerate(xs): carry, y = cell(carry, x,
+    key=fold_in(key, i))`, forward and in gradients; `"last"` is the last entry of the
     sequence.
 
     !!! example

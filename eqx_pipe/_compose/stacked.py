@@ -1,7 +1,6 @@
-"""Stages of equal structure held as one, every array with a leading axis.
+"""Stages of equal structure stacked into one, every array with a leading axis.
 
-`repeat` and `ensemble` are made of them: from a function of one key, or from stages
-that there are already.
+`repeat` and `ensemble` make them from a function of one key, or from existing stages.
 """
 
 import dataclasses
@@ -59,9 +58,9 @@ class Stacked(Container):
         return _each_array(lambda every: every[position], self.stages)
 
     def with_child(self: _Own, segment: str, stage: StageLike) -> _Own:
-        """Return the same with the arrays of one stage set to those of another.
+        """Return a copy with the arrays of one stage set to those of another.
 
-        A stateful stage goes on with the state that is there.
+        A stateful stage keeps the current state.
         """
         function, i = type(self).__name__.lower(), int(segment)
         new = _read_stage(function, f"[{i}]", stage)
@@ -76,7 +75,7 @@ class Stacked(Container):
 
 
 def _each_array(fn: Callable[..., Array], tree: PyTree, *others: PyTree) -> PyTree:
-    """Map over the arrays of trees; other leaves are those of the first."""
+    """Map over the arrays of trees; other leaves come from the first tree."""
     return jtu.tree_map(
         lambda leaf, *more: fn(leaf, *more) if eqx.is_array(leaf) else leaf,
         tree,
@@ -87,9 +86,9 @@ def _each_array(fn: Callable[..., Array], tree: PyTree, *others: PyTree) -> PyTr
 def read_stacked(
     function: str, make: Any, n: Any, key: Any, fewest: int
 ) -> tuple[AnyStage, int]:
-    """Return the stages stacked into one, and how many they are.
+    """Return the stages stacked into one, and their number.
 
-    They are given as a list, or by a function that makes one from a key and is traced
+    `make` is a list of stages, or a function that makes one from a key and is traced
     once.
     """
     if not isinstance(make, list | tuple):
@@ -115,7 +114,7 @@ def _read_stage(function: str, argument: str, stage: object) -> AnyStage:
 
 
 def _as_jax(stage: AnyStage) -> AnyStage:
-    """Return a stage whose arrays are all JAX's, as only these are stacked."""
+    """Return a stage with JAX arrays only, as only these are stacked."""
     return jtu.tree_map(
         lambda v: jnp.asarray(v) if isinstance(v, np.ndarray) else v, stage
     )
@@ -124,7 +123,7 @@ def _as_jax(stage: AnyStage) -> AnyStage:
 def _made(
     function: str, make: Any, n: Any, key: Any, fewest: int
 ) -> tuple[AnyStage, int]:
-    """Make stages from keys under `vmap`: by one trace, however many they are."""
+    """Make stages from keys under `vmap`, with one trace for any number of stages."""
     check_int(function, "n", n, fewest)
     check_key(function, key)
     if key is None:
@@ -142,16 +141,16 @@ def _made(
         check_nothing_traced(function, "make(key)", stage)
         return stage
 
-    # Not `split`, which does not promise the same first keys for another number.
+    # Not `split`: its first keys may depend on the number of keys.
     keys = jax.vmap(lambda i: jr.fold_in(key, i))(jnp.arange(size))
-    # Not a loop: each pass would make markers of state of its own, which cannot be
+    # Not a loop: each iteration would make its own state indices, which cannot be
     # stacked.
     return eqx.filter_vmap(make_one)(keys), size
 
 
 def _takes_keyword(function: str, make: Any) -> bool:
     """Return whether a factory takes its key as a keyword; raise if it takes none."""
-    # `filter_jit(make)` is a Module too, and wraps the function.
+    # `filter_jit(make)` is also a Module, which wraps the function.
     is_layer = isinstance(make, eqx.Module) and not hasattr(make, "__wrapped__")
     if not callable(make) or is_layer:
         shown = f"a `{type(make).__name__}`" if is_layer else describe_value(make)

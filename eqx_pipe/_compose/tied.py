@@ -1,4 +1,4 @@
-"""One parameter, or one stage, in several places of a pipeline."""
+"""Share a parameter or a stage between several places of a pipeline."""
 
 from collections.abc import Callable, Mapping
 
@@ -21,28 +21,28 @@ from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
 
 
 class Elsewhere(eqx.Module):
-    """The mark at the place of a tied part, instead of the `SharedNode` of Equinox.
+    """The placeholder of a tied part, instead of Equinox's `SharedNode`.
 
-    All are equal, so that pipelines built alike are. The leaf is for `tree_at`, and a
-    Module stays what it is in a tree of masks.
+    All placeholders are equal, so pipelines built alike are equal. `tree_at` needs the
+    leaf. A Module keeps its type in a pytree of masks.
     """
 
     leaf: str = "tied"
 
 
 class Tied(Composite):
-    """A pipeline, some parts of which are others of its parts; see `tied`."""
+    """A pipeline with shared parts; see `tied`."""
 
     shared: eqx.nn.Shared
 
     @property
     def pipe(self) -> AnyStage:
-        """The pipeline with the tied parts in all their places."""
+        """The pipeline with every tied part in place."""
         return self.shared()
 
     def children(self) -> Mapping[str, AnyStage]:
-        """Return those of the pipeline, for which this stage stands."""
-        if not callable(self.shared.get):  # as in a tree of masks
+        """Return the children of the pipeline."""
+        if not callable(self.shared.get):  # as in a pytree of masks
             return self.held()
         pipe = self.pipe
         return pipe.children() if is_composite(pipe) else {}
@@ -59,7 +59,7 @@ class Tied(Composite):
         )
 
     def is_stateful(self) -> bool:
-        return is_stateful(self.shared.pytree)  # also of a tree of masks
+        return is_stateful(self.shared.pytree)  # also for a pytree of masks
 
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
         return call(self.pipe, (x,), state, scope)
@@ -73,32 +73,34 @@ def tied(
     where: Callable[[PyTree], PyTree],
     get: Callable[[PyTree], PyTree],
 ) -> Tied:
-    """Tie parts of a pipeline to other parts of it, so that there is one of them.
+    """Tie parts of a pipeline to other parts, so that they share one copy.
 
-    A pipeline is a tree, so the same layer in two places of it is two layers, equal at
-    first and then trained apart. A tied part is kept once, in the place that `get`
-    returns. Its gradient is the sum over all places; files, counts of parameters and
-    optimisers know of one.
+    A pipeline is a pytree: a layer that appears in two places is two layers, equal at
+    first, which training changes separately. A tied part is stored once, in the place
+    that `get` returns. Its gradient is the sum over all places; saved files, parameter
+    counts and optimisers include it once.
 
     **Arguments:**
 
     - `pipe`: the pipeline.
     - `where`: a function from the pipeline to the part, or a tuple of parts, to drop,
         as for `equinox.tree_at`: a parameter, or a whole stage.
-    - `get`: a function from the pipeline to its replacement, computed at each call: a
-        part, or a function of one (`jnp.transpose(...)`).
+    - `get`: a function from the pipeline to the replacement, computed at each call:
+        another part, or a function of it (`jnp.transpose(...)`).
 
-    **Returns:** a stage with the paths and draws of `pipe`. Its `.pipe` is the
-    pipeline with all parts in place, for `replace`; `.shared` is the
-    `equinox.nn.Shared` that holds it.
+    **Returns:** a stage with the paths and draws of `pipe`. Its `.pipe` is the pipeline
+    with all parts in place, for `replace`; `.shared` is the underlying
+    `equinox.nn.Shared`.
 
     **Raises:**
 
     - `TypeError` if `pipe` is not a stage, or `where` or `get` is not a function.
-    - `StructureError` (a `ValueError`) if the two differ in structure, shape or dtype.
-    - `ValueError` if one of them fails, or `get` returns a part that `where` drops.
+    - `StructureError` (a `ValueError`) if a part and its replacement differ in
+      structure, shape or dtype.
+    - `ValueError` if `where` or `get` fails, or `get` returns a part that `where`
+      drops.
 
-    **Laws:** it is `pipe` in which the parts are equal, and stays so when trained.
+    **Laws:** it equals `pipe` with equal parts, and the parts stay equal in training.
 
     !!! example
 
@@ -148,7 +150,7 @@ def tied(
 
 
 def _asked(argument: str, fn: Callable[[PyTree], PyTree], pipe: AnyStage) -> PyTree:
-    """Return the part that a function names in the pipeline; raise if it fails."""
+    """Return the part of the pipeline that `fn` returns; raise if it fails."""
     try:
         return fn(pipe)
     except Exception as error:

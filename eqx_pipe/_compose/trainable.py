@@ -20,37 +20,37 @@ _MASKED = (
 
 
 def trainable(pipe: PyTree, *patterns: str) -> PyTree[bool]:
-    """Mark the leaves of a pipeline that are to be trained.
+    """Return a mask of the leaves of a pipeline to train.
 
     The result is a filter spec: `equinox.partition(pipe, spec)` splits trained from
     frozen leaves, and `optax.masked(optimiser, spec)` updates the trained ones only.
-    For `optax.multi_transform` make labels, `labels = jax.tree.map(lambda train: "fast"
-    if train else "slow", spec)`, and pass a function, `lambda params: labels`, since
-    it would call a pipeline. To freeze by path, exclude: `trainable(pipe,
-    "!encoder")`.
+    For `optax.multi_transform`, make labels, `labels = jax.tree.map(lambda train:
+    "fast" if train else "slow", spec)`, and pass the function `lambda params: labels`:
+    Optax calls labels that are callable, as a pipeline is. To freeze by path, exclude:
+    `trainable(pipe, "!encoder")`.
 
     **Arguments:**
 
     - `pipe`: a pipeline, or any module.
-    - `patterns`: patterns over paths: those of stages, as in `outputs`,
-        and below them those of arrays (`head.weight`). A match includes all that
-        lies below. They are read part by part, as file names in a shell: `"head*"`,
-        `"blocks.*.attn"`, `"blocks.[01]"`; `**` matches any number of parts
-        (`"**.bias"`), and `!` excludes. The last pattern that matches decides. With
-        none all parameters are trained.
+    - `patterns`: patterns of the paths of stages, as in `outputs`, and of the arrays
+        inside them (`head.weight`). A match includes everything below it. Each part of
+        a path is matched like a file name in a shell: `"head*"`, `"blocks.*.attn"`,
+        `"blocks.[01]"`; `**` matches any number of parts (`"**.bias"`), and `!`
+        excludes. The last pattern that matches decides. Without patterns all parameters
+        are trained.
 
-    **Returns:** a pytree of bools of the structure of `pipe`. True stands only where
-    there is a parameter: a floating-point or complex array that is not state.
+    **Returns:** a pytree of bools with the structure of `pipe`. Only parameters can be
+    True: floating-point or complex arrays that are not state.
 
     **Raises:**
 
     - `TypeError` if a pattern is not a string.
-    - `ValueError` if one matches no parameter (names the nearest paths), or some but
-        not all stages of a `repeat` or `ensemble`, whose parameters are stacked in one
-      array.
+    - `ValueError` if a pattern matches no parameter (the error names the nearest
+        paths), or some but not all stages of a `repeat` or `ensemble`, whose parameters
+        are stacked in one array.
 
-    **Laws:** `trainable(pipe, p)` and `trainable(pipe, "!" + p)` are true of each
-    parameter exactly once.
+    **Laws:** `trainable(pipe, p)` and `trainable(pipe, "!" + p)` are complementary:
+    exactly one of them is True for each parameter.
 
     !!! example
 

@@ -90,7 +90,7 @@ class Weighted(Container):
 
 
 def _read_weights(path: str, weights: PyTree, size: int) -> Float[Array, " stages"]:
-    """Return a float for each stage; raise unless there is a real number for each."""
+    """Return one float per stage; raise unless there is one real number per stage."""
     cure = (
         f"Give one weight per stage: float32[{size}]. For weights per example wrap the "
         "stage in `batched`."
@@ -121,27 +121,29 @@ def weighted(
 
     - `stages`: one or more stages whose outputs agree in structure, shape and dtype, or
         one mapping from names to stages. The weights come in the same order.
-    - `weights`: one number per stage, kept as an array leaf, so gradients reach it;
-        by default `1 / n` each. Or a stage `x -> Float[Array, " stages"]` (a gate) that
+    - `weights`: one number per stage, stored as an array leaf, so it gets gradients; by
+        default `1 / n` each. Or a stage `x -> Float[Array, " stages"]` (a gate) that
         computes them from the input; its path is `weights`. (Keyword only.)
     - `normalize`: `"none"`; `"sum"`, which divides the weights by their sum; or
         `"softmax"`. (Keyword only.)
 
-    **Returns:** a stage, a container as a `chain` is.
+    **Returns:** a stage, with the container methods of a `chain`.
 
-    **Shapes:** `weights` is `(stages,)`; an output leaf has the shape of the parts'.
+    **Shapes:** `weights` is `(stages,)`; an output leaf has the shape of the stages'
+    output leaves.
 
     **Raises:**
 
-    - `ValueError` if there is no stage, a name is not usable, `weights` does not have
-      one entry per stage, or `normalize` is unknown.
+    - `ValueError` if there is no stage, a name is invalid, `weights` does not have one
+      entry per stage, or `normalize` is unknown.
     - `TypeError` if something is not a stage; when called, if a leaf is a key or not an
       array.
-    - `StructureError` (a `ValueError`), when called, if outputs disagree in structure,
-      shape or dtype, or the gate does not give one weight per stage.
+    - `StructureError` (a `ValueError`), when called, if outputs differ in structure,
+      shape or dtype, or the gate does not return one weight per stage.
 
-    **Laws:** with one-hot weights the output is the one of that stage; linear in
-    `weights` if not normalized; does not depend on the order of stages and weights.
+    **Laws:** with one-hot weights the output is that of the selected stage; without
+    `normalize` it is linear in `weights`; it does not depend on the common order of
+    stages and weights.
 
     !!! example
 

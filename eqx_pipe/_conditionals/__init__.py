@@ -1,4 +1,4 @@
-"""The primitive behind `cond`, `switch` and `gated`, with its rules."""
+"""The primitive of `cond`, `switch` and `gated`, with its transformation rules."""
 
 from .choose import Like as Like
 from .choose import choose as choose

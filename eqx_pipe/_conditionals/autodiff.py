@@ -1,9 +1,9 @@
-"""The rules of differentiation of a choice.
+"""The differentiation rules of a choice.
 
-The derivative of a choice is two choices with the same index: one computes the outputs
-and what their derivative needs, the other is the linear map from input tangents to
-output tangents. Only the second is transposed. So what reverse mode keeps, and what it
-computes, is what `lax.switch` keeps and computes.
+The derivative of a choice is two choices with the same index: the first computes the
+outputs and the residuals, the second is the linear map from input tangents to output
+tangents. Only the second is transposed. So reverse mode stores and computes the same as
+for `lax.switch`.
 """
 
 import itertools as it
@@ -23,10 +23,10 @@ from .primitive import bind, choose_p, zeros
 
 
 class _Linearized(NamedTuple):
-    """One branch, split in two.
+    """One branch, split into a forward part and a linear map.
 
     `forward` maps operands to outputs followed by `saved`. The linear map is
-    `structure` with its leaves put in: leaf `k` is operand `i` or saved value `j`, as
+    `structure` with its leaves filled in: leaf `k` is operand `i` or saved value `j` if
     `sources[k]` is `("operand", i)` or `("saved", j)`.
     """
 
@@ -78,10 +78,10 @@ def _linearize(
 
     traced = trace(forward, *operands)
     num_out = len(branch.out_avals)
-    # An operand that the linear map needs is not saved again: parameters are the
-    # largest, and would be held twice.
+    # An operand that the linear map needs is not saved again: parameters are large, and
+    # would be stored twice.
     arguments = {id(v): i for i, v in enumerate(traced.jaxpr.invars)}
-    kept: dict[int, int] = {}  # identity of a saved variable -> where it is saved
+    kept: dict[int, int] = {}  # identity of a saved variable -> its position
     positions, sources = [], []
     for position, variable in enumerate(traced.jaxpr.outvars[num_out:], num_out):
         name = id(variable)
@@ -104,7 +104,7 @@ def _linearize(
 def _with_all_saved(
     parts: Sequence[_Linearized], num_out: int, operands: Sequence[Any]
 ) -> list[ClosedJaxpr]:
-    """Make the forward parts agree: each returns zeros where another saves a value."""
+    """Make the forward parts agree: each returns zeros for values others save."""
     saved_avals = [part.forward.out_avals[num_out:] for part in parts]
 
     def padded(chosen: int) -> Any:
@@ -129,7 +129,7 @@ def _linear_choice(
     owners: Sequence[int | None],
     inexact: Sequence[bool],
 ) -> list[Any]:
-    """Choose among the branches' linear maps, and apply the choice to the tangents."""
+    """Choose one of the branches' linear maps, and apply it to the tangents."""
     if not any(inexact) or not moving:
         avals = it.compress(parts[0].forward.out_avals, inexact)
         return [ad.Zero(aval.to_tangent_aval()) for aval in avals]
@@ -152,7 +152,7 @@ def _linear_choice(
     given = [*needed, *saved, *moving]
     branches = [
         trace(linear(part, start), *given)
-        # `starts` has the end of the last part too.
+        # Not strict: `starts` also has the end of the last part.
         for part, start in zip(parts, starts, strict=False)
     ]
     kept_owners = list(it.compress(owners, inexact))
@@ -185,12 +185,11 @@ def _backward(
     linear: Sequence[bool],
     alive: Sequence[bool],
 ) -> Any:
-    """Return a branch's transpose, from known operands and cotangents."""
+    """Return the transpose of a branch, with known operands and cotangents."""
     used = used_inputs(branch)
     tangents = list(it.compress(operands, linear))
     moves = list(it.compress(used, linear))
-    # `linear_transpose` makes zeros for what is not used; one array serves for all of
-    # these.
+    # `linear_transpose` makes zeros for unused operands; they share one array.
     unknown = [x.aval for x in it.compress(tangents, moves)]
     num_known = len(linear) - sum(linear)
 

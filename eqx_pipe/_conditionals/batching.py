@@ -1,22 +1,22 @@
-"""The rule of `vmap` for a choice.
+"""The `vmap` rule of a choice.
 
 With one index for the whole batch, one branch runs, as in `lax.switch`. With an index
-per example each branch runs once for the whole batch, its parameters uncopied, if any
-example chose it, and the results are selected lane by lane. (A branch of elementwise
-operations alone runs in any case: fused into the select, it costs less than to ask.)
+per example, each branch that any example chose runs once for the whole batch, without
+copies of its parameters, and the results are selected lane by lane. (A branch of only
+elementwise operations always runs: fused into the select, it costs less than the test.)
 
-A branch may give an inf or NaN in a lane that did not choose it. The select keeps that
-out of the values, but in reverse mode `0 * inf` would reach the gradients of the input
-and of the parameters. If `vmap` comes after `grad` all gradients are per lane and are
-selected too. If `grad` comes after `vmap` they are summed over the lanes; so there, and
-only there, the lanes that did not choose a branch are given the operands of one that
-did, with their gradients stopped: nothing is computed that no example asked for. This
-costs a masked copy of the batched operands per branch.
+A branch may return an inf or NaN in a lane that did not choose it. The select drops it
+from the values, but in reverse mode `0 * inf` would reach the gradients of the input
+and of the parameters. In `vmap` of `grad`, all gradients are per lane and are selected
+too. In `grad` of `vmap`, they are summed over the lanes. Only in this case, lanes that
+did not choose a branch get the operands of a lane that did, with stopped gradients, so
+the branch runs only on inputs of examples that chose it. This costs a masked copy of
+the batched operands per branch.
 
-A branch with a `while_loop` or a callback is always given such operands: its other
-lanes must neither prolong the loop nor raise. So is the linear part of a derivative
-whose outputs are larger than its operands, as gradients of parameters per lane are:
-there the tangents of other lanes are set to zero instead of selecting outputs.
+A branch with a `while_loop` or a callback always gets such operands: the other lanes
+must neither prolong the loop nor raise. In the linear part of a derivative, if the
+outputs are larger than the operands, as for gradients of parameters per lane, the
+tangents of other lanes are set to zero instead of selecting outputs.
 """
 
 import functools as ft
@@ -50,7 +50,7 @@ from .primitive import bind, choose_p, zeros
 def _batch(
     axis_data: Any, args: Any, dims: Any, *, branches: Any, owners: Any, num_linear: int
 ) -> tuple[list[Any], list[int | None]]:
-    # The mapped axis may be any, and a different one for each operand.
+    # Each operand may have a different mapped axis.
     args = [
         x if dim is None or dim == 0 else jnp.moveaxis(x, dim, 0)
         for x, dim in zip(args, dims, strict=True)
@@ -67,14 +67,14 @@ def _batch(
             out_axes=[0 if b else None for b in out_batched],
             axis_name=axis_data.name,
             axis_size=axis_data.size,
-            # Without it a sharding constraint in a branch would gather a batch that is
-            # sharded.
+            # Without it, a sharding constraint in a branch would gather a sharded
+            # batch.
             spmd_axis_name=axis_data.spmd_name,
         )
 
     if not index_batched:
-        # The branches of one choice must return the same shapes: if one batches an
-        # output, all do.
+        # The branches of a choice must return the same shapes: if one branch batches an
+        # output, all branches do.
         depends = [depends_on(b, batched, axis_data.name) for b in branches]
         out_batched = [any(outputs) for outputs in zip(*depends, strict=True)]
         vmapped = [
@@ -105,7 +105,7 @@ def _select_or_owned(
     depends: Sequence[Sequence[bool]],
     owners: Sequence[int | None],
 ) -> tuple[list[Any], list[int | None]]:
-    """Return the chosen branch's outputs lane by lane; some belong to one branch."""
+    """Select the outputs lane by lane, except those that one branch owns."""
     outputs, out_dims = [], []
     for k, owner in enumerate(owners):
         if owner is not None:
@@ -126,7 +126,7 @@ def _add(
     depends: Sequence[Sequence[bool]],
     num_known: int,
 ) -> tuple[list[Any], list[int | None]]:
-    """Return the sum of linear branches, each of them zero in lanes of the others."""
+    """Return the sum of linear branches, each zero in the lanes of the others."""
     terms = []
     for branch, result in zip(branches, results, strict=True):
         num_linear = len(branch.in_avals) - num_known
@@ -145,7 +145,7 @@ def _add(
 def _pays_to_mask_tangents(
     branches: Sequence[ClosedJaxpr], batched: Sequence[bool], num_known: int
 ) -> bool:
-    """Return whether the batched operands of a linear choice are the smaller part."""
+    """Return whether a linear choice has smaller batched operands than outputs."""
     if num_known == len(batched) or all(is_elementwise(b) for b in branches):
         return False
     operands = [
@@ -157,13 +157,13 @@ def _pays_to_mask_tangents(
 
 
 def _masks(index: Array, num_branches: int) -> list[Bool[Array, " batch"]]:
-    """Return for each branch a mask of the examples that chose it."""
+    """Return a mask for each branch of the examples that chose it."""
     if num_branches == 1:
         return [jnp.ones(index.shape, bool)]
     if index.dtype == jnp.bool_:
         return [~index, index]
     inner = [index == i for i in range(1, num_branches - 1)]
-    # The outer branches also take what lies beyond them: `lax.switch` clamps its index.
+    # The first and last branch include indices out of range, as `lax.switch` clamps.
     return [index <= 0, *inner, index >= num_branches - 1]
 
 
@@ -174,12 +174,11 @@ def _run_where(
     operands: Sequence[Any],
     batched: Sequence[bool],
 ) -> list[Any]:
-    """Run a branch, `function` over the batch; only lanes in `mask` are used.
+    """Run a branch, batched as `function`; only lanes in `mask` are used.
 
-    Operands that the branch does not use are left out, so that no gradients of zero
-    are made for them.
+    Operands that the branch does not use are left out, so they get no zero gradients.
     """
-    # A gradient of zeros would otherwise be allocated per lane for each of them.
+    # Otherwise a gradient of zeros would be allocated per lane for each unused operand.
     used = used_inputs(branch)
     given = [mask, *it.compress(operands, used)]
     given_batched = list(it.compress(batched, used))
@@ -194,8 +193,8 @@ def _run_where(
     if may_loop_or_call_back(branch):
         return _if_any(guarded, *given)
 
-    # Operands are guarded in the derivative alone: plain values are selected lane by
-    # lane, so that they need no masked copy.
+    # Operands are guarded only in the derivative: primal outputs are selected lane by
+    # lane, and need no masked copy.
     @jax.custom_jvp
     def run(mask: Any, *operands: Any) -> list[Any]:
         return (
@@ -210,24 +209,24 @@ def _run_where(
             return guarded(*full) if elementwise else _if_any(guarded, *full)
 
         moved = list(it.compress(tangents, moves))
-        if elementwise:  # with no lane to borrow from, the gradients are cut here
+        if elementwise:  # if no lane is in the mask, the gradients are zero
             is_open = eqxi.unvmap_any(primals[0])
             moved = [jnp.where(is_open, t, jnp.zeros_like(t)) for t in moved]
         return jax.jvp(moving, list(it.compress(primals, moves)), moved)
 
-    # With zeros as arrays every operand would seem to move, parameters of frozen layers
-    # too.
+    # With array zeros every operand would seem to have a tangent, even parameters of
+    # frozen layers.
     run.defjvp(run_jvp, symbolic_zeros=True)
     return run(*given)
 
 
 def _if_any(function: Any, mask: Any, *operands: Any) -> list[Any]:
-    """Return `function(mask, *operands)` if any lane is in the mask, else zeros."""
+    """Return `function(mask, *operands)` if the mask has any lane, else zeros."""
     given = [mask, *operands]
     taken = trace(function, *given)
     skipped = trace(lambda *given: zeros(taken.out_avals), *given)
-    # Over the whole batch, however many `vmap`s come after: one boolean, so that it
-    # remains a branch which can be skipped.
+    # One boolean over the whole batch, for any number of outer `vmap`s, so the branch
+    # can be skipped.
     return bind(eqxi.unvmap_any(mask), given, [skipped, taken])
 
 
@@ -241,7 +240,7 @@ def _run_linear_where(
     num_known: int,
     size: int,
 ) -> list[Any]:
-    """Run a branch that is linear in its last operands; zero in lanes off the mask."""
+    """Run a branch that is linear in its last operands; zero outside the mask."""
 
     def run(mask: Any, *operands: Any) -> list[Any]:
         known = _guard(mask, operands[:num_known], batched[:num_known])
@@ -259,14 +258,15 @@ def _run_linear_where(
 def _guard(
     mask: Bool[Array, " batch"], operands: Sequence[Any], batched: Sequence[bool]
 ) -> list[Any]:
-    """Return the operands, with a copy of a lane of the mask in all other lanes.
+    """Return the operands with a lane of the mask copied into all lanes outside it.
 
-    Operands that are not batched here may be further out, see `masked_operand.py`.
+    Operands that are not batched here may be batched by an outer `vmap`; see
+    `masked_operand.py`.
     """
-    # Without lanes there is none to copy from.
+    # An empty batch has no lane to copy.
     if mask.shape[0] == 0:
         return list(operands)
-    # Keys stay as they are: draws from any key are as good.
+    # Keys are not replaced: draws from any key are valid.
     replaced = [
         b and not jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
         for x, b in zip(operands, batched, strict=True)
@@ -284,7 +284,7 @@ def _guard(
 
 
 def _select(masks: Sequence[Bool[Array, " batch"]], choices: Sequence[Any]) -> Any:
-    """Select lane by lane the choice whose mask is true."""
+    """Select the choice whose mask is true, lane by lane."""
     shape = (masks[0].shape[0], *choices[0].shape[1:])
     out = jnp.broadcast_to(choices[-1], shape)
     for mask, choice in zip(masks[:-1], choices[:-1], strict=True):
@@ -294,5 +294,5 @@ def _select(masks: Sequence[Bool[Array, " batch"]], choices: Sequence[Any]) -> A
     return out
 
 
-# Only "fancy" rules get the name and the size of the batch.
+# Only "fancy" rules get the name and the size of the batch axis.
 batching.fancy_primitive_batchers[choose_p] = _batch

@@ -1,4 +1,4 @@
-"""Running one of several functions, chosen by an index."""
+"""Run one of several functions, chosen by an index."""
 
 import functools as ft
 from collections.abc import Callable, Sequence
@@ -18,16 +18,16 @@ from .._errors import structure_error
 from .._jaxprs import hoist, open_jaxpr, trace
 from .._tree import differences
 from .._types import ClosedJaxpr, PyTree
-from . import autodiff as autodiff  # these two register rules of the primitive
+from . import autodiff as autodiff  # these two register the primitive's rules
 from . import batching as batching
 from .primitive import bind
 
 
 class Like(NamedTuple):
-    """A branch `fn(shapes, x, state)` that gets the shapes of the others' outputs.
+    """A branch `fn(shapes, x, state)` that gets the shapes of another branch's output.
 
-    `shapes` is the `y` of the first of them, with a `jax.ShapeDtypeStruct` for each
-    array.
+    `shapes` is the output `y` of the first other branch, with a `jax.ShapeDtypeStruct`
+    for each array.
     """
 
     fn: Callable[..., Any]
@@ -45,23 +45,22 @@ def choose(
 ) -> tuple[PyTree, eqx.nn.State | None]:
     """Run the branch `(x, state) -> (y, state)` at `index`, clamped as in JAX.
 
-    Not batched this is `lax.cond` (boolean index, two branches: false, true) or
-    `lax.switch`. Under `vmap` with an index per example, see `batching.py`.
+    Without batching this is `lax.cond` (boolean index, two branches: false, true) or
+    `lax.switch`. For `vmap` with an index per example, see `batching.py`.
 
-    `function` and `names` are those of the caller and the branches in errors, and
-    `cure` is the fix for outputs that differ. A branch may be a `Like`. `x` may hold
-    leaves that are not arrays; `y` too, if all branches return the same ones.
+    `function` and `names` name the caller and the branches in errors, and `cure` is the
+    fix for outputs that differ. A branch may be a `Like`. `x` may hold leaves that are
+    not arrays; `y` too, if all branches return the same ones.
     """
     no_jit = jax.config.jax_disable_jit  # pyright: ignore[reportAttributeAccessIssue]
     if no_jit and not isinstance(index, Tracer):
         chosen = branches[min(max(int(index), 0), len(branches) - 1)]
         if not isinstance(chosen, Like):  # as `lax.cond`, so that a debugger works
             return chosen(x, state)
-    # The state is an operand as well: closed over, the first branch would use it up,
-    # and the second fail with "old state".
+    # The state is an operand too: if branches closed over it, the first would mark it
+    # as used, and the second would raise "old state".
     arrays, static = eqx.partition((x, state), eqx.is_array)
-    # Markers and text cannot be operands of a primitive; they are put back inside of
-    # branches.
+    # State indices and text cannot be operands of a primitive; branches add them again.
     leaves, structure = jtu.tree_flatten(arrays)
     traced = _trace_branches(branches, leaves, structure, static)
     dtypes = _common_dtypes(function, names, traced, cure)
@@ -72,14 +71,14 @@ def choose(
     constants, jaxprs = hoist(jaxprs, leaves)
     chosen = iter(bind(index, [*constants, *leaves], jaxprs))
     outputs = [next(chosen) if place is None else leaves[place] for place in same]
-    # Evaluated outside jit, a constant output comes as a NumPy scalar.
+    # Outside `jit`, a constant output is a NumPy scalar.
     return traced[0].assemble(
         [y if isinstance(y, jax.Array) else jnp.asarray(y) for y in outputs]
     )
 
 
 class _Traced(NamedTuple):
-    """A branch as a jaxpr of its array leaves, and what its output is made of."""
+    """A branch as a jaxpr of its array leaves, with the structure of its output."""
 
     jaxpr: ClosedJaxpr
     structure: Any
@@ -135,10 +134,10 @@ def _common_dtypes(
 ) -> list[Any]:
     """Return the dtype of each output leaf; raise if the branches disagree.
 
-    A weakly typed leaf (made of Python numbers alone) takes the dtype that another
-    branch has there, as in `lax.cond`.
+    A weakly typed leaf (made only of Python numbers) takes the dtype of that leaf in
+    another branch, as in `lax.cond`.
     """
-    # Not strict: outputs that differ in number are reported below, by their names.
+    # Not strict: different numbers of outputs are reported below, by name.
     columns = list(zip(*(t.jaxpr.out_avals for t in traced), strict=False))
     dtypes = [_common_dtype(column) for column in columns]
 
@@ -174,22 +173,22 @@ def _common_dtype(avals: Sequence[Any]) -> Any:
     for aval in avals:
         if aval.dtype != dtype:
             kind = {"i": int, "f": float, "c": complex}.get(aval.dtype.kind)
-            # A Python float next to an int32 would promote it, so these two disagree.
+            # A Python float would promote an int32, so these two disagree.
             if kind is None or jnp.result_type(kind, dtype) != dtype:
                 return None
     return dtype
 
 
 def _handed_on(jaxprs: Sequence[ClosedJaxpr]) -> list[int | None]:
-    """Return for each output the input that all branches return there, or `None`.
+    """Return for each output the input that all branches return for it, or `None`.
 
-    State that no branch has is not chosen: under `vmap` it would become one for each
-    example.
+    State that no branch changes is not part of the choice: under `vmap` it would become
+    one state per example.
     """
 
     def places(jaxpr: ClosedJaxpr) -> list[int | None]:
         inner, _ = open_jaxpr(jaxpr)
-        # By identity, since an output may be a literal, and these have no hash.
+        # By identity, since an output may be a literal, which has no hash.
         inputs = {id(v): k for k, v in enumerate(inner.invars)}
         return [inputs.get(id(v)) for v in inner.outvars]
 
@@ -203,9 +202,9 @@ def _changed_outputs(
     dtypes: Sequence[Any],
     leaves: Sequence[Any],
 ) -> ClosedJaxpr:
-    """Return a branch with the outputs that some branch changes, in common dtypes.
+    """Return a branch with only the outputs that some branch changes, in common dtypes.
 
-    None of them is weakly typed.
+    The outputs are not weakly typed.
     """
     pairs = list(zip(jaxpr.out_avals, dtypes, strict=True))
     right = all(a.dtype == d and not a.weak_type for a, d in pairs)

@@ -1,14 +1,14 @@
-"""Operands for members in which no example chose a branch, under another `vmap`.
+"""Operands for members without examples that chose a branch, under an outer `vmap`.
 
-A branch runs over a batch for the examples that chose it; the others get the operands
-of one of those. Under a further `vmap` (an ensemble, each member with a batch of its
-own) there may be members in which no example chose the branch. They get the operands
-of a member in which some did: all that differ between members, so that together they
-belong to a choice that was made.
+A branch runs over a batch for the examples that chose it; the other examples get the
+operands of one of those. Under an outer `vmap` (an ensemble, each member with its own
+batch) there may be members in which no example chose the branch. They get the operands
+of a member in which some example did: all operands that differ between members, so that
+together they belong to a choice that was made.
 
-`masked_operand(mask, x)` is `x`, and under `vmap` in each member without a true in its
-mask the `x` of one that has. The tangent of an operand that is replaced is zero.
-Operands that all members share stay uncopied.
+`masked_operand(mask, x)` is `x`. Under `vmap`, each member whose mask is all false gets
+the `x` of a member whose mask is not. The tangent of a replaced operand is zero.
+Operands that all members share are not copied.
 """
 
 from typing import Any
@@ -30,9 +30,9 @@ masked_operand_p = Primitive("eqx_pipe_masked_operand")
 def masked_operand(
     mask: Bool[Array, "*batch"], x: Any, *, is_tangent: bool = False
 ) -> Any:
-    """Return `x`; where the mask is batched and all false, that of another member.
+    """Return `x`, or another member's `x` where the mask is batched and all false.
 
-    Its mask has a true. A tangent, which is batched too, becomes zero instead.
+    The other member's mask is not all false. A tangent becomes zero instead.
     """
     return masked_operand_p.bind(mask, x, is_tangent=is_tangent)
 
@@ -47,13 +47,13 @@ def _batch(args: Any, dims: Any, *, is_tangent: bool) -> Any:
     is_open = mask.any(tuple(range(1, mask.ndim)))
     other = jnp.zeros_like(x) if is_tangent else _of_one_open(is_open, x)
     x = lax.select(broadcast_mask(is_open, x), x, other)
-    # Bound again, since a `vmap` further out may have members in which no mask is true.
+    # Bound again, since an outer `vmap` may have members in which no mask is true.
     return masked_operand(is_open, x, is_tangent=is_tangent), 0
 
 
 def _of_one_open(is_open: Any, x: Any) -> Any:
     if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
-        return x  # draws from any key are as good
+        return x  # draws from any key are valid
     first = lax.dynamic_index_in_dim(x, jnp.argmax(is_open), keepdims=True)
     return jnp.broadcast_to(lax.stop_gradient(first), x.shape)
 
@@ -75,7 +75,7 @@ def _identity(mask: Any, x: Any, *, is_tangent: bool) -> Any:
     return x
 
 
-# Whose lane is taken depends on the mask, but only of what differs itself.
+# The mask selects a lane, but the values come only from the operand.
 register(masked_operand_p.name, Entry("operation", flow=lambda _, __, marks: marks[1:]))
 masked_operand_p.def_impl(_identity)
 masked_operand_p.def_abstract_eval(_identity)
@@ -88,10 +88,10 @@ batching.primitive_batchers[masked_operand_p] = _batch
 
 
 def lane_in(mask: Bool[Array, " batch"], operands: list[Any]) -> list[Any]:
-    """Return the operands of one lane that is in the mask.
+    """Return the operands of one lane in the mask.
 
-    Under `vmap` for each member one of its own; if it has none, one of a member that
-    has. Not to be differentiated.
+    Under `vmap`, each member gets its own lane, or that of another member if its mask
+    is all false. Not differentiable.
     """
     return _lanes(_first_lane)(mask, operands)
 
@@ -102,8 +102,8 @@ def _first_lane(mask: Any, operands: list[Any]) -> list[Any]:
     def pick(x: Any) -> Any:
         start = [lane, *[jnp.int32(0)] * (x.ndim - 1)]
         shape = (1, *x.shape[1:])
-        # `argmax` is never negative; to handle that costs a comparison and select for
-        # each operand.
+        # `argmax` is never negative; supporting negative indices would cost a
+        # comparison and a select per operand.
         return lax.dynamic_slice(x, start, shape, allow_negative_indices=False)
 
     return [pick(x) for x in operands]
@@ -133,8 +133,8 @@ def _lanes(inner: Any) -> Any:
                 for x, s in zip(own, spare, strict=True)
             ]
 
-        # With a rule for the next level too: `vmap` would batch plain `outer` operation
-        # by operation.
+        # Also with a rule for the next level: `vmap` would batch a plain `outer`
+        # operation by operation.
         return _lanes(outer)(mask, operands), [True] * len(operands)
 
     return lanes

@@ -1,13 +1,13 @@
 """A primitive that is `lax.switch` until its index is batched.
 
 Under `jax.vmap` with an index per example, `lax.switch` copies every operand of every
-branch per example, closed-over parameters too, and computes each branch on inputs that
-it was not meant for. Whether the index is batched is known only when transformations
-are applied (a `vmap` may come after `jit` or `grad`), so this takes a primitive.
+branch per example, including closed-over parameters, and evaluates each branch on
+inputs of all examples. Whether the index is batched is known only when transformations
+are applied (`vmap` may be applied after `jit` or `grad`), which requires a primitive.
 
-Here are its meaning, evaluation and compilation; `autodiff.py` and `batching.py` hold
-the rules of differentiation and batching. The pattern is that of JAX's own page on
-custom primitives, "How JAX primitives work".
+This file defines its evaluation and compilation; `autodiff.py` and `batching.py` have
+the rules of differentiation and batching. The pattern follows JAX's page on custom
+primitives, "How JAX primitives work".
 """
 
 from collections.abc import Sequence
@@ -36,12 +36,12 @@ def bind(
     owners: Sequence[int | None] | None = None,
     num_linear: int = 0,
 ) -> list[Any]:
-    """Run the branch at `index`, clamped to the branches there are, on `operands`.
+    """Run the branch at `index`, clamped to the existing branches, on `operands`.
 
-    All branches take the operands and agree in what they return. `index` is an integer,
-    or a boolean where there are two branches. `owners[k]` is the only branch whose
-    output `k` is used (the others may return anything there), or `None`.
-    In the last `num_linear` operands, all of them together, the outputs are linear.
+    All branches take the operands and return the same types. `index` is an integer, or
+    a boolean for two branches. `owners[k]` is the only branch whose output `k` is used
+    (the others may return anything there), or `None`. The outputs are jointly linear in
+    the last `num_linear` operands.
     """
     if owners is None:
         owners = (None,) * len(branches[0].out_avals)
@@ -59,11 +59,11 @@ def _as_varying(
 ) -> Sequence[ClosedJaxpr]:
     """Give the branches the same type inside `shard_map`.
 
-    There an array's type holds the mesh axes over which it varies; constants such as
-    zeros vary over none, and `lax.cond` refuses branches that differ in this.
+    There an array's type has the mesh axes over which it varies; constants such as
+    zeros vary over none, and `lax.cond` rejects branches that differ in this.
     """
     varying = [[_varying_axes(a) for a in b.out_avals] for b in branches]
-    # A value may be cast to vary over more axes, never over fewer.
+    # A value may be cast to vary over more axes, but not over fewer.
     union = [frozenset().union(*column) for column in zip(*varying, strict=True)]
 
     def cast(branch: ClosedJaxpr) -> ClosedJaxpr:
@@ -84,15 +84,15 @@ def _as_varying(
 def _varying_axes(aval: Any) -> frozenset[str]:
     if hasattr(aval, "mat"):
         return aval.mat.varying
-    return getattr(aval, "vma", frozenset())  # its name before JAX 0.10.2
+    return getattr(aval, "vma", frozenset())  # the name before JAX 0.10.2
 
 
 def varying_as(index: Any, tree: PyTree) -> PyTree:
-    """Return `tree` with floats that vary over the same axes of `shard_map` as `index`.
+    """Make floats in `tree` vary over the same axes of `shard_map` as `index`.
 
-    Where devices choose each for themselves, no branch may sum over them: those that
-    chose another would be waited for. So parameters that they share become one for each
-    device before, and their gradients are summed there.
+    If each device chooses for itself, no branch may sum over the devices: it would wait
+    for devices that chose another branch. So shared parameters are cast to vary over
+    the devices before the choice, and their gradients are summed there.
     """
     axes = _varying_axes(jax.typeof(index))
     if not axes:
@@ -120,7 +120,7 @@ def zeros(examples: Sequence[Any]) -> list[Any]:
 def zeros_varying(avals: Sequence[Any]) -> list[Any]:
     """Return zeros that vary over the same axes of `shard_map` as the examples.
 
-    So a loop may carry them, whose types must not change from pass to pass.
+    So a loop can carry them, as the types of a carry must not change.
     """
     axes = [tuple(_varying_axes(aval)) for aval in avals]
     return [
@@ -130,7 +130,7 @@ def zeros_varying(avals: Sequence[Any]) -> list[Any]:
 
 
 def _explicit_sharding(aval: Any) -> Any:
-    """Return the sharding of an array, where its mesh makes it part of the type."""
+    """Return the sharding of an array if it is part of the array's type."""
     sharding = getattr(aval, "sharding", None)
     mesh = getattr(sharding, "mesh", None)
     return sharding if mesh is not None and mesh.are_all_axes_explicit else None
@@ -153,7 +153,7 @@ def _evaluate(index: Any, *operands: Any, branches: Any, **_: Any) -> list[Any]:
 
 @choose_p.def_effectful_abstract_eval
 def _abstract(index: Any, *operands: Any, branches: Any, **_: Any) -> Any:
-    # Without them JAX would drop a choice whose outputs nobody reads, with its prints.
+    # Without them, JAX would drop a choice with unused outputs, including its prints.
     effects = frozenset().union(*(branch.effects for branch in branches))
     return list(branches[0].out_avals), effects
 
@@ -170,7 +170,7 @@ def _remake(eqn: Equation, bodies: Bodies, inputs: list[Any]) -> list[Any]:
 
 
 def _flow(flow: Flow, eqn: Equation, marks: list[bool]) -> list[bool]:
-    """As for `lax.switch`; an output that one branch owns is not selected."""
+    """Propagate marks as for `lax.switch`; owned outputs are not selected."""
     found = [flow.run(branch, marks[1:]) for branch in eqn.params["branches"]]
     pairs = zip(eqn.params["owners"], zip(*found, strict=True), strict=True)
     return [

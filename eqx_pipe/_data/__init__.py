@@ -1,9 +1,9 @@
 """Records in an order that is a function of the seed: sources, loader, cursor, scan.
 
-A batch takes the same steps everywhere. A `cursor` gives its place; `selection` its
-records, by the permutation of `shuffle`; a source reads them; `batch` transforms and
-`placement` places it. `loader` does so once, `epoch` again and again, reading ahead,
-and `scan` in one program.
+Every batch goes through the same steps. `cursor` holds its position; `selection` finds
+its records, by the permutation of `shuffle`; a source reads them; `batch` transforms
+them and `placement` places the batch. `loader` makes one batch, `epoch` iterates and
+reads ahead, and `scan` runs many batches in one program.
 """
 
 from .cursor import Cursor as Cursor

@@ -1,7 +1,7 @@
-"""From a place in the data to a batch: select, read, transform, place.
+"""Make a batch from a position: select, read, transform and place records.
 
-On the device that is one compiled program; from the host the records are read first,
-and the program begins with them.
+For device sources this is one compiled program; for host sources the records are read
+first and are arguments of the program.
 """
 
 import dataclasses
@@ -38,13 +38,14 @@ else:
 _Numbers = Array | np.ndarray
 
 _SEAM_PART = 8
-"""Batches of up to this part of a source may have twice their records set aside."""
+"""The seam is made for batches of at most this part of a source."""
 
 
 class Read(NamedTuple):
-    """Records from the host on the device, their numbers, and the place of the first.
+    """Records read from the host, now on the device, with their numbers and offset.
 
-    `epoch` is one for all or one for each.
+    `epoch` is one number for all records or one for each; `offset` is the position of
+    the first record in its epoch.
     """
 
     ids: UInt64[np.ndarray, " n"]
@@ -65,10 +66,10 @@ def device_batch(
     place: Place,
     seam: PyTree = None,
 ) -> tuple[PyTree, Place]:
-    """Return the next `count` records as a batch, and the place after them.
+    """Return the next `count` records as a batch, and the position after them.
 
-    `impl` and `words` are the kind and the data of the loader's key; `seam` is that of
-    `seam_of`.
+    `impl` and `words` are the implementation and the data of the loader's key; `seam`
+    is the result of `seam_of`.
     """
     source, size = loader.source, len(loader.source)
     assert isinstance(source, DeviceSource)
@@ -83,7 +84,7 @@ def device_batch(
 
 
 def seam_of(loader: Loader, count: int, overrun: Overrun) -> PyTree:
-    """Return the last records and then the first, if a batch may run over."""
+    """Return the last records followed by the first, if a batch may wrap around."""
     source, size = loader.source, len(loader.source)
     if overrun != "wrap" or loader.shuffle or count > size // _SEAM_PART:
         return None
@@ -99,7 +100,7 @@ def _across(
     start: UInt32[Array, ""],
     seam: PyTree,
 ) -> PyTree:
-    """Return a slice of records, of which the first ones may follow on the last."""
+    """Return a slice of records that may wrap around from the last to the first."""
     count = len(ids)
     last = np.uint32(len(source) - count)
     if seam is None:
@@ -124,7 +125,7 @@ def transform(
     selection: Selection,
     records: PyTree,
 ) -> PyTree:
-    """Return the batch of some records: through both pipelines, then placed."""
+    """Apply both pipelines to records, and place the batch."""
     key = jr.wrap_key_data(words, impl=impl)
     if not isinstance(loader.pipe, eqx.nn.Identity):
         records = _each(loader.pipe, _named(key, "pipe"), selection, records)
@@ -142,9 +143,9 @@ def _named(key: Key, name: str) -> Key:
 
 
 def _each(pipe: StageLike, key: Key, selection: Selection, records: PyTree) -> PyTree:
-    """Return every record through `pipe`, each with a key of its own."""
+    """Apply `pipe` to every record, each with its own key."""
     epochs, ends = selection.epoch, selection.ends
-    # The key of an epoch is drawn for each record only if that cannot be helped.
+    # The epoch's key is derived for each record only if the epochs differ.
     few = [epochs] if epochs.ndim == 0 else [] if ends is None else [ends[0], ends[1]]
     known = [jr.fold_in(key, epoch) for epoch in few]
 
@@ -165,7 +166,7 @@ def _each(pipe: StageLike, key: Key, selection: Selection, records: PyTree) -> P
 def _run(
     name: str, stage: StageLike, key: Key, words: UInt32[_Numbers, " words"], x: PyTree
 ) -> PyTree:
-    """Call a stage with the key of a record, or a batch, of the number in `words`."""
+    """Call a stage with the key of the record or batch whose number is in `words`."""
     *high, low = words
     for word in high:
         key = jr.fold_in(key, word)
@@ -198,7 +199,7 @@ def loader_arrays(loader: Loader) -> list[Array]:
 
 
 def are_identity(*pipes: StageLike) -> bool:
-    """Return whether pipelines return their input, and draw nothing."""
+    """Return whether all pipelines are the identity, without random draws."""
     return all(isinstance(pipe, eqx.nn.Identity) for pipe in pipes)
 
 
@@ -211,7 +212,7 @@ def batch_at(
     epoch: UInt32[Array, ""],
     record: UInt32[Array, "2"],
 ) -> tuple[PyTree, UInt32[Array, ""], UInt32[Array, "2"]]:
-    """Return `device_batch` from and to a place as cursors hold it."""
+    """Return `device_batch`, with positions as cursors hold them."""
     place = Place.of(epoch, record)
     batch, after = device_batch(loader, impl, count, overrun, words, place)
     return batch, after.epoch, after.record()
@@ -235,9 +236,9 @@ def read(
     epoch: UInt32[np.ndarray, "..."],
     offset: int,
 ) -> Read:
-    """Read records of some numbers, and move them to the device.
+    """Read records by number, and move them to the device.
 
-    Each process reads only those of its own devices.
+    Each process reads only the records of its own devices.
     """
     source, sharding = loader.source, loader.sharding
     assert isinstance(source, HostSource)
@@ -247,7 +248,7 @@ def read(
 
 
 def host_batch(loader: Loader, cursor: Cursor, found: Read) -> PyTree:
-    """Return the batch of some records from the host."""
+    """Return the batch of records that `read` returned."""
     ids, epoch, offset, batch = found
     if not are_identity(loader.pipe, loader.batch_pipe):
         size = len(loader.source)
@@ -281,7 +282,7 @@ def next_on_host(loader: Loader, cursor: Cursor) -> tuple[PyTree, Cursor]:
 def ordered(
     loader: Loader, cursor: Cursor, epoch: int, at: UInt64[np.ndarray, " n"]
 ) -> UInt64[np.ndarray, " n"]:
-    """Return the numbers of the records at some places of an epoch."""
+    """Return the numbers of the records at given positions of an epoch."""
     if not loader.shuffle:
         return at
     return permute_on_host(np.asarray(cursor.words), epoch, at, len(loader.source))

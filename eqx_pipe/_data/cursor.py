@@ -25,16 +25,17 @@ _Numbers = Array | np.ndarray
 
 
 class Cursor(eqx.Module):
-    """A place in the data: an epoch, and how many of its records were given.
+    """A position in the data: an epoch, and how many of its records were read.
 
-    Together with the key it decides everything that a `Loader` gives from there on,
-    whatever the batch size and the number of hosts. It is made by `Loader.init`, and
-    moved by `Loader.next`, `scan` and `epoch`.
+    A cursor, which includes the PRNG key, determines all records and random draws of a
+    `Loader` from there on. The order of records and the draws of `pipe` do not depend
+    on the batch size or the number of hosts. `Loader.init` makes the first cursor;
+    `Loader.next`, `scan` and `epoch` return later ones.
 
-    It holds only a few integers, in arrays: save it with a model by
-    `equinox.tree_serialise_leaves`, or as text by `to_json`. It also names its source
-    (the number and the form of its records, shuffled or not), so that a loader refuses
-    the cursor of another.
+    It is a pytree of a few integer arrays: save it with a model by
+    `equinox.tree_serialise_leaves`, or as text by `to_json`. It also identifies its
+    source (the number and the structure of its records, shuffled or not), so a loader
+    rejects the cursor of another source.
 
     !!! example
 
@@ -64,23 +65,23 @@ class Cursor(eqx.Module):
 
     @property
     def key(self) -> Key:
-        """The PRNG key from which everything is drawn."""
+        """The PRNG key of all random draws."""
         return jr.wrap_key_data(jnp.asarray(self.words), impl=self.kind)
 
     @property
     def epoch(self) -> int:
-        """The number of the epoch, from 0; inside `jit`, look at `epochs` instead."""
+        """The number of the epoch, from 0; inside `jit`, use `epochs` instead."""
         check_concrete("data.Cursor.epoch", self)
         return int(self.epochs)
 
     @property
     def position(self) -> int:
-        """The number of records of the epoch that were given."""
+        """The number of records of the epoch that were read."""
         check_concrete("data.Cursor.position", self)
         return _joined(self.record)
 
     def next_epoch(self) -> "Cursor":
-        """Return the beginning of the next epoch, from anywhere in this one."""
+        """Return the cursor at the beginning of the next epoch."""
         later = self.epochs + np.uint32(1)
         epochs = later if isinstance(later, jax.Array) else np.asarray(later)
         return dataclasses.replace(self, epochs=epochs, record=split(0))
@@ -102,13 +103,13 @@ class Cursor(eqx.Module):
 
     @staticmethod
     def from_json(text: str) -> "Cursor":
-        """Return the cursor of a text that `to_json` made.
+        """Return the cursor from the text of `to_json`.
 
-        **Raises:** `ValueError` if it is not the text of a cursor.
+        **Raises:** `ValueError` if the text is not that of a cursor.
         """
         try:
             return _parsed(json.loads(text))
-        # Of a text that is nested too deeply a `RecursionError`.
+        # Text that is nested too deeply raises a `RecursionError`.
         except _WRONG as why:
             raise value_error(
                 "data.Cursor.from_json",
@@ -121,7 +122,7 @@ _WRONG = KeyError, OverflowError, RecursionError, TypeError, ValueError
 
 
 def _parsed(found: Any) -> Cursor:
-    """Return the cursor of the fields of a text, after a check of them."""
+    """Return the cursor from the fields of a text, after checks."""
     cursor = Cursor(
         words=np.asarray(found["key"], np.uint32),
         epochs=np.asarray(found["epoch"], np.uint32),
@@ -130,7 +131,8 @@ def _parsed(found: Any) -> Cursor:
         kind=found["kind"],
     )
     check_draws("data.Cursor.from_json", "`key` is", cursor.key)
-    # Numbers out of range, of another type, and other fields come back otherwise.
+    # Numbers out of range or of another type, and unknown fields, do not survive the
+    # round trip.
     again = json.loads(cursor.to_json())
     if json.dumps(again, sort_keys=True) != json.dumps(found, sort_keys=True):
         raise ValueError("a field or a number does not belong to a cursor")
@@ -151,7 +153,7 @@ def start(key: Key | None, size: int, schema: int) -> Cursor:
         key = jr.wrap_key_data(jnp.asarray(key))
     words = jr.key_data(key)
     return Cursor(
-        # In NumPy where possible: whoever looks at a cursor need not wait for a device.
+        # In NumPy where possible, so that reading a cursor does not wait for a device.
         words=words if isinstance(words, Tracer) else np.asarray(words),
         epochs=np.asarray(0, np.uint32),
         record=split(0),
@@ -166,13 +168,13 @@ def split(number: int) -> UInt32[np.ndarray, "2"]:
 
 
 def _joined(halves: UInt32[_Numbers, "..."]) -> int:
-    """Return the number whose halves come first."""
+    """Return the number from its lower and upper half."""
     low, high = np.asarray(halves).tolist()[:2]
     return low + 2**32 * high
 
 
 def _form(cursor: Cursor) -> int:
-    # First on the host: an index of an array on the device is a program to compile.
+    # Moved to the host first: indexing an array on the device compiles a program.
     return int(np.asarray(cursor.made_for)[2])
 
 
@@ -181,12 +183,12 @@ def _made_for(size: int, schema: int) -> UInt32[np.ndarray, "3"]:
 
 
 def is_concrete(cursor: Cursor) -> bool:
-    """Return whether the place of a cursor has values, and is not traced."""
+    """Return whether the position of a cursor is concrete, not traced."""
     return not any(isinstance(x, Tracer) for x in (cursor.epochs, cursor.record))
 
 
 def check_concrete(function: str, cursor: Cursor) -> None:
-    """Raise a `TypeError` if the place of the cursor is traced."""
+    """Raise a `TypeError` if the position of the cursor is traced."""
     if not is_concrete(cursor):
         raise type_error(
             function,
@@ -197,7 +199,7 @@ def check_concrete(function: str, cursor: Cursor) -> None:
 
 
 def check_cursor(function: str, cursor: Cursor, size: int, form: int) -> None:
-    """Raise unless a cursor is that of a source of `size` records of some form."""
+    """Raise unless a cursor was made for a source of this size and schema."""
     cure = "Give a `Cursor`: `loader.init(jax.random.key(0))` makes the first."
     check_is(function, "cursor", cursor, Cursor, cure)
     if not isinstance(cursor.made_for, Tracer):
@@ -212,7 +214,7 @@ def check_cursor(function: str, cursor: Cursor, size: int, form: int) -> None:
                 "Continue with the source and `shuffle` that it was made for, or "
                 "begin again with `loader.init(key)`.",
             )
-    # A program put it on the device if it is there: to read it would wait for that.
+    # If a program has put it on the device, reading it would wait for that program.
     if isinstance(cursor.record, np.ndarray) and cursor.position > size:
         raise value_error(
             function,

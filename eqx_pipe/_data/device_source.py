@@ -1,10 +1,10 @@
 """Sources on the device.
 
 For JAX and Equinox every leaf of floating-point numbers is a parameter: `filter_grad`
-differentiates it, and weight decay shrinks it even where its gradient is zero. The
-numbers of records are therefore held as the integers that have the same bits. These
-are leaves like others (arguments of compiled programs, sharded, saved), and become
-numbers again as the last step to a batch, which XLA fuses with what follows.
+differentiates it, and weight decay shrinks it even where its gradient is zero.
+Floating-point records are therefore stored as integers with the same bits. These are
+ordinary leaves (arguments of compiled programs, sharded, saved), and the last step of
+making a batch converts them back, which XLA fuses with later operations.
 """
 
 import abc
@@ -23,14 +23,14 @@ from .._tree import as_arrays, can_be_traced, leaves_with_names
 from .._types import PyTree
 from .records import check_leading, index_of, narrowed
 
-# JAX indexes with int32, unless 64 bits are switched on.
+# JAX indexes with int32, unless `jax_enable_x64` is set.
 MOST_ON_DEVICE = 2**31 - 1
 
 
 class Bits(eqx.Module):
     """An array of floating-point or complex numbers, as integers of the same bits.
 
-    The two parts of a complex number lie along another axis, the last one.
+    The two parts of a complex number lie along an additional last axis.
     """
 
     bits: Array | np.ndarray
@@ -46,12 +46,12 @@ class Bits(eqx.Module):
 
 
 def _as_bits(leaf: Array | np.ndarray) -> Bits | Array | np.ndarray:
-    """Return an array with numbers that could be differentiated as `Bits`."""
-    # A traced array may be an argument of a gradient: its derivative is the right one.
+    """Return a floating-point or complex array as `Bits`; others unchanged."""
+    # A traced array may be an argument of a gradient, and is then differentiated.
     if isinstance(leaf, Tracer) or not jnp.issubdtype(leaf.dtype, jnp.inexact):
         return leaf
     dtype = np.dtype(leaf.dtype)
-    # On the host before it is moved to the device, where a copy may have no room.
+    # Converted on the host before the move: the device may have no memory for a copy.
     xp = np if isinstance(leaf, np.ndarray) else jnp
     if jnp.issubdtype(dtype, jnp.complexfloating):
         leaf = xp.stack([xp.real(leaf), xp.imag(leaf)], axis=-1)
@@ -60,7 +60,7 @@ def _as_bits(leaf: Array | np.ndarray) -> Bits | Array | np.ndarray:
 
 
 def as_numbers(tree: PyTree) -> PyTree:
-    """Return the arrays of `Bits`, or some of their entries, as numbers."""
+    """Convert all `Bits` of a pytree back to numbers."""
     return jtu.tree_map(
         lambda leaf: leaf.numbers() if isinstance(leaf, Bits) else leaf,
         tree,
@@ -77,13 +77,13 @@ class DeviceSource(eqx.Module):
 
     @abc.abstractmethod
     def take(self, indices: UInt32[Array, " n"]) -> PyTree:
-        """Return the records of some indices, stacked along a leading axis, as bits.
+        """Return records by index, stacked along a leading axis, as bits.
 
         Indices are not checked.
         """
 
     def slice(self, start: UInt32[Array, ""], count: int) -> PyTree:
-        """Return `count` records one after the other, as bits."""
+        """Return `count` consecutive records, as bits."""
         return self.take(start + jnp.arange(count, dtype=np.uint32))
 
     def struct(self) -> PyTree:
@@ -101,16 +101,15 @@ class DeviceSource(eqx.Module):
 class ArraySource(DeviceSource):
     """Arrays on the device as a source of records.
 
-    Record `i` is what stands at index `i` of the leading axis of every array. NumPy
-    arrays are moved to the device once, when the source is made; arrays that are
-    there already, also sharded ones, stay where they are (those of floating-point
-    numbers are copied there).
+    Record `i` is entry `i` of the leading axis of every array. NumPy arrays are moved
+    to the device once, when the source is made; JAX arrays stay on their devices, also
+    when sharded (floating-point arrays are copied there).
 
-    Records are data, not parameters: `equinox.filter_grad` gives no derivative for
-    them, and an optimiser leaves them as they are, bit for bit. To that end numbers
-    that could be differentiated are held as integers of the same bits. `tree` gives the
-    arrays themselves, made anew each time; to change them, make another source. Only a
-    source that is made inside of a transformation, of traced arrays, is differentiated.
+    Records are data, not parameters: `equinox.filter_grad` does not differentiate them,
+    and an optimiser does not change them. To ensure this, floating-point and complex
+    numbers are stored as integers with the same bits. `tree` returns the original
+    arrays, converted at each access; to change records, make another source. Only a
+    source made of traced arrays, inside a transformation, is differentiated.
 
     **Arguments:**
 
@@ -120,10 +119,11 @@ class ArraySource(DeviceSource):
 
     **Raises:**
 
-    - `StructureError` (a `ValueError`) if leading axes differ, or a leaf has none;
-      names all leaves.
+    - `StructureError` (a `ValueError`) if leading axes differ, a leaf has none, or
+      there are no arrays; the error names all leaves.
     - `TypeError` if a leaf is not an array.
-    - `ValueError` if 64-bit numbers do not fit into the 32 bits that JAX gives them.
+    - `ValueError` if 64-bit numbers do not fit into JAX's 32-bit dtypes, or there are
+      more than 2^31 - 1 records.
 
     !!! example
 
@@ -159,8 +159,8 @@ class ArraySource(DeviceSource):
     def take(self, indices: UInt32[Array, " n"]) -> PyTree:
         at = indices.astype(np.int32)
 
-        # They come from a permutation of the records: to check them again, as JAX does
-        # for other indices, would only cost.
+        # The indices come from a permutation of the records, so JAX need not check
+        # them.
         def one(leaf: Array) -> Array:
             return leaf.at[at].get(mode="promise_in_bounds")
 
@@ -176,7 +176,7 @@ class ArraySource(DeviceSource):
 
 
 def _fitting(leaf: Array | np.ndarray) -> Array | np.ndarray:
-    """Return a NumPy array in JAX's dtype; JAX itself would wrap large numbers."""
+    """Return a NumPy array in JAX's dtype, checked: JAX itself wraps large numbers."""
     if not isinstance(leaf, np.ndarray):
         return leaf
     dtype = jax.dtypes.canonicalize_dtype(leaf.dtype)

@@ -1,4 +1,4 @@
-"""The batches of an epoch, one by one; those from the host are read ahead."""
+"""Iterate over the batches of an epoch; host sources are read ahead."""
 
 import concurrent.futures as cf
 import contextlib
@@ -37,18 +37,18 @@ if TYPE_CHECKING:
 else:
     Loader = Any
 
-# One for the next step and one for a read that takes longer: each takes memory.
+# One for the next step and one for a slow read; each takes memory.
 _AHEAD = 2
 _BLOCK = 2**15
-"""About how many places of the order are computed at once."""
+"""The approximate number of positions of the order that are computed at once."""
 
 
 class Epoch(Iterator[PyTree]):
-    """The remaining batches of an epoch; `cursor` is the place after the last one."""
+    """The remaining batches of an epoch; `cursor` is the position after the last."""
 
     def __init__(self, loader: Loader, cursor: Cursor):
         self._loader, self._from = loader, cursor
-        # Fields of a Module are slow to look up, for every batch.
+        # Looking up fields of a Module for every batch is slow.
         self._batch_size = loader.batch_size
         self._position = cursor.position
         self._end = _batches_end(loader, self._position)
@@ -58,7 +58,7 @@ class Epoch(Iterator[PyTree]):
 
     @property
     def cursor(self) -> Cursor:
-        """The place to resume from: after the batch that was given last."""
+        """The position to resume from: after the batch that was returned last."""
         return dataclasses.replace(self._from, record=split(self._position))
 
     def __len__(self) -> int:
@@ -78,7 +78,7 @@ class Epoch(Iterator[PyTree]):
         return batch
 
     def close(self) -> None:
-        """End the threads that read ahead; dropping the iterator does the same."""
+        """Stop the threads that read ahead; dropping the iterator does the same."""
         self._batches.close()
 
 
@@ -90,7 +90,7 @@ def rolled_over(loader: Loader, cursor: Cursor) -> Cursor:
 
 
 def without_users_mesh(loader: Loader) -> AbstractContextManager[object]:
-    """Leave the user's `jax.set_mesh`, if the loader brings its own."""
+    """Leave the user's `jax.set_mesh` if the loader has its own mesh."""
     return contextlib.nullcontext() if loader.sharding is None else no_context()
 
 
@@ -103,7 +103,7 @@ def _batches_end(loader: Loader, position: int) -> int:
 
 
 def _note_a_short_batch(error: Exception, loader: Loader, count: int) -> None:
-    """Note on an error that it came for the short last batch."""
+    """Add a note to an error from the short last batch."""
     if not are_identity(loader.batch_pipe):
         error.add_note(
             "In eqx_pipe.data.Loader: `batch_pipe` was to be given the short last "
@@ -118,7 +118,7 @@ def _from_device(
     """Call a compiled program once for each batch."""
     size, sharding, arrays = loader.batch_size, loader.sharding, loader_arrays(loader)
     numbers = tuple(map(np.asarray, (cursor.words, cursor.epochs, cursor.record)))
-    # Once for all batches; each call gives the next one its place.
+    # Computed once for all batches; each call returns the position of the next batch.
     words, epoch, record = (
         jax.device_put(numbers) if sharding is None else replicated(numbers, sharding)
     )
@@ -135,7 +135,7 @@ def _from_device(
 def _from_host(
     loader: Loader, cursor: Cursor, end: int
 ) -> Generator[PyTree, None, None]:
-    """Give records that threads read ahead, each time through the pipelines."""
+    """Yield the batches of records that threads read ahead."""
     source, size = loader.source, loader.batch_size
     assert isinstance(source, HostSource)
     number = -(-(end - cursor.position) // size)
@@ -153,7 +153,7 @@ def _reader(loader: Loader, cursor: Cursor, end: int) -> Callable[[int], Read]:
     block = max(1, _BLOCK // size) * size
     lock = threading.Lock()
 
-    # Several threads may want the same block, or one and its neighbour.
+    # Several threads may need the same block, or two neighbouring blocks.
     @ft.lru_cache(2)
     def order(start: int) -> np.ndarray:
         at = np.arange(start, min(end, start + block), dtype=np.uint64)
@@ -169,11 +169,11 @@ def _reader(loader: Loader, cursor: Cursor, end: int) -> Callable[[int], Read]:
 
 
 class ReadAhead(Iterator[Any]):
-    """`map(work, range(count))` by threads, some of it ready beforehand.
+    """`map(work, range(count))` in threads, with some results computed ahead.
 
-    Each thread takes `chunk` numbers in one go, and at most two chunks more than there
-    are threads are ready. The threads end with the last result, with the first error,
-    with `close`, and when nobody holds the iterator any more.
+    Each thread takes `chunk` numbers at a time, and at most two chunks more than the
+    number of threads are ready. The threads end after the last result, after the first
+    error, after `close`, and when the iterator is collected.
     """
 
     def __init__(
@@ -192,8 +192,8 @@ class ReadAhead(Iterator[Any]):
         self._left = map(ft.partial(pool.submit, some), range(0, count, chunk))
         self._waiting = deque(it.islice(self._left, threads + _AHEAD))
         self._ready: deque[Any] = deque()
-        # The threads know the pool, not this iterator, so that it can be dropped. They
-        # are not waited for: a slow read must not delay an error.
+        # The threads refer to the pool, not to this iterator, so that it can be
+        # collected. `shutdown` does not wait: a slow read must not delay an error.
         end = ft.partial(pool.shutdown, wait=False, cancel_futures=True)
         self.close = weakref.finalize(self, end)
 
@@ -208,6 +208,6 @@ class ReadAhead(Iterator[Any]):
             if isinstance(result, Exception):
                 raise result
             return result
-        except BaseException:  # also when somebody presses Ctrl-C while it waits
+        except BaseException:  # also after Ctrl-C while it waits
             self.close()
             raise

@@ -1,4 +1,4 @@
-"""Sources on the host, and what is accepted as a source."""
+"""Sources on the host, and the values accepted as sources."""
 
 import contextlib
 import threading
@@ -28,13 +28,14 @@ from .records import (
     struct_of,
 )
 
-# 16 were slower than none where records are small; four are enough to wait for a disk.
+# With small records 16 threads were slower than none; four are enough for a disk.
 _THREADS = 4
-# A megabyte takes longer to read than to hand over. Any numbers near these will do.
+# A megabyte takes longer to read than to pass between threads. The exact values do not
+# matter.
 _CHUNK_BYTES = 2**20
 _CHUNK_BATCHES = 8
 
-# Loaders of one source, for training and for validation, share its lock.
+# Loaders of one source, such as for training and validation, share its lock.
 _locks: WeakCache[AbstractContextManager[Any]] = WeakCache()
 
 
@@ -46,10 +47,10 @@ def is_of(library: str, value: object) -> bool:
 
 
 class HostArrays(HostRecords):
-    """A pytree of arrays on the host as a source, read by one index for each of them.
+    """A pytree of arrays on the host as a source, read by one index per array.
 
-    Record `i` is what stands at index `i` of every leading axis. The arrays may be
-    memory maps, or those of a Zarr or HDF5 file.
+    Record `i` is entry `i` of every leading axis. The arrays may be memory maps, or
+    arrays of a Zarr or HDF5 file.
     """
 
     def __init__(self, tree: PyTree):
@@ -60,7 +61,7 @@ class HostArrays(HostRecords):
 
     @staticmethod
     def fits(tree: Any) -> bool:
-        """Return whether these are arrays with leading axes, not all on the device."""
+        """Return whether all leaves are arrays with an axis, not all on the device."""
         if not (isinstance(tree, Mapping | tuple) or _is_array(tree)):
             return False
         leaves = jtu.tree_leaves(_as_pytree(tree))
@@ -79,13 +80,13 @@ class HostArrays(HostRecords):
 
 
 def _as_pytree(tree: Any) -> PyTree:
-    """Return a mapping that JAX does not look into, as an HDF5 file, as a dict."""
+    """Return a mapping that is not a pytree, such as an HDF5 file, as a dict."""
     is_leaf = isinstance(tree, Mapping) and jtu.all_leaves([tree])
     return dict(tree) if is_leaf else tree
 
 
 def _plain(leaf: Any) -> Any:
-    # A memory map would make a map of every batch that is read from it.
+    # Otherwise every batch read from a memory map would be a memory map.
     return np.asarray(leaf) if isinstance(leaf, np.ndarray | jax.Array) else leaf
 
 
@@ -96,9 +97,9 @@ def _is_array(leaf: Any) -> bool:
 
 
 def _rows(leaf: Any, at: np.ndarray | slice) -> np.ndarray:
-    """Return rows of one array, as an array of their own: here a file is read."""
+    """Return rows of one array as a new array; this reads a file."""
     if isinstance(at, slice):
-        # Copied: JAX reads what it is given later, or takes it for its own.
+        # Copied: JAX may read the array later, or use its memory.
         return np.array(leaf[at])
     if isinstance(leaf, np.ndarray):
         # `take` needs half the time, but first copies all of a view with strides,
@@ -106,18 +107,18 @@ def _rows(leaf: Any, at: np.ndarray | slice) -> np.ndarray:
         return leaf.take(at, axis=0) if leaf.flags.c_contiguous else leaf[at]
     if is_of("zarr", leaf):
         return np.asarray(leaf.oindex[at])
-    # HDF5 takes numbers in ascending order, each once.
+    # HDF5 requires indices in ascending order without repetitions.
     once, where = np.unique(at, return_inverse=True)
     return np.asarray(leaf[once])[where]
 
 
 @runtime_checkable
 class Records(Protocol):
-    """Records on the host by their numbers: an array or memory map, a dataset, a list.
+    """Records on the host by index: an array or memory map, a dataset, a list.
 
-    A source with `__getitems__` is asked for the records of a batch at once. From a
-    list of numbers it returns a list of records, or one record whose arrays hold them
-    all, along a leading axis.
+    If a source has `__getitems__`, a loader calls it once per batch with a list of
+    indices. It returns a list of records, or one record whose arrays hold all records
+    along a leading axis.
     """
 
     def __len__(self) -> int: ...
@@ -126,22 +127,22 @@ class Records(Protocol):
 
 
 class HostSource:
-    """A host source, with the form that its records must have.
+    """A host source, with the structure, shapes and dtypes of its records.
 
-    Compared by identity, so it is one and the same leaf of every loader made from it.
-    Only sources that are known to be thread-safe are read by several threads at a time.
+    Compared by identity, so it is the same leaf in every loader made from it. Only
+    sources that are known to be thread-safe are read by several threads at a time.
     """
 
     def __init__(self, source: Records):
-        # Of an unknown class: its abilities are asked for, not declared.
+        # Its class is unknown, so its methods are looked up.
         given: Any = source
         self.has_columns: bool = _has_columns(source)
         format = getattr(source, "format", {}) if self.has_columns else {}
-        # Columns as Python's lists of numbers would be slow.
+        # Columns as Python lists of numbers would be slow.
         is_plain = format.get("type", "") is None
         self.source: Any = given.with_format("numpy") if is_plain else given
         self.size: int = len(source)
-        # Arrays are read fast, and then more threads hinder each other.
+        # Arrays are read fast, so more threads slow each other down.
         most = 2 if isinstance(source, HostArrays) else _THREADS
         own = getattr(source, "thread_safe", None)
         thread_safe = own if isinstance(own, bool) else _is_grain(source)
@@ -157,7 +158,7 @@ class HostSource:
         return f"<{type(self.source).__name__} of {self.size} records>"
 
     def struct(self) -> PyTree:
-        """Return the shapes and dtypes of one record, those of record 0."""
+        """Return the shapes and dtypes of record 0."""
         if self._struct is None:
             try:
                 first = self._record(0)
@@ -172,10 +173,10 @@ class HostSource:
         return self._struct
 
     def chunk(self, batch_size: int) -> int:
-        """Return how many batches a thread reads in one go.
+        """Return the number of batches that a thread reads at a time.
 
-        One, unless they are small and come from arrays: handing one over takes as long
-        as to read it. Other sources may take any time for each.
+        It is one, except for small batches from arrays, which take as long to pass
+        between threads as to read. The time that other sources take is unknown.
         """
         if not isinstance(self.source, HostArrays):
             return 1
@@ -184,9 +185,9 @@ class HostSource:
         return max(1, min(_CHUNK_BATCHES, _CHUNK_BYTES // max(1, size)))
 
     def read(self, indices: Integer[np.ndarray, " n"]) -> PyTree:
-        """Return some records, stacked along a leading axis, as arrays of their own."""
+        """Return records by index, stacked along a leading axis, as new arrays."""
         struct, n = self.struct(), len(indices)
-        if n == 0:  # a process of several that has no rows of a batch
+        if n == 0:  # one of several processes, without rows of this batch
             return jtu.tree_map(lambda s: np.empty((0, *s.shape), s.dtype), struct)
         with self._lock:
             if self._reader is not None:
@@ -197,7 +198,8 @@ class HostSource:
                         return columns
                 elif not self.has_columns:
                     return stacked(indices.tolist(), listed(found, n), struct)
-            # One by one: there is no other way, or it finds the one that does not fit.
+            # One by one: the source has no other way, or to find the record that does
+            # not fit.
             numbers = indices.tolist()
             return stacked(numbers, [self._record(i) for i in numbers], struct)
 
@@ -205,9 +207,9 @@ class HostSource:
         return _ask(self.source.__getitem__, i, [i])
 
     def _reader_of_many(self) -> Callable[[np.ndarray], Any] | None:
-        """Return how to ask for many records at once, or None if it cannot be asked.
+        """Return a function that reads many records at once, or None if there is none.
 
-        The reader returns a list of them, or one record whose arrays hold them all.
+        It returns a list of records, or one record whose arrays hold them all.
         """
         source = self.source
         if isinstance(source, HostRecords):
@@ -218,19 +220,19 @@ class HostSource:
             )
         if self.has_columns:
             return lambda at: jtu.tree_map(np.asarray, dict(source[at.tolist()]))
-        # Of Grain's datasets, and of the sources for them that read in batches.
+        # Grain's datasets, and its sources that read in batches, have `_getitems`.
         own = getattr(source, "_getitems", None) if _is_grain(source) else None
         many = getattr(source, "__getitems__", own)
         return None if many is None else lambda at: many(at.tolist())
 
 
 def _has_columns(source: object) -> bool:
-    """Return whether it is a Hugging Face dataset, which reads many records at once."""
+    """Return whether a source is a Hugging Face dataset, which reads in batches."""
     return hasattr(source, "column_names") and hasattr(source, "with_format")
 
 
 def _is_grain(source: object) -> bool:
-    """Return whether it is a `MapDataset` of Grain."""
+    """Return whether `source` is a `MapDataset` of Grain."""
     names = [base.__name__ for base in type(source).__mro__]
     return "MapDataset" in names and is_of("grain", source)
 
@@ -238,14 +240,14 @@ def _is_grain(source: object) -> bool:
 def _lock_of(source: object) -> AbstractContextManager[Any]:
     try:
         return _locks.get(source) or _locks.put(source, threading.RLock())
-    except TypeError:  # lists and the like, which have no weak references
+    except TypeError:  # lists and other types without weak references
         return threading.RLock()
 
 
 def _ask(
     read: Callable[[Any], Any], at: Any, records: Sequence[int] | np.ndarray
 ) -> Any:
-    """Return `read(at)`; an error is noted to have come for some records."""
+    """Return `read(at)`; add a note with the records to any error."""
     try:
         return read(at)
     except Exception as error:
@@ -253,7 +255,7 @@ def _ask(
         kind = "record" if len(records) == 1 else "one of the records"
         note = f"In eqx_pipe.data.Loader: the source failed at {kind} {shown}."
         if isinstance(error, StopIteration):
-            # It would end the iteration over the batches silently.
+            # A `StopIteration` would end the iteration over batches silently.
             stopped = RuntimeError(
                 "`eqx_pipe.data.Loader`: the source raised `StopIteration`. Give it a "
                 "smaller length, or return a record for each number below it."
@@ -268,7 +270,7 @@ Source: TypeAlias = DeviceSource | HostSource
 """A source as loaders hold it."""
 
 SourceLike: TypeAlias = Source | Array | Records | Mapping[str, Any] | tuple[Any, ...]
-"""Everything that is accepted as a source; an array of JAX stays on the device."""
+"""Everything that is accepted as a source; a JAX array stays on the device."""
 
 
 def as_source(function: str, argument: str, source: SourceLike) -> Source:
@@ -294,6 +296,6 @@ def as_source(function: str, argument: str, source: SourceLike) -> Source:
 
 
 def schema_of(struct: PyTree) -> int:
-    """Return a number for the structure, shapes and dtypes of a record."""
+    """Return a hash of the structure, shapes and dtypes of a record."""
     named = [(name, leaf_text(leaf)) for name, leaf in leaves_with_names(struct)]
     return zlib.crc32(repr(named).encode())

@@ -1,4 +1,4 @@
-"""`Loader`: from a source to batches."""
+"""`Loader`: batches of a source."""
 
 from collections.abc import Callable
 from typing import SupportsIndex, TypeVar
@@ -23,16 +23,16 @@ _Carry = TypeVar("_Carry")
 
 
 class Loader(eqx.Module):
-    """Batches of records, in an order and with draws that a cursor decides.
+    """Batches of records, with order and random draws determined by a cursor.
 
-    A loader is a value, like a pipeline: it holds no place. `init` makes the first
-    `Cursor`, and `next`, `epoch` and `scan` go on from one.
+    A loader is immutable, like a pipeline: it holds no position. `init` returns the
+    first `Cursor`, and `next`, `epoch` and `scan` continue from a cursor.
 
-    In an epoch every record comes exactly once. Its order, with `shuffle`, is another
-    permutation in each epoch, computed where it is needed and never stored. What `pipe`
-    draws for a record depends on the key, the epoch, and the record's number in the
-    source: not on the batch size, the order, the number of hosts, or on where the run
-    was resumed.
+    An epoch has every record exactly once, except for those that `drop_remainder`
+    skips. With `shuffle`, each epoch has a different permutation, which is computed as
+    needed and never stored. The random draws of `pipe` for a record depend on the key,
+    the epoch, and the record's index in the source: not on the batch size, the order,
+    the number of hosts, or the position at which the run was resumed.
 
     **Arguments:**
 
@@ -42,28 +42,29 @@ class Loader(eqx.Module):
         Grain `MapDataset`, a Hugging Face dataset, a list of records).
     - `pipe`: a stage from one record to another. It runs on the device, under `vmap`,
         for host sources too.
-    - `batch_pipe`: a stage from batch to batch, after `pipe`. What it draws depends on
-        the key, the epoch, and the place in the epoch of the batch's first record.
-        (Keyword only, as all that follow.)
+    - `batch_pipe`: a stage from batch to batch, after `pipe`. Its random draws depend
+        on the key, the epoch, and the position in the epoch of the batch's first
+        record. (Keyword only, as are all following arguments.)
     - `batch_size`: the number of records in a batch.
-    - `shuffle`: whether each epoch has an order of its own, or that of the source.
+    - `shuffle`: whether each epoch has its own random order, instead of the source's.
     - `drop_remainder`: whether the records after the last full batch are left out.
-    - `sharding`: a `jax.sharding.NamedSharding` for batches. In a run of several
-        processes each reads only the records of its own devices. A spec is cut to the
+    - `sharding`: a `jax.sharding.NamedSharding` for batches. With several processes,
+        each reads only the records of its own devices. The spec is truncated to the
         rank of each array.
 
     **Returns:** a loader. `len(loader)` is the number of batches of an epoch.
 
     **Raises:**
 
-    - `TypeError` if something is no source or no stage.
+    - `TypeError` if `source` is not a source, `pipe` or `batch_pipe` is not a stage, or
+      another argument has the wrong type.
     - `ValueError` if the source is empty; the batch size is below 1, is larger than the
-      source with `drop_remainder`, or does not divide by the devices that split it; or
-      a stage is stateful.
+      source with `drop_remainder`, or is not divisible by the number of devices that
+      split it; or a stage is stateful.
 
-    **Laws:** the records of an epoch are those of the source; `scan` reads the records
-    and random keys of a loop of `next`; a resumed run reads those of an uninterrupted
-    one. What stages compute from them agrees up to rounding.
+    **Laws:** the records of an epoch are those of the source; `scan` uses the same
+    records and random keys as a loop of `next`, and a resumed run the same as an
+    uninterrupted one. The outputs of stages agree up to rounding.
 
     !!! example
 
@@ -123,22 +124,27 @@ class Loader(eqx.Module):
 
         **Arguments:**
 
-        - `key`: a PRNG key. It decides the order of every epoch and all draws.
+        - `key`: a PRNG key. It determines the order of every epoch and all random
+            draws.
 
         **Returns:** a cursor.
+
+        **Raises:** `TypeError` if `key` is not a single PRNG key; `ValueError` if it is
+        of the kind `rbg`, whose draws differ under `vmap`.
         """
         return start(key, len(self.source), self.schema)
 
     def next(self, cursor: Cursor) -> tuple[PyTree, Cursor]:
         """Return the next batch, always a full one, and the cursor after it.
 
-        A batch runs over into the next epoch; with `drop_remainder` it begins there
-        instead, and the rest of the epoch is left out. For a source on the device this
-        is a pure function: `equinox.filter_jit(loader.next)`.
+        At the end of an epoch, a batch continues with the records of the next epoch;
+        with `drop_remainder` it begins with the next epoch, and the remaining records
+        are skipped. For a source on the device this is a pure function, which can be
+        compiled: `equinox.filter_jit(loader.next)`.
 
         **Arguments:**
 
-        - `cursor`: where to go on.
+        - `cursor`: the position of the batch.
 
         **Returns:** the batch and the next cursor.
 
@@ -146,7 +152,7 @@ class Loader(eqx.Module):
 
         - `ValueError` if the cursor was made for another source (not under `jit`), or
           the source has no full batch.
-        - `TypeError` if it is traced and the source is on the host.
+        - `TypeError` if the cursor is traced and the source is on the host.
         """
         check_cursor("data.Loader.next", cursor, len(self.source), self.schema)
         _check_full("data.Loader.next", len(self.source), self.batch_size)
@@ -156,14 +162,14 @@ class Loader(eqx.Module):
     def epoch(self, cursor: Cursor) -> Epoch:
         """Iterate over the remaining batches of the cursor's epoch.
 
-        The last batch is short if records do not divide; with `drop_remainder` there
-        is no such batch. With `sharding`, one that does not divide is not split along
-        its leading axis: every device that would split it holds all of it.
+        The last batch is shorter if the batch size does not divide the number of
+        records; `drop_remainder` skips it. With `sharding`, a short batch that the
+        devices do not divide evenly is not split along its leading axis, but copied to
+        each device.
 
-        The iterator's `.cursor` is the place after the batch that was given last, to
-        resume from. When the iterator is through, that is the end of the epoch, after
-        the last batch; from there `epoch` goes on with the next epoch. So a loop over
-        epochs is
+        The iterator's `.cursor` is the position after the last returned batch, to
+        resume from. When the iterator is exhausted, it is the end of the epoch, and
+        `epoch` continues from there with the next epoch. So a loop over epochs is
 
         ```python
         for _ in range(10):
@@ -173,13 +179,13 @@ class Loader(eqx.Module):
             cursor = iterator.cursor
         ```
 
-        Records of a host source are read ahead in threads, a few batches at most.
-        They end with the iterator, also when it is dropped.
+        Threads read a few batches of a host source ahead. They end with the iterator,
+        also when it is dropped before its end.
 
         **Arguments:**
 
-        - `cursor`: where to begin; for a whole epoch, the one of `init`, of
-            `next_epoch`, or of the end of the epoch before.
+        - `cursor`: the position of the first batch; for a whole epoch, the cursor of
+            `init`, of `next_epoch`, or of the end of the previous epoch.
 
         **Returns:** an iterator over batches, with `.cursor`.
 
@@ -202,7 +208,7 @@ class Loader(eqx.Module):
         cursor: Cursor,
         length: SupportsIndex | None = None,
     ) -> tuple[_Carry, PyTree, Cursor]:
-        """Run a step for each of many batches, as one compiled program.
+        """Run a step for each of many batches, in one compiled program.
 
         It equals this loop up to rounding, with the same records and random keys:
 
@@ -215,20 +221,21 @@ class Loader(eqx.Module):
         return carry, stack(outputs), cursor
         ```
 
-        A loop of such calls leaves no record out: if records do not divide, the next
-        call begins with the remainder, and its last batches are the next epoch's. With
-        `drop_remainder` each call of the default length is one epoch.
+        Successive calls skip no record: if the batch size does not divide the number of
+        records, the next call begins with the remainder and ends in the next epoch.
+        With `drop_remainder`, each call of the default length is one epoch.
 
-        Outside of `jit` the program is compiled once for each `step`; define the
-        function once, not anew for each epoch. Gradients flow through it, to the
-        parameters of `pipe` too.
+        Outside `jit`, the program is compiled once for each function `step`, so define
+        `step` once, not in each epoch. Gradients flow through it, to the parameters of
+        `pipe` too.
 
         **Arguments:**
 
         - `step`: `step(carry, batch) -> (carry, output)`.
-        - `carry`: any pytree. It may hold models and optimiser states as they are;
-            leaves that are no arrays stay what they are.
-        - `cursor`: where to begin.
+        - `carry`: any pytree. It may hold models and optimiser states. Python numbers
+            that `step` changes become arrays; other leaves that are not arrays do not
+            change.
+        - `cursor`: the position of the first batch.
         - `length`: the number of batches, by default the full batches of an epoch.
 
         **Returns:** the last carry, the outputs stacked along a leading axis, and the
@@ -236,8 +243,9 @@ class Loader(eqx.Module):
 
         **Raises:**
 
-        - `StructureError` (a `ValueError`) if `step` changes the form of the carry.
-        - `TypeError` if the source is on the host.
+        - `StructureError` (a `ValueError`) if `step` changes the structure, shapes or
+          dtypes of the carry.
+        - `TypeError` if the source is on the host, or `step` is not a function.
         - `ValueError` if the cursor was made for another source, or the source has no
           full batch.
 
@@ -269,7 +277,7 @@ class Loader(eqx.Module):
 
 
 def _as_stateless(argument: str, stage: StageLike) -> StageLike:
-    """Return a stage, after a check that it keeps no state."""
+    """Return a stage; raise if it is stateful."""
     stage = as_stage("data.Loader", argument, stage)
     if is_stateful(stage):
         raise value_error(

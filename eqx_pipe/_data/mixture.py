@@ -1,4 +1,4 @@
-"""Several sources as one."""
+"""A mixture of several sources as one source."""
 
 import functools as ft
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ from .records import HostRecords
 _LONGEST = 1024
 
 Shares: TypeAlias = tuple[int, ...]
-"""The number of slots of each source in a pattern, which is repeated."""
+"""The number of slots of each source in the pattern, which repeats."""
 
 WeightsLike: TypeAlias = Sequence[float | int] | np.ndarray | Array
 """One positive number for each source."""
@@ -49,8 +49,8 @@ class Mixture(DeviceSource):
         result = None
         for k, source in enumerate(self.sources):
             mine = chosen == k
-            # Each source reads a whole batch, since shapes must be known; record 0
-            # where it is another's turn.
+            # Each source reads a whole batch, since shapes must be static; record 0
+            # stands in for records of other sources.
             at = jnp.where(mine, inner % np.uint32(len(source)), np.uint32(0))
             records = source.take(at)
             result = records if result is None else select(mine, records, result)
@@ -58,7 +58,7 @@ class Mixture(DeviceSource):
 
 
 class HostMixture(HostRecords):
-    """Sources of which some are on the host as one; see `mixture`."""
+    """A mixture with at least one source on the host; see `mixture`."""
 
     def __init__(self, sources: Sequence[HostSource], shares: Shares, size: int):
         self.sources: tuple[HostSource, ...] = tuple(sources)
@@ -90,27 +90,32 @@ def mixture(
 ) -> Mixture | HostMixture:
     """Mix sources in fixed proportions.
 
-    The sources take turns by a pattern that spreads each as evenly as its weight
-    allows, and each gives its records in order, so that record `i` of the mixture is
-    found at once. Shuffled by a `Loader`, the mixture is in random order.
+    The sources alternate in a fixed pattern that spreads each source evenly by its
+    weight, and the records of each source come in order, so record `i` of the mixture
+    is found in constant time. For a random order, let the `Loader` shuffle.
 
     **Arguments:**
 
     - `sources`: two or more sources whose records agree in structure, shapes and
-        dtypes. If all are on the device, so is the mixture.
+        dtypes. If all sources are on the device, so is the mixture, up to 2^31 - 1
+        records.
     - `weights`: one positive number for each source; only their ratios matter. Shares
-        that are not simple fractions are rounded to 1,024ths. By default all are equal.
+        that are not simple fractions are rounded to 1,024ths. By default all weights
+        are equal.
     - `until`: the end of the mixture: `"first_exhausted"`, before the first source
         would have to repeat itself; `"all_exhausted"`, when every record of every
-        source has come, those of shorter sources several times. (Keyword only.)
+        source has appeared, with repeated records of the shorter sources. (Keyword
+        only.)
 
     **Returns:** a source, for `Loader` and for further `mixture` and `windows`.
 
     **Raises:**
 
-    - `StructureError` (a `ValueError`) if records differ in form.
-    - `ValueError` if there is not one positive weight for each source, or a weight is
-      too small for a share.
+    - `TypeError` if `sources` is not a list of sources.
+    - `StructureError` (a `ValueError`) if records differ in structure, shapes or
+      dtypes.
+    - `ValueError` if there is not one positive weight for each source, a weight is too
+      small for a share, or `until` is unknown.
 
     !!! example
 
@@ -142,13 +147,13 @@ def mixture(
     return HostMixture(on_host, shares, size)
 
 
-# Asked for each batch that comes from the host.
+# Called for each batch that comes from the host.
 @ft.cache
 def pattern(shares: Shares) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
-    """Return for each slot its source, and how many slots that had before."""
+    """Return the source of each slot, and the number of its earlier slots."""
     given, which, rank = [0] * len(shares), [], []
     for slot in range(sum(shares)):
-        # The one that is furthest behind what is due to it.
+        # The source that is furthest behind its share.
         due = zip(shares, given, strict=True)
         behind = [s * (slot + 1) - sum(shares) * g for s, g in due]
         k = behind.index(max(behind))
@@ -159,7 +164,7 @@ def pattern(shares: Shares) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"
 
 
 def _inside(shares: Shares, indices: Any, xp: ModuleType) -> tuple[Any, Any]:
-    """Return the source of each record, and its number there, not wrapped."""
+    """Return the source of each record, and its index there, before wrapping."""
     number = indices.dtype.type
     which, rank = (xp.asarray(x) for x in pattern(shares))
     slot = (indices % number(sum(shares))).astype(np.int32)
@@ -169,11 +174,11 @@ def _inside(shares: Shares, indices: Any, xp: ModuleType) -> tuple[Any, Any]:
 
 
 def _shares_of(weights: np.ndarray) -> Shares:
-    """Return whole numbers in the ratio of some weights, as small as they can be."""
+    """Return the smallest integers in the ratio of the weights."""
     exact = weights / weights.sum()
     for period in range(len(weights), _LONGEST + 1):
         rounded = np.rint(exact * period)
-        # Not off by nothing: weights such as 1/3 are rounded already.
+        # A tolerance, since weights such as 1/3 are rounded already.
         near = np.abs(rounded - exact * period).max() < 1e-6
         if near and rounded.sum() == period and rounded.min() > 0:
             return tuple(rounded.astype(int).tolist())
@@ -192,12 +197,12 @@ def _shares_of(weights: np.ndarray) -> Shares:
 
 
 def _size(sizes: list[int], shares: Shares, first: bool) -> int:
-    """Return how many records a mixture has that ends with the first source or all."""
+    """Return the size of a mixture that ends with the first source, or with all."""
     which, _ = pattern(shares)
     period = sum(shares)
 
     def slot_of(k: int, number: int) -> int:
-        """Return the place in the mixture of a record of a source."""
+        """Return the position in the mixture of a record of a source."""
         slots = np.flatnonzero(which == k)
         return number // shares[k] * period + int(slots[number % shares[k]])
 

@@ -1,11 +1,11 @@
-"""The devices of batches and records, as the loader's sharding says.
+"""Place batches and records on devices by the loader's sharding.
 
-Most functions take the sharding that the user gave, or None, and the number of records
-in the batch: a short last batch that does not divide is whole along its leading axis.
+Most functions take the user's sharding, or None, and the number of records in the
+batch: a short last batch that does not divide is not split along its leading axis.
 
-Explicit axes of a mesh are part of an array's type, and a program takes one kind only.
-Ours are written for automatic axes, whatever the user's meshes have: arrays change at
-the boundary, which moves no data.
+Explicit axes of a mesh are part of an array's type, and a program accepts only one kind
+of axes. The loader's programs use automatic axes, whatever the user's meshes have:
+arrays are converted at the boundary, which moves no data.
 """
 
 import equinox as eqx
@@ -33,11 +33,11 @@ from .device_source import DeviceSource
 from .host_source import Source
 
 _BY_PROGRAM_BYTES = 2**20
-"""A batch of at most so many bytes is moved to the device by a program."""
+"""A batch of at most this many bytes is moved to the device by a program."""
 
 
 def check_sharding(sharding: object, batch_size: int) -> NamedSharding | None:
-    """Return the sharding for batches, after a check that it splits them evenly."""
+    """Return the sharding for batches; raise unless it splits them evenly."""
     if sharding is None:
         return None
     if not isinstance(sharding, NamedSharding) or not isinstance(sharding.mesh, Mesh):
@@ -78,10 +78,10 @@ def constrained(batch: PyTree, sharding: NamedSharding | None, count: int) -> Py
 
 
 def as_given(batch: PyTree, sharding: NamedSharding | None, count: int) -> PyTree:
-    """Return a computed batch in the very sharding that the loader was given.
+    """Return a computed batch in exactly the sharding that the user gave.
 
-    Its mesh may have explicit axes, and programs name the sharding of a single device
-    by another spec.
+    Its mesh may have explicit axes, and programs use another spec for the sharding of a
+    single device.
     """
     if sharding is None:
         return batch
@@ -89,7 +89,7 @@ def as_given(batch: PyTree, sharding: NamedSharding | None, count: int) -> PyTre
 
     def one(leaf: Array) -> Array:
         placed = NamedSharding(sharding.mesh, _spec(wanted, leaf.ndim))
-        if isinstance(leaf, Tracer):  # of a gradient: its sharding is not known
+        if isinstance(leaf, Tracer):  # under a gradient: its sharding is unknown
             return jax.device_put(leaf, placed) if is_explicit(placed.mesh) else leaf
         return leaf if leaf.sharding == placed else jax.device_put(leaf, placed)
 
@@ -119,7 +119,7 @@ def from_own_rows(
 
     def one(leaf: np.ndarray) -> Array:
         shape = (count, *leaf.shape[1:])
-        if not rows:  # no device of this process holds any of them
+        if not rows:  # no device of this process holds any rows
             return jax.make_array_from_single_device_arrays(
                 shape, placed, [], dtype=leaf.dtype
             )
@@ -131,13 +131,14 @@ def from_own_rows(
 @jax.jit
 def _on_device(tree: PyTree) -> PyTree:
     # Arguments of a program reach the device in about 20 us, by `device_put` in about
-    # 90 (two arrays of some kilobytes). But they are copied, and `device_put` uses the
-    # arrays that we read themselves if it can, which is worth more for large ones.
+    # 90 (two arrays of some kilobytes). But a program copies its arguments, while
+    # `device_put` uses the arrays themselves if it can, which is faster for large
+    # arrays.
     return jtu.tree_map(jnp.asarray, tree)
 
 
 def replicated(tree: PyTree, sharding: NamedSharding | None) -> PyTree:
-    """Copy values that all processes know, such as a key, to every device."""
+    """Copy values that all processes have, such as a key, to every device."""
     if sharding is None:
         return tree
     placed = NamedSharding(auto_mesh(sharding), P())
@@ -158,7 +159,7 @@ def source_on_mesh(source: Source, sharding: NamedSharding | None) -> Source:
     there = all(_is_on(x, sharding) for x in arrays)
     with no_context():
         source = source if there else shard(source, auto_mesh(sharding), P())
-        # Explicit axes stand in the types of arrays: those of the user's mesh.
+        # Explicit axes are part of the types of arrays: use those of the user's mesh.
         return with_axis_types(source, sharding.mesh.axis_types)
 
 
@@ -175,7 +176,7 @@ def _spec(sharding: NamedSharding, ndim: int) -> P:
 
 
 def _rows_only(sharding: NamedSharding, count: int) -> NamedSharding:
-    """Return the sharding of records: that of the leading axis alone."""
+    """Return the sharding of records, which splits only the leading axis."""
     return NamedSharding(auto_mesh(sharding), _spec(_for_count(sharding, count), 1))
 
 
@@ -187,6 +188,6 @@ def _is_on(x: object, sharding: NamedSharding) -> bool:
 
 
 def auto_mesh(sharding: NamedSharding) -> Mesh:
-    """Return the mesh of a sharding with automatic axes, as our programs use it."""
+    """Return the mesh of a sharding with automatic axes, as the programs use it."""
     assert isinstance(sharding.mesh, Mesh)
     return with_types(sharding.mesh, AxisType.Auto)

@@ -1,4 +1,4 @@
-"""Records of host sources: their form, and their way into JAX's dtypes."""
+"""Check records of host sources, and convert them to JAX's dtypes."""
 
 import abc
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,7 +28,7 @@ _MANY = (
 
 
 def struct_of(record: PyTree, i: int = 0) -> PyTree:
-    """Return the shapes and dtypes of record `i`, after a check of its leaves."""
+    """Return the shapes and dtypes of record `i`; raise if a leaf is not supported."""
     leaves, structure = jtu.tree_flatten_with_path(record)
     if not leaves:
         raise _unusable(i, "", record)
@@ -37,10 +37,10 @@ def struct_of(record: PyTree, i: int = 0) -> PyTree:
 
 
 def narrowed(function: str, array: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Return an array in the dtype that JAX gives it; raise if numbers do not fit."""
+    """Return an array in the dtype that JAX would use; raise if numbers do not fit."""
     if array.dtype == dtype:
         return array
-    # What is too large becomes an infinity, which is refused below.
+    # Numbers that are too large become infinite, which raises below.
     with np.errstate(over="ignore"):
         narrow = array.astype(dtype)
     if array.dtype.kind in "iu":
@@ -57,8 +57,8 @@ def narrowed(function: str, array: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 def are_stacked(found: PyTree, struct: PyTree) -> bool:
-    """Return whether it is one record whose arrays hold several, not a list."""
-    if isinstance(found, Iterator):  # no pytree to JAX, and soon an error
+    """Return whether `found` is one record whose arrays hold several, not a list."""
+    if isinstance(found, Iterator):  # not a pytree for JAX; raises later
         return False
     leaves, structure = jtu.tree_flatten(found)
     return structure == jtu.tree_structure(struct) and all(
@@ -81,7 +81,7 @@ def fitting(columns: PyTree, n: int, struct: PyTree) -> PyTree | None:
 def stacked(
     indices: Sequence[int], records: Sequence[PyTree], struct: PyTree
 ) -> PyTree:
-    """Stack records in one array for each leaf; a `StructureError` names a misfit."""
+    """Stack records leaf by leaf; raise a `StructureError` if one does not fit."""
     structs, structure = jtu.tree_flatten(struct)
     rows = []
     for i, record in zip(indices, records, strict=True):
@@ -100,7 +100,7 @@ def stacked(
 
 
 def listed(found: Iterable[PyTree], count: int) -> list[PyTree]:
-    """Return records that came at once, after a check of their number."""
+    """Return the records of one read as a list; raise unless there are `count`."""
     records = list(found)
     _check_count({len(records)}, count)
     return records
@@ -128,7 +128,7 @@ def check_leading(function: str, leaves: Sequence[tuple[str, Any]]) -> int:
 
 
 class HostRecords(abc.ABC):
-    """Records on the host that are read many at a time, and come stacked."""
+    """The abstract base of host sources that read many records at a time, stacked."""
 
     thread_safe: bool = True
 
@@ -138,7 +138,7 @@ class HostRecords(abc.ABC):
 
     @abc.abstractmethod
     def take(self, indices: Integer[np.ndarray, " n"]) -> PyTree:
-        """Return the records of some indices, stacked along a leading axis."""
+        """Return records by index, stacked along a leading axis."""
 
     def __getitem__(self, index: SupportsIndex) -> PyTree:
         """Return one record; a negative index counts from the end."""
@@ -147,7 +147,7 @@ class HostRecords(abc.ABC):
 
 
 def index_of(index: SupportsIndex, size: int) -> int:
-    """Return the number of the record that `source[index]` means, from 0."""
+    """Return the index from 0 of the record that `source[index]` means."""
     if not is_integer(index):
         raise TypeError(
             f"a source gives one record by its number, and was asked for {index!r}. "
@@ -173,7 +173,7 @@ def _is_like(
 def _leaf_struct(i: int, name: str, leaf: object) -> jax.ShapeDtypeStruct:
     array = None if is_key_array(leaf) else np.asarray(leaf)
     kind = "" if array is None else array.dtype.kind
-    # JAX's own short floats are of kind V, as structured arrays are.
+    # JAX's short floats have the kind V, as structured arrays do.
     structured = array is not None and array.dtype.names is not None
     if array is None or kind not in "biufcV" or structured:
         raise _unusable(i, name, leaf)

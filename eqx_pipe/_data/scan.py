@@ -36,17 +36,16 @@ def scan(
     cursor: Cursor,
     length: int,
 ) -> tuple[PyTree, PyTree, Cursor]:
-    """Return the carry and outputs of `length` steps, and the place after them."""
-    # Where no batch runs over into the next epoch, the program need not look out for
-    # it. It must not depend on the place in any other way: the next call must find it.
+    """Return the carry and outputs of `length` steps, and the cursor after them."""
+    # If no batch crosses the end of the epoch, the program need not handle that. It
+    # must not depend on the position in any other way, so that the next call reuses it.
     count, size = loader.batch_size, len(loader.source)
     whole = is_concrete(cursor) and size % count == 0 == cursor.position % count
     overrun = "skip" if loader.drop_remainder or whole else "wrap"
     memory = known(loader).counters
     if loader.sharding is not None and not _is_explicit(carry):
         loader = with_axis_types(loader)
-    # Inside a program of the user the loop is a part of it: as a function of its own it
-    # would copy the source.
+    # Inside a user's program the loop is inlined: a nested `jit` would copy the source.
     run = _scanned if is_staged() else _compiled
     run = ft.partial(run, loader, step, cursor, length, overrun)
     return _with_counters(run, carry, step, memory)
@@ -91,7 +90,7 @@ def _scanned(
         after, output = pair
         _check_carry(before, after)
         outputs, constant = eqx.partition(as_arrays(output), eqx.is_array)
-        # A loop gives arrays alone; what else a step puts out leaves it this way.
+        # A loop returns only arrays; other outputs of a step are returned this way.
         constants.append(constant)
         return (eqx.filter(after, eqx.is_array), place), outputs
 
@@ -108,7 +107,7 @@ def _check_carry(before: PyTree, after: PyTree) -> None:
     if jtu.tree_structure(before) == structure:
         _check_counters(before, after)
         pairs = zip(jtu.tree_leaves(before), jtu.tree_leaves(after), strict=True)
-        # `lax.scan` itself lets a weak dtype become the one that the step gives.
+        # `lax.scan` itself promotes a weak dtype to the one that the step returns.
         weak = [
             jnp.asarray(b, a.dtype) if getattr(a, "weak_type", False) else b
             for a, b in pairs
@@ -125,10 +124,10 @@ def _check_carry(before: PyTree, after: PyTree) -> None:
         )
 
 
-# Python numbers in the carry, such as a loss that starts as `0.0`: those that a step
-# changes become arrays. Numbers that it leaves alone, such as the rate of a `Dropout`,
-# stay what they are: code may branch on them. Which is which only tracing the step
-# tells; so it is traced once more, and the answer kept.
+# Python numbers in the carry that a step changes, such as a loss that starts as `0.0`,
+# become arrays. Numbers that it does not change, such as the rate of a `Dropout`, stay
+# Python numbers, since code may branch on them. Only tracing the step shows which
+# numbers change, so it is traced once more, and the result is cached.
 
 
 class _NumbersChanged(Exception):
@@ -154,7 +153,7 @@ def _with_counters(
     key = step, structure, kinds, jnp.result_type(float).name
     try:
         known = memory.get(key)
-    except TypeError:  # a step or a field that has no hash
+    except TypeError:  # a step or a field without a hash
         key = known = None
     known = known or [None] * len(leaves)
     while True:
@@ -163,7 +162,7 @@ def _with_counters(
         try:
             return run(jtu.tree_unflatten(structure, given))
         except _NumbersChanged as found:
-            # Arrays in place of some may make others change.
+            # Replacing some numbers by arrays may make others change.
             known = [a or b for a, b in zip(known, found.dtypes, strict=True)]
             if key is not None:
                 memory.put(key, known)
@@ -178,7 +177,7 @@ def _check_counters(before: PyTree, after: PyTree) -> None:
 
 
 def _dtype_of_counter(before: Any, after: Any) -> np.dtype | None:
-    """Return the dtype of a Python number that the step changes, else None.
+    """Return the dtype of a Python number that the step changes, or None.
 
     It may have become an array, or another number: `count + 1`.
     """
@@ -186,7 +185,8 @@ def _dtype_of_counter(before: Any, after: Any) -> np.dtype | None:
         return None
     if eqx.is_array(after) or isinstance(after, np.generic):
         return after.dtype
-    # A NaN that the step leaves alone is the same number, though not equal to itself.
+    # A NaN that the step does not change counts as equal, though it is not equal to
+    # itself.
     same = type(before) is type(after) and (before == after or before != before)
     return None if same or not _is_number(after) else jnp.asarray(after).dtype
 

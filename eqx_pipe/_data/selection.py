@@ -1,7 +1,7 @@
-"""The records of a batch, and the place where the next batch begins.
+"""The records of a batch, and the position of the next batch.
 
-On the device the place is data of a compiled program, on the host it is known. Both
-give the same `Selection`, from which everything else about the batch follows.
+On the device the position is data of a compiled program; on the host it is concrete.
+Both give the same `Selection`, which determines the rest of the batch.
 """
 
 from typing import Literal, NamedTuple, TypeAlias
@@ -16,33 +16,33 @@ from .shuffle import permute
 _Numbers = Array | np.ndarray
 
 Overrun: TypeAlias = Literal["never", "skip", "wrap"]
-"""A batch at the end of an epoch: it is known not to get there; it begins with the next
-epoch; or it runs over into that."""
+"""The treatment of a batch at the end of an epoch: it never gets there; it begins with
+the next epoch; or it continues into the next epoch."""
 
 
 class Place(NamedTuple):
-    """An epoch, and how many of its records were given."""
+    """An epoch, and how many of its records were read."""
 
     epoch: UInt32[Array, ""]
     start: UInt32[Array, ""]
 
     @staticmethod
     def of(epoch: UInt32[_Numbers, ""], record: UInt32[_Numbers, "2"]) -> "Place":
-        """Return the place that a cursor holds."""
+        """Return the position that a cursor holds."""
         return Place(jnp.asarray(epoch), jnp.asarray(record)[0])
 
     def record(self) -> UInt32[Array, "2"]:
-        """Return the start as a cursor holds it."""
+        """Return the position in the epoch as a cursor holds it."""
         return jnp.stack([self.start, jnp.zeros_like(self.start)])
 
 
 class Selection(NamedTuple):
     """The records of a batch.
 
-    `epoch` is one for all or one for each. `ids` are their numbers in the source and
-    `offset` the place of the first one in its epoch, both as 32-bit words, the upper
-    one first where a source has more than 2^32 records. `ends` are the first and the
-    last epoch, if they may differ.
+    `epoch` is one number for all records or one for each. `ids` are their indices in
+    the source and `offset` the position of the first one in its epoch, both as 32-bit
+    words, the upper one first if a source has more than 2^32 records. `ends` are the
+    first and the last epoch, if they may differ.
     """
 
     epoch: UInt32[_Numbers, "..."]
@@ -59,17 +59,17 @@ def select(
     shuffle: bool,
     overrun: Overrun,
 ) -> tuple[Selection, Place]:
-    """Return the next `count` of `size` records, and the place after them.
+    """Select the next `count` of `size` records, and return the position after them.
 
-    `words` are those of the loader's key.
+    `words` is the data of the loader's key.
     """
     epoch, start = place
     if overrun == "skip":
         over = start > np.uint32(size - count)
         epoch = epoch + over.astype(np.uint32)
         start = jnp.where(over, np.uint32(0), start)
-    # Places stay below 2^32: there are less than 2^31 records, and a batch of 2^31
-    # would fit no device.
+    # Positions stay below 2^32: there are fewer than 2^31 records, and no device has
+    # memory for a batch of 2^31.
     at = start + jnp.arange(count, dtype=np.uint32)
     if overrun == "wrap":
         over = (at >= np.uint32(size)).astype(np.uint32)
@@ -91,14 +91,15 @@ def _shuffled(
     if epoch.ndim == 0:
         ids = permute(words, epoch, at, size)
     else:
-        # Hardly any batch runs over, and one order is found much faster than many.
+        # Few batches cross an epoch's end, and one order is computed much faster than
+        # many.
         ids = jax.lax.cond(
             epoch[0] == epoch[-1],
             lambda: permute(words, epoch[0], at, size),
             lambda: permute(words, epoch, at, size),
         )
-    # Else the permutation is computed again for every element of the gather: 153 us
-    # against 125 for batches of 256 images.
+    # Without the barrier, XLA recomputes the permutation for every element of the
+    # gather: 153 us instead of 125 for batches of 256 images.
     return jax.lax.optimization_barrier(ids)
 
 

@@ -3,11 +3,10 @@
 The same code runs on the host in NumPy and on the device in JAX and gives the same
 bits. Nothing is stored: the image of one number is as cheap as any other.
 
-Up to `_RANKED` numbers are ranked by a hash. More are laid out in a rectangle of `rows`
-by `columns`, hardly larger than `n`, whose coordinates are turned by turns: each of
-eight times a coordinate is moved by an amount that depends on the other (a Feistel
-network, so it can be undone). A number that lands outside of 0 ... n - 1 goes through
-it again, until it is inside.
+Up to `_RANKED` numbers are ranked by a hash. More numbers are laid out in a rectangle
+of `rows` by `columns`, slightly larger than `n`, and permuted by a Feistel network: in
+each of eight turns, one coordinate moves by an amount that depends on the other. A
+number that lands outside 0 ... n - 1 goes through the network again until it is inside.
 """
 
 import math
@@ -20,15 +19,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Integer, UInt32, UInt64
 
-# Eight turns give uniform orders from about 7 numbers on. All 60,000 places of an epoch
-# then take 1.2 ms, and `jax.random.permutation` 7.8.
+# Eight turns give uniform orders for about 7 numbers or more. All 60,000 positions of
+# an epoch then take 1.2 ms, and `jax.random.permutation` 7.8.
 _TURNS = 8
-# Few enough to compare each with each.
+# Few enough to compare all pairs.
 _RANKED = 32
 _GOLDEN = 0x9E3779B9  # 2^32 over the golden ratio: steps that spread evenly
 
 
-# What is written once for both takes arrays of either, `Any`, and their module `xp`.
+# Functions for both take arrays of NumPy or JAX, `Any`, and the module as `xp`.
 _Numbers = TypeVar("_Numbers", Array, np.ndarray)
 _Words = UInt32[Array | np.ndarray, " words"]
 
@@ -46,12 +45,12 @@ def turn_keys(
 ) -> UInt32[Array | np.ndarray, "turns ..."]:
     """Return one number for each turn, of shape `(turns, *epoch.shape)`.
 
-    `words` are those of a PRNG key.
+    `words` is the data of a PRNG key.
     """
     epoch = xp.asarray(epoch, np.uint32)
-    # Two hashes of everything, so that 64 bits decide the order.
-    # They begin with the digits of pi. A hash, since `fold_in` and `bits` for each turn
-    # took 65 us for a batch of 32, and this takes 42.
+    # Two hashes of everything, so that 64 bits decide the order. The seeds are digits
+    # of pi. A hash takes 42 us for a batch of 32; `fold_in` and `bits` for each turn
+    # took 65.
     seeds = np.asarray([0x243F6A88, 0x85A308D3], np.uint32)
     seeds = xp.asarray(seeds).reshape(2, *(1,) * epoch.ndim)
     for word in (*words, epoch[None]):
@@ -62,7 +61,7 @@ def turn_keys(
 
 
 def rectangle(size: int) -> tuple[int, int]:
-    """Return rows and columns of a near square of at least `size` places."""
+    """Return rows and columns of a near square of at least `size` cells."""
     rows = math.isqrt(size - 1) + 1
     return rows, -(-size // rows)
 
@@ -73,7 +72,7 @@ def permute_on_host(
     positions: Integer[np.ndarray, " n"] | Sequence[int],
     size: int,
 ) -> UInt64[np.ndarray, " n"]:
-    """Return what stands at some positions of an epoch's order, for 2^62 at most."""
+    """Return the numbers at given positions of an epoch's order, for `size` <= 2^62."""
     key, epochs = np.asarray(words, np.uint32), np.full(1, epoch, np.uint32)
     keys = turn_keys(key, epochs, np)
     x = np.asarray(positions, np.uint64)
@@ -91,9 +90,9 @@ def permute(
     positions: UInt32[Array, " n"],
     size: int,
 ) -> UInt32[Array, " n"]:
-    """Return what stands at some positions of an epoch's order, for less than 2^31.
+    """Return the numbers at given positions of an epoch's order, for `size` < 2^31.
 
-    `epoch` is one for all positions or one for each.
+    `epoch` is one number for all positions or one for each.
     """
     keys = turn_keys(words, epoch, jnp)
     if size <= _RANKED:
@@ -105,7 +104,7 @@ def permute(
     if math.prod(rectangle(size)) == size:
         return turn(positions)
 
-    # Written so that the turns stand in the program once, not twice.
+    # Written so that the program contains the turns once, not twice.
     def again(state: tuple[Array, Array]) -> tuple[Array, Array]:
         x, inside = state
         x = jnp.where(inside, x, turn(x))
@@ -118,13 +117,13 @@ def permute(
 def _turned(
     x: _Numbers, keys: Any, size: int, amount: Callable[..., _Numbers]
 ) -> _Numbers:
-    """Return `x` after all turns, each of one coordinate by an amount of the other."""
+    """Return `x` after all turns of the Feistel network."""
     rows, columns = rectangle(size)
     xp = np if isinstance(x, np.ndarray) else jnp
 
     def moved(coordinate: Any, by: Any, modulus: int) -> Any:
         to = coordinate + by
-        # The smaller one: what is subtracted from less wraps around, to far more.
+        # The minimum is right: a negative difference wraps around to a large number.
         return xp.minimum(to, to - np.uint32(modulus))
 
     # Coordinates, and the sum of two, fit into 32 bits where `x` itself needs 62.

@@ -1,4 +1,4 @@
-"""Windows of a source, each of them one record."""
+"""Windows of a source, each as one record."""
 
 from typing import SupportsIndex
 
@@ -51,30 +51,33 @@ class HostWindows(HostRecords):
 
 
 def _split(records: PyTree, width: int) -> PyTree:
-    """Return records as windows of some width."""
+    """Reshape records into windows of a width."""
     return jtu.tree_map(lambda leaf: leaf.reshape(-1, width, *leaf.shape[1:]), records)
 
 
 def windows(
     source: SourceLike, size: SupportsIndex, stride: SupportsIndex = 1
 ) -> Windows | HostWindows:
-    """Cut a source into windows of equal length, each of them one record.
+    """Cut a source into windows of equal length, each as one record.
 
     Record `i` holds the records `i * stride` to `i * stride + size - 1` of the source,
-    stacked along a leading axis; they may overlap. Records at the end that fill no
-    window are left out. Nothing is copied beforehand.
+    stacked along a leading axis; windows may overlap. Records at the end that do not
+    fill a window are left out. Nothing is copied in advance.
 
     **Arguments:**
 
-    - `source`: a source, of a long text's tokens for instance.
-    - `size`: how many records a window holds.
-    - `stride`: the distance between the beginnings of two windows.
+    - `source`: a source, such as the tokens of a long text.
+    - `size`: the number of records in a window, at least 1.
+    - `stride`: the distance between the beginnings of two neighbouring windows, at
+        least 1.
 
     **Returns:** a source, for `Loader` and for further `mixture` and `windows`.
 
     **Shapes:** leaves `(*a,)` of a record become `(size, *a)`.
 
-    **Raises:** `ValueError` if the source is shorter than a window.
+    **Raises:** `ValueError` if the source is shorter than a window, or `size` or
+    `stride` is below 1; `TypeError` if one of these is not an integer, or `source` is
+    not a source.
 
     !!! example
 

@@ -1,4 +1,4 @@
-"""The places of arrays: logical axes, placement, submeshes, derived shardings."""
+"""Place arrays on devices: logical axes, placement, submeshes, derived shardings."""
 
 from .constrain import constrain as constrain
 from .info import info as info

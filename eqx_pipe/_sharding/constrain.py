@@ -13,24 +13,26 @@ from .specs import resolve
 
 
 def constrain(x: Tree, *logical: LogicalAxis) -> Tree:
-    """Constrain how an array inside a program is split, by logical names.
+    """Constrain the sharding of an array inside a program by logical axis names.
 
-    It has an effect under `with rules.on(mesh):`, and is the identity
-    elsewhere, so a model with constraints also runs where there are no rules. Use it
-    inside `jit`; outside, the array is moved. It passes through `grad` and `vmap` (the
-    axis that `vmap` takes away is left to the compiler), and does nothing inside a
-    `shard_map`, where every device has its part already.
+    It takes effect under `with rules.on(mesh):`, and is the identity elsewhere, so a
+    model with constraints also runs without rules. Use it inside `jit`; outside, it
+    moves the array. It works under `grad` and `vmap` (the compiler chooses the sharding
+    of the mapped axis), and does nothing inside a `shard_map`, where every device
+    already has its part.
 
     **Arguments:**
 
-    - `x`: an array; of a pytree all arrays are constrained alike, numbers and other
-        leaves pass untouched.
-    - `logical`: one logical name per axis, or `None` for an axis that is not split.
+    - `x`: an array, or a pytree, in which all arrays get the same constraint, and
+        numbers and other leaves pass through unchanged.
+    - `logical`: one logical name per axis of the arrays, or `None` for an axis that is
+        not split.
 
-    **Returns:** `x`.
+    **Returns:** `x`, with the constraint.
 
     **Raises:** `ValueError` if the names do not fit the rules or the array, or a size
-    does not divide by the mesh axes that split it; names leaf, sizes and axes.
+    is not divisible by the mesh axes that split it; the error names the leaf, sizes and
+    axes.
 
     **Laws:** values change at most by rounding.
 

@@ -1,4 +1,4 @@
-"""The shardings of a function's inputs, from the constraints inside the function."""
+"""Derive the shardings of a function's inputs from the constraints inside it."""
 
 import contextlib
 import warnings
@@ -21,7 +21,7 @@ from .._types import PyTree
 from .mesh import is_placeable
 from .rules import AxisRules
 
-# Without any of these the compiler has nothing to carry back to the inputs.
+# Without any of these the compiler has no sharding to propagate to the inputs.
 _ANNOTATIONS = "sharding_constraint", "shard_map", "reshard"
 
 Function = Callable[[PyTree, PyTree], PyTree]
@@ -43,9 +43,9 @@ class Program(NamedTuple):
 
 
 class Derived:
-    """The programs of one `parallelize`, by the structs of their inputs.
+    """The compiled programs of one `parallelize`, by the structs of their inputs.
 
-    `params` and `batch` are the last known structs. All of it can be computed again.
+    `params` and `batch` are the last known structs. Everything here can be recomputed.
     """
 
     def __init__(self, fun: Function, mesh: Mesh, rules: AxisRules | None):
@@ -71,24 +71,24 @@ class Derived:
         return self.program(self.params, self.batch).shardings
 
     def run(self, function: Callable[..., PyTree], *args: PyTree) -> PyTree:
-        """Call a function in this context; its outputs fit the user's context."""
+        """Call a function in this mesh context; its outputs fit the user's context."""
         types = jax.sharding.get_abstract_mesh().axis_types
         if AxisType.Explicit not in types or is_staged():
             return function(*args)
-        # On explicit axes the compiler derives nothing.
+        # The compiler derives shardings only on automatic axes.
         with jax.set_mesh(self.mesh):
             out = function(*with_axis_types(args))
         return with_axis_types(out, types)
 
 
 def struct_of(tree: PyTree) -> PyTree:
-    """Return structs in place of arrays, without their present shardings."""
+    """Replace arrays by structs, without their current shardings."""
 
     def strip(leaf: Any) -> Any:
         if not is_placeable(leaf):
             return leaf
         dtype = leaf.dtype
-        if isinstance(leaf, np.ndarray | np.generic):  # 64-bit numbers may be off
+        if isinstance(leaf, np.ndarray | np.generic):  # 64-bit dtypes may be disabled
             dtype = jax.dtypes.canonicalize_dtype(dtype)
         return jax.ShapeDtypeStruct(leaf.shape, dtype)
 
@@ -98,9 +98,9 @@ def struct_of(tree: PyTree) -> PyTree:
 def _derive(fun: Function, struct: tuple[PyTree, PyTree], mesh: Mesh) -> Program:
     """Compile `fun(params, batch)` for the structs of both, and read its shardings.
 
-    The inputs are lowered without shardings, so the compiler carries those of the
-    constraints back to them. An additional input with a sharding, the anchor, tells it
-    the mesh: without it the shardings are not those of a mesh.
+    The inputs are lowered without shardings, so the compiler propagates the constraints
+    back to them. An additional input with a sharding, the anchor, sets the mesh:
+    without it the derived shardings have no mesh.
     """
     dynamic, static = eqx.partition(struct, is_placeable)
     arrays, structure = jtu.tree_flatten(dynamic)
@@ -114,7 +114,7 @@ def _derive(fun: Function, struct: tuple[PyTree, PyTree], mesh: Mesh) -> Program
 
     whole = NamedSharding(mesh, P())
     anchor = jax.ShapeDtypeStruct((), jnp.float32, sharding=whole)
-    # Inputs that `fun` does not read are kept: each has an entry in `input_shardings`.
+    # Unused inputs are kept: each needs an entry in `input_shardings`.
     traced = jax.jit(flat, keep_unused=True).trace(anchor, *arrays)
     if not any(eqn.primitive.name in _ANNOTATIONS for eqn in equations(traced.jaxpr)):
         warnings.warn(
@@ -139,6 +139,6 @@ def _derive(fun: Function, struct: tuple[PyTree, PyTree], mesh: Mesh) -> Program
 
 
 def placed(tree: PyTree, shardings: PyTree) -> PyTree:
-    """Place the arrays of a pytree; other leaves pass untouched."""
+    """Place the arrays of a pytree; other leaves pass through unchanged."""
     arrays, rest = eqx.partition(tree, is_placeable)
     return eqx.combine(jax.device_put(arrays, shardings), rest)

@@ -1,4 +1,4 @@
-"""A table of where the arrays of a pytree live."""
+"""A table of the shardings of a pytree's arrays."""
 
 import math
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ _HEAD = ("path", "shape", "dtype", "spec", "devices", "bytes per device")
 
 
 class LeafInfo(NamedTuple):
-    """The place of one array.
+    """The sharding of one array.
 
     `spec` is its `PartitionSpec`; `None` if the array has none, as on the host or on a
     single device. `bytes_per_device` is the size of its largest shard, in bytes.
@@ -34,7 +34,7 @@ class LeafInfo(NamedTuple):
     where: str = ""
 
     def cells(self) -> tuple[str, ...]:
-        """Return the line of the table as text."""
+        """Return the row of the table as text."""
         spec = "-" if self.spec is None else str(self.spec)
         shape = f"({', '.join(map(str, self.shape))})"
         numbers = str(self.devices), f"{self.bytes_per_device:,}"
@@ -47,14 +47,14 @@ class ShardingInfo(dict[str, LeafInfo]):
 
     @property
     def bytes_per_device(self) -> int:
-        """An upper bound on the bytes of all arrays on one device."""
+        """An upper bound on the bytes that all arrays take on one device."""
         return sum(row.bytes_per_device for row in self.values())
 
     def __repr__(self) -> str:
         total = ("total", "", "", "", "", f"{self.bytes_per_device:,}")
         lines = [_HEAD, *(row.cells() for row in self.values()), total]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        # Texts stand at the left, the numbers of the last two columns at the right.
+        # Text is aligned left, and the numbers of the last two columns right.
         sides = ["<"] * 4 + [">"] * 2
 
         def text(line: tuple[str, ...]) -> str:
@@ -65,17 +65,17 @@ class ShardingInfo(dict[str, LeafInfo]):
 
 
 def info(tree: PyTree) -> ShardingInfo:
-    """Return for each array of a pytree its sharding and its size on a device.
+    """Return the sharding, and the size on a device, of each array of a pytree.
 
     **Arguments:**
 
     - `tree`: a pytree of arrays, of JAX or NumPy, or `jax.ShapeDtypeStruct`s; other
-        leaves are left out.
+        leaves are skipped.
 
-    **Returns:** a dict from each array's path to its `path`, `shape`, `dtype`,
-    `spec`, `bytes_per_device` and number of `devices` (0 on the host). It prints as a
-    table. A path is that of `eqx_pipe.trainable`, with `*` for the positions of stages
-    that are stacked in one array: `blocks.*.mlp.weight`.
+    **Returns:** a dict from each array's path to its `path`, `shape`, `dtype`, `spec`,
+    `bytes_per_device` and number of `devices` (0 on the host). It prints as a table.
+    Paths are those of `eqx_pipe.trainable`, with `*` for the positions of stages that
+    are stacked in one array: `blocks.*.mlp.weight`.
 
     **Units:** `bytes_per_device` is in bytes.
 
@@ -101,19 +101,19 @@ def _row(name: str, leaf: Placeable) -> LeafInfo:
     size = math.prod(part) * leaf.dtype.itemsize
     devices = 0
     if isinstance(sharding, NamedSharding):
-        devices = sharding.mesh.size  # also where the mesh is known by its shape alone
+        devices = sharding.mesh.size  # also for an abstract mesh
     elif sharding is not None:
         devices = sharding.num_devices
     return LeafInfo(name, tuple(leaf.shape), leaf.dtype, spec, size, devices, where)
 
 
 def _sharding(leaf: Any) -> tuple[Any, str]:
-    """Return the sharding of an array if it has one, else why it has none."""
+    """Return the sharding of an array or `None`, and the text for `where`."""
     if isinstance(leaf, np.ndarray | np.generic):
         return None, "host"
     sharding = getattr(leaf, "sharding", None)
     if isinstance(leaf, Tracer):
-        # Its type knows explicit axes; the compiler decides about others later.
+        # Its type has explicit axes; the compiler decides on automatic ones later.
         sharding = jax.typeof(leaf).sharding
         sharding = sharding if AxisType.Explicit in sharding.mesh.axis_types else None
     return sharding, "unknown" if sharding is None else ""

@@ -1,8 +1,8 @@
-"""Meshes and the arrays on them, and the one place that knows both kinds of axes.
+"""Meshes and arrays on them, with both kinds of axes.
 
-JAX has automatic axes, where the compiler spreads shardings, and explicit ones, where
-shardings are part of an array's type. Both are accepted: the program depends on the
-types of the arrays at hand, not on the kind of mesh that the user gave.
+JAX has automatic axes, for which the compiler propagates shardings, and explicit axes,
+for which shardings are part of an array's type. Both work: the program depends on the
+types of the arrays, not on the kind of the user's mesh.
 """
 
 import functools as ft
@@ -27,20 +27,20 @@ from .._tree import is_key_array, leaf_text, leaves_with_names
 from .._types import PyTree
 
 MeshAxes: TypeAlias = str | tuple[str, ...] | None
-"""The mesh axis that an axis of an array is split over, or several, or none."""
+"""The mesh axis, or axes, over which an axis of an array is split; or None."""
 
 Placeable: TypeAlias = jax.Array | np.ndarray | np.generic | jax.ShapeDtypeStruct
 """An array or its struct; Python numbers pass through all functions."""
 
 Tree = TypeVar("Tree")
-"""A pytree that comes out as it went in, but for where its arrays live."""
+"""A pytree that is returned with the same structure and other shardings."""
 
 
 def wraps_function(fun: Callable[..., Any]) -> Callable[[Any], Any]:
     """Decorate a function like `functools.wraps(fun)`, but never with a Module.
 
-    Of one, such as `eqx.filter_value_and_grad(fun)`, it is the function inside: Equinox
-    warns of functions that hold the numbers of a Module as an attribute.
+    For a Module such as `eqx.filter_value_and_grad(fun)` it uses the function inside:
+    Equinox warns about functions that hold the arrays of a Module as an attribute.
     """
     return ft.wraps(inspect.unwrap(fun))
 
@@ -53,29 +53,29 @@ def is_placeable(leaf: object) -> TypeGuard[Placeable]:
 
 
 def is_global(leaf: object) -> bool:
-    """Return whether an array lives on the devices of several processes already."""
+    """Return whether an array is already on the devices of several processes."""
     if isinstance(leaf, Tracer):  # inside `jit` an array is whole
         return True
     return isinstance(leaf, jax.Array) and not leaf.is_fully_addressable
 
 
 def draws_by_sharding(leaf: Any) -> bool:
-    """Return whether it is a key whose draws depend on how an array is split.
+    """Return whether `leaf` is a key whose draws depend on the sharding.
 
-    XLA makes the numbers of the `rbg` kinds on each device by itself.
+    XLA generates the numbers of the `rbg` kinds separately on each device.
     """
     return is_key_array(leaf) and "rbg" in str(jr.key_impl(leaf))
 
 
 def numpy_as_jax(tree: PyTree) -> PyTree:
-    """Return the tree with JAX arrays for NumPy's; numbers stay what they are."""
+    """Convert NumPy arrays in the tree to JAX arrays; Python numbers do not change."""
     return jtu.tree_map(
         lambda leaf: jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf, tree
     )
 
 
 def names_of(spec: Iterable[object]) -> list[str]:
-    """Return the mesh axes that a spec mentions, in order, with repetitions."""
+    """Return the mesh axes in a spec, in order, with repetitions."""
     # An entry may also be None, or `PartitionSpec.UNCONSTRAINED`.
     entries = ([entry] if isinstance(entry, str) else entry for entry in spec)
     return [
@@ -89,13 +89,13 @@ def num_shards(mesh: Mesh | AbstractMesh, entry: object) -> int:
 
 
 def fitting_sizes(size: int, parts: int) -> str:
-    """Return the multiples of `parts` next to a size, for a message."""
+    """Return the multiples of `parts` nearest to a size, for a message."""
     below, above = size // parts * parts, -(-max(size, 1) // parts) * parts
     return f"{below} or {above}" if below else f"{above}"
 
 
 def common_size(function: str, what: str, tree: PyTree, axis: int, cure: str) -> int:
-    """Return the size that all arrays of `tree`, called `what`, have along an axis."""
+    """Return the common size of arrays along an axis; `what` is for errors."""
     sizes = {}
     for name, leaf in leaves_with_names(tree):
         fits = -leaf.ndim <= axis < leaf.ndim
@@ -118,7 +118,7 @@ def with_types(mesh: Mesh, kind: AxisType) -> Mesh:
 
 
 def mesh_like(mesh: Mesh, *leaves: object) -> Mesh:
-    """Return `mesh` with the kind of axes that these arrays, and the context, have.
+    """Return `mesh` with the kind of axes of these arrays and of the context.
 
     Explicit axes are part of the arrays' types, and cannot be mixed with others.
     """
@@ -126,18 +126,18 @@ def mesh_like(mesh: Mesh, *leaves: object) -> Mesh:
     meshes += [_own_mesh(leaf) for leaf in leaves if isinstance(leaf, jax.Array)]
     explicit = [m for m in meshes if AxisType.Explicit in m.axis_types]
     for found in explicit:
-        if found.axis_names == mesh.axis_names:  # of both kinds, perhaps
+        if found.axis_names == mesh.axis_names:  # may have both kinds
             return Mesh(mesh.devices, mesh.axis_names, axis_types=found.axis_types)
     return with_types(mesh, AxisType.Explicit if explicit else AxisType.Auto)
 
 
 def _own_mesh(x: Array) -> AbstractMesh:
-    """Return the mesh in the type of `x`, an empty one if there is none."""
+    """Return the mesh in the type of `x`; it may be empty."""
     return jax.typeof(x).sharding.mesh
 
 
 def check_context(function: str, mesh: Mesh) -> None:
-    """Raise a `ValueError` inside a `jax.set_mesh` of another mesh than `mesh`."""
+    """Raise a `ValueError` if `jax.set_mesh` has set another mesh than `mesh`."""
     context = jax.sharding.get_abstract_mesh()
     if not context.empty and dict(context.shape) != dict(mesh.shape):
         raise value_error(
@@ -159,25 +159,25 @@ def _constrained(x: Array, sharding: NamedSharding) -> Array:
 
 
 def constrain_to(x: Array, mesh: Mesh, spec: P) -> Array:
-    """Constrain `x` to a spec while tracing, else move it there.
+    """Constrain `x` to a spec while tracing; otherwise move it.
 
-    The kind of the mesh's axes must be that of the arrays: see `mesh_like`.
+    The mesh must have the same kind of axes as the arrays; see `mesh_like`.
     """
     sharding = NamedSharding(mesh, spec)
     explicit = AxisType.Explicit in mesh.axis_types
     if not isinstance(x, Tracer):
         return jax.device_put(x, sharding)
     if not (explicit or is_staged()):
-        # `device_put` would take the spec's first axis for that of an outer `vmap`;
-        # it is used only to bring whole arrays to the mesh.
+        # `device_put` would apply the spec's first entry to the axis of an outer
+        # `vmap`; it is used only to copy whole arrays to the mesh.
         try:
             return _constrained(x, sharding)
-        except ValueError:  # it lives on other devices
+        except ValueError:  # it is on other devices
             return _constrained(jax.device_put(x, NamedSharding(mesh, P())), sharding)
     if explicit:
         if not names_of(spec) and not _own_mesh(x).axis_names:
-            # It is whole on every device as it stands. A `reshard` would change its
-            # type, and then its cotangent would not have the type of the argument.
+            # It is already replicated. A `reshard` would change its type, and then its
+            # cotangent would not have the type of the argument.
             return x
         x = jax.sharding.reshard(x, _part(sharding, AxisType.Explicit))
         if AxisType.Auto not in mesh.axis_types:
@@ -187,7 +187,7 @@ def constrain_to(x: Array, mesh: Mesh, spec: P) -> Array:
 
 
 def _part(sharding: NamedSharding, kind: AxisType) -> NamedSharding:
-    """Return the part of a sharding for axes of one kind, each with its function."""
+    """Return the part of a sharding on axes of one kind, which one function applies."""
     mesh = sharding.mesh
     kinds = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
 

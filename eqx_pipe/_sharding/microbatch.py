@@ -1,4 +1,4 @@
-"""A function of a batch as the sum over parts of the batch."""
+"""Evaluate a function of a batch as a sum over parts of the batch."""
 
 from collections.abc import Callable
 from typing import Any, Literal, ParamSpec, SupportsIndex, TypeAlias, TypeGuard, TypeVar
@@ -22,7 +22,7 @@ Inputs = ParamSpec("Inputs")
 Output = TypeVar("Output")
 
 _Part: TypeAlias = Callable[[int | Int[Array, ""], int], PyTree]
-"""The output of `fun` for the part of a batch that has a start and a size."""
+"""Returns the output of `fun` for a part of the batch, by its start and size."""
 
 
 def microbatch(
@@ -33,40 +33,41 @@ def microbatch(
     argnum: int = 0,
     reduce: Literal["sum", "mean"] = "sum",
 ) -> Callable[Inputs, Output]:
-    """Compute a function of a batch part by part, and add up the outputs.
+    """Evaluate a function on parts of a batch, and add up the outputs.
 
-    One part is in memory at a time, so a gradient of a large batch fits where its
-    activations would not: `microbatch(jax.value_and_grad(loss), size=8, argnum=1)`.
-    The parts are slices of `size` in order, under one `jax.lax.scan`; if `size` does
-    not divide the batch, a shorter one comes last. Sums of half-precision numbers are
-    kept in float32.
+    Only one part's activations are in memory at a time, so the gradient of a large
+    batch fits into memory: `microbatch(jax.value_and_grad(loss), size=8, argnum=1)`.
+    The parts are consecutive slices of `size` entries, under one `jax.lax.scan`; if
+    `size` does not divide the batch, the last part is shorter. Half-precision numbers
+    are summed in float32.
 
     **Arguments:**
 
     - `fun`: a function whose output is a sum (or mean) over the batch.
-    - `size`: how many entries of the batch a part has, at least 1. (Keyword only.)
+    - `size`: the number of entries of the batch in each part, at least 1. (Keyword
+        only.)
     - `axis`: the axis of the batch in each array. (Keyword only.)
-    - `argnum`: which positional argument is the batch. Of it, arrays are sliced;
-        scalars and other leaves are given to each part. (Keyword only.)
+    - `argnum`: the position of the batch among the positional arguments. Arrays in it
+        are sliced; scalars and other leaves are passed to each part. (Keyword only.)
     - `reduce`: `"sum"`, or `"mean"` for the mean over the batch; the mean of integers
         is a float. (Keyword only.)
 
-    **Returns:** a function with the arguments of `fun`. Numbers in the output count as
-    arrays; other leaves are those of the first part. It is traced at each call: put it
-    under `jit`.
+    **Returns:** a function with the arguments of `fun`. Python numbers in the output
+    become arrays; other leaves come from the first part. Every call traces `fun`: use
+    it under `jit`.
 
-    **Shapes:** all arrays of the batch agree in size along `axis`. If an explicit axis
-    of a mesh splits it, `size` must divide by the number of devices.
+    **Shapes:** all arrays of the batch have the same size along `axis`. If an explicit
+    mesh axis splits it, `size` must be divisible by the number of devices.
 
     **Raises:**
 
-    - `ValueError` if arrays of the batch disagree in size, or an output cannot be
-      summed.
+    - `ValueError` if arrays of the batch differ in size, an output cannot be summed, or
+      `size` is below 1.
     - `StructureError` (a `ValueError`) if the output's shape depends on the size of
       the part, as it does for one output per example.
 
-    **Laws:** it is `fun` up to rounding, for every size, if `fun` is a sum (or mean)
-    over the batch.
+    **Laws:** it equals `fun` up to rounding, for every size, if `fun` is a sum (or
+    mean) over the batch.
 
     !!! example
 
@@ -136,8 +137,8 @@ def _total(part: _Part, total: int, step: int, mean: bool) -> PyTree:
         sums = _weighted(arrays, step / total, mean)
         for i in range(1, count):
             sums = add(sums, i * step, step)
-    # By a program of its own after the loop: padded to a whole part, `fun` would see
-    # rows that are not in the batch.
+    # A separate call after the loop: if the rest were padded to a whole part, `fun`
+    # would see rows that are not in the batch.
     if rest:
         sums = add(sums, count * step, rest)
     sums = jtu.tree_map(lambda s, a: _narrow(s, a.dtype), sums, arrays)
@@ -147,8 +148,8 @@ def _total(part: _Part, total: int, step: int, mean: bool) -> PyTree:
 def _struct(part: _Part, step: int) -> PyTree:
     """Return the struct of the output for a part, or None if no loop can compute it.
 
-    A stage of `on` cannot stand in a compiled loop. In a plain one all calls are
-    dispatched before the first has to be finished.
+    A stage of `on` cannot run in a compiled loop. A Python loop dispatches all calls
+    before the first has finished.
     """
     try:
         return eqx.filter_eval_shape(lambda: (part(0, step),))[0]
@@ -195,26 +196,26 @@ def _check_same(struct: PyTree, out: PyTree) -> None:
 
 
 def _check_size_free(arrays: PyTree, part: _Part, step: int) -> None:
-    """Raise if parts of another size give another shape: one value per example.
+    """Raise if the output's shape depends on the part's size: one value per example.
 
-    With a shorter part at the end this shows anyway.
+    With a shorter last part this is detected anyway.
     """
     try:
         other = eqx.filter_eval_shape(lambda: part(0, step - 1 if step > 1 else 2))
-    except Exception:  # the function wants this very size
+    except Exception:  # the function works only with this size
         return
     _check_same(arrays, eqx.filter(other, is_placeable))
 
 
 def _wide_dtype(dtype: np.dtype, mean: bool) -> np.dtype:
-    """Return the dtype of sums: half precision is too short for them."""
+    """Return the dtype of sums: float32 for half precision."""
     if jnp.issubdtype(dtype, jnp.integer):
         return jnp.result_type(float) if mean else dtype
     return jnp.dtype(jnp.float32) if jnp.finfo(dtype).bits < 32 else dtype
 
 
 def _weighted(out: PyTree, weight: float, mean: bool) -> PyTree:
-    """Return the outputs for a part as a summand, for a mean with its weight."""
+    """Return the outputs of a part as a summand, weighted for a mean."""
 
     def one(a: Array) -> Array:
         a = a.astype(_wide_dtype(a.dtype, mean))

@@ -1,4 +1,4 @@
-"""A function and what feeds it, parallel by the constraints inside the function."""
+"""Parallelise a function and its inputs by the constraints inside it."""
 
 from collections.abc import Callable
 from typing import (
@@ -46,7 +46,7 @@ _Output = TypeVar("_Output", covariant=True)
 
 @runtime_checkable
 class ParallelFunction(Protocol[_Params, _Batch, _Output]):
-    """A function on all devices, which knows the programs that it runs."""
+    """A function on all devices, with its compiled programs."""
 
     compiled: Callable[[PyTree, PyTree], Compiled]
 
@@ -58,14 +58,15 @@ def _parallel(derived: Derived, fun: Function) -> ParallelFunction:
     def parallel(params: PyTree, batch: PyTree) -> PyTree:
         leaves = jtu.tree_leaves((params, batch))
         if any(isinstance(leaf, Tracer) for leaf in leaves):
-            # Under a transformation nothing can be placed: an ordinary function.
+            # Under a transformation inputs cannot be placed: run an ordinary `jit`.
             return derived.jitted(params, batch)
         return derived.run(run, params, batch)
 
     def run(params: PyTree, batch: PyTree) -> PyTree:
         return derived.program(params, batch)(params, batch)
 
-    # Not an object of a class: a function stays one, and keeps its own attributes.
+    # Not an instance of a class: the result is a function, with the attributes of
+    # `fun`.
     made = cast(ParallelFunction, parallel)
     made.compiled = lambda params, batch: derived.program(params, batch).compiled
     return made
@@ -74,12 +75,13 @@ def _parallel(derived: Derived, fun: Function) -> ParallelFunction:
 def _sharded_init(
     derived: Derived, init: Callable[..., PyTree], learn_batch: Callable[[], None]
 ) -> Callable[..., PyTree]:
-    """Return `init_params` with each parameter made in its shards."""
+    """Return `init_params` with each parameter created in its shards."""
 
     def made(args: Any, kwargs: Any) -> PyTree:
         derived.params = eqx.filter_eval_shape(init, *args, **kwargs)
         where = derived.shardings()[0]
-        # Made in shards they would draw other numbers: made whole, then split.
+        # Created in shards they would draw other numbers, so they are created whole and
+        # then split.
         if any(map(draws_by_sharding, jtu.tree_leaves((args, kwargs)))):
             return placed(init(*args, **kwargs), where)
 
@@ -106,7 +108,7 @@ def _feed(
     init: Callable[..., PyTree] | None,
     ahead: list[PyTree],
 ) -> Callable[..., PyTree]:
-    """Return `get_input_batch` with its batches placed, once it is known where."""
+    """Return `get_input_batch` with its batches placed once shardings are known."""
 
     @wraps_function(get)
     def get_input_batch(*args: Any, **kwargs: Any) -> PyTree:
@@ -156,44 +158,47 @@ def parallelize(
 ) -> tuple[Callable[..., PyTree] | None, ...]:
     """Run a function of parameters and a batch on all devices of a mesh.
 
-    Only `fun` says how arrays are split, by constraints where it matters:
-    `eqx_pipe.sharding.constrain` with logical names,
-    `jax.lax.with_sharding_constraint`, or a `shard_map`. The compiler carries them back
-    to the inputs, and the parameters and batches are made, or placed, as `fun` wants
-    them. `fun` may be a gradient, a whole training step, or a scan; the parameters may
-    be an Equinox model.
+    Constraints inside `fun` set the shardings: `eqx_pipe.sharding.constrain` with
+    logical names, `jax.lax.with_sharding_constraint`, or a `shard_map`. The compiler
+    propagates them back to the inputs, and the parameters and batches are created, or
+    placed, with these shardings. `fun` may be a gradient, a whole training step, or a
+    scan; the parameters may be an Equinox model.
 
     **Arguments:**
 
     - `fun`: a function `fun(params, batch)`.
-    - `init_params`: makes the parameters, of any arguments. (Keyword only.)
-    - `get_input_batch`: makes a batch, of any arguments, on the host as a rule. Give
-        this or `initial_batch`, or both. (Keyword only.)
-    - `initial_batch`: a batch, for its shapes. (Keyword only.)
-    - `mesh`: a `jax.sharding.Mesh`; by default that of the enclosing `AxisRules.on` or
-        `jax.set_mesh`, or one of all devices along the first mesh axis of the rules.
-        Explicit axes count as automatic ones. (Keyword only.)
-    - `rules`: `AxisRules`, or what makes them, for the `constrain`s in `fun`; by
+    - `init_params`: a function of any arguments that returns the parameters. (Keyword
+        only.)
+    - `get_input_batch`: a function of any arguments that returns a batch, usually on
+        the host. Give this or `initial_batch`, or both. (Keyword only.)
+    - `initial_batch`: a batch, of which only the shapes and dtypes are used. (Keyword
+        only.)
+    - `mesh`: a `jax.sharding.Mesh`; by default the mesh of the enclosing `AxisRules.on`
+        or `jax.set_mesh`, or else all devices along the first mesh axis of the rules.
+        Explicit axes are treated as automatic. (Keyword only.)
+    - `rules`: `AxisRules`, or a mapping or pairs for it, for `constrain` in `fun`; by
         default those of the enclosing `AxisRules.on`. (Keyword only.)
 
     **Returns:** `(fun, init_params, get_input_batch)`, or `(fun, init_params)` without
-    `get_input_batch`, each with its own arguments. `fun` takes inputs wherever they are
-    and places them; it has `fun.compiled(params, batch)`, the compiled program.
-    `init_params` makes each parameter in its shards. For that it must know the shapes
-    of a batch: before the first, `get_input_batch` is called if it takes no arguments
-    (the first call then returns that batch). A batch that is fetched before the
-    parameters are made is placed if `init_params` takes no arguments, else by `fun`.
+    `get_input_batch`, each with the arguments of the original. `fun` places its inputs,
+    wherever they are; `fun.compiled(params, batch)` returns the compiled program.
+    `init_params` is None if it was not given, and otherwise creates each parameter in
+    its shards. It needs the shapes of a batch: if they are unknown and
+    `get_input_batch` takes no arguments, it calls `get_input_batch`, whose first call
+    then returns that batch. Batches fetched before the parameters exist are placed at
+    once if `init_params` takes no arguments, otherwise by `fun`.
 
     **Raises:**
 
-    - `ValueError` without `get_input_batch` and `initial_batch`; from `init_params` if
-      no batch is known; from JAX if a constraint does not divide an array.
+    - `ValueError` if both `get_input_batch` and `initial_batch` are missing; from
+      `init_params` if the shapes of a batch are unknown; from JAX if a constraint does
+      not divide an array evenly.
     - `TypeError` if something is not a function or not a mesh.
 
-    If nothing in `fun` is constrained, inputs are copied to every device, with a
-    warning.
+    If `fun` has no constraints, every device gets a copy of all inputs, and a warning
+    is logged.
 
-    **Laws:** `fun` returns what it did, up to rounding.
+    **Laws:** the outputs of `fun` do not change, up to rounding.
 
     !!! example
 
@@ -222,14 +227,14 @@ def parallelize(
         )
     known, around = as_rules(rules), current_rules()
     if around is not None and known is None:
-        # Kept: what is returned may be called outside of the block.
+        # Kept, since the returned functions may be called outside the `with` block.
         known, mesh = around[0], around[1] if mesh is None else mesh
     derived = Derived(fun, _mesh_for(mesh, known), known)
     derived.batch = None if initial_batch is None else struct_of(initial_batch)
     ahead: list[PyTree] = []
 
     def learn_batch() -> None:
-        """Learn the shapes of a batch, and keep one that is made for that."""
+        """Find the shapes of a batch, and keep a batch that is made for that."""
         if derived.batch is None:
             if get_input_batch is None or required(get_input_batch):
                 raise value_error(
@@ -261,5 +266,5 @@ def _mesh_for(mesh: Mesh | None, rules: AxisRules | None) -> Mesh:
     named = [] if rules is None else [n for _, a in rules.pairs for n in names_of([a])]
     axes = tuple(dict.fromkeys(named)) or ("devices",)
     shape = (len(jax.devices()),) + (1,) * (len(axes) - 1)
-    # Automatic axes are asked for: `jax.make_mesh` makes explicit ones unless told.
+    # `jax.make_mesh` makes explicit axes by default.
     return jax.make_mesh(shape, axes, axis_types=(AxisType.Auto,) * len(axes))

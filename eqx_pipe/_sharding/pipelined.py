@@ -3,8 +3,8 @@
 Device d holds the layers d n/D to (d+1) n/D - 1. At tick t it applies them to
 microbatch t - d and hands the result to device d+1; after M + D - 1 ticks the last
 device has all M outputs. Before its first and after its last microbatch a device is
-idle: it does not run its layers, which neither costs time nor makes NaN out of
-whatever stands in for the input.
+idle: it does not run its layers, so it needs no time, and the placeholder of its input
+cannot cause a NaN.
 """
 
 from collections.abc import Hashable, Mapping
@@ -72,7 +72,7 @@ class Pipelined(Composite):
 
 @eqx.filter_jit
 def _program(pipe: Pipelined, x: PyTree, key: Key | None, path: str) -> PyTree:
-    """Run the whole schedule in one program, also where the user asked for none."""
+    """Run the whole schedule in one program, also outside `jit`."""
     devices, count, axis = pipe.mesh.shape[pipe.axis], pipe.microbatches, pipe.axis
     carry, constant = eqx.partition(x, eqx.is_array)
     stacked, static = eqx.partition(pipe.stages, eqx.is_array)
@@ -102,13 +102,13 @@ def _program(pipe: Pipelined, x: PyTree, key: Key | None, path: str) -> PyTree:
             received, outputs = carried
             number = t - device
             active = (number >= 0) & (number < count)
-            # In an idle tick any microbatch will do: nothing of that tick is kept.
+            # An idle tick takes any microbatch: its output is dropped.
             at = jnp.clip(number, 0, count - 1)
             given = _select(device == 0, _take(parts, at), received)
             own = None if key is None else jr.fold_in(key, at)
-            # Not a select, which would also run the layers in idle ticks: on stand-ins
-            # a layer that normalises has NaN gradients, and the sum over ticks would
-            # have them too.
+            # Not a select, which would also run the layers in idle ticks: for
+            # placeholder inputs a normalisation layer has NaN gradients, which the sum
+            # over ticks would include.
             y = jax.lax.cond(
                 active,
                 lambda given: layers_on(layers, given, own, device * local),
@@ -126,11 +126,12 @@ def _program(pipe: Pipelined, x: PyTree, key: Key | None, path: str) -> PyTree:
 
         begin = _idle(_take(parts, 0)), _idle(parts)
         (_, outputs), _ = jax.lax.scan(tick, begin, jnp.arange(count + devices - 1))
-        # Each device's outputs on an axis of their own; those of the last one count.
+        # Each device's outputs have an additional leading axis; only the last device's
+        # are used.
         return jtu.tree_map(lambda o: o[None], outputs)
 
-    # `check_vma` refuses loops whose carry begins as a constant, of which users'
-    # layers are full; the specs are ours, and right.
+    # `check_vma` rejects loops whose carry begins as a constant, which are common in
+    # users' layers; the specs here are correct without the check.
     mapped = jax.shard_map(
         on_device,
         mesh=mesh,
@@ -143,7 +144,7 @@ def _program(pipe: Pipelined, x: PyTree, key: Key | None, path: str) -> PyTree:
         return constrain_to(leaf, mesh, P()).reshape(count, -1, *leaf.shape[1:])
 
     def join(stacked: Array, leaf: Array) -> Array:
-        if is_explicit(mesh):  # which slice no axis that is split
+        if is_explicit(mesh):  # which cannot slice an axis that is split
             stacked = constrain_to(stacked, mesh, P())
         return stacked[-1].reshape(leaf.shape)
 
@@ -154,7 +155,7 @@ def _program(pipe: Pipelined, x: PyTree, key: Key | None, path: str) -> PyTree:
 
 
 def idle_value(x: Array) -> Array:
-    """Return a value for an idle tick. Any would do; a test puts NaN."""
+    """Return a placeholder for an idle tick; a test replaces it by NaN."""
     return jnp.zeros_like(x)
 
 
@@ -196,39 +197,40 @@ def pipelined(
 ) -> Pipelined:
     """Spread the stages of a `repeat` over the devices of a mesh axis.
 
-    Each of the axis's D devices holds n / D neighbouring stages. The batch is split
-    into microbatches, which pass from device to device, so that the devices work on
-    different microbatches at the same time (GPipe). It is one program, the gradient
-    too. It takes M + D - 1 ticks for M microbatches, so the devices are busy for
-    M / (M + D - 1) of the time; an idle device does not run its stages. Where the mesh
-    has other axes, the devices along them do the same work.
+    Each of the axis's D devices holds n / D consecutive stages. The batch is split into
+    microbatches, which pass from device to device, so the devices work on different
+    microbatches at the same time (GPipe). The forward pass and the gradient are one
+    program each. M microbatches take M + D - 1 ticks, so the devices are busy for M /
+    (M + D - 1) of the time; an idle device does not run its stages. Devices along other
+    axes of the mesh repeat the same work.
 
-    Microbatch m draws as `stack(part, key=fold_in(key, m))` does.
+    Microbatch m has the random draws of `stack(part, key=fold_in(key, m))`.
 
     **Arguments:**
 
-    - `stack`: what `eqx_pipe.repeat` gives. Its stages take a batch, and treat its
-        entries alike: wrap those for one example in `eqx_pipe.batched`. No stage holds
-        state.
+    - `stack`: a `repeat` of n stages, without `shared` and `over`. Its stages take a
+        batch: wrap stages for one example in `eqx_pipe.batched`. No stage may be
+        stateful.
     - `mesh`: a `jax.sharding.Mesh`. The parameters are placed on it at once.
-    - `microbatches`: into how many the leading axis of the input is split.
-    - `axis_name`: the mesh axis; needed if the mesh has several. (Keyword only.)
+    - `microbatches`: the number M of microbatches into which the leading axis of the
+        input is split, at least 1.
+    - `axis_name`: the mesh axis; required if the mesh has several. (Keyword only.)
 
-    **Returns:** a stage that takes the batch that `stack` takes.
+    **Returns:** a stage with the inputs and outputs of `stack`.
 
     **Shapes:** every array of the input has the same leading size, a multiple of
     `microbatches`; n is a multiple of D.
 
     **Raises:**
 
-    - `ValueError` if sizes do not fit (names the nearest that do), if the axis is
-      unknown, if a stage is stateful, or if `stack` has `over`.
-    - `StructureError` (a `ValueError`), when called, if a stage returns something else
-      than it takes.
-    - `TypeError` if `stack` is no `repeat`.
+    - `ValueError` if sizes do not fit (the error names the nearest that do), if the
+      axis is unknown, if a stage is stateful, or if `stack` has `over`.
+    - `StructureError` (a `ValueError`), when called, if a stage's output differs from
+      its input in structure, shape or dtype.
+    - `TypeError` if `stack` is not a `repeat`, or `mesh` is not a mesh.
 
-    **Laws:** it is `stack` up to rounding, in values and gradients, if the stages treat
-    every entry of the batch alone.
+    **Laws:** it equals `stack` up to rounding, in values and gradients, if the stages
+    treat every entry of the batch independently.
 
     !!! example
 
@@ -242,9 +244,9 @@ def pipelined(
 
     ??? cite "Source"
 
-        Huang et al., *GPipe: Efficient Training of Giant Neural Networks using
-        Pipeline Parallelism*, 2019, arXiv 1811.06965. Activations are kept, and not
-        computed again, unless the stages are a `repeat(..., remat=True)`.
+        Huang et al., *GPipe: Efficient Training of Giant Neural Networks using Pipeline
+        Parallelism*, 2019, arXiv 1811.06965. Unlike there, activations are kept and not
+        recomputed, unless `stack` has `remat=True`.
     """
     cure = "Give what `eqx_pipe.repeat(make, n, key=key)` returns."
     check_is("sharding.pipelined", "stack", stack, Repeat, cure)
@@ -273,8 +275,8 @@ def pipelined(
             f"`{axis}`.",
             f"The nearest numbers of stages that do: {fitting_sizes(n, devices)}.",
         )
-    # Automatic axes, as `grad` outside `jit` needs: explicit ones are in the types of
-    # everything that is computed from them.
+    # Automatic axes, which `grad` outside `jit` needs: explicit axes would be part of
+    # the types of all values computed from the parameters.
     auto = with_types(mesh, AxisType.Auto)
     stages = shard(stack.stages, auto, lambda leaf: P(axis))
     size = microbatches.__index__()

@@ -1,4 +1,4 @@
-"""Putting the arrays of a pytree where they should live."""
+"""Place the arrays of a pytree on devices."""
 
 import itertools as it
 from collections.abc import Callable
@@ -38,49 +38,50 @@ from .specs import SpecsLike, resolve
 def shard(
     tree: Tree, mesh: Mesh, specs: SpecsLike, rules: RulesLike | None = None
 ) -> Tree:
-    """Place the arrays of a pytree on a mesh, each split as its spec says.
+    """Place the arrays of a pytree on a mesh, each split by its spec.
 
     Values do not change. Arrays of JAX and NumPy are placed, wherever they are now;
-    everything else (numbers, strings, functions, None) passes untouched. In a run of
-    several processes, host arrays and arrays of one process are taken as that
-    process's part of a global array, all parts of one shape; where a spec does not
-    split over processes, all bring the same.
+    everything else (numbers, strings, functions, None) passes through unchanged. With
+    several processes, host arrays and arrays of a single process are that process's
+    part of a global array. All parts have the same shape; if a spec does not split over
+    processes, all processes must pass the same array.
 
-    Inside `jit` this is a constraint on the sharding.
+    Inside `jit` this is a sharding constraint.
 
     **Arguments:**
 
-    - `tree`: a pytree, a model for instance.
+    - `tree`: a pytree, such as a model.
     - `mesh`: a `jax.sharding.Mesh`.
     - `specs`: a `PartitionSpec` for each array, `None` meaning a copy on every device.
         An array without axes is never split. One of:
-        - a prefix of the tree: a spec that stands for a whole subtree is cut to the
-            rank of each array in it. A Module is always a prefix.
+        - a prefix of the tree: a spec for a whole subtree is truncated to the rank of
+            each array in it. A Module is always read as a prefix.
         - a mapping from patterns of paths to specs, if it is not a prefix: `{"head":
             P("model"), "blocks.*.mlp.weight": P(None, "model")}`. Paths and patterns
-            are those of `eqx_pipe.trainable`; arrays that no pattern matches are
-            copied to every device. A pattern that matches what lies above an array
-            is cut to its rank.
+            are those of `eqx_pipe.trainable`; arrays that no pattern matches are copied
+            to every device. The spec of a pattern that matches a path above an array is
+            truncated to the array's rank.
         - a plain function, `leaf -> spec` or `(path, leaf) -> spec`, called for every
-            path. Stages stacked in one array (`repeat`) have one spec, which begins
-            with the axis of the stages.
-    - `rules`: `AxisRules`, or what makes them; the specs then hold logical names, else
-        names of mesh axes.
+            path of every array. Stages stacked in one array (`repeat`) must get the
+            same spec, which begins with the axis of the stages.
+    - `rules`: `AxisRules`, or a mapping or pairs for it; the specs then hold logical
+        names. Without rules they hold names of mesh axes.
 
     **Returns:** the tree with placed arrays.
 
-    **Shapes:** an axis must divide by the mesh axes that split it.
+    **Shapes:** the size of an axis must be divisible by the number of devices that
+    split it.
 
     **Raises:**
 
-    - `ValueError` if anything does not fit: one error for all leaves, with path, size,
-      mesh axis, and the nearest sizes that fit. If a pattern matches no array (names
-      the nearest path), or two patterns disagree.
+    - `ValueError` if a spec does not fit its array: one error for all leaves, with
+      path, size, mesh axis, and the nearest sizes that fit; if a pattern matches no
+      array (the error names the nearest path), or two patterns disagree.
     - `StructureError` (a `ValueError`) if `specs` is not a prefix of `tree`.
-    - `TypeError` if a spec is something else.
+    - `TypeError` if a spec has another type, or `mesh` is not a mesh.
 
-    **Laws:** placing an array never changes its values. What a program computes from
-    placed arrays agrees up to rounding.
+    **Laws:** placing an array never changes its values; programs return the same
+    outputs for placed arrays, up to rounding.
 
     !!! example
 
@@ -119,7 +120,8 @@ def shard_as(
             leaf = constrain_to(leaf, mesh_like(mesh, leaf), sharding.spec)
             sharding = None
         elif sharding is not None and local and not is_global(leaf):
-            # This process's part: `device_put` would take it for the whole array.
+            # This is the process's part: `device_put` would treat it as the whole
+            # array.
             data = leaf if is_key_array(leaf) else np.asarray(leaf)
             leaf = jax.make_array_from_process_local_data(sharding, data)
             sharding = None
@@ -139,11 +141,11 @@ def init_sharded(
     specs: SpecsLike,
     rules: RulesLike | None = None,
 ) -> Tree:
-    """Make the model `init(key)` directly in its shards.
+    """Create the model `init(key)` directly in its shards.
 
-    No device ever holds a whole array that is split, as it would if the model were
-    made first and placed by `shard`: each draws only its own part. (Some initializers
-    need the whole array on every device while they compute: orthogonal ones do.)
+    No device holds a whole array that is split, as it would if `shard` placed a
+    finished model: each device draws only its own part. (Some initializers, such as
+    orthogonal ones, need the whole array on every device while they compute.)
 
     **Arguments:**
 
@@ -151,14 +153,15 @@ def init_sharded(
     - `key`: a PRNG key.
     - `mesh`, `specs`, `rules`: as in `shard`.
 
-    **Returns:** the model, placed. Inside `jit` or `vmap` it is a constraint, and whole
-    arrays may be held; outside, `init` may itself be a `vmap` over split keys.
+    **Returns:** the model, placed. Inside `jit` or `vmap` this is a sharding
+    constraint, and devices may hold whole arrays; outside, `init` may itself be a
+    `vmap` over split keys.
 
     **Raises:**
 
-    - `ValueError` if specs and sizes do not fit, as `shard` does, or for keys of the
-      kind `rbg`, whose draws depend on the sharding.
-    - `TypeError` if `init` is no function or `key` no key.
+    - `ValueError` if specs and sizes do not fit, as in `shard`, or `key` is of the kind
+      `rbg`, whose draws depend on the sharding.
+    - `TypeError` if `init` is not a function, or `key` is not a PRNG key.
 
     **Laws:** the values are those of `init(key)`, up to rounding.
 
@@ -182,7 +185,7 @@ def init_sharded(
         model = numpy_as_jax(init(key))
         return shard_as("sharding.init_sharded", model, auto, specs, rules)
 
-    # The second time with the kind of axes of the user's mesh, which moves no data.
+    # Placed again with the kind of axes of the user's mesh, which moves no data.
     model = eqx.filter_jit(make)(key)
     return shard_as("sharding.init_sharded", model, mesh, specs, rules)
 
@@ -207,11 +210,10 @@ def _check(init: object, key: Key | None) -> None:
 def pad_to(
     tree: Tree, mesh: Mesh, specs: SpecsLike, rules: RulesLike | None = None
 ) -> tuple[Tree, PyTree[Bool[Array | np.ndarray, "..."] | None]]:
-    """Pad arrays so that `shard` can split them, and return a mask of the padding.
+    """Pad arrays so that `shard` can split them, and return a mask of the real entries.
 
-    Each axis grows at its end to the next size that divides. The new entries are zero
-    (for PRNG keys, copies of the last one). Nothing is moved: NumPy arrays stay on the
-    host.
+    Each axis grows at its end to the next divisible size. The new entries are zero (for
+    PRNG keys, copies of the last key). Nothing is moved: NumPy arrays stay on the host.
 
     **Arguments:** those of `shard`.
 
@@ -222,7 +224,7 @@ def pad_to(
     **Shapes:** an array `(*a,)` becomes `(*b,)` with each `b` the smallest multiple,
     at least `a`, of the number of parts; the mask is `(*b,)`.
 
-    **Raises:** as `shard`, except for sizes.
+    **Raises:** as `shard`, except for sizes that do not divide.
 
     **Laws:** `padded[:a]` is the array; nothing changes if all sizes fit.
 
@@ -264,7 +266,7 @@ def _widths(shape: tuple[int, ...], mesh: Mesh, spec: P) -> list[tuple[int, int]
 def _pad(leaf: Any, widths: list[tuple[int, int]]) -> Any:
     if not any(after for _, after in widths):
         return leaf
-    if is_key_array(leaf):  # zeros are no key
+    if is_key_array(leaf):  # zeros are not a key
         data = jnp.pad(jr.key_data(leaf), [*widths, (0, 0)], mode="edge")
         return jr.wrap_key_data(data, impl=jr.key_impl(leaf))
     return (jnp if isinstance(leaf, jax.Array) else np).pad(leaf, widths)

@@ -1,4 +1,4 @@
-"""Rules from logical axes of arrays to the mesh axes that split them."""
+"""Rules that map logical axes of arrays to mesh axes."""
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,18 +13,18 @@ from .._mesh_context import RULES, check_mesh
 from .mesh import MeshAxes, names_of
 
 LogicalAxis: TypeAlias = str | tuple[str, ...] | None
-"""The logical name of an array's axis, or names of axes merged into one, or none."""
+"""The logical name of an array's axis, the names of several merged axes, or None."""
 
 
 class AxisRules(eqx.Module):
-    """The mesh axes over which the logical axes of arrays are split.
+    """Rules that map logical axes of arrays to the mesh axes that split them.
 
-    Models and data name the axes of their arrays by what they mean, `"batch"` or
-    `"hidden"`; the rules say once where that lives on the machine. They are pairs of a
-    logical name and a mesh axis, tried in order for each array. A pair is used if the
-    array has that logical axis, nothing was yet found for it, and the mesh axis is
-    still free in this array; else it is skipped. So an earlier pair has the first
-    choice, wherever its axis stands in the array.
+    Models and data name the axes of their arrays by meaning, such as `"batch"` or
+    `"hidden"`; the rules map these names to the axes of a mesh in one place. They are
+    pairs of a logical name and a mesh axis, tried in order for each array. A pair is
+    used if the array has that logical axis, no earlier pair has assigned it, and the
+    mesh axis is still free in this array; otherwise it is skipped. So earlier pairs
+    have priority, whatever the order of the array's axes.
 
     **Arguments:**
 
@@ -61,10 +61,10 @@ class AxisRules(eqx.Module):
         **Arguments:**
 
         - `logical`: one logical name per axis of the array, or `None` for an axis that
-            is not split, or a tuple of names for an axis made of several.
+            is not split, or a tuple of names for an axis that merges several.
 
-        **Raises:** `ValueError` if there is no pair for a name, if every mesh axis
-        for it is taken by another axis of the array, or if a name is given twice.
+        **Raises:** `ValueError` if there is no pair for a name, if other axes of the
+        array have taken all mesh axes for it, or if a name is given twice.
         """
         spec, problems = self.resolve(logical)
         if problems:
@@ -78,23 +78,23 @@ class AxisRules(eqx.Module):
     def sharding(self, mesh: Mesh, *logical: LogicalAxis) -> NamedSharding:
         """Return the `NamedSharding` on `mesh` of an array with these logical axes.
 
-        **Raises:** `ValueError` as `spec` does, and JAX's if the mesh lacks an axis.
+        **Raises:** `ValueError` as `spec` does, and from JAX if the mesh lacks an axis.
         """
         check_mesh("sharding.AxisRules", mesh)
         return NamedSharding(mesh, self.spec(*logical))
 
     @contextlib.contextmanager
     def on(self, mesh: Mesh) -> Iterator["AxisRules"]:
-        """Apply `constrain` with these rules to what is traced in the `with` block.
+        """Use these rules for every `constrain` that is called in the `with` block.
 
-        A function under `jit` is traced again under other rules. The blocks nest, and
-        the innermost one counts.
+        A function under `jit` is traced again under other rules. Blocks nest; the
+        innermost one applies.
 
         **Arguments:**
 
         - `mesh`: a `jax.sharding.Mesh`.
 
-        **Returns:** a context manager, which gives the rules.
+        **Returns:** a context manager that returns the rules.
 
         **Raises:** `TypeError` if `mesh` is not a mesh.
 
@@ -113,7 +113,7 @@ class AxisRules(eqx.Module):
             yield self
 
     def resolve(self, logical: tuple[LogicalAxis, ...]) -> tuple[P, list[str]]:
-        """Return the spec and its problems: the list is empty if there are none."""
+        """Return the spec and a list of its problems, empty if there are none."""
         problems = [
             f"the axis {describe_value(entry)} is not a logical name."
             for entry in logical
@@ -156,10 +156,10 @@ class AxisRules(eqx.Module):
     def _assign(
         self, names: list[str]
     ) -> tuple[dict[str, tuple[str, ...]], dict[str, str]]:
-        """Return the mesh axes found for each name, and the owner of each mesh axis."""
+        """Return the axes of each logical name, and the owner of each mesh axis."""
         found: dict[str, tuple[str, ...]] = {}
         owner: dict[str, str] = {}
-        # The order is that of the pairs, not of the array's axes: as in Flax's rules.
+        # In the order of the pairs, not of the array's axes, as in Flax.
         for name, axes in self.pairs:
             wanted = tuple(names_of([axes]))
             taken = any(axis in owner for axis in wanted)
@@ -179,11 +179,11 @@ RulesLike: TypeAlias = (
     | Mapping[str, MeshAxes | list[str]]
     | Iterable[Sequence[str | Sequence[str] | None]]
 )
-"""`AxisRules`, or what makes them: a mapping, or pairs, of logical and mesh axes."""
+"""`AxisRules`, or a mapping or pairs of logical names and mesh axes."""
 
 
 def as_rules(rules: RulesLike | None) -> AxisRules | None:
-    """Return rules as `AxisRules`, accepting mappings and pairs wherever rules are."""
+    """Return rules as `AxisRules`; mappings and pairs are converted."""
     return rules if rules is None or isinstance(rules, AxisRules) else AxisRules(rules)
 
 

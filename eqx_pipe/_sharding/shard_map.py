@@ -1,4 +1,4 @@
-"""A stage that runs on every device's own part: `shard_map` for modules."""
+"""Run a stage on each device's part of the input: `shard_map` for modules."""
 
 import equinox as eqx
 import jax
@@ -20,7 +20,7 @@ from .submesh import OnMesh
 class ShardMap(OnMesh):
     """A stage under `shard_map`; see `shard_map`."""
 
-    # Not static: specs are leaves of their own, and a dict of them has no hash.
+    # Not static: specs are leaves, and a dict of them has no hash.
     in_specs: SpecsLike
     out_specs: SpecsLike
     check_vma: bool = eqx.field(static=True)
@@ -33,7 +33,7 @@ class ShardMap(OnMesh):
         whole, static = eqx.partition((self, state, scope.key), eqx.is_array)
         leaves = [leaf.leaf for leaf in resolved]
         mesh = mesh_like(self.mesh, *jtu.tree_leaves(whole), *leaves)
-        # Placed here: inside of the program nothing can come from other devices.
+        # Placed here: a program cannot read arrays on other devices.
         whole = jtu.tree_map(lambda leaf: constrain_to(leaf, mesh, P()), whole)
         leaves = [
             leaf if spec is None else constrain_to(jnp.asarray(leaf), mesh, spec)
@@ -51,9 +51,9 @@ def _program(
     mesh: Mesh,
     path: str,
 ) -> tuple[PyTree, eqx.nn.State | None]:
-    """Run the stage under `shard_map`, as a program of its own outside `jit`."""
+    """Run the stage under `shard_map`; outside `jit` it is a separate program."""
     stage, state, key = whole
-    # `shard_map` takes arrays alone, and refuses a Module that holds anything else.
+    # `shard_map` accepts only arrays, not a Module with other leaves.
     params, static = eqx.partition(stage.stage, eqx.is_array)
     arrays, constants = eqx.partition(x, eqx.is_array)
     axes = [name for spec in jtu.tree_leaves(specs) for name in names_of(spec)]
@@ -86,12 +86,12 @@ def _program(
 
 
 def _local_key(key: Key | None, mesh: Mesh, axes: list[str]) -> Key | None:
-    """Return the key of a part: devices that hold the same part draw the same."""
+    """Return the key of a part; devices with the same part draw the same numbers."""
     split = [name for name in mesh.axis_names if name in axes]
     if key is None or not split:
         return key
-    # All devices have the same key: with it as it is all parts would draw the same
-    # noise.
+    # All devices have the same key: without this, all parts would draw the same
+    # numbers.
     return jr.fold_in(key, jax.lax.axis_index(tuple(split)))
 
 
@@ -106,37 +106,37 @@ def shard_map(
     """Run a stage on every device of a mesh, each on its own part of the input.
 
     It is `jax.shard_map` for stages: inside, arrays have the sizes of one device's
-    part, and collectives such as `jax.lax.psum` know the mesh axes by name. The
-    stage may be a Module with any leaves; every device has its parameters whole, and
-    its state, which must come out the same on all. Each part draws from a key of its
-    own, the key folded with the part's position.
+    part, and collectives such as `jax.lax.psum` take the names of mesh axes. The stage
+    may be a Module with any leaves. Every device has a copy of its parameters and its
+    state; the updated state must be the same on all devices. Each part draws from its
+    own key, folded with the part's position.
 
     **Arguments:**
 
     - `stage`: the stage.
     - `mesh`: a `jax.sharding.Mesh`. If its axes are explicit, the stage's parameters
-        are placed on it at once; for gradients place the input, too, and take them
-        under `jit` or `jax.set_mesh`.
-    - `in_specs`: how the input is split, by names of mesh axes, as in
-        `eqx_pipe.sharding.shard`. Numbers, strings and None pass untouched.
-    - `out_specs`: how the parts of the output are put together, a prefix of it. An axis
-        that is not named says that all devices along it give the same. Numbers and
-        other leaves pass as they are.
-    - `check_vma`: whether JAX checks that this is so. It refuses loops that begin with
-        a constant, and `equinox.error_if`; switched off, a wrong `out_specs` gives
-        wrong results without a word. (Keyword only.)
+        are placed on it at once; to differentiate, place the input too, and use `jit`
+        or `jax.set_mesh`.
+    - `in_specs`: the specs of the input, with names of mesh axes, as in
+        `eqx_pipe.sharding.shard`. Numbers, strings and None pass through unchanged.
+    - `out_specs`: the specs by which the parts of the output are joined, a prefix of
+        the output. If a spec leaves out a mesh axis, all devices along that axis must
+        return the same values. Numbers and other leaves pass through unchanged.
+    - `check_vma`: whether JAX checks that they do. The check rejects loops whose carry
+        begins as a constant, and `equinox.error_if`; without the check, a wrong
+        `out_specs` silently gives wrong results. (Keyword only.)
 
-    **Returns:** a stage of whole arrays.
+    **Returns:** a stage that takes and returns whole arrays.
 
     **Raises:**
 
-    - `ValueError`, when called, if sizes of the input do not divide (names all of
-      them), and as `jax.shard_map` raises it for the output.
-    - `StructureError` (a `ValueError`), when called, if specs are no prefix.
+    - `ValueError`, when called, if sizes of the input are not divisible (the error
+      lists all of them), and from `jax.shard_map` for the output.
+    - `StructureError` (a `ValueError`), when called, if specs are not a prefix.
     - `TypeError` if something is not a stage or not a mesh.
 
-    **Laws:** a stage that treats each row alone gives what it gives on the whole, up
-    to rounding.
+    **Laws:** for a stage that treats each row independently, the output equals that of
+    the stage on whole arrays, up to rounding.
 
     !!! example
 
@@ -150,6 +150,6 @@ def shard_map(
     check_mesh("sharding.shard_map", mesh)
     child = as_stage("sharding.shard_map", "stage", stage)
     if AxisType.Explicit in mesh.axis_types:
-        # Where types name a mesh, those of the parameters must, too, for gradients.
+        # With explicit axes, gradients require parameters whose types have the mesh.
         child = shard(child, mesh, None)
     return ShardMap(child, mesh, in_specs, out_specs, check_vma)

@@ -1,4 +1,4 @@
-"""From specs to one sharding for each array, or to one error for all."""
+"""Resolve specs to one sharding for each array, or to one error for all."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -40,7 +40,7 @@ SpecsLike: TypeAlias = (
 
 
 class PathLeaf(NamedTuple):
-    """A leaf with its paths: stages stacked in one array have one each."""
+    """A leaf with its paths, one for each of the stages stacked in it."""
 
     paths: tuple[str, ...]
     leaf: Any  # of a user's tree: anything
@@ -60,7 +60,7 @@ def path_leaves(tree: PyTree) -> tuple[list[PathLeaf], PyTreeDef]:
 
 
 class LeafSharding(NamedTuple):
-    """A leaf with the sharding it is meant to have: None, if it is not an array."""
+    """A leaf with its intended sharding, which is None if it is not an array."""
 
     name: str
     leaf: Any  # of a user's tree: anything
@@ -79,8 +79,8 @@ def resolve(
 ) -> tuple[list[LeafSharding], PyTreeDef]:
     """Return every leaf of `tree` with its sharding, and the structure of `tree`.
 
-    One error lists everything that does not fit. With `divide=False` sizes need not
-    divide. With `local` the arrays of one process are its part of a global array.
+    One error lists every misfit. With `divide=False` sizes need not be divisible. With
+    `local` the arrays of one process are its part of a global array.
     """
     check_mesh(function, mesh)
     known = as_rules(rules)
@@ -112,7 +112,7 @@ def resolve(
 
 
 def _wrong_axes(leaf: Placeable, spec: P, mesh: Mesh) -> list[str]:
-    """Return why a spec does not fit an array and a mesh, one line for each reason."""
+    """Return the reasons why a spec does not fit an array and a mesh, one per line."""
     names = names_of(spec)
     problems = []
     for name in dict.fromkeys(names):
@@ -134,7 +134,7 @@ def _wrong_axes(leaf: Placeable, spec: P, mesh: Mesh) -> list[str]:
 def _uneven_sizes(
     leaf: Placeable, spec: P, mesh: Mesh, *, local: bool = False
 ) -> list[str]:
-    """Return a line for each axis whose size does not divide, with sizes that do."""
+    """Return a line for each axis with an indivisible size, with sizes that fit."""
     lines, where = [], ""
     if local and not is_global(leaf):
         mesh, where = mesh.local_mesh, " in this process"
@@ -159,8 +159,8 @@ def is_spec_leaf(spec: object) -> TypeGuard[P | None]:
 def _specs_of(
     function: str, tree: PyTree, leaves: Sequence[PathLeaf], specs: SpecsLike
 ) -> list[P]:
-    """Return the spec of each leaf; that of a leaf that is not an array is P()."""
-    # A model with specs for arrays, as `tree_at` makes it, can often be called, too.
+    """Return the spec of each leaf; it is P() for a leaf that is not an array."""
+    # A model with specs in place of arrays, made by `tree_at`, may be callable too.
     if callable(specs) and not isinstance(specs, eqx.Module):
         return _by_function(function, leaves, specs)
     try:
@@ -179,11 +179,11 @@ def _specs_of(
 
 
 class _NoPrefix(Exception):
-    """A tree of specs that is not a prefix of the tree; the cause says where."""
+    """A tree of specs is not a prefix of the tree; the cause has the place."""
 
 
 class _Entry:
-    """A leaf of a tree of specs, hidden from JAX: it may be None."""
+    """A leaf of a tree of specs, wrapped because it may be None."""
 
     def __init__(self, spec: object):
         self.spec = spec
@@ -211,7 +211,7 @@ def _by_prefix(
 
 
 def _cut(spec: P, leaf: Placeable) -> P:
-    """Cut a spec that several arrays share: a bias has fewer axes than its weight."""
+    """Truncate a spec shared by several arrays: a bias has fewer axes than a weight."""
     return P(*tuple(spec)[: leaf.ndim])
 
 
@@ -224,7 +224,7 @@ def _are_patterns(specs: PyTree) -> TypeGuard[Mapping[str, P | None]]:
 def _by_pattern(
     function: str, leaves: Sequence[PathLeaf], specs: Mapping[str, P | None]
 ) -> list[P]:
-    """Return the spec of the pattern that matches a leaf, or one above it."""
+    """Return the spec of each leaf: that of a pattern that matches it or a parent."""
     arrays = [at for at in leaves if is_placeable(at.leaf)]
     paths = [path for at in arrays for path in at.paths]
     check_matched(function, specs, paths, "array", below=True)
@@ -261,7 +261,7 @@ def _by_function(
 
 
 def _common(function: str, at: PathLeaf, spec_of: Callable[[str, Placeable], P]) -> P:
-    """Return the spec of a leaf, which is the same for all stages stacked in it."""
+    """Return the spec of a leaf; it must be the same for all stages stacked in it."""
     if not is_placeable(at.leaf):
         return P()
     found = {spec_of(path, at.leaf): path for path in at.paths}
@@ -277,7 +277,7 @@ def _common(function: str, at: PathLeaf, spec_of: Callable[[str, Placeable], P])
 
 
 def required(fn: Callable[..., object]) -> list[inspect.Parameter]:
-    """Return the parameters of a function without which it cannot be called."""
+    """Return the required parameters of a function."""
     try:
         parameters = inspect.signature(fn).parameters.values()
     except (TypeError, ValueError):  # some builtins have no signature

@@ -1,4 +1,4 @@
-"""A stage with a set of devices of its own."""
+"""A stage that runs on its own set of devices."""
 
 import functools as ft
 from collections.abc import Mapping
@@ -25,13 +25,13 @@ class InsideProgram(ValueError):
 
 
 class OnMesh(Composite):
-    """A stage and the mesh it runs on; a subclass says how it runs there."""
+    """A stage and its mesh; subclasses define how it runs."""
 
     stage: AnyStage
     mesh: Mesh = eqx.field(static=True)
 
     def children(self) -> Mapping[str, AnyStage]:
-        """Return the stage by its segment in paths."""
+        """Return the stage by its path segment."""
         return {"stage": self.stage}
 
     def settings(self) -> dict[str, dict[str, int]]:
@@ -41,7 +41,7 @@ class OnMesh(Composite):
 class On(OnMesh):
     """A stage on a submesh; see `on`."""
 
-    # Not static: specs are leaves of their own, and a dict of them has no hash.
+    # Not static: specs are leaves, and a dict of them has no hash.
     specs: SpecsLike
 
     def run(
@@ -63,7 +63,7 @@ class On(OnMesh):
         x = shard_as("sharding.on", x, self.mesh, self.specs)
         state, key = shard((state, scope.key), self.mesh, None)
         given = _on_mesh(self.stage, self.mesh), x, state, key
-        # Not `equinox.filter_jit`: it waits for the result, and no submeshes would
+        # Not `equinox.filter_jit`, which waits for the result: submeshes could not
         # overlap.
         arrays, static = _program(arrays_in(given), Static(given), scope.path)
         return static.filled(arrays)
@@ -79,13 +79,13 @@ def _program(
 
 
 def _on_mesh(stage: AnyStage, mesh: Mesh) -> AnyStage:
-    """Move the arrays of a stage to the mesh; those that are there stay as they are."""
+    """Move the arrays of a stage to the mesh, unless they are already there."""
     devices = set(mesh.devices.flat)
 
     def move(leaf: object) -> object:
         if isinstance(leaf, Tracer) or not isinstance(leaf, jax.Array):
             return leaf
-        # What is not committed is where it is by default, and JAX may move it.
+        # JAX may move an uncommitted array from its default device.
         there = leaf.committed and leaf.sharding.device_set == devices
         return leaf if there else shard(leaf, mesh, None)
 
@@ -93,33 +93,33 @@ def _on_mesh(stage: AnyStage, mesh: Mesh) -> AnyStage:
 
 
 def on(mesh: Mesh, stage: StageLike, *, specs: SpecsLike = None) -> On:
-    """Give a stage devices of its own.
+    """Run a stage on its own set of devices.
 
-    The stage's parameters live on `mesh`, and it runs there, compiled by itself. Its
-    input, state and key are moved to the mesh wherever they were, so stages on
-    different devices can follow each other in any pipeline. It can be differentiated:
-    the gradients live where the parameters live.
+    The stage's parameters are placed on `mesh`, and the stage is compiled and run
+    there. Each call moves its input, state and key to the mesh, so stages on different
+    devices can follow each other in any pipeline. It is differentiable; gradients are
+    on the devices of the parameters.
 
-    Calls return before the result is there. So while one submesh works on one
-    microbatch, the next one works on the one before: loop over microbatches, by hand or
-    with `microbatch`, and wait only at the end.
+    Calls return before the result is computed. So while one submesh works on a
+    microbatch, the next submesh works on the previous microbatch: loop over
+    microbatches, by hand or with `microbatch`, and wait only at the end.
 
     **Arguments:**
 
     - `mesh`: a `jax.sharding.Mesh` of some of the devices.
-    - `stage`: the stage. Arrays of it that are on the mesh already (by `shard`) stay as
-        they are; others are copied to each device.
-    - `specs`: how the input is split over the mesh, as in `shard`; by default each
-        device has it whole. (Keyword only.)
+    - `stage`: the stage. Its arrays that are on the mesh already (by `shard`) keep
+        their sharding; others are copied to each device.
+    - `specs`: the specs of the input on the mesh, as in `shard`; by default each device
+        gets a copy. (Keyword only.)
 
     **Returns:** a stage. It must be called outside `jit`.
 
     **Raises:**
 
     - `ValueError` if called inside `jit`, or if the input does not fit `specs`.
-    - `TypeError` if something is not a stage or no mesh.
+    - `TypeError` if `stage` is not a stage, or `mesh` is not a mesh.
 
-    **Laws:** it is `stage`, in values and gradients, up to rounding.
+    **Laws:** it equals `stage`, in values and gradients, up to rounding.
 
     !!! example
 
@@ -135,6 +135,7 @@ def on(mesh: Mesh, stage: StageLike, *, specs: SpecsLike = None) -> On:
     """
     check_mesh("sharding.on", mesh)
     child = as_stage("sharding.on", "stage", stage)
-    # Arrays pass from mesh to mesh, so no type may say where one lives.
+    # Automatic axes: arrays pass from mesh to mesh, so their types must not include
+    # one.
     mesh = with_types(mesh, AxisType.Auto)
     return On(_on_mesh(child, mesh), mesh, specs)

@@ -1,4 +1,4 @@
-"""Stages: what they are, how they are called, edited and shown."""
+"""Stages: the base class, and how stages are called, edited and shown."""
 
 from .as_stage import as_module as as_module
 from .as_stage import as_stage as as_stage

@@ -1,4 +1,4 @@
-"""Values that are accepted as stages, and functions turned into modules."""
+"""Check values that are accepted as stages, and turn functions into modules."""
 
 from collections.abc import Callable
 from typing import cast
@@ -31,11 +31,11 @@ def as_stage(
     given: str = "one input",
     raises: Callable[[str, str, str], Exception] = type_error,
 ) -> AnyStage:
-    """Return `value` as a child that gets its inputs: functions become modules.
+    """Return `value` as a child stage; functions become modules.
 
-    `function` and `argument` are those of the caller, for error messages. A callable
-    that does not take `num_inputs` inputs by position, besides those `named` ones that
-    it gets by keyword, is refused: `given` lists its inputs, and `cure` is the fix.
+    `function` and `argument` name the caller and its argument in errors. Raise if a
+    callable does not take `num_inputs` inputs by position, and the `named` ones by
+    keyword; in the error, `given` lists its inputs and `cure` is the fix.
     """
     check_callable(function, argument, value)
     check_nothing_hidden(function, argument, value)
@@ -49,16 +49,16 @@ def as_stage(
 
 
 def as_module(value: StageLike) -> AnyStage:
-    """Return a module as it is, and a function as a module."""
+    """Return a module unchanged, and a function as a module."""
     return cast(AnyStage, value if isinstance(value, eqx.Module) else Lift(value))
 
 
 def _misfit(
     stage: StageLike, num_inputs: int, named: tuple[str, ...] = ()
 ) -> str | None:
-    """Return why a stage cannot be called with so many inputs; `None` if it can be.
+    """Return why a stage cannot take this number of inputs, or `None` if it can.
 
-    `named` are the names of those that it is given by keyword besides; see `call`.
+    `named` are the names of additional inputs by keyword; see `call`.
     """
     if is_composite(stage):
         fits = num_inputs == (0 if named else 1)

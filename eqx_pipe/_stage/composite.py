@@ -1,4 +1,4 @@
-"""Stages made of stages: their children, how they are called, edited and shown."""
+"""Stages made of stages: their children, calls, edits and pictures."""
 
 import abc
 import dataclasses
@@ -25,12 +25,12 @@ _Self = TypeVar("_Self", bound="Composite")
 
 
 class Composite(Stage):
-    """The base of our combinators: stages made of other stages.
+    """The base of the combinators: stages made of other stages.
 
     A combinator declares its fields, and defines `children` and `run`; `run` calls
-    children by `enter` only. Methods are called through the class, as in
-    `type(stage).run(stage, ...)`, wherever a call of the pipeline passes: looked up on
-    a Module they are Modules of their own, which takes longer than most layers.
+    children only by `enter`. Calls of a pipeline look up methods on the class, as in
+    `type(stage).run(stage, ...)`: a method looked up on a Module is a new Module, which
+    takes longer than most layers.
     """
 
     made_of_stages = True
@@ -42,18 +42,18 @@ class Composite(Stage):
 
     @abc.abstractmethod
     def children(self) -> Mapping[str, AnyStage]:
-        """Return the children by their path below this stage, in order."""
+        """Return the children by their paths relative to this stage, in order."""
 
     @abc.abstractmethod
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
         """Map input and state to output and state."""
 
     def held(self) -> Mapping[str, AnyStage]:
-        """Return the children as they stand in the fields of this stage."""
+        """Return the children as they are stored in the fields of this stage."""
         return self.children()
 
     def segments(self) -> tuple[str, ...]:
-        """Return the names that paths have for the stages right below."""
+        """Return the path segments of the direct children."""
         return tuple(self.children())
 
     def child(self, segment: str) -> AnyStage:
@@ -61,7 +61,7 @@ class Composite(Stage):
         return self.children()[segment]
 
     def with_child(self: _Self, segment: str, stage: StageLike) -> _Self:
-        """Return this stage with another in the place of one; raise unless it fits."""
+        """Return this stage with one child replaced; raise unless it fits."""
         new = as_stage(type(self).__name__.lower(), segment, stage)
         parts, structure = parts_of(cast(AnyStage, self))
         return structure.unflatten(
@@ -69,7 +69,7 @@ class Composite(Stage):
         )
 
     def settings(self) -> dict[str, Any]:
-        """Return what describes this stage besides its children and arrays.
+        """Return the settings of this stage, without its children and arrays.
 
         These are the static fields that differ from their defaults.
         """
@@ -77,11 +77,11 @@ class Composite(Stage):
         named = {field.name: getattr(self, field.name) for field in static}
         defaults = {field.name: field.default for field in static}
         changed = {n: v for n, v in named.items() if v != defaults[n]}
-        changed.pop("names", None)  # which are those of the children
+        changed.pop("names", None)  # the names of the children
         return changed
 
     def picture(self, canvas: Canvas, path: str, wire: Wire) -> Wire:
-        """Draw the stages inside, here in a row; return the wire that leaves them."""
+        """Draw the children, by default in a row; return the wire that leaves them."""
         return canvas.row(path, children_shown(self), wire)
 
     def is_stateful(self) -> bool:
@@ -94,30 +94,31 @@ class Composite(Stage):
         /,
         **named: StageLike,
     ) -> _Self:
-        """Return a pipeline with other stages in the place of some.
+        """Return a pipeline with some stages replaced.
 
-        All others keep their paths, and so their random draws; the new ones draw as
-        those before them did. A stage of a `repeat` may be replaced by one of equal
-        structure. A state remains valid, unless what was stateful is replaced: then
-        make the edited pipeline inside of `equinox.nn.make_with_state`.
+        All other stages keep their paths, and so their random draws; new stages have
+        the random keys of those they replace. A stage of a `repeat` may be replaced by
+        a stage of equal structure. A state remains valid unless a stateful stage is
+        replaced: in that case make the edited pipeline inside
+        `equinox.nn.make_with_state`.
 
         **Arguments:**
 
-        - `stages`: from path (`"blocks.3.attn"`, or a position) to the new stage. Paths
-            are those of errors and `outputs`. One that leads into a layer names a field
-            of it, or an item of a field, and anything may be put there.
-        - `named`: the same for stages right below. (Keyword only.)
+        - `stages`: a mapping from paths (`"blocks.3.attn"`, or a position) to new
+            stages. Paths are those of errors and `outputs`. A path may also lead into a
+            layer, to a field or an item of a field, which may be replaced by anything.
+        - `named`: new stages for direct children, by name. (Keyword only.)
 
-        **Returns:** a pipeline; the old one is as it was.
+        **Returns:** a new pipeline; the old one does not change.
 
         **Raises:**
 
-        - `ValueError` if the path does not exist; names the nearest.
+        - `ValueError` if the path does not exist; the error names the nearest.
         - `TypeError` if something is not a stage.
-        - `StructureError` if one for a `repeat` differs from the others.
+        - `StructureError` if a new stage of a `repeat` differs from the others.
 
-        **Laws:** those of a lens: what was put is found, to put what is there changes
-        nothing, and the last one put counts.
+        **Laws:** the lens laws: the pipeline has the new stage at its path; replacing a
+        stage by itself changes nothing; the last of several replacements counts.
 
         !!! example
 
@@ -138,7 +139,7 @@ class Composite(Stage):
         return new
 
     def __bool__(self) -> bool:
-        return True  # a pipeline without stages is a program too
+        return True  # an empty pipeline is still a pipeline
 
     if not TYPE_CHECKING:
 
@@ -156,8 +157,8 @@ class Composite(Stage):
         **Arguments:**
 
         - `x`: the input, a pytree.
-        - `state`: an `equinox.nn.State`, needed if some stage inside is stateful.
-        - `key`: a PRNG key, needed if some stage inside is random. (Keyword only.)
+        - `state`: an `equinox.nn.State`, required if a stage inside is stateful.
+        - `key`: a PRNG key, required if a stage inside is random. (Keyword only.)
 
         **Returns:** the output, or `(output, state)` when `state` was given.
         """
@@ -181,7 +182,7 @@ def enter(
     index: Integer[Array, ""] | None = None,
     named: Mapping[str, PyTree] | None = None,
 ) -> Output:
-    """Call one child with its own key, record its output, locate its errors.
+    """Call one child with its own key, record its output, and add its path to errors.
 
     For `index` see `Scope.child`, for `named` see `call`.
     """
@@ -207,15 +208,15 @@ def call(
     inner: Scope,
     named: Mapping[str, PyTree] | None = None,
 ) -> Output:
-    """Call a stage by its own convention, with the key of `inner` as it is.
+    """Call a stage by its own convention, with the key of `inner` unchanged.
 
-    Inputs that have names are the keyword arguments of a layer or function, and the one
-    mapping that a pipeline takes.
+    `named` inputs are keyword arguments for a layer or function, and one mapping for a
+    pipeline.
     """
     if is_composite(stage):
         (x,) = args if not named else (dict(named),)
-        # Not `stage(x)`, which would begin a new scope: its path, key and record would
-        # be lost.
+        # Not `stage(x)`, which would begin a new scope and lose the path, key and
+        # record.
         return cast(Any, type(stage)).run(stage, x, state, inner)
     keyword = {**(named or {}), **key_of(stage, inner.key)}
     if not is_stateful(stage):
@@ -224,7 +225,7 @@ def call(
         except TypeError as error:
             say_if_not_layer(stage, error)
             raise
-    # After keywords no position is free.
+    # With keyword inputs, the state has no position.
     given = {"state": state} if named else {}
     result = stage(*args, *(() if named else (state,)), **keyword, **given)
     pair = isinstance(result, tuple) and len(result) == 2
@@ -245,12 +246,12 @@ def call_layer(
     begin: Callable[[PyTree], PyTree] = lambda inputs: inputs,
     end: Callable[[PyTree], PyTree] = lambda y: y,
 ) -> PyTree:
-    """Call a stage as a layer of Equinox is called: with its state after its inputs.
+    """Call a stage like an Equinox layer: with its state after its inputs.
 
     `begin` changes the inputs, and `end` the output.
     """
     inputs, state = list(args), None
-    if is_stateful(stage):  # after keywords it has no position
+    if is_stateful(stage):  # with keyword inputs it has no position
         state = named.pop("state") if "state" in named else inputs.pop()
     inputs, named = begin((inputs, named))
     y, state = call(as_module(stage), tuple(inputs), state, Scope(key), named)

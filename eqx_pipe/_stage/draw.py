@@ -38,8 +38,9 @@ class Diagram:
 
         **Arguments:**
 
-        - `path`: where to. `.mmd` is the Mermaid text, and `.md` is Markdown with the
-            text in a code block, which GitHub and many editors draw.
+        - `path`: the path of the file. The suffix `.mmd` writes the Mermaid text, and
+            `.md` writes Markdown with the text in a code block, which GitHub and many
+            editors draw.
         - `overwrite`: whether to replace an existing file. (Keyword only.)
 
         **Raises:** `ValueError` for another suffix; `FileExistsError` if the file
@@ -62,27 +63,28 @@ def draw(
 ) -> Diagram:
     """Draw a pipeline as boxes and arrows.
 
-    Branches stand side by side and meet in the box that joins them; loops and other
-    pipelines inside are frames. The diagram is Mermaid text: `str()` returns it,
+    Branches are side by side and meet in the box that joins them; loops and other
+    nested pipelines are frames. The diagram is Mermaid text: `str()` returns it,
     JupyterLab (4.1 or newer) and VS Code draw it, and `.save("pipe.md")` writes a file
     that GitHub draws.
 
     **Arguments:**
 
     - `pipe`: any stage.
-    - `x`: an input, of arrays or `jax.ShapeDtypeStruct`s. With it the arrows carry
-        dtypes and shapes. Nothing is computed, and no key is needed. Inside of a
-        `batched` they are those of all examples together; inside of a branch none are
+    - `x`: an input, of arrays or `jax.ShapeDtypeStruct`s. With it, the arrows show
+        dtypes and shapes. Nothing is computed, and no key is needed. Inside a
+        `batched`, shapes include the axis of examples; inside a branch, no shapes are
         shown.
-    - `state`: the state of a stateful pipeline that was made by
-        `equinox.nn.make_with_state`, needed only with `x`. (Keyword only.)
+    - `state`: the state of a stateful pipeline, as `equinox.nn.make_with_state` returns
+        it, needed only with `x`. (Keyword only.)
 
     **Returns:** a diagram.
 
     **Raises:**
 
     - `TypeError` if `pipe` is not a stage.
-    - `ValueError` if a state is needed; anything that the pipeline raises for `x`.
+    - `ValueError` if `state` is missing, and the errors that the pipeline raises for
+      `x`.
 
     !!! example
 

@@ -1,4 +1,4 @@
-"""Checks for parameters hidden in functions, where nothing would train them."""
+"""Check for parameters hidden in functions, where gradients do not reach them."""
 
 import dis
 import functools as ft
@@ -16,7 +16,7 @@ from .._tree import leaves_with_names
 
 
 class Held(NamedTuple):
-    """One value that a callable holds: where, under which name, and the callable."""
+    """A value that a callable holds: the kind of holder, the name, and the callable."""
 
     kind: str
     name: str
@@ -32,8 +32,8 @@ class Held(NamedTuple):
 def check_nothing_hidden(function: str, argument: str, stage: Any) -> None:
     """Raise a `ValueError` if a function in a stage hides a module with parameters.
 
-    A function is one leaf of a pytree: gradients, optimisers and files would not see
-    the parameters.
+    A function is one leaf of a pytree: gradients, optimisers and saved files would not
+    include the parameters.
     """
     for leaf in jtu.tree_leaves(stage, is_leaf=_is_nnx):
         if _is_nnx(leaf):
@@ -45,7 +45,7 @@ def check_nothing_hidden(function: str, argument: str, stage: Any) -> None:
             for module in filter(_is_module, _leaves(item.value)):
                 if _is_nnx(module):
                     raise _nnx_error(function, where, module, item)
-                # By identity: a Module that holds arrays has no hash.
+                # By identity: a Module with arrays has no hash.
                 found.setdefault(id(module), (item, module))
         if found:
             first, _ = next(iter(found.values()))
@@ -62,8 +62,8 @@ def check_nothing_hidden(function: str, argument: str, stage: Any) -> None:
 def check_nothing_traced(function: str, argument: str, stage: Any) -> None:
     """Raise a `ValueError` if a function inside a stage closes over traced arrays.
 
-    Arrays made from the key would neither be stacked nor survive the tracing in which
-    they were made.
+    Arrays made from the key would not be stacked, and are invalid after the trace that
+    made them.
     """
     fixed = [x.value for x in jtu.tree_leaves(stage) if isinstance(x, Fixed)]
     if any(map(_is_traced, fixed)) or any(map(_traced_in, opaque_leaves(fixed))):
@@ -84,10 +84,10 @@ def check_nothing_traced(function: str, argument: str, stage: Any) -> None:
 
 
 def held(fn: Any) -> Iterator[Held]:
-    """Yield the values that a callable holds, and those of functions among them.
+    """Yield the values that a callable holds, and those held by functions among them.
 
-    One level deep: parameters that are hidden deeper, in attributes of objects, or by
-    functions that are globals, are not found.
+    Only one level deep: parameters hidden deeper, in attributes of objects or by global
+    functions, are not found.
     """
     for item in _contents(fn):
         yield item
@@ -101,7 +101,7 @@ def _contents(fn: Any) -> Iterator[Held]:
     for kind, name, value in contents(fn):
         if name == "func" and isinstance(fn, ft.partial):
             yield from _contents(value)
-        elif kind not in ("global", "attribute"):  # globals are read below, finer
+        elif kind not in ("global", "attribute"):  # globals are handled below
             yield Held(kind, name, value, fn)
     if isinstance(fn, types.FunctionType):
         for name, value in _global_modules(fn):
@@ -109,9 +109,9 @@ def _contents(fn: Any) -> Iterator[Held]:
 
 
 def _global_modules(fn: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    """Return the globals that are Modules, or the attributes of them that code names.
+    """Yield global Modules that a function uses, or the attributes that it names.
 
-    `model.in_features` reads no parameter of a global `model`, while `model(x)` does.
+    `model.in_features` does not read a parameter of a global `model`; `model(x)` does.
     """
     name, value = "", None
     for step in dis.get_instructions(fn):
@@ -130,10 +130,10 @@ def _global_modules(fn: types.FunctionType) -> Iterator[tuple[str, Any]]:
 
 def _leaves(value: Any) -> list[Any]:
     try:
-        # JAX requires keys of a dict that can be sorted.
+        # JAX requires sortable keys of a dict.
         tree = list(value.values()) if isinstance(value, dict) else value
         return jtu.tree_leaves(tree, is_leaf=_is_whole)
-    except (TypeError, ValueError, SystemError):  # the last of what holds itself
+    except (TypeError, ValueError, SystemError):  # or it holds itself
         return []
 
 
@@ -152,7 +152,7 @@ def _is_module(node: Any) -> bool:
 
 
 def _is_nnx(node: Any) -> bool:
-    # By name: flax need not be installed.
+    # By name, since flax need not be installed.
     names = [cls.__module__ for cls in type(node).__mro__ if cls.__name__ == "Module"]
     return any(name.startswith("flax.nnx") for name in names)
 
@@ -181,13 +181,13 @@ def _is_traced(value: Any) -> bool:
 
 
 def _class(module: Any) -> str:
-    """Return the name of a module's class; of a method, that of its module."""
+    """Return the name of a module's class, or of the class of a method's module."""
     owner = getattr(module, "__self__", module)
     return type(owner if isinstance(owner, eqx.Module) else module).__name__
 
 
 def _place_of(fn: Any, stage: Any) -> str:
-    """Return which part of the stage a function is; nothing if it is the whole."""
+    """Return the place of a function in the stage, or `""` if it is the whole stage."""
     for path, leaf in leaves_with_names(stage):
         if leaf is fn and path:
             return f"`.{path}` of "
@@ -195,7 +195,7 @@ def _place_of(fn: Any, stage: Any) -> str:
 
 
 def _cure(item: Held) -> str:
-    """Return how to write the holder of a module so that its parameters are seen."""
+    """Return the fix that makes a module's parameters visible, for the error."""
     holder = item.holder
     if isinstance(holder, ft.partial):
         return "Use `equinox.Partial` instead of `functools.partial`."

@@ -14,7 +14,8 @@ from .stage import Lift, state_indices
 def no_attribute(stage: Any, name: str) -> str:
     """Return the message for an attribute that a composite lacks."""
     kind = type(stage)
-    # Half made by `copy` or `pickle`, a module lacks its fields, `children` needs them.
+    # While `copy` or `pickle` builds a module, it lacks the fields that `children`
+    # needs.
     if name.startswith("_") or name in kind.__dataclass_fields__:
         return f"`{kind.__name__}` has no attribute `{name}`"
     function = kind.__name__.lower()
@@ -37,7 +38,7 @@ def no_attribute(stage: Any, name: str) -> str:
 def wants_key(error: Exception, stage: PyTree) -> bool:
     """Return whether a call of `stage` with `key=None` failed for lack of a key.
 
-    An error that comes out of another pipeline was judged there.
+    An error from a nested pipeline was checked there.
     """
     if isinstance(error, MissingKeyError) or is_located(error):
         return False

@@ -1,4 +1,4 @@
-"""Recorded outputs of bodies that are traced once: of loops and batches."""
+"""Record outputs in the traced bodies of loops and of `vmap`."""
 
 import dataclasses
 
@@ -13,12 +13,12 @@ from .scope import Record, Scope
 class Passes:
     """Outputs recorded in the traced body of a loop, or under `vmap`.
 
-    A value leaves the body only as one of its outputs. So the body calls its stages
-    with the scope that `begin` gives, puts out what `arrays` gives, and these, stacked
-    over the passes, are handed to `end`. Without a record nothing is put out.
+    A value can leave the body only as one of its outputs. So the body calls its stages
+    with the scope that `begin` returns, and returns the result of `arrays` too, which
+    `end` gets stacked over the passes. Without a record there is nothing to return.
 
     With `size` the stages have positions: the values of pass `i` are recorded below
-    `i`, which the body calls 0. Without, they stay stacked.
+    `i`, although the path in the body has 0. Without `size` they stay stacked.
     """
 
     def __init__(self, scope: Scope, size: int | None = None):
@@ -29,14 +29,14 @@ class Passes:
         self.paths: list[str] = []
 
     def begin(self) -> Scope:
-        """Return a fresh scope for the body, which JAX may trace more than once."""
+        """Return a new scope for the body, which JAX may trace more than once."""
         if self.scope.record is None:
             return self.scope
         self.record = Record(self._wants)
         return dataclasses.replace(self.scope, record=self.record)
 
     def arrays(self) -> PyTree:
-        """Return the arrays that the body puts out besides its own."""
+        """Return the recorded arrays, which the body must return too."""
         if self.record is None:
             return None
         self.paths = list(self.record.values)  # in order; JAX sorts those of a dict

@@ -1,4 +1,4 @@
-"""Paths through a pipeline: its parts, stages and leaves by path, and `replace`."""
+"""Parts, stages and leaves of a pipeline by path, and `replace`."""
 
 import itertools as it
 from collections.abc import Callable, Iterator, Sequence
@@ -18,16 +18,16 @@ _Root = TypeVar("_Root", bound=eqx.Module)
 
 
 class Part(NamedTuple):
-    """A child of a stage, or a leaf that the stage holds itself."""
+    """A child of a stage, or a leaf of the stage itself."""
 
     segment: str | None
-    name: str  # of a leaf: that of its field
+    name: str  # for a leaf, the name of its field
     value: PyTree
 
 
 def parts_of(composite: AnyStage) -> tuple[list[Part], PyTreeDef]:
-    """Take a stage apart, down to its children and the leaves of its own."""
-    # By identity: to compare two Modules compares their arrays.
+    """Split a stage into its children and its own leaves."""
+    # By identity: comparing two Modules compares their arrays.
     segments: dict[int, list[str]] = {}
     for segment, child in composite.held().items():
         segments.setdefault(id(child), []).append(segment)
@@ -36,7 +36,7 @@ def parts_of(composite: AnyStage) -> tuple[list[Part], PyTreeDef]:
         return node is not composite and id(node) in segments
 
     flat, structure = jtu.tree_flatten_with_path(composite, is_leaf=is_child)
-    # The same object may stand at several places: it is met once for each of them.
+    # The same object may be in several places; it appears once for each of them.
     parts = [
         Part(segments[id(value)].pop(0), "", value)
         if is_child(value)
@@ -47,7 +47,7 @@ def parts_of(composite: AnyStage) -> tuple[list[Part], PyTreeDef]:
 
 
 def stage_paths(stage: PyTree) -> list[str]:
-    """Return the paths of all stages below, stacked ones one by one; parents first."""
+    """Return the paths of all stages inside, parents first, with each stacked stage."""
     found = []
 
     def walk(node: PyTree, path: str) -> None:
@@ -66,8 +66,8 @@ def stage_paths(stage: PyTree) -> list[str]:
 class NamedLeaf(NamedTuple):
     """A leaf of a stage, and its path.
 
-    A leaf of stacked stages has a path for each of them: the shape of `paths` is that
-    of the leading axes of the leaf.
+    A leaf of stacked stages has one path per stage: `paths` has the shape of the leaf's
+    leading axes.
     """
 
     paths: np.ndarray
@@ -106,7 +106,7 @@ _Marker = eqx.nn.StateIndex
 
 
 def paths_below(paths: np.ndarray, composite: AnyStage, part: Part) -> np.ndarray:
-    """Return the paths of a part: of stacked stages one for each of them."""
+    """Return the paths of a part, one for each of several stacked stages."""
     if part.segment is None:
         return each_path(paths, part.name)
     if composite.size is None:
@@ -115,20 +115,20 @@ def paths_below(paths: np.ndarray, composite: AnyStage, part: Part) -> np.ndarra
 
 
 def each_path(paths: np.ndarray, segments: Any) -> np.ndarray:
-    """Join paths and segments by NumPy's rules of shapes."""
+    """Join paths and segments, with NumPy broadcasting."""
     return np.asarray(np.frompyfunc(join_path, 2, 1)(paths, segments), object)
 
 
 def put(root: _Root, path: str, new: PyTree) -> _Root:
-    """Return the pipeline with something else at a path.
+    """Return the pipeline with the value at a path replaced.
 
-    The path may lead on into a layer, by names of fields and positions.
+    The path may lead into a layer, by names of fields and positions.
     """
     return cast(_Root, _put(root, root, "", path, new))
 
 
 def _put(root: PyTree, node: PyTree, place: str, path: str, new: PyTree) -> PyTree:
-    """Return `node`, which stands at `place`, with something else at a path below."""
+    """Return `node`, whose path is `place`, with the value at a path below replaced."""
     if is_composite(node):
         segment, rest = _first(root, node, place, path)
         if rest:
@@ -150,8 +150,7 @@ def _put(root: PyTree, node: PyTree, place: str, path: str, new: PyTree) -> PyTr
 def _first(root: PyTree, node: AnyStage, place: str, path: str) -> tuple[str, str]:
     """Return the first segment of a path and the rest; names of gates have a dot."""
     known = node.segments()
-    # The longest first: `gates.a` must not be read as something in a stage named
-    # `gates`.
+    # The longest first: `gates.a` must not be read as a child of a stage `gates`.
     for segment in sorted(known, key=len, reverse=True):
         if path == segment or path.startswith(f"{segment}."):
             return segment, path[len(segment) + 1 :]
@@ -171,9 +170,9 @@ def _unknown(root: PyTree, place: str, path: str, known: Sequence[str]) -> Value
 def chosen_whole(
     function: str, paths: np.ndarray, chosen: Callable[[str], bool], cure: str = ""
 ) -> bool:
-    """Return whether something is chosen by its path; raise if it is in part.
+    """Return whether a part is chosen by its paths; raise if only some of them are.
 
-    Stacked stages have a path each, and are chosen together.
+    Each of several stacked stages has a path; they must be chosen together.
     """
     found = {chosen(path): path for path in paths.flat}
     if len(found) < 2:

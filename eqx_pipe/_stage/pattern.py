@@ -1,4 +1,4 @@
-"""Patterns over paths, which choose stages or arrays."""
+"""Patterns of paths, which choose stages or arrays."""
 
 import difflib
 import functools as ft
@@ -22,14 +22,14 @@ def check_patterns(function: str, argument: str, patterns: Iterable[object]) -> 
 def matches(pattern: str, path: str, *, below: bool = False) -> bool:
     """Return whether a pattern matches a path of names and positions joined by dots.
 
-    It is read part by part, as file names in a shell: `*` and `?` match characters of
-    one part, `[abc]` one of them, and `**` any number of parts, also none. With `below`
-    a pattern also matches all paths below its matches.
+    Each part is matched like a file name in a shell: `*` and `?` match characters of
+    one part, `[abc]` one of these characters, and `**` any number of parts, including
+    none. With `below` a pattern also matches all paths below its matches.
     """
     return _matches(tuple(pattern.split(".")), tuple(path.split(".")), below)
 
 
-# With several `**` the same rest of a path is asked for again and again.
+# With several `**` the same rest of a path is matched repeatedly.
 @ft.cache
 def _matches(pattern: tuple[str, ...], path: tuple[str, ...], below: bool) -> bool:
     if not pattern:
@@ -43,10 +43,10 @@ def _matches(pattern: tuple[str, ...], path: tuple[str, ...], below: bool) -> bo
 
 
 def chooser(patterns: Iterable[str], *, below: bool = False) -> Callable[[str], bool]:
-    """Return a function that tests whether a path is chosen: the last match decides.
+    """Return a function that tests whether a path is chosen; the last match decides.
 
-    A pattern that begins with `!` excludes its matches; if the first does, every path
-    is chosen that no pattern excludes.
+    A pattern that begins with `!` excludes its matches; if the first pattern does, all
+    paths are chosen that no pattern excludes.
     """
     read = [(p.removeprefix("!"), not p.startswith("!")) for p in patterns]
 
@@ -70,7 +70,7 @@ def check_matched(
 ) -> None:
     """Raise a `ValueError` if a pattern matches none of the paths.
 
-    `what` names in the message what the paths lead to.
+    `what` is the noun for a path's target in the message.
     """
     known = list(dict.fromkeys(paths))
     named = _with_parents(known) if below else known

@@ -11,19 +11,19 @@ from .text import children_shown, head, kind, parameters_text, shapes_text
 
 
 class Wire(NamedTuple):
-    """The end of an arrow to be drawn: the box it leaves, and what to write on it."""
+    """The start of an arrow: the box that it leaves, and its label."""
 
     source: str
     label: str = ""
 
     def labelled(self, name: str) -> "Wire":
-        """Return the wire with a name above its shape, unless it has that name."""
+        """Return the wire with a name above its shape, unless it has this name."""
         if self.label.startswith(f"{name}:") or self.label == name:
             return self
         return Wire(self.source, f"{name}\n{self.label}".strip())
 
     def entry(self, name: str) -> "Wire":
-        """Return, for a wire that carries a mapping, that of one entry."""
+        """Return the wire of one entry, for a wire that carries a mapping."""
         lines = self.label.splitlines()
         of_it = [line for line in lines if line.startswith((f"{name}:", f"{name}."))]
         return Wire(self.source, "\n".join(of_it) or name)
@@ -51,11 +51,11 @@ class Canvas:
         return Wire(name)
 
     def join(self, text: str, wires: Sequence[Wire]) -> Wire:
-        """Draw the place where values are joined."""
+        """Draw the node that joins values."""
         return self.box(text, wires, "{{}}")
 
     def decision(self, segment: str, stage: PyTree, wire: Wire) -> Wire:
-        """Draw a stage that decides where the way goes on."""
+        """Draw a stage that chooses the branch."""
         return self.box(_box_text(segment, stage), [wire], "{}")
 
     def stage(self, path: str, segment: str, stage: PyTree, *wires: Wire) -> Wire:
@@ -69,7 +69,7 @@ class Canvas:
         return self.leaving(wire, here)
 
     def inside(self, path: str, stage: PyTree, *wires: Wire) -> Wire:
-        """Draw the stages inside of one; several wires become a mapping before."""
+        """Draw the children of a stage; several wires are first joined to a mapping."""
         wire = wires[0] if len(wires) == 1 else self.join("dict", wires)
         if is_composite(stage):
             return stage.picture(self, path, wire)
@@ -107,13 +107,13 @@ def _box_text(segment: str, stage: PyTree) -> str:
 
 
 def _described(segment: str, text: str, stage: PyTree) -> list[str]:
-    """Return the name of a stage with a text, and its number of parameters, if any."""
+    """Return the name and text of a stage, and its number of parameters, if any."""
     named = f"{segment}: {text}" if segment else text
     return list(filter(None, [named, parameters_text(stage)]))
 
 
 def _quoted(text: str) -> str:
-    """Return a label in quotes; what Mermaid or HTML read as markup is escaped."""
+    """Return a label in quotes, with the markup of Mermaid and HTML escaped."""
     text = text.replace("#", "#35;")
     for character in '"<>`&':
         text = text.replace(character, f"#{ord(character)};")

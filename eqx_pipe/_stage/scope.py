@@ -1,4 +1,4 @@
-"""The key, the path and the record that a composite hands down to a child."""
+"""The key, path and record that a composite passes to a child."""
 
 import dataclasses
 from collections.abc import Callable
@@ -12,26 +12,26 @@ from .._types import Key, PyTree, Segment
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """The outputs of stages by path: of those paths that are wanted."""
+    """The outputs of stages, by path, for requested paths."""
 
     wants: Callable[[str], bool]
     values: dict[str, PyTree] = dataclasses.field(default_factory=dict)
 
     def add(self, path: str, value: PyTree) -> None:
-        """Keep the value at a path, if it is wanted."""
+        """Store the value at a path, if it is requested."""
         if self.wants(path):
             self.values[path] = value
 
 
 @dataclasses.dataclass(frozen=True)
 class Scope:
-    """Everything that a composite hands to a child besides its input and state.
+    """The values that a composite passes to a child besides its input and state.
 
-    `key` is the composite's own key; a child draws from it folded with the child's
-    name or position. `record` collects outputs by path; it is `None` wherever nobody
-    asked, or where values cannot leave a traced branch. `watch` is called
-    before a child is (not for those inside of it), with its path, itself, inputs,
-    state, key and named inputs.
+    `key` is the composite's own key; a child draws from it folded with the child's name
+    or position. `record` collects outputs by path; it is `None` if no outputs are
+    requested, or where values cannot leave a traced branch. `watch` is called before
+    each direct child, with its path, the child, its inputs, state, key and named
+    inputs.
     """
 
     key: Key | None
@@ -44,8 +44,8 @@ class Scope:
     ) -> "Scope":
         """Return the scope of the child named, or positioned at, `segment`.
 
-        `index` is folded into the key instead of `segment` where one traced call
-        stands for many (`repeat`, `batched`).
+        `index` is folded into the key instead of `segment` if one traced call stands
+        for many (`repeat`, `batched`).
         """
         key = fold(self.key, segment if index is None else index)
         return Scope(key, join_path(self.path, segment), self.record)

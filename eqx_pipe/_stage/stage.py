@@ -10,10 +10,10 @@ from .._keys import key_argument
 from .._types import AnyStage, Key, PyTree, StageLike
 
 if TYPE_CHECKING:
-    # Type checkers take `__call__`, which `StatefulLayer` declares, for a field.
+    # Type checkers treat `__call__`, which `StatefulLayer` declares, as a field.
     _Layer = eqx.Module
 else:
-    # `equinox.nn.Sequential` hands state to layers of this class only.
+    # `equinox.nn.Sequential` passes state only to layers of this class.
     _Layer = eqx.nn.StatefulLayer
 
 
@@ -63,7 +63,7 @@ identity: eqx.nn.Identity = eqx.nn.Identity()
 
 
 class Lift(Stage):
-    """A plain function as a stage, which is called with a key only if it takes one."""
+    """A plain function as a stage, called with a key only if it takes one."""
 
     fn: StageLike
 
@@ -77,25 +77,25 @@ def is_stateful(stage: PyTree) -> bool:
     """Return whether a stage takes and returns an `equinox.nn.State`."""
     if not isinstance(stage, eqx.nn.StatefulLayer):
         return False
-    # Through the class: a method looked up on a Module becomes a Module of its own,
-    # which takes longer than most layers outside `jit`.
+    # Through the class: a method looked up on a Module is a new Module, which takes
+    # longer than most layers outside `jit`.
     return type(stage).is_stateful(stage)
 
 
 def is_composite(stage: PyTree) -> TypeGuard[AnyStage]:
     """Return whether a stage is a `Composite`, a stage made of other stages.
 
-    The class is defined on top of the files that ask.
+    By an attribute, since the module of the class imports this one.
     """
     return getattr(type(stage), "made_of_stages", False)
 
 
 def state_indices(stage: PyTree) -> list[eqx.nn.StateIndex]:
-    """Return the markers by which the state of a stage is found."""
+    """Return the state indices of a stage, by which a `State` finds its state."""
     leaves = jtu.tree_leaves(stage, is_leaf=is_state_index)
     return list(filter(is_state_index, leaves))
 
 
 def is_state_index(leaf: object) -> bool:
-    """Return whether a leaf is the marker of a state."""
+    """Return whether a leaf is a state index."""
     return isinstance(leaf, eqx.nn.StateIndex)

@@ -1,4 +1,4 @@
-"""The state that goes through a pipeline: checks of it, and a copy."""
+"""Check and copy the state of a pipeline."""
 
 from collections.abc import Callable
 from typing import cast
@@ -13,7 +13,7 @@ from .stage import is_composite, is_stateful, state_indices
 
 
 def check_state(function: str, stage: StageLike, state: object) -> None:
-    """Raise unless `state` is a `State`, or is absent and not needed."""
+    """Raise unless `state` is a `State`, or is None and not needed."""
     if state is None and is_stateful(stage):
         path = _path_of_stateful(stage)
         who = f"stage `{path}`" if path else "it"
@@ -33,7 +33,7 @@ def check_state(function: str, stage: StageLike, state: object) -> None:
 
 
 def _path_of_stateful(stage: StageLike, path: str = "") -> str:
-    """Return the path of the first stateful stage that is not made of others."""
+    """Return the path of the first stateful stage that is not a combinator."""
     if is_composite(stage):
         for segment, child in stage.children().items():
             if is_stateful(child):
@@ -46,7 +46,7 @@ def check_state_is_ours(
 ) -> None:
     """Raise if the call failed because the state was made with another pipeline.
 
-    `State` is a dict by markers, and raises a bare `KeyError` with the marker.
+    `State` is a dict by state indices, and raises a bare `KeyError` with the index.
     """
     marker = error.args[0] if len(error.args) == 1 else None
     if state is not None and any(i.marker is marker for i in state_indices(stage)):
@@ -62,15 +62,14 @@ def check_state_is_ours(
 def own_state(
     stage: StageLike, state: MaybeState
 ) -> tuple[MaybeState, Callable[[MaybeState], MaybeState]]:
-    """Return the part of a state that belongs to a stage, and how to put it back."""
+    """Return a stage's part of a state, and a function that puts it back."""
     if state is None or not is_stateful(stage):
         return None, lambda own: state
     return state.substate(stage), lambda own: state.update(cast(eqx.nn.State, own))
 
 
 def copy_state(state: MaybeState) -> MaybeState:
-    """Return a state of the same values that stays valid when the first is updated."""
-    # By flattening, which JAX does too: Equinox marks a `State` as used up when it is
-    # updated.
+    """Return a copy of a state that stays valid when the original is updated."""
+    # By flattening, as JAX does: Equinox marks a `State` as used when it is updated.
     leaves, structure = jtu.tree_flatten(state)
     return jtu.tree_unflatten(structure, leaves)

@@ -22,21 +22,22 @@ from .text import Row, row_of
 class Summary:
     """A table of the stages of a pipeline; `str()` is its text.
 
-    `row` is the row of the whole; its `children` are those of the stages inside.
+    `row` is the row of the whole pipeline; its `children` are the rows of the stages
+    inside.
     """
 
     row: Row
 
     @property
     def rows(self) -> tuple[Row, ...]:
-        """All rows in order, that of the whole first."""
+        """All rows in order, beginning with that of the whole pipeline."""
         return tuple(_flat(self.row))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the rows as plain data, nested as the stages are.
 
-        The same pipeline gives the same data in every process, whatever the values of
-        its parameters, and `json.dumps` takes it.
+        The data are the same in every process, do not depend on the values of
+        parameters, and can be written by `json.dumps`.
         """
         return dataclasses.asdict(self.row)
 
@@ -76,28 +77,29 @@ def summary(
 ) -> Summary:
     """Summarize a pipeline stage by stage: its settings, outputs and parameters.
 
-    With an input the outputs are traced for its shapes; nothing is computed, and no key
-    is needed. The stages of a `repeat` or `ensemble` are alike, and the first is shown,
-    while the whole counts the parameters of all. Outputs inside of a `scan` or
-    `batched` have an axis of steps or examples in front.
+    With an input, outputs are traced for its shapes; nothing is computed, and no key is
+    needed. Of the equal stages of a `repeat` or `ensemble` only the first is shown; the
+    row of the whole counts the parameters of all. Outputs inside a `scan` or `batched`
+    have a leading axis of steps or examples.
 
     **Arguments:**
 
     - `pipe`: any stage.
     - `x`: an input, of arrays or `jax.ShapeDtypeStruct`s.
-    - `state`: the state of a stateful pipeline that was made by
-        `equinox.nn.make_with_state`, needed only with `x`. (Keyword only.)
+    - `state`: the state of a stateful pipeline, as `equinox.nn.make_with_state` returns
+        it, needed only with `x`. (Keyword only.)
 
     **Returns:** a table, whose text is `str(summary)`. Its `.rows` have `.path`,
     `.stage`, `.settings` (those that differ from their defaults), `.arrays`,
-    `.parameters` (the count of numbers that gradients reach), `.stateful` and
-    `.output`, and `.to_dict()` is all of it as plain data. A `?` is
-    an unknown output, inside of a branch of `cond`, `switch` or `gated`.
+    `.parameters` (the number of scalars that gradients reach), `.stateful` and
+    `.output`; `.to_dict()` returns all of it as plain data. A `?` is an unknown output,
+    inside a branch of `cond`, `switch` or `gated`.
 
     **Raises:**
 
     - `TypeError` if `pipe` is not a stage.
-    - `ValueError` if a state is needed; anything that the pipeline raises for `x`.
+    - `ValueError` if `state` is missing, and the errors that the pipeline raises for
+      `x`.
 
     !!! example
 
@@ -122,13 +124,13 @@ def summary(
 def output_shapes(
     function: str, pipe: Any, x: PyTree, state: MaybeState
 ) -> dict[str, PyTree]:
-    """Return the shapes of all outputs by path; that of the whole has the path `""`."""
+    """Return the shapes of all outputs by path; the whole has the path `""`."""
     shown = {row.path for row in _flat(row_of(pipe, {}))}
     if state is None and is_stateful(pipe):
         pipe, state = _with_state(function, pipe)
 
     def run(pipe: Any, x: PyTree, state: MaybeState) -> dict[str, PyTree]:
-        # Not all paths: of the stages of a long `repeat` one is shown.
+        # Not all paths: only one stage of a `repeat` is shown.
         record = Record(shown.__contains__)
         y, _ = call(pipe, (x,), state, Scope(jr.key(0), record=record))
         return {**record.values, "": y}
@@ -139,7 +141,7 @@ def output_shapes(
 def _with_state(function: str, pipe: Any) -> tuple[Any, eqx.nn.State]:
     try:
         return eqx.nn.make_with_state(lambda: pipe)()
-    except ValueError:  # it has been through `make_with_state` already
+    except ValueError:  # `make_with_state` has already been applied
         raise value_error(
             function,
             "a stage of the pipeline is stateful, but got no state.",

@@ -1,4 +1,4 @@
-"""A pipeline in words: its stages, settings, arrays and counts of parameters."""
+"""The text of a pipeline: stages, settings, arrays and numbers of parameters."""
 
 import dataclasses
 import functools as ft
@@ -22,13 +22,13 @@ _LINES, _ARRAYS = 40, 3
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One stage of a pipeline in words, and those inside of it.
+    """The description of one stage, and of those inside it.
 
-    `stage` is `chain`, `parallel`, ... for one of our combinators, the name of a
-    function, and the name of the class of any other module. `output` is the text of
-    its output, and `None` where that is not known. `arrays` are those that it holds
-    itself. Of a function they are those that it closes over or was given by a partial,
-    of a frozen stage its constants; `parameters` counts neither.
+    `stage` is `chain`, `parallel`, ... for a combinator, the name of a function, and
+    the name of the class of any other module. `output` is the text of its output, or
+    `None` if unknown. `arrays` are the stage's own arrays; for a function they are
+    those in its closure or partial arguments, and for a frozen stage its constants,
+    which `parameters` does not count.
     """
 
     path: str
@@ -42,12 +42,12 @@ class Row:
 
     @property
     def head(self) -> str:
-        """The stage with the settings of a combinator."""
+        """The stage's kind with its settings, if it is a combinator."""
         return self.stage + _bracketed(_pairs(self.settings if self.children else {}))
 
 
 def row_of(stage: PyTree, outputs: Mapping[str, str], path: str = "") -> Row:
-    """Return the row of a stage; `outputs` are the texts of outputs by path."""
+    """Return the row of a stage; `outputs` has the texts of outputs by path."""
     children = [
         row_of(child, outputs, join_path(path, segment))
         for segment, child in children_shown(stage).items()
@@ -65,7 +65,7 @@ def row_of(stage: PyTree, outputs: Mapping[str, str], path: str = "") -> Row:
 
 
 def kind(stage: PyTree) -> str:
-    """Return `chain` for one of our combinators, `Linear` for a layer, `sin`."""
+    """Return the kind of a stage, such as `chain`, `Linear` or `sin`."""
     if isinstance(stage, Lift) or not isinstance(stage, eqx.Module):
         return _function_name(stage)
     name = type(stage).__name__
@@ -73,25 +73,25 @@ def kind(stage: PyTree) -> str:
 
 
 def head(stage: PyTree) -> str:
-    """Return the kind of a stage with the settings of a combinator."""
+    """Return the kind of a stage, with the settings of a combinator."""
     settings = _plain(stage.settings()) if is_composite(stage) else {}
     return kind(stage) + _bracketed(_pairs(settings))
 
 
 def children_shown(stage: PyTree) -> dict[str, PyTree]:
-    """Return the stages right below, by path; of stacked ones the first, as shapes."""
+    """Return the direct children by path; for stacked stages the first, as shapes."""
     if isinstance(stage, eqx.nn.Sequential):
         return {f"layers.{i}": layer for i, layer in enumerate(stage.layers)}
     if not is_composite(stage):
         return {}
     if stage.size is None:
         return dict(stage.held())
-    # Shapes alone: to slice the arrays would compile a program for each of them.
+    # Only shapes: slicing the arrays would compile a program for each of them.
     return {name: jtu.tree_map(_of_first, x) for name, x in stage.children().items()}
 
 
 def num_parameters(stage: PyTree) -> int:
-    """Count the numbers in a stage that gradients reach; state does not count."""
+    """Count the scalars in a stage that gradients reach; state does not count."""
     leaves = jtu.tree_leaves(stage, is_leaf=is_state_index)
     arrays = filter(_is_array, leaves)
     inexact = (x for x in arrays if jnp.issubdtype(x.dtype, jnp.inexact))
@@ -99,12 +99,12 @@ def num_parameters(stage: PyTree) -> int:
 
 
 def parameters_text(stage: PyTree) -> str:
-    """Return the count in words; nothing for none."""
+    """Return the number of parameters as text, `""` for zero."""
     return _counted(num_parameters(stage))
 
 
 def pipeline_text(stage: PyTree) -> str:
-    """Return one line for each stage, but not more than fit on a screen."""
+    """Return one line for each stage, at most as many as fit on a screen."""
     lines = list(_lines(row_of(stage, {}), "", 0))
     more = len(lines) - _LINES
     if more > 1:
@@ -134,7 +134,7 @@ def _counted(count: int) -> str:
 
 
 def _pairs(settings: Mapping[str, Any]) -> list[str]:
-    # Not what is itself named, such as the edges of a graph.
+    # Without dicts, such as the edges of a graph.
     return [f"{n}={v}" for n, v in settings.items() if not isinstance(v, dict)]
 
 
@@ -143,10 +143,10 @@ def _bracketed(shown: list[str]) -> str:
 
 
 def _function_name(fn: Any) -> str:
-    """Return the name of a function without its module, which versions change."""
+    """Return the name of a function without its module, which may be renamed."""
     if isinstance(fn, Lift):
         return _function_name(fn.fn)
-    if not callable(fn):  # in a pipeline that was filtered, or a filter spec
+    if not callable(fn):  # in a filtered pipeline or a filter spec
         return str(fn)
     if isinstance(fn, ft.partial):
         return f"partial({_function_name(fn.func)})"
@@ -182,7 +182,7 @@ def _is_part(x: PyTree) -> bool:
 
 
 def _own_leaves(stage: PyTree) -> list[tuple[str, Any]]:
-    """Return the leaves of a layer, and of a combinator those of no child; no state."""
+    """Return the leaves of a stage outside its children, without state."""
     if is_composite(stage):
         own = [part for part in parts_of(stage)[0] if part.segment is None]
         return [(part.name, part.value) for part in own]
@@ -193,7 +193,7 @@ def _own_leaves(stage: PyTree) -> list[tuple[str, Any]]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value that `json.dumps` takes, the same in every process."""
+    """Return a value that `json.dumps` accepts, the same in every process."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Mapping):
@@ -204,7 +204,7 @@ def _plain(value: Any) -> Any:
 
 
 def _is_array(x: object) -> bool:
-    # Not the module `numpy`, which a function may hold: it has both names.
+    # Not the module `numpy`, which a function may hold, and which has both names.
     return isinstance(getattr(x, "shape", None), tuple) and hasattr(x, "dtype")
 
 
@@ -213,7 +213,7 @@ def _of_first(leaf: PyTree) -> PyTree:
 
 
 def shapes_text(tree: PyTree, limit: int = 4) -> str:
-    """Return the shapes of a pytree, a line each, `limit` at most."""
+    """Return the shapes of a pytree, one per line, at most `limit`."""
     lines = [
         f"{name}: {leaf_text(leaf)}" if name else leaf_text(leaf)
         for name, leaf in leaves_with_names(tree)

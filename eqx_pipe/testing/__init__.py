@@ -1,7 +1,7 @@
-"""Laws to check, and strategies to draw from, in your own test suite.
+"""Property checks and Hypothesis strategies for your own tests.
 
-`import eqx_pipe.testing as ept`. The laws need nothing else; the strategies need
-hypothesis: `pip install 'eqx_pipe[testing]'`.
+`import eqx_pipe.testing as ept`. The checks have no further requirements; the
+strategies require Hypothesis: `pip install 'eqx_pipe[testing]'`.
 """
 
 import typing as _typing
@@ -18,7 +18,7 @@ if _typing.TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> _typing.Any:
-        """Load the strategies together, with hypothesis, at the first use."""
+        """Load the strategies together, with Hypothesis, on first use."""
         if name in _NEED_HYPOTHESIS:
             try:
                 import hypothesis  # noqa: F401

@@ -1,4 +1,4 @@
-"""The public names that need hypothesis, which is loaded when one is first used."""
+"""The public names that need Hypothesis, which is loaded on their first use."""
 
 from ._annotations.arguments import arguments as arguments
 from ._annotations.arguments import from_jaxtyping as from_jaxtyping

@@ -1,4 +1,4 @@
-"""Arguments that satisfy a function's annotations."""
+"""Strategies for arguments that satisfy annotations."""
 
 import contextlib
 import dataclasses
@@ -34,32 +34,32 @@ def from_jaxtyping(
 ) -> Any:
     """Draw a value that satisfies an annotation.
 
-    All of jaxtyping's language is supported: dtypes and groups of them; axes that are
+    All of jaxtyping's syntax is supported: dtypes and groups of dtypes; axes that are
     fixed (`3`, `rows=3`), named (`n`), variadic (`*batch`, `...`), broadcastable
     (`#n`), anonymous (`_`), symbolic (`n+1`) and by tree path (`?n`); scalars (`""`);
-    pytrees with names for their structures; keys; unions and containers. For a
-    dataclass or an Equinox module the arguments of its constructor are drawn, and its
-    defaults are kept; `hypothesis.strategies.from_type` draws other types. A name
-    stands for one size throughout.
+    pytrees with named structures; keys; unions and containers. A dataclass or an
+    Equinox module is constructed from drawn arguments, and its defaults are kept;
+    `hypothesis.strategies.from_type` draws other types. A name stands for the same size
+    everywhere in the annotation.
 
     **Arguments:**
 
-    - `annotation`: an annotation as after a colon, such as `Float[Array, "n 3"]`.
+    - `annotation`: a type annotation, such as `Float[Array, "n 3"]`.
     - `elements`: a strategy for single numbers of arrays, and for Python floats. By
-      default small numbers that every dtype holds exactly. (Keyword only.)
+        default small numbers that every dtype represents exactly. (Keyword only.)
 
-    - `max_shapes`: the largest number of combinations of shapes and dtypes, each of
-        which compiles anew. By default any. (Keyword only.)
-    - `min_size`: the smallest size of an axis; 0 draws empty arrays, too. (Keyword
+    - `max_shapes`: the largest number of combinations of shapes and dtypes, as each
+        compiles again. By default unlimited. (Keyword only.)
+    - `min_size`: the smallest size of an axis; 0 also draws empty arrays. (Keyword
         only.)
-    - `dtypes`: dtypes to draw where an annotation allows them. By default the usual
-        ones that it allows. (Keyword only.)
+    - `dtypes`: the dtypes to draw, if an annotation allows them. By default the common
+        dtypes that it allows. (Keyword only.)
 
-    **Returns:** a strategy. Annotations that allow the same dtypes get the same one. It
-    shrinks to zeros of size one, or of the smallest sizes that are allowed.
+    **Returns:** a strategy. Annotations that allow the same dtypes get the same dtype.
+    Examples shrink to zeros with axes of size one, or of the smallest allowed sizes.
 
-    **Raises:** when drawn, an error with the reason, if nothing satisfies the
-    annotation.
+    **Raises:** when drawn, `hypothesis.errors.InvalidArgument`, a `TypeError`, if no
+    value satisfies the annotation, or an option is invalid.
 
     !!! example
 
@@ -87,27 +87,27 @@ def arguments(
     dtypes: Collection[DTypeLike] = (),
     **overrides: "st.SearchStrategy | types.EllipsisType",
 ) -> dict[str, Any]:
-    """Draw arguments that satisfy a function's annotations, as a dict by their names.
+    """Draw arguments that satisfy a function's annotations, as a dict by name.
 
-    The dict is what `fn(**arguments)` takes. A name stands for the same size, shape or
-    structure in all of them. An argument with a default value keeps it. Arrays whose
-    annotation is `Array` alone are of float32 and of one shape. `*args` and `**kwargs`
-    stay empty.
+    Call the function with `fn(**arguments)`. A name stands for the same size, shape or
+    structure in all arguments. An argument with a default value keeps it. All arrays
+    with the bare annotation `Array` are float32 and have the same shape. `*args` and
+    `**kwargs` stay empty.
 
     **Arguments:**
 
-    - `fn`: a function, a method, or a callable module, whose annotated fields bind
-        names of axes, too.
+    - `fn`: a function, a method, or a callable module, whose annotated fields also bind
+        names of axes.
     - `elements`, `max_shapes`, `min_size`, `dtypes`: as in `from_jaxtyping`. (Keyword
         only.)
-    - `overrides`: strategies for single arguments, by their names. Names of axes are
-      bound to the sizes of their values. An argument with a default value is drawn
-      from its annotation if `...` is given for it. (Keyword only.)
+    - `overrides`: strategies for single arguments, by name. The sizes of their values
+        bind the names of axes. If `...` is given for an argument with a default value,
+        it is drawn from its annotation. (Keyword only.)
 
     **Returns:** a strategy of dicts.
 
     **Raises:** when drawn, `hypothesis.errors.InvalidArgument`, a `TypeError`, if an
-    override is not a strategy, or if nothing satisfies an annotation.
+    override is not a strategy, or no value satisfies an annotation.
 
     !!! example
 
@@ -131,7 +131,7 @@ def arguments(
             check_strategy("arguments", name, strategy, optional=False)
             given[name] = draw(strategy)
     around: dict[str, Any] = dict(zip(("self",), plain_function(fn)[1], strict=False))
-    # Arguments whose axes depend on the values of others come last.
+    # Arguments whose axes depend on the values of other arguments come last.
     waiting = [name for name in hints if name not in given]
     waiting.sort(key=lambda name: "{" in text_of(hints[name]))
 
@@ -154,7 +154,7 @@ def name_of(fn: Callable[..., Any]) -> str:
 def plain_function(fn: Callable[..., Any]) -> tuple[Callable[..., Any], tuple]:
     """Return the function of a method or module, and the object that it is bound to."""
     method: Any = fn if hasattr(fn, "__self__") else getattr(fn, "__call__", None)  # noqa: B004
-    # Not `types.MethodType`, which Equinox's bound methods are not.
+    # Not `types.MethodType`: Equinox's bound methods have another type.
     inner = getattr(method, "__func__", None)
     return (fn, ()) if inner is None else (inspect.unwrap(inner), (method.__self__,))
 
@@ -180,14 +180,15 @@ def _bind(binding: Binding, annotation: Any, value: PyTree, place: str) -> None:
         for leaf in jtu.tree_leaves(value):
             _bind(binding, getattr(annotation, "leaftype", None), leaf, place)
     elif annotation in BARE and hasattr(value, "shape"):
-        # Others without a shape are like the first.
+        # All arrays without a shape have the shape of the first.
         binding.shapes.setdefault("Array", tuple(value.shape))
 
 
 def _bind_fields(binding: Binding, module: Any) -> None:
     """Bind names to the sizes of a module's annotated fields.
 
-    jaxtyping does not tie fields to each other, so where two disagree the first counts.
+    jaxtyping does not check fields against each other: if two disagree, the first
+    counts.
     """
     if not dataclasses.is_dataclass(module) or isinstance(module, type):
         return

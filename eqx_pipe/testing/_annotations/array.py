@@ -1,4 +1,4 @@
-"""Arrays for jaxtyping annotations, and their dtypes."""
+"""Draw arrays and dtypes for jaxtyping annotations."""
 
 import re
 from typing import Any
@@ -39,7 +39,7 @@ def array_for(annotation: Any, binding: Binding) -> Any:
 
 
 def _dtype_for(annotation: Any, binding: Binding) -> str:
-    """Return a dtype, the same for all annotations that allow the same ones."""
+    """Return a dtype, the same for all annotations that allow the same dtypes."""
     group = _group(annotation)
     if group not in binding.dtypes:
         asked = [n for n in binding.dtypes_asked if _allows(annotation.dtypes, n)]
@@ -52,7 +52,7 @@ def _group(annotation: Any) -> tuple[str, bool]:
 
 
 def bind_dtype(annotation: Any, binding: Binding, dtype: DTypeLike) -> None:
-    """Give other arrays of an annotation's dtypes that of a given one."""
+    """Bind an annotation's dtypes to the dtype of a given array."""
     name = "prng_key" if jax.numpy.issubdtype(dtype, jax.dtypes.prng_key) else dtype
     if _allows(annotation.dtypes, str(name)):
         binding.dtypes.setdefault(_group(annotation), str(name))
@@ -61,8 +61,8 @@ def bind_dtype(annotation: Any, binding: Binding, dtype: DTypeLike) -> None:
 def _choices(annotation: Any) -> list[str]:
     x64 = jax.config.jax_enable_x64  # type: ignore
     wide = _WIDE if x64 or _is_numpy(annotation.array_type) else ()
-    # Rare dtypes only where nothing usual is allowed, and keys where nothing else is.
-    # NumPy has 64 bits always; without `jax_enable_x64` JAX would cut them.
+    # Rare dtypes are used only if no common dtype is allowed, and keys only if nothing
+    # else is. NumPy always has 64-bit dtypes; JAX has them only with `jax_enable_x64`.
     for names in (_USUAL + _WIDE if x64 else _USUAL, wide + _MORE, ("prng_key",)):
         found = [name for name in names if _allows(annotation.dtypes, name)]
         if found:
@@ -86,7 +86,7 @@ def _is_numpy(kind: Any) -> bool:
 
 
 def bare_array(kind: type, binding: Binding) -> Any:
-    """Return an array for an annotation without shape and dtype; all are alike."""
+    """Return an array for a bare annotation; all have the same shape."""
     shape = binding.shape(parse("*Array"))
     struct = jax.ShapeDtypeStruct(shape, "float32")
     if kind is jax.ShapeDtypeStruct:

@@ -1,4 +1,4 @@
-"""The axes that annotations name, and the sizes that are drawn for them."""
+"""Bind the axes that annotations name to drawn sizes."""
 
 import builtins
 import contextlib
@@ -18,10 +18,10 @@ from ..._errors import describe_value, quoted
 from .._strategies.arrays import Numbers
 from .._strategies.validate import check_int, check_strategy, invalid
 
-# One, three and a prime: for broadcasting, for channels, and to divide nothing.
+# One for broadcasting, three for channels, and small primes, which divide little.
 _POOL = (1, 3, 2, 5)
 _ALL = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 64)
-"""Tried at random where the sizes drawn do not satisfy the symbolic axes."""
+"""Tried at random if the drawn sizes do not satisfy the symbolic axes."""
 _TRIED = 5000
 STRUCTURES = (0, (0, 0), {"a": 0, "b": 0}, [(0,), {"c": 0}])
 """Pytrees, the simplest first."""
@@ -50,7 +50,7 @@ def parse(shape: str) -> list[Dim]:
 
 
 def _parse_one(token: str) -> Dim:
-    # Marks, perhaps a name for the reader (`rows=3`), and the size.
+    # Modifiers, an optional documentation name (`rows=3`), and the size.
     found = re.fullmatch(r"([#*_?]*)(?:\w+=(?!=))?(.*)", token)
     marks, text = found.groups() if found else ("", token)
     many = "*" in marks or token == "..."
@@ -64,7 +64,7 @@ def _parse_one(token: str) -> Dim:
 
 
 class _Drawn(dict[Any, T]):
-    """The values of names; a name that is new gets one that is drawn."""
+    """The values of names; a new name gets a drawn value."""
 
     def __init__(self, known: Mapping[Any, T], draw: Callable[[], T]):
         super().__init__(known)
@@ -78,10 +78,10 @@ class _Sizes(_Drawn[int]):
     """The sizes of named axes."""
 
     def evaluate(self, text: str) -> int:
-        """Return the size of a symbolic axis; what is no integer counts as -1."""
+        """Return the size of a symbolic axis, or -1 if it is not an integer."""
         try:
             code = compile(text, "<axis>", "eval")
-            # `min(a, b)` names no axis `min`.
+            # In `min(a, b)`, `min` is not the name of an axis.
             names = [name for name in code.co_names if not hasattr(builtins, name)]
             size = eval(code, {}, {name: self[name] for name in names})
         except Exception as error:
@@ -90,16 +90,16 @@ class _Sizes(_Drawn[int]):
 
 
 class _Simplest:
-    """Chooses the simplest each time, as `random.Random` chooses any."""
+    """A stand-in for `random.Random` that always chooses the simplest value."""
 
     def choice(self, among: Sequence[T]) -> T:
         return among[0]
 
 
 class Binding:
-    """The meaning of names in one call: sizes, shapes, dtypes, tree structures.
+    """The values of names in one call: sizes, shapes, dtypes, tree structures.
 
-    `values` are arguments drawn already, for the `{...}` of symbolic axes.
+    `values` are the arguments drawn so far, for the `{...}` of symbolic axes.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class Binding:
         self.dtypes_asked = _names_of(function, dtypes)
         if max_shapes is not None:
             check_int(function, "max_shapes", max_shapes, 1)
-            # The first of all forms is the simplest.
+            # Form 0 is the simplest.
             form = draw(st.integers(0, max_shapes - 1))
             self._form = random.Random(f"form {form}") if form else _Simplest()
         self.values: dict[str, Any] = {}
@@ -131,10 +131,10 @@ class Binding:
         self._pool += (0,) if min_size == 0 else ()
 
     def choose(self, among: Sequence[T]) -> T:
-        """Return one of several, of which the first is the simplest.
+        """Return one of several values; the first is the simplest.
 
-        All choices of shapes and dtypes are made here, so that `max_shapes` limits
-        their combinations, each of which compiles anew.
+        All shapes and dtypes are chosen here, so `max_shapes` limits their
+        combinations, each of which compiles again.
         """
         if self._form is None:
             return self.draw(st.sampled_from(among))
@@ -170,9 +170,9 @@ class Binding:
         return tuple(1 if self.choose((False, True)) else n for n in whole[dropped:])
 
     def solve(self, shapes: str) -> None:
-        """Draw the sizes of the names in symbolic axes so that all can be computed.
+        """Draw the sizes of names so that all symbolic axes can be computed.
 
-        Values in braces are not known yet; those axes are computed later.
+        Values in braces are not known yet; axes with them are computed later.
         """
         symbolic = [dim.text for dim in parse(shapes) if dim.kind == "symbolic"]
         texts = [text for text in symbolic if "{" not in text]
@@ -202,7 +202,7 @@ class Binding:
         return size
 
     def match(self, text: str, shape: tuple[int, ...], place: str) -> None:
-        """Bind names to the sizes of a given array; raise if its shape does not fit."""
+        """Bind names to the sizes of a given array; raise if its shape differs."""
         dims = parse(text)
         many = next((i for i, dim in enumerate(dims) if dim.many), len(dims))
         behind = len(dims) - many - 1  # -1 where no axis is variadic
@@ -222,7 +222,7 @@ class Binding:
             )
 
     def _fits(self, dim: Dim, found: Any) -> bool:
-        """Bind the name of one axis, or of several; return whether it fits."""
+        """Bind the name of one axis, or of several; return whether it matches."""
         if dim.broadcasts and (dim.many or found == 1):
             return True
         if dim.kind == "named":
@@ -240,7 +240,7 @@ def _incomputable(text: str, error: Exception) -> Exception:
 
 
 def _names_of(function: str, dtypes: Any) -> list[str]:
-    """Return the names of dtypes, after a check."""
+    """Return the names of dtypes; raise if one is not a dtype."""
     if isinstance(dtypes, tuple | list):
         with contextlib.suppress(TypeError):
             return [jnp.dtype(dtype).name for dtype in dtypes]

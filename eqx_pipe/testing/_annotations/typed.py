@@ -12,7 +12,7 @@ from jaxtyping import jaxtyped
 from .._strategies.validate import invalid
 from .arguments import arguments, name_of, plain_function
 
-# By default beartype looks at one item of a list, drawn at random.
+# By default beartype checks only one random item of a list.
 _CHECKER = beartype.beartype(
     conf=beartype.BeartypeConf(strategy=beartype.BeartypeStrategy.On)
 )
@@ -21,13 +21,13 @@ _CHECKER = beartype.beartype(
 def given_typed(
     fn: Callable[..., Any] | None = None, **options: Any
 ) -> Callable[..., Any]:
-    """Make an annotated function a property test, as a decorator.
+    """Make a property test of an annotated function. Can be used as a decorator.
 
     The test calls `fn` with `arguments(fn)`; jaxtyping and beartype check that its
     return value satisfies the annotation, with names bound as in the arguments. An
-    error that `fn` raises fails the test, too, so a body with `assert` is a test;
-    `hypothesis.assume` skips arguments that do not go together. There is no deadline,
-    unless you set one by `@hypothesis.settings`.
+    error that `fn` raises also fails the test, so `fn` may contain `assert`;
+    `hypothesis.assume` skips unsuitable arguments. The test has no deadline unless you
+    set one with `@hypothesis.settings`.
 
     **Arguments:**
 
@@ -37,8 +37,9 @@ def given_typed(
 
     **Returns:** a test without arguments.
 
-    **Raises:** the test raises a `jaxtyping.TypeCheckError` if the return value does
-    not satisfy the annotation.
+    **Raises:** the test raises `jaxtyping.TypeCheckError` if the return value does not
+    satisfy the annotation. A coroutine function raises
+    `hypothesis.errors.InvalidArgument` at once.
 
     !!! example
 
@@ -68,11 +69,11 @@ def given_typed(
         __tracebackhide__ = True
         checked(*owner, **arguments)
 
-    # So that pytest names it, and shows its source.
+    # pytest uses these to name the test, and to show its source.
     for name in ("__name__", "__qualname__", "__module__", "__doc__"):
         if hasattr(fn, name):
             setattr(test, name, getattr(fn, name))
-    # Compilation may take longer than the deadline, which users may still set.
+    # Compilation may take longer than the default deadline. Users may still set one.
     settings = hp.settings(deadline=None)
     test._hypothesis_internal_use_settings = settings  # type: ignore
     return test

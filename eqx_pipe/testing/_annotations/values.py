@@ -1,4 +1,4 @@
-"""A value for any annotation: arrays, pytrees, containers, unions, modules."""
+"""Draw a value for any annotation: array, pytree, container, union or module."""
 
 import collections.abc
 import dataclasses
@@ -46,7 +46,7 @@ def value_for(annotation: Any, binding: Binding) -> Any:
 
 
 def _special(annotation: Any, binding: Binding) -> Any:
-    """Return a value for one of Python's own forms of types."""
+    """Return a value for one of the special forms of `typing`."""
     origin, args = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in (typing.Union, types.UnionType):
         return _one_of(args, binding)
@@ -67,7 +67,7 @@ def annotations_of(
 ) -> dict[str, Any]:
     """Return the annotation of each argument that needs a value.
 
-    `asked` has strategies by name, or `...` to draw an argument that has a default.
+    `asked` has strategies by name, or `...` to draw an argument with a default.
     """
     cure = "Give a function with annotations."
     if not callable(fn):
@@ -95,9 +95,9 @@ def annotations_of(
 
 
 def _instance_of(cls: type, binding: Binding) -> Any:
-    """Return an instance of an annotated class; its constructor's defaults are kept."""
+    """Return an instance of an annotated class, with its constructor's defaults."""
     if inspect.isabstract(cls) or getattr(cls, "__abstractvars__", ()):
-        return _from_type(cls, binding)  # of a subclass
+        return _from_type(cls, binding)  # draws from a subclass
     hints = annotations_of(cls).items()
     given = {name: value_for(hint, binding) for name, hint in hints}
     try:
@@ -112,13 +112,13 @@ def _instance_of(cls: type, binding: Binding) -> Any:
 
 
 def _from_type(annotation: Any, binding: Binding) -> Any:
-    """Draw from the strategy that hypothesis knows of another type."""
+    """Draw from the strategy that Hypothesis has for another type."""
     try:
-        # Functions that it makes draw when they are called, which cannot be traced.
+        # Functions that Hypothesis makes draw when called, which cannot be traced.
         if Callable in (typing.get_origin(annotation), annotation):
             raise InvalidArgument("functions are not drawn.")
         return binding.draw(st.from_type(annotation))
-    # Constructors are called, which may raise any error.
+    # This calls constructors, which may raise any error.
     except Exception as error:
         raise invalid(
             "from_jaxtyping",
@@ -129,8 +129,8 @@ def _from_type(annotation: Any, binding: Binding) -> Any:
 
 
 def _one_of(members: tuple[Any, ...], binding: Binding) -> Any:
-    """Return a value of a member of a union that can be made."""
-    if jax.Array in members:  # `ArrayLike` and the like
+    """Return a value of a supported member of a union."""
+    if jax.Array in members:  # `ArrayLike` and similar
         members = tuple(part for part in members if part not in _NUMBERS)
     # None is the simplest.
     ordered = sorted(members, key=lambda part: part is not type(None))
@@ -175,7 +175,8 @@ def _tree_for(annotation: Any, binding: Binding) -> Any:
 
 def _skeleton(text: str | None, binding: Binding) -> Any:
     """Return zeros with a structure such as `"T"`, `"S T"` or `"T ..."`."""
-    # Trees without a name are alike, as arrays are.
+    # Pytrees without a name have the same structure, as bare arrays have the same
+    # shape.
     whole: Any = 0
     for name in (text or "PyTree").split():
         if name == "...":

@@ -1,1 +1,1 @@
-"""The laws that stages, axes, spaces, reducers and sweeps keep."""
+"""The laws of functions, stages, axes, reducers, loaders and search methods."""

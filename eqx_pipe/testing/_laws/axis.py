@@ -29,20 +29,20 @@ from .compare import (
 from .law import Broken, check_laws, law, must_work
 
 _MOST = 16  # positions of a long axis that are checked
-# A fair coin shows one side for all of them once in two billion runs.
+# A fair coin gives the same side for all keys once in two billion runs.
 _NUM_KEYS = 32
 
 
 def positions_of(n: int) -> list[int]:
-    """Return some of `n` positions, both ends among them."""
-    # In integers of Python: a space may have more points than NumPy can count.
+    """Return some of `n` positions, including both ends."""
+    # With Python integers: a space may have more points than NumPy's integers hold.
     inner = [(n - 1) * i // (_MOST - 1) for i in range(_MOST)]
     return sorted({*inner, min(1, n - 1), max(n - 2, 0)})
 
 
 @dataclasses.dataclass(frozen=True)
 class AxisTrial:
-    """An axis, and what it gives at some positions."""
+    """An axis, and its values at some positions."""
 
     axis: Axis
     key: Key | None
@@ -107,7 +107,7 @@ class AxisTrial:
         drawn = map(as_numpy, jtu.tree_leaves(jax.jit(jax.vmap(self.traced))(keys)))
         shape = (_NUM_KEYS, len(self.positions), -1)
         rows = np.concatenate([v.reshape(shape) for v in drawn], axis=-1)
-        # Draws with few values, such as those of a coin, are not judged.
+        # Discrete draws with few values, such as those of a coin, are not judged.
         of_keys = len(np.unique(rows[:, 0], axis=0))
         of_positions = [len(np.unique(row, axis=0)) for row in rows]
         if of_keys > _NUM_KEYS // 2 and max(of_positions) == 1:
@@ -137,23 +137,25 @@ def check_axis(
     rtol: Bound = None,
     atol: Bound = None,
 ) -> None:
-    """Check that an axis is a sequence that JAX can compute with.
+    """Check that an axis is a sequence that JAX can trace and vectorise.
 
-    It has a length; its values agree in structure, shapes and dtypes; a value is the
-    same each time, traced, and vectorised; it needs no key unless `needs_key` is True,
-    and then draws other values at other positions and with other keys; flattening keeps
-    it. For a long axis, the values at both ends are checked, and some between.
+    The laws: the axis has a length; its values agree in structure, shapes and dtypes; a
+    value is the same in every call, traced and vectorised; the axis needs no key unless
+    `needs_key` is True, and then different positions and keys give different values;
+    flattening and unflattening preserves it. For a long axis, the values at both ends
+    and at some positions between are checked.
 
     **Arguments:**
 
     - `axis`: an `Axis`.
     - `key`: a PRNG key, for an axis that needs one. (Keyword only.)
     - `reference`: a function from a position, an `int`, to the value there, such as
-        `np.linspace(0, 1, 5).__getitem__`, which reveals a wrong end. (Keyword only.)
+        `np.linspace(0, 1, 5).__getitem__`, which detects a wrong end. (Keyword only.)
     - `rtol`, `atol`: as in `check_function`, for traced values and the reference.
         (Keyword only.)
 
-    **Raises:** `AssertionError` if a law is broken.
+    **Raises:** `AssertionError` if a law is broken; `TypeError` if `axis` is not an
+    `Axis`; `ValueError` if the axis needs a key and `key` is None.
 
     !!! example
 
@@ -174,6 +176,6 @@ def check_axis(
             "Give `key=jax.random.key(0)`.",
         )
     trial = AxisTrial(axis, key, tolerance, reference)
-    # The values of a static axis may be anything.
+    # The values of a static axis may have any type.
     laws = [AxisTrial.length_law] if axis.is_static else None
     check_laws("check_axis", "an axis", trial, type(axis).__name__, laws)

@@ -1,4 +1,4 @@
-"""The law that `vmap` is a loop, over arguments and over a stack of modules."""
+"""The law that `vmap` equals a loop, over arguments and over a stack of modules."""
 
 from collections.abc import Callable
 from typing import Any
@@ -26,7 +26,7 @@ def vmap_law(trial: Trial) -> str | None:
 
 
 def _groups(programs: Programs) -> dict[str, Places]:
-    """Return the leaves to batch: each argument, all together, and the parameters."""
+    """Return the leaves to batch: each argument, all arguments, and the parameters."""
     groups: dict[str, set[int]] = {}
     others, module = set[int](), set[int]()
     for i, name in enumerate(programs.names):
@@ -56,7 +56,7 @@ def _gradients(trial: Trial, which: Places) -> str | None:
 
     try:
         gradient(programs.leaves(trial.call))
-    except Exception:  # the law `derivative` reports it
+    except Exception:  # reported by the law `derivative`
         return None
     names = programs.moving_names
     return _like_a_loop(trial, which, "`vmap` of the gradient", gradient, names)
@@ -69,7 +69,7 @@ def _like_a_loop(
     run: Callable[..., list[Any]],
     names: list[str],
 ) -> str | None:
-    """Raise `Broken` where a batch of lanes differs from one lane after the other."""
+    """Raise `Broken` if a batch of lanes differs from a loop over the lanes."""
     own = trial.lanes[0]
     every = range(len(own))
     lanes = [[v[i] if i in which else own[i] for i in every] for v in trial.lanes]
@@ -78,7 +78,7 @@ def _like_a_loop(
         try:
             outputs.append(run(lane))
             taken.append(lane)
-        except Exception:  # outside of what the function takes, as by `error_if`
+        except Exception:  # these arguments are invalid, for instance by `error_if`
             continue
     if len(taken) < 2:
         raise Undecided("the function refuses other inputs, so lanes would be equal")
@@ -90,7 +90,7 @@ def _like_a_loop(
     except Exception as error:
         raise Broken(f"{how} raises {error_line(error)}") from error
     wanted = [stacked(column) for column in zip(*outputs, strict=True)]
-    # Keys as outputs are compared as they are; `agree` reads their bits.
+    # Output keys stay keys; `agree` compares their bits.
     kept = [i for i, v in enumerate(found) if not is_key_array(v)]
     got, loop = ({names[i]: v[i] for i in kept} for v in (found, wanted))
     agree(got, loop, (f"by {how}", "in a loop"), trial.tolerance)

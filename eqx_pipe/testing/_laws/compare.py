@@ -1,4 +1,4 @@
-"""Comparison of pytrees, and the bounds within which their numbers agree."""
+"""Compare pytrees within tolerances."""
 
 import dataclasses
 import math
@@ -26,19 +26,19 @@ AnyArray: TypeAlias = jax.Array | np.ndarray | np.generic
 """An array, of JAX or NumPy."""
 
 Bound: TypeAlias = int | float | None
-"""A bound for the difference of numbers; `None` for one that suits the dtype."""
+"""A tolerance for differences of numbers; `None` for a default by dtype."""
 
 Labels: TypeAlias = tuple[str, str]
-"""The ways in which two pytrees were computed, for messages."""
+"""Names for the computations of two pytrees, for messages."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Tolerance:
-    """The allowed difference of two numbers: `atol + rtol * (largest in the array)`.
+    """The tolerance of two numbers: `atol + rtol * (largest in the array)`.
 
-    `None` stands for a bound that suits the dtype, or `coarsest` if that has fewer
-    digits. Relative to the largest number, and not to each, so that sums that cancel to
-    about zero raise no false alarm.
+    `None` stands for a default by dtype, or by `coarsest` if that has fewer digits. It
+    is relative to the largest number, not to each, so sums that cancel to about zero
+    raise no false alarm.
     """
 
     rtol: Bound = None
@@ -46,8 +46,8 @@ class Tolerance:
     coarsest: str = "float64"
 
     def allowed(self, dtype: DTypeLike, largest: float) -> float:
-        """Return the bound for an array of a dtype."""
-        # As coarse as float8_e5m2, which has two bits after the first.
+        """Return the tolerance for an array of a dtype."""
+        # The precision of float8_e5m2, which has two mantissa bits.
         rest = 0.25 if jnp.issubdtype(dtype, jnp.inexact) else 0.0
         usual = _RELATIVE.get(str(dtype), rest)
         usual = max(usual, _RELATIVE.get(self.coarsest, 0.0)) if usual else usual
@@ -62,7 +62,7 @@ EXACT = Tolerance(0.0, 0.0)
 def tolerance_of(
     function: str, rtol: Bound, atol: Bound, reference: object = None
 ) -> Tolerance:
-    """Return `rtol` and `atol` after a check of them, and of a reference."""
+    """Return `rtol` and `atol` as a tolerance, and check them and the reference."""
     for name, value in (("rtol", rtol), ("atol", atol)):
         number = isinstance(value, int | float) and not isinstance(value, bool)
         if value is None or (number and 0 <= value < math.inf):
@@ -92,7 +92,7 @@ def agree(
 def agree_with_reference(
     got: PyTree, wanted: PyTree, tolerance: Tolerance, where: str = ""
 ) -> None:
-    """Raise `Broken` where a reference differs; it may have wider dtypes."""
+    """Raise `Broken` if a reference differs; it may have wider dtypes."""
     labels = (f"found {where}".strip(), "by the reference")
     form, other = jtu.tree_structure(got), jtu.tree_structure(wanted)
     if form != other:
@@ -123,7 +123,7 @@ def agree_in_struct(got: PyTree, wanted: PyTree, labels: Labels) -> None:
 
 
 def as_numpy(leaf: AnyArray) -> np.ndarray:
-    """Return an array in NumPy, wide enough to be subtracted; keys as their bits."""
+    """Return a NumPy array of a dtype that supports subtraction; keys as bits."""
     if is_key_array(leaf):
         return np.asarray(jr.key_data(jnp.asarray(leaf)))
     for kind, wide in ((jnp.floating, float), (jnp.complexfloating, complex)):
@@ -133,7 +133,7 @@ def as_numpy(leaf: AnyArray) -> np.ndarray:
 
 
 def _structs(tree: PyTree) -> PyTree:
-    """Return shapes and dtypes in the place of arrays, and no functions."""
+    """Replace arrays by shapes and dtypes, and drop functions."""
 
     def struct(leaf: Any) -> Any:
         if eqx.is_array(leaf):
@@ -144,7 +144,7 @@ def _structs(tree: PyTree) -> PyTree:
 
 
 def _gap(a: AnyArray, b: AnyArray, tolerance: Tolerance, labels: Labels) -> str | None:
-    """Return the largest difference of two arrays as text, or `None` if allowed."""
+    """Return the largest difference of two arrays as text; `None` if it is allowed."""
     if a.shape != b.shape:
         return f"shape {list(a.shape)} {labels[0]}, {list(b.shape)} {labels[1]}"
     left, right = as_numpy(a), as_numpy(b)
@@ -153,11 +153,11 @@ def _gap(a: AnyArray, b: AnyArray, tolerance: Tolerance, labels: Labels) -> str 
     if is_inexact:
         largest = np.max(np.abs(right[np.isfinite(right)]), initial=0.0)
         allowed = tolerance.allowed(a.dtype, float(largest))
-        # Equal infinities agree, though one less the other is NaN.
+        # Equal infinities agree, although their difference is NaN.
         same = (left == right) | (np.isnan(left) & np.isnan(right))
         with np.errstate(invalid="ignore", over="ignore"):
             apart = np.where(same, 0.0, np.abs(left - right))
-        # A NaN on one side only: no bound allows that.
+        # A NaN on one side only is never allowed.
         apart = np.where(np.isnan(apart), np.inf, apart)
     wrong = apart > allowed
     if not wrong.any():
@@ -173,7 +173,7 @@ def _gap(a: AnyArray, b: AnyArray, tolerance: Tolerance, labels: Labels) -> str 
 
 
 def stack(trees: Sequence[PyTree]) -> PyTree:
-    """Stack the arrays of pytrees; other leaves are those of the first."""
+    """Stack the arrays of pytrees; other leaves come from the first pytree."""
 
     def join(*leaves: Any) -> Any:
         if eqx.is_array_like(leaves[0]) and not isinstance(leaves[0], str):

@@ -13,7 +13,7 @@ from .compiles import names_of
 from .law import Broken, law, must_work
 from .trial import Trial
 
-# Smaller ones are tables and masks, which belong to the code.
+# Smaller constants are tables and masks, which are part of the code.
 _MOST_BYTES = 2**20
 
 
@@ -40,7 +40,7 @@ def jit_law(trial: Trial) -> None:
 
 
 def _struct(leaf: Any) -> Any:
-    """Return the form that a Python number has as an array; arrays as they are."""
+    """Return the struct of a Python number as an array; arrays unchanged."""
     if isinstance(leaf, bool | int | float | complex):
         return jtu.tree_leaves(eqx.filter_eval_shape(lambda: leaf))[0]
     return leaf
@@ -56,7 +56,7 @@ def recompiles_law(trial: Trial) -> None:
             f"{list(big[0].shape)}) is compiled into the program; hold it in a field, "
             "or take it as an argument"
         )
-    # JAX compiles a loop or a branch that is not under `jit` at each call.
+    # JAX compiles a loop or a branch outside `jit` at each call.
     if _compiles_anew(program):
         return
     found = trial.again[1]
@@ -71,7 +71,7 @@ _COMPILED_ANEW = (None, "scan", "while", "branches", "other", "callback")
 
 
 def _compiles_anew(jaxpr: Any) -> bool:
-    """Return whether a loop or branch stands outside of `jit`."""
+    """Return whether a loop or branch is outside `jit`."""
     return any(
         kind(eqn) in _COMPILED_ANEW
         or eqn.primitive.name != "jit"

@@ -1,4 +1,4 @@
-"""The number of programs that are compiled."""
+"""Count the programs that are compiled."""
 
 import collections
 import contextlib
@@ -9,7 +9,7 @@ import jax
 
 from ..._check import check_int
 
-# JAX sends it also for a program that its cache on disk had: it was asked for.
+# JAX also sends this event for a program that it finds in its cache on disk.
 _EVENT = "/jax/core/compile/backend_compile_duration"
 _compiled: list[str] = []
 
@@ -25,7 +25,7 @@ def _listen() -> None:
 
 @contextlib.contextmanager
 def compilations() -> Iterator[list[str]]:
-    """Collect the names of the programs that are compiled inside, at the end."""
+    """Collect the names of programs compiled inside the block; filled at its end."""
     _listen()
     found: list[str] = []
     before = len(_compiled)
@@ -37,11 +37,12 @@ def compilations() -> Iterator[list[str]]:
 
 @contextlib.contextmanager
 def assert_compiles(at_most: int) -> Iterator[None]:
-    """Check that at most a number of programs are compiled inside.
+    """Check that at most `at_most` programs are compiled inside the block.
 
     Everything that XLA compiles counts: functions under `jax.jit`, and each operation
-    outside of it. A program that JAX has in memory is not compiled again; one that it
-    finds in its cache on disk counts, as it would be compiled elsewhere.
+    outside `jit`. A program that JAX has in memory is not compiled again; a program
+    that JAX finds in its cache on disk counts, since it would be compiled on another
+    machine.
 
     **Arguments:**
 
@@ -49,8 +50,8 @@ def assert_compiles(at_most: int) -> Iterator[None]:
 
     **Returns:** a context manager.
 
-    **Raises:** `AssertionError` if there are more, with their names. Errors that are
-    raised inside are raised unchanged.
+    **Raises:** `AssertionError` if more programs are compiled, with their names. Errors
+    raised inside the block are raised unchanged.
 
     !!! example
 
@@ -80,7 +81,7 @@ def assert_compiles(at_most: int) -> Iterator[None]:
 
 
 def names_of(found: list[str]) -> str:
-    """Return the names of programs, each once, with its count."""
+    """Return the names of programs, each once, with the number of compilations."""
     counts = collections.Counter(found)
     shown = [f"{n} x {name}" if n > 1 else name for name, n in counts.items()]
     return ", ".join(shown[:8] + ["..."] * (len(shown) > 8))

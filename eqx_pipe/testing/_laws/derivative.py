@@ -1,7 +1,7 @@
-"""The law that derivatives are those that differences give.
+"""The law that derivatives agree with finite differences.
 
-Both modes, and second derivatives, are compared with differences of two step sizes, in
-double precision if the function can be traced in that.
+Both modes, and second derivatives, are compared with finite differences of two step
+sizes, in double precision if the function can be traced in it.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,9 +17,9 @@ from .programs import Programs
 from .slopes import STEPS, Numbers, Slope, direction, slope, step_of
 from .trial import Trial
 
-_MOST_SINGLE = 4  # inputs up to which each is also moved by itself
-_COARSEST = 1e-6  # below single precision differences show nothing
-_ITERATED = 1e-2  # the relative error that is left of an iterative solver
+_MOST_SINGLE = 4  # up to this many inputs, each is moved separately
+_COARSEST = 1e-6  # below single precision finite differences are too inaccurate
+_ITERATED = 1e-2  # the relative error of an iterative solver
 
 
 @law("derivative", "first and second derivatives are those that differences give.")
@@ -37,7 +37,7 @@ def derivative_law(trial: Trial) -> str | None:
 
 
 class _Derivatives:
-    """The derivatives of a call, at its arguments and along fixed directions."""
+    """The derivatives of a call at its arguments, along fixed directions."""
 
     def __init__(self, programs: Programs, leaves: list[Any], eps: float):
         self.programs, self.leaves, self.eps = programs, leaves, eps
@@ -46,22 +46,22 @@ class _Derivatives:
             for i in programs.moving
         ]
         n = len(programs.moving)
-        # By the directions of single inputs, unless these are many.
+        # Each input is moved separately, or all together if there are many.
         self.moved = [[k] for k in range(n)] if n <= _MOST_SINGLE else [list(range(n))]
-        # Differences lose half of the digits.
+        # Finite differences lose half of the digits.
         self.rtol = max(1e-5, eps**0.5)
-        # A solver that iterates to a tolerance has that error, and a derivative of its
-        # own (of the solution, not of the iterates).
+        # A solver that iterates to a tolerance has an error of that size, and often its
+        # own derivative rule (of the solution, not of the iterates).
         if _iterates(programs.jaxpr):
             self.rtol = max(self.rtol, _ITERATED)
 
     def check(self) -> str | None:
-        """Raise `Broken` for a derivative that is wrong; return the number of kinks."""
+        """Raise `Broken` if a derivative is wrong; return a note on kinks."""
         slopes = [self.slopes(self.smooth_value, inside) for inside in self.moved]
         plain = self.smooth_value(self.leaves)
         forward = self._forward(plain, slopes)
         smooth = [np.all([s.smooth for s in c], 0) for c in zip(*slopes, strict=True)]
-        # Forward mode is compared: reverse mode has to agree with it, also at kinks.
+        # Reverse mode is compared with forward mode, also at kinks.
         known = slopes if forward is None else forward
         backward = self._backward(plain, known)
         if forward is None and not backward:
@@ -83,7 +83,7 @@ class _Derivatives:
     def slopes(
         self, fn: Callable[[list[Any]], list[Numbers]], inside: list[int]
     ) -> list[Slope]:
-        """Return the slopes of a function of the leaves if some of them are moved."""
+        """Return the slopes of a function when the leaves `inside` are moved."""
         values = [fn(self._moved(step_of(self.eps) * at, inside)) for at in STEPS]
         return [slope(five, self.eps) for five in zip(*values, strict=True)]
 
@@ -96,16 +96,17 @@ class _Derivatives:
         return leaves
 
     def _along(self, inside: list[int]) -> list[Numbers]:
-        """Return the tangents with zeros for the inputs that do not move."""
+        """Return the tangents, with zeros for inputs that do not move."""
         zeros = np.zeros_like
         return [t if k in inside else zeros(t) for k, t in enumerate(self.tangents)]
 
     def _forward(
         self, plain: list[Numbers], slopes: list[list[Slope]]
     ) -> list[list[Slope]] | None:
-        """Compare forward mode along each direction, and return what it gives.
+        """Compare forward mode along each direction, and return its slopes.
 
-        `None` if it does not exist. Slopes at isolated points are marked as kinks.
+        It returns `None` if there is no forward mode. Slopes at isolated points are
+        marked as kinks.
         """
         compared: list[list[Slope]] = []
         for inside, row in zip(self.moved, slopes, strict=True):
@@ -117,7 +118,7 @@ class _Derivatives:
             for i, (s, t) in enumerate(zip(row, found, strict=True)):
                 self._same("forward mode", self._blamed(inside, i), s, t, self.rtol)
             self._same_value(value, plain, "forward mode")
-            # Each value has a rounding, and so has its derivative.
+            # Each value has a rounding error, and so has its derivative.
             roundings = [self.eps * np.abs(as_numpy(v)) for v in plain]
             compared.append(
                 [
@@ -130,11 +131,11 @@ class _Derivatives:
     def _without_isolated(
         self, inside: list[int], slopes: list[Slope], found: list[Numbers]
     ) -> list[Slope]:
-        """Mark as kinks the elements whose derivative is right on both sides.
+        """Mark elements as kinks if their derivative is right on both sides.
 
-        A function may treat one point apart, as `optax.sigmoid_focal_loss` does a label
-        of 0. A derivative of zero there is one that was lost, as at a tie, and stays
-        wrong.
+        A function may have a special case at one point, as `optax.sigmoid_focal_loss`
+        has for a label of 0. But a derivative of zero there is a lost derivative, as at
+        a tie, and remains an error.
         """
         pairs = list(zip(slopes, found, strict=True))
         if not any(_wrong(s, t, self.rtol).any() for s, t in pairs):
@@ -146,20 +147,20 @@ class _Derivatives:
         )
         marked = []
         for (s, t), a, b in zip(pairs, left, right, strict=True):
-            # The mean of both sides is as close as the curvature is small.
+            # The mean of both sides is accurate if the curvature is small.
             beside = _wrong(s, (a + b) / 2, max(self.rtol, 1e-3))
             isolated = _wrong(s, t, self.rtol) & ~beside & (t != 0)
             marked.append(s._replace(smooth=s.smooth & ~isolated))
         return marked
 
     def _blamed(self, inside: list[int], output: int) -> str:
-        """Return the name of the input that moves, or of an output."""
+        """Return the name of the moved input, or of an output if several are moved."""
         if len(inside) == 1:
             return self.programs.moving_names[inside[0]]
         return self.programs.smooth_names[output]
 
     def _same_value(self, got: list, wanted: list, how: str) -> None:
-        """Compare the outputs of a mode with those without a derivative."""
+        """Compare the outputs of a mode with those of a plain call."""
         kept = [i for i, v in enumerate(wanted) if np.isfinite(as_numpy(v)).all()]
         got, wanted = ([as_numpy(v[i]) for i in kept] for v in (got, wanted))
         labels = (f"the value in {how}", "without a derivative")
@@ -189,7 +190,7 @@ class _Derivatives:
         cotangents: list[Numbers],
         grads: list[Numbers],
     ) -> None:
-        """Compare a gradient along a direction with the slopes of all outputs."""
+        """Compare a gradient along a direction with the slopes of the outputs."""
         pairs = list(zip(cotangents, known, strict=True))
         with np.errstate(invalid="ignore", over="ignore"):
             left = [np.where(s.smooth, np.real(c * s.value), 0) for c, s in pairs]
@@ -202,7 +203,7 @@ class _Derivatives:
         one, other = _total(left), _total(right)
         size = _total([np.abs(v) for v in left + right])
         allowed = _total(errors) + self.rtol * size
-        # The law `finite` reports a gradient that is not.
+        # The law `finite` reports gradients that are not finite.
         if np.isfinite(other) and not abs(one - other) <= allowed:
             raise Broken(
                 f"reverse mode gives {other:.6g} along a direction, and differences "
@@ -211,7 +212,7 @@ class _Derivatives:
             )
 
     def _second(self, smooth: list[Numbers]) -> None:
-        """Compare second derivatives with differences of the first ones."""
+        """Compare second derivatives with finite differences of first derivatives."""
         programs, every = self.programs, list(range(len(self.tangents)))
         cotangents = self._weights(smooth)
         try:
@@ -224,7 +225,7 @@ class _Derivatives:
 
         slopes, first = self.slopes(gradient, every), gradient(self.leaves)
         for k, name in enumerate(programs.moving_names):
-            # About-zero second derivatives are as exact as the first ones are.
+            # Second derivatives near zero are as accurate as the first derivatives.
             finite = np.where(np.isfinite(first[k]), np.abs(first[k]), 0)
             size, rtol = float(finite.max(initial=0.0)), 10 * self.rtol
             how = "the second derivative"
@@ -251,7 +252,7 @@ class _Derivatives:
 
 
 def _wrong(slope: Slope, got: Numbers, rtol: float, size: float = 0.0) -> Numbers:
-    """Return the elements whose derivative is not that of differences."""
+    """Return a mask of the elements whose derivative is wrong."""
     value, doubt, noise, smooth = slope
     size = max(size, np.abs(np.where(smooth, value, 0)).max(initial=0.0))
     with np.errstate(invalid="ignore", over="ignore"):
@@ -267,7 +268,7 @@ def _total(terms: list[Numbers]) -> float:
 
 
 def _iterates(jaxpr: Any) -> bool:
-    """Return whether a loop ends by the numbers that it computes, not by a count."""
+    """Return whether a loop ends by a computed condition, not after a fixed count."""
     for eqn in equations(jaxpr):
         if eqn.primitive.name == "while":
             test = eqn.params["cond_jaxpr"]

@@ -1,4 +1,4 @@
-"""The law that an output keeps the precision of the input."""
+"""The law that outputs keep the precision of the inputs."""
 
 import itertools as it
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ def dtype_law(trial: Trial) -> str | None:
                 raise Broken(_WEAK.format(form.dtype), name)
     found = {own: base}
     for dtype in (d for d in map(np.dtype, _DTYPES) if d != own):
-        # float64 is that of the law `derivative`.
+        # float64 is the trial of the law `derivative`.
         other = trial.wide if dtype == np.float64 else trial.in_dtype(dtype)
         if other and not _by_packages(other.programs.jaxpr, dtype):
             found[dtype] = _forms_of(other.programs)
@@ -44,13 +44,13 @@ def dtype_law(trial: Trial) -> str | None:
 
 
 def _keeps(found: dict[np.dtype, dict[str, Any]], own: np.dtype) -> None:
-    """Raise `Broken` for an output that has the input's dtype in one of several."""
+    """Raise `Broken` for an output that does not follow the dtype of the inputs."""
     for source in (own, np.dtype(np.float32)):
         forms = found.get(source, {})
         follow = [n for n, form in forms.items() if _real(form.dtype) == source]
         for dtype, name in it.product(found, follow):
             got = getattr(found[dtype].get(name), "dtype", dtype)
-            # Complex numbers are never half.
+            # There are no half-precision complex numbers.
             nearest = got == jnp.complex64 and dtype.itemsize == 2
             if _real(got) != dtype and not nearest:
                 raise Broken(
@@ -69,7 +69,7 @@ _WEAK = (
 
 
 def _real(dtype: DTypeLike) -> np.dtype:
-    """Return the dtype of real numbers in the precision of another."""
+    """Return the real dtype with the precision of another dtype."""
     return np.dtype(jnp.finfo(dtype).dtype)
 
 
@@ -80,9 +80,9 @@ def _forms_of(programs: Programs) -> dict[str, Any]:
 
 
 def _by_packages(program: Any, dtype: np.dtype) -> bool:
-    """Return whether nothing but installed packages converts to wider numbers.
+    """Return whether only installed packages convert to wider numbers.
 
-    A solver that computes in the precision of its time steps does so on purpose.
+    A solver may compute in the precision of its time steps on purpose.
     """
     known = [place for place in _places(program, dtype) if place]
     return bool(known) and all("site-packages" in place for place in known)
@@ -91,7 +91,7 @@ def _by_packages(program: Any, dtype: np.dtype) -> bool:
 def _places(program: Any, dtype: np.dtype, outer: str = "") -> Iterator[str]:
     """Yield the files that convert to wider numbers.
 
-    Functions of JAX that are compiled by themselves have the place of their call.
+    A nested `jit` of a JAX function has the place of its call.
     """
     for eqn in open_jaxpr(program)[0].eqns:
         place = place_of(eqn)[0] or outer

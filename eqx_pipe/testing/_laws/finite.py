@@ -1,4 +1,4 @@
-"""The law that finite numbers give finite outputs and derivatives."""
+"""The law that finite inputs give finite outputs and derivatives."""
 
 import contextlib
 from typing import Any
@@ -46,8 +46,8 @@ def _derivatives(trial: Trial) -> None:
     leaves = programs.leaves(trial.call)
     tangents = [direction(i, leaves[i]) for i in programs.moving]
     found: list[tuple[str, Any, str]] = []
-    # Reverse mode first: it names the input that is to blame. The law `derivative`
-    # reports that a mode does not exist.
+    # Reverse mode first: it identifies the input that causes the error. The law
+    # `derivative` reports a mode that does not exist.
     with contextlib.suppress(Exception):
         grads = programs.backward(leaves, programs.cotangents())[1]
         pairs = zip(programs.moving_names, grads, strict=True)
@@ -62,7 +62,7 @@ def _derivatives(trial: Trial) -> None:
 
 
 def _no_overflow(trial: Trial, outputs: dict[int, np.ndarray]) -> None:
-    """Raise `Broken` if an infinite number would fit, as double precision shows."""
+    """Raise `Broken` if an infinite output is finite, and fits, in double precision."""
     if trial.wide is None:
         return
     wide = trial.wide.programs
@@ -76,7 +76,7 @@ def _no_overflow(trial: Trial, outputs: dict[int, np.ndarray]) -> None:
 
 
 def _not_everywhere(trial: Trial, i: int, array: np.ndarray) -> None:
-    """Raise `Broken` if an output is infinite whatever the arguments are."""
+    """Raise `Broken` if an output is infinite for all arguments."""
     if not np.isinf(array).all():
         return
     programs = trial.programs
@@ -86,7 +86,7 @@ def _not_everywhere(trial: Trial, i: int, array: np.ndarray) -> None:
         others = list(leaves)
         for k in args:
             others[k] = (sign * np.abs(direction(k, leaves[k]))).astype(leaves[k].dtype)
-        with contextlib.suppress(Exception):  # outside of what the function takes
+        with contextlib.suppress(Exception):  # these arguments are invalid
             if not np.isinf(as_numpy(programs.value(others)[i])).all():
                 return
     what = "it is infinite for all arguments that were tried"

@@ -1,4 +1,4 @@
-"""All laws of a function or stage at given arguments, in one report."""
+"""Check all laws of a function or stage at given arguments, in one report."""
 
 import functools as ft
 import inspect
@@ -34,7 +34,7 @@ _FUNCTION = "testing.check_function"
 _LAWS = (pure_law, jit_law, recompiles_law, params_law, key_law, dtype_law)
 _LAWS += (vmap_law, finite_law, index_law, derivative_law)
 NAMES = ("reference", *(law.name for law in _LAWS))
-"""The names of the laws, in the order in which they are tried: cheap ones first."""
+"""The names of the laws, in the order in which they are checked: cheap ones first."""
 
 
 def check_function(
@@ -49,7 +49,7 @@ def check_function(
     rtol: Bound = None,
     atol: Bound = None,
 ) -> dict[str, str]:
-    """Check a function, layer or pipeline at the given arguments, by all laws at once.
+    """Check a function, layer or pipeline at the given arguments by all laws.
 
     | law | requires |
     |---|---|
@@ -65,34 +65,33 @@ def check_function(
     | `index` | no index is out of bounds, where JAX clamps or drops it |
     | `derivative` | first and second derivatives are those that differences give |
 
-    The function is traced once, in its own precision and in double precision, and the
-    laws share what is compiled of that; so do later checks of the same function with
-    arguments of the same types. Elements at kinks are left out of `derivative`. The
-    laws see no intent: `skip` those that a `stop_gradient`, a straight-through
-    estimator or the like breaks on purpose.
+    The function is traced once per precision; all laws, and later checks of the same
+    function with arguments of the same types, share the compiled programs. `derivative`
+    leaves out elements at kinks. The laws cannot know your intent: `skip` those that a
+    `stop_gradient`, a straight-through estimator or similar code breaks on purpose.
 
     **Arguments:**
 
     - `fn`: a function, or a module that can be called.
     - `args`: its positional arguments. Arrays in them are differentiated and batched;
-        other things are as they are.
-    - `kwargs`: its other arguments, by name: with `eqx_pipe.testing.arguments(fn)` all
-        of them. (Keyword only.)
+        other leaves stay fixed.
+    - `kwargs`: its keyword arguments, such as all those that
+        `eqx_pipe.testing.arguments(fn)` draws. (Keyword only.)
     - `state`: an `equinox.nn.State`, for a stateful stage. (Keyword only.)
-    - `key`: a PRNG key, given to `fn` as `key=`. (Keyword only.)
-    - `reference`: a function of the same arguments that gives the same numbers: in
-        NumPy, in any precision. (Keyword only.)
-    - `only`, `skip`: names of laws to try, and to leave out. (Keyword only.)
-    - `rtol`, `atol`: numbers may be `atol` and `rtol` times the largest in the array
-        apart. The default suits the dtype. (Keyword only.)
+    - `key`: a PRNG key, passed to `fn` as `key=`. (Keyword only.)
+    - `reference`: a function of the same arguments that returns the same numbers, for
+        instance in NumPy, in any precision. (Keyword only.)
+    - `only`, `skip`: the names of laws to check, and to leave out. (Keyword only.)
+    - `rtol`, `atol`: numbers may differ by `atol` plus `rtol` times the largest number
+        in the array. The defaults depend on the dtype. (Keyword only.)
 
-    **Returns:** for each law that was tried `"holds"`, perhaps with a note, or
-    `"undecided"` and the reason.
+    **Returns:** a dict from the name of each checked law to `"holds"`, with a note if
+    there is one, or `"undecided"` with the reason.
 
     **Raises:**
 
-    - `AssertionError` if laws are broken: all of them, each with its difference, and
-        with the stage of a pipeline that breaks it.
+    - `AssertionError` if laws are broken; it lists each broken law, the difference, and
+      the stage of a pipeline that breaks it.
     - `ValueError` for an unknown name in `only` or `skip`.
     - The error that the function itself raises for these arguments.
 
@@ -163,7 +162,7 @@ def _tried(
     has_reference: bool,
     has_key: bool,
 ) -> set[str]:
-    """Return the names of the laws to try."""
+    """Return the names of the laws to check."""
     chosen = set(NAMES) if only is None else check_names(_FUNCTION, "only", only, NAMES)
     left = chosen - check_names(_FUNCTION, "skip", skip, NAMES)
     without = {"reference"} - ({"reference"} if has_reference else set())
@@ -171,7 +170,7 @@ def _tried(
 
 
 def _names(fn: Callable[..., Any], count: int) -> tuple[str, ...]:
-    """Return the names of the positional parameters that take so many arguments."""
+    """Return the names of the first `count` positional parameters."""
     try:
         parameters = inspect.signature(fn).parameters.values()
     except (TypeError, ValueError):
@@ -182,10 +181,10 @@ def _names(fn: Callable[..., Any], count: int) -> tuple[str, ...]:
 
 
 def as_jax_sees(tree: PyTree) -> PyTree:
-    """Return NumPy arrays in the dtypes that JAX would give them.
+    """Convert NumPy arrays to the dtypes that JAX would use.
 
-    Without `jax_enable_x64` it makes 32 bits of 64. A plain call in NumPy keeps them,
-    which is no fault of the function.
+    Without `jax_enable_x64` JAX converts 64 bits to 32. A plain call would keep 64 bits
+    in NumPy, and the law `jit` would report a difference.
     """
 
     def narrowed(leaf: Any) -> Any:
@@ -197,7 +196,7 @@ def as_jax_sees(tree: PyTree) -> PyTree:
 
 
 def _first_call(trial: Trial) -> None:
-    """Call the function; its own errors are not a matter of the laws."""
+    """Call the function; its own errors are raised before any law is checked."""
     try:
         _ = trial.plain
     except Exception as error:
@@ -223,7 +222,7 @@ def _report(
     broken: Mapping[str, tuple[str, Trial, Broken]],
     args: Mapping[str, PyTree],
 ) -> str:
-    """Return all findings, with the stage and its input for one inside a pipeline."""
+    """Return all findings, with the stage and its input if it is inside a pipeline."""
     count = "1 law" if len(broken) == 1 else f"{len(broken)} laws"
     name = function_text(fn)
     lines = [f"`eqx_pipe.{_FUNCTION}`: `{name}` breaks {count} of {len(found)}:"]

@@ -1,10 +1,10 @@
-"""The places that a stage could write into: fields, attributes, closures, globals.
+"""Find the values that a stage could write to: fields, attributes, closures, globals.
 
-Containers, modules (`equinox.Module`) and functions are looked into, objects and
-functions of other libraries are not, since these may keep caches: `functools.cache`,
-`functools.cached_property` and `jax.jit` are no hidden state. A library is whatever
-does not belong to the package that the stage comes from. Arrays of JAX, and what is
-not looked into, are known by their identity.
+Containers, modules (`equinox.Module`) and functions are searched. Objects and functions
+of other libraries are not, since these may have caches: `functools.cache`,
+`functools.cached_property` and `jax.jit` are not hidden state. A library is any package
+other than that of the stage. JAX arrays, and values that are not searched, are compared
+by identity.
 """
 
 import collections
@@ -29,11 +29,11 @@ _LIBRARIES |= sys.stdlib_module_names
 _PLAIN = bool | int | float | complex | str | bytes | type(None)
 _CLOSED = np.ndarray | jax.Array | set | frozenset | types.ModuleType
 _DEEPEST = 8
-_LONG = 1000  # entries of a container from which on only their identities are looked at
+_LONG = 1000  # in containers with more entries, only identities are compared
 
 
 def held(stage: Any) -> dict[str, Any]:
-    """Return a token by name for each value that a stage holds, to be compared."""
+    """Return a comparable token, by name, for each value that a stage holds."""
     found: dict[str, Any] = {}
     seen: dict[int, Any] = {}
     stage = stage.fn if isinstance(stage, Lift) else stage
@@ -46,14 +46,14 @@ def held(stage: Any) -> dict[str, Any]:
         found[name] = _token(value)
         if depth < _DEEPEST:
             for part, inner in _parts(value, package):
-                # A stage inside a pipeline has a package of its own.
+                # A stage inside a pipeline has its own package.
                 own = package or _package(inner)
                 queue.append((f"{name}{part}", inner, own, depth + 1))
     return found
 
 
 def _package(value: Any) -> str | None:
-    """Return the package that something comes from; `None` for a library."""
+    """Return the package of a value, or `None` for a library."""
     module = getattr(value, "__module__", None) or type(value).__module__
     root = _root(str(module))
     return None if root in _LIBRARIES else root
@@ -79,7 +79,7 @@ def _token(value: Any) -> Any:
 
 
 def _parts(value: Any, package: str | None) -> Iterator[tuple[str, Any]]:
-    """Yield the values that a value holds, each with the way to it."""
+    """Yield the values that a value holds, each with its access path."""
     if isinstance(value, _PLAIN | _CLOSED):
         return
     own = package is not None and _package(value) == package
@@ -118,14 +118,14 @@ def _class_parts(cls: type, package: str | None) -> Iterator[tuple[str, Any]]:
         if _package(base) == package:
             for name, value in vars(base).items():
                 if not name.startswith(("__", "_abc_")) or name == "__call__":
-                    # As it is stored: a bound method is another at each look.
+                    # The stored function: each access makes a new bound method.
                     value = getattr(value, "__func__", value)
                     yield f".{name}", getattr(value, "fget", value)
 
 
 def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
     for name, inner in getattr(value, "__dict__", {}).items():
-        # Filled by the first call, a cached property is no hidden state.
+        # A cached property is filled by the first call, and is not hidden state.
         if not isinstance(getattr(type(value), name, None), ft.cached_property):
             yield f".{name}", inner
     for cls in type(value).__mro__:

@@ -1,4 +1,4 @@
-"""The law that indices lie inside of their arrays."""
+"""The law that indices are inside their arrays."""
 
 import linecache
 import re
@@ -23,12 +23,12 @@ def index_law(trial: Trial) -> str | None:
     try:
         with programs.context():
             error = jax.jit(checked)(*programs.leaves(trial.call))[0].get()
-    except Exception as error:  # as for gathers with batching dims in JAX 0.12
+    except Exception as error:  # such as for gathers with batching dims in JAX 0.12
         raise Undecided(f"JAX's `checkify` raises {error_line(error)}") from error
     if error is None:
         return None
     text = " ".join(error.split()).removesuffix(".")
-    # JAX names the shape of the array, and not the operation.
+    # JAX's message has the shape of the array, but not the operation.
     shape = re.search(r"shape (\(.*?\))", text)
     suspects = [
         eqn
@@ -47,7 +47,7 @@ def _shape(eqn: Equation) -> Any:
 
 
 def _is_meant(eqn: Equation) -> bool:
-    """Return whether the user's line names a `mode`, or is an installed package's."""
+    """Return whether the source line sets a `mode`, or is in an installed package."""
     if eqn.params.get("mode") == jax.lax.GatherScatterMode.CLIP:
         return True
     file, line = place_of(eqn)
@@ -55,7 +55,7 @@ def _is_meant(eqn: Equation) -> bool:
 
 
 def place_of(eqn: Equation) -> tuple[str, int]:
-    """Return the file and line that made an equation, outside of JAX."""
+    """Return the file and line outside JAX that made an equation."""
     trace: Any = eqn.source_info.traceback
     frames = [] if trace is None else trace.frames
     jax_itself = str(jax.__file__).rpartition("__init__")[0]

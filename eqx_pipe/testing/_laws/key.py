@@ -1,4 +1,4 @@
-"""The law that draws come from the key, and that no key is used twice."""
+"""The law that draws depend on the key, and that no key is used twice."""
 
 import itertools as it
 import traceback
@@ -36,11 +36,11 @@ def key_law(trial: Trial) -> None:
     own = any(map(_is_own_choice, equations(programs.jaxpr)))
     function = _with_switches(programs.jaxpr) if own else programs.function
     try:
-        # JAX follows keys while it traces; nothing is compiled.
+        # JAX tracks keys while tracing; nothing is compiled.
         with jax.debug_key_reuse(True):
             jax.jit(function).trace(*leaves)
     except KeyReuseError as error:
-        # Under `vmap` both sides of a `cond` run, on one key.
+        # Under `vmap` both branches of a `cond` run with the same key.
         if _selects(programs.jaxpr):
             raise Undecided("it selects between draws, which may share a key") from None
         place = "" if own else _place(error)
@@ -52,7 +52,7 @@ def _is_own_choice(eqn: Equation) -> bool:
 
 
 def _with_switches(jaxpr: Any) -> Callable[..., list[Any]]:
-    """Return a program with `lax.switch` for choices that JAX cannot follow."""
+    """Return a program with `lax.switch` for choices in which JAX cannot track keys."""
 
     def rule(eqn: Equation, inputs: list[Any]) -> Any:
         if kind(eqn) == "call":
@@ -67,12 +67,12 @@ def _with_switches(jaxpr: Any) -> Callable[..., list[Any]]:
 
 
 def _selects(jaxpr: Any) -> bool:
-    """Return whether something selects between values of different draws."""
+    """Return whether an operation selects between values of different draws."""
     numbers, found = it.count(), []
     nothing: frozenset[int] = frozenset()
 
     def rule(eqn: Equation, marks: list[frozenset[int]]) -> list[frozenset[int]]:
-        """Return the draws that each output of an equation comes from."""
+        """Return the draws on which each output of an equation depends."""
         if kind(eqn) == "call":
             return interpret(next(sub_jaxprs(eqn)), marks, rule, lambda _: nothing)
         if eqn.primitive.name == "select_n":
@@ -90,7 +90,7 @@ def _selects(jaxpr: Any) -> bool:
 
 
 def _place(error: KeyReuseError) -> str:
-    """Return the user's line of the second use, as JAX notes it."""
+    """Return the user's line of the second use, from JAX's message."""
     frames: list[Any] = []
     cause: BaseException | None = error
     while cause is not None:

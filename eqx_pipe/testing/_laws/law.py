@@ -1,4 +1,4 @@
-"""Laws, how a law is broken, and the error that reports it."""
+"""Laws, broken laws, and the error that reports them."""
 
 import contextlib
 import dataclasses
@@ -11,7 +11,7 @@ from ..._errors import describe_value, type_error
 
 
 class Broken(Exception):
-    """The way in which a law is broken, and the leaf at which it is."""
+    """A law is broken: the difference, and the leaf at which it occurs."""
 
     def __init__(self, what: str, leaf: str = ""):
         super().__init__(what)
@@ -19,12 +19,12 @@ class Broken(Exception):
 
 
 class Undecided(Exception):
-    """The reason why a law cannot be judged."""
+    """A law cannot be decided, with the reason."""
 
 
 @contextlib.contextmanager
 def must_work(how: str) -> Iterator[None]:
-    """Break the law if the block raises; `how` names what the block does."""
+    """Raise `Broken` if the block raises; `how` describes the block."""
     try:
         yield
     except (Broken, Undecided):
@@ -42,9 +42,9 @@ def error_line(error: Exception) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Law:
-    """A rule in words, and a test that raises `Broken` where it does not hold.
+    """A rule in words, and a test that raises `Broken` if it does not hold.
 
-    `test(trial)` may return a note, and raises `Undecided` if it cannot judge.
+    `test(trial)` may return a note, and raises `Undecided` if it cannot decide.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Law:
 
 
 def law(name: str, rule: str) -> Callable[[Callable[[Any], str | None]], Law]:
-    """Make a law of its test, as a decorator."""
+    """Decorate a test to make it a law."""
     return ft.partial(Law, name, rule)
 
 
@@ -63,9 +63,9 @@ def laws_of(trial: type) -> list[Law]:
 
 
 def outcome(law: Law, trial: Any, kind: str) -> str | Broken:
-    """Return how a law is broken, or that it holds or cannot be judged.
+    """Return the `Broken` of a law, or the text that it holds or is undecided.
 
-    `kind` names what is tried, as in "an axis".
+    `kind` names the subject of the law, as in "an axis".
     """
     try:
         with must_work(kind):
@@ -86,12 +86,13 @@ def check_laws(
 ) -> None:
     """Raise an `AssertionError` for the first law that is broken.
 
-    `where` is the type of what is tried. By default all laws of the trial's class are.
+    `where` is the type of the subject. By default all laws of the trial's class are
+    checked.
     """
     __tracebackhide__ = True
     for law in laws_of(type(trial)) if laws is None else laws:
-        # Raised outside of an `except`: hypothesis takes an error with another context
-        # for another error, and would not shrink one to the other.
+        # Raised outside an `except` block: Hypothesis treats errors with different
+        # contexts as different errors, and would not shrink one to the other.
         how = outcome(law, trial, kind)
         if isinstance(how, Broken):
             leaf = [f"leaf: `{how.leaf}`"] if how.leaf else []
@@ -105,7 +106,7 @@ def check_laws(
 def check_names(
     function: str, option: str, names: Collection[str], known: Collection[str]
 ) -> set[str]:
-    """Return names of laws as a set, after a check."""
+    """Return names of laws as a set; raise if one is unknown."""
     if isinstance(names, str) or not isinstance(names, tuple | list | set | frozenset):
         raise type_error(
             function,

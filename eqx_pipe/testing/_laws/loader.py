@@ -44,11 +44,11 @@ class LoaderTrial:
         return self.loader.init(self.key)
 
     def batches(self, cursor: Cursor) -> list[PyTree]:
-        """Return the batches of an epoch from a cursor on."""
+        """Return the remaining batches of a cursor's epoch."""
         return [as_arrays(batch) for batch in self.loader.epoch(cursor)]
 
     def records(self, **changes: Any) -> PyTree:
-        """Return the records of an epoch, in one batch, with other settings."""
+        """Return the records of an epoch, in one batch, with changed settings."""
         names = inspect.signature(Loader).parameters
         settings = {name: getattr(self.loader, name) for name in names}
         whole = {"batch_pipe": identity, "drop_remainder": False, "sharding": None}
@@ -112,7 +112,7 @@ class LoaderTrial:
     @law("scan", "`scan` agrees with a loop of `next`.")
     def scan_law(self) -> None:
         if not self.loader.on_device:
-            return  # a compiled program cannot read it
+            return  # a compiled program cannot read a host source
 
         def step(carry: Any, batch: PyTree) -> Any:
             arrays = [v for v in jtu.tree_leaves(batch) if hasattr(v, "dtype")]
@@ -145,7 +145,7 @@ class LoaderTrial:
 
 
 def _rows(tree: PyTree) -> collections.Counter[bytes]:
-    """Return how often each record comes, by its bytes."""
+    """Count each record, by its bytes."""
     arrays = [as_numpy(v) for v in jtu.tree_leaves(tree) if eqx.is_array(v)]
     rows = [b"".join(v[i].tobytes() for v in arrays) for i in range(len(arrays[0]))]
     return collections.Counter(rows)
@@ -159,24 +159,26 @@ def check_loader(
     rtol: Bound = None,
     atol: Bound = None,
 ) -> None:
-    """Check a loader, and with it a source and the stages of its pipes.
+    """Check a loader, including its source and the stages of its pipes.
 
-    An epoch has every record of the source once (fewer with `drop_remainder`); the same
-    cursor gives the same batch; an epoch resumed in the middle, also from a cursor that
-    was text, is the rest of the whole one; the output of `pipe` for a record does not
-    depend on the batch size; `scan` agrees with a loop of `next`; and the next epoch
-    follows on the end of one, as on its own beginning.
+    The laws: an epoch has every record of the source once (fewer with
+    `drop_remainder`); the same cursor gives the same batch; an epoch resumed in the
+    middle, also from a cursor stored as text, has the remaining batches of the whole
+    epoch; the output of `pipe` for a record does not depend on the batch size; `scan`
+    agrees with a loop of `next`; and the cursor at the end of an epoch continues with
+    the next epoch.
 
     **Arguments:**
 
-    - `loader`: a `Loader`; with few records, as several epochs are read.
-    - `key`: for its cursor. (Keyword only.)
+    - `loader`: a `Loader` with few records, since several epochs are read.
+    - `key`: a PRNG key for the cursor; by default `jax.random.key(0)`. (Keyword only.)
     - `reference`: a function from an index, an `int`, to the record of the source
-        there, before any pipe, which reveals a source that is off by one. (Keyword
-        only.)
+        there, before any pipe, which detects a source with an off-by-one error.
+        (Keyword only.)
     - `rtol`, `atol`: as in `check_function`. (Keyword only.)
 
-    **Raises:** `AssertionError` if a law is broken.
+    **Raises:** `AssertionError` if a law is broken; `TypeError` if `loader` is not a
+    `Loader`.
 
     !!! example
 

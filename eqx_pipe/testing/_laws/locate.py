@@ -1,4 +1,4 @@
-"""The stage inside of a pipeline that breaks a law, and inputs in a line."""
+"""Locate the stage inside a pipeline that breaks a law, and print its input."""
 
 import contextlib
 from typing import Any
@@ -15,7 +15,7 @@ from .trial import Call, Trial, copied, trial_of
 
 
 def locate(law: Law, trial: Trial, how: Broken) -> tuple[str, Trial, Broken]:
-    """Return the path of the innermost stage that breaks the law, and how it does."""
+    """Return the path of the innermost stage that breaks the law, with its trial."""
     for name, inner in _trials_inside(trial).items():
         try:
             _ = inner.plain
@@ -30,9 +30,9 @@ def locate(law: Law, trial: Trial, how: Broken) -> tuple[str, Trial, Broken]:
 
 
 def _trials_inside(trial: Trial) -> dict[str, Trial]:
-    """Return a trial for each child of a composite, with its inputs in a plain call.
+    """Return a trial for each child of a composite, with its inputs from a plain call.
 
-    The branches of a `cond` and the like are left out: their inputs are traced.
+    The branches of `cond` and similar stages are left out: their inputs are traced.
     """
     seen: dict[str, Trial] = {}
 
@@ -44,7 +44,7 @@ def _trials_inside(trial: Trial) -> dict[str, Trial]:
         key: Any,
         named: dict[str, PyTree],
     ) -> None:
-        # In a loop or under `vmap` there are no numbers to try a law on.
+        # In a loop or under `vmap` the inputs are tracers, so no law can be checked.
         given = jtu.tree_leaves((args, named, state, key))
         if name in seen or any(isinstance(v, Tracer) for v in given):
             return
@@ -62,7 +62,7 @@ def _trials_inside(trial: Trial) -> dict[str, Trial]:
 
 
 def input_text(tree: PyTree) -> str:
-    """Return an input as text: values of small arrays, shapes of large ones."""
+    """Return an input as text: values of small arrays, shapes of large arrays."""
     named = leaves_with_names(tree)
     shown = [f"{name}: {_value_text(v)}".removeprefix(": ") for name, v in named[:6]]
     return ", ".join(shown + ["..."] * (len(named) > 6)) or "nothing"

@@ -1,4 +1,4 @@
-"""The laws of methods of search."""
+"""The laws of search methods."""
 
 import dataclasses
 import functools as ft
@@ -22,12 +22,12 @@ from .law import Broken, Undecided, check_laws, law, must_work
 _ROUNDS = 3
 
 _SAVED = np.ndarray | np.generic | jax.Array | bool | int | float | str | Space
-"""The types that a state may hold: those that can be saved."""
+"""The types of values that can be saved in a state."""
 
 
 @dataclasses.dataclass(frozen=True)
 class MethodTrial:
-    """A method, with a function of the points of a space."""
+    """A method, with a function of a space's points."""
 
     method: Method[Any]
     space: Space
@@ -93,7 +93,7 @@ class MethodTrial:
 
 
 def _failed(result: SweepResult) -> SweepResult:
-    """Return the result as it would be if the last point had failed."""
+    """Return the result as if the last point had failed."""
 
     def without(leaf: np.ndarray) -> np.ndarray:
         leaf = np.array(leaf)
@@ -114,7 +114,7 @@ def _numbers(points: Space) -> PyTree:
 
 
 def _same(how: str, got: PyTree, wanted: PyTree) -> None:
-    """Raise `Broken` if points or states differ in a bit."""
+    """Raise `Broken` if points or states are not bitwise identical."""
     got, wanted = (_numbers(v) if _is_space(v) else v for v in (got, wanted))
     agree(got, wanted, (how, "the first time"))
 
@@ -128,23 +128,24 @@ def check_method(
     by: Compared = None,
     key: Key | None = None,
 ) -> None:
-    """Check that a method of search can be resumed after a kill.
+    """Check that a search method is reproducible and can be resumed.
 
-    It proposes points of the space, at most as many as requested. Its state can be
-    saved: it is a pytree of arrays, or of values that JSON can hold. Calls of `ask` and
-    `tell` with the same arguments, or a fresh start, give the same. After a point that
-    failed, whose value is then NaN, it goes on.
+    The laws: the method proposes points of the space, at most as many as requested. Its
+    state can be saved: it is a pytree of arrays, or of values that JSON supports.
+    Repeated calls of `ask` and `tell` with the same arguments return the same, also
+    after a new start. The method continues after a failed point, whose value is NaN.
 
     **Arguments:**
 
-    - `method`: a method of `eqx_pipe.search`, or a `Method` of your own.
-    - `fn`, `space`: a function of the points of a space, of which three rounds of `num`
-      points are computed.
-    - `num`: the number of points of a round. (Keyword only.)
-    - `by`: the number to make small, as in `explore`. (Keyword only.)
-    - `key`: for the method, not for `fn`. (Keyword only.)
+    - `method`: a method of `eqx_pipe.search`, or your own `Method`.
+    - `fn`, `space`: a function and the space of its points. Three rounds of `num`
+        points are evaluated.
+    - `num`: the number of points per round. (Keyword only.)
+    - `by`: the output to minimise, as in `explore`. (Keyword only.)
+    - `key`: a PRNG key for the method, not for `fn`. (Keyword only.)
 
-    **Raises:** `AssertionError` if a law is broken.
+    **Raises:** `AssertionError` if a law is broken; `TypeError` if `method` has no
+    `init`, `ask` and `tell`.
 
     !!! example
 

@@ -1,4 +1,4 @@
-"""The law that all parameters of a module count."""
+"""The law that all parameters of a module affect its output."""
 
 from typing import Any
 
@@ -27,9 +27,10 @@ def params_law(trial: Trial) -> None:
 
 
 class _Gradients(Flow):
-    """The flow of values that gradients follow back: not through roundings.
+    """The flow of values through which gradients pass: not through rounding.
 
-    A `stop_gradient` is meant, and custom rules may do anything: both pass.
+    A `stop_gradient` is intended, and custom rules may do anything: both pass values
+    on.
     """
 
     def equation(self, eqn: Equation, marks: list[bool]) -> list[bool]:

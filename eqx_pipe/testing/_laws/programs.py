@@ -1,4 +1,4 @@
-"""One trace of a function, and the programs that all laws share."""
+"""One trace of a function, and the compiled programs that all laws share."""
 
 import contextlib
 from collections.abc import Callable, Hashable, Sequence
@@ -23,15 +23,16 @@ Places: TypeAlias = frozenset[int]
 
 
 class Programs:
-    """The programs of a call of one structure, with shapes and dtypes.
+    """The programs for calls with one structure, shapes and dtypes.
 
-    The function itself is called once, to be traced. Arrays come and go as NumPy's:
-    an argument of a compiled program needs no program to be converted, which it does
-    by `jnp.asarray`.
+    The function itself is called once, to be traced. Arrays are passed and returned as
+    NumPy arrays: compiled programs take them directly, while `jnp.asarray` would
+    compile a program to convert them.
 
-    `moving` are the places of the leaves that can be differentiated, `smooth` those of
-    such outputs: those of a state not, by which training does not differentiate.
-    `inexact` are the places of all outputs of real or complex numbers.
+    `moving` has the positions of the differentiable leaves, and `smooth` those of the
+    differentiable outputs, both without the state, which training does not
+    differentiate. `inexact` has the positions of all floating-point and complex
+    outputs.
     """
 
     def __init__(self, call: "Call"):
@@ -72,7 +73,7 @@ class Programs:
         return jtu.tree_leaves(eqx.filter(call, eqx.is_array))
 
     def output(self, leaves: Leaves) -> Any:
-        """Return the outputs as the function structures them."""
+        """Return the outputs in the structure that the function returns."""
         return eqx.combine(jtu.tree_unflatten(self._form[0], leaves), self._form[1])
 
     def cotangents(self) -> list[np.ndarray]:
@@ -81,7 +82,7 @@ class Programs:
         return [direction(k, aval) for k, aval in enumerate(avals)]
 
     def value(self, leaves: Leaves, which: Places = frozenset()) -> list[Any]:
-        """Return the outputs; those of a batch if `which` leaves are batched."""
+        """Return the outputs; the leaves `which` may be batched."""
         return self._run(self._value, which, leaves)
 
     def forward(self, leaves: Leaves, tangents: Leaves) -> tuple[list, list]:
@@ -91,11 +92,11 @@ class Programs:
     def backward(
         self, leaves: Leaves, cotangents: Leaves, which: Places = frozenset()
     ) -> tuple[list, list]:
-        """Return the smooth outputs, and the cotangents of what moves."""
+        """Return the smooth outputs, and the cotangents of the moving leaves."""
         return self._run(self._backward, which, leaves, cotangents)
 
     def second(self, leaves: Leaves, tangents: Leaves, cotangents: Leaves) -> list:
-        """Return the tangents of the cotangents of what moves."""
+        """Return the tangents of the cotangents of the moving leaves."""
         return self._run(self._second, frozenset(), leaves, tangents, cotangents)
 
     def context(self) -> contextlib.AbstractContextManager[Any]:
@@ -103,7 +104,7 @@ class Programs:
         return jax.enable_x64(self.is_wide)
 
     def _run(self, fn: Callable[..., Any], which: Places, *args: Leaves) -> Any:
-        """Run a program, over a batch of some leaves, which is compiled once."""
+        """Run a program, batched over some leaves; it is compiled once."""
         name = (fn.__name__, which)
         if name not in self._compiled:
             axes = [0 if i in which else None for i in range(len(self.names))]
@@ -117,7 +118,7 @@ class Programs:
         return self.function(*leaves)
 
     def _of_moving(self, leaves: Leaves) -> Callable[[Leaves], list[Any]]:
-        """Return the smooth outputs as a function of what moves."""
+        """Return the smooth outputs as a function of the moving leaves."""
 
         def fn(moving: Leaves) -> list[Any]:
             every = list(leaves)
@@ -156,12 +157,12 @@ def _inexact(values: Leaves) -> list[int]:
 
 
 def is_wide() -> bool:
-    """Return whether double precision is on, here and now."""
+    """Return whether double precision is enabled in the current context."""
     return jax.dtypes.canonicalize_dtype(np.float64) == np.float64
 
 
 def as_numpy_or_key(leaf: Any) -> Any:
-    """Return an array as NumPy's, but keys as they are."""
+    """Return an array as a NumPy array, but keys unchanged."""
     return leaf if is_key_array(leaf) else np.asarray(leaf)
 
 
@@ -169,7 +170,7 @@ _CACHE = LRUCache(64)
 
 
 def programs_of(call: "Call") -> Programs:
-    """Return the programs of a call, from the cache if there are some.
+    """Return the programs of a call, cached if possible.
 
     In a property test all examples of one structure share them.
     """
@@ -190,5 +191,5 @@ def _form_of(call: "Call") -> Any:
     ]
     others = tuple(map(as_hashable, jtu.tree_leaves(static)))
     structures = jtu.tree_structure(arrays), jtu.tree_structure(static)
-    # Static fields may be equal and make other programs: 1 and 1.0, NumPy's 1.0 too.
+    # Equal static fields may make different programs: 1, 1.0 and NumPy's 1.0.
     return structures, str(structures), others, tuple(avals), is_wide()

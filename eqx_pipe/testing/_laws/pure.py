@@ -1,4 +1,4 @@
-"""The law that a function depends on its arguments alone, and changes nothing."""
+"""The law that a function depends only on its arguments, and changes nothing."""
 
 from typing import Any
 
@@ -15,13 +15,13 @@ def pure_law(trial: Trial) -> None:
         _changed_nothing(trial)
     again, _ = trial.again
     agree(again, first, ("the second time", "the first time"))
-    # Traced as well, since a function that keeps a tracer fails later, somewhere else.
+    # Traced as well: a function that stores a tracer would fail later, elsewhere.
     _ = trial.trace_error
     _changed_nothing(trial)
 
 
 def _changed_nothing(trial: Trial) -> None:
-    """Raise `Broken` if an argument or the function differs from before the calls."""
+    """Raise `Broken` if the calls changed an argument or the function."""
     try:
         agree(trial.given, trial.call.args, ("after the call", "before"))
     except Broken as how:

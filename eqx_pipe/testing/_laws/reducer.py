@@ -1,4 +1,4 @@
-"""The laws of running reductions."""
+"""The laws of reducers."""
 
 import dataclasses
 import functools as ft
@@ -34,7 +34,7 @@ from .law import check_laws, law
 
 @dataclasses.dataclass(frozen=True)
 class ReducerTrial:
-    """A reducer with values of `n` points, cut in three stretches."""
+    """A reducer with the values of `n` points, split into three ranges."""
 
     many: ReducerTree
     values: PyTree
@@ -60,7 +60,7 @@ class ReducerTrial:
         agree(got, wanted, labels, self.tolerance)
 
     def thirds(self) -> list[Any]:
-        """Return the states of three stretches that follow one another."""
+        """Return the states of three consecutive ranges."""
         cuts = (0, max(1, self.n // 3), max(2, 2 * self.n // 3), self.n)
         return [self.state(a, b) for a, b in it.pairwise(cuts)]
 
@@ -111,7 +111,7 @@ class ReducerTrial:
 
 
 def _with_point(reducer: AbstractReducer, state: PyTree, point: PyTree) -> PyTree:
-    """Return the state after a batch of one point, by `update` if there is one."""
+    """Return the state after a batch of one point, by `update` if it is defined."""
     if not isinstance(reducer, Reducer):
         return reducer.absorb(state, point, jnp.ones(1, bool))
     value = jtu.tree_map(lambda leaf: leaf[0], point)
@@ -126,25 +126,26 @@ def check_reducer(
     rtol: Bound = None,
     atol: Bound = None,
 ) -> None:
-    """Check that a reducer may be split, joined and compiled as a sweep does it.
+    """Check that a reducer can be split, merged and compiled as in a sweep.
 
-    Merging is associative; the state of no points is its identity on both sides; the
-    points of a batch taken in one by one, at once, or in parts give the same result;
-    points that are not `ok` do not count; it is the same under `jit`. The results of
+    The laws: merging is associative, with the empty state as its identity on both
+    sides; points give the same result one by one, in one batch, or in parts; points
+    that are not `ok` do not count; results are the same under `jit`. The results of
     `finish` are compared.
 
     **Arguments:**
 
     - `reducer`: a reducer such as `Mean()`, your own `Reducer(...)`, or a pytree of
-      them.
-    - `values`: outputs of a few points: a pytree of arrays with a leading axis over at
-      least three points.
-    - `reference`: a function of `values` that gives the same as the reducer, such as
-        one of NumPy, which reveals a wrong beginning, or a sum that overflows. (Keyword
+        reducers.
+    - `values`: outputs at a few points: a pytree of arrays with a leading axis of at
+        least three points.
+    - `reference`: a function of `values` that returns the same as the reducer, such as
+        a NumPy function, which detects a wrong initial state or an overflow. (Keyword
         only.)
     - `rtol`, `atol`: as in `check_function`. (Keyword only.)
 
-    **Raises:** `AssertionError` if a law is broken.
+    **Raises:** `AssertionError` if a law is broken; `ValueError` if `values` has fewer
+    than three points.
 
     !!! example
 

@@ -1,8 +1,8 @@
-"""Derivatives by differences, and the error that they may have.
+"""Derivatives by finite differences, with error bounds.
 
-Differences of two step sizes show that: where the two disagree, or the slopes on both
-sides do, there is a kink, and that element is left out and counted. So `jax.nn.relu` at
-0 is no false alarm, and neither is a root.
+Differences of two step sizes give the bounds. If the two disagree, or the slopes on
+both sides do, the element is a kink, which is left out and counted. So `jax.nn.relu` at
+0 raises no false alarm, nor does a square root.
 """
 
 from collections.abc import Sequence
@@ -16,15 +16,15 @@ STEPS = (-1, -0.5, 0, 0.5, 1)
 
 if TYPE_CHECKING:
     Numbers: TypeAlias = np.ndarray
-else:  # operations of NumPy return scalars where there are no axes
+else:  # NumPy operations return scalars for arrays without axes
     Numbers = np.ndarray | np.generic
 
 
 class Slope(NamedTuple):
-    """A derivative along a direction by differences, element by element.
+    """A derivative along a direction by finite differences, element by element.
 
-    `doubt` bounds its error, `noise` is the error that rounding makes, and `smooth` is
-    False at kinks.
+    `doubt` bounds its error, `noise` is the rounding error, and `smooth` is False at
+    kinks.
     """
 
     value: Numbers
@@ -34,8 +34,8 @@ class Slope(NamedTuple):
 
 
 def step_of(eps: float) -> float:
-    """Return the step for two differences, by the rounding of the numbers."""
-    # The error goes with the fourth power of the step, the rounding with eps / step.
+    """Return the step for the differences, from the rounding error `eps`."""
+    # The truncation error is of order `step**4`, and the rounding error `eps / step`.
     return eps**0.2
 
 
@@ -44,10 +44,10 @@ def slope(values: Sequence[Numbers], eps: float) -> Slope:
     step, v = step_of(eps), np.stack(values)
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         wide, half = (v[4] - v[0]) / (2 * step), (v[3] - v[1]) / step
-        # Richardson's extrapolation: what goes with the square of the step falls out.
+        # Richardson extrapolation cancels the error of order `step**2`.
         value = (4 * half - wide) / 3
-        # The slopes to the right and to the left differ by a step times the curvature;
-        # the rest of that for a step of no length is a kink.
+        # The slopes to the right and to the left differ by the step times the
+        # curvature; a difference that remains as the step goes to zero is a kink.
         near = (v[3] - 2 * v[2] + v[1]) / (step / 2)
         far = (v[4] - 2 * v[2] + v[0]) / step
         doubt = np.abs(wide - half) + np.abs(2 * near - far)
@@ -58,12 +58,12 @@ def slope(values: Sequence[Numbers], eps: float) -> Slope:
 
 
 def direction(seed: int, like: Any, scaled_by: Numbers | None = None) -> Numbers:
-    """Return numbers between 0.5 and 1 of either sign, the same ones each time.
+    """Return numbers between 0.5 and 1 of either sign, the same in every call.
 
-    They are scaled by those that they are to change.
+    They are scaled by the numbers that they will change.
     """
     rng = np.random.default_rng(seed)
-    # None near zero, by which nothing would be moved.
+    # Not near zero, which would move nothing.
     drawn = rng.uniform(0.5, 1, like.shape) * rng.choice([-1, 1], like.shape)
     if jnp.issubdtype(like.dtype, jnp.complexfloating):
         drawn = drawn * np.exp(1j * rng.uniform(0, 2 * np.pi, like.shape))

@@ -1,4 +1,4 @@
-"""A call of a function, and what the laws ask about it; each is computed once."""
+"""A call of a function, and cached results that the laws need."""
 
 import contextlib
 import dataclasses
@@ -27,7 +27,7 @@ from .programs import Programs, is_wide, programs_of
 
 
 class Call(eqx.Module):
-    """A function with its arguments by name; the first ones are positional."""
+    """A function with its arguments by name; the first arguments are positional."""
 
     fn: Any
     args: dict[str, PyTree]
@@ -40,11 +40,11 @@ class Call(eqx.Module):
         args = tuple(self.args[name] for name in self.positional)
         named = {n: v for n, v in self.args.items() if n not in self.positional}
         fn = self.fn.fn if isinstance(self.fn, Lift) else self.fn
-        if "key" in self.args:  # an array of that name
+        if "key" in self.args:  # an array argument of that name
             return {"output": fn(*args, **named)}
         if not self.args and self.state is None and self.key is not None:
             return {"output": fn(key=self.key)}
-        # Equinox marks a state as used up when it is updated.
+        # Equinox marks a state as used when it is updated.
         state = copy_state(self.state)
         y, new = call(self.fn, args, state, Scope(self.key), named)
         return {"output": y} if self.state is None else {"output": y, "state": new}
@@ -52,10 +52,10 @@ class Call(eqx.Module):
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """A call under trial.
+    """A call under test.
 
-    Everything that several laws need is kept, since a plain call compiles its loops
-    each time, and a program takes longer to compile than to run.
+    Results that several laws need are cached, since a plain call compiles its loops
+    each time, and compiling takes longer than running.
     """
 
     call: Call
@@ -64,7 +64,7 @@ class Trial:
 
     @ft.cached_property
     def given(self) -> PyTree:
-        """Copies of the arguments, which the plain calls get and may write into."""
+        """Copies of the arguments, for the plain calls, which may write to them."""
         return jtu.tree_map(copied, self.call.args)
 
     @ft.cached_property
@@ -102,11 +102,11 @@ class Trial:
 
     @ft.cached_property
     def wide(self) -> "Trial | None":
-        """The same call in double precision; `None` if the function refuses that."""
+        """The same call in double precision, or `None` if it cannot be traced."""
         return self.in_dtype(np.float64)
 
     def in_dtype(self, real: DTypeLike) -> "Trial | None":
-        """Return the same call in another precision; `None` if it cannot be traced.
+        """Return the same call in another precision, or `None` if it cannot be traced.
 
         Arrays that a function closes over are promoted.
         """
@@ -119,16 +119,15 @@ class Trial:
 
     @ft.cached_property
     def lanes(self) -> list[list[Any]]:
-        """The leaves of the call, moved by one place, and moved and halved."""
+        """The leaves of the call, the leaves rolled by one, and rolled and halved."""
         leaves = self.programs.leaves(self.call)
         return [leaves, list(map(moved, leaves)), list(map(halved, leaves))]
 
     @ft.cached_property
     def tolerance(self) -> Tolerance:
-        """The bounds; those of half precision if the function computes in that.
+        """The tolerance; that of half precision if the function computes in it.
 
-        Roundings of half precision inside of a function of float32 depend on what XLA
-        fuses.
+        Half-precision rounding inside a float32 function depends on XLA's fusion.
         """
         if isinstance(self._traced, Exception) or self.own_tolerance != Tolerance():
             return self.own_tolerance
@@ -138,14 +137,14 @@ class Trial:
 
 
 def trial_of(call: Call, tolerance: Tolerance) -> Trial:
-    """Return a trial that knows what the function held before any call."""
+    """Return a trial that has recorded the function's values before any call."""
     return Trial(call, tolerance, held(call.fn))
 
 
 def cast(tree: PyTree, real: DTypeLike) -> PyTree:
-    """Return inexact arrays in another real dtype, or the complex one of two such.
+    """Cast inexact arrays to a real dtype, or to the complex dtype of its precision.
 
-    Those of a `frozen` stage too: they are meant to be as the stage is.
+    Arrays of a `frozen` stage are cast too: they should have the stage's precision.
     """
 
     def one(leaf: Any) -> Any:
@@ -155,7 +154,7 @@ def cast(tree: PyTree, real: DTypeLike) -> PyTree:
             return leaf
         is_complex = jnp.issubdtype(leaf.dtype, jnp.complexfloating)
         dtype = jnp.result_type(real, jnp.complex64) if is_complex else real
-        with np.errstate(over="ignore"):  # half precision does not hold all numbers
+        with np.errstate(over="ignore"):  # numbers may overflow in half precision
             # `jnp.asarray` would compile a program for each shape.
             return jax.device_put(np.asarray(leaf).astype(dtype))
 
@@ -163,7 +162,7 @@ def cast(tree: PyTree, real: DTypeLike) -> PyTree:
 
 
 def snapshot(tree: PyTree) -> PyTree:
-    """Return a copy that later writes into arrays or containers do not reach."""
+    """Return a copy that later writes to arrays or containers do not change."""
 
     def copy(leaf: Any) -> Any:
         return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
@@ -172,7 +171,7 @@ def snapshot(tree: PyTree) -> PyTree:
 
 
 def copied(leaf: Any) -> Any:
-    """Return an array of its own, by way of NumPy, which compiles nothing."""
+    """Return a copy of an array, through NumPy, which compiles nothing."""
     if isinstance(leaf, np.ndarray):
         return leaf.copy()
     if not isinstance(leaf, jax.Array) or isinstance(leaf, Tracer):
@@ -184,12 +183,12 @@ def copied(leaf: Any) -> Any:
 
 
 def moved(leaf: Any, by: int = 1) -> Any:
-    """Return an array with its elements in other places; keys as they are."""
+    """Return an array with its elements rolled; keys unchanged."""
     return leaf if is_key_array(leaf) else np.roll(np.asarray(leaf), by)
 
 
 def halved(leaf: Any) -> Any:
-    """Return an array moved the other way, with half of its numbers if inexact."""
+    """Return an array rolled the other way, and halved if inexact."""
     leaf = moved(leaf, -1)
     inexact = jnp.issubdtype(leaf.dtype, jnp.inexact)
     half = np.asarray(0.5, leaf.dtype) if inexact else None

@@ -20,12 +20,12 @@ Numbers: TypeAlias = st.SearchStrategy
 """A strategy for single numbers."""
 
 _PLAIN = [i / 8 for i in sorted(range(-32, 33), key=lambda i: (abs(i), i < 0))]
-# In one list, since between two strategies hypothesis would not shrink.
+# In one list, since Hypothesis would not shrink from one strategy to another.
 EIGHTHS = st.sampled_from(_PLAIN + 9 * [0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, -2.5])
-"""Small numbers that every dtype holds; those that reveal most come often."""
+"""Small numbers that every dtype represents; the most revealing ones are frequent."""
 COMPLEX = st.builds(complex, EIGHTHS, EIGHTHS)
 _MOST_DRAWN = 32
-# Few, as each compiles anew; examples shrink to the first.
+# Few shapes, as each compiles again; examples shrink to the first.
 _POOL = tuple(
     jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((1,), (4,), (), (2, 3))
 )
@@ -39,17 +39,17 @@ def arrays(
 
     **Arguments:**
 
-    - `struct`: a pytree of shapes and dtypes (`jax.ShapeDtypeStruct`, or arrays that
-      have them). By default one array of a shape from a small pool.
+    - `struct`: a pytree of `jax.ShapeDtypeStruct`, or of arrays, for their shapes and
+        dtypes. By default one array with a shape and dtype from a small pool.
     - `elements`: a strategy for single numbers. By default small numbers that every
-      dtype holds exactly: eighths from -4 to 4 and the like, often 0, -0, 1, -1 and
-      halves. (Keyword only.)
+        dtype represents exactly, such as eighths from -4 to 4, often 0, -0, 1, -1 and
+        halves. (Keyword only.)
 
-    **Returns:** a strategy. It shrinks to zeros.
+    **Returns:** a strategy. Examples shrink to zeros.
 
     **Raises:** when drawn, `hypothesis.errors.InvalidArgument`, a `TypeError`, if
     `struct` has a leaf without shape and dtype, `elements` is not a strategy, or a
-    number does not fit.
+    number does not fit the dtype.
 
     !!! example
 
@@ -83,13 +83,13 @@ def _array(
 def numpy_array(
     shape: tuple[int, ...], dtype: DTypeLike, elements: Numbers | None
 ) -> st.SearchStrategy[np.ndarray]:
-    """Return a strategy of NumPy arrays, also of 64 bits without `jax_enable_x64`."""
-    # NumPy's own strategy refuses numbers that do not fit. It knows few real dtypes, in
-    # which numbers are rounded anyway: draw in the widest.
+    """Return a strategy of NumPy arrays, which may have 64 bits in any case."""
+    # Hypothesis's NumPy strategy rejects numbers that do not fit, and supports few
+    # floating-point dtypes. Those round anyway, so the widest is drawn.
     wide = dtype
     for kind, widest in ((jnp.floating, float), (jnp.complexfloating, complex)):
         wide = widest if jnp.issubdtype(dtype, kind) else wide
-    # Small arrays are drawn number by number, as zeros alone reveal too little.
+    # Small arrays are drawn number by number, as mostly zeros would reveal too little.
     few = math.prod(shape) <= _MOST_DRAWN
     fill = (
         st.nothing() if few else None if elements else st.just(np.zeros((), wide)[()])
@@ -100,7 +100,7 @@ def numpy_array(
 
 
 def _usual(dtype: DTypeLike) -> Numbers:
-    """Return a strategy of small numbers that a dtype holds exactly."""
+    """Return a strategy of small numbers that a dtype represents exactly."""
     if jnp.issubdtype(dtype, jnp.inexact):
         return COMPLEX if jnp.issubdtype(dtype, jnp.complexfloating) else EIGHTHS
     if dtype == jnp.bool_:

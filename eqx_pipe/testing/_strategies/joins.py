@@ -1,6 +1,6 @@
-"""Stages that drawn pipelines are joined by: merges, gates, cells.
+"""Stages that join the parts of drawn pipelines: merges, gates, cells.
 
-None of them loses what comes before it, so that what is drawn there reaches the output.
+None of them drops its inputs, so every drawn stage affects the output.
 """
 
 import functools as ft
@@ -17,12 +17,12 @@ from ... import Stage, chain
 from ..._types import Key, PyTree, StageLike
 from .leaves import is_inexact
 
-# Unequal, as the mean of `x` and `-x` would hide all that comes before.
+# Unequal shares, as the mean of `x` and `-x` would hide the input.
 SHARE = 0.62
 
 
 class Joining(eqx.Module):
-    """A stage of several inputs, made of one that takes a tuple."""
+    """A stage of several inputs, made of a stage that takes a tuple."""
 
     stage: StageLike
 
@@ -41,7 +41,7 @@ class Weigh(Stage):
 
 
 class Cell(eqx.Module):
-    """A cell that carries the mean of what it saw, and gives that and its input."""
+    """A cell that carries a mean of its inputs, and returns a mean with its input."""
 
     stage: StageLike
 
@@ -62,32 +62,32 @@ def mean(parts: tuple[PyTree, ...] | dict[str, PyTree]) -> PyTree:
 
 
 def mean_of_stack(tree: PyTree) -> PyTree:
-    """Return the mean of two parts that are stacked."""
+    """Return the mean of two stacked parts."""
     return mean(tuple(jtu.tree_map(lambda v, i=i: v[i], tree) for i in range(2)))
 
 
 def mean_of_outputs(both: tuple[PyTree, dict[str, PyTree]]) -> PyTree:
-    """Return the mean of an output and of the one inside that is kept."""
+    """Return the mean of an output and of a recorded output inside."""
     return mean((both[0], both[1]["one"]))
 
 
 def largest(trees: tuple[PyTree, ...]) -> PyTree:
-    """Return the largest of each number."""
+    """Return the element-wise maximum."""
     return jtu.tree_map(lambda *v: ft.reduce(jnp.maximum, v), *trees)
 
 
 def join_of(struct: PyTree) -> Callable[[tuple[PyTree, ...]], PyTree]:
-    """Return a join that keeps the dtypes of a struct."""
+    """Return a join that returns the dtypes of a struct."""
     return mean if is_inexact(struct) else largest
 
 
 def less(tree: PyTree) -> PyTree:
-    """Return less of each number."""
+    """Scale down each number."""
     return jtu.tree_map(lambda v: v * SHARE, tree)
 
 
 def named(x: PyTree) -> dict[str, PyTree]:
-    """Return two inputs of one."""
+    """Return a mapping of two inputs made of one input."""
     return {"x": x, "by": x}
 
 
@@ -103,17 +103,17 @@ def twice(x: PyTree) -> PyTree:
 
 def _first_number(x: PyTree) -> Float[Array, ""]:
     first = jnp.real(jtu.tree_leaves(x)[0]).ravel()[0]
-    return first.astype(jnp.float32)  # for strict promotion of dtypes
+    return first.astype(jnp.float32)  # for strict dtype promotion
 
 
 def positive(x: PyTree) -> Bool[Array, ""]:
-    """Return a decision on the first number."""
-    # Not compared with zero: roundings would fall on either side of it.
+    """Return a predicate of the first number."""
+    # Not compared with zero, where rounding could change the result.
     return _first_number(x) > 0.0317
 
 
 def always(x: PyTree) -> bool:
-    """Return a decision that does not depend on the input."""
+    """Return a constant predicate."""
     return True
 
 
@@ -123,7 +123,7 @@ def selector(x: PyTree) -> Int[Array, ""]:
 
 
 def first(xs: PyTree) -> PyTree:
-    """Return the first of a sequence."""
+    """Return the first entry of a sequence."""
     return jtu.tree_map(lambda v: v[0], xs)
 
 
@@ -133,5 +133,5 @@ def scale_of_one(pipe: PyTree) -> PyTree:
 
 
 def scale_of_two(pipe: PyTree) -> PyTree:
-    """Return the parameter of the stage `two` that is tied to that."""
+    """Return the parameter of the stage `two` to tie to it."""
     return pipe["two"].scale

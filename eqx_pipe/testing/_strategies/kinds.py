@@ -1,4 +1,4 @@
-"""A maker for each combinator, around pipelines one level deeper."""
+"""A maker for each combinator, with drawn pipelines one level deeper."""
 
 import functools as ft
 import operator
@@ -51,12 +51,12 @@ def _at(d: "Drawing") -> StageLike:
 def _fold(d: "Drawing") -> StageLike:
     first, *others = d.few()
     parts = [first, *(chain(stage, joins.less) for stage in others)]
-    # Squashed, as sums of sums would leave the range of small dtypes.
+    # Squashed, as nested sums would leave the range of small dtypes.
     return chain(parallel(*parts, merge=d.one_of("mean", "sum", "prod")), squash)
 
 
 def _inputs(d: "Drawing") -> StageLike:
-    """Draw a chain over one of two inputs, with a graph of both in it."""
+    """Draw a chain over one of two inputs that contains a graph of both."""
     join = joins.Joining(joins.join_of(d.struct))
     block = graph(
         {"node": d.inner(), "join": join},
@@ -127,7 +127,7 @@ def _outputs(d: "Drawing") -> StageLike:
 
 
 def _precision(d: "Drawing") -> StageLike:
-    # Not narrower: rounded in another order, numbers would not agree as laws ask.
+    # Not narrower: different rounding would exceed the tolerances of the laws.
     double = any(jnp.finfo(v.dtype).bits == 64 for v in jtu.tree_leaves(d.struct))
     compute = "float64" if double else "float32"
     inside = d.inner(jtu.tree_map(lambda v: _widened(v, compute), d.struct))
@@ -141,7 +141,7 @@ def _widened(leaf: jax.ShapeDtypeStruct, dtype: str) -> jax.ShapeDtypeStruct:
 
 
 def _graph(d: "Drawing") -> StageLike:
-    """Draw a graph whose nodes with several predecessors join these."""
+    """Draw a graph in which nodes with several predecessors join them."""
     join = joins.join_of(d.struct)
     nodes, edges, ends = {}, {}, []
     for i in range(d.draw(st.integers(1, 3))):
@@ -191,7 +191,7 @@ _INEXACT = {
 
 
 def makers(d: "Drawing") -> dict[str, Callable[[Any], StageLike]]:
-    """Return the combinators that suit a struct, each with its maker."""
+    """Return the makers of the combinators that support a struct, by name."""
     found = {**_ANY, **(_BRANCHES if d.branches else {})}
     if is_inexact(d.struct):
         found |= {**_INEXACT, **({"gated": _gated} if d.branches else {})}

@@ -1,4 +1,4 @@
-"""Single stages, which drawn pipelines are made of."""
+"""Single stages for drawn pipelines."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
@@ -17,7 +17,7 @@ from .arrays import arrays
 from .validate import invalid
 
 Own: TypeAlias = st.SearchStrategy | Callable[[PyTree], Any]
-"""A strategy of a user's stages, or a function from a struct to one, or to `None`."""
+"""A user's strategy of stages, or a function from a struct to one or to `None`."""
 
 
 class Affine(Stage):
@@ -51,12 +51,12 @@ def is_inexact(struct: PyTree) -> bool:
     return all(jnp.issubdtype(v.dtype, jnp.inexact) for v in jtu.tree_leaves(struct))
 
 
-# Not zero, which would hide everything before it.
+# Not zero, which would hide all earlier stages.
 _scales = st.integers(-4, 3).map(lambda i: (i + (i >= 0)) / 4)
 
 
 def leaves(struct: PyTree, random: bool, own: Sequence[Own]) -> list[st.SearchStrategy]:
-    """Return strategies of stages that keep a struct; the first is the simplest."""
+    """Return strategies of stages that keep a struct, the simplest first."""
     found: list[st.SearchStrategy] = [st.just(identity)]
     if is_inexact(struct):
         affine = st.builds(Affine, arrays(struct, elements=_scales), arrays(struct))
@@ -76,7 +76,7 @@ def _layers(struct: PyTree) -> list[st.SearchStrategy]:
     def linear(seed: int) -> eqx.nn.Linear:
         return eqx.nn.Linear(size, size, key=jr.key(seed), dtype=struct.dtype)
 
-    # Of one number it makes zero, whatever that is; its parameters are float32.
+    # LayerNorm of a single number is always zero; its parameters are float32.
     norm = struct.dtype == jnp.float32 and size > 1
     return [st.integers(0, 3).map(linear)] + [st.just(eqx.nn.LayerNorm(size))] * norm
 

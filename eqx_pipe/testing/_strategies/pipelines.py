@@ -1,4 +1,4 @@
-"""A strategy for pipelines: every combinator, nested."""
+"""A strategy for nested pipelines of every combinator."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ from .validate import (
 
 @dataclasses.dataclass
 class Drawing:
-    """A struct and a depth, for which a pipeline and those inside of it are drawn."""
+    """A struct and a depth for which pipelines are drawn."""
 
     draw: Draw
     struct: PyTree
@@ -39,7 +39,7 @@ class Drawing:
         """Draw a stage or a combinator."""
         kinds: dict[str, Callable[[Drawing], StageLike] | None] = {"leaf": None}
         kinds |= makers(self) if self.depth else {}
-        # One alternative at a time: the text of `one_of` of all would be huge.
+        # One maker is built at a time: the `repr` of a `one_of` of all would be huge.
         make = kinds[self.one_of(*kinds)]
         if make is not None:
             return make(self)
@@ -47,7 +47,7 @@ class Drawing:
 
     def inner(self, part: PyTree = None) -> StageLike:
         """Draw a pipeline one level deeper, for this struct or for another one."""
-        # Only the first child goes all the way down: else sizes grow exponentially.
+        # Only the first child has the full depth: otherwise sizes grow exponentially.
         depth = self.depth - 1 if self.is_first else max(0, min(1, self.depth - 2))
         self.is_first = False
         struct = self.struct if part is None else part
@@ -70,25 +70,25 @@ def pipelines(
     random: bool = True,
     branches: bool = True,
 ) -> StageLike:
-    """Draw a pipeline whose output is like its input, of all combinators.
+    """Draw a pipeline of any combinators that keeps structure, shapes and dtypes.
 
     **Arguments:**
 
     - `struct`: the shapes and dtypes of the input: a pytree of
       `jax.ShapeDtypeStruct`, or of arrays.
-    - `stages`: your own stages, which stand among ours: strategies of stages that keep
-      the shapes and dtypes of any input, or functions from a struct to a strategy of
-      stages that keep it, or to None. (Keyword only.)
-    - `max_depth`: the depth of pipelines in pipelines; 0 for a single stage. One
-      child of each goes all the way down, its siblings less far. (Keyword only.)
+    - `stages`: your own stages, which are drawn in addition: strategies of stages that
+        keep the shapes and dtypes of any input, or functions from a struct to such a
+        strategy for this struct, or to None. (Keyword only.)
+    - `max_depth`: the largest depth of nested pipelines; 0 for a single stage. Only the
+        first child of each has the full depth. (Keyword only.)
     - `random`: whether to draw stages that need a key. (Keyword only.)
     - `branches`: whether to draw `cond`, `switch` and `gated`. (Keyword only.)
 
-    **Returns:** a strategy. It shrinks to one single stage.
+    **Returns:** a strategy. Examples shrink to a single stage.
 
     **Raises:** `hypothesis.errors.InvalidArgument`, a `TypeError`, if `struct` has a
-    leaf without shape and dtype, `max_depth` is below 0, or `stages` holds something
-    else.
+    leaf without shape and dtype, `max_depth` is below 0, or an entry of `stages` has
+    another type.
 
     !!! example
 

@@ -45,7 +45,7 @@ def draw_axis(
     numbers = st.integers(-8, 8).map(lambda i: i / 4)
     left_out = {"random": not random, "static": not static}
     kind = draw(st.sampled_from([k for k in _KINDS if not left_out.get(k)]))
-    # The same draws for every kind, so that all shrink to the first one.
+    # Every kind uses the same draws, so all shrink to the first kind.
     return _KINDS[kind](draw(st.lists(numbers, min_size=size, max_size=size)), dim)
 
 
@@ -63,21 +63,21 @@ def spaces(
     random: bool = True,
     static: bool = False,
 ) -> Space:
-    """Draw a `Space`: products and zips, shared dims, joint designs, slices.
+    """Draw a `Space`: a product or zip, with shared dims, joint designs and slices.
 
     **Arguments:**
 
-    - `axes`: strategies of your own axes; each product without shared dims has one
-        of them. (Keyword only.)
+    - `axes`: strategies of your own axes; every product without shared dims contains
+        one. (Keyword only.)
     - `max_axes`: the largest number of axes. (Keyword only.)
     - `max_size`: the largest number of values of an axis. (Keyword only.)
-    - `random`: whether to draw `Random` axes and a key. (Keyword only.)
+    - `random`: whether to draw `Random` axes, with a key. (Keyword only.)
     - `static`: whether to draw `Static` axes. (Keyword only.)
 
-    **Returns:** a strategy. It shrinks to one axis with one value.
+    **Returns:** a strategy. Examples shrink to one axis with one value.
 
-    **Raises:** `hypothesis.errors.InvalidArgument`, a `TypeError`, if a size is below
-    1.
+    **Raises:** `hypothesis.errors.InvalidArgument`, a `TypeError`, if `max_axes` or
+    `max_size` is below 1, or `axes` is not a list of strategies.
 
     !!! example
 
@@ -99,7 +99,7 @@ def spaces(
     modes: list[Literal["product", "zip"]] = ["product", "zip"]
     mode = draw(st.sampled_from(modes))
     size = draw(st.integers(1, max_size))
-    # The same draws for both modes, so that both shrink to the first one.
+    # Both modes use the same draws, so both shrink to the first mode.
     shared = draw(st.booleans()) and mode == "product" and count > 1
     has_design = draw(st.booleans()) and mode == "product" and count < max_axes
     tree: dict[str, PyTree] = {}

@@ -1,4 +1,4 @@
-"""Checks of the arguments of strategies, made when one is drawn from."""
+"""Check the arguments of strategies when examples are drawn."""
 
 import functools as ft
 import random
@@ -44,7 +44,7 @@ def check_strategy(
 
 
 def check_struct(function: str, struct: PyTree) -> PyTree:
-    """Return shapes and dtypes, whether given as such or by an example."""
+    """Return shapes and dtypes, given as structs or by example arrays."""
     named = leaves_with_names(struct)
     for name, leaf in named or [("", struct)]:
         if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
@@ -69,10 +69,10 @@ def check_int(function: str, argument: str, value: object, minimum: int) -> None
 def composite(
     fn: Callable[Concatenate[Draw, P], T],
 ) -> Callable[P, st.SearchStrategy[T]]:
-    """Apply `hypothesis.strategies.composite`, and keep the state of `random`.
+    """Apply `hypothesis.strategies.composite`, and restore the state of `random`.
 
-    Under jaxtyping's hook with beartype, building draws from Python's own generator of
-    random numbers, and hypothesis refuses a strategy that leaves a trace there.
+    Under jaxtyping's hook with beartype, building a strategy draws from Python's random
+    generator, and Hypothesis rejects strategies that change its state.
     """
 
     @ft.wraps(fn)
