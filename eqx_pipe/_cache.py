@@ -1,8 +1,8 @@
-"""Caches of what is expensive to make: by what it is made of, or beside an object.
+"""Caches of expensive values, by key or by the identity of an object.
 
-Modules are frozen, and nothing is written into them. Programs and copies that are made
-for one are found here instead, by the object itself: not by its value, as a Module that
-holds arrays has no hash, and comparing arrays would wait for the device.
+Modules are frozen, so programs and copies for a module are kept here and not in it.
+They are found by the identity of the module, not by its value: a module with arrays has
+no hash, and comparing arrays would wait for the device.
 """
 
 import collections
@@ -17,27 +17,26 @@ _Value = TypeVar("_Value")
 class WeakCache(Generic[_Value]):
     """A dictionary from objects, by identity, to values.
 
-    An entry goes when its object goes; so a value must not hold the object itself,
-    which would then live for ever. Copies, pickled objects, and those that a
-    transformation rebuilds are other objects, without an entry.
+    An entry is removed when its object is collected, so a value must not refer to the
+    object, which would then live forever. Copies, unpickled objects, and objects that a
+    transformation rebuilds have no entry.
     """
 
     # Not a `weakref.WeakKeyDictionary`, which hashes and compares its keys.
 
     def __init__(self):
         self._entries: dict[int, tuple[weakref.ref[object], _Value]] = {}
-        # Entered again by one thread: adding an entry may collect garbage, and that
-        # calls `_forget`.
+        # Reentrant, since adding an entry may collect garbage, which calls `_forget`.
         self._lock = threading.RLock()
 
     def get(self, owner: object) -> _Value | None:
-        """Return what is known about an object, or `None`."""
+        """Return the value of an object, or `None`."""
         entry = self._entries.get(id(owner))
-        # An address is used again, perhaps before the entry of its last owner is gone.
+        # An address may be reused before the entry of its last owner is removed.
         return entry[1] if entry is not None and entry[0]() is owner else None
 
     def put(self, owner: object, value: _Value) -> _Value:
-        """Keep a value, and return it."""
+        """Store a value, and return it."""
         address = id(owner)
         ref = weakref.ref(owner, lambda ref: self._forget(address, ref))
         with self._lock:
@@ -55,16 +54,16 @@ class WeakCache(Generic[_Value]):
 
 
 class LRUCache:
-    """A mapping of at most `maxsize` entries: the one used longest ago goes first.
+    """A mapping of at most `maxsize` entries; the least recently used is removed first.
 
-    Unlike `functools.lru_cache` it does not need to know how an entry is made, and two
-    threads may make the same one.
+    Unlike `functools.lru_cache` it does not need a function that makes entries, and two
+    threads may make the same entry.
     """
 
     def __init__(self, maxsize: int):
         self._maxsize = maxsize
         self._entries = collections.OrderedDict[Hashable, Any]()
-        # Entered twice by one thread: `setdefault` calls `put`.
+        # Reentrant, since `setdefault` calls `put`.
         self._lock = threading.RLock()
 
     def get(self, key: Hashable) -> Any:
@@ -76,13 +75,13 @@ class LRUCache:
             return entry
 
     def setdefault(self, key: Hashable, entry: Any) -> Any:
-        """Return the entry of a key: the given one, unless there was another."""
+        """Return the entry of a key, which is `entry` unless there was one before."""
         with self._lock:
             self.put(key, entry := self._entries.get(key, entry))
             return entry
 
     def put(self, key: Hashable, entry: Any) -> None:
-        """Store an entry in place of what was there."""
+        """Store an entry, replacing an existing one."""
         with self._lock:
             self._entries[key] = entry
             self._entries.move_to_end(key)

@@ -1,6 +1,6 @@
 """Searches: methods that propose points, and sensitivity analyses.
 
-Methods of other packages need them: `pip install 'eqx_pipe[search]'`.
+Methods that wrap other packages need `pip install 'eqx_pipe[search]'`.
 """
 
 from ._search import Adaptive as Adaptive

@@ -76,11 +76,11 @@ def sweep(
     - `batch_size`: the number of points vectorised at once on a device, or `"auto"`:
       chosen from the function's operations, and returned with the result. At most
       the number of points. If memory does not suffice for an automatic size, the size
-      is halved, and `result.made` lists the sizes. With `"auto"`, a function that
-      prints, writes or calls back (`jax.debug.print`, `io_callback`) runs once at each
-      point, not vectorised. `"tune"` measures some sizes on the first points and uses
-      the fastest, which this process remembers for the program and the devices; the
-      choice depends on timings, and so do the last bits of values. (Keyword only.)
+      is halved, and `result.made` lists the sizes. Without an explicit size, a function
+      that prints, writes or calls back (`jax.debug.print`, `io_callback`) runs once at
+      each point, not vectorised. `"tune"` measures some sizes on the first points and
+      uses the fastest, which this process remembers for the program and the devices;
+      the choice depends on timings, and so do the last bits of values. (Keyword only.)
     - `mesh`: a mesh; the points are split over all of its axes. By default they are
       split over all local devices. (Keyword only.)
     - `order_by`: the approximate cost of a point: a function from a point to a number,
