@@ -196,7 +196,7 @@ def is_axis(x: object) -> TypeGuard[Axis]:
 
 
 def dim_text(dim: str | None) -> str:
-    """Return the argument `dim` as it stands in the `repr` of an axis."""
+    """Return the argument `dim` as shown in the `repr` of an axis."""
     return "" if dim is None else f", dim={dim!r}"
 
 

@@ -18,7 +18,7 @@ from .geometry import Geometry, Rows, geometry_of
 from .index import Index, Indices, as_index, axis_key, indices, is_several, point_key
 
 Point: TypeAlias = PyTree
-"""A space's pytree with a value in the place of each axis."""
+"""A space's pytree with a value in place of each axis."""
 
 _Own = TypeVar("_Own", bound="Points")  # beartype takes `Self` in decorated classes
 
@@ -75,7 +75,7 @@ class Points(eqx.Module):
           `Static` axes. A traced index that is out of range is clamped, as by JAX's
           own indexing.
 
-        **Returns:** the space's pytree with values in the place of the axes.
+        **Returns:** the space's pytree with values in place of the axes.
 
         **Raises:** `IndexError` if `i` is out of range; `TypeError` if it is not an
         integer.

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 class Space(Points):
     """A pytree some of whose leaves are axes, as a sequence of points.
 
-    A point is the same pytree with a value in the place of each axis; other leaves
-    pass through. In mode `"product"` every dim is combined with every other, the
+    A point is the same pytree with a value in place of each axis; other leaves are
+    constants. In mode `"product"` every dim is combined with every other, the
     first varying slowest; in mode `"zip"` all axes vary together. Axes with the same
     `dim` are one dim. Each point is computed from its index on access, so memory does
     not grow with the number of points.
@@ -48,7 +48,7 @@ class Space(Points):
     empty.
 
     **Raises:** `ValueError` if there is no axis, if axes of one dim differ in length,
-    if a name stands for two dims, for a mask of another shape, or for keys of the kind
+    if two dims have the same name, for a mask of another shape, or for keys of the kind
     `rbg`, whose draws under `vmap` differ from those of a single point;
     `MissingKeyError` (a `ValueError`) if an axis draws its values and there is no
     `key`; `TypeError` if the keys of a dict cannot be sorted. A slice with a step

@@ -1,7 +1,7 @@
 """Sinks in memory: the values at all points, or their reduction.
 
-The states of blocks are merged in the order of the index, in whatever order they
-arrive.
+The states of blocks are merged in the order of the index, even if they arrive in
+another order.
 """
 
 import contextlib
@@ -136,7 +136,7 @@ class ArraySink:
 
 
 class ReductionSink:
-    """The reduction of all points, in whatever order chunks arrive."""
+    """The reduction of all points, which does not depend on the order of arrival."""
 
     def __init__(self, plan: Plan):
         assert plan.blocks is not None

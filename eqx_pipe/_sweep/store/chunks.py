@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Integer
 
 _AT_LEAST = 256
-"""The minimum number of chunks of a large sweep; a kill costs one of so many parts."""
+"""The minimum number of chunks of a large sweep; a kill loses at most one chunk."""
 
 
 @dataclasses.dataclass(frozen=True)
