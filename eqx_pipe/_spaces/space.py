@@ -29,10 +29,10 @@ class Space(Points):
     """A pytree some of whose leaves are axes, as a sequence of points.
 
     A point is the same pytree with a value in place of each axis; other leaves are
-    constants. In mode `"product"` every dim is combined with every other, the
-    first varying slowest; in mode `"zip"` all axes vary together. Axes with the same
-    `dim` are one dim. Each point is computed from its index on access, so memory does
-    not grow with the number of points.
+    constants. In mode `"product"` every dim is combined with every other, the first
+    varying slowest; in mode `"zip"` all axes vary together. Axes with the same `dim`
+    form one dim. Each point is computed from its index on access, so memory does not
+    grow with the number of points.
 
     **Arguments:**
 
@@ -41,10 +41,10 @@ class Space(Points):
     - `mode`: `"product"` or `"zip"`.
     - `key`: a PRNG key, for axes that draw their values (`Random`).
 
-    **Returns:** a space. `len`, iteration and `space[i]` give points. A slice
-    `space[a:b]`, a list of indices `space[[3, 7]]` and a mask `space[mask]`, with one
-    bool for each point or one for each of the grid, return a space with one dim named
-    `point`: the same points, with the same draws as in the whole space. It may be
+    **Returns:** a space, a sequence of points with `len`, iteration and `space[i]`. A
+    slice `space[a:b]`, a list of indices `space[[3, 7]]` and a mask `space[mask]`, with
+    a bool for each point, flat or in the shape of the dims, return a space with one dim
+    named `point`: the same points, with the same draws as in the whole space. It may be
     empty.
 
     **Raises:** `ValueError` if there is no axis, if axes of one dim differ in length,
@@ -54,8 +54,8 @@ class Space(Points):
     `key`; `TypeError` if the keys of a dict cannot be sorted. A slice with a step
     raises a `ValueError` if it has `2**31` points or more.
 
-    Spaces are compared by their content and hashed by identity: equal spaces are two
-    keys of a dict.
+    Spaces are compared by their content but hashed by identity, so equal spaces are
+    different keys of a dict.
 
     **Laws:** `sweep(fn, space[some], key=key)` has the values of
     `sweep(fn, space, key=key)` at `some`, to rounding.

@@ -107,7 +107,7 @@ def sweep(
     - `shard`: `(index, count)`: several processes fill one store, and this one computes
       share `index` of `count` shares of its chunks. The result is the store at that
       moment; `.ok` is `False` at missing points. (Keyword only.)
-    - `executor`: an object that computes the chunks in other processes: it has a method
+    - `executor`: an object whose workers compute the chunks: it has a method
       `submit(fn, *args)`, whose return value has a method `result()`. Each worker uses
       all of its own devices. Needs `pip install 'eqx_pipe[distributed]'`. (Keyword
       only.)
@@ -160,7 +160,7 @@ def sweep(
 
     **Laws:** a sweep equals its definition, to rounding, for every batch size, mesh,
     executor, shard and restart; so does a reduction. The same call on the same machine
-    is bitwise identical, also after a restart with a store.
+    with the same batch sizes is bitwise identical, also after a restart with a store.
 
     !!! example
 
