@@ -1,8 +1,8 @@
 """Caches of expensive values, by key or by the identity of an object.
 
-Modules are frozen, so programs and copies made for a Module are stored here, by its
-identity: not by its value, as a Module with arrays has no hash, and comparing arrays
-would wait for the device.
+Modules are frozen, so programs and copies for a module are kept here and not in it.
+They are found by the identity of the module, not by its value: a module with arrays has
+no hash, and comparing arrays would wait for the device.
 """
 
 import collections
@@ -18,15 +18,15 @@ class WeakCache(Generic[_Value]):
     """A dictionary from objects, by identity, to values.
 
     An entry is removed when its object is collected, so a value must not refer to the
-    object, which would then never be collected. Copies, unpickled objects, and objects
-    that a transformation rebuilds are other objects, without an entry.
+    object, which would then live forever. Copies, unpickled objects, and objects that a
+    transformation rebuilds have no entry.
     """
 
     # Not a `weakref.WeakKeyDictionary`, which hashes and compares its keys.
 
     def __init__(self):
         self._entries: dict[int, tuple[weakref.ref[object], _Value]] = {}
-        # Reentrant: adding an entry may collect garbage, which calls `_forget`.
+        # Reentrant, since adding an entry may collect garbage, which calls `_forget`.
         self._lock = threading.RLock()
 
     def get(self, owner: object) -> _Value | None:
@@ -54,16 +54,16 @@ class WeakCache(Generic[_Value]):
 
 
 class LRUCache:
-    """A mapping of at most `maxsize` entries that drops the least recently used one.
+    """A mapping of at most `maxsize` entries; the least recently used is removed first.
 
-    Unlike `functools.lru_cache`, it does not call a function to make an entry, and two
+    Unlike `functools.lru_cache` it does not need a function that makes entries, and two
     threads may make the same entry.
     """
 
     def __init__(self, maxsize: int):
         self._maxsize = maxsize
         self._entries = collections.OrderedDict[Hashable, Any]()
-        # Reentrant: `setdefault` calls `put`.
+        # Reentrant, since `setdefault` calls `put`.
         self._lock = threading.RLock()
 
     def get(self, key: Hashable) -> Any:
@@ -75,13 +75,13 @@ class LRUCache:
             return entry
 
     def setdefault(self, key: Hashable, entry: Any) -> Any:
-        """Return the entry of a key; store the given entry if there is none."""
+        """Return the entry of a key, which is `entry` unless there was one before."""
         with self._lock:
             self.put(key, entry := self._entries.get(key, entry))
             return entry
 
     def put(self, key: Hashable, entry: Any) -> None:
-        """Store an entry, replacing any earlier one."""
+        """Store an entry, replacing an existing one."""
         with self._lock:
             self._entries[key] = entry
             self._entries.move_to_end(key)

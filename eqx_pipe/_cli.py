@@ -36,7 +36,7 @@ def _status(options: argparse.Namespace) -> int:
         check_zarr("status")
         print(status_text("status", Folder(options.store.expanduser().absolute())))
     except (ImportError, OSError, ValueError) as error:
-        # Without the function's name, which is not public.
+        # Drop the name of the function, which means nothing on the command line.
         print(f"eqx-pipe status: {str(error).partition(': ')[2]}", file=sys.stderr)
         return 2
     return 0

@@ -1,4 +1,4 @@
-"""Check paths of files before anything is written."""
+"""Paths from users, checked before anything is written."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -8,7 +8,7 @@ from ._errors import describe_value, message, type_error, value_error
 
 
 def as_path(function: str, path: object, argument: str = "path") -> Path:
-    """Return the absolute path; raise unless it is on a local file system."""
+    """Return the absolute path; raise unless it is a path on this machine."""
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else path
     if not isinstance(text, str):
         raise type_error(
@@ -16,7 +16,7 @@ def as_path(function: str, path: object, argument: str = "path") -> Path:
             f"`{argument}` is {describe_value(path)}.",
             "Give a path as a text or a `pathlib.Path`.",
         )
-    # A URL would create a folder `s3:` in the current one.
+    # A URL would become a folder named `s3:` in the current folder.
     if "://" in text or "\0" in text or not text:
         raise value_error(
             function,
@@ -33,7 +33,7 @@ def write_text(
     makers: Mapping[str, Callable[[], str]],
     overwrite: bool,
 ) -> None:
-    """Write the text from the function for the suffix of `path`."""
+    """Write the text that the function for the suffix of `path` returns."""
     place = as_path(function, path)
     if place.suffix not in makers:
         known = " or ".join(f"`{suffix}`" for suffix in makers)

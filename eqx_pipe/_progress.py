@@ -1,4 +1,4 @@
-"""The progress bar, and how often a sweep returns to the host to update it."""
+"""The progress bar, and the interval at which a sweep returns to the host."""
 
 import contextlib
 import sys
@@ -13,17 +13,16 @@ from ._errors import nearest, value_error
 from ._tree import leaves_with_names
 from ._types import ProgressLike, PyTree
 
-# The seconds between two updates of the bar, and the number of parts of a sweep until
-# its pace is known. (The host updates the bar: `io_callback` fails in a `vmap` of a
+# Seconds between two updates of the bar, and the number of parts of a sweep until its
+# speed is known. (The host updates the bar: `io_callback` fails in a `vmap` of a
 # `cond`.)
 _TARGET = 0.25
 _FIRST_PARTS = 32
 
 _now = time.perf_counter
 
-# In a log file, where a bar would be thousands of lines, it is one line a minute.
-# `miniters` disables updates by tqdm's thread, and at `position` 0 tqdm does not move
-# the cursor.
+# A log file, where a bar would be thousands of lines, gets a line each minute. With
+# `miniters`, tqdm's thread does not update it, and at `position` 0 it moves no cursor.
 _LINES = {
     "bar_format": "{desc}: {percentage:.0f}%, {n:,} of {total:,}{unit} in {elapsed}, "
     "{rate_noinv_fmt}, {remaining} left{postfix}",
@@ -34,7 +33,7 @@ _LINES = {
 
 
 class Watched(NamedTuple):
-    """The output whose best value is shown: its name, its leaf index and the mode."""
+    """An output whose best value so far is shown: its name, index and mode."""
 
     name: str
     leaf: int
@@ -42,12 +41,12 @@ class Watched(NamedTuple):
 
 
 def is_shown(progress: ProgressLike) -> bool | None:
-    """Return whether to show a bar; `None` if that depends on the terminal."""
+    """Return whether to show a bar; `None` if it depends on the terminal."""
     return True if isinstance(progress, str | tuple) else progress
 
 
 def watched(function: str, outputs: PyTree, progress: ProgressLike) -> Watched | None:
-    """Return the output whose best value is shown; `outputs` are those of one point."""
+    """Return the output whose best is shown, among the `outputs` at one point."""
     if not isinstance(progress, str | tuple):
         return None
     name, mode = (progress, "min") if isinstance(progress, str) else progress
@@ -65,14 +64,14 @@ def watched(function: str, outputs: PyTree, progress: ProgressLike) -> Watched |
 
 
 class Progress:
-    """A progress bar over points, and the pace of its updates.
+    """A bar over the points, and the interval at which it should be updated.
 
-    `shown=None` shows it in a terminal or a notebook, once the work has taken a second.
-    With `shown=True` it is one line a minute elsewhere. A bar that is opened inside
-    another one is below it, and disappears at its end. `before` points were finished by
-    an earlier run: they count as done, but not for the rate. The work ends early once
-    `stopping()` is true; `paced` work returns to the host to check this, even without a
-    bar.
+    `shown=None` shows it in a terminal or a notebook, and only once the work has taken
+    a second. Elsewhere it prints a line now and then. A bar that is opened while
+    another is open appears below it and is removed at the end. `before` points were
+    finished by an earlier run: they count as done, but not for the rate. The
+    computation ends early once `stopping()` is true; `paced` work returns to the host
+    to check this even without a bar.
     """
 
     def __init__(
@@ -101,7 +100,7 @@ class Progress:
             self._bar = _bar(total=size, initial=before, delay=delay, **text)
 
     def count(self, batches: int, batch_points: int) -> int:
-        """Return how many of a device's `batches` to run before the next update."""
+        """Return how many of a device's `batches` to compute in the next call."""
         self._across = batch_points
         if self._bar is None and not self.paced:
             return batches
@@ -110,7 +109,7 @@ class Progress:
         return max(1, min(batches, int(self._pace * _TARGET / batch_points)))
 
     def begin(self) -> None:
-        """Start the clock; until now a program was compiled."""
+        """Start the clock, after the program is compiled."""
         self._last = _now()
 
     def done(self, points: int) -> None:
@@ -125,16 +124,16 @@ class Progress:
         self._draw(lambda bar: bar.update(points))
 
     def watch(self, watched: Watched | None) -> None:
-        """Set the watched output, if it was not known when the bar was created."""
+        """Set the watched output, if it was unknown when the bar was created."""
         self._watched = watched
 
     def failed(self, points: int) -> None:
-        """Show the total number of failed points."""
+        """Show that a total of `points` points have failed so far."""
         if points:
             self._postfix(failed=points)
 
     def saw(self, values: Sequence[np.ndarray], rows: slice | np.ndarray) -> None:
-        """Record some rows of outputs; failed points are NaN."""
+        """Update the best value by rows of outputs, in which failed points are NaN."""
         if self._bar is None or self._watched is None:
             return
         name, leaf, mode = self._watched
@@ -158,8 +157,8 @@ class Progress:
         self._draw(lambda bar: bar.close())
 
     def _draw(self, draw: Callable[[Any], object]) -> None:
-        # If a terminal is closed while a sweep runs, or a notebook loses its front end,
-        # the bar is dropped, but the sweep continues.
+        # A terminal may be closed while a sweep runs, or a notebook may lose its front
+        # end: then drop the bar, but continue the sweep.
         if self._bar is not None:
             try:
                 draw(self._bar)
@@ -170,12 +169,12 @@ class Progress:
 
 
 def _bar(**options: Any) -> Any:
-    """Return a tqdm bar, with widgets in a notebook; `None` if none can be drawn."""
-    # Imported here, since the import takes time and most sweeps are short.
+    """Return a bar of tqdm, with widgets in a notebook; `None` if drawing fails."""
+    # Import here, since it takes time and most sweeps are short.
     from tqdm import std
 
     kinds = [std.tqdm]
-    # Below another bar, such as that of a search in rounds, it disappears at its end.
+    # A bar below another, such as the bar of a search in rounds, disappears at the end.
     options["leave"] = not getattr(std.tqdm, "_instances", ())
     if _in_notebook():
         from tqdm import auto
@@ -189,7 +188,7 @@ def _bar(**options: Any) -> Any:
             bar.__init__(**options)
             return bar
         except Exception:
-            # A partly initialised bar would print a traceback when it is collected.
+            # A partly created bar would print a traceback when it is collected.
             bar.disable = True
             _unlock()
     return None
@@ -204,25 +203,25 @@ class _Log:
             sys.stderr.write(f"{line}\n")
 
     def flush(self) -> None:
-        sys.stderr.flush()  # raises if `sys.stderr` is None
+        sys.stderr.flush()  # raises if stderr is closed
 
 
 def _unlock() -> None:
-    """Release the lock of tqdm, which a bar holds after an error in drawing.
+    """Release the lock of tqdm, which a bar keeps if drawing it fails.
 
     (`tqdm.refresh` has no `finally`.) Bars in other threads, such as those of
-    `datasets`, would wait for ever. Releasing a lock of another thread raises.
+    `datasets`, would otherwise wait forever. A lock of another thread raises.
     """
     from tqdm import std
 
     with contextlib.suppress(RuntimeError, AssertionError, ValueError):
-        while True:  # until this thread no longer holds the lock
+        while True:  # until this thread no longer holds it
             std.tqdm.get_lock().release()
 
 
 def _is_seen() -> bool:
-    # `sys.stderr` may be None (a Windows program without a console), closed, or
-    # replaced.
+    # `sys.stderr` may be None (a Windows program without a console), closed, or a
+    # replacement.
     with contextlib.suppress(Exception):
         if sys.stderr.isatty():
             return True
@@ -230,7 +229,7 @@ def _is_seen() -> bool:
 
 
 def _in_notebook() -> bool:
-    # Colab, Spyder and others have their own shells, derived from Jupyter's.
+    # Colab, Spyder and others derive their own shells from Jupyter's.
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     return any(t.__name__ == "ZMQInteractiveShell" for t in type(shell).__mro__)

@@ -1,6 +1,6 @@
 """Search methods, which propose points, and sensitivity analysis.
 
-Methods that wrap other packages require them: `pip install 'eqx_pipe[search]'`.
+Methods that wrap other packages need `pip install 'eqx_pipe[search]'`.
 """
 
 from ._search import Adaptive as Adaptive

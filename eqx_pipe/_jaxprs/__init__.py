@@ -1,4 +1,4 @@
-"""Jaxprs: reading, comparing and running them; the table of JAX's primitives."""
+"""Jaxprs: code to read, compare and run them, and the table of JAX's primitives."""
 
 from .evaluate import Bodies as Bodies
 from .evaluate import Body as Body

@@ -1,9 +1,9 @@
-"""Running a jaxpr whose closed-over arrays are handed in from outside.
+"""Evaluation of a jaxpr whose closed-over arrays are passed in as arguments.
 
 JAX keeps the arrays that an inner `jit` closes over inside of it, where they would be
-compiled in. So the equations that hold such jaxprs are made anew, of functions that
-take the arrays from outside. So are those that remember the user's mesh, which is not
-that of the sweep.
+compiled in. So equations with such jaxprs are rebuilt from functions that get the
+arrays as arguments. Equations that record the user's mesh are rebuilt too, since the
+sweep has another mesh.
 """
 
 import dataclasses
@@ -36,41 +36,41 @@ from .table import (
 )
 
 Bodies: TypeAlias = Sequence[Callable[..., list[Any]]]
-"""Functions in the place of the jaxprs of an equation."""
+"""Functions that replace the jaxprs of an equation."""
 
-# What places an array on the user's mesh has no meaning on one device of the sweep.
+# Placements on the user's mesh have no meaning on one device of the sweep.
 _PLACEMENTS = {"sharding_constraint", "mesh_cast", "reshard"}
 
 
 def evaluate(jaxpr: Any, constants: Sequence[Any], args: Sequence[Any]) -> list[Any]:
     """Return the outputs of a jaxpr, with `constants` in place of its own arrays.
 
-    They come in the order of a `Fingerprint`: the jaxpr's own, then those inside of its
-    equations.
+    They are in the order of a `Fingerprint`: the jaxpr's own constants, then those of
+    its equations.
     """
-    # Most programs: running them as they are traces faster.
+    # Most programs need no change, and tracing them as they are is faster.
     if not _is_altered(jaxpr):
         return as_function(jaxpr, constants)(*args)
     left = iter(constants)
     consts = [next(left) for _ in open_jaxpr(jaxpr)[1]]
 
     def rule(eqn: Equation, inputs: list[Any]) -> list[Any]:
-        # Lists, since JAX may trace a body more than once.
+        # Use lists, since JAX may trace a body more than once.
         inner = [Body(b, [*it.islice(left, num_constants(b))]) for b in bodies(eqn)]
         if _is_on_a_mesh(eqn):
             return _without_mesh(eqn, inner, inputs)
         if not _is_remade(eqn):
             return rebind(eqn, inputs)
-        # What is traced here binds its equations in the context of this one.
+        # Bind the new equations in the context of the original one.
         with eqn.ctx.manager:
             return remade(eqn, inner, inputs)
 
     return interpret(jaxpr, args, rule, consts=consts)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)  # JAX refers to what it traces weakly
+@dataclasses.dataclass(frozen=True, eq=False)  # JAX refers to functions weakly
 class Body:
-    """A jaxpr of an equation, and arrays in the place of those that it closes over."""
+    """A jaxpr of an equation, and arrays that replace those it closes over."""
 
     jaxpr: Any
     constants: list[Any]
@@ -82,7 +82,7 @@ class Body:
 def remade(eqn: Equation, bodies: Bodies, inputs: list[Any]) -> list[Any]:
     """Return the outputs of an equation with other bodies.
 
-    Those of a branch may have further outputs, which come last.
+    The bodies of a branch may have further outputs, which come last.
     """
     known = entry(eqn)
     if known is not None and known.remake is not None:
@@ -136,10 +136,10 @@ def stepped(
     new: list[Any],
     carry: Sequence[Any],
 ) -> list[Any]:
-    """Return a `while_loop`'s carry after a step; lanes that have ended keep theirs.
+    """Return a `while_loop`'s carry after a step; finished lanes keep theirs.
 
-    Under `vmap` the loop of a function becomes one whose test has a value for each
-    lane, which goes on as long as one of them does.
+    Under `vmap` the condition has a value for each lane, and the loop continues as long
+    as any of them is true.
     """
     if not open_jaxpr(bodies(eqn)[0])[0].outvars[0].aval.shape:
         return new
@@ -153,7 +153,7 @@ def stepped(
 
 
 def _remat(eqn: Equation, bodies: Bodies, inputs: list[Any]) -> list[Any]:
-    # It cannot be made anew of a function, only of a jaxpr that closes over nothing.
+    # It can only be rebuilt from a jaxpr without constants, not from a function.
     given, (jaxpr,) = hoist([trace(bodies[0], *inputs)], inputs)
     params = {**eqn.params, "jaxpr": open_jaxpr(jaxpr)[0]}
     return rebind(eqn, [*given, *inputs], params, in_context=False)
@@ -163,30 +163,30 @@ register("remat2", Entry("call", ("jaxpr",), remake=_remat))
 
 
 def _without_mesh(eqn: Equation, bodies: Bodies, inputs: list[Any]) -> list[Any]:
-    """Return the outputs of an equation that remembers the user's mesh, without it."""
+    """Return the outputs of an equation that records the user's mesh, without it."""
     if eqn.primitive.name in _PLACEMENTS:
         return inputs
     if bodies:
         return remade(eqn, bodies, inputs)
-    # Such as `broadcast_in_dim`, which notes where its output is to be.
+    # Such as `broadcast_in_dim`, which records the sharding of its output.
     params = eqn.params.items()
     placeless = {k: None if isinstance(v, Sharding) else v for k, v in params}
     return rebind(eqn, inputs, placeless, in_context=False)
 
 
 def _is_altered(jaxpr: Any) -> bool:
-    """Return whether some equation of a jaxpr cannot stay as it is."""
+    """Return whether an equation of a jaxpr must be changed."""
     eqns = open_jaxpr(jaxpr)[0].eqns
     return any(_is_on_a_mesh(eqn) or _is_remade(eqn) for eqn in eqns)
 
 
 def _is_remade(eqn: Equation) -> bool:
-    """Return whether an equation is made anew: of outside arrays, or without a mesh."""
+    """Return whether an equation must be rebuilt, for its constants or its mesh."""
     return any(num_constants(b) or _is_altered(b) for b in bodies(eqn))
 
 
 def _is_on_a_mesh(eqn: Equation) -> bool:
-    """Return whether an equation remembers a mesh, in an array's type or in itself."""
+    """Return whether an equation records a mesh, in an array's type or a parameter."""
     return any(
         any(_has_mesh(v.aval) for v in (*inner.invars, *inner.outvars))
         or any(isinstance(v, NamedSharding) for v in inner.params.values())

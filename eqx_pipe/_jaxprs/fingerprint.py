@@ -1,14 +1,14 @@
-"""Fingerprints of programs: equal only for programs that do the same.
+"""Fingerprints of programs: equal only for equivalent programs.
 
 One walk over a jaxpr writes a text that is the same in every process, which stores and
-workers compare, and collects beside it what text cannot express: which function, which
-object. Both together are the key under which a compiled program is kept in a process.
+workers compare, and collects the identity of functions and objects, which text cannot
+express. Both together are the key of a compiled program within a process.
 
-Left out is what may change from one sweep to the next without another compilation: the
-values of arrays that a function closes over (they are handed in as arguments), names,
-and rules of differentiation, since a sweep does not differentiate. Whatever is not
-understood counts by identity: at worst a program is compiled again, but two programs
-never share an entry.
+The fingerprint omits everything that may change from one sweep to the next without
+another compilation: the values of arrays that a function closes over (they are passed
+as arguments), names, and differentiation rules, since a sweep does not differentiate.
+Unknown objects are compared by identity: at worst a program is compiled again, but two
+different programs never share an entry.
 """
 
 import dataclasses
@@ -29,32 +29,32 @@ from .held import Functions, captured_key, function_key, function_name
 from .jaxpr import Equation, is_jaxpr, is_literal, open_jaxpr
 from .table import bodies, entry
 
-# Parameters that do not change values, on this machine or another: names, places, rules
-# of differentiation. Within a process they count, but for those of `Entry.aside`.
+# Parameters that do not change values, on this machine or another: names, places and
+# differentiation rules. Within a process they count, except those of `Entry.aside`.
 _HERE_ONLY = {
     "name", "debug_info", "ctx_mesh", "jvp_jaxpr_fun", "fwd_jaxpr_thunk", "bwd",
     "out_trees", "jvp", "transpose", "in_layouts", "out_layouts", "mesh", "sharding",
     "in_shardings", "out_shardings", "callback_hash",
 }  # fmt: skip
 
-# As a tuple made once: a union of types is made anew wherever it is written.
+# A tuple, made once: a union of types is made at each evaluation.
 _NUMBERS_AND_TEXT = (bool, int, float, complex, str, bytes)
 
 
 def digest(text: str | bytes) -> str:
     """Return a short hash of a text."""
-    # Names may have halves of surrogate pairs.
+    # Names may contain unpaired surrogates.
     data = text.encode(errors="surrogatepass") if isinstance(text, str) else text
     return hashlib.sha256(data).hexdigest()[:32]
 
 
 @dataclasses.dataclass(frozen=True)
 class Fingerprint:
-    """The fingerprint of a jaxpr, with what belongs to this trace of it.
+    """The fingerprint of a jaxpr, with the objects of this trace.
 
     `outline` is the text without the values of literals, which are in `literals`.
     `held` are functions by their code and closure, and objects by identity. `constants`
-    are the arrays to hand in, in the order of `evaluate`; `functions` are the Python
+    are the arrays to pass in, in the order of `evaluate`; `functions` are the Python
     functions that it calls, each with its key at this moment.
     """
 
@@ -71,7 +71,7 @@ class Fingerprint:
 
     @property
     def shape(self) -> Hashable:
-        """The key of all programs that differ from this one in literals alone."""
+        """The key shared by all programs that differ from this one in literals only."""
         return self.outline, self.held
 
     def key(self) -> Hashable:
@@ -83,11 +83,11 @@ class Fingerprint:
         return digest(self.text)
 
     def still_valid(self) -> bool:
-        """Return whether no function closes over something else since the trace."""
+        """Return whether the closures of all functions have not changed since."""
         return all(function_key(f, key_of) == was for f, was in self.functions)
 
     def without_constants(self) -> "Fingerprint":
-        """Return the same without the arrays, which may be large."""
+        """Return the fingerprint without the arrays, which may be large."""
         return dataclasses.replace(self, constants=[])
 
 
@@ -104,7 +104,7 @@ def text_of(x: Any) -> str:
 
 
 def key_of(x: Any) -> Hashable:
-    """Return a stand-in for a value, equal only for those that do the same."""
+    """Return a key for a value, equal only for equivalent values."""
     writer = _Writer()
     return writer.value(x), tuple(writer.literals), tuple(writer.held)
 
@@ -117,16 +117,16 @@ def array_text(x: Any) -> str:
     return f"{x.dtype}{weak}[{shape}]#{digest(np.ascontiguousarray(raw).tobytes())}"
 
 
-# Jaxprs hash by identity, and an entry goes together with the function it was traced
+# Jaxprs hash by identity, and an entry is removed with the function that it was traced
 # from.
 _jitted: weakref.WeakKeyDictionary[Any, Fingerprint] = weakref.WeakKeyDictionary()
 
 
 class _Writer:
-    """One walk: it returns text, and collects what stands beside it.
+    """One walk: it returns text, and collects objects and literals.
 
-    A `!` in the text stands for one thing in `held`, a `#` for one in `literals`, so
-    that the text shows where each belongs.
+    A `!` in the text is a placeholder for an entry of `held`, a `#` for one of
+    `literals`.
     """
 
     def __init__(self) -> None:
@@ -142,11 +142,11 @@ class _Writer:
     def program(self, closed: Any, apart: bool = True) -> str:
         """Write a jaxpr: a line for each equation, variables by number.
 
-        The arrays that it closes over are collected if they are handed in `apart`.
+        The arrays that it closes over are collected if they are passed in `apart`.
         """
         jaxpr, consts = open_jaxpr(closed)
         numbers: dict[Any, int] = {}
-        # How many are closed over: they are handed in by another way.
+        # The number of closed-over arrays, which are passed in separately.
         heads = [str(len(jaxpr.constvars)), self._binders(jaxpr.constvars, numbers)]
         lines = [*heads, self._binders(jaxpr.invars, numbers)]
         if apart:
@@ -168,14 +168,14 @@ class _Writer:
     def _operation(self, eqn: Equation, apart: bool) -> str:
         inner, known = bodies(eqn), entry(eqn)
         params = [self._body(eqn, body, apart) for body in inner]
-        # What `_body` writes, with its constants apart, is not written again.
+        # Skip bodies that `_body` writes, with their constants apart.
         skipped = known.aside.union(known.bodies if inner else ()) if known else ()
         for name, value in sorted(eqn.params.items()):
             if name in skipped:
                 continue
             if name == "rule" and eqn.primitive.name == "custom_vmap_call":
-                # It runs when a program is compiled, and may read anything then: the
-                # program is shared with no other trace.
+                # A rule runs when a program is compiled, and may then read anything:
+                # never share the program with another trace.
                 params.append(self._beside("rule", Same(object())))
             elif name in _HERE_ONLY:
                 params.append(self._beside(name, self._key_here(value)))
@@ -190,8 +190,8 @@ class _Writer:
     def _body(self, eqn: Equation, closed: Any, apart: bool) -> str:
         """Write a jaxpr in an equation; that of a jitted function is written once.
 
-        JAX traces one once and gives the same jaxpr ever after. One with functions is
-        looked at again, since what they close over may change.
+        JAX traces a jitted function once and then returns the same jaxpr. If it has
+        functions, it is written again, since their closures may change.
         """
         if eqn.primitive.name != "jit" or not apart:
             return self.program(closed, apart)
@@ -238,7 +238,7 @@ class _Writer:
         return text, tuple(writer.literals), tuple(writer.held)
 
     def value(self, x: Any) -> str:
-        """Write any value; what is not understood counts by its type and identity."""
+        """Write any value; unknown objects count by type and identity."""
         if x is None or type(x) in _NUMBERS_AND_TEXT:
             return repr(x)
         if isinstance(x, _NUMBERS_AND_TEXT):
@@ -248,19 +248,18 @@ class _Writer:
         if isinstance(x, type):
             return self._beside(f"{x.__module__}.{x.__qualname__}", x)
         if isinstance(x, Tracer):
-            # Equinox keeps the jaxpr of a function that it has converted (an operator
-            # of lineax, say) among the static parameters of its primitives, and the
-            # values that the function closes over among the inputs. From JAX 0.12 on
-            # the jaxpr comes with constants, which are then tracers of the trace that
-            # made it. That trace is over, so no program can read them: only their
-            # types can matter.
+            # Equinox keeps the jaxpr of a converted function (such as an operator of
+            # lineax) among the static parameters of its primitives, and the values that
+            # the function closes over among the inputs. From JAX 0.12 on the jaxpr has
+            # constants, which are tracers of the trace that made it. That trace has
+            # ended, so programs cannot read them, and only their types matter.
             return f"Tracer:{self._aval(x.aval)}"
         if eqx.is_array(x) or isinstance(x, np.ndarray | np.generic):
             return self._array(x)
         if isinstance(x, Opaque):
             return f"Opaque({self.value(x.values)})"
         if isinstance(x, jtu.PyTreeDef):
-            # What is equal to JAX may yet hold other jaxprs.
+            # Treedefs that are equal for JAX may contain different jaxprs.
             kind_and_data, children = x.node_data(), x.children()
             return f"{self.value(kind_and_data)}({self._all(children)})"
         if isinstance(x, tuple | list):
@@ -290,7 +289,7 @@ class _Writer:
     def _object(self, x: Any) -> str:
         held = getattr(x, "__dict__", {})
         if any(map(is_jaxpr, held.values())):
-            # All wrappers of jaxprs of Optimistix compare equal.
+            # Optimistix's wrappers of jaxprs all compare equal.
             return f"{self.value(type(x))}({self.value(dict(held))})"
         if _is_flatten(x):
             return f"Flatten({self._all(x.get())})"
@@ -310,7 +309,7 @@ class _Writer:
         return self._beside(text, Same(x) if by_identity else (type(x), x))
 
     def _fields(self, x: Any) -> str:
-        """Write a dataclass's fields; those that are not compared count here only."""
+        """Write a dataclass's fields; `compare=False` fields count here only."""
         found = []
         for field in dataclasses.fields(x):
             if not hasattr(x, field.name):
@@ -336,15 +335,15 @@ class _Writer:
 
 
 def _context(ctx: Any) -> str:
-    # Its mesh is left out: a sweep runs on a mesh of its own, see `evaluate.py`.
+    # Omit the mesh, since a sweep runs on its own mesh; see `evaluate.py`.
     return f"{ctx.compute_type} {ctx.threefry_partitionable} {ctx.xla_metadata}"
 
 
 @ft.lru_cache(4096)
 def _aval_text(aval: Any) -> tuple[str, bool]:
-    """Return the dtype and shape of a value, and whether these are all of its type.
+    """Return the dtype and shape of a value, and whether its type has nothing else.
 
-    A type may also hold the place of a value: a mesh, or another memory.
+    A type may also have the placement of a value: a mesh or a memory kind.
     """
     shape = ",".join(map(str, getattr(aval, "shape", ())))
     text = f"{getattr(aval, 'dtype', type(aval).__name__)}[{shape}]"
@@ -353,9 +352,9 @@ def _aval_text(aval: Any) -> tuple[str, bool]:
 
 
 def _is_flatten(x: Any) -> bool:
-    """Return whether Equinox's primitives note the form of their output in `x`.
+    """Return whether `x` records the structure of outputs of Equinox's primitives.
 
-    It is made anew by each trace, and callable, but does no more than what it notes.
+    Each trace makes a new one. It is callable, but it depends only on the structure.
     """
     known = type(x).__name__ == "Flatten" and type(x).__module__.startswith("equinox.")
     return known and x.called()

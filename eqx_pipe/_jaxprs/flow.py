@@ -1,7 +1,7 @@
-"""Dependence between the values of a program: marks go from inputs to outputs.
+"""Dependence between the values of a program: marks propagate from inputs to outputs.
 
-What is found for calls, branches and loops is what JAX's rules of batching find, so
-that an output without a mark is one that `vmap` leaves unbatched.
+For calls, branches and loops the marks agree with JAX's batching rules, so `vmap`
+leaves an output without a mark unbatched.
 """
 
 from collections.abc import Hashable, Sequence
@@ -15,13 +15,13 @@ _SUMS = ("psum", "psum2", "psum_invariant", "pmax", "pmin")
 
 
 class Flow:
-    """The rules. A subclass may know better of some equations, or note what it sees."""
+    """The rules. A subclass may refine some equations, or record what it visits."""
 
     def run(self, jaxpr: Any, marks: Sequence[bool]) -> list[bool]:
-        """Return which outputs of a jaxpr are marked, if these of its inputs are."""
+        """Return which outputs of a jaxpr are marked, for marks of its inputs."""
         inner, own = open_jaxpr(jaxpr)
-        # An open jaxpr (lineax has them in `linear_solve`, before JAX 0.12) does not
-        # hold what it closes over, which may depend on anything.
+        # An open jaxpr (before JAX 0.12, in `linear_solve` of lineax) does not contain
+        # its constants, which may depend on anything.
         consts = [False] * len(own) if own else [True] * len(inner.constvars)
         return interpret(jaxpr, marks, self.equation, lambda _: False, consts)
 
@@ -30,7 +30,7 @@ class Flow:
         return self.through(eqn, marks) if any(marks) else [False] * len(eqn.outvars)
 
     def silent(self) -> "Flow":
-        """Return the same rules, for passes that do not count."""
+        """Return the same rules without records, for preliminary passes."""
         return self
 
     def inside(self, eqn: Equation, waits: bool = False) -> "Flow":
@@ -41,7 +41,7 @@ class Flow:
         return self
 
     def through(self, eqn: Equation, marks: list[bool]) -> list[bool]:
-        """Return which outputs of an equation are marked, by the jaxprs in it."""
+        """Return which outputs of an equation are marked, from its jaxprs."""
         known = entry(eqn)
         if known is not None and known.flow is not None:
             return known.flow(self, eqn, marks)
@@ -70,23 +70,23 @@ class Flow:
         return [marks[0] or any(column) for column in zip(*found, strict=True)]
 
     def scan(self, eqn: Equation, marks: list[bool]) -> list[bool]:
-        """Mark the final carry, and what is stacked."""
+        """Mark the final carry and the stacked outputs."""
         body, (consts, carried) = eqn.params["jaxpr"], scan_counts(eqn)
         marks = self.carry(body, marks, consts, carried)
         outputs = self.inside(eqn).run(body, marks)
         return [*marks[consts : consts + carried], *outputs[carried:]]
 
     def while_loop(self, eqn: Equation, marks: list[bool]) -> list[bool]:
-        """Mark the carry; all of it if the condition is marked: then it is selected."""
+        """Mark the carry: all of it if the condition is marked, which selects it."""
         cond, body = eqn.params["cond_jaxpr"], eqn.params["body_jaxpr"]
         of_cond, of_body = while_counts(eqn)
         first, rest = marks[:of_cond], marks[of_cond:]
         rest = self.carry(body, rest, of_body, len(eqn.outvars))
         # As `_while_loop_batching_rule` in jax/_src/lax/control_flow/loops.py: under
-        # `vmap` a loop goes on in all lanes, and keeps the carries of those at an end.
+        # `vmap` a loop runs in all lanes, and keeps the carries of finished ones.
         waits = self.silent().run(cond, [*first, *rest[of_body:]])[0]
         carry = [waits or mark for mark in rest[of_body:]]
-        # Once more, for a subclass that notes what it sees: now the marks are final.
+        # Run once more with the final marks, for a subclass that records its visits.
         flow = self.inside(eqn, waits)
         flow.run(cond, [*first, *carry])
         flow.run(body, [*rest[:of_body], *carry])
@@ -95,7 +95,7 @@ class Flow:
     def carry(
         self, body: Any, marks: Sequence[bool], consts: int, carried: int
     ) -> list[bool]:
-        """Return the marks of a loop's inputs after all rounds."""
+        """Return the marks of a loop's inputs after all iterations."""
         marks, flow = list(marks), self.silent()
         while True:  # each pass marks one more carry, or is the last
             before, carry = marks, slice(consts, consts + carried)
@@ -111,11 +111,11 @@ def depends_on(
 ) -> list[bool]:
     """Return for each output of a jaxpr whether it may depend on the marked inputs.
 
-    If these are batched, and the batch has the name `axis_name`, what is summed over
-    the batch by a collective does not depend on the example.
+    If these are batched over the axis `axis_name`, a sum over the batch by a collective
+    does not depend on the example.
 
-    What does not depend on a batched input must not become batched: a transposed weight
-    that is saved for the backward pass would be copied per example.
+    Values that do not depend on a batched input must not become batched: a transposed
+    weight that is saved for the backward pass would be copied for each example.
     """
     return _Dependence(axis_name).run(branch, inputs)
 
@@ -129,14 +129,13 @@ class _Dependence(Flow):
             if eqn.primitive.name in _SUMS:
                 if self.axis_name in _as_tuple(eqn.params.get("axes", ())):
                     return [False] * len(eqn.outvars)
-            # `axis_index` has no operand to be marked, and yet differs from example to
-            # example.
+            # `axis_index` has no operand to mark, but differs between examples.
             if not any(marks) and any(map(self.asks_for_position, within(eqn))):
                 return self.through(eqn, marks)
         return super().equation(eqn, marks)
 
     def asks_for_position(self, eqn: Equation) -> bool:
-        """Return whether an equation asks for the example's position, or may do so."""
+        """Return whether an equation reads the example's position, or may do so."""
         if kind(eqn) is None:
             return self.axis_name in axis_names(eqn)
         name = eqn.params.get("axis_name")

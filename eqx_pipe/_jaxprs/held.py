@@ -1,4 +1,4 @@
-"""Python functions in programs, distinguished by their code and what they hold."""
+"""Python functions in programs, distinguished by their code and their closures."""
 
 import inspect
 import types
@@ -13,7 +13,7 @@ Functions: TypeAlias = list[tuple[types.FunctionType, Hashable]]
 """Python functions, each with its key when it was traced."""
 
 KeyOf: TypeAlias = Callable[[Any], Hashable]
-"""Makes plain values and the structures of pytrees hashable."""
+"""A function that makes plain values and the structures of pytrees hashable."""
 
 _FROZEN = (str, bytes, bool, int, float, complex, type, type(None), jtu.PyTreeDef)
 
@@ -28,15 +28,15 @@ def function_name(f: Callable[..., Any]) -> str:
 def function_key(
     f: types.FunctionType, key_of: KeyOf, outer: tuple[types.FunctionType, ...] = ()
 ) -> Hashable:
-    """Return a function by its code and by what it closes over, as it is now.
+    """Return a key of a function: its code and the current values of its closure.
 
-    `outer` are functions that this one is found in.
+    `outer` are the functions that contain this one.
     """
     if f in outer:  # it calls itself
         return Same(f)
-    # Each `equinox.error_if` makes a list of the frames that lead to it, which do not
-    # matter, and one of its messages; each `jax.debug.callback` a dict of its arguments
-    # that are no arrays. These wrappers do not change what they made.
+    # Each `equinox.error_if` makes a list of stack frames, which do not matter, and one
+    # of its messages; each `jax.debug.callback` makes a dict of its arguments that are
+    # not arrays. These wrappers do not change them later.
     module, outer = f.__module__ or "", (*outer, f)
     wrapper = module.startswith(("jax.", "equinox."))
     cells = [
@@ -48,7 +48,7 @@ def function_key(
     return (
         types.FunctionType,
         f.__code__,
-        # Equal code in two modules reads two sets of globals.
+        # Equal code in two modules reads different globals.
         id(f.__globals__),
         tuple(cells),
         captured_key(given, key_of, outer),
@@ -76,7 +76,7 @@ def captured_key(
 ) -> Hashable:
     """Return the key of a value that a function closes over.
 
-    It is `unchanging` if nobody writes to a list or dict.
+    With `unchanging`, lists and dicts are never modified.
     """
     if isinstance(x, _FROZEN):
         return key_of(x)
@@ -87,6 +87,6 @@ def captured_key(
     if unchanging and type(x) is dict:
         items = ((k, captured_key(v, key_of, outer)) for k, v in x.items())
         return (dict, tuple(items))
-    # Lists, dicts, arrays, objects: a callback may look at them, or change them, when
-    # it runs, so that another object is another program.
+    # A callback may read or change lists, dicts, arrays and objects when it runs, so
+    # another object requires another program.
     return Same(x)

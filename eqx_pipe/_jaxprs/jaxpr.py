@@ -1,4 +1,4 @@
-"""Opening, measuring and running jaxprs, in the same way on every version of JAX.
+"""Functions that open, measure and run jaxprs, alike on every version of JAX.
 
 JAX 0.12 has one class for jaxprs, open or closed, where 0.10 and 0.11 have two.
 """
@@ -18,7 +18,7 @@ from .._types import ClosedJaxpr
 Equation: TypeAlias = JaxprEqn
 """One equation of a jaxpr: a primitive, its operands, parameters and results."""
 
-# As a tuple made once: a union of types is made anew wherever it is written.
+# A tuple, made once: a union of types is made at each evaluation.
 _JAXPRS = (Jaxpr, ClosedJaxpr)
 
 
@@ -33,7 +33,7 @@ def is_jaxpr(x: object) -> bool:
 
 
 def is_literal(atom: object) -> bool:
-    """Return whether an operand is a value that stands in the jaxpr itself."""
+    """Return whether an operand is a literal value in the jaxpr."""
     return isinstance(atom, Literal)
 
 
@@ -46,14 +46,14 @@ def sub_jaxprs(eqn: Equation) -> Iterator[Any]:
 
 
 def within(eqn: Equation) -> Iterator[Equation]:
-    """Yield an equation, and all those inside of it, however deep."""
+    """Yield an equation and all equations inside it, at any depth."""
     yield eqn
     for inner in sub_jaxprs(eqn):
         yield from equations(inner)
 
 
 def equations(jaxpr: Any) -> Iterator[Equation]:
-    """Yield all equations of a jaxpr, however deep: each before those inside of it."""
+    """Yield all equations of a jaxpr at any depth, each before those inside it."""
     for eqn in open_jaxpr(jaxpr)[0].eqns:
         yield from within(eqn)
 
@@ -64,7 +64,7 @@ def axis_names(holder: Any) -> set[Any]:
 
 
 def used_inputs(branch: ClosedJaxpr) -> list[bool]:
-    """Return for each input of a jaxpr whether anything reads it."""
+    """Return for each input of a jaxpr whether it is used."""
     jaxpr = open_jaxpr(branch)[0]
     read = {v for eqn in jaxpr.eqns for v in eqn.invars if not is_literal(v)}
     read.update(v for v in jaxpr.outvars if not is_literal(v))
@@ -82,10 +82,10 @@ def as_function(
 ) -> Callable[..., list[Any]]:
     """Return a jaxpr as a function from arrays to a list of arrays.
 
-    `consts` are arrays in the place of those that it closes over.
+    `consts` are arrays that replace those it closes over.
     """
-    # Not `jax.extend.core.jaxpr_as_fun`, which switches `jax_debug_nans` off, and has
-    # no place for other constants.
+    # Not `jax.extend.core.jaxpr_as_fun`, which disables `jax_debug_nans` and does not
+    # take other constants.
     inner, own = open_jaxpr(jaxpr)
     return ft.partial(jax.core.eval_jaxpr, inner, own if consts is None else consts)
 
@@ -95,13 +95,12 @@ def hoist(
     examples: Sequence[Any],
     example_of: Callable[[Any], Any] = lambda x: x,
 ) -> tuple[list[Any], list[ClosedJaxpr]]:
-    """Return what jaxprs close over, and jaxprs that take it before their inputs.
+    """Return the constants of jaxprs, and jaxprs that take them before their inputs.
 
-    They are traced for inputs like the examples, and for what `example_of` makes of the
-    arrays that are closed over.
+    They are traced for inputs like the examples, and for `example_of` each constant.
     """
-    # Branches often share parameters: each is handed in once.
-    # By identity: arrays have no hash, and tracers cannot be compared.
+    # Branches often share parameters, which are passed in once. Compare by identity:
+    # arrays have no hash, and tracers cannot be compared.
     constants = list({id(c): c for j in jaxprs for c in j.consts}.values())
     place = {id(c): k for k, c in enumerate(constants)}
 
@@ -121,11 +120,11 @@ def rebind(
 ) -> list[Any]:
     """Return the outputs of an equation for other inputs, or other parameters.
 
-    The context is that in which it was traced (`jax.threefry_partitionable`,
+    It keeps the context in which it was traced (`jax.threefry_partitionable`,
     `compute_on`, the user's mesh).
     """
     primitive: Any = eqn.primitive
-    # Among the parameters of `custom_jvp` and the like are functions to be made anew.
+    # The parameters of `custom_jvp` and the like contain functions to rebuild.
     given = primitive.get_bind_params(eqn.params if params is None else params)
     with eqn.ctx.manager if in_context else contextlib.nullcontext():
         outputs = primitive.bind(*inputs, **given)
@@ -142,9 +141,8 @@ def interpret(
     """Return the outputs of a jaxpr whose equations are evaluated by `rule`.
 
     `rule(eqn, inputs)` returns the outputs of an equation. Values may be of any kind:
-    arrays, marks, or arrays with a note.
-    `constant` makes such a value of an array that the jaxpr holds, and `consts` are
-    values in the place of those that it closes over.
+    arrays, marks, or annotated arrays. `constant` converts an array of the jaxpr to
+    such a value, and `consts` are values that replace those it closes over.
     """
     inner, own = open_jaxpr(jaxpr)
     consts = [constant(x) for x in own] if consts is None else consts
@@ -163,11 +161,11 @@ def _read(
 
 
 def live_bytes(jaxpr: Any) -> int:
-    """Return the most bytes that the values of one run take at the same time.
+    """Return the maximum bytes that the values of one run need at the same time.
 
-    Inputs and constants are left out. A value lives from where it is computed to where
-    it is last used, and all that an equation has inside lives with it. A compiler,
-    which fuses equations, needs less.
+    Inputs and constants are omitted. A value lives from its computation to its last
+    use, together with all values inside of an equation. A compiler, which fuses
+    equations, needs less.
     """
     inner = open_jaxpr(jaxpr)[0]
     last: dict[Any, int] = {}

@@ -1,13 +1,12 @@
-"""The steps of loops, counted beside what a program computes.
+"""Counts of the steps of loops, in addition to the outputs of a program.
 
-A step is one run of the body of a `while_loop`. Loops inside of loops count their own
-steps, besides those of the loops around them. Not counted are loops whose length does
-not depend on values (`scan`), which never wait, and those inside of primitives that
-the table does not know as calls, branches or loops.
+A step is one run of the body of a `while_loop`. Nested loops count their own steps, in
+addition to those of the loops around them. Loops whose length does not depend on values
+(`scan`) never wait and are not counted, nor are loops inside of primitives that the
+table does not list as calls, branches or loops.
 
-Two numbers are counted: the steps that the point needs, as it would take alone, and
-those that are executed until all lanes of its batch have ended. They differ under
-`jax.vmap` alone.
+Two numbers are counted: the steps that the point needs by itself, and the steps
+executed until all lanes of its batch have finished. They differ under `jax.vmap` only.
 """
 
 import functools as ft
@@ -24,9 +23,9 @@ from .jaxpr import Equation, equations, interpret, open_jaxpr, rebind
 from .table import bodies, kind, scan_counts, while_counts
 
 Count: TypeAlias = UInt32[Array, ""]
-"""A number of steps, which ends at 2^32 - 1."""
+"""A number of steps, which saturates at 2^32 - 1."""
 
-# A loop of Equinox goes on while any lane does. The condition of a lane by itself:
+# A loop of Equinox continues while any lane does. The condition of a lane by itself:
 _ALONE: dict[str, Callable[[Any], Any]] = {
     "unvmap_any": jnp.any,
     "unvmap_all": jnp.all,
@@ -36,7 +35,7 @@ _ALONE: dict[str, Callable[[Any], Any]] = {
 
 
 def counted(jaxpr: Any, args: Sequence[Any]) -> list[Any]:
-    """Return the outputs of a jaxpr, then the steps that are needed and executed."""
+    """Return the outputs of a jaxpr, then the numbers of steps needed and executed."""
     needed = executed = jnp.uint32(0)
 
     def rule(eqn: Equation, inputs: list[Any]) -> list[Any]:
@@ -69,7 +68,7 @@ def _call(eqn: Equation, inputs: list[Any]) -> list[Any]:
 
 
 def _branches(eqn: Equation, inputs: list[Any]) -> list[Any]:
-    """Count branches; lanes run all of those that one of them has chosen."""
+    """Count branches; all lanes run each branch that any of them has chosen."""
     branches = bodies(eqn)
 
     def run(k: int, *operands: Any) -> list[Any]:
@@ -79,7 +78,7 @@ def _branches(eqn: Equation, inputs: list[Any]) -> list[Any]:
 
     runs = [ft.partial(run, k) for k in range(len(branches))]
     outputs = remade(eqn, runs, inputs)
-    # Lanes in one branch step together, with the slowest; lanes in others count 0.
+    # Lanes in one branch step together until the slowest ends; other lanes count 0.
     each = map(eqxi.unvmap_max, outputs[-len(branches) :])
     return [*outputs[: -len(branches)], ft.reduce(_sum, each)]
 
@@ -101,7 +100,7 @@ def _scan(eqn: Equation, inputs: list[Any]) -> list[Any]:
 
 
 def _while_loop(eqn: Equation, inputs: list[Any]) -> list[Any]:
-    """Count a loop; a lane that has ended keeps its counts, as it keeps its carry."""
+    """Count a loop; a finished lane keeps its counts, as it keeps its carry."""
     (cond, body), (of_cond, of_body) = bodies(eqn), while_counts(eqn)
     consts, init = inputs[of_cond : of_cond + of_body], inputs[of_cond + of_body :]
     one = jnp.uint32(1)
@@ -114,7 +113,7 @@ def _while_loop(eqn: Equation, inputs: list[Any]) -> list[Any]:
         *outputs, own, all_lanes = counted(body, [*consts, *carry])
         more = _sum(needed, _sum(own, one))
         if any(inner.primitive.name in _ALONE for inner in equations(cond)):
-            # Lanes go on together, and what those do that have ended is not taken.
+            # Lanes step together, and the results of finished lanes are discarded.
             more = jnp.where(jnp.any(goes(carry, _alone)), more, needed)
         outputs = stepped(eqn, lambda carry: goes(carry, rebind), outputs, carry)
         return outputs, more, _sum(executed, _sum(all_lanes, one))

@@ -1,10 +1,10 @@
 """The table of JAX's primitives, for all code that reads jaxprs.
 
-A primitive that is not in the table may do anything: loop for as long as a value
-lasts, call Python, depend on its place in a batch. Those that hide what they run in
-their parameters (`call_hi_primitive` of JAX, those that Equinox makes by
-`filter_primitive`) stay out on purpose. `tests/clients/test_jaxprs.py` lists which are
-new.
+A primitive that is not in the table may do anything: loop for a number of steps that
+depends on values, call Python, or depend on its position in a batch. Primitives that
+hide what they run in their parameters (`call_hi_primitive` of JAX, those that Equinox
+makes by `filter_primitive`) are omitted on purpose. `tests/clients/test_jaxprs.py`
+lists new primitives.
 """
 
 from collections.abc import Callable
@@ -20,16 +20,15 @@ Kind = Literal[
 class Entry(NamedTuple):
     """A primitive.
 
-    `kind` is `"elementwise"` for what compilers fuse into the operations around it,
-    `"operation"` for what else is done with arrays alone, `"callback"` for calls to
-    Python. The others hold jaxprs, in the parameters `bodies`: `"call"` hands its
-    inputs to the only one, `"branches"` its inputs but the first to one of several;
-    `"other"` uses them in a way of its own. `aside` are parameters that do not change
-    what comes out.
+    `kind` is `"elementwise"` for operations that compilers fuse into their neighbours,
+    `"operation"` for other operations on arrays, and `"callback"` for calls to Python.
+    Other kinds have jaxprs, in the parameters `bodies`: `"call"` passes its inputs to
+    the only one, `"branches"` all inputs but the first to one of several; `"other"`
+    uses them in another way. `aside` are parameters that do not change the outputs.
 
-    `remake(eqn, bodies, inputs)` makes an equation anew of functions (of `Body`s, see
+    `remake(eqn, bodies, inputs)` rebuilds an equation from functions (`Body`s, see
     `evaluate.py`), and `flow(flow, eqn, marks)` returns which outputs are marked (see
-    `flow.py`), for a primitive that the rules of its kind do not suit.
+    `flow.py`), for a primitive to which the rules of its kind do not apply.
     """
 
     kind: Kind
@@ -51,7 +50,7 @@ _ELEMENTWISE = """
     tanh transpose xor
 """
 
-# Some hold a jaxpr for two single numbers (`reduce`, `scatter`); some are of Equinox.
+# Some have a jaxpr of two scalars (`reduce`, `scatter`); some belong to Equinox.
 _OPERATIONS = """
     after_all all_gather all_gather_invariant all_to_all approx_top_k axis_index
     bessel_i0e bessel_i1e broadcast_to cholesky cholesky_update clz complex conj
@@ -81,7 +80,7 @@ TABLE: dict[str, Entry] = {
     **{name: Entry("elementwise") for name in _ELEMENTWISE.split()},
     **{name: Entry("operation") for name in _OPERATIONS.split()},
     **{name: Entry("callback") for name in _CALLBACKS.split()},
-    # How a sweep's function is differentiated does not matter: the sweep does not.
+    # Differentiation rules do not matter, since a sweep does not differentiate.
     "jit": Entry("call", ("jaxpr",), frozenset(["name", "ctx_mesh"])),
     "custom_jvp_call": Entry("call", ("call_jaxpr",), frozenset(["jvp_jaxpr_fun"])),
     "custom_vjp_call": Entry(
@@ -92,7 +91,7 @@ TABLE: dict[str, Entry] = {
     "scan": Entry("scan", ("jaxpr",)),
     "while": Entry("while", ("cond_jaxpr", "body_jaxpr")),
     "cond": Entry("branches", ("branches",)),
-    # Their jaxprs run somewhere else (on a part of a mesh), or on something else.
+    # Their jaxprs run elsewhere (on a part of a mesh), or on other inputs.
     "composite": Entry("other", ("jaxpr",)),
     "custom_linear_solve": Entry("other", ("jaxprs",)),
     "custom_vmap_call": Entry("other", ("call",)),
@@ -103,12 +102,12 @@ TABLE: dict[str, Entry] = {
 
 
 def register(name: str, entry: Entry) -> None:
-    """Enter a primitive, in the file that makes it or that knows its rule."""
+    """Add a primitive, in the file that creates it or implements its rule."""
     TABLE[name] = entry
 
 
 def entry(eqn: Equation) -> Entry | None:
-    """Return the entry of an equation's primitive; `None`: it may do anything."""
+    """Return the entry of an equation's primitive, `None` if it is unknown."""
     return TABLE.get(eqn.primitive.name)
 
 
@@ -119,21 +118,21 @@ def kind(eqn: Equation) -> Kind | None:
 
 
 def may_loop_or_call_back(jaxpr: Any) -> bool:
-    """Return whether a jaxpr may have loops of a length that is data, or call Python.
+    """Return whether a jaxpr may call Python, or have loops whose length is data.
 
-    Its inputs then show not only in its outputs: it takes longer, or raises
+    Its inputs then have effects besides its outputs: it takes longer, or raises
     (`equinox.error_if`).
     """
     return any(kind(eqn) in (None, "while", "callback") for eqn in equations(jaxpr))
 
 
 def is_elementwise(jaxpr: Any) -> bool:
-    """Return whether compilers fuse all of a jaxpr into the operations around it."""
+    """Return whether compilers fuse a whole jaxpr into the operations around it."""
     return all(kind(eqn) in ("elementwise", "call") for eqn in equations(jaxpr))
 
 
 def bodies(eqn: Equation) -> list[Any]:
-    """Return the jaxprs of an equation that can be made anew, in a fixed order."""
+    """Return the jaxprs of an equation that can be rebuilt, in a fixed order."""
     known = entry(eqn)
     if known is None or known.kind == "other" and known.remake is None:
         return []
@@ -145,13 +144,13 @@ def bodies(eqn: Equation) -> list[Any]:
 
 
 def num_constants(jaxpr: Any) -> int:
-    """Return the number of arrays that a jaxpr and its remade equations close over."""
+    """Return the number of arrays that a jaxpr and its rebuilt equations close over."""
     inner, own = open_jaxpr(jaxpr)
     return len(own) + sum(num_constants(b) for eqn in inner.eqns for b in bodies(eqn))
 
 
 def scan_counts(eqn: Equation) -> tuple[int, int]:
-    """Return how many inputs of a scan are constants, and how many are carried."""
+    """Return the numbers of inputs of a scan that are constants and carries."""
     params = eqn.params
     if "num_consts" in params:
         return params["num_consts"], params["num_carry"]
@@ -160,5 +159,5 @@ def scan_counts(eqn: Equation) -> tuple[int, int]:
 
 
 def while_counts(eqn: Equation) -> tuple[int, int]:
-    """Return how many inputs of a `while_loop` only its condition or its body reads."""
+    """Return the numbers of inputs that only the condition, or only the body, reads."""
     return eqn.params["cond_nconsts"], eqn.params["body_nconsts"]

@@ -1,4 +1,4 @@
-"""Reducers: states of blocks of values, and how two of them are merged."""
+"""Reducers: the state of a block of values, and the merge of two states."""
 
 from .batches import reduce_batches as reduce_batches
 from .best import ArgMax as ArgMax

@@ -23,8 +23,8 @@ from .many import ReduceLike, ReducerTree, as_reducers
 def reduce_batches(batches: Iterable[PyTree], reducers: ReduceLike) -> PyTree:
     """Reduce batches to statistics, in one pass and constant memory.
 
-    Each entry along the leading axis of a batch counts once, in a short last batch too.
-    The result is what the same reducers give in `sweep`.
+    Each entry along the leading axis of a batch counts once, also in a short last
+    batch. The result equals that of the same reducers in `sweep`.
 
     **Arguments:**
 
@@ -32,14 +32,14 @@ def reduce_batches(batches: Iterable[PyTree], reducers: ReduceLike) -> PyTree:
         an epoch: pytrees of arrays, JAX's or NumPy's, with a common leading axis.
     - `reducers`: a reducer (`Mean`, `Var`, `Sum`, `Min`, `Max`, `ArgMin`, `ArgMax`,
         `TopK`, `Histogram`, `Quantile`, `Reducer`) or a pytree of them. A `stop` is
-        asked after each batch.
+        called after each batch.
 
-    **Returns:** the reductions, in the place of the reducers, as NumPy arrays. Indices
-    count the entries in the order in which they come.
+    **Returns:** the pytree of reducers with a reduction in place of each, as NumPy
+    arrays. Indices count the entries of all batches in order.
 
     **Raises:**
 
-    - `TypeError` if `batches` is not iterable, or something is not a reducer.
+    - `TypeError` if `batches` is not iterable, or `reducers` has another leaf.
     - `ValueError` if there is no batch.
     - `StructureError` (a `ValueError`) if the leaves of a batch have no common leading
       axis.

@@ -26,7 +26,7 @@ from .interface import (
 class Extreme(eqx.Module):
     """The result of `ArgMin`, `ArgMax` and `TopK`.
 
-    `index` is the flat index of the point, `None` if there was no number at all;
+    `index` is the flat index of the point, `None` if no point has a number;
     `value` is the scalar there. With `TopK` both are arrays, the best first.
     """
 
@@ -35,9 +35,9 @@ class Extreme(eqx.Module):
 
 
 class Leaders(eqx.Module):
-    """The number of points, the best of them, and its place among them.
+    """The number of points so far, the best of them, and its index.
 
-    With `TopK` the best are `k`, of which the first that are `found` are there.
+    `TopK` has `k` entries, which are valid where `found` is true.
     """
 
     seen: exact.Pair
@@ -61,7 +61,7 @@ class _ArgBound(AbstractReducer):
         candidate = ok & is_not_nan(scores)
         kept = jnp.where(candidate, scores, worst_of(scores.dtype, self.minimal))
         best = jnp.min(kept) if self.minimal else jnp.max(kept)
-        # Two passes that vectorise are faster than `argmin`.
+        # Two vectorised passes are faster than `argmin`.
         positions = jnp.arange(ok.size, dtype=jnp.uint32)
         wins = candidate & (kept == best)
         index = jnp.min(jnp.where(wins, positions, np.uint32(ok.size - 1)))
@@ -73,7 +73,7 @@ class _ArgBound(AbstractReducer):
 
     def merge(self, first: Leaders, second: Leaders) -> Leaders:
         a, b = first.value, second.value
-        # Not `<=`: of equal values the earlier one stays.
+        # Not `<=`: if values are equal, the earlier point stays.
         better = b < a if self.minimal else b > a
         later = second.found & (better | ~first.found)
         moved = exact.add(second.index, first.seen)
@@ -97,22 +97,22 @@ class _ArgBound(AbstractReducer):
 class ArgMin(_ArgBound):
     """The point with the smallest scalar, and that scalar.
 
-    Ties go to the lowest index, NaNs never win.
+    Ties go to the lowest index; a NaN is never selected.
 
     **Arguments:**
 
-    - `by`: what is compared: the path of a scalar output, or a function of the output
-      that gives a real scalar. Not needed if the output is one scalar.
-    - `over`: the dims that are reduced, a name or several; the result is then labelled
-      along the others. By default all points are reduced to one result. (Keyword only.)
+    - `by`: the scalar to compare: the path of an output, or a function of the output
+      that returns a real scalar. Not needed if the output is one scalar.
+    - `over`: the dims to reduce, a name or several; the result then has the other dims.
+      By default all points are reduced to one result. (Keyword only.)
 
     **Returns:** (as the sweep's `.values`) an object with `.index`, a Python integer,
-    and `.value`; with `over` arrays of them, in which an index counts along the dims
-    that are reduced and is -1 where there was no number.
+    and `.value`. With `over`, both are arrays; an index counts along the reduced dims,
+    and is -1 if no point has a number.
 
-    **Raises:** when the sweep is called, `ValueError` if what is compared is not a
-    real scalar, or `by` not a leaf of the output; `TypeError` if `by` is neither path
-    nor function.
+    **Raises:** when the sweep is called, `ValueError` if the compared output is not a
+    real scalar, or `by` is not a leaf of the output; `TypeError` if `by` is neither a
+    path nor a function.
 
     !!! example
 
@@ -132,22 +132,22 @@ class ArgMin(_ArgBound):
 class ArgMax(_ArgBound):
     """The point with the largest scalar, and that scalar.
 
-    Ties go to the lowest index, NaNs never win.
+    Ties go to the lowest index; a NaN is never selected.
 
     **Arguments:**
 
-    - `by`: what is compared: the path of a scalar output, or a function of the output
-      that gives a real scalar. Not needed if the output is one scalar.
-    - `over`: the dims that are reduced, a name or several; the result is then labelled
-      along the others. By default all points are reduced to one result. (Keyword only.)
+    - `by`: the scalar to compare: the path of an output, or a function of the output
+      that returns a real scalar. Not needed if the output is one scalar.
+    - `over`: the dims to reduce, a name or several; the result then has the other dims.
+      By default all points are reduced to one result. (Keyword only.)
 
     **Returns:** (as the sweep's `.values`) an object with `.index`, a Python integer,
-    and `.value`; with `over` arrays of them, in which an index counts along the dims
-    that are reduced and is -1 where there was no number.
+    and `.value`. With `over`, both are arrays; an index counts along the reduced dims,
+    and is -1 if no point has a number.
 
-    **Raises:** when the sweep is called, `ValueError` if what is compared is not a
-    real scalar, or `by` not a leaf of the output; `TypeError` if `by` is neither path
-    nor function.
+    **Raises:** when the sweep is called, `ValueError` if the compared output is not a
+    real scalar, or `by` is not a leaf of the output; `TypeError` if `by` is neither a
+    path nor a function.
 
     !!! example
 
@@ -165,27 +165,27 @@ class ArgMax(_ArgBound):
 class TopK(AbstractReducer):
     """The points with the largest (or smallest) scalars, and these scalars.
 
-    Ties go to the lowest index, NaNs never win.
+    Ties go to the lowest index; a NaN is never selected.
 
     **Arguments:**
 
-    - `k`: how many, at least 1.
-    - `by`: what is compared: the path of a scalar output, or a function of the output
-      that gives a real scalar. Not needed if the output is one scalar.
+    - `k`: the number of points to keep, at least 1.
+    - `by`: the scalar to compare: the path of an output, or a function of the output
+      that returns a real scalar. Not needed if the output is one scalar.
     - `mode`: `"max"` or `"min"`.
-    - `over`: the dims that are reduced, a name or several; the result is then labelled
-      along the others. By default all points are reduced to one result. (Keyword only.)
+    - `over`: the dims to reduce, a name or several; the result then has the other dims.
+      By default all points are reduced to one result. (Keyword only.)
 
     **Returns:** (as the sweep's `.values`) an object with `.index` and `.value`, arrays
-    with the best first, shorter than `k` if there are not that many points. With `over`
-    they have `k` columns, and an index counts along the dims that are reduced; it is -1
-    after the last point.
+    with the best first, shorter than `k` if fewer points have a number. With `over`,
+    they have `k` columns, and an index counts along the reduced dims; it is -1 after
+    the last point.
 
     **Raises:**
 
-    - `TypeError`, `ValueError` unless `k` is an integer of at least 1, and `mode` one
-      of the two.
-    - When the sweep is called, `ValueError` if what is compared is not a real
+    - `TypeError` if `k` is not an integer; `ValueError` if `k` is below 1, or for any
+      other `mode`.
+    - When the sweep is called, `ValueError` if the compared output is not a real
       scalar.
 
     !!! example
@@ -218,7 +218,7 @@ class TopK(AbstractReducer):
         positions = jnp.arange(ok.size, dtype=jnp.uint32)
         seen = (jnp.full((), ok.size, jnp.uint32), jnp.zeros((), jnp.uint32))
         batch = Leaders(seen, candidate, (positions, jnp.zeros_like(positions)), score)
-        # Sorting is expensive, and soon few batches have anything to add.
+        # Sorting is expensive, and after a while few batches contain a better value.
         last = state.value[-1]
         better = score > last if self.mode == "max" else score < last
         worth = jnp.any(candidate & better) | ~state.found[-1]
@@ -226,7 +226,7 @@ class TopK(AbstractReducer):
         return jax.lax.cond(worth, lambda: self.merge(state, batch), lambda: skipped)
 
     def merge(self, first: Leaders, second: Leaders) -> Leaders:
-        # The later points come second, so that a stable sort keeps ties in order.
+        # Later points come second, so that a stable sort keeps ties in order.
         value = jnp.concatenate([first.value, second.value])
         found = jnp.concatenate([first.found, second.found])
         moved = exact.add(second.index, first.seen)
@@ -248,7 +248,7 @@ class TopK(AbstractReducer):
         value = value.astype(jnp.int32) if value.dtype == jnp.bool_ else value
         if self.mode == "min":
             return value
-        # The complement turns integers round without overflow.
+        # The complement reverses the order of integers without overflow.
         return ~value if jnp.issubdtype(value.dtype, jnp.integer) else -value
 
     def finish(self, state: Leaders) -> Extreme:

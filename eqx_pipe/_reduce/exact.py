@@ -1,7 +1,7 @@
-"""Sums that do not lose digits, on devices with 32-bit numbers.
+"""Sums without loss of digits, on devices with 32-bit numbers.
 
-A sum is a pair of arrays: of an integer the low and the high word of its 64 bits, of a
-float what the plain sum is and what its roundings lost (Knuth's two-sum). Pairs are
+A sum is a pair of arrays: for integers, the low and the high word of 64 bits; for
+floats, the plain sum and the part that its roundings lost (Knuth's two-sum). Pairs are
 merged element by element; zeros are the empty sum.
 """
 
@@ -24,7 +24,7 @@ AnyPair: TypeAlias = Pair | tuple[np.ndarray, np.ndarray]
 _States = TypeVar("_States", bound=PyTree)
 
 _ROWS = 8
-"""The rows merged in one round: few rounds, each a loop that vectorises."""
+"""The rows merged in one round, so that there are few rounds, each vectorised."""
 
 
 def is_exact(dtype: DTypeLike) -> bool:
@@ -53,7 +53,7 @@ def lift(values: Array) -> Pair:
         return values, jnp.zeros_like(values)
     if values.dtype.itemsize == 8:
         low = (values & values.dtype.type(0xFFFFFFFF)).astype(jnp.uint32)
-        # The shift of a signed integer keeps its sign, as two's complement wants it.
+        # The shift of a signed integer keeps its sign, as two's complement requires.
         return low, (values >> values.dtype.type(32)).astype(jnp.uint32)
     signed = jnp.issubdtype(values.dtype, jnp.signedinteger)
     low = values.astype(jnp.int32 if signed else jnp.uint32)
@@ -66,21 +66,20 @@ def add(a: Pair, b: Pair) -> Pair:
     """Return the sum of two sums."""
     total = a[0] + b[0]
     if total.dtype == jnp.uint32:
-        # A sum of words that is below one of them has wrapped around: that is the
-        # carry.
+        # A sum of words below one of its terms has wrapped around, which is the carry.
         return total, a[1] + b[1] + (total < a[0]).astype(jnp.uint32)
-    # XLA keeps these operations as they are written, unless `xla_cpu_enable_fast_math`,
-    # which is off by default, lets it cancel them to 0.
-    # Without this the mean of 2^27 numbers near 1,000 was off by 9.6 in float32.
+    # Without compensation the mean of 2^27 numbers near 1,000 is off by 9.6 in float32.
+    # XLA keeps these operations as written, unless `xla_cpu_enable_fast_math` (off by
+    # default) lets it cancel them to 0.
     part = total - a[0]
     lost = (a[0] - (total - part)) + (b[0] - part)
-    # An infinite sum has lost nothing; without this it would become NaN.
+    # The lost part of an infinite sum is 0, since it would otherwise become NaN.
     lost = jnp.where(jnp.isfinite(total), lost, jnp.zeros_like(lost))
     return total, a[1] + b[1] + lost
 
 
 def total(values: Array, ok: Bool[Array, " points"]) -> Pair:
-    """Return the sum over the leading axis of those that are `ok`."""
+    """Return the sum of the `ok` values over the leading axis."""
     shape = ok.shape + (1,) * (values.ndim - 1)
     kept = jnp.where(ok.reshape(shape), values, jnp.zeros_like(values))
     return fold(add, lift(kept))
@@ -109,22 +108,22 @@ def fold(merge: Callable[[_States, _States], _States], states: _States) -> _Stat
 
 
 def count(ok: Bool[Array, " points"]) -> Pair:
-    """Return the number of those that are `ok`, as a sum."""
-    # Below 2**32 in one batch, so that one word is enough.
+    """Return the number of `ok` points, as a sum."""
+    # A batch has fewer than 2**32 points, so one word is enough.
     number = jnp.sum(ok.astype(jnp.uint32), dtype=jnp.uint32)
     return number, jnp.zeros_like(number)
 
 
 def as_float(number: Pair, dtype: DTypeLike) -> Array:
     """Return a count as a float, to rounding."""
-    # Of a complex dtype, that of its parts.
+    # For a complex dtype, the dtype of its parts.
     real = jnp.finfo(dtype).dtype
     low, high = (word.astype(real) for word in number)
     return high * real.type(2**32) + low
 
 
 def on_host(number: AnyPair, dtype: DTypeLike) -> np.ndarray:
-    """Return a sum of numbers of some dtype in 64 bits."""
+    """Return a sum of numbers of the given dtype in 64 bits."""
     first, second = (np.asarray(x) for x in number)
     if is_exact(dtype):
         word = (second.astype(np.uint64) << np.uint64(32)) | first.astype(np.uint64)
@@ -140,6 +139,6 @@ def as_int(number: AnyPair) -> int:
 
 
 def before(counts: np.ndarray | np.generic, values: np.ndarray) -> np.ndarray:
-    """Return counts with trailing axes, so that they broadcast with values of each."""
+    """Return counts with trailing axes, so that they broadcast with `values`."""
     counts = np.asarray(counts)
     return counts.reshape(counts.shape + (1,) * (values.ndim - counts.ndim))

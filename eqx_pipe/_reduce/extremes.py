@@ -20,7 +20,7 @@ from .interface import (
 
 
 class _Bound(LeafReducer):
-    """The base of `Min` and `Max`, which differ in the end that wins."""
+    """The base class of `Min` and `Max`, which differ only in the order."""
 
     ordered: ClassVar[bool] = True
     minimal: eqx.AbstractClassVar[bool]
@@ -44,16 +44,16 @@ class _Bound(LeafReducer):
 class Min(_Bound):
     """The smallest value of each output leaf, entry by entry.
 
-    A NaN comes through, as in NumPy; without any point there are NaNs and zeros.
+    NaNs propagate, as in NumPy. Without any point, floats are NaN and integers 0.
 
     **Arguments:**
 
-    - `by`: what to reduce: the path of an output or a function of it. By default all.
-    - `over`: the dims that are reduced, a name or several; the result is then labelled
-      along the others. By default all points are reduced to one result. (Keyword only.)
+    - `by`: the output to reduce: its path or a function of the output. By default all.
+    - `over`: the dims to reduce, a name or several; the result then has the other dims.
+      By default all points are reduced to one result. (Keyword only.)
 
     **Raises:** when the sweep is called, `ValueError` if `by` is not a leaf of the
-    output; `TypeError` if what is reduced has no order, as strings and keys.
+    output; `TypeError` if the output has no order, such as complex numbers or keys.
 
     !!! example
 
@@ -71,16 +71,16 @@ class Min(_Bound):
 class Max(_Bound):
     """The largest value of each output leaf, entry by entry.
 
-    A NaN comes through, as in NumPy; without any point there are NaNs and zeros.
+    NaNs propagate, as in NumPy. Without any point, floats are NaN and integers 0.
 
     **Arguments:**
 
-    - `by`: what to reduce: the path of an output or a function of it. By default all.
-    - `over`: the dims that are reduced, a name or several; the result is then labelled
-      along the others. By default all points are reduced to one result. (Keyword only.)
+    - `by`: the output to reduce: its path or a function of the output. By default all.
+    - `over`: the dims to reduce, a name or several; the result then has the other dims.
+      By default all points are reduced to one result. (Keyword only.)
 
     **Raises:** when the sweep is called, `ValueError` if `by` is not a leaf of the
-    output; `TypeError` if what is reduced has no order, as strings and keys.
+    output; `TypeError` if the output has no order, such as complex numbers or keys.
 
     !!! example
 
@@ -96,7 +96,7 @@ class Max(_Bound):
 
 
 def worst_of(dtype: DTypeLike, minimal: bool) -> np.ndarray:
-    """Return the number that never wins: the largest if the smallest number wins."""
+    """Return the identity: the largest number for a minimum, the smallest else."""
     if dtype == jnp.bool_:
         return np.asarray(minimal)
     if jnp.issubdtype(dtype, jnp.integer):
@@ -106,7 +106,7 @@ def worst_of(dtype: DTypeLike, minimal: bool) -> np.ndarray:
 
 
 def result_or_nan(leaf: Any, found: Any) -> np.ndarray | np.generic:
-    """Return a value on the host; without points NaN, or zero where there is no NaN."""
+    """Return a value on the host; without points NaN, or 0 if the dtype has no NaN."""
     value = np.asarray(leaf)
     floating = jnp.issubdtype(value.dtype, jnp.floating)
     nothing = np.full_like(value, np.nan if floating else 0)

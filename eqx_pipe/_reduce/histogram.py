@@ -1,4 +1,4 @@
-"""`Histogram`: how many points fall into each bin."""
+"""`Histogram`: the number of points in each bin."""
 
 import contextlib
 from collections.abc import Sequence
@@ -19,8 +19,8 @@ from .interface import AbstractReducer, By, Ok, Over, as_over, scalar, scalar_of
 class Counts(eqx.Module):
     """The result of `Histogram`: counts for each bin, and the edges of the bins.
 
-    `below` and `above` are the counts of the points outside. NaNs count nowhere. With
-    `over` all of them have a leading axis.
+    `below` and `above` count the points outside the bins. NaNs are not counted. With
+    `over`, all counts have a leading axis.
     """
 
     counts: Int64[np.ndarray, "*cells bins"]
@@ -32,25 +32,25 @@ class Counts(eqx.Module):
 class Histogram(AbstractReducer):
     """The counts of the points whose scalar lies between the edges of bins.
 
-    A bin holds its left edge and not its right one, but for the last bin, which holds
-    both, as in `numpy.histogram`.
+    A bin includes its left edge but not its right one, except the last bin, which
+    includes both, as in `numpy.histogram`. NaNs are not counted.
 
     **Arguments:**
 
     - `bins`: the edges, increasing; or the number of equal bins over `range`.
     - `range`: the outermost edges, if `bins` is a number. (Keyword only.)
-    - `by`: what is counted: the path of a scalar output, or a function of the output
-      that gives a real scalar. Not needed if the output is one scalar.
-    - `over`: the dims that are reduced, a name or several; the result is then labelled
-      along the others. By default all points are reduced to one result. (Keyword only.)
+    - `by`: the scalar to count: the path of an output, or a function of the output
+      that returns a real scalar. Not needed if the output is one scalar.
+    - `over`: the dims to reduce, a name or several; the result then has the other dims.
+      By default all points are reduced to one result. (Keyword only.)
 
     **Returns:** (as the sweep's `.values`) an object with `.counts`, `.edges`, and the
     numbers of points `.below` and `.above` all bins.
 
     **Raises:**
 
-    - `TypeError`, `ValueError` unless `bins` and `range` make increasing edges.
-    - When the sweep is called, `ValueError` if what is counted is not a real scalar.
+    - `TypeError` or `ValueError` unless `bins` and `range` define increasing edges.
+    - When the sweep is called, `ValueError` if the counted output is not a real scalar.
 
     !!! example
 
@@ -87,7 +87,7 @@ class Histogram(AbstractReducer):
         lefts, last = _exact_edges(np.array(self.edges), score.dtype)
         bins = len(self.edges) - 1
         place = jnp.searchsorted(lefts, score, side="right", method="scan_unrolled")
-        # One below, the bins, one above, and one for what counts nowhere.
+        # The places: below, the bins, above, and a last one for NaNs and failed points.
         place = jnp.where((place == bins + 1) & (score <= last), bins, place)
         counted = ok & (score == score)
         place = jnp.where(counted, place, bins + 2)
@@ -135,15 +135,15 @@ def _edges(bins: Any, range: Any) -> np.ndarray:
 def _exact_edges(edges: np.ndarray, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
     """Return left edges and the last right one, in the dtype of the values.
 
-    The left ones are rounded up and the last one down: then a number of this dtype
-    falls into the same bin as if it were compared with the edges in float64.
+    Left edges are rounded up and the last edge down, so that a number of this dtype
+    falls into the same bin as in a comparison with the edges in float64.
     """
     if jnp.issubdtype(dtype, jnp.integer):
         limits = jnp.iinfo(dtype)
-        # Python integers, since the limits of 64 bits are no floats.
+        # Use Python integers: floats do not represent the limits of 64 bits.
         lefts = [int(e) for e in np.ceil(edges)]
         last = min(max(int(np.floor(edges[-1])), limits.min), limits.max)
-        # No number reaches an edge beyond the limit: it is left out.
+        # No number reaches an edge beyond the limit, so such edges are left out.
         lefts = [max(e, int(limits.min)) for e in lefts if e <= limits.max]
         return np.array(lefts, dtype), np.array(last, dtype)
     with np.errstate(over="ignore"):

@@ -1,4 +1,4 @@
-"""The interface of reducers, the part of an output that they see, and leaf by leaf."""
+"""The interface of reducers, the output that they select, and reducers by leaf."""
 
 import abc
 from collections.abc import Callable, Sequence
@@ -17,13 +17,13 @@ from .._types import PyTree, PyTreeDef
 from . import exact
 
 By: TypeAlias = str | Callable[[PyTree], PyTree] | None
-"""The part of an output that is reduced: a leaf by its path, a function of it, all."""
+"""The part of an output to reduce: the path of a leaf, a function, or all."""
 
 Ok: TypeAlias = Bool[Array, " points"]
-"""The points of a batch that count."""
+"""A mask of the points of a batch to include."""
 
 Over: TypeAlias = str | Sequence[str] | None
-"""The dims that are reduced, whose names these are; all of them if `None`."""
+"""The names of the dims to reduce; all dims if `None`."""
 
 
 def as_over(over: Over) -> tuple[str, ...] | None:
@@ -50,21 +50,21 @@ def over_field() -> Any:
 class AbstractReducer(eqx.Module):
     """A running reduction, as a pure value.
 
-    A state stands for points that follow one another. `begin` makes that of no points;
-    `absorb` takes in a batch of points, of which only those marked `ok` count;
-    `merge(first, second)` joins a state with that of the points right after, and is
-    associative. `finish(state)` gives the result, in NumPy on the host, and `stop`, if
-    there is one, returns whether the points so far are enough.
+    A state summarises consecutive points. `begin` returns the state of no points;
+    `absorb` adds a batch of points, of which only those marked `ok` count;
+    `merge(first, second)` combines a state with that of the points right after it, and
+    is associative. `finish(state)` returns the result, in NumPy on the host, and the
+    optional `stop` returns whether the points so far are enough.
     """
 
     by: eqx.AbstractVar[By]
     over: eqx.AbstractVar[Over]
-    # Methods of ours, fields of a `Reducer`.
+    # Methods of the reducers of this package, fields of a `Reducer`.
     merge: eqx.AbstractVar[Callable[..., PyTree]]
     finish: eqx.AbstractVar[Callable[..., PyTree]]
     if TYPE_CHECKING:
         stop: ClassVar[Callable[..., Any] | None] = None
-    else:  # not annotated: a field of a subclass would keep the place of this one
+    else:  # an annotation here would fix the position of a subclass's field
         stop = None
 
     @abc.abstractmethod
@@ -73,15 +73,15 @@ class AbstractReducer(eqx.Module):
 
     @abc.abstractmethod
     def absorb(self, state: PyTree, values: PyTree, ok: Ok) -> PyTree:
-        """Return the state after a batch: outputs with a leading axis, and which."""
+        """Return the state after a batch of outputs, of which the `ok` ones count."""
 
     def finish_each(self, states: PyTree, count: int) -> PyTree:
-        """Return the results of `count` states side by side, side by side too."""
+        """Return the results of `count` states, both with a leading axis."""
         return jtu.tree_map(np.asarray, type(self).finish(self, states))
 
 
 def pick(function: str, by: By, values: PyTree) -> PyTree:
-    """Return the part of one output (or of its structure) that `by` names."""
+    """Return the part of one output (or of its structure) that `by` selects."""
     if by is None:
         return values
     if isinstance(by, str):
@@ -100,12 +100,12 @@ def pick(function: str, by: By, values: PyTree) -> PyTree:
 
 
 def picked(reducer: Any, struct: PyTree) -> PyTree:
-    """Return the shapes and dtypes that a reducer picks from an output by its `by`."""
+    """Return the shapes and dtypes of the part that a reducer's `by` selects."""
     return jax.eval_shape(_picking(reducer), struct)
 
 
 def pick_all(reducer: Any, values: PyTree) -> PyTree:
-    """Return the part that a reducer picks from each of a batch of outputs."""
+    """Return the part that a reducer selects from each output of a batch."""
     return jax.vmap(_picking(reducer))(jtu.tree_map(jnp.asarray, values))
 
 
@@ -120,9 +120,9 @@ def public_name(reducer: Any) -> str:
 
 
 def numbers(reducer: AbstractReducer, struct: PyTree, *, ordered: bool) -> PyTree:
-    """Return the shapes and dtypes of the part picked; raise unless it is numbers.
+    """Return the shapes and dtypes of the selected part; raise unless it is numeric.
 
-    Complex numbers are refused if `ordered`.
+    If `ordered`, complex numbers raise, too.
     """
     chosen = picked(reducer, struct)
     for name, leaf in leaves_with_names(chosen):
@@ -143,7 +143,7 @@ def numbers(reducer: AbstractReducer, struct: PyTree, *, ordered: bool) -> PyTre
 
 
 def scalar(reducer: AbstractReducer, struct: PyTree) -> jax.ShapeDtypeStruct:
-    """Return the one real scalar that is picked; raise if it is anything else."""
+    """Return the selected real scalar; raise if the selection is anything else."""
     chosen = picked(reducer, struct)
     leaves = jtu.tree_leaves(chosen)
     if len(leaves) == 1 and leaves[0].shape == () and not is_key_array(leaves[0]):
@@ -159,7 +159,7 @@ def scalar(reducer: AbstractReducer, struct: PyTree) -> jax.ShapeDtypeStruct:
 
 
 def scalar_of_each(reducer: AbstractReducer, values: PyTree) -> Array:
-    """Return the scalar that is picked from each of a batch of outputs."""
+    """Return the selected scalar of each output of a batch."""
     return jtu.tree_leaves(pick_all(reducer, values))[0]
 
 
@@ -169,7 +169,7 @@ def struct_of(leaf: Array) -> jax.ShapeDtypeStruct:
 
 
 class _Form(NamedTuple):
-    """The structure and the dtypes of what is reduced."""
+    """The structure and the dtypes of the selected part."""
 
     structure: PyTreeDef
     dtypes: tuple[np.dtype, ...]
@@ -184,9 +184,9 @@ class Leaves(eqx.Module):
 
 
 class LeafReducer(AbstractReducer):
-    """A reducer that is defined by what it does with one leaf.
+    """A reducer that is defined by its effect on one leaf.
 
-    Complex numbers are refused if it is `ordered`.
+    If it is `ordered`, complex numbers raise.
     """
 
     ordered: eqx.AbstractClassVar[bool]
@@ -201,11 +201,11 @@ class LeafReducer(AbstractReducer):
 
     @abc.abstractmethod
     def joined(self, first: PyTree, second: PyTree) -> PyTree:
-        """Return the state of the points of both."""
+        """Return the state of the points of both states."""
 
     @abc.abstractmethod
     def result(self, state: PyTree, dtype: np.dtype, count: np.ndarray) -> Any:
-        """Return the result for a leaf of some dtype; or those of states in a row."""
+        """Return the result for a leaf of the given dtype, or one for each state."""
 
     def begin(self, struct: PyTree) -> Leaves:
         """Return the state of no points, for outputs of these shapes and dtypes."""
@@ -215,7 +215,7 @@ class LeafReducer(AbstractReducer):
         return Leaves(exact.zero((), jnp.uint32), list(map(self.empty, leaves)), form)
 
     def absorb(self, state: Leaves, values: PyTree, ok: Ok) -> Leaves:
-        """Return the state after a batch: outputs with a leading axis, and which."""
+        """Return the state after a batch of outputs, of which the `ok` ones count."""
         leaves = jtu.tree_leaves(pick_all(self, values))
         pairs = zip(state.states, leaves, strict=True)
         states = [self.after(before, leaf, ok) for before, leaf in pairs]
@@ -223,12 +223,12 @@ class LeafReducer(AbstractReducer):
         return Leaves(count, states, state.form)
 
     def merge(self, first: Leaves, second: Leaves) -> Leaves:
-        """Return the state of the points of both."""
+        """Return the state of the points of both states."""
         states = list(map(self.joined, first.states, second.states))
         return Leaves(exact.add(first.count, second.count), states, first.form)
 
     def finish(self, state: Leaves) -> PyTree:
-        """Return the results in the place of the leaves."""
+        """Return the pytree with a result in place of each leaf."""
         count = exact.on_host(state.count, jnp.uint32)
         pairs = zip(state.states, state.form.dtypes, strict=True)
         found = [self.result(one, dtype, count)[()] for one, dtype in pairs]

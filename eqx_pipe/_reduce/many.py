@@ -1,4 +1,4 @@
-"""A pytree of reducers as one."""
+"""A pytree of reducers as one reducer."""
 
 import inspect
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ ReduceLike: TypeAlias = PyTree[AbstractReducer]
 
 
 class ReducerTree(eqx.Module):
-    """Reducers that all receive the whole output; a state is a list of theirs."""
+    """Reducers that all get the whole output; a state is a list of their states."""
 
     reducers: list[AbstractReducer]
     structure: Any = eqx.field(static=True)
@@ -28,47 +28,47 @@ class ReducerTree(eqx.Module):
         return [r.begin(struct) for r in self.reducers]
 
     def absorb(self, state: list[PyTree], values: PyTree, ok: Ok) -> list[PyTree]:
-        """Return the state after a batch: outputs with a leading axis, and which."""
+        """Return the state after a batch of outputs, of which the `ok` ones count."""
         both = zip(self.reducers, state, strict=True)
         return [r.absorb(s, values, ok) for r, s in both]
 
     def merge(self, first: list[PyTree], second: list[PyTree]) -> list[PyTree]:
-        """Return the state of the points of both."""
+        """Return the state of the points of both states."""
         three = zip(self.reducers, first, second, strict=True)
         return [r.merge(a, b) for r, a, b in three]
 
     def finish(self, state: list[PyTree]) -> PyTree:
-        """Return the results, in the place of the reducers."""
+        """Return the pytree with a result in place of each reducer."""
         both = zip(self.reducers, state, strict=True)
         results = [jtu.tree_map(_on_host, _finished(r, s)) for r, s in both]
         return jtu.tree_unflatten(self.structure, results)
 
     def finish_each(self, states: list[PyTree], count: int) -> PyTree:
-        """Return the results of `count` states side by side, side by side too."""
+        """Return the results of `count` states, both with a leading axis."""
         both = zip(self.reducers, states, strict=True)
         results = [r.finish_each(s, count) for r, s in both]
         return jtu.tree_unflatten(self.structure, results)
 
     @property
     def over(self) -> tuple[str, ...] | None:
-        """The dims that are reduced, by all of the reducers; `None` for all points."""
+        """The dims that all reducers reduce; `None` for all points."""
         found: Any = self.reducers[0].over
         return found
 
     @property
     def stops(self) -> bool:
-        """True if any of the reducers may ask to stop."""
+        """True if a reducer has a `stop`."""
         return any(r.stop is not None for r in self.reducers)
 
     def stop(self, state: list[PyTree]) -> bool:
-        """Return whether any of the reducers asks to stop now."""
+        """Return whether the `stop` of any reducer is true for this state."""
         both = zip(self.reducers, state, strict=True)
         return any(r.stop is not None and bool(r.stop(s)) for r, s in both)
 
     def stop_each(self, states: list[PyTree], asked: np.ndarray) -> np.ndarray:
-        """Return for each of the states side by side whether it asks to stop.
+        """Return `stop` for each state along the leading axis.
 
-        Only those that are `asked`; the others do not.
+        It is called for the states in `asked` only, and false for the others.
         """
         found = np.zeros(len(asked), bool)
         for i in np.flatnonzero(asked):
@@ -77,7 +77,7 @@ class ReducerTree(eqx.Module):
 
 
 def as_reducers(function: str, reduce: ReduceLike) -> ReducerTree:
-    """Return a reducer or a pytree of them as one; raise if it is something else."""
+    """Return a reducer or a pytree of reducers as one; raise for anything else."""
     leaves, structure = jtu.tree_flatten_with_path(reduce, is_leaf=is_reducer)
     for path, leaf in leaves:
         if is_reducer(leaf):
@@ -122,14 +122,14 @@ def is_reducer(x: object) -> bool:
 
 
 def _finished(reducer: AbstractReducer, state: PyTree) -> PyTree:
-    # By way of the class: a method that is read from a module is a module made anew,
-    # which takes longer than most reducers take to finish.
+    # Use the class: a module's bound method is a new module at each access, and making
+    # it takes longer than most reducers take to finish.
     method = getattr(type(reducer), "finish", None)
     return reducer.finish(state) if method is None else method(reducer, state)
 
 
 def _on_host(leaf: Any) -> Any:
-    """Return an array in NumPy, but for PRNG keys; anything else as it is."""
+    """Return an array in NumPy, unless it contains keys; anything else unchanged."""
     is_array = eqx.is_array(leaf) and not isinstance(leaf, np.ndarray)
     if not is_array or not isinstance(getattr(leaf, "dtype", None), np.dtype):
         return leaf

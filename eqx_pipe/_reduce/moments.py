@@ -1,4 +1,4 @@
-"""`Sum`, `Mean`, `Var`: leaf by leaf, without losing digits."""
+"""`Sum`, `Mean` and `Var`: leaf by leaf, without loss of digits."""
 
 import functools as ft
 from typing import ClassVar, NamedTuple
@@ -15,7 +15,7 @@ from .interface import By, LeafReducer, Ok, Over, over_field
 
 
 class _Summed(LeafReducer):
-    """The base of `Sum` and `Mean`, whose states are sums."""
+    """The base class of `Sum` and `Mean`, whose states are sums."""
 
     ordered: ClassVar[bool] = False
 
@@ -32,17 +32,17 @@ class _Summed(LeafReducer):
 class Sum(_Summed):
     """The sum of each output leaf.
 
-    Sums of floats are compensated for rounding; those of integers and bools are exact,
-    and come in 64 bits.
+    Sums of floats are compensated for rounding; sums of integers and bools are exact
+    and have 64 bits.
 
     **Arguments:**
 
-    - `by`: what to reduce: the path of an output or a function of it. By default all.
-    - `over`: the dims that are reduced, a name or several; the result is then labelled
-      along the others. By default all points are reduced to one result. (Keyword only.)
+    - `by`: the output to reduce: its path or a function of the output. By default all.
+    - `over`: the dims to reduce, a name or several; the result then has the other dims.
+      By default all points are reduced to one result. (Keyword only.)
 
     **Raises:** when the sweep is called, `ValueError` if `by` is not a leaf of the
-    output; `TypeError` if what is reduced has no arithmetic, as strings and keys.
+    output; `TypeError` if the output is not numeric, such as keys.
 
     !!! example
 
@@ -63,16 +63,18 @@ class Sum(_Summed):
 
 
 class Mean(_Summed):
-    """The mean of each output leaf; integers and bools become float.
+    """The mean of each output leaf; integers and bools become floats.
+
+    Without any point it is NaN.
 
     **Arguments:**
 
-    - `by`: what to reduce: the path of an output or a function of it. By default all.
-    - `over`: the dims that are reduced, a name or several; the result is then labelled
-      along the others. By default all points are reduced to one result. (Keyword only.)
+    - `by`: the output to reduce: its path or a function of the output. By default all.
+    - `over`: the dims to reduce, a name or several; the result then has the other dims.
+      By default all points are reduced to one result. (Keyword only.)
 
     **Raises:** when the sweep is called, `ValueError` if `by` is not a leaf of the
-    output; `TypeError` if what is reduced has no arithmetic, as strings and keys.
+    output; `TypeError` if the output is not numeric, such as keys.
 
     !!! example
 
@@ -90,7 +92,7 @@ class Mean(_Summed):
     ) -> np.ndarray:
         total = exact.on_host(state, dtype)
         n = exact.before(count, total)
-        # Without any point there is no mean: NaN, as documented, and no warning.
+        # Without any point the mean is NaN, as documented, without a warning.
         with np.errstate(divide="ignore", invalid="ignore"):
             found = total / np.where(n == 0, np.nan, n)
         return np.asarray(found).astype(_float(dtype))
@@ -105,17 +107,19 @@ class Moments(NamedTuple):
 
 
 class Var(LeafReducer):
-    r"""The variance of each output leaf; integers and bools become float.
+    r"""The variance of each output leaf; integers and bools become floats.
+
+    It is NaN if the number of points is at most `ddof`.
 
     **Arguments:**
 
-    - `by`: what to reduce: the path of an output or a function of it. By default all.
+    - `by`: the output to reduce: its path or a function of the output. By default all.
     - `ddof`: the sum of squares is divided by `n - ddof`, as in NumPy.
-    - `over`: the dims that are reduced, a name or several; the result is then labelled
-      along the others. By default all points are reduced to one result. (Keyword only.)
+    - `over`: the dims to reduce, a name or several; the result then has the other dims.
+      By default all points are reduced to one result. (Keyword only.)
 
     **Raises:** when the sweep is called, `ValueError` if `by` is not a leaf of the
-    output; `TypeError` if what is reduced has no arithmetic, as strings and keys.
+    output; `TypeError` if the output is not numeric, such as keys.
 
     !!! example
 
@@ -126,7 +130,7 @@ class Var(LeafReducer):
 
     ??? cite "Source"
 
-        Batches are joined by the formula of T. F. Chan, G. H. Golub, R. J. LeVeque
+        Batches are combined by the formula of T. F. Chan, G. H. Golub and R. J. LeVeque
         (1979); means and sums of squares are compensated sums.
     """
 
@@ -137,7 +141,7 @@ class Var(LeafReducer):
 
     def empty(self, leaf: jax.ShapeDtypeStruct) -> Moments:
         zero, dtype = exact.zero((), jnp.uint32), exact.wide_float(leaf.dtype)
-        # Deviations of complex numbers have real squares.
+        # The squared deviations of complex numbers are real.
         squares = exact.zero(leaf.shape, jnp.finfo(dtype).dtype)
         return Moments(zero, exact.zero(leaf.shape, dtype), squares)
 
@@ -149,10 +153,10 @@ class Var(LeafReducer):
         left, share = (exact.as_float(count, a[0].dtype) for count in (m, n))
         share = share / jnp.maximum(left + share, 1)
         step = (b[0] - a[0]) + (b[1] - a[1])
-        # There is no step from or to the empty state; its square may be infinite.
+        # An empty state has no step, whose square could be infinite.
         step = jnp.where((left == 0) | (share == 0), jnp.zeros_like(step), step)
         moved = exact.add(a, exact.lift(step * share.astype(a[0].dtype)))
-        # The empty state has no mean to start from.
+        # If the first state is empty, the mean is that of the second.
         high, low = (jnp.where(left == 0, y, x) for x, y in zip(moved, b, strict=True))
         between = exact.lift(_square(step) * left * share)
         squares = exact.add(exact.add(p, q), between)
@@ -167,32 +171,32 @@ class Var(LeafReducer):
 
 def _moments(leaf: Array, ok: Ok) -> Moments:
     """Return the mean of a batch and its sum of squared deviations."""
-    # Deviations are taken from a number near the mean, since the difference of two
-    # large sums of squares has no digits left.
+    # Compute deviations from a number near the mean, since the difference of two large
+    # sums of squares loses all digits.
     count, (leaf, low) = exact.count(ok), _halves(leaf)
     whole = leaf if low is None else leaf + low
     n = jnp.maximum(exact.as_float(count, leaf.dtype), 1).astype(leaf.dtype)
     kept = ok.reshape(ok.shape + (1,) * (leaf.ndim - 1))
     zeros = jnp.zeros_like(leaf)
-    # Any number near the mean will do; what it misses is added below.
+    # Any number near the mean is good enough; its error is corrected below.
     near = jnp.sum(jnp.where(kept, whole, zeros), axis=0) / n
     away = leaf - near[None]
     away = jnp.where(kept, away if low is None else away + low, zeros)
     missed = jnp.add(*exact.total(away, ok)) / n
     square = exact.total(_square(away), ok)
     nearer = exact.add(square, exact.lift(-_square(missed) * n.real))
-    # Of infinite squares nothing can be taken away.
+    # Do not correct an infinite sum of squares, which would become NaN.
     finite = jnp.isfinite(square[0])
     first, second = map(ft.partial(jnp.where, finite), nearer, square)
     return Moments(count, (near, missed), (first, second))
 
 
 def _halves(leaf: Array) -> tuple[Array, Array | None]:
-    """Return floats whose sum is the leaf: of long integers high and low bits."""
+    """Return floats whose sum is the leaf: high and low bits for long integers."""
     dtype = exact.wide_float(leaf.dtype)
     if leaf.dtype.itemsize < 4 or not exact.is_exact(leaf.dtype):
         return leaf.astype(dtype), None
-    # A float32 has 24 bits for digits, a float64 53: fewer than the integer has.
+    # A float32 has 24 bits of precision and a float64 53, fewer than the integer.
     low = leaf & jnp.asarray(2 ** (4 * leaf.dtype.itemsize - 4) - 1, leaf.dtype)
     return (leaf - low).astype(dtype), low.astype(dtype)
 
@@ -202,5 +206,5 @@ def _square(x: Array) -> Array:
 
 
 def _float(dtype: DTypeLike) -> np.dtype:
-    """Return the dtype of a mean of numbers of some dtype, as `jnp.mean` has it."""
+    """Return the dtype of a mean of numbers of some dtype, as in `jnp.mean`."""
     return jnp.result_type(float) if exact.is_exact(dtype) else jnp.dtype(dtype)

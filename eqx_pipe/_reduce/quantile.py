@@ -1,4 +1,4 @@
-"""`Quantile`: by a sketch of constant size, exact as long as it holds all numbers."""
+"""`Quantile`: a sketch of constant size, exact as long as it holds all numbers."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -16,11 +16,11 @@ from . import exact
 from .interface import By, LeafReducer, Ok, Over, over_field
 
 _LEVELS = 32
-"""The number of buffers: enough for `size * 2**32` points."""
+"""The number of buffers: enough for `size * 2**31` points."""
 
 
 def as_shares(q: ArrayLike | Sequence[ArrayLike]) -> float | tuple[float, ...]:
-    """Return one share or several; raise unless they are between 0 and 1."""
+    """Return one fraction or several; raise unless they are between 0 and 1."""
     try:
         shares = np.asarray(q, np.float64)
     except (TypeError, ValueError):
@@ -36,11 +36,11 @@ def as_shares(q: ArrayLike | Sequence[ArrayLike]) -> float | tuple[float, ...]:
 
 
 class Sketch(eqx.Module):
-    """Numbers that stand for all there were, in buffers of one size.
+    """A sample of all numbers so far, in buffers of one size.
 
-    A number in the buffer of level h stands for `2**h`; a buffer is full, or empty and
-    not `used`. Of the numbers of a batch that fill none, `filled` are in `rest`. There
-    was a `nan` among the numbers of an entry.
+    A number in the buffer of level h represents `2**h` numbers; a buffer is full, or
+    empty and not `used`. The last numbers, which do not fill a buffer, are the first
+    `filled` of `rest`. `nan` is true for entries that had a NaN.
     """
 
     used: Bool[Array, " levels"]
@@ -51,27 +51,28 @@ class Sketch(eqx.Module):
 
 
 class Quantile(LeafReducer):
-    """Quantiles of each output leaf, entry by entry; integers and bools become float.
+    """Quantiles of each output leaf, entry by entry; integers and bools become floats.
 
-    They are those of `numpy.quantile`, interpolated, as long as there are at most
-    `size` points. Of n points, more than that, the numbers found have a rank that is
-    wrong by at most `n * log2(n / size) / (2 * size)`: by 1.1 % of n for a million
-    points with the default size, by 2.1 % for 10^9; mostly by much less. Memory does
-    not grow with n. A NaN comes through, as in NumPy; without any point there are NaNs.
+    With at most `size` points the result equals that of `numpy.quantile`, interpolated.
+    With n points, more than that, the rank of the result is wrong by at most
+    `n * log2(n / size) / (2 * size)`: by 1.1 % of n for a million points with the
+    default size, by 2.1 % for 10^9; mostly by much less. Memory does not grow with n.
+    NaNs propagate, as in NumPy; without any point the result is NaN.
 
     **Arguments:**
 
-    - `q`: a share from 0 to 1, or several of them, along a leading axis of the result.
-    - `by`: what to reduce: the path of an output or a function of it. By default all.
-    - `size`: how many numbers a buffer holds; there are 33 of them for each entry.
+    - `q`: a fraction from 0 to 1, or several, along a leading axis of the result.
+    - `by`: the output to reduce: its path or a function of the output. By default all.
+    - `size`: the number of entries of a buffer; each entry of an output has 33 buffers.
       (Keyword only.)
-    - `over`: the dims that are reduced, a name or several; the result is then labelled
-      along the others. By default all points are reduced to one result. (Keyword only.)
+    - `over`: the dims to reduce, a name or several; the result then has the other dims.
+      By default all points are reduced to one result. (Keyword only.)
 
-    **Returns:** (as the sweep's `.values`) for each leaf an array of its shape, with
-    the axis of `q` in front if there are several.
+    **Returns:** (as the sweep's `.values`) for each leaf an array of its shape, with a
+    leading axis if there are several `q`.
 
-    **Raises:** `ValueError` if `q` is not between 0 and 1, or `size` below 2.
+    **Raises:** `ValueError` if `q` is not between 0 and 1, if `size` is below 2, or,
+    when the sweep ends, for more than `size * 2**31` points.
 
     !!! example
 
@@ -82,11 +83,11 @@ class Quantile(LeafReducer):
 
     ??? cite "Source"
 
-        Two full buffers of one level are sorted together and every other number goes
-        one level up, by J. I. Munro and M. S. Paterson (1980). A level adds to the
-        error of a rank at most what a number stands for, once for each time, as counted
-        by G. S. Manku, S. Rajagopalan and B. G. Lindsay (1998); that holds for any
-        order of merging (P. K. Agarwal and others, "Mergeable summaries", 2012).
+        Two full buffers of one level are sorted together, and every other number moves
+        one level up (J. I. Munro and M. S. Paterson, 1980). Each such step adds to the
+        error of a rank at most the weight of one number (G. S. Manku, S. Rajagopalan
+        and B. G. Lindsay, 1998), for any order of merging (P. K. Agarwal and others,
+        "Mergeable summaries", 2012).
     """
 
     ordered: ClassVar[bool] = True
@@ -113,7 +114,7 @@ class Quantile(LeafReducer):
         if jnp.issubdtype(leaf.dtype, jnp.inexact):
             kept = ok.reshape(ok.shape + (1,) * (leaf.ndim - 1))
             nan = nan | jnp.any(jnp.isnan(leaf) & kept, axis=0)
-        # Those that count come first, in their order.
+        # Move the points that count to the front, in their order.
         leaf = jnp.take(leaf, jnp.argsort(~ok, stable=True), axis=0)
         short = [(0, -len(ok) % self.size)] + [(0, 0)] * (leaf.ndim - 1)
         full = jnp.pad(leaf.astype(state.rest.dtype), short)
@@ -178,14 +179,14 @@ def _carried(
 ) -> Sketch:
     """Return the state with one more buffer of a level, if it is `full`.
 
-    Levels are carried as the bits of a number to which 1 is added.
+    Levels carry over like the bits of a number to which 1 is added.
     """
 
     def step(carry: Any) -> Any:
         used, levels, buffer, _, h = carry
         there, taken = jnp.take(levels, h, axis=0), used[h]
         put = levels.at[h].set(jnp.where(taken, there, buffer))
-        # Odd or even ones in turn, so that errors of levels do not add up.
+        # Alternate between odd and even numbers, so that errors do not add up.
         joined = _halved(there, buffer, h % 2 == 1)
         return used.at[h].set(~taken), put, joined, taken, h + 1
 
@@ -196,7 +197,7 @@ def _carried(
 
 
 def _halved(a: Array, b: Array, odd: Bool[Array, ""]) -> Array:
-    """Return every other one of the sorted numbers of two buffers."""
+    """Return every other number of two buffers, sorted together."""
     both = jnp.sort(jnp.concatenate([a, b]), axis=0)
     return jnp.where(odd, both[1::2], both[::2])
 
@@ -224,7 +225,7 @@ def _quantiles(
 
 
 def _between(low: np.ndarray, high: np.ndarray, part: np.ndarray) -> np.ndarray:
-    """Interpolate between two numbers; an infinite one is not multiplied by 0."""
+    """Interpolate between two numbers, without multiplying infinity by 0."""
     with np.errstate(invalid="ignore", over="ignore"):
         between = low + (high - low) * part
     return np.where((part == 0) | (low == high), low, between)

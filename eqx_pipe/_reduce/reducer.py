@@ -1,4 +1,4 @@
-"""`Reducer`: a reduction made of functions of the user's."""
+"""`Reducer`: a reduction made of the user's functions."""
 
 from collections.abc import Callable
 from typing import Any
@@ -28,29 +28,31 @@ from .interface import (
 class Reducer(AbstractReducer):
     """A running reduction made of your own functions.
 
-    Points are taken in by blocks: `update` is called for each point of a block in the
-    order of their indices (vectorised over several stretches of it), and the states of
-    neighbours are merged in order.
+    Points are reduced in blocks: `update` is called for each point of a block in the
+    order of their indices (vectorised over several stretches of the block), and the
+    states of adjacent stretches are merged in order.
 
     **Arguments:**
 
     - `init`: `init(struct) -> state`, the state of no points; `struct` is the pytree of
       one output's shapes and dtypes.
     - `update`: `update(state, value) -> state`, the state after one more point. The
-      shapes and dtypes of a state stay as they are.
-    - `merge`: `merge(first, second) -> state`, for points that follow one another. It
-      is associative, and `init`'s state is its identity.
+      shapes and dtypes of the state must not change.
+    - `merge`: `merge(first, second) -> state`, for two adjacent ranges of points. It
+      must be associative, with `init`'s state as its identity.
     - `finish`: `finish(state) -> result`, on the host.
-    - `stop`: `stop(state) -> bool`, asked on the host after each block with the state
+    - `stop`: `stop(state) -> bool`, called on the host after each block with the state
       of all points so far; true ends the sweep, and the result's `.points` is the
       number of points until then.
-    - `by`: what `init` and `update` see of an output: the path of one leaf, or a
-      function of it. By default everything. (Keyword only.)
-    - `over`: the dims that are reduced, as for `Mean`. `stop` is then asked of each
-      cell by itself, and ends that cell: its later points are not computed. What
-      `finish` gives has the same shapes and dtypes for every cell. (Keyword only.)
+    - `by`: the part of an output that `init` and `update` get: the path of one leaf, or
+      a function of the output. By default the whole output. (Keyword only.)
+    - `over`: the dims to reduce, as in `Mean`. `stop` is then called for each cell, and
+      ends that cell: its later points are not computed. `finish` must return the same
+      shapes and dtypes for every cell. (Keyword only.)
 
-    **Raises:** `StructureError` if `update` or `merge` changes the form of the state.
+    **Raises:** `TypeError` if one of the functions cannot be called; when the sweep is
+    called, `StructureError` (a `ValueError`) if `update` or `merge` changes the
+    structure, a shape or a dtype of the state.
 
     !!! example
 
@@ -83,17 +85,16 @@ class Reducer(AbstractReducer):
                 )
 
     def absorb(self, state: PyTree, values: PyTree, ok: Ok) -> PyTree:
-        """Return the state after a batch: stretches side by side, merged in order."""
+        """Return the state after a batch: parallel stretches, merged in order."""
         values = pick_all(self, values)
         n = ok.shape[0]
-        # About as many stretches as each has points, so that both loops are short.
+        # About as many stretches as points in each, so that both loops are short.
         lanes = 2 ** (max(n.bit_length() - 1, 0) // 2)
         steps = -(-n // lanes)
 
         def as_lanes(leaf: Array) -> Array:
             left_over = lanes * steps - n
-            # A real value and no zeros: `update` may raise, or loop for ever, on a
-            # made-up one.
+            # Pad with a real value: `update` may raise or not terminate for zeros.
             padding = jnp.repeat(leaf[-1:], left_over, axis=0)
             whole = jnp.concatenate([leaf, padding])
             return whole.reshape((lanes, steps, *leaf.shape[1:])).swapaxes(0, 1)
@@ -122,7 +123,7 @@ class Reducer(AbstractReducer):
         return self._start(picked(self, struct))
 
     def finish_each(self, states: PyTree, count: int) -> PyTree:
-        """Return the results of `count` states side by side, side by side too."""
+        """Return the results of `count` states, both with a leading axis."""
         each = [jtu.tree_map(lambda x, i=i: x[i], states) for i in range(count)]
         results = [jtu.tree_map(np.asarray, self.finish(state)) for state in each]
         first, *others = results
@@ -139,7 +140,7 @@ class Reducer(AbstractReducer):
         return jtu.tree_map(lambda *leaves: np.stack(leaves), *results)
 
     def _start(self, struct: PyTree) -> PyTree:
-        """Return `init`'s state as arrays of the dtypes that `update` gives."""
+        """Return `init`'s state as arrays of the dtypes that `update` returns."""
 
         def arrays(fn: Callable[..., PyTree], *args: PyTree) -> PyTree:
             return jax.eval_shape(lambda *a: jtu.tree_map(jnp.asarray, fn(*a)), *args)
@@ -147,7 +148,7 @@ class Reducer(AbstractReducer):
         first = jtu.tree_map(jnp.asarray, self.init(struct))
         values = jtu.tree_map(lambda s: jax.ShapeDtypeStruct(s.shape, s.dtype), struct)
         new: Any = None
-        # Twice: with its new dtypes the first state may lead to other ones.
+        # Repeat once, since the new dtypes of the first state may lead to others.
         for _ in range(2):
             new = arrays(self.update, first, values)
             if jtu.tree_structure(new) == jtu.tree_structure(first):
@@ -158,7 +159,7 @@ class Reducer(AbstractReducer):
 
 
 def _strong(leaf: Array, new: Any) -> Array:
-    """Give a Python number the dtype of the array that it turns into."""
+    """Return a Python number as an array of the dtype that `update` returns."""
     if getattr(leaf, "weak_type", False) and leaf.shape == new.shape:
         return jax.lax.convert_element_type(leaf, new.dtype)
     return leaf

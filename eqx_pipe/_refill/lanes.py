@@ -1,12 +1,12 @@
 """Loops of different length in few lanes.
 
 A lane runs the loop of one point. When a quarter of the lanes have finished, their
-results are put in place and they get the next points. Each point takes the steps that
-it takes alone, so its value is the same.
+results are stored and they get the next points. Each point takes the same steps as
+alone, so its value is the same.
 
-How many lanes, how many steps between looks at them, and when to stop were chosen
-together on CPU, for trip counts from 1 to 1000: a step costs something however many
-lanes there are, but fewer leave less idle.
+The number of lanes, the number of steps between checks, and the condition for a refill
+were chosen together on CPU, for trip counts from 1 to 1000: each step has a fixed cost,
+but fewer lanes leave fewer idle.
 """
 
 import itertools as it
@@ -25,29 +25,28 @@ from .._types import PyTree
 if TYPE_CHECKING:
     from .loop import Loop
 
-# More lanes and more steps than 512 and 8 had a part in what made the loop 1.1 to 1.6
-# times as fast.
+# More lanes and steps than 512 and 8 contributed to a speed-up of 1.1 to 1.6 times.
 _MOST_LANES = 1024
 _STEPS = 16
 _LEAST_LANES = 64
-# Towards the end lanes find no other point, and with few for each that is all the time.
+# At the end lanes find no more points, which matters if there are few points per lane.
 _POINTS_PER_LANE = 32
-_LANE_BYTES = 128 * 1024  # which stay in a cache
-# One lane in this many must be idle: a refill moves the values of all lanes.
+_LANE_BYTES = 128 * 1024  # they stay in a cache
+# One in `_IDLE` lanes must be idle before a refill, which moves values of all lanes.
 _IDLE = 4
 
 
 def num_lanes(size: int, carry_bytes: int) -> int:
-    """Return how many of `size` points to run at a time."""
+    """Return the number of lanes for `size` points."""
     room = _LANE_BYTES // max(1, carry_bytes)
     wanted = min(_MOST_LANES, room, size // _POINTS_PER_LANE)
     return min(size, max(_LEAST_LANES, wanted))
 
 
 class Lanes:
-    """The parts that stay the same while the loops of many points run.
+    """The constant parts of the loops of many points.
 
-    Of the lanes' own constants those that all share are `None`.
+    Constants that all lanes share are `None` among the lanes' own constants.
     """
 
     def __init__(self, loop: "Loop", consts: Sequence[Array]):
@@ -55,7 +54,7 @@ class Lanes:
         self.sizes, self.axes = loop.sizes, loop.axes
         self.test = self._over_lanes(loop.test)
         self.step = self._over_lanes(loop.step)
-        # What may raise, or loop, must not see a point after its end.
+        # A body that may raise or loop must not run for a point after its end.
         self.guarded = may_loop_or_call_back(loop.body_jaxpr)
 
     def _over_lanes(self, run: Callable[..., Any]) -> Callable[..., Any]:
@@ -66,27 +65,27 @@ class Lanes:
         return jax.vmap(one)
 
     def run(self, results: list[Any]) -> list[Any]:
-        """Return the final carries; `results` hold the first ones at the start."""
+        """Return the final carries; `results` contains the first carries."""
         # PRNG keys cannot be scattered into a buffer; their data can.
         carry_bytes = sum(x.nbytes // self.size for x in map(as_data, results))
         lanes = num_lanes(self.size, carry_bytes)
         point = jnp.arange(lanes, dtype=jnp.int32)
         own, carry = self._load(point), _take(results, point)
         alive = self.test(own, carry)
-        # `point == size` means that none was left for this lane.
+        # `point == size` means that no point was left for this lane.
         start = (jnp.int32(lanes), point, own, carry, alive, [*map(as_data, results)])
 
         def turn(state: Any) -> Any:
             following, point, own, carry, alive, stored = state
             carry, alive = self._advance(following, point, own, carry, alive)
             ended = ~alive
-            # Out of bounds, and so dropped: a scatter of all lanes without a branch.
+            # Lanes still running write out of bounds, which has no effect.
             into = jnp.where(ended, point, self.size)
             stored = [
                 x.at[into].set(as_data(c), mode="drop")
                 for x, c in zip(stored, carry, strict=True)
             ]
-            # Lanes that ended take the next points in their order, each another one.
+            # Lanes that ended take the next points in order, each a different one.
             number = jnp.cumsum(ended, dtype=jnp.int32)
             fresh = jnp.minimum(following + number - 1, self.size)
             point = jnp.where(ended, fresh, point)
@@ -108,21 +107,21 @@ class Lanes:
         carry: list[Any],
         alive: Bool[Array, " lanes"],
     ) -> tuple[list[Any], Bool[Array, " lanes"]]:
-        """Step until enough lanes have ended: all of them if no point is left."""
+        """Step until enough lanes have ended, or all of them if no point is left."""
         lanes = len(point)
         busy = jnp.sum(point < self.size, dtype=jnp.int32)
         few = jnp.where(following < self.size, busy - max(1, lanes // _IDLE), 0)
 
         def some(_: Any, now: Any) -> Any:
-            # Tested first: what follows in a step reads `alive` and none writes it, so
-            # XLA makes no copy. A lane that ends with the last step is found later.
+            # Test first: the rest of a step only reads `alive`, so XLA makes no copy. A
+            # lane that ends with the last step is found later.
             carry, alive = now
             alive = alive & self.test(own, carry)
             return _select(alive, self.step(own, carry), carry), alive
 
         def guarded(now: Any) -> Any:
             carry, alive = now
-            # Some lane is alive, or the loop would have ended.
+            # A lane is alive, since the loop would otherwise have ended.
             spare = jnp.argmax(alive)
             others = jax.tree.map(
                 lambda x: jnp.broadcast_to(x[spare], x.shape), (own, carry)
@@ -132,8 +131,7 @@ class Lanes:
             return carry, alive & self.test(own, carry)
 
         def unguarded(now: Any) -> Any:
-            # Some steps at a time, since to ask whether lanes have ended sums over all
-            # of them.
+            # Take several steps per check, since a check sums over all lanes.
             return lax.fori_loop(0, _STEPS, some, now)
 
         return lax.while_loop(

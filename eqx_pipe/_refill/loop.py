@@ -1,19 +1,19 @@
-"""A primitive that is `lax.while_loop` until its lanes would wait for each other.
+"""A primitive that is `lax.while_loop` unless its lanes would wait for each other.
 
-Under `jax.vmap`, `lax.while_loop` goes on in all lanes until the last one is finished.
-This loop remembers instead that it has a batch of points, through any number of
-`vmap`s, and decides only when it is compiled how many of them run at a time
-(`lanes.py`). That takes a primitive.
+Under `jax.vmap`, `lax.while_loop` runs in all lanes until the last one is finished.
+This loop instead records its batch of points, through any number of `vmap`s, and
+decides when it is compiled how many of them run at a time (`lanes.py`). This requires a
+primitive.
 
 Its parameters are those of the equation of a `lax.while_loop` of a single point, and
-the `sizes` of the batches that it was given, the outermost first. The carries have a
-leading axis for each batch; `axes` has for each constant which of these it has, so
-that nothing is copied under a `vmap` in a `vmap`.
+the `sizes` of its batches, the outermost first. The carries have a leading axis for
+each batch; `axes` marks which of these axes each constant has, so that nested `vmap`s
+copy nothing.
 
-A `vmap` adds to the points of the loop. Where they all take the same number of steps
+A `vmap` adds to the points of the loop. If all points take the same number of steps
 there is nothing to refill, and it stays the loop of a single point, with a batch in its
 carry. A derivative in forward mode is a loop with tangents in its carry, refilled like
-any other; reverse mode would have to keep every step, and their number is not known.
+any other loop; reverse mode would have to store every step, whose number is unknown.
 """
 
 import itertools as it
@@ -47,9 +47,9 @@ from .lanes import Lanes
 
 refill_p = Primitive("eqx_pipe_refill")
 refill_p.multiple_results = True
-# JAX 0.12 requires a rule that lowers a primitive with such a jaxpr among its
-# parameters (one with `jnp.searchsorted`, for example). `_run` evaluates the jaxprs
-# while it is traced for a compiled program, where each equation is lowered by itself.
+# JAX 0.12 requires a lowering rule for primitives whose parameters contain such a jaxpr
+# (one with `jnp.searchsorted`, for example). `_run` evaluates the jaxprs while it is
+# traced for a compiled program, where each equation is lowered by itself.
 refill_p.is_high = lambda *_, **__: False  # pyright: ignore[reportAttributeAccessIssue]
 
 
@@ -74,7 +74,7 @@ class Loop(NamedTuple):
         return list(args[:num_consts]), list(args[num_consts:])
 
     def axes_of(self, args: Sequence[Any]) -> list[tuple[bool, ...]]:
-        """Return which axes each constant and each carry has."""
+        """Return which batch axes each constant and each carry has."""
         carries = len(args) - len(self.axes)
         return [*self.axes, *[(True,) * len(self.sizes)] * carries]
 
@@ -82,7 +82,7 @@ class Loop(NamedTuple):
         return refill_p.bind(*args, **self._asdict())
 
     def test(self, consts: Sequence[Any], carry: Sequence[Any]) -> Any:
-        """Return whether the loop of a point goes on."""
+        """Return whether the loop of a point continues."""
         return as_function(self.cond_jaxpr)(*consts[: self.cond_nconsts], *carry)[0]
 
     def step(self, consts: Sequence[Any], carry: Sequence[Any]) -> list[Any]:
@@ -104,16 +104,16 @@ class Loop(NamedTuple):
         args: Sequence[Any],
         axes: Sequence[tuple[bool, ...]],
     ) -> list[Any]:
-        """Run a function of one point for every point, of arrays with some `axes`."""
+        """Run a function of one point for all points; `axes` are those of `args`."""
         for k in reversed(range(len(self.sizes))):
             run = jax.vmap(run, [0 if has[k] else None for has in axes])
         return run(*args)
 
 
 def refilled(function: Callable[..., Any], *args: Any) -> list[Any]:
-    """Run a function of arrays with a refilled loop in the place of its `while_loop`.
+    """Run a function of arrays with a refilled loop in place of its `while_loop`.
 
-    So JAX works out the carry's types, what the loop closes over, and its derivative.
+    So JAX determines the types of the carry, the closed-over values and the derivative.
     """
 
     def rule(eqn: Equation, inputs: list[Any]) -> list[Any]:
@@ -148,7 +148,7 @@ def _abstract(*args: Any, **params: Any) -> Any:
 
 @refill_p.def_impl
 def _evaluate(*args: Any, **params: Any) -> list[Any]:
-    # Called eagerly it would otherwise run operation by operation.
+    # Without `jit`, an eager call would run operation by operation.
     return jax.jit(lambda *args: _run(*args, **params))(*args)
 
 
@@ -197,7 +197,7 @@ def _batch(
         "spmd_axis_name": axis_data.spmd_name,
     }
     if name in axis_names(loop.cond_jaxpr) | axis_names(loop.body_jaxpr):
-        # Points look at each other, step by step.
+        # Points communicate at each step.
         every = jax.vmap(
             lambda *args: loop.each_point(loop.of_point, args, loop.axes_of(args)),
             [0 if b else None for b in batched],
@@ -211,8 +211,8 @@ def _batch(
         out = _with_axis(loop, args, batched, axis_data.size)
         return out, [0] * len(out)
 
-    # All points end at the same step, so no lane would ever wait: the batch goes into
-    # the carry, after the axes of the points that the loop has already.
+    # All points end at the same step, so no lane would wait: put the batch into the
+    # carry, after the existing axes over points.
     every = jax.vmap(
         loop.of_point,
         [0 if b else None for b in batched],
@@ -231,7 +231,7 @@ def _batch(
 def _carry_depends(
     loop: Loop, args: Sequence[Any], batched: Sequence[bool], axis_name: Any
 ) -> list[bool]:
-    """Return which carries differ between the points of a batch in the end."""
+    """Return which final carries differ between the points of a batch."""
     of_one = [
         jax.typeof(x).update(shape=jnp.shape(x)[b + sum(has) :])
         for x, b, has in zip(args, batched, loop.axes_of(args), strict=True)

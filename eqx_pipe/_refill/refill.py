@@ -19,16 +19,16 @@ Output = TypeVar("Output")
 
 
 def refill(
-    # Not a type variable for the carry: to begin with `0` and go on with an array is
-    # right, and a type checker would object.
+    # The carry has no type variable: a loop may start with `0` and continue with an
+    # array, which a type checker would reject.
     init: Callable[[Point], PyTree],
     cond: Callable[[Point, PyTree], Bool[Array, ""] | bool],
     body: Callable[[Point, PyTree], PyTree],
     out: Callable[[Point, PyTree], Output],
 ) -> Callable[[Point], Output]:
-    """Return a function of a point with a loop that does not hold up other points.
+    """Return a function of a point with a loop in which lanes do not wait for others.
 
-    Alone it is a `while_loop`:
+    For a single point it is a `while_loop`:
 
     ```
     carry = init(point)
@@ -37,37 +37,38 @@ def refill(
     return out(point, carry)
     ```
 
-    Under `jax.vmap` that loop would go on in every lane until the slowest point of the
+    Under `jax.vmap`, a `while_loop` runs in every lane until the slowest point of the
     batch is finished. Here a lane whose point is finished takes the next point of the
-    batch, so points may take as many steps as they need, in any order. It pays for
-    batches of thousands, which `sweep` gives it with `batch_size="auto"`.
+    batch, so points may take different numbers of steps, in any order. This pays off
+    for batches of thousands, which `sweep` uses with `batch_size="auto"`.
 
     **Arguments:**
 
-    - `init`: called as `init(point)`, gives the first carry: any pytree.
-    - `cond`: called as `cond(point, carry)`, returns whether there is another step: one
-      boolean.
-    - `body`: called as `body(point, carry)`, gives the next carry, of the same
+    - `init`: called as `init(point)`, returns the first carry: any pytree.
+    - `cond`: called as `cond(point, carry)`, returns whether to take another step: a
+      scalar boolean.
+    - `body`: called as `body(point, carry)`, returns the next carry, of the same
       structure, shapes and dtypes.
-    - `out`: called as `out(point, carry)` with the last carry, gives the output.
+    - `out`: called as `out(point, carry)` with the last carry, returns the output.
 
-    **Returns:** a function `point -> output`. It may be the whole function of a sweep
-    or a part of one. A point is any pytree: one that needs randomness takes
-    `(point, key)`. It is differentiable in forward mode, as a `while_loop` is.
+    **Returns:** a function `point -> output`, which may be the whole function of a
+    sweep or a part of it. A point is any pytree; for random draws, pass `(point, key)`.
+    It is differentiable in forward mode, like a `while_loop`.
 
     **Raises:**
 
-    - `TypeError` if one of the four cannot be called.
+    - `TypeError` if one of the four functions cannot be called.
     - `TypeError`, when called, if `body` returns another structure, shape or dtype than
-      `init`, or if `cond` does not return one boolean: JAX's error, with the fix.
+      `init`, or if `cond` does not return a scalar boolean: JAX's error, with the fix.
+    - `ValueError` in reverse mode (`jax.grad`, `jax.vjp`).
     - `StructureError` (a `ValueError`), when called, if `body` changes a part of the
       carry that is not an array.
 
     `init` and `out` run for the whole batch at once, and the carries of the whole batch
-    are held. A body that uses the batch's axis by name (`jax.lax.psum`) cannot be
+    are in memory. A body that uses the batch's axis by name (`jax.lax.psum`) cannot be
     refilled and runs as a `while_loop`.
 
-    **Laws:** equal to the loop above, lane by lane and to rounding, under any `vmap`s.
+    **Laws:** each lane equals the loop above, to rounding, under any `vmap`s.
 
     !!! example
 
@@ -141,7 +142,7 @@ _CURE = (
 
 
 def _check_fixed(first: PyTree, after: PyTree) -> None:
-    """Raise unless `body` returns the parts of the carry that are no arrays."""
+    """Raise unless `body` keeps the parts of the carry that are not arrays."""
     if jtu.tree_structure(first) != jtu.tree_structure(after):
         return  # JAX's error describes containers better
     found = "; ".join(differences(first, after))

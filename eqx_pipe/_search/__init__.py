@@ -1,4 +1,4 @@
-"""Searches: methods that propose points, the loop that computes them; sensitivities."""
+"""Searches: methods that propose points, the loop over rounds, and sensitivities."""
 
 from .adaptive import Adaptive as Adaptive
 from .design import Design as Design

@@ -1,4 +1,4 @@
-"""Refinement of a grid where the function bends, by the learners of adaptive."""
+"""Adaptive refinement of a grid, by the learners of the package `adaptive`."""
 
 import dataclasses
 from typing import Any
@@ -15,7 +15,7 @@ from .method import Losses
 
 
 class AdaptiveState(eqx.Module):
-    """The points that were asked for so far, and the losses that were told."""
+    """The points proposed so far, and the losses known so far."""
 
     space: Space
     u: Float[np.ndarray, "points axes"]
@@ -24,12 +24,12 @@ class AdaptiveState(eqx.Module):
 
 @dataclasses.dataclass(frozen=True)
 class Adaptive:
-    """A method of search that refines where the function bends, by adaptive.
+    """A method of search that refines where the function bends, by `adaptive`.
 
-    The first points are the corners; then intervals, triangles or simplices of the
-    unit cube (`Space.from_unit`) are cut where their edges are longest, values
-    included. Points that failed, or have a NaN, are left out. It is for spaces of
-    ranges: `Uniform`, `LogUniform`, `Linspace`, `Geomspace`.
+    The first points are the corners. Then intervals, triangles or simplices of the
+    unit cube (`Space.from_unit`) are divided where their edges are longest, measured in
+    the points and the values. Points that failed, or have a NaN, are left out. All axes
+    must be ranges: `Uniform`, `LogUniform`, `Linspace` or `Geomspace`.
 
     **Raises:** when the search begins, `ValueError` for other axes.
 
@@ -49,7 +49,7 @@ class Adaptive:
         optional("search.Adaptive", "adaptive", "search")
 
     def init(self, space: Space, key: Key | None) -> AdaptiveState:
-        """Return a state of no points, after a check of the axes."""
+        """Return a state without points; raise unless all axes are ranges."""
         for name, axis in space.axes().items():
             if not axis.is_range:
                 raise value_error(
@@ -62,7 +62,7 @@ class Adaptive:
         return AdaptiveState(space, np.zeros((0, len(space.names))), np.zeros(0))
 
     def ask(self, state: AdaptiveState, num: int) -> tuple[Space, AdaptiveState]:
-        """Return the points that the learner finds most worth computing."""
+        """Return the points that the learner proposes."""
         learner = _learner(state)
         u = np.asarray(learner.ask(num)[0], np.float64).reshape(num, state.u.shape[1])
         asked = np.concatenate([state.u, u])
@@ -84,7 +84,7 @@ def _learner(state: AdaptiveState) -> Any:
         learner = adaptive.Learner1D(None, (0.0, 1.0))
     else:
         learner = adaptive.LearnerND(None, [(0.0, 1.0)] * width)
-    # Not strict: those asked for last have no values yet.
+    # Not strict: the last points have no losses yet.
     for u, loss in zip(state.u, state.losses, strict=False):
         place = float(u[0]) if width == 1 else tuple(map(float, u))
         if np.isfinite(loss):

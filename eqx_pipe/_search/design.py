@@ -1,4 +1,4 @@
-"""Points that are all known before: a design, in rounds."""
+"""A design, whose points are known in advance, in rounds."""
 
 import equinox as eqx
 import numpy as np
@@ -11,7 +11,7 @@ from .method import Losses
 
 
 class DesignState(eqx.Module):
-    """The points that are left, as those of the unit cube."""
+    """The remaining points, in the unit cube."""
 
     space: Space
     left: Float[np.ndarray, "points axes"]
@@ -25,7 +25,7 @@ class Design(eqx.Module):
     - `u`: numbers from 0 to 1 of shape `(points, axes)`, such as a design of SALib or
       of `scipy.stats.qmc`; see `Space.from_unit`.
 
-    The search ends with the last point.
+    The search ends after the last point.
 
     **Raises:** when the search begins, as `Space.from_unit`.
 
@@ -43,18 +43,18 @@ class Design(eqx.Module):
     u: Cube
 
     def init(self, space: Space, key: Key | None) -> DesignState:
-        """Return a state that has all points left."""
-        space.from_unit(self.u)  # raises for any of them
+        """Return a state with all points remaining."""
+        space.from_unit(self.u)  # raises if a point is invalid
         return DesignState(space, np.asarray(self.u, np.float64))
 
     def ask(self, state: DesignState, num: int) -> tuple[Space, DesignState]:
         """Return the next points of the design."""
-        # A table for each round: slices of one would each be a program of their own.
+        # Make a table for each round: each slice of one table would be a new program.
         points = state.space.from_unit(state.left[:num])
         return points, DesignState(state.space, state.left[num:])
 
     def tell(
         self, state: DesignState, losses: Losses, result: SweepResult
     ) -> DesignState:
-        """Return the same state: the next points are known."""
+        """Return the same state, since the next points are known."""
         return state

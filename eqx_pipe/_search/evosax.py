@@ -21,7 +21,7 @@ from .method import Losses, needed
 
 
 class EvosaxState(eqx.Module):
-    """The state of the strategy, and the candidates that it asked for last."""
+    """The state of the strategy, and the candidates of the last generation."""
 
     space: Space
     key: Key
@@ -31,20 +31,21 @@ class EvosaxState(eqx.Module):
 
 @dataclasses.dataclass(frozen=True)
 class Evosax:
-    """A method of search: an evolution strategy of evosax, a generation a round.
+    """A method of search: an evolution strategy of evosax, one generation per round.
 
-    It searches the unit cube of the space (`Space.from_unit`): from its middle, or, if
-    it works on a population, from one that is drawn from all of it. A candidate
-    outside of the cube is mirrored at its walls. A point that failed, or has a NaN,
-    counts as infinitely bad.
+    It searches the unit cube of the space (`Space.from_unit`), starting at the centre;
+    a strategy that works on a population starts with one drawn uniformly from the
+    cube. A candidate outside the cube is reflected at its faces. A point that failed,
+    or has a NaN, counts as infinitely bad.
 
     **Arguments:**
 
-    - `strategy`: a class of `evosax.algorithms`, such as `CMA_ES`; or a function that
-      makes one: it is called with `population_size=`, the `num` of the search, and
-      `solution=`.
+    - `strategy`: a class of `evosax.algorithms`, such as `CMA_ES`, or a function that
+      returns a strategy: it is called with `population_size=`, the `num` of the search,
+      and `solution=`.
 
-    **Raises:** `TypeError` if `strategy` cannot be called, `ValueError` without a key.
+    **Raises:** `TypeError` if `strategy` cannot be called; `ValueError`, when the
+    search begins, without a key.
 
     !!! example
 
@@ -67,12 +68,12 @@ class Evosax:
         check_is("search.Evosax", "strategy", self.strategy, Callable, cure)
 
     def init(self, space: Space, key: Key | None) -> EvosaxState:
-        """Return an empty state: the strategy needs the number of points to begin."""
+        """Return an empty state: the strategy is created when `num` is known."""
         none = jnp.zeros((0, len(space.names)))
         return EvosaxState(space, needed("search.Evosax", key), None, none)
 
     def ask(self, state: EvosaxState, num: int) -> tuple[Space, EvosaxState]:
-        """Return a generation, with candidates outside of the space put back inside."""
+        """Return a generation, with candidates outside of the space reflected."""
         before, width = state.candidates.shape
         if before not in (0, num):
             raise value_error(
@@ -90,7 +91,7 @@ class Evosax:
             candidates = jr.uniform(draws, (num, width))
         else:
             candidates, known = strategy.ask(draws, known, params)
-        # Mirrored at 0 and at 1, however far outside: cut off there, many would be
+        # Reflect at 0 and at 1, as often as needed: clipped candidates would often be
         # equal.
         inside = np.abs((np.asarray(candidates, np.float64) + 1) % 2 - 1)
         asked = EvosaxState(state.space, key, known, candidates)
@@ -112,13 +113,13 @@ class Evosax:
 
 
 def _is_population(strategy: Any) -> bool:
-    """Return whether it begins with a population and its fitness, not a middle."""
+    """Return whether the strategy starts with a population instead of a mean."""
     return "population" in inspect.signature(strategy.init).parameters
 
 
 @ft.lru_cache(32)  # each strategy compiles its methods once
 def _made(strategy: Callable[..., Any], num: int, width: int) -> tuple[Any, Any]:
-    """Return a strategy for generations of one size, and its settings."""
+    """Return a strategy for generations of `num` candidates, and its parameters."""
     made = strategy(population_size=num, solution=jnp.zeros(width))
     params = made.default_params
     if hasattr(params, "std_init"):  # by default 1, as wide as the whole cube

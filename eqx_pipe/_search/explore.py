@@ -1,4 +1,4 @@
-"""`explore`: rounds of points that a method proposes, each swept at once."""
+"""`explore`: rounds of points that a method proposes, each computed by one sweep."""
 
 import os
 from collections.abc import Callable
@@ -30,7 +30,7 @@ from .method import Method, losses
 from .result import SearchResult, place_of
 
 Stop: TypeAlias = Callable[[SearchResult], object]
-"""A condition for the end of a search, asked for after each round."""
+"""A condition that ends a search, called after each round."""
 
 
 def explore(
@@ -51,47 +51,47 @@ def explore(
     on_error: Literal["raise", "mark"] = "raise",
     progress: bool | None = None,
 ) -> SearchResult:
-    """Let a method propose points of a space, round after round.
+    """Search a space: a method proposes the points of each round.
 
-    Each round is a sweep of `num` points, which are computed at once. All rounds are
-    one program, unless the points have `Static` axes: then one for each of their
-    values.
+    Each round is one sweep of `num` points. All rounds share one compiled program; with
+    `Static` axes, one for each combination of their values.
 
     **Arguments:**
 
-    - `fn`, `space`, `batch_size`, `mesh`, `on_error`: as in `sweep`. The axes of a
-      search are `Uniform` and `LogUniform` for numbers, `Values` and `Static` for
-      categories; see `Space.from_unit`.
-    - `method`: proposes points: one of `eqx_pipe.search`, or a `Method` of your own.
-    - `rounds`: the largest number of rounds.
-    - `num`: the number of points that the method is asked for in a round.
+    - `fn`, `space`, `batch_size`, `mesh`, `on_error`: as in `sweep`. Use `Uniform` and
+      `LogUniform` axes for numbers, `Values` and `Static` axes for categories; see
+      `Space.from_unit`.
+    - `method`: a method of `eqx_pipe.search`, or your own `Method`.
+    - `rounds`: the maximum number of rounds. (Keyword only.)
+    - `num`: the number of points that the method proposes in a round. (Keyword only.)
     - `by`: the number to optimise: the path of a scalar output, or a function of the
       output; not needed if the output is one number. (Keyword only.)
     - `mode`: `"min"` or `"max"`. (Keyword only.)
-    - `key`: for the method and for `fn`. (Keyword only.)
+    - `key`: a PRNG key for the method and for `fn`. (Keyword only.)
     - `stop`: called after each round with the `SearchResult` so far; the search ends
       if it returns true: `lambda found: len(found) >= 1000`. `found.best()` raises
       until a point has a number. (Keyword only.)
-    - `store`: a folder in which each round has a store of its own, `round-0000.zarr`
-      and so on. The same call after a kill reads the rounds that are there, lets the
-      method propose what it had proposed, and goes on; of the round that was under way
-      finished chunks are kept. `SearchResult.load` reads the folder at any time.
-    - `executor`: as in `sweep`; needs a `store`.
-    - `progress`: whether there is a bar of the rounds with the best number so far,
-      below which a long round has its own; by default if somebody can see it. In a file
-      it is a line a minute.
+    - `store`: a folder that contains one store for each round, `round-0000.zarr` and so
+      on. After a kill, the same call reads the finished rounds, replays the proposals
+      of the method, and resumes the unfinished round at its first missing chunk.
+      `SearchResult.load` reads the folder at any time. (Keyword only.)
+    - `executor`: as in `sweep`; requires a `store`. (Keyword only.)
+    - `progress`: whether to show a progress bar of the rounds with the best number so
+      far, and one for each long round; by default in a terminal or notebook. A file
+      gets a line each minute. (Keyword only.)
 
     **Returns:** a `SearchResult`.
 
-    **Raises:** `ValueError` if the method proposes no point at all, or if the store
-    belongs to another search; and as `sweep`.
+    **Raises:** `ValueError` if the method proposes no points in the first round, if
+    `executor` is passed without `store`, or if the store belongs to another search;
+    `TypeError` if `method` is not a `Method`; and as `sweep`.
 
-    After Ctrl-C the `KeyboardInterrupt` has as `.result` a `SearchResult` of all that
-    is finished.
+    After Ctrl-C, the `.result` of the `KeyboardInterrupt` is a `SearchResult` of all
+    finished points.
 
-    **Laws:** round `r` is `sweep(fn, points, key=jax.random.fold_in(key, r))` of the
-    points that the method proposes, to rounding. A search that was killed ends as one
-    that was not.
+    **Laws:** round `r` equals `sweep(fn, points, key=jax.random.fold_in(key, r))` at
+    the points that the method proposes, to rounding. A resumed search ends with the
+    result of an uninterrupted one.
 
     !!! example
 
@@ -127,7 +127,7 @@ def explore(
             batch_size=batch_size,
             mesh=mesh,
             on_error=on_error,
-            # Below the bar of the rounds; there is none in a file of logs.
+            # Shown below the bar of the rounds in a terminal, but not in a log file.
             progress=False if progress is False else None,
         )
         made = Sweeper(request)
@@ -135,7 +135,7 @@ def explore(
             _check_by(made.outputs(points, key), by)
         return made
 
-    # By a name: rounds have the keys of their numbers.
+    # Fold in a name, since rounds fold in their numbers.
     state = method.init(whole, fold(key, "method"))
     sweeps: list[SweepResult] = []
     run: Sweeper | None = None
@@ -149,7 +149,7 @@ def explore(
                 own = None if key is None else jr.fold_in(key, number)
                 place = None if folder is None else place_of(folder, number)
                 try:
-                    # What is traced depends on the form of the points.
+                    # The trace depends on the axes of the proposed points.
                     run = run or prepared(points, own, place)
                     sweeps.append(run.run(points, own, place))
                 except ValueError as error:
@@ -182,7 +182,7 @@ def explore(
 def _check_given(
     method: object, stop: object, executor: object, store: object, progress: object
 ) -> None:
-    """Raise for arguments that are wrong whatever the function is."""
+    """Raise for arguments that are invalid for any function."""
     if not isinstance(method, Method) or isinstance(method, type):
         raise type_error(
             "search.explore",
@@ -207,7 +207,7 @@ def _check_given(
 
 
 def _check_by(outputs: PyTree, by: Compared) -> None:
-    """Raise, before anything is computed, unless `by` is one number of an output."""
+    """Raise, before any computation, unless `by` selects one number of an output."""
 
     def one(leaf: Any) -> Any:
         return jnp.empty((1, *leaf.shape), leaf.dtype)

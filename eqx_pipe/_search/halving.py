@@ -1,4 +1,4 @@
-"""`halving`: trainings that are carried on in rungs, the worse ones dropped."""
+"""`halving`: training in rungs, after each of which the worst runs are dropped."""
 
 import math
 import os
@@ -29,25 +29,27 @@ else:
     Dataset = Any
 
 _BATCH = 256
-"""The most trainings of one batch, unless a size is given.
+"""The maximum number of trainings in a batch, unless `batch_size` is given.
 
-Carries are as large as models, so that a batch of all trainings may not fit.
+Carries are as large as models, so a batch of all trainings may not fit into memory.
 """
 
 
 class Training(eqx.Module):
-    """A training that can be carried on.
+    """A training that can be resumed.
 
-    - `init(point)` gives the first carry: any pytree of arrays, such as parameters
+    - `init(point)` returns the first carry: any pytree of arrays, such as parameters
       and the state of an optimiser, or a `TrainState` of Flax.
-    - `step(point, carry)` gives the next carry, of the same form.
-    - `score(point, carry)` gives a number: how good it is.
+    - `step(point, carry)` returns the next carry, of the same structure, shapes and
+      dtypes.
+    - `score(point, carry)` returns a number by which trainings are compared.
 
-    Of an Equinox model carry the arrays, `eqx.filter(model, eqx.is_array)`, and put the
-    rest back in `step` and `score` by `eqx.combine`: numbers in a carry become arrays.
+    For an Equinox model, carry only its arrays, `eqx.filter(model, eqx.is_array)`, and
+    add the rest in `step` and `score` by `eqx.combine`, since numbers in a carry become
+    arrays.
 
-    `init` and `step` may take `key=`: a step draws from `fold_in(key, number)` of the
-    training's key, the first step having the number 1 and `init` 0.
+    `init` and `step` may have a parameter `key`: step `k`, counted from 1, gets
+    `fold_in(key, k)` of the training's key, and `init` gets `fold_in(key, 0)`.
     """
 
     init: Callable[..., PyTree]
@@ -58,10 +60,10 @@ class Training(eqx.Module):
 class HalvingResult(eqx.Module):
     """The trainings of `halving`, with their scores.
 
-    `scores` has a row for each point and a column for each rung: NaN where a training
-    was dropped before. `survivors` are the points that came to the end, the best
-    first, and `carry` their carries in this order. `steps` are the steps that
-    were needed, and those that were executed, lanes that repeat others included.
+    `scores` has a row for each point and a column for each rung, with NaN after a
+    training was dropped. `survivors` are the indices of the points that completed the
+    last rung, the best first, and `carry` has their carries in this order. `steps` are
+    the numbers of steps needed and executed; the latter includes padded lanes.
     """
 
     space: Space
@@ -74,7 +76,7 @@ class HalvingResult(eqx.Module):
     def best(self) -> Best:
         """Return the best training: `value` is its score, `output` its carry.
 
-        **Raises:** `ValueError` if no training came to the end with a score.
+        **Raises:** `ValueError` if no training completed the last rung with a score.
         """
         if not len(self.survivors):
             raise value_error(
@@ -114,35 +116,38 @@ def halving(
     batch_size: int | None = None,
     mesh: Mesh | None = None,
 ) -> HalvingResult:
-    """Train at all points, and carry on with fewer and fewer of them.
+    """Train at all points, and after each rung continue only the best.
 
-    At the end of each rung the best `1/eta` of the trainings go on from where they
-    are, at least one; the others are dropped. Those that go on fill the batches again.
-    A training whose score is NaN is dropped, and of equal ones the first point goes on.
-    It is successive halving, of Jamieson and Talwalkar (2016).
+    At the end of each rung the best `1/eta` of the trainings, at least one, continue
+    from their carries; the others are dropped. The remaining trainings are packed into
+    full batches again. A training whose score is NaN is dropped; of equal scores, the
+    lower index continues. This is successive halving (Jamieson and Talwalkar, 2016).
 
     **Arguments:**
 
     - `train`: a `Training`: its `init`, `step` and `score`.
     - `space`: as in `sweep`, without `Static` axes.
-    - `rungs`: after how many steps in all each rung ends, such as `(10, 30, 90)`.
-    - `eta`: of how many trainings one goes on. (Keyword only.)
-    - `key`: each training has that of its point in a sweep. (Keyword only.)
-    - `mode`: whether a small (`"min"`) or a large score (`"max"`) is good.
-    - `store`: a folder in which each rung has a store of its own, with its carries: a
-      call after a kill goes on within the rung that was under way.
-    - `batch_size`: how many trainings a device computes at once; by default such that
-      batches are full.
-    - `mesh`: as in `sweep`.
+    - `rungs`: the total number of steps at the end of each rung, such as
+      `(10, 30, 90)`. (Keyword only.)
+    - `eta`: one of every `eta` trainings continues. (Keyword only.)
+    - `key`: a PRNG key; each training gets the key of its point in a sweep. (Keyword
+      only.)
+    - `mode`: whether a small (`"min"`) or a large score (`"max"`) is better. (Keyword
+      only.)
+    - `store`: a folder that contains one store for each rung, with its carries. After a
+      kill, the same call resumes within the unfinished rung. (Keyword only.)
+    - `batch_size`: the number of trainings that a device computes at once; by default
+      chosen so that batches are full. (Keyword only.)
+    - `mesh`: as in `sweep`. (Keyword only.)
 
     **Returns:** a `HalvingResult`. One program is compiled for `init`, and one for each
     rung.
 
-    **Raises:** `ValueError` for rungs that do not grow, and for `Static` axes;
-    `TypeError` for what is no `Training`; and as `sweep`.
+    **Raises:** `ValueError` if `rungs` do not increase, if the space is empty, or for
+    `Static` axes; `TypeError` if `train` is not a `Training`; and as `sweep`.
 
-    **Laws:** a training that comes to the end has the carry and the score of the same
-    number of steps without halving, to rounding.
+    **Laws:** a training that completes the last rung has the carry and the score of the
+    same number of steps without halving, to rounding.
 
     !!! example
 
@@ -195,12 +200,12 @@ def halving(
         order = np.argsort(score if mode == "min" else -score, kind="stable")
         keep = order[: np.count_nonzero(~np.isnan(score))]  # NaN is sorted last
         if number < len(ends) - 1:
-            # In the order of points, so that of equal scores the first goes on next
-            # time too.
+            # Keep the order of points, so that of equal scores the first point also
+            # continues in the next rung.
             keep = np.sort(keep[: max(1, math.ceil(len(left) / eta))])
         left, done = left[keep], end
         leaves = [np.asarray(leaf[keep]) for leaf in values["carry"]]
-    # Static fields may hold numbers of the point: they are those of the best training.
+    # Static fields may contain numbers of the point; take those of the best training.
     best = int(left[0]) if len(left) else 0
     first = _begun(train, whole.point(best), whole.point_key(best, key=key))
     carry = jtu.tree_unflatten(jtu.tree_structure(first), leaves)
@@ -234,7 +239,7 @@ def _checked(train: object, space: Space, rungs: Sequence[int]) -> tuple[int, ..
 
 
 def _fitting(trainings: int, devices: int) -> int:
-    """Return a batch size with which nearly every lane of a batch has a training."""
+    """Return a batch size for which nearly every lane of a batch has a training."""
     each = -(-trainings // devices)
     return -(-each // -(-each // _BATCH))
 
@@ -246,7 +251,7 @@ def _draws(fn: Callable[..., Any], key: Key | None, number: Any) -> dict[str, An
 
 
 def _begun(train: Training, point: PyTree, key: Key | None) -> PyTree:
-    """Return the first carry, with arrays in the place of numbers."""
+    """Return the first carry, with numbers as arrays."""
     carry = train.init(point, **_draws(train.init, key, 0))
     for name, leaf in leaves_with_names(carry):
         if not eqx.is_array_like(leaf):
@@ -262,13 +267,13 @@ def _begun(train: Training, point: PyTree, key: Key | None) -> PyTree:
 def _rung(
     train: Training, space: Space, key: Key | None, steps: tuple[int, int]
 ) -> Callable[[PyTree], PyTree]:
-    """Return the function of a row that carries its training on by some steps.
+    """Return the function of a row that continues its training by some steps.
 
-    A carry is handed from rung to rung as its leaves. Static fields, such as the
-    optimiser in a `TrainState` of Flax, may hold numbers of the point, which are traced
-    anew in each rung; `init` gives them, and XLA drops what else it computes.
+    A carry is passed from rung to rung as its leaves. Static fields, such as the
+    optimiser in a `TrainState` of Flax, may contain numbers of the point, which are
+    traced again in each rung: `init` returns them, and XLA drops its other results.
     """
-    # The numbers of steps are values, so that rungs of any length share one program.
+    # The numbers of steps are arrays, so that rungs of any length share one program.
     first, last = (jnp.asarray(step, jnp.int32) for step in steps)
 
     def rung(row: PyTree) -> PyTree:

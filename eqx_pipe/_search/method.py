@@ -1,4 +1,4 @@
-"""Methods of search: three pure functions, and the state between them."""
+"""Methods of search: three pure functions and their state."""
 
 from typing import Protocol, TypeAlias, TypeVar, runtime_checkable
 
@@ -13,19 +13,18 @@ from .._types import Key
 State = TypeVar("State")
 
 Losses: TypeAlias = Float[np.ndarray, " points"]
-"""A number for each point, to be made small: infinite where a point failed or is NaN.
-"""
+"""A number to minimise for each point: infinite if the point failed or is NaN."""
 
 
 @runtime_checkable
 class Method(Protocol[State]):
     """A method of search, as three pure functions.
 
-    A state is a value: a pytree of arrays, or what JSON can hold. `explore` calls
-    `state = init(space, key)`, and in each round `points, state = ask(state, num)` and
-    `state = tell(state, losses, result)`. Points are a `Space` of the axes of `space`;
-    no points end the search. Called twice with the same arguments, each returns the
-    same: so a search can be continued after a kill.
+    A state is a value: a pytree of arrays, or of values that JSON can represent.
+    `explore` calls `state = init(space, key)`, and in each round
+    `points, state = ask(state, num)` and `state = tell(state, losses, result)`. Points
+    are a `Space` with the axes of `space`; an empty one ends the search. All three must
+    be deterministic, so that a search can be resumed after a kill.
     """
 
     def init(self, space: Space, key: Key | None) -> State:
@@ -33,20 +32,20 @@ class Method(Protocol[State]):
         ...
 
     def ask(self, state: State, num: int) -> tuple[Space, State]:
-        """Return the `num` points to compute next, or fewer if there are no more."""
+        """Return the next `num` points, or fewer at the end, and the new state."""
         ...
 
     def tell(self, state: State, losses: Losses, result: SweepResult) -> State:
         """Return the state after a round.
 
-        `losses` are to be made small, and infinite where a point failed or is NaN:
-        what `by` names, negated if `mode="max"`. `result` has all outputs.
+        `losses` are the numbers to minimise: the output `by`, negated if `mode="max"`,
+        and infinite if a point failed or is NaN. `result` has all outputs.
         """
         ...
 
 
 def losses(result: SweepResult, by: Compared, mode: str) -> Losses:
-    """Return what is to be made small: infinite where a point failed or is NaN."""
+    """Return the numbers to minimise: infinite if a point failed or is NaN."""
     found = scores("search.explore", result.values, len(result), by, [slice(None)])
     found = found.astype(np.float64)
     signed = found if mode == "min" else -found
@@ -54,7 +53,7 @@ def losses(result: SweepResult, by: Compared, mode: str) -> Losses:
 
 
 def needed(function: str, key: Key | None) -> Key:
-    """Return the key of a method that draws, or raise."""
+    """Return the key of a method that draws; raise if it is `None`."""
     if key is None:
         raise value_error(
             function,

@@ -18,7 +18,7 @@ from .method import Losses, needed
 
 
 class OptunaState(eqx.Module):
-    """The trials so far, as JSON can hold them; the last ones may not be told yet."""
+    """The trials so far, as JSON values; the last ones may not have a value yet."""
 
     space: Space
     key: Key
@@ -27,21 +27,22 @@ class OptunaState(eqx.Module):
 
 @dataclasses.dataclass(frozen=True)
 class Optuna:
-    """A method of search: any sampler of Optuna, asked for a whole round at once.
+    """A method of search: any sampler of Optuna, which proposes a round at a time.
 
-    Each round begins a study of all trials so far: the state is these trials, and the
-    proposals depend on nothing else. In ranges (`Uniform`, and `LogUniform` in the
-    logarithm) any number is proposed, other axes are categories. A point that failed,
-    or has a NaN, is a failed trial.
+    Each round creates a study of all trials so far: the state is these trials and the
+    key, and the proposals depend on nothing else. Ranges (`Uniform`, and `LogUniform`
+    in the logarithm) are continuous; other axes are categories. A point that failed, or
+    has no finite number, is a failed trial.
 
     **Arguments:**
 
-    - `sampler`: makes a sampler when it is called with `seed=`, such as
-      `optuna.samplers.TPESampler`, or
+    - `sampler`: a class or function that returns a sampler when it is called with
+      `seed=`, such as `optuna.samplers.TPESampler`, or
       `functools.partial(TPESampler, constant_liar=True)`, which spreads the points of
       one round.
 
-    **Raises:** `TypeError` if `sampler` cannot be called, `ValueError` without a key.
+    **Raises:** `TypeError` if `sampler` cannot be called; `ValueError`, when the search
+    begins, without a key.
 
     !!! example
 
@@ -68,15 +69,15 @@ class Optuna:
         return OptunaState(space, needed("search.Optuna", key), ())
 
     def ask(self, state: OptunaState, num: int) -> tuple[Space, OptunaState]:
-        """Return the suggestions of the sampler to a study of the trials so far."""
+        """Return the suggestions of the sampler for a study of the trials so far."""
         optuna = optional("search.Optuna", "optuna", "search")
         before = optuna.logging.get_verbosity()
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         try:
             own = jr.fold_in(state.key, len(state.trials))
             seed = int(jr.bits(own, dtype=jnp.uint32))
-            # Made anew, since a sampler's generator cannot be saved: a search that goes
-            # on after a kill would propose other points than one that was not killed.
+            # Create a new sampler, since its generator cannot be saved: a resumed
+            # search would otherwise propose other points than an uninterrupted one.
             study = optuna.create_study(sampler=self.sampler(seed=seed))
             axes = _distributions(optuna, state.space)
             study.add_trials([_frozen(optuna, axes, trial) for trial in state.trials])
@@ -95,7 +96,7 @@ class Optuna:
     def tell(
         self, state: OptunaState, losses: Losses, result: SweepResult
     ) -> OptunaState:
-        """Return the state with the values of the last trials, None for failed ones."""
+        """Return the state with the values of the last trials, `None` for failures."""
         told = len(state.trials) - len(losses)
         new = [
             {**trial, "value": float(loss) if np.isfinite(loss) else None}
@@ -105,9 +106,9 @@ class Optuna:
 
 
 def _distributions(optuna: Any, space: Space) -> dict[str, Any]:
-    """Return for each axis its values in the unit cube: an interval, or some points.
+    """Return the distribution of each axis in the unit cube.
 
-    The points of categories are the middles of their parts of the cube.
+    A range has an interval, and categories have the middles of their parts.
     """
     kinds = optuna.distributions
     return {
@@ -121,7 +122,7 @@ def _distributions(optuna: Any, space: Space) -> dict[str, Any]:
 
 
 def _frozen(optuna: Any, axes: Mapping[str, Any], trial: Mapping[str, Any]) -> Any:
-    """Return a trial that has ended."""
+    """Return a finished trial."""
     states, value = optuna.trial.TrialState, trial["value"]
     return optuna.trial.create_trial(
         state=states.FAIL if value is None else states.COMPLETE,

@@ -25,9 +25,10 @@ else:
 class SearchResult:
     """All points of a search, in the order in which they were computed.
 
-    `sweeps` has the `SweepResult` of each round, and `result` that of all points, a
-    table. `state` is the method's after the last round, and `None` if the search was
-    read from its folder. `by` and `mode` are those of the search.
+    `sweeps` has the `SweepResult` of each round, and `result` is one `SweepResult` of
+    all points, over a table. `state` is the state of the method after the last round,
+    or `None` if the search was read from its folder. `by` and `mode` are the arguments
+    of the search.
     """
 
     sweeps: tuple[SweepResult, ...]
@@ -54,7 +55,8 @@ class SearchResult:
 
         **Arguments:**
 
-        - `by`, `mode`: as in `SweepResult.best`, by default those of the search.
+        - `by`, `mode`: as in `SweepResult.best`; by default the arguments of the
+          search.
         """
         by = self.by if by is None else by
         return self.result.best(by, self.mode if mode is None else mode)
@@ -74,15 +76,15 @@ class SearchResult:
     def load(path: str | os.PathLike[str]) -> "SearchResult":
         """Read a search from its folder, without the function or the method.
 
-        Also while the search goes on, or after it was killed: of the round that was
-        under way the points that it lacks are not `.ok`. Nothing is computed.
+        The search may still be running, or may have been killed: missing points of an
+        unfinished round are not `.ok`. Nothing is computed.
 
         **Arguments:**
 
-        - `path`: the folder that `explore` was given as `store=`.
+        - `path`: the folder that was passed to `explore` as `store=`.
 
         **Returns:** a `SearchResult` without `.state`, `.by` and `.mode`. Its sweeps
-        are what `SweepResult.load` reads from the stores of the rounds.
+        are read from the stores of the rounds by `SweepResult.load`.
 
         **Raises:** `FileNotFoundError` if no round is at `path`, and as
         `SweepResult.load`.
@@ -126,5 +128,5 @@ def _free(name: str, taken: Any) -> str:
 
 
 def place_of(folder: Path, number: int) -> Path:
-    """Return the place of the store of a round."""
+    """Return the path of the store of a round."""
     return folder / f"round-{number:04}.zarr"

@@ -1,4 +1,4 @@
-"""Sensitivities by SALib: its designs as spaces, its analyses with names on them."""
+"""Sensitivities by SALib: its designs as spaces, its analyses as labelled datasets."""
 
 import importlib
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
@@ -22,10 +22,10 @@ Method: TypeAlias = Literal["sobol", "morris"]
 
 
 class _Kind(NamedTuple):
-    """A method of SALib: its indices, rows of the design, and its options."""
+    """A method of SALib: its indices, the rows of its design, and its options."""
 
     indices: tuple[str, ...]
-    more: int  # rows for each row of the base: axes and so many
+    more: int  # rows for each row of the base, besides one for each axis
     sample: dict[str, Any]
     analyze: dict[str, Any]
 
@@ -47,18 +47,19 @@ def sensitivity_design(
 
     **Arguments:**
 
-    - `space`: the axes to compare, each from end to end as by `Space.from_unit`:
+    - `space`: the axes to compare, over their whole ranges as in `Space.from_unit`:
       a `LogUniform` evenly in the logarithm, `Values` and `Static` as categories.
-    - `num`: the number of base points of `"sobol"`, a power of 2, or of trajectories of
-      `"morris"`.
-    - `method`: `"sobol"`: the design of Saltelli, `num * (axes + 2)` points; or
-      `"morris"`: that of Morris with four levels, `num * (axes + 1)`. (Keyword only.)
-    - `seed`: of the design. (Keyword only.)
+    - `num`: the number of base points for `"sobol"`, a power of 2, or of trajectories
+      for `"morris"`.
+    - `method`: `"sobol"`, the design of Saltelli with `num * (axes + 2)` points, or
+      `"morris"`, the design of Morris with four levels and `num * (axes + 1)` points.
+      (Keyword only.)
+    - `seed`: the seed of the design. (Keyword only.)
 
-    **Returns:** a `Space` of one dim named `point`.
+    **Returns:** a `Space` with one dim named `point`.
 
-    **Raises:** `ValueError` for another method, for a `num` that is no power of 2 with
-    `"sobol"`, and if two axes vary together; `ImportError` without SALib.
+    **Raises:** `ValueError` for any other method, if `num` is not a power of 2 for
+    `"sobol"`, or if two axes vary together; `ImportError` without SALib.
 
     Needs `pip install 'eqx_pipe[search]'`.
 
@@ -93,7 +94,7 @@ def sensitivity(
     method: Method = "sobol",
     seed: int = 0,
 ) -> Dataset:
-    """Return how much of the variation of an output each axis causes, by SALib.
+    """Return the sensitivity of an output to each axis, by SALib.
 
     **Arguments:**
 
@@ -101,17 +102,19 @@ def sensitivity(
     - `space`: the space of that design.
     - `by`: the path of an output, not needed if there is only one. Each entry of an
       array is analysed by itself.
-    - `method`: that of the design. (Keyword only.)
-    - `seed`: of the resampling from which the intervals are. (Keyword only.)
+    - `method`: the method of the design. (Keyword only.)
+    - `seed`: the seed of the resampling for confidence intervals. (Keyword only.)
 
-    **Returns:** an `xarray.Dataset` with the dim `axis`, and those of the output. With
-    `"sobol"` the first and the total index, `S1` and `ST`, each with half the width of
-    its 95 % interval, `S1_conf` and `ST_conf`; with `"morris"` mean `mu` and spread
-    `sigma` of the elementary effects, and the mean of their size, `mu_star`, with
-    `mu_star_conf`. Effects are those of a whole axis.
+    **Returns:** an `xarray.Dataset` with the dim `axis` and the dims of the output. For
+    `"sobol"` it has the first-order and the total index, `S1` and `ST`, and half the
+    width of their 95 % confidence intervals, `S1_conf` and `ST_conf`. For `"morris"` it
+    has the mean `mu` and the standard deviation `sigma` of the elementary effects, and
+    the mean of their absolute values, `mu_star`, with `mu_star_conf`. Effects are
+    scaled to the whole range of an axis.
 
-    **Raises:** `ValueError` if the result is
-    of another design, or if points have no finite value; `ImportError` without SALib.
+    **Raises:** `ValueError` if the result does not fit the design, if `by` is not an
+    output, or if points have no finite value; `TypeError` if `result` is not a
+    `SweepResult`; `ImportError` without SALib.
 
     Needs `pip install 'eqx_pipe[search]'`.
 
@@ -136,7 +139,7 @@ def sensitivity(
     name, values = _values(result, by)
     rows, problem = len(values), _problem(space)
     each = len(problem["names"]) + kind.more
-    # Also refuses a result over other axes, or beyond the ends of these.
+    # This also raises for other axes, and for values beyond the ends of these axes.
     u = space.to_unit(result.space)
     if not rows or rows % each:
         raise value_error(
@@ -176,7 +179,7 @@ def _salib(function: str, module: str) -> Any:
 def _values(
     result: SweepResult, by: object
 ) -> tuple[str, Float[np.ndarray, "points ..."]]:
-    """Return the output that is analysed, with its name."""
+    """Return the name and the values of the output to analyse."""
     named = {name or "value": leaf for name, leaf in leaves_with_names(result.values)}
     name = next(iter(named)) if by is None and len(named) == 1 else by
     if not isinstance(name, str) or name not in named:

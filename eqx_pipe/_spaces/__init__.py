@@ -1,4 +1,4 @@
-"""Spaces: from an index to a point, without computing the others."""
+"""Spaces: sequences of points, each computed from its index."""
 
 from .axis import MAX_LENGTH as MAX_LENGTH
 from .axis import Axis as Axis

@@ -45,10 +45,10 @@ class Axis(eqx.Module):
 
     An axis that draws its values sets the class attribute `needs_key = True`; a space
     without a key then raises when it is built. Every axis takes the keyword arguments
-    `label` and `unit`, which pictures and xarray's attributes `long_name` and `units`
+    `label` and `unit`, which plots and xarray's attributes `long_name` and `units`
     show; they change nothing else.
 
-    Arrays in the fields of an axis may change without compiling a sweep again.
+    A sweep is not recompiled if arrays in the fields of an axis change.
 
     !!! example
 
@@ -80,7 +80,7 @@ class Axis(eqx.Module):
     is_range: ClassVar[bool] = False
     """True if every number between the ends is a value for a search."""
     is_log: ClassVar[bool] = False
-    """True if pictures have a logarithmic scale for the axis."""
+    """True if plots use a logarithmic scale for the axis."""
     replicates: ClassVar[str | None] = None
     """The draws of replicates, `"common"` or `"independent"`; see `Seeds`."""
 
@@ -103,16 +103,17 @@ class Axis(eqx.Module):
         - `i`: a position from 0 to `len(self) - 1`, a scalar `int32`, often traced.
         - `key`: the axis's own PRNG key, made from the space's key and the axis's
           path, the same for every `i` (fold `i` into it); `None` if the space has
-          none.
+          no key.
 
         **Returns:** an array, or a pytree of arrays.
         """
 
     @property
     def known(self) -> Array | None:
-        """All values as one array, if the axis holds them so.
+        """All values as one array if the axis stores them, else `None`.
 
-        To trace and run `value` takes a thousand times as long, with the same bits.
+        Tracing and running `value` returns the same bits, but takes a thousand times
+        as long.
         """
         return None
 
@@ -139,9 +140,9 @@ class Axis(eqx.Module):
     ) -> "Axis":
         """Return an axis of the values at some places of the unit interval.
 
-        Values are categories: each has an equal part of the interval, in order.
+        Values are categories: each gets an equal part of the interval, in order.
         """
-        # 1 belongs to the last value, which has no part after its own.
+        # The number 1 belongs to the part of the last value.
         positions = np.minimum((u * len(self)).astype(np.int64), len(self) - 1)
         return self.take(positions, dim)
 
@@ -195,7 +196,7 @@ def is_axis(x: object) -> TypeGuard[Axis]:
 
 
 def dim_text(dim: str | None) -> str:
-    """Return the argument `dim` in the text of an axis."""
+    """Return the argument `dim` as shown in the `repr` of an axis."""
     return "" if dim is None else f", dim={dim!r}"
 
 
@@ -212,7 +213,7 @@ def check_dim(function: str, dim: Any) -> str | None:
 
 
 def check_length(function: str, num: SupportsIndex) -> int:
-    """Return `num`; raise unless it is an integer that the length of an axis may be."""
+    """Return `num`; raise unless it is an integer from 1 to `MAX_LENGTH`."""
     check_int(function, "num", num, 1)
     num = operator.index(num)
     if num > MAX_LENGTH:
@@ -226,7 +227,7 @@ def check_length(function: str, num: SupportsIndex) -> int:
 
 def value_of(name: str, axis: Axis, i: Position, key: Key | None) -> PyTree:
     """Return the value of the axis called `name` at position `i`, after a check."""
-    # By the class: a method of a module is a module itself, made each time it is asked.
+    # Use the class: a module's bound method is a new module at each access.
     value_at: Any = type(axis).value
     try:
         value = value_at(axis, i, key)

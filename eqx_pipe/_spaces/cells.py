@@ -1,7 +1,7 @@
 """A space with some dims reduced: its cells, and the points of each.
 
-A cell is a position on all other dims. Points are taken cell by cell, so that those of
-one follow each other; they are the same points, with the same draws.
+A cell is a position on all other dims. Points are ordered cell by cell, so that the
+points of a cell are adjacent; they are the same points, with the same draws.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from .space import Space
 
 
 def by_cell(space: Space, over: Sequence[str]) -> Space:
-    """Return the same points, with those of one cell after each other."""
+    """Return the same points, ordered cell by cell."""
     return space._with(last=tuple(over))
 
 

@@ -24,8 +24,8 @@ def values_at(
 ) -> Any:
     """Return the values of an axis at some positions, along a leading axis.
 
-    `key` is that of the axis. It gives arrays of NumPy, or of JAX for keys and for what
-    `value` computes; static values are a list.
+    `key` is the axis's key. Values are NumPy arrays, or JAX arrays if they are keys or
+    are computed by `value`; static values are a list.
     """
     if axis.is_static:
         static: Any = axis
@@ -49,9 +49,9 @@ def axis_structs(name: str, axis: Axis, key: Key | None) -> PyTree:
 
 
 def axis_columns(geometry: Geometry, key: Key | None) -> dict[str, tuple[int, ...]]:
-    """Return the shape of one value in each column of a space, computing none.
+    """Return the shape of one value in each column of a space, without computing any.
 
-    `key` is that of the space. Raises a `ValueError` if two columns have the same name.
+    `key` is the space's key. Raises a `ValueError` if two columns have the same name.
     """
 
     def shapes() -> Iterator[tuple[str, str, tuple[int, ...]]]:
@@ -71,7 +71,7 @@ def axis_values(
 ) -> list[tuple[str, np.ndarray]]:
     """Return the columns of an axis at some positions; keys as their raw data.
 
-    There is one for each leaf of a value. Python values are numbers or texts here.
+    There is one column for each leaf of a value. Python values become numbers or texts.
     """
     if axis.is_static:
         values = values_at(name, axis, key, np.arange(len(axis)))
@@ -81,7 +81,7 @@ def axis_values(
 
 
 def static_column(values: list[Any]) -> np.ndarray:
-    """Return static values as a column: numbers if all are, else different texts."""
+    """Return static values as a column: all numbers, or else distinct texts."""
     if all(isinstance(v, bool | np.bool_) for v in values):
         return np.array(values, bool)
     numbers = (int, float, np.integer, np.floating)
@@ -110,7 +110,7 @@ def point_columns(geometry: Geometry, key: Key | None) -> dict[str, np.ndarray]:
         for (name, axis), dim in zip(
             geometry.axes.items(), geometry.axis_dims, strict=True
         ):
-            # Each value once: on a grid most positions come many times.
+            # Compute each value once: on a grid most positions occur many times.
             few, back = np.unique(digits[:, dim], return_inverse=True)
             for column, value in axis_values(name, axis, axis_key(key, name), few):
                 yield name, column, value[back]
@@ -119,7 +119,7 @@ def point_columns(geometry: Geometry, key: Key | None) -> dict[str, np.ndarray]:
 
 
 def entry_names(name: str, shape: tuple[int, ...]) -> list[str]:
-    """Return the names of an array's entries: `name` of a scalar, or `name.0.1`."""
+    """Return the names of an array's entries: `name` for a scalar, or `name.0.1`."""
     return [".".join([name, *map(str, entry)]) for entry in np.ndindex(shape)]
 
 
@@ -171,9 +171,10 @@ def raw_shape(struct: Any) -> tuple[int, ...]:
 
 
 def at_least_one(values: Any) -> tuple[Any, bool]:
-    """Return values along a leading axis, a meaningless one if empty; and whether.
+    """Return values, or a placeholder if there are none, and whether it was needed.
 
-    An axis has at least one value. A table without rows has one row that is not taken.
+    An axis has at least one value, so the axes of an empty table have one that is not
+    used.
     """
     if len(values):
         return values, False

@@ -21,24 +21,24 @@ def sobol(
 ) -> Space:
     """Return the first `num` points of a scrambled Sobol sequence in a space.
 
-    The points of a longer sequence begin with those of a shorter one. They are spread
-    most evenly if `num` is a power of 2.
+    A longer sequence begins with the points of a shorter one. Points are spread most
+    evenly if `num` is a power of 2.
 
     **Arguments:**
 
-    - `space`: a space, or a pytree with axes, from which values are taken as by
-      `Space.from_unit`: any number of a `Uniform`, evenly in the logarithm of a
-      `LogUniform`, one of the values of `Values` and `Static`.
+    - `space`: a space, or a pytree with axes. Values are chosen as by
+      `Space.from_unit`: any number of a `Uniform`, evenly in the logarithm for a
+      `LogUniform`, and one of the values of a `Values` or `Static` axis.
     - `num`: the number of points, at least 1 and at most `2**30`.
-    - `seed`: of the scrambling, an integer of at least 0. (Keyword only.)
-    - `dim`: a name for the dim of the points, so that the axes, `.tree`, may stand
-      beside others in a space. (Keyword only.)
+    - `seed`: the seed of the scrambling, an integer of at least 0. (Keyword only.)
+    - `dim`: a name for the dim of the points, so that its axes (`.tree`) can be
+      combined with other axes in a space. (Keyword only.)
 
-    **Returns:** a `Space` of one dim, by default `point`. (For whole numbers round:
-    `Mapped(jnp.round, Uniform(2, 8))`.)
+    **Returns:** a `Space` with one dim, by default `point`. For whole numbers, round
+    the values of a range: `Mapped(jnp.round, Uniform(2, 8))`.
 
-    **Raises:** `ValueError` for a wrong `num` or `seed`, if there is no axis, and if
-    two axes vary together.
+    **Raises:** `ValueError` if `num` or `seed` is out of range, if there is no axis,
+    or if two axes vary together; `TypeError` if `num` or `seed` is not an integer.
 
     !!! example
 
@@ -61,7 +61,7 @@ def sobol(
             f"`num` is {n}, and a Sobol sequence has 2**30 points.",
             "Give at most that many, or use `latin_hypercube`.",
         )
-    # A whole power of 2 and cut, since SciPy warns about any other number.
+    # Draw a power of 2 and drop the rest, since SciPy warns about other numbers.
     sampler = _qmc().Sobol(len(space.names), seed=operator.index(seed))
     return space.from_unit(sampler.random_base2((n - 1).bit_length())[:n], dim=dim)
 
@@ -75,16 +75,16 @@ def latin_hypercube(
 ) -> Space:
     """Return a Latin hypercube of `num` points in a space.
 
-    Cut each axis into `num` equal parts: every part has exactly one point.
+    If each axis is cut into `num` equal parts, every part contains exactly one point.
 
     **Arguments:**
 
     - `space`: as for `sobol`.
     - `num`: the number of points, at least 1.
-    - `seed`: of the draws, an integer of at least 0. (Keyword only.)
+    - `seed`: the seed of the draws, an integer of at least 0. (Keyword only.)
     - `dim`: as for `sobol`. (Keyword only.)
 
-    **Returns:** a `Space` of one dim, by default `point`.
+    **Returns:** a `Space` with one dim, by default `point`.
 
     **Raises:** as `sobol`.
 
@@ -97,7 +97,7 @@ def latin_hypercube(
 
     ??? cite "Source"
 
-        McKay, Beckman, Conover (1979), as in `scipy.stats._qmc().LatinHypercube`.
+        McKay, Beckman, Conover (1979), as in `scipy.stats.qmc.LatinHypercube`.
     """
     space = as_space("latin_hypercube", space)
     n = _checked("latin_hypercube", num, seed)

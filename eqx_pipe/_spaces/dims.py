@@ -17,8 +17,8 @@ POINT = "point"
 def written_names(tree: PyTree) -> tuple[str, ...]:
     """Return the paths of the axes in a pytree, in the order written.
 
-    JAX sorts the keys of a dict, also in a dict that came out of a transformation, so
-    the order is taken when a space is built. Raises a `TypeError` if the keys of a dict
+    JAX sorts the keys of dicts, also in the outputs of transformations, so the order
+    is recorded when a space is built. Raises a `TypeError` if the keys of a dict
     cannot be sorted.
     """
     return tuple(map(axis_name, _written(tree, ())))
@@ -91,7 +91,7 @@ def _written(node: PyTree, path: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
 def arranged(
     axes: Mapping[str, Axis], mode: str
 ) -> tuple[dict[str, int], tuple[int, ...]]:
-    """Return the length of each dim in order, and the place of each axis's dim."""
+    """Return the length of each dim in order, and the index of each axis's dim."""
     members: dict[str, list[str]] = {}
     for name, axis in axes.items():
         if not 1 <= len(axis) <= MAX_LENGTH:

@@ -1,7 +1,7 @@
-"""The geometry of a space: its axes, its dims and how many points there are.
+"""The geometry of a space: its axes, its dims and its number of points.
 
-It is worked out once for each use of a space and handed on as a plain value, since all
-of it follows from the pytree, and reading attributes of a module takes its time.
+It is derived from the pytree once for each use of a space and passed on as a plain
+dataclass, since reading the attributes of a module is slow.
 """
 
 import dataclasses
@@ -29,12 +29,12 @@ Rows = Int32[Array, "points dims"]
 class Geometry:
     """The axes of a space and the grid that they form.
 
-    `leaves` are those of the pytree, axes among them, and `structure` is the rest;
-    `names` are the axes' in the order written, and `leaf_indices` the places of these
-    among the leaves. `grid_dims` are the dims of the whole grid, and `axis_dims` has
-    for each axis the number of its dim. A part of the grid is a stretch, `span` being
-    `(start, count)`, or has the points in `rows`. If the dims are turned, `written` has
-    the place of each as it was written.
+    `leaves` are the leaves of the pytree, each axis being one, and `structure` is its
+    structure. `names` are the names of the axes in the order written, and
+    `leaf_indices` their indices among the leaves. `grid_dims` are the dims of the whole
+    grid, and `axis_dims` has the index of each axis's dim. A part of the grid is a
+    contiguous stretch, with `span` as `(start, count)`, or has the points in `rows`. If
+    the dims are reordered, `written` has the index of each in the order written.
     """
 
     structure: Any
@@ -93,18 +93,18 @@ class Geometry:
 
     @ft.cached_property
     def key_dims(self) -> tuple[int, ...]:
-        """The places in `grid_dims` of the dims that the keys of points are made of."""
+        """The places in `grid_dims` of the dims that are folded into keys of points."""
         pairs = zip(self.axes.values(), self.axis_dims, strict=True)
         found = [(axis.replicates, dim) for axis, dim in pairs if axis.replicates]
         dims = set(range(len(self.lengths)))
         if any(draws == "common" for draws, _ in found):
             dims = {dim for _, dim in found}
-        # In the order written, so that to turn the dims changes no draw.
+        # Keep the order written, so that reordering the dims changes no draw.
         written = self.written or range(len(self.lengths))
         return tuple(sorted(dims, key=written.__getitem__))
 
     def key_digits(self, digits: Sequence[Digit]) -> list[Digit]:
-        """Return the digits of a point that its key is made of."""
+        """Return the digits of a point that are folded into its key."""
         return [digits[dim] for dim in self.key_dims]
 
     def turned(self, last: Sequence[str]) -> "Geometry":
@@ -120,7 +120,7 @@ class Geometry:
         )
 
     def index_as_written(self, i: int) -> int:
-        """Return the index of a point before the dims were turned."""
+        """Return the index of a point in the space as it was written."""
         if self.written is None:
             return i
         digits = digits_of(i, self.lengths)
@@ -131,8 +131,8 @@ class Geometry:
 
     def grid_indices(self, index: np.ndarray) -> np.ndarray:
         """Return the indices in the whole grid of points of the space."""
-        # Python integers where a grid may have more points than `int64` can count; half
-        # of them, since a start may be added.
+        # Use Python integers if a grid may have more points than `int64` can count. The
+        # limit is half of that, since a start may be added.
         wide = self.grid_size >= 2**62
         if self.rows is None:
             return self.start + (index.astype(object) if wide else index)
@@ -142,9 +142,9 @@ class Geometry:
         return flat
 
     def digits(self, index: np.ndarray) -> np.ndarray:
-        """Return the positions on each dim of the grid of some points.
+        """Return the positions of some points on each dim of the grid.
 
-        They have the shape `(points, dims)`.
+        The array has the shape `(points, dims)`.
         """
         if self.rows is not None:
             return np.asarray(self.rows)[index]
@@ -155,7 +155,7 @@ class Geometry:
         return found
 
     def digits_at(self, i: Index) -> Sequence[Digit]:
-        """Return the position on each dim of the grid of the point with the index `i`.
+        """Return the position of the point `i` on each dim of the grid.
 
         Raises as `plain_digits` and `traced_digits`.
         """
@@ -175,9 +175,8 @@ class Geometry:
     ) -> PyTree:
         """Return the point at a position on each dim of the grid.
 
-        `leaves` are the space's, whose arrays may be traced by now, and `key` is that
-        of the space; `plain` are the positions as `Static` axes need them, as Python
-        integers.
+        `leaves` are the leaves of the space, whose arrays may be traced, and `key` is
+        its key. `plain` are the positions as Python integers, for `Static` axes.
         """
         values = list(leaves)
         for name, index, dim in zip(
@@ -196,7 +195,7 @@ def geometry_of(
     span: tuple[int, int] | None = None,
     rows: Rows | None = None,
 ) -> Geometry:
-    """Return the geometry of a space; `names` are those of the axes as written.
+    """Return the geometry of a space; `names` are the axes' names in the order written.
 
     Raises a `ValueError` if the axes do not form a space.
     """

@@ -1,12 +1,12 @@
-"""Indices of points: their digits, and the keys made of these.
+"""Indices of points: their digits, and the keys derived from these.
 
 The digits of a point are its position on each dim of the whole grid, its index as a
 number in mixed radix. Indices may be larger than any integer of the device. On the host
-they are Python integers; on the device a point is the digits of some start, known from
-the host, and a small offset that is added to them with carries.
+they are Python integers; on the device a point is given by the digits of a start, which
+the host computes, and a small offset that is added to them with carries.
 
-Keys are made of digits and not of the flat index: that of nearly every point is another
-when an inner dim grows or when a part of the space is swept by itself.
+Keys are derived from digits and not from the flat index, which changes for nearly every
+point when an inner dim grows or when a part of the space is swept by itself.
 """
 
 import operator
@@ -58,13 +58,13 @@ def advance(
 ) -> list[UInt32[Array, ""]]:
     """Return the digits of a point `offset` points (below `2**31`) further on.
 
-    A digit is below `2**31` and so is a carry: their sum fits 32 bits. Nothing is
-    carried out of the first digit: the point is one of the grid.
+    A digit is below `2**31` and so is a carry, so their sum fits 32 bits. Nothing is
+    carried out of the first digit, since the point lies in the grid.
     """
     carry, result = offset, []
     for k in reversed(range(len(lengths))):
-        # Operations of `lax`: those of `jnp` are traced and lowered as functions, and
-        # `//` and `%` compare signs, which unsigned numbers do not have.
+        # Use operations of `lax`: `jnp` traces and lowers them as functions, and `//`
+        # and `%` compare signs, which unsigned numbers do not have.
         total = jax.lax.add(digits[k], carry)
         if k == 0:
             result.append(total)
@@ -76,7 +76,7 @@ def advance(
 
 
 def as_index(i: SupportsIndex, function: str = "Space", hint: str = "") -> int:
-    """Return an index as a Python integer; raise a `TypeError` if it is none."""
+    """Return an index as a Python integer; raise a `TypeError` if it is not one."""
     try:
         if isinstance(i, bool):
             raise TypeError
@@ -111,7 +111,7 @@ def traced_digits(
             f"the index is a traced {i.dtype}{list(i.shape)}.",
             "Give a scalar integer; for many points at once use `jax.vmap`.",
         )
-    if i.dtype.itemsize < 4:  # lengths have to fit
+    if i.dtype.itemsize < 4:  # the lengths must fit
         i = i.astype(jnp.int32)
     # The dtype may hold fewer numbers than there are points.
     most = min(size - 1, int(jnp.iinfo(i.dtype).max))
@@ -128,10 +128,10 @@ def traced_digits(
 
 
 def indices(function: str, index: Any, size: int, lengths: Sequence[int]) -> np.ndarray:
-    """Return the indices, from 0 on, that a list or a mask stands for.
+    """Return the non-negative indices that a list or a mask selects.
 
-    A mask has one entry for each of `size` points, or the `lengths` of the dims. The
-    error of JAX for an index that is traced remains JAX's.
+    A mask has one entry for each of `size` points, or the `lengths` of the dims. A
+    traced index raises JAX's own error.
     """
     array = np.asarray(index if len(index) else np.zeros(0, np.int64))
     if array.dtype == bool:
@@ -143,7 +143,7 @@ def indices(function: str, index: Any, size: int, lengths: Sequence[int]) -> np.
                 f"of the grid, shape {tuple(lengths)}.",
             )
         return np.flatnonzero(array)
-    # Integers that are too large for NumPy's own are Python's, in an array of objects.
+    # Integers that are too large for NumPy are Python integers in an array of objects.
     whole = array.dtype.kind in "iu" or all(type(i) is int for i in array.flat)
     if array.ndim != 1 or not whole:
         wrong = f"the index is {describe_value(index)}."
@@ -157,7 +157,7 @@ def indices(function: str, index: Any, size: int, lengths: Sequence[int]) -> np.
 
 
 def is_several(index: object) -> TypeGuard[Indices]:
-    """Return whether an index is a list or a mask, and not one index."""
+    """Return whether an index is a list or a mask rather than a single index."""
     return isinstance(index, list) or getattr(index, "ndim", 0) > 0
 
 
@@ -166,18 +166,19 @@ def point_key(key: Key, digits: Sequence[Digit]) -> Key: ...
 @overload
 def point_key(key: None, digits: Sequence[Digit]) -> None: ...
 def point_key(key: Key | None, digits: Sequence[Digit]) -> Key | None:
-    """Return the key of the point with these digits: the law of keys, for all callers.
+    """Return the key of the point with these digits.
 
-    There is at least one digit, since a space has at least one axis.
+    All callers use this definition. There is at least one digit, since a space has at
+    least one axis.
     """
     if key is None:
         return None
-    # A digit has less than 32 bits, which is what `fold_in` takes of a number.
+    # A digit has fewer than 32 bits, and `fold_in` uses 32 bits of a number.
     for digit in digits:
         key = jr.fold_in(key, digit)
     return key
 
 
 def axis_key(key: Key | None, name: str) -> Key | None:
-    """Return the key of the axis called `name`, whatever the other axes."""
+    """Return the key of the axis called `name`; it does not depend on other axes."""
     return fold(key, name)

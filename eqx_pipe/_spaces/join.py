@@ -1,4 +1,4 @@
-"""The points of several spaces one after the other, as one space."""
+"""The points of several spaces, concatenated to one space."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -20,13 +20,13 @@ from .values import Static, Values
 
 
 def joined(function: str, spaces: Sequence[Space]) -> Space:
-    """Return the points of all `spaces` in order, each as it was.
+    """Return the points of all `spaces` in order, as one space.
 
-    Parts of one grid give a part of it, whose points keep their keys. Anything else is
-    written out as a table.
+    Parts of one grid become a part of it, whose points keep their keys. Other spaces
+    become a table.
     """
     first = spaces[0]
-    geometries = [space.geometry for space in spaces]  # worked out anew each time
+    geometries = [space.geometry for space in spaces]  # each access computes it
     digits = [geometry.digits(np.arange(geometry.size)) for geometry in geometries]
     if all(_of_one_grid(first, space) for space in spaces[1:]):
         return first._with(span=None, rows=on_device(np.concatenate(digits)))
@@ -45,7 +45,7 @@ def _of_one_grid(first: Space, other: Space) -> bool:
 
 
 def _check_alike(function: str, k: int, first: PyTree, other: PyTree) -> None:
-    """Raise unless two spaces have the same axes, and the same beside them."""
+    """Raise unless two spaces have the same axes and the same other leaves."""
     constants = [
         jtu.tree_map(lambda x: None if is_axis(x) else x, tree, is_leaf=is_axis)
         for tree in (first, other)
@@ -68,7 +68,7 @@ def _column(
     spaces: Sequence[Space],
     digits: Sequence[Int[np.ndarray, "_ _"]],
 ) -> PyTree[Axis]:
-    """Return the values of an axis of several spaces at their points."""
+    """Return an axis with the values of one axis at the points of several spaces."""
     values, axes = [], [geometry.axes[name] for geometry in geometries]
     for axis, geometry, space, at in zip(axes, geometries, spaces, digits, strict=True):
         places = at[:, geometry.axis_dims[geometry.names.index(name)]]

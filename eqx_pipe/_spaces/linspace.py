@@ -21,9 +21,9 @@ from .values import Values
 def _formulas(
     is_log: bool, a: Any, b: Any
 ) -> tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]:
-    """Return the values from `a` to `b` and their steps, as `tabulate` takes them."""
+    """Return the functions `whole` and `part` of `tabulate`, from `a` to `b`."""
     if not is_log:
-        # As `numpy.linspace`: (-1, 2, 4) hits 0.
+        # The formula of `numpy.linspace`: (-1, 2, 4) contains 0 exactly.
         return lambda xp, t: a + (b - a) * t, lambda xp, t: (b - a) * t
 
     def whole(xp: Any, t: Any) -> Any:
@@ -37,7 +37,7 @@ def _formulas(
 
 
 class _Spaced(Axis):
-    """The base of axes between two ends, where a search may propose any number."""
+    """The base class of axes between two ends; a search may propose any number."""
 
     lookup: Lookup
     num: int = eqx.field(static=True)
@@ -81,13 +81,13 @@ class _Spaced(Axis):
         )
 
     def _both(self) -> tuple[np.ndarray, np.ndarray]:
-        """Both ends, in float64, each with a leading axis of one."""
-        # On the host: the rounds of a search would wait for an operation of JAX.
+        """Return both ends in float64, each with a leading axis of length 1."""
+        # On the host: an operation of JAX would slow down each round of a search.
         both = np.asarray(self.lookup.coarse)[[0, -1]].astype(np.float64)
         return both[:1], both[1:]
 
     def _scaled(self, values: np.ndarray) -> np.ndarray:
-        """Numbers on the scale of the axis, where it is even; NaN beyond zero."""
+        """Return numbers, or their logarithms if `is_log`: NaN for the wrong sign."""
         if not self.is_log:
             return values
         sign = np.sign(self._both()[0])
@@ -100,7 +100,7 @@ class _Spaced(Axis):
         first, last = self._both()
         u = u.reshape((-1,) + (1,) * (first.ndim - 1))
         between = _formulas(self.is_log, first, last)[0](np, u)
-        # The ends are exact, whatever rounding made of them.
+        # The ends are exact, which the formula is not.
         values = np.where(u == 0, first, np.where(u == 1, last, between))
         values = on_device(values.astype(self.lookup.coarse.dtype))
         return Values(values, dim=dim, is_log=self.is_log, **self.texts)
@@ -110,10 +110,10 @@ class _Spaced(Axis):
     ) -> Float[np.ndarray, " points"]:
         first, last = map(self._scaled, self._both())
         way = (last - first).reshape(-1)
-        # The longest side of a line between arrays is the most precise.
+        # In arrays, use the entry that changes most: it is the most precise.
         longest = int(np.argmax(np.abs(way)))
         done = self._scaled(np.asarray(values, np.float64)) - first
-        # A way of no length has every value at its beginning.
+        # If both ends are equal, every value is at 0.
         found = done.reshape(len(values), -1)[:, longest] / (way[longest] or 1.0)
         # Rounding to the dtype of the axis may move values beyond its ends.
         eps = 64 * float(jnp.finfo(self.lookup.coarse.dtype).eps)
@@ -125,7 +125,7 @@ class _Spaced(Axis):
                 f"point {i} has {np.asarray(values)[i]}, outside of {self!r}.",
                 "Give points from one end to the other.",
             )
-        return np.clip(found, 0.0, 1.0)  # what rounding added
+        return np.clip(found, 0.0, 1.0)  # rounding may exceed the ends
 
     def __repr__(self) -> str:
         table = self.lookup.coarse
@@ -143,19 +143,18 @@ class Linspace(_Spaced):
 
     **Arguments:**
 
-    - `start`, `stop`: the ends: two finite numbers, or two arrays of one shape for a
-      line through a space of arrays. `start` may be above `stop`. Integers become
-      floats.
+    - `start`, `stop`: the ends: two finite numbers, or two arrays of the same shape for
+      a straight line between them. `start` may be above `stop`. Integers become floats.
     - `num`: the number of values, at least 1 (a single one is `start`).
     - `dim`: the dimension's name; axes with the same `dim` vary together. By default
       the axis's path in the space. (Keyword only.)
-    - `label`, `unit`: texts for pictures and for xarray's attributes `long_name` and
+    - `label`, `unit`: texts for plots and for xarray's attributes `long_name` and
       `units`. They change nothing else. (Keyword only.)
 
     **Units:** those of `start` and `stop`, which must be the same.
 
     **Raises:** `ValueError` if an end is not finite or `num` is not between 1 and
-    `2**31 - 1`; `TypeError` for anything that is not a real number.
+    `2**31 - 1`; `TypeError` if an end is not a real number or `num` not an integer.
 
     !!! example
 
@@ -164,7 +163,7 @@ class Linspace(_Spaced):
         [0.0, 0.25, 0.5, 0.75, 1.0]
     """
 
-    __init__ = _Spaced.__init__  # for type checkers, which would make another
+    __init__ = _Spaced.__init__  # for type checkers, which would generate another
 
 
 class Geomspace(_Spaced):
@@ -173,13 +172,13 @@ class Geomspace(_Spaced):
     **Arguments:**
 
     - `start`, `stop`: the ends: two finite numbers other than zero, of the same sign,
-      or two arrays of one shape.
+      or two arrays of the same shape.
     - `num`: the number of values, at least 1 (a single one is `start`).
     - `dim`, `label`, `unit`: as in `Linspace`. (Keyword only.)
 
     **Raises:** `ValueError` if an end is zero or not finite, if the signs differ, or
-    if `num` is not between 1 and `2**31 - 1`; `TypeError` for anything that is not a
-    real number.
+    if `num` is not between 1 and `2**31 - 1`; `TypeError` if an end is not a real
+    number or `num` not an integer.
 
     !!! example
 
@@ -196,16 +195,17 @@ class Uniform(_Spaced):
     """All numbers from `start` to `stop`: a range for searches and designs.
 
     `explore`, `sobol`, `latin_hypercube`, `sensitivity_design` and `Space.from_unit`
-    choose values from it. It has none of its own, so a plain `sweep` over it raises.
+    choose values from it. A range itself has no values, so a plain `sweep` over it
+    raises a `ValueError`.
 
     **Arguments:**
 
-    - `start`, `stop`: the ends: two finite numbers, or two arrays of one shape for a
-      line through a space of arrays. Integers become floats.
+    - `start`, `stop`: the ends: two finite numbers, or two arrays of the same shape for
+      a straight line between them. Integers become floats.
     - `dim`, `label`, `unit`: as in `Linspace`. (Keyword only.)
 
-    **Raises:** `ValueError` if an end is not finite; `TypeError` for anything that is
-    not a real number.
+    **Raises:** `ValueError` if an end is not finite; `TypeError` if it is not a real
+    number.
 
     !!! example
 
@@ -224,7 +224,7 @@ class Uniform(_Spaced):
         label: str | None = None,
         unit: str | None = None,
     ):
-        # Its table holds both ends.
+        # The table has two entries, the ends.
         _Spaced.__init__(self, start, stop, 2, dim=dim, label=label, unit=unit)
 
     @property
@@ -251,7 +251,7 @@ class LogUniform(Uniform):
     **Arguments:**
 
     - `start`, `stop`: the ends: two finite numbers other than zero, of the same sign,
-      or two arrays of one shape.
+      or two arrays of the same shape.
     - `dim`, `label`, `unit`: as in `Linspace`. (Keyword only.)
 
     **Raises:** as `Geomspace`.

@@ -1,11 +1,10 @@
-"""Tables that an evenly spaced axis looks its values up in.
+"""Lookup tables with the values of evenly spaced axes.
 
-A value read from a table is the same bits wherever it is read: in a sweep, in
-`space.point(i)`, in a coordinate. One computed by a formula is not, since XLA may
-contract a multiplication and an addition in one program and not in the other; and
-tables are made in float64 whatever the axis's dtype is. A long axis has two short
-tables instead of one long one: its value is an entry of `coarse` joined with an entry
-of `fine`.
+A value read from a table is bitwise identical in a sweep, in `space.point(i)` and in a
+coordinate. A value computed by a formula may differ, since XLA may fuse a
+multiplication and an addition in one program but not in another. Tables are computed in
+float64, whatever the dtype of the axis. A long axis has two short tables instead of one
+long one: its value is an entry of `coarse` joined with an entry of `fine`.
 """
 
 from collections.abc import Callable
@@ -21,10 +20,10 @@ from .._tree import on_device
 from .numbers import warn_if_alike
 
 BLOCK = 2**16
-"""Axes up to this length have one table; longer ones a fine table this long.
+"""Axes up to this length have one table; longer axes have a fine table of this length.
 
-The longest axis then has two tables of at most 2**16 entries, small enough to be data
-of a program rather than computed anew in each.
+The longest axis then has two tables of at most 2**16 entries, small enough to be inputs
+of a program instead of being computed in each.
 """
 
 
@@ -48,8 +47,8 @@ def look_up(
     last = i == n - 1
     block = jnp.where(last, coarse.shape[0] - 1, i // BLOCK)
     value = join(take(coarse, block), take(fine, jnp.where(last, 0, i % BLOCK)))
-    # A select stands between our arithmetic and the reader's, so that XLA cannot
-    # contract the two into one rounding.
+    # The select separates this arithmetic from the arithmetic of the user's function,
+    # so that XLA cannot fuse the two with a single rounding.
     return jnp.where(last, take(coarse, block), value)
 
 
@@ -73,10 +72,10 @@ def tabulate(
 ) -> Lookup:
     """Return the table of an axis with `n` values from `first` to `last`.
 
-    `function` is the axis that is made, for messages.
-    `whole(xp, t)` gives the values at the fractions `t` of the way and `part(xp, t)`
-    what is joined to reach a fraction further, both with the array module `xp`: NumPy
-    for plain numbers, `jax.numpy` for traced ones.
+    `function` is the name of the axis class, for messages. `whole(xp, t)` returns the
+    values at the fractions `t` between the ends, and `part(xp, t)` the steps (terms or
+    factors) that move a value by the fractions `t`. Both use the array module `xp`:
+    NumPy for plain numbers, `jax.numpy` for traced ones.
     """
     traced = isinstance(first, jax.Array)
     xp, dtype = (jnp if traced else np), first.dtype
@@ -91,7 +90,7 @@ def tabulate(
     coarse = entries(whole, np.arange(0, n, step, dtype=np.float64))
     if not traced:
         warn_if_alike(function, coarse, dtype)
-    # Both ends are what the user wrote, whatever rounding made of them.
+    # Both ends are exactly the user's numbers, which the formula would round.
     middle = coarse[1:-1] if step == 1 else coarse[1:]
     ends = [first[None], middle.astype(dtype), last[None]]
     coarse = xp.concatenate(ends if n > 1 else ends[:1])

@@ -16,22 +16,22 @@ from .axis import Axis, Position
 class Mapped(Axis):
     """The values of another axis with a function applied to each.
 
-    The function runs inside the compiled sweep, one value at a time: nothing is kept
-    in memory. It may return a pytree.
+    The function runs inside the compiled sweep, at each point, so its values are not
+    stored. It may return a pytree.
 
     **Arguments:**
 
-    - `fn`: a function of one value of `axis`. For an axis of arrays it is made of JAX
-      operations; for `Static` it takes and gives any Python values.
-    - `axis`: any axis, whose length and `dim` are kept; its label and unit are not,
-      since the values are others.
-    - `label`, `unit`: texts for pictures and for xarray's attributes `long_name` and
+    - `fn`: a function of one value of `axis`. For an axis of arrays it consists of JAX
+      operations; for a `Static` axis it takes and returns any Python values.
+    - `axis`: any axis. Its length and `dim` are kept; its label and unit are not, since
+      they describe other values.
+    - `label`, `unit`: texts for plots and for xarray's attributes `long_name` and
       `units`. They change nothing else. (Keyword only.)
 
-    **Raises:** `TypeError` if `fn` cannot be called or `axis` is no axis.
+    **Raises:** `TypeError` if `fn` cannot be called or `axis` is not an axis.
 
-    **Laws:** value `i` is `fn` of value `i` of `axis`; mapping twice is mapping by the
-    composite.
+    **Laws:** value `i` is `fn` of value `i` of `axis`; mapping twice equals mapping by
+    the composition.
 
     !!! example
 
@@ -44,7 +44,7 @@ class Mapped(Axis):
     fn: Callable[[Any], PyTree]
     axis: Axis
 
-    # For type checkers, which would make another: `dim` is no argument.
+    # For type checkers, which would otherwise expect an argument `dim`.
     def __init__(
         self,
         fn: Callable[[Any], PyTree],

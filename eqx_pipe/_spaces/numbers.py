@@ -1,8 +1,8 @@
-"""Numbers as arrays: the values and ends of axes, and what JAX's dtypes would lose.
+"""Numbers as arrays: the values and ends of axes, checked for loss in JAX's dtypes.
 
-Rounding is allowed. A number that does not fit the dtype that JAX gives it is refused,
-and different numbers that become equal emit a warning: a sweep would compute the same
-point many times over.
+Rounding is allowed. A number outside the range of the dtype that JAX gives it raises,
+and distinct numbers that become equal emit a warning, since a sweep would compute the
+same point several times.
 """
 
 import warnings
@@ -27,7 +27,7 @@ _CURE = (
     "the top of the program), or rescale the numbers."
 )
 _MOST = 2**16
-"""More values than this are not compared: it would take longer than to make them."""
+"""Longer arrays are not compared, which would take longer than making them."""
 
 ValuesLike: TypeAlias = ArrayLike | Iterable[object]
 """An array whose leading axis counts the values, or numbers, arrays or keys."""
@@ -44,7 +44,7 @@ def as_values(values: Any) -> Array:
     if values.shape[0] == 0:
         _refuse(ValueError, f"`values` has the shape {values.shape}: it is empty.")
     array = _as_array(values)
-    # Old-style keys look like numbers, so they are keys where that kind is the default.
+    # Old-style keys look like numbers: treat them as keys if their kind is the default.
     default = jax.config.jax_default_prng_impl  # type: ignore
     old = array.dtype == jnp.uint32 and array.ndim > 1 and "rbg" in default
     if old or is_key_array(array):
@@ -53,7 +53,7 @@ def as_values(values: Any) -> Array:
 
 
 def _stack(values: list[Any]) -> Any:
-    """Return a list as one array, of NumPy if none in the list is one of JAX."""
+    """Return a list as one array: of NumPy if the list contains no JAX array."""
     if not any(isinstance(x, jax.Array) for x in values):
         try:
             return np.asarray(values)
@@ -77,7 +77,7 @@ def _stack(values: list[Any]) -> Any:
 
 
 def _as_array(given: Any) -> Array:
-    """Return numbers as an array of the dtype that JAX gives them, if it holds them."""
+    """Return numbers as an array of JAX's dtype for them; raise if they do not fit."""
     if isinstance(given, jax.Array):
         return given
     plain, given = given, np.asarray(given)
@@ -91,9 +91,9 @@ def _as_array(given: Any) -> Array:
         )
         _refuse(TypeError, wrong, cure=cure)
     try:
-        # What is too large becomes an infinity, which `check_fits` refuses.
+        # Numbers that are too large become infinite, for which `check_fits` raises.
         with np.errstate(over="ignore"):
-            # A number of Python takes the dtype of what stands beside it.
+            # Plain Python numbers are weakly typed for JAX.
             array = on_device(given) if plain is given else jnp.asarray(plain)
     except OverflowError:
         _refuse(ValueError, f"an integer does not fit {jnp.result_type(int)}.")
@@ -122,10 +122,10 @@ def _refuse(
 def as_ends(
     function: str, start: Any, stop: Any
 ) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
-    """Return both ends as arrays of one shape and one inexact dtype, finite.
+    """Return both ends as finite arrays of one shape and one inexact dtype.
 
-    And both as precisely as they were given, in float64, unless one is traced: the
-    decimal 0.001 lies between 0.0001 and 1 as decimals, not as float32s.
+    Return them also in float64, unless one is traced, so that the values between are
+    computed from the decimals given and not from their rounding to float32.
     """
     ends = {"start": start, "stop": stop}
     for name, x in ends.items():
@@ -187,9 +187,9 @@ def check_same_sign(function: str, first: Any, last: Any) -> None:
 def check_fits(function: str, name: str, given: Any, dtype: Any) -> None:
     """Raise if a number is too large for `dtype`, or so small that it becomes 0.
 
-    `name` is that of the argument, for the message.
+    `name` is the argument's name, for the message.
     """
-    given = np.asarray(given)  # by NumPy throughout: under `jit` arrays are traced
+    given = np.asarray(given)  # use NumPy: under `jit`, JAX arrays are traced
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         fitted = given.astype(dtype)
     kinds = []
@@ -209,7 +209,7 @@ def check_fits(function: str, name: str, given: Any, dtype: Any) -> None:
 
 
 def warn_if_alike(function: str, given: Any, dtype: Any) -> None:
-    """Warn if more than one in a hundred of different numbers become equal."""
+    """Warn if more than 1% of the distinct numbers become equal."""
     narrower = np.issubdtype(given.dtype, np.floating) and given.dtype != dtype
     if not narrower or not 1 < given.size <= _MOST:
         return

@@ -18,7 +18,7 @@ from .geometry import Geometry, Rows, geometry_of
 from .index import Index, Indices, as_index, axis_key, indices, is_several, point_key
 
 Point: TypeAlias = PyTree
-"""A space's pytree with a value in the place of each axis."""
+"""A space's pytree with a value in place of each axis."""
 
 _Own = TypeVar("_Own", bound="Points")  # beartype takes `Self` in decorated classes
 
@@ -36,7 +36,7 @@ class Points(eqx.Module):
 
     @property
     def geometry(self) -> Geometry:
-        """The axes, the dims and the number of points, worked out anew each time."""
+        """The axes, the dims and the number of points, computed at each access."""
         how = self.mode, self.span, self.rows
         geometry = geometry_of(self.tree, self.names, *how)
         return geometry.turned(self.last) if self.last else geometry
@@ -64,7 +64,7 @@ class Points(eqx.Module):
         return self.size  # Python raises an `OverflowError` beyond `sys.maxsize`
 
     def __bool__(self) -> bool:
-        return True  # also with more points than `len` can say
+        return True  # also if `len` overflows
 
     def point(self, i: Index) -> Point:
         """Return the point with the index `i`.
@@ -75,7 +75,7 @@ class Points(eqx.Module):
           `Static` axes. A traced index that is out of range is clamped, as by JAX's
           own indexing.
 
-        **Returns:** the space's pytree with values in the place of the axes.
+        **Returns:** the space's pytree with values in place of the axes.
 
         **Raises:** `IndexError` if `i` is out of range; `TypeError` if it is not an
         integer.
@@ -97,8 +97,7 @@ class Points(eqx.Module):
         `key` is folded with the point's position on one dim after the other: with one
         dim it is `fold_in(key, i)`. (In a space with `Seeds` whose draws are common it
         is folded with the positions on their dims alone.) So longer axes change no
-        draw, and the points of a part draw what they draw in the space that it was
-        taken from.
+        draw, and a point of a part has the same key as in the whole space.
 
         **Arguments:**
 
@@ -107,7 +106,7 @@ class Points(eqx.Module):
 
         **Returns:** a PRNG key, or `None`.
 
-        **Raises:** as `point`; as `sweep` for a `key` that it does not take.
+        **Raises:** as `point`, and as `sweep` for an invalid `key`.
 
         !!! example
 
@@ -150,7 +149,7 @@ class Points(eqx.Module):
     def _slice(self: _Own, some: slice) -> _Own:
         size = self.size
         chosen = range(size)[some]
-        # Not by `len`, which takes no more than `sys.maxsize`.
+        # Not by `len`, which raises above `sys.maxsize`.
         count = max(0, -((chosen.start - chosen.stop) // chosen.step))
         if self.rows is None and chosen.step == 1:
             first = 0 if self.span is None else self.span[0]
@@ -171,7 +170,7 @@ class Points(eqx.Module):
     def _with(self: _Own, **fields: Any) -> _Own:
         """Return a copy with other values of some fields."""
         other = copy.copy(self)  # not by flattening, which sorts the keys of dicts
-        # Modules are frozen; this copy nobody has seen yet.
+        # Modules are frozen, but this copy is not in use yet.
         for name, value in fields.items():
             object.__setattr__(other, name, value)
         return other

@@ -1,4 +1,4 @@
-"""Axes of random draws: of values, and of replicates."""
+"""Random axes: draws of values, and replicates."""
 
 import functools as ft
 from collections.abc import Callable
@@ -19,7 +19,7 @@ class Distribution(Protocol):
     """A distribution, such as those of NumPyro."""
 
     def sample(self, key: Key, sample_shape: tuple[int, ...], /) -> PyTree:
-        """Draws of the given shape."""
+        """Return draws of the given shape."""
         ...
 
 
@@ -31,23 +31,23 @@ class Random(Axis):
     r"""Independent random values.
 
     Value `i` is `sampler(fold_in(axis_key, i), ())`, where `axis_key` is made from the
-    key of the space and the path of the axis. So more values, or more axes, never
-    redraw the others, and wherever a value is computed it has the same key, and is
-    the same to rounding.
+    key of the space and the path of the axis. So more values or more axes never change
+    the other draws, and a value has the same key, and is equal to rounding, wherever it
+    is computed.
 
     **Arguments:**
 
     - `sampler`: a function `(key, shape) -> Array` such as `jax.random.normal`, or an
       object with a method `sample(key, sample_shape)` such as a NumPyro distribution.
-      It is called with the shape `()`. Arrays in it may change without compiling a
-      sweep again.
+      It is called with the shape `()`. A sweep is not recompiled if arrays in it
+      change.
     - `num`: the number of values, at least 1.
     - `dim`: the dimension's name; axes with the same `dim` vary together. By default
       the axis's path in the space. (Keyword only.)
-    - `label`, `unit`: texts for pictures and for xarray's attributes `long_name` and
+    - `label`, `unit`: texts for plots and for xarray's attributes `long_name` and
       `units`. They change nothing else. (Keyword only.)
 
-    **Raises:** `TypeError` if `sampler` can neither be called nor sampled; `ValueError`
+    **Raises:** `TypeError` if `sampler` is neither kind of object; `ValueError`
     if `num` is not between 1 and `2**31 - 1`; a `MissingKeyError` (a `ValueError`) from
     `Space` if the space has no key.
 
@@ -85,9 +85,9 @@ class Random(Axis):
 
     def value(self, i: Int[Array, ""], key: Key | None) -> PyTree:
         if key is None:
-            # By itself it is called as an axis that is the whole space.
+            # The name of an axis that is the whole space.
             raise MissingAxisKey("x")
-        # A distribution may be callable too, and mean something else by it.
+        # A distribution may also be callable, with another meaning.
         sample: Any = getattr(self.sampler, "sample", self.sampler)
         return sample(jr.fold_in(key, i), ())
 
@@ -97,30 +97,30 @@ class Random(Axis):
 
 
 Draws = Literal["common", "independent"]
-"""The draws of a replicate: the same at each point of the grid, or others at each."""
+"""The draws of a replicate: the same at each point of the grid, or independent."""
 
 
 class Seeds(Axis):
-    r"""Replicates: each point of the other axes `num` times, with new draws.
+    r"""Replicates: repeats each point of the other axes `num` times, with new draws.
 
-    The value is the number of the replicate; draws come from the `key` of the sweep.
-    With common draws the key of a point is that of its replicate, whatever the other
-    axes: so points are compared under the same noise (common random numbers), and
+    The value is the number of the replicate, from 0 to `num - 1`; draws come from the
+    `key` of the sweep. With common draws, the key of a point depends on its replicate
+    alone, so points are compared under the same noise (common random numbers), and
     differences between them show with far fewer replicates.
 
     **Arguments:**
 
     - `num`: the number of replicates, at least 1.
-    - `draws`: `"common"`, the same draws at each point of the other axes, or
-      `"independent"`, other draws at each. With several axes of replicates in a space,
-      draws are common if they are for one of them. (Keyword only.)
+    - `draws`: `"common"` (the default), the same draws at each point of the other
+      axes, or `"independent"`, different draws at each. If a space has several axes of
+      replicates, draws are common if they are common for one of them. (Keyword only.)
     - `dim`: the dimension's name; axes with the same `dim` vary together. By default
       the axis's path in the space. (Keyword only.)
-    - `label`, `unit`: texts for pictures and for xarray's attributes `long_name` and
+    - `label`, `unit`: texts for plots and for xarray's attributes `long_name` and
       `units`. They change nothing else. (Keyword only.)
 
-    **Raises:** `ValueError` if `num` is not between 1 and `2**31 - 1`, and for other
-    `draws`.
+    **Raises:** `ValueError` if `num` is not between 1 and `2**31 - 1`, or for any other
+    value of `draws`; `TypeError` if `num` is not an integer.
 
     **Laws:** with common draws `space.point_key(i, key=key)` is `key` folded with the
     positions on the dims of replicates alone; with independent draws, and without

@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 class Space(Points):
     """A pytree some of whose leaves are axes, as a sequence of points.
 
-    A point is the same pytree with a value in the place of each axis; other leaves
-    pass through. In mode `"product"` every dim is combined with every other, the
-    first varying slowest; in mode `"zip"` all axes vary together. Axes with the same
-    `dim` are one dim. Points are computed from their index when they are asked for,
-    so a space takes no memory however large it is.
+    A point is the same pytree with a value in place of each axis; other leaves are
+    constants. In mode `"product"` every dim is combined with every other, the first
+    varying slowest; in mode `"zip"` all axes vary together. Axes with the same `dim`
+    form one dim. Each point is computed from its index on access, so memory does not
+    grow with the number of points.
 
     **Arguments:**
 
@@ -41,21 +41,21 @@ class Space(Points):
     - `mode`: `"product"` or `"zip"`.
     - `key`: a PRNG key, for axes that draw their values (`Random`).
 
-    **Returns:** a space. `len`, iteration and `space[i]` give points. A slice
-    `space[a:b]`, a list of indices `space[[3, 7]]` and a mask `space[mask]`, with one
-    bool for each point or one for each of the grid, give a space again, of one dim
-    named `point`: the same points, which draw as they do in the whole space. It may be
+    **Returns:** a space, a sequence of points with `len`, iteration and `space[i]`. A
+    slice `space[a:b]`, a list of indices `space[[3, 7]]` and a mask `space[mask]`, with
+    a bool for each point, flat or in the shape of the dims, return a space with one dim
+    named `point`: the same points, with the same draws as in the whole space. It may be
     empty.
 
     **Raises:** `ValueError` if there is no axis, if axes of one dim differ in length,
-    if a name stands for two dims, for a mask of another shape, or for keys of the kind
+    if two dims have the same name, for a mask of another shape, or for keys of the kind
     `rbg`, whose draws under `vmap` differ from those of a single point;
     `MissingKeyError` (a `ValueError`) if an axis draws its values and there is no
     `key`; `TypeError` if the keys of a dict cannot be sorted. A slice with a step
     raises a `ValueError` if it has `2**31` points or more.
 
-    Spaces are compared by their content and hashed by identity: equal spaces are two
-    keys of a dict.
+    Spaces are compared by their content but hashed by identity, so equal spaces are
+    different keys of a dict.
 
     **Laws:** `sweep(fn, space[some], key=key)` has the values of
     `sweep(fn, space, key=key)` at `some`, to rounding.
@@ -119,24 +119,25 @@ class Space(Points):
         **Arguments:**
 
         - `columns`: a dict from names to columns of one length; a data frame of pandas
-          or Polars, whose index is no column (`df.reset_index()` makes it one); a list
-          of dicts with the same keys; or an array of shape `(rows, columns)` of NumPy
-          or JAX, such as a design of SALib.
-        - `names`: of the columns of an array, for which they are needed.
-        - `dim`: the name of the dim that all columns share. With another name than
-          `"point"` the columns, `Space.from_table(...).tree`, stand beside other axes
-          in a space.
+          or Polars, whose index is not a column (`df.reset_index()` makes it one); a
+          list of dicts with the same keys; or an array of shape `(rows, columns)` of
+          NumPy or JAX, such as a design of SALib.
+        - `names`: the names of the columns of an array, required for an array only.
+        - `dim`: the name of the dim that all columns share. With a name other than
+          `"point"`, the columns (`Space.from_table(...).tree`) can be combined with
+          other axes in a space.
 
         **Returns:** a `Space`, empty if there are no rows.
 
         **Raises:** `ValueError` if columns differ in length, if rows differ in keys, if
-        a number is missing, or for a column without rows whose values would be Python
-        values: there is none to trace a function with. `TypeError` for what is no
-        table. As `Values` for numbers that JAX cannot hold.
+        a number is missing, if `names` do not fit an array, or for an empty column of
+        Python values, since no value is left to trace a function with. `TypeError` if
+        `columns` is not a table, or for `names` without an array. The errors of
+        `Values` for numbers that JAX cannot represent.
 
         **Laws:** `Space.from_table(space.to_pandas())` has the points of `space`, if
         its axes hold numbers and texts. `from_table(rows)[some]` is `from_table` of
-        these rows.
+        the selected rows.
 
         !!! example
 
@@ -155,28 +156,29 @@ class Space(Points):
     def from_unit(self, u: Cube, *, dim: str | None = None) -> "Space":
         """Return the space at some points of the unit cube.
 
-        So anything that proposes numbers, a design or an optimiser, drives any space.
+        So a design or an optimiser that proposes numbers can choose points of any
+        space.
 
         **Arguments:**
 
         - `u`: numbers from 0 to 1, of shape `(points, axes)`, a column for each axis in
-          the order in which they were written. In a `Uniform` and a `Linspace` the
-          number is the share of the way from `start` to `stop`, in a `LogUniform` and a
-          `Geomspace` that in the logarithm; an axis of one value has only that. The
-          values of any other axis (`Values`, `Static`, `Random`) are categories: of n
-          values the k-th, counted from 0, has the numbers from k/n to (k+1)/n.
-          `Mapped` maps what its axis gives.
-        - `dim`: a name for the dim of the points, so that the axes, `.tree`, may stand
-          beside others in a space. (Keyword only.)
+          the order in which they were written. For a `Uniform` or `Linspace` axis the
+          number is the fraction of the way from `start` to `stop`, for a `LogUniform`
+          or `Geomspace` axis the fraction in the logarithm; an axis of one value always
+          has that value. The values of any other axis (`Values`, `Static`, `Random`)
+          are categories: numbers from k/n to (k+1)/n select value k of n, counted from
+          0. `Mapped` applies its function to the value of its axis.
+        - `dim`: a name for the dim of the points, so that its axes (`.tree`) can be
+          combined with other axes in a space. (Keyword only.)
 
-        **Returns:** a `Space` of the same form, of one dim, by default `point`. Of a
-        part, the cube is that of the whole grid.
+        **Returns:** a `Space` of the same structure with one dim, by default `point`.
+        For a part of a space, the cube is that of the whole grid.
 
         **Raises:** `ValueError` if `u` has another shape, for a number that is not
         between 0 and 1, and if two axes vary together.
 
         **Laws:** `space.to_unit(space.from_unit(u))` is `u` to rounding; for categories
-        it is the middle of the part, of equal values that of the first.
+        it is the middle of the value's part, for equal values that of the first.
 
         !!! example
 
@@ -200,13 +202,13 @@ class Space(Points):
         **Arguments:**
 
         - `points`: a space with the same axes, such as that of a result; by default
-          this one. Values beyond the ends of a range are an error.
+          this one. Values beyond the ends of a range raise.
 
         **Returns:** numbers from 0 to 1, of shape `(points, axes)`, in float64.
 
-        **Raises:** `ValueError` if `points` has other axes, or a value that the axis
-        here has not, and if two axes vary together. `TypeError` for values of a
-        `Mapped` range, unless `points` is from `from_unit`.
+        **Raises:** `ValueError` if `points` has other axes, or a value that the axis of
+        this space does not have, or if two axes vary together. `TypeError` for values
+        of a `Mapped` range, unless `points` is from `from_unit`.
 
         !!! example
 
@@ -221,7 +223,10 @@ class Space(Points):
     def with_axes(
         self, axes: Sequence[PyTree[Axis]], mode: Literal["product", "zip"] = "zip"
     ) -> "Space":
-        """Return a space with other axes, or pytrees of axes, in the order written."""
+        """Return the space with its axes replaced, in the order written.
+
+        A pytree of axes may replace an axis.
+        """
         geometry = self.geometry
         leaves = list(geometry.leaves)
         for index, axis in zip(geometry.leaf_indices, axes, strict=True):
@@ -240,7 +245,7 @@ class Space(Points):
         return "\n".join(lines)
 
     def to_pandas(self) -> "pandas.DataFrame":
-        """All points as a `pandas.DataFrame`, one row each.
+        """Return all points as a `pandas.DataFrame`, one row for each.
 
         Columns are named by the axes' paths; an axis of arrays has a column for each
         entry (`w.0`, `w.1`).

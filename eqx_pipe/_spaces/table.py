@@ -34,7 +34,7 @@ _FORMS = (
 def table(
     columns: TableLike, names: Sequence[str] | None = None, dim: str = POINT
 ) -> Space:
-    """Make a space of a table; see `Space.from_table`."""
+    """Return the space of a table; see `Space.from_table`."""
     check_is("Space.from_table", "dim", dim, str, "Give a name, or leave it out.")
     check_dim("Space.from_table", dim)
     found = _columns(columns, names)
@@ -46,7 +46,7 @@ def table(
         )
     own = None if dim == POINT else dim
     tree = {name: _axis(name, column, own) for name, column in found.items()}
-    # With a dim of their own axes vary together in a product, too.
+    # Axes that share a dim vary together in a product, too.
     space = Space(tree, "product" if own else "zip")
     return space if len(next(iter(found.values()))) else space[:0]
 

@@ -1,4 +1,4 @@
-"""Between the unit cube and the points of a space; see `Space.from_unit`."""
+"""Maps between the unit cube and the points of a space; see `Space.from_unit`."""
 
 from collections.abc import Sequence
 from typing import Any, SupportsFloat, TypeAlias
@@ -31,7 +31,7 @@ def axes_at(geometry: Geometry, u: Any, dim: str | None) -> list[Axis]:
     array: Any = np.zeros(0)
     try:
         array = np.asarray(u, np.float64)
-    # Refused below, together with arrays of other shapes.
+    # The error is raised below, as for arrays of other shapes.
     except (TypeError, ValueError, jax.errors.TracerArrayConversionError):
         pass
     width = len(geometry.names)
@@ -50,7 +50,7 @@ def axes_at(geometry: Geometry, u: Any, dim: str | None) -> list[Axis]:
             f"`u[{row}, {column}]` is {array[row, column]}.",
             "Give numbers from 0 to 1.",
         )
-    # An axis has at least one value: `Space.from_unit` takes this point away again.
+    # An axis has at least one value: `Space.from_unit` removes this point again.
     array = array if len(array) else np.zeros((1, width))
     pairs = zip(geometry.axes.values(), array.T, strict=True)
     return [axis.from_unit(column, dim) for axis, column in pairs]
@@ -74,7 +74,7 @@ def unit_of(
         given = points.axes[name]
         while isinstance(axis, Mapped) and isinstance(given, Mapped):
             axis, given = axis.axis, given.axis
-        # Each value once: on a grid most positions come many times.
+        # Convert each value once: on a grid most positions occur many times.
         few, back = np.unique(digits[:, dim], return_inverse=True)
         values = values_at(name, given, axis_key(points_key, name), few)
         if axis.is_range:
@@ -102,7 +102,7 @@ def _places(
                 "The values of this axis are categories: give points that have one of "
                 "them.",
             )
-    # Not an end of the part, which rounding would move to the neighbour.
+    # The middle, since rounding could move an end into the next part.
     return (np.array([known[value] for value in values]) + 0.5) / len(axis)
 
 
@@ -111,7 +111,7 @@ def _hashable(is_static: bool, values: Any) -> list[Any]:
     if is_static:
         return [as_hashable(value) for value in values]
     columns = [as_numpy(leaf) for leaf in jtu.tree_leaves(values)]
-    # By their bits: arrays cannot be looked up, and a NaN is not equal to itself.
+    # Compare bits: arrays are not hashable, and NaN does not equal itself.
     return [tuple(x.tobytes() for x in row) for row in zip(*columns, strict=True)]
 
 

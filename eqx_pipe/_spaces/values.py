@@ -1,4 +1,4 @@
-"""Axes of values that are given: numbers in one array, or any Python values."""
+"""Axes of given values: numbers in one array, or any Python values."""
 
 from collections.abc import Iterable
 from typing import Any, ClassVar
@@ -24,13 +24,13 @@ class Values(Axis):
     **Arguments:**
 
     - `values`: a sequence of numbers, or of arrays of one shape, or of PRNG keys; or
-      one array whose leading axis counts the values. Every dtype that JAX has.
+      one array whose leading axis counts the values. Any dtype of JAX.
     - `dim`: the dimension's name; axes with the same `dim` vary together. By default
       the axis's path in the space. (Keyword only.)
-    - `label`, `unit`: texts for pictures and for xarray's attributes `long_name` and
+    - `label`, `unit`: texts for plots and for xarray's attributes `long_name` and
       `units`. They change nothing else. (Keyword only.)
-    - `is_log`: whether pictures have a logarithmic scale for these values, as they have
-      for a `Geomspace` and for designs over a `LogUniform`. (Keyword only.)
+    - `is_log`: whether plots use a logarithmic scale for these values, as they do for
+      a `Geomspace` and for designs over a `LogUniform`. (Keyword only.)
 
     **Shapes:** `values` is `(n, *shape)`; each value is `(*shape,)`.
 
@@ -107,8 +107,8 @@ def _as_opaque(values: Iterable[object]) -> Opaque:
 class Static(Axis):
     """Any Python values: widths of layers, activation functions, solvers, models.
 
-    The function gets the values themselves, not arrays. So a sweep compiles a program
-    for every combination of static values by itself, and `point(i)` needs an index
+    The function gets the values themselves, not arrays. So a sweep compiles a separate
+    program for every combination of static values, and `point(i)` requires an index
     that is not traced.
 
     **Arguments:**
@@ -116,7 +116,7 @@ class Static(Axis):
     - `values`: a sequence of at least one value. JAX does not look into them.
     - `dim`: the dimension's name; axes with the same `dim` vary together. By default
       the axis's path in the space. (Keyword only.)
-    - `label`, `unit`: texts for pictures and for xarray's attributes `long_name` and
+    - `label`, `unit`: texts for plots and for xarray's attributes `long_name` and
       `units`. They change nothing else. (Keyword only.)
 
     **Raises:** `ValueError` if there are no values; `TypeError` if `values` cannot be

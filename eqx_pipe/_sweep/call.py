@@ -38,10 +38,10 @@ _CURE = (
 
 
 def call(function: str, fn: Callable[..., Any], point: PyTree, key: Key | None) -> Any:
-    """`fn(point)`, or `fn(point, key=key)` if `fn` has a parameter of that name.
+    """Return `fn(point)`, or `fn(point, key=key)` if `fn` has a parameter `key`.
 
-    `function` is the public function that was called, for messages. The output's
-    leaves are arrays.
+    `function` is the public function that was called, for messages. The leaves of the
+    output are arrays.
     """
     parameter = key_parameter(fn)
     if parameter is None:
@@ -73,17 +73,17 @@ def _noted(function: str, fn: Callable[..., Any], point: PyTree, **keyword: Any)
 
 
 def key_parameter(fn: Callable[..., Any]) -> inspect.Parameter | None:
-    """Return the parameter by which a function of a point is given a key, if any."""
+    """Return the parameter `key` of a function of a point, if it has one."""
     parameters = _parameters(fn)
     found = parameters.get("key")
     if found is None or found.kind is found.KEYWORD_ONLY:
         return found
-    # The first one is the point, whatever its name.
+    # The first parameter is the point, even if it is called `key`.
     return None if next(iter(parameters)) == "key" else found
 
 
 class MissingSweepKey(MissingKeyError):
-    """The error for a function of points that draws, in a sweep without a key."""
+    """The error for a function that needs a key, in a sweep without one."""
 
     def __init__(self, function: str):
         super().__init__("fn")
@@ -98,12 +98,12 @@ class MissingSweepKey(MissingKeyError):
         )
 
     def __reduce__(self) -> Any:
-        # Unpickled by `args` alone it would be made of "fn".
+        # Without this, unpickling would pass `args`, that is "fn", as the function.
         return type(self), (self.function,)
 
 
 def _checked(function: str, out: PyTree) -> PyTree:
-    """Return the output with arrays for numbers; a `TypeError` for anything else."""
+    """Return the output with numbers as arrays; raise a `TypeError` otherwise."""
     leaves, structure = jtu.tree_flatten_with_path(out)
     if not leaves:
         raise type_error(
@@ -141,15 +141,15 @@ def _as_array(leaf: Any) -> Any:
 def _not_a_point(
     function: str, fn: Callable[..., Any], keyword: Mapping[str, Any]
 ) -> TypeError | None:
-    """Return the error for a call that failed since `fn` takes other arguments.
+    """Return the error for a call that failed because `fn` takes other arguments.
 
-    Asked after a call that failed: what a function says of itself need not be so, as
-    where a decorator has the signature of what it wraps.
+    It is called after the failure only, since a signature may be wrong: a decorator may
+    show that of the function it wraps.
     """
     try:
         inspect.signature(fn).bind(None, **keyword)
         return None
-    except ValueError:  # it does not tell
+    except ValueError:  # the signature is unknown
         return None
     except TypeError:
         wanted = [p.name for p in _parameters(fn).values() if _is_required(p)]
@@ -187,9 +187,10 @@ def _is_required(parameter: inspect.Parameter) -> bool:
 
 
 def _is_plain(error: Exception) -> bool:
-    """Return whether a plain error of Python is about a traced value.
+    """Return whether a built-in error is about a traced value.
 
-    JAX raises these for the shapes of some functions, and Python for indices of lists.
+    JAX raises such errors for the shapes of some functions, and Python for list
+    indices.
     """
     said = str(error).partition("The error occurred while tracing")[0]
     traced = "concrete values" in said or "Tracer" in said

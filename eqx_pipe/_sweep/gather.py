@@ -42,10 +42,10 @@ ENDING = (*CTRL_C, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM))
 
 
 class Interrupt:
-    """Within it the first signal only sets `asked`; the second one acts as usual.
+    """A context in which the first signal only sets `asked`; the second acts as usual.
 
-    A handler that the program has installed is left alone. Python calls handlers in the
-    main thread, so elsewhere no signal is taken.
+    A handler installed by the program is not replaced. Python calls handlers in the
+    main thread, so in other threads no signal is handled.
     """
 
     def __init__(self, signals: Iterable[signal.Signals], loud: bool = True) -> None:
@@ -55,7 +55,7 @@ class Interrupt:
 
     @property
     def asked(self) -> bool:
-        """True if a signal came."""
+        """True if a signal was received."""
         return self._came is not None
 
     def __enter__(self) -> "Interrupt":
@@ -71,9 +71,9 @@ class Interrupt:
         self._restore()
 
     def end(self) -> None:
-        """Raise what ends the sweep, if a signal came.
+        """Raise the exception that ends the sweep, if a signal was received.
 
-        A program that catches neither of these ends, and so does a loop round sweeps.
+        A program that does not catch it ends, also within a loop over sweeps.
         """
         if self._came == signal.SIGINT:
             raise KeyboardInterrupt
@@ -94,8 +94,8 @@ class Interrupt:
 
 
 def tell(text: str) -> None:
-    """Print a line to standard error, if there is somebody to read it."""
-    # A terminal may be closed, and Python may be about to write when a signal comes.
+    """Print a line to standard error, if it can be written."""
+    # The terminal may be closed, or a signal may interrupt another write.
     with contextlib.suppress(OSError, RuntimeError, ValueError, AttributeError):
         sys.stderr.write(f"\n{text}\n")
         sys.stderr.flush()
@@ -104,7 +104,7 @@ def tell(text: str) -> None:
 class Chunk(NamedTuple):
     """Computed rows of a chunk: all rows, or those with the numbers `rows`.
 
-    The verdict marks those that are still missing because computing ended early.
+    The verdict marks rows that are still missing because the computation ended early.
     """
 
     number: int
@@ -115,10 +115,10 @@ class Chunk(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Todo:
-    """The chunks that a sink lacks, of those `owned` by this process.
+    """The missing chunks of a sink, among those `owned` by this process.
 
-    Of the chunks in `rows` only these rows are lacking. A sink that is `partial` can
-    keep some rows of a chunk.
+    Chunks in `rows` lack only these rows. A sink that is `partial` can keep some rows
+    of a chunk.
     """
 
     owned: Sequence[int]
@@ -129,14 +129,14 @@ class Todo:
     partial: bool = False
 
     def left(self, plan: Plan) -> int:
-        """Return how many points are lacking."""
+        """Return the number of missing points."""
         whole = [number for number in self.chunks if number not in self.rows]
         return plan.count(whole) + sum(map(len, self.rows.values()))
 
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """All rows that a sink has in the end: the fields of a `SweepResult` it knows."""
+    """The final rows of a sink: the fields of a `SweepResult` that it provides."""
 
     values: PyTree
     gaps: Gaps = dataclasses.field(default_factory=lambda: NO_GAPS)
@@ -147,7 +147,7 @@ class Outcome:
 
 @runtime_checkable
 class Sink(Protocol):
-    """Keeps chunks: in memory, in a store, or merged to a reduction."""
+    """An object that keeps chunks: in memory, in a store, or merged to a reduction."""
 
     @property
     def plan(self) -> Plan:
@@ -160,7 +160,7 @@ class Sink(Protocol):
         ...
 
     def filling(self) -> AbstractContextManager[Todo]:
-        """Return a context within which chunks may be kept."""
+        """Return a context in which chunks may be kept; it yields the missing ones."""
         ...
 
     def keep(self, chunk: Chunk) -> None:
@@ -182,10 +182,10 @@ No chunk begins after the last argument returns true.
 
 
 def gather(sink: Sink, compute: Compute) -> None:
-    """Compute the chunks that a sink lacks; after a signal only what is in flight.
+    """Compute the missing chunks of a sink; after a signal, finish those in flight.
 
-    Ctrl-C then raises a `KeyboardInterrupt`. With a store, SIGTERM and SIGHUP are taken
-    too, and raise a `SystemExit`; in memory there would be nothing to keep.
+    Ctrl-C then raises a `KeyboardInterrupt`. With a store, SIGTERM and SIGHUP are
+    handled too, and raise a `SystemExit`; without one there is nothing to keep.
     """
     plan = sink.plan
     progress = plan.request.progress
@@ -199,7 +199,7 @@ def gather(sink: Sink, compute: Compute) -> None:
             is_shown(progress),
             size,
             size - left,
-            # `bool()` is False: it never ends early.
+            # `bool()` is False, so the computation never ends early.
             stopping if todo.partial else bool,
             plan.watched,
             paced=todo.partial and plan.request.store is not None,
@@ -212,7 +212,7 @@ def gather(sink: Sink, compute: Compute) -> None:
                 bar.failed(failed)
                 if sink.stopped:
                     break
-        # Also if all was done by then: a loop round the sweep should end too.
+        # Also if all chunks are done, since a loop over sweeps should end too.
         interrupt.end()
 
 
@@ -225,10 +225,10 @@ def compute_here(
 ) -> Iterator[Chunk]:
     """Compute chunks on the devices of this process, in order.
 
-    For a store, a chunk that takes long comes in several parts, each with the batches
-    that were finished meanwhile. They are the same batches in any case.
+    For a store, a slow chunk is yielded in several parts, each with the batches that
+    were finished meanwhile. The batches are the same in any case.
     """
-    # Of a cell that is reduced there is nothing to keep before it is finished.
+    # A cell is kept only when its reduction is finished.
     in_parts = bar.paced and plan.work is plan.points
     for number in todo.chunks:
         rows, is_left = todo.rows.get(number), True
@@ -247,11 +247,11 @@ def compute_here(
 
 
 def _after_a_while(stopping: Callable[[], bool]) -> Callable[[], bool]:
-    """Return what ends a call of `compute` after some batches."""
+    """Return a function that ends a call of `compute` after `COMMIT_EVERY` seconds."""
     begun: list[float] = []
 
     def ended() -> bool:
-        # Asked first when programs are compiled, and before the first batch.
+        # The first call comes after compilation, before the first batch.
         is_first, now = not begun, _clock()
         begun.append(now)
         return stopping() or (not is_first and now - begun[0] >= COMMIT_EVERY)
@@ -260,7 +260,7 @@ def _after_a_while(stopping: Callable[[], bool]) -> Callable[[], bool]:
 
 
 def _in_smaller_batches(plan: Plan, seconds: float) -> Plan:
-    """Return the plan in smaller batches, if an automatic one took so many seconds."""
+    """Return the plan in smaller batches, if a batch of automatic size was too slow."""
     size = plan.batch_size
     if seconds <= COMMIT_EVERY or size == 1 or not plan.points.adapts:
         return plan
@@ -282,7 +282,7 @@ def result_of(
     attrs: Mapping[str, str],
     started: float,
 ) -> SweepResult:
-    """Return the result of a request, with what made it."""
+    """Return the result of a request, with its provenance."""
     values, steps = outcome.values, None
     if request.count_steps:
         values, *counts = values
@@ -315,7 +315,7 @@ def carry(interrupt: KeyboardInterrupt, result: SweepResult, request: Request) -
     """Attach the partial result to the `KeyboardInterrupt`."""
     interrupt.result = result  # pyright: ignore[reportAttributeAccessIssue]
     if request.store is not None:
-        return  # whose sink has said so
+        return  # the sink has added a note
     done = result.points
     if done is None:
         done = len(result) - count_in(result._gaps, MISSING)

@@ -1,8 +1,8 @@
-"""The options of a sweep: their types, and the check of each by itself.
+"""The options of a sweep: their types, and a check for each.
 
-`sweep` writes its options out; `plan`, `sweeper` and searches take the same through the
-`TypedDict`s here. A new option is a line in the signature of `sweep`, one in a
-`TypedDict`, one check, and one field of `Request` with its default.
+`sweep` lists its options in its signature; `plan`, `sweeper` and searches take them
+through the `TypedDict`s here. A new option needs a line in the signature of `sweep`, a
+line in a `TypedDict`, a check, and a field of `Request` with its default.
 """
 
 import operator
@@ -32,31 +32,31 @@ from .._types import Key, ProgressLike, PyTree
 from .results.output_coords import OutputCoords, as_output_coords
 
 BatchSize: TypeAlias = SupportsIndex | Literal["auto", "tune"]
-"""The number of points that are vectorised at once, or a word for how it is chosen."""
+"""The number of points vectorised at once, or the way in which it is chosen."""
 
 Costs: TypeAlias = (
     Callable[[PyTree], ArrayLike] | Sequence[ArrayLike] | Array | np.ndarray
 )
-"""The cost of a point, as a function of it or as a number for each."""
+"""The cost of each point, as a function of the point or as an array."""
 
 Resume: TypeAlias = Literal["force", "failed"]
 """The values of `resume=` for a store that another function filled."""
 
 Shard: TypeAlias = Sequence[SupportsIndex]
-"""`(index, count)`: one of so many shares."""
+"""`(index, count)`: the share `index` of `count` shares."""
 
 
 @runtime_checkable
 class Executor(Protocol):
-    """Computes elsewhere: `submit` returns an object with a method `result()`."""
+    """An executor, whose `submit` returns an object with a method `result()`."""
 
     def submit(self, fn: Callable[..., object], /, *args: object) -> object:
-        """Have `fn(*args)` called, and return an object that will have its result."""
+        """Submit a call of `fn(*args)`, and return its future."""
         ...
 
 
 class SweeperOptions(TypedDict, total=False):
-    """The options of `sweeper`, which are among those of `sweep`."""
+    """The options of `sweeper`, a subset of the options of `sweep`."""
 
     key: Key | None
     batch_size: BatchSize
@@ -66,7 +66,7 @@ class SweeperOptions(TypedDict, total=False):
 
 
 class SweepOptions(SweeperOptions, total=False):
-    """The options of `sweep`, which `plan` takes too."""
+    """The options of `sweep` and `plan`."""
 
     order_by: Costs | None
     store: str | os.PathLike[str] | None
@@ -89,14 +89,14 @@ def check_fn(function: str, fn: object) -> None:
 
 
 def fn_name(fn: Any) -> str:
-    """Return the name of a function, or of its class, for people to read."""
+    """Return a readable name of a function, or of its class."""
     while hasattr(fn, "func"):  # a `functools.partial`
         fn = fn.func
     return str(getattr(fn, "__qualname__", None) or type(fn).__name__)
 
 
 def check_sweep_key(function: str, key: Any) -> Key | None:
-    """Raise unless it is a key whose draws are the same alone and under `vmap`."""
+    """Raise unless `key` is a key with the same draws alone and under `vmap`."""
     if key is not None:
         check_key(function, key)
         check_draws(function, "`key` is", key)
@@ -104,7 +104,7 @@ def check_sweep_key(function: str, key: Any) -> Key | None:
 
 
 def _as_batch_size(function: str, size: Any) -> int | str:
-    """Return the batch size as an integer or a word; a sweeper's is not tuned."""
+    """Return the batch size as an integer or a word; only sweeps support `"tune"`."""
     words = ("auto", "tune") if function in ("sweep", "plan") else ("auto",)
     if not isinstance(size, str):
         check_int(function, "batch_size", size, 1)
@@ -152,7 +152,7 @@ def _as_shard(function: str, shard: Any) -> tuple[int, int]:
 
 
 def _check_executor(function: str, executor: Any) -> Executor:
-    """Raise unless work can be submitted to it."""
+    """Raise unless `executor` has a method `submit`."""
     if isinstance(executor, type) or not callable(getattr(executor, "submit", None)):
         raise type_error(
             function,
@@ -161,7 +161,7 @@ def _check_executor(function: str, executor: Any) -> Executor:
             "`concurrent.futures.ProcessPoolExecutor(mp_context=multiprocessing."
             "get_context('spawn'))`, or Dask's `client.get_executor()`.",
         )
-    # The pools of the standard library say so before anything is submitted.
+    # The pools of the standard library expose their start method in advance.
     context = getattr(executor, "_mp_context", None)
     method = getattr(context, "get_start_method", None)
     if callable(method) and method() == "fork":
@@ -175,7 +175,7 @@ def _check_executor(function: str, executor: Any) -> Executor:
 
 
 def _check_progress(function: str, progress: Any) -> ProgressLike:
-    """Raise unless it says whether there is a bar, or names an output."""
+    """Raise unless `progress` is a bool, or names an output."""
     pair = progress if isinstance(progress, tuple) else (progress, "min")
     names = len(pair) == 2 and isinstance(pair[0], str) and pair[1] in ("min", "max")
     if not isinstance(progress, bool) and not names:
@@ -189,7 +189,7 @@ def _check_progress(function: str, progress: Any) -> ProgressLike:
 
 
 def _unchecked(function: str, value: Any) -> Any:
-    """Return an option that is checked together with others, or with what is traced."""
+    """Return an option that is checked with others, or after tracing."""
     return value
 
 
@@ -208,4 +208,4 @@ CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "count_steps": _check_count_steps,
     "output_coords": as_output_coords,
 }
-"""For each option, the check of a value that is given: it returns that of `Request`."""
+"""The check of each option, which returns the value for `Request`."""

@@ -1,4 +1,4 @@
-"""`order_by`: the costs of points, by which points of similar cost share a batch."""
+"""`order_by`: the costs of points, so that points of similar cost share a batch."""
 
 import contextlib
 import functools as ft
@@ -25,15 +25,14 @@ from .compute.prepare import prepare
 from .request import Request
 
 CostsOf: TypeAlias = Callable[[int, int, int], Float[np.ndarray, " points"]]
-"""The costs of the points in a half-open range; all ranges have at most a length."""
+"""The costs of the points in a half-open range, given the maximum length of ranges."""
 
 
 def costs_of(request: Request) -> CostsOf | None:
-    """Return the costs of points, if they change anything.
+    """Return the costs of points, or `None` if they have no effect.
 
-    They are computed chunk by chunk, since nobody needs the costs of chunks that are
-    finished or that another process computes. They change nothing where values are
-    reduced, which happens in order.
+    They are computed chunk by chunk, since finished chunks and those of other processes
+    do not need them. They have no effect on reductions, which happen in order.
     """
     order_by, size = request.order_by, request.whole.size
     if not callable(order_by):
@@ -64,7 +63,7 @@ def costs_of(request: Request) -> CostsOf | None:
 
 @contextlib.contextmanager
 def _for_order_by() -> Iterator[None]:
-    """Have errors say that it is `order_by` that was called."""
+    """Make errors name `order_by` as the function that was called."""
     try:
         yield
     except MissingKeyError as error:

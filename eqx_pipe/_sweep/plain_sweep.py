@@ -1,7 +1,7 @@
-"""A sweep under `jax.disable_jit()`: the plain loop, one point after the other.
+"""A sweep under `jax.disable_jit()`: a plain loop over points.
 
-A debugger stops inside the function, at one point, where values can be looked at. It
-meets the compiled sweep at its `Outcome`.
+A debugger stops inside the function, at one point, where values can be inspected. The
+loop returns the same `Outcome` as the compiled sweep.
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ def plain_sweep(request: Request, started: float) -> SweepResult:
     """Return the result of a request, computed by the plain loop."""
     with Progress(is_shown(request.progress), request.whole.size) as bar:
         looped = _looped(request, bar)
-    # The reducers are ours, or were tested alone: nobody debugs them here.
+    # Reducers are compiled, since users debug `fn` and not reducers here.
     with jax.disable_jit(False):
         outcome = _outcome(request, looped)
     if request.output_coords:
@@ -49,9 +49,9 @@ def plain_sweep(request: Request, started: float) -> SweepResult:
 
 @dataclasses.dataclass(frozen=True)
 class _Looped:
-    """The values at all points, which of these are `ok`, and what the others raised.
+    """The values at all points, which of these are `ok`, and the errors of the others.
 
-    There is NaN, or 0, where there is no value.
+    Points without a value have NaN, or 0 if the dtype has no NaN.
     """
 
     values: PyTree
@@ -86,7 +86,7 @@ def _output(request: Request, i: int) -> PyTree:
 
 
 def _example(request: Request) -> PyTree:
-    """Return an output, of no meaning, of a function that gave none."""
+    """Return a placeholder output, for a function that never returned one."""
     space = request.whole
     geometry = space.geometry
     digits = [jnp.int32(0)] * len(geometry.lengths)
@@ -104,7 +104,7 @@ def _stacked(outputs: list[PyTree | None], example: PyTree) -> PyTree:
     raw = [np.asarray(as_data(leaf)) for leaf in like]
     none = [np.full_like(leaf, nothing(leaf.dtype)) for leaf in raw]
     rows = [none if out is None else jtu.tree_leaves(out) for out in outputs]
-    # One more, so that there is one if there are no points.
+    # Add a row and drop it again, so that `stack` works without points.
     leaves = [
         np.stack([np.asarray(as_data(leaf)) for leaf in column])[:-1]
         for column in zip(*rows, none, strict=True)
@@ -113,7 +113,7 @@ def _stacked(outputs: list[PyTree | None], example: PyTree) -> PyTree:
 
 
 def _outcome(request: Request, looped: _Looped) -> Outcome:
-    """Return the values, their reduction, or that of each cell."""
+    """Return the values, their reduction, or the reduction of each cell."""
     reducers, ok = request.reducers, looped.ok
     if reducers is None:
         return Outcome(looped.values, gaps_of(ok), errors=_by_text(looped.errors))
@@ -126,11 +126,11 @@ def _outcome(request: Request, looped: _Looped) -> Outcome:
 
 
 def _by_cell(reducers: ReducerTree, looped: _Looped, cells: int) -> Outcome:
-    """Return the reductions of cells, whose points follow one another."""
+    """Return the reductions of cells, each of which has consecutive points."""
     each = len(looped.ok) // max(1, cells)
     points, failed = np.zeros((2, cells), np.int64)
     found = []
-    for cell in range(max(1, cells)):  # without any, for the form of the values
+    for cell in range(max(1, cells)):  # one cell at least, for the structure of values
         first = cell * each
         state, count = _absorbed(reducers, looped, first, first + each)
         points[cell : cell + 1] = count
@@ -145,7 +145,7 @@ def _by_cell(reducers: ReducerTree, looped: _Looped, cells: int) -> Outcome:
 def _absorbed(
     reducers: ReducerTree, looped: _Looped, first: int, last: int
 ) -> tuple[list[PyTree], int]:
-    """Return the state after some points, or a stop, and how many these were."""
+    """Return the state after some points or at a stop, and the number of points."""
     state = reducers.begin(jtu.tree_map(_struct, looped.values))
     step = 1 if reducers.stops else max(1, last - first)
     for at in range(first, last, step):
@@ -158,7 +158,7 @@ def _absorbed(
 
 
 def _by_text(errors: dict[int, str]) -> Errors:
-    """Return the rows for each text."""
+    """Return the rows of each error text."""
     found: dict[str, list[int]] = {}
     for i, text in sorted(errors.items()):
         found.setdefault(text, []).append(i)

@@ -1,4 +1,4 @@
-"""A plan: the work of a sweep, and the chunks that it is cut into."""
+"""A plan: the work of a sweep, and its division into chunks."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ from .request import Request
 from .results.label import names_of
 from .store import Chunks, choose_chunks
 
-# Only the pools of the standard library say how many workers they have.
+# Only the pools of the standard library expose their number of workers.
 _GUESSED_WORKERS = 8
 
 
@@ -31,8 +31,7 @@ _GUESSED_WORKERS = 8
 class Work(Protocol):
     """The rows that a sweep computes: `Points`, `Cells` or `Blocks`.
 
-    A sink keeps rows, a worker computes them, and neither needs to know which kind
-    they are.
+    A sink keeps rows and a worker computes them; neither depends on their kind.
     """
 
     @property
@@ -71,7 +70,7 @@ class Work(Protocol):
         ...
 
     def span(self, first: int, last: int) -> tuple[int, int]:
-        """Return the half-open range of the points of some rows."""
+        """Return the half-open range of the points of a range of rows."""
         ...
 
     def compute(
@@ -79,8 +78,7 @@ class Work(Protocol):
     ) -> tuple[Rows, Verdict]:
         """Compute some rows; those with similar `costs` may share a batch.
 
-        The verdict numbers failed points as the rows are numbered, or, of blocks, as
-        the points are.
+        The verdict has the rows of failed points; for blocks, it has the points.
         """
         ...
 
@@ -89,11 +87,11 @@ class Work(Protocol):
         ...
 
     def programs(self) -> list[Any]:
-        """Return the programs that the rows need, or `None` where not compiled yet."""
+        """Return the programs that the rows need, `None` for those not compiled yet."""
         ...
 
     def at(self, space: Space, key: Key | None) -> "Work":
-        """Return the same work for another space of the same form."""
+        """Return the same work for another space of the same structure."""
         ...
 
     def with_batch_size(self, batch_size: int) -> "Work":
@@ -140,19 +138,19 @@ class Plan:
 
     @property
     def devices(self) -> tuple[Device, ...]:
-        """The devices of a process that computes."""
+        """The devices of each computing process."""
         return self.points.devices
 
     @property
     def outputs(self) -> PyTree:
         """The shapes and dtypes of the user's outputs, or of their reductions."""
-        # Steps of loops come after the outputs.
+        # The steps of loops follow the outputs.
         outputs = self.work.outputs
         return outputs[0] if self.request.count_steps else outputs
 
     @property
     def watched(self) -> Watched | None:
-        """The output whose best is shown; raises a `ValueError` if it is none."""
+        """The output whose best value is shown; raises a `ValueError` if unknown."""
         outputs = self.points.outputs
         outputs = outputs[0] if self.request.count_steps else outputs
         return watched(self.request.function, outputs, self.request.progress)
@@ -165,7 +163,7 @@ class Plan:
         return sum(last - first for first, last in spans)
 
     def span_costs(self, first: int, last: int) -> Float[np.ndarray, " points"] | None:
-        """Return the costs of the points in a half-open range, if they have some."""
+        """Return the costs of the points in a half-open range, or `None`."""
         if self.costs is None:
             return None
         return self.costs(first, last, self.chunks.points)
@@ -181,10 +179,10 @@ class Plan:
         return first + rows, None if costs is None else costs[rows]
 
     def at(self, request: Request, traced: Space) -> "Plan":
-        """Return the plan for another request of the same form; it shares programs.
+        """Return the plan for another request with the same programs.
 
-        `traced` is the space of the request, or that space with more points at its
-        end, in the form that was traced.
+        `traced` is the space of the request, or that space padded with points at its
+        end to the length that was traced.
         """
         work = self.work.at(traced, request.key)
         chunks = self.chunks
@@ -193,7 +191,7 @@ class Plan:
         return Plan(request, work, chunks)
 
     def with_batch_size(self, batch_size: int) -> "Plan":
-        """Return the plan with another batch size, and the chunks that follow."""
+        """Return the plan with another batch size, and chunks that fit it."""
         work = self.work.with_batch_size(batch_size)
         return self.with_chunks(_chunks_of(self.request, work), work)
 
@@ -204,7 +202,7 @@ class Plan:
         return self.with_batch_size(points.batch_size)
 
     def with_chunks(self, chunks: Chunks, work: Work | None = None) -> "Plan":
-        """Return the plan with other chunks, of which one is computed at a time."""
+        """Return the plan with other chunks, which are computed one at a time."""
         work = (self.work if work is None else work).with_most(chunks.points)
         return dataclasses.replace(self, work=work, chunks=chunks)
 
@@ -213,7 +211,7 @@ def plan_of(request: Request) -> Plan:
     """Trace the function of a request, and decide how to compute it."""
     devices, (_, shares) = request.devices, request.shard or (0, 1)
     if request.executor is not None:
-        # A worker's devices are not known before it runs: assume a single one.
+        # The devices of a worker are unknown before it runs: assume one.
         devices, shares = devices[:1], shares * _num_workers(request.executor)
     points = prepare(
         request.fn,
@@ -231,21 +229,21 @@ def plan_of(request: Request) -> Plan:
     costs = None if request.order_by is None else costs_of(request)
     chunks = _chunks_of(request, work)
     plan = Plan(request, work.with_most(chunks.points), chunks, costs)
-    # What names outputs is looked for before anything is compiled or a store is made.
+    # Check names of outputs before anything is compiled or a store is created.
     if plan.watched is None and request.output_coords:
         names_of(plan.outputs, request.space, request.output_coords)
     return plan
 
 
 def _chunks_of(request: Request, work: Work) -> Chunks:
-    """Return chunks that suit where the rows go."""
+    """Return chunks for the destination of the rows."""
     _, shares = request.shard or (0, 1)
     most = max(1, CHUNK_BYTES // work.row_bytes)
     elsewhere = request.store is not None or request.executor is not None
     if isinstance(work, Blocks):
         if work.size and not (elsewhere or work.reducers.stops):
             return Chunks((work.size,), 0, min(work.at_once, work.size))
-        # Small chunks, so that a kill loses little, and a stop comes soon.
+        # Use small chunks, so that a kill loses little and a stop takes effect soon.
         elsewhere, lengths = True, (work.size,)
     else:
         stored = request.store is not None
@@ -261,6 +259,6 @@ def _whole(size: int) -> Chunks:
 
 
 def _num_workers(executor: object) -> int:
-    """About how many workers an executor has."""
+    """Return the number of workers of an executor, or a guess."""
     known = getattr(executor, "_max_workers", None)  # the pools of the standard library
     return known if isinstance(known, int) and known > 0 else _GUESSED_WORKERS

@@ -1,7 +1,7 @@
-"""Chunks computed elsewhere: by the workers of an executor.
+"""Chunks computed by the workers of an executor.
 
-Nothing is asked of an executor but `submit(fn, *args)`, and of what that returns but
-`.result()`; if it has `.done()` too, chunks are gathered as they come.
+An executor needs only `submit(fn, *args)`, and the futures that it returns only
+`.result()`. If they also have `.done()`, chunks are gathered as they finish.
 """
 
 import collections
@@ -21,12 +21,13 @@ from .gather import Chunk, Todo
 from .plan import Plan
 from .worker import pack, work
 
-# Memory that one worker lacked another may have; points that always kill one stop.
+# Retry a chunk whose worker died, since another may have more memory; give up on points
+# that kill every worker.
 _TRIES = 3
-# Each call takes the packed function along: 40 chunks with a closure of 10 MB are 800
-# MB on the wire.
+# Each call sends the packed function: 40 chunks with a closure of 10 MB are 800 MB on
+# the wire.
 _IN_FLIGHT_BYTES = 2**30
-# Every look for what is finished asks each of them.
+# Each check for finished chunks asks every future.
 _IN_FLIGHT = 1024
 
 
@@ -46,19 +47,19 @@ def compute_remotely(
             elif waiting and len(flying) < most:
                 flying.append(waiting.popleft())
                 flying[-1].launch(plan, packed)
-                # All that may be in flight is launched first, unless `submit` itself
+                # Launch as many as may be in flight first, unless `submit` itself
                 # computes.
                 if not flying[-1].is_done():
                     continue
             trouble: Exception | None = None
-            # As they come: Dask computes anew what a killed worker had finished and
-            # nobody had fetched.
+            # Fetch results as they finish: Dask recomputes results of a killed worker
+            # that were not fetched.
             for it in _finished(flying, wait=not waiting or len(flying) >= most):
                 flying.remove(it)
                 try:
                     found = it.result(plan)
                 except Exception as error:
-                    # What else is finished is kept first.
+                    # Keep the other finished chunks before raising.
                     trouble = trouble or error
                     continue
                 if found is not None:
@@ -75,7 +76,7 @@ def compute_remotely(
 
 @dataclasses.dataclass(eq=False)
 class _Try:
-    """A chunk or some rows of it, with the number of its tries and the last future."""
+    """A chunk or some of its rows, with the number of tries and the last future."""
 
     number: int
     rows: Int64[np.ndarray, " some"] | None = None
@@ -83,11 +84,11 @@ class _Try:
     future: Any = None
 
     def count(self, plan: Plan) -> int:
-        """Return the number of its points."""
+        """Return the number of points."""
         return plan.count([self.number]) if self.rows is None else len(self.rows)
 
     def launch(self, plan: Plan, packed: bytes) -> None:
-        """Submit it once more."""
+        """Submit the chunk once more."""
         executor = plan.request.executor
         assert executor is not None
         self.tries += 1
@@ -98,12 +99,12 @@ class _Try:
             raise _broken(error) from error
 
     def is_done(self) -> bool:
-        """Return whether it is known to be finished."""
+        """Return whether the chunk is known to be finished."""
         done = getattr(self.future, "done", None)
         return bool(done()) if callable(done) else False
 
     def cancelled(self) -> bool:
-        """Ask that it be not begun; return whether it will not be."""
+        """Try to cancel the future; return whether it was cancelled."""
         # Not every future can be cancelled.
         with contextlib.suppress(Exception):
             return bool(self.future.cancel())
@@ -116,7 +117,7 @@ class _Try:
         except concurrent.futures.BrokenExecutor as error:
             raise _broken(error) from error
         except (Exception, KeyboardInterrupt) as error:
-            # What the function raised comes as a value: here a worker has died.
+            # Errors of the function are returned as values, so here a worker died.
             if self.tries < _TRIES and not isinstance(error, KeyboardInterrupt):
                 return None
             points = plan.work.span(*plan.chunks.span(self.number))
@@ -127,7 +128,7 @@ class _Try:
 
 
 def _finished(flying: Sequence[_Try], wait: bool) -> list[_Try]:
-    """Those that are finished: if asked to `wait`, at least one, if there are any."""
+    """Return the finished ones; with `wait`, at least one if there are any."""
     pause = 0.0005
     while True:
         found = [it for it in flying if it.is_done()]
@@ -136,7 +137,7 @@ def _finished(flying: Sequence[_Try], wait: bool) -> list[_Try]:
         if not all(callable(getattr(it.future, "done", None)) for it in flying):
             return [flying[0]]  # its `result` waits
         time.sleep(pause)
-        # Short chunks are not kept waiting, and long ones not asked for all the time.
+        # Wait briefly for short chunks, and poll rarely for long ones.
         pause = min(2 * pause, 0.02)
 
 

@@ -31,12 +31,12 @@ from .store import check_zarr
 class Request:
     """A call of `sweep` after all checks that need no trace.
 
-    `function` is the public function that was called, for messages. `devices` are those
-    of this process that may be used; `reduce` is the user's and `reducers` are the same
-    as one reducer. The other fields are the options.
+    `function` is the public function that was called, for messages. `devices` are the
+    devices of this process to use; `reduce` is the user's argument and `reducers` the
+    same as one reducer. The other fields are the options.
 
-    Where some dims are reduced, `space` has the others, a point for each cell, and
-    `inner` is the space of all points, cell by cell.
+    If some dims are reduced, `space` has the other dims, with a point for each cell,
+    and `inner` is the space of all points, cell by cell.
     """
 
     function: str
@@ -65,7 +65,7 @@ class Request:
         return self.space if self.inner is None else self.inner
 
     def at(self, space: Space, key: Key | None) -> "Request":
-        """Return the same for another space of all points, and with another key."""
+        """Return the request for another space of all points and another key."""
         if key_parameter(self.fn) is None:
             key = None  # the values do not depend on it
         over = None if self.reducers is None else self.reducers.over
@@ -77,12 +77,12 @@ class Request:
 
     @property
     def isolated(self) -> bool:
-        """True if points that fail are marked, and do not end the sweep."""
+        """True if failed points are marked and do not end the sweep."""
         return self.on_error == "mark"
 
     @property
     def by_hand(self) -> bool:
-        """True if it is the plain loop, since JAX must not compile."""
+        """True if JAX must not compile, so that the sweep is a plain loop."""
         return jax.config.jax_disable_jit  # pyright: ignore[reportAttributeAccessIssue]
 
 
@@ -134,7 +134,7 @@ _COUNTED = (
 
 
 def _excluded(request: Request) -> list[tuple[object, str, str]]:
-    """Return pairs that exclude each other, with the fix: true if both are given."""
+    """Return whether each unsupported combination is used, with message and fix."""
     store, reduce, executor = request.store, request.reducers, request.executor
     steps, by_hand = request.count_steps, request.by_hand
     of_output = isinstance(request.progress, str | tuple)

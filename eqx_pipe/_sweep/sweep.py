@@ -1,4 +1,4 @@
-"""`sweep`: a function at every point of a space."""
+"""`sweep`: compute a function at every point of a space."""
 
 import contextlib
 import os
@@ -47,12 +47,12 @@ def sweep(
 ) -> SweepResult:
     """Compute a function at every point of a space, on all devices.
 
-    The values are those of
+    The values equal
     `stack([fn(space.point(i), key=space.point_key(i, key=key)) for i in range(n)])`
     with `n = space.size`, for any batch size, number of devices and number of chunks.
-    Keys and integers are equal; floats agree to rounding, since each of these compiles
-    another program. Points are split over the devices, without collectives, and
-    vectorised in batches.
+    Keys and integers are equal; floats agree to rounding, since each of these choices
+    compiles a different program. Points are split over the devices, without
+    collectives, and vectorised in batches.
 
     A second sweep of the same program (the traced function and the structure, shapes,
     dtypes and lengths of the space) compiles nothing. The values of axes and of arrays,
@@ -65,101 +65,102 @@ def sweep(
     - `fn`: called as `fn(point)`, or as `fn(point, key=...)` if it has a parameter of
       that name. A point is the space's pytree with values in place of axes. The output
       is any pytree of arrays and numbers. `fn` is traced, once for each combination of
-      `Static` values, so it consists of JAX operations, and no Python control flow
-      depends on the value of any other axis.
+      `Static` values, so it must consist of JAX operations, and its Python control flow
+      must not depend on the value of any other axis.
     - `space`: a `Space`, or a bare pytree with axes in it, which is their product.
     - `key`: a PRNG key; point i gets `space.point_key(i, key=key)`: the key folded with
       the point's position on one dim after the other, `fold_in(key, i)` with one dim.
-      So keys do not depend on how the sweep runs, longer axes change none, and a
-      sweep of a slice draws the numbers that the whole draws there. A function without
-      a parameter `key` gets no key. (Keyword only.)
+      So keys do not depend on how the sweep runs, making an axis longer changes no key,
+      and a sweep of a slice draws the same numbers as the whole sweep does there. A
+      function without a parameter `key` gets no key. (Keyword only.)
     - `batch_size`: the number of points vectorised at once on a device, or `"auto"`:
       chosen from the function's operations, and returned with the result. At most
-      the number of points. If memory does not suffice for a chosen size, it is halved,
-      and `result.made` lists the sizes. A function that prints, writes or calls back
-      (`jax.debug.print`, `io_callback`) then runs once at each point, not vectorised.
-      `"tune"` measures some sizes on the first points and uses the fastest, which this
-      process remembers for the program and the devices; it depends on the clock, and
-      so do the last bits of values. (Keyword only.)
-    - `mesh`: a mesh over all of whose axes the points are split; by default all local
-      devices. (Keyword only.)
+      the number of points. If memory does not suffice for an automatic size, the size
+      is halved, and `result.made` lists the sizes. Without an explicit size, a function
+      that prints, writes or calls back (`jax.debug.print`, `io_callback`) runs once at
+      each point, not vectorised. `"tune"` measures some sizes on the first points and
+      uses the fastest, which this process remembers for the program and the devices;
+      the choice depends on timings, and so do the last bits of values. (Keyword only.)
+    - `mesh`: a mesh; the points are split over all of its axes. By default they are
+      split over all local devices. (Keyword only.)
     - `order_by`: the approximate cost of a point: a function from a point to a number,
       or an array with a number for each point. Points of similar cost then share a
-      batch, so that few lanes wait for a slower one; the order of results stays. It has
-      no effect with `reduce`, which reduces values in order. (Keyword only.)
-    - `on_error`: `"raise"`, or `"mark"`: finds and marks in `.ok` the points at which
-      `fn` raises (by `equinox.error_if`, or when it is traced for one combination of
-      `Static` values), and computes the others as if these did not exist. Without a
-      value, inexact leaves are NaN and others 0. (Keyword only.)
+      batch, so that few lanes wait for a slower one; the order of results does not
+      change. It has no effect with `reduce`, which reduces values in order. (Keyword
+      only.)
+    - `on_error`: `"raise"`, or `"mark"`, which finds the points at which `fn` raises
+      (by `equinox.error_if`, or when it is traced for one combination of `Static`
+      values), marks them in `.ok`, and computes the others as if they did not exist. At
+      a failed point inexact leaves are NaN and others 0. (Keyword only.)
     - `reduce`: a reducer (`Mean()`, `ArgMin(by="loss")`, ...) or a pytree of them.
       Values are reduced as they are computed, in memory that does not grow with the
       number of points, and `.values` is the reduction. A `store` then keeps the state
       of every block of points instead of values; the result merges all states in the
-      store in order, and leaves out missing points. With `Mean(over="seed")` only these
-      dims are reduced, each cell by itself: the result is over the other dims, labelled
-      and kept in a store as any other. (Keyword only.)
+      store in order, and omits missing points. With `Mean(over="seed")` only the named
+      dims are reduced, separately for each cell: the result has the other dims, and is
+      labelled and stored like any other. (Keyword only.)
     - `store`: the path of a folder to which values are written, chunk by chunk as they
       are computed; `xarray.open_zarr` reads it at any time. The same call resumes a
-      sweep that was stopped; with a larger space, in which the points of the store
-      are found by their coordinates, it computes the new ones. `.values` is then read
-      from the store when it is indexed. Needs `pip install 'eqx_pipe[sweep]'`.
-      (Keyword only.)
-    - `shard`: `(index, count)`: this process computes its share, one of `count`, of the
-      chunks of a store that several processes fill together. The result is the store
-      at that moment; `.ok` is `False` at missing points. (Keyword only.)
-    - `executor`: computes the chunks elsewhere: anything with `submit(fn, *args)` that
-      returns something with `.result()`. Each worker uses all of its own devices.
-      Needs `pip install 'eqx_pipe[distributed]'`. (Keyword only.)
-    - `resume`: `"force"` resumes a store also if another function created it.
-      `"failed"` does so too, and computes failed points again; the others keep their
+      sweep that was stopped. With a larger space it computes only the new points; those
+      in the store are recognised by their coordinates. `.values` is then read from the
+      store when it is indexed. Needs `pip install 'eqx_pipe[sweep]'`. (Keyword only.)
+    - `shard`: `(index, count)`: several processes fill one store, and this one computes
+      share `index` of `count` shares of its chunks. The result is the store at that
+      moment; `.ok` is `False` at missing points. (Keyword only.)
+    - `executor`: an object whose workers compute the chunks: it has a method
+      `submit(fn, *args)`, whose return value has a method `result()`. Each worker uses
+      all of its own devices. Needs `pip install 'eqx_pipe[distributed]'`. (Keyword
+      only.)
+    - `resume`: `"force"` resumes a store even if another function created it.
+      `"failed"` also does so, and recomputes failed points; the others keep their
       values. (Keyword only.)
     - `progress`: `True` or `False` for a progress bar or none; by default there is one
-      in a terminal or notebook if the work takes more than a second. A notebook needs
-      ipywidgets for more than a bar of text; a file gets a line each minute. The path
-      of an output, `"loss"`, also shows its smallest value so far, and `("score",
-      "max")` the largest. (Keyword only.)
-    - `count_steps`: whether to count the steps of `while_loop`s, also of those in
-      solvers: `result.steps` has for each point the number of steps that it needed, and
-      of those executed until its batch had ended; `result.waste` is their ratio.
-      A step is one run of a loop's body; a loop inside another counts its own steps
-      besides. Loops of `scan` and `refill` are not counted. It takes a little longer;
+      in a terminal or notebook if the work takes more than a second. In a notebook, a
+      graphical bar needs ipywidgets; a file gets a line each minute. The path of an
+      output, `"loss"`, also shows its smallest value so far, and `("score", "max")` the
+      largest. (Keyword only.)
+    - `count_steps`: whether to count the steps of `while_loop`s, including those in
+      solvers: for each point, `result.steps` has the number of steps that it needed,
+      and the number executed until its whole batch had finished; `result.waste` is
+      their ratio. A step is one run of a loop's body; nested loops count separately.
+      Loops of `scan` and `refill` are not counted. Counting takes a little longer, and
       values stay in memory. (Keyword only.)
     - `output_coords`: names and coordinates for the dims of outputs that are arrays at
-      each point: for some outputs, by their paths (`"value"` for a bare one), a dict
-      from the name of each dim, in order, to a number or text for each position, or
-      `None` for a name alone: `{"curve": {"step": steps}}`. Outputs may share a dim.
-      `to_xarray`, plots, files and stores use these names instead of `curve.0`.
-      (Keyword only.)
+      each point, such as `{"curve": {"step": steps}}`: a dict from the path of an
+      output (`"value"` for a bare one) to a dict from the name of each dim, in order,
+      to a sequence of numbers or texts, or to `None` for a dim without coordinates.
+      Outputs may share a dim. `to_xarray`, plots, files and stores use these names
+      instead of `curve.0`. (Keyword only.)
 
     **Returns:** a `SweepResult`.
 
     **Raises:**
 
     - `MissingKeyError` if `fn` needs a key and none was given.
-    - `TypeError` if an output is not numeric, if there is none (`return` is missing),
-      or for traced arguments: under `jit` and `grad` use `vmap_space`.
-    - `ValueError` for a space, key, mesh or batch size that cannot be used, and for
-      values that do not fit into this machine's memory.
+    - `TypeError` if an output is not numeric, if there is no output (`return` is
+      missing), or for traced arguments: under `jit` and `grad` use `vmap_space`.
+    - `ValueError` for an invalid space, key, mesh or batch size, and for values that do
+      not fit into this machine's memory.
     - `StructureError` (a `ValueError`) if outputs differ in structure, shape or dtype
-      between values of `Static` axes; before anything is computed.
-      Also for a store that was created with another space, key or function.
+      between values of `Static` axes, before anything is computed. Also if a store was
+      created with another space, key or function.
     - `SweepError` if `fn` raises while it runs; `.indices` has the first point found.
-      If a store holds failed points, unless they are marked; `.indices` has all of
-      them. If memory does not suffice for the batch size that was given. If the disk is
-      full, a worker dies again and again, or another process fills the same store;
-      finished chunks are kept.
-    - Any error that `fn` raises while it is traced, with a note. Where it needs the
-      value of an axis, JAX's message names the axis and the note has the fix.
+      Also if a store contains failed points, unless they are marked; `.indices` has all
+      of them. Also if memory does not suffice for an explicit batch size, the disk is
+      full, a worker dies repeatedly, or another process fills the same store; finished
+      chunks are kept.
+    - Any error that `fn` raises while it is traced, with a note. If it needs the value
+      of an axis, JAX's message names the axis and the note has the fix.
 
-    Under `jax.disable_jit()` it is the plain loop, so a debugger stops inside `fn`.
+    Under `jax.disable_jit()` a sweep is a plain loop, so a debugger stops inside `fn`.
 
-    After Ctrl-C the chunk in flight is finished, and the `KeyboardInterrupt` has as
-    `.result` a `SweepResult` of all finished points; its `.status` marks the missing
-    ones. A second Ctrl-C stops at once.
+    After Ctrl-C the chunk in flight is finished, and the `.result` of the
+    `KeyboardInterrupt` is a `SweepResult` of all finished points; its `.status` marks
+    the missing ones. A second Ctrl-C stops at once.
 
-    **Laws:** equal to its definition, to rounding, for every batch size, mesh,
-    executor, shard and restart; and so is a reduction. The same call on the same
-    machine gives the same bits, also after a restart with a store.
+    **Laws:** a sweep equals its definition, to rounding, for every batch size, mesh,
+    executor, shard and restart; so does a reduction. The same call on the same machine
+    with the same batch sizes is bitwise identical, also after a restart with a store.
 
     !!! example
 
@@ -181,18 +182,18 @@ def sweep(
 
 
 def _is_begun(request: Request) -> bool:
-    """Return whether there is a store, which keeps its first batch size."""
+    """Return whether a store exists, which determines the batch size."""
     return not (request.store is None or Folder(request.store).is_vacant())
 
 
 def complete(plan: Plan, started: float) -> SweepResult:
-    """Return the result of a plan, all of it computed or what a store lacks."""
+    """Return the result of a plan; with a store, compute the missing chunks only."""
     sink = _sink(plan)
     here = plan.request.executor is None
     try:
         gather(sink, compute_here if here else compute_remotely)
     except KeyboardInterrupt as interrupt:
-        # The interrupt matters more than failed points.
+        # Raise the interrupt rather than an error about failed points.
         with contextlib.suppress(Exception):
             carry(interrupt, _finished(sink, started), plan.request)
         raise

@@ -1,6 +1,6 @@
 """`plan`: the work of a sweep, in numbers, before it runs.
 
-It takes the steps of a sweep up to the computation of its chunks.
+It performs the steps of a sweep up to the computation of chunks.
 """
 
 import dataclasses
@@ -24,25 +24,28 @@ from .sinks.store_sink import StoreSink
 
 @dataclasses.dataclass(frozen=True)
 class SweepPlan:
-    """The work that a sweep would do, which prints as a table.
+    """The work that a sweep would do; prints as a table.
 
-    - `dims` are the dims of the space with their lengths, and `points` their product.
-    - `done`, `failed` and `missing` are the numbers of points that the store has, that
-      failed there, and that it lacks; without a store all are missing. `left` is the
-      number of points that the call would compute: the missing ones of its shard, with
-      `resume="failed"` also the failed ones.
-    - `new` is the number of points that a store gains as its space grows: they are
-      missing. `copied` of the points in the store move to other files first, once; it
-      is 0 if all files stay, apart from chunks at the edge that get new points.
-    - `programs` is the largest number of programs that it would compile (fewer if a
-      store has all points of some), and `compiled` the number compiled already.
-    - `batch_size`, `devices`: points vectorised at once on each device, and devices.
+    - `dims` has the dims of the space with their lengths, and `points` is the number of
+      points.
+    - `done`, `failed` and `missing` are the numbers of points that have a value in the
+      store, that failed, and that are not computed yet; without a store all points are
+      missing. `left` is the number of points that the call would compute: the missing
+      points of its shard, and with `resume="failed"` also the failed points.
+    - `new` is the number of points that a store gains if its space grows; they count as
+      missing. `copied` is the number of points in the store that are first moved to
+      other files, once; it is 0 if all files stay, apart from chunks at the edge that
+      get new points.
+    - `programs` is the maximum number of programs to compile (fewer if a store has all
+      points of a program), and `compiled` the number of programs already compiled.
+    - `batch_size` is the number of points vectorised at once on each device, and
+      `devices` the number of devices.
     - `chunks` is the number of chunks in which values are computed and kept, of at most
-      `chunk_points` points, and `chunks_left` the number of those computed now.
-    - `value_bytes` is the size of all values in memory, or of a store before it is
-      compressed. For a reduction it is the size of its states.
-    - `memory_bytes` is the memory that a device needs: that of the compiled program
-      which needs most, or an estimate if some are not compiled yet.
+      `chunk_points` points, and `chunks_left` the number of chunks to compute.
+    - `value_bytes` is the size in bytes of all values in memory, or in a store before
+      compression. For a reduction it is the size of its states.
+    - `memory_bytes` is the memory in bytes that a device needs: the maximum over the
+      compiled programs, or an estimate if a program is not compiled yet.
 
     Under `jax.disable_jit()` it describes the compiled sweep.
 
@@ -112,7 +115,7 @@ def _points(count: int) -> str:
 
 
 def _bytes(size: int) -> str:
-    """Return a number of bytes in a unit that makes it short."""
+    """Return a number of bytes as text, in a suitable unit."""
     number, units = float(size), ["bytes", "kB", "MB", "GB", "TB", "PB"]
     while number >= 1000 and len(units) > 1:
         number /= 1000
@@ -125,26 +128,26 @@ def plan(
     space: SpaceLike,
     **options: Unpack[SweepOptions],
 ) -> SweepPlan:
-    """Return what a sweep would compute, before it runs.
+    """Describe the work of a sweep before it runs.
 
-    It takes the arguments of `sweep`: write `plan` in place of `sweep`, look, and
-    write `sweep` again. It traces the function and checks the arguments, which finds
-    most mistakes; it computes, compiles and writes nothing. It reads the files of a
-    store to count its points.
+    `plan` takes the arguments of `sweep`: replace `sweep` by `plan`, inspect the
+    result, and change it back. It traces the function and checks the arguments, which
+    finds most mistakes, but it computes, compiles and writes nothing. If there is a
+    store, it reads its files to count points.
 
     **Arguments:**
 
-    - `fn`, `space` and `options`: as in `sweep`. With `batch_size="tune"` the size is
-      the one that measuring begins with.
+    - `fn`, `space` and `options`: as in `sweep`. With `batch_size="tune"`, the batch
+      size is the first one that would be measured.
 
-    **Returns:** a `SweepPlan`, whose fields are numbers, and which prints as a table:
-    points done, missing and failed, programs to compile, batch size, memory on a
-    device, bytes of values, and chunks.
+    **Returns:** a `SweepPlan`, which prints as a table: points done, missing and
+    failed, programs to compile, batch size, memory on a device, bytes of values, and
+    chunks.
 
     **Raises:** the errors that `sweep` raises before it computes anything.
 
     The memory of a program that is not compiled yet is estimated from its operations,
-    as if no two of them were fused; that of compiled ones is known.
+    as if XLA fused none of them; that of a compiled program is exact.
 
     **Laws:** the sweep computes `left` points, and its values take `value_bytes`.
 
@@ -161,13 +164,13 @@ def plan(
           ...
     """
     request = request_of("plan", fn, space, **options)
-    # Under `jax.disable_jit()` too it describes the compiled sweep.
+    # Describe the compiled sweep also under `jax.disable_jit()`.
     with no_mesh("plan"), jax.disable_jit(False):
         return _in_numbers(plan_of(request))
 
 
 def _in_numbers(coming: Plan) -> SweepPlan:
-    """Return a plan in numbers, with what its store has."""
+    """Return the numbers of a plan, with the points of its store."""
     request = coming.request
     index, count = request.shard or (0, 1)
     own = range(index, len(coming.chunks), count)
@@ -204,19 +207,19 @@ def _in_numbers(coming: Plan) -> SweepPlan:
 
 
 def _value_bytes(coming: Plan) -> int:
-    """Return the bytes in memory of values, or of states while they are merged."""
+    """Return the bytes of values in memory, or of states while they are merged."""
     chunks = coming.chunks
     rows = math.prod(chunks.lengths) if coming.blocks is None else chunks.points
     return rows * _nbytes(coming.work.row)
 
 
 def _programs(coming: Plan) -> list[Any]:
-    """Return the programs that a sweep needs, each as it is compiled, or `None`."""
+    """Return the programs that a sweep needs, `None` for those not compiled yet."""
     return coming.work.programs() if coming.points.size else []
 
 
 def _memory(coming: Plan) -> int | None:
-    """Return the bytes that a device holds: of compiled programs, else about those."""
+    """Return the bytes that a device needs, an estimate if not all is compiled."""
     job = coming.points
     if job.size == 0:
         return None
@@ -238,12 +241,12 @@ def _memory(coming: Plan) -> int | None:
 
 
 def _nbytes(leaves: Iterable[Any]) -> int:
-    """Return the bytes of some arrays, of PRNG keys too, or of their structs."""
+    """Return the bytes of arrays or structs, which may have PRNG keys."""
     return sum(math.prod(x.shape) * x.dtype.itemsize for x in leaves)
 
 
 def _compiled_bytes(compiled: jax.stages.Compiled) -> int | None:
-    """Return the bytes that a program holds on one device while it runs."""
+    """Return the bytes that a program needs on one device while it runs."""
     found = compiled.memory_analysis()
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""`sweeper`: a sweep that is traced once, and called with other spaces of one form."""
+"""`sweeper`: a sweep that is traced once and called with spaces of one structure."""
 
 import copy
 import dataclasses
@@ -26,9 +26,9 @@ from .request import Request, request_of
 from .results.result import SweepResult
 from .sweep import complete
 
-# Each form keeps a trace and its programs.
+# Each schema of a space keeps a trace and its programs.
 _FORMS = 32
-_SHORTEST = 16  # points that a table is filled up to at least
+_SHORTEST = 16  # the minimum length to which a table is padded
 
 _Module = TypeVar("_Module", bound=eqx.Module)
 
@@ -36,7 +36,7 @@ _Module = TypeVar("_Module", bound=eqx.Module)
 class Sweeper:
     """A sweep that is traced and compiled once, and called with spaces.
 
-    `eqx_pipe.sweeper` makes one and describes it.
+    It is created by `eqx_pipe.sweeper`, which describes it.
     """
 
     def __init__(self, request: Request):
@@ -51,13 +51,12 @@ class Sweeper:
 
         **Arguments:**
 
-        - `space`: as in `sweep`. What it differs in from one call to the next is the
-          values of axes and of arrays, and the length of a table; any other difference
-          is traced and compiled anew.
-        - `key`: as in `sweep`; by default that which the sweeper was made with.
-          (Keyword only.)
+        - `space`: as in `sweep`. From one call to the next, the values of axes and of
+          arrays and the length of a table may change; any other difference is traced
+          and compiled again.
+        - `key`: as in `sweep`; by default the `key` of the sweeper. (Keyword only.)
 
-        **Returns:** a `SweepResult`, that of `sweep`.
+        **Returns:** a `SweepResult`, as `sweep`.
 
         **Raises:** as `sweep`.
         """
@@ -68,7 +67,7 @@ class Sweeper:
     def run(
         self, space: Space, key: Key | None, store: Path | None = None
     ) -> SweepResult:
-        """Return the result for a space; a search gives each round its own store."""
+        """Return the result for a space; a search passes a store for each round."""
         started = time.time()
         request = self._request.at(space, key)
         with no_mesh("sweeper"):
@@ -89,7 +88,7 @@ class Sweeper:
         return f"Sweeper({fn_name(self._request.fn)}, {self._request.whole!r})"
 
     def _planned(self, space: Space, key: Key | None) -> Plan:
-        """Return the plan for spaces of this form: traced if there was none before."""
+        """Return the plan for spaces of this schema, traced if it is new."""
         schema = _schema(space, key)
         plan = self._plans.get(schema)
         if plan is None:
@@ -100,11 +99,11 @@ class Sweeper:
 
 
 def _filled(request: Request) -> Space:
-    """Return a table filled up to a power of two, of which there are few; or the space.
+    """Return a table padded to a power of two, so that few lengths are compiled.
 
-    Rows after the last one are never computed. A reduction has its blocks by the
-    number of points, so there every length is another program; and a store has room
-    for the points that there are.
+    Padding is never computed. Other spaces are returned unchanged, and also tables of a
+    reduction, whose blocks depend on the number of points, or of a store, whose layout
+    does.
     """
     space = request.whole
     axes = jtu.tree_leaves(space.tree, is_leaf=is_axis)
@@ -123,7 +122,7 @@ def _filled(request: Request) -> Space:
     def fill(leaf: Any) -> Any:
         if not isinstance(leaf, Values):
             return leaf
-        # On the host: an operation of JAX would be compiled for each length.
+        # On the host, since JAX would compile an operation for each length.
         values = np.asarray(leaf.values)
         rows = np.broadcast_to(values[-1:], (length - len(values), *values.shape[1:]))
         return _with(leaf, "values", np.concatenate([values, rows]))
@@ -133,17 +132,17 @@ def _filled(request: Request) -> Space:
 
 
 def _with(module: _Module, name: str, value: Any) -> _Module:
-    """Return a module with another field; `eqx.tree_at` takes ten times as long."""
+    """Return a module with one field replaced, ten times as fast as `eqx.tree_at`."""
     other = copy.copy(module)
     object.__setattr__(other, name, value)
     return other
 
 
 def _schema(space: Space, key: Key | None) -> Hashable:
-    """Return all that a trace depends on: not the values of arrays."""
+    """Return everything that a trace depends on, without the values of arrays."""
     leaves, structure = jtu.tree_flatten((space, key))
     schemas = tuple(map(_leaf_schema, leaves))
-    # Which points share a program depends on those that were picked.
+    # The selected points determine which of them share a program.
     rows = None if space.rows is None else np.asarray(space.rows).tobytes()
     return structure, schemas, rows, tuple(settings().values())
 
@@ -166,29 +165,31 @@ def sweeper(
     space: SpaceLike,
     **options: Unpack[SweeperOptions],
 ) -> Sweeper:
-    """Trace and check a sweep once, to be called with other spaces of the same form.
+    """Trace and check a sweep once, to call it with many spaces of the same structure.
 
-    What `fn` closes over is read when it is traced, which is now: to change a value
-    from one call to the next, put it in the space. An array there is handed in anew;
-    another Python or NumPy number, structure, shape or dtype is another form, which is
-    traced and compiled when it is first seen.
+    Use it for rounds of a search, optimisation loops and dashboards, where `sweep`
+    would trace `fn` in each call.
 
-    For rounds of a search, optimisation loops and dashboards, where `sweep` would trace
-    `fn` in each. Tables (spaces of one dim whose axes are all `Values`) of other
-    lengths are filled up to powers of two, and what they are filled with is never
-    computed, so few lengths are compiled.
+    Values that `fn` closes over are read when it is traced, that is, by this call: to
+    change a value from one call to the next, put it into the space. An array in the
+    space is passed in at each call; a different Python or NumPy number, structure,
+    shape or dtype is traced and compiled at its first use.
+
+    Tables (spaces with one dim whose axes are all `Values`) are padded to powers of two
+    in length, so few lengths are compiled; the padding is never computed.
 
     **Arguments:**
 
     - `fn`: as in `sweep`.
-    - `space`: one of the spaces, or another of the same form.
+    - `space`: one of the spaces, or another space of the same structure.
     - `options`: `batch_size`, `mesh`, `reduce` and `on_error` as in `sweep`; `key` is
-      the key of calls that are given none. If `fn` needs one, the kind of
-      `jax.random.key(0)` is expected by default. (Keyword only.)
+      the default key of calls. If `fn` needs a key and there is no default, keys of the
+      kind of `jax.random.key(0)` are expected. (Keyword only.)
 
-    **Returns:** a `Sweeper`: `run(space, key=...)` gives a `SweepResult`.
+    **Returns:** a `Sweeper`, which is called as `run(space, key=...)` and returns a
+    `SweepResult`.
 
-    **Raises:** as `sweep`; what `fn` raises when it is traced is raised here.
+    **Raises:** as `sweep`; errors of `fn` while it is traced are raised by this call.
 
     **Laws:** `sweeper(fn, space, **options)(other, key=key)` has the values of
     `sweep(fn, other, key=key, **options)`, to rounding.
@@ -204,7 +205,7 @@ def sweeper(
     """
     request = request_of("sweeper", fn, space, **options)
     request = dataclasses.replace(request, progress=False)
-    # A trace needs a key; each call may bring its own.
+    # A trace needs a key; each call may pass its own.
     if request.key is None and _needs_key(fn):
         request = dataclasses.replace(request, key=jr.key(0))
     warn_if_cores_idle(request.devices, request.mesh)

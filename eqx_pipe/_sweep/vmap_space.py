@@ -43,8 +43,8 @@ def vmap_space(
 ) -> PyTree:
     """Compute a function at every point of a space, under `jit`, `grad` and `vmap`.
 
-    The same as `sweep`, to rounding, as a pure function: it is differentiable with
-    respect to the axes, to other leaves of the space and to what `fn` closes over.
+    This is `sweep` as a pure function: it is differentiable with respect to the axes,
+    other leaves of the space and values that `fn` closes over.
 
     **Arguments:**
 
@@ -52,14 +52,15 @@ def vmap_space(
       that name. The output is any pytree of arrays and numbers.
     - `space`: a `Space`, or a bare pytree with axes in it, which is their product.
     - `key`: a PRNG key; point i gets `space.point_key(i, key=key)`. (Keyword only.)
-    - `batch_size`: how many points are vectorised at once, in a loop; by default all
-      of them. (Keyword only.)
-    - `mesh`: a mesh over all of whose axes the points are split; by default they are
-      not split. (Keyword only.)
+    - `batch_size`: the number of points vectorised at once, in a loop over batches; by
+      default all points. (Keyword only.)
+    - `mesh`: a mesh; the points are split over all of its axes. By default they are not
+      split. (Keyword only.)
 
-    **Returns:** the pytree of outputs with a leading axis over the points.
+    **Returns:** the pytree of outputs, as JAX arrays with a leading axis over the
+    points.
 
-    **Raises:** as `sweep`.
+    **Raises:** as `sweep`, and `ValueError` for `2**31` points or more.
 
     **Laws:** equal to `sweep(...).values`, to rounding, for every batch size and mesh.
 
@@ -124,8 +125,8 @@ def _values(
         return jtu.tree_map(lambda leaf: jnp.empty((0, *leaf.shape), leaf.dtype), out)
     batch = even_out(min(batch_size or size, size), size, num_devices)
     batches = num_devices * -(-size // (batch * num_devices))
-    # What is left over repeats the last point: whole batches, since a shorter one would
-    # be another program.
+    # Pad with the last point to whole batches, since a shorter batch would need another
+    # program.
     number = np.minimum(np.arange(batches * batch), size - 1)
     rows = index[number].astype(np.uint32).reshape(batches, batch)
     if mesh is None:
@@ -148,7 +149,7 @@ def _lane(
     lengths, rows = geometry.lengths, geometry.rows
     first = [np.uint32(digit) for digit in digits_of(geometry.start, lengths)]
 
-    # One lane alone gets an element of a NumPy array.
+    # A single lane gets an element of a NumPy array.
     def lane(i: UInt32[Array, ""] | np.uint32) -> PyTree:
         i = jnp.asarray(i)
         if rows is not None:
@@ -178,8 +179,8 @@ def _on_devices(
     """Return the values at `(batches, batch)` points, split over devices by batches."""
     context = jax.sharding.get_abstract_mesh()
     if context.empty:
-        # What the function closes over, traced values too, is handed in as an argument,
-        # so that gradients flow back to it.
+        # Pass values that the function closes over as arguments, also traced ones, so
+        # that gradients flow back to them.
         make: Any = jax.make_jaxpr(lane_of(space, key), return_shape=True)
         jaxpr, out = make(np.uint32(0))
         structure = jtu.tree_structure(out)
@@ -193,8 +194,8 @@ def _on_devices(
         mapped = over_devices(alone, flat_mesh(mesh.devices), (True, False))
         return mapped(rows, list(jaxpr.consts))
 
-    # JAX's equations remember the mesh under which they were traced, so the function
-    # has to be traced inside of the map.
+    # JAX's equations record the mesh under which they were traced, so the function must
+    # be traced inside of the map.
     given, static = eqx.partition((space, key), eqx.is_array)
     explicit = AxisType.Explicit in context.axis_types
 
@@ -205,6 +206,6 @@ def _on_devices(
         rows = jax.sharding.reshard(rows, P(mesh.axis_names))
     values = over_devices(here, mesh, (True, False), leave_mesh=False)(rows, given)
     if explicit:
-        # Uneven slices of an array with explicit sharding are not implemented in JAX.
+        # JAX does not implement uneven slices of arrays with explicit sharding.
         values = jtu.tree_map(lambda leaf: jax.sharding.reshard(leaf, P()), values)
     return values

@@ -1,6 +1,6 @@
-"""The side of a worker: a sweep as it travels, and one chunk of it computed.
+"""The part of a sweep that runs in a worker: it unpacks a sweep and computes a chunk.
 
-The function travels by cloudpickle, the space and the key with it; a worker traces and
+The function, the space and the key are sent by cloudpickle. A worker traces and
 compiles once, for its own devices.
 """
 
@@ -28,13 +28,13 @@ from .compute.trace import no_mesh, settings
 from .gather import CTRL_C, Interrupt
 from .plan import Index, Plan, Work, work_of
 
-# Of a few sweeps only: each holds the arrays that its function closes over.
+# Keep few sweeps, since each holds the arrays that its function closes over.
 _jobs = LRUCache(4)
 
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """A sweep as it travels to a worker; `program` is what is traced from it here."""
+    """A sweep as sent to a worker; `program` identifies the program traced here."""
 
     fn: Callable[..., Any]
     space: Space
@@ -50,7 +50,7 @@ class Task:
 
 
 def pack(plan: Plan) -> bytes:
-    """Return a sweep for a worker, as bytes."""
+    """Return a sweep as bytes for a worker."""
     cloudpickle = optional("sweep", "cloudpickle", "distributed")
     request, job = plan.request, plan.points
     task = Task(
@@ -82,14 +82,14 @@ def work(
     index: Index,
     costs: Float[np.ndarray, " rows"] | None,
 ) -> tuple[Rows | None, Verdict | None, Exception | None]:
-    """Compute some rows in a worker; or return what the function raised."""
+    """Compute some rows in a worker; return the error of the function if it raises."""
     import cloudpickle
 
     name = digest(packed)
     try:
-        # Of a sweep that is known nothing is unpickled, which takes 0.3 s for 100 MB.
+        # Do not unpickle a known sweep, which takes 0.3 s for 100 MB.
         task, job = _jobs.get(name) or (cloudpickle.loads(packed), None)
-        # Ctrl-C comes to the processes of a pool too: the chunk is finished there.
+        # Ctrl-C also reaches the processes of a pool, which finish their chunks.
         with Interrupt(CTRL_C, loud=False), _under(task.settings):
             job = job or _prepared(name, task)
             values, verdict = job.compute(index, costs, Progress(False, len(index)))
@@ -114,13 +114,14 @@ def _prepared(name: str, task: Task) -> Work:
             )
         )
     reducers = None if task.reduce is None else as_reducers("sweep", task.reduce)
-    # Threads may come here together: all of them use one.
+    # Threads may arrive here at the same time: all use the first entry.
     return _jobs.setdefault(name, (task, work_of(job, reducers)))[1]
 
 
 def _program(job: Points) -> tuple[str, str]:
     """Return what identifies the program of a sweep, and the version of JAX."""
-    # The programs alone: a callable among static values may lose its name on its way.
+    # Compare programs only: a callable among static values may lose its name in
+    # transit.
     programs = [traced.program for traced in job.traced]
     constants = [array_text(x) for program in programs for x in program.constants]
     texts = [program.text for program in programs]
@@ -128,7 +129,7 @@ def _program(job: Points) -> tuple[str, str]:
 
 
 def _portable(error: Exception) -> Exception:
-    """Return an error that arrives as what it is, or else as its text."""
+    """Return the error if it can be pickled, or else one with its text."""
     import cloudpickle
 
     try:

@@ -1,8 +1,8 @@
 """Many lanes at once: batches, the loops over them, devices, and the batch size.
 
 A *lane* is a function of one point. `batch_of` vectorises it, `stacked` and `filled`
-loop over batches, and `over_devices` gives each device batches of its own. `analyze`
-and `choose_batch_size` decide how many lanes a batch has.
+loop over batches, and `over_devices` gives each device its own batches. `analyze` and
+`choose_batch_size` decide how many lanes a batch has.
 """
 
 from .batch_size import Analysis as Analysis

@@ -1,17 +1,17 @@
-"""The automatic batch size: a rule of one page, which reads the function's jaxpr.
+"""The automatic batch size: a short rule based on the function's jaxpr.
 
-Only values that depend on the point count: others exist once, however many points are
-vectorised, as a matrix that a network multiplies by, or a loop that starts from
+Only values that depend on the point count. Other values exist once for any number of
+points, such as a matrix that a network multiplies by, or a loop that starts from
 constants.
 
-It knows four cases (no loop, a loop, a loop in which lanes wait for the slowest, a loop
-whose lanes are refilled) and one cap: what a batch works on should stay in the nearest
-cache. Figures are of `benchmarks/sweep_batch_size.py`, models and survey, on
-two cores of a CPU with jaxlib 0.10.2 and 0.12.0: times over that of the best size. The
-rule took 1.17 times as long, 2.7 times at worst (geometric mean over 34 rows, each of a
-model and a version of jaxlib; those by which the numbers were chosen); with programs of
-other packages among them, on a busier machine, 1.23 (0.10) and 1.30 (0.12), 3.9 at
-worst. `batch_size="tune"` tries some sizes.
+The rule distinguishes four cases (no loop, a loop, a loop in which lanes wait for the
+slowest, a loop whose lanes are refilled) and has one cap: the working set of a batch
+should stay in the nearest cache. Figures are from `benchmarks/sweep_batch_size.py`,
+models and survey, on two cores of a CPU with jaxlib 0.10.2 and 0.12.0: times relative
+to the best size. The rule took 1.17 times as long, 2.7 times at worst (geometric mean
+over 34 rows, each a model and a version of jaxlib, on which the numbers were chosen).
+Including programs of other packages, on a busier machine, it took 1.23 (0.10) and 1.30
+times as long (0.12), 3.9 at worst. `batch_size="tune"` measures some sizes.
 """
 
 import dataclasses
@@ -24,51 +24,51 @@ from .._types import Device
 from .lapack import linalg_limit, may_hang
 
 MOST = 1024
-"""Points at once of functions without loops, or with loops of equal length.
+"""Points at once for functions without loops, or with loops of equal length.
 
 A scan of Runge-Kutta steps took 8.7 times as long with 8 points, 1.4 times with 128 and
-with 4,096; without a loop there is little between 64 and 4,096 points.
+with 4,096; without a loop, sizes from 64 to 4,096 points differ little.
 """
 
 WAITING = 256
-"""Points at once where a loop goes on until the slowest lane has finished.
+"""Points at once if a loop runs until the slowest lane has finished.
 
-Fewer waste fewer steps, but each step costs something for however few: jaxlib 0.10 took
-1.5 times as long with 256 as with 16 if a step computes a sine, twice as long with 64
-as with 512 if it is a few additions. With jaxlib 0.12 there is little between 32 and
-512. If costs are alike within a batch nothing waits, and it is a loop like any other.
+Fewer points waste fewer steps, but each step has a fixed cost: jaxlib 0.10 took 1.5
+times as long with 256 as with 16 if a step computes a sine, and twice as long with 64
+as with 512 if it is a few additions. With jaxlib 0.12, sizes from 32 to 512 differ
+little. If costs are alike within a batch no lane waits, and this limit does not apply.
 """
 
 REFILLED = 32_768
-"""Points at once where a lane that has finished takes the next point of the batch.
+"""Points at once if a finished lane takes the next point of the batch.
 
-They are in memory, not in work at the same time: 65,536 points of 1 to 1,000 steps took
-31 ms, and 66 ms as batches of 32 whose lanes wait.
+They are in memory at once, but not computed at once: 65,536 points of 1 to 1,000 steps
+took 31 ms, and 66 ms in batches of 32 whose lanes wait.
 """
 
 NEAREST_CACHE = 12 * 1024
-"""Bytes of the largest value in work, over all lanes: some of 32 or 48 KiB.
+"""Bytes of the largest intermediate value, over all lanes: a part of 32 or 48 KiB.
 
 From 16 KiB on, sums over short axes took 2.4 times (softmax over 4) or 3 times as long
 (norms of 4 in a loop), large steps up to 2.5 times (leapfrog of 8 bodies).
 """
 
 LAST_CACHE = 8 * 1024 * 1024
-"""Bytes of the largest value round a loop, over all lanes."""
+"""Bytes of the largest value of a function with loops, over all lanes."""
 
 ELSEWHERE = 16_384
-"""Points at once on other devices than CPUs, as far as memory goes (not measured)."""
+"""Points at once on devices other than CPUs, if memory suffices (not measured)."""
 
 SPARE = 0.8
-"""The part of what is free that is used: allocators need some room."""
+"""The fraction of free memory to use, since allocators need some room."""
 
 REGISTER = 16
 """Lanes of a register (numbers of four bytes in AVX-512).
 
-A batch is a multiple of it, or loops take up to three times as long; and at least one,
-since a single lane wastes most of what an instruction can do (14 to 17 times as long).
-Where the rule would take 8, 16 took 0.90 times as long with jaxlib 0.12 (ten models,
-0.43 to 1.5) and 0.93 with 0.10 (eight models, 0.71 to 1.3).
+A batch is a multiple of it, since loops otherwise take up to three times as long, and
+at least one register, since a single lane wastes most of an instruction (14 to 17 times
+as long). If the rule would choose 8, 16 took 0.90 times as long with jaxlib 0.12 (ten
+models, 0.43 to 1.5) and 0.93 with 0.10 (eight models, 0.71 to 1.3).
 """
 
 
@@ -79,12 +79,12 @@ _REFILL = "eqx_pipe_refill"
 class Analysis:
     """Facts about the program of one point, on which the batch size depends.
 
-    `largest` is the size in bytes of the largest value, `of_a_step` that of the largest
-    value in a loop, and `alive` that of all values which are needed at the same time.
-    `loops` if there is a loop, `refilled` if one is refilled, and `waits` if the end of
-    one depends on the point, so that a batch waits for its slowest lane. `linalg_limit`
-    is the most points for which no linear algebra is split over threads (`lapack.py`),
-    `None` if there is none.
+    `largest` is the size in bytes of the largest value, `of_a_step` the size of the
+    largest value in a loop, and `alive` the size of all values that are needed at the
+    same time. `loops` is true if there is a loop, `refilled` if a loop is refilled, and
+    `waits` if the end of a loop depends on the point, so that a batch waits for its
+    slowest lane. `linalg_limit` is the maximum number of points for which no linear
+    algebra is split over threads (`lapack.py`), or `None` without such a limit.
     """
 
     largest: int = 1
@@ -97,7 +97,7 @@ class Analysis:
 
 
 def analyze(jaxpr: Any, varies: Sequence[bool]) -> Analysis:
-    """Analyze a jaxpr whose inputs differ between points where `varies`."""
+    """Analyze a jaxpr; `varies` marks the inputs that differ between points."""
     analysis = Analysis(alive=max(1, live_bytes(jaxpr)))
     _Analyzer(analysis).run(jaxpr, varies)
     return analysis
@@ -105,7 +105,7 @@ def analyze(jaxpr: Any, varies: Sequence[bool]) -> Analysis:
 
 @dataclasses.dataclass(frozen=True)
 class _Analyzer(Flow):
-    """Notes which values depend on the point, and how large they are."""
+    """An analysis of the values that depend on the point, and their sizes."""
 
     analysis: Analysis
     in_loop: bool = False
@@ -122,7 +122,7 @@ class _Analyzer(Flow):
         return outputs
 
     def note(self, eqn: Equation, outputs: list[Any]) -> None:
-        """Take note of the outputs of an equation."""
+        """Record the sizes of the outputs of an equation."""
         analysis = self.analysis
         limits = [linalg_limit(eqn), analysis.linalg_limit]
         analysis.linalg_limit = min((n for n in limits if n is not None), default=None)
@@ -136,14 +136,14 @@ class _Analyzer(Flow):
             return self
         refilled = eqn.primitive.name == _REFILL
         self.analysis.refilled |= refilled
-        # A loop in a refilled one waits for a few lanes, not for the batch.
+        # A loop inside a refilled loop waits for a few lanes, not for the batch.
         self.analysis.loops |= refilled or not self.in_refill
         self.analysis.waits |= waits and not self.in_refill
         return _Analyzer(self.analysis, True, refilled or self.in_refill)
 
 
 def _nbytes(variable: Any) -> int:
-    """Return the bytes of a value; a number counts for 4, as XLA computes halves."""
+    """Return the bytes of a value, at least 4 per number, as XLA computes halves."""
     shape = getattr(variable.aval, "shape", ())
     itemsize = getattr(getattr(variable.aval, "dtype", None), "itemsize", 4)
     return math.prod(shape) * max(itemsize, 4)
@@ -159,9 +159,9 @@ def choose_batch_size(
 ) -> int:
     """Return the batch size for `size` points of a function on some devices.
 
-    Costs are `alike` within a batch if points were put in order. Of the memory of each
-    device that reports it, `reserved` bytes are for other things. On devices where
-    large batches of linear algebra never end, batches are small enough that they do.
+    Costs are `alike` within a batch if points were sorted. `reserved` bytes of the
+    memory of each device that reports it are left free. On devices where large batches
+    of linear algebra may hang, batches are small enough not to.
     """
     on_cpu = devices[0].platform == "cpu"
     most = _most(analysis, alike) if on_cpu else ELSEWHERE
@@ -175,7 +175,7 @@ def choose_batch_size(
 
 
 def _most(analysis: Analysis, alike: bool) -> int:
-    """Return the bound of each of the four cases, with its caps."""
+    """Return the bound of the function's case, with its caps."""
     if not analysis.loops:
         return min(MOST, NEAREST_CACHE // analysis.largest)
     around = LAST_CACHE // analysis.largest
@@ -195,11 +195,10 @@ def even_out(batch_size: int, size: int, num_devices: int) -> int:
 def _lanes_that_fit(
     analysis: Analysis, devices: Sequence[Device], reserved: int
 ) -> int:
-    """Return how many points fit into the memory that is free; at least 1.
+    """Return the number of points that fit into free memory, at least 1.
 
-    If not even one fits, JAX raises a better error. What is alive in a jaxpr is
-    an upper bound, since XLA fuses operations. A batch that does not fit all the same
-    is halved.
+    If not even one fits, JAX raises a better error. The live values of a jaxpr are an
+    upper bound, since XLA fuses operations. A batch that does not fit is halved later.
     """
     free = free_bytes(devices)
     if free is None:

@@ -1,9 +1,9 @@
-"""A batch of lanes, the two loops over batches, and each device by itself.
+"""A batch of lanes, the two loops over batches, and the map over devices.
 
-One loop would not do. Reverse mode through a loop that writes into buffers costs 1.6
-times the memory of one that stacks its outputs, and 32 times with `remat`. A loop that
-stacks has a fixed length, and the number of batches of a sweep is data: with a loop of
-fixed length XLA removes the loop where there is one batch, and the same point rounds
+There are two loops because reverse mode through a loop that writes into buffers costs
+1.6 times the memory of one that stacks its outputs, and 32 times with `remat`. A loop
+that stacks has a fixed length, but the number of batches of a sweep is data: XLA
+removes a loop of fixed length if there is one batch, and the same point then rounds
 differently.
 """
 
@@ -30,13 +30,13 @@ from .._types import Device, PyTree
 def batch_of(lane: Callable[[Any], PyTree], ids: Any) -> PyTree:
     """Return a lane's outputs at each row of `ids`, vectorised if there are several.
 
-    Under `jax.vmap` both branches of a `cond` run, a loop runs its body for lanes that
-    have finished, and a callback of nothing that differs runs once for all of them. A
-    single row is computed as the lane is written.
+    Under `jax.vmap` both branches of a `cond` run, a loop runs its body for finished
+    lanes, and a callback whose arguments do not differ runs once for all lanes. A
+    single row is computed without `vmap`.
     """
     if len(ids) > 1:
         return jax.vmap(lane)(ids)
-    # An output that is a constant is a literal of JAX's, and no array.
+    # A constant output is a literal of JAX, not an array.
     return jtu.tree_map(lambda out: jnp.expand_dims(out, 0), lane(ids[0]))
 
 
@@ -63,8 +63,8 @@ def filled(
 ) -> list[Array]:
     """Fill `buffers` with the rows of `batch(0)`, ..., `batch(count() - 1)`.
 
-    `at(number)` is the row at which those of a batch begin. `count` and `at` read data
-    within the loop, where XLA makes it a part of other steps.
+    `at(number)` is the first row of a batch. `count` and `at` read data within the
+    loop, where XLA fuses it with other steps.
     """
 
     def step(state: tuple[Any, list[Array]]) -> tuple[Any, list[Array]]:
@@ -80,7 +80,7 @@ def filled(
 
 
 def _put(buffer: Array, rows: Array, at: UInt32[Array, ""]) -> Array:
-    # An index without sign, since JAX takes a negative one to count from the end.
+    # Use an unsigned index, since JAX counts negative ones from the end.
     origin = [np.uint32(0)] * (buffer.ndim - 1)
     return jax.lax.dynamic_update_slice(buffer, rows, (at, *origin))
 
@@ -110,7 +110,7 @@ def local_devices(function: str, mesh: Mesh | None) -> tuple[Device, ...]:
 
 
 def flat_mesh(devices: Sequence[Device] | np.ndarray) -> Mesh:
-    """Return a mesh of our own, with one automatic axis, over some devices."""
+    """Return an internal mesh, with one automatic axis, over some devices."""
     return Mesh(np.ravel(devices), (_POINTS,), axis_types=(AxisType.Auto,))
 
 
@@ -123,13 +123,13 @@ def over_devices(
 ) -> Callable[..., Any]:
     """Return a function that every device runs by itself.
 
-    `split` has for each argument of `on_device` whether a device gets its part of it,
-    or all. Outputs are put together in the order of the devices. With `leave_mesh` the
-    types of arrays within it do not name the mesh.
+    `split` is true for each argument of `on_device` of which a device gets its part,
+    and false for arguments that it gets whole. Outputs are concatenated in the order of
+    the devices. With `leave_mesh`, the types of arrays within it do not name the mesh.
     """
     own, same = P(mesh.axis_names), P()
-    # `check_vma` rejects ordinary loops of the user's whose initial carry is constant.
-    # Without it a wrong `out_specs` would go unnoticed: they are ours, and tested.
+    # `check_vma` rejects ordinary user loops whose initial carry is constant. Without
+    # it a wrong `out_specs` would go unnoticed, but these are internal and tested.
     return jax.shard_map(
         _without_mesh(on_device) if leave_mesh else on_device,
         mesh=mesh,
@@ -141,18 +141,18 @@ def over_devices(
 
 def by_device(out: Array) -> list[Array]:
     """Return each device's part of an output of `over_devices`, in their order."""
-    # `.addressable_shards` works out places that are known here.
+    # `.addressable_shards` would compute indices that are known here.
     return [out.addressable_data(k) for k in range(out.sharding.num_devices)]
 
 
-# Inside `shard_map` the type of every array names the mesh. Libraries that note the
-# types of a function when they trace it, and compare later, then see another type:
-# lineax calls a vector of the right shape one that "does not match out_structure", and
-# Equinox's `filter_closure_convert` refuses its own arguments. Nothing here looks
-# beyond its device, so the mesh is taken out of the types, and functions run as under
+# Inside `shard_map` the type of every array names the mesh. Libraries that record the
+# types of a function when they trace it, and compare them later, then see different
+# types: lineax rejects a vector of the right shape ("does not match out_structure"),
+# and Equinox's `filter_closure_convert` rejects its own arguments. No code here needs
+# other devices, so the mesh is removed from the types, and functions run as under
 # `vmap` alone.
 #
-# Its meaning is the identity. There is no public function that gives an array inside a
+# The primitive is the identity. JAX has no public function that gives an array inside a
 # `shard_map` the type that it has outside (`reshard` is for axes that are not manual).
 _leave_p = Primitive("eqx_pipe_leave_mesh")
 register(_leave_p.name, Entry("operation"))
@@ -166,7 +166,7 @@ batching.defvectorized(_leave_p)
 
 
 def _without_mesh(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `function` of arrays, whose types inside of it do not name the mesh."""
+    """Return `function` such that the types of arrays inside do not name the mesh."""
 
     def run(*args: Any) -> Any:
         with jax.sharding.use_abstract_mesh(AbstractMesh((), ())):

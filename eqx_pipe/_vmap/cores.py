@@ -1,4 +1,4 @@
-"""All cores of a CPU: a device for each, a thread for each device, and a hint."""
+"""CPU cores: a device for each core, a thread for each device, and a hint."""
 
 import operator
 import os
@@ -14,20 +14,19 @@ from .._types import Device
 
 
 def use_cpu_devices(n: SupportsIndex | None = None) -> None:
-    """Give JAX a CPU device for every core, so that sweeps use all of them.
+    """Give JAX a CPU device for every core, so that sweeps use all cores.
 
-    JAX has one CPU device by default, and a sweep on it leaves most of the machine
-    idle. Call this at the top of a program, before JAX computes anything.
-    Calling it again with the same number does nothing, so a cell of a notebook may run
-    again.
+    JAX has one CPU device by default, so a sweep leaves most of the machine idle. Call
+    this function at the top of a program, before JAX computes anything. Calling it
+    again with the same number does nothing, so a notebook cell can be run again.
 
     **Arguments:**
 
-    - `n`: how many devices; by default the number of cores that this process may use,
-        unless several devices were chosen before: then those stay.
+    - `n`: the number of devices; by default the number of cores that this process may
+        use, unless several devices were configured before, which are then kept.
 
-    **Raises:** `RuntimeError` if JAX has started already with another number of CPU
-    devices; `ValueError` or `TypeError` unless `n` is an integer of at least 1.
+    **Raises:** `RuntimeError` if JAX has already started with another number of CPU
+    devices; `TypeError` if `n` is not an integer; `ValueError` if it is below 1.
 
     !!! example
 
@@ -43,7 +42,7 @@ def use_cpu_devices(n: SupportsIndex | None = None) -> None:
     if not asked and jax.config.jax_num_cpu_devices > 1:
         return
     try:
-        # Not asked before whether JAX has started, since that would start it.
+        # Do not ask first whether JAX has started, since that would start it.
         jax.config.update("jax_num_cpu_devices", n)
     except RuntimeError as error:
         there = jax.local_device_count("cpu")
@@ -68,9 +67,9 @@ def num_cores() -> int:
 
 
 def warn_if_cores_idle(devices: Sequence[Device], mesh: Mesh | None) -> None:
-    """Log once per process that a sweep uses one core where there are more.
+    """Log once per process that a sweep uses only one of several cores.
 
-    Nothing is logged where a mesh is given, or there are several processes.
+    Nothing is logged if a mesh is given, or if there are several processes.
     """
     lone = len(devices) == 1 and devices[0].platform == "cpu"
     if mesh is not None or not lone or jax.process_count() > 1:
@@ -88,6 +87,6 @@ def warn_if_cores_idle(devices: Sequence[Device], mesh: Mesh | None) -> None:
 
 
 def all_busy(devices: Sequence[Any], batches: int) -> bool:
-    """Return whether devices with so many batches have work for every core of a CPU."""
+    """Return whether `batches` on these devices occupy every core of a CPU."""
     on_cpu = all(device.platform == "cpu" for device in devices)
     return on_cpu and min(len(devices), batches) >= num_cores()

@@ -1,11 +1,11 @@
-"""Batches of linear algebra that some versions of JAX never finish.
+"""Batches of linear algebra for which some versions of JAX hang.
 
-JAX 0.10.0 to 0.11.0 split a batch of matrices over the pool of threads that all CPU
-devices of a process share, and wait for the pieces. A program may run in a thread of
-that pool itself. If all of its threads wait, no piece is ever computed: a deadlock, and
-the program hangs (`ParallelBatchMap` in `jaxlib/cpu/lapack_kernels.cc`, mended in
+JAX 0.10.0 to 0.11.0 split a batch of matrices over the thread pool that all CPU devices
+of a process share, and wait for the pieces. A program may itself run in a thread of
+that pool. If all of its threads wait, no piece is ever computed: a deadlock
+(`ParallelBatchMap` in `jaxlib/cpu/lapack_kernels.cc`, fixed in
 https://github.com/jax-ml/jax/commit/8599924). Batches of little work are not split, and
-are safe. All of this can go when JAX 0.11.1 is the oldest version supported.
+are safe. This module can be removed when JAX 0.11.1 is the oldest version supported.
 """
 
 import math
@@ -20,13 +20,13 @@ from .._jaxprs import Equation
 from .cores import num_cores
 
 _HANGS = (0, 10), (0, 11, 1)
-"""The first version of jaxlib that may hang, and the first that does not any more."""
+"""The first version of jaxlib that may hang, and the first in which this is fixed."""
 
 _THREADS = 8
-"""Threads for each device that are enough; with 2, JAX 0.10.1 still hung."""
+"""A sufficient number of threads per device; with 2, JAX 0.10.1 still hung."""
 
 _SPLIT = 200_000
-"""A batch of fewer operations than this is not split."""
+"""A batch with fewer operations than this is not split."""
 
 # Routines that are split. The operations of one matrix of m rows and n columns are at
 # most these times m n min(m, n), as JAX estimates them for the most expensive one.
@@ -40,9 +40,9 @@ _PER_PRODUCT, _COMPLEX = 10, 3
 
 
 def linalg_limit(eqn: Equation) -> int | None:
-    """Return the most points for which an equation of one point is not split.
+    """Return the maximum number of points for which an equation is not split.
 
-    `None` if it never is, 0 if it is split for a single point.
+    It is `None` if the equation is never split, 0 if it is split for a single point.
     """
     if eqn.primitive.name not in _SPLIT_ROUTINES:
         return None
@@ -54,12 +54,12 @@ def linalg_limit(eqn: Equation) -> int | None:
     operations = num_matrices * one * _PER_PRODUCT * (_COMPLEX if is_complex else 1)
     if operations == 0:
         return None
-    # A single matrix is not split, however much work it is.
+    # A single matrix is never split.
     return max((_SPLIT - 1) // operations, int(num_matrices == 1))
 
 
 def may_hang(devices: Sequence[Any]) -> bool:
-    """Return whether batches that are split may never end on these devices."""
+    """Return whether split batches may hang on these devices."""
     first, mended = _HANGS
     threads = _pool_size()
     return (
@@ -96,6 +96,6 @@ def _jaxlib_version() -> tuple[int, ...]:
 
 
 def _pool_size() -> int:
-    """Return how many threads the devices share, if NPROC was set at the start."""
+    """Return the number of threads that devices share, if NPROC was set at start."""
     given = os.environ.get("NPROC", "")
     return int(given) if given.isdecimal() and int(given) else num_cores()

@@ -1,1 +1,1 @@
-"""One stretch of points on the devices: which points, on which device, in batches."""
+"""The computation of a range of points: their selection, devices and batches."""

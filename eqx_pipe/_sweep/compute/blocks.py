@@ -1,10 +1,10 @@
-"""The blocks of a sweep that is reduced: fixed runs of points, a state for each.
+"""The blocks of a reduced sweep: fixed runs of points, with a state for each.
 
-A program computes points and takes them in. A block with a point that fails, and blocks
-whose neighbours are listed or of several programs, get their states from values.
+A program computes points and reduces them. States are computed from values for blocks
+with a failed point, and if points are listed in a table or need several programs.
 
-A row has the leaves of a block's state and, as bits, which of its points failed. Rows
-are what a store keeps and what a worker answers; so they are what is merged here too.
+A row has the leaves of a block's state and, as bits, which of its points failed. A
+store keeps rows and a worker returns rows, so rows are also merged here.
 """
 
 import copy
@@ -48,8 +48,8 @@ from .trace import struct_of
 class Blocks(OfPoints):
     """The states of blocks, a row for each.
 
-    Which points make a block depends on the number of points and the batch size only,
-    and the state of a block on nothing else that happens in the sweep.
+    The points of a block depend on the number of points and the batch size only, and
+    the state of a block does not depend on other blocks.
     """
 
     def __init__(self, points: Points, reducers: ReducerTree):
@@ -60,7 +60,7 @@ class Blocks(OfPoints):
         self.reducing = trace_reducers(reducers, points.traced[0], points.batch_size)
         self.home = home_of(points)
         self.most = self.at_once
-        """The most blocks that one call of `compute` is asked for, or is merged."""
+        """The maximum number of blocks in one call of `compute` or of a merge."""
         self._renew()
 
     def _renew(self) -> None:
@@ -71,14 +71,14 @@ class Blocks(OfPoints):
         self._lock = threading.Lock()
 
     def at(self, space: Space, key: Key | None) -> "Blocks":
-        """Return the blocks of another space of the same form."""
+        """Return the blocks of another space of the same structure."""
         blocks = copy.copy(self)
         blocks.points = self.points.at(space, key)
         blocks._renew()
         return blocks
 
     def with_batch_size(self, batch_size: int) -> "Blocks":
-        """Return the blocks that batches of another size make."""
+        """Return the blocks for batches of another size."""
         return Blocks(self.points.with_batch_size(batch_size), self.reducers)
 
     def with_most(self, most: int) -> "Blocks":
@@ -96,7 +96,7 @@ class Blocks(OfPoints):
         return self.unflatten([*states, bits])
 
     def unflatten(self, rows: Sequence[Any]) -> BlockStates:
-        """Return the states of blocks, and which of their points failed."""
+        """Return the states of blocks, and the bits of their failed points."""
         state = jtu.tree_unflatten(self.reducers.structure, self._states(rows[:-1]))
         return BlockStates(state, rows[-1])
 
@@ -107,7 +107,7 @@ class Blocks(OfPoints):
 
     @property
     def at_once(self) -> int:
-        """The most blocks that one call of a program computes."""
+        """The maximum number of blocks that one call of a program computes."""
         if not self._in_order:
             room = CHUNK_BYTES // (self.points.row_bytes * self.each)
             return max(1, min(room, MOST_BLOCKS))
@@ -120,11 +120,11 @@ class Blocks(OfPoints):
         return len(self.points.devices)
 
     def span(self, first: int, last: int) -> tuple[int, int]:
-        """Return the half-open range of the points of some blocks."""
+        """Return the half-open range of the points of a range of blocks."""
         return first * self.each, min(last * self.each, self.points.size)
 
     def programs(self) -> list[Any]:
-        """Return the programs, each as it is compiled, or `None`."""
+        """Return the compiled programs, `None` for those not compiled yet."""
         merge = compiled_already([self.reducing.merge.program], self._merge_place)
         if not self._in_order:
             return [merge, *self._groups_of(self.at_once).programs()]
@@ -132,7 +132,7 @@ class Blocks(OfPoints):
 
     @property
     def _layout(self) -> Layout:
-        """The layout of the program, where blocks are neighbours in the index."""
+        """The layout of the program for blocks of consecutive points."""
         points = self.points
         return points.layout(
             batch_size=1,
@@ -143,12 +143,12 @@ class Blocks(OfPoints):
 
     @property
     def _in_order(self) -> bool:
-        # Else neighbours in the index are listed, or of several programs.
+        # Otherwise points are listed in a table, or need several programs.
         geometry = self.points.geometry
         return not geometry.static_dims and geometry.rows is None
 
     def some(self, first: int, last: int, bar: Progress) -> tuple[Rows, Verdict]:
-        """Compute the rows of blocks; those where no point failed are ok."""
+        """Compute the rows of blocks; a row is ok if none of its points failed."""
         if self._in_order:
             rows, errors = self._fitting(first, last)
             begin, end = self.span(first, last)
@@ -166,7 +166,7 @@ class Blocks(OfPoints):
                     return self._fused(first, last)
             except TooLarge as error:
                 size = error.batch_size
-                # Whole batches make a block, as before.
+                # A block must still consist of whole batches.
                 smaller = [n for n in range(1, size // 2 + 1) if size % n == 0]
                 self.points.halve(error, *smaller)
             with self._lock:
@@ -175,7 +175,7 @@ class Blocks(OfPoints):
                 self.reducing, self._runner = trace_reducers(*given), None
 
     def _fused(self, first: int, last: int) -> tuple[Rows, Errors]:
-        """Compute and reduce blocks at once; those that fail are reduced by values."""
+        """Compute and reduce blocks at once; reduce failed blocks from values."""
         points, count = self.points, last - first
         runner, given = self._compiled()
         rows = empty_values(count, self.row)
@@ -195,7 +195,7 @@ class Blocks(OfPoints):
                     leaf[at] = value[0]
                 errors.append(raised)
             if not points.isolated:
-                # Else the point that fails has been named.
+                # Otherwise the error has named the failed point.
                 raise differs(
                     points.function, min(count * self.each, points.size - begin)
                 )
@@ -225,7 +225,7 @@ class Blocks(OfPoints):
     def _by_values(
         self, first: int, last: int, most: int, bar: Progress
     ) -> tuple[Rows, Errors]:
-        """Compute the values of some blocks, at most `most`, and take them in."""
+        """Compute the values of at most `most` blocks, and reduce them."""
         groups, count = self._groups_of(most), last - first
         states = groups.begin()
         bits = np.zeros((count, 8 * self._bytes), bool)
@@ -253,8 +253,8 @@ class Blocks(OfPoints):
                 self._groups[side] = Groups(*given)
             return self._groups[side]
 
-    # Rows go back to a device to be merged, so that a state that was kept, or that a
-    # worker computed, is merged as one that was computed here.
+    # Rows are copied to a device to be merged, so that states from a store or a worker
+    # are merged like those computed here.
 
     def begin(self) -> list[Array]:
         """Return the state of no points."""
@@ -263,9 +263,9 @@ class Blocks(OfPoints):
     def merge(
         self, state: list[Array], values: Rows, spans: Sequence[tuple[int, int]]
     ) -> Iterator[list[Array]]:
-        """Yield the state after each of some stretches of rows, in order.
+        """Yield the state after each of some ranges of rows, in order.
 
-        There are at most `most` rows, so that one program will do.
+        There are at most `most` rows, so that one program suffices.
         """
         full = filled_up(values[:-1], self.reducing.init, self.most)
         there = list(map(as_keys, jax.device_put(full, self.home), self.reducing.init))
@@ -279,14 +279,14 @@ class Blocks(OfPoints):
             yield state
 
     def gap(self, count: int) -> Rows:
-        """Return blocks that are missing: as if all of their points had failed."""
+        """Return rows of missing blocks, as if all of their points had failed."""
         state = self._groups_of(1).without_points()
         rows = [np.stack([leaf] * count) for leaf in state]
-        # No bits: of points that are missing none is known to have failed.
+        # No bits are set, since missing points are not known to have failed.
         return [*rows, np.zeros((count, self._bytes), np.uint8)]
 
     def stop(self, state: list[Array]) -> bool:
-        """Return whether a reducer asks to stop."""
+        """Return whether the `stop` of a reducer is true."""
         return self.reducers.stop(self._states(state))
 
     def finish(self, state: list[Array]) -> PyTree:

@@ -1,7 +1,7 @@
 """Points with equal `Static` values, and the selection of points for a program.
 
-Such points are a case of a sweep, which is one program. Neighbours in the grid are
-counted off on the device, from an offset; others are listed in a table, a row for each.
+Such points are a case of a sweep, which needs one program. The device computes the
+indices of consecutive points from an offset; other points are listed in a table.
 """
 
 import contextlib
@@ -20,15 +20,15 @@ from ..._tree import as_hashable, differences, static_text
 from .kernel import Layout, control_of, is_narrow, row_width
 
 Groups: TypeAlias = Mapping[int, Sequence[np.ndarray]]
-"""For each dim with static axes its positions, those with equal values together."""
+"""For each dim with static axes, its positions grouped by equal values."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
     """Points that share their static values.
 
-    `plain` has for each dim a position with these values, `text` names them; `number`
-    counts the combinations of static values, also those without a point.
+    `plain` has a position with these values for each dim, and `text` names the values;
+    `number` is the index among all combinations of static values.
     """
 
     number: int
@@ -38,13 +38,13 @@ class Case:
 
     @property
     def name(self) -> str:
-        """Its static values, for people to read."""
+        """The static values as readable text."""
         return self.text.replace("`", "")
 
 
 @contextlib.contextmanager
 def naming(case: Case) -> Iterator[None]:
-    """Note in an error for which static values it was raised."""
+    """Add a note to an error with the static values for which it was raised."""
     try:
         yield
     except Exception as error:
@@ -72,13 +72,13 @@ def cases_of(geometry: Geometry) -> list[Case]:
         if size or not geometry.size:
             plain = tuple(at.get(dim, 0) for dim in range(len(geometry.lengths)))
             found.append(Case(number, size, plain, _text(geometry, at)))
-        if geometry.size == 0:  # one, for the form of an output
+        if geometry.size == 0:  # one case, for the structure of an output
             break
     return found
 
 
 def groups_of(geometry: Geometry) -> Groups:
-    """Return the positions on each dim with static axes, equal ones together."""
+    """Return the positions on each dim with static axes, grouped by equal values."""
     return {dim: _grouped(geometry, dim) for dim in geometry.static_dims}
 
 
@@ -108,7 +108,7 @@ def case_numbers(
 
 
 def points_of_a_case(geometry: Geometry) -> int:
-    """Return how many neighbours share a program; 0 if there are no such runs."""
+    """Return the number of consecutive points that share a program, or 0."""
     statics = () if geometry.is_part else geometry.static_dims
     # All points along the dims after the last one with static values.
     return math.prod(geometry.lengths[max(statics) + 1 :]) if statics else 0
@@ -120,9 +120,9 @@ def has_any(
     case: Case,
     kept: Sequence[Bool[np.ndarray, " _positions"]],
 ) -> bool:
-    """Return whether static values of a case are at `kept` positions.
+    """Return whether the static values of a case occur at the `kept` positions.
 
-    These are those on each dim of the space, or on the first of its dims.
+    `kept` has positions on each dim of the space, or on its first dims.
     """
     if groups and geometry.is_part:
         numbers = case_numbers(geometry, groups, np.flatnonzero(kept[0]))
@@ -148,7 +148,7 @@ def _text(geometry: Geometry, at: Mapping[int, int]) -> str:
 
 
 def check_agree(function: str, cases: Sequence[Case], outputs: Sequence[Any]) -> None:
-    """Raise a `StructureError` unless all cases give outputs of the same form."""
+    """Raise a `StructureError` unless the outputs of all cases agree in structure."""
     lines = []
     for case, output in zip(cases[1:], outputs[1:], strict=True):
         found = differences(outputs[0], output)
@@ -168,7 +168,7 @@ def check_agree(function: str, cases: Sequence[Case], outputs: Sequence[Any]) ->
 
 @dataclasses.dataclass(frozen=True)
 class ByOffset:
-    """Points that follow one another in the grid, from the index `start` on."""
+    """Consecutive points of the grid, beginning at the index `start`."""
 
     start: int = 0
 
@@ -178,13 +178,13 @@ class ByOffset:
         return control_of(layout.partition(points), points, digits), None
 
     def rows(self, first: int, last: int) -> slice:
-        """Return where in the values the outputs of some points go."""
+        """Return the rows of the values for the outputs of some points."""
         return slice(first, last)
 
 
 @dataclasses.dataclass(frozen=True)
 class ByBlock(ByOffset):
-    """Blocks of `each` points in place of points, of which there are `size` in all."""
+    """Blocks of `each` points instead of points; there are `size` points in total."""
 
     each: int = 1
     size: int = 1
@@ -192,7 +192,7 @@ class ByBlock(ByOffset):
     def kernel_args(self, first: int, points: int, layout: Layout) -> Any:
         """Return the control for `points` blocks from `first` on, and no table.
 
-        Behind the digits stand the last point of the call and the batches of a block.
+        After the digits come the last point of the call and the batches of a block.
         """
         assert layout.within is not None
         begin = first * self.each
@@ -204,7 +204,7 @@ class ByBlock(ByOffset):
 
 @dataclasses.dataclass(frozen=True)
 class ByTable:
-    """The points with some indices in the space, whose outputs go to `places`."""
+    """The points with given indices in the space, whose outputs go to `places`."""
 
     geometry: Geometry
     index: Int64[np.ndarray, " points"]
@@ -220,7 +220,7 @@ class ByTable:
             rows[:] = self.geometry.digits(index)
         shape = len(layout.devices), layout.capacity * layout.batch_size, rows.shape[1]
         partition, digits = layout.partition(points), [0] * len(layout.lengths)
-        # Batches are whole: the last point stands again in the tail of one.
+        # Batches are whole: the last point is repeated at the end of one.
         table = np.broadcast_to(rows[-1], shape).copy()
         for device, into in enumerate(table):
             own = rows[partition.own(device)]
@@ -228,5 +228,5 @@ class ByTable:
         return control_of(partition, points, digits), table.reshape(-1, shape[-1])
 
     def rows(self, first: int, last: int) -> Int64[np.ndarray, " points"]:
-        """Return where in the values the outputs of some points go."""
+        """Return the rows of the values for the outputs of some points."""
         return self.places[first:last]

@@ -1,7 +1,7 @@
-"""The cells of a sweep of which some dims are reduced: each is reduced by itself.
+"""The cells of a sweep that reduces some dims: each cell is reduced by itself.
 
-A cell is finished before the next ones are begun, so that what is kept, sent and merged
-is the results of cells, as if they were the outputs of a function of the cell.
+Cells are finished before the next ones begin, so that results of cells are stored, sent
+and merged like the outputs of a function of the cell.
 """
 
 import functools as ft
@@ -24,22 +24,22 @@ from .points import Points
 from .reduce_programs import trace_reducers
 from .rows import CHUNK_BYTES, Rows
 
-# Between two runs of points the bar moves and Ctrl-C is noticed. Any number near this
-# one will do.
+# Between two runs of points the bar is updated and Ctrl-C is checked. The exact number
+# does not matter.
 _MOST_POINTS = 2**16
 
 
 def tile(
     count: int, each: int, room: int, batch_size: int, stops: bool
 ) -> tuple[int, int]:
-    """Return how many of `count` cells lie side by side, and the points in a run.
+    """Return how many of `count` cells are computed at once, and the points in a run.
 
-    A cell has `each` points, of which `room` fit in memory.
+    A cell has `each` points, and `room` points fit into memory.
     """
     if not stops:
         run = max(1, min(each, room))
         return max(1, min(count, room // run)), run
-    # A run as short as fills a batch, so that little is computed after a stop.
+    # Use the shortest run that fills a batch, so that little is computed after a stop.
     cells = max(1, min(count, room))
     return cells, max(1, min(each, -(-batch_size // cells)))
 
@@ -47,8 +47,8 @@ def tile(
 class Cells(OfPoints):
     """The results of cells, a row for each.
 
-    The last two leaves of a row are the number of points of the cell that were
-    computed, and of those that failed.
+    The last two leaves of a row are the numbers of computed and of failed points of the
+    cell.
     """
 
     def __init__(self, points: Points, reducers: ReducerTree):
@@ -64,7 +64,7 @@ class Cells(OfPoints):
         self.points, self.at_once = self.groups.points, self.groups.side
 
     def at(self, space: Space, key: Key | None) -> "Cells":
-        """Return the cells of another space of the same form."""
+        """Return the cells of another space of the same structure."""
         return Cells(self.points.at(space, key), self.reducers)
 
     def with_batch_size(self, batch_size: int) -> "Cells":
@@ -72,7 +72,7 @@ class Cells(OfPoints):
         return Cells(self.points.with_batch_size(batch_size), self.reducers)
 
     def with_most(self, most: int) -> "Cells":
-        """Return the cells: no program depends on how many a call asks for."""
+        """Return the same cells: no program depends on the number in a call."""
         return self
 
     @ft.cached_property
@@ -90,11 +90,11 @@ class Cells(OfPoints):
         return -(-self.points.unit // self.each)
 
     def span(self, first: int, last: int) -> tuple[int, int]:
-        """Return the half-open range of the points of some cells."""
+        """Return the half-open range of the points of a range of cells."""
         return first * self.each, last * self.each
 
     def programs(self) -> list[Any]:
-        """Return the programs, each as it is compiled, or `None`."""
+        """Return the compiled programs, `None` for those not compiled yet."""
         return self.groups.programs()
 
     def unflatten(self, rows: Rows) -> CellValues:
@@ -102,10 +102,10 @@ class Cells(OfPoints):
         return jtu.tree_unflatten(jtu.tree_structure(self.outputs), rows)
 
     def some(self, first: int, last: int, bar: Progress) -> tuple[Rows, Verdict]:
-        """Compute the rows of cells side by side; ok are those with a value.
+        """Compute the rows of cells at once; a row is ok if it has a value.
 
-        Errors are numbered by the cells whose points failed. After Ctrl-C the cells
-        that are not finished are missing.
+        Errors are numbered by the cells whose points failed. After Ctrl-C, unfinished
+        cells are missing.
         """
         groups, count = self.groups, last - first
         missing, live = np.zeros((2, groups.side), bool)
@@ -143,7 +143,7 @@ class Cells(OfPoints):
 def _judged(
     rows: Rows, missing: Bool[np.ndarray, " cells"], errors: dict[int, str]
 ) -> tuple[Rows, Verdict]:
-    """Return the rows of cells, the missing ones cleared, and what became of them."""
+    """Return the rows of cells, with missing ones cleared, and their verdict."""
     if missing.any():
         rows = [leaf.copy() for leaf in rows]
         clear(rows, missing)

@@ -1,9 +1,9 @@
 """Points that fail, and batches that do not fit into memory.
 
-How many points a kernel computes, and from where on, is data. So the program that
-failed for many points is asked for half of them, and so on, without compiling again.
-What a batch needs is known only when it is tried: other programs use the device too,
-and CPUs do not report how much memory they have.
+The range of points that a kernel computes is data. So a program that failed for many
+points is called for half of them, and so on, without another compilation. The memory
+that a batch needs is known only by trying: other programs use the device too, and CPUs
+do not report their memory.
 """
 
 import contextlib
@@ -26,15 +26,15 @@ Errors: TypeAlias = Mapping[str, Int64[np.ndarray, " _failed"]]
 """The points at which each error was raised, by its text."""
 
 Place: TypeAlias = slice | np.ndarray
-"""Some rows, as an index of NumPy."""
+"""Some rows, as a NumPy index."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """The outcome of some rows: those in which nothing failed, and errors of points.
+    """The outcome of some rows: which are `ok`, and the errors of points.
 
-    Rows that are `missing` were not computed, since Ctrl-C came before; they are not
-    `ok` either. `failed` counts the points of all rows that failed.
+    Rows that are `missing` were not computed before Ctrl-C; they are not `ok` either.
+    `failed` is the number of failed points in all rows.
     """
 
     ok: Bool[np.ndarray, " rows"]
@@ -44,7 +44,7 @@ class Verdict:
 
 
 def in_order(verdicts: Sequence[Verdict]) -> Verdict:
-    """Return the verdict on rows that follow one another, from those on parts."""
+    """Return the verdict on consecutive rows, from the verdicts on parts."""
     if len(verdicts) == 1:
         return verdicts[0]
     missing = None
@@ -59,7 +59,7 @@ def in_order(verdicts: Sequence[Verdict]) -> Verdict:
 
 
 def joined(errors: Sequence[Errors]) -> Errors:
-    """Return all of some errors, each text once."""
+    """Return several mappings of errors as one, each text once."""
     found: dict[str, list[np.ndarray]] = {}
     for some in errors:
         for text, points in some.items():
@@ -69,11 +69,11 @@ def joined(errors: Sequence[Errors]) -> Errors:
 
 @dataclasses.dataclass
 class Failures:
-    """The points of some rows that fail: marked if `isolated`, or else raised.
+    """The failed points of some rows, which are marked if `isolated`, or else raise.
 
     There are `size` rows, whose leaves are `values`. `function` is the public function
-    that was called, for messages; `number` gives the index by which users know the
-    point of a row.
+    that was called, for messages; `number` returns the user's index of the point of a
+    row.
     """
 
     function: str
@@ -89,21 +89,21 @@ class Failures:
 
     @property
     def verdict(self) -> Verdict:
-        """The outcome of the rows; without failures it takes no memory."""
+        """The verdict on the rows; without failures it takes no memory."""
         ok = self._ok
         if ok is None:
             ok = np.broadcast_to(np.True_, (self.size,))
         return Verdict(ok, joined(self._errors), self._missing, self.count)
 
     def mark(self, place: Place, text: str) -> None:
-        """Note that some rows failed, and clear them."""
+        """Record that some rows failed, and clear them."""
         rows = np.arange(self.size)[place]
         self.count += len(rows)
         self._clear(rows)
         self._errors.append({text: rows})
 
     def skip(self, place: Place) -> None:
-        """Note that some rows are not computed, and clear them."""
+        """Record that some rows are not computed, and clear them."""
         if self._missing is None:
             self._missing = np.zeros(self.size, bool)
         self._missing[place] = True
@@ -125,10 +125,10 @@ class Failures:
         """Find which of `points` points from `first` on failed.
 
         `compute(first, points)` computes some of them and returns the error or `None`;
-        `rows(first, last)` are the rows of some.
+        `rows(first, last)` returns their rows.
 
-        Raises a `SweepError` that names the first point that fails, or a
-        `FloatingPointError` under `jax_debug_nans`, unless failing points are isolated.
+        Raises a `SweepError` that names the first failed point, or a
+        `FloatingPointError` under `jax_debug_nans`, unless failures are isolated.
         """
         lone = search(compute, first, points, only_first=not self.isolated)
         if self.isolated:
@@ -161,7 +161,7 @@ class Failures:
 
 
 def differs(function: str, points: int) -> SweepError:
-    """Return the error for a function that fails in some runs alone."""
+    """Return the error for a function that fails non-deterministically."""
     return SweepError(
         message(
             function,
@@ -180,14 +180,14 @@ def search(
 ) -> list[tuple[int, Exception]]:
     """Return the points that fail by themselves, of `points` that failed together."""
     lone: list[tuple[int, Exception]] = []
-    # What is left to look at, the next on top, and whether it is known to fail.
+    # A stack of ranges to check, each with whether it is known to fail.
     left = [(first, points, True)]
     while left:
         first, points, known = left.pop()
         if not known or points == 1:
             error = compute(first, points)
             if error is None:
-                # Of two halves of what failed, the other one is to blame.
+                # One half of a failed range did not fail, so the other half does.
                 if left and left[-1][0] == first + points and not known:
                     left[-1] = (*left[-1][:2], True)
                 continue
@@ -203,39 +203,39 @@ def search(
 
 
 def clear(values: Sequence[np.ndarray], place: Place) -> None:
-    """Put NaN, or 0 where there is none, into rows that have no result."""
+    """Write NaN, or 0 if the dtype has no NaN, into rows without a result."""
     for leaf in values:
         leaf[place] = nothing(leaf.dtype)
 
 
 def nothing(dtype: Any) -> Any:
-    """Return what stands where there is no result: NaN, or 0 where there is none."""
+    """Return the value for a missing result: NaN, or 0 if the dtype has no NaN."""
     return np.nan if jnp.issubdtype(dtype, np.inexact) else 0
 
 
 def error_text(error: BaseException) -> str:
-    """Return the kind of an error and its message, in a line."""
+    """Return the type of an error and its message, in one line."""
     line = reason(error)
-    # JAX itself names the type of what a callback raised.
+    # JAX's message includes the type of an error in a callback.
     text = line if _RAISED.match(line) else f"{type(error).__name__}: {line}"
     return text.lstrip("_")
 
 
 def reason(error: BaseException | None) -> str:
-    """Return the line of JAX's long message that names what was raised."""
+    """Return the line of JAX's long message that names the original error."""
     lines = str(error).splitlines() or [type(error).__name__]
     raised = [line for line in lines if _RAISED.match(line)]
     return (raised[-1] if raised else lines[0]).rstrip(".")
 
 
-# In the words of devices and compilers. An error of a callback begins otherwise.
+# The messages of devices and compilers; errors of callbacks begin differently.
 _OUT_OF_MEMORY = re.compile(
     r"RESOURCE_EXHAUSTED|[^\n]*out of memory (allocating|while)", re.I
 )
 
 
 class TooLarge(Exception):
-    """A batch size for which there is not enough memory."""
+    """The error for a batch size for which there is not enough memory."""
 
     def __init__(self, batch_size: int):
         super().__init__(batch_size)
@@ -254,12 +254,12 @@ class Fit:
         self._lock = threading.Lock()
 
     def fitting(self, batch_size: int) -> int:
-        """Return a batch size, or the largest that may fit."""
+        """Return `batch_size`, or the largest size that may fit."""
         return batch_size if self._most is None else min(batch_size, self._most)
 
     def note(self, too_large: int, then: int) -> None:
-        """Note that a size did not fit, and with which one to go on."""
-        with self._lock:  # threads that share points may come here together
+        """Record that a size did not fit, and the size to continue with."""
+        with self._lock:  # threads may share points
             if self.fitting(too_large) == too_large:
                 self.halved.append(too_large)
                 self._most = then
@@ -277,7 +277,7 @@ def noting(batch_size: int) -> Iterator[None]:
 
 
 def does_not_fit(function: str, error: TooLarge, chosen: bool) -> SweepError:
-    """Return the error for a size that was `chosen` by the user, or is 1."""
+    """Return the error for a size that the user has `chosen`, or that is 1."""
     points = "1 point" if error.batch_size == 1 else f"{error.batch_size} points"
     cure = 'Leave `batch_size` out: "auto" halves it until batches fit.'
     if not chosen:

@@ -1,9 +1,9 @@
 """The states of groups of points, from the values at these points.
 
-The points of a group follow one another. They are computed as in any sweep, a run of
-one group or of many at a time, and a second program takes their values in, group beside
-group. Groups are the cells of a sweep, or blocks of points that the program which
-computes and reduces at once cannot do.
+The points of a group are consecutive. They are computed as in any sweep, a run of one
+group or of many groups at a time, and a second program reduces the values of groups in
+parallel. Groups are the cells of a sweep, or blocks of points that cannot be computed
+and reduced by one program.
 """
 
 import abc
@@ -30,12 +30,12 @@ from .rows import Index, Rows, row_bytes, stretches_of
 
 
 class OfPoints(abc.ABC):
-    """Rows that are reduced from points: what cells and blocks have in common."""
+    """Rows that are reduced from points: the base class of cells and blocks."""
 
     points: Points
     outputs: Any
     at_once: int
-    """The most rows that are computed side by side."""
+    """The maximum number of rows computed at once."""
 
     @abc.abstractmethod
     def some(self, first: int, last: int, bar: Progress) -> tuple[Rows, Verdict]:
@@ -44,7 +44,7 @@ class OfPoints(abc.ABC):
     def compute(
         self, index: Index, costs: object, bar: Progress
     ) -> tuple[Rows, Verdict]:
-        """Compute some rows, and what became of them."""
+        """Compute some rows, and return them with their verdict."""
         found = [
             self.some(at, min(last, at + self.at_once), bar)
             for first, last in stretches_of(index)
@@ -62,7 +62,7 @@ class OfPoints(abc.ABC):
 
     @property
     def kinds(self) -> list[None]:
-        """No leaf of a row holds PRNG keys, but at most their raw data."""
+        """The kinds of PRNG keys, all `None`: rows contain keys as raw data only."""
         return [None] * len(self.row)
 
     @property
@@ -79,21 +79,22 @@ class BlockStates(eqx.Module):
 
 
 def home_of(points: Points) -> jax.sharding.SingleDeviceSharding:
-    """Return the place where values are taken in, and states are merged."""
+    """Return the device on which values are reduced and states are merged."""
     return jax.sharding.SingleDeviceSharding(points.devices[0])
 
 
 class Groups:
-    """Groups of `each` points, of which `side` lie side by side in a state.
+    """Groups of `each` points, of which `side` are reduced at once.
 
-    A `run` of points of each is taken in at once. All three depend on the space, the
-    outputs and the batch size alone, so that nothing else changes the bits of a state.
+    A `run` of points of each group is reduced per step. All three depend on the space,
+    the outputs and the batch size only, so that nothing else changes the bits of a
+    state.
     """
 
     def __init__(
         self, points: Points, reducers: ReducerTree, each: int, side: int, run: int
     ):
-        # Where groups stop one by one, the others are not neighbours any more.
+        # If groups stop separately, the remaining ones are no longer adjacent.
         apart = reducers.stops and reducers.over is not None
         self.points = dataclasses.replace(points, most=side * run, ordered=apart)
         self.reducers, self.each, self.side, self.run = reducers, each, side, run
@@ -101,7 +102,7 @@ class Groups:
         self._home, self._absorb = home_of(points), None
 
     def begin(self) -> list[Array]:
-        """Return the states of no points, side by side."""
+        """Return the states of no points, along a leading axis."""
         init = [np.asarray(as_data(leaf)) for leaf in self.reducing.init]
         full = [np.broadcast_to(leaf, (self.side, *leaf.shape)) for leaf in init]
         return jax.device_put(full, self._home)
@@ -114,9 +115,9 @@ class Groups:
         begin: int,
         bar: Progress,
     ) -> tuple[list[Array], Bool[np.ndarray, "groups run"], Verdict]:
-        """Take in a run of points, those from `begin` on of each of some groups.
+        """Reduce a run of points, beginning at `begin`, of each of some groups.
 
-        The group `first + k` has the lane k; `lanes` are those to go on with. Returns
+        The group `first + k` has the lane k; `lanes` are the lanes to continue. Returns
         the states, the points in their lanes that did not fail, and the verdict.
         """
         start, length = first * self.each + begin, min(self.run, self.each - begin)
@@ -124,8 +125,8 @@ class Groups:
             index = start + lanes[:, None] * self.each + np.arange(length)
             values, verdict = self.points.compute(index.ravel(), None, bar)
         else:
-            # All points of neighbouring groups, or neighbours of one group; the last
-            # group may have fewer.
+            # All points of adjacent groups, or consecutive points of one group; the
+            # last group may have fewer.
             stop = min(start + len(lanes) * length, self.points.size)
             values, verdict = self.points.compute(range(start, stop), None, bar)
         ok = self._full(verdict.ok, lanes, length)
@@ -135,7 +136,7 @@ class Groups:
         return self._after(states, full, ok, live), ok, verdict
 
     def without_points(self) -> list[np.ndarray]:
-        """Return the state of a group all of whose points are left out."""
+        """Return the state of a group without any included point."""
         states, shape = self.begin(), (self.side, self.run)
         values = [np.zeros((*shape, *s.shape), s.dtype) for s in self.points.row]
         none, live = np.zeros(shape, bool), np.ones(self.side, bool)
@@ -144,20 +145,20 @@ class Groups:
         return [np.asarray(np.asarray(leaf)[0]) for leaf in states]
 
     def states(self, leaves: Sequence[Any]) -> list[PyTree]:
-        """Return the states of the reducers side by side, from raw data."""
+        """Return the states of the reducers from raw data."""
         there = [np.asarray(leaf) for leaf in leaves]
         found = list(map(as_keys, there, self.reducing.init))
         return jtu.tree_unflatten(self.reducing.structure, found)
 
     def programs(self) -> list[Any]:
-        """Return the programs, each as it is compiled, or `None`."""
+        """Return the compiled programs, `None` for those not compiled yet."""
         absorb = compiled_already([self.reducing.absorb.program], self._place)
         return [absorb, *self.points.programs()]
 
     def _full(
         self, leaf: np.ndarray, lanes: Int64[np.ndarray, " live"], length: int
     ) -> np.ndarray:
-        """Return as many lanes and points as the program has, filled up with zeros."""
+        """Return values padded with zeros to the lanes and points of the program."""
         short = np.zeros((len(lanes) * length - len(leaf), *leaf.shape[1:]), leaf.dtype)
         leaf = np.concatenate([leaf, short]) if len(short) else leaf
         leaf = leaf.reshape((len(lanes), length, *leaf.shape[1:]))
@@ -170,13 +171,13 @@ class Groups:
 
     @property
     def _place(self) -> tuple[Any, ...]:
-        """The key of the program that takes points in, besides the reducers."""
+        """The key of the program that reduces points, besides the reducers."""
         points = self.points
         kinds = map(str, points.kinds)
         return "groups", self.side, self.run, *kinds, points.devices[0]
 
     def _after(self, *given: Any) -> list[Array]:
-        """Return the states after values, of which some are ok, in groups that live."""
+        """Return the states of live groups after the `ok` values."""
         absorb = self.reducing.absorb.program
         given = *given, put(absorb.constants, self._home)
         if self._absorb is None:

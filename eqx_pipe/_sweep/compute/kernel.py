@@ -1,13 +1,13 @@
 """The compiled part of a sweep: on every device, a loop of vectorised microbatches.
 
-The host passes the first point, and for each device its number of batches. All of that
-is data: with a loop of fixed length XLA removes the loop where there is one microbatch,
-and the same point rounds differently. So are the axes' values and the arrays that the
-function closes over. No device waits for another: there is no communication.
+The host passes the first point, and the number of batches of each device. These numbers
+are data, since XLA removes a loop of fixed length if there is one microbatch, and the
+same point then rounds differently. The values of axes and the arrays that the function
+closes over are data, too. Devices do not communicate, so none waits for another.
 
-Where points may take longer than others, they go round the devices one by one: if cost
-rises or falls along the points, no device gets the expensive half. Else a device has a
-run of neighbours, and their outputs are copied in one piece.
+If some points may take longer than others, points are dealt to the devices in turn: if
+the cost rises or falls along the points, no device gets the expensive half. Otherwise a
+device has consecutive points, whose outputs are copied in one piece.
 """
 
 import dataclasses
@@ -32,7 +32,7 @@ from ..._vmap import batch_of, filled, flat_mesh, over_devices
 
 @dataclasses.dataclass(frozen=True)
 class Partition:
-    """The points of each device: neighbours in a `run` of batches, or dealt in turn."""
+    """The points of each device: a consecutive `run` of batches, or dealt in turn."""
 
     batch_size: int
     num_devices: int
@@ -51,22 +51,22 @@ class Partition:
         return slice(device * each, (device + 1) * each)
 
     def count(self, device: int, points: int) -> int:
-        """Return the number of batches of a device; the last may not be a full one."""
+        """Return the number of batches of a device; the last may be partial."""
         return -(-len(range(points)[self.own(device)]) // self.batch_size)
 
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """All of a sweep that is compiled in, besides the function.
+    """Everything that is compiled into a program, besides the function.
 
-    `lengths` are those of the grid's dims, of which the keys of points are made of
-    `key_dims`; `capacity` is the most microbatches that one call computes on one
-    device; `listed` if points are passed one by one in a table. Points are `dealt` to
-    the devices in turn, or in runs of neighbours. Each device is `unsplit`, kept to one
-    thread, where there is work for every core.
+    `lengths` are the lengths of the grid's dims, and `key_dims` the dims that are
+    folded into keys of points. `capacity` is the maximum number of microbatches that
+    one call computes on one device. `listed` is true if points are passed in a table.
+    Points are `dealt` to the devices in turn, or else in runs of consecutive points.
+    Each device is `unsplit`, that is, limited to one thread, if every core has work.
 
-    Where blocks of points are computed, in batches of `within` points, a block is what
-    a point is elsewhere.
+    If blocks of points are computed, in batches of `within` points, a block takes the
+    place of a point.
     """
 
     lengths: tuple[int, ...]
@@ -85,9 +85,9 @@ class Layout:
         return self.batch_size if self.within is None else self.within
 
     def partition(self, points: int) -> Partition:
-        """Return which device gets which of some points."""
+        """Return the partition of some points over the devices."""
         across = self.batch_size * len(self.devices)
-        # In integers: `jnp.ceil` of a quotient is float32, and wrong from 2^24 on.
+        # Use integers: `jnp.ceil` of a quotient is float32, and wrong from 2^24 on.
         run = None if self.dealt else (points + (across - 1)) // across
         return Partition(self.batch_size, len(self.devices), run)
 
@@ -98,9 +98,10 @@ def is_narrow(layout: Layout) -> bool:
 
 
 def row_width(layout: Layout) -> int:
-    """Return how many numbers a listed point has.
+    """Return the number of integers for a listed point.
 
-    Its index in the grid; or, where 32 bits are not enough, the positions on its dims.
+    They are its index in the grid, or its positions on the dims if 32 bits are not
+    enough.
     """
     return 1 if is_narrow(layout) else len(layout.lengths)
 
@@ -108,7 +109,7 @@ def row_width(layout: Layout) -> int:
 def everywhere(layout: Layout) -> NamedSharding:
     """Return the placement of the kernel's arguments: a copy on every device.
 
-    The mesh is our own, not the user's.
+    The mesh is internal, not the user's.
     """
     return NamedSharding(flat_mesh(layout.devices), P())
 
@@ -120,8 +121,8 @@ def each_its_rows(layout: Layout) -> NamedSharding:
 
 
 FIRST, COUNT, LAST, DIGITS = range(4)
-"""The columns of `control`: the first point of a device, how many batches it gets, the
-last point of the call, and the digits of the first.
+"""The columns of `control`: the first point of a device, its number of batches, the
+last point of the call, and the digits of the first point.
 """
 
 
@@ -130,8 +131,8 @@ def control_of(
 ) -> UInt32[np.ndarray, "devices control"]:
     """Return the control of a call of a kernel: a row for each device.
 
-    All of it is computed here, since for XLA a few divisions of single numbers are as
-    much to compile as a small function of the user's.
+    It is computed on the host, since a few divisions of scalars take XLA as long to
+    compile as a small user function.
     """
     rows = np.empty((partition.num_devices, DIGITS + len(digits)), np.uint32)
     rows[:, :LAST] = _shares(partition, points)
@@ -162,7 +163,7 @@ class Given(NamedTuple):
 
 
 LaneOf: TypeAlias = Callable[[UInt32[Array, "1 control"], Given], Lane]
-"""Makes a `Lane` of a device's row of `control` and the arguments."""
+"""A function that makes a `Lane` from a device's row of `control` and the arguments."""
 
 
 def build(
@@ -170,11 +171,10 @@ def build(
 ) -> Any:
     """Return the function to compile, under `jax.jit`.
 
-    `outputs` are the leaves of a row as they are stored: a PRNG key cannot be written
-    into a buffer, its data can. The function is called as `kernel(control, table,
-    given)`, and returns for each leaf an array in which device d's rows are the
-    d-th block. Where points are listed `table` has those of each device, in whole
-    batches.
+    `outputs` are the leaves of a row as they are stored: PRNG keys as raw data, since
+    keys cannot be written into a buffer. The function is called as `kernel(control,
+    table, given)`, and returns an array for each leaf, in which block d has the rows of
+    device d. If points are listed, `table` has those of each device, in whole batches.
     """
     batch, partition = layout.batch_size, layout.partition(0)
 
@@ -186,7 +186,7 @@ def build(
         at = lane_of(control, given)
 
         def lane(row: UInt32[Array, "..."]) -> list[Array]:
-            # An output that is a constant comes out as a literal.
+            # A constant output is a literal.
             return [
                 jnp.asarray(as_data(out), leaf.dtype)
                 for out, leaf in zip(at(row), outputs, strict=True)
@@ -217,8 +217,8 @@ def build(
     return jax.jit(mapped, in_shardings=(own, own, same))
 
 
-# What is read of `control` is read within the loop, where XLA makes it a part of other
-# steps. Outside each number would be a step of its own to compile.
+# Read `control` within the loop, where XLA fuses the reads with other steps. Outside of
+# it, each number would be a separate step to compile.
 
 
 def read(control: UInt32[Array, "1 control"], column: int) -> UInt32[Array, ""]:
@@ -241,12 +241,12 @@ def lanes(
 def up_to(
     last: UInt32[Array, ""], offsets: UInt32[Array, " batch"]
 ) -> UInt32[Array, " batch"]:
-    """Return offsets of which a tail repeats the last point; the host cuts it off."""
+    """Return offsets padded with the last point; the host drops the padding."""
     return jax.lax.min(offsets, jax.lax.broadcast(last, offsets.shape))
 
 
 def point_lane(jaxpr: Any, layout: Layout) -> LaneOf:
-    """Return what makes the lane of a point."""
+    """Return the function that makes the lane of a point."""
 
     def lane_of(control: UInt32[Array, "1 control"], given: Given) -> Lane:
         def at(row: UInt32[Array, "..."]) -> list[Any]:

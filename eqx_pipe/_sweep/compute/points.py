@@ -1,8 +1,8 @@
 """The points of a sweep as work: traced, with a batch size, ready to be computed.
 
-Most sweeps have one case. Those with `Static` axes have one for each combination of
-their values: a function is traced once for each, and all of these are compared before
-anything is computed.
+Most sweeps have one case. Sweeps with `Static` axes have a case for each combination of
+static values: the function is traced once for each, and the outputs of all cases are
+compared before anything is computed.
 """
 
 import copy
@@ -31,19 +31,18 @@ from .rows import Index, Rows, chunk_capacity, empty_values, row_bytes
 from .trace import Traced, arrays_of, check_concrete
 
 _LISTED_AT_ONCE = 2**22
-"""The most points that are sorted into cases at once: each takes some 30 bytes."""
+"""The maximum number of points sorted into cases at once; each takes about 30 bytes."""
 
 
 @dataclasses.dataclass
 class Points:
-    """Points that are ready to be computed: rows of a sweep, or what rows are made of.
+    """Points that are ready to be computed: rows of a sweep, or the inputs of rows.
 
-    `asked` is the batch size that was asked for, or chosen; where it was chosen
-    (`adapts`), one for which there is not enough memory is halved. Points are `ordered`
-    if they will come with costs, or by any indices; a call asks for at most `most` of
-    them. Those that fail are `isolated`, or end the sweep. `broken` are the cases that
-    have no program, since the function raises when it is traced for them, with what it
-    raises: their points have failed.
+    `asked` is the explicit or automatic batch size; an automatic one (`adapts`) is
+    halved if memory does not suffice. Points are `ordered` if they come with costs, or
+    by arbitrary indices; a call computes at most `most` points. Failed points are
+    `isolated`, or else end the sweep. `broken` has the cases for which tracing the
+    function raises, with the errors: they have no program, and their points failed.
     """
 
     space: Space
@@ -66,15 +65,15 @@ class Points:
         self.arrays = arrays_of(self.geometry, self.space.key)
         self.groups = groups_of(self.geometry)
         self._runners: dict[tuple[int, int, bool], Runner] = {}
-        """By case, batch size, and whether points are listed; shared by `at`."""
+        """Programs by case, batch size and listing of points; shared by `at`."""
         self._given: dict[tuple[int, int, bool], Given] = {}
         """Their arguments for this space, on the devices: they may be large."""
         self._lock = threading.Lock()
 
     def at(self, space: Space, key: Key | None) -> "Points":
-        """Return the points of another space of the same form, with another key."""
+        """Return the points of a space of the same structure, with another key."""
         leaves = jtu.tree_leaves(space.tree, is_leaf=is_axis)
-        # By the constructor it would take twice as long.
+        # The constructor would take twice as long.
         points = copy.copy(self)
         points.space, points.key = space, key
         points.geometry = dataclasses.replace(self.geometry, leaves=leaves)
@@ -107,7 +106,7 @@ class Points:
 
     @property
     def attrs(self) -> dict[str, str]:
-        """Remarks on how the batch size came about."""
+        """Remarks on the choice of the batch size."""
         halved = ", ".join(map(str, self.fit.halved))
         return self.remarks | ({"out_of_memory": halved} if halved else {})
 
@@ -127,7 +126,7 @@ class Points:
 
     @property
     def kinds(self) -> list[Any]:
-        """For each leaf of a row the kind of its PRNG keys, or `None`."""
+        """The kind of the PRNG keys of each leaf of a row, or `None`."""
         return self.traced[0].key_kinds
 
     @property
@@ -149,7 +148,7 @@ class Points:
         return jtu.tree_unflatten(self.traced[0].structure, wrapped)
 
     def programs(self) -> list[Any]:
-        """Return the programs of all cases, each as it is compiled, or `None`."""
+        """Return the compiled program of each case, `None` if not compiled yet."""
         needed = {(t.program.key(), layout): t for t, layout in self.needed}
         pairs = needed.items()
         return [compiled_already([t.program], layout) for (_, layout), t in pairs]
@@ -163,15 +162,15 @@ class Points:
         ]
 
     def span(self, first: int, last: int) -> tuple[int, int]:
-        """Return the points of some rows, which are the points themselves."""
+        """Return the range of points of a range of rows, which is the same."""
         return first, last
 
     def compute(
         self, index: Index, costs: Float[np.ndarray, " rows"] | None, bar: Progress
     ) -> tuple[Rows, Verdict]:
-        """Compute the output leaves at some points, and what became of these.
+        """Compute the output leaves at some points, and return them with the verdict.
 
-        Points that follow one another are best given as a `range`: they need no table.
+        Pass consecutive points as a `range`, which needs no table.
         """
         values = empty_values(len(index), self.row, self.function)
         asked = self.function, self.isolated, len(index), values
@@ -226,7 +225,7 @@ class Points:
     ) -> None:
         """Compute points of a case, in batches for which there is enough memory.
 
-        After Ctrl-C those are left out that are not begun.
+        After Ctrl-C, no further batches begin.
         """
         done = 0
         with quiet():
@@ -249,9 +248,9 @@ class Points:
                 done += now
 
     def halve(self, error: TooLarge, *sizes: int) -> None:
-        """Go on with half the batch size, or with the largest of some `sizes`.
+        """Continue with half the batch size, or with the largest of some `sizes`.
 
-        Raises an error if there is no smaller one, or if the user has chosen it.
+        Raises if there is no smaller size, or if the user has chosen the size.
         """
         if not self.adapts or error.batch_size == 1:
             chosen = not self.adapts
@@ -292,7 +291,7 @@ class Points:
         return Layout(*grid, devices=self.devices, **options)
 
     def _layout(self, case: Case, traced: Traced, listed: bool) -> Layout:
-        # A listed point takes memory itself.
+        # A listed point needs memory for its row in the table.
         row = jax.ShapeDtypeStruct((len(self.geometry.lengths) + 2,), jnp.uint32)
         held = [*traced.outputs, *([row] if listed else [])]
         batch_size, num_devices = min(self.batch_size, case.size), len(self.devices)
@@ -307,7 +306,7 @@ class Points:
 
 
 def _next(layout: Layout, left: int, bar: Progress) -> int:
-    """Return how many of the points that are left one call computes."""
+    """Return how many of the remaining points the next call computes."""
     across = layout.batch_size * len(layout.devices)
     batches = bar.count(-(-left // across), across)
     return min(left, across * min(layout.capacity, batches))

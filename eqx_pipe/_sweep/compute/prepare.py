@@ -1,4 +1,4 @@
-"""From a request to `Points`: traced, compared, with a batch size."""
+"""The preparation of `Points`: tracing, comparison of outputs, and the batch size."""
 
 from collections.abc import Callable
 from typing import Any
@@ -35,9 +35,9 @@ def prepare(
 ) -> Points:
     """Trace a function on a space, for each combination of static values.
 
-    An automatic batch size is chosen for one of `shares` processes. Where failures are
-    `isolated`, values for which the function raises when it is traced are set apart.
-    With `counting` outputs are `(output, needed, executed)`, with steps of loops.
+    An automatic batch size is chosen for one of `shares` processes. If failures are
+    `isolated`, static values for which tracing the function raises are recorded. With
+    `counting`, outputs are `(output, needed, executed)`, with the steps of loops.
     """
     geometry = space.geometry
     cases, traced, broken = _traced(function, fn, space, key, geometry, isolated)
@@ -47,7 +47,7 @@ def prepare(
         traced = [with_steps(each) for each in traced]
     adapts = batch_size in ("auto", "tune")
     if adapts and any(each.has_effects for each in traced):
-        batch_size = 1  # no tail that repeats a point, no lanes that wait
+        batch_size = 1  # without padding that repeats a point, or lanes that wait
     elif adapts:
         batch_size = min(
             choose_batch_size(
@@ -94,9 +94,9 @@ def _traced(
     geometry: Geometry,
     isolated: bool,
 ) -> tuple[list[Case], list[Traced], tuple[tuple[Case, str], ...]]:
-    """Return the cases with what was traced for them, and those that raised.
+    """Return the cases with their traces, and the cases that raised with their errors.
 
-    Raises what the function raised if that is to be, or if nothing else is left.
+    Raises the error of the function unless it is isolated and other cases remain.
     """
     cases, traced, broken = [], [], []
     for case in cases_of(geometry):

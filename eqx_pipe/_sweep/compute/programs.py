@@ -1,4 +1,4 @@
-"""The host's side of a running sweep: kept programs and arguments, and calls."""
+"""The host's part of a running sweep: cached programs and arguments, and calls."""
 
 import contextlib
 import logging
@@ -26,9 +26,9 @@ Compiled: TypeAlias = jax.stages.Compiled
 
 Points: TypeAlias = ByOffset | ByTable
 
-# XLA splits a step of a program over its threads if it reckons that the step is long,
-# even where every core has a device of its own to work for. The devices then wait for
-# each other's threads: loops of short steps took up to 1.7 times as long.
+# XLA splits a step of a program over its threads if it estimates that the step is long,
+# even if every core has its own device. The devices then wait for each other's threads:
+# loops of short steps took up to 1.7 times as long.
 _UNSPLIT = {"xla_disable_hlo_passes": "cpu-parallel-task-assigner"}
 
 
@@ -36,9 +36,9 @@ _CALLBACKS = "jax._src.callback"
 
 _kernels = LRUCache(128)
 
-# A copy to every device takes longer than a small sweep. Arrays of JAX do not change,
-# so those that live on from one sweep to the next (tables of axes, keys, small weights)
-# are copied once. A copy goes when its array goes.
+# A copy to every device takes longer than a small sweep. JAX arrays are immutable, so
+# those that several sweeps use (tables of axes, keys, small weights) are copied once. A
+# copy is removed with its array.
 _SMALL_BYTES = 2**20
 _HANDED_IN_BYTES = 2**12
 _copies: WeakCache[dict[Any, jax.Array]] = WeakCache()
@@ -48,8 +48,8 @@ _controls = LRUCache(256)
 class Runner:
     """A compiled program, which is called for rows: points of a case, or blocks.
 
-    It is made of some `programs` by `lane_of`. Its `outputs` may begin with inf if they
-    are not `finite`.
+    It is made from `programs` by `lane_of`. If not `finite`, its `outputs` may begin
+    with inf.
     """
 
     def __init__(
@@ -63,15 +63,15 @@ class Runner:
         given: Given,
         finite: bool = True,
     ):
-        """Compile the program, unless it is there; `points` are any that it may run."""
+        """Compile the program unless it is cached; `points` are examples of points."""
         self.layout, self._finite = layout, finite
 
         def make() -> Compiled:
             note_compilation(traced, layout)
             selected = points.kernel_args(0, 1, layout)
-            # Not NumPy arrays: in a run of several processes JAX refuses to lower a
-            # program for those that are split over devices, though all of them belong
-            # to this process.
+            # Not NumPy arrays: with several processes JAX does not lower a program for
+            # NumPy arrays that are split over devices, even if all devices belong to
+            # this process.
             structs = jtu.tree_map(struct_of, (*selected, given))
             lowered = build(lane_of, outputs, layout).lower(*structs)
             options = dict(_UNSPLIT) if layout.unsplit else None
@@ -112,14 +112,14 @@ class Runner:
     def _settle(self, given: Given, points: Points, first: int) -> None:
         """Run the program once more after an error, for no points at all.
 
-        JAX would complain about the error again when Python exits, unless something
-        else has run on the device since.
+        JAX would report the error again when Python exits, unless another program has
+        run on the device since.
         """
         nothing, table = points.kernel_args(first, 1, self.layout)
         nothing[:, COUNT] = 0
         if table is not None:
-            # Where a batch is all of the table XLA moves it out of the loop, and it is
-            # computed even if no point is: then another one.
+            # If a batch is the whole table, XLA moves it out of the loop and computes
+            # it even for no points: then compute another point.
             table[:] = 0
         with contextlib.suppress(jax.errors.JaxRuntimeError):
             jax.block_until_ready(self._kernel(nothing, table, given))
@@ -128,13 +128,13 @@ class Runner:
 def compiled_once(
     programs: Sequence[Fingerprint], layout: Any, make: Callable[[], Any]
 ) -> Any:
-    """Return what `make` compiles from some programs, unless it is there already."""
+    """Return the cached compilation of some programs, or the result of `make`."""
     there = compiled_already(programs, layout)
     if there is not None:
         return there
     place = (tuple(program.key() for program in programs), layout)
     made = make()
-    # Kept without their arrays, which may be large and are handed in anew each time.
+    # Keep them without their arrays, which may be large and are passed in at each call.
     kept = tuple(program.without_constants() for program in programs)
     _kernels.put(place, (kept, made))
     return made
@@ -143,12 +143,12 @@ def compiled_once(
 def compiled_for(
     programs: Sequence[Fingerprint], layout: Any, build: Callable[[], Any], *args: Any
 ) -> Any:
-    """Return what `build` makes under `jax.jit`, compiled unless it is there."""
+    """Return the cached compilation of some programs, or of `build` under `jax.jit`."""
     return compiled_once(programs, layout, lambda: build().lower(*args).compile())
 
 
 def compiled_already(programs: Sequence[Fingerprint], layout: Any) -> Any:
-    """Return what was compiled from some programs, or `None`."""
+    """Return the cached compilation of some programs, or `None`."""
     place = (tuple(program.key() for program in programs), layout)
     entry = _kernels.get(place)
     if entry is None or not all(program.still_valid() for program in entry[0]):
@@ -159,7 +159,7 @@ def compiled_already(programs: Sequence[Fingerprint], layout: Any) -> Any:
 def _collect(
     outputs: list[Any], values: list[np.ndarray], rows: Place, partition: Partition
 ) -> None:
-    """Copy what one call computed to its rows, without the repeated tails."""
+    """Copy the outputs of one call to their rows, without padding."""
     for out, into in zip(outputs, values, strict=True):
         for device, shard in enumerate(by_device(out)):
             data, own = np.asarray(shard), partition.own(device)
@@ -172,9 +172,9 @@ def _collect(
 
 
 def put(tree: PyTree, place: jax.sharding.Sharding) -> PyTree:
-    """Return the arrays of a pytree on some devices, copied unless they are there.
+    """Return a pytree with its arrays on some devices, copied only if needed.
 
-    Small ones of NumPy stay as they are: a call copies them faster.
+    Small NumPy arrays are not copied, since a call copies them faster.
     """
     leaves, structure = jtu.tree_flatten(tree)
     found = [
@@ -193,7 +193,7 @@ def put(tree: PyTree, place: jax.sharding.Sharding) -> PyTree:
 def _selecting(points: Points, first: int, now: int, layout: Layout) -> Any:
     """Return control and table, which may be on the devices already.
 
-    A call of which nothing has to be copied to devices takes a fifth of the time.
+    A call takes a fifth of the time if nothing must be copied to devices.
     """
     if isinstance(points, ByTable):
         return points.kernel_args(first, now, layout)
@@ -211,7 +211,7 @@ def _is_handed_in(leaf: Any) -> bool:
 
 
 def _keep(leaf: Any, place: jax.sharding.Sharding, copy: jax.Array) -> None:
-    # Others may change; and what is its own copy would never go.
+    # Other arrays may change, and an entry that is its own copy would never be removed.
     if not isinstance(leaf, jax.Array) or copy is leaf:
         return
     if math.prod(leaf.shape) * leaf.dtype.itemsize <= _SMALL_BYTES:
@@ -225,7 +225,7 @@ def quiet() -> Iterator[None]:
     """Silence the tracebacks that JAX logs for callbacks that raise, as expected."""
     logger = logging.getLogger(_CALLBACKS)
 
-    # Each sweep has its own.
+    # Each sweep has its own filter.
     def others(record: logging.LogRecord) -> bool:
         return "callback failed" not in record.getMessage()
 
@@ -236,15 +236,15 @@ def quiet() -> Iterator[None]:
         logger.removeFilter(others)
 
 
-# JAX looks at the outputs of a program that was compiled ahead of time at its first
-# call only, so a sweep looks itself.
+# JAX checks the outputs of a program that was compiled ahead of time at its first call
+# only, so a sweep checks them itself.
 
 
 def check_finite(outputs: Sequence[Any], infs: bool = True) -> None:
     """Raise a `FloatingPointError` under `jax_debug_nans`, `jax_debug_infs`.
 
-    `outputs` are arrays on devices, each of which is looked at by itself; without
-    `infs` some of them begin with inf.
+    `outputs` are arrays on devices, which are checked separately; without `infs`, inf
+    is allowed.
     """
     config: Any = jax.config
     nans = config.jax_debug_nans
@@ -263,10 +263,10 @@ def check_finite(outputs: Sequence[Any], infs: bool = True) -> None:
 
 
 def as_nonfinite(error: Exception) -> FloatingPointError:
-    """Return the error about NaN or inf; raise any other."""
+    """Return the error about NaN or inf; raise any other error."""
     if isinstance(error, FloatingPointError):
         return error
-    # What JAX raises by itself, and `jit` would translate.
+    # JAX raises this internal error, which `jit` would translate.
     if type(error).__name__ == "InternalFloatingPointError":
         return FloatingPointError(error.args[-1] if error.args else "nan")
     raise error

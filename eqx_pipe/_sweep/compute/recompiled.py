@@ -1,8 +1,8 @@
-"""A warning about functions that are compiled again for nothing but another number.
+"""A warning about functions that are recompiled only because a number has changed.
 
 Python and NumPy numbers in a space or a closure are part of the program, since shapes
-and branches may depend on them. Where nothing does, each value costs a compilation that
-an array would not.
+and branches may depend on them. If nothing does, each value costs a compilation that an
+array would avoid.
 """
 
 import sys
@@ -29,10 +29,10 @@ _lock = threading.Lock()
 
 
 def note_compilation(traced: Traced, layout: Any) -> None:
-    """Note that a program is compiled; warn once if only its numbers are new again.
+    """Record a compilation; warn once if only numbers have changed repeatedly.
 
-    `layout` is what else the compilation depends on. Each value of a `Static` axis is
-    rightly compiled by itself.
+    `layout` has the other inputs of the compilation. Each value of a `Static` axis
+    needs its own compilation and does not count.
     """
     fn, space, geometry, _ = traced.source
     if geometry.static_dims:
@@ -43,7 +43,7 @@ def note_compilation(traced: Traced, layout: Any) -> None:
     numbers |= {f"`{n}` in the space": x for n, x in leaves if not can_be_traced(x)}
     numbers = {name: x for name, x in numbers.items() if _is_number(x)}
     codes = _code(fn), *(_code(x) for *_, x in held if isinstance(x, FunctionType))
-    # Of hashes: what a program holds must not live as long as this.
+    # Use hashes, so that objects of a program can be collected.
     place = hash(traced.program.shape), codes, hash(layout)
     with _lock:
         programs = _programs.setdefault(place, {})
@@ -97,7 +97,7 @@ def _users_level() -> int:
 
 
 def _differing(programs: list[dict[str, Any]]) -> dict[str, list[Any]]:
-    """Return the numbers that are not the same in all programs, with their values."""
+    """Return the numbers that differ between programs, with their values."""
     names = set.intersection(*map(set, programs))
     found = {n: [numbers[n] for numbers in programs] for n in programs[0] if n in names}
     return {n: values for n, values in found.items() if len({*map(repr, values)}) > 1}

@@ -1,14 +1,14 @@
-"""Reducers as jaxprs, and the compiled part of a sweep that is reduced.
+"""Reducers as jaxprs, and the compiled part of a reduced sweep.
 
-Tracing reducers takes longer than a small sweep. Our own reducers follow from their
-fields and the form of the outputs, so they are traced once for each. Where there are
-functions of the user's in them they are traced for every sweep: what such a function
-does may have changed.
+Tracing reducers takes longer than a small sweep. The built-in reducers are determined
+by their fields and the structure, shapes and dtypes of outputs, so they are traced once
+for each. Reducers with user functions are traced for every sweep, since the behaviour
+of a function may have changed.
 
-A block is a fixed run of points, a number of microbatches that depends on the number
-of points and the batch size only. Each device computes whole blocks, each from the
-state of no points, so that which device it was does not show. The states are merged
-by a second program, block after block.
+A block is a fixed run of points, a number of microbatches that depends on the number of
+points and the batch size only. Each device computes whole blocks, each from the state
+of no points, so the states do not depend on the device. A second program merges the
+states, block after block.
 """
 
 import dataclasses
@@ -32,14 +32,14 @@ from .kernel import DIGITS, Given, Lane, LaneOf, Layout, lanes, point_lane, read
 from .rows import CHUNK_BYTES
 from .trace import Traced, settings
 
-# Of larger states nothing is kept: what they begin with is held on devices too.
+# Traces of larger states are not cached, since their initial state is kept on devices.
 _KEPT_BYTES = 2**20
 _kept = LRUCache(128)
 
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """A jaxpr whose constants are handed in."""
+    """A jaxpr whose constants are passed in."""
 
     jaxpr: Any
 
@@ -56,9 +56,9 @@ class Step:
 class TracedReducers:
     """The reducers of a sweep as jaxprs on the leaves of a state.
 
-    `absorb` takes a state, the leaves of a batch of outputs, and which of these count;
-    `merge` takes two states. `init` is the state of no points; `structure` is that of a
-    list with the state of each reducer.
+    `absorb` takes a state, the leaves of a batch of outputs, and the mask of those that
+    count; `merge` takes two states. `init` is the state of no points; `structure` is
+    the structure of a list with the state of each reducer.
     """
 
     absorb: Step
@@ -68,7 +68,7 @@ class TracedReducers:
 
     @property
     def state_bytes(self) -> int:
-        """The size of a state."""
+        """The size of a state in bytes."""
         return sum(leaf.nbytes for leaf in map(as_data, self.init))
 
 
@@ -86,14 +86,14 @@ def trace_reducers(
 
 
 def _place(reducers: ReducerTree, traced: Traced, batch_size: int) -> Hashable | None:
-    """Return what a trace depends on; `None` if that includes code of the user's."""
+    """Return the key of a trace; `None` if it depends on user code."""
     ours = AbstractReducer.__module__.rpartition(".")[0]
     for reducer in reducers.reducers:
         own = type(reducer).__module__.startswith(ours)
         if not own or isinstance(reducer, Reducer) or callable(reducer.by):
             return None
-    # Treedefs are equal whose dicts have the keys `1` and `True`, and so are reducers
-    # with the fields `0` and `0.0`; their texts differ.
+    # Treedefs with the dict keys `1` and `True` are equal, and so are reducers with the
+    # fields `0` and `0.0`, but their texts differ.
     form = traced.structure, str(traced.structure), *traced.outputs
     which = tuple(reducers.reducers), repr(reducers.reducers)
     place = which, form, batch_size, *settings().items()
@@ -142,24 +142,24 @@ _BLOCKS = 256
 _BLOCK_POINTS = 2**20
 _CALL_POINTS = 2**30
 
-# A quarter of `_BLOCKS`: between calls the bar moves and Ctrl-C is noticed.
-# Any number near it will do.
+# A quarter of `_BLOCKS`: between calls the bar is updated and Ctrl-C is checked. The
+# exact number does not matter.
 MOST_BLOCKS = 64
-"""The most blocks that a device computes in one call."""
+"""The maximum number of blocks that a device computes in one call."""
 
 
 def block_batches(size: int, batch_size: int) -> int:
-    """Return the number of batches in a block: the same on any devices.
+    """Return the number of batches in a block, which is the same for any devices.
 
-    A few hundred blocks are a fair share for every device; a block is never so long
-    that a sweep could not stop soon.
+    A few hundred blocks can be divided evenly over devices, and a block is short enough
+    for a sweep to stop soon.
     """
     batches = -(-size // batch_size)
     return max(1, min(batches // _BLOCKS, _BLOCK_POINTS // batch_size))
 
 
 def call_blocks(size: int, block_points: int, num_devices: int, bytes_: int) -> int:
-    """Return the most blocks that one call computes on each device."""
+    """Return the maximum number of blocks that one call computes on each device."""
     needed = -(-size // (block_points * num_devices))
     room = CHUNK_BYTES // (max(1, bytes_) * num_devices)
     # Offsets within a call are 32-bit integers.
@@ -168,7 +168,7 @@ def call_blocks(size: int, block_points: int, num_devices: int, bytes_: int) -> 
 
 
 def block_lane(traced: Traced, reducing: TracedReducers, layout: Layout) -> LaneOf:
-    """Return what makes the lane of a block, whose leaves are those of its state."""
+    """Return the function that makes the lane of a block, which returns its state."""
     batch, lane_of = layout.points_at_once, point_lane(traced.jaxpr, layout)
     last_column = DIGITS + len(layout.lengths)
 
@@ -176,7 +176,7 @@ def block_lane(traced: Traced, reducing: TracedReducers, layout: Layout) -> Lane
         at = lane_of(control, given)
 
         def lane(point_id: UInt32[Array, "..."]) -> list[Any]:
-            # An output that is a constant comes out as a literal.
+            # A constant output is a literal.
             return [
                 jnp.asarray(out, None if kind is not None else leaf.dtype)
                 for out, leaf, kind in zip(
@@ -193,7 +193,7 @@ def block_lane(traced: Traced, reducing: TracedReducers, layout: Layout) -> Lane
             def microbatch(step: UInt32[Array, ""], state: list[Array]) -> list[Array]:
                 last = read(control, last_column)
                 offsets = lanes(jax.lax.mul(step, np.uint32(batch)), batch)
-                # A tail repeats the last point, and the reducers see which count.
+                # Padding repeats the last point, and `ok` excludes it.
                 ok = jax.lax.le(offsets, jax.lax.broadcast(last, (batch,)))
                 values = batch_of(lane, up_to(last, offsets))
                 return reducing.absorb(given.reducer_constants, *state, *values, ok)
@@ -207,10 +207,10 @@ def block_lane(traced: Traced, reducing: TracedReducers, layout: Layout) -> Lane
 
 
 def build_merge(reducing: TracedReducers) -> Any:
-    """Return `merge(state, states, first, last, constants)`: the state after a stretch.
+    """Return `merge(state, states, first, last, constants)`: the state after a range.
 
-    The states of some blocks, `states[i]` for `first <= i < last`, are merged to
-    `state` one after the other.
+    The states of some blocks, `states[i]` for `first <= i < last`, are merged into
+    `state` in order.
     """
 
     def merge(
@@ -234,10 +234,10 @@ def build_merge(reducing: TracedReducers) -> Any:
 def filled_up(
     rows: Sequence[np.ndarray], init: Sequence[Array], most: int
 ) -> list[np.ndarray]:
-    """Return rows of states, filled up to `most`, in the dtypes of `init`."""
+    """Return rows of states, padded to `most` rows, in the dtypes of `init`."""
     full = []
     for leaf, like in zip(rows, init, strict=True):
-        # A store may have kept it in a wider dtype: there is no bfloat16 in files.
+        # A store may have a wider dtype, since files do not support bfloat16.
         dtype = leaf.dtype if is_key_array(like) else like.dtype
         full.append(np.zeros((most, *leaf.shape[1:]), dtype))
         full[-1][: len(leaf)] = leaf
@@ -247,8 +247,8 @@ def filled_up(
 def build_absorb(reducing: TracedReducers, kinds: Sequence[Any]) -> Any:
     """Return `absorb(states, values, ok, live, constants)`: the states after points.
 
-    All have a leading axis over groups; only those that are `live` change. PRNG keys
-    are raw data, of the `kinds` that the values have.
+    All have a leading axis over groups; only `live` groups change. PRNG keys are raw
+    data, of the given `kinds`.
     """
     own = [jr.key_impl(leaf) if is_key_array(leaf) else None for leaf in reducing.init]
 
@@ -276,7 +276,7 @@ def build_absorb(reducing: TracedReducers, kinds: Sequence[Any]) -> Any:
 
 
 def wrapped(leaves: Sequence[Array], kinds: Sequence[Any]) -> list[Array]:
-    """Return raw data as PRNG keys where there is a kind of these."""
+    """Return raw data as PRNG keys if it has a kind."""
     return [
         leaf if kind is None else jr.wrap_key_data(leaf, impl=kind)
         for leaf, kind in zip(leaves, kinds, strict=True)

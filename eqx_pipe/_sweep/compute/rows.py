@@ -1,4 +1,4 @@
-"""The outputs of points: how many one call computes, and the arrays they go to."""
+"""The outputs of points: the number per call, and the arrays that receive them."""
 
 import contextlib
 import math
@@ -16,22 +16,22 @@ from ..._errors import value_error
 Rows: TypeAlias = list[np.ndarray]
 """The leaves of the outputs at some points, or of the states of some blocks.
 
-There is a row for each; PRNG keys are raw data.
+Each point or block has a row; PRNG keys are raw data.
 """
 
 Index: TypeAlias = range | Int64[np.ndarray, " rows"]
 """The numbers of the rows to compute."""
 
 CHUNK_BYTES = 64 * 1024 * 1024
-"""About how much output one call of the kernel holds, over all devices.
+"""The approximate size of the outputs of one call of the kernel, over all devices.
 
-A point counts for at least a byte, so that offsets within a call are below 2^31 (one
-batch on each device may be more, but is no more than 2^30 points).
+A point counts as at least one byte, so that offsets within a call are below 2^31 (one
+batch on each device may be larger, but has at most 2^30 points).
 """
 
 
 def stretches_of(index: Index) -> list[tuple[int, int]]:
-    """Return the half-open ranges that some numbers in order come to."""
+    """Return sorted numbers as half-open ranges."""
     if isinstance(index, range):
         return [(index.start, index.stop)]
     found = np.split(index, np.flatnonzero(np.diff(index) != 1) + 1)
@@ -39,7 +39,7 @@ def stretches_of(index: Index) -> list[tuple[int, int]]:
 
 
 def row_bytes(row: Sequence[jax.ShapeDtypeStruct]) -> int:
-    """Return the size in bytes of a row with some leaves; at least 1."""
+    """Return the size in bytes of a row, at least 1."""
     return max(1, sum(math.prod(s.shape) * s.dtype.itemsize for s in row))
 
 
@@ -49,7 +49,7 @@ def chunk_capacity(
     num_devices: int,
     outputs: Sequence[jax.ShapeDtypeStruct],
 ) -> int:
-    """Return the most microbatches that one call computes on each device."""
+    """Return the maximum number of microbatches in one call on each device."""
     batch_bytes = row_bytes(outputs) * batch_size * num_devices
     needed = -(-size // (batch_size * num_devices))
     return max(1, min(needed, CHUNK_BYTES // batch_bytes))
@@ -60,9 +60,10 @@ def empty_values(
 ) -> list[np.ndarray]:
     """Return arrays for the values of all points, leaf by leaf.
 
-    Raises a `ValueError` if this machine, or the container, could not hold them.
+    Raises a `ValueError` if they do not fit into the memory of this machine or its
+    container.
     """
-    # Systems promise more memory than there is, and end the process that uses it.
+    # Operating systems overcommit memory, and kill the process that uses too much.
     needed, memory = size * row_bytes(outputs), _memory()
     try:
         if needed > memory:
@@ -78,8 +79,8 @@ def empty_values(
         ) from error
 
 
-# The limits of a container, of both versions of Linux's control groups. A file that
-# holds "max" sets none.
+# The limits of a container, for both versions of Linux's control groups. A file with
+# "max" sets no limit.
 _LIMITS = (
     Path("/sys/fs/cgroup/memory.max"),
     Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
@@ -87,7 +88,7 @@ _LIMITS = (
 
 
 def _memory() -> float:
-    """Return the bytes of memory for this process; infinity if unknown."""
+    """Return the bytes of memory available to this process; infinity if unknown."""
     found = math.inf
     with contextlib.suppress(AttributeError, ValueError, OSError):  # Windows
         found = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))

@@ -1,8 +1,8 @@
 """The function of a point as a jaxpr from positions on the dims to output leaves.
 
-The function is traced once, on an abstract point: that jaxpr is what stores compare,
-since it does not depend on the lengths of the axes. The kernel evaluates it at the
-point that it makes of the positions.
+The function is traced once, on an abstract point. Stores compare this jaxpr, since it
+does not depend on the lengths of axes. The kernel evaluates it at the point that it
+computes from the positions.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ from ..._types import ClosedJaxpr, Key, PyTree
 from ..._vmap import Analysis, analyze
 from ..call import call
 
-# Those that change what is traced. A worker computes under them too.
+# The settings that affect a trace. A worker uses the same ones.
 _SETTINGS = (
     "enable_x64",
     "numpy_dtype_promotion",
@@ -43,7 +43,7 @@ _SETTINGS = (
 
 @dataclasses.dataclass(frozen=True)
 class _OnPoint:
-    """A function of the user's alone, on the abstract `point`."""
+    """The user's function alone, on the abstract `point`."""
 
     point: PyTree
     own: ClosedJaxpr
@@ -54,13 +54,13 @@ class _OnPoint:
 
 @dataclasses.dataclass(frozen=True)
 class Traced(_OnPoint):
-    """A function of the user's, traced on an abstract point.
+    """The user's function, traced on an abstract point.
 
     `jaxpr` takes `num_arrays` arrays (`arrays_of` the space), one `int32` position for
     each dim, and the point's key if there is one. Arrays that the function closes
-    over are its constants; `own` is the jaxpr of the function alone. `source` is what
-    was traced: the function, the space with its geometry, and the positions of `Static`
-    values.
+    over are its constants; `own` is the jaxpr of the function alone. `source` has the
+    inputs of the trace: the function, the space with its geometry, and the positions of
+    `Static` values.
     """
 
     jaxpr: Any
@@ -69,9 +69,9 @@ class Traced(_OnPoint):
 
     @property
     def has_effects(self) -> bool:
-        """True if it prints, writes or calls back, so that one sees how often it runs.
+        """True if it prints, writes or calls back, so that the number of runs matters.
 
-        `equinox.error_if` does not: what it calls is pure for JAX.
+        `equinox.error_if` does not count, since its callback is pure for JAX.
         """
         return bool(self.jaxpr.effects)
 
@@ -89,7 +89,7 @@ class Traced(_OnPoint):
 
     @ft.cached_property
     def stored(self) -> list[jax.ShapeDtypeStruct]:
-        """The output leaves as they are kept: PRNG keys as their raw data."""
+        """The output leaves as they are stored: PRNG keys as raw data."""
         return [
             leaf if kind is None else jax.eval_shape(jr.key_data, leaf)
             for leaf, kind in zip(self.outputs, self.key_kinds, strict=True)
@@ -104,7 +104,7 @@ def trace(
     plain: Sequence[int],
     geometry: Geometry,
 ) -> Traced:
-    """Trace `fn` on an abstract point of `space`, which has some `geometry`.
+    """Trace `fn` on an abstract point of `space`, whose geometry is `geometry`.
 
     `plain` has a position for each dim, for the values of `Static` axes.
     """
@@ -119,7 +119,7 @@ def trace(
         return as_function(found[0].own)(*arrays)
 
     digits = [jax.ShapeDtypeStruct((), jnp.int32)] * len(geometry.lengths)
-    # Types only: an array made under the user's mesh has that mesh in its type.
+    # Use plain types: an array made under the user's mesh has that mesh in its type.
     structs = jtu.tree_map(struct_of, (arrays, key))
     jaxpr: Any = jax.make_jaxpr(flat)(structs[0], digits, structs[1])
     (on_point,) = found
@@ -165,8 +165,8 @@ def _on_point(
         return out
 
     if isinstance(fn, types.FunctionType):
-        # JAX's messages then name the user's function, its file and its parameter:
-        # "depends on the value of the argument p['n']".
+        # With this, JAX's messages name the user's function, its file and its
+        # parameter: "depends on the value of the argument p['n']".
         vars(on_point)["__wrapped__"] = fn
     make: Any = jax.make_jaxpr(on_point, return_shape=True)
     jaxpr, out = make(*structs) if key is not None else make(structs[0])
@@ -179,12 +179,12 @@ def _is_tracer(x: Any) -> bool:
 
 
 def arrays_of(geometry: Geometry, key: Key | None) -> list[Any]:
-    """Return the arrays of a space with some key, in the order of a trace."""
+    """Return the arrays of a space and its key, in the order of a trace."""
     return list(filter(can_be_traced, jtu.tree_leaves((geometry.leaves, key))))
 
 
 def check_concrete(function: str, arrays: Sequence[Any]) -> None:
-    """Raise a `TypeError` if there is a traced value among some arrays."""
+    """Raise a `TypeError` if any of the arrays is traced."""
     if any(isinstance(x, Tracer) for x in arrays):
         raise type_error(
             function,
@@ -200,18 +200,18 @@ def settings() -> dict[str, Any]:
 
 
 def struct_of(x: Any) -> jax.ShapeDtypeStruct:
-    """Return the type of an array as a program sees it, without its mesh."""
-    # Weak types and 64 bits as the program will see them.
+    """Return the type of an array in a program, without its mesh."""
+    # Weak types and 64 bits are as in the program.
     weak = bool(getattr(x, "weak_type", False))
     dtype = jax.dtypes.canonicalize_dtype(x.dtype, allow_extended_dtype=True)
     return jax.ShapeDtypeStruct(x.shape, dtype, weak_type=weak)
 
 
 def no_mesh(function: str = "sweep") -> Any:
-    """Leave the user's own mesh context, which would end up in the program."""
+    """Leave the user's mesh context, which would become part of the program."""
     try:
         return jax.set_mesh(NO_MESH)
-    except ValueError as error:  # it has to be set outside of all transformations
+    except ValueError as error:  # it can only be set outside of transformations
         raise type_error(
             function,
             "it was called under a transformation (`jit`, `grad`, `vmap`, ...).",

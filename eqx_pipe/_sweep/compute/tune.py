@@ -1,10 +1,10 @@
 """`batch_size="tune"`: the fastest size, measured on the first points of a sweep.
 
-A few sizes are compared with the one that the rule chooses, in an order that was
-measured: the first two gain most. A size and the best so far compute the same points in
-turn, and are compared by their fastest runs, which a busy machine disturbs least. The
-sweep then computes these points again. A size is not tried if compiling and comparing
-would take longer than it may gain.
+A few sizes are compared with the automatic size, in an order based on measurements: the
+first two gain most. A size and the best so far compute the same points in turn, and are
+compared by their fastest runs, which a busy machine disturbs least. The sweep then
+computes these points again. A size is not tried if compiling and comparing would take
+longer than it may gain.
 """
 
 import math
@@ -20,42 +20,42 @@ from ..._progress import Progress
 from .points import Points
 
 Costs: TypeAlias = Callable[[int, int], np.ndarray | None]
-"""The costs of the points in a half-open range, if they have some."""
+"""The costs of the points in a half-open range, or `None`."""
 
 _GAINS = {256: 0.06, 16: 0.06, 64: 0.02, 1024: 0.02}
-"""Sizes in the order in which they are tried, and what part of the time each may gain.
+"""Sizes in the order in which they are tried, and the fraction of time each may gain.
 
-Of thirteen sizes each on 30 models, eight of them of other packages (jaxlib 0.12, two
-cores that were busy with other things too), the rule's took 1.30 times as long as the
-best of all; the better of it and 256 1.12, with 16 1.04, with 64 1.03, with 1024 1.01,
-and smaller and larger ones gained less than 0.01. Compiling is not in that. The parts
-were set by hand, with these models in view.
+Among thirteen sizes for each of 30 models, eight of them from other packages (jaxlib
+0.12, two cores with other load), the automatic size took 1.30 times as long as the best
+size; the better of it and 256 took 1.12, with 16 also 1.04, with 64 also 1.03, with
+1024 also 1.01, and smaller and larger sizes gained less than 0.01. Compilation is not
+included. The fractions were set by hand, based on these models.
 """
 
 _SECONDS = 0.01
-"""The least duration of a run: timers and calls are too coarse for less."""
+"""The minimum duration of a run in seconds, since timers and calls are coarse."""
 
 _CALLS = 64
-"""About the number of calls in which the sweep is computed.
+"""The approximate number of calls of the sweep.
 
-The outputs of a call have room for all of its points, so that a much shorter run would
-be timed with what it does not use.
+The outputs of a call have room for all of its points, so a much shorter run would be
+timed with unused memory.
 """
 
 _PAIRS = 3
 """The number of runs of each size."""
 
 _CLEAR = 0.95
-"""A size is better if it takes at most this part of the time."""
+"""A size is better if it takes at most this fraction of the time."""
 
 _sizes = LRUCache(1024)
-"""The sizes that were found in this process."""
+"""The sizes found so far in this process."""
 
 
 def tune(points: Points, costs: Costs) -> Points:
-    """Return the points with the batch size that is fastest for the first of them.
+    """Return the points with the batch size that is fastest for the first points.
 
-    Size 1 of functions with effects stays, since effects are seen once for each point.
+    Functions with effects keep size 1, since their effects occur once for each point.
     """
     if any(traced.has_effects for traced in points.traced):
         return points
@@ -66,7 +66,7 @@ def tune(points: Points, costs: Costs) -> Points:
         return points.with_batch_size(known)
     clock = _Clock(points.with_most(-(-points.most // _CALLS)), costs)
     best, tried = _compared(clock, room)
-    if len(tried) > 1:  # else nothing was compared with the size of the rule
+    if len(tried) > 1:  # otherwise no size was compared with the automatic one
         _sizes.put(place, best)
     text = ", ".join(f"{size}: {ratio:.2f}" for size, ratio in tried.items())
     points.remarks["tuned"] = text
@@ -74,7 +74,7 @@ def tune(points: Points, costs: Costs) -> Points:
 
 
 class _Clock:
-    """The time that the first points take in batches of one size or another."""
+    """A timer of the first points in batches of different sizes."""
 
     def __init__(self, points: Points, costs: Costs):
         self.points, self.costs = points, costs
@@ -101,7 +101,7 @@ class _Clock:
 
 
 def _compared(clock: _Clock, room: int) -> tuple[int, dict[int, float]]:
-    """Return the best size, and the relative times of all that were tried."""
+    """Return the best size, and the relative times of all tried sizes."""
     total, started = clock.points.size, time.perf_counter()
     best = clock.fitting(clock.points.batch_size)
     compiling = time.perf_counter() - started
@@ -136,12 +136,12 @@ def _compared(clock: _Clock, room: int) -> tuple[int, dict[int, float]]:
 
 
 def _room(points: Points) -> int:
-    """Return the most points that a device may have."""
+    """Return the maximum number of points of a device."""
     return -(-max(case.size for case in points.cases) // len(points.devices))
 
 
 def _place(points: Points) -> str:
-    """Return what a size is remembered for: program, devices, number of points."""
+    """Return the cache key of a size: program, devices and number of points."""
     device = points.devices[0]
     texts = [traced.program.text for traced in points.traced]
     here = (device.platform, device.device_kind, len(points.devices))

@@ -1,1 +1,1 @@
-"""Results of sweeps: labelled, selected, drawn, saved, printed."""
+"""Results of sweeps: labels, selection, plots, files and text."""

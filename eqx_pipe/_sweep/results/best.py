@@ -21,7 +21,7 @@ else:
     SweepResult = Any
 
 _READ_BYTES = 64 * 1024 * 1024
-"""The bytes of a store that are held at once where all of it is read."""
+"""The bytes of a store to hold in memory at once, if all of it is read."""
 
 _FEW = 8
 """Arrays with more entries than this are shown by their shape."""
@@ -34,9 +34,9 @@ Compared: TypeAlias = str | Callable[[PyTree], Any] | None
 class Best:
     """The best point of a sweep.
 
-    `value` is the number that was compared, `output` everything that the function
-    returned there; `coordinates` are the values of the axes by their names, which are
-    printed.
+    `index` is its index and `point` the point; `value` is the number that was compared,
+    and `output` the whole output at that point. `coordinates` has the values of the
+    axes by name, which are printed.
     """
 
     index: int
@@ -62,19 +62,21 @@ def _short(value: Any) -> str:
 def best(self: SweepResult, by: Compared = None, mode: str = "min") -> Best:
     """Return the point with the smallest or largest output.
 
-    Points without a value and NaNs never win; ties go to the lowest index.
+    Points without a value, or with a NaN, are never selected; ties go to the lowest
+    index.
 
     **Arguments:**
 
     - `by`: the score: the path of a scalar output (`"loss"`, `"fit.loss"`), or a
-      function from one output to a scalar. Not needed if the output is one scalar.
+      function from the output at one point to a scalar. Not needed if the output is one
+      scalar.
     - `mode`: `"min"` or `"max"`.
 
     **Returns:** an object with `.index`, `.point`, `.value` (the scalar that was
     compared) and `.output` (the whole output there).
 
-    **Raises:** `ValueError` if `by` does not name a scalar, or if no point has a
-    value that is a number.
+    **Raises:** `ValueError` if `by` does not name a scalar, or if every point failed or
+    has a NaN.
 
     !!! example
 
@@ -103,7 +105,7 @@ def best(self: SweepResult, by: Compared = None, mode: str = "min") -> Best:
 
 
 def _parts(result: SweepResult) -> list[slice]:
-    """Return all points, or neighbours few enough to be read from a store at once."""
+    """Return slices of all points, each small enough to be read into memory."""
     leaves = jtu.tree_leaves(result.values)
     if stored_in(leaves) is None:
         return [slice(None)]
@@ -115,9 +117,9 @@ def _parts(result: SweepResult) -> list[slice]:
 def scores(
     function: str, values: PyTree, size: int, by: Compared, parts: Sequence[slice]
 ) -> np.ndarray:
-    """Return the number of each point by which points are compared.
+    """Return the score of each point.
 
-    `parts` are all points in order, those of one part few enough to be held at once.
+    `parts` are slices of all points in order, each small enough to fit into memory.
     """
     if callable(by):
         name, found = "by", np.concatenate([_scored(values, by, p) for p in parts])
@@ -141,7 +143,7 @@ def _scored(values: PyTree, by: Callable[[PyTree], Any], part: slice) -> np.ndar
 
 
 def _output_name(function: str, named: Mapping[str, Any], by: object) -> str:
-    """Return the output that `by` names, or the only one; raises if there is none."""
+    """Return the name of the output `by`, or of the only one; raise if unknown."""
     if by is None and len(named) == 1:
         return next(iter(named))
     if isinstance(by, str) and by in named:

@@ -1,4 +1,4 @@
-"""The results of a sweep that reduces some dims: one for each cell of the others."""
+"""The results of a sweep that reduces some dims: one for each cell."""
 
 import equinox as eqx
 import numpy as np
@@ -8,10 +8,10 @@ from ..._types import PyTree
 
 
 class CellPoints(eqx.Module):
-    """The number of points that each cell of a sweep was reduced from.
+    """The number of points in the reduction of each cell.
 
-    `points` is how many were computed, fewer than there are where a reducer stopped the
-    cell; `failed` how many of these failed, and are left out.
+    `points` is the number of computed points, fewer than the cell has if a reducer
+    stopped it; `failed` is the number of these that failed and are left out.
     """
 
     points: Int64[np.ndarray, " cells"]
@@ -19,7 +19,7 @@ class CellPoints(eqx.Module):
 
 
 class CellValues(eqx.Module):
-    """The reductions of cells, and of how many points each is, as one output."""
+    """The reductions of cells and their numbers of points, as one output."""
 
     values: PyTree
     cells: PyTree

@@ -1,4 +1,4 @@
-"""Several results as one."""
+"""Several results, concatenated to one."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -24,21 +24,21 @@ _FUNCTION = "SweepResult.concat"
 
 
 def concat(cls: type[SweepResult], results: Sequence[SweepResult]) -> SweepResult:
-    """Return the points of several results one after the other, with their values.
+    """Concatenate several results: their points and values, in order.
 
-    For rounds of a search, a wider space, or points that were computed again. Points
-    that several results have appear several times.
+    Use it for rounds of a search, a wider space, or recomputed points. A point that
+    several results have appears several times.
 
     **Arguments:**
 
-    - `results`: at least one `SweepResult`, none of them reduced. Their spaces have
-      the same axes, and their outputs the same structure, shapes and dtypes. Values in
-      a store are read.
+    - `results`: at least one `SweepResult`, none of them reduced. Their spaces must
+      have the same axes, and their outputs the same structure, shapes and dtypes.
+      Values in a store are read into memory.
 
     **Returns:** a `SweepResult` with one dim named `point`. Its space is a part of
-    the grid if all results are parts of it; otherwise a table with `Values` and
-    `Static` axes. `seconds` is their sum, `started` the earliest, and `batch_size` and
-    `num_devices` the largest.
+    a grid if all results are parts of that grid; otherwise a table with `Values` and
+    `Static` axes. `seconds` is the sum over results, `started` the earliest time, and
+    `batch_size` and `num_devices` are the largest.
 
     **Raises:** `ValueError` for an empty list, or if axes or constants of the spaces
     differ; `StructureError` if outputs differ in structure, shape or dtype; `TypeError`
@@ -108,7 +108,7 @@ def _check(cls: type[SweepResult], k: int, result: object, first: SweepResult) -
 
 
 def _joined(trees: Sequence[PyTree]) -> PyTree:
-    """Pytrees joined along their leading axis; `None` if some of them are."""
+    """Return pytrees joined along their leading axis; `None` if one of them is."""
     return (
         None
         if any(tree is None for tree in trees)

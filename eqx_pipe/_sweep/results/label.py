@@ -1,7 +1,6 @@
-"""Names of what a sweep gives: variables, dims and coordinates of datasets and stores.
+"""Names in the results of a sweep: variables, dims and coordinates.
 
-Datasets, frames and stores have the same names, and a store has the layout that they
-give.
+Datasets, frames and stores use the same names, which determine the layout of a store.
 """
 
 import dataclasses
@@ -37,12 +36,12 @@ from .schema import SCHEMA, schema_of
 
 @dataclasses.dataclass(frozen=True)
 class Names:
-    """The names in a dataset, worked out once for each.
+    """The names in a dataset, computed once for each.
 
-    `geometry` is that of the space; `outputs` are the variables of the output leaves,
-    in order, with the dims of one value, and `status` is that of the points' status;
-    `inner` has for each coordinate the dims of one value, and `coords` are those of
-    dims of outputs.
+    `geometry` is the geometry of the space. `outputs` has the variables of the output
+    leaves, in order, with the dims of one value; `status` is the name of the variable
+    with the status of points. `inner` has the dims of one value of each coordinate, and
+    `coords` the coordinates of the dims of outputs.
     """
 
     geometry: Geometry
@@ -53,10 +52,10 @@ class Names:
 
 
 def names_of(outputs: PyTree, space: Space, known: KnownCoords) -> Names:
-    """Return the names in the dataset of a space; each name is one thing.
+    """Return the names in the dataset of a space, all distinct.
 
     `outputs` have a leading axis over the points, or are the structs of one output.
-    Raises a `ValueError` if the dims that are `known` do not fit them.
+    Raises a `ValueError` if the `known` dims do not fit them.
     """
     geometry = space.geometry
     inner = _coordinate_dims(geometry, space.key)
@@ -81,7 +80,7 @@ def names_of(outputs: PyTree, space: Space, known: KnownCoords) -> Names:
 def _named(outputs: PyTree) -> list[tuple[str, Any]]:
     """Return the output leaves by their paths, a bare one as `value`.
 
-    Neither reductions nor the numbers of points in cells have a prefix.
+    Reductions and the numbers of points in cells have no prefix.
     """
     parts = [outputs]
     if isinstance(outputs, CellValues):
@@ -96,10 +95,10 @@ def output_names(
     taken: set[str],
     parts: Callable[[str, tuple[int, ...]], Iterable[str]],
 ) -> list[str]:
-    """Return the names of outputs in order, with `result.` before what is taken.
+    """Return the names of outputs in order, with the prefix `result.` for taken names.
 
-    `parts(path, shape)` are the names that come with one, of its dims or its columns;
-    they begin with its path, and no two leaves share one.
+    `parts(path, shape)` returns the names of the dims or columns of an output; they
+    begin with its path, and no two leaves share one.
     """
     names = []
     for path, leaf in _named(outputs):
@@ -112,7 +111,7 @@ def output_names(
 
 
 def free_names(names: Iterable[str], taken: Container[str], prefix: str) -> list[str]:
-    """Return the names, all with prefixes in front if one of them is taken."""
+    """Return the names, all with the prefix if one of them is taken."""
     names = list(names)
     while any(name in taken for name in names):
         names = [prefix + name for name in names]
@@ -120,7 +119,7 @@ def free_names(names: Iterable[str], taken: Container[str], prefix: str) -> list
 
 
 def _coordinate_dims(geometry: Geometry, key: Key | None) -> dict[str, tuple[str, ...]]:
-    """Return the names of the dims of one value of each coordinate, each name once."""
+    """Return the names of the dims of one value of each coordinate, all distinct."""
     shapes = axis_columns(geometry, key)
     taken = {*geometry.dims, *shapes}
     found = {}
@@ -133,9 +132,9 @@ def _coordinate_dims(geometry: Geometry, key: Key | None) -> dict[str, tuple[str
 def coordinate_variables(
     space: Space, names: Names
 ) -> dict[str, tuple[Any, np.ndarray, Any]]:
-    """Return dims, values and attributes of each axis, or leaf of an axis with several.
+    """Return dims, values and attributes of each axis, or of each leaf of its values.
 
-    Those of dims of outputs come last.
+    The coordinates of dims of outputs come last.
     """
     geometry = names.geometry
     found = {
@@ -153,7 +152,7 @@ def coordinate_variables(
 def _columns(
     geometry: Geometry, key: Key | None
 ) -> Iterator[tuple[str, str, np.ndarray]]:
-    """Name, dim and values of each coordinate; in a part, of the points."""
+    """Yield name, dim and values of each coordinate; for a part, of its points."""
     if geometry.is_part:
         for name, value in point_columns(geometry, key).items():
             yield name, POINT, value
@@ -185,18 +184,18 @@ def inner_dims(name: str, count: int) -> tuple[str, ...]:
 
 
 def storable(leaf: Any) -> np.ndarray:
-    """Return an array of a dtype that xarray, NetCDF and pandas know."""
+    """Return an array of a dtype that xarray, NetCDF and pandas support."""
     leaf = leaf[...] if isinstance(leaf, StoredArray) else leaf
     array = np.asarray(as_data(leaf))
     if array.dtype.kind in "biufcU" and array.dtype != np.float16:
         return array
     exact = jnp.issubdtype(array.dtype, jnp.integer)
-    # Files do not know int4 and the like, float16 and bfloat16.
+    # Files do not support small dtypes such as int4, float16 and bfloat16.
     return array.astype(np.int8 if exact else np.float32)
 
 
 def _text(array: np.ndarray) -> np.ndarray:
-    """Texts as objects: Zarr 3 has no settled format for those of a fixed length."""
+    """Return texts as objects: Zarr 3 has no stable format for fixed-length texts."""
     return array.astype(object) if array.dtype.kind == "U" else array
 
 
@@ -215,7 +214,7 @@ def attributes(
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of the packages that a sweep runs on."""
+    """Return the versions of the packages that a sweep uses."""
     return {
         "platform": jax.default_backend(),
         "eqx_pipe": _installed("eqx_pipe"),
@@ -231,7 +230,7 @@ def _installed(package: str) -> str:
 
 
 def check_names(function: str, names: Iterable[str]) -> None:
-    """Raise a `ValueError` for a name that no array in a file can have."""
+    """Raise a `ValueError` for a name that an array in a file cannot have."""
     wrong = next((name for name in names if not is_name(name)), None)
     if wrong is not None:
         raise value_error(
@@ -255,8 +254,8 @@ def layout_of(
 ) -> StoreLayout:
     """Return the layout of a store of outputs, whose leaves have `row` at a point.
 
-    `known` are the dims of outputs, `made` says what makes them, and `record` what the
-    store is for. Raises a `ValueError` for names that no file can have.
+    `known` are the dims of outputs, `made` is their provenance, and `record` identifies
+    the sweep. Raises a `ValueError` for names that a file cannot have.
     """
     names = names_of(outputs, space, known)
     variables = []

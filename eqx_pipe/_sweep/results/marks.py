@@ -1,7 +1,7 @@
 """Details that xarray does not draw, added to its panels.
 
-Marks for points that failed, have no number or are not computed; bands of replicates;
-colour bars of many lines.
+These are marks for points that failed, have no number or are not computed; bands for
+replicates; and colour bars for many lines.
 """
 
 from collections.abc import Mapping
@@ -12,16 +12,16 @@ import numpy as np
 from ..._errors import optional
 
 KIND = "kind of point"
-"""A variable beside the one that is drawn: 0, or the number of a mark."""
+"""The name of an additional variable: 0, or the number of a mark."""
 
 SPREAD = "spread of replicates"
-"""Another variable beside the one that is drawn."""
+"""The name of an additional variable: the standard deviation of replicates."""
 
 _FUNCTION = "SweepResult.plot"
 
 
 class _Mark(NamedTuple):
-    """A kind of point without a number: its colour and marker, or face of a cell."""
+    """A kind of point without a number: its colour, marker, and face of a cell."""
 
     label: str
     color: str
@@ -85,13 +85,13 @@ def _mark(
         return
     others = [dim for dim in there.dims if dim != x]
     some = there[x].values[there.any(others).values]
-    # Along the bottom, in fractions of the panel's height.
+    # Place marks along the bottom, in fractions of the panel's height.
     style["transform"] = panel.get_xaxis_transform()
     panel.scatter(some, np.full(len(some), 0.03), **style)
 
 
 def panels_of(drawn: Any) -> tuple[list[tuple[Any, dict[str, Any]]], Any]:
-    """Each panel with its selection, and the array of all panels, if there are any."""
+    """Return each panel with its selection, and the array of panels if there is one."""
     panels = getattr(drawn, "axs", None)
     if panels is None:
         one = drawn[0] if isinstance(drawn, list) else drawn
@@ -112,7 +112,7 @@ def shade(panel: Any, part: Any, name: str, roles: Mapping[str, str]) -> None:
 
 
 def colour(shown: Any, hue: Any, is_log: bool, cmap: Any) -> None:
-    """Colour many lines by their hue, with a colour bar in the place of a legend."""
+    """Colour many lines by their hue, with a colour bar in place of a legend."""
     matplotlib = optional(_FUNCTION, "matplotlib")
     colors = optional(_FUNCTION, "matplotlib.colors")
     values = hue.values if hue.dtype.kind in "iuf" else np.arange(hue.size)

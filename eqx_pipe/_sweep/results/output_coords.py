@@ -13,10 +13,10 @@ from ..._jaxprs import digest, text_of
 OutputCoords: TypeAlias = Mapping[
     str, Mapping[str, Sequence[int | float | str] | Array | np.ndarray | None]
 ]
-"""The dims of one value of an output, in order, with coordinates; by its path."""
+"""The dims of one value of each output, in order, with coordinates; keyed by path."""
 
 KnownCoords: TypeAlias = dict[str, dict[str, np.ndarray | None]]
-"""The same after checks, in NumPy arrays."""
+"""The same after checks, with NumPy arrays."""
 
 _SHOWN = 3
 
@@ -41,12 +41,12 @@ def as_output_coords(function: str, given: OutputCoords) -> KnownCoords:
                     "Outputs that share a dim share its coordinates: rename one of "
                     "the dims.",
                 )
-    # A dim that is named without values may have them from another output.
+    # A dim without coordinates may get them from another output.
     return {path: {dim: shared.get(dim) for dim in known[path]} for path in known}
 
 
 def coords_of(known: KnownCoords) -> dict[str, np.ndarray]:
-    """Return the coordinates of the dims that have some."""
+    """Return the coordinates of the dims that have coordinates."""
     found: dict[str, np.ndarray] = {}
     for dims in known.values():
         for dim, coords in dims.items():
@@ -56,7 +56,7 @@ def coords_of(known: KnownCoords) -> dict[str, np.ndarray]:
 
 
 def dims_of(known: KnownCoords) -> set[str]:
-    """Return the names of all dims of outputs that are named."""
+    """Return the names of all named dims of outputs."""
     return {dim for dims in known.values() for dim in dims}
 
 
@@ -65,7 +65,7 @@ def check_output_coords(
 ) -> None:
     """Raise a `ValueError` unless the names fit outputs of these shapes.
 
-    The names of a space are `taken`.
+    `taken` are the names of the space.
     """
     lengths: dict[str, int] = {}
     for path, dims in known.items():
@@ -105,7 +105,7 @@ def _misfit(path: str, wrong: str, cure: str) -> ValueError:
 
 
 def coords_texts(known: KnownCoords) -> dict[str, str]:
-    """Return a text for the dims of each output that tells them from others."""
+    """Return a text that identifies the dims of each output."""
     return {
         path: "; ".join(f"{dim}: {_text(coords)}" for dim, coords in dims.items())
         for path, dims in known.items()

@@ -1,8 +1,8 @@
-"""The plot of one output over a space, by xarray's own plotting.
+"""The plot of one output over a space, by xarray's plotting.
 
-xarray draws lines, meshes, points, panels, names, legends and labels. Here each dim
-gets its role, axes of a `Geomspace` are logarithmic, replicates are averaged, and
-points that failed or have no number are marked.
+xarray draws lines, meshes, points, panels, names, legends and labels. This module
+assigns a role to each dim, makes axes of a `Geomspace` logarithmic, averages
+replicates, and marks points that failed or have no number.
 """
 
 import math
@@ -27,10 +27,10 @@ else:  # imported where they are used
 
 _FUNCTION = "SweepResult.plot"
 _MARKED = 40
-"""Lines over more positions than this have no dots."""
+"""Lines with more points than this have no markers."""
 
 _MOST_LINES = 10
-"""More lines than this have a colour bar in the place of a legend."""
+"""More lines than this have a colour bar in place of a legend."""
 
 
 def plot(
@@ -48,37 +48,37 @@ def plot(
 ) -> Axes | np.ndarray:
     """Draw one output over the space, by xarray and matplotlib.
 
-    One dim gives a line; two give a heat map, the first dim along x; three and four
-    give a heat map for each position on the others. An output that is an array at each
-    point (a loss curve) gives a line for each point, over the position in the array.
-    Two axes of one dim (random draws, joint designs) give points coloured by the
-    value. Replicates (`Seeds`, PRNG keys) are averaged; around lines a band shows
-    one standard deviation.
+    One dim is drawn as a line, two dims as a heat map with the first dim along x, and
+    three or four dims as a heat map for each position on the others. An output that is
+    an array at each point (a loss curve) is drawn as a line for each point, over the
+    position in the array. Two axes of one dim (random draws, joint designs) are drawn
+    as points coloured by the value. Replicates (`Seeds`, PRNG keys) are averaged;
+    around lines a band shows one standard deviation.
 
-    Axes have their `label` and `unit`, a `Geomspace` is logarithmic, and names
-    (`Static`, bools) are at the ticks. Points that failed, are NaN or infinite, or are
-    missing are marked, and a legend names the marks.
+    Axes show their `label` and `unit`, a `Geomspace` is logarithmic, and names
+    (`Static`, bools) are tick labels. Points that failed, are NaN or infinite, or are
+    missing are marked, and a legend explains the marks.
 
     **Arguments:**
 
     - `variable`: the output's name in `to_xarray()`, its path; not needed for a single
       output.
     - `sel`: values to fix, as a dict from a dim, or a coordinate on it, to a value
-      (the nearest number), or to a position on a dim without values, such as those of
-      arrays. (Keyword only.)
-    - `x`, `y`, `hue`, `row`, `col`: the dim, or coordinate on it, along x,
-      along y, by the colour of lines, in rows and in columns of panels, as in
-      xarray; by default as above. (Keyword only.)
+      (numbers match the nearest one), or to a position on a dim without coordinates,
+      such as the dims of arrays. (Keyword only.)
+    - `x`, `y`, `hue`, `row`, `col`: the dim, or a coordinate on it, to show along x,
+      along y, by the colour of lines, and in rows and columns of panels, as in xarray;
+      by default as above. (Keyword only.)
     - `ax`: the matplotlib `Axes` to draw into; by default a new figure. (Keyword
       only.)
-    - `options`: those of xarray's `plot.line`, `plot.pcolormesh` and
-      `plot.scatter`, such as `cmap`, `norm`, `vmin`, `xscale`, `ylim`, `figsize`,
-      `col_wrap`, and of matplotlib's functions below them.
+    - `options`: options of xarray's `plot.line`, `plot.pcolormesh` and
+      `plot.scatter`, such as `cmap`, `norm`, `vmin`, `xscale`, `ylim`, `figsize` and
+      `col_wrap`, and of the matplotlib functions that they call.
 
     **Returns:** the `Axes`; an array of them if there are panels. The figure is
     `ax.figure`.
 
-    **Raises:** `ValueError` if there are more dims than a picture has, or more than
+    **Raises:** `ValueError` if there are more dims than a plot can show, or more than
     two axes of one dim without `x=` and `y=`. Needs
     `pip install 'eqx_pipe[sweep]'`.
 
@@ -141,9 +141,9 @@ def _variable(data: Any, variable: str | None, outputs: int) -> str:
 
 
 def _table(data: Any, name: str) -> Any:
-    """Return the variable as floats, NaN for no number, and the kinds of points.
+    """Return the variable as floats, NaN without a number, and the kinds of points.
 
-    An axis of arrays has a coordinate for each entry.
+    An axis of arrays gets a coordinate for each entry.
     """
     entries = {}
     for path, coord in data.coords.items():
@@ -162,7 +162,7 @@ def _table(data: Any, name: str) -> Any:
 
 
 def _check_known(wrong: str, name: str, table: Any) -> None:
-    """Raise unless it is the name of a dim or of a coordinate."""
+    """Raise unless `name` is a dim or a coordinate."""
     known = [*table.dims, *(name for name in table.coords if name not in table.dims)]
     if name not in known:
         raise value_error(_FUNCTION, wrong, nearest(name, known))
@@ -190,7 +190,7 @@ def _position(key: str, values: np.ndarray, value: Any) -> int:
         wrong = f"`sel` has {value!r} for `{key}`."
         raise value_error(_FUNCTION, wrong, nearest(value, listed))
     low, high = values.min().item(), values.max().item()
-    slack = 1e-6 * max(abs(low), abs(high))  # of rounding to float32
+    slack = 1e-6 * max(abs(low), abs(high))  # for rounding to float32
     is_number = isinstance(value, int | float | np.number)
     if not is_number or not low - slack <= value <= high + slack:
         wrong = f"`sel` has {value!r}, but `{key}` goes from {low:.6g} to {high:.6g}."
@@ -199,7 +199,7 @@ def _position(key: str, values: np.ndarray, value: Any) -> int:
 
 
 def _squeezed(table: Any, roles: Mapping[str, str]) -> Any:
-    """Return the table without dims of length 1 that have no role; one dim remains."""
+    """Return the table without dims of length 1 and no role; keep at least one dim."""
     if not table.sizes:
         wrong = "only one value is left, which makes no plot."
         raise value_error(_FUNCTION, wrong, "Leave a dim out of `sel=`.")
@@ -244,7 +244,7 @@ def _draw(
     if "y" not in roles:
         x = table[roles["x"]]
         dots = {"marker": "." if x.size <= _MARKED else "", "linestyle": "-"}
-        if x.dtype.kind == "U":  # names are not joined by a line
+        if x.dtype.kind == "U":  # do not connect names by a line
             dots = {"marker": "o", "linestyle": ""}
         if _is_many(table, roles):
             options["add_legend"] = False

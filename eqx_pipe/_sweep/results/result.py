@@ -1,4 +1,4 @@
-"""`SweepResult`: the values of a sweep, and what made them."""
+"""`SweepResult`: the values of a sweep and their provenance."""
 
 import dataclasses
 import os
@@ -24,22 +24,22 @@ from .select import sel
 from .tables import to_pandas, to_xarray
 from .view import html, text
 
-# The attributes of a file that hold for its whole space, but not for a part of it.
+# The attributes of a file that describe its whole space, but not a part of it.
 _OF_THE_SPACE = ("space", "mode", "points")
 
 _Path: TypeAlias = str | os.PathLike[str]
 _Several: TypeAlias = "Sequence[SweepResult]"
 
 _STATIC = {"static": True}
-"""The metadata of a field that is no leaf of the pytree."""
+"""The metadata of a field that is not a leaf of the pytree."""
 
 
 class Steps(eqx.Module):
     """The numbers of steps of the `while_loop`s at each point of a sweep.
 
-    `needed` is the number that the point takes by itself. `executed` is the number that
-    its lane ran, until the slowest point of its batch had ended. Counts end at
-    2^32 - 1.
+    `needed` is the number of steps that the point takes by itself. `executed` is the
+    number of steps that its lane ran until the slowest point of its batch had finished.
+    Counts saturate at 2^32 - 1.
     """
 
     needed: UInt32[np.ndarray, " points"]
@@ -47,7 +47,7 @@ class Steps(eqx.Module):
 
     @property
     def sums(self) -> tuple[int, int]:
-        """The numbers of steps at all points."""
+        """The total numbers of steps needed and executed."""
         needed, executed = (
             int(np.sum(x, dtype=np.uint64)) for x in (self.needed, self.executed)
         )
@@ -55,22 +55,22 @@ class Steps(eqx.Module):
 
     @property
     def waste(self) -> float:
-        """The number of steps executed for each one that was needed."""
+        """The number of steps executed for each step needed."""
         needed, executed = self.sums
         return executed / needed if needed else 1.0
 
 
-# A dataclass and no Module, whose constructor would take a fifth of a small sweep.
+# A dataclass, since the constructor of a Module takes a fifth of a small sweep.
 @jtu.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class SweepResult:
     """The values of a function at the points of a space.
 
-    `values` is the pytree of outputs with a leading axis over the points, in NumPy
-    arrays. `space` is the space that was swept, and `ok` is true for each point that
-    has a value. `result[i]` is the output at one point; a slice `result[a:b]`, a list
-    of indices `result[[3, 7]]` and a mask `result[result.ok]` return a result again;
-    iteration yields one output after the other.
+    `values` is the pytree of outputs, as NumPy arrays with a leading axis over the
+    points. `space` is the space of the sweep, and `ok` is true for each point that has
+    a value. `result[i]` is the output at one point; a slice `result[a:b]`, a list of
+    indices `result[[3, 7]]` and a mask `result[result.ok]` return a `SweepResult`;
+    iteration yields the outputs in order.
 
     With `reduce=`, `values` is the reduction of `points` points (fewer than the space
     has if a reducer stopped the sweep, or if points are missing in a store; failed
@@ -78,12 +78,12 @@ class SweepResult:
     `missing` end where the sweep stopped.
 
     If the reducers reduce some dims only (`over=`), `space` has the other dims, and the
-    values have one entry for each of their points, a cell. `cells.points` is the number
-    of points of each cell that were computed, and `cells.failed` the number of these
-    that failed; a cell is `ok` if one of its points has a value.
+    values have one entry for each cell, that is, for each point of these dims.
+    `cells.points` is the number of computed points of each cell, and `cells.failed` the
+    number of these that failed; a cell is `ok` if one of its points has a value.
 
-    `output_coords` has the names and coordinates that dims of outputs were given, by
-    the outputs' paths.
+    `output_coords` has the names and coordinates of the dims of outputs, by the paths
+    of outputs.
 
     With `count_steps=True`, `steps` has for each point the number of steps that its
     loops `needed` and the number `executed`, and `waste` is their ratio.
@@ -114,11 +114,11 @@ class SweepResult:
     cells: CellPoints | None = None
     output_coords: KnownCoords = dataclasses.field(default_factory=dict)
 
-    # `_gaps` are the ranges of points without a value, each with its status; `_errors`
-    # has for each text of an error the points, in order, at which it was raised; a
-    # sweep that was stopped has `_ended` points.
+    # `_gaps` are the ranges of points without a value, each with its status. `_errors`
+    # has the points, in order, of each error text. A sweep that was stopped has
+    # `_ended` points.
 
-    # Each of these methods is a function in the file on what it does.
+    # Each of these methods is defined in a file of its own.
     sel = sel
     best = best
     to_xarray = to_xarray
@@ -132,9 +132,9 @@ class SweepResult:
 
     @property
     def errors(self) -> dict[int, str]:
-        """The error at each point that failed, as a line of text by its index.
+        """The error at each failed point: a dict from its index to a line of text.
 
-        Under `on_error="mark"` failed points do not end the sweep. If a batch fails,
+        With `on_error="mark"`, failed points do not end the sweep. If a batch fails,
         it is split until each failed point is found.
 
         !!! example
@@ -151,17 +151,17 @@ class SweepResult:
 
     @property
     def waste(self) -> float | None:
-        """The number of steps of loops that were executed for each one that was needed.
+        """The number of steps of loops executed for each step needed.
 
-        1 if no point waited for another, or if there is no `while_loop`; `None` if
-        steps were not counted (`count_steps=True`), or if the result is from a file,
-        whose attributes have it.
+        It is 1 if no point waited for another, or if there is no `while_loop`; `None`
+        without `count_steps=True`, or if the result is from a file, whose attributes
+        contain it.
         """
         return None if self.steps is None else self.steps.waste
 
     @property
     def status(self) -> Int8[np.ndarray, " points"]:
-        """For each point: 0 not computed yet, 1 there is a value, 2 it failed."""
+        """The status of each point: 0 not computed yet, 1 has a value, 2 failed."""
         return status_in(self._gaps, self._reached)
 
     @property
@@ -173,7 +173,7 @@ class SweepResult:
 
     @property
     def missing(self) -> Bool[np.ndarray, " points"] | None:
-        """True for each point that was not computed yet; `None` if all were."""
+        """True for each point that is not computed yet; `None` if all are."""
         return self.status == MISSING if count_in(self._gaps, MISSING) else None
 
     @property
@@ -223,7 +223,7 @@ class SweepResult:
 
     @property
     def _outputs(self) -> PyTree:
-        """All that has a value at each point."""
+        """All leaves with a value at each point."""
         if self.cells is None:
             return self.values
         return CellValues(self.values, self.cells)
@@ -243,7 +243,9 @@ class SweepResult:
         """Return the values with one leading axis for each dim of the space, in order.
 
         **Shapes:** a leaf `(points, *shape)` of `values` becomes `(*dims, *shape)`. A
-        zipped space and a slice have one dim.
+        zipped space or a part of a space has one dim.
+
+        **Raises:** `TypeError` if all points were reduced to one value.
         """
         self._check_all_values("grid")
         lengths = tuple(self.space.dims.values())

@@ -1,4 +1,4 @@
-"""The roles of dims in a picture: along x and y, colours of lines, panels."""
+"""The roles of dims in a plot: along x and y, colours of lines, panels."""
 
 import math
 from collections.abc import Container, Mapping
@@ -12,7 +12,7 @@ _MOST_PANELS = 36
 
 
 def dim_of(table: Any, name: str) -> str:
-    """Return the dim of a coordinate, or the dim of this name."""
+    """Return the dim of a coordinate, or `name` if it is a dim."""
     return str(table[name].dims[0]) if name in table.coords else name
 
 
@@ -23,7 +23,7 @@ def free_dims(table: Any, roles: Mapping[str, str]) -> list[str]:
 
 
 def _along(table: Any, dim: str, kinds: str = "iuf") -> list[str]:
-    """Return the coordinates along a dim, of numbers if not told otherwise."""
+    """Return the coordinates along a dim, by default those of numbers."""
     found = [(str(n), c) for n, c in table.coords.items() if c.dims == (dim,)]
     return [name for name, coord in found if coord.dtype.kind in kinds]
 
@@ -31,9 +31,9 @@ def _along(table: Any, dim: str, kinds: str = "iuf") -> list[str]:
 def all_roles(
     table: Any, name: str, asked: Mapping[str, str], of_space: Container[str]
 ) -> dict[str, str]:
-    """Return the roles that were asked for, and those of the other dims, in order.
+    """Return the requested roles, and default roles of the other dims, in order.
 
-    Dims that are not `of_space` are those of one value, a curve at each point.
+    Dims that are not `of_space` are dims of one value, such as a curve at each point.
     """
     free, roles = free_dims(table, asked), dict(asked)
     own = {"x", "y", "hue"} & set(asked)
@@ -63,14 +63,14 @@ def all_roles(
             "`row=` and `col=` for panels.",
         )
     for role, dim in zip(left, free, strict=False):
-        # A coordinate on the dim, if it has no values of its own.
+        # Use another coordinate if the dim has no coordinate of its own name.
         known = [*_along(table, dim), *_along(table, dim, "OUb"), dim]
         roles[role] = dim if dim in table.coords else known[0]
     return roles
 
 
 def check_roles(table: Any, roles: Mapping[str, str], is_cloud: bool) -> None:
-    """Raise unless each role has a dim of its own, and there are few panels."""
+    """Raise unless each role has a different dim, and there are few panels."""
     if "x" not in roles or {"hue", "y"} <= set(roles):
         wrong = f"{dict(roles)} leaves no dim for x, or has both `hue` and `y`."
         cure = "Leave one out: lines have `x` and `hue`, heat maps `x` and `y`."

@@ -1,4 +1,4 @@
-"""Results in files: written as a finished store, and read from any store."""
+"""Results in files: saved as a finished store, and loaded from any store."""
 
 import datetime
 import os
@@ -38,28 +38,29 @@ else:
 _SAVE, _LOAD = "SweepResult.save", "SweepResult.load"
 _OWN = (SCHEMA, ERRORS, "eqx_pipe_store", "coordinates", "batch_size", "devices")
 _OWN += ("seconds", "started", "function")
-"""The attributes of a store that are fields of a result, or none of its business."""
+"""The attributes of a store that are fields of a result, or irrelevant to it."""
 
 _CHUNK_BYTES = 64 * 1024 * 1024
-"""Bytes of the values in a chunk, at most, unless one point has more."""
+"""The maximum bytes of the values in a chunk, unless one point has more."""
 
 
 def save(
     self: SweepResult, path: str | os.PathLike[str], *, overwrite: bool = False
 ) -> None:
-    """Write the result into a folder, which `SweepResult.load` and xarray open.
+    """Write the result to a folder, which `SweepResult.load` and xarray can open.
 
-    It is the store of a finished sweep, in Zarr's format 3, with checksums and the
-    names of `to_xarray()`. A save that fails keeps the files that were there before.
-    For NetCDF: `result.to_xarray().to_netcdf(path)`.
+    The folder is the store of a finished sweep, in Zarr's format 3, with checksums and
+    the names of `to_xarray()`. If saving fails, existing files are kept. For NetCDF use
+    `result.to_xarray().to_netcdf(path)`.
 
     **Arguments:**
 
     - `path`: the folder; its name ends in `.zarr`.
-    - `overwrite`: whether to replace a result that exists already. (Keyword only.)
+    - `overwrite`: whether to replace an existing result. (Keyword only.)
 
-    **Raises:** `FileExistsError` if there is something at `path`; `ValueError` for
-    another suffix. Needs `pip install 'eqx_pipe[sweep]'`.
+    **Raises:** `FileExistsError` if `path` exists, and with `overwrite` if it is not a
+    result of eqx_pipe or a sweep fills it; `ValueError` for another suffix. Needs
+    `pip install 'eqx_pipe[sweep]'`.
 
     !!! example
 
@@ -112,7 +113,7 @@ def save(
 
 
 def _put(files: Folder, layout: StoreLayout, fill: Any, overwrite: bool) -> None:
-    """Write a store where there is none, or in the place of another one."""
+    """Write a new store, or replace an existing one."""
     if files.is_vacant():
         files.path.mkdir(parents=True, exist_ok=True)
         try:
@@ -147,25 +148,24 @@ def _taken(files: Folder, wrong: str, more: str) -> FileExistsError:
 
 
 def load(cls: type[SweepResult], path: str | os.PathLike[str]) -> SweepResult:
-    """Return the result that was saved, or the one in the store of a sweep.
+    """Return a saved result, or the result in the store of a sweep.
 
-    It reads a result that `SweepResult.save` wrote, and a store that `sweep(store=)`
+    It reads a result that `SweepResult.save` wrote, or a store that `sweep(store=)`
     fills, also while it is being filled: missing points are not `.ok`, and values are
-    read from the store when they are indexed. No code in the file is run.
+    read from the store when they are indexed. No code in the files is run.
 
-    The result equals the one that was saved, with these differences. In `.values`
-    dicts, lists and tuples stay; other containers (dataclasses, modules, named tuples)
-    come back as dicts by the names of their parts. In
-    `.space` every axis is a `Values` axis of the same dim, with the same values bit
-    for bit, which pictures and keys treat like the axis that was saved; one of `Static`
-    values holds their numbers, or texts in the place of strings, functions and other
-    objects. Of what stands beside the axes numbers, texts and arrays of at most 1,024
-    bytes come back; a larger array comes back as its `jax.ShapeDtypeStruct`, and an
-    object as its text.
+    The result equals the one that was saved, with these differences. In `.values`,
+    dicts, lists and tuples are kept; other containers (dataclasses, modules, named
+    tuples) become dicts with the names of their fields. In `.space`, every axis becomes
+    a `Values` axis of the same dim with bitwise identical values, which plots and keys
+    treat like the saved axis. A `Static` axis has its numbers, or texts for strings,
+    functions and other objects. Among constants of the space, numbers, texts and arrays
+    of at most 1,024 bytes are kept; a larger array becomes a `jax.ShapeDtypeStruct`,
+    and an object becomes a text.
 
     **Arguments:**
 
-    - `path`: the folder that `SweepResult.save` or `sweep(store=)` was given.
+    - `path`: the folder that was passed to `SweepResult.save` or `sweep(store=)`.
 
     **Returns:** a `SweepResult`.
 
@@ -210,7 +210,7 @@ def load(cls: type[SweepResult], path: str | os.PathLike[str]) -> SweepResult:
 
 
 def _hint(path: Path) -> str:
-    """Return what may have been meant by a path at which there is nothing."""
+    """Return a suggestion for a path that does not exist."""
     folder = path.parent
     if not folder.is_dir():
         return f"The folder {str(folder)!r} does not exist either: check the path."
@@ -221,7 +221,7 @@ def _hint(path: Path) -> str:
             "`sweep(..., store=)` was given; relative paths start from where Python "
             "runs."
         )
-    # A folder may hold thousands.
+    # A folder may contain thousands of results.
     return nearest(path.name, sorted(results)[:20])
 
 
@@ -237,7 +237,7 @@ def _fields(
         return found[...] if "saved" in store.record else found
 
     cells = schema.get("cells")
-    seconds = attributes.get("seconds", "nan")  # those of a sweep are not known yet
+    seconds = attributes.get("seconds", "nan")  # unknown while a sweep runs
     return dict(
         values=outputs_from(schema, leaf),
         space=space_from(schema, store.coordinate),
@@ -260,7 +260,7 @@ def _read_all(store: Store, names: list[str]) -> list[np.ndarray]:
 
 
 def _output_coords(store: Store, schema: dict[str, Any]) -> KnownCoords:
-    """Return the dims of outputs that are not named as usual."""
+    """Return the dims of outputs that do not have default names."""
     found: KnownCoords = {}
     variables = {variable.name: variable for variable in store.variables}
     named = outputs_from(schema, lambda name, *_: name)

@@ -1,8 +1,8 @@
-"""The schema of a result as text: what names and dtypes alone do not tell.
+"""The schema of a result as text: information that names and dtypes do not contain.
 
-A labelled dataset holds arrays by name. To have a result back from it one also needs
-the structure of the outputs and of the points, the dtypes that files do not know, and
-the kinds of PRNG keys. That is written as JSON, so that reading it runs no code.
+A labelled dataset has arrays by name. Loading a result from it also requires the
+structure of the outputs and of the points, the dtypes that files do not support, and
+the kinds of PRNG keys. They are written as JSON, so that reading them runs no code.
 """
 
 import base64
@@ -33,19 +33,19 @@ from ..._types import PyTree
 from .cells import CellValues
 
 SCHEMA = "eqx_pipe_schema"
-"""The attribute of a dataset that holds its schema."""
+"""The attribute of a dataset with its schema."""
 
 VERSION = 1
 
 
-# Whoever opens the file reads all attributes.
+# Keep attributes small, since every reader of a file reads all of them.
 _MOST_BYTES = 1024
 
 Read = Callable[[str], Any]
 
 
 class LoadedValues(Values):
-    """The values of an axis from a file, which has the draws of that axis too."""
+    """The values of an axis from a file, with the `replicates` of that axis."""
 
     draws: str | None = eqx.field(default=None, static=True, kw_only=True)
 
@@ -62,7 +62,7 @@ def schema_of(outputs: PyTree, names: list[str], status: str, space: Space) -> s
     """Return the schema of a dataset.
 
     `outputs` is the pytree of outputs or of their shapes and dtypes, `names` are the
-    variables of its leaves, in order, and `status` that of the points' status.
+    variables of its leaves, in order, and `status` is the variable with the status.
     """
     name = iter(names)
 
@@ -113,7 +113,7 @@ def outputs_from(
 ) -> PyTree:
     """Return the outputs, with a leading axis over the points.
 
-    `read(name, dtype, kind)` gives an array in a dtype, as PRNG keys if there is a
+    `read(name, dtype, kind)` returns an array of a dtype, as PRNG keys if there is a
     `kind`.
     """
 
@@ -124,7 +124,7 @@ def outputs_from(
 
 
 def space_from(schema: dict[str, Any], read: Read) -> Space:
-    """Return the space, with `Values` and `Static` axes made of coordinates."""
+    """Return the space, with `Values` and `Static` axes from coordinates."""
 
     empty = False
 
@@ -148,7 +148,7 @@ def space_from(schema: dict[str, Any], read: Read) -> Space:
 
 
 def as_kind(array: Any, kind: dict[str, Any]) -> Any:
-    """Return an array in the dtype, or as the PRNG keys, that it was made from."""
+    """Return an array in its original dtype, or as PRNG keys."""
     dtype = _dtype(kind)
     if array.dtype != dtype:
         array = np.asarray(array).astype(dtype)
@@ -158,7 +158,7 @@ def as_kind(array: Any, kind: dict[str, Any]) -> Any:
 
 
 def _dtype(node: dict[str, Any]) -> np.dtype:
-    """Return the dtype that a schema names, one of numbers."""
+    """Return the numeric dtype that a schema names."""
     dtype = jnp.dtype(node["dtype"])
     if not any(jnp.issubdtype(dtype, kind) for kind in (np.bool_, np.number)):
         raise ValueError(f"values of the dtype {dtype} are not supported")
@@ -168,7 +168,7 @@ def _dtype(node: dict[str, Any]) -> np.dtype:
 def _kind(leaf: Any) -> dict[str, Any]:
     if not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
         return {"dtype": str(leaf.dtype)}
-    # JAX tells the kind of arrays only, and of those that it traces.
+    # JAX returns the kind of arrays and traced arrays only.
     kinds: list[str] = []
     key = jax.ShapeDtypeStruct((), leaf.dtype)
     jax.eval_shape(lambda x: kinds.append(str(jr.key_impl(x))), key)
@@ -183,7 +183,7 @@ def _axis(axis: Axis, path: Any, space: Space) -> Any:
     several = jtu.tree_structure(structs) != jtu.tree_structure(0)
 
     def part(leaf: Any, path: Any) -> Any:
-        # The values of an axis may be a pytree: an axis for each leaf, of one dim.
+        # If values are pytrees, there is an axis for each leaf, all of one dim.
         full = ".".join([name, *([path_name(path)] if path else [])])
         dim = name if several and axis.dim is None else axis.dim
         own = {"is_log": axis.is_log, "draws": axis.replicates, "attrs": axis.attrs}
@@ -193,9 +193,9 @@ def _axis(axis: Axis, path: Any, space: Space) -> Any:
 
 
 def _constant(leaf: Any) -> Any:
-    """Return what stands in the space beside an axis; large or other things as text."""
+    """Return a constant of the space; large arrays and other objects as text."""
     if type(leaf) in (bool, int, float, str):
-        # NaN and infinity too: the schema is read here, by Python's JSON.
+        # NaN and infinity are allowed, since Python's JSON reads the schema.
         return {"value": leaf}
     if not hasattr(leaf, "dtype") or not hasattr(leaf, "shape"):
         return {"value": repr(leaf)}
@@ -239,7 +239,7 @@ def _written(node: Any, leaf: Callable[[Any, Any], Any], path: Any = ()) -> Any:
     if type(node) in (list, tuple):
         return {type(node).__name__: [child for _, child in steps]}
     if isinstance(node, dict) and all(isinstance(k, str | int) for k in node):
-        # In the order written, where JAX has sorted the keys.
+        # Use the order written, since JAX sorts the keys.
         written = {step[0].key: child for step, child in steps}
         return {"dict": [[key, written[key]] for key in node]}
     return {"dict": [[path_name(step), child] for step, child in steps]}

@@ -19,23 +19,23 @@ else:
 _FUNCTION = "SweepResult.sel"
 
 Wanted: TypeAlias = object | Sequence[object] | slice
-"""One value of an axis, several of them, or a range of numbers."""
+"""One value of an axis, several values, or a range of numbers."""
 
 
 def sel(
     self: SweepResult, wanted: Mapping[str, Wanted] | None = None, /, **more: Wanted
 ) -> SweepResult:
-    """Return the points at which axes have some values.
+    """Select the points at which axes have given values.
 
     **Arguments:**
 
-    - `wanted`, `more`: for each axis, by its path, as a dict or as keywords: a value;
-      a list of values; or `slice(lo, hi)`, the numbers from `lo` to `hi`, both
-      included. Floats are compared to rounding, and Python values of a `Static` axis by
-      their text.
+    - `wanted`, `more`: a dict, or keywords, from the path of an axis to a value, a list
+      of values, or `slice(lo, hi)`, the numbers from `lo` to `hi`, both included.
+      Floats are compared to rounding, and Python values of a `Static` axis by their
+      text.
 
     **Returns:** a `SweepResult` of the points with these values on all axes, with one
-    dim named `point`. (To keep the dims: `result.to_xarray().sel(...)`.)
+    dim named `point`. To keep the dims, use `result.to_xarray().sel(...)`.
 
     **Raises:** `ValueError` for an unknown axis, and for a value that no point has.
 
@@ -68,7 +68,7 @@ def sel(
 
 
 def _among(name: str, column: np.ndarray, wanted: Any) -> Bool[np.ndarray, " points"]:
-    """Return which entries of a column are wanted."""
+    """Return a mask of the wanted entries of a column."""
     is_range = isinstance(wanted, slice)
     numbers = column.dtype.kind in "iuf" and getattr(wanted, "step", None) is None
     if column.ndim > 1 or (is_range and not numbers):
@@ -99,7 +99,7 @@ def _among(name: str, column: np.ndarray, wanted: Any) -> Bool[np.ndarray, " poi
 
 
 def _equal(column: np.ndarray, value: Any) -> Bool[np.ndarray, " points"]:
-    """Return where a column has a value: floats in its dtype, to rounding."""
+    """Return where a column equals a value: floats in its dtype, to rounding."""
     if column.dtype.kind == "U":
         return column == (value if isinstance(value, str) else static_text(value))
     value = np.asarray(value)
@@ -107,5 +107,5 @@ def _equal(column: np.ndarray, value: Any) -> Bool[np.ndarray, " points"]:
         return np.zeros(len(column), bool)
     if column.dtype.kind not in "fc":
         return column == value
-    # 0.1 is another number in float32 than in Python.
+    # The number 0.1 differs between float32 and Python.
     return np.isclose(column, value, rtol=8 * np.finfo(column.dtype).eps, atol=0)

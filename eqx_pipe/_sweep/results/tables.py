@@ -1,4 +1,4 @@
-"""Results as tables with names: datasets of xarray and frames of pandas."""
+"""Results as labelled tables: datasets of xarray and frames of pandas."""
 
 import datetime
 import json
@@ -29,24 +29,24 @@ else:  # imported where they are used
 
 
 ERRORS = "errors"
-"""The attribute of a dataset with the texts of errors."""
+"""The attribute of a dataset with the error texts."""
 
 
 def to_xarray(self: SweepResult) -> Dataset:
     """Return the result as an `xarray.Dataset`.
 
-    The dims are those of the space. Axes are coordinates on their dim; axes that
-    vary together are coordinates on one dim. A bare output is the variable
-    `value`, other outputs are named by their paths. The coordinate `status` is 1 for
-    a point that has a value, 2 for one that failed, and 0 for a missing one. Arrays
-    have further dims, named by the variable and a number, or by `output_coords`. PRNG
-    keys are stored as their raw data. The attributes record the function, the versions
-    and the settings. If points failed, the attribute `errors` has as JSON for each
-    error's text the half-open ranges of its points.
+    The dims are the dims of the space. Axes are coordinates on their dim; axes that
+    vary together are coordinates on one dim. A bare output is the variable `value`;
+    other outputs are named by their paths. The coordinate `status` is 1 for a point
+    that has a value, 2 for a failed point, and 0 for a missing one. Array outputs have
+    further dims, named by the variable and a number, or by `output_coords`. PRNG keys
+    are stored as their raw data. The attributes record the function, the versions and
+    the settings. If points failed, the attribute `errors` is JSON with the half-open
+    ranges of points of each error text.
 
-    A name that the space has already gets the prefix `result.`: the name of an output
-    if it, or one of its further dims, is also an axis or a dim (an output `theta` of
-    arrays beside the axis `theta.0`); and that of a further dim of an axis.
+    Names that the space already uses get the prefix `result.`: the name of an output if
+    it, or one of its further dims, is also an axis or a dim (an array output `theta`
+    next to an axis `theta.0`), and the name of a further dim of an axis.
 
     **Raises:** `ValueError` if two axes have values of the same name.
 
@@ -76,7 +76,7 @@ def to_xarray(self: SweepResult) -> Dataset:
 
 
 def _lazy(dims: tuple[str, ...], leaf: StoredArray) -> Any:
-    """Return a variable of xarray that reads a store, chunks checked, when indexed."""
+    """Return a variable of xarray that reads and checks chunks when it is indexed."""
     from xarray import Variable
     from xarray.backends import BackendArray
     from xarray.core import indexing
@@ -96,11 +96,11 @@ def to_pandas(self: SweepResult) -> DataFrame:
     """Return the result as a `pandas.DataFrame` with one row for each point.
 
     Columns are the axes and the outputs by their paths, and last `status`: 1 for a
-    point that has a value, 2 for one that failed, 0 for a missing one. If points
-    failed, the column `error` has the error's text, and `None` at other points. Arrays
-    have a column for each entry (`w.0`, `w.1`). The name of an output gets the prefix
-    `result.` if it, or one of its columns, is also an axis or another column.
-    To drop failed points: `frame[frame["status"] == 1]`.
+    point that has a value, 2 for a failed point, 0 for a missing one. If points failed,
+    the column `error` has the error text, and `None` at other points. Arrays have a
+    column for each entry (`w.0`, `w.1`). The name of an output gets the prefix
+    `result.` if it, or one of its columns, is also an axis or another column. To drop
+    failed points, use `frame[frame["status"] == 1]`.
 
     **Raises:** `ValueError` if two columns of the axes have the same name.
 
@@ -124,7 +124,7 @@ def to_pandas(self: SweepResult) -> DataFrame:
 
 
 def provenance(result: SweepResult) -> dict[str, Any]:
-    """Return what made a result, as plain text and numbers."""
+    """Return the provenance of a result, as texts and numbers."""
     moment = datetime.datetime.fromtimestamp(result.started, datetime.UTC)
     made = {
         "function": result.function,
@@ -133,7 +133,7 @@ def provenance(result: SweepResult) -> dict[str, Any]:
         "started": moment.isoformat(timespec="seconds"),
         **dict(result.made),
     }
-    if not np.isnan(result.seconds):  # a store does not know them
+    if not np.isnan(result.seconds):  # unknown for a store
         made["seconds"] = round(result.seconds, 6)
     if result.steps is not None:
         needed, executed = result.steps.sums

@@ -16,14 +16,14 @@ else:
     SweepResult = Any
 
 _FEW = 1_000_000
-"""The range of an output with more entries than this is not looked for."""
+"""The range of an output with more entries than this is not computed."""
 
 _LISTED = 5
 _CELL_CHARS = 120
 
 
 def text(result: SweepResult) -> str:
-    """Return a few lines: sizes, outputs, failed points, the run."""
+    """Return a summary: sizes, outputs, failed points and the run."""
     outputs = [(name, _leaf(result, leaf)) for name, leaf in _outputs(result)]
     width = max((len(name) for name, _ in outputs), default=0)
     rows = [f"{name:<{width}}  {text}" for name, text in outputs]
@@ -32,7 +32,7 @@ def text(result: SweepResult) -> str:
 
 
 def html(result: SweepResult) -> str:
-    """Return the same with the axes, and with the ranges of the outputs."""
+    """Return the summary as HTML, with the axes and the ranges of outputs."""
     outputs = [
         (name, _leaf(result, leaf), _range(result, leaf))
         for name, leaf in _outputs(result)
@@ -67,7 +67,7 @@ def _axes(space: Space) -> list[tuple[str, str, str, str]]:
 
 
 def _reduced(result: SweepResult) -> list[str]:
-    """Return a line on the number of points in a reduction, if it is one."""
+    """Return a line with the number of points in a reduction, if there is one."""
     cells = result.cells
     if cells is not None and cells.points.size:
         few, many = cells.points.min(), cells.points.max()
@@ -82,7 +82,7 @@ def _reduced(result: SweepResult) -> list[str]:
 
 
 def _problems(result: SweepResult) -> list[str]:
-    """Return the number of failed and of missing points, and the first of them."""
+    """Return the numbers of failed and missing points, and the first of each."""
     lines = []
     for word, status in (("failed", FAILED), ("missing", MISSING)):
         count = count_in(result._gaps, status)
@@ -94,7 +94,7 @@ def _problems(result: SweepResult) -> list[str]:
 
 
 def _leaf(result: SweepResult, leaf: Any) -> str:
-    """Return the type of an array; the number itself for a reduction to one."""
+    """Return the type of an array, or its value if it is a single reduced number."""
     number = result.points is not None and np.ndim(leaf) == 0
     if number and hasattr(leaf, "dtype") and leaf.dtype.kind in "biufc":
         return f"{leaf_text(leaf)}  {leaf.item():.6g}"
@@ -102,7 +102,7 @@ def _leaf(result: SweepResult, leaf: Any) -> str:
 
 
 def _range(result: SweepResult, leaf: Any) -> str:
-    """Return the smallest and the largest number, if they are soon found."""
+    """Return the smallest and the largest number, if they are quick to compute."""
     is_small = isinstance(leaf, np.ndarray) and 0 < leaf.size <= _FEW
     if not is_small or leaf.dtype.kind not in "biuf":
         return ""
@@ -115,7 +115,7 @@ def _range(result: SweepResult, leaf: Any) -> str:
 
 
 def _run(result: SweepResult) -> str:
-    """Return a line on how a result was computed, as far as it is known."""
+    """Return a line on how a result was computed, as far as known."""
     devices = f"{result.num_devices} device" + "s" * (result.num_devices != 1)
     took = "" if np.isnan(result.seconds) else f"{result.seconds:.3g} s, "
     waste = result.waste
@@ -136,6 +136,6 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def _row(tag: str, texts: Sequence[str]) -> str:
     limit = _CELL_CHARS
     short = [x if len(x) <= limit else f"{x[: limit - 3]}..." for x in texts]
-    # Notebooks would set all cells to the right.
+    # Notebooks align cells to the right by default.
     cells = (f'<{tag} style="text-align:left">{escape(x)}</{tag}>' for x in short)
     return f"<tr>{''.join(cells)}</tr>"

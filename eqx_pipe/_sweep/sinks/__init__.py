@@ -1,1 +1,1 @@
-"""Sinks, which keep chunks: arrays, a reduction, a store of either."""
+"""Sinks, which keep chunks: in arrays, as a reduction, or in a store."""

@@ -1,7 +1,7 @@
-"""The contents of a store of a sweep: values at all points, or states of blocks.
+"""The contents of the store of a sweep: values at all points, or states of blocks.
 
-Values are stored as xarray shows them. States are merged one after the other, in the
-order of the index, as if the sweep had never been interrupted.
+Values are stored as xarray shows them. States are merged in the order of the index, as
+in a sweep without interruption.
 """
 
 import dataclasses
@@ -54,7 +54,7 @@ class ValueContents:
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """The names of the dims of outputs, and the reductions, for the record."""
+        """The names of the dims of outputs, and the reducers, for the record."""
         reducers = self.plan.request.reducers
         known = self.plan.request.output_coords
         named = {"output_coords": coords_texts(known)} if known else {}
@@ -62,7 +62,7 @@ class ValueContents:
             return named
         found = reducing_identity(reducers, self.plan.points.traced[0])
         over = " and ".join(reducers.over or ())
-        # Finished values are stored, so the functions that finish a state count too.
+        # The store has finished values, so `finish` is part of the identity too.
         finish = [
             text_of(getattr(reducer, field.name))
             for reducer in reducers.reducers
@@ -75,7 +75,7 @@ class ValueContents:
 
     @property
     def coordinates(self) -> dict[str, Any]:
-        """Dims, values and attributes of each coordinate."""
+        """The dims, values and attributes of each coordinate."""
         request = self.plan.request
         names = names_of(self.plan.outputs, request.space, request.output_coords)
         return coordinate_variables(request.space, names)
@@ -109,8 +109,8 @@ class ValueContents:
         """Do nothing: values do not stop a sweep."""
 
     def outcome(self, store: Store, account: Account) -> Outcome:
-        """Return the store as it stands; values are read when they are indexed."""
-        # Other processes may have written some since this one looked.
+        """Return the current contents; values are read when they are indexed."""
+        # Other processes may have written more since the last check.
         self.refuse(store, account)
         gaps, errors, done = account
         work = self.plan.work
@@ -123,7 +123,7 @@ class ValueContents:
 
 
 def _made_by(plan: Plan) -> dict[str, Any]:
-    """Return the provenance of a store, as attributes of a result name it."""
+    """Return the provenance of a store, with the names of a result's attributes."""
     return {
         "function": fn_name(plan.request.fn),
         "batch_size": plan.batch_size,
@@ -132,8 +132,8 @@ def _made_by(plan: Plan) -> dict[str, Any]:
 
 
 def reducing_identity(reducers: ReducerTree, traced: Traced) -> dict[str, str]:
-    """Return what identifies reducers: their programs, whatever the batch size."""
-    # A batch size of its own: the text must not depend on that of the sweep.
+    """Return the identity of reducers: their programs, for any batch size."""
+    # Use a fixed batch size, so that the text does not depend on that of the sweep.
     reducing = trace_reducers(reducers, traced, 2)
     programs = [reducing.absorb.program, reducing.merge.program]
     texts = [program.text for program in programs]
@@ -161,7 +161,7 @@ class StateContents:
 
     @property
     def stopped(self) -> bool:
-        """True if a reducer stops within the chunks at the beginning."""
+        """True if a reducer stops within the first finished chunks."""
         return self.merge.stopped
 
     @property
@@ -203,15 +203,15 @@ class StateContents:
 
     def refuse(self, store: Store, account: Account) -> None:
         """Raise if there are failed points in the store, unless they are marked."""
-        # Where a reducer stops the sweep, later blocks do not count.
+        # If a reducer stops the sweep, later blocks do not count.
         counts = not (self.plan.request.isolated or self.blocks.reducers.stops)
         if counts and count_in(account.gaps, FAILED):
             refuse_failed(store.path, self._all(store)[0].failed)
 
     def advance(self, store: Store) -> None:
-        """Merge the chunks that are finished up to the first one that is not.
+        """Merge finished chunks up to the first missing one.
 
-        Only where that may stop the sweep.
+        This is done only if a reducer may stop the sweep.
         """
         if not self.blocks.reducers.stops:
             return
@@ -220,11 +220,11 @@ class StateContents:
             try:
                 if not _put(merge, store, merge.next):
                     return
-            except OSError:  # damaged; it is removed, or named when all is read
+            except OSError:  # damaged: removed, or reported when all is read
                 return
 
     def outcome(self, store: Store, account: Account) -> Outcome:
-        """Return the reduction of what is in the store."""
+        """Return the reduction of all chunks in the store."""
         merge, gaps = self._all(store)
         if not self.plan.request.isolated:
             refuse_failed(store.path, merge.failed)
@@ -232,7 +232,7 @@ class StateContents:
         return reduced_outcome(merge, np.array(missing, np.int64).reshape(-1, 2))
 
     def _all(self, store: Store) -> tuple[OrderedMerge, list[tuple[int, int]]]:
-        """Merge all that there is; return the blocks that are missing, as ranges."""
+        """Merge all chunks; return also the missing blocks, as ranges."""
         merge, gaps = OrderedMerge(self.blocks, store.chunks), []
         gap = ft.cache(self.blocks.gap)  # chunks have two lengths; each one compiles
         for number in range(len(store.chunks)):
@@ -246,7 +246,7 @@ class StateContents:
 
 
 def _put(merge: OrderedMerge, store: Store, number: int) -> bool:
-    """Merge a chunk of a store; return whether it is there."""
+    """Merge a chunk of a store; return whether it exists."""
     manifest = store.manifest(number)
     if manifest is None:
         return False

@@ -1,7 +1,7 @@
 """Stores that grow: the points of a store among those of a larger space.
 
-Points are recognised by their coordinates, dim by dim and bit by bit: numbers as
-xarray shows them, Python values by the text that the record of a store has for them.
+Points are recognised by their coordinates, dim by dim, which must be bitwise identical:
+numbers as xarray shows them, Python values by the digests in the record of a store.
 """
 
 import collections
@@ -27,7 +27,7 @@ _DIGEST = "S32"  # the letters of a digest
 
 
 class NoGrowth(Exception):
-    """Why points of a store are not among those of a space; empty if that is plain."""
+    """The error if a space does not contain the points of a store; may have no text."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,16 +55,16 @@ def static_texts(space: Space) -> dict[str, dict[str, str]]:
 def origin_of(
     store: Store, now: Mapping[str, Any], space: Space, coordinates: Mapping[str, Any]
 ) -> Origin:
-    """Return where the points of a larger space come from; raise `NoGrowth` if it is
-    not one.
+    """Return the origin of the points of a larger space.
 
-    `now` is the identity of the sweep, and `coordinates` are those of its space, with
+    Raises `NoGrowth` if the space does not contain the points of the store. `now` is
+    the identity of the sweep, and `coordinates` are the coordinates of its space, with
     their dims.
     """
     record, texts = store.record, static_texts(space)
     if _differs(record["space"], now["space"]) or record["dims"] != list(space.dims):
         raise NoGrowth
-    # But for those of dims of outputs.
+    # Without the coordinates of dims of outputs.
     old = {
         name: _column(own[0], store.coordinate(name), record["static"].get(name))
         for name, (own, _) in record["coordinates"].items()
@@ -88,7 +88,7 @@ def origin_of(
 
 
 def _differs(was: Mapping[str, str], now: Mapping[str, str]) -> bool:
-    """Return whether something else than the axes of two spaces differs."""
+    """Return whether two spaces differ in anything but their axes."""
     for name in {*was, *now}:
         free = name.partition(" ")[0] in ("dims", "slice", "points", "axis")
         free |= name == "key of the space" and was.get(name) == "no key"
@@ -100,7 +100,7 @@ def _differs(was: Mapping[str, str], now: Mapping[str, str]) -> bool:
 def _column(dim: str, values: np.ndarray, texts: Mapping[str, str] | None) -> _Column:
     shown = values.tolist()
     if texts is not None:
-        # By what the values are, not by the text that is shown: two may look alike.
+        # Compare digests of values, since the shown texts of two may be equal.
         values = np.array([texts.get(str(x), "") for x in shown], _DIGEST)
     inner = values.shape[1:]
     width = math.prod(inner) * values.dtype.itemsize
@@ -114,7 +114,7 @@ def _matched(
     old: Mapping[str, _Column],
     new: Mapping[str, _Column],
 ) -> _Positions:
-    """Return the old position of each on a dim, or -1; equal ones in their order."""
+    """Return the old position of each position on a dim, or -1; equal ones in order."""
     before = np.concatenate([old[name].rows for name in names], axis=1)
     after = np.concatenate([new[name].rows for name in names], axis=1)
     found, count = np.full(len(after), -1, np.int64), len(before)
@@ -142,9 +142,9 @@ def _text_of(value: object) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Grown:
-    """The store that a smaller one becomes; if values are `moved`, in other files.
+    """The larger store that a store becomes; if values are `moved`, in other files.
 
-    `plan` has the batch size of the store and the chunks of the larger one.
+    `plan` has the batch size of the old store and the chunks of the larger one.
     """
 
     plan: Plan
@@ -156,7 +156,7 @@ class Grown:
 def growth_in(
     plan: Plan, store: Store, now: Mapping[str, Any]
 ) -> tuple[Grown | None, str]:
-    """Return the larger store, if this one would grow; else why not, if known.
+    """Return the larger store if this one would grow, or else the reason if known.
 
     Nothing is written. `now` is the identity of the sweep.
     """
@@ -176,7 +176,7 @@ def growth_in(
 
 
 def _check_reduced(plan: Plan, was: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Raise `NoGrowth` unless what a store keeps of points is that of the new ones."""
+    """Raise `NoGrowth` unless the store reduces points like the new sweep."""
     if "reduce" in was and "reduce" in now:
         raise NoGrowth(
             "`reduce`: a store of a reduction does not grow, as its blocks are those "
@@ -200,11 +200,11 @@ def _grown(plan: Plan, store: Store, now: Mapping[str, Any]) -> Grown:
     kept, geometry = [at >= 0 for at in origin.positions], points.geometry
     pairs = zip(points.cases, points.traced, strict=True)
     had = [x for x in pairs if has_any(geometry, points.groups, x[0], kept)]
-    if had:  # an empty store has values of no function
+    if had:  # an empty store has no values that depend on a function
         function = {"jax": now["jax"], "function": function_texts(had)}
         then = {**store.record, **function}
         check_same(store.path, store.record, then, request.resume is not None)
-    # If the old batch held all points, nobody chose its size.
+    # If the old batch held all points, its size was not chosen.
     size = store.chunks.size // max(1, len(had))
     if store.record["batch_size"] * len(plan.devices) < size:
         check_batch_size(plan, store)
@@ -225,7 +225,7 @@ def record_of(plan: Plan, now: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_batch_size(plan: Plan, store: Store) -> None:
-    """Raise a `ValueError` if another batch size was asked for than a store has."""
+    """Raise a `ValueError` if an explicit batch size differs from that of a store."""
     request, kept = plan.request, store.record["batch_size"]
     if isinstance(request.batch_size, int) and plan.batch_size != kept:
         raise value_error(

@@ -26,7 +26,7 @@ _NO_KEY = "no key"
 
 
 def identity_of(plan: Plan) -> dict[str, Any]:
-    """Return what a sweep is, as JSON, but for what its store holds."""
+    """Return the identity of a sweep as JSON, without that of its contents."""
     points = plan.points
     return {
         "space": space_texts(points.space),
@@ -37,7 +37,7 @@ def identity_of(plan: Plan) -> dict[str, Any]:
 
 
 def space_texts(space: Space) -> dict[str, str]:
-    """Return a text for each thing that makes a space."""
+    """Return a text for each part of a space."""
     found = {
         "mode": space.mode,
         "dims": ", ".join(f"{name}: {n}" for name, n in space.dims.items()),
@@ -48,7 +48,7 @@ def space_texts(space: Space) -> dict[str, str]:
         found["points"] = f"#{digest(text_of(space.rows))[:8]}"
     for path, leaf in jtu.tree_flatten_with_path(space.tree, is_leaf=is_axis)[0]:
         if is_axis(leaf):
-            # The text of an axis does not say its dtype.
+            # The text of an axis does not contain its dtype.
             dtypes = {str(x.dtype) for x in jtu.tree_leaves(leaf) if eqx.is_array(x)}
             text = " ".join([repr(leaf), *sorted(dtypes)])
             name = f"axis {axis_name(path)}"
@@ -64,7 +64,7 @@ def space_texts(space: Space) -> dict[str, str]:
 
 
 def function_texts(traced: Iterable[tuple[Case, Traced]]) -> dict[str, Any]:
-    """Return what identifies a function of a point, whatever the lengths of axes."""
+    """Return the identity of a function of a point, for any lengths of axes."""
     pairs = list(traced)
     programs, constants, points = [], set[str](), set[str]()
     for part, each in pairs:
@@ -91,10 +91,10 @@ def check_same(
     trusting: bool,
     why: str = "",
 ) -> None:
-    """Raise a `StructureError` that lists how a sweep differs from that of a store.
+    """Raise a `StructureError` with the differences between a sweep and its store.
 
-    If the user is `trusting` (by `resume=`) the function may differ. `why` explains the
-    difference of two spaces.
+    With `trusting` (set by `resume=`), the function may differ. `why` explains the
+    difference between two spaces.
     """
     if "saved" in was:
         raise structure_error(
@@ -110,7 +110,7 @@ def check_same(
     lines += _changes("output_coords", *coords) + _reducer_changes(was, now)
     lines += outputs_changes(was["function"], now["function"])
     function = _function_change(was, now, trusting)
-    # Another point, or a key that was not there, is another program by itself.
+    # A different point or an added key already changes the program.
     follows = was["function"]["point"] != now["function"]["point"]
     follows |= (was["key"] == _NO_KEY) != (now["key"] == _NO_KEY)
     only = bool(function) and not lines
@@ -128,7 +128,7 @@ def check_same(
 def _function_change(
     was: Mapping[str, Any], now: Mapping[str, Any], trusting: bool
 ) -> str:
-    """Return how the function differs; warn if another JAX may be the reason."""
+    """Return the difference of functions; warn if another JAX may be the reason."""
     before, after = was["function"], now["function"]
     same = ("program", "outputs", "structure")
     if trusting or all(before[name] == after[name] for name in same):
@@ -147,7 +147,7 @@ def _function_change(
 
 
 def warn_of_jax(version: str) -> None:
-    """Warn that a function is traced to another text since JAX is another one."""
+    """Warn that the text of a function may differ because of another version of JAX."""
     text = message(
         "sweep",
         f"the store was begun with jax {version}, this is {jax.__version__}, and the "
@@ -168,13 +168,13 @@ _HIDDEN = {
     "structure": "other containers, or other static fields",
     "text": "the same kinds of reducers with other settings or functions",
 }
-"""Descriptions of texts of an identity that are digests, and so are not shown."""
+"""Descriptions of entries of an identity that are digests and are not shown."""
 
 
 def _changes(
     argument: str, was: Mapping[str, str], now: Mapping[str, str]
 ) -> list[str]:
-    """Return the texts of an argument that differ; digests if no others do."""
+    """Return the differing texts of an argument, or digests if only these differ."""
     names = [x for x in {**was, **now} if was.get(x) != now.get(x)]
     return [
         f"`{argument}`, {name}: {was.get(name)} in the store, now {now.get(name)}"
@@ -184,7 +184,7 @@ def _changes(
 
 
 def _reducer_changes(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return how the reducers differ; warn if another JAX may be the reason."""
+    """Return the differences of reducers; warn if another JAX may be the reason."""
     both = [x.get("reduce") or x.get("cells") or {} for x in (was, now)]
     lines = _changes("reduce", *both)
     if lines and "settings" in lines[0] and was["jax"] != now["jax"]:
@@ -194,14 +194,14 @@ def _reducer_changes(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str
 
 
 def outputs_changes(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return how the structure, shapes and dtypes of the output differ."""
+    """Return the differences in structure, shapes and dtypes of the output."""
     if all(was[name] == now[name] for name in ("outputs", "structure")):
         return []
     return [f"`fn`: it returns {was['outputs']} in the store, now {now['outputs']}"]
 
 
 def refuse_failed(path: str, failed: np.ndarray) -> None:
-    """Raise a `SweepError` if there are points in a store that have failed."""
+    """Raise a `SweepError` if a store contains failed points."""
     if not len(failed):
         return
     shown = ", ".join(map(str, failed[:5])) + (", ..." if len(failed) > 5 else "")
@@ -221,7 +221,7 @@ def refuse_failed(path: str, failed: np.ndarray) -> None:
 
 @contextlib.contextmanager
 def disk_errors(path: str, what: str) -> Iterator[None]:
-    """Raise a `SweepError` with a cure for an error of the disk."""
+    """Raise a `SweepError` with a fix for an error of the disk."""
     try:
         yield
     except OSError as error:

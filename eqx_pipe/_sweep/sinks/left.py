@@ -14,9 +14,9 @@ from .store_sink import StoreSink
 class Left:
     """The points that a sweep would find in its store, and those to compute.
 
-    `left` are the chunks that it would compute, at `num_left` points; the store lacks
-    `new` ones as its space has grown, and `copied` of those that it has go to other
-    files. `value_bytes` are those of all its values.
+    `left` are the chunks that it would compute, with `num_left` points. `new` is the
+    number of points that the store gains as its space has grown, and `copied` the
+    number that move to other files. `value_bytes` is the size of all values.
     """
 
     left: Sequence[int]
@@ -29,12 +29,12 @@ class Left:
 
 
 def left_in(sink: StoreSink) -> Left:
-    """Return what there is to do in a store that was opened to be looked at."""
+    """Return the remaining work in a store that was opened without writing."""
     store, plan = sink.store, sink.plan
     if sink.opened.grown is not None:
         return _after_growth(sink, sink.opened.grown)
     todo, gaps = sink.todo(), store.account().gaps
-    for gap in gaps:  # of blocks, if they are reduced
+    for gap in gaps:  # gaps of blocks, if points are reduced
         gap[:2] = plan.work.span(*gap[:2].tolist())
     there = plan.work.span(0, store.chunks.size)[1] - count_in(gaps, MISSING)
     return Left(

@@ -1,6 +1,7 @@
 """Sinks in memory: the values at all points, or their reduction.
 
-The states of blocks are merged in the order of the index, whenever they come.
+The states of blocks are merged in the order of the index, even if they arrive in
+another order.
 """
 
 import contextlib
@@ -22,15 +23,15 @@ from ..store import FAILED, MISSING, Chunks, count_in, gaps_of, merged
 class OrderedMerge:
     """The reduction of chunks of blocks, merged in order up to the first one missing.
 
-    A reducer may ask to stop after any block: then it is `stopped`, and what comes
-    later is not merged.
+    A reducer may stop after any block: then it is `stopped`, and later blocks are not
+    merged.
     """
 
     def __init__(self, blocks: Blocks, chunks: Chunks):
         self.blocks, self.chunks = blocks, chunks
         self.state = blocks.begin()
         self.next = 0
-        """The number of the chunk that is merged next."""
+        """The number of the next chunk to merge."""
         self.stopped = False
         self._taken = 0
         self._waiting: dict[int, Rows] = {}
@@ -45,17 +46,17 @@ class OrderedMerge:
 
     @property
     def points(self) -> int:
-        """The number of points up to where the sweep stopped."""
+        """The number of points before the stop, or of all points."""
         return self.blocks.span(0, self._taken)[1]
 
     @property
     def failed(self) -> Int64[np.ndarray, " failed"]:
-        """The points among these that failed."""
+        """The points that failed."""
         failed = np.concatenate([np.zeros(0, np.int64), *self._failed])
         return failed[failed < self.points]
 
     def put(self, number: int, values: Rows, errors: Errors) -> None:
-        """Take a chunk, and merge all that can be merged."""
+        """Add a chunk, and merge all chunks whose predecessors are merged."""
         self._waiting[number] = values
         self._errors.append(errors)
         while self.next in self._waiting and not self.stopped:
@@ -71,7 +72,7 @@ class OrderedMerge:
         first, _ = blocks.span(self._taken, self._taken)
         bits = np.unpackbits(values[-1], axis=1)[:, : blocks.each]
         self._failed.append(first + np.flatnonzero(bits))
-        # One by one where a reducer may stop.
+        # Merge one by one if a reducer may stop.
         stops = blocks.reducers.stops
         spans = [(i, i + 1) for i in range(count)] if stops else [(0, count)]
         states = blocks.merge(self.state, values, spans)
@@ -101,10 +102,10 @@ class ArraySink:
         yield Todo(numbers, numbers, partial=True)
 
     def keep(self, chunk: Chunk) -> None:
-        """Put the values of a chunk in their place."""
+        """Store the values of a chunk at their points."""
         number, _, values, verdict = chunk
         self._chunks[number] = verdict
-        if len(verdict.ok) == self.size:  # all of them, and not copied
+        if len(verdict.ok) == self.size:  # the chunk has all points: do not copy
             self._values = values
             return
         if self._values is None:
@@ -114,9 +115,9 @@ class ArraySink:
             into[place] = leaf
 
     def outcome(self) -> Outcome:
-        """Return the values as the function gives them."""
+        """Return the values in the structure of the function's output."""
         plan, values = self.plan, self._values
-        if values is None:  # there are no points, or none was computed
+        if values is None:  # no points, or none computed
             values = empty_values(self.size, plan.work.row)
         verdicts = []
         for number in range(len(plan.chunks)):
@@ -135,7 +136,7 @@ class ArraySink:
 
 
 class ReductionSink:
-    """The reduction of all points, whatever the order in which they come."""
+    """The reduction of all points, which does not depend on the order of arrival."""
 
     def __init__(self, plan: Plan):
         assert plan.blocks is not None
@@ -144,7 +145,7 @@ class ReductionSink:
 
     @property
     def stopped(self) -> bool:
-        """True if a reducer asked to stop."""
+        """True if the `stop` of a reducer was true."""
         return self.fold.stopped
 
     @contextlib.contextmanager
@@ -154,11 +155,11 @@ class ReductionSink:
         yield Todo(numbers, numbers)
 
     def keep(self, chunk: Chunk) -> None:
-        """Merge a chunk when it is its turn."""
+        """Merge a chunk after its predecessors."""
         self.fold.put(chunk.number, chunk.values, chunk.verdict.errors)
 
     def outcome(self) -> Outcome:
-        """Return the reduction of the points up to where it stopped."""
+        """Return the reduction of the points before the stop."""
         return reduced_outcome(self.fold)
 
 

@@ -1,4 +1,4 @@
-"""The store of a sweep: created, found to be that of the sweep, or grown."""
+"""The store of a sweep: created, checked against the sweep, or grown."""
 
 import contextlib
 import dataclasses
@@ -23,11 +23,11 @@ from .growth import Grown, check_batch_size, growth_in, record_of
 from .identity import check_same, disk_errors, identity_of
 
 _WHOLE, _GROW = "all", "grow"
-"""The locks of who fills a store alone, and of who creates it or has it grow."""
+"""The locks for filling a whole store, and for creating or growing it."""
 
 
 def contents_of(plan: Plan) -> ValueContents | StateContents:
-    """Return what the store of a sweep holds."""
+    """Return the contents of the store of a sweep."""
     return ValueContents(plan) if plan.blocks is None else StateContents(plan)
 
 
@@ -35,8 +35,8 @@ def contents_of(plan: Plan) -> ValueContents | StateContents:
 class Opened:
     """The store of a sweep, with the plan that fills it.
 
-    If nothing may be written, it may have no file yet, and `grown` is what it would
-    become. `has_grown` says that it did in this call.
+    If nothing may be written, it may have no files yet, and `grown` is the store that
+    it would become. `has_grown` is true if it has grown in this call.
     """
 
     files: Folder
@@ -47,10 +47,10 @@ class Opened:
 
 
 def open_for(plan: Plan, write: bool) -> Opened:
-    """Return the store of a sweep; raise a `StructureError` if it is of another one.
+    """Return the store of a sweep; raise a `StructureError` for another sweep's store.
 
-    If it may `write` the store is created if there is nothing, and grows if its space
-    has grown.
+    With `write`, the store is created if it does not exist, and grows if its space has
+    grown.
     """
     assert plan.request.store is not None
     files, has_grown = Folder(Path(plan.request.store)), False
@@ -63,7 +63,7 @@ def open_for(plan: Plan, write: bool) -> Opened:
     store = open_store("sweep", files)
     grown, why = growth_in(plan, store, now)
     if grown is not None and write:
-        # Locked only now, as nothing is written to a store that is refused.
+        # Lock only now, so that nothing is written to a store of another sweep.
         with growing(files):
             store = open_store("sweep", files)
             grown, why = growth_in(plan, store, now)
@@ -84,7 +84,7 @@ def open_for(plan: Plan, write: bool) -> Opened:
 
 def _create(files: Folder, layout: StoreLayout) -> None:
     with disk_errors(files.place(), "be made"):
-        # Where a link leads, which may not be there yet.
+        # Resolve links, whose target may not exist yet.
         Path(os.path.realpath(files.path)).mkdir(parents=True, exist_ok=True)
         with growing(files):
             if not files.is_vacant():  # another process has created it
@@ -114,12 +114,12 @@ def _grow(files: Folder, store: Store, grown: Grown) -> None:
 
 @contextlib.contextmanager
 def locked(files: Folder, shard: tuple[int, int] | None) -> Iterator[bool]:
-    """Hold the share of this process, or the whole store if it is not divided."""
+    """Lock the share of this process, or the whole store without shares."""
     what = "the store"
     try:
         with contextlib.ExitStack() as stack:
             with disk_errors(files.place(), "be locked"):
-                # Shared by those with a shard, so that nobody has the whole meanwhile.
+                # Processes with a shard share this lock, so that none locks the whole.
                 whole = files.lock(_WHOLE, shared=shard is not None)
                 has_locks = stack.enter_context(whole)
                 if shard is not None:
@@ -140,7 +140,7 @@ def locked(files: Folder, shard: tuple[int, int] | None) -> Iterator[bool]:
 
 @contextlib.contextmanager
 def growing(files: Folder) -> Iterator[None]:
-    """Wait until no other process lays the store out, and keep others from it."""
+    """Wait until no other process changes the layout of the store, and lock it."""
     with contextlib.ExitStack() as stack:
         with disk_errors(files.place(), "be locked"):
             stack.enter_context(files.lock(_GROW, wait=True))
@@ -148,7 +148,7 @@ def growing(files: Folder) -> Iterator[None]:
 
 
 def check_current(store: Store) -> None:
-    """Raise a `SweepError` if the store has grown or was deleted since."""
+    """Raise a `SweepError` if the store has grown or was deleted meanwhile."""
     changed = store.changed()
     if changed is not None:
         raise SweepError(changed)

@@ -1,4 +1,4 @@
-"""A sweep that is kept in a store, chunk by chunk as it is computed."""
+"""The sink that writes a sweep to a store, chunk by chunk as it is computed."""
 
 import contextlib
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from .identity import disk_errors
 from .opened import check_current, contents_of, locked, open_for
 
 _SOUND, _SOUND_BYTES = 128, 256 * 1024 * 1024
-"""The chunks, or bytes, in a row that must be sound before a sweep goes on."""
+"""The number of consecutive chunks, or bytes, that must be sound to resume a sweep."""
 
 
 class StoreSink:
@@ -35,14 +35,15 @@ class StoreSink:
 
     @property
     def stopped(self) -> bool:
-        """True if a reducer asked to stop."""
+        """True if the `stop` of a reducer was true."""
         return self.contents.stopped
 
     @contextlib.contextmanager
     def filling(self) -> Iterator[Todo]:
-        """Lock the share of this process, and look for what is missing.
+        """Lock the share of this process, and yield the missing chunks.
 
-        Ctrl-C lets the chunk in flight finish; a note on errors counts what is kept.
+        After Ctrl-C the chunk in flight finishes; errors get a note with the number of
+        stored points.
         """
         store, shard = self.store, self.plan.request.shard
         with disk_errors(store.path, "be opened"):
@@ -59,16 +60,16 @@ class StoreSink:
             with disk_errors(store.path, "be mended"):
                 if leftovers and shard is None:
                     settle(store.files)
-                # Listed once more: that of a network disk may have been old.
+                # List files once more: a listing of a network disk may be outdated.
                 again = store.lost(store.done()) if lost else []
                 for number in set(lost).intersection(again):
                     store.discard(number)
-                # With what other processes have written since.
+                # Include chunks that other processes have written meanwhile.
                 done = self._look_again()
             self._refuse(done)
             try:
                 yield self.todo(done)
-            # Ctrl-C too should say what is kept.
+            # Also for Ctrl-C, whose note counts the stored points.
             except BaseException as error:
                 self._note_kept(error)
                 raise
@@ -83,7 +84,7 @@ class StoreSink:
         errors = {text: at - begin for text, at in verdict.errors.items()}
         kept = list(map(storable, values))
         with disk_errors(store.path, "take a chunk"):
-            # A process with another share of the store may have been first.
+            # Another process may have written the chunk first.
             if rows is None and not store.is_done(number):
                 store.commit(number, kept, status, errors)
             elif rows is not None and np.isin(rows, self._wanted(number)).any():
@@ -92,7 +93,7 @@ class StoreSink:
         self.contents.advance(store)
 
     def outcome(self) -> Outcome:
-        """Return the store as it stands."""
+        """Return the current contents of the store."""
         check_current(self.store)
         account = self.store.account()
         gone = self._kept - {*np.flatnonzero(account.done).tolist()}
@@ -117,7 +118,7 @@ class StoreSink:
         return [n for n in np.flatnonzero(lacking).tolist() if n in self.owned]
 
     def _wanted(self, number: int) -> Int64[np.ndarray, " rows"]:
-        """Return the rows of a chunk that are missing, or failed if that is asked."""
+        """Return the missing rows of a chunk, and failed rows with `"failed"`."""
         manifest = self.store.manifest(number)
         if manifest is None:
             return np.zeros(0, np.int64)
@@ -125,7 +126,7 @@ class StoreSink:
         return np.flatnonzero(np.isin(manifest.status, [MISSING, again]))
 
     def _refuse(self, done: np.ndarray) -> None:
-        """Raise if points have failed that are neither marked nor computed again."""
+        """Raise if there are failed points that are neither marked nor recomputed."""
         if self.plan.request.resume != "failed":
             self.contents.refuse(self.store, self.store.account(done))
 
@@ -139,18 +140,18 @@ class StoreSink:
             )
 
     def _has_leftovers(self) -> bool:
-        """Return whether a growth or a kill left files that are not valid."""
-        if self.opened.has_grown:  # who has the smaller one open may still read it
+        """Return whether a growth or a kill left invalid files."""
+        if self.opened.has_grown:  # readers may still have the smaller store open
             return False
         files = self.store.files
         return files.exists(GROWING) or bool(files.names(PARTS))
 
     def _look_again(self) -> np.ndarray:
-        """Remove damaged chunks among those written last; return which are there.
+        """Remove damaged chunks among those written last; return the remaining ones.
 
-        A kill leaves none, but a power failure may leave the name of a file without its
-        content. Chunks are read back from the newest on, until enough in a row are
-        sound; damage in older chunks is found when they are read.
+        A kill does not damage chunks, but a power failure may leave a file without its
+        content. Chunks are checked from the newest on, until enough consecutive ones
+        are sound; damage in older chunks is found when they are read.
         """
         written, sound = self.store.written(), 0
         chunk_bytes = self.store.row_bytes * self.store.chunks.points

@@ -1,4 +1,4 @@
-"""Labelled chunks of values in a folder, in the format of Zarr. It knows no sweep."""
+"""Labelled chunks of values in a folder, in Zarr's format, independent of sweeps."""
 
 from .chunks import Chunks as Chunks
 from .chunks import choose_chunks as choose_chunks

@@ -1,7 +1,7 @@
-"""The points of a chunk: neighbours in the flat index, and a box in the grid.
+"""The points of a chunk: consecutive in the flat index, and a box in the grid.
 
-Both hold for whole trailing rows: a chunk is one position on each leading dim, some
-neighbouring positions on one dim, and everything on the dims after it.
+Chunks of whole trailing rows are both: a chunk has one position on each leading dim, a
+range of positions on one dim, and all positions on the dims after it.
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Integer
 
 _AT_LEAST = 256
-"""The number of chunks of a large sweep: a kill costs this share of the points."""
+"""The minimum number of chunks of a large sweep; a kill loses at most one chunk."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,17 +39,17 @@ class Chunks:
 
     @property
     def inner(self) -> int:
-        """The number of points for each position on the dim that is cut."""
+        """The number of points for each position on the split dim."""
         return math.prod(self.lengths[self.split + 1 :])
 
     @property
     def points(self) -> int:
-        """The most points of a chunk."""
+        """The maximum number of points of a chunk."""
         return self.count * self.inner
 
     @property
     def in_row(self) -> int:
-        """The number of chunks along the dim that is cut."""
+        """The number of chunks along the split dim."""
         return -(-self.lengths[self.split] // self.count)
 
     def __len__(self) -> int:
@@ -63,7 +63,7 @@ class Chunks:
         return (row * n + first) * self.inner, (row * n + last) * self.inner
 
     def holding(self, points: Integer[np.ndarray, "*_"]) -> Integer[np.ndarray, "*_"]:
-        """Return the number of the chunk that each of some points is in."""
+        """Return the number of the chunk of each point."""
         row, place = np.divmod(points // self.inner, self.lengths[self.split])
         return np.asarray(row * self.in_row + place // self.count)
 
@@ -104,11 +104,11 @@ class Chunks:
 def choose_chunks(
     lengths: Sequence[int], across: int, most: int, parts: int = 1
 ) -> Chunks:
-    """Return how to cut a grid into chunks.
+    """Return the division of a grid into chunks.
 
-    A chunk has a small share of all points, so that a kill costs little; at least
-    `across` of them, which are computed at once; at most `most`, which fit in memory;
-    and every one of `parts` processes gets one, if there are as many points.
+    A chunk has a small share of all points, so that a kill costs little. It has at
+    least `across` points, which are computed at once, and at most `most`, which fit
+    into memory. Each of `parts` processes gets a chunk, if there are enough points.
     """
     lengths = tuple(lengths)
     size = math.prod(lengths)
@@ -116,10 +116,10 @@ def choose_chunks(
         return Chunks(lengths, 0, 1)
     share = -(-size // _AT_LEAST)
     aim = min(max(share, across), max(most, across), max(1, size // parts))
-    # The first dim of which one position is not too much already.
+    # Split the first dim of which one position is not too large.
     inners = [math.prod(lengths[split + 1 :]) for split in range(len(lengths))]
     split, inner = next((k, inner) for k, inner in enumerate(inners) if inner <= aim)
-    # As many whole rounds on all lanes as fit; fewer points if each part needs some.
+    # Use as many full rounds of all lanes as fit, or fewer points if parts need some.
     points = max(1, aim // across) * across
     points = points if parts == 1 else min(points, aim)
     return Chunks(lengths, split, min(lengths[split], max(1, points // inner)))

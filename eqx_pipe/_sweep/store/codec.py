@@ -1,8 +1,8 @@
-"""The bytes of a chunk's files, as Zarr reads them: values, and the status.
+"""The bytes of a chunk's files, as Zarr reads them: values and status.
 
 Values use the codecs `zstd` and `crc32c` of Zarr. A status file is gzip with a comment
-in its header (RFC 1952), which every reader of gzip skips. So one file, replaced
-atomically, holds the status of each row for any reader, and the manifest of its chunk.
+in its header (RFC 1952), which gzip readers skip. So one file, replaced atomically,
+contains the status of each row for any reader, and the manifest of its chunk.
 """
 
 import base64
@@ -21,16 +21,16 @@ VALUE_CODECS = [
 ]
 STATUS_CODECS = [{"name": "gzip", "configuration": {"level": 1}}]
 
-# Flags: there is a comment. No time stamp: the same chunk has the same bytes.
+# The flags announce a comment. There is no time stamp, so equal chunks are identical.
 _HEADER = b"\x1f\x8b\x08\x10\0\0\0\0\0\xff"
 
 
 class Undecodable(ValueError):
-    """Bytes that differ from what was written; the text describes how."""
+    """The error for bytes that differ from those written."""
 
 
 def checksum(data: bytes, start: int = 0) -> int:
-    """Return the crc32c of some bytes; `start` is that of the bytes before."""
+    """Return the crc32c of some bytes; `start` is the crc32c of the bytes before."""
     import google_crc32c
 
     return google_crc32c.extend(start, data)
@@ -48,7 +48,7 @@ def raw_of(values: np.ndarray) -> bytes:
 def array_of(raw: bytes, dtype: np.dtype, inner: Sequence[int]) -> np.ndarray:
     """Return rows of `inner` shape from their bytes.
 
-    Texts must be known to be undamaged: the decoder does not check their number.
+    Texts must be verified before, since the decoder does not check their number.
     """
     if dtype.kind == "O":
         from numcodecs.vlen import VLenUTF8
@@ -68,7 +68,7 @@ def compress(raw: bytes) -> bytes:
 
 
 def decompress(data: bytes) -> bytes:
-    """Return what was compressed; raise `Undecodable` if the file is damaged."""
+    """Return the uncompressed bytes; raise `Undecodable` if the file is damaged."""
     from numcodecs.zstd import Zstd
 
     if len(data) < 4 or struct.unpack("<I", data[-4:])[0] != checksum(data[:-4]):

@@ -1,8 +1,7 @@
 """The files of a store: keys with bytes, in a folder; and the locks of its writers.
 
-A store needs no more of a disk than the methods of `Folder`: each key is replaced
-atomically, and nothing is appended, renamed or changed in place. A bucket of an object
-store can do as much.
+A store uses only the methods of `Folder`: each key is replaced atomically, and nothing
+is appended, renamed or changed in place. An object store could provide the same.
 """
 
 import contextlib
@@ -23,13 +22,13 @@ except ImportError:  # not on Windows
     fcntl = None
 
 ROOT = "zarr.json"
-"""The key that makes the others a store: written last, and replaced atomically."""
+"""The key that makes a store valid: written last, and replaced atomically."""
 
 GROWING = ".growing"
-"""The key that exists while a store may hold files that are not valid."""
+"""The key that exists while a store may contain invalid files."""
 
 NEW = b"new"
-"""The content of that file where there was no store before."""
+"""The content of that file if there was no store before."""
 
 LOCKS = ".locks"
 """The folder in a store for the locks of processes that fill it."""
@@ -38,14 +37,14 @@ PARTS = ".parts"
 """The folder in a store for files that are being written."""
 
 LONGEST = 200
-"""The most bytes of a name: file systems allow 255, some of which others need."""
+"""The maximum bytes of a name: file systems allow 255, including suffixes."""
 
 
 T = TypeVar("T")
 
 
 class Taken(Exception):
-    """Another process holds the lock; the text names it."""
+    """The error if another process holds the lock; the text names the process."""
 
 
 class Folder:
@@ -56,7 +55,7 @@ class Folder:
         self._root = str(path)
 
     def put(self, key: str, data: bytes) -> None:
-        """Write or replace a file, all at once: beside its place, then by a rename."""
+        """Write or replace a file atomically: write another file, then rename it."""
         part = f"{PARTS}/{uuid.uuid4().hex}"
         beside = f"{self._root}/{part}"
         try:
@@ -69,12 +68,12 @@ class Folder:
             raise
 
     def get(self, key: str) -> bytes:
-        """Return the bytes of a file; raise `FileNotFoundError` if there is none."""
+        """Return the bytes of a file; raise `FileNotFoundError` if it is missing."""
         with open(f"{self._root}/{key}", "rb") as file:
             return file.read()
 
     def remove(self, key: str) -> None:
-        """Remove a file, if there is one, and its folder if that is empty then."""
+        """Remove a file if it exists, and its folder if it is then empty."""
         place = f"{self._root}/{key}"
         with contextlib.suppress(FileNotFoundError):
             os.unlink(place)
@@ -83,7 +82,7 @@ class Folder:
                     os.rmdir(os.path.dirname(place))
 
     def exists(self, key: str) -> bool:
-        """Return whether there is a file."""
+        """Return whether a file exists."""
         return os.path.lexists(f"{self._root}/{key}")
 
     def names(self, below: str = "") -> set[str]:
@@ -97,7 +96,7 @@ class Folder:
         found, folder = {}, f"{self._root}/{below}"
         with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
             for entry in entries:
-                try:  # which costs less than a context, as there may be many
+                try:  # faster than a context, as there may be many files
                     found[entry.name] = entry.stat().st_mtime_ns
                 except FileNotFoundError:  # another process has removed it
                     continue
@@ -108,17 +107,17 @@ class Folder:
         return f"{self._root}/{key}" if key else self._root
 
     def is_vacant(self) -> bool:
-        """Return whether a store can be created: nothing, or half of one, is there."""
+        """Return whether a store can be created: there is none, or a partial one."""
         try:
             names = {*os.listdir(self._root)}
         except (FileNotFoundError, NotADirectoryError):
             return not self.path.exists()
-        if GROWING in names:  # else a store whose `zarr.json` somebody removed
+        if GROWING in names:  # otherwise `zarr.json` was removed from a store
             return ROOT not in names and self.get(GROWING) == NEW
         return names <= {LOCKS, PARTS}
 
     def give_up(self) -> None:
-        """Remove the folder of a store that was not created after all."""
+        """Remove the folder of a store whose creation failed."""
         for name in (LOCKS, PARTS):
             shutil.rmtree(f"{self._root}/{name}", ignore_errors=True)
         with contextlib.suppress(OSError):
@@ -130,10 +129,9 @@ class Folder:
     ) -> Iterator[bool]:
         """Hold a lock of the operating system, which a kill releases.
 
-        Any number of processes hold it `shared`, or one alone; else `wait` for it, or
-        raise `Taken`.
-        Yields whether the file system has locks. Without them commits stay right: two
-        writers of one chunk would only compute it twice.
+        Either one process holds it, or any number hold it `shared`. Otherwise `wait`
+        for it, or raise `Taken`. Yields whether the file system supports locks. Without
+        them commits stay correct: two writers of a chunk only compute it twice.
         """
         if fcntl is None:
             yield False
@@ -149,10 +147,10 @@ class Folder:
             os.close(file)
 
     def _in_folder(self, key: str, act: Callable[[], T]) -> T:
-        """Return the result of `act` on a file, and create its folder if it is missing.
+        """Return the result of `act` on a file; create its folder if it is missing.
 
-        The folder of the store itself is never created: a store that was deleted while
-        it is filled must not come back in part.
+        The folder of the store itself is never created, since a store that is deleted
+        while it is filled must not reappear in part.
         """
         try:
             return act()
@@ -185,11 +183,11 @@ def check_zarr(function: str) -> None:
 
 
 def is_name(name: str) -> bool:
-    """Return whether a name is that of a file everywhere, and of an array for Zarr.
+    """Return whether a name is valid for files on all systems and for Zarr arrays.
 
-    Names that begin with a dot are hidden, or ours. A backslash is a slash to Zarr, and
-    what cannot be printed (a NUL, a new line, half of a surrogate pair) is cut, split
-    or refused by one library or another.
+    Names that begin with a dot are hidden, or used by the store. Zarr treats a
+    backslash as a slash, and some libraries cut, split or reject unprintable characters
+    (a NUL, a new line, an unpaired surrogate).
     """
     return (
         bool(name)

@@ -1,12 +1,12 @@
-"""Stores that are laid out anew, in place: created, grown, replaced.
+"""Changes to the layout of a store, in place: creation, growth, replacement.
 
-All that a layout needs is put under names that are not in use, and made valid by
-replacing one file, `zarr.json`. So every reader finds the old store or the new one, and
-a kill leaves one of them. `settle` removes files that are not valid.
+The files of a new layout are written under unused names, and become valid when one
+file, `zarr.json`, is replaced. So every reader finds either the old or the new store,
+and a kill leaves one of them. `settle` removes invalid files.
 
-If a larger grid only goes on where the old one ends, the files of chunks stay where
-they are, since Zarr names them by their place. Otherwise values are written once more,
-under the other kind of names (see `SIDES`).
+If a larger grid only appends to the old one, the files of chunks stay, since Zarr names
+them by their position. Otherwise values are copied once, to names of the other kind
+(see `SIDES`).
 """
 
 import dataclasses
@@ -26,24 +26,24 @@ from .ranges import MISSING, OK
 from .store import ODD, Store, store_of
 
 _MOST = 4
-"""The most chunks of a store that grows, as a multiple of what a new one would have."""
+"""The maximum number of chunks of a grown store, relative to that of a new one."""
 
 _FEW = 256
-"""The number of chunks that is never too many."""
+"""A number of chunks that is always acceptable."""
 
 _TOGETHER = 2**16
-"""The number of rows that are looked up at once, if chunks are smaller."""
+"""The number of rows to look up at once, if chunks are smaller."""
 
 _KEPT_BYTES = 2**28
-"""The bytes of values that are held while they are copied."""
+"""The bytes of values in memory during a copy."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Origin:
     """The old index of each point of a larger grid.
 
-    `positions` has for each dim the old position of each position, or -1; `lengths` are
-    those of the old grid.
+    `positions` has for each dim the old position of each new position, or -1; `lengths`
+    are the lengths of the old grid.
     """
 
     positions: tuple[Int64[np.ndarray, "_"], ...]
@@ -51,12 +51,12 @@ class Origin:
 
     @property
     def appends(self) -> bool:
-        """True if all positions that there were are what they were."""
+        """True if all old positions are unchanged."""
         pairs = zip(self.positions, self.lengths, strict=True)
         return all(np.array_equal(at[:n], np.arange(n)) for at, n in pairs)
 
     def rows(self, first: int, last: int) -> Int64[np.ndarray, " points"]:
-        """Return the old index of each of some points, or -1."""
+        """Return the old index of each point in a range, or -1."""
         lengths = tuple(map(len, self.positions))
         digits = np.unravel_index(np.arange(first, last), lengths)
         pairs = zip(self.positions, digits, strict=True)
@@ -67,10 +67,10 @@ class Origin:
 
 
 def in_place(old: Chunks, lengths: Sequence[int], fresh: Chunks) -> Chunks | None:
-    """Return the chunks of a grid that goes on, if all files can stay where they are.
+    """Return the chunks of an extended grid if all files can stay, else `None`.
 
-    `fresh` are those that a new store would have. On the dims after the one that is cut
-    a chunk has all positions, so there it cannot become longer.
+    `fresh` are the chunks that a new store would have. On the dims after the split one
+    a chunk has all positions, so it cannot become longer there.
     """
     if len(lengths) != len(old.lengths) or old.size == 0:
         return None
@@ -87,16 +87,15 @@ def lay_out(
     old: Store | None = None,
     moved: bool = True,
 ) -> None:
-    """Make a store what `layout` says; it may be an `old` one, none of whose files
-    that are valid is touched.
+    """Give a store the layout `layout`, without changing valid files of an `old` store.
 
-    `fill` puts what is known into the new store before it is valid. If values are not
-    `moved` their files stay. No other process may write meanwhile.
+    `fill` writes known values into the new store before it becomes valid. If values are
+    not `moved`, their files stay. No other process may write meanwhile.
     """
     settle(files)
     files.put(GROWING, NEW if old is None else b"old")
     try:
-        # A random id: no file of a growth that failed is taken for one of another.
+        # A random id distinguishes the files of this growth from those of a failed one.
         cut, sides = uuid.uuid4().hex[:12], dict[str, int]()
         if old is not None:
             kept = [] if moved else [*old.names(), old.record["status"]]
@@ -116,18 +115,18 @@ def lay_out(
 
 
 def store_without_values(files: Folder, layout: StoreLayout) -> Store:
-    """Return the store that would be created; nothing is written."""
+    """Return the store that would be created, without writing anything."""
     return store_of(files, *files_of(layout, "", {})[1:])
 
 
 def grow(store: Store, layout: StoreLayout, origin: Origin, moved: bool) -> None:
-    """Lay a store out for a larger grid, whose points come from `origin`."""
+    """Change the layout of a store for a larger grid, whose points have an `origin`."""
     fill = ft.partial(_copy, store, origin) if moved else ft.partial(_mark_ends, store)
     lay_out(store.files, layout, fill, store, moved)
 
 
 def _mark_ends(old: Store, new: Store) -> None:
-    """Mark the chunks that become longer, since they lack rows then."""
+    """Mark the chunks that become longer, since they then lack rows."""
     done = old.done()
     for number in range(old.chunks.in_row - 1, len(old.chunks), old.chunks.in_row):
         begin, end = old.chunks.span(number)
@@ -136,9 +135,9 @@ def _mark_ends(old: Store, new: Store) -> None:
 
 
 def _copy(old: Store, origin: Origin, new: Store) -> None:
-    """Commit each new chunk in which there are rows of an old one."""
+    """Commit each new chunk that contains rows of an old one."""
     most = max(1, _KEPT_BYTES // max(1, old.row_bytes * old.chunks.points))
-    # New chunks that are neighbours often take rows from the same old one.
+    # Adjacent new chunks often take rows from the same old chunk.
     read = ft.lru_cache(most * len(old.variables))(old.read)
     raised = old.account().errors
     for number, (rows, status) in enumerate(statuses_of(old, new.chunks, origin)):
@@ -185,9 +184,9 @@ def statuses_of(
 
 
 def settle(files: Folder) -> None:
-    """Remove what is not valid in a store, or half of one; nobody else may write.
+    """Remove the invalid files of a store; no other process may write meanwhile.
 
-    A dataset that was opened before a growth has its values until then.
+    A dataset that was opened before a growth can read its values until then.
     """
     for name in files.names(PARTS):
         files.remove(f"{PARTS}/{name}")
@@ -206,6 +205,6 @@ def settle(files: Folder) -> None:
         if mark.partition(".")[0] != record["cut"]:
             files.remove(f"{ODD}/{mark}")
     for name, node in nodes.items():
-        # For readers that do not look at the consolidated metadata.
+        # For readers that do not use the consolidated metadata.
         files.put(f"{name}/{ROOT}", json.dumps(node).encode())
     files.remove(GROWING)

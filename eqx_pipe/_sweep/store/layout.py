@@ -1,7 +1,7 @@
-"""The files of a store that hold no values: metadata, coordinates and the record.
+"""The files of a store without values: metadata, coordinates and the record.
 
-All metadata are in `zarr.json`. It is written last: without it the other files are no
-store, and replacing it makes a store grow. Its record has a checksum over all of it.
+All metadata are in `zarr.json`. It is written last: without it the other files are not
+a store, and replacing it makes a store grow. Its record has a checksum over all of it.
 """
 
 import dataclasses
@@ -26,12 +26,12 @@ RECORD = "eqx_pipe_store"
 SIDES = ({"name": "default", "root": "c."}, {"name": "v2", "root": ""})
 """The two ways in which Zarr names the files of chunks: `c.0.1` and `0.1`.
 
-An array that is laid out anew has its files beside the old ones, under the names of the
-other kind. All files of an array lie in one folder, which is listed at once.
+When the layout of an array changes, its new files have names of the other kind, next to
+the old files. All files of an array are in one folder, which can be listed at once.
 """
 
 _COORDINATE = 2**22
-"""Numbers in a file of a coordinate, at most."""
+"""The maximum number of values in a file of a coordinate."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,20 +45,20 @@ class Variable:
 
     @property
     def fill(self) -> np.generic:
-        """The value of rows that are missing."""
+        """The value of missing rows."""
         return self.dtype.type(0 if self.dtype.kind in "biu" else np.nan)
 
     def empty(self, count: int) -> np.ndarray:
-        """Return the values of some rows that are missing."""
+        """Return the values of `count` missing rows."""
         return np.full((count, *self.inner), self.fill, self.dtype)
 
 
 @dataclasses.dataclass(frozen=True)
 class StoreLayout:
-    """A store before it has any value.
+    """The layout of a store without values.
 
     `coordinates` have dims, values and attributes; `status` is the name of the array
-    that tells which points have a value; `record` identifies the sweep, as JSON.
+    with the status of points; `record` identifies the sweep, as JSON.
     """
 
     dims: tuple[str, ...]
@@ -73,12 +73,12 @@ class StoreLayout:
 def files_of(
     layout: StoreLayout, cut: str, sides: Mapping[str, int]
 ) -> tuple[dict[str, bytes], dict[str, Any], dict[str, Any]]:
-    """Return the files of a store without values, the metadata of all, and the record.
+    """Return the files of a store without values, its metadata, and the record.
 
-    `cut` is an id of how the points lie in files, and `sides` has the arrays whose
-    files have other names than usual.
+    `cut` identifies the assignment of points to files, and `sides` has the arrays whose
+    files do not have default names.
     """
-    # The status is first: who loads all in order reads it before values.
+    # The status comes first, so that loading arrays in order reads it before values.
     arrays = (Variable(layout.status, np.dtype(np.int8)), *layout.variables)
     nodes = {
         array.name: _array_node(layout, array, sides.get(array.name, 0))
@@ -148,13 +148,13 @@ def _array_node(layout: StoreLayout, variable: Variable, side: int) -> dict[str,
 def _coordinate(
     dims: Sequence[str], values: np.ndarray, attrs: Any, side: int
 ) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """Return Zarr's metadata of a coordinate, and what its files hold."""
+    """Return Zarr's metadata of a coordinate, and the contents of its files."""
     values = values.astype(object) if values.dtype.kind == "U" else values
     inner = values.shape[1:]
     count = max(1, min(len(values), _COORDINATE // max(1, math.prod(inner))))
     chunks = (count, *inner)
     node = _node(values.shape, chunks, values.dtype, dims, VALUE_CODECS, side, attrs)
-    # Zarr has the last chunk as long as the others.
+    # In Zarr the last chunk is as long as the others.
     rest = [(0, -len(values) % count), *[(0, 0)] * len(inner)]
     fill: Any = {"constant_values": ""} if values.dtype.kind == "O" else {}
     parts = np.pad(values, rest, **fill).reshape(-1, *chunks) if values.size else []
@@ -171,7 +171,7 @@ def _node(
     side: int,
     attrs: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return the metadata of an array as Zarr's format 3 has them."""
+    """Return the metadata of an array in Zarr's format 3."""
     text = dtype.kind == "O"
     endian = {} if dtype.itemsize == 1 else {"configuration": {"endian": "little"}}
     first = {"name": "vlen-utf8"} if text else {"name": "bytes", **endian}
@@ -183,7 +183,7 @@ def _node(
         "data_type": "string" if text else dtype.name,
         "chunk_grid": {
             "name": "regular",
-            # Zarr takes axes of size 0, but not chunks of it.
+            # Zarr supports axes of size 0, but not chunks of size 0.
             "configuration": {"chunk_shape": [max(1, n) for n in chunks]},
         },
         "chunk_key_encoding": {
@@ -199,12 +199,12 @@ def _node(
 
 
 def coordinate_digest(name: str, raw: bytes) -> int:
-    """Return the digest of a part of a coordinate, and of its name."""
+    """Return the digest of a part of a coordinate together with its name."""
     return checksum(raw, checksum(f"{name} ".encode()))
 
 
 def sealed(root: Mapping[str, Any], record: Mapping[str, Any]) -> bytes:
-    """Return `zarr.json` with a record, which begins with a checksum of it all."""
+    """Return `zarr.json` with a record, which begins with a checksum of the file."""
     text = json.dumps(record)
     return json.dumps(_with_record(root, f"{_seal(root, text)} {text}")).encode()
 
@@ -221,8 +221,8 @@ def _seal(root: Mapping[str, Any], record: str) -> str:
 def read_root(function: str, files: Folder) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the metadata of a store and its record.
 
-    Raises a `ValueError` if something else is there, if a bit of it has changed, or for
-    another version of the format.
+    Raises a `ValueError` if it is not a store, if it was changed, or for another
+    version of the format.
     """
     place = files.place()
     try:
@@ -259,7 +259,7 @@ def _foreign(function: str, place: str, what: str) -> ValueError:
 
 
 def _damaged(function: str, place: str, what: str) -> ValueError:
-    """Return the error for metadata that are not what was written."""
+    """Return the error for metadata that differ from those written."""
     return value_error(
         function,
         f"`{place}/{ROOT}` is damaged or was changed: {what}.",

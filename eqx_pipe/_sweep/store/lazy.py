@@ -16,12 +16,12 @@ from .store import Store
 class StoredArray(np.lib.mixins.NDArrayOperatorsMixin):
     """One variable of a store as an array that is read when it is indexed.
 
-    It has a `shape` and a `dtype`; `[i]`, slices, lists of indices and masks give
-    arrays, as do `numpy.asarray` and `jax.numpy.asarray`. Operators, methods of arrays
-    and functions of NumPy read all of it; functions of JAX want `leaf[:]`. The leading
-    axis counts the points, or with `grid=True` the leading axes are the dims of the
-    grid. `kind` is that of PRNG keys, which are stored as their raw data. Chunks that
-    were `there` when the result was made must not be gone when they are read.
+    It has a `shape` and a `dtype`; `[i]`, slices, lists of indices and masks return
+    arrays, as do `numpy.asarray` and `jax.numpy.asarray`. Operators, array methods and
+    NumPy functions read the whole variable; JAX functions require `leaf[:]`. The
+    leading axis counts the points, or with `grid=True` the leading axes are the dims of
+    the grid. `kind` is the kind of PRNG keys, which are stored as raw data. Reading
+    raises if a chunk that was `there` when the result was created is missing.
     """
 
     def __init__(
@@ -73,13 +73,13 @@ class StoredArray(np.lib.mixins.NDArrayOperatorsMixin):
         return getattr(ufunc, method)(*given, **kw)
 
     def __getattr__(self, name: str) -> Any:
-        # The other attributes of arrays: `mean`, `max`, `T`, `astype`.
+        # Other attributes of arrays, such as `mean`, `max`, `T` and `astype`.
         if name.startswith("_") or not hasattr(np.ndarray, name):
             raise AttributeError(f"`StoredArray` has no attribute `{name}`.")
         return getattr(self[...], name)
 
     def reshape(self, *shape: Any) -> Any:
-        """With the dims of the grid in front it stays unread, else it is an array."""
+        """Return a reshaped array, unread if the points are split into grid dims."""
         given = tuple(shape[0]) if len(shape) == 1 and not _is_int(shape[0]) else shape
         lengths = self.store.chunks.lengths
         if given == (*lengths, *self.shape[len(self._lead) :]):
@@ -88,7 +88,7 @@ class StoredArray(np.lib.mixins.NDArrayOperatorsMixin):
         return self[...].reshape(given)
 
     def grid(self) -> "StoredArray":
-        """Return the numbers as they are stored, with the dims of the grid in front."""
+        """Return the stored numbers with leading axes for the dims of the grid."""
         dtype = self.store.variables[self._variable].dtype
         return StoredArray(
             self.store, self._variable, dtype, there=self.there, grid=True
@@ -115,7 +115,7 @@ class StoredArray(np.lib.mixins.NDArrayOperatorsMixin):
         """Return the positions on the leading axis of an index, by NumPy's rules."""
         n = self.shape[0]
         given = np.asarray(index, np.int64 if np.size(index) == 0 else None)
-        np.broadcast_to(0, (n,))[given]  # NumPy's own errors, without any memory
+        np.broadcast_to(0, (n,))[given]  # raises NumPy's errors, without memory
         if given.dtype == bool:
             return np.flatnonzero(given)
         return np.where(given < 0, given + n, given)
@@ -143,7 +143,7 @@ class StoredArray(np.lib.mixins.NDArrayOperatorsMixin):
         return self._wrap(found.reshape(last - first, *self._lead[1:], *self._inner))
 
     def _chunk(self, number: int) -> np.ndarray:
-        """Return the values of a chunk; the last one is kept, for those who iterate."""
+        """Return the values of a chunk; the last one is cached for iteration."""
         last = self._last
         if last is not None and last[0] == number:
             return last[1]
@@ -159,7 +159,7 @@ class StoredArray(np.lib.mixins.NDArrayOperatorsMixin):
 
 
 def stored_in(leaves: Iterable[Any]) -> Store | None:
-    """Return the store that all of some leaves are read from, as they stand."""
+    """Return the store from which all leaves are read unchanged, or `None`."""
     leaves = list(leaves)
     if leaves and all(isinstance(leaf, StoredArray) for leaf in leaves):
         return leaves[0].store

@@ -1,4 +1,4 @@
-"""The points that have no value, as ranges: where most have one, that takes no memory.
+"""The points without a value, as ranges, which need little memory if there are few.
 
 A gap is a half-open range of points with one status, missing or failed: its first
 point, its end and the status. Gaps are in order and do not overlap.
@@ -19,13 +19,13 @@ NO_GAPS = np.zeros((0, 3), np.int64)
 
 
 def runs_of(mask: Bool[np.ndarray, " rows"]) -> Int64[np.ndarray, "ranges 2"]:
-    """Return where a mask is true, as ranges."""
+    """Return the ranges in which a mask is true."""
     padded = np.concatenate([[False], mask, [False]])
     return np.flatnonzero(padded[1:] != padded[:-1]).reshape(-1, 2)
 
 
 def ranges_of(points: Int64[np.ndarray, " points"]) -> list[list[int]]:
-    """Return points in order as ranges."""
+    """Return sorted points as ranges."""
     ends = np.flatnonzero(np.diff(points) != 1) + 1
     parts = np.split(points, ends) if len(points) else []
     return [[int(part[0]), int(part[-1]) + 1] for part in parts]
@@ -34,7 +34,7 @@ def ranges_of(points: Int64[np.ndarray, " points"]) -> list[list[int]]:
 def points_in(
     ranges: Iterable[Iterable[int]] | Int64[np.ndarray, "ranges 2"],
 ) -> Int64[np.ndarray, " points"]:
-    """Return the points of some ranges."""
+    """Return the points of ranges."""
     each = [np.arange(first, stop, dtype=np.int64) for first, stop in ranges]
     return np.concatenate([np.zeros(0, np.int64), *each])
 
@@ -63,7 +63,7 @@ def status_in(gaps: Gaps, size: int) -> Int8[np.ndarray, " points"]:
     """Return the status of each of `size` points."""
     edges = np.concatenate([[0], gaps[:, :2].reshape(-1), [size]])
     kinds = np.full(len(edges) - 1, OK, np.int8)
-    # Every second stretch between the edges is a gap; those of no length vanish.
+    # Every second range between the edges is a gap; empty ranges have no effect.
     kinds[1::2] = gaps[:, 2]
     return np.repeat(kinds, np.diff(edges))
 
@@ -74,7 +74,7 @@ def status_at(
     """Return the status of the points at some indices."""
     if not len(gaps):
         return np.full(len(index), OK, np.int8)
-    # The last gap that begins at or before each index.
+    # Find the last gap that begins at or before each index.
     near = gaps[np.maximum(np.searchsorted(gaps[:, 0], index, side="right") - 1, 0)]
     within = (near[:, 0] <= index) & (index < near[:, 1])
     return np.where(within, near[:, 2], OK).astype(np.int8)
@@ -87,7 +87,7 @@ def picked_gaps(gaps: Gaps, index: Integer[np.ndarray, " picked"]) -> Gaps:
 
 
 def joined_gaps(some: Iterable[tuple[Gaps, int]]) -> Gaps:
-    """Return the gaps of several results, each with its size, one after the other."""
+    """Return the gaps of several concatenated results, given each with its size."""
     found, first = [NO_GAPS], 0
     for gaps, size in some:
         found.append(gaps + np.array([first, first, 0]))
@@ -96,13 +96,13 @@ def joined_gaps(some: Iterable[tuple[Gaps, int]]) -> Gaps:
 
 
 def count_in(gaps: Gaps, status: int) -> int:
-    """Return how many points are missing, or failed."""
+    """Return the number of points with a status: missing or failed."""
     own = gaps[gaps[:, 2] == status]
     return int(np.sum(own[:, 1] - own[:, 0]))
 
 
 def first_in(gaps: Gaps, status: int, most: int) -> list[int]:
-    """Return the first points that are missing, or failed."""
+    """Return the first points with a status: missing or failed."""
     found: list[int] = []
     for first, stop, _ in gaps[gaps[:, 2] == status][:most].tolist():
         found += range(first, min(stop, first + most))

@@ -1,9 +1,9 @@
-"""A store as it is read: every file checked against what was written.
+"""Read access to a store, which verifies every file.
 
-A chunk is there if, and only if, its file of the status array is. That file is written
-last and is the manifest of its chunk: the comment of its gzip header holds the place of
-the chunk, a digest of the values of each array, and the errors of rows that failed. So
-one file, replaced atomically, holds all metadata of a chunk.
+A chunk exists if and only if its file of the status array exists. That file is written
+last and is the manifest of its chunk: the comment of its gzip header has the position
+of the chunk, a digest of the values of each array, and the errors of failed rows. So
+one file, replaced atomically, has all metadata of a chunk.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ from .layout import SIDES, Variable, coordinate_digest, read_root
 from .ranges import FAILED, MISSING, OK, Gaps, merged, points_in, runs_of
 
 ODD = ".odd"
-"""The folder for marks: empty files that name chunks with failed or missing rows."""
+"""The folder for marks: empty files with the names of chunks with rows not ok."""
 
 
 _DELETE = (
@@ -35,10 +35,10 @@ _GROWN = "Call the sweep of the larger space, or take `SweepResult.load`."
 _GONE = "Call the same sweep again, which computes what is gone."
 
 RowErrors: TypeAlias = Mapping[str, Int64[np.ndarray, " _failed"]]
-"""The texts of errors, with the rows of a chunk or the points of a grid that raised."""
+"""Error texts, with the rows of a chunk or the points of a grid that raised them."""
 
 Done: TypeAlias = Bool[np.ndarray, " chunks"]
-"""True for each chunk that is there."""
+"""True for each existing chunk."""
 
 
 class Account(NamedTuple):
@@ -52,9 +52,9 @@ class Account(NamedTuple):
 class Manifest(NamedTuple):
     """The content of a status file.
 
-    It has the status of each row. `rows` of them were written: a chunk may have become
-    longer since. `digests` holds for each array the digests that its values may have:
-    one, or two while the chunk is mended.
+    It has the status of each row. `rows` is the number of rows written, since a chunk
+    may have become longer. `digests` has the possible digests of the values of each
+    array: one, or two while some rows of the chunk are rewritten.
     """
 
     status: Int8[np.ndarray, " rows"]
@@ -67,8 +67,8 @@ class Manifest(NamedTuple):
 class StoreReader:
     """An open store; `record` identifies the sweep that created it.
 
-    Nothing is remembered of its chunks, so that each method sees what other processes
-    have written.
+    Chunks are not cached, so each method sees the files that other processes have
+    written.
     """
 
     files: Folder
@@ -79,38 +79,38 @@ class StoreReader:
 
     @property
     def path(self) -> str:
-        """The path, as users know it."""
+        """The path as text for messages."""
         return self.files.place()
 
     @property
     def row_bytes(self) -> int:
-        """The bytes of the values of a row."""
+        """The size of the values of a row in bytes."""
         return sum(v.dtype.itemsize * math.prod(v.inner) for v in self.variables)
 
     def names(self) -> list[str]:
-        """Return the names of its variables."""
+        """Return the names of the variables."""
         return [variable.name for variable in self.variables]
 
     def done(self) -> Bool[np.ndarray, " chunks"]:
-        """Return whether each chunk is there; list names, and read nothing."""
+        """Return whether each chunk exists, by listing names without reading files."""
         name = self.record["status"]
         return self._listed(self.files.names(name), self._root(name))
 
     def is_done(self, number: int) -> bool:
-        """Return whether a chunk is there."""
+        """Return whether a chunk exists."""
         return self.files.exists(self._status_key(number))
 
     def written(self) -> Int64[np.ndarray, " chunks"]:
-        """Return when each chunk was written, in nanoseconds; 0 if it is not there."""
+        """Return the time when each chunk was written, in nanoseconds; 0 if missing."""
         name = self.record["status"]
         times = self.files.times(name)
         found = (times.get(file, 0) for file in self.chunks.names(self._root(name)))
         return np.fromiter(found, np.int64, len(self.chunks))
 
     def lost(self, done: Done) -> list[int]:
-        """Return the chunks that are `done`, but not all of whose values are there.
+        """Return the `done` chunks with missing files of values.
 
-        The statuses were listed first: a chunk that is finished meanwhile is whole.
+        Statuses were listed first, so chunks finished meanwhile are not reported.
         """
         whole = np.ones_like(done)
         for variable in self.variables:
@@ -121,14 +121,14 @@ class StoreReader:
         return np.flatnonzero(done & ~whole).tolist()
 
     def odd(self) -> list[int]:
-        """Return the chunks that are marked: there rows may be failed or missing."""
+        """Return the marked chunks, which may have failed or missing rows."""
         names = self.files.names(ODD)
         if not names:
             return []
         return np.flatnonzero(self._listed(names, f"{self.record['cut']}.")).tolist()
 
     def manifest(self, number: int) -> Manifest | None:
-        """Return the manifest of a chunk, or `None` if the chunk is not there."""
+        """Return the manifest of a chunk, or `None` if the chunk is missing."""
         key = self._status_key(number)
         try:
             found, raw = unpack(self.files.get(key))
@@ -151,9 +151,8 @@ class StoreReader:
     def read(self, number: int, variable: int, known: bool = False) -> np.ndarray:
         """Return the values of a chunk of one variable, a row for each point.
 
-        They are those that its status file was written for, or there is an error. The
-        rows of a chunk that is not there have the fill value, unless it is `known` to
-        have been there.
+        Raises if they do not match its status file. The rows of a missing chunk have
+        the fill value, but a missing chunk that is `known` to have existed raises.
         """
         manifest, (first, last) = self.manifest(number), self.chunks.span(number)
         if manifest is None:
@@ -163,11 +162,11 @@ class StoreReader:
         try:
             return self._values(number, variable, manifest)
         except OSError:
-            # Another process may have mended the chunk between the two reads.
+            # Another process may have rewritten rows between the two reads.
             return self._values(number, variable, self.manifest(number) or manifest)
 
     def is_sound(self, number: int) -> bool:
-        """Return whether all files of a chunk can be read; read them."""
+        """Return whether all files of a chunk are sound, by reading them."""
         try:
             for variable in range(len(self.variables)):
                 self.read(number, variable)
@@ -176,7 +175,7 @@ class StoreReader:
         return True
 
     def account(self, done: Done | None = None) -> Account:
-        """Return which points have no value, and why; read marked chunks alone."""
+        """Return the points without a value, and errors; read marked chunks only."""
         done = self.done() if done is None else done
         ranges: dict[int, list[np.ndarray]] = {MISSING: [], FAILED: []}
         for first, stop in runs_of(~done).tolist():
@@ -215,7 +214,7 @@ class StoreReader:
         return np.concatenate(parts)[:length]
 
     def changed(self) -> str | None:
-        """Return how the store changed since it was opened, if it did, and the cure."""
+        """Return the change of the store since it was opened and the fix, or `None`."""
         try:
             _, record = read_root("sweep", self.files)
         except ValueError:
@@ -231,7 +230,7 @@ class StoreReader:
         return message("sweep", wrong, cure)
 
     def _values(self, number: int, k: int, manifest: Manifest) -> np.ndarray:
-        """Return the values of a chunk, which are those that a manifest names."""
+        """Return the values of a chunk, verified by a manifest."""
         variable, (first, last) = self.variables[k], self.chunks.span(number)
         if 0 in variable.inner:
             return variable.empty(last - first)
@@ -244,14 +243,14 @@ class StoreReader:
         return found[: last - first]
 
     def _digest(self, number: int, k: int, values: np.ndarray) -> int:
-        """Return the digest of the values of a chunk: also of what they are."""
+        """Return the digest of the values of a chunk, which includes their identity."""
         start = checksum(f"{self.variables[k].name} {self._place(number)} ".encode())
         return checksum(np.ascontiguousarray(values).tobytes(), start)
 
     def _read(
         self, key: str, decode: Callable[[bytes], np.ndarray], cure: str = _DELETE
     ) -> np.ndarray:
-        """Return the content of a file; the error names a file that was changed."""
+        """Return the content of a file; raise an error that names a changed file."""
         try:
             return decode(self.files.get(key))
         except FileNotFoundError:
@@ -278,11 +277,11 @@ class StoreReader:
         return f"{ODD}/{self.record['cut']}.{self._place(number)}"
 
     def _listed(self, names: set[str], root: str, behind: str = "") -> Done:
-        """Return the chunks whose files are among some names."""
+        """Return the chunks whose files are among `names`."""
         found = (place + behind in names for place in self.chunks.names(root))
         return np.fromiter(found, bool, len(self.chunks))
 
     def _damaged(self, key: str, what: str, cure: str = _DELETE) -> OSError:
-        """Return the error for a file that differs from what was written."""
+        """Return the error for a file whose content has changed."""
         wrong = f"`{self.files.place(key)}` {what}."
         return OSError(self.changed() or message("sweep", wrong, cure))

@@ -1,4 +1,4 @@
-"""The state of a store in a few lines; no value is read."""
+"""The status of a store as a few lines of text, without reading values."""
 
 import time
 
@@ -9,11 +9,11 @@ from .ranges import FAILED, MISSING, count_in
 from .store import Store, open_store
 
 _SHOWN = 5
-"""The most ranges of failed points, and texts of errors, that are shown."""
+"""The maximum number of ranges of failed points, and of error texts, to show."""
 
 
 def status_text(function: str, files: Folder) -> str:
-    """Return how many points are done, missing and failed, and the chunks."""
+    """Return the numbers of points done, missing and failed, and of chunks."""
     store = open_store(function, files)
     gaps, errors, done = store.account()
     size = store.chunks.size

@@ -1,4 +1,4 @@
-"""A store as it is written: chunks, whole or row by row."""
+"""Write access to a store: chunks, whole or row by row."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from .reader import RowErrors, StoreReader
 
 @dataclasses.dataclass(frozen=True)
 class Store(StoreReader):
-    """A store that chunks are written to.
+    """A store with methods to write chunks.
 
     `function` is the digest of the function whose values are written.
     """
@@ -28,7 +28,7 @@ class Store(StoreReader):
     def mark(self, number: int) -> None:
         """Mark a chunk, so that its failed and missing rows are found.
 
-        A mark stays: removing it could hide the mark of another process.
+        Marks are never removed, since this could remove the mark of another process.
         """
         self.files.put(self._mark(number), b"")
 
@@ -39,8 +39,8 @@ class Store(StoreReader):
         status: Int8[np.ndarray, " rows"],
         errors: RowErrors | None = None,
     ) -> None:
-        """Write a chunk: its values, the status of each row, and errors by rows."""
-        # Removed first: a kill must not leave new values under an old status.
+        """Write a chunk: its values, the status of each row, and the errors of rows."""
+        # Remove the status first: a kill must not leave new values with an old status.
         self.files.remove(self._status_key(number))
         self._write(number, values)
         digests = [[self._digest(number, k, leaf)] for k, leaf in enumerate(values)]
@@ -54,14 +54,14 @@ class Store(StoreReader):
         status: Int8[np.ndarray, " rows"],
         errors: RowErrors | None = None,
     ) -> None:
-        """Write some rows of a chunk that is there, and leave the others as they are.
+        """Rewrite some rows of an existing chunk.
 
-        `errors` count rows of the chunk. A kill leaves the rows as they were.
+        `errors` have rows of the chunk. A kill leaves the rows unchanged.
         """
         was = self.manifest(number)
         if was is None:
             raise self._damaged(self._status_key(number), "is not there any more")
-        # Of this manifest and no later one: else rows of two writers would be mixed.
+        # Use this manifest only: a later one would mix the rows of two writers.
         had = [self._values(number, k, was) for k in range(len(values))]
         merged = [leaf.copy() for leaf in had]
         for into, leaf in zip(merged, values, strict=True):
@@ -69,7 +69,7 @@ class Store(StoreReader):
         now = was.status.copy()
         now[rows] = status
         new = [self._digest(number, k, leaf) for k, leaf in enumerate(merged)]
-        # Written first: until the end, the files may be the old or the new ones.
+        # Write the status first: until the end, files may be old or new.
         pairs = zip(enumerate(had), new, strict=True)
         both = [[self._digest(number, k, leaf), to_be] for (k, leaf), to_be in pairs]
         self._finish(number, was.status, both, was.errors)
@@ -87,7 +87,7 @@ class Store(StoreReader):
         status: Int8[np.ndarray, " rows"],
         errors: RowErrors | None = None,
     ) -> None:
-        """Write some rows of a chunk: mend it, or commit it with the others missing."""
+        """Rewrite some rows of a chunk, or commit it with the others missing."""
         if self.is_done(number):
             return self.mend(number, rows, values, status, errors)
         first, last = self.chunks.span(number)
@@ -111,7 +111,7 @@ class Store(StoreReader):
         digests: list[list[int]],
         errors: RowErrors,
     ) -> None:
-        """Write the status file of a chunk, and its mark before."""
+        """Write the mark of a chunk if it needs one, then its status file."""
         manifest = {
             "place": self._place(number),
             "cut": self.record["cut"],
@@ -137,9 +137,9 @@ class Store(StoreReader):
 
 
 def open_store(function: str, files: Folder) -> Store:
-    """Return the store that is there; raise a `ValueError` if there is none.
+    """Return an existing store; raise a `ValueError` if there is none.
 
-    Its metadata are checked; no chunk is read or looked for.
+    Its metadata are checked, but chunks are not.
     """
     return store_of(files, *read_root(function, files))
 
@@ -147,7 +147,7 @@ def open_store(function: str, files: Folder) -> Store:
 def store_of(
     files: Folder, root: Mapping[str, Any], record: Mapping[str, Any]
 ) -> Store:
-    """Return the store that metadata describe, whether they are valid yet or not."""
+    """Return the store that metadata describe, even if they are not valid yet."""
     chunks = Chunks(tuple(record["lengths"]), record["split"], record["count"])
     variables = [
         Variable(name, np.dtype(dtype), tuple(inner), tuple(dims))
