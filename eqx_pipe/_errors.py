@@ -75,8 +75,8 @@ class StructureError(ValueError):
         >>> try:
         ...     ep.parallel(jnp.sum, jnp.sin, merge="stack")(jnp.ones(3))
         ... except ep.StructureError as error:
-        ...     isinstance(error, ValueError)
-        True
+        ...     print(type(error).__name__, "of", type(error).__base__.__name__)
+        StructureError of ValueError
     """
 
 

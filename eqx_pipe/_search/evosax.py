@@ -56,8 +56,7 @@ class Evosax:
         >>> space = {"x": ep.Uniform(-5, 5), "y": ep.Uniform(-5, 5)}
         >>> found = ep.search.explore(bowl, space, ep.search.Evosax(CMA_ES),
         ...                           rounds=20, num=16, key=jax.random.key(0))
-        >>> found.best().value < 0.01
-        True
+        >>> assert found.best().value < 0.01
     """
 
     strategy: Callable[..., Any]

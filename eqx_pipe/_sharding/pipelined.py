@@ -234,13 +234,12 @@ def pipelined(
 
     !!! example
 
-        >>> import equinox as eqx, eqx_pipe as ep, jax, jax.numpy as jnp
+        >>> import equinox as eqx, eqx_pipe as ep, jax, jax.numpy as jnp, numpy as np
         >>> make = lambda key: ep.batched(eqx.nn.Linear(3, 3, key=key))
         >>> stack = ep.repeat(make, 8, key=jax.random.key(0))
         >>> mesh = jax.make_mesh((len(jax.devices()),), ("stages",))
         >>> pipe, x = ep.sharding.pipelined(stack, mesh, 4), jnp.ones((16, 3))
-        >>> jnp.allclose(pipe(x), stack(x), atol=1e-5).item()
-        True
+        >>> np.testing.assert_allclose(pipe(x), stack(x), atol=1e-5)
 
     ??? cite "Source"
 

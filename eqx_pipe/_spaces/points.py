@@ -114,10 +114,8 @@ class Points(eqx.Module):
             >>> key = jax.random.key(0)
             >>> space = ep.Space([ep.Linspace(0, 1, 3), ep.Linspace(0, 1, 4)])
             >>> by_hand = jax.random.fold_in(jax.random.fold_in(key, 1), 2)
-            >>> bool(space.point_key(6, key=key) == by_hand)
-            True
-            >>> bool(space[5:].point_key(1, key=key) == by_hand)
-            True
+            >>> assert space.point_key(6, key=key) == by_hand
+            >>> assert space[5:].point_key(1, key=key) == by_hand
         """
         check_key("Space.point_key", key)
         if key is not None:
