@@ -75,6 +75,12 @@ def test_the_best_third_goes_on():
     assert not set(worst.survivors) & set(found.survivors)
 
 
+def test_of_equal_scores_the_first_go_on():
+    same = ep.search.Training(lambda p: 0 * p, lambda p, x: x, lambda p, x: x)
+    found = ep.search.halving(same, ep.Linspace(0.0, 1.0, 40), rungs=(1, 2), eta=4)
+    assert found.survivors.tolist() == list(range(10))
+
+
 @pytest.mark.parametrize("limit", [0.1, -1.0])
 def test_a_training_without_a_score_is_dropped(limit):
     def score(p, x):
