@@ -67,8 +67,6 @@ SWEEP = {
     ValueError: {
         "same path, `store=": lambda: plan(shard=(0, 2)),
         "`auto`": lambda: sweep(batch_size="atuo"),
-        "Known names: `value`": lambda: sweep(progress="yes"),
-        "Pass `progress=True`": lambda: sweep(progress="yes", reduce=Mean()),
         r'`ep.reduce.Mean\(over="seed"\)`': lambda: sweep(
             reduce=Mean(), output_coords={"value": {"q": None}}
         ),

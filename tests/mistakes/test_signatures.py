@@ -40,8 +40,7 @@ CURES = {
         "search.sensitivity.method search.sensitivity_design.method"
     ),
     "Give True or False": (
-        "is_log reverse shared shuffle drop_remainder count_steps "
-        "search.explore.progress"
+        "is_log reverse shared shuffle drop_remainder count_steps progress"
     ),
     r"jax.make_mesh\(": "mesh",
     "Put a `Linspace`": "space Space.tree",
@@ -95,7 +94,6 @@ CURES = {
     "Training.init, step, score": "train",
     "an object with `init`, `ask` and `tell`": "method",
     r"first: `Mapped\(jnp.exp": "Mapped.fn",
-    "the path of an output": "sweep.progress",
     # Data and devices.
     "Give `ArraySource": "source",
     r"Give a `Cursor`: `loader.init\(jax.random.key": "cursor",

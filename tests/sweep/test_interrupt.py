@@ -6,7 +6,7 @@ import signal
 import jax
 import numpy as np
 import pytest
-from support.executors import Asked, Plain
+from support.executors import Plain
 from support.stores import one_device
 
 import eqx_pipe as ep
@@ -108,7 +108,7 @@ def test_workers_and_stores(tmp_path):
     pytest.importorskip("zarr")
 
     def elsewhere():
-        return run(mesh=None, executor=Plain(Asked))
+        return run(mesh=None, executor=Plain())
 
     def kept():
         return run(store=tmp_path / "runs.zarr")

@@ -24,7 +24,7 @@ from ..._tree import as_data, as_keys
 from ..._types import PyTree
 from .failure import Verdict, in_order
 from .points import Points
-from .programs import compiled_already, compiled_for, put
+from .programs import compiled_for, put
 from .reduce_programs import build_absorb, trace_reducers
 from .rows import Index, Rows, row_bytes, stretches_of
 
@@ -149,11 +149,6 @@ class Groups:
         there = [np.asarray(leaf) for leaf in leaves]
         found = list(map(as_keys, there, self.reducing.init))
         return jtu.tree_unflatten(self.reducing.structure, found)
-
-    def programs(self) -> list[Any]:
-        """Return the compiled programs, `None` for those not compiled yet."""
-        absorb = compiled_already([self.reducing.absorb.program], self._place)
-        return [absorb, *self.points.programs()]
 
     def _full(
         self, leaf: np.ndarray, lanes: Int64[np.ndarray, " live"], length: int

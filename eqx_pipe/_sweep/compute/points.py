@@ -26,7 +26,7 @@ from ..._vmap import all_busy
 from .cases import ByOffset, ByTable, Case, case_numbers, groups_of, points_of_a_case
 from .failure import Failures, Fit, TooLarge, Verdict, does_not_fit
 from .kernel import Given, Layout, everywhere, point_lane
-from .programs import Runner, compiled_already, put, quiet
+from .programs import Runner, put, quiet
 from .rows import Index, Rows, chunk_capacity, empty_values, row_bytes
 from .trace import Traced, arrays_of, check_concrete
 
@@ -147,12 +147,6 @@ class Points:
         ]
         return jtu.tree_unflatten(self.traced[0].structure, wrapped)
 
-    def programs(self) -> list[Any]:
-        """Return the compiled program of each case, `None` if not compiled yet."""
-        needed = {(t.program.key(), layout): t for t, layout in self.needed}
-        pairs = needed.items()
-        return [compiled_already([t.program], layout) for (_, layout), t in pairs]
-
     @property
     def needed(self) -> list[tuple[Traced, Layout]]:
         """The function and the layout of each case, which are compiled."""
@@ -243,7 +237,6 @@ class Points:
                 except TooLarge as error:
                     self.halve(error)
                     continue
-                bar.saw(failures.values, points.rows(done, done + now))
                 bar.done(now)
                 done += now
 
