@@ -77,7 +77,7 @@ def schema_of(outputs: PyTree, names: list[str], status: str, space: Space) -> s
         outputs, cells = outputs.values, outputs.cells
     found = {
         "version": VERSION,
-        "mode": "zip" if space.is_part else space.mode,
+        "mode": "zip" if space.geometry.is_part else space.mode,
         "status": status,
         "outputs": _written(outputs, variable),
         "space": _written(space.tree, part),
