@@ -38,7 +38,6 @@ FOCUS = {
 
 BATCHED = {
     TypeError: {
-        "Give an integer": lambda: ep.batched(sin, in_axes=True),
         '="batch"': lambda: ep.batched(sin, axis_name=["a"]),
     },
     ValueError: {

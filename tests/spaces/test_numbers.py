@@ -96,14 +96,6 @@ def test_the_cure_compiles_nothing():
         ep.sweep(lambda p: damped(p) + 1, space_of(jnp.asarray(0.5)))
 
 
-def test_a_reduction_says_so_too():
-    found = said(
-        lambda rate=rate: ep.sweep(lambda p: rate + p["x"], X, reduce=ep.reduce.Mean())
-        for rate in fresh()
-    )
-    assert len(found) == 1
-
-
 @pytest.mark.skipif(
     "EQX_PIPE_CHECK_ANNOTATIONS" in os.environ, reason="the checks add frames"
 )
