@@ -174,6 +174,11 @@ def test_overrides_bind_names(given):
     assert bool(jnp.all((given["x"] == 0) | (given["x"] == 1)))
 
 
+@hp.given(ept.from_jaxtyping(jax.Array, elements=st.just(0.5)))
+def test_elements_fill_an_array_of_any_shape(x):
+    assert bool(jnp.all(x == 0.5))
+
+
 def test_a_typed_function_is_a_property_test():
     ept.given_typed(scale)()
 

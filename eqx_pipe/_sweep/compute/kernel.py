@@ -106,6 +106,7 @@ def row_width(layout: Layout) -> int:
     return 1 if is_narrow(layout) else len(layout.lengths)
 
 
+@ft.lru_cache(maxsize=256)
 def everywhere(layout: Layout) -> NamedSharding:
     """Return the placement of the kernel's arguments: a copy on every device.
 
