@@ -103,7 +103,7 @@ def check_key(function: str, key: Any, *, required: bool = False) -> None:
     if key is None and not required:
         return
     is_array = eqx.is_array(key)
-    if is_array:
+    if is_array and key is not None:
         if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
             if key.shape == ():
                 return

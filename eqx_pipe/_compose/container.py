@@ -22,7 +22,7 @@ Names = tuple[str, ...] | None
 """The names of stages; `None` where they have positions."""
 
 
-def check_names(function: str, argument: str, names: Iterable[Any]) -> Names:
+def check_names(function: str, argument: str, names: Iterable[Any]) -> tuple[str, ...]:
     """Return the names of stages; raise unless each is a name."""
     found = tuple(names)
     for name in found:

@@ -54,8 +54,13 @@ class Scan(Composite):
     reverse: bool = eqx.field(static=True, default=False)
     unroll: int = eqx.field(static=True, default=1)
 
+    @property
+    def computes_init(self) -> bool:
+        """Return whether a stage computes the first carry from the input."""
+        return callable(self.init)
+
     def children(self) -> Mapping[str, AnyStage]:
-        init = {"init": self.init} if callable(self.init) else {}
+        init = {"init": self.init} if self.computes_init else {}
         return {**init, "cell": self.cell}
 
     def with_child(self, segment: str, stage: StageLike) -> "Scan":
@@ -65,7 +70,7 @@ class Scan(Composite):
 
     def picture(self, canvas: Canvas, path: str, wire: Wire) -> Wire:
         wires = [wire]
-        if callable(self.init):
+        if self.computes_init:
             wires.append(canvas.stage(path, "init", self.init, wire))
         return canvas.stage(path, "cell", self.cell, *wires)
 
@@ -81,7 +86,7 @@ class Scan(Composite):
                 'Give one step at least, or use `returns="sequence"`.',
             )
         carry = self.init
-        if callable(self.init):
+        if self.computes_init:
             carry, state = enter(scope, "init", self.init, x, state=state)
         elif carry is None:
             carry = _zeros(self.cell)
