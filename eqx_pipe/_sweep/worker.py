@@ -23,10 +23,10 @@ from .._types import Key, PyTree
 from .compute.failure import Verdict
 from .compute.points import Points
 from .compute.prepare import prepare
-from .compute.rows import Rows
+from .compute.rows import Index, Rows, Work
 from .compute.trace import no_mesh, settings
 from .gather import CTRL_C, Interrupt
-from .plan import Index, Plan, Work, work_of
+from .plan import Plan, work_of
 
 # Keep few sweeps, since each holds the arrays that its function closes over.
 _jobs = LRUCache(4)

@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import jax
@@ -12,29 +12,33 @@ import jax.tree_util as jtu
 import numpy as np
 
 from ..._cache import LRUCache, WeakCache
+from ..._errors import log_once
 from ..._jaxprs import Fingerprint
 from ..._types import PyTree
 from ..._vmap import by_device
+from ..options import fn_name
 from .cases import ByOffset, ByTable
 from .failure import Place, TooLarge, noting
-from .kernel import COUNT, Given, LaneOf, Layout, Partition, build, each_its_rows
-from .recompiled import note_compilation
+from .kernel import Given, LaneOf, Layout, Partition, build, each_its_rows
 from .trace import Traced, struct_of
-
-Compiled: TypeAlias = jax.stages.Compiled
-"""A program for devices of this process."""
 
 Points: TypeAlias = ByOffset | ByTable
 
 # XLA splits a step of a program over its threads if it estimates that the step is long,
 # even if every core has its own device. The devices then wait for each other's threads:
 # loops of short steps took up to 1.7 times as long.
-_UNSPLIT = {"xla_disable_hlo_passes": "cpu-parallel-task-assigner"}
+_UNSPLIT: dict[str, Any] = {"xla_disable_hlo_passes": "cpu-parallel-task-assigner"}
 
 
 _CALLBACKS = "jax._src.callback"
 
 _kernels = LRUCache(128)
+
+_seen = LRUCache(128)
+"""The numbers in programs that differ in nothing else."""
+
+_PATIENCE = 3
+"""The number of such programs until a hint is logged."""
 
 # A copy to every device takes longer than a small sweep. JAX arrays are immutable, so
 # those that several sweeps use (tables of axes, keys, small weights) are copied once. A
@@ -66,19 +70,18 @@ class Runner:
         """Compile the program unless it is cached; `points` are examples of points."""
         self.layout, self._finite = layout, finite
 
-        def make() -> Compiled:
-            note_compilation(traced, layout)
+        def lower() -> jax.stages.Lowered:
+            _note_compilation(traced, layout)
             selected = points.kernel_args(0, 1, layout)
             # Not NumPy arrays: with several processes JAX does not lower a program for
             # NumPy arrays that are split over devices, even if all devices belong to
             # this process.
             structs = jtu.tree_map(struct_of, (*selected, given))
-            lowered = build(lane_of, outputs, layout).lower(*structs)
-            options = dict(_UNSPLIT) if layout.unsplit else None
-            return lowered.compile(compiler_options=options)
+            return build(lane_of, outputs, layout).lower(*structs)
 
+        options = _UNSPLIT if layout.unsplit else None
         with noting(layout.points_at_once):
-            self._kernel = compiled_once(programs, layout, make)
+            self._kernel = compiled(programs, layout, lower, options)
 
     def compute(
         self,
@@ -101,7 +104,7 @@ class Runner:
                 rows = points.rows(first, first + count)
                 _collect(outputs, values, rows, layout.partition(count))
         except (TooLarge, jax.errors.JaxRuntimeError) as error:
-            self._settle(given, points, first)
+            self._settle()
             if isinstance(error, TooLarge):
                 raise
             return error
@@ -109,51 +112,71 @@ class Runner:
             return as_nonfinite(error)
         return None
 
-    def _settle(self, given: Given, points: Points, first: int) -> None:
-        """Run the program once more after an error, for no points at all.
+    def _settle(self) -> None:
+        """Run another program on each device after an error.
 
-        JAX would report the error again when Python exits, unless another program has
-        run on the device since.
+        JAX would otherwise report the error again when Python exits.
         """
-        nothing, table = points.kernel_args(first, 1, self.layout)
-        nothing[:, COUNT] = 0
-        if table is not None:
-            # If a batch is the whole table, XLA moves it out of the loop and computes
-            # it even for no points: then compute another point.
-            table[:] = 0
-        with contextlib.suppress(jax.errors.JaxRuntimeError):
-            jax.block_until_ready(self._kernel(nothing, table, given))
+        for device in self.layout.devices:
+            jax.block_until_ready(jax.device_put(np.uint32(0), device) + np.uint32(1))
 
 
-def compiled_once(
-    programs: Sequence[Fingerprint], layout: Any, make: Callable[[], Any]
+def compiled(
+    programs: Sequence[Fingerprint],
+    place: Any,
+    lower: Callable[[], jax.stages.Lowered],
+    options: dict[str, Any] | None = None,
 ) -> Any:
-    """Return the cached compilation of some programs, or the result of `make`."""
-    there = compiled_already(programs, layout)
+    """Return the cached compilation of some programs, or that of `lower()`.
+
+    `place` has everything that is compiled in besides the programs; `options` are those
+    of the compiler.
+    """
+    there = compiled_already(programs, place)
     if there is not None:
         return there
-    place = (tuple(program.key() for program in programs), layout)
-    made = make()
+    made = lower().compile(compiler_options=options)
     # Keep them without their arrays, which may be large and are passed in at each call.
     kept = tuple(program.without_constants() for program in programs)
-    _kernels.put(place, (kept, made))
+    _kernels.put((_keys(programs), place), (kept, made))
     return made
 
 
-def compiled_for(
-    programs: Sequence[Fingerprint], layout: Any, build: Callable[[], Any], *args: Any
-) -> Any:
-    """Return the cached compilation of some programs, or of `build` under `jax.jit`."""
-    return compiled_once(programs, layout, lambda: build().lower(*args).compile())
-
-
-def compiled_already(programs: Sequence[Fingerprint], layout: Any) -> Any:
+def compiled_already(programs: Sequence[Fingerprint], place: Any) -> Any:
     """Return the cached compilation of some programs, or `None`."""
-    place = (tuple(program.key() for program in programs), layout)
-    entry = _kernels.get(place)
+    entry = _kernels.get((_keys(programs), place))
     if entry is None or not all(program.still_valid() for program in entry[0]):
         return None
     return entry[1]
+
+
+def _keys(programs: Sequence[Fingerprint]) -> tuple[Hashable, ...]:
+    return tuple(program.key() for program in programs)
+
+
+def _note_compilation(traced: Traced, layout: Layout) -> None:
+    """Log once that compilations differ in a Python or NumPy number only.
+
+    Such numbers are part of the program, since shapes and branches may depend on them.
+    If nothing does, each value costs a compilation that an array would avoid. Values of
+    a `Static` axis do not count.
+    """
+    if traced.is_static:
+        return
+    program, code = traced.program, getattr(traced.fn, "__code__", type(traced.fn))
+    # Use hashes, so that objects of a program can be collected.
+    place = hash((program.outline, program.held, code, layout))
+    numbers = _seen.setdefault(place, set())
+    numbers.add(hash(program.literals))
+    if len(numbers) >= _PATIENCE:
+        log_once(
+            f"recompiled {code}",
+            "eqx_pipe.sweep: `%s` compiles for the third time, only because a Python "
+            "or NumPy number in it or in the space changed. Such numbers are part of "
+            "the program, arrays are data: give `jnp.asarray(...)` of a number if no "
+            "shape and no `if` depends on it.",
+            fn_name(traced.fn),
+        )
 
 
 def _collect(
