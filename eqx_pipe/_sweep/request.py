@@ -66,7 +66,7 @@ class Request:
 
     def at(self, space: Space, key: Key | None) -> "Request":
         """Return the request for another space of all points and another key."""
-        if key_parameter(self.fn) is None:
+        if key is not None and key_parameter(self.fn) is None:
             key = None  # the values do not depend on it
         over = None if self.reducers is None else self.reducers.over
         if over is None:

@@ -224,8 +224,9 @@ def test_values_larger_than_memory_raise(tmp_path, monkeypatch):
             run(lambda p: p[0] + p[1], [long, long])
     limit = tmp_path / "memory.max"  # as in a container
     monkeypatch.setattr(rows, "_LIMITS", (limit,))
-    limit.write_text("1024\n")
-    with pytest.raises(ValueError, match="this process may use 0 GiB"):
-        ep.sweep(jnp.sin, small)
+    limit.write_text(f"{2**27}\n")
+    with pytest.raises(ValueError, match="1 GiB, and this process may use 0 GiB"):
+        ep.sweep(jnp.sin, ep.Linspace(0, 1, 2**28))
+    assert len(ep.sweep(jnp.sin, small)) == 2**12
     limit.write_text("max\n")
     assert len(ep.sweep(jnp.sin, small)) == 2**12

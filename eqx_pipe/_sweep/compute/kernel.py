@@ -92,6 +92,7 @@ class Layout:
         return Partition(self.batch_size, len(self.devices), run)
 
 
+@ft.lru_cache(maxsize=256)
 def everywhere(layout: Layout) -> NamedSharding:
     """Return the placement of the kernel's arguments: a copy on every device.
 

@@ -127,8 +127,10 @@ def empty_values(
     Raises a `ValueError` if they do not fit into the memory of this machine or its
     container.
     """
-    # Operating systems overcommit memory, and kill the process that uses too much.
-    needed, memory = size * row_bytes(outputs), _memory()
+    # Operating systems overcommit memory, and kill the process that uses too much. Its
+    # limit is read from files, which would be a tenth of a small sweep.
+    needed = size * row_bytes(outputs)
+    memory = _memory() if needed > CHUNK_BYTES else math.inf
     try:
         if needed > memory:
             raise MemoryError
