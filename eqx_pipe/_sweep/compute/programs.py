@@ -19,7 +19,7 @@ from ..._vmap import by_device
 from ..options import fn_name
 from .cases import ByOffset, ByTable
 from .failure import Place, TooLarge, noting
-from .kernel import Given, LaneOf, Layout, Partition, build, each_its_rows
+from .kernel import COUNT, Given, LaneOf, Layout, Partition, build, each_its_rows
 from .trace import Traced, struct_of
 
 Points: TypeAlias = ByOffset | ByTable
@@ -28,9 +28,6 @@ Points: TypeAlias = ByOffset | ByTable
 # even if every core has its own device. The devices then wait for each other's threads:
 # loops of short steps took up to 1.7 times as long.
 _UNSPLIT: dict[str, Any] = {"xla_disable_hlo_passes": "cpu-parallel-task-assigner"}
-
-
-_CALLBACKS = "jax._src.callback"
 
 _kernels = LRUCache(128)
 
@@ -104,7 +101,7 @@ class Runner:
                 rows = points.rows(first, first + count)
                 _collect(outputs, values, rows, layout.partition(count))
         except (TooLarge, jax.errors.JaxRuntimeError) as error:
-            self._settle()
+            self._settle(given, points, first)
             if isinstance(error, TooLarge):
                 raise
             return error
@@ -112,13 +109,20 @@ class Runner:
             return as_nonfinite(error)
         return None
 
-    def _settle(self) -> None:
-        """Run another program on each device after an error.
+    def _settle(self, given: Given, points: Points, first: int) -> None:
+        """Run the program once more after an error, for no points at all.
 
-        JAX would otherwise report the error again when Python exits.
+        JAX would report the error again when Python exits, unless another program has
+        run on the device since.
         """
-        for device in self.layout.devices:
-            jax.block_until_ready(jax.device_put(np.uint32(0), device) + np.uint32(1))
+        nothing, table = points.kernel_args(first, 1, self.layout)
+        nothing[:, COUNT] = 0
+        if table is not None:
+            # If a batch is the whole table, XLA moves it out of the loop and computes
+            # it even for no points: then compute another point.
+            table[:] = 0
+        with contextlib.suppress(jax.errors.JaxRuntimeError):
+            jax.block_until_ready(self._kernel(nothing, table, given))
 
 
 def compiled(
@@ -246,7 +250,7 @@ def _keep(leaf: Any, place: jax.sharding.Sharding, copy: jax.Array) -> None:
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """Silence the tracebacks that JAX logs for callbacks that raise, as expected."""
-    logger = logging.getLogger(_CALLBACKS)
+    logger = logging.getLogger("jax._src.callback")
 
     # Each sweep has its own filter.
     def others(record: logging.LogRecord) -> bool:
