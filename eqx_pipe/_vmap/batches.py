@@ -1,10 +1,9 @@
 """A batch of lanes, the two loops over batches, and the map over devices.
 
 There are two loops because reverse mode through a loop that writes into buffers costs
-1.6 times the memory of one that stacks its outputs, and 32 times with `remat`. A loop
-that stacks has a fixed length, but the number of batches of a sweep is data: XLA
-removes a loop of fixed length if there is one batch, and the same point then rounds
-differently.
+1.6 times the memory of one that stacks its outputs. A loop that stacks has a fixed
+length, but the number of batches of a sweep is data: XLA removes a loop of fixed length
+if there is one batch, and the same point then rounds differently.
 """
 
 from collections.abc import Callable, Sequence
@@ -40,19 +39,15 @@ def batch_of(lane: Callable[[Any], PyTree], ids: Any) -> PyTree:
     return jtu.tree_map(lambda out: jnp.expand_dims(out, 0), lane(ids[0]))
 
 
-def stacked(
-    batch: Callable[[Any], PyTree], xs: PyTree, *, remat: bool = False
-) -> PyTree:
+def stacked(batch: Callable[[Any], PyTree], xs: PyTree) -> PyTree:
     """Return `batch` of each row of `xs`, one after the other, stacked.
 
-    It is differentiable; `remat` keeps no intermediate value of a batch for the reverse
-    pass. A single batch needs no loop.
+    It is differentiable. A single batch needs no loop.
     """
-    run = jax.checkpoint(batch) if remat else batch
     if jtu.tree_leaves(xs)[0].shape[0] == 1:
-        out = run(jtu.tree_map(lambda x: x[0], xs))
+        out = batch(jtu.tree_map(lambda x: x[0], xs))
         return jtu.tree_map(lambda leaf: leaf[None], out)
-    return jax.lax.map(run, xs)
+    return jax.lax.map(batch, xs)
 
 
 def filled(
