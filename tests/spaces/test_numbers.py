@@ -132,9 +132,6 @@ SILENT = {
     "lengths": lambda value: ep.sweep(
         lambda p: p["x"] * value, long(value), batch_size=1
     ),
-    "structures": lambda value: ep.sweep(
-        lambda p: sum((p["x"] for _ in range(int(8 * value))), 0.0), X
-    ),
     "functions": lambda value: swept_with(next(OTHERS)),
 }
 

@@ -151,8 +151,8 @@ def _container_for(kind: type, args: tuple[Any, ...], binding: Binding) -> Any:
         return tuple(value_for(part, binding) for part in args)
     count = range(binding.choose((1, 2)))
     values: list[Any] = [[value_for(m, binding) for m in members] for _ in count]
-    made = dict if issubclass(kind, abc.Mapping) else list
-    if made is list:
+    made: type = dict
+    if not issubclass(kind, abc.Mapping):
         values = [value for (value,) in values]
         made = set if issubclass(kind, abc.Set) else list
     return (made if inspect.isabstract(kind) else typing.cast(Any, kind))(values)
