@@ -25,9 +25,6 @@ BRANCH = {
         "the same structure, shapes": lambda: ep.switch(lambda x: 0, sin, jnp.sum)(
             ones(3)
         ),
-        'closed="zeros"': lambda: ep.gated(
-            jnp.sum, gates=[lambda x: True], merge="concat"
-        )(ones(3)),
     },
     TypeError: {
         r"`gates=\(gate,\)`": lambda: ep.gated(sin, gates=cos),

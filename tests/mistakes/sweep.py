@@ -66,8 +66,7 @@ def plan(fn=sin, **settings):
 SWEEP = {
     ValueError: {
         "same path, `store=": lambda: plan(shard=(0, 2)),
-        "Known names: `value`": lambda: sweep(progress="yes"),
-        "Pass `progress=True`": lambda: sweep(progress="yes", reduce=Mean()),
+        "`auto`": lambda: sweep(batch_size="atuo"),
         r'`ep.reduce.Mean\(over="seed"\)`': lambda: sweep(
             reduce=Mean(), output_coords={"value": {"q": None}}
         ),

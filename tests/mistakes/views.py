@@ -38,7 +38,7 @@ def beside(**tree):
 VIEWS = {
     ValueError: {
         "ends in `.md` or `.mmd`": lambda: ep.draw(len).save("pipe.png"),
-        r"Pass its state: `draw\(pipe, x, state=state\)`": lambda: ep.draw(
+        r"y, state = pipe\(x, state\)": lambda: ep.draw(
             nn.make_with_state(lambda: ep.chain(Counter()))()[0], ones(2)
         ),
         "Known names: `x`": lambda: swept().sel(b=1),

@@ -101,7 +101,8 @@ def test_points_are_the_product_of_the_axes(recipe):
         start, count = space.span
         grid = grid[start : start + count]
     if space.rows is not None:
-        grid = [grid[i] for i in space.geometry.grid_indices(np.arange(space.size))]
+        places = np.ravel_multi_index(space.rows.T, space.geometry.lengths)
+        grid = [grid[i] for i in places]
     found = [{name: point[name] for name in names} for point in by_name(space)]
     assert found == grid
     assert space.size == len(space) == len(grid) == np.prod(list(space.dims.values()))
