@@ -1,9 +1,10 @@
 """Designs: few points that fill a space of many dimensions evenly."""
 
 import operator
-from typing import Any, SupportsIndex
+from typing import SupportsIndex
 
 from .._check import check_int
+from .._errors import optional
 from .axis import check_dim, check_length
 from .space import Space, SpaceLike, as_space
 
@@ -52,7 +53,8 @@ def sobol(
     """
     space, n = as_space("sobol", space), _checked("sobol", num, seed, dim)
     # Draw a power of 2 and drop the rest, since SciPy warns about other numbers.
-    sampler = _qmc().Sobol(len(space.names), seed=operator.index(seed))
+    qmc = optional("sobol", "scipy.stats.qmc")  # takes half a second, so only here
+    sampler = qmc.Sobol(len(space.names), seed=operator.index(seed))
     return space.from_unit(sampler.random_base2((n - 1).bit_length())[:n], dim=dim)
 
 
@@ -91,7 +93,8 @@ def latin_hypercube(
     """
     space = as_space("latin_hypercube", space)
     n = _checked("latin_hypercube", num, seed, dim)
-    sampler = _qmc().LatinHypercube(len(space.names), seed=operator.index(seed))
+    qmc = optional("latin_hypercube", "scipy.stats.qmc")
+    sampler = qmc.LatinHypercube(len(space.names), seed=operator.index(seed))
     return space.from_unit(sampler.random(n), dim=dim)
 
 
@@ -101,9 +104,3 @@ def _checked(
     check_dim(function, dim)
     check_int(function, "seed", seed, 0)
     return check_length(function, num)
-
-
-def _qmc() -> Any:
-    from scipy.stats import qmc  # takes half a second, so only here
-
-    return qmc

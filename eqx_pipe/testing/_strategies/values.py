@@ -262,12 +262,9 @@ def bare_array(kind: type, binding: Binding) -> Any:
 
 def scalar_of(kind: type, binding: Binding) -> Numbers:
     """Return a strategy of Python numbers."""
-    if kind is bool:
-        return st.booleans()
-    if kind is int:
-        return st.integers(-8, 8)
-    if kind is complex:
-        return COMPLEX
+    fixed = {bool: st.booleans(), int: st.integers(-8, 8), complex: COMPLEX}
+    if kind in fixed:
+        return fixed[kind]
     return EIGHTHS if binding.elements is None else binding.elements.map(float)
 
 
