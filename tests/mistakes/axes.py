@@ -63,15 +63,11 @@ def categories(*values):
 UNIT = {
     ValueError: {
         r"shape \(points, 1\)": lambda: line().from_unit([0.5]),
-        "from 0 to 1": lambda: line().from_unit([[-0.1]]),
         "Give each its own dim": lambda: ep.Space([Values([1], dim="g")] * 2).from_unit(
             [[0, 0]]
         ),
         "a space with the same axes": lambda: line().to_unit(
             ep.Space({"b": Values([1])})
-        ),
-        "point 1 has 2.0, outside of .*from one end": lambda: line().to_unit(
-            categories(0.5, 2.0)
         ),
         "give points that have": lambda: categories(1).to_unit(categories(2)),
     },
