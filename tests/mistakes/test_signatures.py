@@ -187,8 +187,6 @@ def shown_as(name, parameter):
     """Return the function and the parameter that the error names."""
     if parameter == "rules":
         return "sharding.AxisRules", "pairs"
-    if parameter == "dim" and name in ("latin_hypercube", "sobol"):
-        return "Space.from_unit", "dim"
     if parameter == "over" and name.startswith("reduce."):
         return "sweep", "over"
     return name, parameter.replace("reducers", "reduce").replace("reducer", "reduce")
