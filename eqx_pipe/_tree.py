@@ -68,26 +68,6 @@ def can_be_traced(x: Any) -> bool:
     return isinstance(x, jax.Array)
 
 
-def unregistered(x: Any) -> str:
-    """Return the fix for an object that is not a pytree, and `""` for other leaves.
-
-    Such an object has the fields of a dataclass or of a plain class.
-    """
-    name = type(x).__name__
-    if dataclasses.is_dataclass(x) and not isinstance(x, type):
-        return (
-            f"JAX does not look into `{name}`: register it, "
-            f"`jax.tree_util.register_dataclass({name})` (also as a decorator of the "
-            "class), or make it an `equinox.Module`."
-        )
-    if hasattr(x, "__array__") or callable(x) or not getattr(x, "__dict__", None):
-        return ""
-    return (
-        f"JAX does not look into `{name}`: make it an `equinox.Module`, or a dataclass "
-        "that is registered by `jax.tree_util.register_dataclass`."
-    )
-
-
 def fill(
     leaves: Sequence[Any], mask: Sequence[bool], others: Iterable[Any]
 ) -> list[Any]:

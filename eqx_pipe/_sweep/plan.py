@@ -2,22 +2,18 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, Protocol, runtime_checkable
 
-import jax
 import numpy as np
 from jaxtyping import Float, Int64
 
-from .._progress import Progress, Watched, watched
 from .._reduce import ReducerTree
 from .._spaces import Space
-from .._types import Device, Key, PyTree
+from .._types import Device, PyTree
 from .compute.blocks import Blocks
 from .compute.cells import Cells
-from .compute.failure import Verdict
 from .compute.points import Points
 from .compute.prepare import prepare
-from .compute.rows import CHUNK_BYTES, Index, Rows
+from .compute.rows import CHUNK_BYTES, Index, Work
 from .order_by import CostsOf, costs_of
 from .request import Request
 from .results.label import names_of
@@ -25,82 +21,6 @@ from .store import Chunks, choose_chunks
 
 # Only the pools of the standard library expose their number of workers.
 _GUESSED_WORKERS = 8
-
-
-@runtime_checkable
-class Work(Protocol):
-    """The rows that a sweep computes: `Points`, `Cells` or `Blocks`.
-
-    A sink keeps rows and a worker computes them; neither depends on their kind.
-    """
-
-    @property
-    def points(self) -> Points:
-        """The points that the rows are computed from, with their traced functions."""
-        ...
-
-    @property
-    def size(self) -> int:
-        """The number of rows."""
-        ...
-
-    @property
-    def unit(self) -> int:
-        """The number of rows that fill all lanes of all devices."""
-        ...
-
-    @property
-    def row(self) -> list[jax.ShapeDtypeStruct]:
-        """The shape and dtype of each leaf of a row."""
-        ...
-
-    @property
-    def row_bytes(self) -> int:
-        """The size of a row in bytes."""
-        ...
-
-    @property
-    def outputs(self) -> PyTree:
-        """The shapes and dtypes of a row, as a pytree."""
-        ...
-
-    @property
-    def kinds(self) -> Sequence[Any]:
-        """The kind of the PRNG keys in each leaf of a row, or `None`."""
-        ...
-
-    def span(self, first: int, last: int) -> tuple[int, int]:
-        """Return the half-open range of the points of a range of rows."""
-        ...
-
-    def compute(
-        self, index: Index, costs: Float[np.ndarray, " rows"] | None, bar: Progress
-    ) -> tuple[Rows, Verdict]:
-        """Compute some rows; those with similar `costs` may share a batch.
-
-        The verdict has the rows of failed points; for blocks, it has the points.
-        """
-        ...
-
-    def unflatten(self, rows: Rows) -> PyTree:
-        """Return the leaves of rows as a pytree."""
-        ...
-
-    def programs(self) -> list[Any]:
-        """Return the programs that the rows need, `None` for those not compiled yet."""
-        ...
-
-    def at(self, space: Space, key: Key | None) -> "Work":
-        """Return the same work for another space of the same structure."""
-        ...
-
-    def with_batch_size(self, batch_size: int) -> "Work":
-        """Return the same work in batches of another size."""
-        ...
-
-    def with_most(self, most: int) -> "Work":
-        """Return the same work for calls of at most `most` rows."""
-        ...
 
 
 def work_of(points: Points, reducers: ReducerTree | None) -> Work:
@@ -145,15 +65,7 @@ class Plan:
     def outputs(self) -> PyTree:
         """The shapes and dtypes of the user's outputs, or of their reductions."""
         # The steps of loops follow the outputs.
-        outputs = self.work.outputs
-        return outputs[0] if self.request.count_steps else outputs
-
-    @property
-    def watched(self) -> Watched | None:
-        """The output whose best value is shown; raises a `ValueError` if unknown."""
-        outputs = self.points.outputs
-        outputs = outputs[0] if self.request.count_steps else outputs
-        return watched(self.request.function, outputs, self.request.progress)
+        return self.points.outputs[0] if self.request.count_steps else self.work.outputs
 
     def count(self, numbers: Sequence[int]) -> int:
         """Return the number of points in some chunks."""
@@ -230,7 +142,7 @@ def plan_of(request: Request) -> Plan:
     chunks = _chunks_of(request, work)
     plan = Plan(request, work.with_most(chunks.points), chunks, costs)
     # Check names of outputs before anything is compiled or a store is created.
-    if plan.watched is None and request.output_coords:
+    if request.output_coords:
         names_of(plan.outputs, request.space, request.output_coords)
     return plan
 

@@ -17,11 +17,8 @@ BRANCH = {
         "Rename the stage": lambda: ep.switch(jnp.argmax, {"selector": jnp.sin}),
         "Give at least one": lambda: ep.gated(sin, gates=()),
         "one gate per stage": lambda: ep.gated(sin, gates=[cos] * 2),
-        "`sum`": lambda: ep.gated(sin, gates=[cos], merge="summ"),
-        "mapping": lambda: ep.gated(sin, gates=[cos], merge="dict"),
         "for each name": lambda: ep.gated({"a": sin}, gates={"b": sin}),
         "both by position": lambda: ep.gated(sin, gates={"a": sin}),
-        "Rename": lambda: ep.gated({"gates": sin}, gates={"gates": sin}),
     },
     ep.StructureError: {
         "same structure": lambda: ep.cond(lambda x: True, jnp.sum)(ones(3)),

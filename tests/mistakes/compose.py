@@ -41,7 +41,6 @@ CHAIN = {
     },
     ValueError: {
         "without a dot.*Rename": lambda: ep.chain(**{"a.b": cos}),
-        "non-empty string": lambda: ep.chain(**{"": cos}),
         r"eqx_pipe.batched\(layer\)`.*eqx_pipe.frozen\(": lambda: ep.chain(
             jax.vmap(linear(key()))
         ),
@@ -69,7 +68,6 @@ PARALLEL = {
         "Give at least one": lambda: ep.parallel(),
         "`concat`": lambda: ep.parallel(sin, merge="concta"),
         "in a mapping": lambda: ep.parallel(sin, merge="dict"),
-        "non-empty string": lambda: ep.parallel({1: sin}),
         "Rename the": lambda: ep.parallel({"merge": sin}, merge=sum),
         "`axis` from -2 to 1": lambda: merged(ones(2), ones(2), merge="stack", axis=3),
         'by `merge="stack"`': lambda: merged(ones(), ones(), merge="concat"),
@@ -79,7 +77,6 @@ PARALLEL = {
             sin, merge=jnp.add
         ),
         "in one mapping": lambda: ep.parallel({"a": sin}, sin),
-        r"`parallel\(\*stages\)`": lambda: ep.parallel([sin]),
         'eqx_pipe.at`, or use `merge="tuple': lambda: merged("a", "b", merge="sum"),
     },
     ep.StructureError: {
@@ -91,13 +88,10 @@ PARALLEL = {
 
 WEIGHTED = {
     ValueError: {
-        "Rename the stage": lambda: ep.weighted({"weights": sin}, weights=cos),
         r"float32\[1\]": lambda: ep.weighted(sin, weights=[1.0, 2.0]),
         "weight per stage": lambda: ep.weighted(sin, weights=1.0),
-        "Known names": lambda: ep.weighted(sin, normalize=None),
     },
     TypeError: {
-        "or all in one mapping": lambda: ep.weighted({"a": sin}, cos),
         "Give real numbers": lambda: ep.weighted(sin, weights=[1j]),
         "by `eqx_pipe.at`": lambda: ep.weighted(eqx.nn.Identity())({"a": "dog"}),
     },
@@ -139,7 +133,6 @@ TIED = {
 
 INPUTS = {
     TypeError: {
-        "Give a tuple of names": lambda: two("x"),
         "cannot have the name": lambda: ep.chain(over=sin),
         "by `eqx_pipe.feed`": lambda: ep.chain(
             nn.MultiheadAttention(1, 2, key=key()), over="x"

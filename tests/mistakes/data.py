@@ -94,7 +94,6 @@ SOURCES = {
     TypeError: {
         "encode text as integers": lambda: ArraySource({"a": "b"}),
         "Give a list of sources": lambda: ep.data.mixture([]),
-        "Give an iterable of batches": lambda: reduce_batches(load(), Mean()),
     },
     ValueError: {
         "one positive number": lambda: ep.data.mixture([source()], [0]),

@@ -51,7 +51,6 @@ SHARDING = {
         "Did you mean `abc`": lambda: shard(
             {"abc": ones(8)}, mesh(), {"abd": P("data")}
         ),
-        "Known names: `data`": lambda: ep.sharding.pad_to(ones(8), mesh(), P("nope")),
         "the specs or the sizes": lambda: init_sharded(
             linear, key(), mesh(), P("model")
         ),

@@ -31,7 +31,7 @@ CURES = {
     r"jax.random.key\(seed\)": "key",
     "Give an integer of at least [012]": (
         "n num batch_size rounds unroll size stride microbatches length k eta seed "
-        "at_most reduce.Histogram.bins max_axes max_depth max_shapes max_size min_size"
+        "at_most reduce.Histogram.bins max_axes max_depth max_shapes max_size"
     ),
     "Known names: `": (
         "draws mode normalize on_error resume returns until "
@@ -39,8 +39,7 @@ CURES = {
         "search.sensitivity.method search.sensitivity_design.method"
     ),
     "Give True or False": (
-        "is_log reverse shared shuffle drop_remainder count_steps "
-        "search.explore.progress"
+        "is_log reverse shared shuffle drop_remainder count_steps progress"
     ),
     r"jax.make_mesh\(": "mesh",
     "Put a `Linspace`": "space Space.tree",
@@ -94,7 +93,6 @@ CURES = {
     "Training.init, step, score": "train",
     "an object with `init`, `ask` and `tell`": "method",
     r"first: `Mapped\(jnp.exp": "Mapped.fn",
-    "the path of an output": "sweep.progress",
     # Data and devices.
     "Give `ArraySource": "source",
     r"Give a `Cursor`: `loader.init\(jax.random.key": "cursor",
@@ -111,7 +109,7 @@ CURES = {
     "Give a dict of arguments by name": "kwargs",
     "Give a function that makes the same numbers": "reference",
     "Give a function with annotations": "testing.arguments.fn",
-    "Give a list of strategies": "testing.pipelines.stages",
+    "Give a list of strategies": "axes testing.pipelines.stages",
     "Give a pytree of `jax.ShapeDtypeStruct": "struct",
     "Give a tuple of dtypes": "dtypes",
     "Give a tuple of names of laws": "only skip",
@@ -129,7 +127,7 @@ ANY = set(
     "search.Training.step sharding.microbatch.axis sharding.on.specs "
     "testing.check_method.fn testing.check_method.key testing.check_reducer.values "
     "search.sensitivity.seed search.sensitivity_design.seed testing.given_typed.fn "
-    "testing.from_jaxtyping.annotation testing.spaces.axes trainable.pipe".split()
+    "testing.from_jaxtyping.annotation trainable.pipe".split()
 )
 
 # Functions that draw under `vmap`, which not every kind of key survives.
