@@ -6,8 +6,8 @@ from typing import Any, SupportsIndex, TypeAlias
 
 import equinox as eqx
 
-from .._check import is_integer
-from .._errors import describe_value, nearest, structure_error, type_error
+from .._check import check_is
+from .._errors import nearest, structure_error
 from .._stage import Composite, Scope, as_stage, enter
 from .._tree import leaves_with_names
 from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
@@ -86,11 +86,7 @@ def at(where: Where, stage: StageLike) -> At:
         [{'a': 2}, 2]
     """
     child = as_stage("at", "stage", stage)
-    if not isinstance(where, tuple | str) and not is_integer(where):
-        raise type_error(
-            "at",
-            f"`where` is {describe_value(where)}.",
-            "Give a key or an index, or a tuple of them read as a path.",
-        )
+    cure = "Give a key or an index, or a tuple of them read as a path."
+    check_is("at", "where", where, tuple | str | SupportsIndex, cure)
     path = where if isinstance(where, tuple | str) else where.__index__()
     return At(child, path if isinstance(path, tuple) else (path,))
