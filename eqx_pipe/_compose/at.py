@@ -9,7 +9,7 @@ import equinox as eqx
 from .._check import check_is
 from .._errors import nearest, structure_error
 from .._stage import Composite, Scope, as_stage, enter
-from .._tree import leaves_with_names
+from .._tree import is_none, leaves_with_names
 from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
 
 Where: TypeAlias = str | SupportsIndex | tuple[Hashable, ...]
@@ -33,7 +33,7 @@ class At(Composite):
         try:
             # Not just `select(x)`: `tree_at` also rejects values that are not part of
             # the pytree, such as static fields.
-            eqx.tree_at(select, x, replace_fn=found.append, is_leaf=_is_none)
+            eqx.tree_at(select, x, replace_fn=found.append, is_leaf=is_none)
         except Exception as error:
             path = ".".join(map(str, self.where))
             raise structure_error(
@@ -42,17 +42,13 @@ class At(Composite):
                 nearest(path, [name for name, _ in leaves_with_names(x)]),
             ) from error
         y, state = enter(scope, "stage", self.stage, found[0], state=state)
-        return eqx.tree_at(select, x, y, is_leaf=_is_none), state
+        return eqx.tree_at(select, x, y, is_leaf=is_none), state
 
 
 def _step(x: Any, key: Any) -> PyTree:
     """Return the entry of `x` at a key, index or attribute name."""
     named = isinstance(key, str) and not isinstance(x, Mapping)
     return getattr(x, key) if named else x[key]
-
-
-def _is_none(x: object) -> bool:
-    return x is None
 
 
 def at(where: Where, stage: StageLike) -> At:
