@@ -131,9 +131,7 @@ ANY = set(
 )
 
 # Functions that draw under `vmap`, which not every kind of key survives.
-DRAWING = (
-    "Space data.Loader.init search.explore sharding.init_sharded sweep vmap_space"
-).split()
+DRAWING = ("Space data.Loader.init search.explore sweep vmap_space").split()
 
 # Public classes that users do not make.
 MADE = set(
