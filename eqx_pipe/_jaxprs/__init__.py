@@ -4,8 +4,6 @@ from .evaluate import Bodies as Bodies
 from .evaluate import Body as Body
 from .evaluate import evaluate as evaluate
 from .fingerprint import Fingerprint as Fingerprint
-from .fingerprint import array_text as array_text
-from .fingerprint import digest as digest
 from .fingerprint import fingerprint_of as fingerprint_of
 from .fingerprint import key_of as key_of
 from .fingerprint import text_of as text_of
@@ -34,3 +32,5 @@ from .table import is_elementwise as is_elementwise
 from .table import kind as kind
 from .table import may_loop_or_call_back as may_loop_or_call_back
 from .table import register as register
+from .values import array_text as array_text
+from .values import digest as digest

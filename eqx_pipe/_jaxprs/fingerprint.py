@@ -13,21 +13,14 @@ different programs never share an entry.
 
 import dataclasses
 import functools as ft
-import hashlib
-import types
 import weakref
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
-import equinox as eqx
-import jax.tree_util as jtu
-import numpy as np
-from jax.core import ShapedArray, Tracer
-
-from .._tree import Opaque, Same, as_data
-from .held import Functions, captured_key, function_key, function_name
-from .jaxpr import Equation, is_jaxpr, is_literal, open_jaxpr
+from .._tree import Same
+from .jaxpr import Equation, is_literal, open_jaxpr
 from .table import bodies, entry
+from .values import Functions, ValueWriter, digest, joined
 
 # Parameters that do not change values, on this machine or another: names, places and
 # differentiation rules. Within a process they count, except those of `Entry.aside`.
@@ -36,16 +29,6 @@ _HERE_ONLY = {
     "out_trees", "jvp", "transpose", "in_layouts", "out_layouts", "mesh", "sharding",
     "in_shardings", "out_shardings", "callback_hash",
 }  # fmt: skip
-
-# A tuple, made once: a union of types is made at each evaluation.
-_NUMBERS_AND_TEXT = (bool, int, float, complex, str, bytes)
-
-
-def digest(text: str | bytes) -> str:
-    """Return a short hash of a text."""
-    # Names may contain unpaired surrogates.
-    data = text.encode(errors="surrogatepass") if isinstance(text, str) else text
-    return hashlib.sha256(data).hexdigest()[:32]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,12 +50,7 @@ class Fingerprint:
     @property
     def text(self) -> str:
         """The text that is the same in every process."""
-        return f"{self.outline}\n{_joined(self.literals)}"
-
-    @property
-    def shape(self) -> Hashable:
-        """The key shared by all programs that differ from this one in literals only."""
-        return self.outline, self.held
+        return f"{self.outline}\n{joined(self.literals)}"
 
     def key(self) -> Hashable:
         """Return the key of the program within this process."""
@@ -84,7 +62,7 @@ class Fingerprint:
 
     def still_valid(self) -> bool:
         """Return whether the closures of all functions have not changed since."""
-        return all(function_key(f, key_of) == was for f, was in self.functions)
+        return all(_Writer().function_key(f) == was for f, was in self.functions)
 
     def without_constants(self) -> "Fingerprint":
         """Return the fingerprint without the arrays, which may be large."""
@@ -94,27 +72,19 @@ class Fingerprint:
 def fingerprint_of(jaxpr: Any) -> Fingerprint:
     """Return the fingerprint of a closed jaxpr."""
     writer = _Writer()
-    return writer.finished(writer.program(jaxpr))
+    text = writer.program(jaxpr)
+    literals, held = tuple(writer.literals), tuple(writer.held)
+    return Fingerprint(text, literals, held, writer.constants, writer.functions)
 
 
 def text_of(x: Any) -> str:
     """Return a value as text that is the same in every process."""
-    writer = _Writer()
-    return _joined([writer.value(x), *writer.literals])
+    return _Writer().text_of(x)
 
 
 def key_of(x: Any) -> Hashable:
     """Return a key for a value, equal only for equivalent values."""
-    writer = _Writer()
-    return writer.value(x), tuple(writer.literals), tuple(writer.held)
-
-
-def array_text(x: Any) -> str:
-    """Return an array as its dtype, shape and the hash of its values."""
-    raw = np.asarray(as_data(x))
-    weak = "~" if getattr(x, "weak_type", False) else ""
-    shape = ",".join(map(str, raw.shape))
-    return f"{x.dtype}{weak}[{shape}]#{digest(np.ascontiguousarray(raw).tobytes())}"
+    return _Writer().key_of(x)
 
 
 # Jaxprs hash by identity, and an entry is removed with the function that it was traced
@@ -122,22 +92,8 @@ def array_text(x: Any) -> str:
 _jitted: weakref.WeakKeyDictionary[Any, Fingerprint] = weakref.WeakKeyDictionary()
 
 
-class _Writer:
-    """One walk: it returns text, and collects objects and literals.
-
-    A `!` in the text is a placeholder for an entry of `held`, a `#` for one of
-    `literals`.
-    """
-
-    def __init__(self) -> None:
-        self.literals: list[str] = []
-        self.held: list[Hashable] = []
-        self.constants: list[Any] = []
-        self.functions: Functions = []
-
-    def finished(self, text: str) -> Fingerprint:
-        literals, held = tuple(self.literals), tuple(self.held)
-        return Fingerprint(text, literals, held, self.constants, self.functions)
+class _Writer(ValueWriter):
+    """A walk over a jaxpr."""
 
     def program(self, closed: Any, apart: bool = True) -> str:
         """Write a jaxpr: a line for each equation, variables by number.
@@ -152,7 +108,7 @@ class _Writer:
         if apart:
             self.constants += consts
         else:
-            lines.append(self._all(consts))
+            lines.append(self.each(consts))
         context = None
         for eqn in jaxpr.eqns:
             here = _context(eqn.ctx)
@@ -176,16 +132,16 @@ class _Writer:
             if name == "rule" and eqn.primitive.name == "custom_vmap_call":
                 # A rule runs when a program is compiled, and may then read anything:
                 # never share the program with another trace.
-                params.append(self._beside("rule", Same(object())))
+                params.append(self.beside("rule", Same(object())))
             elif name in _HERE_ONLY:
-                params.append(self._beside(name, self._key_here(value)))
+                params.append(self.beside(name, self.key_here(value)))
             else:
                 params.append(f"{name}={self.value(value)}")
         effects = ""
         if eqn.effects:
-            effects = self._beside(" ", frozenset(map(str, eqn.effects)))
-        name = self._beside(eqn.primitive.name, eqn.primitive)
-        return f"{name}[{_joined(params)}]{effects}"
+            effects = self.beside(" ", frozenset(map(str, eqn.effects)))
+        name = self.beside(eqn.primitive.name, eqn.primitive)
+        return f"{name}[{joined(params)}]{effects}"
 
     def _body(self, eqn: Equation, closed: Any, apart: bool) -> str:
         """Write a jaxpr in an equation; that of a jitted function is written once.
@@ -211,162 +167,18 @@ class _Writer:
         for v in atoms:
             if is_literal(v):
                 self.literals.append(self.value(v.val))
-                found.append(f"#:{self._aval(v.aval)}")
+                found.append(f"#:{self.aval(v.aval)}")
             else:
                 found.append(f"%{numbers.setdefault(v, len(numbers))}")
-        return _joined(found)
+        return joined(found)
 
     def _binders(self, variables: Sequence[Any], numbers: dict[Any, int]) -> str:
-        return _joined(
-            f"%{numbers.setdefault(v, len(numbers))}:{self._aval(v.aval)}"
+        return joined(
+            f"%{numbers.setdefault(v, len(numbers))}:{self.aval(v.aval)}"
             for v in variables
         )
-
-    def _aval(self, aval: Any) -> str:
-        text, says_all = _aval_text(aval)
-        return text if says_all else self._beside(text, aval)
-
-    def _beside(self, text: str, thing: Hashable) -> str:
-        self.held.append(thing)
-        return f"{text}!"
-
-    def _key_here(self, x: Any) -> Hashable:
-        """Return the key of a value that the text does not contain."""
-        writer = _Writer()
-        text = writer.value(x)
-        self.functions += writer.functions
-        return text, tuple(writer.literals), tuple(writer.held)
-
-    def value(self, x: Any) -> str:
-        """Write any value; unknown objects count by type and identity."""
-        if x is None or type(x) in _NUMBERS_AND_TEXT:
-            return repr(x)
-        if isinstance(x, _NUMBERS_AND_TEXT):
-            return self._beside(repr(x), type(x))
-        if is_jaxpr(x):
-            return self.program(x, apart=False)
-        if isinstance(x, type):
-            return self._beside(f"{x.__module__}.{x.__qualname__}", x)
-        if isinstance(x, Tracer):
-            # Equinox keeps the jaxpr of a converted function (such as an operator of
-            # lineax) among the static parameters of its primitives, and the values that
-            # the function closes over among the inputs. From JAX 0.12 on the jaxpr has
-            # constants, which are tracers of the trace that made it. That trace has
-            # ended, so programs cannot read them, and only their types matter.
-            return f"Tracer:{self._aval(x.aval)}"
-        if eqx.is_array(x) or isinstance(x, np.ndarray | np.generic):
-            return self._array(x)
-        if isinstance(x, Opaque):
-            return f"Opaque({self.value(x.values)})"
-        if isinstance(x, jtu.PyTreeDef):
-            # Treedefs that are equal for JAX may contain different jaxprs.
-            kind_and_data, children = x.node_data(), x.children()
-            return f"{self.value(kind_and_data)}({self._all(children)})"
-        if isinstance(x, tuple | list):
-            return f"{self._kind(x, tuple, list)}({self._all(x)})"
-        if isinstance(x, dict):
-            items = [f"{self.value(k)}: {self.value(v)}" for k, v in x.items()]
-            return f"{self._kind(x, dict)}({_joined(items)})"
-        if isinstance(x, set | frozenset):
-            items = sorted(x, key=text_of)
-            keys = tuple(map(self._key_here, items))
-            return self._beside(f"{{{_joined(map(text_of, items))}}}", keys)
-        if isinstance(x, types.FunctionType):
-            found = function_key(x, key_of)
-            self.functions.append((x, found))
-            return self._beside(function_name(x), found)
-        if isinstance(x, types.MethodType):
-            owner = self._beside(text_of(x.__self__), Same(x.__self__))
-            return f"{owner}.{self.value(x.__func__)}"
-        if isinstance(x, ft.partial):
-            given = self._beside(
-                f"{text_of(x.args)}, {text_of(x.keywords)}",
-                captured_key((x.args, tuple(x.keywords.items())), key_of),
-            )
-            return f"partial({self.value(x.func)}, {given})"
-        return self._object(x)
-
-    def _object(self, x: Any) -> str:
-        held = getattr(x, "__dict__", {})
-        if any(map(is_jaxpr, held.values())):
-            # Optimistix's wrappers of jaxprs all compare equal.
-            return f"{self.value(type(x))}({self.value(dict(held))})"
-        if _is_flatten(x):
-            return f"Flatten({self._all(x.get())})"
-        is_module = isinstance(x, eqx.Module)
-        ours = callable(x) and not type(x).__module__.startswith("jax.")
-        if dataclasses.is_dataclass(x) and (is_module or not ours):
-            return f"{self.value(type(x))}({self._fields(x)})"
-        text = _Writer()._fields(x) if dataclasses.is_dataclass(x) else ""
-        if callable(x):
-            text = f"{function_name(x)}({text})"
-        else:
-            text = repr(x)
-            if " at 0x" in text or "object at" in text:
-                text = ""
-            text = f"{type(x).__module__}.{type(x).__qualname__}:{text}"
-        by_identity = ours or _is_by_identity(x)
-        return self._beside(text, Same(x) if by_identity else (type(x), x))
-
-    def _fields(self, x: Any) -> str:
-        """Write a dataclass's fields; `compare=False` fields count here only."""
-        found = []
-        for field in dataclasses.fields(x):
-            if not hasattr(x, field.name):
-                continue
-            value = getattr(x, field.name)
-            if field.compare:
-                found.append(f"{field.name}={self.value(value)}")
-            else:
-                found.append(self._beside(field.name, self._key_here(value)))
-        return _joined(found)
-
-    def _kind(self, x: Any, *usual: type) -> str:
-        kind = type(x)
-        return kind.__name__ if kind in usual else self._beside(kind.__name__, kind)
-
-    def _all(self, items: Iterable[Any]) -> str:
-        return _joined(map(self.value, items))
-
-    def _array(self, x: Any) -> str:
-        if getattr(x, "is_fully_addressable", True) and x.dtype != object:
-            return array_text(x)
-        return self._beside(f"{type(x).__name__}:{x.dtype}{x.shape}", Same(x))
 
 
 def _context(ctx: Any) -> str:
     # Omit the mesh, since a sweep runs on its own mesh; see `evaluate.py`.
     return f"{ctx.compute_type} {ctx.threefry_partitionable} {ctx.xla_metadata}"
-
-
-@ft.lru_cache(4096)
-def _aval_text(aval: Any) -> tuple[str, bool]:
-    """Return the dtype and shape of a value, and whether its type has nothing else.
-
-    A type may also have the placement of a value: a mesh or a memory kind.
-    """
-    shape = ",".join(map(str, getattr(aval, "shape", ())))
-    text = f"{getattr(aval, 'dtype', type(aval).__name__)}[{shape}]"
-    says_all = type(aval) is ShapedArray and aval.str_short() == text
-    return text + "~" * bool(getattr(aval, "weak_type", False)), says_all
-
-
-def _is_flatten(x: Any) -> bool:
-    """Return whether `x` records the structure of outputs of Equinox's primitives.
-
-    Each trace makes a new one. It is callable, but it depends only on the structure.
-    """
-    known = type(x).__name__ == "Flatten" and type(x).__module__.startswith("equinox.")
-    return known and x.called()
-
-
-def _is_by_identity(x: Any) -> bool:
-    try:
-        hash(x)
-    except TypeError:
-        return True
-    return type(x).__eq__ is object.__eq__
-
-
-def _joined(texts: Iterable[str]) -> str:
-    return ", ".join(texts)

@@ -90,7 +90,7 @@ class _ArgBound(AbstractReducer):
     def finish(self, state: Leaders) -> Extreme:
         if state.found.ndim:
             return side_by_side(state)
-        index = exact.as_int(state.index) if state.found else None
+        index = int(exact.on_host(state.index, jnp.int32)) if state.found else None
         return Extreme(index, result_or_nan(state.value, state.found))
 
 

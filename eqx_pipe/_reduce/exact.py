@@ -133,11 +133,6 @@ def on_host(number: AnyPair, dtype: DTypeLike) -> np.ndarray:
     return np.asarray(first.astype(kind) + second.astype(kind))
 
 
-def as_int(number: AnyPair) -> int:
-    """Return a single count as a Python integer."""
-    return int(on_host(number, jnp.uint32))
-
-
 def before(counts: np.ndarray | np.generic, values: np.ndarray) -> np.ndarray:
     """Return counts with trailing axes, so that they broadcast with `values`."""
     counts = np.asarray(counts)

@@ -12,8 +12,7 @@ copy nothing.
 
 A `vmap` adds to the points of the loop. If all points take the same number of steps
 there is nothing to refill, and it stays the loop of a single point, with a batch in its
-carry. A derivative in forward mode is a loop with tangents in its carry, refilled like
-any other loop; reverse mode would have to store every step, whose number is unknown.
+carry. The derivative is that of the `lax.while_loop`, in forward mode.
 """
 
 import itertools as it
@@ -26,9 +25,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
-from jax.interpreters import partial_eval as pe
 
-from .._errors import value_error
 from .._jaxprs import (
     Body,
     Entry,
@@ -257,35 +254,22 @@ def _with_axis(
 def _jvp(
     primals: Sequence[Any], tangents: Sequence[Any], **params: Any
 ) -> tuple[list[Any], list[Any]]:
-    loop, num = Loop(**params), len(primals)
+    """Differentiate the loops of all points, which then wait for each other."""
+    loop = Loop(**params)
     moving = [
         type(t) is not ad.Zero and _has_slope(x)
         for x, t in zip(primals, tangents, strict=True)
     ]
-    given_slopes = map(ad.instantiate_zeros, it.compress(tangents, moving))
 
-    def of_point(*args: Any) -> list[Any]:
-        values, slopes = args[:num], list(args[num:])
-        outputs, moved = jax.jvp(
-            lambda *given: loop.of_point(*fill(values, moving, given)),
-            list(it.compress(values, moving)),
-            slopes,
-        )
-        pairs = zip(outputs, moved, strict=True)
-        return [*outputs, *(t for y, t in pairs if _has_slope(y))]
+    def every(*given: Any) -> list[Any]:
+        args = fill(primals, moving, given)
+        return loop.each_point(loop.of_point, args, loop.axes_of(args))
 
-    # The tangent of a constant has the axes of that constant.
-    axes = loop.axes_of(primals)
-    results = loop.each_point(
-        lambda *args: refilled(of_point, *args),
-        [*primals, *given_slopes],
-        [*axes, *it.compress(axes, moving)],
-    )
-    num_outputs = num - len(loop.axes)
-    outputs, slopes = results[:num_outputs], iter(results[num_outputs:])
+    given = list(it.compress(primals, moving)), list(it.compress(tangents, moving))
+    outputs, slopes = jax.jvp(every, *given)
     return outputs, [
-        next(slopes) if _has_slope(y) else ad.Zero(jax.typeof(y).to_tangent_aval())
-        for y in outputs
+        t if _has_slope(y) else ad.Zero(jax.typeof(y).to_tangent_aval())
+        for y, t in zip(outputs, slopes, strict=True)
     ]
 
 
@@ -293,16 +277,5 @@ def _has_slope(x: Any) -> bool:
     return jnp.issubdtype(jax.typeof(x).dtype, jnp.inexact)
 
 
-def _partial_eval(*_: Any, **__: Any) -> Any:
-    raise value_error(
-        "refill",
-        "it was differentiated in reverse mode (`jax.grad`, `jax.vjp`) or linearized, "
-        "and how many steps there are to go back over is not known.",
-        "Use forward mode (`jax.jvp`, `jax.jacfwd`), or a `jax.lax.scan` with a "
-        "largest number of steps.",
-    )
-
-
 batching.fancy_primitive_batchers[refill_p] = _batch
 ad.primitive_jvps[refill_p] = _jvp
-pe.custom_partial_eval_rules[refill_p] = _partial_eval

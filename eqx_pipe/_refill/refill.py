@@ -53,14 +53,14 @@ def refill(
 
     **Returns:** a function `point -> output`, which may be the whole function of a
     sweep or a part of it. A point is any pytree; for random draws, pass `(point, key)`.
-    It is differentiable in forward mode, like a `while_loop`.
+    It is differentiable in forward mode, as a `while_loop`, whose lanes wait.
 
     **Raises:**
 
     - `TypeError` if one of the four functions cannot be called.
     - `TypeError`, when called, if `body` returns another structure, shape or dtype than
       `init`, or if `cond` does not return a scalar boolean: JAX's error, with the fix.
-    - `ValueError` in reverse mode (`jax.grad`, `jax.vjp`).
+    - `ValueError` in reverse mode (`jax.grad`, `jax.vjp`), from JAX.
     - `StructureError` (a `ValueError`), when called, if `body` changes a part of the
       carry that is not an array.
 

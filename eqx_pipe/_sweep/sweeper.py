@@ -67,11 +67,9 @@ class Sweeper:
         with no_mesh("sweeper"):
             if request.by_hand:
                 return plain_sweep(request, started)
-            plan = self._planned(request)
             if store is not None:
-                request = dataclasses.replace(plan.request, store=store)
-                plan = dataclasses.replace(plan, request=request)
-            return complete(plan, started)
+                request = dataclasses.replace(request, store=store)
+            return complete(self._planned(request), started)
 
     def outputs(self, space: Space, key: Key | None) -> PyTree:
         """Return the shapes and dtypes of the output at one point."""

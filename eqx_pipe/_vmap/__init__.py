@@ -9,7 +9,6 @@ from .batch_size import Analysis as Analysis
 from .batch_size import analyze as analyze
 from .batch_size import choose_batch_size as choose_batch_size
 from .batch_size import even_out as even_out
-from .batch_size import free_bytes as free_bytes
 from .batches import batch_of as batch_of
 from .batches import by_device as by_device
 from .batches import filled as filled
@@ -17,7 +16,7 @@ from .batches import flat_mesh as flat_mesh
 from .batches import local_devices as local_devices
 from .batches import over_devices as over_devices
 from .batches import stacked as stacked
-from .cores import all_busy as all_busy
-from .cores import use_cpu_devices as use_cpu_devices
-from .cores import warn_if_cores_idle as warn_if_cores_idle
-from .lapack import warn_if_it_may_hang as warn_if_it_may_hang
+from .cpu import all_busy as all_busy
+from .cpu import use_cpu_devices as use_cpu_devices
+from .cpu import warn_if_cores_idle as warn_if_cores_idle
+from .cpu import warn_if_it_may_hang as warn_if_it_may_hang

@@ -21,7 +21,7 @@ from typing import Any
 
 from .._jaxprs import Equation, Flow, kind, live_bytes
 from .._types import Device
-from .lapack import linalg_limit, may_hang
+from .cpu import linalg_limit, may_hang
 
 MOST = 1024
 """Points at once for functions without loops, or with loops of equal length.
@@ -84,7 +84,7 @@ class Analysis:
     same time. `loops` is true if there is a loop, `refilled` if a loop is refilled, and
     `waits` if the end of a loop depends on the point, so that a batch waits for its
     slowest lane. `linalg_limit` is the maximum number of points for which no linear
-    algebra is split over threads (`lapack.py`), or `None` without such a limit.
+    algebra is split over threads (`cpu.py`), or `None` without such a limit.
     """
 
     largest: int = 1

@@ -1,10 +1,9 @@
 """A batch of lanes, the two loops over batches, and the map over devices.
 
 There are two loops because reverse mode through a loop that writes into buffers costs
-1.6 times the memory of one that stacks its outputs, and 32 times with `remat`. A loop
-that stacks has a fixed length, but the number of batches of a sweep is data: XLA
-removes a loop of fixed length if there is one batch, and the same point then rounds
-differently.
+1.6 times the memory of one that stacks its outputs. A loop that stacks has a fixed
+length, but the number of batches of a sweep is data: XLA removes a loop of fixed length
+if there is one batch, and the same point then rounds differently.
 """
 
 from collections.abc import Callable, Sequence
@@ -40,19 +39,15 @@ def batch_of(lane: Callable[[Any], PyTree], ids: Any) -> PyTree:
     return jtu.tree_map(lambda out: jnp.expand_dims(out, 0), lane(ids[0]))
 
 
-def stacked(
-    batch: Callable[[Any], PyTree], xs: PyTree, *, remat: bool = False
-) -> PyTree:
+def stacked(batch: Callable[[Any], PyTree], xs: PyTree) -> PyTree:
     """Return `batch` of each row of `xs`, one after the other, stacked.
 
-    It is differentiable; `remat` keeps no intermediate value of a batch for the reverse
-    pass. A single batch needs no loop.
+    It is differentiable. A single batch needs no loop.
     """
-    run = jax.checkpoint(batch) if remat else batch
     if jtu.tree_leaves(xs)[0].shape[0] == 1:
-        out = run(jtu.tree_map(lambda x: x[0], xs))
+        out = batch(jtu.tree_map(lambda x: x[0], xs))
         return jtu.tree_map(lambda leaf: leaf[None], out)
-    return jax.lax.map(run, xs)
+    return jax.lax.map(batch, xs)
 
 
 def filled(
@@ -118,18 +113,20 @@ def over_devices(
     on_device: Callable[..., Any],
     mesh: Mesh,
     split: Sequence[bool],
+    *,
+    leave_mesh: bool = True,
 ) -> Callable[..., Any]:
     """Return a function that every device runs by itself.
 
     `split` is true for each argument of `on_device` of which a device gets its part,
     and false for arguments that it gets whole. Outputs are concatenated in the order of
-    the devices. The types of arrays within it do not name the mesh.
+    the devices. With `leave_mesh`, the types of arrays within it do not name the mesh.
     """
     own, same = P(mesh.axis_names), P()
     # `check_vma` rejects ordinary user loops whose initial carry is constant. Without
     # it a wrong `out_specs` would go unnoticed, but these are internal and tested.
     return jax.shard_map(
-        _without_mesh(on_device),
+        _without_mesh(on_device) if leave_mesh else on_device,
         mesh=mesh,
         in_specs=tuple(own if parted else same for parted in split),
         out_specs=own,

@@ -251,7 +251,7 @@ FLOWS = {
 
 
 @pytest.mark.parametrize("name", FLOWS)
-def test_what_depends_on_an_input_is_what_vmap_batches(name):
+def test_dependent_outputs_are_those_that_vmap_batches(name):
     fn = FLOWS[name]
     examples = [jnp.ones(())] * 3
     make = jax.make_jaxpr(fn, axis_env=[("batch", 3)])

@@ -37,7 +37,7 @@ HOW = {
     bad=st.lists(st.integers(2, 699), max_size=6),
     sliced=st.booleans(),
 )
-def test_it_is_the_reduction_of_the_points_that_count(names, how, n, bad, sliced):
+def test_failed_points_do_not_count(names, how, n, bad, sliced):
     space = ep.Space(ep.Values(np.arange(700.0, dtype=np.float32)))
     points = np.arange(700.0)
     part = slice(n - 1, None, -1) if sliced and n < 100 else slice(n)
@@ -75,7 +75,7 @@ def test_other_points_that_fail_compile_nothing():
     assert np.flatnonzero(~other.ok).tolist() == [10, 20, 30, 40]
 
 
-def test_the_result_says_which_points_failed():
+def test_the_repr_lists_failed_points():
     space = ep.Linspace(0, 49, 50)
     numbers = jnp.array([3.0, 9, 11, 40, 41, 42])
     asked = {"reduce": ep.reduce.Mean(), "on_error": "mark"}
@@ -87,7 +87,7 @@ def test_the_result_says_which_points_failed():
     np.testing.assert_allclose(clean.values, plain.values, rtol=2e-5)
 
 
-def test_the_point_that_fails_is_named():
+def test_the_error_names_the_failed_point():
     bad = jnp.array([77.0, 500.0])
     with pytest.raises(ep.SweepError, match=r"at point 77: .*bad point") as error:
         ep.sweep(

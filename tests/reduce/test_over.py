@@ -18,7 +18,6 @@ from support.stores import close, one_device
 
 import eqx_pipe as ep
 import eqx_pipe.testing as ept
-from eqx_pipe._sweep.compute import cells as cells_module
 
 KEY = jr.key(3)
 SPACE = {
@@ -49,7 +48,7 @@ def check(result, grid, axes):
 
 
 def _found(x):
-    """Return the best of a cell that has fewer than were asked for."""
+    """Return the entries of a cell that has fewer than `k`."""
     if not np.ndim(getattr(x, "index", 0)):
         return x
     assert np.all(np.diff(x.index < 0) >= 0)
@@ -104,7 +103,7 @@ def assert_same(a, b):
     np.testing.assert_array_equal(a.cells.points, b.cells.points)
 
 
-def test_devices_runs_executors_and_the_plain_loop(monkeypatch, grid):
+def test_devices_and_executors():
     asked = {"key": KEY, "reduce": some("seed"), "batch_size": 8}
     whole = ep.sweep(model, SPACE, **asked)
     assert_same(whole, ep.sweep(model, SPACE, mesh=one_device(), **asked))
@@ -113,9 +112,15 @@ def test_devices_runs_executors_and_the_plain_loop(monkeypatch, grid):
     assert_same(whole, ep.sweeper(model, SPACE, **asked)(SPACE))
     with ept.assert_compiles(0):
         assert_same(whole, ep.sweep(model, SPACE, **asked))
-    # As if two points were all that fits: a cell is taken in run by run.
-    monkeypatch.setattr(cells_module, "_MOST_POINTS", 2)
-    check(ep.sweep(model, SPACE, **asked), grid, (1,))
+
+
+def test_a_long_cell_is_reduced_in_runs():
+    space = {"a": ep.Values([1, 2]), "x": ep.Values(np.arange(70_000))}
+    reduce = {"sum": ep.reduce.Sum(over="x"), "best": ep.reduce.ArgMax(over="x")}
+    found = ep.sweep(lambda p: p["a"] * p["x"] % 65_537, space, reduce=reduce).values
+    values = np.outer([1, 2], np.arange(70_000)) % 65_537
+    assert found["sum"].tolist() == values.sum(1).tolist()
+    assert found["best"].index.tolist() == values.argmax(1).tolist()
 
 
 def test_a_store_holds_the_labelled_reductions(tmp_path):
@@ -140,7 +145,7 @@ def test_a_store_holds_the_labelled_reductions(tmp_path):
             ep.sweep(model, SPACE, store=path, key=KEY, reduce=other)
 
 
-def test_what_comes_of_a_state_tells_stores_apart(tmp_path):
+def test_a_store_distinguishes_how_a_state_is_finished(tmp_path):
     pytest.importorskip("zarr")
     path = tmp_path / "runs.zarr"
     ep.sweep(model, SPACE, key=KEY, reduce=ep.reduce.Var("y", over="seed"), store=path)
@@ -209,7 +214,7 @@ def test_a_cell_that_stopped_computes_no_more_points(static):
     assert result.values.tolist() == expected.tolist()
 
 
-def test_batches_are_filled_with_the_points_of_cells_that_go_on():
+def test_batches_are_filled_from_unfinished_cells():
     space = {"limit": ep.Values([2, 0, 99, 5]), "seed": ep.Values(jnp.arange(7))}
     result = ep.sweep(
         lambda p: p["seed"] >= p["limit"], space, reduce=found_one(), batch_size=8
@@ -227,7 +232,7 @@ def test_batches_are_filled_with_the_points_of_cells_that_go_on():
     assert_same(result, again)
 
 
-def test_draws_and_designs_keep_what_they_are():
+def test_draws_and_designs():
     space = ep.Space(
         {
             "draw": ep.Random(jr.normal, 4),

@@ -14,7 +14,7 @@ SHARES = (0.0, 0.1, 0.5, 0.93, 1.0)
 
 
 def wrong(x, found, shares):
-    """By how many ranks the numbers found are wrong, at most."""
+    """Return the largest error in rank."""
     x, places = np.sort(x), np.array(shares) * (len(x) - 1)
     below, above = np.searchsorted(x, found), np.searchsorted(x, found, side="right")
     return max(np.max(below - places), np.max(places - above))
@@ -61,7 +61,7 @@ def test_few_numbers_are_exact_leaf_by_leaf_and_over_a_dim():
     assert 0 < (~ok).sum() < 50
 
 
-def test_nan_inf_and_nothing():
+def test_nan_inf_and_no_points():
     def found(x, where=None):
         space = {"x": ep.Values(jnp.asarray(x))}
         fn = lambda p: eqx.error_if(p["x"], p["x"] == 99, "no")  # noqa: E731

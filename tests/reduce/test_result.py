@@ -64,7 +64,7 @@ def test_wrong_settings(make, text, unchecked):
         make()
 
 
-def test_a_state_keeps_its_form():
+def test_a_state_that_changes_its_shape_raises():
     grows = ep.reduce.Reducer(
         lambda s: jnp.zeros(1),
         lambda state, x: jnp.concatenate([state, x[None]]),
@@ -75,7 +75,7 @@ def test_a_state_keeps_its_form():
         ep.sweep(lambda x: x, SPACE, reduce=grows)
 
 
-def test_what_needs_all_values_is_refused():
+def test_methods_that_need_all_values_raise():
     result = ep.sweep(fn, SPACE, reduce={"mean": ep.reduce.Mean("loss")})
     for ask in (
         lambda: result[0],

@@ -1,4 +1,4 @@
-"""Reducers asked directly, without a sweep: every dtype, its limits, and no points."""
+"""Reducers without a sweep: every dtype, its limits, and no points."""
 
 import jax
 import jax.numpy as jnp
@@ -46,7 +46,7 @@ def reduced(reducer, values, ok):
 
 
 @pytest.mark.parametrize("dtype", slow_unless({"uint32", "bfloat16"}, NUMBERS))
-def test_of_every_dtype(dtype):
+def test_every_dtype(dtype):
     values = jnp.asarray(np.asarray(NUMBERS[dtype]).astype(jnp.dtype(dtype)))
     kept = np.asarray(values)[OK].astype(object if dtype != "bool" else bool)
     wide = kept.astype(np.float64)
@@ -84,8 +84,8 @@ def test_of_every_dtype(dtype):
 
 
 @pytest.mark.parametrize("dtype", slow_unless({"bfloat16"}, ["bfloat16", "int8"]))
-def test_of_no_points(dtype):
-    """Show nothing for no points, and for points that all failed."""
+def test_no_points(dtype):
+    """No points and only failed points give the same results."""
     nothing = np.nan if dtype in ("float32", "bfloat16") else 0
     values = jnp.asarray(np.asarray(NUMBERS[dtype]).astype(jnp.dtype(dtype)))
     reducers = [
@@ -126,7 +126,7 @@ def test_too_few_points_for_a_variance_give_nan():
     assert np.isnan(reduced(ep.reduce.Var(ddof=5), jnp.arange(6.0), OK))
 
 
-def test_what_is_reduced_is_named_by_keyword():
+def test_by_is_keyword_only():
     functions = [lambda *_: 0] * 4
     assert ep.reduce.Reducer(*functions, by="a").by == "a"
     with pytest.raises(TypeError, match="positional"):

@@ -150,6 +150,11 @@ def test_it_is_never_swallowed():
     assert np.array_equal(caught.value.result.status, [0] * 64)
 
 
+def test_the_usual_handler_is_restored():
+    ep.sweep(lambda x: 2 * x, ep.Linspace(0, 1, 3))
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
 def test_somebody_elses_way_to_deal_with_it_is_left_alone():
     seen = []
     signal.signal(signal.SIGINT, lambda *_: seen.append(1))

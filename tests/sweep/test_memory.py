@@ -1,9 +1,13 @@
-"""Batches for which there is not enough memory: halved, or said."""
+"""Batches that do not fit in memory: an automatic size is halved, others raise.
+
+Nothing public makes a program run out of memory at its second call, so the programs of
+sweeps are replaced here by fakes that do."""
 
 import math
 import subprocess
 import sys
 import textwrap
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import jax
@@ -13,7 +17,6 @@ import pytest
 from support.sweeps import close
 
 import eqx_pipe as ep
-from eqx_pipe._cache import LRUCache
 from eqx_pipe._sweep.compute import programs, rows, tune
 from eqx_pipe._sweep.compute.kernel import LAST
 from eqx_pipe._vmap import batch_size
@@ -27,12 +30,12 @@ def wave(p):
 
 
 class Memory:
-    """Programs that want memory for their batches, of which there is little."""
+    """Fake programs that run out of memory if a batch is large."""
 
     def __init__(self):
         self.most, self.before = math.inf, "run"
         self.calls = self.refused = 0
-        self.points = 0
+        self.points, self.seconds = 0, 0.0
         """The number of points that were computed."""
 
     def check(self, now, layout):
@@ -65,7 +68,9 @@ class Compiled(jax.stages.Compiled):
 
     def __call__(self, control, *args):
         self.memory.check("run", self.layout)
-        self.memory.points += int(control[0, LAST]) + 1
+        points = int(control[0, LAST]) + 1
+        self.memory.points += points
+        self.memory.seconds += 100 * points / self.layout.points_at_once
         self.memory.calls += 1
         return self.real(control, *args)
 
@@ -98,11 +103,11 @@ def test_an_automatic_size_is_halved(memory, expected, before):
     assert again.made == ()
 
 
-def test_what_was_computed_is_kept(memory, expected, monkeypatch):
+def test_finished_batches_are_not_computed_again(memory, expected, monkeypatch):
     monkeypatch.setattr(rows, "CHUNK_BYTES", 64)  # one batch in a call
 
     class Shrinking:
-        """Memory that somebody else takes after the second call."""
+        """A limit that applies after the second call."""
 
         def __lt__(self, size):
             return memory.calls >= 2 and size > 8
@@ -119,7 +124,7 @@ def test_what_was_computed_is_kept(memory, expected, monkeypatch):
 
 
 @pytest.mark.parametrize(("size", "before"), [(64, "compile"), (45, "run")])
-def test_reductions(memory, size, before):
+def test_reductions_halve_to_a_divisor(memory, size, before):
     memory.most, memory.before = 20, before
     reduce = {"sum": ep.reduce.Sum(), "best": ep.reduce.ArgMax(by=lambda x: x)}
     result = ep.sweep(jnp.sin, ep.Linspace(0, 3, size), reduce=reduce, mesh=ONE)
@@ -132,7 +137,7 @@ def test_reductions(memory, size, before):
     assert (result.batch_size, result.made[0][1]) == found
 
 
-def test_stores_workers_and_sweepers(memory, expected, tmp_path):
+def test_stores_workers_and_sweepers_halve(memory, expected, tmp_path):
     memory.most = 20
     path = tmp_path / "runs.zarr"
     stored = ep.sweep(wave, SPACE, mesh=ONE, store=path)
@@ -150,27 +155,23 @@ def test_stores_workers_and_sweepers(memory, expected, tmp_path):
     assert refused[0] == refused[2]  # it tries no size twice
 
 
-def test_tuning_goes_on_with_what_fits(memory, monkeypatch):
-    compute = tune._Clock.seconds
-
-    def seconds(self, size, count):
-        """Measure by a clock by which the larger size is always the better one."""
-        compute(self, size, count)
-        return 100 * count / size
-
-    monkeypatch.setattr(tune._Clock, "seconds", seconds)
+def test_tuning_continues_with_sizes_that_fit(memory, monkeypatch):
+    # A clock by which the larger size is always the better one.
+    monkeypatch.setattr(time, "perf_counter", lambda: memory.seconds)
     monkeypatch.setattr(tune, "_GAINS", {256: math.inf, 4096: math.inf})
     x = np.linspace(0, 50, 60_000, dtype="f4")
-    for most, best, failed in ((512, 512, "1024"), (2048, 1024, "4096")):
+    for fn, most, best, failed in (
+        (lambda x: jnp.sin(1 * x), 512, 512, "1024"),
+        (lambda x: jnp.sin(x * 1.0), 2048, 1024, "4096"),
+    ):
         memory.most = most
-        monkeypatch.setattr(tune, "_sizes", LRUCache(1))
-        result = ep.sweep(jnp.sin, ep.Values(x), batch_size="tune", mesh=ONE)
+        result = ep.sweep(fn, ep.Values(x), batch_size="tune", mesh=ONE)
         made = dict(result.made)
         assert (result.batch_size, made["out_of_memory"]) == (best, failed)
         close(result.values, np.sin(x))
 
 
-def test_a_size_that_was_given_is_kept_to(memory):
+def test_an_explicit_size_is_never_changed(memory):
     memory.most = 20
     for isolated in ("raise", "mark"):  # it is not a point that fails
         with pytest.raises(ep.SweepError, match="batch of 32 points.*bytes. Leave"):
@@ -183,7 +184,7 @@ def test_a_size_that_was_given_is_kept_to(memory):
 
 
 @pytest.mark.slow
-def test_a_machine_with_little_memory():
+def test_a_process_with_a_memory_limit():
     """Run out of memory on a CPU, in a process with a limit."""
     program = """
         import resource
@@ -215,7 +216,7 @@ def test_a_machine_with_little_memory():
     assert "('out_of_memory', '8" in said
 
 
-def test_values_that_this_process_may_not_hold_are_refused(tmp_path, monkeypatch):
+def test_values_larger_than_memory_raise(tmp_path, monkeypatch):
     long, small = ep.Linspace(0, 1, 2**22), ep.Linspace(0, 1, 2**12)
     for function in ("sweep", "sweeper"):
         run = ep.sweep if function == "sweep" else lambda fn, x: ep.sweeper(fn, x)(x)

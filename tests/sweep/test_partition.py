@@ -1,96 +1,53 @@
-"""Which device gets which points: each once, and none the expensive half."""
-
-import os
+"""The partition of points over devices: each point once, expensive points dealt out."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.sweeps import make_mesh
 
 import eqx_pipe as ep
-from eqx_pipe._sweep.compute.kernel import COUNT, FIRST, LAST, Layout, control_of
-from eqx_pipe._sweep.compute.prepare import prepare
-from eqx_pipe._vmap import all_busy
 
-any_partition = given(
-    dealt=st.booleans(),
-    batch=st.integers(1, 5),
-    devices=st.integers(1, 4),
-    points=st.integers(1, 70),
+
+@given(
+    points=st.sampled_from([1, 7, 30, 61]),
+    batch_size=st.sampled_from([1, 3, 5]),
+    devices=st.sampled_from([1, 3, 4]),
+    ordered=st.booleans(),
 )
+def test_every_value_is_in_its_row(points, batch_size, devices, ordered):
+    values = np.arange(points)[::-1]
+    found = ep.sweep(
+        lambda x: x * 2,
+        ep.Values(values),
+        batch_size=batch_size,
+        mesh=make_mesh(devices),
+        order_by=values if ordered else None,
+    )
+    np.testing.assert_array_equal(found.values, 2 * values)
 
 
-def parted(dealt, batch, devices, points):
-    layout = Layout((100,), (0,), batch, 1, (None,) * devices, dealt=dealt)
-    return layout.partition(points)
+def loop(n):
+    return jax.lax.while_loop(lambda k: k < n, lambda k: k + 1, 0)
 
 
-def computed(partition, device, points):
-    """Return the points of all batches of a device, as a kernel computes them."""
-    told = control_of(partition, points, [])[device].astype(int)
-    number = np.arange(told[COUNT] * partition.batch_size)
-    return np.minimum(told[FIRST] + partition.stride * number, told[LAST])
-
-
-@any_partition
-def test_every_point_comes_to_its_place(dealt, batch, devices, points):
-    partition = parted(dealt, batch, devices, points)
-    rows = np.full(points, -1)
-    for device in range(partition.num_devices):
-        place, found = rows[partition.own(device)], computed(partition, device, points)
-        assert np.all(place == -1)
-        place[...] = found[: len(place)]
-    assert rows.tolist() == list(range(points))
-
-
-@any_partition
-def test_no_device_has_more_than_its_share(dealt, batch, devices, points):
-    partition = parted(dealt, batch, devices, points)
-    shares = [partition.count(d, points) for d in range(partition.num_devices)]
-    assert max(shares) == -(-points // (partition.batch_size * partition.num_devices))
-    assert not any(partition.count(d, 0) for d in range(partition.num_devices))
-
-
-@given(st.integers(1, 5), st.integers(1, 4), st.integers(1, 6))
-def test_devices_have_as_much_to_do_where_costs_rise(batch, devices, rounds):
-    points = rounds * batch * devices
-    partition = parted(True, batch, devices, points)
-    loads = [computed(partition, device, points).sum() for device in range(devices)]
-    # One point in each lane.
-    assert max(loads) - min(loads) <= rounds * batch * (devices - 1)
-
-
-def test_points_that_may_take_longer_go_round():
-    def loop(p):
-        return jax.lax.while_loop(lambda n: n < p, lambda n: n + 1, 0)
-
-    refilled = ep.refill(lambda p: 0, lambda p, n: n < p, lambda p, n: n + 1, last)
-    space = ep.Values(np.arange(12))
-    for fn, costs, dealt in [
-        (jnp.sin, False, False),
-        (jnp.sin, True, True),
-        (loop, False, True),
-        (refilled, False, True),
-    ]:
-        args = fn, ep.Space(space), None, 2, tuple(jax.devices()[:2])
-        ((_, layout),) = prepare(*args, ordered=costs).needed
-        assert layout.dealt == dealt
-
-
-def last(point, carry):
-    return carry
-
-
-def test_only_cpus_with_work_for_every_core_keep_to_their_thread(monkeypatch):
-    class Other:
-        platform = "gpu"
-
-    have = lambda pid: set(range(4))  # noqa: E731
-    monkeypatch.setattr(os, "sched_getaffinity", have, raising=False)
-    cpu = jax.devices()[0]
-    assert all_busy([cpu] * 4, 4)
-    assert all_busy([cpu] * 5, 9)
-    assert not all_busy([cpu] * 4, 3)
-    assert not all_busy([cpu] * 3, 9)
-    assert not all_busy([Other()] * 4, 9)
+@pytest.mark.parametrize(("devices", "batch_size"), [(2, 2), (3, 1), (4, 5)])
+def test_points_of_unequal_cost_are_dealt_in_turn(devices, batch_size):
+    """All lanes of a batch execute the steps of its slowest point."""
+    points = np.arange(3 * devices * batch_size)
+    result = ep.sweep(
+        loop,
+        ep.Values(points),
+        batch_size=batch_size,
+        mesh=make_mesh(devices),
+        count_steps=True,
+    )
+    slowest = np.zeros(len(points), int)
+    for device in range(devices):
+        own = points[device::devices].reshape(-1, batch_size)
+        slowest[own] = own.max(axis=1, keepdims=True)
+    np.testing.assert_array_equal(result.steps.executed, slowest)
+    # Where costs rise, no device has more than one step per lane and batch more.
+    loads = [slowest[device::devices].sum() for device in range(devices)]
+    assert max(loads) - min(loads) <= 3 * batch_size * (devices - 1)

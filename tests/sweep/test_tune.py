@@ -1,6 +1,7 @@
 """`batch_size="tune"`: the values of a sweep, with a size that was measured."""
 
 import math
+import time
 
 import equinox as eqx
 import jax
@@ -15,67 +16,51 @@ from support.sweeps import FUNCTIONS, close
 from support.ways import SPACES
 
 import eqx_pipe as ep
-from eqx_pipe._cache import LRUCache
-from eqx_pipe._sweep.compute import tune as module
 
-
-@pytest.fixture(autouse=True)
-def sizes(monkeypatch):
-    """No size is remembered."""
-    monkeypatch.setattr(module, "_sizes", LRUCache(16))
-    return module._sizes._entries
+ONE = jax.make_mesh((1,), ("x",), devices=jax.devices()[:1])
+SPACE = {"x": ep.Linspace(0, 50, 320_000), "scale": jnp.float32(3.0)}
 
 
 @pytest.fixture
-def clock(monkeypatch):
-    """Measure by a clock by which the best size is 64, and trying costs nothing."""
-    compute = module._Clock.seconds
+def timed(monkeypatch):
+    """Return a function for which batches of 256 points are fastest."""
+    now = [0.0]
 
-    def seconds(self, size, count):
-        compute(self, size, count)
-        return (1.0 + abs(math.log2(size) - 6)) * count
+    def tick(x):
+        now[0] += x.size * (1 + abs(math.log2(x.size) - 8))
+        return x
 
-    monkeypatch.setattr(module._Clock, "seconds", seconds)
-    monkeypatch.setattr(module, "_GAINS", dict.fromkeys(module._GAINS, math.inf))
+    def fn(p):
+        struct = jax.ShapeDtypeStruct((), jnp.float32)
+        x = jax.pure_callback(tick, struct, p["x"], vmap_method="expand_dims")
+        return {"y": jnp.sin(x) * p["scale"]}
 
-
-def wave(p):
-    return {"y": jnp.sin(p["x"]) * p["scale"]}
-
-
-SPACE = {"x": ep.Linspace(0, 50, 20_000), "scale": jnp.float32(3.0)}
-ONE = jax.make_mesh((1,), ("x",), devices=jax.devices()[:1])
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    return fn
 
 
-def test_the_best_size_is_found_and_remembered(clock, sizes, tmp_path):
-    plain = ep.sweep(wave, SPACE, mesh=ONE).values
-    mean = {"reduce": ep.reduce.Mean(), "batch_size": "tune", "mesh": ONE}
-    result = ep.sweep(wave, SPACE, batch_size="tune", mesh=ONE)
-    assert result.batch_size == 64
-    close(result.values, plain)
-    ((name, tried),) = result.made
-    assert [name, tried] == [
-        "tuned",
-        "1008: 1.00, 256: 0.60, 16: 0.60, 64: 0.20, 1024: 1.00",
-    ]
+def test_the_best_size_is_found_and_remembered(timed, tmp_path):
+    asked = {"batch_size": "tune", "mesh": ONE}
+    begun = ep.sweep(timed, SPACE, batch_size=1000, store=tmp_path / "s", mesh=ONE)
+    expected = {"y": begun.values["y"][:]}
+    result = ep.sweep(timed, SPACE, **asked)
+    assert result.batch_size == 256
+    close(result.values, expected)
+    tried = "1024: 1.00, 256: 0.33, 16: 1.67, 64: 1.00"
+    assert result.made == (("tuned", tried),)
     assert "tuned" in result.to_xarray().attrs
-    assert [*sizes.values()] == [64]
-    again = ep.sweep(wave, SPACE, batch_size="tune", mesh=ONE)
-    assert (again.batch_size, again.made) == (64, (("tuned", "remembered"),))
-    close(again.values, plain)
-    reduced = ep.sweep(wave, SPACE, **mean)
-    assert (reduced.batch_size, reduced.points) == (64, 20_000)
-    close(reduced.values, {"y": plain["y"].mean()})
-    # A store keeps the size that it was begun with, whatever is found later.
-    asked = {"batch_size": "tune", "store": tmp_path / "runs.zarr", "mesh": ONE}
-    assert ep.sweep(wave, SPACE, **asked).batch_size == 64
-    sizes.clear()
-    again = ep.sweep(wave, SPACE, **asked)
-    assert again.batch_size == 64 and not sizes
-    close({"y": again.values["y"][:]}, plain)
+    again = ep.sweep(timed, SPACE, **asked)
+    assert (again.batch_size, again.made) == (256, (("tuned", "remembered"),))
+    close(again.values, expected)
+    reduced = ep.sweep(timed, SPACE, reduce=ep.reduce.Mean(), **asked)
+    assert (reduced.batch_size, reduced.points) == (256, 320_000)
+    np.testing.assert_allclose(reduced.values["y"], expected["y"].mean(), rtol=1e-4)
+    # A store keeps the size that it was begun with.
+    again = ep.sweep(timed, SPACE, store=tmp_path / "s", **asked)
+    assert (again.batch_size, begun.batch_size) == (1000, 1000)
 
 
-def test_points_with_effects_are_computed_once(clock):
+def test_points_with_effects_are_computed_once():
     counted = []
 
     def fn(x):
@@ -97,7 +82,7 @@ def test_values_are_those_of_a_sweep(fn, which, ordered):
     close(tuned.values, ep.sweep(fn, space, key=key).values)
 
 
-def test_static_values_and_failing_points(clock):
+def test_static_values_and_failing_points():
     def fn(p):
         x = p["f"](p["x"])
         return eqx.error_if(x, p["x"] > 9.5, "too large")
@@ -110,23 +95,23 @@ def test_static_values_and_failing_points(clock):
     close(tuned.values, plain.values)
 
 
-def test_a_size_that_was_not_compared_is_not_remembered(sizes):
-    small = ep.sweep(wave, {**SPACE, "x": ep.Linspace(0, 1, 9)}, batch_size="tune")
-    assert small.made == (("tuned", f"{small.batch_size}: 1.00"),)
-    assert not sizes
+def test_a_size_that_was_not_compared_is_not_remembered():
+    for _ in range(2):
+        small = ep.sweep(jnp.tan, ep.Linspace(0, 1, 9), batch_size="tune")
+        assert small.made == (("tuned", f"{small.batch_size}: 1.00"),)
     with jax.disable_jit():  # the plain loop has no batches
         assert ep.sweep(jnp.sin, ep.Linspace(0, 1, 3), batch_size="tune").made == ()
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_what_is_wrong_is_said():
+def test_errors():
     class Pool:
         def submit(self, fn, *args):
             raise AssertionError
 
     with pytest.raises(ValueError, match=r"`batch_size='tune'` .* `executor`"):
-        ep.sweep(wave, SPACE, batch_size="tune", executor=Pool())
+        ep.sweep(jnp.sin, SPACE, batch_size="tune", executor=Pool())
     with pytest.raises(ValueError, match="Did you mean `tune`"):
-        ep.sweep(wave, SPACE, batch_size="tuned")
+        ep.sweep(jnp.sin, SPACE, batch_size="tuned")
     with pytest.raises(ValueError, match="Known names: `auto`, `a positive integer`"):
-        ep.sweeper(wave, SPACE, batch_size="tune")
+        ep.sweeper(jnp.sin, SPACE, batch_size="tune")

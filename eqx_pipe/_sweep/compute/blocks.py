@@ -31,7 +31,7 @@ from .failure import Errors, TooLarge, Verdict, differs, joined, search
 from .groups import BlockStates, Groups, OfPoints, home_of
 from .kernel import Given, Layout, everywhere
 from .points import Points
-from .programs import Runner, compiled_for, put, quiet
+from .programs import Runner, compiled, put, quiet
 from .reduce_programs import (
     MOST_BLOCKS,
     block_batches,
@@ -56,6 +56,8 @@ class Blocks(OfPoints):
         self.points, self.reducers = points, reducers
         self.each = points.batch_size * block_batches(points.size, points.batch_size)
         """The number of points in a block."""
+        self._bytes = -(-self.each // 8)
+        """The number of bytes that have a bit for each point of a block."""
         self.size = -(-points.size // self.each)
         self.reducing = trace_reducers(reducers, points.traced[0], points.batch_size)
         self.home = home_of(points)
@@ -99,11 +101,6 @@ class Blocks(OfPoints):
         """Return the states of blocks, and the bits of their failed points."""
         state = jtu.tree_unflatten(self.reducers.structure, self._states(rows[:-1]))
         return BlockStates(state, rows[-1])
-
-    @property
-    def _bytes(self) -> int:
-        """The number of bytes that have a bit for each point of a block."""
-        return -(-self.each // 8)
 
     @property
     def at_once(self) -> int:
@@ -264,9 +261,10 @@ class Blocks(OfPoints):
         there = list(map(as_keys, jax.device_put(full, self.home), self.reducing.init))
         program = self.reducing.merge.program
         constants = put(program.constants, self.home)
-        build, zero = ft.partial(build_merge, self.reducing), np.int32(0)
+        zero = np.int32(0)
         given = state, there, zero, zero, constants
-        merge = compiled_for([program], self._merge_place, build, *given)
+        lower = ft.partial(build_merge(self.reducing).lower, *given)
+        merge = compiled([program], self._merge_place, lower)
         for first, last in spans:
             state = merge(state, there, np.int32(first), np.int32(last), constants)
             yield state

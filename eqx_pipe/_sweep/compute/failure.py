@@ -177,29 +177,26 @@ def search(
     first: int,
     points: int,
     only_first: bool,
+    error: Exception | None = None,
 ) -> list[tuple[int, Exception]]:
-    """Return the points that fail by themselves, of `points` that failed together."""
-    lone: list[tuple[int, Exception]] = []
-    # A stack of ranges to check, each with whether it is known to fail.
-    left = [(first, points, True)]
-    while left:
-        first, points, known = left.pop()
-        if not known or points == 1:
-            error = compute(first, points)
-            if error is None:
-                # One half of a failed range did not fail, so the other half does.
-                if left and left[-1][0] == first + points and not known:
-                    left[-1] = (*left[-1][:2], True)
-                continue
-            if points == 1:
-                lone.append((first, error))
-                if only_first:
-                    break
-                continue
-        half = points // 2
-        left.append((first + half, points - half, False))
-        left.append((first, half, False))
-    return lone
+    """Return the points that fail by themselves, of `points` that failed together.
+
+    `error` is the error of a single point, if it is known.
+    """
+    if points == 1:
+        error = compute(first, 1) if error is None else error
+        return [] if error is None else [(first, error)]
+    half = points // 2
+    begin, left = first + half, points - half
+    before, after = compute(first, half), None
+    found = [] if before is None else search(compute, first, half, only_first, before)
+    if found and only_first:
+        return found
+    if before is not None:  # otherwise it is the second half that fails
+        after = compute(begin, left)
+        if after is None:
+            return found
+    return found + search(compute, begin, left, only_first, after)
 
 
 def clear(values: Sequence[np.ndarray], place: Place) -> None:

@@ -24,16 +24,14 @@ from ..._tree import as_data, as_keys
 from ..._types import PyTree
 from .failure import Verdict, in_order
 from .points import Points
-from .programs import compiled_for, put
+from .programs import compiled, put
 from .reduce_programs import build_absorb, trace_reducers
-from .rows import Index, Rows, row_bytes, stretches_of
+from .rows import Index, Rows, Work, stretches_of
 
 
-class OfPoints(abc.ABC):
+class OfPoints(Work):
     """Rows that are reduced from points: the base class of cells and blocks."""
 
-    points: Points
-    outputs: Any
     at_once: int
     """The maximum number of rows computed at once."""
 
@@ -64,11 +62,6 @@ class OfPoints(abc.ABC):
     def kinds(self) -> list[None]:
         """The kinds of PRNG keys, all `None`: rows contain keys as raw data only."""
         return [None] * len(self.row)
-
-    @property
-    def row_bytes(self) -> int:
-        """The size of a row."""
-        return row_bytes(self.row)
 
 
 class BlockStates(eqx.Module):
@@ -176,6 +169,7 @@ class Groups:
         absorb = self.reducing.absorb.program
         given = *given, put(absorb.constants, self._home)
         if self._absorb is None:
-            build = ft.partial(build_absorb, self.reducing, self.points.kinds)
-            self._absorb = compiled_for([absorb], self._place, build, *given)
+            build = build_absorb(self.reducing, self.points.kinds)
+            lower = ft.partial(build.lower, *given)
+            self._absorb = compiled([absorb], self._place, lower)
         return self._absorb(*given)

@@ -27,7 +27,7 @@ from .cases import ByOffset, ByTable, Case, case_numbers, groups_of, points_of_a
 from .failure import Failures, Fit, TooLarge, Verdict, does_not_fit
 from .kernel import Given, Layout, everywhere, point_lane
 from .programs import Runner, put, quiet
-from .rows import Index, Rows, chunk_capacity, empty_values, row_bytes
+from .rows import Index, Rows, Work, chunk_capacity, empty_values
 from .trace import Traced, arrays_of, check_concrete
 
 _LISTED_AT_ONCE = 2**22
@@ -35,7 +35,7 @@ _LISTED_AT_ONCE = 2**22
 
 
 @dataclasses.dataclass
-class Points:
+class Points(Work):
     """Points that are ready to be computed: rows of a sweep, or the inputs of rows.
 
     `asked` is the explicit or automatic batch size; an automatic one (`adapts`) is
@@ -64,6 +64,9 @@ class Points:
     def __post_init__(self) -> None:
         self.arrays = arrays_of(self.geometry, self.space.key)
         self.groups = groups_of(self.geometry)
+        self.size, first = self.geometry.size, self.traced[0]
+        self.row, self.kinds = first.stored, first.key_kinds
+        self.outputs = jtu.tree_unflatten(first.structure, first.outputs)
         self._runners: dict[tuple[int, int, bool], Runner] = {}
         """Programs by case, batch size and listing of points; shared by `at`."""
         self._given: dict[tuple[int, int, bool], Given] = {}
@@ -100,11 +103,6 @@ class Points:
         return self.fit.fitting(self.asked)
 
     @property
-    def size(self) -> int:
-        """The number of points."""
-        return self.geometry.size
-
-    @property
     def attrs(self) -> dict[str, str]:
         """Remarks on the choice of the batch size."""
         halved = ", ".join(map(str, self.fit.halved))
@@ -118,26 +116,6 @@ class Points:
             return one
         sizes = (min(case.size, self.batch_size) for case in self.cases)
         return sum(sizes) * len(self.devices)
-
-    @property
-    def outputs(self) -> PyTree:
-        """The shapes and dtypes of the output at one point."""
-        return jtu.tree_unflatten(self.traced[0].structure, self.traced[0].outputs)
-
-    @property
-    def kinds(self) -> list[Any]:
-        """The kind of the PRNG keys of each leaf of a row, or `None`."""
-        return self.traced[0].key_kinds
-
-    @property
-    def row(self) -> list[jax.ShapeDtypeStruct]:
-        """The shape and dtype of each leaf of a row."""
-        return self.traced[0].stored
-
-    @property
-    def row_bytes(self) -> int:
-        """The size of the output at one point."""
-        return row_bytes(self.row)
 
     def unflatten(self, rows: Rows) -> PyTree:
         """Return the outputs as the function gives them, with keys from raw data."""
@@ -285,7 +263,7 @@ class Points:
 
     def _layout(self, case: Case, traced: Traced, listed: bool) -> Layout:
         # A listed point needs memory for its row in the table.
-        row = jax.ShapeDtypeStruct((len(self.geometry.lengths) + 2,), jnp.uint32)
+        row = jax.ShapeDtypeStruct((len(self.geometry.lengths),), jnp.uint32)
         held = [*traced.outputs, *([row] if listed else [])]
         batch_size, num_devices = min(self.batch_size, case.size), len(self.devices)
         most = min(case.size, self.most)

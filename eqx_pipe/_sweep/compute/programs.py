@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import jax
@@ -12,29 +12,30 @@ import jax.tree_util as jtu
 import numpy as np
 
 from ..._cache import LRUCache, WeakCache
+from ..._errors import log_once
 from ..._jaxprs import Fingerprint
 from ..._types import PyTree
 from ..._vmap import by_device
+from ..options import fn_name
 from .cases import ByOffset, ByTable
 from .failure import Place, TooLarge, noting
 from .kernel import COUNT, Given, LaneOf, Layout, Partition, build, each_its_rows
-from .recompiled import note_compilation
 from .trace import Traced, struct_of
-
-Compiled: TypeAlias = jax.stages.Compiled
-"""A program for devices of this process."""
 
 Points: TypeAlias = ByOffset | ByTable
 
 # XLA splits a step of a program over its threads if it estimates that the step is long,
 # even if every core has its own device. The devices then wait for each other's threads:
 # loops of short steps took up to 1.7 times as long.
-_UNSPLIT = {"xla_disable_hlo_passes": "cpu-parallel-task-assigner"}
-
-
-_CALLBACKS = "jax._src.callback"
+_UNSPLIT: dict[str, Any] = {"xla_disable_hlo_passes": "cpu-parallel-task-assigner"}
 
 _kernels = LRUCache(128)
+
+_seen = LRUCache(128)
+"""The numbers in programs that differ in nothing else."""
+
+_PATIENCE = 3
+"""The number of such programs until a hint is logged."""
 
 # A copy to every device takes longer than a small sweep. JAX arrays are immutable, so
 # those that several sweeps use (tables of axes, keys, small weights) are copied once. A
@@ -66,19 +67,18 @@ class Runner:
         """Compile the program unless it is cached; `points` are examples of points."""
         self.layout, self._finite = layout, finite
 
-        def make() -> Compiled:
-            note_compilation(traced, layout)
+        def lower() -> jax.stages.Lowered:
+            _note_compilation(traced, layout)
             selected = points.kernel_args(0, 1, layout)
             # Not NumPy arrays: with several processes JAX does not lower a program for
             # NumPy arrays that are split over devices, even if all devices belong to
             # this process.
             structs = jtu.tree_map(struct_of, (*selected, given))
-            lowered = build(lane_of, outputs, layout).lower(*structs)
-            options = dict(_UNSPLIT) if layout.unsplit else None
-            return lowered.compile(compiler_options=options)
+            return build(lane_of, outputs, layout).lower(*structs)
 
+        options = _UNSPLIT if layout.unsplit else None
         with noting(layout.points_at_once):
-            self._kernel = compiled_once(programs, layout, make)
+            self._kernel = compiled(programs, layout, lower, options)
 
     def compute(
         self,
@@ -125,35 +125,62 @@ class Runner:
             jax.block_until_ready(self._kernel(nothing, table, given))
 
 
-def compiled_once(
-    programs: Sequence[Fingerprint], layout: Any, make: Callable[[], Any]
+def compiled(
+    programs: Sequence[Fingerprint],
+    place: Any,
+    lower: Callable[[], jax.stages.Lowered],
+    options: dict[str, Any] | None = None,
 ) -> Any:
-    """Return the cached compilation of some programs, or the result of `make`."""
-    there = compiled_already(programs, layout)
+    """Return the cached compilation of some programs, or that of `lower()`.
+
+    `place` has everything that is compiled in besides the programs; `options` are those
+    of the compiler.
+    """
+    there = compiled_already(programs, place)
     if there is not None:
         return there
-    place = (tuple(program.key() for program in programs), layout)
-    made = make()
+    made = lower().compile(compiler_options=options)
     # Keep them without their arrays, which may be large and are passed in at each call.
     kept = tuple(program.without_constants() for program in programs)
-    _kernels.put(place, (kept, made))
+    _kernels.put((_keys(programs), place), (kept, made))
     return made
 
 
-def compiled_for(
-    programs: Sequence[Fingerprint], layout: Any, build: Callable[[], Any], *args: Any
-) -> Any:
-    """Return the cached compilation of some programs, or of `build` under `jax.jit`."""
-    return compiled_once(programs, layout, lambda: build().lower(*args).compile())
-
-
-def compiled_already(programs: Sequence[Fingerprint], layout: Any) -> Any:
+def compiled_already(programs: Sequence[Fingerprint], place: Any) -> Any:
     """Return the cached compilation of some programs, or `None`."""
-    place = (tuple(program.key() for program in programs), layout)
-    entry = _kernels.get(place)
+    entry = _kernels.get((_keys(programs), place))
     if entry is None or not all(program.still_valid() for program in entry[0]):
         return None
     return entry[1]
+
+
+def _keys(programs: Sequence[Fingerprint]) -> tuple[Hashable, ...]:
+    return tuple(program.key() for program in programs)
+
+
+def _note_compilation(traced: Traced, layout: Layout) -> None:
+    """Log once that compilations differ in a Python or NumPy number only.
+
+    Such numbers are part of the program, since shapes and branches may depend on them.
+    If nothing does, each value costs a compilation that an array would avoid. Values of
+    a `Static` axis do not count.
+    """
+    if traced.is_static:
+        return
+    program, code = traced.program, getattr(traced.fn, "__code__", type(traced.fn))
+    # Use hashes, so that objects of a program can be collected.
+    place = hash((program.outline, program.held, code, layout))
+    numbers = _seen.setdefault(place, set())
+    numbers.add(hash(program.literals))
+    if len(numbers) >= _PATIENCE:
+        log_once(
+            f"recompiled {code}",
+            "eqx_pipe.sweep: `%s` compiles for the third time, only because a Python "
+            "or NumPy number in it or in the space changed. Such numbers are part of "
+            "the program, arrays are data: give `jnp.asarray(...)` of a number if no "
+            "shape and no `if` depends on it.",
+            fn_name(traced.fn),
+        )
 
 
 def _collect(
@@ -223,7 +250,7 @@ def _keep(leaf: Any, place: jax.sharding.Sharding, copy: jax.Array) -> None:
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """Silence the tracebacks that JAX logs for callbacks that raise, as expected."""
-    logger = logging.getLogger(_CALLBACKS)
+    logger = logging.getLogger("jax._src.callback")
 
     # Each sweep has its own filter.
     def others(record: logging.LogRecord) -> bool:

@@ -24,7 +24,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Int32, UInt32
 
 from ..._cache import LRUCache
-from ..._jaxprs import Fingerprint, evaluate, fingerprint_of
+from ..._jaxprs import Fingerprint, evaluate, fingerprint_of, key_of
 from ..._reduce import AbstractReducer, Reducer, ReducerTree
 from ..._tree import as_data, is_key_array
 from ..._vmap import batch_of
@@ -92,16 +92,8 @@ def _place(reducers: ReducerTree, traced: Traced, batch_size: int) -> Hashable |
         own = type(reducer).__module__.startswith(ours)
         if not own or isinstance(reducer, Reducer) or callable(reducer.by):
             return None
-    # Treedefs with the dict keys `1` and `True` are equal, and so are reducers with the
-    # fields `0` and `0.0`, but their texts differ.
-    form = traced.structure, str(traced.structure), *traced.outputs
-    which = tuple(reducers.reducers), repr(reducers.reducers)
-    place = which, form, batch_size, *settings().items()
-    try:
-        hash(place)
-    except TypeError:  # a field of a reducer or of an output cannot be hashed
-        return None
-    return place
+    which = key_of((reducers.reducers, traced.structure))
+    return which, *traced.outputs, batch_size, *settings().items()
 
 
 def _trace(reducers: ReducerTree, traced: Traced, batch_size: int) -> TracedReducers:

@@ -58,14 +58,14 @@ class Traced(_OnPoint):
 
     `jaxpr` takes `num_arrays` arrays (`arrays_of` the space), one `int32` position for
     each dim, and the point's key if there is one. Arrays that the function closes
-    over are its constants; `own` is the jaxpr of the function alone. `source` has the
-    inputs of the trace: the function, the space with its geometry, and the positions of
-    `Static` values.
+    over are its constants; `own` is the jaxpr of the function `fn` alone. `is_static`
+    is true if the space has `Static` axes.
     """
 
     jaxpr: Any
     num_arrays: int
-    source: tuple[Callable[..., Any], Space, Geometry, Sequence[int]]
+    fn: Callable[..., Any]
+    is_static: bool
 
     @property
     def has_effects(self) -> bool:
@@ -128,7 +128,8 @@ def trace(
     return Traced(
         jaxpr=jaxpr,
         num_arrays=len(given),
-        source=(fn, space, geometry, plain),
+        fn=fn,
+        is_static=bool(geometry.static_dims),
         **vars(on_point),
     )
 

@@ -7,6 +7,7 @@ computes these points again. A size is not tried if compiling and comparing woul
 longer than it may gain.
 """
 
+import functools as ft
 import math
 import time
 from collections.abc import Callable
@@ -59,74 +60,54 @@ def tune(points: Points, costs: Costs) -> Points:
     """
     if any(traced.has_effects for traced in points.traced):
         return points
-    place, room = _place(points), _room(points)
-    known = _sizes.get(place)
-    if known is not None and known <= room:
+    place = _place(points)
+    best = _sizes.get(place)
+    if best is not None and best <= _room(points):
         points.remarks["tuned"] = "remembered"
-        return points.with_batch_size(known)
-    clock = _Clock(points.with_most(-(-points.most // _CALLS)), costs)
-    best, tried = _compared(clock, room)
+        return points.with_batch_size(best)
+    points = points.with_most(-(-points.most // _CALLS))
+    best, tried = _compared(points, costs)
     if len(tried) > 1:  # otherwise no size was compared with the automatic one
         _sizes.put(place, best)
     text = ", ".join(f"{size}: {ratio:.2f}" for size, ratio in tried.items())
     points.remarks["tuned"] = text
-    return clock.points.with_batch_size(best)
+    return points.with_batch_size(best)
 
 
-class _Clock:
-    """A timer of the first points in batches of different sizes."""
+def _compared(points: Points, costs: Costs) -> tuple[int, dict[int, float]]:
+    """Return the best size, and the relative times of all tried sizes."""
+    sized, total = ft.cache(points.with_batch_size), points.size
 
-    def __init__(self, points: Points, costs: Costs):
-        self.points, self.costs = points, costs
-        self._sized: dict[int, Points] = {}
+    def lanes(size: int) -> int:
+        return min(total, size * len(points.devices))
 
-    def fitting(self, size: int) -> int:
-        """Compile for a size; return the largest one that fits in memory instead."""
-        sized = self._sized[size] = self.points.with_batch_size(size)
-        self.seconds(size, self.lanes(size))
-        if sized.batch_size < size:
-            self._sized[sized.batch_size] = sized
-        return sized.batch_size
-
-    def lanes(self, size: int) -> int:
-        """Return the number of points that all devices compute at once."""
-        return min(self.points.size, size * len(self.points.devices))
-
-    def seconds(self, size: int, count: int) -> float:
+    def seconds(size: int, count: int) -> float:
         """Return the seconds that the first `count` points take."""
-        costs = self.costs(0, count)
+        given = range(count), costs(0, count), Progress(False, count)
         started = time.perf_counter()
-        self._sized[size].compute(range(count), costs, Progress(False, count))
+        sized(size).compute(*given)
         return time.perf_counter() - started
 
-
-def _compared(clock: _Clock, room: int) -> tuple[int, dict[int, float]]:
-    """Return the best size, and the relative times of all tried sizes."""
-    total, started = clock.points.size, time.perf_counter()
-    best = clock.fitting(clock.points.batch_size)
-    compiling = time.perf_counter() - started
-    tried = {best: 1.0}
-    count = clock.lanes(best)
-    while (seconds := clock.seconds(best, count)) < _SECONDS:
+    asked = points.batch_size
+    compiling = seconds(asked, lanes(asked))
+    best = sized(asked).batch_size  # smaller if it did not fit in memory
+    tried, count = {best: 1.0}, lanes(best)
+    while (spent := seconds(best, count)) < _SECONDS:
         if 2 * count > total:
             return best, tried
         count *= 2
-    each = seconds / count
+    each = spent / count
     for size, gain in _GAINS.items():
-        lanes = clock.lanes(max(size, best))
-        count = lanes * max(1, round(_SECONDS / (each * lanes)))
+        batch = lanes(max(size, best))
+        count = batch * max(1, round(_SECONDS / (each * batch)))
         cost = compiling + 2 * _PAIRS * count * each
-        fits = size <= room and all(size < other for other in clock.points.fit.halved)
+        fits = min(_room(points), points.fit.fitting(size)) >= size
         if size in tried or not fits or cost > gain * each * total:
             continue
-        started = time.perf_counter()
-        if clock.fitting(size) < size:
+        compiling = seconds(size, lanes(size))
+        if sized(size).batch_size < size:
             continue
-        compiling = time.perf_counter() - started
-        pairs = [
-            (clock.seconds(best, count), clock.seconds(size, count))
-            for _ in range(_PAIRS)
-        ]
+        pairs = [(seconds(best, count), seconds(size, count)) for _ in range(_PAIRS)]
         before, after = map(min, zip(*pairs, strict=True))
         tried[size] = tried[best] * after / before
         if after < _CLEAR * before:

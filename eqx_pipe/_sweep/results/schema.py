@@ -89,7 +89,7 @@ def schema_of(
     if isinstance(outputs, CellValues):
         outputs = outputs.values
     return {
-        "mode": "zip" if space.is_part else space.mode,
+        "mode": "zip" if space.geometry.is_part else space.mode,
         "outputs": _written(outputs, variable),
         "space": _written(space.tree, part),
         "cells": list(name),
