@@ -98,12 +98,11 @@ def run(arguments: argparse.Namespace, argv: list[str]) -> int:
 
 def run_all(known: dict[str, str]) -> int:
     """Each in a process of its own, since they want different devices."""
-    status, begin = 0, time.perf_counter()
+    status = 0
     for name, question in known.items():
         print(f"\n== {name}: {question}", flush=True)
         command = [sys.executable, "-m", "benchmarks", name, "--quick"]
         status |= subprocess.run(command, cwd=FOLDER.parent).returncode != 0
-    print(f"\n{len(known)} benchmarks in {time.perf_counter() - begin:.0f} s")
     return int(status)
 
 

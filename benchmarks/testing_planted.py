@@ -27,21 +27,19 @@ def verdict(row):
     from testing.planted.row import broken_laws
 
     return {
-        "told by": sorted(broken_laws(row, row.bug)),
+        "reported by": sorted(broken_laws(row, row.bug)),
         "false alarms": sorted(broken_laws(row, row.sound)),
     }
 
 
 def main(run):
     found = []
-    rows = [row for rows in catalogue().values() for row in rows]
-    chosen = {*run.chosen(row.name for row in rows)}
-    for row in rows:
-        if row.name in chosen:
-            found.append(verdict(row))
-            texts = {name: ", ".join(laws) for name, laws in found[-1].items()}
-            reference = "yes" if row.reference else "no"
-            run.row(case=row.name, reference=reference, **texts)
-    told = sum(bool(row["told by"]) for row in found)
+    planted = {row.name: row for rows in catalogue().values() for row in rows}
+    for name in run.chosen(planted):
+        found.append(verdict(planted[name]))
+        texts = {name: ", ".join(laws) for name, laws in found[-1].items()}
+        reference = "yes" if planted[name].reference else "no"
+        run.row(case=name, reference=reference, **texts)
+    reported = sum(bool(row["reported by"]) for row in found)
     alarms = sum(bool(row["false alarms"]) for row in found)
-    run.note(f"{told} of {len(found)} reported, {alarms} false alarms")
+    run.note(f"{reported} of {len(found)} reported, {alarms} false alarms")

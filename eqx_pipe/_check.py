@@ -2,12 +2,21 @@
 
 import inspect
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from ._errors import describe_value, nearest, type_error, value_error
+from ._errors import (
+    bullets,
+    describe_value,
+    nearest,
+    structure_error,
+    type_error,
+    value_error,
+)
+from ._tree import differences, leaf_text, leaves_with_names
+from ._types import PyTree
 
 _STAGE = (
     "A stage is a callable `stage(x, *, key=None)`: an `equinox.nn` layer, another "
@@ -96,3 +105,43 @@ def check_bool(function: str, argument: str, value: object) -> None:
     if not isinstance(value, bool | np.bool_):
         wrong = f"`{argument}` is {describe_value(value)}."
         raise type_error(function, wrong, "Give True or False.")
+
+
+def check_same(
+    function: str, wrong: str, before: PyTree, after: PyTree, cure: str
+) -> None:
+    """Raise a `StructureError` unless two pytrees have the same structs.
+
+    `wrong` describes the misfit, and the order in which the message lists both.
+    """
+    lines = differences(before, after)
+    if lines:
+        raise structure_error(function, f"{wrong}:{bullets(lines)}", cure)
+
+
+def common_size(
+    function: str, subject: str, tree: PyTree, axes: Sequence[int | None], cure: str
+) -> int:
+    """Return the size of all arrays along their axes; raise unless it is the same.
+
+    Leaves whose axis is `None` do not count. `subject` names the tree in errors.
+    """
+    sizes, wrong = {}, []
+    for (name, leaf), axis in zip(leaves_with_names(tree), axes, strict=True):
+        if axis is None:
+            continue
+        part = f"{f'`.{name}`' if name else subject} is {leaf_text(leaf)}"
+        if -leaf.ndim <= axis < leaf.ndim:
+            size = leaf.shape[axis]
+            sizes[f"{part}: {size} along axis {axis}"] = size
+        else:
+            wrong.append(f"{part} and has no axis {axis}")
+    if not wrong and len(set(sizes.values())) == 1:
+        return next(iter(sizes.values()))
+    wrong = wrong or list(sizes)
+    raise structure_error(
+        function,
+        f"{subject} cannot be split:"
+        + (bullets(wrong) if wrong else " it contains no arrays."),
+        cure,
+    )

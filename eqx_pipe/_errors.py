@@ -17,9 +17,10 @@ _NOTE = "In eqx_pipe stage "
 
 
 class MissingKeyError(ValueError):
-    """A stage requires a PRNG key and got `key=None`.
+    """A stage, or a function of a sweep, requires a PRNG key and got `key=None`.
 
-    `path` is the path of the stage, relative to the pipeline that was called.
+    `path` is the path of the stage, relative to the pipeline that was called, or else
+    the name of an axis, `"fn"` of a sweep, or `"method"` of a search.
 
     !!! example
 
@@ -34,12 +35,12 @@ class MissingKeyError(ValueError):
 
     path: str
 
-    def __init__(self, path: str):
-        super().__init__(path)
-        self.path = path
+    def __init__(self, path: str, text: str = ""):
+        super().__init__(path, text)
+        self.path, self._text = path, text
 
     def __str__(self) -> str:
-        return (
+        return self._text or (
             f"stage `{self.path}` needs a PRNG key and got `key=None`. Call the "
             "pipeline with `key=jax.random.key(0)`, or make the stage deterministic "
             "(`equinox.nn.inference_mode`)."

@@ -17,7 +17,7 @@ import jax.tree_util as jtu
 from jax.core import Tracer
 from jaxtyping import Array
 
-from ._cache import LRUCache, WeakCache
+from ._cache import WeakCache
 from ._mesh_context import is_explicit, is_staged, with_axis_types
 from ._tree import as_hashable
 from ._types import PyTree
@@ -35,7 +35,6 @@ class Known:
         default_factory=dict
     )
     arrays: list[Array] | None = None
-    counters: LRUCache = dataclasses.field(default_factory=lambda: LRUCache(_MOST))
 
 
 _known: WeakCache[Known] = WeakCache()

@@ -105,12 +105,12 @@ def _read_key_rule(fn: Any) -> tuple[bool, bool]:
     return True, default is not inspect.Parameter.empty and default is not None
 
 
-def check_key(function: str, key: Any) -> None:
-    """Raise a `TypeError` unless `key` is `None` or one PRNG key."""
-    if key is None:
+def check_key(function: str, key: Any, *, required: bool = False) -> None:
+    """Raise a `TypeError` unless `key` is one PRNG key, or `None` if not `required`."""
+    if key is None and not required:
         return
     is_array = eqx.is_array(key)
-    if is_array:
+    if is_array and key is not None:
         if jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
             if key.shape == ():
                 return
@@ -129,7 +129,7 @@ def check_key(function: str, key: Any) -> None:
 
 
 def check_draws(function: str, subject: str, keys: Any) -> None:
-    """Raise unless draws from these keys are the same with and without `vmap`.
+    """Raise unless draws from these keys do not depend on the batch or the sharding.
 
     `subject` begins the message, as in "the space has keys".
     """
@@ -139,7 +139,7 @@ def check_draws(function: str, subject: str, keys: Any) -> None:
     if "rbg" in kind:
         raise value_error(
             function,
-            f"{subject} of the kind `{kind}`, whose draws under `vmap` differ from "
-            "those of a single point.",
+            f"{subject} of the kind `{kind}`, whose draws depend on the batch (under "
+            "`vmap`) and on the sharding.",
             "Use `jax.random.key(seed, impl='threefry2x32')`.",
         )

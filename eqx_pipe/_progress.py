@@ -3,15 +3,8 @@
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
-
-import jax.numpy as jnp
-import numpy as np
-
-from ._errors import nearest, value_error
-from ._tree import leaves_with_names
-from ._types import ProgressLike, PyTree
+from collections.abc import Callable
+from typing import Any
 
 # Seconds between two updates of the bar, and the number of parts of a sweep until its
 # speed is known. (The host updates the bar: `io_callback` fails in a `vmap` of a
@@ -32,37 +25,6 @@ _LINES = {
 }
 
 
-class Watched(NamedTuple):
-    """An output whose best value so far is shown: its name, index and mode."""
-
-    name: str
-    leaf: int
-    mode: Literal["min", "max"]
-
-
-def is_shown(progress: ProgressLike) -> bool | None:
-    """Return whether to show a bar; `None` if it depends on the terminal."""
-    return True if isinstance(progress, str | tuple) else progress
-
-
-def watched(function: str, outputs: PyTree, progress: ProgressLike) -> Watched | None:
-    """Return the output whose best is shown, among the `outputs` at one point."""
-    if not isinstance(progress, str | tuple):
-        return None
-    name, mode = (progress, "min") if isinstance(progress, str) else progress
-    named = [(n or "value", x) for n, x in leaves_with_names(outputs)]
-    fit = [n for n, x in named if not x.shape and jnp.issubdtype(x.dtype, jnp.floating)]
-    if name in fit:
-        return Watched(name, [n for n, _ in named].index(name), mode)
-    raise value_error(
-        function,
-        f"`progress` names {name!r}, which is not a scalar floating-point output.",
-        f"{nearest(name, fit)}"
-        if fit
-        else "Give True: `fn` returns no scalar floating-point number.",
-    )
-
-
 class Progress:
     """A bar over the points, and the interval at which it should be updated.
 
@@ -80,19 +42,15 @@ class Progress:
         size: int,
         before: int = 0,
         stopping: Callable[[], bool] = bool,
-        watched: Watched | None = None,
         title: str = "sweep",
         unit: str = "points",
         paced: bool = False,
     ):
         self.stopping = stopping
-        self.seconds = 0.0
-        """The seconds per batch on each device, if there is a bar or it is `paced`."""
-        self.paced, self._across = paced, 1
+        self.paced = paced
         self._last = _now()
         self._pace: float | None = None
         self._bar = None
-        self._watched, self._best = watched, None
         self._said: dict[str, Any] = {}
         if shown if shown is not None else _is_seen():
             delay = 0 if shown else 1
@@ -101,7 +59,6 @@ class Progress:
 
     def count(self, batches: int, batch_points: int) -> int:
         """Return how many of a device's `batches` to compute in the next call."""
-        self._across = batch_points
         if self._bar is None and not self.paced:
             return batches
         if self._pace is None:
@@ -117,36 +74,17 @@ class Progress:
         if self._bar is None and not self.paced:
             return
         now = _now()
-        spent = max(now - self._last, 1e-6)
-        self._pace = points / spent
-        self.seconds = spent / max(1, -(-points // self._across))
+        self._pace = points / max(now - self._last, 1e-6)
         self._last = now
         self._draw(lambda bar: bar.update(points))
-
-    def watch(self, watched: Watched | None) -> None:
-        """Set the watched output, if it was unknown when the bar was created."""
-        self._watched = watched
 
     def failed(self, points: int) -> None:
         """Show that a total of `points` points have failed so far."""
         if points:
-            self._postfix(failed=points)
+            self.note(failed=points)
 
-    def saw(self, values: Sequence[np.ndarray], rows: slice | np.ndarray) -> None:
-        """Update the best value by rows of outputs, in which failed points are NaN."""
-        if self._bar is None or self._watched is None:
-            return
-        name, leaf, mode = self._watched
-        found = values[leaf][rows]
-        found = found[np.isfinite(found)]
-        if found.size:
-            best = getattr(found, mode)()
-            if self._best is not None:
-                best = getattr(np, f"{mode}imum")(best, self._best)
-            self._best = best
-            self._postfix(**{name: f"{best:.5g}"})
-
-    def _postfix(self, **said: Any) -> None:
+    def note(self, **said: Any) -> None:
+        """Show some names with values after the bar."""
         self._said |= said
         self._draw(lambda bar: bar.set_postfix(self._said, refresh=False))
 
@@ -233,3 +171,11 @@ def _in_notebook() -> bool:
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     return any(t.__name__ == "ZMQInteractiveShell" for t in type(shell).__mro__)
+
+
+def tell(text: str) -> None:
+    """Print a line to standard error, if it can be written."""
+    # The terminal may be closed, or a signal may interrupt another write.
+    with contextlib.suppress(OSError, RuntimeError, ValueError, AttributeError):
+        sys.stderr.write(f"\n{text}\n")
+        sys.stderr.flush()

@@ -1,6 +1,5 @@
 """Compare pytrees, name their leaves, and make Python values hashable."""
 
-import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -68,26 +67,6 @@ def can_be_traced(x: Any) -> bool:
     return isinstance(x, jax.Array)
 
 
-def unregistered(x: Any) -> str:
-    """Return the fix for an object that is not a pytree, and `""` for other leaves.
-
-    Such an object has the fields of a dataclass or of a plain class.
-    """
-    name = type(x).__name__
-    if dataclasses.is_dataclass(x) and not isinstance(x, type):
-        return (
-            f"JAX does not look into `{name}`: register it, "
-            f"`jax.tree_util.register_dataclass({name})` (also as a decorator of the "
-            "class), or make it an `equinox.Module`."
-        )
-    if hasattr(x, "__array__") or callable(x) or not getattr(x, "__dict__", None):
-        return ""
-    return (
-        f"JAX does not look into `{name}`: make it an `equinox.Module`, or a dataclass "
-        "that is registered by `jax.tree_util.register_dataclass`."
-    )
-
-
 def fill(
     leaves: Sequence[Any], mask: Sequence[bool], others: Iterable[Any]
 ) -> list[Any]:
@@ -144,10 +123,31 @@ def differences(left: PyTree, right: PyTree, free_axis: int | None = None) -> li
             texts = leaf_text(a), leaf_text(theirs[name])
             other = "another of this name" if texts[0] == texts[1] else texts[1]
             lines.append(f"{place}{texts[0]} against {other}")
-    structures = [jtu.tree_structure(tree) for tree in (left, right)]
-    if not lines and structures[0] != structures[1]:
-        return [f"structure {structures[0]} against {structures[1]}"]
+    if not lines and jtu.tree_structure(left) != jtu.tree_structure(right):
+        return [_other_structure(left, right, "") or "static data of the structure"]
     return lines
+
+
+def _other_structure(left: Any, right: Any, path: str) -> str:
+    """Return the type or static field in which trees with equal leaves differ."""
+    place = f"at `.{path}`: " if path else ""
+    if type(left) is not type(right):
+        return f"{place}{type(left).__name__} against {type(right).__name__}"
+    if isinstance(left, eqx.Module):
+        for field in dataclasses.fields(left):
+            texts = [repr(getattr(tree, field.name)) for tree in (left, right)]
+            if field.metadata.get("static") and texts[0] != texts[1]:
+                return f"at `.{join_path(path, field.name)}`: {' against '.join(texts)}"
+    ours, theirs = (
+        jtu.tree_flatten_with_path(tree, is_leaf=lambda x, tree=tree: x is not tree)[0]
+        for tree in (left, right)
+    )
+    below = (
+        _other_structure(a, b, join_path(path, path_name(key)))
+        for (key, a), (_, b) in zip(ours, theirs, strict=False)
+        if key  # not the path of a leaf itself
+    )
+    return next(filter(None, below), "")
 
 
 def _only(these: dict[str, Any], others: dict[str, Any], which: str) -> list[str]:

@@ -1,7 +1,7 @@
 """Shared types for annotations."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import equinox as eqx
 import jax.extend.core
@@ -52,9 +52,6 @@ Segment: TypeAlias = str | int
 
 StageLike: TypeAlias = Callable[..., Any]
 """Anything accepted as a stage: a module or a plain function."""
-
-ProgressLike: TypeAlias = bool | str | tuple[str, Literal["min", "max"]] | None
-"""Whether to show progress, and the output whose best value to show."""
 
 MaybeState: TypeAlias = eqx.nn.State | None
 """The state of a pipeline; `None` if no stage is stateful."""

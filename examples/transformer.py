@@ -84,21 +84,19 @@ def make(key):
 # %% [markdown]
 # ## Shard the parameters
 #
-# `names` gives the axes of the parameters names, and the rules map these to mesh axes.
-# `init_sharded` initialises each part on its own device.
+# `names` gives the axes of the weights names, by patterns of their paths; the first
+# axis is the block. The rules map these names to mesh axes. `init_sharded` initialises
+# each part on its own device.
 
 # %%
 mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
 rules = ep.sharding.AxisRules({"batch": "data", "hidden": "model"})
-
-
-def names(path, leaf):
-    if leaf.ndim != 3:  # only weights of blocks, whose first axis is the block
-        return None
-    back = ("output_proj.weight", "3.stage.weight")  # from hidden axes to the others
-    return P(None, None, "hidden") if path.endswith(back) else P(None, "hidden", None)
-
-
+names = {
+    "blocks.**.[qkv]*_proj.weight": P(None, "hidden", None),
+    "blocks.**.output_proj.weight": P(None, None, "hidden"),
+    "blocks.**.up.stage.weight": P(None, "hidden", None),
+    "blocks.**.down.stage.weight": P(None, None, "hidden"),
+}
 model = ep.sharding.init_sharded(make, jr.key(0), mesh, names, rules)
 ep.draw(model, images[0])
 

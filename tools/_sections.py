@@ -69,7 +69,7 @@ def planted():
 
     def entry(row):
         found = _borrowed.verdict(row)
-        return {"told by": found["told by"], "false alarms": found["false alarms"]}
+        return {"told by": found["reported by"], "false alarms": found["false alarms"]}
 
     return {
         f"{kind}: {row.name}": lambda row=row: entry(row)

@@ -10,12 +10,12 @@ from .feed import feed as feed
 from .frozen import frozen as frozen
 from .gated import gated as gated
 from .graph import graph as graph
-from .loops import check_carry as check_carry
 from .outputs import outputs as outputs
 from .parallel import parallel as parallel
 from .precision import precision as precision
 from .repeat import Policy as Policy
 from .repeat import Repeat as Repeat
+from .repeat import check_output as check_output
 from .repeat import repeat as repeat
 from .repeat import with_remat as with_remat
 from .residual import residual as residual

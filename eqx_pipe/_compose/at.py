@@ -1,13 +1,12 @@
 """A stage on one part of a pytree."""
 
 import functools as ft
-import operator
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any, SupportsIndex, TypeAlias, cast
 
 import equinox as eqx
-import numpy as np
 
+from .._check import is_integer
 from .._errors import describe_value, nearest, structure_error, type_error
 from .._stage import Composite, Scope, as_stage, enter
 from .._tree import leaves_with_names
@@ -116,22 +115,12 @@ def at(where: Where, stage: StageLike) -> At:
     child = as_stage("at", "stage", stage)
     if callable(where) and not isinstance(where, type):
         return At(child, where)
-    path = where if isinstance(where, tuple) else (where,)
-    return At(child, tuple(_read_key(key, where) for key in path))
-
-
-def _read_key(key: object, where: object) -> Hashable:
-    if isinstance(key, np.integer):
-        return operator.index(key)
-    # In a tuple, keys of a dict may be any hashable; alone, only a string or an
-    # integer.
-    allowed = Hashable if isinstance(where, tuple) else str | int
-    never = key is None or isinstance(key, bool | float) or callable(key)
-    if not never and isinstance(key, allowed):
-        return key
-    raise type_error(
-        "at",
-        f"`where` is {describe_value(where)}.",
-        "Give a key or an index, a tuple of them read as a path, or a function "
-        "from the input to one part of it: `lambda x: x.image`.",
-    )
+    if not isinstance(where, tuple | str) and not is_integer(where):
+        raise type_error(
+            "at",
+            f"`where` is {describe_value(where)}.",
+            "Give a key or an index, a tuple of them read as a path, or a function "
+            "from the input to one part of it: `lambda x: x.image`.",
+        )
+    path = where if isinstance(where, tuple | str) else where.__index__()
+    return At(child, path if isinstance(path, tuple) else (path,))

@@ -11,17 +11,12 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array
 
-from .._errors import (
-    describe_value,
-    structure_error,
-    type_error,
-    value_error,
-)
+from .._check import common_size
+from .._errors import describe_value, structure_error, type_error, value_error
 from .._mesh_context import is_explicit
 from .._stage import Composite, Passes, Scope, as_stage, enter, is_stateful
 from .._tree import as_arrays, path_name, tree_text
 from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
-from .loops import common_size
 
 _CURE = (
     "Every array needs the same number of examples along its axis of `in_axes`; use "
@@ -55,7 +50,7 @@ class Batched(Composite):
         x = as_arrays(x)
         leaves, structure = jtu.tree_flatten(x)
         axes = _leaf_axes(self.in_axes, x, scope)
-        size = common_size("batched", axes, x, scope, _CURE)
+        size = common_size("batched", f"the input{scope.where}", x, axes, _CURE)
         both = list(zip(leaves, axes, strict=True))
         mapped = [leaf for leaf, a in both if a is not None]
         # The index is mapped only if the stage gets a key; otherwise all else stays
@@ -102,12 +97,6 @@ class Batched(Composite):
                     "place of `batched`; the state that it returns has an axis of "
                     "examples, and goes in by `in_axes=(0, 0)` from then on.",
                 ) from error
-            raise
-        except NameError as error:
-            # JAX raises "unbound axis name"; any other NameError is a mistake in the
-            # stage.
-            if self.axis_name is not None and "axis name" in str(error):
-                error.add_note(f"Here `batched` names its axis `{self.axis_name}`.")
             raise
         passes.end(values)
         y = eqx.combine(arrays, constants[-1])
@@ -179,8 +168,7 @@ def batched(
 
     **Raises:**
 
-    - `TypeError` if `stage` is not a stage, or `in_axes` or `axis_name` has the wrong
-      type.
+    - `TypeError` if `stage` is not a stage, or `in_axes` has the wrong type.
     - `StructureError` (a `ValueError`), when called, if sizes disagree, an axis is out
       of range, or `in_axes` does not fit the input; the error names the leaves.
     - `ValueError`, when called, if the examples update the state differently.
@@ -210,12 +198,4 @@ def batched(
             f"`in_axes` is {in_axes!r}: nothing is mapped.",
             "Give the axis along which the examples lie.",
         )
-    try:
-        hash(axis_name)
-    except TypeError:
-        raise type_error(
-            "batched",
-            f"`axis_name` is {describe_value(axis_name)}, which cannot be a name.",
-            'Give a string: `axis_name="batch"`.',
-        ) from None
     return Batched(child, tuple(axis for _, axis in named), structure, axis_name)

@@ -6,7 +6,7 @@ from .._errors import quoted, type_error
 from .._stage import Canvas, Scope, Wire, as_stage
 from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
 from .container import Container, Names, check_names, keyed
-from .named import check_over, in_order
+from .feed import check_over, in_order
 
 
 class Chain(Container):
@@ -49,8 +49,8 @@ def chain(*stages: StageLike, over: str | None = None, **named: StageLike) -> Ch
     - `named`: the stages by name, instead of `stages`. (Keyword only.)
 
     **Returns:** a stage. It has a length, can be iterated, indexed by position or name,
-    and sliced (the slice is a chain); `in` takes a name or a stage, and `keys()`,
-    `values()` and `items()` work as for a dict.
+    and sliced (the slice is a chain); `in` takes a name, and `keys()`, `values()` and
+    `items()` work as for a dict.
 
     **Raises:**
 

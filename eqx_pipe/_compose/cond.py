@@ -1,23 +1,77 @@
 """One of several stages, chosen by a predicate or a selector."""
 
-from collections.abc import Mapping
-from typing import Literal, TypeAlias
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
 
 import equinox as eqx
 import jax.numpy as jnp
-from jaxtyping import Array, Int
+from jaxtyping import Array, Bool, Int
 
-from .._check import check_choice
 from .._conditionals import choose, varying_as
-from .._errors import value_error
+from .._errors import locate, value_error
 from .._stage import Canvas, Composite, Scope, Wire, as_stage, enter, identity
 from .._tree import as_arrays, join_path, tree_text
-from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
-from .container import Container, Names, check_reserved, keyed, read_stages
-from .decide import branch_of, run_predicate
+from .._types import AnyStage, MaybeState, Output, PyTree, Segment, StageLike
+from .container import (
+    Container,
+    Names,
+    check_reserved,
+    keyed,
+    no_slices,
+    read_stages,
+)
 
-Bounds: TypeAlias = Literal["clamp", "error"]
-"""The treatment of an index out of range."""
+Branch: TypeAlias = Callable[[PyTree, MaybeState], Output]
+"""A stage as a function that is traced separately."""
+
+
+def branch_of(scope: Scope, segment: Segment, stage: AnyStage) -> Branch:
+    """Return a child as a function `(x, state) -> (y, state)` to be traced separately.
+
+    Values computed inside cannot leave the trace, so outputs inside are not recorded.
+    """
+
+    def run(x: PyTree, state: MaybeState) -> Output:
+        return enter(scope.silent(), segment, stage, x, state=state)
+
+    return run
+
+
+def run_predicate(
+    function: str,
+    scope: Scope,
+    segment: Segment,
+    pred: AnyStage,
+    x: PyTree,
+    state: MaybeState,
+    group: str = "",
+) -> tuple[Bool[Array, ""], MaybeState]:
+    """Call a predicate and check that it returned one bool.
+
+    `group` is a part of the path between the combinator and `segment` that is not a
+    stage: `gates`. Only a predicate in a group is recorded.
+    """
+    inner = scope.child(group) if group else scope
+    try:
+        value, state = enter(inner.silent(), segment, pred, x, state=state)
+    except Exception as error:
+        # `enter` adds the segment of the predicate, but not the group.
+        if group:
+            locate(error, group)
+        raise
+    path = join_path(inner.path, segment)
+    is_open = as_arrays(value)
+    one = eqx.is_array(is_open) and is_open.shape == ()
+    if not one or is_open.dtype != jnp.bool_:
+        raise value_error(
+            function,
+            f"`{path}` returned {tree_text(value)}, not a single bool.",
+            "Compare, or reduce with `jnp.any` or `jnp.all`, so that it returns "
+            "bool[]. For one decision per example wrap the stage in `batched`.",
+        )
+    if group and scope.record is not None:
+        scope.record.add(path, is_open)
+    return is_open, state
 
 
 class Cond(Composite):
@@ -106,14 +160,13 @@ class Switch(Container):
     selector: AnyStage
     stages: tuple[AnyStage, ...]
     names: Names = eqx.field(static=True)
-    bounds: str = eqx.field(static=True, default="clamp")
 
     def children(self) -> Mapping[str, AnyStage]:
         return {"selector": self.selector, **super().children()}
 
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
         value, state = enter(scope.silent(), "selector", self.selector, x, state=state)
-        index = self._index(value, scope)
+        index = self._index(value)
         stages, x = varying_as(index, (self.stages, x))
         segments = [segment for segment, _ in keyed(self)]
         return choose(
@@ -126,20 +179,16 @@ class Switch(Container):
         )
 
     def sliced(self, part: slice) -> "Switch":
-        raise value_error(
-            "switch",
-            "it has no slices, because its selector counts all of its stages.",
-            "Build a new `switch` of these stages, with a selector of their positions.",
-        )
+        raise no_slices("switch", "its selector counts all of its stages")
 
     def picture(self, canvas: Canvas, path: str, wire: Wire) -> Wire:
         decided = canvas.decision("selector", self.selector, wire)
         return _draw_branches(canvas, path, "switch", Container.children(self), decided)
 
-    def _index(self, value: PyTree, scope: Scope) -> Int[Array, ""]:
+    def _index(self, value: PyTree) -> Int[Array, ""]:
         """Return the selector's index, checked and as an int32 scalar."""
         last = len(self.stages) - 1
-        if type(value) is int and self.bounds == "clamp":
+        if type(value) is int:
             value = min(max(value, 0), last)  # it may not fit an array's integers
         index = as_arrays(value)
         one = eqx.is_array(index) and index.shape == ()
@@ -151,26 +200,15 @@ class Switch(Container):
                 "bool use `cond`. For one choice per example wrap the stage in "
                 "`batched`.",
             )
-        if self.bounds == "error":
-            index = eqx.error_if(
-                index,
-                (index < 0) | (index > last),
-                f"`eqx_pipe.switch`: `{join_path(scope.path, 'selector')}` returned an "
-                f"index outside 0..{last}. Return one within, or clamp it with "
-                "`bounds='clamp'`.",
-            )
         if jnp.iinfo(index.dtype).max > jnp.iinfo(jnp.int32).max:
             index = jnp.clip(index, 0, last)  # before the cast, which would wrap
         return index.astype(jnp.int32)
 
 
-def switch(
-    selector: StageLike,
-    *stages: StageLike | Mapping[str, StageLike],
-    bounds: Bounds = "clamp",
-) -> Switch:
+def switch(selector: StageLike, *stages: StageLike | Mapping[str, StageLike]) -> Switch:
     """Apply the stage at the position that a selector returns for the input.
 
+    An index out of range selects the nearest stage, as in `jax.lax.switch`.
     Only the chosen stage runs. Under `vmap` with a choice per example it behaves as
     `cond` does: each stage that any example chose runs once for the whole batch.
 
@@ -179,18 +217,14 @@ def switch(
     - `selector`: a stage `x -> Int[Array, ""]`. Its path is `selector`.
     - `stages`: one or more stages, at positions 0, 1, ...; or one mapping from names to
         stages, in the order of their positions.
-    - `bounds`: the treatment of an index out of range: `"clamp"` takes the nearest
-        position, as `jax.lax.switch` does; `"error"` raises at run time, by
-        `equinox.error_if`. (Keyword only.)
 
     **Returns:** a stage, with the container methods of a `chain`. The state of stages
     that were not chosen does not change.
 
     **Raises:**
 
-    - `ValueError` if there is no stage, a name is invalid, or `bounds` is unknown; when
-      called, if the selector does not return one integer. `TypeError` if something is
-      not a stage.
+    - `ValueError` if there is no stage, or a name is invalid; when called, if the
+      selector does not return one integer. `TypeError` if something is not a stage.
     - `StructureError` when called, if the stages' outputs differ in structure, shape
         or dtype.
 
@@ -205,5 +239,4 @@ def switch(
         "switch", "stages", stages, "Give at least one after the selector."
     )
     check_reserved("switch", names, ("selector",))
-    check_choice("switch", "bounds", bounds, ("clamp", "error"))
-    return Switch(as_stage("switch", "selector", selector), read, names, bounds)
+    return Switch(as_stage("switch", "selector", selector), read, names)

@@ -13,7 +13,7 @@ from .._errors import (
     type_error,
     value_error,
 )
-from .._stage import Composite, Lift, as_stage
+from .._stage import Composite, as_stage
 from .._types import AnyStage, PyTree, Segment
 
 _Own = TypeVar("_Own", bound="Container")  # beartype takes `Self` in decorated classes
@@ -22,7 +22,7 @@ Names = tuple[str, ...] | None
 """The names of stages; `None` where they have positions."""
 
 
-def check_names(function: str, argument: str, names: Iterable[Any]) -> Names:
+def check_names(function: str, argument: str, names: Iterable[Any]) -> tuple[str, ...]:
     """Return the names of stages; raise unless each is a name."""
     found = tuple(names)
     for name in found:
@@ -30,14 +30,15 @@ def check_names(function: str, argument: str, names: Iterable[Any]) -> Names:
     return found
 
 
-def check_reserved(function: str, names: Names, reserved: Sequence[str]) -> None:
-    """Raise if a stage has a name that is reserved in paths."""
+def check_reserved(
+    function: str, names: Names, reserved: Sequence[str], owner: str = ""
+) -> None:
+    """Raise if a stage has a name that is reserved for another part, its `owner`."""
     for name in set(reserved) & set(names or ()):
-        raise value_error(
-            function,
-            f"the name `{name}` is reserved for a part of `{function}`.",
-            "Rename the stage.",
+        wrong = (
+            f"the name `{name}` is reserved for {owner or f'a part of `{function}`'}."
         )
+        raise value_error(function, wrong, "Rename the stage.")
 
 
 def read_list(
@@ -86,8 +87,8 @@ class Container(Composite):
 
     Stages are indexed by position, from the front or the back, by name if they have
     names, and by path segment; a slice is the same combinator of some stages. Iteration
-    yields the stages; `in` takes a name, or a stage. `per_stage` lists the fields with
-    an entry for each stage, which slicing slices too.
+    yields the stages; `in` takes a name. `per_stage` lists the fields with an entry for
+    each stage, which slicing slices too.
     """
 
     fewest: ClassVar[int] = 1
@@ -133,13 +134,7 @@ class Container(Composite):
         return (self.pick(i) for i in range(len(self)))
 
     def __contains__(self, item: object) -> bool:
-        if isinstance(item, str):
-            return self._position(item) is not None
-        return any(
-            # By identity: comparing Modules compares their arrays.
-            item is stage or isinstance(stage, Lift) and item is stage.fn
-            for stage in self
-        )
+        return isinstance(item, str) and self._position(item) is not None
 
     def __getitem__(self, item: PyTree) -> PyTree:
         """Return a stage by position or name; for a slice, the same combinator."""
@@ -195,6 +190,12 @@ def keyed(container: Container) -> Iterator[tuple[Segment, AnyStage]]:
     """
     stages, names = container.stages, container.names
     return zip(range(len(stages)) if names is None else names, stages, strict=True)
+
+
+def no_slices(function: str, why: str) -> ValueError:
+    """Return the error for a slice of a combinator that has none."""
+    cure = "Build a new one of the stages that you want."
+    return value_error(function, f"it has no slices, because {why}.", cure)
 
 
 def _name_of(container: Container) -> str:

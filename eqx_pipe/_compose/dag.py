@@ -2,10 +2,11 @@
 
 import graphlib
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
-from .._errors import describe_value, nearest, quoted, type_error, value_error
-from .container import check_names
+from .._check import check_is
+from .._errors import describe_value, nearest, quoted, value_error
+from .container import check_names, check_reserved
 
 GraphEdges: TypeAlias = Mapping[str, str | Sequence[str] | Mapping[str, str]]
 """From each node to its predecessors: a list, a name alone, or a dict by keyword."""
@@ -17,42 +18,16 @@ INPUT = "input"
 """The name of the whole input of a graph."""
 
 
-def check_nodes(nodes: object) -> None:
-    """Raise unless `nodes` is a mapping from good names, at least one."""
+def read_inputs(nodes: object, inputs: object) -> tuple[str, ...] | None:
+    """Return the names of the inputs; raise unless all names are good and differ."""
     cure = 'Give a dict from name to stage: `nodes={"a": stage}`.'
-    names = list(_checked("nodes", nodes, Mapping, cure))
-    if not names:
-        raise value_error("graph", "`nodes` is empty.", "Give at least one node.")
-    check_names("graph", "nodes", names)
-    if INPUT in names:
-        raise value_error(
-            "graph",
-            f"a node has the name `{INPUT}`, which is reserved for the graph's input.",
-            "Rename it.",
-        )
-
-
-def read_inputs(names: Collection[str], inputs: object) -> tuple[str, ...] | None:
-    """Return the names of the inputs; raise unless each differs from the nodes'."""
-    if inputs is None:
-        return None
+    check_is("graph", "nodes", nodes, Mapping, cure)
     cure = 'Give a tuple of names: `inputs=("x", "mask")`.'
-    found = tuple(_checked("inputs", inputs, list | tuple, cure))
-    if not found:
-        cure = (
-            "Give at least one name, or leave `inputs` out for one input of any kind."
-        )
-        raise value_error("graph", "`inputs` is empty.", cure)
-    check_names("graph", "inputs", found)
-    taken = [name for name in found if name in names or name == INPUT]
-    twice = sorted({name for name in found if found.count(name) > 1})
-    if taken or twice:
-        wrong = f"`inputs` contains {quoted(twice)} more than once."
-        if not twice:
-            which = f"which is a node's name, or reserved (`{INPUT}`)"
-            wrong = f"`inputs` contains {quoted(taken)}, {which}."
-        raise value_error("graph", wrong, "Rename it.")
-    return found
+    check_is("graph", "inputs", inputs, list | tuple | None, cure)
+    names = check_names("graph", "nodes", cast(Mapping[str, object], nodes))
+    found = check_names("graph", "inputs", cast(Sequence[str], inputs or ()))
+    check_reserved("graph", names, (INPUT, *found), "an input of the graph")
+    return None if inputs is None else found
 
 
 def read_edges(
@@ -64,7 +39,8 @@ def read_edges(
     order.
     """
     cure = 'Give a dict from name to its predecessors: `edges={"b": ["a"]}`.'
-    listed = _checked("edges", edges, Mapping, cure)
+    check_is("graph", "edges", edges, Mapping, cure)
+    listed = cast(Mapping[str, Any], edges)
     _check_known("edges", listed, names)
     missing = [name for name in names if name not in listed]
     if missing:
@@ -82,7 +58,8 @@ def read_edges(
             given = tuple(given.values())
         given = (given,) if isinstance(given, str) else given
         cure = 'Give a list of names, or a dict `{"mask": name}` by keyword.'
-        found[name] = tuple(_checked(place, given, list | tuple, cure)) or (INPUT,)
+        check_is("graph", place, given, list | tuple, cure)
+        found[name] = tuple(given) or (INPUT,)
         _check_known(place, found[name], [*names, *inputs, INPUT])
     return found, keywords
 
@@ -92,26 +69,14 @@ def read_sink(
 ) -> tuple[tuple[Hashable, ...] | None, str | tuple[str, ...]]:
     """Return the keys of a dict of sinks (else `None`), and the names of the sinks."""
     keys = tuple(sink) if isinstance(sink, Mapping) else None
-    given = tuple(sink.values()) if isinstance(sink, Mapping) else sink
+    wanted: Any = tuple(sink.values()) if isinstance(sink, Mapping) else sink
     cure = "Give the name of a node, a tuple of names, or a dict `{key: name}`."
-    wanted = _checked("sink", given, str | tuple, cure)
-    if not wanted or wanted == INPUT or isinstance(wanted, str) and wanted in inputs:
-        what = (
-            "the graph would return its input" if wanted else "it would return nothing"
-        )
-        wrong = f"`sink` is {describe_value(sink)}: {what}."
-        raise value_error("graph", wrong, nearest(None, names))
-    known = names if isinstance(wanted, str) else [*names, *inputs, INPUT]
-    _check_known("sink", (wanted,) if isinstance(wanted, str) else wanted, known)
+    check_is("graph", "sink", wanted, str | tuple, cure)
+    if isinstance(wanted, str):  # an input alone is no output
+        _check_known("sink", (wanted,), names)
+    else:
+        _check_known("sink", wanted, [*names, *inputs, INPUT])
     return keys, wanted
-
-
-def _checked(argument: str, value: object, kind: Any, cure: str) -> Any:
-    """Return an argument; raise unless it has the type `kind`."""
-    if not isinstance(value, kind):
-        wrong = f"`{argument}` is {describe_value(value)}."
-        raise type_error("graph", wrong, cure)
-    return value
 
 
 def _check_known(place: str, given: Iterable[object], known: Collection[str]) -> None:

@@ -72,8 +72,8 @@ def ensemble(
     `.stages` is one stage with the stacked arrays of all members, for
     `equinox.filter_vmap`: `filter_vmap(loss)(pipe.stages, batches)` calls a function of
     a member and a batch for every member, each with its own batch.
-    `eqx_pipe.sharding.shard(pipe, mesh, lambda leaf: P("models"))` spreads the members
-    over the devices of a mesh axis.
+    `eqx_pipe.sharding.shard(pipe, mesh, P("models"))` spreads the members over the
+    devices of a mesh axis.
 
     **Arguments:**
 
@@ -97,8 +97,7 @@ def ensemble(
     - `TypeError` if `make` is not a function of one key, or does not return a stage, or
       `n` is not an integer, or `key` is not a key, or either is given with a list; when
       called, if the merge cannot act on a leaf (text, keys).
-    - `ValueError` if `n` is not positive, a list is empty, `merge` is unknown, or a
-      function in a member closes over arrays made from the key.
+    - `ValueError` if `n` is not positive, a list is empty, or `merge` is unknown.
     - `StructureError` (a `ValueError`) if members of a list differ in more than the
       values of arrays; the error names the first such leaf.
 

@@ -2,7 +2,7 @@
 
 import functools as ft
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal, SupportsIndex, TypeAlias
+from typing import Any, ClassVar, SupportsIndex, TypeAlias
 
 import equinox as eqx
 import jax
@@ -10,14 +10,14 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jaxtyping import Array, Bool
 
-from .._check import check_choice
+from .._check import check_is
 from .._conditionals import Like, choose, varying_as
-from .._errors import describe_value, quoted, type_error, value_error
+from .._errors import quoted, value_error
 from .._stage import Canvas, Scope, Wire
 from .._tree import as_arrays, join_path
 from .._types import AnyStage, MaybeState, Output, PyTree, Segment, StageLike
+from .cond import Branch, branch_of, run_predicate
 from .container import Container, Names, keyed, read_stages
-from .decide import Branch, branch_of, run_predicate
 from .merge import (
     KEEP_APART,
     Fold,
@@ -42,14 +42,13 @@ class Gated(Container):
     gates: tuple[AnyStage, ...]
     names: Names = eqx.field(static=True)
     merge: Merge
-    closed: str = eqx.field(static=True, default="input")
 
     def children(self) -> Mapping[str, AnyStage]:
         gates = zip(map(_gate_path, self.keys()), self.gates, strict=True)
         return {**super().children(), **dict(gates), **self.merge.children()}
 
     def settings(self) -> dict[str, Any]:
-        return {**self.merge.settings(), **super().settings()}
+        return self.merge.settings()
 
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
         opens, outputs = [], []
@@ -58,31 +57,33 @@ class Gated(Container):
                 "gated", scope, segment, gate, x, state, group="gates"
             )
             opens.append(is_open)
+        fold = self.merge.fold
+        absent = _zeros if fold is None else fold.absent
+
+        def closed(shapes: PyTree, x: PyTree, state: MaybeState) -> Output:
+            return jtu.tree_map(absent, shapes), state
+
         for (segment, stage), is_open in zip(keyed(self), opens, strict=True):
             stage, given = varying_as(is_open, (stage, x))
             path = join_path(scope.path, segment)
-            *branches, cure = self._branches(branch_of(scope, segment, stage), path)
-            names = (f'closed="{self.closed}"', path)
+            run = self._prepared(branch_of(scope, segment, stage), path)
+            branches = (Like(closed), run)
             y, state = choose(
-                "gated", names, is_open, branches, given, state, cure=cure
+                "gated", ("closed", path), is_open, branches, given, state
             )
             if scope.record is not None:
                 scope.record.add(path, y)
             outputs.append(y)
-        segments, fold = [segment for segment, _ in keyed(self)], self.merge.fold
+        segments = [segment for segment, _ in keyed(self)]
         if fold is None:
             return merged(self.merge, "gated", segments, outputs, state, scope)
         paths = [join_path(scope.path, segment) for segment in segments]
         check_agree("gated", paths, outputs, cure=KEEP_APART)
         return _reduce_open(fold, opens, outputs), state
 
-    def _branches(self, run: Branch, path: str) -> tuple[Any, Any, str]:
-        """Return the closed and the open branch, and the cure for unequal outputs."""
+    def _prepared(self, run: Branch, path: str) -> Branch:
+        """Return the branch of an open stage; for a fold, in the result's dtypes."""
         fold, name = self.merge.fold, self.merge.name
-
-        def absent(shapes: PyTree, x: PyTree, state: MaybeState) -> Output:
-            absent = _zeros if fold is None else fold.absent
-            return jtu.tree_map(absent, shapes), state
 
         def prepared(x: PyTree, state: MaybeState) -> Output:
             assert fold is not None and name is not None
@@ -91,15 +92,7 @@ class Gated(Container):
             check_mergeable("gated", name, path, y)
             return jtu.tree_map(fold.prepare, y), state
 
-        if fold is not None:
-            return Like(absent), prepared, ""
-        if self.closed == "zeros":
-            return Like(absent), run, ""
-        cure = (
-            "With this merge a closed gate returns the input, which must match the "
-            'output of the stage. Make them match, or use `closed="zeros"`.'
-        )
-        return (lambda x, state: (x, state)), run, cure
+        return run if fold is None else prepared
 
     def picture(self, canvas: Canvas, path: str, wire: Wire) -> Wire:
         ends = []
@@ -143,13 +136,13 @@ def gated(
     gates: Gates,
     merge: MergeName | StageLike = "sum",
     axis: SupportsIndex = -1,
-    closed: Literal["input", "zeros"] = "input",
 ) -> Gated:
     """Apply the stages whose gates are open to the same input, and merge the outputs.
 
     A closed stage does not run. Under `vmap` with gates per example, each stage runs
     once for the whole batch, as in `cond`, and an inf or NaN of a closed stage reaches
-    neither values nor gradients.
+    neither values nor gradients. For closed stages that pass on their input write
+    `parallel(cond(gate, stage), ...)`.
 
     **Arguments:**
 
@@ -157,10 +150,9 @@ def gated(
     - `gates`: for each stage a stage `x -> Bool[Array, ""]`, in the same order or by
         the same names. Their paths are `gates.0`, `gates.1`, .... (Keyword only.)
     - `merge`: as in `parallel`. `"sum"`, `"mean"`, `"max"`, `"min"` and `"prod"` merge
-        only the open stages; if none is open, they return zeros. (Keyword only.)
+        only the open stages; if none is open, they return zeros. The other merges get
+        zeros for a closed stage. (Keyword only.)
     - `axis`: for `"concat"` and `"stack"`. (Keyword only.)
-    - `closed`: the output of a closed stage for the other merges, which need an output
-        of every stage: its `"input"`, or `"zeros"`. (Keyword only.)
 
     **Returns:** a stage, with the container methods of a `chain`. The state of a closed
     stage does not change.
@@ -168,11 +160,9 @@ def gated(
     **Raises:**
 
     - `TypeError` if something is not a stage, or `gates` is not a sequence or mapping;
-        `ValueError` if there is not one gate per stage, or `merge` or `closed` is
-        unknown; when called, if a gate does not return one bool.
-    - `StructureError` when called, if the outputs cannot be merged, or if, with
-      `closed="input"`, a stage's output differs from its input in structure, shape or
-      dtype.
+        `ValueError` if there is not one gate per stage, or `merge` is unknown; when
+        called, if a gate does not return one bool.
+    - `StructureError` when called, if the outputs cannot be merged.
 
     **Laws:** with all gates open, it equals `parallel` with the same merge.
 
@@ -187,19 +177,14 @@ def gated(
     """
     names, children = read_stages("gated", "stages", stages)
     read_gates = _read_gates(gates, names, len(children))
-    check_choice("gated", "closed", closed, ("input", "zeros"))
     read = read_merge("gated", merge, axis, names, ("gates",))
-    return Gated(children, read_gates, names, read, closed)
+    return Gated(children, read_gates, names, read)
 
 
-def _read_gates(gates: object, names: Names, size: int) -> tuple[AnyStage, ...]:
+def _read_gates(gates: Gates, names: Names, size: int) -> tuple[AnyStage, ...]:
     """Return the gates in the order of the stages; raise unless each has one."""
-    if isinstance(gates, str) or not isinstance(gates, Sequence | Mapping):
-        raise type_error(
-            "gated",
-            f"`gates` is {describe_value(gates)}.",
-            "Give one gate per stage, in a tuple or list: `gates=(gate,)`.",
-        )
+    cure = "Give one gate per stage, in a tuple or list: `gates=(gate,)`."
+    check_is("gated", "gates", gates, list | tuple | Mapping, cure)
     listed = [gates] if isinstance(gates, Mapping) else gates
     gate_names, read = read_stages("gated", "gates", listed)
     # Gates by position also match named stages, in the same order.

@@ -1,27 +1,24 @@
 """Stages as the nodes of a directed graph."""
 
-from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
 
-from .._errors import type_error, value_error
 from .._stage import Canvas, Scope, Wire, as_stage, enter
 from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
-from .container import Container
+from .container import Container, no_slices
 from .dag import (
     INPUT,
     GraphEdges,
     GraphSink,
     check_alive,
-    check_nodes,
     order,
     read_edges,
     read_inputs,
     read_sink,
 )
-from .named import look_up
+from .feed import look_up
 
 
 class Graph(Container):
@@ -80,8 +77,6 @@ class Graph(Container):
         return zip(self.stages, self.joined(), strict=True)
 
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
-        sinks = (self.sink,) if isinstance(self.sink, str) else self.sink
-        uses = Counter(p for some in (*self.predecessors, sinks) for p in some)
         values = {INPUT: x}
         if self.inputs is not None:
             values |= look_up("graph", self.inputs, x, scope, exact=True)
@@ -92,10 +87,6 @@ class Graph(Container):
             values[name], state = enter(
                 scope, name, stage, *args, state=state, named=named
             )
-            for p in predecessors:  # free outputs that no later node uses
-                uses[p] -= 1
-                if not uses[p]:
-                    del values[p]
         if isinstance(self.sink, str):
             return values[self.sink], state
         y = tuple(values[name] for name in self.sink)
@@ -104,11 +95,7 @@ class Graph(Container):
         return y, state
 
     def sliced(self, part: slice) -> "Graph":
-        raise type_error(
-            "graph",
-            "its nodes have no order of their own, so it has no slices.",
-            'Select nodes by name: `graph["a"]`.',
-        )
+        raise no_slices("graph", "its nodes have no order of their own")
 
 
 def graph(
@@ -146,10 +133,10 @@ def graph(
 
     **Raises:**
 
-    - `TypeError` if something is not a stage, or an argument has the wrong type.
-    - `ValueError` if a name is unknown, a node has no edges, does not lead to the sink,
-      or does not take as many inputs as it has predecessors, or if there is a cycle;
-      the error shows the cycle.
+    - `TypeError` if something is not a stage, a node does not take as many inputs as it
+      has predecessors, or an argument has the wrong type.
+    - `ValueError` if a name is unknown, a node has no edges or does not lead to the
+      sink, or there is a cycle; the error shows the cycle.
     - `StructureError` (a `ValueError`), when called, if an input is missing or unknown.
 
     **Laws:** a graph that is a line equals the chain of the same names; writing nodes
@@ -171,8 +158,7 @@ def graph(
         >>> block({"x": jnp.ones((3, 4)), "mask": jnp.tri(3, dtype=bool)}).shape
         (3, 4)
     """
-    check_nodes(nodes)
-    known = read_inputs(tuple(nodes), inputs)
+    known = read_inputs(nodes, inputs)
     read, keywords = read_edges(tuple(nodes), edges, known or ())
     sink_keys, wanted = read_sink(tuple(nodes), sink, known or ())
     names = order(read)
@@ -213,5 +199,4 @@ def _read_stage(
         num_inputs=0 if keywords else len(before),
         named=keywords,
         given=f"{', '.join(given)} {how}",
-        raises=value_error,
     )

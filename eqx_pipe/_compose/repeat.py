@@ -8,13 +8,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from .._check import check_bool, check_int
-from .._errors import describe_value, type_error
+from .._check import check_bool, check_callable, check_int, check_same
+from .._errors import type_error
 from .._stage import Composite, Passes, Scope, as_stage, enter, own_state
 from .._tree import as_arrays
 from .._types import AnyStage, Key, MaybeState, Output, PyTree, StageLike
-from .loops import check_carry
-from .named import check_over, entry_of, replaced
+from .feed import check_over, entry_of, replaced
 from .stacked import Makers, Stacked, read_stacked
 
 Policy: TypeAlias = Callable[..., Any]
@@ -88,7 +87,7 @@ def _loop(
         )
         y, state = enter(inner, segment, child, inputs, state=state, index=i)
         y = as_arrays(y)
-        check_carry("repeat", scope, given, y)
+        check_output("repeat", scope, given, y)
         scanned, carried = (state, None) if stacked else (None, state)
         return (eqx.filter(y, eqx.is_array), carried), (scanned, passes.arrays())
 
@@ -102,6 +101,18 @@ def _loop(
     passes.end(values)
     state = put_back(scanned if stacked else carried)
     return eqx.combine(carry, constant), state
+
+
+def check_output(function: str, scope: Scope, x: PyTree, y: PyTree) -> None:
+    """Raise unless the output of a stage can be the input of the next one."""
+    check_same(
+        function,
+        f"the output of the stage{scope.where} differs from its input; first what it "
+        "got, then what it returned",
+        x,
+        y,
+        "Return the structure, shapes and dtypes of the input, or use `chain`.",
+    )
 
 
 def with_remat(body: Callable[..., Any], remat: bool | Policy) -> Callable[..., Any]:
@@ -199,8 +210,7 @@ def repeat(
     - `TypeError` if `make` is not a function of one key, or does not return a stage, or
       `n` is not an integer, or `key` is not a key, or either is given with a list, or
       `remat` is neither a bool nor a function.
-    - `ValueError` if `n` is negative, or `unroll` not positive, or a list is empty, or
-      a function in the stage closes over arrays made from the key.
+    - `ValueError` if `n` is negative, or `unroll` not positive, or a list is empty.
     - `StructureError` (a `ValueError`) if stages of a list differ in more than the
       values of arrays; when called, if a stage's output differs from its input in
       structure, shape or dtype. The error names the leaves.
@@ -220,13 +230,9 @@ def repeat(
         (3, 3)
     """
     check_over("repeat", over)
-    if not isinstance(remat, bool) and not callable(remat):
-        raise type_error(
-            "repeat",
-            f"`remat` is {describe_value(remat)}.",
-            "Give True, False, or a policy: "
-            "`jax.checkpoint_policies.dots_with_no_batch_dims_saveable`.",
-        )
+    if not isinstance(remat, bool):
+        cure = "Give True, False, or a function of `jax.checkpoint_policies`."
+        check_callable("repeat", "remat", remat, cure)
     check_int("repeat", "unroll", unroll, 1)
     check_bool("repeat", "shared", shared)
     settings = (over, remat, unroll.__index__())

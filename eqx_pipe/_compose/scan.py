@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 
-from .._check import check_bool, check_choice, check_int
+from .._check import check_bool, check_choice, check_int, check_same, common_size
 from .._conditionals import zeros_varying
 from .._errors import describe_value, structure_error, type_error
 from .._stage import (
@@ -25,14 +25,20 @@ from .._stage import (
 )
 from .._tree import as_arrays, join_path
 from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
-from .loops import check_carry, common_size
 
 Returns: TypeAlias = Literal["sequence", "last", "both"]
 """The output of a scan: all outputs, the last one, or the last carry with all."""
 
 _CELLS = eqx.nn.GRUCell | eqx.nn.LSTMCell
 
-
+_OTHER = (
+    "the carry that the cell{} returns differs from the carry that it got; first what "
+    "it got, then what it returned"
+)
+_KEEP = (
+    "Keep the structure, shapes and dtypes of the carry, for instance `init=0.0` "
+    "instead of `0`."
+)
 _CURE = (
     "Each array needs a leading axis of steps, all of the same length. Values that are "
     "the same for all steps belong in the cell, or in `init`."
@@ -72,7 +78,7 @@ class Scan(Composite):
         x = as_arrays(x)
         last = self.returns == "last"
         axes = [0 if eqx.is_array(leaf) else None for leaf in jtu.tree_leaves(x)]
-        size = common_size("scan", axes, x, scope, _CURE)
+        size = common_size("scan", f"the input{scope.where}", x, axes, _CURE)
         if size == 0 and last:
             raise structure_error(
                 "scan",
@@ -100,7 +106,7 @@ class Scan(Composite):
             parts.append(rest)
             after = as_arrays(after)
             # JAX's own error would include the state, and types instead of names.
-            check_carry("scan", scope, before, after)
+            check_same("scan", _OTHER.format(scope.where), before, after, _KEEP)
             carried = eqx.filter(after, eqx.is_array), own, ys if last else None
             return carried, (None if last else ys, passes.arrays())
 
@@ -140,8 +146,8 @@ class Scan(Composite):
                 "scan",
                 f"`{join_path(scope.path, 'cell')}` returned {describe_value(both)}, "
                 "not a pair.",
-                "Return `(carry, y)`: what the next step gets, and the output of this "
-                "one.",
+                "Return `(carry, y)`: the carry for the next step, and the output of "
+                "this step.",
             )
         return *both, state
 

@@ -5,6 +5,7 @@
 
 import dataclasses
 import operator
+import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, TypeVar
 
@@ -16,13 +17,16 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array
 
+from .._captured import cells
 from .._check import check_int
-from .._errors import describe_value, type_error
+from .._errors import describe_value, structure_error, type_error
 from .._keys import check_key, parameters
-from .._stage import as_stage, check_nothing_traced, why_not
+from .._stage import as_stage, is_state_index, why_not
+from .._tree import differences
 from .._types import AnyStage, Key, PyTree, StageLike
-from .align import align
 from .container import Container, read_list
+
+_PLAIN = bool | int | float | complex | str | bytes
 
 Makers: TypeAlias = Callable[..., StageLike] | Sequence[StageLike]
 """A function that makes a stage from a key, or the stages themselves."""
@@ -125,21 +129,13 @@ def _made(
 ) -> tuple[AnyStage, int]:
     """Make stages from keys under `vmap`, with one trace for any number of stages."""
     check_int(function, "n", n, fewest)
-    check_key(function, key)
-    if key is None:
-        raise type_error(
-            function,
-            "`key` is None.",
-            "Give the key from which the stages are made: `key=jax.random.key(0)`.",
-        )
+    check_key(function, key, required=True)
     by_keyword = _takes_keyword(function, make)
     size = operator.index(n)
 
     def make_one(key: Key) -> AnyStage:
         made = make(key=key) if by_keyword else make(key)
-        stage = _read_stage(function, "make(key)", made)
-        check_nothing_traced(function, "make(key)", stage)
-        return stage
+        return _read_stage(function, "make(key)", made)
 
     # Not `split`: its first keys may depend on the number of keys.
     keys = jax.vmap(lambda i: jr.fold_in(key, i))(jnp.arange(size))
@@ -154,14 +150,12 @@ def _takes_keyword(function: str, make: Any) -> bool:
     is_layer = isinstance(make, eqx.Module) and not hasattr(make, "__wrapped__")
     if not callable(make) or is_layer:
         shown = f"a `{type(make).__name__}`" if is_layer else describe_value(make)
-        again = " To repeat this one layer, pass `shared=True` without a key."
         raise type_error(
             function,
             f"`make` is {shown}.",
             "Give a function that makes one stage from a key: `lambda key: "
-            "equinox.nn.Linear(3, 3, key=key)`; or a list of stages."
-            + again
-            * (is_layer and function == "repeat"),
+            "equinox.nn.Linear(3, 3, key=key)`; or a list of stages. To apply one "
+            "layer several times, write `repeat(layer, n, shared=True)`.",
         )
     key = parameters(make).get("key")
     if key is not None and key.kind is key.KEYWORD_ONLY:  # `partial(Layer, 3, 3)`
@@ -174,3 +168,51 @@ def _takes_keyword(function: str, make: Any) -> bool:
             "Wrap it: `lambda key: Layer(..., key=key)`.",
         )
     return False
+
+
+def align(
+    function: str, argument: str, other: str, first: AnyStage, stage: AnyStage
+) -> AnyStage:
+    """Return the stage with the functions and the state indices of the first.
+
+    Raise unless the two differ in the values of arrays only.
+    """
+    ours, structure = jtu.tree_flatten(first, is_leaf=is_state_index)
+    theirs, their_structure = jtu.tree_flatten(stage, is_leaf=is_state_index)
+    if structure == their_structure:
+        both = zip(ours, theirs, strict=True)
+        stage = structure.unflatten([_as_first(a, b) for a, b in both])
+    found = differences(first, stage)
+    if found:
+        raise structure_error(
+            function,
+            f"`{other}` and `{argument}` differ: {found[0]}.",
+            "Only the values of arrays may differ. Give each the same settings, share "
+            "functions between them, or use `eqx_pipe.chain`, which takes any stages.",
+        )
+    return stage
+
+
+def _as_first(ours: PyTree, theirs: PyTree) -> PyTree:
+    if is_state_index(ours) and is_state_index(theirs):
+        # Each stage has its own state indices. Each keeps its initial state, unless the
+        # first stage has moved its initial state into a `State`.
+        has_init = bool(jtu.tree_leaves(ours.init))
+        return eqx.tree_at(lambda i: i.init, ours, theirs.init) if has_init else ours
+    return ours if _same_function(ours, theirs) else theirs
+
+
+def _same_function(ours: Any, theirs: Any) -> bool:
+    """Return whether both have the same code and equal values in their closures."""
+    if not isinstance(ours, types.FunctionType) or type(theirs) is not type(ours):
+        return False
+    if ours.__code__ is not theirs.__code__:
+        return False
+    held = [(*cells(fn).values(), *(fn.__defaults__ or ())) for fn in (ours, theirs)]
+    return all(map(_same, *held)) and ours.__kwdefaults__ == theirs.__kwdefaults__
+
+
+def _same(ours: Any, theirs: Any) -> bool:
+    # Arrays are compared by identity: values can be large, or traced.
+    plain = isinstance(ours, _PLAIN) and type(ours) is type(theirs) and ours == theirs
+    return ours is theirs or plain or _same_function(ours, theirs)

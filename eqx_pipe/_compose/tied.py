@@ -5,7 +5,8 @@ from collections.abc import Callable, Mapping
 import equinox as eqx
 import jax.tree_util as jtu
 
-from .._errors import describe_value, structure_error, type_error, value_error
+from .._check import check_callable
+from .._errors import structure_error, value_error
 from .._stage import (
     Canvas,
     Composite,
@@ -97,8 +98,7 @@ def tied(
     - `TypeError` if `pipe` is not a stage, or `where` or `get` is not a function.
     - `StructureError` (a `ValueError`) if a part and its replacement differ in
       structure, shape or dtype.
-    - `ValueError` if `where` or `get` fails, or `get` returns a part that `where`
-      drops.
+    - `ValueError` if `get` returns a part that `where` drops.
 
     **Laws:** it equals `pipe` with equal parts, and the parts stay equal in training.
 
@@ -120,14 +120,9 @@ def tied(
         arXiv 1608.05859. For plain modules there is `equinox.nn.Shared`.
     """
     stage = as_stage("tied", "pipe", pipe)
-    for argument, given in (("where", where), ("get", get)):
-        if not callable(given):
-            raise type_error(
-                "tied",
-                f"`{argument}` is {describe_value(given)}.",
-                'Give a function of the pipeline: `lambda pipe: pipe["head"].weight`.',
-            )
-        _asked(argument, given, stage)
+    cure = 'Give a function of the pipeline: `lambda pipe: pipe["head"].weight`.'
+    check_callable("tied", "where", where, cure)
+    check_callable("tied", "get", get, cure)
     try:
         shared = eqx.nn.Shared(stage, where, get)
     except ValueError as error:
@@ -138,8 +133,13 @@ def tied(
             "Tie parts of the same structure, shapes and dtypes; `get` may transform "
             "them, as by `jnp.transpose`.",
         ) from error
-    shared = eqx.tree_at(lambda s: where(s.pytree), shared, replace_fn=_elsewhere)
-    given = _asked("get", get, shared.pytree)
+    shared = eqx.tree_at(
+        lambda s: where(s.pytree), shared, replace_fn=lambda _: Elsewhere()
+    )
+    try:
+        given = get(shared.pytree)
+    except Exception:  # it succeeds with the whole pipeline
+        given = Elsewhere()
     if any(map(_is_elsewhere, jtu.tree_leaves(given, is_leaf=_is_elsewhere))):
         raise value_error(
             "tied",
@@ -147,25 +147,6 @@ def tied(
             "Return from `where` the places to drop, and from `get` the one to keep.",
         )
     return Tied(shared)
-
-
-def _asked(argument: str, fn: Callable[[PyTree], PyTree], pipe: AnyStage) -> PyTree:
-    """Return the part of the pipeline that `fn` returns; raise if it fails."""
-    try:
-        return fn(pipe)
-    except Exception as error:
-        # The text of a `KeyError` is a `repr`, with quotes.
-        why = error.args[0] if isinstance(error, KeyError) else error
-        raise value_error(
-            "tied",
-            f"`{argument}` fails with {type(error).__name__}: {str(why).rstrip('.')}.",
-            "Return a part of the pipeline that stays, found by names, positions and "
-            'fields: `lambda pipe: pipe["head"].weight`.',
-        ) from error
-
-
-def _elsewhere(part: PyTree) -> Elsewhere:
-    return Elsewhere()
 
 
 def _is_elsewhere(leaf: object) -> bool:

@@ -10,11 +10,18 @@ import jax.tree_util as jtu
 from jaxtyping import Array, ArrayLike, Float
 
 from .._check import check_choice
-from .._errors import describe_value, structure_error, type_error, value_error
+from .._errors import describe_value, structure_error, type_error
 from .._stage import Canvas, Scope, Wire, as_stage, enter
 from .._tree import as_arrays, is_key_array, join_path, leaf_text, tree_text
 from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
-from .container import Container, Names, check_reserved, keyed, read_stages
+from .container import (
+    Container,
+    Names,
+    check_reserved,
+    keyed,
+    no_slices,
+    read_stages,
+)
 from .merge import FOLDS, check_agree, check_arrays
 
 _NORMALIZE = {
@@ -48,13 +55,7 @@ class Weighted(Container):
 
     def sliced(self, part: slice) -> "Weighted":
         if self.computed:
-            raise value_error(
-                "weighted",
-                "it has no slices, because a stage computes the weights of all "
-                f"{len(self)} stages.",
-                "Build a new `weighted` of these stages, with a stage that computes "
-                "their weights.",
-            )
+            raise no_slices("weighted", "a stage computes the weights of all stages")
         return super().sliced(part)
 
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:

@@ -40,17 +40,15 @@ def choose(
     branches: Sequence[Callable[..., Any] | Like],
     x: PyTree,
     state: eqx.nn.State | None = None,
-    *,
-    cure: str = "Make all branches return the same structure, shapes and dtypes.",
 ) -> tuple[PyTree, eqx.nn.State | None]:
     """Run the branch `(x, state) -> (y, state)` at `index`, clamped as in JAX.
 
     Without batching this is `lax.cond` (boolean index, two branches: false, true) or
     `lax.switch`. For `vmap` with an index per example, see `batching.py`.
 
-    `function` and `names` name the caller and the branches in errors, and `cure` is the
-    fix for outputs that differ. A branch may be a `Like`. `x` may hold leaves that are
-    not arrays; `y` too, if all branches return the same ones.
+    `function` and `names` name the caller and the branches in errors. A branch may be a
+    `Like`. `x` may hold leaves that are not arrays; `y` too, if all branches return the
+    same ones.
     """
     no_jit = jax.config.jax_disable_jit  # pyright: ignore[reportAttributeAccessIssue]
     if no_jit and not isinstance(index, Tracer):
@@ -63,7 +61,7 @@ def choose(
     # State indices and text cannot be operands of a primitive; branches add them again.
     leaves, structure = jtu.tree_flatten(arrays)
     traced = _trace_branches(branches, leaves, structure, static)
-    dtypes = _common_dtypes(function, names, traced, cure)
+    dtypes = _common_dtypes(function, names, traced)
     same = _handed_on([t.jaxpr for t in traced])
     changed = [k for k, place in enumerate(same) if place is None]
     jaxprs = [_changed_outputs(t.jaxpr, changed, dtypes, leaves) for t in traced]
@@ -130,7 +128,7 @@ def _is_host_number(y: Any) -> bool:
 
 
 def _common_dtypes(
-    function: str, names: Sequence[str], traced: Sequence[_Traced], cure: str
+    function: str, names: Sequence[str], traced: Sequence[_Traced]
 ) -> list[Any]:
     """Return the dtype of each output leaf; raise if the branches disagree.
 
@@ -159,7 +157,7 @@ def _common_dtypes(
             raise structure_error(
                 function,
                 f"the outputs of `{names[0]}` and `{name}` differ: {'; '.join(lines)}.",
-                cure,
+                "Make all branches return the same structure, shapes and dtypes.",
             )
     return dtypes
 

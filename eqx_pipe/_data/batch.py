@@ -144,20 +144,10 @@ def _named(key: Key, name: str) -> Key:
 
 def _each(pipe: StageLike, key: Key, selection: Selection, records: PyTree) -> PyTree:
     """Apply `pipe` to every record, each with its own key."""
-    epochs, ends = selection.epoch, selection.ends
-    # The epoch's key is derived for each record only if the epochs differ.
-    few = [epochs] if epochs.ndim == 0 else [] if ends is None else [ends[0], ends[1]]
-    known = [jr.fold_in(key, epoch) for epoch in few]
-
-    def key_of(epoch: UInt32[_Numbers, ""]) -> Key:
-        if not known:
-            return jr.fold_in(key, epoch)
-        if ends is None:
-            return known[0]
-        return jnp.where(epoch == ends[0], known[0], known[1])
+    epochs = selection.epoch
 
     def one(record: PyTree, words: UInt32[_Numbers, " words"], epoch: Any) -> PyTree:
-        return _run("pipe", pipe, key_of(epoch), words, record)
+        return _run("pipe", pipe, jr.fold_in(key, epoch), words, record)
 
     mapped = jax.vmap(one, in_axes=(0, 1, None if epochs.ndim == 0 else 0))
     return mapped(records, selection.ids, epochs)

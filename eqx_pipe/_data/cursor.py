@@ -141,13 +141,9 @@ def _parsed(found: Any) -> Cursor:
     return cursor
 
 
-def start(key: Key | None, size: int, schema: int) -> Cursor:
+def start(key: Key, size: int, schema: int) -> Cursor:
     """Return the cursor at the beginning of the first epoch."""
-    if key is None:
-        raise type_error(
-            "data.Loader.init", "`key` is None.", "Give one: `jax.random.key(0)`."
-        )
-    check_key("data.Loader.init", key)
+    check_key("data.Loader.init", key, required=True)
     check_draws("data.Loader.init", "`key` is", key)
     if not is_key_array(key):
         key = jr.wrap_key_data(jnp.asarray(key))
@@ -214,10 +210,3 @@ def check_cursor(function: str, cursor: Cursor, size: int, form: int) -> None:
                 "Continue with the source and `shuffle` that it was made for, or "
                 "begin again with `loader.init(key)`.",
             )
-    # If a program has put it on the device, reading it would wait for that program.
-    if isinstance(cursor.record, np.ndarray) and cursor.position > size:
-        raise value_error(
-            function,
-            f"the cursor stands at record {cursor.position} of {size}.",
-            "Take cursors from `loader.init`, `next`, `scan` and `epoch` only.",
-        )

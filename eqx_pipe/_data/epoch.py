@@ -5,7 +5,6 @@ import contextlib
 import dataclasses
 import functools as ft
 import itertools as it
-import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
@@ -19,7 +18,6 @@ from .._mesh_context import no_context
 from .._types import PyTree
 from .batch import (
     Read,
-    are_identity,
     batch_at,
     host_batch,
     loader_arrays,
@@ -39,8 +37,6 @@ else:
 
 # One for the next step and one for a slow read; each takes memory.
 _AHEAD = 2
-_BLOCK = 2**15
-"""The approximate number of positions of the order that are computed at once."""
 
 
 class Epoch(Iterator[PyTree]):
@@ -67,13 +63,8 @@ class Epoch(Iterator[PyTree]):
 
     def __next__(self) -> PyTree:
         count = min(self._batch_size, self._end - self._position)
-        try:
-            with without_users_mesh(self._loader):
-                batch = next(self._batches)
-        except Exception as error:
-            if 0 < count < self._batch_size:
-                _note_a_short_batch(error, self._loader, count)
-            raise
+        with without_users_mesh(self._loader):
+            batch = next(self._batches)
         self._position += count
         return batch
 
@@ -100,16 +91,6 @@ def _batches_end(loader: Loader, position: int) -> int:
     if loader.drop_remainder:
         return position + (size - position) // loader.batch_size * loader.batch_size
     return size
-
-
-def _note_a_short_batch(error: Exception, loader: Loader, count: int) -> None:
-    """Add a note to an error from the short last batch."""
-    if not are_identity(loader.batch_pipe):
-        error.add_note(
-            "In eqx_pipe.data.Loader: `batch_pipe` was to be given the short last "
-            f"batch, of {count} records instead of {loader.batch_size}; with "
-            "`drop_remainder=True` there is none."
-        )
 
 
 def _from_device(
@@ -150,20 +131,11 @@ def _reader(loader: Loader, cursor: Cursor, end: int) -> Callable[[int], Read]:
     """Return a function that reads the batches of an epoch by number, in any thread."""
     size, first, epoch = loader.batch_size, cursor.position, cursor.epoch
     epochs = np.asarray(epoch, np.uint32)
-    block = max(1, _BLOCK // size) * size
-    lock = threading.Lock()
-
-    # Several threads may need the same block, or two neighbouring blocks.
-    @ft.lru_cache(2)
-    def order(start: int) -> np.ndarray:
-        at = np.arange(start, min(end, start + block), dtype=np.uint64)
-        return ordered(loader, cursor, epoch, at)
 
     def batch(index: int) -> Read:
-        at = index * size
-        with lock:
-            ids = order(first + at - at % block)
-        return read(loader, ids[at % block : at % block + size], epochs, first + at)
+        start = first + index * size
+        at = np.arange(start, min(end, start + size), dtype=np.uint64)
+        return read(loader, ordered(loader, cursor, epoch, at), epochs, start)
 
     return batch
 

@@ -161,15 +161,14 @@ class HostSource:
         """Return the shapes and dtypes of record 0."""
         if self._struct is None:
             try:
-                first = self._record(0)
+                self._struct = struct_of(self._record(0))
             except KeyError as error:
                 error.add_note(
-                    "A source is asked for records by their number, from 0. A table of "
-                    "named columns, such as a data frame, is one as "
+                    "A source is asked for records by their number, from 0. Of a table "
+                    "of named columns, such as a data frame, make a source by "
                     "`ArraySource({name: table[name].to_numpy() for name in table})`."
                 )
                 raise
-            self._struct = struct_of(first)
         return self._struct
 
     def chunk(self, batch_size: int) -> int:

@@ -233,7 +233,7 @@ class Loader(eqx.Module):
 
         - `step`: `step(carry, batch) -> (carry, output)`.
         - `carry`: any pytree. It may hold models and optimiser states. Python numbers
-            that `step` changes become arrays; other leaves that are not arrays do not
+            outside of Modules become arrays; other leaves that are not arrays cannot
             change.
         - `cursor`: the position of the first batch.
         - `length`: the number of batches, by default the full batches of an epoch.

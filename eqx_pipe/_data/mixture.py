@@ -96,7 +96,7 @@ def mixture(
 
     **Arguments:**
 
-    - `sources`: two or more sources whose records agree in structure, shapes and
+    - `sources`: one or more sources whose records agree in structure, shapes and
         dtypes. If all sources are on the device, so is the mixture, up to 2^31 - 1
         records.
     - `weights`: one positive number for each source; only their ratios matter. Shares
@@ -130,7 +130,7 @@ def mixture(
         raise type_error(
             "data.mixture",
             f"`sources` is {describe_value(sources)}.",
-            "Give a list of sources.",
+            "Give a list of sources, at least one.",
         )
     ends = ("first_exhausted", "all_exhausted")
     check_choice("data.mixture", "until", until, ends)

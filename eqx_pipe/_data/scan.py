@@ -1,9 +1,8 @@
 """`Loader.scan`: many batches and their steps as one program."""
 
 import dataclasses
-import functools as ft
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import equinox as eqx
 import jax
@@ -11,11 +10,10 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 
-from .._cache import LRUCache
-from .._errors import bullets, describe_value, structure_error, type_error
-from .._jit import known
+from .._check import check_same
+from .._errors import describe_value, type_error
 from .._mesh_context import is_explicit, is_staged, with_axis_types
-from .._tree import as_arrays, differences
+from .._tree import as_arrays
 from .._types import PyTree
 from .batch import device_batch, seam_of
 from .cursor import Cursor, is_concrete
@@ -26,7 +24,14 @@ if TYPE_CHECKING:
 else:
     Loader = Any
 
-_Result = TypeVar("_Result")
+_OTHER = (
+    "the carry that `step` returns differs from the carry that it got; first what it "
+    "got, then what it returned"
+)
+_KEEP = (
+    "Keep the structure, shapes and dtypes of the carry, for instance `0.0` instead of "
+    "`0`; return values that differ from step to step as outputs, or make them arrays."
+)
 
 
 def scan(
@@ -42,13 +47,11 @@ def scan(
     count, size = loader.batch_size, len(loader.source)
     whole = is_concrete(cursor) and size % count == 0 == cursor.position % count
     overrun = "skip" if loader.drop_remainder or whole else "wrap"
-    memory = known(loader).counters
     if loader.sharding is not None and not _is_explicit(carry):
         loader = with_axis_types(loader)
     # Inside a user's program the loop is inlined: a nested `jit` would copy the source.
     run = _scanned if is_staged() else _compiled
-    run = ft.partial(run, loader, step, cursor, length, overrun)
-    return _with_counters(run, carry, step, memory)
+    return run(loader, step, cursor, length, overrun, _with_arrays(carry))
 
 
 def _is_explicit(carry: PyTree) -> bool:
@@ -87,8 +90,8 @@ def _scanned(
                 "Write `step(carry, batch) -> (carry, output)`; the output may be "
                 "None.",
             )
-        after, output = pair
-        _check_carry(before, after)
+        after, output = _with_arrays(pair[0]), pair[1]
+        check_same("data.Loader.scan", _OTHER, before, after, _KEEP)
         outputs, constant = eqx.partition(as_arrays(output), eqx.is_array)
         # A loop returns only arrays; other outputs of a step are returned this way.
         constants.append(constant)
@@ -102,95 +105,18 @@ def _scanned(
 _compiled = eqx.filter_jit(_scanned)
 
 
-def _check_carry(before: PyTree, after: PyTree) -> None:
-    structure = jtu.tree_structure(after)
-    if jtu.tree_structure(before) == structure:
-        _check_counters(before, after)
-        pairs = zip(jtu.tree_leaves(before), jtu.tree_leaves(after), strict=True)
-        # `lax.scan` itself promotes a weak dtype to the one that the step returns.
-        weak = [
-            jnp.asarray(b, a.dtype) if getattr(a, "weak_type", False) else b
-            for a, b in pairs
-        ]
-        after = jtu.tree_unflatten(structure, weak)
-    lines = differences(before, after)
-    if lines:
-        raise structure_error(
-            "data.Loader.scan",
-            "the carry that `step` returns differs from the carry that it got; first "
-            "what it got, then what it returned:" + bullets(lines),
-            "Keep the structure, shapes and dtypes of the carry; make values that "
-            "differ from step to step outputs, or arrays.",
-        )
+def _with_arrays(carry: PyTree) -> PyTree:
+    """Return a carry with arrays in place of Python numbers, as in `lax.scan`.
 
-
-# Python numbers in the carry that a step changes, such as a loss that starts as `0.0`,
-# become arrays. Numbers that it does not change, such as the rate of a `Dropout`, stay
-# Python numbers, since code may branch on them. Only tracing the step shows which
-# numbers change, so it is traced once more, and the result is cached.
-
-
-class _NumbersChanged(Exception):
-    """The step changes Python numbers of the carry, to these dtypes."""
-
-    def __init__(self, dtypes: list[np.dtype | None]):
-        super().__init__("numbers changed")
-        self.dtypes = dtypes
-
-
-def _with_counters(
-    run: Callable[[PyTree], _Result],
-    carry: PyTree,
-    step: Callable[..., object],
-    memory: LRUCache,
-) -> _Result:
-    """Run with arrays in the carry for the numbers that `step` changes.
-
-    `run` calls `_check_counters` while it is traced.
+    Numbers in Modules, such as the rate of a `Dropout`, stay: code may branch on them.
     """
-    leaves, structure = jtu.tree_flatten(carry)
-    kinds = tuple(type(leaf) if _is_number(leaf) else None for leaf in leaves)
-    key = step, structure, kinds, jnp.result_type(float).name
-    try:
-        known = memory.get(key)
-    except TypeError:  # a step or a field without a hash
-        key = known = None
-    known = known or [None] * len(leaves)
-    while True:
-        pairs = zip(leaves, known, strict=True)
-        given = [a if dtype is None else jnp.asarray(a, dtype) for a, dtype in pairs]
-        try:
-            return run(jtu.tree_unflatten(structure, given))
-        except _NumbersChanged as found:
-            # Replacing some numbers by arrays may make others change.
-            known = [a or b for a, b in zip(known, found.dtypes, strict=True)]
-            if key is not None:
-                memory.put(key, known)
 
+    def one(leaf: Any) -> Any:
+        number = isinstance(leaf, bool | int | float | complex)
+        if not number or isinstance(leaf, np.generic):
+            return leaf
+        # Not weakly typed: the next call gets the arrays that this one returned, and
+        # must find the same program.
+        return jnp.asarray(leaf, jnp.result_type(type(leaf)))
 
-def _check_counters(before: PyTree, after: PyTree) -> None:
-    """Raise `_NumbersChanged` if numbers of a carry differ after a step."""
-    pairs = zip(jtu.tree_leaves(before), jtu.tree_leaves(after), strict=True)
-    found = [_dtype_of_counter(a, b) for a, b in pairs]
-    if any(dtype is not None for dtype in found):
-        raise _NumbersChanged(found)
-
-
-def _dtype_of_counter(before: Any, after: Any) -> np.dtype | None:
-    """Return the dtype of a Python number that the step changes, or None.
-
-    It may have become an array, or another number: `count + 1`.
-    """
-    if not _is_number(before):
-        return None
-    if eqx.is_array(after) or isinstance(after, np.generic):
-        return after.dtype
-    # A NaN that the step does not change counts as equal, though it is not equal to
-    # itself.
-    same = type(before) is type(after) and (before == after or before != before)
-    return None if same or not _is_number(after) else jnp.asarray(after).dtype
-
-
-def _is_number(leaf: object) -> bool:
-    numbers = bool | int | float | complex
-    return isinstance(leaf, numbers) and not isinstance(leaf, np.generic)
+    return jtu.tree_map(one, carry, is_leaf=lambda x: isinstance(x, eqx.Module))

@@ -41,14 +41,12 @@ class Selection(NamedTuple):
 
     `epoch` is one number for all records or one for each. `ids` are their indices in
     the source and `offset` the position of the first one in its epoch, both as 32-bit
-    words, the upper one first if a source has more than 2^32 records. `ends` are the
-    first and the last epoch, if they may differ.
+    words, the upper one first if a source has more than 2^32 records.
     """
 
     epoch: UInt32[_Numbers, "..."]
     ids: UInt32[_Numbers, "words n"]
     offset: UInt32[_Numbers, " words"]
-    ends: UInt32[Array, "2"] | None = None
 
 
 def select(
@@ -75,11 +73,10 @@ def select(
         over = (at >= np.uint32(size)).astype(np.uint32)
         epoch, at = epoch + over, at - over * np.uint32(size)
         after = Place(epoch[-1], at[-1] + np.uint32(1))
-        ends = epoch[np.asarray([0, -1])]
     else:
-        after, ends = Place(epoch, start + np.uint32(count)), None
+        after = Place(epoch, start + np.uint32(count))
     ids = _shuffled(words, epoch, at, size) if shuffle else at
-    return Selection(epoch, ids[None], at[:1], ends), after
+    return Selection(epoch, ids[None], at[:1]), after
 
 
 def _shuffled(

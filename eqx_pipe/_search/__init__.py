@@ -1,12 +1,12 @@
 """Searches: methods that propose points, the loop over rounds, and sensitivities."""
 
 from .adaptive import Adaptive as Adaptive
-from .design import Design as Design
 from .evosax import Evosax as Evosax
 from .explore import explore as explore
 from .halving import HalvingResult as HalvingResult
 from .halving import Training as Training
 from .halving import halving as halving
+from .method import Design as Design
 from .method import Method as Method
 from .method import losses as losses
 from .optuna import Optuna as Optuna

@@ -44,7 +44,7 @@ class Evosax:
       returns a strategy: it is called with `population_size=`, the `num` of the search,
       and `solution=`.
 
-    **Raises:** `TypeError` if `strategy` cannot be called; `ValueError`, when the
+    **Raises:** `TypeError` if `strategy` cannot be called; `MissingKeyError`, when the
     search begins, without a key.
 
     !!! example

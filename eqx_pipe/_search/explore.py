@@ -1,5 +1,6 @@
 """`explore`: rounds of points that a method proposes, each computed by one sweep."""
 
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -8,13 +9,14 @@ from typing import Any, Literal, TypeAlias
 import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
+import numpy as np
 from jax.sharding import Mesh
 
 from .._check import check_bool, check_choice, check_int, check_is
 from .._errors import describe_value, type_error, value_error
 from .._files import as_path
 from .._keys import check_key, fold
-from .._progress import Progress, Watched
+from .._progress import Progress
 from .._spaces import Space, SpaceLike, as_space
 from .._sweep import (
     BatchSize,
@@ -139,8 +141,8 @@ def explore(
     state = method.init(whole, fold(key, "method"))
     sweeps: list[SweepResult] = []
     run: Sweeper | None = None
+    best = math.inf
     with Progress(progress, rounds, title="rounds", unit="rounds") as bar:
-        bar.watch(Watched(by if isinstance(by, str) else "best", 0, mode))
         try:
             for number in range(rounds):
                 points, state = method.ask(state, num)
@@ -159,7 +161,9 @@ def explore(
                 found = losses(sweeps[-1], by, mode)
                 state = method.tell(state, found, sweeps[-1])
                 bar.failed(sum(int((sweep.status == 2).sum()) for sweep in sweeps))
-                bar.saw([found if mode == "min" else -found], slice(None))
+                best = min([best, *found[np.isfinite(found)]])
+                shown = best if mode == "min" else -best
+                bar.note(**{by if isinstance(by, str) else "best": f"{shown:.5g}"})
                 bar.done(1)
                 if stop and stop(SearchResult(tuple(sweeps), state, by, mode)):
                     break

@@ -1,12 +1,13 @@
-"""Methods of search: three pure functions and their state."""
+"""Methods of search: three pure functions and their state; `Design`, the simplest."""
 
 from typing import Protocol, TypeAlias, TypeVar, runtime_checkable
 
+import equinox as eqx
 import numpy as np
 from jaxtyping import Float
 
-from .._errors import value_error
-from .._spaces import Space
+from .._errors import MissingKeyError, message
+from .._spaces import Cube, Space
 from .._sweep import Compared, SweepResult, scores
 from .._types import Key
 
@@ -20,11 +21,11 @@ Losses: TypeAlias = Float[np.ndarray, " points"]
 class Method(Protocol[State]):
     """A method of search, as three pure functions.
 
-    A state is a value: a pytree of arrays, or of values that JSON can represent.
-    `explore` calls `state = init(space, key)`, and in each round
-    `points, state = ask(state, num)` and `state = tell(state, losses, result)`. Points
-    are a `Space` with the axes of `space`; an empty one ends the search. All three must
-    be deterministic, so that a search can be resumed after a kill.
+    A state is a value, which `ask` and `tell` do not change. `explore` calls
+    `state = init(space, key)`, and in each round `points, state = ask(state, num)` and
+    `state = tell(state, losses, result)`. Points are a `Space` with the axes of
+    `space`; an empty one ends the search. All three must be deterministic, so that a
+    search can be resumed after a kill.
     """
 
     def init(self, space: Space, key: Key | None) -> State:
@@ -55,9 +56,57 @@ def losses(result: SweepResult, by: Compared, mode: str) -> Losses:
 def needed(function: str, key: Key | None) -> Key:
     """Return the key of a method that draws; raise if it is `None`."""
     if key is None:
-        raise value_error(
+        text = message(
             function,
             "the method draws random numbers and got `key=None`.",
             "Give one: `explore(..., key=jax.random.key(0))`.",
         )
+        raise MissingKeyError("method", text)
     return key
+
+
+DesignState: TypeAlias = tuple[Space, Float[np.ndarray, "_ axes"]]
+"""The space, and the remaining points in its unit cube."""
+
+
+class Design(eqx.Module):
+    """A method of search that proposes given points, in their order.
+
+    **Arguments:**
+
+    - `u`: numbers from 0 to 1 of shape `(points, axes)`, such as a design of SALib or
+      of `scipy.stats.qmc`; see `Space.from_unit`.
+
+    The search ends after the last point.
+
+    **Raises:** when the search begins, as `Space.from_unit`.
+
+    !!! example
+
+        >>> import eqx_pipe as ep
+        >>> corners = ep.search.Design([[0.0], [1.0], [0.5]])
+        >>> found = ep.search.explore(
+        ...     lambda p: p["x"], {"x": ep.Uniform(0, 10)}, corners, rounds=5, num=2
+        ... )
+        >>> found.result.values.tolist(), found.rounds.tolist()
+        ([0.0, 10.0, 5.0], [0, 0, 1])
+    """
+
+    u: Cube
+
+    def init(self, space: Space, key: Key | None) -> DesignState:
+        """Return a state with all points remaining."""
+        space.from_unit(self.u)  # raises if a point is invalid
+        return space, np.asarray(self.u, np.float64)
+
+    def ask(self, state: DesignState, num: int) -> tuple[Space, DesignState]:
+        """Return the next points of the design."""
+        space, left = state
+        # Make a table for each round: each slice of one table would be a new program.
+        return space.from_unit(left[:num]), (space, left[num:])
+
+    def tell(
+        self, state: DesignState, losses: Losses, result: SweepResult
+    ) -> DesignState:
+        """Return the same state, since the next points are known."""
+        return state

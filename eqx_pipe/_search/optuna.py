@@ -41,8 +41,8 @@ class Optuna:
       `functools.partial(TPESampler, constant_liar=True)`, which spreads the points of
       one round.
 
-    **Raises:** `TypeError` if `sampler` cannot be called; `ValueError`, when the search
-    begins, without a key.
+    **Raises:** `TypeError` if `sampler` cannot be called; `MissingKeyError`, when the
+    search begins, without a key.
 
     !!! example
 

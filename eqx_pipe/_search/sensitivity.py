@@ -1,6 +1,5 @@
 """Sensitivities by SALib: its designs as spaces, its analyses as labelled datasets."""
 
-import importlib
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -80,7 +79,7 @@ def sensitivity_design(
             f"`num` is {num}, but Sobol's points are balanced in powers of 2.",
             f"Give {1 << (num.bit_length() - 1)} or {1 << num.bit_length()}.",
         )
-    sample = _salib(function, f"SALib.sample.{method}").sample
+    sample = optional(function, f"SALib.sample.{method}", "search").sample
     return space.from_unit(
         sample(_problem(space), num, seed=seed, **_KINDS[method].sample)
     )
@@ -149,7 +148,8 @@ def sensitivity(
             f"Sweep over `sensitivity_design(space, num, method={method!r})`, all of "
             "it.",
         )
-    analyze = _salib("search.sensitivity", f"SALib.analyze.{method}").analyze
+    module = f"SALib.analyze.{method}"
+    analyze = optional("search.sensitivity", module, "search").analyze
     given = (u,) if method == "morris" else ()
     found = [
         analyze(problem, *given, column, seed=seed, **kind.analyze)
@@ -169,11 +169,6 @@ def sensitivity(
 def _problem(space: Space) -> dict[str, Any]:
     names = list(space.names)
     return {"num_vars": len(names), "names": names, "bounds": [[0.0, 1.0]] * len(names)}
-
-
-def _salib(function: str, module: str) -> Any:
-    optional(function, "SALib", "search")
-    return importlib.import_module(module)
 
 
 def _values(

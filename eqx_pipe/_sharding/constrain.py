@@ -6,8 +6,8 @@ import jax.tree_util as jtu
 from jax.sharding import PartitionSpec as P
 
 from .._errors import value_error
-from .._tree import leaf_text
-from .mesh import Placeable, Tree, constrain_to, is_manual, is_placeable, mesh_like
+from .._tree import leaf_text, leaves_with_names
+from .mesh import Tree, constrain_to, is_manual, is_placeable, mesh_like
 from .rules import LogicalAxis, current_rules
 from .specs import resolve
 
@@ -26,7 +26,7 @@ def constrain(x: Tree, *logical: LogicalAxis) -> Tree:
     - `x`: an array, or a pytree, in which all arrays get the same constraint, and
         numbers and other leaves pass through unchanged.
     - `logical`: one logical name per axis of the arrays, or `None` for an axis that is
-        not split.
+        replicated.
 
     **Returns:** `x`, with the constraint.
 
@@ -46,20 +46,18 @@ def constrain(x: Tree, *logical: LogicalAxis) -> Tree:
     if current is None or is_manual():
         return x
     rules, mesh = current
-
-    def spec_of(path: str, leaf: Placeable) -> P:
-        if len(logical) == leaf.ndim:
-            return P(*logical)
-        place = f"`{path}`: " if path else ""
-        raise value_error(
-            "sharding.constrain",
-            f"{place}{leaf_text(leaf)} has {leaf.ndim} axes, but {len(logical)} names "
-            "are given.",
-            "Give one name per axis, and None for an axis that stays whole.",
-        )
-
     arrays, rest = eqx.partition(x, is_placeable)
-    resolved, structure = resolve("sharding.constrain", arrays, mesh, spec_of, rules)
+    for name, leaf in leaves_with_names(arrays):
+        if len(logical) != leaf.ndim:
+            place = f"`{name}`: " if name else ""
+            raise value_error(
+                "sharding.constrain",
+                f"{place}{leaf_text(leaf)} has {leaf.ndim} axes, but {len(logical)} "
+                "names are given.",
+                "Give one name per axis, and None for an axis that is replicated.",
+            )
+    spec = P(*logical)
+    resolved, structure = resolve("sharding.constrain", arrays, mesh, spec, rules)
     placed = [
         constrain_to(jnp.asarray(leaf), mesh_like(mesh, leaf), sharding.spec)
         for _, leaf, sharding in resolved

@@ -4,11 +4,11 @@ import math
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 from jax.core import Tracer
-from jax.sharding import AxisType, NamedSharding
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from .._mesh_context import is_explicit
 from .._types import PyTree
 from .mesh import Placeable, is_placeable
 from .specs import path_leaves
@@ -19,10 +19,9 @@ _HEAD = ("path", "shape", "dtype", "spec", "devices", "bytes per device")
 class LeafInfo(NamedTuple):
     """The sharding of one array.
 
-    `spec` is its `PartitionSpec`; `None` if the array has none, as on the host or on a
-    single device. `bytes_per_device` is the size of its largest shard, in bytes.
-    `where` is "host" for NumPy arrays and "unknown" for structs and arrays while
-    tracing.
+    `spec` is its `PartitionSpec`; `None` if the array has none, as on the host, on a
+    single device, or while tracing. `bytes_per_device` is the size of its largest
+    shard, in bytes.
     """
 
     path: str
@@ -31,7 +30,6 @@ class LeafInfo(NamedTuple):
     spec: P | None
     bytes_per_device: int
     devices: int
-    where: str = ""
 
     def cells(self) -> tuple[str, ...]:
         """Return the row of the table as text."""
@@ -39,7 +37,7 @@ class LeafInfo(NamedTuple):
         shape = f"({', '.join(map(str, self.shape))})"
         numbers = str(self.devices), f"{self.bytes_per_device:,}"
         path = self.path or "."
-        return path, shape, str(self.dtype), self.where or spec, *numbers
+        return path, shape, str(self.dtype), spec, *numbers
 
 
 class ShardingInfo(dict[str, LeafInfo]):
@@ -95,7 +93,11 @@ def info(tree: PyTree) -> ShardingInfo:
 
 
 def _row(name: str, leaf: Placeable) -> LeafInfo:
-    sharding, where = _sharding(leaf)
+    sharding = getattr(leaf, "sharding", None)
+    if isinstance(leaf, Tracer):
+        # Its type has explicit axes; the compiler decides on automatic ones later.
+        sharding = jax.typeof(leaf).sharding
+        sharding = sharding if is_explicit(sharding.mesh) else None
     spec = sharding.spec if isinstance(sharding, NamedSharding) else None
     part = leaf.shape if sharding is None else sharding.shard_shape(leaf.shape)
     size = math.prod(part) * leaf.dtype.itemsize
@@ -104,16 +106,4 @@ def _row(name: str, leaf: Placeable) -> LeafInfo:
         devices = sharding.mesh.size  # also for an abstract mesh
     elif sharding is not None:
         devices = sharding.num_devices
-    return LeafInfo(name, tuple(leaf.shape), leaf.dtype, spec, size, devices, where)
-
-
-def _sharding(leaf: Any) -> tuple[Any, str]:
-    """Return the sharding of an array or `None`, and the text for `where`."""
-    if isinstance(leaf, np.ndarray | np.generic):
-        return None, "host"
-    sharding = getattr(leaf, "sharding", None)
-    if isinstance(leaf, Tracer):
-        # Its type has explicit axes; the compiler decides on automatic ones later.
-        sharding = jax.typeof(leaf).sharding
-        sharding = sharding if AxisType.Explicit in sharding.mesh.axis_types else None
-    return sharding, "unknown" if sharding is None else ""
+    return LeafInfo(name, tuple(leaf.shape), leaf.dtype, spec, size, devices)

@@ -13,7 +13,6 @@ from typing import Any, TypeAlias, TypeGuard, TypeVar
 
 import jax
 import jax.numpy as jnp
-import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
 from jax.core import Tracer
@@ -21,9 +20,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array
 
-from .._errors import bullets, value_error
 from .._mesh_context import is_staged
-from .._tree import is_key_array, leaf_text, leaves_with_names
 from .._types import PyTree
 
 MeshAxes: TypeAlias = str | tuple[str, ...] | None
@@ -59,14 +56,6 @@ def is_global(leaf: object) -> bool:
     return isinstance(leaf, jax.Array) and not leaf.is_fully_addressable
 
 
-def draws_by_sharding(leaf: Any) -> bool:
-    """Return whether `leaf` is a key whose draws depend on the sharding.
-
-    XLA generates the numbers of the `rbg` kinds separately on each device.
-    """
-    return is_key_array(leaf) and "rbg" in str(jr.key_impl(leaf))
-
-
 def numpy_as_jax(tree: PyTree) -> PyTree:
     """Convert NumPy arrays in the tree to JAX arrays; Python numbers do not change."""
     return jtu.tree_map(
@@ -94,24 +83,6 @@ def fitting_sizes(size: int, parts: int) -> str:
     return f"{below} or {above}" if below else f"{above}"
 
 
-def common_size(function: str, what: str, tree: PyTree, axis: int, cure: str) -> int:
-    """Return the common size of arrays along an axis; `what` is for errors."""
-    sizes = {}
-    for name, leaf in leaves_with_names(tree):
-        fits = -leaf.ndim <= axis < leaf.ndim
-        sizes[name or "."] = leaf.shape[axis] if fits else leaf_text(leaf)
-    found = list(dict.fromkeys(sizes.values()))
-    if len(found) == 1 and not isinstance(found[0], str):
-        return found[0]
-    lines = bullets(f"`{name}`: {size}" for name, size in sizes.items())
-    raise value_error(
-        function,
-        f"the arrays of {what} have no common size along axis {axis}"
-        + (f":{lines}" if sizes else "; there are none."),
-        cure,
-    )
-
-
 def with_types(mesh: Mesh, kind: AxisType) -> Mesh:
     """Return a mesh of the same devices and names, with axes of one kind."""
     return Mesh(mesh.devices, mesh.axis_names, axis_types=(kind,) * mesh.devices.ndim)
@@ -134,18 +105,6 @@ def mesh_like(mesh: Mesh, *leaves: object) -> Mesh:
 def _own_mesh(x: Array) -> AbstractMesh:
     """Return the mesh in the type of `x`; it may be empty."""
     return jax.typeof(x).sharding.mesh
-
-
-def check_context(function: str, mesh: Mesh) -> None:
-    """Raise a `ValueError` if `jax.set_mesh` has set another mesh than `mesh`."""
-    context = jax.sharding.get_abstract_mesh()
-    if not context.empty and dict(context.shape) != dict(mesh.shape):
-        raise value_error(
-            function,
-            f"it runs on the mesh {dict(mesh.shape)}, and was called under "
-            f"`jax.set_mesh` with the mesh {dict(context.shape)}.",
-            "Call it outside of that context, or set the mesh that it was built with.",
-        )
 
 
 def is_manual() -> bool:

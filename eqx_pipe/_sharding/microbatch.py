@@ -10,12 +10,18 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, Int
 
-from .._check import check_callable, check_choice, check_int
-from .._errors import bullets, structure_error, type_error, value_error
+from .._check import (
+    check_callable,
+    check_choice,
+    check_int,
+    check_same,
+    common_size,
+)
+from .._errors import type_error, value_error
 from .._mesh_context import is_staged
-from .._tree import as_arrays, differences, leaf_text, leaves_with_names
+from .._tree import as_arrays, leaf_text, leaves_with_names
 from .._types import PyTree
-from .mesh import common_size, is_placeable, wraps_function
+from .mesh import is_placeable, wraps_function
 from .submesh import InsideProgram
 
 Inputs = ParamSpec("Inputs")
@@ -92,7 +98,8 @@ def microbatch(
             "a lambda."
         )
         split = eqx.filter(batch, _is_split)
-        total = common_size("sharding.microbatch", what, split, axis, cure)
+        axes = [axis] * len(jtu.tree_leaves(split))
+        total = common_size("sharding.microbatch", what, split, axes, cure)
 
         def part(start: int | Int[Array, ""], size: int) -> PyTree:
             piece = jtu.tree_map(
@@ -185,14 +192,14 @@ def _check_numbers(arrays: PyTree, reduce: str) -> None:
 
 
 def _check_same(struct: PyTree, out: PyTree) -> None:
-    lines = differences(struct, out)
-    if lines:
-        raise structure_error(
-            "sharding.microbatch",
-            "the output depends on the size of the part; first that of a full "
-            f"part, then that of another:{bullets(lines)}",
-            "Return a sum or mean over the batch, not one value per example.",
-        )
+    check_same(
+        "sharding.microbatch",
+        "the output depends on the size of the part; first that of a full part, then "
+        "that of another",
+        struct,
+        out,
+        "Return a sum or mean over the batch, not one value per example.",
+    )
 
 
 def _check_size_free(arrays: PyTree, part: _Part, step: int) -> None:

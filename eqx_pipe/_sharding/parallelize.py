@@ -1,5 +1,6 @@
 """Parallelise a function and its inputs by the constraints inside it."""
 
+import inspect
 from collections.abc import Callable
 from typing import (
     Any,
@@ -20,11 +21,12 @@ from jax.stages import Compiled
 
 from .._check import check_callable
 from .._errors import value_error
+from .._keys import check_draws
 from .._mesh_context import check_mesh
+from .._tree import is_key_array
 from .._types import PyTree
 from .derived import Derived, Function, placed, struct_of
 from .mesh import (
-    draws_by_sharding,
     is_placeable,
     names_of,
     numpy_as_jax,
@@ -32,7 +34,6 @@ from .mesh import (
     wraps_function,
 )
 from .rules import AxisRules, RulesLike, as_rules, current_rules
-from .specs import required
 
 InitArgs = ParamSpec("InitArgs")
 FeedArgs = ParamSpec("FeedArgs")
@@ -80,10 +81,8 @@ def _sharded_init(
     def made(args: Any, kwargs: Any) -> PyTree:
         derived.params = eqx.filter_eval_shape(init, *args, **kwargs)
         where = derived.shardings()[0]
-        # Created in shards they would draw other numbers, so they are created whole and
-        # then split.
-        if any(map(draws_by_sharding, jtu.tree_leaves((args, kwargs)))):
-            return placed(init(*args, **kwargs), where)
+        for leaf in filter(is_key_array, jtu.tree_leaves((args, kwargs))):
+            check_draws("sharding.parallelize", "`init_params` gets a key", leaf)
 
         def make(args: Any, kwargs: Any) -> PyTree:
             arrays, rest = eqx.partition(
@@ -115,7 +114,7 @@ def _feed(
         plain = not args and not kwargs
         batch = ahead.pop() if plain and ahead else get(*args, **kwargs)
         derived.batch = struct_of(batch)
-        if derived.params is None and init is not None and not required(init):
+        if derived.params is None and init is not None and _needs_nothing(init):
             derived.params = eqx.filter_eval_shape(init)
         if derived.params is None:
             return batch
@@ -236,7 +235,7 @@ def parallelize(
     def learn_batch() -> None:
         """Find the shapes of a batch, and keep a batch that is made for that."""
         if derived.batch is None:
-            if get_input_batch is None or required(get_input_batch):
+            if get_input_batch is None or not _needs_nothing(get_input_batch):
                 raise value_error(
                     "sharding.parallelize",
                     "the shapes of a batch are not known yet, and the shardings of the "
@@ -254,6 +253,15 @@ def parallelize(
     if get_input_batch is None:
         return parallel, init
     return parallel, init, _feed(derived, get_input_batch, init_params, ahead)
+
+
+def _needs_nothing(function: Callable[..., Any]) -> bool:
+    """Return whether a function can be called without arguments."""
+    try:
+        inspect.signature(function).bind()
+    except (TypeError, ValueError):  # some builtins have no signature
+        return False
+    return True
 
 
 def _mesh_for(mesh: Mesh | None, rules: AxisRules | None) -> Mesh:

@@ -19,21 +19,14 @@ from jax.sharding import AxisType, Mesh
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array
 
-from .._check import check_choice, check_int, check_is
-from .._compose import Policy, Repeat, check_carry, with_remat
-from .._errors import nearest, value_error
+from .._check import check_choice, check_int, check_is, common_size
+from .._compose import Policy, Repeat, check_output, with_remat
+from .._errors import value_error
 from .._mesh_context import check_mesh, is_explicit
 from .._stage import Composite, Scope, enter, is_stateful
 from .._tree import as_arrays, is_key_array
 from .._types import AnyStage, Key, MaybeState, Output, PyTree
-from .mesh import (
-    check_context,
-    common_size,
-    constrain_to,
-    fitting_sizes,
-    mesh_like,
-    with_types,
-)
+from .mesh import constrain_to, fitting_sizes, mesh_like, with_types
 from .place import shard
 
 
@@ -52,19 +45,10 @@ class Pipelined(Composite):
         """Return the stages stacked into one, as in a `repeat`."""
         return {"0": self.stages}
 
-    def settings(self) -> dict[str, Any]:
-        return {
-            "n": self.size,
-            "axis_name": str(self.axis),
-            "devices": self.mesh.shape[self.axis],
-            "microbatches": self.microbatches,
-        }
-
     def __len__(self) -> int:
         return self.size
 
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
-        check_context("sharding.pipelined", self.mesh)
         x = as_arrays(x)
         _check_batch(eqx.filter(x, eqx.is_array), self.microbatches)
         return _program(self, x, scope.key, scope.path), state
@@ -87,7 +71,7 @@ def _program(pipe: Pipelined, x: PyTree, key: Key | None, path: str) -> PyTree:
             stage, given = eqx.combine(part, static), eqx.combine(x, constant)
             y, _ = enter(Scope(key, path), 0, stage, given, state=None, index=i)
             y = as_arrays(y)
-            check_carry("sharding.pipelined", Scope(None, path), given, y)
+            check_output("sharding.pipelined", Scope(None, path), given, y)
             return eqx.filter(y, eqx.is_array), None
 
         slices = layers, first + jnp.arange(local)
@@ -179,7 +163,8 @@ def _check_batch(carry: PyTree, count: int) -> None:
         "The leading axis of every array is split into microbatches; values that are "
         "the same for all belong in the stages."
     )
-    size = common_size("sharding.pipelined", "the input", carry, 0, cure)
+    axes = [0] * len(jtu.tree_leaves(carry))
+    size = common_size("sharding.pipelined", "the input", carry, axes, cure)
     if size % count or not size:
         raise value_error(
             "sharding.pipelined",
@@ -277,20 +262,14 @@ def pipelined(
     # Automatic axes, which `grad` outside `jit` needs: explicit axes would be part of
     # the types of all values computed from the parameters.
     auto = with_types(mesh, AxisType.Auto)
-    stages = shard(stack.stages, auto, lambda leaf: P(axis))
+    stages = shard(stack.stages, auto, P(axis))
     size = microbatches.__index__()
     return Pipelined(stages, n, mesh, axis, size, stack.remat, stack.unroll)
 
 
 def _axis(mesh: Mesh, axis_name: Hashable | None) -> Hashable:
-    if axis_name is None and len(mesh.axis_names) == 1:
-        return mesh.axis_names[0]
-    names = tuple(map(str, mesh.axis_names))
-    if axis_name is None:
-        raise value_error(
-            "sharding.pipelined",
-            f"the mesh has {len(names)} axes, and `axis_name` chooses none.",
-            nearest(None, names),
-        )
-    check_choice("sharding.pipelined", "axis_name", axis_name, names)
-    return axis_name
+    """Return the name of the axis; it need not be given if the mesh has only one."""
+    names = mesh.axis_names
+    axis = names[0] if axis_name is None and len(names) == 1 else axis_name
+    check_choice("sharding.pipelined", "axis_name", axis, names)
+    return axis

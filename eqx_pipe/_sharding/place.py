@@ -16,15 +16,14 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Bool
 
 from .._check import check_callable
-from .._errors import type_error, value_error
-from .._keys import check_key
+from .._errors import type_error
+from .._keys import check_draws, check_key
 from .._mesh_context import check_mesh
 from .._tree import fill, is_key_array
 from .._types import Key, PyTree
 from .mesh import (
     Tree,
     constrain_to,
-    draws_by_sharding,
     is_global,
     mesh_like,
     num_shards,
@@ -60,10 +59,11 @@ def shard(
             P("model"), "blocks.*.mlp.weight": P(None, "model")}`. Paths and patterns
             are those of `eqx_pipe.trainable`; arrays that no pattern matches are copied
             to every device. The spec of a pattern that matches a path above an array is
-            truncated to the array's rank.
-        - a plain function, `leaf -> spec` or `(path, leaf) -> spec`, called for every
-            path of every array. Stages stacked in one array (`repeat`) must get the
-            same spec, which begins with the axis of the stages.
+            truncated to the array's rank. Stages stacked in one array (`repeat`) must
+            get the same spec, which begins with the axis of the stages.
+
+        For specs that depend on the arrays, map over the tree: `jax.tree.map(f,
+        equinox.filter(tree, equinox.is_array))`.
     - `rules`: `AxisRules`, or a mapping or pairs for it; the specs then hold logical
         names. Without rules they hold names of mesh axes.
 
@@ -175,7 +175,10 @@ def init_sharded(
         >>> linear.weight.sharding.spec
         P('model',)
     """
-    _check(init, key)
+    cure = "Give a function from a key to the model: `lambda key: Model(key=key)`."
+    check_callable("sharding.init_sharded", "init", init, cure)
+    check_key("sharding.init_sharded", key, required=True)
+    check_draws("sharding.init_sharded", "`key` is", key)
     if isinstance(key, Tracer):
         return shard_as("sharding.init_sharded", init(key), mesh, specs, rules)
     check_mesh("sharding.init_sharded", mesh)
@@ -188,23 +191,6 @@ def init_sharded(
     # Placed again with the kind of axes of the user's mesh, which moves no data.
     model = eqx.filter_jit(make)(key)
     return shard_as("sharding.init_sharded", model, mesh, specs, rules)
-
-
-def _check(init: object, key: Key | None) -> None:
-    cure = "Give a function from a key to the model: `lambda key: Model(key=key)`."
-    check_callable("sharding.init_sharded", "init", init, cure)
-    check_key("sharding.init_sharded", key)
-    if key is None:
-        raise type_error(
-            "sharding.init_sharded", "`key` is None.", "Give `jax.random.key(seed)`."
-        )
-    if draws_by_sharding(key):
-        raise value_error(
-            "sharding.init_sharded",
-            f"`key` is of the kind `{jr.key_impl(key)}`, whose draws depend on how "
-            "an array is split.",
-            'Give `jax.random.key(seed, impl="threefry2x32")`.',
-        )
 
 
 def pad_to(

@@ -5,9 +5,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 import equinox as eqx
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
+from .._check import check_is
 from .._errors import bullets, describe_value, nearest, type_error, value_error
 from .._mesh_context import RULES, check_mesh
 from .mesh import MeshAxes, names_of
@@ -30,12 +31,9 @@ class AxisRules(eqx.Module):
 
     - `pairs`: a mapping from logical names to mesh axes, or pairs of them, or another
         `AxisRules`. A mesh axis is a name, a tuple of names (split over all of them),
-        or `None` (not split: every device has the whole axis).
+        or `None` (replicated).
 
-    **Raises:**
-
-    - `TypeError` if a pair is not a logical name and a mesh axis.
-    - `ValueError` if a tuple names a mesh axis twice.
+    **Raises:** `TypeError` if a pair is not a logical name and a mesh axis.
 
     **Laws:** in one array no mesh axis is used twice; the spec of a permuted array is
     the permuted spec.
@@ -61,7 +59,7 @@ class AxisRules(eqx.Module):
         **Arguments:**
 
         - `logical`: one logical name per axis of the array, or `None` for an axis that
-            is not split, or a tuple of names for an axis that merges several.
+            is replicated, or a tuple of names for an axis that merges several.
 
         **Raises:** `ValueError` if there is no pair for a name, if other axes of the
         array have taken all mesh axes for it, or if a name is given twice.
@@ -71,17 +69,9 @@ class AxisRules(eqx.Module):
             raise value_error(
                 "sharding.AxisRules",
                 problems[0] if len(problems) == 1 else bullets(problems),
-                "Give one name for each axis of the array, or `None` for a whole axis.",
+                "Give one name for each axis of the array, or `None` to replicate it.",
             )
         return spec
-
-    def sharding(self, mesh: Mesh, *logical: LogicalAxis) -> NamedSharding:
-        """Return the `NamedSharding` on `mesh` of an array with these logical axes.
-
-        **Raises:** `ValueError` as `spec` does, and from JAX if the mesh lacks an axis.
-        """
-        check_mesh("sharding.AxisRules", mesh)
-        return NamedSharding(mesh, self.spec(*logical))
 
     @contextlib.contextmanager
     def on(self, mesh: Mesh) -> Iterator["AxisRules"]:
@@ -128,13 +118,12 @@ class AxisRules(eqx.Module):
             if names.count(name) > 1:
                 problems.append(
                     f"the logical axis `{name}` appears {names.count(name)} times in "
-                    f"one array, {logical}. Name one of these axes otherwise, "
-                    "or None to keep it whole."
+                    f"one array, {logical}. Give one of these axes another name."
                 )
             if name not in known:
                 problems.append(
                     f"there is no rule for `{name}`. {nearest(name, known)} Add the "
-                    f"pair `({name!r}, None)` to keep such axes whole on every device."
+                    f"pair `({name!r}, None)` to replicate such axes."
                 )
             elif name not in found:
                 wanted = [
@@ -147,7 +136,7 @@ class AxisRules(eqx.Module):
                 taken = "; ".join(f"`{a}` is taken by `{owner[a]}`" for a in wanted)
                 problems.append(
                     f"no pair is left for `{name}`: {taken}. Add the pair "
-                    f"`({name!r}, None)` after them to let this axis stay whole."
+                    f"`({name!r}, None)` after them to replicate this axis."
                 )
         if problems:
             return P(), problems
@@ -191,13 +180,11 @@ def _as_pairs(given: RulesLike) -> tuple[tuple[str, MeshAxes], ...]:
     if isinstance(given, AxisRules):
         return given.pairs
     items = given.items() if isinstance(given, Mapping) else given
-    if isinstance(items, str) or not isinstance(items, Iterable):
-        raise type_error(
-            "sharding.AxisRules",
-            f"`pairs` is {describe_value(given)}.",
-            "Give a mapping from logical names to mesh axes, or pairs: "
-            '`[("batch", "data"), ("hidden", None)]`.',
-        )
+    cure = (
+        "Give a mapping from logical names to mesh axes, or pairs: "
+        '`[("batch", "data"), ("hidden", None)]`.'
+    )
+    check_is("sharding.AxisRules", "pairs", items, Iterable, cure)
     pairs = []
     for i, pair in enumerate(items):
         good = isinstance(pair, tuple | list) and len(pair) == 2
@@ -209,12 +196,6 @@ def _as_pairs(given: RulesLike) -> tuple[tuple[str, MeshAxes], ...]:
                 f"`pairs[{i}]` is {describe_value(pair)}.",
                 "A pair is a logical name and a mesh axis: its name, a tuple of "
                 "names, or None for no splitting.",
-            )
-        if isinstance(axes, tuple) and len(set(axes)) < len(axes):
-            raise value_error(
-                "sharding.AxisRules",
-                f"`pairs[{i}]` is {describe_value(pair)}, which has a mesh axis twice.",
-                "An axis of the mesh can split one axis of an array: name it once.",
             )
         pairs.append((pair[0], axes))
     return tuple(pairs)

@@ -1,10 +1,8 @@
 """Resolve specs to one sharding for each array, or to one error for all."""
 
-import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, TypeGuard
 
-import equinox as eqx
 import jax
 import jax.tree_util as jtu
 from jax.sharding import Mesh, NamedSharding
@@ -32,11 +30,8 @@ from .mesh import (
 )
 from .rules import RulesLike, as_rules
 
-SpecsLike: TypeAlias = (
-    PyTree[P | None] | Mapping[str, P | None] | Callable[..., P | None]
-)
-"""A prefix tree of specs, a mapping from patterns of paths to specs, or a function
-`leaf -> spec` or `(path, leaf) -> spec`."""
+SpecsLike: TypeAlias = PyTree[P | None] | Mapping[str, P | None]
+"""A prefix tree of specs, or a mapping from patterns of paths to specs."""
 
 
 class PathLeaf(NamedTuple):
@@ -160,9 +155,6 @@ def _specs_of(
     function: str, tree: PyTree, leaves: Sequence[PathLeaf], specs: SpecsLike
 ) -> list[P]:
     """Return the spec of each leaf; it is P() for a leaf that is not an array."""
-    # A model with specs in place of arrays, made by `tree_at`, may be callable too.
-    if callable(specs) and not isinstance(specs, eqx.Module):
-        return _by_function(function, leaves, specs)
     try:
         return _by_prefix(function, tree, leaves, specs)
     except _NoPrefix as error:
@@ -173,8 +165,7 @@ def _specs_of(
         function,
         f"`specs` is not a prefix of the tree: {' '.join(why.split()).rstrip('.')}.",
         "One `PartitionSpec` (or None) stands for all arrays below it; a mapping "
-        'from patterns of paths, `{"head.weight": P("model")}`, or a function '
-        "`(path, leaf) -> spec` fits every tree.",
+        'from patterns of paths, `{"head.weight": P("model")}`, fits every tree.',
     )
 
 
@@ -228,65 +219,31 @@ def _by_pattern(
     arrays = [at for at in leaves if is_placeable(at.leaf)]
     paths = [path for at in arrays for path in at.paths]
     check_matched(function, specs, paths, "array", below=True)
-
-    def spec_of(path: str, leaf: Placeable) -> P:
-        found: dict[P, str] = {}
-        for pattern, spec in specs.items():
-            if matches(pattern, path, below=True):
-                spec = P() if spec is None else spec
-                spec = spec if matches(pattern, path) else _cut(spec, leaf)
-                found.setdefault(spec, pattern)
-        if len(found) > 1:
-            lines = [f"`{pattern}`: {spec}" for spec, pattern in found.items()]
-            raise value_error(
-                function,
-                f"patterns in `specs` disagree about `{path}`:{bullets(lines)}",
-                "Let one pattern match each array, for example by naming it in full.",
-            )
-        return next(iter(found), P())
-
-    return [_common(function, at, spec_of) for at in leaves]
+    placeable = (is_placeable(at.leaf) for at in leaves)
+    both = zip(leaves, placeable, strict=True)
+    return [_of_patterns(function, at, specs) if good else P() for at, good in both]
 
 
-def _by_function(
-    function: str, leaves: Sequence[PathLeaf], specs: Callable[..., object]
-) -> list[P]:
-    both = len([p for p in required(specs) if p.kind != p.KEYWORD_ONLY]) == 2
-
-    def spec_of(path: str, leaf: Placeable) -> P:
-        given = specs(path, leaf) if both else specs(leaf)
-        return _as_spec(function, f"specs(...)` for `{path}", given)
-
-    return [_common(function, at, spec_of) for at in leaves]
-
-
-def _common(function: str, at: PathLeaf, spec_of: Callable[[str, Placeable], P]) -> P:
-    """Return the spec of a leaf; it must be the same for all stages stacked in it."""
-    if not is_placeable(at.leaf):
-        return P()
-    found = {spec_of(path, at.leaf): path for path in at.paths}
+def _of_patterns(function: str, at: PathLeaf, specs: Mapping[str, P | None]) -> P:
+    """Return the spec of an array, which must be the same for stages stacked in it."""
+    found: dict[P, str] = {}
+    for path in at.paths:
+        matched = [p for p in specs if matches(p, path, below=True)]
+        for pattern in matched:
+            spec = specs[pattern] or P()
+            spec = spec if matches(pattern, path) else _cut(spec, at.leaf)
+            found.setdefault(spec, f"`{pattern}` for `{path}`: {spec}")
+        if not matched:
+            found.setdefault(P(), f"no pattern for `{path}`: {P()}")
     if len(found) > 1:
-        lines = [f"`{path}`: {spec}" for spec, path in found.items()]
         raise value_error(
             function,
-            f"`{at.name}` is one array of stacked stages, and `specs` splits them "
-            f"differently:{bullets(lines)}",
-            "Give all of them one spec, which begins with the axis of the stages.",
+            f"patterns in `specs` disagree about `{at.name}`:{bullets(found.values())}",
+            "Let one pattern match each array, for example by naming it in full, with "
+            "`*` in the place of a position. Stages that are stacked in one array have "
+            "one spec, which begins with the axis of the stages.",
         )
     return next(iter(found), P())
-
-
-def required(fn: Callable[..., object]) -> list[inspect.Parameter]:
-    """Return the required parameters of a function."""
-    try:
-        parameters = inspect.signature(fn).parameters.values()
-    except (TypeError, ValueError):  # some builtins have no signature
-        return []
-    return [
-        p
-        for p in parameters
-        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
-    ]
 
 
 def _as_spec(function: str, argument: str, spec: object) -> P:
@@ -295,6 +252,7 @@ def _as_spec(function: str, argument: str, spec: object) -> P:
     raise type_error(
         function,
         f"`{argument}` is {describe_value(spec)}.",
-        "Give a `jax.sharding.PartitionSpec`, as in `P('data', None)`, or None for "
-        "a copy on every device.",
+        "Give a `jax.sharding.PartitionSpec`, as in `P('data', None)`, or None for a "
+        "copy on every device. For specs by a function of the arrays, give "
+        "`jax.tree.map(f, equinox.filter(tree, equinox.is_array))`.",
     )

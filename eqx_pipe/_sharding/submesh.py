@@ -15,7 +15,7 @@ from .._jit import Static, arrays_in
 from .._mesh_context import check_mesh, is_staged
 from .._stage import Composite, Scope, as_stage, enter
 from .._types import AnyStage, PyTree, StageLike
-from .mesh import check_context, with_types
+from .mesh import with_types
 from .place import shard, shard_as
 from .specs import SpecsLike
 
@@ -33,9 +33,6 @@ class OnMesh(Composite):
     def children(self) -> Mapping[str, AnyStage]:
         """Return the stage by its path segment."""
         return {"stage": self.stage}
-
-    def settings(self) -> dict[str, dict[str, int]]:
-        return {"mesh": {str(k): v for k, v in self.mesh.shape.items()}}
 
 
 class On(OnMesh):
@@ -59,7 +56,6 @@ class On(OnMesh):
                     "`eqx_pipe.sharding.pipelined`.",
                 )
             )
-        check_context("sharding.on", self.mesh)
         x = shard_as("sharding.on", x, self.mesh, self.specs)
         state, key = shard((state, scope.key), self.mesh, None)
         given = _on_mesh(self.stage, self.mesh), x, state, key

@@ -20,6 +20,7 @@ from .designs import latin_hypercube as latin_hypercube
 from .designs import sobol as sobol
 from .dims import POINT as POINT
 from .dims import axis_name as axis_name
+from .dims import unregistered as unregistered
 from .geometry import Geometry as Geometry
 from .index import Indices as Indices
 from .index import advance as advance

@@ -178,16 +178,15 @@ class Subset(Axis):
         return f"{len(self)} of {self.axis!r}"
 
 
-class MissingAxisKey(MissingKeyError):
-    """The error for an axis that draws its values in a space without a key."""
-
-    def __str__(self) -> str:
-        return message(
-            "Space",
-            f"the axis `{self.path}` draws its values and the space has no key.",
-            "Make the space with one: `Space(tree, key=jax.random.key(0))`. (The `key` "
-            "of `sweep` is for the function alone.)",
-        )
+def needs_space_key(name: str) -> MissingKeyError:
+    """Return the error for an axis that draws its values in a space without a key."""
+    text = message(
+        "Space",
+        f"the axis `{name}` draws its values and the space has no key.",
+        "Make the space with one: `Space(tree, key=jax.random.key(0))`. (The `key` of "
+        "`sweep` is for the function alone.)",
+    )
+    return MissingKeyError(name, text)
 
 
 def is_axis(x: object) -> TypeGuard[Axis]:
@@ -235,7 +234,7 @@ def value_of(name: str, axis: Axis, i: Position, key: Key | None) -> PyTree:
         raise
     except Exception as error:
         if key is None and asks_for_key(error):
-            raise MissingAxisKey(name) from error
+            raise needs_space_key(name) from error
         error.add_note(f"Raised by the axis `{name}` of the space.")
         raise
     if axis.is_static and not isinstance(value, jax.Array):

@@ -6,10 +6,8 @@ points of a cell are adjacent; they are the same points, with the same draws.
 
 from collections.abc import Sequence
 
-import jax.tree_util as jtu
-
 from .._errors import nearest, value_error
-from .dims import POINT, as_written
+from .dims import POINT
 from .space import Space
 
 
@@ -47,9 +45,6 @@ def cells_of(function: str, space: Space, over: Sequence[str]) -> Space:
             f"`over` names all dims of the space: {', '.join(over)}.",
             "Leave `over` out: then all points are reduced to one result.",
         )
-    leaves = list(geometry.leaves)
-    for dim, index in zip(geometry.axis_dims, geometry.leaf_indices, strict=True):
-        if dims[dim] in over:
-            leaves[index] = None
-    tree = jtu.tree_unflatten(geometry.structure, leaves)
-    return Space(as_written(tree, space.tree), key=space.key)
+    pairs = zip(geometry.axes.values(), geometry.axis_dims, strict=True)
+    axes = [None if dims[dim] in over else axis for axis, dim in pairs]
+    return space.with_axes(axes, "product")

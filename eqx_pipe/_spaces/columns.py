@@ -9,7 +9,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Int
 
-from .._errors import optional, value_error
+from .._errors import value_error
 from .._tree import as_data, as_hashable, is_key_array, leaves_with_names, static_text
 from .._types import Key, PyTree
 from .axis import Axis, value_of
@@ -143,19 +143,6 @@ def entry_columns(
         for name, value in point_columns(geometry, key).items()
         for entry, column in flat_columns(name, convert(value)).items()
     )
-
-
-def points_frame(geometry: Geometry, key: Key | None) -> Any:
-    """Return the points of a space as a data frame."""
-    size = geometry.size
-    if size >= 2**31:
-        raise value_error(
-            "Space.to_pandas",
-            f"the space has {size} points, and each is a row.",
-            "At most 2**31 - 1 rows are made: take a slice, `space[a:b]`.",
-        )
-    pandas = optional("Space.to_pandas", "pandas")
-    return pandas.DataFrame(entry_columns(geometry, key))
 
 
 def as_numpy(leaf: Any) -> np.ndarray:

@@ -4,12 +4,8 @@ import operator
 from typing import Any, SupportsIndex
 
 from .._check import check_int
-from .._errors import value_error
 from .axis import check_length
 from .space import Space, SpaceLike, as_space
-
-# The direction numbers of SciPy's generator have 30 bits.
-_SOBOL_MOST = 2**30
 
 
 def sobol(
@@ -55,12 +51,6 @@ def sobol(
         Sobol (1967), scrambled after Matousek (1998), as in `scipy.stats.qmc.Sobol`.
     """
     space, n = as_space("sobol", space), _checked("sobol", num, seed)
-    if n > _SOBOL_MOST:
-        raise value_error(
-            "sobol",
-            f"`num` is {n}, and a Sobol sequence has 2**30 points.",
-            "Give at most that many, or use `latin_hypercube`.",
-        )
     # Draw a power of 2 and drop the rest, since SciPy warns about other numbers.
     sampler = _qmc().Sobol(len(space.names), seed=operator.index(seed))
     return space.from_unit(sampler.random_base2((n - 1).bit_length())[:n], dim=dim)

@@ -6,7 +6,7 @@ from typing import Any
 import jax.tree_util as jtu
 
 from .._errors import describe_value, type_error, value_error
-from .._tree import path_name, unregistered
+from .._tree import path_name
 from .._types import PyTree
 from .axis import MAX_LENGTH, Axis, is_axis
 
@@ -54,10 +54,20 @@ def no_axis(function: str, argument: str, tree: PyTree) -> ValueError:
         "makes an axis of a list, `ep.Space.from_table` a space of a table.",
         *filter(None, map(unregistered, jtu.tree_leaves(tree))),
     ]
-    is_table = hasattr(tree, "columns")  # its `repr` has many lines
-    shown = f"a {type(tree).__name__}" if is_table else describe_value(tree)
-    wrong = f"`{argument}` is {shown}, which has no axis."
+    wrong = f"`{argument}` is {describe_value(tree)}, which has no axis."
     return value_error(function, wrong, " ".join(cures[:2]))
+
+
+def unregistered(x: Any) -> str:
+    """Return the fix for an object that is not a pytree, and `""` for other leaves."""
+    is_leaf = isinstance(x, type) or callable(x) or hasattr(x, "__array__")
+    if is_leaf or not getattr(x, "__dict__", None):
+        return ""
+    name = type(x).__name__
+    return (
+        f"JAX does not look into `{name}`: make it an `equinox.Module`, or a dataclass "
+        f"that is registered by `jax.tree_util.register_dataclass({name})`."
+    )
 
 
 def _written(node: PyTree, path: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:

@@ -56,10 +56,10 @@ def advance(
     offset: UInt32[Array, ""],
     lengths: Sequence[int],
 ) -> list[UInt32[Array, ""]]:
-    """Return the digits of a point `offset` points (below `2**31`) further on.
+    """Return the digits of a point `offset` points (at most `2**31`) further on.
 
-    A digit is below `2**31` and so is a carry, so their sum fits 32 bits. Nothing is
-    carried out of the first digit, since the point lies in the grid.
+    A digit is below `2**31 - 1`, and a carry at most `2**31`, so their sum fits 32
+    bits. Nothing is carried out of the first digit, since the point lies in the grid.
     """
     carry, result = offset, []
     for k in reversed(range(len(lengths))):
@@ -111,20 +111,15 @@ def traced_digits(
             f"the index is a traced {i.dtype}{list(i.shape)}.",
             "Give a scalar integer; for many points at once use `jax.vmap`.",
         )
-    if i.dtype.itemsize < 4:  # the lengths must fit
-        i = i.astype(jnp.int32)
     # The dtype may hold fewer numbers than there are points.
-    most = min(size - 1, int(jnp.iinfo(i.dtype).max))
-    i = jnp.clip(i, jnp.asarray(0, i.dtype), jnp.asarray(most, i.dtype))
-    first, carry, digits = digits_of(start, lengths), jnp.uint32(0), []
-    for k in reversed(range(len(lengths))):
-        n = jnp.asarray(lengths[k], i.dtype)
-        i, digit = i // n, (i % n).astype(jnp.uint32)
-        # Each digit is below 2**31, so that the sum fits.
-        total = digit + jnp.uint32(first[k]) + carry
-        carry = (total >= lengths[k]).astype(jnp.uint32)
-        digits.append((total - carry * jnp.uint32(lengths[k])).astype(jnp.int32))
-    return digits[::-1]
+    most = min(size - 1, 2**32 - 1, int(jnp.iinfo(i.dtype).max))
+    offset = jnp.clip(i, jnp.asarray(0, i.dtype), jnp.asarray(most, i.dtype))
+    # In two steps, each of at most `2**31` points.
+    half = offset.astype(jnp.uint32) // 2
+    digits: Sequence[Any] = [np.uint32(digit) for digit in digits_of(start, lengths)]
+    for step in (half, offset.astype(jnp.uint32) - half):
+        digits = advance(digits, step, lengths)
+    return [digit.astype(jnp.int32) for digit in digits]
 
 
 def indices(function: str, index: Any, size: int, lengths: Sequence[int]) -> np.ndarray:

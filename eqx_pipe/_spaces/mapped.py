@@ -107,13 +107,9 @@ class Mapped(Axis):
         )
 
     def value(self, i: Position, key: Key | None) -> PyTree:
-        try:
-            value_at: Any = type(self.axis).value  # takes a position of either kind
-            value = self.fn(value_at(self.axis, i, key))
-            return value if self.is_static else as_arrays(value)
-        except Exception as error:
-            error.add_note("Raised by a `Mapped` axis.")
-            raise
+        value_at: Any = type(self.axis).value  # takes a position of either kind
+        value = self.fn(value_at(self.axis, i, key))
+        return value if self.is_static else as_arrays(value)
 
     def __repr__(self) -> str:
         name = getattr(self.fn, "__name__", type(self.fn).__name__)

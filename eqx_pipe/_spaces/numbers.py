@@ -7,7 +7,7 @@ same point several times.
 
 import warnings
 from collections.abc import Iterable
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -36,20 +36,21 @@ ValuesLike: TypeAlias = ArrayLike | Iterable[object]
 def as_values(values: Any) -> Array:
     """Return a sequence of numbers, arrays or keys as one array."""
     if not hasattr(values, "shape"):
-        if isinstance(values, str | bytes) or not hasattr(values, "__iter__"):
-            _refuse(TypeError, f"`values` is {describe_value(values)}.")
+        if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+            raise type_error("Values", f"`values` is {describe_value(values)}.", _FORMS)
         values = _stack(list(values))
     if len(values.shape) == 0:
-        _refuse(TypeError, f"`values` is {describe_value(values)}, one value.")
+        wrong = f"`values` is {describe_value(values)}, a single value."
+        raise type_error("Values", wrong, _FORMS)
     if values.shape[0] == 0:
-        _refuse(ValueError, f"`values` has the shape {values.shape}: it is empty.")
+        raise value_error("Values", "`values` is empty.", "Give at least one value.")
     array = _as_array(values)
-    # Old-style keys look like numbers: treat them as keys if their kind is the default.
-    default = jax.config.jax_default_prng_impl  # type: ignore
-    old = array.dtype == jnp.uint32 and array.ndim > 1 and "rbg" in default
-    if old or is_key_array(array):
+    if is_key_array(array):
         check_draws("Values", "`values` are keys", array)
     return array
+
+
+_FORMS = "Give a sequence of numbers, of arrays of one shape, or of PRNG keys."
 
 
 def _stack(values: list[Any]) -> Any:
@@ -58,10 +59,9 @@ def _stack(values: list[Any]) -> Any:
         try:
             return np.asarray(values)
         except ValueError as error:
-            _refuse(ValueError, f"`values` do not make one array ({error}).", error)
-    shapes = {np.shape(x) for x in values}
-    if len(shapes) > 1:
-        _refuse(ValueError, f"`values` have the shapes {sorted(shapes)}.")
+            raise _unlike(values) from error
+    if len({np.shape(x) for x in values}) > 1:
+        raise _unlike(values)
     arrays = [_as_array(x) for x in values]
     try:
         dtype = arrays[0].dtype
@@ -69,11 +69,21 @@ def _stack(values: list[Any]) -> Any:
             dtype = jnp.result_type(*arrays)
     except (TypeError, ValueError) as error:
         found = ", ".join(sorted({str(array.dtype) for array in arrays}))
-        _refuse(TypeError, f"`values` mixes the dtypes {found}.", error)
+        wrong, cure = f"`values` mixes the dtypes {found}.", "Give values of one kind."
+        raise type_error("Values", wrong, cure) from error
     for i, (given, array) in enumerate(zip(values, arrays, strict=True)):
         if array.dtype != dtype and not isinstance(given, Tracer):
             check_fits("Values", f"values[{i}]", given, dtype)
     return jnp.stack(arrays)
+
+
+def _unlike(values: list[Any]) -> ValueError:
+    return value_error(
+        "Values",
+        f"the entries of `values` differ in shape: {describe_value(values)}.",
+        "Give numbers, or arrays of one shape; for several shapes use `Static`, which "
+        "compiles a program for each value.",
+    )
 
 
 def _as_array(given: Any) -> Array:
@@ -81,42 +91,29 @@ def _as_array(given: Any) -> Array:
     if isinstance(given, jax.Array):
         return given
     plain, given = given, np.asarray(given)
+    too_wide = f"an integer in `values` does not fit {jnp.result_type(int)}."
     if given.dtype.kind not in NUMBERS:
         if given.dtype == object and all(isinstance(x, int) for x in given.flat):
-            _refuse(ValueError, f"an integer does not fit {jnp.result_type(int)}.")
-        wrong = f"`values` is {describe_value(given.tolist())}, of {given.dtype}."
-        cure = (
+            raise value_error("Values", too_wide, _CURE)
+        raise type_error(
+            "Values",
+            f"`values` is {describe_value(given.tolist())}, of {given.dtype}.",
             "Give numbers, PRNG keys or arrays of them; for text, functions and other "
-            "Python values use `eqx_pipe.Static`."
+            "Python values use `eqx_pipe.Static`.",
         )
-        _refuse(TypeError, wrong, cure=cure)
     try:
         # Numbers that are too large become infinite, for which `check_fits` raises.
         with np.errstate(over="ignore"):
             # Plain Python numbers are weakly typed for JAX.
             array = on_device(given) if plain is given else jnp.asarray(plain)
-    except OverflowError:
-        _refuse(ValueError, f"an integer does not fit {jnp.result_type(int)}.")
+    except OverflowError as error:
+        raise value_error("Values", too_wide, _CURE) from error
     except (TypeError, ValueError) as error:
-        _refuse(TypeError, f"JAX has no dtype for {given.dtype} ({error}).", error)
+        wrong = f"JAX does not support the dtype {given.dtype} of `values`."
+        raise type_error("Values", wrong, "Convert them to another dtype.") from error
     check_fits("Values", "values", given, array.dtype)
     warn_if_alike("Values", given, array.dtype)
     return array
-
-
-_SEQUENCE = (
-    "Give a sequence of numbers, of PRNG keys of one kind, or of arrays of one shape, "
-    "at least one, within the range of its dtype (64 bits need `jax_enable_x64`)."
-)
-
-
-def _refuse(
-    kind: type[Exception],
-    wrong: str,
-    cause: Exception | None = None,
-    cure: str = _SEQUENCE,
-) -> NoReturn:
-    raise kind(message("Values", wrong, cure)) from cause
 
 
 def as_ends(

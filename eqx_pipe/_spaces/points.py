@@ -41,11 +41,6 @@ class Points(eqx.Module):
         geometry = geometry_of(self.tree, self.names, *how)
         return geometry.turned(self.last) if self.last else geometry
 
-    @property
-    def is_part(self) -> bool:
-        """True if it was taken from another space: by a slice, a list or a mask."""
-        return self.span is not None or self.rows is not None
-
     def axes(self) -> dict[str, Axis]:
         """Return the axes by name, in the order in which they were written."""
         return dict(self.geometry.axes)
@@ -72,8 +67,8 @@ class Points(eqx.Module):
         **Arguments:**
 
         - `i`: an integer from 0 to `size - 1`, which may be traced if there are no
-          `Static` axes. A traced index that is out of range is clamped, as by JAX's
-          own indexing.
+          `Static` axes. A traced index that is out of range, or above `2**32 - 1`, is
+          clamped, as by JAX's own indexing.
 
         **Returns:** the space's pytree with values in place of the axes.
 

@@ -2,7 +2,7 @@
 
 import functools as ft
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import equinox as eqx
 import jax.random as jr
@@ -11,20 +11,10 @@ from jaxtyping import Array, Int
 from .._check import check_choice
 from .._errors import describe_value, type_error
 from .._types import Key, PyTree
-from .axis import Axis, MissingAxisKey, check_length, dim_text
+from .axis import Axis, check_length, dim_text, needs_space_key
 
-
-@runtime_checkable
-class Distribution(Protocol):
-    """A distribution, such as those of NumPyro."""
-
-    def sample(self, key: Key, sample_shape: tuple[int, ...], /) -> PyTree:
-        """Return draws of the given shape."""
-        ...
-
-
-Sampler: TypeAlias = Callable[[Key, tuple[int, ...]], PyTree] | Distribution
-"""A function of a key and a shape, or a distribution."""
+Sampler: TypeAlias = Callable[[Key, tuple[int, ...]], PyTree] | Any
+"""A function of a key and a shape, or an object with a method `sample` of both."""
 
 
 class Random(Axis):
@@ -86,7 +76,7 @@ class Random(Axis):
     def value(self, i: Int[Array, ""], key: Key | None) -> PyTree:
         if key is None:
             # The name of an axis that is the whole space.
-            raise MissingAxisKey("x")
+            raise needs_space_key("x")
         # A distribution may also be callable, with another meaning.
         sample: Any = getattr(self.sampler, "sample", self.sampler)
         return sample(jr.fold_in(key, i), ())

@@ -8,13 +8,13 @@ import numpy as np
 from jaxtyping import Float
 
 from .._check import check_choice
-from .._errors import type_error
+from .._errors import optional, type_error
 from .._keys import check_draws, check_key
 from .._tree import is_key_array
 from .._types import Key, PyTree
-from .axis import Axis, MissingAxisKey, check_dim
-from .columns import points_frame
-from .dims import POINT, as_written, no_axis, written_names
+from .axis import Axis, check_dim, needs_space_key
+from .columns import entry_columns
+from .dims import as_written, no_axis, written_names
 from .geometry import Rows, geometry_of
 from .points import Points
 from .unit import Cube, axes_at, unit_of
@@ -102,14 +102,12 @@ class Space(Points):
         geometry = geometry_of(tree, self.names, mode)
         for name, axis in geometry.axes.items():
             if key is None and axis.needs_key:
-                raise MissingAxisKey(name)
+                raise needs_space_key(name)
             for leaf in filter(is_key_array, jtu.tree_leaves(axis)):
                 check_draws("Space", f"the axis `{name}` holds keys", leaf)
 
     @staticmethod
-    def from_table(
-        columns: "TableLike", names: Sequence[str] | None = None, dim: str = POINT
-    ) -> "Space":
+    def from_table(columns: "TableLike", *, dim: str | None = None) -> "Space":
         """Return a space with one point for each row of a table.
 
         A point is a dict with the row's value of each column. Columns of numbers,
@@ -119,20 +117,18 @@ class Space(Points):
         **Arguments:**
 
         - `columns`: a dict from names to columns of one length; a data frame of pandas
-          or Polars, whose index is not a column (`df.reset_index()` makes it one); a
-          list of dicts with the same keys; or an array of shape `(rows, columns)` of
-          NumPy or JAX, such as a design of SALib.
-        - `names`: the names of the columns of an array, required for an array only.
-        - `dim`: the name of the dim that all columns share. With a name other than
-          `"point"`, the columns (`Space.from_table(...).tree`) can be combined with
-          other axes in a space.
+          or Polars, whose index is not a column (`df.reset_index()` makes it one); or a
+          list of dicts with the same keys. For an array, such as a design of SALib,
+          give `dict(zip(names, array.T))`.
+        - `dim`: a name for the dim of the points, so that its axes (`.tree`) can be
+          combined with other axes in a space. (Keyword only.)
 
-        **Returns:** a `Space`, empty if there are no rows.
+        **Returns:** a `Space` with one dim, by default `point`; empty if there are no
+        rows.
 
-        **Raises:** `ValueError` if columns differ in length, if rows differ in keys, if
-        a number is missing, if `names` do not fit an array, or for an empty column of
-        Python values, since no value is left to trace a function with. `TypeError` if
-        `columns` is not a table, or for `names` without an array. The errors of
+        **Raises:** `ValueError` if columns differ in length, if rows differ in keys, or
+        if a number is missing; `TypeError` if `columns` is not a table, or for an empty
+        column of Python values, since no value is left to trace a function with; and as
         `Values` for numbers that JAX cannot represent.
 
         **Laws:** `Space.from_table(space.to_pandas())` has the points of `space`, if
@@ -151,7 +147,7 @@ class Space(Points):
         """
         from .table import table
 
-        return table(columns, names, dim)
+        return table(columns, dim)
 
     def from_unit(self, u: Cube, *, dim: str | None = None) -> "Space":
         """Return the space at some points of the unit cube.
@@ -236,7 +232,7 @@ class Space(Points):
 
     def __repr__(self) -> str:
         geometry = self.geometry
-        part = f", a part of {geometry.grid_dims}" if self.is_part else ""
+        part = f", a part of {geometry.grid_dims}" if geometry.is_part else ""
         dims = ", ".join(f"{name}: {n:,}" for name, n in geometry.dims.items())
         lines = [f"Space({self.mode}, {geometry.size:,} points; {dims}{part})"]
         axes = geometry.axes
@@ -251,11 +247,12 @@ class Space(Points):
         entry (`w.0`, `w.1`).
 
         **Raises:** `ValueError` if two columns have the same name (an axis `x` of
-        arrays beside an axis `x.0`), or if there are `2**31` points or more.
+        arrays beside an axis `x.0`).
 
         Needs `pip install 'eqx_pipe[sweep]'`.
         """
-        return points_frame(self.geometry, self.key)
+        pandas = optional("Space.to_pandas", "pandas")
+        return pandas.DataFrame(entry_columns(self.geometry, self.key))
 
 
 SpaceLike: TypeAlias = Space | Axis | PyTree

@@ -5,82 +5,46 @@ from typing import Any, TypeAlias
 
 import jax
 import numpy as np
-from jaxtyping import Shaped
 
-from .._check import check_is
 from .._errors import describe_value, type_error, value_error
 from .axis import Axis, check_dim
 from .columns import at_least_one
-from .dims import POINT
 from .numbers import NUMBERS, ValuesLike
 from .space import Space
 from .values import Static, Values
 
-TableLike: TypeAlias = (
-    Mapping[str, ValuesLike]
-    | Sequence[Mapping[str, object]]
-    | Shaped[np.ndarray, "rows columns"]
-    | Shaped[jax.Array, "rows columns"]
-    | Any
-)
-"""Columns by name, rows by name, an array of them, or a data frame."""
-
-_FORMS = (
-    "Give a dict of columns, a data frame, a list of dicts, or an array of two "
-    "dimensions together with `names`."
-)
+TableLike: TypeAlias = Mapping[str, ValuesLike] | Sequence[Mapping[str, object]] | Any
+"""Columns by name, rows by name, or a data frame."""
 
 
-def table(
-    columns: TableLike, names: Sequence[str] | None = None, dim: str = POINT
-) -> Space:
+def table(columns: TableLike, dim: str | None = None) -> Space:
     """Return the space of a table; see `Space.from_table`."""
-    check_is("Space.from_table", "dim", dim, str, "Give a name, or leave it out.")
     check_dim("Space.from_table", dim)
-    found = _columns(columns, names)
-    if not found:
-        raise value_error(
-            "Space.from_table",
-            f"`columns` is {describe_value(columns)}, without columns.",
-            _FORMS,
-        )
-    own = None if dim == POINT else dim
-    tree = {name: _axis(name, column, own) for name, column in found.items()}
+    found = _columns(columns)
+    tree = {name: _axis(name, column, dim) for name, column in found.items()}
     # Axes that share a dim vary together in a product, too.
-    space = Space(tree, "product" if own else "zip")
+    space = Space(tree, "product" if dim else "zip")
     return space if len(next(iter(found.values()))) else space[:0]
 
 
-def _columns(given: Any, names: Sequence[str] | None) -> dict[Any, Any]:
+def _columns(given: Any) -> dict[Any, Any]:
     """Return the columns by name, in order."""
-    function = "Space.from_table"
-    if len(getattr(given, "shape", ())) == 2 and not hasattr(given, "columns"):
-        names = [names] if isinstance(names, str) else list(names or ())
-        if len(names) != given.shape[1] or len(set(names)) != len(names):
-            raise value_error(
-                function,
-                f"`names` is {describe_value(names)} for {given.shape[1]} columns.",
-                "Give each column a name of its own: "
-                '`ep.Space.from_table(sample, names=["rate", "width"])`.',
-            )
-        return {name: given[:, k] for k, name in enumerate(names)}
-    if names is not None:
-        raise type_error(
-            function,
-            f"`names` requires an array, but `columns` is {describe_value(given)}.",
-            "Names are those of an array's columns; a dict or data frame has its own.",
-        )
     if isinstance(given, list | tuple) and all(isinstance(r, Mapping) for r in given):
-        return _transposed(given)
+        given = _transposed(given)
     # A dict has its columns as keys, a data frame as an attribute.
-    listed = given if isinstance(given, Mapping) else getattr(given, "columns", None)
-    if listed is None or not hasattr(given, "__getitem__"):
-        raise type_error(function, f"`columns` is {describe_value(given)}.", _FORMS)
+    listed = given if isinstance(given, Mapping) else getattr(given, "columns", ())
+    if not len(listed):
+        raise type_error(
+            "Space.from_table",
+            f"`columns` is {describe_value(given)}, which has no columns.",
+            "Give a dict of columns, a data frame, or a list of dicts; for an array "
+            "`dict(zip(names, array.T))`.",
+        )
     columns = {name: given[name] for name in listed}
     for name, column in columns.items():
         if isinstance(column, str | bytes | Mapping | Axis) or np.ndim(column) == 0:
             raise type_error(
-                function,
+                "Space.from_table",
                 f"the column `{name}` is {describe_value(column)}.",
                 "A column is a list or an array of one value for each row; a constant "
                 "stands beside the columns: `ep.Space({**ep.Space.from_table(columns, "

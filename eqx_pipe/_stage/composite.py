@@ -8,18 +8,20 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 import equinox as eqx
 from jaxtyping import Array, Integer
 
-from .._errors import MissingKeyError, describe_value, locate, type_error
+from .._check import check_is
+from .._errors import MissingKeyError, describe_value, locate, message, nearest
 from .._keys import check_key
 from .._types import AnyStage, Key, MaybeState, Output, PyTree, Segment, StageLike
-from .as_stage import as_module, as_stage
-from .hints import no_attribute, say_if_not_layer, wants_key
+from .as_stage import as_module, as_stage, key_of, wants_key
 from .paths import parts_of, put
-from .picture import Canvas, Wire
 from .scope import Scope
-from .signature import key_of
-from .stage import Stage, is_composite, is_stateful
-from .state import check_state, check_state_is_ours
-from .text import children_shown, pipeline_text
+from .stage import Stage, check_state, check_state_is_ours, is_composite, is_stateful
+from .text import children_shown, row_lines, row_of
+
+if TYPE_CHECKING:
+    from .diagram import Canvas, Wire
+else:  # it imports this file
+    Canvas = Wire = Any
 
 _Self = TypeVar("_Self", bound="Composite")
 
@@ -127,12 +129,9 @@ class Composite(Stage):
             >>> pipe.replace({"body.1": jnp.square}, head=jnp.max)(jnp.zeros(2)).item()
             0.0
         """
-        if stages is not None and not isinstance(stages, Mapping):
-            raise type_error(
-                type(self).__name__.lower(),
-                f"`replace` got {describe_value(stages)}.",
-                'Give a mapping from paths: `{"blocks.3.attn": ...}`, or keywords.',
-            )
+        cure = 'Give a mapping from paths: `{"blocks.3.attn": ...}`, or keywords.'
+        name = type(self).__name__.lower()
+        check_is(name, "stages", stages, Mapping | None, cure)
         new, given = self, cast(Mapping[Any, Any], stages or {})
         for path, stage in {**given, **named}.items():
             new = put(new, str(path), stage)
@@ -144,10 +143,10 @@ class Composite(Stage):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            raise AttributeError(no_attribute(self, name))
+            raise AttributeError(_no_attribute(self, name))
 
     def __repr__(self) -> str:
-        return pipeline_text(self)
+        return "\n".join(row_lines(row_of(self, {})))
 
     def __call__(
         self, x: PyTree, state: MaybeState = None, *, key: Key | None = None
@@ -171,6 +170,30 @@ class Composite(Stage):
             check_state_is_ours(name, self, state, error)
             raise
         return y if state is None else (y, new_state)
+
+
+def _no_attribute(stage: Any, name: str) -> str:
+    """Return the message for an attribute that a composite lacks."""
+    kind = type(stage)
+    # While `copy` or `pickle` builds a module, it lacks the fields that `children`
+    # needs.
+    if name.startswith("_") or name in kind.__dataclass_fields__:
+        return f"`{kind.__name__}` has no attribute `{name}`"
+    function = kind.__name__.lower()
+    wrong = f"a `{kind.__name__}` has no attribute `{name}`"
+    names = list(stage.children())
+    if name in names and hasattr(kind, "__getitem__"):
+        return message(
+            function,
+            f"{wrong}, but a stage with this name.",
+            f'Write `pipe["{name}"]`.',
+        )
+    for field, value in vars(stage).items():
+        if isinstance(value, eqx.Module) and hasattr(value, name):
+            cure = f"Write `pipe.{field}.{name}`."
+            return message(function, f"{wrong}, but its `.{field}` has.", cure)
+    wrong += ", and no stage with this name."
+    return message(function, wrong, nearest(name, names))
 
 
 def enter(
@@ -220,11 +243,7 @@ def call(
         return cast(Any, type(stage)).run(stage, x, state, inner)
     keyword = {**(named or {}), **key_of(stage, inner.key)}
     if not is_stateful(stage):
-        try:
-            return stage(*args, **keyword), state
-        except TypeError as error:
-            say_if_not_layer(stage, error)
-            raise
+        return stage(*args, **keyword), state
     # With keyword inputs, the state has no position.
     given = {"state": state} if named else {}
     result = stage(*args, *(() if named else (state,)), **keyword, **given)

@@ -1,4 +1,4 @@
-"""A pipeline as a table: its stages, settings, parameters and outputs."""
+"""A description of a pipeline: its stages, settings, parameters and outputs."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -8,22 +8,20 @@ import equinox as eqx
 import jax.random as jr
 
 from .._check import check_callable
-from .._errors import value_error
 from .._tree import as_arrays, tree_text
 from .._types import MaybeState, PyTree, StageLike
 from .as_stage import as_module
 from .composite import call
 from .scope import Record, Scope
-from .stage import is_stateful
-from .text import Row, row_of
+from .stage import check_state
+from .text import Row, row_lines, row_of
 
 
 @dataclasses.dataclass(frozen=True)
 class Summary:
-    """A table of the stages of a pipeline; `str()` is its text.
+    """A description of the stages of a pipeline; `str()` has a line for each.
 
-    `row` is the row of the whole pipeline; its `children` are the rows of the stages
-    inside.
+    `row` describes the whole pipeline; its `children` describe the stages inside.
     """
 
     row: Row
@@ -33,25 +31,9 @@ class Summary:
         """All rows in order, beginning with that of the whole pipeline."""
         return tuple(_flat(self.row))
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the rows as plain data, nested as the stages are.
-
-        The data are the same in every process, do not depend on the values of
-        parameters, and can be written by `json.dumps`.
-        """
-        return dataclasses.asdict(self.row)
-
     def __str__(self) -> str:
         shown = any(row.output for row in self.rows)
-        columns = [0, 1, 2, 3] if shown else [0, 1, 3]
-        names = ("path", "stage", "output", "parameters")
-        whole, *rest = map(_cells, self.rows)
-        cells = [[row[i] for i in columns] for row in (names, *rest, whole)]
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        lines = [_line(row, widths) for row in cells]
-        rule = "-" * (sum(widths) + 2 * (len(widths) - 1))
-        *above, last = lines
-        return "\n".join([above[0], rule, *above[1:], *([rule] if rest else []), last])
+        return "\n".join(row_lines(self.row, outputs=shown))
 
     __repr__ = __str__
 
@@ -60,16 +42,6 @@ def _flat(row: Row) -> Iterator[Row]:
     yield row
     for child in row.children:
         yield from _flat(child)
-
-
-def _cells(row: Row) -> tuple[str, ...]:
-    output = "?" if row.output is None else row.output
-    return row.path or "(all)", row.head, output, f"{row.parameters:,}"
-
-
-def _line(cells: list[str], widths: list[int]) -> str:
-    *texts, count = [c.ljust(w) for c, w in zip(cells, widths, strict=True)]
-    return "  ".join([*texts, count.strip().rjust(widths[-1])]).rstrip()
 
 
 def summary(
@@ -89,11 +61,11 @@ def summary(
     - `state`: the state of a stateful pipeline, as `equinox.nn.make_with_state` returns
         it, needed only with `x`. (Keyword only.)
 
-    **Returns:** a table, whose text is `str(summary)`. Its `.rows` have `.path`,
+    **Returns:** a summary, with a line for each stage. Its `.rows` have `.path`,
     `.stage`, `.settings` (those that differ from their defaults), `.arrays`,
-    `.parameters` (the number of scalars that gradients reach), `.stateful` and
-    `.output`; `.to_dict()` returns all of it as plain data. A `?` is an unknown output,
-    inside a branch of `cond`, `switch` or `gated`.
+    `.parameters` (the number of scalars that gradients reach), `.stateful`, `.output`
+    and `.children`. A `?` is an unknown output, inside a branch of `cond`, `switch` or
+    `gated`.
 
     **Raises:**
 
@@ -104,16 +76,14 @@ def summary(
     !!! example
 
         >>> import equinox as eqx, eqx_pipe as ep, jax.numpy as jnp, jax.random as jr
-        >>> pipe = ep.chain(head=eqx.nn.Linear(3, 2, key=jr.key(0)), act=jnp.tanh)
+        >>> head = eqx.nn.Linear(3, 2, key=jr.key(0), use_bias=False)
+        >>> pipe = ep.chain(head=head, act=jnp.tanh)
         >>> print(ep.summary(pipe, jnp.ones(3)))
-        path   stage   output      parameters
-        -------------------------------------
-        head   Linear  float32[2]           8
-        act    tanh    float32[2]           0
-        -------------------------------------
-        (all)  chain   float32[2]           8
-        >>> ep.summary(pipe).to_dict()["children"][0]["arrays"]
-        {'weight': 'float32[2,3]', 'bias': 'float32[2]'}
+        chain -> float32[2]  # 6 parameters
+          head: Linear(weight float32[2,3]) -> float32[2]  # 6 parameters
+          act: tanh -> float32[2]
+        >>> ep.summary(pipe).row.children[0].arrays
+        {'weight': 'float32[2,3]'}
     """
     check_callable("summary", "pipe", pipe)
     whole = as_module(pipe)
@@ -126,8 +96,7 @@ def output_shapes(
 ) -> dict[str, PyTree]:
     """Return the shapes of all outputs by path; the whole has the path `""`."""
     shown = {row.path for row in _flat(row_of(pipe, {}))}
-    if state is None and is_stateful(pipe):
-        pipe, state = _with_state(function, pipe)
+    check_state(function, pipe, state)
 
     def run(pipe: Any, x: PyTree, state: MaybeState) -> dict[str, PyTree]:
         # Not all paths: only one stage of a `repeat` is shown.
@@ -136,14 +105,3 @@ def output_shapes(
         return {**record.values, "": y}
 
     return eqx.filter_eval_shape(run, pipe, as_arrays(x), state)
-
-
-def _with_state(function: str, pipe: Any) -> tuple[Any, eqx.nn.State]:
-    try:
-        return eqx.nn.make_with_state(lambda: pipe)()
-    except ValueError:  # `make_with_state` has already been applied
-        raise value_error(
-            function,
-            "a stage of the pipeline is stateful, but got no state.",
-            f"Pass its state: `{function}(pipe, x, state=state)`.",
-        ) from None

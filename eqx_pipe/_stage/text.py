@@ -1,7 +1,6 @@
 """The text of a pipeline: stages, settings, arrays and numbers of parameters."""
 
 import dataclasses
-import functools as ft
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -17,7 +16,7 @@ from .._types import PyTree
 from .paths import parts_of
 from .stage import Lift, is_composite, is_state_index, is_stateful
 
-_LINES, _ARRAYS = 40, 3
+_ARRAYS = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,14 +35,9 @@ class Row:
     settings: dict[str, Any]
     arrays: dict[str, str]
     parameters: int
-    stateful: bool = False
-    output: str | None = None
-    children: "list[Row]" = dataclasses.field(default_factory=list)
-
-    @property
-    def head(self) -> str:
-        """The stage's kind with its settings, if it is a combinator."""
-        return self.stage + _bracketed(_pairs(self.settings if self.children else {}))
+    stateful: bool
+    output: str | None
+    children: "list[Row]"
 
 
 def row_of(stage: PyTree, outputs: Mapping[str, str], path: str = "") -> Row:
@@ -55,7 +49,7 @@ def row_of(stage: PyTree, outputs: Mapping[str, str], path: str = "") -> Row:
     return Row(
         path,
         kind(stage),
-        _plain(_settings(stage)),
+        _settings(stage),
         {name: leaf_text(x) for name, x in _own_leaves(stage) if _is_array(x)},
         num_parameters(stage),
         is_stateful(stage),
@@ -66,15 +60,17 @@ def row_of(stage: PyTree, outputs: Mapping[str, str], path: str = "") -> Row:
 
 def kind(stage: PyTree) -> str:
     """Return the kind of a stage, such as `chain`, `Linear` or `sin`."""
-    if isinstance(stage, Lift) or not isinstance(stage, eqx.Module):
-        return _function_name(stage)
+    if isinstance(stage, Lift):
+        stage = stage.fn
+    if not isinstance(stage, eqx.Module):
+        return static_text(stage)  # also of a mask in a filter spec
     name = type(stage).__name__
     return name.lower() if is_composite(stage) else name
 
 
 def head(stage: PyTree) -> str:
     """Return the kind of a stage, with the settings of a combinator."""
-    settings = _plain(stage.settings()) if is_composite(stage) else {}
+    settings = stage.settings() if is_composite(stage) else {}
     return kind(stage) + _bracketed(_pairs(settings))
 
 
@@ -103,20 +99,17 @@ def parameters_text(stage: PyTree) -> str:
     return _counted(num_parameters(stage))
 
 
-def pipeline_text(stage: PyTree) -> str:
-    """Return one line for each stage, at most as many as fit on a screen."""
-    lines = list(_lines(row_of(stage, {}), "", 0))
-    more = len(lines) - _LINES
-    if more > 1:
-        lines = [*lines[:_LINES], f"... {more} more lines: `eqx_pipe.summary(pipe)`"]
-    return "\n".join(lines)
-
-
-def _lines(row: Row, above: str, depth: int) -> Iterator[str]:
+def row_lines(
+    row: Row, *, outputs: bool = False, above: str = "", depth: int = 0
+) -> Iterator[str]:
+    """Yield the lines of a row and its children, with `outputs` if wanted."""
     name = row.path.removeprefix(f"{above}.") if above else row.path
-    yield f"{'  ' * depth}{f'{name}: ' if name else ''}{_row_text(row)}"
+    start = f"{'  ' * depth}{f'{name}: ' if name else ''}"
+    output = f" -> {'?' if row.output is None else row.output}" if outputs else ""
+    count = _counted(row.parameters)
+    yield start + _row_text(row) + output + (f"  # {count}" if count else "")
     for child in row.children:
-        yield from _lines(child, row.path, depth + 1)
+        yield from row_lines(child, outputs=outputs, above=row.path, depth=depth + 1)
 
 
 def _row_text(row: Row) -> str:
@@ -125,8 +118,7 @@ def _row_text(row: Row) -> str:
     shown = [*arrays[:_ARRAYS], *more]
     if row.children or not arrays:
         shown += _pairs(row.settings)
-    total = _counted(row.parameters)
-    return row.stage + _bracketed(shown) + (f"  # {total}" if total else "")
+    return row.stage + _bracketed(shown)
 
 
 def _counted(count: int) -> str:
@@ -135,50 +127,22 @@ def _counted(count: int) -> str:
 
 def _pairs(settings: Mapping[str, Any]) -> list[str]:
     # Without dicts, such as the edges of a graph.
-    return [f"{n}={v}" for n, v in settings.items() if not isinstance(v, dict)]
+    shown = {n: v for n, v in settings.items() if not isinstance(v, dict)}
+    return [f"{name}={static_text(value)}" for name, value in shown.items()]
 
 
 def _bracketed(shown: list[str]) -> str:
     return f"({', '.join(shown)})" if shown else ""
 
 
-def _function_name(fn: Any) -> str:
-    """Return the name of a function without its module, which may be renamed."""
-    if isinstance(fn, Lift):
-        return _function_name(fn.fn)
-    if not callable(fn):  # in a filtered pipeline or a filter spec
-        return str(fn)
-    if isinstance(fn, ft.partial):
-        return f"partial({_function_name(fn.func)})"
-    return getattr(fn, "__name__", None) or type(fn).__name__
-
-
 def _settings(stage: PyTree) -> dict[str, Any]:
-    """Return the settings of a combinator, and the plain fields of a layer."""
+    """Return the settings of a combinator, or the numbers and texts of a layer."""
     if is_composite(stage):
         return stage.settings()
     if isinstance(stage, Lift) or not isinstance(stage, eqx.Module):
         return {}
     named = {f.name: getattr(stage, f.name, None) for f in dataclasses.fields(stage)}
-    frozen = {name: kind(_thawed(v)) for name, v in named.items() if _is_frozen(v)}
-    return {n: v for n, v in {**named, **frozen}.items() if not _holds_parts(v)}
-
-
-def _is_frozen(value: PyTree) -> bool:
-    return any(isinstance(x, Fixed) for x in jtu.tree_leaves(value))
-
-
-def _thawed(leaf: PyTree) -> PyTree:
-    return leaf.value if isinstance(leaf, Fixed) else leaf
-
-
-def _holds_parts(value: PyTree) -> bool:
-    leaves = jtu.tree_leaves(value, is_leaf=_is_part)
-    return any(map(_is_part, leaves))
-
-
-def _is_part(x: PyTree) -> bool:
-    return isinstance(x, eqx.Module) or _is_array(x)
+    return {n: v for n, v in named.items() if isinstance(v, bool | int | float | str)}
 
 
 def _own_leaves(stage: PyTree) -> list[tuple[str, Any]]:
@@ -189,18 +153,8 @@ def _own_leaves(stage: PyTree) -> list[tuple[str, Any]]:
     if isinstance(stage, Lift):
         return [(name, value) for _, name, value in contents(stage.fn)]
     found = jtu.tree_flatten_with_path(stage, is_leaf=is_state_index)[0]
-    return [(path_name(path), _thawed(leaf)) for path, leaf in found]
-
-
-def _plain(value: Any) -> Any:
-    """Return a value that `json.dumps` accepts, the same in every process."""
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, Mapping):
-        return {str(name): _plain(inner) for name, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
-    return static_text(value)
+    named = [(path_name(path), leaf) for path, leaf in found]
+    return [(name, v.value if isinstance(v, Fixed) else v) for name, v in named]
 
 
 def _is_array(x: object) -> bool:

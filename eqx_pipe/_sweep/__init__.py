@@ -3,10 +3,10 @@
 from .options import BatchSize as BatchSize
 from .options import Executor as Executor
 from .request import request_of as request_of
-from .results.best import Best as Best
-from .results.best import Compared as Compared
-from .results.best import scores as scores
 from .results.result import SweepResult as SweepResult
+from .results.select import Best as Best
+from .results.select import Compared as Compared
+from .results.select import scores as scores
 from .store import gaps_of as gaps_of
 from .sweep import sweep as sweep
 from .sweep_plan import SweepPlan as SweepPlan

@@ -17,7 +17,8 @@ from .._errors import (
     quoted,
     type_error,
 )
-from .._tree import path_name, unregistered
+from .._spaces import unregistered
+from .._tree import path_name
 from .._types import Key, PyTree
 
 _TRACED = (
@@ -49,12 +50,12 @@ def call(function: str, fn: Callable[..., Any], point: PyTree, key: Key | None) 
     if key is not None:
         return _checked(function, _noted(function, fn, point, key=key))
     if parameter.default is inspect.Parameter.empty:
-        raise MissingSweepKey(function)
+        raise _needs_key(function)
     try:
         return _checked(function, _noted(function, fn, point))
     except Exception as error:
         if parameter.default is None and asks_for_key(error):
-            raise MissingSweepKey(function) from error
+            raise _needs_key(function) from error
         raise
 
 
@@ -82,24 +83,15 @@ def key_parameter(fn: Callable[..., Any]) -> inspect.Parameter | None:
     return None if next(iter(parameters)) == "key" else found
 
 
-class MissingSweepKey(MissingKeyError):
-    """The error for a function that needs a key, in a sweep without one."""
-
-    def __init__(self, function: str):
-        super().__init__("fn")
-        self.function = function
-
-    def __str__(self) -> str:
-        return message(
-            self.function,
-            "`fn` needs a PRNG key and got `key=None`.",
-            f"Call `eqx_pipe.{self.function}(..., key=jax.random.key(0))`: each point "
-            "gets a key of its own.",
-        )
-
-    def __reduce__(self) -> Any:
-        # Without this, unpickling would pass `args`, that is "fn", as the function.
-        return type(self), (self.function,)
+def _needs_key(function: str) -> MissingKeyError:
+    """Return the error for a function that needs a key, in a sweep without one."""
+    text = message(
+        function,
+        "`fn` needs a PRNG key and got `key=None`.",
+        f"Call `eqx_pipe.{function}(..., key=jax.random.key(0))`: each point gets a "
+        "key of its own.",
+    )
+    return MissingKeyError("fn", text)
 
 
 def _checked(function: str, out: PyTree) -> PyTree:

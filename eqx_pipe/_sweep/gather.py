@@ -4,11 +4,8 @@ A `Plan` lists the rows and their chunks. Sinks and the code that computes do no
 on each other.
 """
 
-import contextlib
 import dataclasses
-import functools as ft
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,18 +13,19 @@ from contextlib import AbstractContextManager
 from types import FrameType
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
+import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Int64
 
-from .._progress import Progress, is_shown
+from .._progress import Progress, tell
 from .._types import PyTree
 from .compute.failure import Errors, Verdict
 from .compute.rows import Rows
 from .options import fn_name
 from .plan import Plan
 from .request import Request
-from .results.cells import CellPoints, CellValues
 from .results.result import Steps, SweepResult
+from .results.schema import CellValues
 from .store import MISSING, NO_GAPS, Gaps, count_in
 
 COMMIT_EVERY = 30.0
@@ -91,14 +89,6 @@ class Interrupt:
         for number, usual in self._usual.items():
             signal.signal(number, usual)
         self._usual = {}
-
-
-def tell(text: str) -> None:
-    """Print a line to standard error, if it can be written."""
-    # The terminal may be closed, or a signal may interrupt another write.
-    with contextlib.suppress(OSError, RuntimeError, ValueError, AttributeError):
-        sys.stderr.write(f"\n{text}\n")
-        sys.stderr.flush()
 
 
 class Chunk(NamedTuple):
@@ -188,36 +178,32 @@ def gather(sink: Sink, compute: Compute) -> None:
     handled too, and raise a `SystemExit`; without one there is nothing to keep.
     """
     plan = sink.plan
-    progress = plan.request.progress
     signals = CTRL_C if plan.request.store is None else ENDING
     with sink.filling() as todo, Interrupt(signals) as interrupt:
         if not todo.chunks:
             return
-        stopping = ft.partial(_stopping, interrupt, sink)
+
+        def stopping() -> bool:
+            return interrupt.asked or sink.stopped
+
         size, left = plan.count(todo.owned), todo.left(plan)
         with Progress(
-            is_shown(progress),
+            plan.request.progress,
             size,
             size - left,
             # `bool()` is False, so the computation never ends early.
             stopping if todo.partial else bool,
-            plan.watched,
             paced=todo.partial and plan.request.store is not None,
         ) as bar:
             failed = 0
             for chunk in compute(plan, todo, bar, stopping):
                 sink.keep(chunk)
-                bar.saw(chunk.values, slice(None))
                 failed += chunk.verdict.failed
                 bar.failed(failed)
                 if sink.stopped:
                     break
         # Also if all chunks are done, since a loop over sweeps should end too.
         interrupt.end()
-
-
-def _stopping(interrupt: Interrupt, sink: Sink) -> bool:
-    return interrupt.asked or sink.stopped
 
 
 def compute_here(
@@ -242,8 +228,6 @@ def compute_here(
                 yield Chunk(number, rows, values, verdict)
             if missing is not None:
                 rows = (np.arange(len(missing)) if rows is None else rows)[missing]
-            if in_parts:
-                plan = _in_smaller_batches(plan, bar.seconds)
 
 
 def _after_a_while(stopping: Callable[[], bool]) -> Callable[[], bool]:
@@ -257,20 +241,6 @@ def _after_a_while(stopping: Callable[[], bool]) -> Callable[[], bool]:
         return stopping() or (not is_first and now - begun[0] >= COMMIT_EVERY)
 
     return ended
-
-
-def _in_smaller_batches(plan: Plan, seconds: float) -> Plan:
-    """Return the plan in smaller batches, if a batch of automatic size was too slow."""
-    size = plan.batch_size
-    if seconds <= COMMIT_EVERY or size == 1 or not plan.points.adapts:
-        return plan
-    smaller = 1
-    while 2 * smaller * seconds <= COMMIT_EVERY * size:
-        smaller *= 2
-    sizes = plan.points.remarks.get("slow", f"{size}")
-    plan.points.remarks["slow"] = f"{sizes}, {smaller}"
-    work = plan.work.with_batch_size(smaller)
-    return dataclasses.replace(plan, work=work)
 
 
 def result_of(
@@ -289,9 +259,8 @@ def result_of(
         steps = Steps(*counts)
     cells = None
     if isinstance(values, CellValues):
-        values, counted = values.values, values.cells
-        both = counted.points, counted.failed
-        cells = CellPoints(*(np.asarray(leaf[...]) for leaf in both))
+        cells = jtu.tree_map(lambda leaf: np.asarray(leaf[...]), values.cells)
+        values = values.values
     return SweepResult(
         values=values,
         space=request.space,

@@ -2,7 +2,7 @@
 
 `sweep` lists its options in its signature; `plan`, `sweeper` and searches take them
 through the `TypedDict`s here. A new option needs a line in the signature of `sweep`, a
-line in a `TypedDict`, a check, and a field of `Request` with its default.
+line in a `TypedDict`, a field of `Request` with its default, and perhaps a check.
 """
 
 import operator
@@ -28,7 +28,7 @@ from .._errors import describe_value, nearest, type_error, value_error
 from .._files import as_path
 from .._keys import check_draws, check_key
 from .._reduce import ReduceLike
-from .._types import Key, ProgressLike, PyTree
+from .._types import Key, PyTree
 from .results.output_coords import OutputCoords, as_output_coords
 
 BatchSize: TypeAlias = SupportsIndex | Literal["auto", "tune"]
@@ -48,7 +48,7 @@ Shard: TypeAlias = Sequence[SupportsIndex]
 
 @runtime_checkable
 class Executor(Protocol):
-    """An executor, whose `submit` returns an object with a method `result()`."""
+    """An executor, whose `submit` returns an object with `done()` and `result()`."""
 
     def submit(self, fn: Callable[..., object], /, *args: object) -> object:
         """Submit a call of `fn(*args)`, and return its future."""
@@ -73,7 +73,7 @@ class SweepOptions(SweeperOptions, total=False):
     shard: Shard | None
     executor: Executor | None
     resume: Resume | None
-    progress: ProgressLike
+    progress: bool | None
     count_steps: bool
     output_coords: OutputCoords | None
 
@@ -117,19 +117,24 @@ def _as_batch_size(function: str, size: Any) -> int | str:
     return size
 
 
-def _check_on_error(function: str, value: Any) -> str:
-    check_choice(function, "on_error", value, ("raise", "mark"))
-    return value
+def _one_of(name: str, *choices: str) -> Callable[[str, Any], str]:
+    """Return the check of an option with a few values."""
+
+    def check(function: str, value: Any) -> str:
+        check_choice(function, name, value, choices)
+        return value
+
+    return check
 
 
-def _check_resume(function: str, value: Any) -> str:
-    check_choice(function, "resume", value, ("force", "failed"))
-    return value
+def _bool(name: str) -> Callable[[str, Any], bool]:
+    """Return the check of an option that is true or false."""
 
+    def check(function: str, value: Any) -> bool:
+        check_bool(function, name, value)
+        return bool(value)
 
-def _check_count_steps(function: str, value: Any) -> bool:
-    check_bool(function, "count_steps", value)
-    return bool(value)
+    return check
 
 
 def _as_store(function: str, path: object) -> Path:
@@ -174,38 +179,19 @@ def _check_executor(function: str, executor: Any) -> Executor:
     return executor
 
 
-def _check_progress(function: str, progress: Any) -> ProgressLike:
-    """Raise unless `progress` is a bool, or names an output."""
-    pair = progress if isinstance(progress, tuple) else (progress, "min")
-    names = len(pair) == 2 and isinstance(pair[0], str) and pair[1] in ("min", "max")
-    if not isinstance(progress, bool) and not names:
-        raise type_error(
-            function,
-            f"`progress` is {describe_value(progress)}.",
-            "Give True, False, or None for a bar in terminals and notebooks; or the "
-            'path of an output, `"loss"` or `("score", "max")`, for the best so far.',
-        )
-    return progress
-
-
-def _unchecked(function: str, value: Any) -> Any:
-    """Return an option that is checked with others, or after tracing."""
-    return value
-
-
 CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "key": check_sweep_key,
     "batch_size": _as_batch_size,
-    "mesh": _unchecked,
-    "reduce": _unchecked,
-    "on_error": _check_on_error,
-    "order_by": _unchecked,
+    "on_error": _one_of("on_error", "raise", "mark"),
     "store": _as_store,
     "shard": _as_shard,
     "executor": _check_executor,
-    "resume": _check_resume,
-    "progress": _check_progress,
-    "count_steps": _check_count_steps,
+    "resume": _one_of("resume", "force", "failed"),
+    "progress": _bool("progress"),
+    "count_steps": _bool("count_steps"),
     "output_coords": as_output_coords,
 }
-"""The check of each option, which returns the value for `Request`."""
+"""The check of each option, which returns the value for `Request`.
+
+Other options are checked together, or after tracing.
+"""

@@ -85,7 +85,9 @@ def _for_order_by() -> Iterator[None]:
             error.indices,
         ) from error
     except Exception as error:
-        error.add_note("It was called for `order_by`.")
+        error.add_note(
+            "Here `fn` is `order_by`: a function from a point to one real number."
+        )
         raise
 
 

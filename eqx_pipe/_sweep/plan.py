@@ -2,11 +2,11 @@
 
 import dataclasses
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
 from jaxtyping import Float, Int64
 
-from .._progress import Watched, watched
 from .._reduce import ReducerTree
 from .._spaces import Space
 from .._types import Device, PyTree
@@ -14,7 +14,7 @@ from .compute.blocks import Blocks
 from .compute.cells import Cells
 from .compute.points import Points
 from .compute.prepare import prepare
-from .compute.rows import CHUNK_BYTES, Index, Work
+from .compute.rows import CHUNK_BYTES, Index
 from .order_by import CostsOf, costs_of
 from .request import Request
 from .results.label import names_of
@@ -22,6 +22,13 @@ from .store import Chunks, choose_chunks
 
 # Only the pools of the standard library expose their number of workers.
 _GUESSED_WORKERS = 8
+
+
+Work: TypeAlias = Points | Cells | Blocks
+"""The rows that a sweep computes: points, or their reduction by cell or by block.
+
+A sink keeps rows and a worker computes them; neither depends on their kind.
+"""
 
 
 def work_of(points: Points, reducers: ReducerTree | None) -> Work:
@@ -66,15 +73,7 @@ class Plan:
     def outputs(self) -> PyTree:
         """The shapes and dtypes of the user's outputs, or of their reductions."""
         # The steps of loops follow the outputs.
-        outputs = self.work.outputs
-        return outputs[0] if self.request.count_steps else outputs
-
-    @property
-    def watched(self) -> Watched | None:
-        """The output whose best value is shown; raises a `ValueError` if unknown."""
-        outputs = self.points.outputs
-        outputs = outputs[0] if self.request.count_steps else outputs
-        return watched(self.request.function, outputs, self.request.progress)
+        return self.points.outputs[0] if self.request.count_steps else self.work.outputs
 
     def count(self, numbers: Sequence[int]) -> int:
         """Return the number of points in some chunks."""
@@ -151,7 +150,7 @@ def plan_of(request: Request) -> Plan:
     chunks = _chunks_of(request, work)
     plan = Plan(request, work.with_most(chunks.points), chunks, costs)
     # Check names of outputs before anything is compiled or a store is created.
-    if plan.watched is None and request.output_coords:
+    if request.output_coords:
         names_of(plan.outputs, request.space, request.output_coords)
     return plan
 

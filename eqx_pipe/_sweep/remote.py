@@ -1,7 +1,8 @@
 """Chunks computed by the workers of an executor.
 
 An executor needs only `submit(fn, *args)`, and the futures that it returns only
-`.result()`. If they also have `.done()`, chunks are gathered as they finish.
+`.done()` and `.result()`. The function, the space and the key are sent by cloudpickle.
+A worker calls `work` for a chunk; it traces and compiles once, for its own devices.
 """
 
 import collections
@@ -10,16 +11,25 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+import jax
 import numpy as np
-from jaxtyping import Int64
+from jaxtyping import Float, Int64
 
-from .._errors import SweepError, message
+from .._cache import LRUCache
+from .._errors import SweepError, message, optional, type_error
+from .._jaxprs import array_text, digest
 from .._progress import Progress
-from .gather import Chunk, Todo
-from .plan import Plan
-from .worker import pack, work
+from .._reduce import as_reducers
+from .._types import PyTree
+from .compute.failure import Verdict
+from .compute.points import Points
+from .compute.prepare import prepare
+from .compute.rows import Index, Rows
+from .compute.trace import no_mesh, settings
+from .gather import CTRL_C, Chunk, Interrupt, Todo
+from .plan import Plan, Work, work_of
 
 # Retry a chunk whose worker died, since another may have more memory; give up on points
 # that kill every worker.
@@ -49,7 +59,7 @@ def compute_remotely(
                 flying[-1].launch(plan, packed)
                 # Launch as many as may be in flight first, unless `submit` itself
                 # computes.
-                if not flying[-1].is_done():
+                if not flying[-1].future.done():
                     continue
             trouble: Exception | None = None
             # Fetch results as they finish: Dask recomputes results of a killed worker
@@ -98,11 +108,6 @@ class _Try:
         except Exception as error:
             raise _broken(error) from error
 
-    def is_done(self) -> bool:
-        """Return whether the chunk is known to be finished."""
-        done = getattr(self.future, "done", None)
-        return bool(done()) if callable(done) else False
-
     def cancelled(self) -> bool:
         """Try to cancel the future; return whether it was cancelled."""
         # Not every future can be cancelled.
@@ -131,11 +136,9 @@ def _finished(flying: Sequence[_Try], wait: bool) -> list[_Try]:
     """Return the finished ones; with `wait`, at least one if there are any."""
     pause = 0.0005
     while True:
-        found = [it for it in flying if it.is_done()]
+        found = [it for it in flying if it.future.done()]
         if found or not wait or not flying:
             return found
-        if not all(callable(getattr(it.future, "done", None)) for it in flying):
-            return [flying[0]]  # its `result` waits
         time.sleep(pause)
         # Wait briefly for short chunks, and poll rarely for long ones.
         pause = min(2 * pause, 0.02)
@@ -164,3 +167,102 @@ def _killing(first: int, last: int, tries: int, error: BaseException) -> SweepEr
             "is missing.",
         )
     )
+
+
+# Keep few sweeps in a worker, since each holds the arrays its function closes over.
+_jobs = LRUCache(4)
+
+
+class _Task(NamedTuple):
+    """A sweep as sent to a worker; `program` identifies the program traced here.
+
+    `given` has the arguments of `prepare`, and `fields` those of `Points` to replace.
+    """
+
+    given: dict[str, Any]
+    fields: dict[str, Any]
+    reduce: PyTree
+    settings: dict[str, Any]
+    program: tuple[str, str]
+
+
+def pack(plan: Plan) -> bytes:
+    """Return a sweep as bytes for a worker."""
+    cloudpickle = optional("sweep", "cloudpickle", "distributed")
+    request, job = plan.request, plan.points
+    own = ("space", "key", "batch_size", "ordered", "isolated")
+    given = {"fn": request.fn, **{name: getattr(job, name) for name in own}}
+    fields = {"most": job.most, "adapts": job.adapts}
+    task = _Task(given, fields, request.reduce, settings(), _program(job))
+    try:
+        return cloudpickle.dumps(task)
+    except Exception as error:
+        raise type_error(
+            "sweep",
+            f"`fn` or `space` cannot be sent to a worker: {error}.",
+            "Make what cannot travel (devices, meshes, open files, locks) inside "
+            "of `fn`.",
+        ) from error
+
+
+def work(
+    packed: bytes,
+    index: Index,
+    costs: Float[np.ndarray, " rows"] | None,
+) -> tuple[Rows | None, Verdict | None, Exception | None]:
+    """Compute some rows in a worker; return the error of the function if it raises."""
+    import cloudpickle
+
+    name = digest(packed)
+    try:
+        # Do not unpickle a known sweep, which takes 0.3 s for 100 MB.
+        task, job = _jobs.get(name) or (cloudpickle.loads(packed), None)
+        # Ctrl-C also reaches the processes of a pool, which finish their chunks.
+        with Interrupt(CTRL_C, loud=False), contextlib.ExitStack() as stack:
+            for setting, value in task.settings.items():
+                stack.enter_context(getattr(jax, setting)(value))
+            stack.enter_context(no_mesh())
+            job = job or _prepared(name, task)
+            values, verdict = job.compute(index, costs, Progress(False, len(index)))
+    except Exception as error:
+        return None, None, _portable(error)
+    return values, verdict, None
+
+
+def _prepared(name: str, task: _Task) -> Work:
+    points = prepare(**task.given, devices=tuple(jax.local_devices()))
+    points = dataclasses.replace(points, **task.fields)
+    if _program(points) != task.program:
+        raise SweepError(
+            message(
+                "sweep",
+                f"a worker traces another program from `fn` (jax {jax.__version__} "
+                f"there, {task.program[1]} here).",
+                "Give the workers the same versions of JAX, and of the modules that "
+                "`fn` uses.",
+            )
+        )
+    reducers = None if task.reduce is None else as_reducers("sweep", task.reduce)
+    # Threads may arrive here at the same time: all use the first entry.
+    return _jobs.setdefault(name, (task, work_of(points, reducers)))[1]
+
+
+def _program(job: Points) -> tuple[str, str]:
+    """Return what identifies the program of a sweep, and the version of JAX."""
+    # Compare programs only: a callable among static values may lose its name in
+    # transit.
+    programs = [traced.program for traced in job.traced]
+    constants = [array_text(x) for program in programs for x in program.constants]
+    texts = [program.text for program in programs]
+    return digest("\n".join([*texts, *constants])), jax.__version__
+
+
+def _portable(error: Exception) -> Exception:
+    """Return the error if it can be pickled, or else one with its text."""
+    import cloudpickle
+
+    try:
+        cloudpickle.loads(cloudpickle.dumps(error))
+    except Exception:
+        return SweepError(f"{type(error).__name__}: {error}")
+    return error

@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 from .._errors import nearest, type_error, value_error
 from .._reduce import ReduceLike, ReducerTree, as_reducers
 from .._spaces import Space, SpaceLike, as_space, by_cell, cells_of
-from .._types import Device, Key, ProgressLike, PyTree
+from .._types import Device, Key, PyTree
 from .._vmap import local_devices
 from .call import key_parameter
 from .options import (
@@ -53,7 +53,7 @@ class Request:
     shard: tuple[int, int] | None = None
     executor: Executor | None = None
     resume: Resume | None = None
-    progress: ProgressLike = None
+    progress: bool | None = None
     count_steps: bool = False
     output_coords: KnownCoords = dataclasses.field(default_factory=dict)
     reducers: ReducerTree | None = None
@@ -106,7 +106,7 @@ def request_of(
         wrong = f"it takes no argument {name!r}."
         raise type_error(function, wrong, nearest(name, sorted(own.__optional_keys__)))
     given: dict[str, Any] = {
-        name: CHECKS[name](function, value)
+        name: CHECKS[name](function, value) if name in CHECKS else value
         for name, value in options.items()
         if value is not None or name in _NEVER_NONE
     }
@@ -118,9 +118,7 @@ def request_of(
         reducers=as_reducers(function, given["reduce"]) if "reduce" in given else None,
         **given,
     )
-    for holds, pair, cure in _excluded(request):
-        if holds:
-            raise value_error(function, f"{pair}.", cure)
+    check_together(request)
     if request.store is not None:
         check_zarr(function)
     return request.at(space, request.key)
@@ -132,72 +130,67 @@ _COUNTED = (
     "space, `ep.sweep(fn, space[:1000], count_steps=True)`."
 )
 
+_REQUIRE_STORE = {
+    "shard": "Give all processes the same path, `store='runs.zarr'`: they fill it "
+    "together. For a share alone sweep over a slice of the space.",
+    "resume": "Give the path of the store.",
+}
+"""The options that require a store, each with a fix."""
 
-def _excluded(request: Request) -> list[tuple[object, str, str]]:
-    """Return whether each unsupported combination is used, with message and fix."""
-    store, reduce, executor = request.store, request.reducers, request.executor
-    steps, by_hand = request.count_steps, request.by_hand
-    of_output = isinstance(request.progress, str | tuple)
-    return [
-        (
-            request.shard and not store,
-            "`shard` requires `store`",
-            "Give all processes the same path, `store='runs.zarr'`: they fill it "
-            "together. For a share alone sweep over a slice of the space.",
-        ),
-        (
-            request.resume and not store,
-            "`resume` requires `store`",
-            "Give the path of the store.",
-        ),
-        (
-            store and reduce and request.space.size == 0,
-            "`store` does not support `reduce` for an empty space",
-            "Leave `store` out: there is no state to keep.",
-        ),
-        (
-            of_output and reduce,
-            "`progress` names an output, but `reduce` keeps none",
-            "Pass `progress=True`; `reduce=ep.reduce.ArgMin()` returns the best point.",
-        ),
-        (
-            request.output_coords and reduce and reduce.over is None,
-            "`output_coords` requires values at points, but `reduce` keeps none",
-            'Leave it out, or name the reduced dims: `ep.reduce.Mean(over="seed")`.',
-        ),
-        (
-            request.resume == "failed" and reduce,
-            "`resume='failed'` does not support `reduce`",
-            "A block of points is reduced as a whole: give another path for a fixed "
-            "function, or keep the values and reduce them afterwards.",
-        ),
-        (
-            request.batch_size == "tune" and executor,
-            "`batch_size='tune'` does not support `executor`",
-            "Tune on a worker of that kind, `ep.sweep(fn, space[:n], "
-            "batch_size='tune').batch_size`, and give the number here.",
-        ),
-        (
-            request.mesh and executor,
-            "`executor` does not support `mesh`",
-            "Leave `mesh` out: each worker uses all of its own devices.",
-        ),
-        (steps and store, "`count_steps` does not support `store`", _COUNTED),
-        (steps and reduce, "`count_steps` does not support `reduce`", _COUNTED),
-        (
-            steps and executor,
-            "`count_steps` does not support `executor`",
-            _COUNTED,
-        ),
-        (by_hand and store, "`store` does not support `jax.disable_jit()`", _BY_HAND),
-        (
-            by_hand and executor,
-            "`executor` does not support `jax.disable_jit()`",
-            _BY_HAND,
-        ),
-        (
-            by_hand and steps,
-            "`count_steps` does not support `jax.disable_jit()`",
-            _BY_HAND,
-        ),
-    ]
+_APART = [
+    (
+        "`store`",
+        "`reduce` for an empty space",
+        "Leave `store` out: there is no state to keep.",
+    ),
+    (
+        "`output_coords`",
+        "`reduce` over all dims",
+        'Leave it out, or name the reduced dims: `ep.reduce.Mean(over="seed")`.',
+    ),
+    (
+        "`resume='failed'`",
+        "`reduce`",
+        "A block of points is reduced as a whole: give another path for a fixed "
+        "function, or keep the values and reduce them afterwards.",
+    ),
+    (
+        "`batch_size='tune'`",
+        "`executor`",
+        "Tune on a worker of that kind, `ep.sweep(fn, space[:n], "
+        "batch_size='tune').batch_size`, and give the number here.",
+    ),
+    (
+        "`executor`",
+        "`mesh`",
+        "Leave `mesh` out: each worker uses all of its own devices.",
+    ),
+    *(("`count_steps`", f"`{x}`", _COUNTED) for x in ("store", "reduce", "executor")),
+    *(
+        (f"`{x}`", "`jax.disable_jit()`", _BY_HAND)
+        for x in ("store", "reduce", "executor", "count_steps")
+    ),
+]
+"""The pairs of options that exclude each other, each with a fix."""
+
+
+def check_together(request: Request) -> None:
+    """Raise a `ValueError` for options that exclude each other."""
+    reducers = request.reducers
+    names = ("store", "executor", "mesh", "count_steps", "output_coords")
+    used = {
+        **{f"`{name}`": getattr(request, name) for name in names},
+        "`reduce`": reducers,
+        "`reduce` for an empty space": reducers and request.space.size == 0,
+        "`reduce` over all dims": reducers and reducers.over is None,
+        "`resume='failed'`": request.resume == "failed",
+        "`batch_size='tune'`": request.batch_size == "tune",
+        "`jax.disable_jit()`": request.by_hand,
+    }
+    for name, cure in _REQUIRE_STORE.items():
+        if getattr(request, name) and not request.store:
+            raise value_error(request.function, f"`{name}` requires `store`.", cure)
+    for one, other, cure in _APART:
+        if used[one] and used[other]:
+            wrong = f"{one} does not support {other}."
+            raise value_error(request.function, wrong, cure)

@@ -8,13 +8,14 @@ from typing import Literal
 
 from jax.sharding import Mesh
 
+from .._progress import tell
 from .._reduce import ReduceLike
 from .._spaces import SpaceLike
-from .._types import Key, ProgressLike, PyTree
+from .._types import Key, PyTree
 from .._vmap import warn_if_cores_idle
 from .compute.trace import no_mesh
 from .compute.tune import tune
-from .gather import Sink, carry, compute_here, gather, result_of, tell
+from .gather import Sink, carry, compute_here, gather, result_of
 from .options import BatchSize, Costs, Executor, Resume, Shard
 from .plain_sweep import plain_sweep
 from .plan import Plan, plan_of
@@ -41,7 +42,7 @@ def sweep(
     executor: Executor | None = None,
     resume: Resume | None = None,
     on_error: Literal["raise", "mark"] = "raise",
-    progress: ProgressLike = None,
+    progress: bool | None = None,
     count_steps: bool = False,
     output_coords: OutputCoords | None = None,
 ) -> SweepResult:
@@ -107,17 +108,15 @@ def sweep(
       share `index` of `count` shares of its chunks. The result is the store at that
       moment; `.ok` is `False` at missing points. (Keyword only.)
     - `executor`: an object whose workers compute the chunks: it has a method
-      `submit(fn, *args)`, whose return value has a method `result()`. Each worker uses
-      all of its own devices. Needs `pip install 'eqx_pipe[distributed]'`. (Keyword
-      only.)
+      `submit(fn, *args)`, whose return value has the methods `done()` and `result()`.
+      Each worker uses all of its own devices. Needs
+      `pip install 'eqx_pipe[distributed]'`. (Keyword only.)
     - `resume`: `"force"` resumes a store even if another function created it.
       `"failed"` also does so, and recomputes failed points; the others keep their
       values. (Keyword only.)
     - `progress`: `True` or `False` for a progress bar or none; by default there is one
       in a terminal or notebook if the work takes more than a second. In a notebook, a
-      graphical bar needs ipywidgets; a file gets a line each minute. The path of an
-      output, `"loss"`, also shows its smallest value so far, and `("score", "max")` the
-      largest. (Keyword only.)
+      graphical bar needs ipywidgets; a file gets a line each minute. (Keyword only.)
     - `count_steps`: whether to count the steps of `while_loop`s, including those in
       solvers: for each point, `result.steps` has the number of steps that it needed,
       and the number executed until its whole batch had finished; `result.waste` is

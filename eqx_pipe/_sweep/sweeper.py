@@ -109,7 +109,7 @@ def _filled(request: Request) -> Space:
     axes = jtu.tree_leaves(space.tree, is_leaf=is_axis)
     axes = [axis for axis in axes if is_axis(axis)]
     kept = request.store is not None or request.reducers is not None
-    if kept or space.is_part:
+    if kept or space.geometry.is_part:
         return space
     if any(type(axis) is not Values or is_key_array(axis.values) for axis in axes):
         return space

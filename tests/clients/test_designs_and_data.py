@@ -1,14 +1,11 @@
-"""Designs of SALib and Optuna evaluated by sweeps; records of Grain fed by a loader."""
+"""Designs of SALib evaluated by sweeps; records of Grain fed by a loader."""
 
 import grain
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optuna
 import pytest
-import SALib.analyze.morris
 import SALib.analyze.sobol
-import SALib.sample.morris
 import SALib.sample.sobol
 import SALib.test_functions.Ishigami as ishigami
 
@@ -27,32 +24,6 @@ def formula(p):
         + 7.0 * jnp.sin(p["x2"]) ** 2
         + 0.1 * p["x3"] ** 4 * jnp.sin(p["x1"])
     )
-
-
-def test_sensitivities_of_salib():
-    rows = SALib.sample.sobol.sample(PROBLEM, 64, seed=1)
-    values = ep.sweep(formula, ep.Space.from_table(rows, PROBLEM["names"])).values
-    np.testing.assert_allclose(values, ishigami.evaluate(rows), rtol=1e-3, atol=1e-3)
-    ours = SALib.analyze.sobol.analyze(PROBLEM, values.astype(float), seed=2)
-    theirs = SALib.analyze.sobol.analyze(PROBLEM, ishigami.evaluate(rows), seed=2)
-    for name in ("S1", "ST"):
-        np.testing.assert_allclose(ours[name], theirs[name], atol=1e-3)
-
-
-def test_elementary_effects_of_salib_over_axes_of_any_kind():
-    space = ep.Space(
-        {
-            "rate": ep.Geomspace(1e-4, 1.0, 2),
-            "on": ep.Values([0.0, 1.0, 2.0, 3.0]),
-            "idle": ep.Linspace(0, 1, 2),
-        }
-    )
-    cube = {"num_vars": 3, "names": list(space.axes()), "bounds": [[0, 1]] * 3}
-    design = SALib.sample.morris.sample(cube, 20, num_levels=4, seed=1)
-    result = ep.sweep(lambda p: jnp.log10(p["rate"]) + p["on"], space.from_unit(design))
-    effects = SALib.analyze.morris.analyze(cube, design, result.values, seed=2)
-    # Two thirds of the way through four categories are two categories.
-    np.testing.assert_allclose(effects["mu_star"], [4, 3, 0], atol=1e-3)
 
 
 def output(p):
@@ -94,33 +65,6 @@ def test_elementary_effects_of_a_space():
     effects = ep.search.sensitivity(result, space, method="morris")
     np.testing.assert_allclose(effects["mu_star"], [4, 3], atol=1e-3)
     assert effects["sigma"].dims == ("axis",)
-
-
-def test_rounds_of_optuna():
-    """Asked for many at once, told all at once: the best is the study's."""
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=3))
-    best = np.inf
-    for _ in range(2):
-        trials = [study.ask() for _ in range(8)]
-        columns = {
-            "x": [t.suggest_float("x", -3, 3) for t in trials],
-            "rate": [
-                trial.suggest_float("rate", 1e-3, 1, log=True) for trial in trials
-            ],
-        }
-        space = ep.Space(
-            {name: ep.Values(np.float32(column)) for name, column in columns.items()},
-            mode="zip",
-        )
-        result = ep.sweep(
-            lambda p: (p["x"] - 1) ** 2 + jnp.log10(p["rate"]) ** 2, space
-        )
-        for trial, value in zip(trials, result.values, strict=True):
-            study.tell(trial, float(value))
-        best = min(best, float(result.best().value))
-    assert study.best_value == best
-    assert len(study.trials) == 16
 
 
 def test_records_of_grain():

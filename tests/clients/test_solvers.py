@@ -74,17 +74,6 @@ def crossing(p):
     return solution.ts[-1]
 
 
-def brownian(p):
-    motion = diffrax.VirtualBrownianTree(
-        0.0, 1.0, tol=1e-2, shape=(), key=jax.random.key(1)
-    )
-    terms = diffrax.MultiTerm(
-        diffrax.ODETerm(lambda t, y, k: -k * y),
-        diffrax.ControlTerm(lambda t, y, k: 0.1 * y, motion),
-    )
-    return diffrax.diffeqsolve(terms, diffrax.Heun(), 0.0, 1.0, 0.1, p["y"], p["k"]).ys
-
-
 def root(solver):
     def fn(p):
         found = optx.root_find(
@@ -128,7 +117,6 @@ PROGRAMS = {
     ),
     "backward, step by step": lambda: sensitivity(diffrax.RecursiveCheckpointAdjoint),
     "event": lambda: lambda p: crossing(p),
-    "stochastic": lambda: lambda p: brownian(p),
     "root, differentiated": lambda: (
         lambda p: jax.grad(
             lambda y: root(optx.Newton(**TOLERANCES))({"k": p["k"], "y": y})
@@ -153,17 +141,6 @@ def test_a_sweep_gives_what_vmap_gives_and_compiles_once(name):
     with ept.assert_compiles(0):
         again = ep.sweep(PROGRAMS[name](), SPACE).values
     assert eqx.tree_equal(values, again)
-
-
-def test_under_jit():
-    name = "implicit Euler"
-    values = ep.sweep(jax.jit(PROGRAMS[name]()), SPACE).values
-    with ept.assert_compiles(0):
-        again = ep.sweep(jax.jit(PROGRAMS[name]()), SPACE).values
-    assert eqx.tree_equal(values, again)
-    expected = ep.sweep(PROGRAMS[name](), SPACE).values
-    for ours, theirs in zip(*map(jax.tree.leaves, (values, expected)), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-5)
 
 
 def newton(p):

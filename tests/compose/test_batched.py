@@ -119,7 +119,7 @@ def test_batch_norm_sees_the_batch():
 @pytest.mark.parametrize(
     ("in_axes", "x", "lines"),
     [
-        (0, 1.0, ["the input is float32[] and has no axis 0"]),
+        (0, 1.0, ["is float32[] and has no axis 0"]),
         (-3, jnp.ones((2, 2)), ["float32[2,2] and has no axis -3"]),
         (
             0,

@@ -117,13 +117,6 @@ def test_outside_vmap_one_branch_runs():
     assert ran == ["then", "open", "second"]
 
 
-def test_an_index_out_of_bounds_can_raise():
-    pipe = ep.switch(lambda x: x, jnp.sin, jnp.cos, bounds="error")
-    for index in (-1, 2):
-        with pytest.raises(Exception, match=r"outside 0\.\.1"):
-            jax.block_until_ready(eqx.filter_jit(pipe)(jnp.int32(index)))
-
-
 def test_a_switch_takes_names():
     pipe = ep.switch(lambda x: x.argmax(), {"low": jnp.sin, "high": jnp.cos})
     assert list(pipe.children()) == ["selector", "low", "high"]

@@ -5,7 +5,6 @@ import hypothesis as hp
 import hypothesis.strategies as st
 import jax.numpy as jnp
 import jax.random as jr
-import pytest
 from support.helpers import assert_agree
 from support.stages import Count
 from support.strategies import one_stage, structs
@@ -54,17 +53,3 @@ def test_a_state_comes_back_whenever_it_is_given():
     for y, new in (pipe(x, state), pipe(x, state=state)):
         assert_agree(y, jnp.sin(x))
         assert eqx.tree_equal(new, state)
-
-
-def test_a_stage_that_returns_none_is_named_where_the_next_one_fails():
-    def forgets(x):
-        x + 1  # noqa: B018
-
-    for pipe in (
-        ep.chain(a=forgets, b=jnp.sin),
-        ep.residual({"a": forgets, "b": jnp.cos}),
-    ):
-        with pytest.raises(TypeError) as caught:
-            pipe(jnp.ones(2))
-        notes = "\n".join(caught.value.__notes__)
-        assert "`a`, returned None: does it lack a `return`?" in notes

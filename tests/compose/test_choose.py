@@ -1,30 +1,20 @@
-"""The primitive behind `cond`, `switch` and `gated`, against a loop."""
+"""`cond` and `switch` under `vmap`, and their derivatives, against a loop."""
 
 import functools as ft
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
 from jax import lax
-
-from eqx_pipe._conditionals.choose import choose as choose_with_state
-from eqx_pipe._jaxprs import depends_on, may_loop_or_call_back, used_inputs
-
-
-def choose(function, names, index, branches, x):
-    with_state = [lambda x, state, b=b: (b(x), state) for b in branches]
-    return choose_with_state(function, names, index, with_state, x)[0]
+from support.branches import choose
 
 
 def safe_log(params, x):
     """NaN or inf for every lane that does not choose the first branch."""
     scale, weight = params
     return choose(
-        "test",
-        ("no", "yes"),
         jnp.all(x > 0),
         [lambda x: jnp.tanh(weight @ x), lambda x: scale * jnp.log(x) @ weight],
         x,
@@ -133,73 +123,12 @@ def test_batched_parameters():
         close([np.asarray(g)[i] for g in got], one((scales[i], weight), x)[0])
 
 
-def test_parameters_are_not_copied_per_example():
-    weights = jr.normal(jr.key(0), (2, 64, 64))
-    xs = jr.normal(jr.key(1), (32, 64))
-
-    def model(weights, x):
-        branches = [lambda x, i=i: jnp.tanh(weights[i].T @ x) for i in range(2)]
-        return choose("test", ("no", "yes"), x[0] > 0, branches, x)
-
-    def loss(weights, xs):
-        return jax.vmap(model, OVER_X)(weights, xs).sum()
-
-    per_example = jax.vmap(jax.grad(summed(model), argnums=1), OVER_X)
-    for fn in (jax.vmap(model, OVER_X), jax.grad(loss), per_example):
-        compiled = jax.jit(fn).lower(weights, xs).compile()
-        assert compiled.memory_analysis().temp_size_in_bytes < 32 * 64 * 64 * 4
-
-
-def test_a_branch_that_no_example_chose_does_not_run():
-    ran = []
-
-    def noisy(name):
-        return lambda x: jax.pure_callback(
-            lambda x: (ran.append(name), np.asarray(x))[1],
-            x,
-            x,
-            vmap_method="expand_dims",
-        )
-
-    @jax.jit
-    def run(xs):
-        return jax.vmap(
-            lambda x: choose("t", ("no", "yes"), x > 0, [noisy("no"), noisy("yes")], x)
-        )(xs)
-
-    jax.block_until_ready(run(jnp.ones(4)))
-    assert set(ran) == {"yes"}
-    jax.block_until_ready(run(-jnp.ones(4)))
-    assert set(ran) == {"yes", "no"}
-
-
-def test_closed_lanes_neither_prolong_a_loop_nor_raise():
-    def countdown(x):
-        # never ends for a negative x
-        loop = ft.partial(lax.while_loop, lambda v: v != 0, lambda v: v - 1)
-        return jax.jit(loop)(x)
-
-    def checked(x):
-        return eqx.error_if(x, x < 0, "negative")
-
-    xs = jnp.array([3, -1, 2, -5])
-    for branch, expected in ((countdown, [0, -1, 0, -5]), (checked, [3, -1, 2, -5])):
-        run = jax.jit(
-            jax.vmap(
-                lambda x, b=branch: choose(
-                    "t", ("no", "yes"), x > 0, [lambda x: x, b], x
-                )
-            )
-        )
-        assert run(xs).tolist() == expected
-
-
 def test_keys_and_other_leaves_pass_through():
     keys = jr.split(jr.key(0), 4)
 
     def pick(i, key):
         branches = [lambda t: t, lambda t: {**t, "k": jr.fold_in(t["k"], 1)}]
-        return choose("t", ("a", "b"), i, branches, {"k": key, "name": "n", "v": i})
+        return choose(i, branches, {"k": key, "name": "n", "v": i})
 
     out = pick(jnp.int32(1), keys[0])
     assert out["name"] == "n"
@@ -211,7 +140,7 @@ def test_keys_and_other_leaves_pass_through():
 
 def test_weak_types_take_the_dtype_of_the_other_branch():
     x = jnp.bfloat16(2)
-    out = choose("t", ("a", "b"), x > 0, [lambda x: 0.0, lambda x: x * 2], x)
+    out = choose(x > 0, [lambda x: 0.0, lambda x: x * 2], x)
     assert out.dtype == jnp.bfloat16
 
 
@@ -237,7 +166,7 @@ def member_loss(shared, own, xs):
         def yes(x):
             return weight @ jnp.log(own * x)
 
-        return choose("t", ("no", "yes"), own * x[0] > 0, [lambda x: other @ x, yes], x)
+        return choose(own * x[0] > 0, [lambda x: other @ x, yes], x)
 
     return jax.vmap(one)(xs).sum()
 
@@ -280,7 +209,7 @@ def test_what_is_borrowed_from_another_member_has_no_gradient():
         def one(chosen, x):
             root = lambda x: (weight @ x).sum() * own**0.5  # noqa: E731
             branches = [lambda x: own * x.sum(), root]
-            return choose("t", ("no", "yes"), chosen, branches, x)
+            return choose(chosen, branches, x)
 
         return jax.vmap(one)(chosen, xs).sum()
 
@@ -291,25 +220,6 @@ def test_what_is_borrowed_from_another_member_has_no_gradient():
     assert backward.tolist() == forward.tolist() == [jnp.inf, 4]
 
 
-def test_gradients_per_example_cost_what_a_select_costs():
-    weights = jr.normal(jr.key(0), (2, 64, 64))
-    xs = jr.normal(jr.key(1), (32, 64))
-
-    def ours(weights, x):
-        branches = [lambda x, i=i: jnp.tanh(weights[i] @ x) for i in range(2)]
-        return choose("t", ("no", "yes"), x[0] > 0, branches, x)
-
-    def hand(weights, x):
-        no, yes = (jnp.tanh(weights[i] @ x) for i in range(2))
-        return jnp.where(x[0] > 0, yes, no)
-
-    def cost(fn):
-        grad = jax.vmap(jax.grad(summed(fn), argnums=(0, 1)), OVER_X)
-        return jax.jit(grad).lower(weights, xs).compile().cost_analysis()["flops"]
-
-    assert cost(ours) <= 1.05 * cost(hand)
-
-
 def test_an_empty_batch():
     xs = jnp.zeros((0, 3))
     assert jax.jit(jax.vmap(safe_log, OVER_X))(PARAMS, xs).shape == (0, 3)
@@ -317,46 +227,3 @@ def test_an_empty_batch():
     params, slope = jax.jit(jax.grad(batch_loss, argnums=(0, 1)))(PARAMS, xs)
     assert slope.shape == (0, 3)
     assert not any(np.any(p) for p in jax.tree.leaves(params))
-
-
-@pytest.mark.parametrize("per_example", [False, True])
-def test_collectives_over_the_batch_inside_a_branch(per_example):
-    xs = jr.normal(jr.key(0), (8, 3)) + 1
-
-    def one(x):
-        mean = lax.pmean(x, "b")
-        branches = [
-            lambda x: (x, jnp.zeros(3)),
-            lambda x: (x - mean, lax.pmean(x, "b")),
-        ]
-        pred = (x if per_example else mean)[0] > 0
-        return choose("t", ("no", "yes"), pred, branches, x)
-
-    out_axes = (0, 0 if per_example else None)
-    y, mean = jax.vmap(one, axis_name="b", out_axes=out_axes)(xs)
-    assert mean.shape == ((8, 3) if per_example else (3,))
-    if not per_example:
-        close(y, xs - xs.mean(0, keepdims=True))
-        close(mean, xs.mean(0))
-
-
-def test_the_position_in_the_batch_inside_a_branch():
-    def one(x):
-        branches = [lambda x: x, lambda x: x + lax.axis_index("b")]
-        return choose("t", ("no", "yes"), jnp.array(True), branches, x)
-
-    run = jax.vmap(one, in_axes=None, axis_name="b", axis_size=3, out_axes=0)
-    assert run(jnp.int32(1)).tolist() == [1, 2, 3]
-
-
-# What is read in a branch before it is run.
-
-
-def test_what_outputs_depend_on_and_which_inputs_are_used():
-    def fn(a, b, c):
-        return jax.jit(lambda a, b: (a * 2, b + 1))(a, b)
-
-    branch = jax.make_jaxpr(fn)(1.0, 2.0, 3.0)
-    assert depends_on(branch, [True, False, False]) == [True, False]
-    assert used_inputs(branch) == [True, True, False]
-    assert not may_loop_or_call_back(branch)

@@ -44,8 +44,8 @@ def test_names_are_those_of_a_dict(name):
     assert pipe.keys() == ("a", "b") and pipe.values() == (ONE, TWO)
     assert pipe.items() == (("a", ONE), ("b", TWO)) and dict(pipe) == NAMES
     assert list(pipe) == [ONE, TWO] and len(pipe) == 2
-    assert "a" in pipe and ONE in pipe and pipe["b"] is TWO
-    assert "c" not in pipe and "0" not in pipe and linear(jr.key(3)) not in pipe
+    assert "a" in pipe and pipe["b"] is TWO
+    assert "c" not in pipe and "0" not in pipe and ONE not in pipe
     with pytest.raises(KeyError, match="Known names: `a`, `b`"):
         pipe["0"]
 
@@ -64,9 +64,8 @@ def test_positions_are_those_of_a_list_and_those_of_paths(name):
             pipe[far]
 
 
-def test_functions_and_the_paths_of_outputs_are_found():
+def test_the_paths_of_outputs_are_found():
     pipe = ep.chain(ep.parallel(sin, cos, merge="sum"), ep.weighted(sin))
-    assert sin in pipe[0] and pipe[1] in pipe and jnp.tan not in pipe[0]
     for path in ep.outputs(pipe)(jnp.ones(2))[1]:
         stage = pipe
         for segment in path.split("."):

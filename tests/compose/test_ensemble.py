@@ -58,7 +58,7 @@ def test_each_member_is_trained_on_a_batch_of_its_own():
 def test_members_live_on_the_devices_of_a_mesh():
     mesh = jax.make_mesh((4,), ("models",), devices=jax.devices()[:4])
     pipe = ep.ensemble(lambda key: eqx.nn.Linear(3, 2, key=key), 8, key=KEY)
-    spread = ep.sharding.shard(pipe, mesh, lambda leaf: P("models"))
+    spread = ep.sharding.shard(pipe, mesh, P("models"))
     weight = spread.stages.weight
     assert {s.data.shape for s in weight.addressable_shards} == {(2, 2, 3)}
     run = eqx.filter_jit(lambda pipe: pipe(X))

@@ -116,13 +116,3 @@ def test_one_for_all_stages_of_a_repeat():
     pipe = ep.repeat(lambda key: ep.chain(shared, jnp.tanh), 2, key=KEY)
     expected = jnp.tanh(LAYER(jnp.tanh(LAYER(X))))
     np.testing.assert_allclose(pipe(X), expected, rtol=1e-6)
-
-
-@pytest.mark.parametrize("hidden", [False, True])
-def test_arrays_made_from_the_key_of_a_repeat_are_refused(hidden):
-    def make(key):
-        layer = eqx.nn.Linear(3, 3, key=key)
-        return ep.frozen((lambda x: layer(x)) if hidden else layer)
-
-    with pytest.raises(ValueError, match="Freeze only arrays created outside"):
-        ep.repeat(make, 2, key=KEY)

@@ -1,7 +1,5 @@
 """`graph`: the laws of order, what it passes on, and what it refuses."""
 
-import weakref
-
 import equinox as eqx
 import hypothesis.strategies as st
 import jax.numpy as jnp
@@ -84,22 +82,3 @@ def test_sinks(sink, want):
     assert y == want and type(y) is type(want)
     if isinstance(y, dict):
         assert list(y) == ["z", "y"]  # in the order written
-
-
-def test_values_are_let_go_of():
-    class Box:
-        pass
-
-    alive = []
-    made = []
-
-    def step(*boxes):
-        alive.append([ref() is not None for ref in made])
-        box = Box()
-        made.append(weakref.ref(box))
-        return box
-
-    names = "abcd"
-    edges = {"a": [], "b": "a", "c": "b", "d": ["c", "b"]}
-    ep.graph(dict.fromkeys(names, step), edges, "d")(jnp.ones(()))
-    assert alive == [[], [True], [False, True], [False, True, True]]

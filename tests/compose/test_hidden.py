@@ -72,30 +72,24 @@ def test_hidden_in_a_function_or_one_level_deeper(names):
     ep.chain(ep.frozen(wrapped(LAYER)))
 
 
-BASE = r"Make it a field of a Module: a subclass of `eqx_pipe\.Stage`"
 HIDDEN = {
-    "vmap": (jax.vmap(LAYER), "`__wrapped__`", r"Write `eqx_pipe\.batched\(layer\)`"),
-    "jit": (jax.jit(LAYER), "`__wrapped__`", r"Give the module itself.*filter_jit"),
-    "grad": (jax.grad(LAYER), "`__wrapped__`", r"Write `equinox\.filter_grad"),
-    "partial": (
-        ft.partial(lambda f, x: f(x), LAYER),
-        "partial argument `0`",
-        r"Use `equinox\.Partial`",
-    ),
-    "method": (LAYER.__call__, "`__self__`", "Give the module itself"),
-    "cell": (in_cell(LAYER), "closure cell `f`", BASE),
-    "default": (WRAPPERS["default"](LAYER), "default `f`", BASE),
-    "global": (lambda x: LAYER(x), "global `LAYER`", BASE),
-    "pipeline": (in_cell(ep.chain(LAYER)), "`Chain` .closure cell `f`", BASE),
-    "not callable": ((lambda c: lambda x: c.encode(x))(Coder(LAYER)), "cell `c`", BASE),
-    "in a layer": (eqx.nn.Lambda(in_cell(LAYER)), r"`\.fn` of `stages\[0\]`", BASE),
+    "vmap": (jax.vmap(LAYER), "`__wrapped__`"),
+    "jit": (jax.jit(LAYER), "`__wrapped__`"),
+    "partial": (ft.partial(lambda f, x: f(x), LAYER), "partial argument `0`"),
+    "method": (LAYER.__call__, "`__self__`"),
+    "cell": (in_cell(LAYER), "closure cell `f`"),
+    "default": (WRAPPERS["default"](LAYER), "default `f`"),
+    "global": (lambda x: LAYER(x), "global `LAYER`"),
+    "pipeline": (in_cell(ep.chain(LAYER)), "`Chain` .closure cell `f`"),
+    "not callable": ((lambda c: lambda x: c.encode(x))(Coder(LAYER)), "cell `c`"),
+    "in a layer": (eqx.nn.Lambda(in_cell(LAYER)), r"`\.fn` of `stages\[0\]`"),
 }
 
 
 @pytest.mark.parametrize("name", HIDDEN)
-def test_the_message_names_what_is_hidden_and_the_cure(name):
-    stage, place, cure = HIDDEN[name]
-    with pytest.raises(ValueError, match=rf"{place}.*{cure}"):
+def test_the_message_names_the_place(name):
+    stage, place = HIDDEN[name]
+    with pytest.raises(ValueError, match=rf"{place}.*Give the layer itself"):
         ep.chain(stage)
 
 
@@ -155,19 +149,6 @@ def test_constants_are_accepted():
         return shared @ x * scale + shift + tables["b"]
 
     assert ep.summary(ep.chain(ft.partial(stage))).row.parameters == 0
-
-
-def nnx_module():
-    """Return a module like those of flax, which is not installed here."""
-    base = type("Module", (), {"__module__": "flax.nnx.module"})
-    return type("BatchNorm", (base,), {"__call__": lambda self, x: x})()
-
-
-def test_modules_of_flax_nnx_are_refused():
-    module = nnx_module()
-    for stage in (module, lambda x: module(x), ft.partial(lambda m, x: m(x), module)):
-        with pytest.raises(ValueError, match=r"`BatchNorm`.*nnx\.split.*nnx\.merge"):
-            ep.chain(stage)
 
 
 def test_functions_that_are_no_stages_may_hold_a_model():

@@ -139,7 +139,7 @@ def test_tuple_and_dict_take_anything():
             {"b": jnp.ones(2)},
             ["`.a` is only in", "`.b` is only in"],
         ),
-        ((jnp.ones(2),), [jnp.ones(2)], ["structure"]),
+        ((jnp.ones(2),), [jnp.ones(2)], ["tuple against list"]),
         ({"a": jnp.ones((2, 3))}, {"a": jnp.ones((4, 5))}, ["`.a`", "[2,3]", "[4,5]"]),
         (
             {"a": jnp.ones(2)},

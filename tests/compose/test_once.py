@@ -141,15 +141,6 @@ def test_another_error_without_a_key_passes_untouched(fn):
     assert caught.value.__notes__ == ["In eqx_pipe stage `a.0`"]
 
 
-def test_the_axis_that_a_batched_names():
-    for named, noted in (({"axis_name": "c"}, True), ({"in_axes": 0}, False)):
-        norm = nn.BatchNorm(4, axis_name="b", mode="batch")
-        pipe, state = nn.make_with_state(ep.batched)(norm, **named)
-        with pytest.raises(NameError) as caught:
-            pipe(jnp.ones((7, 4)), state)
-        assert ("its axis `c`" in "".join(caught.value.__notes__)) == noted
-
-
 def test_a_state_of_another_pipeline():
     def norm():
         return ep.batched(nn.BatchNorm(4, axis_name="b", mode="batch"), axis_name="b")

@@ -66,7 +66,6 @@ PLACES = {
     "shared": Place(lambda s: ep.repeat(s, 3, shared=True), "stage"),
     "ensemble": Place(lambda s: ep.ensemble(lambda key: s, 3, key=KEY), "0"),
     "residual": Place(lambda s: ep.residual(jnp.sin, s), "1"),
-    "skip": Place(lambda s: ep.residual(jnp.sin, skip=s), "skip"),
     "batched": Place(lambda s: ep.batched(s), "stage"),
     "scan": Place(lambda s: ep.scan(s, X), "cell", carry_on, several=True),
     "init": Place(lambda s: ep.scan(carry_on, s), "init"),

@@ -12,7 +12,7 @@ import jax.random as jr
 import jax.tree_util as jtu
 import pytest
 from support.branches import close, first_positive, linears
-from support.by_hand import by_hand, selected
+from support.by_hand import by_hand
 from support.combinators import COMBINATORS, Parts
 from support.helpers import few, numbers, slow_unless
 from support.hlo import normalized
@@ -68,9 +68,8 @@ def test_each_combinator_is_the_program_written_by_hand(name):
             assert normalized(ours.as_text()) == normalized(theirs.as_text())
 
 
-# A branch that draws, or may raise, keeps other values for its backward pass than
-# `lax.cond` does.
-ONLY_COSTS = {"noisy cond", "noisy gated", "strict switch"}
+# A branch that draws keeps other values for its backward pass than `lax.cond` does.
+ONLY_COSTS = {"noisy cond", "noisy gated"}
 if jax.__version_info__ < (0, 12):
     # There `lax.cond` returns the parameters of its branches for the backward pass.
     ONLY_COSTS |= {name for name in COMBINATORS if re.search("cond|switch|gated", name)}
@@ -123,6 +122,20 @@ def nest(depth, seed=0, size=32):
         nest(depth - 1, 2 * seed, size),
         nest(depth - 1, 2 * seed + 1, size),
     )
+
+
+def selected(stage, x):
+    """Compute all outputs among which a choice chooses, and select one."""
+    kind = type(stage).__name__
+    if kind == "Cond":
+        then, otherwise = selected(stage.then, x), selected(stage.otherwise, x)
+        return jnp.where(stage.pred(x), then, otherwise)
+    if kind == "Switch":
+        return jax.lax.select_n(stage.selector(x), *(selected(s, x) for s in stage))
+    if kind == "Gated":
+        both = zip(stage.gates, stage, strict=True)
+        return sum(jnp.where(gate(x), selected(s, x), 0.0) for gate, s in both)
+    return by_hand(stage, x)
 
 
 @pytest.mark.parametrize("depth", [1, 3])

@@ -227,11 +227,12 @@ def make_closure(key):
         lambda key: ep.chain(jnp.tanh, make_closure(key)),
         lambda key: jax.jit(make_closure(key)),
         lambda key: ft.partial(jnp.add, jr.normal(key, (SIZE,))),
+        lambda key: ep.frozen(eqx.nn.Linear(SIZE, SIZE, key=key)),
     ],
 )
-def test_a_function_that_hides_arrays_is_refused(make):
-    with pytest.raises(ValueError, match="Return an `equinox.Module`"):
-        ep.repeat(make, 2, key=KEY)
+def test_arrays_made_from_the_key_must_not_be_hidden(make):
+    with pytest.raises(jax.errors.UnexpectedTracerError):
+        ep.repeat(make, 2, key=KEY)(jnp.ones(SIZE))
 
 
 def test_a_function_may_close_over_what_all_stages_share():

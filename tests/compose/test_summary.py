@@ -1,7 +1,6 @@
 """`summary` and `repr`: what a pipeline holds and gives, as text and plain data."""
 
 import functools as ft
-import json
 
 import equinox as eqx
 import hypothesis.strategies as st
@@ -54,11 +53,7 @@ def test_repr_shows_names_shapes_and_counts():
     assert repr(model()) == REPR
 
 
-def test_repr_of_a_long_pipeline_is_cut_and_works_on_trees_of_the_same_structure(
-    unchecked,
-):
-    lines = repr(ep.chain(*[jnp.sin] * 500)).splitlines()
-    assert len(lines) == 41 and "461 more lines" in lines[-1]
+def test_repr_works_on_trees_of_the_same_structure(unchecked):
     for tree in (ep.trainable(model(), "body"), eqx.filter(model(), eqx.is_array)):
         assert "blocks: repeat(size=4)" in repr(tree)
     seen = []
@@ -75,34 +70,33 @@ def test_every_stage_has_a_row_with_its_output_and_parameters():
     assert list(rows)[:5] == first
     assert rows[""].output == "float32[5,3]" and rows[""].parameters == 72
     assert rows["stage.blocks.0.lin"].output == "float32[5,3]"
-    assert rows["stage.blocks"].head == "repeat(size=4)"
+    assert rows["stage.blocks"].settings == {"size": 4}
     assert rows["stage.choice.then"].output is None
 
 
-def test_a_state_is_made_or_asked_for():
-    norm = eqx.nn.BatchNorm(3, "batch", mode="ema")
-    pipe = ep.batched(ep.chain(linear(KEY), norm), axis_name="batch")
-    table = ep.summary(pipe, jnp.ones((2, 3)))
+def test_outputs_of_a_stateful_pipeline_need_its_state():
+    def make():
+        norm = eqx.nn.BatchNorm(3, "batch", mode="ema")
+        return ep.batched(ep.chain(linear(KEY), norm), axis_name="batch")
+
+    pipe, state = eqx.nn.make_with_state(make)()
+    table = ep.summary(pipe, jnp.ones((2, 3)), state=state)
     assert [row.stateful for row in table.rows] == [True, True, False, True]
     assert table.rows[0].output == "float32[2,3]"
-    made, state = eqx.nn.make_with_state(lambda: pipe)()
-    assert ep.summary(made, jnp.ones((2, 3)), state=state).rows == table.rows
     assert table.row.parameters == 12 + 6  # state is no parameter
-    with pytest.raises(
-        ValueError, match=r"Pass its state: `summary\(pipe, x, state=state\)`"
-    ):
-        ep.summary(made, jnp.ones((2, 3)))
+    for view in (ep.summary, ep.draw):
+        with pytest.raises(ValueError, match="stateful, but got no state"):
+            view(pipe, jnp.ones((2, 3)))
 
 
 @given(st.sampled_from(sorted(stages)))
-def test_as_plain_data_it_has_every_parameter_once(name):
+def test_every_parameter_counts_once_and_no_text_has_an_address(name):
     stage = stages[name]
     table = ep.summary(stage)
-    made = table.to_dict()
-    assert json.loads(json.dumps(made)) == made and " at 0x" not in json.dumps(made)
+    assert " at 0x" not in str(table)
     leaves = jtu.tree_leaves(stage, is_leaf=lambda x: isinstance(x, eqx.nn.StateIndex))
     sizes = [leaf.size for leaf in leaves if hasattr(leaf, "dtype")]
-    assert made["parameters"] == sum(sizes)
+    assert table.row.parameters == sum(sizes)
     paths = [row.path for row in table.rows]
     assert len(set(paths)) == len(paths) and paths[0] == ""
 
@@ -114,7 +108,6 @@ def test_constants_of_functions_and_frozen_stages_are_shown_and_not_counted():
     assert whole.parameters == 0 and not whole.stateful
     assert [list(row.arrays) for row in rows[:2]] == [["scale"], ["0"]]
     assert set(rows[2].arrays.values()) == {"float32[3]", "float32[3,3]"}
-    assert rows[2].settings == {"fixed": "Linear"}
 
 
 def test_settings_and_arrays():
@@ -124,9 +117,9 @@ def test_settings_and_arrays():
     sizes = {"in_features": 3, "out_features": 3}
     assert row("linear").settings == {**sizes, "use_bias": True}
     assert row("linear").arrays == {"weight": "float32[3,3]", "bias": "float32[3]"}
-    assert row("batched").settings == {"in_axes": [0, None], "axis_name": "batch"}
+    assert row("batched").settings == {"in_axes": (0, None), "axis_name": "batch"}
     edges = {"a": ["input"], "b": ["a", "input"]}
-    assert row("graph").settings == {"edges": edges, "sink": ["b"]}
+    assert row("graph").settings == {"edges": edges, "sink": ("b",)}
     assert row("weighted").arrays == {"weights": "float32[2]"}
     assert [child.path for child in row("mixture").children] == ["weights", "0", "1"]
     inner = row("repeat").children[0].children[0]

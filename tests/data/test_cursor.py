@@ -1,6 +1,5 @@
 """`Cursor`: saving, resuming, and telling that it is another one's."""
 
-import dataclasses
 import json
 
 import equinox as eqx
@@ -106,13 +105,6 @@ def test_a_cursor_of_records_of_another_form_is_refused():
     other = ep.data.Loader(ep.data.ArraySource(jnp.zeros((10, 2))), batch_size=3)
     with pytest.raises(ValueError, match="another form"):
         other.next(cursor)
-
-
-def test_a_place_behind_the_end_is_refused():
-    eleven = np.asarray([11, 0], np.uint32)
-    cursor = dataclasses.replace(make().init(KEY), record=eleven)
-    with pytest.raises(ValueError, match="stands at record 11 of 10"):
-        make().next(cursor)
 
 
 def test_a_traced_cursor_where_a_value_is_needed():

@@ -191,16 +191,3 @@ def test_errors_in_pipe_name_the_stage():
     with pytest.raises(TypeError) as error:
         next(loader.epoch(loader.init(KEY)))
     assert "pipe.bad" in error.value.__notes__[0]
-
-
-@pytest.mark.parametrize("kind", ["device", "host"])
-def test_a_batch_pipe_that_fails_for_the_short_last_batch_says_so(kind):
-    data = np.arange(10, dtype=np.float32)
-    source = ep.data.ArraySource(data) if kind == "device" else data
-    pieces = lambda batch: batch.reshape(2, 2)  # noqa: E731
-    loader = ep.data.Loader(source, batch_pipe=pieces, batch_size=4)
-    iterator = loader.epoch(loader.init(jr.key(0)))
-    next(iterator), next(iterator)
-    with pytest.raises(TypeError) as error:
-        next(iterator)
-    assert any("of 2 records instead of 4" in note for note in error.value.__notes__)

@@ -17,20 +17,14 @@ BRANCH = {
         "Rename the stage": lambda: ep.switch(jnp.argmax, {"selector": jnp.sin}),
         "Give at least one": lambda: ep.gated(sin, gates=()),
         "one gate per stage": lambda: ep.gated(sin, gates=[cos] * 2),
-        "`sum`": lambda: ep.gated(sin, gates=[cos], merge="summ"),
-        "mapping": lambda: ep.gated(sin, gates=[cos], merge="dict"),
         "for each name": lambda: ep.gated({"a": sin}, gates={"b": sin}),
         "both by position": lambda: ep.gated(sin, gates={"a": sin}),
-        "Rename": lambda: ep.gated({"gates": sin}, gates={"gates": sin}),
     },
     ep.StructureError: {
         "same structure": lambda: ep.cond(lambda x: True, jnp.sum)(ones(3)),
         "the same structure, shapes": lambda: ep.switch(lambda x: 0, sin, jnp.sum)(
             ones(3)
         ),
-        'closed="zeros"': lambda: ep.gated(
-            jnp.sum, gates=[lambda x: True], merge="concat"
-        )(ones(3)),
     },
     TypeError: {
         r"`gates=\(gate,\)`": lambda: ep.gated(sin, gates=cos),

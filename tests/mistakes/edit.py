@@ -5,7 +5,7 @@ from jax.numpy import cos, sin
 
 import eqx_pipe as ep
 
-from .common import key, linear, ones, stack, stateful
+from .common import key, linear, stack
 
 
 def pipe():
@@ -19,21 +19,21 @@ EDIT = {
         "mean `head`": lambda: pipe().replace(haed=sin),
         r"no `2` in `body`.*`body\.1`": lambda: pipe().replace({"body.2": sin}),
         r"mean `head\.weight`": lambda: pipe().replace({"head.wieght": 3}),
-        "Change `edges`": lambda: ep.graph({"a": sin}, {"a": []}, "a").replace(
-            a=lambda x, y: x
-        ),
         "tie its parts again": lambda: ep.tied(
             pipe(), lambda p: p["head"].weight, lambda p: p["blocks"].stages.weight[0]
         ).replace(head=linear(key())),
-        "a selector of their positions": lambda: ep.switch(sin, cos, sin)[1:],
-        "a stage that computes": lambda: ep.weighted(sin, cos, weights=sin)[1:],
+        "its selector counts.*Build a new": lambda: ep.switch(sin, cos, sin)[1:],
+        "a stage computes": lambda: ep.weighted(sin, cos, weights=sin)[1:],
+        "no order of their own": lambda: ep.graph({"a": sin}, {"a": []}, "a")[:1],
         "It needs at least 1": lambda: ep.ensemble([linear(key())])[1:],
     },
     TypeError: {
         "A stage is a callable": lambda: pipe().replace(head=3),
         "Give a mapping from pa": lambda: pipe().replace(sin),
         "input": lambda: ep.feed(sin, "x").replace(stage=lambda x, y: x),
-        "nodes by name": lambda: ep.graph({"a": sin}, {"a": []}, "a")[:1],
+        "Change `edges`": lambda: ep.graph({"a": sin}, {"a": []}, "a").replace(
+            a=lambda x, y: x
+        ),
     },
     ep.StructureError: {
         r"weight`: float32\[3,3\] against float32\[4,3\].*`eqx_pipe.chain`": lambda: (
@@ -59,12 +59,4 @@ PRECISION = {
         "mean `head`": lambda: ep.precision(pipe(), keep="haed"),
         "Choose all stages of `blocks`": lambda: ep.precision(pipe(), keep="blocks.0"),
     },
-}
-
-SUMMARY = {
-    ValueError: {
-        r"Pass its state: `summary\(pipe, x, state=state\)`": lambda: ep.summary(
-            stateful()[0], ones(3)
-        )
-    }
 }

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 import eqx_pipe as ep
-from eqx_pipe.reduce import ArgMax, Histogram, Max, Mean, Quantile, Reducer, TopK
+from eqx_pipe.reduce import ArgMax, Histogram, Max, Mean, Quantile, Reducer
 
 from .common import key, record
 
@@ -53,8 +53,6 @@ REDUCE = {
     ValueError: {
         "mean `loss`": lambda: reduced(Mean("los"), record),
         "Give `by=`": lambda: reduced(ArgMax("at"), record),
-        "Known names: `at`": lambda: reduced(TopK(1), record),
-        "a number from 0 to 1": lambda: Quantile(50),
         "or several of them": lambda: Quantile([]),
         "Did you mean `seed`": lambda: cells("sead"),
         "give `over='r'`": lambda: cells("rate"),

@@ -48,8 +48,6 @@ EXPLORE = {
 HALVING = {
     ValueError: {
         "each value of this axis": lambda: halving(space=SPACE),
-        "total steps": lambda: halving(rungs=(4, 2)),
-        "at least 1": lambda: halving(rungs=(0, 2)),
         "one": lambda: halving(space=LINE[:0]),
     },
     TypeError: {"eqx.combine": lambda: halving(MODEL)},
@@ -58,6 +56,8 @@ HALVING = {
 METHODS = {
     ValueError: {
         "Uniform": lambda: method("Adaptive"),
+    },
+    ep.MissingKeyError: {
         "Evosax.*key=": lambda: method("Evosax", print),
         "Optuna.*key=": lambda: method("Optuna", print),
     },

@@ -19,8 +19,7 @@ pytestmark = pytest.mark.usefixtures("unchecked")
 # Each cure, and the parameters whose error has it: of all functions, or of one.
 CURES = {
     "A stage is a callable": (
-        "stage stages pipe pred then otherwise selector cell fun batch_pipe "
-        "residual.skip"
+        "stage stages pipe pred then otherwise selector cell fun batch_pipe"
     ),
     "a function of the tuple of outputs": "parallel.merge gated.merge",
     r"Write `step\(carry, batch\)": "data.Loader.scan.step",
@@ -32,16 +31,15 @@ CURES = {
     r"jax.random.key\(seed\)": "key",
     "Give an integer of at least [012]": (
         "n num batch_size rounds unroll size stride microbatches length k eta seed "
-        "at_most reduce.Histogram.bins max_axes max_depth max_shapes max_size min_size"
+        "at_most reduce.Histogram.bins max_axes max_depth max_shapes max_size"
     ),
     "Known names: `": (
-        "bounds closed draws mode normalize on_error resume returns until "
+        "draws mode normalize on_error resume returns until "
         "ensemble.merge sharding.microbatch.reduce sharding.pipelined.axis_name "
         "search.sensitivity.method search.sensitivity_design.method"
     ),
     "Give True or False": (
-        "is_log reverse shared shuffle drop_remainder count_steps "
-        "search.explore.progress"
+        "is_log reverse shared shuffle drop_remainder count_steps progress"
     ),
     r"jax.make_mesh\(": "mesh",
     "Put a `Linspace`": "space Space.tree",
@@ -73,7 +71,7 @@ CURES = {
     "Give one, such as `.bfloat16": "compute output",
     "Give patterns of paths": "patterns",
     "Give the name of a node": "sink",
-    r"True, False, or a policy": "remat",
+    r"True, False, or a function": "remat",
     # Axes, sweeps, reducers and searches.
     "Give a `Linspace`, `Values` or another axis": "Mapped.axis",
     "Give a class or function": "strategy search.Optuna.sampler",
@@ -95,7 +93,6 @@ CURES = {
     "Training.init, step, score": "train",
     "an object with `init`, `ask` and `tell`": "method",
     r"first: `Mapped\(jnp.exp": "Mapped.fn",
-    "the path of an output": "sweep.progress",
     # Data and devices.
     "Give `ArraySource": "source",
     r"Give a `Cursor`: `loader.init\(jax.random.key": "cursor",
@@ -112,7 +109,7 @@ CURES = {
     "Give a dict of arguments by name": "kwargs",
     "Give a function that makes the same numbers": "reference",
     "Give a function with annotations": "testing.arguments.fn",
-    "Give a list of strategies": "testing.pipelines.stages",
+    "Give a list of strategies": "axes testing.pipelines.stages",
     "Give a pytree of `jax.ShapeDtypeStruct": "struct",
     "Give a tuple of dtypes": "dtypes",
     "Give a tuple of names of laws": "only skip",
@@ -130,7 +127,7 @@ ANY = set(
     "search.Training.step sharding.microbatch.axis sharding.on.specs "
     "testing.check_method.fn testing.check_method.key testing.check_reducer.values "
     "search.sensitivity.seed search.sensitivity_design.seed testing.given_typed.fn "
-    "testing.from_jaxtyping.annotation testing.spaces.axes trainable.pipe".split()
+    "testing.from_jaxtyping.annotation trainable.pipe".split()
 )
 
 # Functions that draw under `vmap`, which not every kind of key survives.

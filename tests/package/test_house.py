@@ -19,26 +19,6 @@ import eqx_pipe.testing as ept
 
 PACKAGE = Path(ep.__file__).parent
 
-# Imported where they are used, so that nobody waits for what they do not need.
-OPTIONAL = {
-    "cloudpickle",
-    "dask",
-    "distributed",
-    "grain",
-    "h5netcdf",
-    "hypothesis",
-    "matplotlib",
-    "netCDF4",
-    "numpyro",
-    "optax",
-    "pandas",
-    "pytest",
-    "sklearn",
-    "tqdm",
-    "xarray",
-    "zarr",
-}
-
 
 @ft.cache
 def loaded_by(statement):
@@ -72,18 +52,13 @@ def test_wrong_shapes_and_types_are_found_in_tests(index):
     assert type(error.value).__module__.startswith("jaxtyping")
 
 
-def test_importing_loads_no_optional_library():
-    added = loaded_by("import eqx_pipe") - loaded_by("import equinox")
-    assert not {name.partition(".")[0] for name in added} & OPTIONAL
-    assert "eqx_pipe._cli" not in added
-    assert not {name for name in added if name.startswith("eqx_pipe.testing")}
-
-
-def test_importing_loads_no_further_library_at_all():
-    """Only the core dependencies, the standard library, and what is ours."""
+def test_importing_loads_no_further_library():
+    """Import what users do not need at first where it is used."""
     added = loaded_by("import eqx_pipe") - loaded_by("import equinox")
     foreign = {name.partition(".")[0] for name in added} - sys.stdlib_module_names
     assert foreign <= {"eqx_pipe", "jax", "equinox"}
+    assert "eqx_pipe._cli" not in added
+    assert not {name for name in added if name.startswith("eqx_pipe.testing")}
 
 
 def test_public_names_have_docstrings():

@@ -57,22 +57,6 @@ def test_failed_points_do_not_count(names, how, n, bad, sliced):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("bad", [[], [2.0]])
-def test_disable_jit_gives_the_same_reduction(bad):
-    names = ("mean", "argmin", "histogram", "first and last")
-    with jax.disable_jit():
-        result = ep.sweep(
-            lambda x: failing(x, jnp.array(bad)),
-            ep.Linspace(0, 3, 4),
-            reduce=reducers(names),
-            on_error="mark",
-        )
-    ok = ~np.isin(np.arange(4), bad)
-    assert result.ok.tolist() == ok.tolist()
-    agree(result.values, np.float32([0, 7, 14, 21])[ok], np.flatnonzero(ok))
-
-
-@pytest.mark.slow
 def test_other_points_that_fail_compile_nothing():
     def run(bad):
         bad = jnp.array(bad) + 0.1

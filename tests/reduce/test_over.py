@@ -123,15 +123,6 @@ def test_a_long_cell_is_reduced_in_runs():
     assert found["best"].index.tolist() == values.argmax(1).tolist()
 
 
-def test_the_plain_loop_is_the_same():
-    space = {"seed": ep.Values([1.0, 2.0]), "a": ep.Values([3.0, 5.0])}
-    reduce = [ep.reduce.Max(over="seed"), found_one("seed")]
-    with jax.disable_jit():
-        result = ep.sweep(lambda p: p["a"] * p["seed"] > 4, space, reduce=reduce)
-    assert result.values[0].tolist() == [True, True]
-    assert result.cells.points.tolist() == [2, 1]  # both stop at the first
-
-
 def test_a_store_holds_the_labelled_reductions(tmp_path):
     xarray = pytest.importorskip("xarray")
     asked = {"key": KEY, "reduce": some("seed"), "batch_size": 8}

@@ -178,13 +178,6 @@ class Greedy(Closing):
         return super().ask(state, num + 1)
 
 
-class Drawing(Closing):
-    """Holds a generator, which cannot be written down, and changes as it draws."""
-
-    def ask(self, state, num):
-        return super().ask({**state, "draws": np.random.default_rng(0)}, num)
-
-
 class Adding(Closing):
     """Changes the state that it was given."""
 
@@ -204,7 +197,6 @@ GENERATOR = np.random.default_rng(0)
 BROKEN = {
     Forgetful: "repeats",
     Greedy: "form",
-    Drawing: "`state` of .*draws.*Generator",
     Adding: "repeats",
     Weighing: "failures",
 }

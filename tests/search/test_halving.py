@@ -75,6 +75,14 @@ def test_the_best_third_goes_on():
     assert not set(worst.survivors) & set(found.survivors)
 
 
+def test_of_equal_scores_the_first_go_on():
+    half = ep.search.Training(
+        lambda p: jnp.where(p < 0.5, 1.0, 0.0), lambda p, x: x, lambda p, x: x
+    )
+    found = ep.search.halving(half, ep.Linspace(0.0, 1.0, 40), rungs=(1, 2), eta=4)
+    assert found.survivors.tolist() == list(range(20, 30))
+
+
 @pytest.mark.parametrize("limit", [0.1, -1.0])
 def test_a_training_without_a_score_is_dropped(limit):
     def score(p, x):

@@ -74,27 +74,21 @@ def test_what_is_no_array_passes_untouched(mesh):
     assert ep.sharding.shard(tree, mesh, each)["scalar"].sharding.spec == P()
 
 
-def test_models_by_path_by_leaf_and_by_tree(mesh, getkey):
+def by_rank(leaf):
+    return P("model") if leaf.ndim == 2 else None
+
+
+def test_models_by_path_and_by_tree(mesh, getkey):
     mlp = eqx.nn.MLP(4, 8, 8, 2, key=getkey())
-    by_path = ep.sharding.shard(
-        mlp, mesh, lambda path, leaf: P("model") if "weight" in path else None
-    )
-    by_leaf = ep.sharding.shard(
-        mlp, mesh, lambda leaf: P("model") if leaf.ndim == 2 else None
-    )
-    tree = jtu.tree_map(lambda a: P("model") if getattr(a, "ndim", 0) == 2 else a, mlp)
-    tree = jtu.tree_map(lambda a: None if eqx.is_array(a) else a, tree)
-    by_tree = ep.sharding.shard(mlp, mesh, tree)
-    for placed in (by_path, by_leaf, by_tree):
+    by_path = {"**.weight": P("model")}
+    by_tree = jax.tree.map(by_rank, eqx.filter(mlp, eqx.is_array))
+    for specs in (by_path, by_tree):
+        placed = ep.sharding.shard(mlp, mesh, specs)
         assert placed.layers[1].weight.sharding.spec == P("model")
         assert placed.layers[1].bias.sharding.spec == P()
         assert placed.activation is mlp.activation
-    y = eqx.filter_jit(ep.sharding.shard(mlp, make(), by_leaf_spec))(jnp.ones(4))
+    y = eqx.filter_jit(ep.sharding.shard(mlp, make(), by_tree))(jnp.ones(4))
     assert np.allclose(np.asarray(y), mlp(jnp.ones(4)), atol=1e-6)
-
-
-def by_leaf_spec(leaf):
-    return P("model") if leaf.ndim == 2 else None
 
 
 def test_rules(mesh):
@@ -190,7 +184,6 @@ def test_sharding_info():
     assert lines[0].split() == "path shape dtype spec devices bytes per device".split()
     assert lines[3].startswith("y.z") and lines[3].endswith("32")
     assert ep.sharding.info(x)[""].spec is None
-    assert "host" in lines[1]
 
 
 @pytest.mark.parametrize("below", [{"y": [P("data")]}, [None]])
@@ -214,19 +207,10 @@ def stack():
 PATTERNS = {"head.weight": P("model"), "blocks.*.mlp.weight": P(None, "model")}
 
 
-@pytest.mark.parametrize(
-    "specs",
-    [
-        PATTERNS,
-        lambda path, leaf: PATTERNS.get(
-            path.replace(".0.", ".*.").replace(".1.", ".*.")
-        ),
-    ],
-)
-def test_paths_are_those_of_pipelines_everywhere(specs, mesh):
+def test_paths_are_those_of_pipelines_everywhere(mesh):
     pipe = stack()
-    placed = ep.sharding.shard(pipe, mesh, specs)
-    made = ep.sharding.init_sharded(lambda key: stack(), jr.key(0), mesh, specs)
+    placed = ep.sharding.shard(pipe, mesh, PATTERNS)
+    made = ep.sharding.init_sharded(lambda key: stack(), jr.key(0), mesh, PATTERNS)
     gradients = ep.sharding.shard((eqx.filter(pipe, eqx.is_array), 1), mesh, P())
     assert "0.head.weight" in ep.sharding.info(gradients)
     for tree in (placed, made):
@@ -248,12 +232,12 @@ def test_paths_are_those_of_pipelines_everywhere(specs, mesh):
         ({"stages.1.weight": P("model")}, "matches no array"),
         (
             {"head": P("model"), "**.weight": P()},
-            "(?s)disagree about `head.weight`.*`head`: P.*`.*weight`: P",
+            "(?s)disagree about `head.weight`.*`head` for .*: P.*`.*weight` for .*: P",
         ),
         (
             {"blocks.0.mlp.weight": P("model")},
-            "(?s)`blocks.*.mlp.weight` is one array "
-            "of stacked stages.*`blocks.1.mlp.weight`: P",
+            "(?s)disagree about `blocks.*.mlp.weight`.*no pattern for "
+            "`blocks.1.mlp.weight`: P",
         ),
         ({"head.bias": P(None, "model")}, "2 entries, but float32.4. has 1 axes"),
     ],
@@ -288,11 +272,11 @@ def test_info_while_tracing():
     seen = []
 
     def look(x):
-        seen.append(str(ep.sharding.info(x)))
+        seen.append(ep.sharding.info(x)[""].spec)
         return x
 
     jax.jit(look)(jnp.ones(8))
     jax.jit(look)(ep.sharding.shard(jnp.ones(8), make(AxisType.Explicit), P("data")))
-    assert "unknown" in seen[0] and "P('data',)" in seen[1]
-    assert "unknown" in str(ep.sharding.info(jax.ShapeDtypeStruct((3,), jnp.float32)))
-    assert "host" in str(ep.sharding.info(np.ones(3)))
+    assert seen == [None, P("data")]
+    struct = jax.ShapeDtypeStruct((3,), jnp.float32)
+    assert ep.sharding.info(struct)[""].spec is None

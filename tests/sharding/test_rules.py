@@ -4,7 +4,6 @@ import hypothesis.strategies as st
 import jax
 import pytest
 from hypothesis import given
-from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import eqx_pipe as ep
@@ -60,10 +59,3 @@ def test_rules_are_values():
     assert hash(same) == hash(ep.sharding.AxisRules(same))
     assert same != ep.sharding.AxisRules({"a": "x"})
     assert not jax.tree.leaves(same)
-
-
-def test_sharding():
-    sharding = RULES.sharding(mesh(), "batch", "hidden")
-    assert sharding == NamedSharding(mesh(), P("data", "model"))
-    with pytest.raises(ValueError, match="dat.*not found in mesh"):
-        ep.sharding.AxisRules({"a": "dat"}).sharding(mesh(), "a")

@@ -134,8 +134,7 @@ def test_loops_that_begin_with_a_constant_need_the_check_off():
     assert np.allclose(stage(jnp.arange(16.0)), np.arange(16).reshape(8, 2).sum(1))
 
 
-def spec(path, leaf):
-    return P("model") if "weight" in path else None
+SPECS = {"**.weight": P("model")}
 
 
 def test_init_sharded_is_init(mesh, getkey):
@@ -144,7 +143,7 @@ def test_init_sharded_is_init(mesh, getkey):
 
     key = getkey()
     plain = make(key)
-    model = ep.sharding.init_sharded(make, key, mesh, spec)
+    model = ep.sharding.init_sharded(make, key, mesh, SPECS)
     assert model["s"] == "x" and model["mlp"].activation is plain["mlp"].activation
     assert model["mlp"].layers[0].weight.sharding.spec[0] == "model"
     assert model["mlp"].layers[0].bias.sharding.num_devices == 8

@@ -33,10 +33,7 @@ class Block(eqx.Module):
         return x + jax.vmap(self.down)(hidden)
 
 
-def spec(path, leaf):
-    if path in ("up.weight", "up.bias"):
-        return P("hidden")
-    return P(None, "hidden") if path == "down.weight" else None
+SPECS = {"up": P("hidden"), "down.weight": P(None, "hidden")}
 
 
 def batches():
@@ -72,7 +69,7 @@ def test_losses_are_those_of_one_device():
     kinds = (AxisType.Auto,) * 2
     mesh = jax.make_mesh((4, 2), ("data", "model"), axis_types=kinds)
     one, want = train(make(jr.key(0)), lambda batch: batch)
-    model = ep.sharding.init_sharded(make, jr.key(0), mesh, spec, RULES)
+    model = ep.sharding.init_sharded(make, jr.key(0), mesh, SPECS, RULES)
     with ep.sharding.AxisRules(RULES).on(mesh):
         many, got = train(
             model, lambda b: ep.sharding.shard(b, mesh, P("batch"), RULES)

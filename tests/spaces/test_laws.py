@@ -1,11 +1,13 @@
-"""Every axis, every space, and sweeps over them keep the laws of the kit."""
+"""Every axis, every space, and sweeps over them keep the laws.
+
+The tables have axes and spaces that the strategies do not draw.
+"""
 
 import hypothesis as hp
 import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-import numpy as np
 import pytest
 from support.helpers import few, slow_unless
 from support.laws import check_space, check_sweep
@@ -39,22 +41,15 @@ class Uniform:
 
 
 AXES = {
-    "linspace": lambda: ep.Linspace(-1.5, 2.0, 7),
     "a long linspace": lambda: ep.Linspace(0.0, 1.0, 2**31 - 1),
-    "geomspace": lambda: ep.Geomspace(1e-3, 10.0, 5),
-    "vectors": lambda: ep.Values(np.arange(6.0).reshape(3, 2)),
     "keys": lambda: ep.Values(jr.split(jr.key(0), 4)),
-    "random": lambda: ep.Random(jr.normal, 5),
     "static": lambda: ep.Static(["relu", jnp.tanh, 3]),
     "mapped draws": lambda: ep.Mapped(jnp.exp, ep.Random(jr.normal, 4)),
     "sobol": lambda: ep.sobol(ep.Uniform(0, 2), 5).tree,
     "own": lambda: Powers(jnp.float32(2), 4),
     # Slow from here on.
-    "one of a linspace": lambda: ep.Linspace(0.25, 2.0, 1),
     "linspace of arrays": lambda: ep.Linspace(jnp.zeros(3), jnp.arange(3.0), 4),
     "negative geomspace": lambda: ep.Geomspace(-1.0, -8.0, 4),
-    "integers": lambda: ep.Values([3, 1, 4, 1, 5]),
-    "halves": lambda: ep.Values(jnp.arange(4, dtype=jnp.bfloat16)),
     "complex numbers": lambda: ep.Values(jnp.array([1j, 2.0])),
     "a distribution": lambda: ep.Random(Uniform(), 4),
     "seeds": lambda: ep.Seeds(3),
@@ -62,7 +57,7 @@ AXES = {
 }
 
 
-@pytest.mark.parametrize("name", slow_unless(list(AXES)[:10], AXES))
+@pytest.mark.parametrize("name", slow_unless(list(AXES)[:6], AXES))
 def test_each_axis_keeps_every_law(name):
     axis = AXES[name]()
     ept.check_axis(axis, key=KEY if axis.needs_key else None)
@@ -78,12 +73,6 @@ def test_every_drawn_axis_keeps_every_law(data):
 
 
 SPACES = {
-    "zip": lambda: ep.Space([ep.Values([1, 2]), ep.Linspace(0, 1, 2)], mode="zip"),
-    "shared dim": lambda: {
-        "a": ep.Values([1, 2], dim="both"),
-        "b": ep.Geomspace(1, 4, 2, dim="both"),
-        "c": ep.Values([0.5, 2.0, 8.0]),
-    },
     "designs": lambda: {
         "sobol": ep.sobol([ep.Uniform(0, 1), ep.Uniform(1, 2)], 4, dim="s").tree,
         "cube": ep.latin_hypercube(ep.Uniform(0, 1), 3, dim="cube").tree,
@@ -99,10 +88,7 @@ SPACES = {
 }
 
 
-FAST = {"zip", "shared dim", "slice", "huge"}
-
-
-@pytest.mark.parametrize("name", slow_unless(FAST, SPACES))
+@pytest.mark.parametrize("name", slow_unless({"slice", "huge"}, SPACES))
 def test_each_space_keeps_every_law(name):
     check_space(SPACES[name]())
 
@@ -144,7 +130,7 @@ def piped(point):
 @few
 @hp.given(st.data())
 def test_a_sweep_of_every_drawn_space_is_its_definition(data):
-    space = data.draw(ept.spaces(max_axes=2), label="space")
+    space = data.draw(ept.spaces(max_axes=2, static=True), label="space")
     fns = [total, noisy, looping, refilled, piped]
     fn = data.draw(st.sampled_from(fns), label="fn")
     check_sweep(fn, space, key=KEY if fn is noisy else None)

@@ -133,17 +133,3 @@ def test_keys_whose_draws_change_under_vmap_are_refused(kind):
         space = ep.Space({"a": ep.Mapped(fn, ep.Values([1, 2]))})
         with pytest.raises(ValueError, match=f"the axis `a` gives keys {says}"):
             space[0]
-
-
-# The oldest jaxtyping knows no raw keys of four numbers.
-@pytest.mark.usefixtures("unchecked")
-def test_old_keys_are_told_by_the_default_kind():
-    with pytest.raises(ValueError, match="`key` is of the kind `rbg`"):
-        ep.Space(ep.Random(jr.normal, 2), key=jr.PRNGKey(0, impl="rbg"))
-    four = np.ones((3, 4), np.uint32)
-    assert len(ep.Values(four)) == 3
-    with jax.default_prng_impl("rbg"):
-        with pytest.raises(ValueError, match="`values` are keys of the kind `rbg`"):
-            ep.Values(jr.split(jr.PRNGKey(0), 3))
-        assert len(ep.Values(four[0])) == 4  # numbers
-        assert len(ep.Values(four[:, :3])) == 3

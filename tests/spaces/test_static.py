@@ -3,7 +3,6 @@
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import jax.random as jr
 import numpy as np
 import pytest
 from hypothesis import given
@@ -43,25 +42,6 @@ def build(recipe):
 recipes = st.tuples(
     st.integers(0, 4), st.sampled_from([None, slice(1, None), slice(None, None, -2)])
 )
-
-
-def fn(point, key):
-    noise = jr.uniform(key, (point["width"],))
-    return {"y": point["act"](point["rate"] + noise).sum(), "w": point["width"]}
-
-
-@given(recipes, st.sampled_from([1, 2, "auto"]), st.sampled_from([1, 2]))
-def test_a_sweep_is_its_definition(recipe, batch_size, num_devices):
-    space, key = build(recipe), jr.key(0)
-    mesh = jax.make_mesh((num_devices,), ("x",), devices=jax.devices()[:num_devices])
-    result = ep.sweep(fn, space, key=key, batch_size=batch_size, mesh=mesh)
-    points = [
-        fn(space.point(i), space.point_key(i, key=key)) for i in range(space.size)
-    ]
-    expected = np.array([point["y"] for point in points])
-    np.testing.assert_allclose(result.values["y"], expected, rtol=1e-5)
-    assert result.values["w"].tolist() == [point["w"] for point in points]
-    assert result.ok.all() and len(result.to_pandas()) == space.size
 
 
 def test_vmap_space_is_differentiable():
@@ -150,7 +130,6 @@ BROKEN = {"x": ep.Linspace(0, 4, 5), "n": ep.Static([2, 4, 3, 5])}
     ("space", "settings"),
     [
         (ep.Space(BROKEN)[3:17:3], {"batch_size": 2}),
-        (ep.Space(BROKEN), {"order_by": np.arange(20.0)[::-1]}),
         pytest.param(
             ep.Space(BROKEN),
             {"store": "r.zarr", "batch_size": 1},
@@ -176,10 +155,6 @@ def test_what_cannot_be_traced_for_some_values_is_isolated(space, settings, tmp_
     mean = ep.sweep(divides, space, on_error="mark", reduce=ep.reduce.Mean(by="y"))
     assert np.isclose(mean.values, np.nanmean(expected))
     assert mean.ok.tolist() == ok
-    with jax.disable_jit():
-        if set(settings) <= {"batch_size"}:
-            plain = ep.sweep(divides, space, on_error="mark")
-            assert plain.ok.tolist() == ok
 
 
 def test_where_nothing_can_be_traced_it_raises():

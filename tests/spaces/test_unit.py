@@ -103,15 +103,6 @@ def whole():
     return ep.sweep(model, GRID, key=KEY)
 
 
-def test_parts_of_one_grid_are_joined_to_a_part_of_it():
-    parts = [[5, 1], [], [0, 23, 5]]
-    both = ep.SweepResult.concat([whole()[part] for part in parts])
-    want = whole()[sum(parts, [])]
-    assert eqx.tree_equal(both.values, want.values)
-    assert both.space.to_pandas().equals(want.space.to_pandas())
-    assert both.space.point_key(1, key=KEY) == GRID.point_key(1, key=KEY)
-
-
 def test_anything_else_is_joined_to_a_table():
     other = ep.Space({**GRID.tree, "b": ep.Values([7.0])}, key=jr.key(9))
     more = ep.sweep(model, other[[3, 0, 1]], key=KEY)

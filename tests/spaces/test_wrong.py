@@ -8,8 +8,6 @@ import pytest
 
 import eqx_pipe as ep
 
-ONE, TWO = ep.Values([1]), ep.Values([1, 2])
-
 
 @pytest.mark.parametrize(
     ("make", "left"),
@@ -43,8 +41,8 @@ def test_rounding_alone_emits_no_warning():
         ([jnp.int8(1), 1000], ValueError, "does not fit int8"),
         ([jnp.float32(1), 1e300], ValueError, "too large for float32.*wider dtype"),
         ([jnp.float16(1), 1e5], ValueError, "too large for float16"),
-        ([jr.key(0), 1.0], TypeError, "of PRNG keys of one kind"),
-        ([jr.key(0), jr.key(0, impl="rbg")], TypeError, "of PRNG keys of one kind"),
+        ([jr.key(0), 1.0], TypeError, "Give values of one kind"),
+        ([jr.key(0), jr.key(0, impl="rbg")], TypeError, "Give values of one kind"),
         ([jnp.float32(1), "a"], TypeError, "text, functions and other"),
         ([1, "a"], TypeError, "text, functions and other"),
     ],
@@ -72,18 +70,11 @@ def test_jax_arrays_and_numbers_are_values_together():
         jax.jit(lambda x: ep.Space(ep.Values([x, 1e5])).point(0))(jnp.float16(1))
 
 
-@pytest.mark.parametrize(
-    ("tree", "says"),
-    [
-        ({1: ONE, "1": TWO}, r"at `\.` has keys such as 1 \(int\) and '1' \(str\)"),
-        ({"a": [ONE, {None: 1, 3: 2}]}, r"at `a\.1` .* None \(NoneType\) and 3"),
-        ([{1j: ONE, 2j: TWO}], r"at `0` has keys such as 2j \(complex\)\."),
-    ],
-)
-def test_a_dict_whose_keys_cannot_be_sorted(tree, says):
+def test_a_dict_whose_keys_cannot_be_sorted():
+    says = r"at `a\.1` has keys such as None \(NoneType\) and 3 .*keys of one type"
     for make in (ep.Space, lambda tree: ep.sweep(lambda p: 0, tree)):
-        with pytest.raises(TypeError, match=f"{says}.*keys of one type that can be"):
-            make(tree)
+        with pytest.raises(TypeError, match=says):
+            make({"a": [ep.Values([1]), {None: 1, 3: 2}]})
 
 
 def test_an_error_of_an_axis_names_it():

@@ -10,12 +10,12 @@ pytest.importorskip("zarr")
 
 
 @pytest.fixture
-def attack(monkeypatch):
+def attacks(monkeypatch):
     monkeypatch.syspath_prepend(Path(__file__).parents[2])
     # By the name that its processes know: stores know callbacks by their module.
-    from tests.support import attack
+    from tests.support import attack, kills
 
-    return attack
+    return {"mutations": attack.mutations, "kills": kills.kills}
 
 
 SLOW = [("mutations", 100), ("kills", 10)]
@@ -25,7 +25,7 @@ SLOW = [("mutations", 100), ("kills", 10)]
     ("what", "count"),
     [("mutations", 10), *(pytest.param(*x, marks=pytest.mark.slow) for x in SLOW)],
 )
-def test_stores_are_right_or_told(attack, what, count):
+def test_stores_are_right_or_told(attacks, what, count):
     bad = []
-    getattr(attack, what)(count * (10 if THOROUGH else 1), 0, bad.append)
+    attacks[what](count * (10 if THOROUGH else 1), 0, bad.append)
     assert not bad, bad[0]

@@ -21,7 +21,6 @@ from support.stores import (
 )
 
 import eqx_pipe as ep
-from eqx_pipe._sweep.sinks.store_sink import StoreSink
 
 xarray = pytest.importorskip("xarray")
 pytest.importorskip("zarr")
@@ -270,15 +269,17 @@ def test_cells_grow_along_the_dims_that_are_kept(tmp_path):
 def test_a_process_that_opened_the_store_before_it_grew_writes_nothing(tmp_path):
     path, large = tmp_path / "r", AB | {"a": values(4)}
     run(plain, AB, path, shard=(0, 2))
-    filling = StoreSink.filling
-
-    def late(self):
-        if self.store.chunks.size == 12:
-            run(plain, large, path, shard=(0, 2))
-        return filling(self)
+    fcntl = pytest.importorskip("fcntl")
+    flock = fcntl.flock
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(StoreSink, "filling", late)
+
+        def late(file, how):
+            patch.undo()
+            run(plain, large, path, shard=(0, 2))
+            flock(file, how)
+
+        patch.setattr(fcntl, "flock", late)
         with pytest.raises(ep.SweepError, match="has grown.*larger space"):
             run(plain, AB, path)
     check_grown(path, run(plain, large, path), run(plain, large))

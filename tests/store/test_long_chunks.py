@@ -1,7 +1,5 @@
 """A chunk that takes long: its finished batches are committed meanwhile."""
 
-import itertools as it
-
 import jax
 import numpy as np
 import pytest
@@ -56,22 +54,3 @@ def test_finished_batches_of_a_chunk_are_kept(tmp_path, monkeypatch, order):
     assert sorted(slow.calls) == sorted({*range(32)} - {*kept})
     assert result.ok.all() and not list(path.glob("**/*.part"))
     assert np.array_equal(result.values[:], swept(slow).values)
-
-
-def test_a_batch_that_takes_longer_is_made_smaller(tmp_path, monkeypatch):
-    space, options = ep.Linspace(0, 1, 4096), {"mesh": one_device(), "progress": False}
-    usual = ep.sweep(jax.numpy.sin, space, **options)
-    size = usual.batch_size
-    for name, given, made in (
-        ("automatic", "auto", (("slow", f"{size}, {size // 4}"),)),
-        ("given", size, ()),
-    ):
-        # The first batch takes 100 seconds, and later ones none.
-        ticks = it.chain([0.0, 0.0, 100.0], it.repeat(100.0))
-        monkeypatch.setattr("eqx_pipe._progress._now", ticks.__next__)
-        clock = it.chain([0.0, 100.0], it.repeat(100.0))
-        monkeypatch.setattr("eqx_pipe._sweep.gather._clock", clock.__next__)
-        kept = {"store": tmp_path / f"{name}.zarr", "batch_size": given}
-        result = ep.sweep(jax.numpy.sin, space, **options, **kept)
-        assert result.made == made
-        np.testing.assert_allclose(result.values[:], usual.values, rtol=1e-6)

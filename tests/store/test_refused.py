@@ -1,7 +1,6 @@
 """Refusals: another sweep, a path of something else, wrong arguments."""
 
 import sys
-import warnings
 
 import jax
 import jax.numpy as jnp
@@ -114,17 +113,16 @@ def test_another_batch_size_is_refused(begun):
     ep.sweep(plain, some_space(0), key=KEY, store=begun, batch_size=4)
 
 
-def test_another_jax_warns_and_goes_on_and_another_format_does_not(tmp_path):
+def test_another_form_by_another_jax_is_named_and_another_format_too(tmp_path):
     path, space = tmp_path / "runs.zarr", ep.Linspace(0, 1, 3)
     fn = lambda x: jnp.sin(x) * WEIGHT  # noqa: E731
     ep.sweep(fn, space, store=path)
     edit(path, lambda record: record.update(jax="0.0.1"))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        ep.sweep(fn, space, store=path)  # the same text
+    ep.sweep(fn, space, store=path)  # the same text
     edit(path, lambda record: record["function"].update(program="other"))
-    with pytest.warns(UserWarning, match="begun with jax 0.0.1"):
+    with pytest.raises(ValueError, match='(?s)jax 0.0.1 in the store.*resume="force"'):
         ep.sweep(fn, space, store=path)
+    ep.sweep(fn, space, store=path, resume="force")
     with pytest.raises(ValueError, match="other values"):
         ep.sweep(lambda x: jnp.sin(x) * DOUBLE, space, store=path)
     edit(path, lambda record: record.update(format=77))
@@ -156,6 +154,16 @@ def test_an_empty_folder_is_nothing(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["empty"]
 
 
+def test_a_store_that_is_being_created_is_none_yet(tmp_path):
+    path, space = tmp_path / "r", ep.Linspace(0, 1, 3)
+    path.mkdir()
+    (path / ".growing").write_bytes(b"new")
+    with pytest.raises(ValueError, match="is not complete: .*call the same sweep"):
+        ep.SweepResult.load(path)
+    assert ep.sweep(jnp.sin, space, store=path).ok.all()
+    assert ep.SweepResult.load(path).ok.all()
+
+
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("asked", "kind", "says"),
@@ -174,9 +182,13 @@ def test_wrong_arguments(asked, kind, says, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_store_under_disable_jit_is_refused(tmp_path):
-    with jax.disable_jit(), pytest.raises(ValueError, match="for debugging"):
-        ep.sweep(jnp.sin, ep.Linspace(0, 1, 3), store=tmp_path / "r")
+def test_a_store_or_a_reduction_under_disable_jit_is_refused(tmp_path):
+    run = ep.sweeper(jnp.sin, ep.Linspace(0, 1, 3), reduce=ep.reduce.Max())
+    with jax.disable_jit():
+        with pytest.raises(ValueError, match="for debugging"):
+            ep.sweep(jnp.sin, ep.Linspace(0, 1, 3), store=tmp_path / "r")
+        with pytest.raises(ValueError, match="`reduce` does not support .*leave it"):
+            run(ep.Linspace(0, 1, 3))
 
 
 @pytest.mark.parametrize("module", ["xarray", "zarr"])

@@ -1,6 +1,9 @@
 """Points that have failed are computed again; those that have a value keep it."""
 
+import pkgutil
 import re
+import tomllib
+from pathlib import Path
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -9,11 +12,11 @@ import pytest
 from support.stores import one_device, stored, written
 
 import eqx_pipe as ep
-from eqx_pipe._cli import main
 
 xarray = pytest.importorskip("xarray")
 pytest.importorskip("zarr")
 
+ROOT = Path(__file__).parents[2]
 SPACE = ep.Linspace(0, 12, 13)
 BAD = [0, 4, 5, 11]
 
@@ -102,6 +105,8 @@ def test_the_command_says_what_a_store_has(tmp_path, capsys):
     run(fails, path, on_error="mark", shard=(0, 2))
     result = ep.SweepResult.load(path)
     counts = np.bincount(result.status, minlength=3).tolist()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    main = pkgutil.resolve_name(project["scripts"]["eqx-pipe"])
     assert main(["status", str(path)]) == 0
     out = capsys.readouterr().out
     assert f"{path}: 13 points; x: 13\n" in out and "of at most 2 points" in out

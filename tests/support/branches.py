@@ -6,6 +6,8 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 
+import eqx_pipe as ep
+
 
 def close(a, b):
     assert jax.tree.structure(a) == jax.tree.structure(b)
@@ -22,3 +24,10 @@ def linears(n, size=3):
 
 def first_positive(x):
     return x[0] > 0
+
+
+def choose(index, branches, x):
+    """Run one branch: by `cond` for a bool, and by `switch` for an integer."""
+    if jnp.result_type(index) == jnp.bool_:
+        return ep.cond(lambda x: index, branches[1], branches[0])(x)
+    return ep.switch(lambda x: index, *branches)(x)

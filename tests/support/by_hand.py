@@ -1,9 +1,7 @@
 """The meaning of each combinator, written as the loop that users would write.
 
 `by_hand(pipe, x, key)` walks any pipeline, one drawn by `eqx_pipe.testing` too, and
-reads its parameters, so that both programs can be differentiated by them. It is the
-meaning that the library is tested against, and of no use to anyone who does not doubt
-the library; so it lives here, and not in the public kit.
+reads its parameters, so that both programs can be differentiated by them.
 """
 
 import functools as ft
@@ -31,25 +29,7 @@ def child_key(key, segment):
 def by_hand(stage, x, key=None):
     """Compute the output of a pipeline without the library."""
     rule = _RULES.get(type(stage).__name__)
-    if rule is not None:
-        return rule(stage, x, key)
-    fn = getattr(stage, "fn", stage)  # a function, where one was lifted
-    takes_key = "key" in inspect.signature(fn).parameters
-    return fn(x, key=key) if takes_key else fn(x)
-
-
-def selected(stage, x):
-    """Compute all outputs among which a choice chooses, and select one."""
-    kind = type(stage).__name__
-    if kind == "Cond":
-        then, otherwise = selected(stage.then, x), selected(stage.otherwise, x)
-        return jnp.where(stage.pred(x), then, otherwise)
-    if kind == "Switch":
-        return jax.lax.select_n(stage.selector(x), *(selected(s, x) for s in stage))
-    if kind == "Gated":
-        both = zip(stage.gates, stage, strict=True)
-        return sum(jnp.where(gate(x), selected(s, x), 0.0) for gate, s in both)
-    return by_hand(stage, x)
+    return _several(stage, [x], {}, key) if rule is None else rule(stage, x, key)
 
 
 def _child(stage, segment, x, key):
@@ -57,11 +37,7 @@ def _child(stage, segment, x, key):
 
 
 def _each(stage, x, key):
-    segments = getattr(stage, "names", None) or range(len(stage.stages))
-    return [
-        _child(child, segment, x, key)
-        for segment, child in zip(segments, stage.stages, strict=True)
-    ]
+    return [_child(child, segment, x, key) for segment, child in stage.items()]
 
 
 def leafwise(fn):
@@ -126,12 +102,9 @@ def _gated(stage, x, key):
     absent = {"prod": 1.0, "max": -jnp.inf, "min": jnp.inf}.get(name, 0.0)
 
     def output(is_open, segment, child):
-        def run(x):
-            return _child(child, segment, x, key)
+        run = ft.partial(_child, child, segment, key=key)
 
         def instead(x):
-            if name not in FOLDS and stage.closed == "input":
-                return x
             shapes = jax.eval_shape(run, x)
             return jtu.tree_map(lambda v: jnp.full(v.shape, absent, v.dtype), shapes)
 
@@ -153,39 +126,25 @@ def _gated(stage, x, key):
 
 
 def _cond(stage, x, key):
-    return jax.lax.cond(
-        _child(stage.pred, "pred", x, key),
-        lambda x: _child(stage.then, "then", x, key),
-        lambda x: _child(stage.otherwise, "otherwise", x, key),
-        x,
-    )
+    branches = [
+        ft.partial(_child, getattr(stage, name), name, key=key)
+        for name in ("then", "otherwise")
+    ]
+    return jax.lax.cond(_child(stage.pred, "pred", x, key), *branches, x)
 
 
 def _switch(stage, x, key):
     index = _child(stage.selector, "selector", x, key)
-    branches = [
-        ft.partial(lambda child, segment, x: _child(child, segment, x, key), *both)
-        for both in zip(stage.stages, stage.keys(), strict=True)
-    ]
+    branches = [ft.partial(_child, child, i, key=key) for i, child in stage.items()]
     return jax.lax.switch(index, branches, x)
 
 
 def _at(stage, x, key):
-    if callable(stage.where):
-        part = _child(stage.stage, "stage", stage.where(x), key)
-        return eqx.tree_at(stage.where, x, part)
-    return _put(x, stage.where, lambda part: _child(stage.stage, "stage", part, key))
+    def where(x):
+        path = stage.where
+        return path(x) if callable(path) else ft.reduce(operator.getitem, path, x)
 
-
-def _put(x, path, change):
-    """Return `x`, a tree of dicts and tuples, with the part at `path` changed."""
-    if not path:
-        return change(x)
-    first, *rest = path
-    part = _put(x[first], rest, change)
-    if isinstance(x, dict):
-        return {**x, first: part}
-    return type(x)([*x[:first], part, *x[first + 1 :]])
+    return eqx.tree_at(where, x, _child(stage.stage, "stage", where(x), key))
 
 
 def _repeat(stage, x, key):
@@ -220,11 +179,8 @@ def _ensemble(stage, x, key):
 
 
 def _residual(stage, x, key):
-    y = _chain(stage, x, key)
-    skip = x if stage.over is None else x[stage.over]
-    if stage.skip is not None:
-        skip = _child(stage.skip, "skip", x, key)
-    return jtu.tree_map(operator.add, skip, y)
+    before = x if stage.over is None else x[stage.over]
+    return jtu.tree_map(operator.add, before, _chain(stage, x, key))
 
 
 def _scan(stage, x, key):
@@ -238,7 +194,7 @@ def _scan(stage, x, key):
             return _child(stage.cell, i, {"carry": carry, "x": part}, key)
         return getattr(stage.cell, "fn", stage.cell)(carry, part, **own)
 
-    carry = _child(stage.init, "init", x, key) if stage.computes_init else stage.init
+    carry = _child(stage.init, "init", x, key) if callable(stage.init) else stage.init
     if carry is None:
         carry = jnp.zeros(stage.cell.hidden_size)
     index = jnp.arange(jtu.tree_leaves(x)[0].shape[0])
@@ -261,9 +217,9 @@ def _batched(stage, x, key):
 
 
 def _several(child, args, named, key):
-    if type(child).__name__ in _RULES or len(args) == 1 and not named:
+    if type(child).__name__ in _RULES:
         return by_hand(child, args[0] if args else named, key)
-    fn = getattr(child, "fn", child)
+    fn = getattr(child, "fn", child)  # a function, where one was lifted
     takes_key = "key" in inspect.signature(fn).parameters
     return fn(*args, **named, **({"key": key} if takes_key else {}))
 

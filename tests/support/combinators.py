@@ -120,7 +120,7 @@ COMBINATORS = {
     "weighted by a gate": lambda p: ep.weighted(
         p.a, p.b, weights=gate, normalize="sum"
     ),
-    "residual": lambda p: ep.residual(p.a, p.b, skip=p.c),
+    "residual": lambda p: ep.residual(p.a, p.b),
     "residual over": lambda p: with_mask(ep.residual(p.block, over="x")),
     "at a path": lambda p: ep.chain(
         lambda x: {"a": x, "b": (x, 1.0)}, ep.at(("b", 0), p.a)
@@ -159,18 +159,12 @@ COMBINATORS = {
     "outputs": lambda p: ep.outputs(ep.chain(a=p.a, act=jnp.tanh, b=p.b), "act"),
     "cond": lambda p: ep.cond(positive, p.a, jnp.cos),
     "switch": lambda p: ep.switch(lambda x: jnp.argmax(x[:3]), p.a, jnp.sin, p.b),
-    "strict switch": lambda p: ep.switch(
-        lambda x: jnp.int32(1), p.a, p.b, bounds="error"
-    ),
     "gated sum": lambda p: ep.gated(p.a, jnp.sin, gates=GATES),
     "gated mean": lambda p: ep.gated(p.a, jnp.sin, gates=GATES, merge="mean"),
     "gated max": lambda p: ep.gated(p.a, jnp.sin, gates=GATES, merge="max"),
     "gated stack": lambda p: ep.gated(p.a, jnp.sin, gates=GATES, merge="stack"),
     "gated dict": lambda p: ep.gated(
-        {"a": p.a, "b": jnp.sin},
-        gates={"b": never, "a": positive},
-        merge="dict",
-        closed="zeros",
+        {"a": p.a, "b": jnp.sin}, gates={"b": never, "a": positive}, merge="dict"
     ),
     # Where keys go.
     "noisy chain": lambda p: ep.chain(jnp.sin, DROPOUT, DROPOUT),
@@ -181,7 +175,7 @@ COMBINATORS = {
     "noisy weighted": lambda p: ep.weighted(
         {"a": DROPOUT, "b": DROPOUT}, weights=lambda x, key: jr.uniform(key, (2,))
     ),
-    "noisy residual": lambda p: ep.residual(DROPOUT, DROPOUT, skip=DROPOUT),
+    "noisy residual": lambda p: ep.residual(DROPOUT, DROPOUT),
     "noisy at": lambda p: ep.chain(lambda x: (x,), ep.at(0, DROPOUT)),
     "noisy feed": lambda p: with_mask(ep.feed(noisy_product, "x", b="mask")),
     "noisy graph": lambda p: ep.graph(

@@ -2,10 +2,15 @@
 
 
 class Promise:
-    """The future of a plain executor: a result, and no more."""
+    """The future of a plain executor: what a sweep needs of a future, and no more."""
 
-    def __init__(self, outcome):
-        self.outcome = outcome
+    def __init__(self, outcome, asks):
+        self.outcome, self.asks = outcome, asks
+
+    def done(self):
+        """Return true after it was asked some times."""
+        self.asks -= 1
+        return self.asks < 0
 
     def result(self):
         value = self.outcome()
@@ -14,21 +19,11 @@ class Promise:
         return value
 
 
-class Asked(Promise):
-    """With `done` and `cancel`, as in Dask and submitit."""
-
-    def done(self):
-        return True
-
-    def cancel(self):
-        return False
-
-
 class Plain:
     """An executor that does the work when the result is asked for."""
 
-    def __init__(self, promise=Promise, fails=None):
-        self.promise, self.fails = promise, fails or {}
+    def __init__(self, fails=None, asks=0):
+        self.fails, self.asks = fails or {}, asks
         self.calls, self.open, self.most = [], 0, 0
 
     def submit(self, fn, *args):
@@ -43,4 +38,4 @@ class Plain:
                 return RuntimeError("the node went away")
             return fn(*args)
 
-        return self.promise(outcome)
+        return Promise(outcome, self.asks)

@@ -9,9 +9,7 @@ import numpy as np
 from hypothesis import given, settings
 from jax.sharding import AxisType, Mesh
 
-from eqx_pipe.testing import pipelines
-from eqx_pipe.testing._strategies.spaces import draw_axis
-from eqx_pipe.testing._strategies.validate import composite
+from eqx_pipe.testing import pipelines, spaces
 
 VECTOR = jax.ShapeDtypeStruct((4,), jnp.float32)
 # Few, as each compiles anew; examples shrink to the first.
@@ -48,24 +46,23 @@ def one_stage(struct, random=True):
     return pipelines(struct, max_depth=0, random=random)
 
 
-@composite
-def axes(draw, static=False):
+def axes(static=False):
     """Draw an axis of any kind."""
-    return draw_axis(draw, draw(st.integers(1, 4)), True, static, None)
+    drawn = spaces(max_axes=1, max_size=4, static=static)
+    return drawn.map(lambda space: space.axes()["a"])
 
 
-@composite
-def meshes(draw, max_axes=2, explicit=True):
+def meshes(max_axes=2, explicit=True):
     """Draw a mesh over some of the devices; it shrinks to one device, automatic."""
-    devices = jax.local_devices()
-    sizes = [2**i for i in range(len(devices).bit_length()) if 2**i <= len(devices)]
-    shapes = [(n,) for n in sizes]
-    if max_axes > 1:
-        pairs = [(a, b) for a in sizes for b in sizes]
-        shapes += [pair for pair in pairs if math.prod(pair) <= len(devices)]
-    shape = draw(st.sampled_from(shapes))
-    kind = draw(st.sampled_from([AxisType.Auto] + [AxisType.Explicit] * explicit))
-    chosen = np.array(devices[: math.prod(shape)]).reshape(shape)
-    return Mesh(
-        chosen, ("data", "model")[: len(shape)], axis_types=(kind,) * len(shape)
-    )
+    devices = len(jax.local_devices())
+    sizes = [2**i for i in range(devices.bit_length()) if 2**i <= devices]
+    pairs = [(a, b) for a in sizes for b in sizes if a * b <= devices]
+    shapes = [(n,) for n in sizes] + pairs * (max_axes > 1)
+    kinds = [AxisType.Auto] + [AxisType.Explicit] * explicit
+    return st.builds(_mesh, st.sampled_from(shapes), st.sampled_from(kinds))
+
+
+def _mesh(shape, kind):
+    chosen = np.array(jax.local_devices()[: math.prod(shape)]).reshape(shape)
+    names = ("data", "model")[: len(shape)]
+    return Mesh(chosen, names, axis_types=(kind,) * len(shape))

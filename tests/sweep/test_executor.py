@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.executors import Asked, Plain, Promise
+from support.executors import Plain
 from support.stores import (
     FUNCTIONS,
     KEY,
@@ -25,7 +25,6 @@ from support.stores import (
 )
 
 import eqx_pipe as ep
-from eqx_pipe._sweep import remote
 
 pytest.importorskip("cloudpickle")
 pytest.importorskip("xarray")
@@ -56,37 +55,35 @@ def fails_above(p):
     return eqx.error_if(p, p > 2.5, "too large") * 2
 
 
-@pytest.mark.parametrize("executor", [Plain(), Plain(Asked)])
-def test_what_the_function_raises_is_not_tried_again(executor):
-    space = ep.Linspace(0, 3, 13)
+def test_what_the_function_raises_is_not_tried_again():
+    space, executor = ep.Linspace(0, 3, 13), Plain()
     with pytest.raises(ep.SweepError, match="at point 11") as caught:
         ep.sweep(fails_above, space, executor=executor, batch_size=2)
     assert caught.value.indices == (11,)
     assert len(set(executor.calls)) == len(executor.calls)
 
 
-@pytest.mark.parametrize("promise", [Promise, Asked])
-def test_a_chunk_is_tried_three_times(tmp_path, promise):
+def test_a_chunk_is_tried_three_times(tmp_path):
     space, asked = ep.Linspace(0, 1, 10), {"batch_size": 2}
-    twice = Plain(promise, {4: 2})
+    twice = Plain({4: 2})
     result = ep.sweep(jnp.sin, space, executor=twice, **asked)
     close(result.values, ep.sweep(jnp.sin, space, mesh=one_device(), **asked).values)
     assert twice.calls.count(4) == 3 and len(twice.calls) == 7
-    ever, path = Plain(promise, {4: 99}), tmp_path / "runs.zarr"
+    ever, path = Plain({4: 99}), tmp_path / "runs.zarr"
     with pytest.raises(ep.SweepError, match="3 times at the points 4 to 5") as caught:
         ep.sweep(jnp.sin, space, executor=ever, store=path, **asked)
     assert "the node went away" in str(caught.value)
     assert "8 of 10 points are finished" in caught.value.__notes__[-1]
     assert ever.calls.count(4) == 3
-    mended = Plain(promise)
+    mended = Plain()
     again = ep.sweep(jnp.sin, space, executor=mended, store=path)
     assert mended.calls == [4]
     close(again.values, result.values)
 
 
 def test_chunks_in_flight_are_bounded(monkeypatch):
-    monkeypatch.setattr(remote, "_IN_FLIGHT", 3)
-    executor = Plain()
+    monkeypatch.setattr("eqx_pipe._sweep.remote._IN_FLIGHT", 3)
+    executor = Plain(asks=5)
     ep.sweep(jnp.sin, ep.Linspace(0, 1, 30), executor=executor, batch_size=1)
     assert executor.most == 3 and len(executor.calls) == 30
 

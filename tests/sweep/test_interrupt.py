@@ -6,7 +6,7 @@ import signal
 import jax
 import numpy as np
 import pytest
-from support.executors import Asked, Plain
+from support.executors import Plain
 from support.stores import one_device
 
 import eqx_pipe as ep
@@ -108,7 +108,7 @@ def test_workers_and_stores(tmp_path):
     pytest.importorskip("zarr")
 
     def elsewhere():
-        return run(mesh=None, executor=Plain(Asked))
+        return run(mesh=None, executor=Plain())
 
     def kept():
         return run(store=tmp_path / "runs.zarr")
@@ -148,6 +148,11 @@ def test_it_is_never_swallowed():
     with pytest.raises(KeyboardInterrupt) as caught:
         run(mesh=None, executor=Twice())
     assert np.array_equal(caught.value.result.status, [0] * 64)
+
+
+def test_the_usual_handler_is_restored():
+    ep.sweep(lambda x: 2 * x, ep.Linspace(0, 1, 3))
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_somebody_elses_way_to_deal_with_it_is_left_alone():

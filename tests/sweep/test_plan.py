@@ -7,7 +7,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-import numpy as np
 import pytest
 from hypothesis import given
 from support.stores import one_device
@@ -37,7 +36,7 @@ def test_points_and_bytes_of_any_space(space):
     assert f"{space.size:,} to compute" in repr(plan)
 
 
-def test_nothing_is_compiled_and_then_nothing_more(tmp_path):
+def test_nothing_is_compiled(tmp_path):
     pytest.importorskip("zarr")
     space = {"s": ep.Static([2, 3]), **GRID}
 
@@ -54,17 +53,11 @@ def test_nothing_is_compiled_and_then_nothing_more(tmp_path):
     with ept.assert_compiles(0):
         before, kept, reduced, cells = plans()
     assert os.listdir(tmp_path) == []
-    assert [p.programs for p in (before, kept, reduced, cells)] == [2, 2, 2, 2]
     result = ep.sweep(power, space)
-    after = ep.plan(power, space)
-    assert (after.programs, after.compiled, after.left) == (0, 2, 240)
     sizes = [leaf.nbytes for leaf in jax.tree.leaves(result.values)]
-    assert before.value_bytes == after.value_bytes == sum(sizes)
+    assert before.value_bytes == kept.value_bytes == sum(sizes)
     assert before.batch_size == result.batch_size
-    assert 0.3 < before.memory_bytes / after.memory_bytes < 3
-    assert "about" in repr(before) and "about" not in repr(after)
-    ep.sweep(fn, GRID, reduce=ep.reduce.Mean())
-    assert ep.plan(fn, GRID, reduce=ep.reduce.Mean()).programs == 0
+    assert (reduced.points, reduced.left) == (120, 120)
     assert (cells.points, cells.left, cells.dims) == (120, 120, {"a": 3, "x": 40})
 
 
@@ -121,13 +114,10 @@ def test_what_a_store_has_is_not_left_and_nothing_is_touched(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("larger", "copied"),
-    [
-        ({"a": ep.Values([1.0, 2.0, 3.0, 4.0])}, 0),
-        ({"x": ep.Linspace(0, 1, 15)}, 12),
-    ],
+    "larger",
+    [{"a": ep.Values([1.0, 2.0, 3.0, 4.0])}, {"x": ep.Linspace(0, 1, 15)}],
 )
-def test_what_a_store_would_get_that_grows(tmp_path, larger, copied):
+def test_what_a_store_would_get_that_grows(tmp_path, larger):
     pytest.importorskip("zarr")
     seen = []
 
@@ -145,7 +135,7 @@ def test_what_a_store_would_get_that_grows(tmp_path, larger, copied):
     before, large = state_of(tmp_path), small | larger
     plan = ep.plan(counted, large, **asked)
     parts = [ep.plan(counted, large, shard=(k, 2), **asked).left for k in (0, 1)]
-    assert plan.new == plan.points - 24 and plan.copied == copied
+    assert plan.new == plan.points - 24
     assert plan.done == 12 and plan.left == plan.missing == sum(parts)
     assert f"24 points become {plan.points}" in repr(plan)
     assert state_of(tmp_path) == before
@@ -162,4 +152,3 @@ def test_empty_spaces_and_executors():
     with ThreadPoolExecutor(2) as pool:
         plan = ep.plan(fn, GRID, executor=pool, batch_size=2)
     assert plan.chunks > 1 and plan.left == 120
-    assert np.isfinite(plan.memory_bytes)

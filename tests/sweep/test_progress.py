@@ -7,7 +7,6 @@ import textwrap
 import types
 from concurrent.futures import ThreadPoolExecutor
 
-import equinox as eqx
 import jax.numpy as jnp
 import nbclient
 import nbformat
@@ -152,7 +151,6 @@ def test_a_log_has_a_line_a_minute_and_one_at_the_end(monkeypatch, capsys):
     with Progress(True, 1000, 100) as bar:
         for k in range(900):
             now[0] += 0.5
-            bar.saw([np.array([5.0, 900.0 - k, np.nan])], slice(None))
             bar.failed(k // 300)
             bar.done(1)
     first, *_, before, last = lines = capsys.readouterr().err.splitlines()
@@ -164,23 +162,6 @@ def test_a_log_has_a_line_a_minute_and_one_at_the_end(monkeypatch, capsys):
         "sweep: 100%, 1,000 of 1,000 points in 07:30,  2.00 points/s, "
         "00:00 left, failed=2"
     )
-
-
-def test_the_best_so_far_is_shown(capsys, tmp_path):
-    def fn(p):
-        y = eqx.error_if(p["x"] - 0.25, p["x"] < 0.1, "no")
-        return {"loss": y, "curve": jnp.stack([y, y]), "n": jnp.int32(3)}
-
-    space = {"x": ep.Linspace(0, 1, 5)}
-    options = {"batch_size": 1, "on_error": "mark"}
-    for shown, best in (("loss", "loss=0\n"), (("loss", "max"), "loss=0.75\n")):
-        ep.sweep(fn, space, progress=shown, **options)
-        line = capsys.readouterr().err
-        assert line.endswith(best) and ", failed=1, " in line and "5 of 5" in line
-    for wrong in ("los", "curve", "n"):
-        with pytest.raises(ValueError, match="Known names: `loss`"):
-            ep.sweep(fn, space, progress=wrong, store=tmp_path / "r", **options)
-        assert not (tmp_path / "r").exists()
 
 
 class Terminal(io.StringIO):

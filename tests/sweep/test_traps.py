@@ -122,19 +122,10 @@ def test_types_within_a_sweep_name_no_mesh():
         return 2 * x, batched[0]
 
     space = {"x": ep.Values([1.0, 2.0, 3.0])}
-    mesh = jax.make_mesh((3,), ("x",), devices=jax.devices()[:3])
     values = ep.sweep(lambda p: double(p["x"]), space, batch_size=3).values
     assert values.tolist() == [2, 4, 6]
     ep.sweep(lambda p: double(p["x"]), space, reduce=ep.reduce.Sum(), batch_size=3)
-
-    twice = {"x": ep.Values([1.0, 2.0, 3.0] * 2)}  # two points a device
-
-    def total(scale):
-        values = ep.vmap_space(lambda p: double(p["x"]) * scale, twice, mesh=mesh)
-        return jnp.sum(values)
-
-    assert jax.jit(jax.grad(total))(1.0) == 24.0
-    assert len(seen) >= 3 and all(seen)
+    assert len(seen) >= 2 and all(seen)
 
 
 POINTS = {"n": ep.Values([2, 3]), "a": {"x": ep.Linspace(0, 1, 3)}, "k": jnp.int32(2)}

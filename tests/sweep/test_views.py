@@ -1,6 +1,5 @@
 """Spaces and results shown as text and in notebooks."""
 
-import dataclasses
 import tracemalloc
 
 import equinox as eqx
@@ -11,7 +10,6 @@ import pytest
 from support.helpers import slow_unless
 
 import eqx_pipe as ep
-from eqx_pipe._sweep.store import gaps_of
 
 
 def outputs(point):
@@ -39,8 +37,6 @@ def test_every_result_and_space_is_shown(name):
         assert "<table" in page and "points" in page and "points" in repr(thing)
     page = result._repr_html_()
     assert "&lt;loss&gt;" in page and "<loss>" not in page and "<a>" not in page
-    low, high = result.values["<loss>"].min(), result.values["<loss>"].max()
-    assert f"{low:.6g} to {high:.6g}" in page
 
 
 @pytest.mark.parametrize(
@@ -73,24 +69,18 @@ def test_failures_are_shown():
         assert "7 points failed: 3, 4, 5, 6, 7, ..." in shown
 
 
-def test_gaps_are_counted_and_not_listed():
+def test_gaps_are_counted_and_not_listed(tmp_path):
+    pytest.importorskip("zarr")
     n = 2**22
-    small = ep.sweep(jnp.sin, ep.Linspace(0, 1, 2))
-    ok, missing = np.zeros(n, bool), np.ones(n, bool)
-    missing[[3, n - 1]] = False
-    result = dataclasses.replace(
-        small,
-        space=ep.Space(ep.Linspace(0, 1, n)),
-        values=np.broadcast_to(np.float32(0), n),
-        _gaps=gaps_of(ok, missing),
-    )
+    asked = {"store": tmp_path / "r", "shard": (0, 64), "batch_size": 2**11}
+    result = ep.sweep(jnp.sin, ep.Linspace(0, 1, n), **asked)
+    chunk = int(np.argmin(result.ok))
     for show in (repr, lambda result: result._repr_html_()):
         tracemalloc.start()
         shown = show(result)
         most = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
-        assert "2 points failed: 3, 4194303" in shown
-        assert "4,194,302 points missing: 0, 1, 2, 4, 5, ..." in shown
+        assert f"{n - result.ok.sum():,} points missing: {chunk}, {chunk + 1}" in shown
         assert most < n  # not even a byte for each
 
 

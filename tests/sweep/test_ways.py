@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.helpers import few
-from support.sweeps import close, closed_form, loop, make_mesh, noise, scan, whole
+from support.sweeps import close, closed_form, loop, noise, scan, whole
 from support.ways import KEY, SPACES, WAYS, by_hand, expected
 
 import eqx_pipe as ep
@@ -90,13 +90,10 @@ def test_failed_points(way, bad):
     FUNCTIONS,
     st.sampled_from(sorted(SPACES)),
     st.sampled_from([None, 2]),
-    st.sampled_from([None, 2, 8]),
 )
-def test_values_of_vmap_space(fn, name, batch_size, devices):
-    settings = {"batch_size": batch_size, "mesh": devices and make_mesh(devices)}
-
+def test_values_of_vmap_space(fn, name, batch_size):
     def swept(key):
-        return ep.vmap_space(fn, SPACES[name](), key=key, **settings)
+        return ep.vmap_space(fn, SPACES[name](), key=key, batch_size=batch_size)
 
     values = jax.jit(swept)(KEY) if name != "keys" else swept(KEY)
     close(values, expected(fn, name))

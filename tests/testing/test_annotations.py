@@ -1,5 +1,6 @@
 """`from_jaxtyping`, `arguments`, `given_typed`: jaxtyping's language, drawn from."""
 
+import collections
 import dataclasses
 import enum
 from typing import Any, Literal, NamedTuple
@@ -86,6 +87,9 @@ ANNOTATIONS = [
     Literal["a", "b"],
     Color,
     dict[str, Float[Array, " n"]],
+    collections.deque[int],
+    collections.OrderedDict[str, int],
+    set[int],
     Pair,
     Record,
     Model,
@@ -133,25 +137,6 @@ def test_names_are_bound_alike_in_all_arguments(given):
     jaxtyped(several, typechecker=beartype.beartype)(**given)
 
 
-class Gate(eqx.Module):
-    """A user's layer."""
-
-    weights: Float[Array, "d d"]
-    bias: Float[Array, " d"]
-
-    def __call__(self, x: Float[Array, "*batch d"]) -> Float[Array, "*batch d"]:
-        gate = jax.nn.sigmoid(x @ self.weights) + jnp.mean(self.bias)
-        return gate * x
-
-
-@hp.given(st.data())
-def test_fields_of_a_module_bind_names_of_its_arguments(data):
-    gate = data.draw(ept.from_jaxtyping(Gate))
-    for call in (gate, gate.__call__):
-        x = data.draw(ept.arguments(call))["x"]
-        assert (x.shape[-1], x.dtype) == (len(gate.bias), gate.bias.dtype)
-
-
 def test_fields_that_disagree_with_an_argument_are_let_be():
     class Maps(eqx.Module):
         first: Float[Array, " n"]
@@ -172,6 +157,11 @@ def scale(x: Float[Array, "b n"], by: Float[Array, " n"]) -> Float[Array, "b n"]
 def test_overrides_bind_names(given):
     assert given["x"].shape[1] == 5
     assert bool(jnp.all((given["x"] == 0) | (given["x"] == 1)))
+
+
+@hp.given(ept.from_jaxtyping(jax.Array, elements=st.just(0.5)))
+def test_elements_fill_an_array_of_any_shape(x):
+    assert bool(jnp.all(x == 0.5))
 
 
 def test_a_typed_function_is_a_property_test():

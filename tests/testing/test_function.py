@@ -118,7 +118,7 @@ def test_a_function_that_refuses_other_inputs_is_not_judged_by_equal_lanes():
     def picky(x):
         return eqx.error_if(_reversed(x), x[0] != 1, "refused")
 
-    assert "refuses other inputs" in only("vmap", picky, X)
+    assert "raises for other inputs" in only("vmap", picky, X)
 
 
 def test_a_function_that_cannot_be_traced_is_undecided():
@@ -202,14 +202,6 @@ def test_equal_static_fields_of_other_types_share_no_programs():
 def test_kinks_are_left_out_and_counted():
     found = only("derivative", jax.nn.relu, jnp.array([0.0, 1.0, -1.0]))
     assert found == "holds; 1 of 3 outputs are at kinks, and left out"
-
-
-def test_a_focal_loss_at_its_labels_raises_no_alarm():
-    optax = pytest.importorskip("optax")
-    labels = jnp.array([0.0, 1.0, 1.0])
-    # The derivative by the logits is judged all the same.
-    found = ept.check_function(optax.sigmoid_focal_loss, X, labels)
-    assert found["derivative"].startswith("holds; 3 of 3 outputs are at kinks")
 
 
 def test_a_gather_that_checkify_cannot_follow_is_undecided():

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools as ft
-import types
 
 import equinox as eqx
 import jax
@@ -15,9 +14,7 @@ import eqx_pipe as ep
 import eqx_pipe.testing as ept
 
 X = jnp.array([1.0, -2.0, 3.0])
-LAST, SEEN, TABLE = {}, [], np.zeros(3)
-HERE = types.ModuleType(__name__)
-HERE.last = {}
+LAST, SEEN = {}, []
 
 
 def check_pure(stage, x):
@@ -36,14 +33,6 @@ class Remembers:
 
     def __call__(self, x):
         self.cache["last"] = x
-        return jnp.sin(x)
-
-
-class Slots:
-    __slots__ = ("known",)
-
-    def __call__(self, x):
-        self.known = True
         return jnp.sin(x)
 
 
@@ -71,15 +60,6 @@ def in_an_inner_function(x):
     return jax.tree.map(lambda v: SEEN.append(v.shape) or jnp.sin(v), x)
 
 
-def into_a_module(x):
-    return noted(HERE.last, x)
-
-
-def into_a_global_array(x):
-    TABLE[0] = 7.0
-    return jnp.sin(x)
-
-
 def into_a_closure():
     last = {}
     return lambda x: noted(last, x)
@@ -87,12 +67,9 @@ def into_a_closure():
 
 WRITES = {
     "a dict of its own": Remembers,
-    "a slot": Slots,
     "a dict of its class": Shares,
     "a global of a function that a module calls": Layered,
     "a global list, in a lambda": lambda: in_an_inner_function,
-    "a dict of another module": lambda: into_a_module,
-    "a global array": lambda: into_a_global_array,
     "an argument of a partial": lambda: ft.partial(noted, {}),
     "under jit": lambda: jax.jit(into_a_closure()),
     "inside a pipeline": lambda: ep.chain(jnp.tanh, ep.parallel(jnp.sin, Remembers())),
@@ -101,9 +78,8 @@ WRITES = {
 
 @pytest.fixture(autouse=True)
 def clean():
-    for container in (LAST, SEEN, HERE.last, Shares.cache):
+    for container in (LAST, SEEN, Shares.cache):
         container.clear()
-    TABLE[0] = 0.0
 
 
 @pytest.mark.parametrize("name", WRITES)

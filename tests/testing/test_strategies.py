@@ -47,7 +47,6 @@ def stages_in(pipe):
 
 
 def test_arrays_shrink_to_zeros():
-    assert simplest(ept.arrays()).shape == (1,) and are_zeros(simplest(ept.arrays()))
     assert are_zeros(simplest(ept.arrays(RECORD)))
 
 
@@ -91,17 +90,6 @@ def test_values_of_annotations_shrink_to_size_one():
 # What is drawn.
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["Gated", "Precision"])
-def test_pipelines_hold_the_combinator(name):
-    def holds(pipe):
-        return name in {type(stage).__name__ for stage in stages_in(pipe)}
-
-    struct = jax.ShapeDtypeStruct((4,), jnp.float16)
-    pipe = simplest(ept.pipelines(struct, max_depth=1), holds)
-    ept.check_function(pipe, jnp.linspace(-1, 1, 4, dtype=jnp.float16))
-
-
 def test_pipelines_are_as_deep_as_asked_for_and_no_deeper():
     def depth(pipe):
         if not hasattr(pipe, "children"):
@@ -114,23 +102,11 @@ def test_pipelines_are_as_deep_as_asked_for_and_no_deeper():
         simplest(ept.pipelines(VECTOR, max_depth=0), lambda p: depth(p) > 0, 30)
 
 
-@pytest.mark.slow
-def test_what_is_left_out_is_not_drawn():
-    def draws(pipe):
-        plain = {"add_noise"}
-        names = (getattr(getattr(s, "fn", s), "__name__", "") for s in stages_in(pipe))
-        return any(isinstance(s, eqx.nn.Dropout) for s in stages_in(pipe)) or bool(
-            plain & {*names}
-        )
-
-    def branches(pipe):
-        names = {type(stage).__name__ for stage in stages_in(pipe)}
-        return bool(names & {"Cond", "Switch", "Gated"})
-
-    with pytest.raises(NoSuchExample):
-        simplest(ept.pipelines(VECTOR, random=False), draws, 30)
-    with pytest.raises(NoSuchExample):
-        simplest(ept.pipelines(VECTOR, branches=False), branches, 30)
+@hp.given(ept.pipelines(VECTOR, random=False, branches=False))
+def test_what_is_left_out_is_not_drawn(pipe):
+    kinds = {type(stage).__name__ for stage in stages_in(pipe)}
+    assert not kinds & {"Cond", "Switch", "Gated", "Dropout"}
+    ep.chain(pipe)(jnp.ones(4))  # without a key
 
 
 class Own(ep.Stage):
@@ -147,10 +123,7 @@ def has(kind):
 
 
 def test_stages_and_axes_of_ones_own_are_drawn():
-    def own(struct):
-        one = isinstance(struct, jax.ShapeDtypeStruct)
-        return st.just(Own(jnp.float32(2))) if one else None
-
+    own = st.just(Own(jnp.float32(2)))
     pipelines = ept.pipelines(VECTOR, max_depth=2, stages=[own])
     assert type(simplest(pipelines, has(Own))) is Own
     deep = simplest(pipelines, lambda p: type(p) is not Own and has(Own)(p))

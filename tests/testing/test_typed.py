@@ -1,6 +1,5 @@
 """`given_typed` and `arguments` on functions, modules and containers."""
 
-import collections
 import time
 from collections.abc import Callable
 
@@ -12,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis.errors import InvalidArgument
-from jaxtyping import Array, Float, Float64, Int, PyTree, TypeCheckError
+from jaxtyping import Array, Float, Float64, Int, TypeCheckError
 from support.strategies import drawn
 
 import eqx_pipe.testing as ept
@@ -48,7 +47,9 @@ class Narrows(eqx.Module):
 
 def test_a_method_is_given_arguments_that_fit_the_fields():
     narrows = Narrows(jnp.ones((2, 3)))
-    assert {v["x"].shape for v in drawn(ept.arguments(narrows))} == {(3,)}
+    for call in (narrows, narrows.__call__):
+        found = {(v["x"].shape, v["x"].dtype) for v in drawn(ept.arguments(call))}
+        assert found == {((3,), jnp.dtype("float32"))}
     passes(narrows)
     passes(narrows.by_value)
     with pytest.raises(TypeCheckError, match="return value of .*wrong"):
@@ -78,9 +79,6 @@ def test_dtypes_are_those_that_are_asked_for():
     passes(single, dtypes=("float32",))
     with pytest.raises(AssertionError):
         hp.settings(few, max_examples=40)(ept.given_typed(single))()
-    for wrong in ("float32", ("floating",)):
-        with pytest.raises(InvalidArgument, match="`dtypes` is"):
-            drawn(ept.arguments(single, dtypes=wrong), 1)
 
 
 def test_a_law_does_not_blame_the_stage_for_64_bits_that_jax_cuts():
@@ -92,13 +90,6 @@ def test_a_law_does_not_blame_the_stage_for_64_bits_that_jax_cuts():
 def test_a_type_that_hypothesis_does_not_know_names_the_cure():
     with pytest.raises(InvalidArgument, match="register_type_strategy"):
         drawn(ept.from_jaxtyping(type("Odd", (), {"__init__": lambda s, x: None})), 1)
-
-
-@pytest.mark.parametrize("kind", [collections.deque, collections.OrderedDict, set])
-def test_containers_are_of_their_kind(kind):
-    args = (str, int) if issubclass(kind, dict) else int
-    (value,) = drawn(ept.from_jaxtyping(kind[args]), 1)
-    assert isinstance(value, kind) and all(type(v) in (str, int) for v in value)
 
 
 def applied(by: Callable[[Array], Array], to: Float[Array, " n"]) -> Array:
@@ -140,21 +131,11 @@ def test_bare_arrays_agree():
     assert drawn(ept.arguments(bare, x=fixed), 1)[0]["y"].shape == (2, 5)
 
 
-def sooner(x: Float[Array, " n+1"], y: Float[Array, " n"]) -> Float[Array, " n"]:
-    return x[1:]
-
-
 def apart(
     y: Float[Array, "a b c"], x: Float[Array, " a-b-c"]
 ) -> Float[Array, " a-b-c"]:
     return x
 
 
-def tree(x: PyTree[Float[Array, " ?n"], "T"]) -> PyTree[Float[Array, " ?n"], "T"]:
-    return jax.tree.map(jnp.negative, x)
-
-
-def test_symbolic_axes_and_trees_are_bound():
-    assert {len(v["x"]) - len(v["y"]) for v in drawn(ept.arguments(sooner))} == {1}
+def test_symbolic_axes_are_solved():
     passes(apart)
-    passes(tree)

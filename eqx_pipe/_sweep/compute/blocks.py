@@ -31,7 +31,7 @@ from .failure import Errors, TooLarge, Verdict, differs, joined, search
 from .groups import BlockStates, Groups, OfPoints, home_of
 from .kernel import Given, Layout, everywhere
 from .points import Points
-from .programs import Runner, compiled, compiled_already, put, quiet
+from .programs import Runner, compiled, put, quiet
 from .reduce_programs import (
     MOST_BLOCKS,
     block_batches,
@@ -119,13 +119,6 @@ class Blocks(OfPoints):
     def span(self, first: int, last: int) -> tuple[int, int]:
         """Return the half-open range of the points of a range of blocks."""
         return first * self.each, min(last * self.each, self.points.size)
-
-    def programs(self) -> list[Any]:
-        """Return the compiled programs, `None` for those not compiled yet."""
-        merge = compiled_already([self.reducing.merge.program], self._merge_place)
-        if not self._in_order:
-            return [merge, *self._groups_of(self.at_once).programs()]
-        return [merge, compiled_already(self._fused_programs, self._layout)]
 
     @property
     def _layout(self) -> Layout:

@@ -6,7 +6,6 @@ and merged like the outputs of a function of the cell.
 
 import functools as ft
 import math
-from typing import Any
 
 import jax
 import jax.tree_util as jtu
@@ -17,7 +16,7 @@ from ..._progress import Progress
 from ..._reduce import ReducerTree
 from ..._spaces import Space
 from ..._types import Key
-from ..results.cells import CellPoints, CellValues
+from ..results.schema import CellPoints, CellValues
 from .failure import Verdict, clear
 from .groups import Groups, OfPoints
 from .points import Points
@@ -71,6 +70,10 @@ class Cells(OfPoints):
         """Return the same cells in batches of another size."""
         return Cells(self.points.with_batch_size(batch_size), self.reducers)
 
+    def with_most(self, most: int) -> "Cells":
+        """Return the same cells: no program depends on the number in a call."""
+        return self
+
     @ft.cached_property
     def outputs(self) -> CellValues:
         """The shapes and dtypes of the result of a cell."""
@@ -88,10 +91,6 @@ class Cells(OfPoints):
     def span(self, first: int, last: int) -> tuple[int, int]:
         """Return the half-open range of the points of a range of cells."""
         return first * self.each, last * self.each
-
-    def programs(self) -> list[Any]:
-        """Return the compiled programs, `None` for those not compiled yet."""
-        return self.groups.programs()
 
     def unflatten(self, rows: Rows) -> CellValues:
         """Return the results of cells, from the leaves of their rows."""

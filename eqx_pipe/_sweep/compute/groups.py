@@ -24,14 +24,16 @@ from ..._tree import as_data, as_keys
 from ..._types import PyTree
 from .failure import Verdict, in_order
 from .points import Points
-from .programs import compiled, compiled_already, put
+from .programs import compiled, put
 from .reduce_programs import build_absorb, trace_reducers
-from .rows import Index, Rows, Work, stretches_of
+from .rows import Index, Rows, row_bytes, stretches_of
 
 
-class OfPoints(Work):
+class OfPoints(abc.ABC):
     """Rows that are reduced from points: the base class of cells and blocks."""
 
+    points: Points
+    outputs: Any
     at_once: int
     """The maximum number of rows computed at once."""
 
@@ -62,6 +64,11 @@ class OfPoints(Work):
     def kinds(self) -> list[None]:
         """The kinds of PRNG keys, all `None`: rows contain keys as raw data only."""
         return [None] * len(self.row)
+
+    @property
+    def row_bytes(self) -> int:
+        """The size of a row."""
+        return row_bytes(self.row)
 
 
 class BlockStates(eqx.Module):
@@ -142,11 +149,6 @@ class Groups:
         there = [np.asarray(leaf) for leaf in leaves]
         found = list(map(as_keys, there, self.reducing.init))
         return jtu.tree_unflatten(self.reducing.structure, found)
-
-    def programs(self) -> list[Any]:
-        """Return the compiled programs, `None` for those not compiled yet."""
-        absorb = compiled_already([self.reducing.absorb.program], self._place)
-        return [absorb, *self.points.programs()]
 
     def _full(
         self, leaf: np.ndarray, lanes: Int64[np.ndarray, " live"], length: int

@@ -26,8 +26,8 @@ from ..._vmap import all_busy
 from .cases import ByOffset, ByTable, Case, case_numbers, groups_of, points_of_a_case
 from .failure import Failures, Fit, TooLarge, Verdict, does_not_fit
 from .kernel import Given, Layout, everywhere, point_lane
-from .programs import Runner, compiled_already, put, quiet
-from .rows import Index, Rows, Work, chunk_capacity, empty_values
+from .programs import Runner, put, quiet
+from .rows import Index, Rows, chunk_capacity, empty_values, row_bytes
 from .trace import Traced, arrays_of, check_concrete
 
 _LISTED_AT_ONCE = 2**22
@@ -35,7 +35,7 @@ _LISTED_AT_ONCE = 2**22
 
 
 @dataclasses.dataclass
-class Points(Work):
+class Points:
     """Points that are ready to be computed: rows of a sweep, or the inputs of rows.
 
     `asked` is the explicit or automatic batch size; an automatic one (`adapts`) is
@@ -66,6 +66,7 @@ class Points(Work):
         self.groups = groups_of(self.geometry)
         self.size, first = self.geometry.size, self.traced[0]
         self.row, self.kinds = first.stored, first.key_kinds
+        self.row_bytes = row_bytes(self.row)
         self.outputs = jtu.tree_unflatten(first.structure, first.outputs)
         self._runners: dict[tuple[int, int, bool], Runner] = {}
         """Programs by case, batch size and listing of points; shared by `at`."""
@@ -124,12 +125,6 @@ class Points(Work):
             for leaf, kind in zip(rows, self.kinds, strict=True)
         ]
         return jtu.tree_unflatten(self.traced[0].structure, wrapped)
-
-    def programs(self) -> list[Any]:
-        """Return the compiled program of each case, `None` if not compiled yet."""
-        needed = {(t.program.key(), layout): t for t, layout in self.needed}
-        pairs = needed.items()
-        return [compiled_already([t.program], layout) for (_, layout), t in pairs]
 
     @property
     def needed(self) -> list[tuple[Traced, Layout]]:
@@ -221,7 +216,6 @@ class Points(Work):
                 except TooLarge as error:
                     self.halve(error)
                     continue
-                bar.saw(failures.values, points.rows(done, done + now))
                 bar.done(now)
                 done += now
 

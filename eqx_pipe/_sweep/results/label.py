@@ -29,9 +29,8 @@ from ..._spaces import (
 from ..._tree import as_data, leaves_with_names
 from ..._types import Key, PyTree
 from ..store import LONGEST, Chunks, StoredArray, StoreLayout, Variable, is_name
-from .cells import CellValues
 from .output_coords import KnownCoords, check_output_coords, coords_of, dims_of
-from .schema import SCHEMA, schema_of
+from .schema import CellValues, schema_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -199,18 +198,10 @@ def _text(array: np.ndarray) -> np.ndarray:
     return array.astype(object) if array.dtype.kind == "U" else array
 
 
-def attributes(
-    outputs: PyTree, space: Space, names: Names, made: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return the attributes of a dataset: provenance, versions and schema."""
-    return {
-        "space": repr(space),
-        "mode": space.mode,
-        "points": names.geometry.size,
-        **versions(),
-        **made,
-        SCHEMA: schema_of(outputs, list(names.outputs), names.status, space),
-    }
+def attributes(space: Space, made: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the attributes of a dataset: provenance and versions."""
+    texts = {"space": repr(space), "mode": space.mode, "points": space.size}
+    return {**texts, **versions(), **made}
 
 
 def versions() -> dict[str, str]:
@@ -271,6 +262,9 @@ def layout_of(
         coordinates=coordinates,
         variables=variables,
         status=names.status,
-        attributes=attributes(outputs, space, names, made),
-        record=record,
+        attributes=attributes(space, made),
+        record={
+            **record,
+            "schema": schema_of(outputs, list(names.outputs), space, known),
+        },
     )

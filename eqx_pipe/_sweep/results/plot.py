@@ -1,22 +1,18 @@
 """The plot of one output over a space, by xarray's plotting.
 
-xarray draws lines, meshes, points, panels, names, legends and labels. This module
-assigns a role to each dim, makes axes of a `Geomspace` logarithmic, averages
-replicates, and marks points that failed or have no number.
+xarray draws lines, meshes, points, panels, names, legends and labels. This module makes
+axes of a `Geomspace` logarithmic, and adds marks for points that failed, have no number
+or are not computed; bands for replicates; and colour bars for many lines.
 """
 
-import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax.tree_util as jtu
 import numpy as np
 
-from ..._errors import nearest, optional, type_error, value_error
-from ..._spaces import Axis, Space
-from ..._tree import is_key_array
-from .marks import KIND, SPREAD, colour, mark_points, panels_of, shade
-from .roles import all_roles, arranged, check_roles, dim_of, free_dims
+from ..._errors import optional
+from .plot_data import KIND, SPREAD, prepared
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -92,19 +88,14 @@ def plot(
         ('log', 'b = 0.5')
     """
     self._check_all_values("plot")
-    data, space = self.to_xarray(), self.space
-    asked = {"x": x, "y": y, "hue": hue, "row": row, "col": col}
+    space = self.space
+    given = {"x": x, "y": y, "hue": hue, "row": row, "col": col}
+    asked = {role: name for role, name in given.items() if name is not None}
     plt = optional(_FUNCTION, "matplotlib.pyplot")
-    name = _variable(data, variable, len(jtu.tree_leaves(self.values)))
-    table = _selected(_table(data, name), sel or {})
-    roles = {role: given for role, given in asked.items() if given is not None}
-    for role, given in roles.items():
-        _check_known(f"`{role}` is {given!r}.", given, table)
-    table = _averaged(_squeezed(table, roles), name, space, roles)
-    roles = all_roles(table, name, roles, space.dims)
-    is_cloud = "y" in roles and dim_of(table, roles["x"]) == dim_of(table, roles["y"])
-    check_roles(table, roles, is_cloud)
-    table = arranged(table, roles, is_cloud)
+    outputs = len(jtu.tree_leaves(self.values))
+    table, name, roles, is_cloud = prepared(
+        self.to_xarray(), variable, sel or {}, asked, space, outputs
+    )
     log = {path for path, axis in space.axes().items() if axis.is_log}
     for role in {"x", "y"} & set(roles):
         if roles[role] in log and float(table[roles[role]].min()) > 0:
@@ -114,119 +105,14 @@ def plot(
     elif not {"row", "col", "size", "figsize"} & {*roles, *options}:
         options["ax"] = plt.subplots(layout="constrained")[1]
     drawn = _draw(table, name, roles, is_cloud, dict(options))
-    shown, panels = panels_of(drawn)
+    shown, panels = _panels_of(drawn)
     if SPREAD in table and "y" not in roles:
         for panel, at in shown:
-            shade(panel, table.sel(at), name, roles)
+            _shade(panel, table.sel(at), name, roles)
     if _is_many(table, roles):
-        colour(shown, table[roles["hue"]], roles["hue"] in log, options.get("cmap"))
-    mark_points(shown, table, roles, is_cloud)
+        _colour(shown, table[roles["hue"]], roles["hue"] in log, options.get("cmap"))
+    _mark_points(shown, table, roles, is_cloud)
     return shown[0][0] if panels is None else panels
-
-
-def _variable(data: Any, variable: str | None, outputs: int) -> str:
-    """Return the name of the variable to draw."""
-    names = list(map(str, data.data_vars))
-    name = names[0] if variable is None and outputs == 1 else variable
-    if name not in names:
-        wrong = f"`variable` is {variable!r}, which is not an output."
-        if variable is None:
-            wrong = f"there are {outputs} outputs, and `variable` chooses none."
-        raise value_error(_FUNCTION, wrong, nearest(name, names))
-    if data[name].dtype.kind not in "biuf":
-        wrong = f"`{name}` is of {data[name].dtype}."
-        cure = "Draw real numbers: let the function return, say, the absolute value."
-        raise value_error(_FUNCTION, wrong, cure)
-    return name
-
-
-def _table(data: Any, name: str) -> Any:
-    """Return the variable as floats, NaN without a number, and the kinds of points.
-
-    An axis of arrays gets a coordinate for each entry.
-    """
-    entries = {}
-    for path, coord in data.coords.items():
-        if not set(coord.dims) <= set(data[name].dims):
-            rows = coord.values.reshape(coord.shape[0], -1).T
-            for place, row in zip(np.ndindex(coord.shape[1:]), rows, strict=True):
-                entries[".".join([path, *map(str, place)])] = (coord.dims[0], row)
-    data = data.assign_coords(entries)
-    array = data[name].astype(float)
-    status = next(s for s in ("sweep.status", "status") if s in data.coords)
-    at = data[status].broadcast_like(array).transpose(*array.dims).values
-    found = [at == 2, at == 0, np.isnan(array.values), np.isinf(array.values)]
-    kind = array.copy(data=np.select(found, [1, 4, 2, 3], 0))
-    table = array.where(kind == 0).to_dataset(name=name).drop_vars(status)
-    return table.assign({KIND: (array.dims, kind.values)})
-
-
-def _check_known(wrong: str, name: str, table: Any) -> None:
-    """Raise unless `name` is a dim or a coordinate."""
-    known = [*table.dims, *(name for name in table.coords if name not in table.dims)]
-    if name not in known:
-        raise value_error(_FUNCTION, wrong, nearest(name, known))
-
-
-def _selected(table: Any, sel: Mapping[str, object]) -> Any:
-    """Return the table at the values of `sel`, the nearest if they are numbers."""
-    if not isinstance(sel, Mapping):
-        wrong = f"`sel` is {sel!r}."
-        raise type_error(_FUNCTION, wrong, "Give a dict: `sel={'rate': 0.5}`.")
-    for key, value in sel.items():
-        _check_known(f"`sel` names {key!r}.", key, table)
-        if key in table.coords:
-            value = _position(key, table[key].values, value)
-        table = table.isel({dim_of(table, key): value})
-    return table
-
-
-def _position(key: str, values: np.ndarray, value: Any) -> int:
-    """Return the position of a value on its dim."""
-    if values.dtype.kind not in "iuf":
-        listed = values.tolist()
-        if value in listed:
-            return listed.index(value)
-        wrong = f"`sel` has {value!r} for `{key}`."
-        raise value_error(_FUNCTION, wrong, nearest(value, listed))
-    low, high = values.min().item(), values.max().item()
-    slack = 1e-6 * max(abs(low), abs(high))  # for rounding to float32
-    is_number = isinstance(value, int | float | np.number)
-    if not is_number or not low - slack <= value <= high + slack:
-        wrong = f"`sel` has {value!r}, but `{key}` goes from {low:.6g} to {high:.6g}."
-        raise value_error(_FUNCTION, wrong, "Give a value in this range.")
-    return int(np.argmin(np.abs(values - value)))
-
-
-def _squeezed(table: Any, roles: Mapping[str, str]) -> Any:
-    """Return the table without dims of length 1 and no role; keep at least one dim."""
-    if not table.sizes:
-        wrong = "only one value is left, which makes no plot."
-        raise value_error(_FUNCTION, wrong, "Leave a dim out of `sel=`.")
-    single = [dim for dim in free_dims(table, roles) if table.sizes[dim] == 1]
-    kept = len(single) == len(table.sizes)
-    return table.isel(dict.fromkeys(single[kept:], 0))
-
-
-def _averaged(table: Any, name: str, space: Space, roles: Mapping[str, str]) -> Any:
-    """Return the mean over replicates without a role, and their spread."""
-    repeats = {
-        axis.dim or path for path, axis in space.axes().items() if _repeats(axis)
-    }
-    over = [dim for dim in free_dims(table, roles) if dim in repeats]
-    if not over or len(over) == len(table.dims):
-        return table
-    mean = table[name].mean(over, keep_attrs=True)
-    count = math.prod(table.sizes[dim] for dim in over)
-    mean.attrs["long_name"] = f"{name}, mean of {count}"
-    spread, kinds = table[name].std(over), table[KIND].max(over)
-    return mean.to_dataset(name=name).assign({KIND: kinds, SPREAD: spread})
-
-
-def _repeats(axis: Axis) -> bool:
-    """Return whether the axis has replicates: `Seeds` and PRNG keys."""
-    known = axis.known
-    return axis.replicates is not None or (known is not None and is_key_array(known))
 
 
 def _is_many(table: Any, roles: Mapping[str, str]) -> bool:
@@ -255,3 +141,110 @@ def _draw(
     if is_cloud:
         return table.plot.scatter(hue=name, **roles, **options)
     return table[name].plot.pcolormesh(**roles, **options)
+
+
+class _Mark(NamedTuple):
+    """A kind of point without a number: its colour, marker, and face of a cell."""
+
+    label: str
+    color: str
+    marker: str
+    face: str
+
+
+_MARKS = {
+    1: _Mark("failed", "tab:red", "X", "#f5b7b1"),
+    2: _Mark("NaN", "dimgray", "o", "0.75"),
+    3: _Mark("infinite", "black", "^", "0.35"),
+    4: _Mark("not computed", "0.6", "s", "0.93"),
+}
+
+
+def _mark_points(
+    shown: Any, table: Any, roles: Mapping[str, str], is_cloud: bool
+) -> None:
+    """Mark the points without a number, and name the marks in a legend."""
+    lines = optional(_FUNCTION, "matplotlib.lines")
+    are_cells = "y" in roles and not is_cloud
+    handles = []
+    for number, mark in _MARKS.items():
+        there = table[KIND] == number
+        if not there.any():
+            continue
+        for panel, at in shown:
+            _mark(panel, there.sel(at), mark, roles, are_cells)
+        color, marker = (mark.face, "s") if are_cells else (mark.color, mark.marker)
+        style = {"color": color, "marker": marker, "linestyle": ""}
+        handles.append(lines.Line2D([], [], label=mark.label, **style))
+    if handles:
+        panel = shown[-1][0]
+        before, title = panel.get_legend(), None
+        texts = [handle.get_label() for handle in handles]
+        if before is not None:
+            title = before.get_title().get_text()
+            handles = [*before.legend_handles, *handles]
+            texts = [*(text.get_text() for text in before.get_texts()), *texts]
+        panel.legend(handles, texts, title=title)
+
+
+def _mark(
+    panel: Any, there: Any, mark: _Mark, roles: Mapping[str, str], are_cells: bool
+) -> None:
+    """Mark the points of one kind in a panel."""
+    if not there.any():
+        return
+    x, y = roles["x"], roles.get("y")
+    if are_cells:
+        colors = optional(_FUNCTION, "matplotlib.colors")
+        options = {"xscale": panel.get_xscale(), "yscale": panel.get_yscale()}
+        options |= {"cmap": colors.ListedColormap([mark.face])}
+        options |= {"add_colorbar": False, "add_labels": False}
+        there.where(there).plot.pcolormesh(ax=panel, x=x, y=y, **options)
+        return
+    style = {"c": mark.color, "marker": mark.marker, "zorder": 3}
+    if y is not None:
+        some = there.values
+        panel.scatter(there[x].values[some], there[y].values[some], **style)
+        return
+    others = [dim for dim in there.dims if dim != x]
+    some = there[x].values[there.any(others).values]
+    # Place marks along the bottom, in fractions of the panel's height.
+    style["transform"] = panel.get_xaxis_transform()
+    panel.scatter(some, np.full(len(some), 0.03), **style)
+
+
+def _panels_of(drawn: Any) -> tuple[list[tuple[Any, dict[str, Any]]], Any]:
+    """Return each panel with its selection, and the array of panels if there is one."""
+    panels = getattr(drawn, "axs", None)
+    if panels is None:
+        one = drawn[0] if isinstance(drawn, list) else drawn
+        return [(one.axes, {})], None
+    pairs = zip(panels.flat, drawn.name_dicts.flat, strict=True)
+    return [(panel, at) for panel, at in pairs if at is not None], panels
+
+
+def _shade(panel: Any, part: Any, name: str, roles: Mapping[str, str]) -> None:
+    """Shade one standard deviation of replicates around each line."""
+    lines = panel.get_lines()
+    hues = part[roles["hue"]].size if "hue" in roles else 1
+    for k, line in enumerate(lines[:hues]):
+        one = part.isel({roles["hue"]: k}) if "hue" in roles else part
+        low, high = one[name] - one[SPREAD], one[name] + one[SPREAD]
+        x, color = one[roles["x"]].values, line.get_color()
+        panel.fill_between(x, low.values, high.values, color=color, alpha=0.2)
+
+
+def _colour(shown: Any, hue: Any, is_log: bool, cmap: Any) -> None:
+    """Colour many lines by their hue, with a colour bar in place of a legend."""
+    matplotlib = optional(_FUNCTION, "matplotlib")
+    colors = optional(_FUNCTION, "matplotlib.colors")
+    values = hue.values if hue.dtype.kind in "iuf" else np.arange(hue.size)
+    kind = colors.LogNorm if is_log and values.min() > 0 else colors.Normalize
+    scale = matplotlib.cm.ScalarMappable(kind(values.min(), values.max()), cmap)
+    for panel, _ in shown:
+        for line, value in zip(panel.get_lines(), values, strict=False):
+            line.set_color(scale.to_rgba(value))
+    label = hue.attrs.get("long_name", hue.name)
+    label += f" [{hue.attrs['units']}]" if "units" in hue.attrs else ""
+    panels = [panel for panel, _ in shown]
+    panels[0].figure.colorbar(scale, ax=panels, label=label)

@@ -13,16 +13,14 @@ from jaxtyping import Bool, Int8, Int64, UInt32
 from ..._errors import message, type_error
 from ..._spaces import Indices, Space, as_index, indices, is_several
 from ..._types import PyTree
-from ..store import MISSING, OK, Gaps, count_in, picked_gaps, status_in
-from .best import best
-from .cells import CellPoints, CellValues
+from ..store import MISSING, OK, Gaps, StoredArray, count_in, picked_gaps, status_in
 from .concat import concat
 from .output_coords import KnownCoords
 from .plot import plot
 from .saved import load, save
-from .select import sel
-from .tables import to_pandas, to_xarray
-from .view import html, text
+from .schema import CellPoints, CellValues
+from .select import best, sel
+from .views import html, text, to_pandas, to_xarray
 
 # The attributes of a file that describe its whole space, but not a part of it.
 _OF_THE_SPACE = ("space", "mode", "points")
@@ -249,9 +247,18 @@ class SweepResult:
         """
         self._check_all_values("grid")
         lengths = tuple(self.space.dims.values())
-        return jtu.tree_map(
-            lambda leaf: leaf.reshape(lengths + leaf.shape[1:]), self.values
-        )
+
+        def grid(leaf: Any) -> Any:
+            if isinstance(leaf, StoredArray):
+                return leaf.grid()
+            return leaf.reshape(lengths + leaf.shape[1:])
+
+        return jtu.tree_map(grid, self.values)
+
+
+# The files of these functions cannot import the class, which `help` should show.
+for _method in (sel, load, concat):
+    _method.__annotations__["return"] = SweepResult
 
 
 def _one(i: Any, size: int) -> int:

@@ -2,7 +2,6 @@
 
 import datetime
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,6 @@ import numpy as np
 
 from ..._errors import message, nearest, value_error
 from ..._files import as_path
-from ..._tree import leaves_with_names
 from ..store import (
     Folder,
     Store,
@@ -20,15 +18,14 @@ from ..store import (
     Taken,
     check_zarr,
     choose_chunks,
+    create,
     lay_out,
     open_store,
     settle,
 )
-from .cells import CellPoints
-from .label import inner_dims, layout_of, storable
-from .output_coords import KnownCoords
-from .schema import SCHEMA, outputs_from, parse, space_from
-from .tables import ERRORS, provenance
+from .label import layout_of, storable
+from .schema import CellPoints, outputs_from, space_from
+from .views import ERRORS, provenance
 
 if TYPE_CHECKING:
     from .result import SweepResult
@@ -36,7 +33,7 @@ else:
     SweepResult = Any
 
 _SAVE, _LOAD = "SweepResult.save", "SweepResult.load"
-_OWN = (SCHEMA, ERRORS, "eqx_pipe_store", "coordinates", "batch_size", "devices")
+_OWN = (ERRORS, "eqx_pipe_store", "coordinates", "batch_size", "devices")
 _OWN += ("seconds", "started", "function")
 """The attributes of a store that are fields of a result, or irrelevant to it."""
 
@@ -115,12 +112,7 @@ def save(
 def _put(files: Folder, layout: StoreLayout, fill: Any, overwrite: bool) -> None:
     """Write a new store, or replace an existing one."""
     if files.is_vacant():
-        files.path.mkdir(parents=True, exist_ok=True)
-        try:
-            return lay_out(files, layout, fill)
-        except BaseException:
-            files.give_up()
-            raise
+        return create(files, layout, fill)
     if not overwrite:
         raise _taken(files, "", "already exists")
     try:
@@ -204,9 +196,7 @@ def load(cls: type[SweepResult], path: str | os.PathLike[str]) -> SweepResult:
             "Call the same sweep with the same `reduce` and `store`: what is there "
             "is not computed again. `xarray.open_zarr` shows the states.",
         )
-    attributes = store.root["attributes"]
-    schema = parse(_LOAD, str(place), attributes.get(SCHEMA))
-    return cls(**_fields(store, schema, attributes))
+    return cls(**_fields(store))
 
 
 def _hint(path: Path) -> str:
@@ -225,18 +215,17 @@ def _hint(path: Path) -> str:
     return nearest(path.name, sorted(results)[:20])
 
 
-def _fields(
-    store: Store, schema: dict[str, Any], attributes: Mapping[str, Any]
-) -> dict[str, Any]:
+def _fields(store: Store) -> dict[str, Any]:
     """Return the fields of the result in a store."""
     gaps, errors, done = store.account()
-    names = store.names()
+    names, attributes = store.names(), store.root["attributes"]
+    schema = store.record["schema"]
 
     def leaf(name: str, dtype: Any, kind: str | None) -> Any:
         found = StoredArray(store, names.index(name), dtype, kind, done)
         return found[...] if "saved" in store.record else found
 
-    cells = schema.get("cells")
+    cells = [leaf(name, np.dtype(np.int64), None)[...] for name in schema["cells"]]
     seconds = attributes.get("seconds", "nan")  # unknown while a sweep runs
     return dict(
         values=outputs_from(schema, leaf),
@@ -247,28 +236,14 @@ def _fields(
         started=datetime.datetime.fromisoformat(attributes["started"]).timestamp(),
         seconds=float(seconds),
         function=attributes.get("function", ""),
-        cells=None if cells is None else CellPoints(*_read_all(store, cells)),
+        cells=CellPoints(*cells) if cells else None,
         made=tuple((k, v) for k, v in attributes.items() if k not in _OWN),
         _errors=errors,
-        output_coords=_output_coords(store, schema),
+        output_coords={
+            path: {dim: _coords(store, dim) for dim in dims}
+            for path, dims in schema["output_dims"].items()
+        },
     )
-
-
-def _read_all(store: Store, names: list[str]) -> list[np.ndarray]:
-    numbers = map(store.names().index, names)
-    return [StoredArray(store, k, np.int64)[...] for k in numbers]
-
-
-def _output_coords(store: Store, schema: dict[str, Any]) -> KnownCoords:
-    """Return the dims of outputs that do not have default names."""
-    found: KnownCoords = {}
-    variables = {variable.name: variable for variable in store.variables}
-    named = outputs_from(schema, lambda name, *_: name)
-    for path, name in leaves_with_names(named):
-        dims = variables[name].inner_dims
-        if dims != inner_dims(name, len(dims)):
-            found[path or "value"] = {dim: _coords(store, dim) for dim in dims}
-    return found
 
 
 def _coords(store: Store, dim: str) -> np.ndarray | None:

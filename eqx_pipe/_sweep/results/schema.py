@@ -1,12 +1,11 @@
-"""The schema of a result as text: information that names and dtypes do not contain.
+"""The structure of a result, also as JSON: what names and dtypes do not contain.
 
-A labelled dataset has arrays by name. Loading a result from it also requires the
-structure of the outputs and of the points, the dtypes that files do not support, and
-the kinds of PRNG keys. They are written as JSON, so that reading them runs no code.
+A store has arrays by name. Loading a result from it also requires the structure of the
+outputs and of the points, the dtypes that files do not support, and the kinds of PRNG
+keys. They are written as JSON, so that reading them runs no code.
 """
 
 import base64
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -16,8 +15,8 @@ import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
+from jaxtyping import Int64
 
-from ..._errors import value_error
 from ..._spaces import (
     Axis,
     Space,
@@ -30,18 +29,31 @@ from ..._spaces import (
 )
 from ..._tree import is_key_array, path_name
 from ..._types import PyTree
-from .cells import CellValues
+from .output_coords import KnownCoords
 
-SCHEMA = "eqx_pipe_schema"
-"""The attribute of a dataset with its schema."""
-
-VERSION = 1
-
-
-# Keep attributes small, since every reader of a file reads all of them.
+# Keep the record of a store small, since every reader of the store reads it.
 _MOST_BYTES = 1024
 
-Read = Callable[[str], Any]
+
+class CellPoints(eqx.Module):
+    """The number of points in the reduction of each cell.
+
+    `points` is the number of computed points, fewer than the cell has if a reducer
+    stopped it; `failed` is the number of these that failed and are left out.
+    """
+
+    points: Int64[np.ndarray, " cells"]
+    failed: Int64[np.ndarray, " cells"]
+
+
+class CellValues(eqx.Module):
+    """The outputs of a sweep that reduces some dims.
+
+    They are the reductions of cells, and as `cells` their numbers of points.
+    """
+
+    values: PyTree
+    cells: PyTree
 
 
 class LoadedValues(Values):
@@ -58,11 +70,13 @@ class LoadedValues(Values):
         return self.values
 
 
-def schema_of(outputs: PyTree, names: list[str], status: str, space: Space) -> str:
-    """Return the schema of a dataset.
+def schema_of(
+    outputs: PyTree, names: list[str], space: Space, known: KnownCoords
+) -> dict[str, Any]:
+    """Return the schema of a result.
 
-    `outputs` is the pytree of outputs or of their shapes and dtypes, `names` are the
-    variables of its leaves, in order, and `status` is the variable with the status.
+    `outputs` is the pytree of outputs or of their shapes and dtypes, and `names` are
+    the variables of its leaves, in order. `known` are the named dims of outputs.
     """
     name = iter(names)
 
@@ -72,40 +86,15 @@ def schema_of(outputs: PyTree, names: list[str], status: str, space: Space) -> s
     def part(leaf: Any, path: Any) -> Any:
         return _axis(leaf, path, space) if is_axis(leaf) else _constant(leaf)
 
-    cells: PyTree = None
     if isinstance(outputs, CellValues):
-        outputs, cells = outputs.values, outputs.cells
-    found = {
-        "version": VERSION,
-        "mode": "zip" if space.is_part else space.mode,
-        "status": status,
+        outputs = outputs.values
+    return {
+        "mode": "zip" if space.geometry.is_part else space.mode,
         "outputs": _written(outputs, variable),
         "space": _written(space.tree, part),
+        "cells": list(name),
+        "output_dims": {path: list(dims) for path, dims in known.items()},
     }
-    if cells is not None:
-        found["cells"] = list(name)
-    return json.dumps(found, separators=(",", ":"))
-
-
-def parse(function: str, path: str, text: object) -> dict[str, Any]:
-    """Return the schema in the file at `path`, after a check of its version."""
-    schema: Any = None
-    if isinstance(text, str):
-        try:
-            schema = json.loads(text)
-        except (ValueError, RecursionError):
-            schema = {}
-    version = schema.get("version") if isinstance(schema, dict) else None
-    if type(version) is not int or version != VERSION:
-        what = "no schema" if version is None else f"a schema of version {version}"
-        raise value_error(
-            function,
-            f"{path!r} has {what}, and this version of eqx_pipe reads version "
-            f"{VERSION}.",
-            "Open it by `xarray.open_dataset`, or by the version of eqx_pipe that "
-            "its attributes name.",
-        )
-    return schema
 
 
 def outputs_from(
@@ -118,12 +107,12 @@ def outputs_from(
     """
 
     def leaf(node: dict[str, Any]) -> Any:
-        return read(node["array"], _dtype(node), node.get("key"))
+        return read(node["array"], jnp.dtype(node["dtype"]), node.get("key"))
 
     return _read(schema["outputs"], leaf)
 
 
-def space_from(schema: dict[str, Any], read: Read) -> Space:
+def space_from(schema: dict[str, Any], read: Callable[[str], Any]) -> Space:
     """Return the space, with `Values` and `Static` axes from coordinates."""
 
     empty = False
@@ -133,8 +122,7 @@ def space_from(schema: dict[str, Any], read: Read) -> Space:
         attrs = node.get("attrs", {})
         label, unit = attrs.get("long_name"), attrs.get("units")
         if "axis" in node:
-            values = as_kind(read(node["axis"]), node)
-            values, empty = at_least_one(values)
+            values, empty = at_least_one(_as_kind(read(node["axis"]), node))
             own = {name: node[name] for name in ("is_log", "draws", "dim")}
             return LoadedValues(values, **own, label=label, unit=unit)
         if "static" in node:
@@ -147,22 +135,12 @@ def space_from(schema: dict[str, Any], read: Read) -> Space:
     return space[:0] if empty else space
 
 
-def as_kind(array: Any, kind: dict[str, Any]) -> Any:
+def _as_kind(array: Any, kind: dict[str, Any]) -> Any:
     """Return an array in its original dtype, or as PRNG keys."""
-    dtype = _dtype(kind)
-    if array.dtype != dtype:
-        array = np.asarray(array).astype(dtype)
+    array = np.asarray(array).astype(jnp.dtype(kind["dtype"]), copy=False)
     if "key" not in kind:
         return array
     return jr.wrap_key_data(jnp.asarray(array), impl=kind["key"])
-
-
-def _dtype(node: dict[str, Any]) -> np.dtype:
-    """Return the numeric dtype that a schema names."""
-    dtype = jnp.dtype(node["dtype"])
-    if not any(jnp.issubdtype(dtype, kind) for kind in (np.bool_, np.number)):
-        raise ValueError(f"values of the dtype {dtype} are not supported")
-    return dtype
 
 
 def _kind(leaf: Any) -> dict[str, Any]:
@@ -217,7 +195,7 @@ def _constant(leaf: Any) -> Any:
 def _leaf(node: dict[str, Any]) -> Any:
     if "value" in node:
         return node["value"]
-    dtype = _dtype(node)
+    dtype = jnp.dtype(node["dtype"])
     if "struct" in node:
         return jax.ShapeDtypeStruct(tuple(node["struct"]), dtype)
     array = np.frombuffer(base64.b64decode(node["data"]), dtype).reshape(node["shape"])

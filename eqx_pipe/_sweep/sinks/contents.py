@@ -4,19 +4,22 @@ Values are stored as xarray shows them. States are merged in the order of the in
 in a sweep without interruption.
 """
 
+import contextlib
 import dataclasses
 import datetime
 import functools as ft
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax.tree_util as jtu
 import numpy as np
 
+from ..._errors import SweepError, message
 from ..._jaxprs import array_text, digest, text_of
 from ..._reduce import ReducerTree
 from ..._tree import leaves_with_names, tree_text
 from ..compute.reduce_programs import trace_reducers
+from ..compute.rows import Rows
 from ..compute.trace import Traced
 from ..gather import Outcome
 from ..options import fn_name
@@ -41,7 +44,6 @@ from ..store import (
     count_in,
     points_in,
 )
-from .identity import refuse_failed
 from .memory import OrderedMerge, reduced_outcome
 
 
@@ -80,8 +82,8 @@ class ValueContents:
         names = names_of(self.plan.outputs, request.space, request.output_coords)
         return coordinate_variables(request.space, names)
 
-    def layout(self, record: Mapping[str, Any]) -> StoreLayout:
-        """Return the layout of a new store."""
+    def layout(self, identity: Mapping[str, Any]) -> StoreLayout:
+        """Return the layout of a new store, for the sweep of this identity."""
         request, work = self.plan.request, self.plan.work
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         return layout_of(
@@ -92,7 +94,7 @@ class ValueContents:
             request.output_coords,
             self.plan.chunks,
             {**_made_by(self.plan), "started": now, **self.plan.points.attrs},
-            record,
+            {**identity, "batch_size": self.plan.batch_size},
         )
 
     def begin(self, store: Store, number: int) -> int:
@@ -103,7 +105,7 @@ class ValueContents:
         """Raise if there are failed points in the store, unless they are marked."""
         if not self.plan.request.isolated:
             gaps = account.gaps
-            refuse_failed(store.path, points_in(gaps[gaps[:, 2] == FAILED, :2]))
+            _refuse_failed(store.path, points_in(gaps[gaps[:, 2] == FAILED, :2]))
 
     def advance(self, store: Store) -> None:
         """Do nothing: values do not stop a sweep."""
@@ -170,8 +172,8 @@ class StateContents:
         found = reducing_identity(self.blocks.reducers, self.blocks.points.traced[0])
         return {"reduce": found}
 
-    def layout(self, record: Mapping[str, Any]) -> StoreLayout:
-        """Return the layout of a new store."""
+    def layout(self, identity: Mapping[str, Any]) -> StoreLayout:
+        """Return the layout of a new store, for the sweep of this identity."""
         blocks, request = self.blocks, self.plan.request
         first = np.arange(blocks.size, dtype=np.int64) * blocks.each
         variables = []
@@ -188,13 +190,13 @@ class StateContents:
             status=_STATUS,
             attributes={
                 **_made_by(self.plan),
-                "reduce": record["reduce"]["reducers"],
+                "reduce": identity["reduce"]["reducers"],
                 "space": repr(request.space),
                 "points": request.space.size,
                 "block_points": blocks.each,
                 **versions(),
             },
-            record=record,
+            record={**identity, "batch_size": self.plan.batch_size},
         )
 
     def begin(self, store: Store, number: int) -> int:
@@ -206,52 +208,71 @@ class StateContents:
         # If a reducer stops the sweep, later blocks do not count.
         counts = not (self.plan.request.isolated or self.blocks.reducers.stops)
         if counts and count_in(account.gaps, FAILED):
-            refuse_failed(store.path, self._all(store)[0].failed)
+            _refuse_failed(store.path, self._all(store)[0].failed)
 
     def advance(self, store: Store) -> None:
-        """Merge finished chunks up to the first missing one.
-
-        This is done only if a reducer may stop the sweep.
-        """
-        if not self.blocks.reducers.stops:
-            return
-        merge = self.merge
-        while merge.next < len(store.chunks) and not merge.stopped:
-            try:
-                if not _put(merge, store, merge.next):
-                    return
-            except OSError:  # damaged: removed, or reported when all is read
-                return
+        """Merge finished chunks up to the first missing one, if a reducer may stop."""
+        if self.blocks.reducers.stops:
+            # A damaged chunk is removed, or reported when all is read.
+            with contextlib.suppress(OSError):
+                self._merge(self.merge, store)
 
     def outcome(self, store: Store, account: Account) -> Outcome:
         """Return the reduction of all chunks in the store."""
         merge, gaps = self._all(store)
         if not self.plan.request.isolated:
-            refuse_failed(store.path, merge.failed)
+            _refuse_failed(store.path, merge.failed)
         missing = [self.blocks.span(first, last) for first, last in gaps]
         return reduced_outcome(merge, np.array(missing, np.int64).reshape(-1, 2))
 
     def _all(self, store: Store) -> tuple[OrderedMerge, list[tuple[int, int]]]:
         """Merge all chunks; return also the missing blocks, as ranges."""
-        merge, gaps = OrderedMerge(self.blocks, store.chunks), []
-        gap = ft.cache(self.blocks.gap)  # chunks have two lengths; each one compiles
-        for number in range(len(store.chunks)):
-            if merge.stopped:
+        merge = OrderedMerge(self.blocks, store.chunks)
+        # Chunks have two lengths, and each one compiles.
+        return merge, self._merge(merge, store, ft.cache(self.blocks.gap))
+
+    def _merge(
+        self,
+        merge: OrderedMerge,
+        store: Store,
+        gap: Callable[[int], Rows] | None = None,
+    ) -> list[tuple[int, int]]:
+        """Merge chunks in order, and return the missing blocks, as ranges.
+
+        `gap` returns the rows of missing blocks; without it, the first one ends it.
+        """
+        gaps = []
+        while merge.next < len(store.chunks) and not merge.stopped:
+            number = merge.next
+            span = store.chunks.span(number)
+            manifest = store.manifest(number)
+            if manifest is not None:
+                begin, _ = self.blocks.span(*span)
+                errors = {text: begin + at for text, at in manifest.errors.items()}
+                names = range(len(store.variables))
+                merge.put(number, [store.read(number, k) for k in names], errors)
+            elif gap is not None:
+                gaps.append(span)
+                merge.put(number, gap(span[1] - span[0]), {})
+            else:
                 break
-            if not _put(merge, store, number):
-                first, last = store.chunks.span(number)
-                gaps.append((first, last))
-                merge.put(number, gap(last - first), {})
-        return merge, gaps
+        return gaps
 
 
-def _put(merge: OrderedMerge, store: Store, number: int) -> bool:
-    """Merge a chunk of a store; return whether it exists."""
-    manifest = store.manifest(number)
-    if manifest is None:
-        return False
-    begin, _ = merge.blocks.span(*store.chunks.span(number))
-    errors = {text: begin + points for text, points in manifest.errors.items()}
-    names = range(len(store.variables))
-    merge.put(number, [store.read(number, k) for k in names], errors)
-    return True
+def _refuse_failed(path: str, failed: np.ndarray) -> None:
+    """Raise a `SweepError` if a store contains failed points."""
+    if not len(failed):
+        return
+    shown = ", ".join(map(str, failed[:5])) + (", ..." if len(failed) > 5 else "")
+    what = f"point {shown}" if len(failed) == 1 else f"{len(failed):,} points ({shown})"
+    raise SweepError(
+        message(
+            "sweep",
+            f'the store `{path}` was filled with `on_error="mark"`, and `fn` '
+            f"failed at {what}.",
+            'Pass `on_error="mark"`, which keeps the other points, or call '
+            f"`fn(space.point({failed[0]}))` to see the error. "
+            'After a fix, `resume="failed"` computes these points again.',
+        ),
+        failed.tolist(),
+    )

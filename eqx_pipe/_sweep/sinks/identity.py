@@ -1,20 +1,16 @@
 """The identity of a sweep in the record of its store: space, key, function."""
 
-import contextlib
-import errno
-import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import equinox as eqx
 import jax
 import jax.random as jr
 import jax.tree_util as jtu
-import numpy as np
 
-from ..._errors import SweepError, bullets, message, structure_error
+from ..._errors import bullets, structure_error
 from ..._jaxprs import array_text, digest, fingerprint_of, text_of
-from ..._spaces import Space, axis_name, is_axis
+from ..._spaces import Space, axis_name, is_axis, static_column
 from ..._tree import is_key_array, path_name, tree_text
 from ..._types import Key
 from ..compute.cases import Case
@@ -29,14 +25,28 @@ def identity_of(plan: Plan) -> dict[str, Any]:
     """Return the identity of a sweep as JSON, without that of its contents."""
     points = plan.points
     return {
-        "space": space_texts(points.space),
+        "space": _space_texts(points.space),
         "key": _NO_KEY if points.key is None else _key_text(points.key),
+        "static": _static_texts(plan.request.space),
         "function": function_texts(zip(points.cases, points.traced, strict=True)),
         "jax": jax.__version__,
     }
 
 
-def space_texts(space: Space) -> dict[str, str]:
+def _static_texts(space: Space) -> dict[str, dict[str, str]]:
+    """Return for each `Static` axis the digests of its values, by the text shown."""
+    found: dict[str, dict[str, str]] = {}
+    for name, axis in space.axes().items():
+        if axis.is_static:
+            static: Any = axis
+            values = [static.value(i, None) for i in range(len(axis))]
+            shown = map(str, static_column(values).tolist())
+            digests = (digest(text_of(value)) for value in values)
+            found[name] = dict(zip(shown, digests, strict=True))
+    return found
+
+
+def _space_texts(space: Space) -> dict[str, str]:
     """Return a text for each part of a space."""
     found = {
         "mode": space.mode,
@@ -107,20 +117,20 @@ def check_same(
     if was["key"] != now["key"]:
         lines.append(f"`key`: {was['key']} in the store, now {now['key']}")
     coords = (record.get("output_coords", {}) for record in (was, now))
-    lines += _changes("output_coords", *coords) + _reducer_changes(was, now)
+    lines += _changes("output_coords", *coords) + _reducer_changes(was, now, trusting)
     lines += outputs_changes(was["function"], now["function"])
-    function = _function_change(was, now, trusting)
-    # A different point or an added key already changes the program.
+    # Another point or an added key changes the program too.
     follows = was["function"]["point"] != now["function"]["point"]
     follows |= (was["key"] == _NO_KEY) != (now["key"] == _NO_KEY)
-    only = bool(function) and not lines
-    lines += [function] if function and not (lines and follows) else []
-    if not lines:
+    known = lines and follows
+    function = "" if known else _function_change(was, now, trusting)
+    if not lines and not function:
         return
     cure = "Give another path, or the sweep that created it."
-    if only:
+    if not lines:
         cure += ' If you know that the values are the same, `resume="force"` goes '
         cure += 'on with it; `resume="failed"` also computes failed points again.'
+    lines += [function] if function else []
     wrong = f"the store `{path}` was created by a different sweep:{bullets(lines)}"
     raise structure_error("sweep", wrong, cure)
 
@@ -128,12 +138,10 @@ def check_same(
 def _function_change(
     was: Mapping[str, Any], now: Mapping[str, Any], trusting: bool
 ) -> str:
-    """Return the difference of functions; warn if another JAX may be the reason."""
+    """Return the difference of functions, unless that of outputs explains it."""
     before, after = was["function"], now["function"]
-    same = ("program", "outputs", "structure")
-    if trusting or all(before[name] == after[name] for name in same):
-        return ""
-    if outputs_changes(before, after):
+    same = before["program"] == after["program"]
+    if trusting or same or outputs_changes(before, after):
         return ""
     if before["constants"] != after["constants"]:
         differing = {*before["constants"]} ^ {*after["constants"]}
@@ -141,21 +149,8 @@ def _function_change(
         return f"`fn`: arrays that it closes over have other values ({shown})"
     if was["jax"] == now["jax"]:
         return "`fn`: another program"
-    if before["point"] == after["point"]:
-        warn_of_jax(was["jax"])
-    return ""
-
-
-def warn_of_jax(version: str) -> None:
-    """Warn that the text of a function may differ because of another version of JAX."""
-    text = message(
-        "sweep",
-        f"the store was begun with jax {version}, this is {jax.__version__}, and the "
-        "traced function differs in form.",
-        "The sweep continues, as such a difference is to be expected between two "
-        "versions of JAX; see that the function is the same.",
-    )
-    warnings.warn(text, UserWarning, stacklevel=2)
+    versions = f"jax {was['jax']} in the store, now {now['jax']}"
+    return f"`fn`: another program, or the same in another form ({versions})"
 
 
 def _key_text(key: Key) -> str:
@@ -183,14 +178,15 @@ def _changes(
     ] or [f"`{argument}`: {_HIDDEN[name]}" for name in names]
 
 
-def _reducer_changes(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return the differences of reducers; warn if another JAX may be the reason."""
+def _reducer_changes(
+    was: Mapping[str, Any], now: Mapping[str, Any], trusting: bool
+) -> list[str]:
+    """Return the first difference of reducers."""
     both = [x.get("reduce") or x.get("cells") or {} for x in (was, now)]
-    lines = _changes("reduce", *both)
-    if lines and "settings" in lines[0] and was["jax"] != now["jax"]:
-        warn_of_jax(was["jax"])
-        return []
-    return lines[:1]
+    lines = _changes("reduce", *both)[:1]
+    # Another version of JAX may trace the same reducers in another form.
+    is_form = bool(lines) and _HIDDEN["text"] in lines[0] and was["jax"] != now["jax"]
+    return [] if is_form and trusting else lines
 
 
 def outputs_changes(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -198,40 +194,3 @@ def outputs_changes(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]
     if all(was[name] == now[name] for name in ("outputs", "structure")):
         return []
     return [f"`fn`: it returns {was['outputs']} in the store, now {now['outputs']}"]
-
-
-def refuse_failed(path: str, failed: np.ndarray) -> None:
-    """Raise a `SweepError` if a store contains failed points."""
-    if not len(failed):
-        return
-    shown = ", ".join(map(str, failed[:5])) + (", ..." if len(failed) > 5 else "")
-    what = f"point {shown}" if len(failed) == 1 else f"{len(failed):,} points ({shown})"
-    raise SweepError(
-        message(
-            "sweep",
-            f'the store `{path}` was filled with `on_error="mark"`, and `fn` '
-            f"failed at {what}.",
-            'Pass `on_error="mark"`, which keeps the other points, or call '
-            f"`fn(space.point({failed[0]}))` to see the error. "
-            'After a fix, `resume="failed"` computes these points again.',
-        ),
-        failed.tolist(),
-    )
-
-
-@contextlib.contextmanager
-def disk_errors(path: str, what: str) -> Iterator[None]:
-    """Raise a `SweepError` with a fix for an error of the disk."""
-    try:
-        yield
-    except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        cure = "Make room there" if full else "See that the folder can be written to"
-        raise SweepError(
-            message(
-                "sweep",
-                f"the store `{path}` could not {what}: {error}.",
-                f"{cure}, then call the same sweep again. Chunks that are finished are "
-                "kept.",
-            )
-        ) from error

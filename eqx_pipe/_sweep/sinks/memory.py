@@ -13,7 +13,7 @@ from jaxtyping import Int64
 
 from ..._types import PyTree
 from ..compute.blocks import Blocks
-from ..compute.failure import Errors, Failures, Verdict, in_order, joined
+from ..compute.failure import Errors, Verdict, clear, in_order, joined
 from ..compute.rows import Rows, empty_values
 from ..gather import Chunk, Outcome, Todo
 from ..plan import Plan
@@ -124,10 +124,9 @@ class ArraySink:
             first, last = plan.chunks.span(number)
             verdict = self._chunks.get(number)
             if verdict is None:
-                own = [leaf[first:last] for leaf in values]
-                left = Failures(plan.request.function, True, last - first, own)
-                left.skip(slice(None))
-                verdict = left.verdict
+                clear(values, slice(first, last))
+                ok = np.zeros(last - first, bool)
+                verdict = Verdict(ok, missing=~ok)
             verdicts.append(verdict)
         all_ = in_order(verdicts)
         values = plan.work.unflatten(values)

@@ -1,5 +1,13 @@
 """Labelled chunks of values in a folder, in Zarr's format, independent of sweeps."""
 
+from .change_layout import Origin as Origin
+from .change_layout import create as create
+from .change_layout import grow as grow
+from .change_layout import in_place as in_place
+from .change_layout import lay_out as lay_out
+from .change_layout import settle as settle
+from .change_layout import statuses_of as statuses_of
+from .change_layout import store_without_values as store_without_values
 from .chunks import Chunks as Chunks
 from .chunks import choose_chunks as choose_chunks
 from .disk import GROWING as GROWING
@@ -8,14 +16,8 @@ from .disk import PARTS as PARTS
 from .disk import Folder as Folder
 from .disk import Taken as Taken
 from .disk import check_zarr as check_zarr
+from .disk import disk_errors as disk_errors
 from .disk import is_name as is_name
-from .grow import Origin as Origin
-from .grow import grow as grow
-from .grow import in_place as in_place
-from .grow import lay_out as lay_out
-from .grow import settle as settle
-from .grow import statuses_of as statuses_of
-from .grow import store_without_values as store_without_values
 from .layout import StoreLayout as StoreLayout
 from .layout import Variable as Variable
 from .lazy import StoredArray as StoredArray
@@ -35,7 +37,6 @@ from .ranges import points_in as points_in
 from .ranges import ranges_of as ranges_of
 from .ranges import runs_of as runs_of
 from .ranges import status_in as status_in
-from .reader import Account as Account
-from .status import status_text as status_text
-from .store import Store as Store
-from .store import open_store as open_store
+from .read_chunks import Account as Account
+from .write_chunks import Store as Store
+from .write_chunks import open_store as open_store

@@ -5,6 +5,7 @@ is appended, renamed or changed in place. An object store could provide the same
 """
 
 import contextlib
+import errno
 import os
 import shutil
 import socket
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
-from ..._errors import optional
+from ..._errors import SweepError, message, optional
 
 try:
     import fcntl
@@ -113,7 +114,8 @@ class Folder:
         except (FileNotFoundError, NotADirectoryError):
             return not self.path.exists()
         if GROWING in names:  # otherwise `zarr.json` was removed from a store
-            return ROOT not in names and self.get(GROWING) == NEW
+            with contextlib.suppress(FileNotFoundError):  # just created
+                return ROOT not in names and self.get(GROWING) == NEW
         return names <= {LOCKS, PARTS}
 
     def give_up(self) -> None:
@@ -137,9 +139,10 @@ class Folder:
             yield False
             return
         key, flags = f"{LOCKS}/{name}", os.O_RDWR | os.O_CREAT
-        file = self._in_folder(
-            key, lambda: os.open(f"{self._root}/{key}", flags, 0o644)
-        )
+        with disk_errors(self._root, "be locked"):
+            file = self._in_folder(
+                key, lambda: os.open(f"{self._root}/{key}", flags, 0o644)
+            )
         try:
             how = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
             yield _locked(file, how if wait else how | fcntl.LOCK_NB)
@@ -174,6 +177,24 @@ def _locked(file: int, how: int) -> bool:
     who = f"process {os.getpid()} on {socket.gethostname()} (since {since})"
     os.pwrite(file, who.encode(), 0)
     return True
+
+
+@contextlib.contextmanager
+def disk_errors(path: str, what: str) -> Iterator[None]:
+    """Raise a `SweepError` with a fix for an error of the disk."""
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        cure = "Make room there" if full else "See that the folder can be written to"
+        raise SweepError(
+            message(
+                "sweep",
+                f"the store `{path}` could not {what}: {error}.",
+                f"{cure}, then call the same sweep again. Chunks that are finished are "
+                "kept.",
+            )
+        ) from error
 
 
 def check_zarr(function: str) -> None:

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from ..._errors import value_error
+from .chunk_bytes import STATUS_CODECS, VALUE_CODECS, checksum, compress, raw_of
 from .chunks import Chunks
-from .codec import STATUS_CODECS, VALUE_CODECS, checksum, compress, raw_of
-from .disk import ROOT, Folder
+from .disk import GROWING, ROOT, Folder
 
-FORMAT = 4
+FORMAT = 5
 """The version of the format of stores."""
 
 RECORD = "eqx_pipe_store"
@@ -229,6 +229,13 @@ def read_root(function: str, files: Folder) -> tuple[dict[str, Any], dict[str, A
         root = json.loads(files.get(ROOT))
         text = root["attributes"].get(RECORD)
     except (FileNotFoundError, NotADirectoryError):
+        if files.exists(GROWING) and files.is_vacant():
+            raise value_error(
+                function,
+                f"the store `{place}` is not complete: its creation has not finished.",
+                "Wait until the sweep that creates it has begun to compute. If it was "
+                "stopped, call the same sweep again.",
+            ) from None
         raise _foreign(function, place, "has no `zarr.json`") from None
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
         raise _damaged(function, place, f"it cannot be read ({error})") from error

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool
 
-from .store import Store
+from .write_chunks import Store
 
 
 class StoredArray(np.lib.mixins.NDArrayOperatorsMixin):
@@ -78,21 +78,15 @@ class StoredArray(np.lib.mixins.NDArrayOperatorsMixin):
             raise AttributeError(f"`StoredArray` has no attribute `{name}`.")
         return getattr(self[...], name)
 
-    def reshape(self, *shape: Any) -> Any:
-        """Return a reshaped array, unread if the points are split into grid dims."""
-        given = tuple(shape[0]) if len(shape) == 1 and not _is_int(shape[0]) else shape
-        lengths = self.store.chunks.lengths
-        if given == (*lengths, *self.shape[len(self._lead) :]):
-            args = self.store, self._variable, self._raw, self._kind, self.there
-            return StoredArray(*args, grid=True)
-        return self[...].reshape(given)
+    def grid(self, stored: bool = False) -> "StoredArray":
+        """Return the array with leading axes for the dims of the grid, unread.
 
-    def grid(self) -> "StoredArray":
-        """Return the stored numbers with leading axes for the dims of the grid."""
-        dtype = self.store.variables[self._variable].dtype
-        return StoredArray(
-            self.store, self._variable, dtype, there=self.there, grid=True
-        )
+        With `stored`, it has the dtype of the store, and PRNG keys are raw data.
+        """
+        dtype, kind = self._raw, self._kind
+        if stored:
+            dtype, kind = self.store.variables[self._variable].dtype, None
+        return StoredArray(self.store, self._variable, dtype, kind, self.there, True)
 
     def __getitem__(self, index: Any) -> Any:
         index = index if isinstance(index, tuple) else (index,)

@@ -68,22 +68,14 @@ def status_in(gaps: Gaps, size: int) -> Int8[np.ndarray, " points"]:
     return np.repeat(kinds, np.diff(edges))
 
 
-def status_at(
-    gaps: Gaps, index: Integer[np.ndarray, " some"]
-) -> Int8[np.ndarray, " some"]:
-    """Return the status of the points at some indices."""
+def picked_gaps(gaps: Gaps, index: Integer[np.ndarray, " picked"]) -> Gaps:
+    """Return the gaps among the points at some indices, in their order."""
     if not len(gaps):
-        return np.full(len(index), OK, np.int8)
+        return NO_GAPS
     # Find the last gap that begins at or before each index.
     near = gaps[np.maximum(np.searchsorted(gaps[:, 0], index, side="right") - 1, 0)]
     within = (near[:, 0] <= index) & (index < near[:, 1])
-    return np.where(within, near[:, 2], OK).astype(np.int8)
-
-
-def picked_gaps(gaps: Gaps, index: Integer[np.ndarray, " picked"]) -> Gaps:
-    """Return the gaps among the points at some indices, in their order."""
-    status = status_at(gaps, index)
-    return gaps_of(status == OK, status == MISSING)
+    return gaps_of(~within, within & (near[:, 2] == MISSING))
 
 
 def joined_gaps(some: Iterable[tuple[Gaps, int]]) -> Gaps:

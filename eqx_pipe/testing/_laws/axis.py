@@ -12,19 +12,18 @@ import numpy as np
 
 from ..._check import check_is
 from ..._errors import value_error
-from ..._keys import check_key as check_one_key
+from ..._keys import check_key
 from ..._spaces import MAX_LENGTH, Axis
 from ..._tree import as_arrays
 from ..._types import Key, PyTree
 from .compare import (
-    Bound,
-    Tolerance,
+    USUAL,
     agree,
     agree_in_struct,
     agree_with_reference,
     as_numpy,
+    check_reference,
     stack,
-    tolerance_of,
 )
 from .law import Broken, check_laws, law, must_work
 
@@ -33,25 +32,20 @@ _MOST = 16  # positions of a long axis that are checked
 _NUM_KEYS = 32
 
 
-def positions_of(n: int) -> list[int]:
-    """Return some of `n` positions, including both ends."""
-    # With Python integers: a space may have more points than NumPy's integers hold.
-    inner = [(n - 1) * i // (_MOST - 1) for i in range(_MOST)]
-    return sorted({*inner, min(1, n - 1), max(n - 2, 0)})
-
-
 @dataclasses.dataclass(frozen=True)
 class AxisTrial:
     """An axis, and its values at some positions."""
 
     axis: Axis
     key: Key | None
-    tolerance: Tolerance
     reference: Callable[[int], PyTree] | None = None
 
     @ft.cached_property
     def positions(self) -> list[int]:
-        return positions_of(len(self.axis))
+        """Some positions, including both ends."""
+        n = len(self.axis)
+        inner = [(n - 1) * i // (_MOST - 1) for i in range(_MOST)]
+        return sorted({*inner, min(1, n - 1), max(n - 2, 0)})
 
     @ft.cached_property
     def plain(self) -> list[PyTree]:
@@ -82,7 +76,7 @@ class AxisTrial:
         if not (dim is None or (isinstance(dim, str) and dim)):
             raise Broken(f"`dim` is {dim!r}, not a name or None", "dim")
 
-    @law("forms", "its values agree in form.")
+    @law("forms", "its values agree in structure, shapes and dtypes.")
     def forms_law(self) -> None:
         for i, value in zip(self.positions, self.plain, strict=True):
             labels = (f"at position {i}", "at position 0")
@@ -97,9 +91,9 @@ class AxisTrial:
     def traced_law(self) -> None:
         with must_work("a traced and vectorised position"):
             got = self.traced(self.key)
-        agree(got, stack(self.plain), ("traced", "plain"), self.tolerance)
+        agree(got, stack(self.plain), ("traced", "plain"), USUAL)
 
-    @law("draws", "what it draws depends on the position, and on the key.")
+    @law("draws", "its draws depend on the position and on the key.")
     def draws_law(self) -> None:
         if not self.axis.needs_key or self.key is None or len(self.positions) < 2:
             return
@@ -115,14 +109,14 @@ class AxisTrial:
         if of_keys == 1 and min(of_positions) > 2:
             raise Broken(f"{_NUM_KEYS} keys all draw the same values")
 
-    @law("reference", "it gives what the reference gives at each position.")
+    @law("reference", "it agrees with the reference at each position.")
     def reference_law(self) -> None:
         if self.reference is not None:
             for i, value in zip(self.positions, self.plain, strict=True):
                 wanted, where = self.reference(i), f"at position {i}"
-                agree_with_reference(value, wanted, self.tolerance, where)
+                agree_with_reference(value, wanted, where)
 
-    @law("flatten", "flattening keeps it.")
+    @law("flatten", "flattening and unflattening preserve it.")
     def flatten_law(self) -> None:
         leaves, structure = jtu.tree_flatten(self.axis)
         got = self.values(jtu.tree_unflatten(structure, leaves))
@@ -134,8 +128,6 @@ def check_axis(
     *,
     key: Key | None = None,
     reference: Callable[[int], PyTree] | None = None,
-    rtol: Bound = None,
-    atol: Bound = None,
 ) -> None:
     """Check that an axis is a sequence that JAX can trace and vectorise.
 
@@ -151,8 +143,6 @@ def check_axis(
     - `key`: a PRNG key, for an axis that needs one. (Keyword only.)
     - `reference`: a function from a position, an `int`, to the value there, such as
         `np.linspace(0, 1, 5).__getitem__`, which detects a wrong end. (Keyword only.)
-    - `rtol`, `atol`: as in `check_function`, for traced values and the reference.
-        (Keyword only.)
 
     **Raises:** `AssertionError` if a law is broken; `TypeError` if `axis` is not an
     `Axis`; `ValueError` if the axis needs a key and `key` is None.
@@ -167,15 +157,15 @@ def check_axis(
     __tracebackhide__ = True
     cure = "Give an `Axis`: `Linspace(0, 1, 5)`, or an instance of your own."
     check_is("testing.check_axis", "axis", axis, Axis, cure)
-    check_one_key("testing.check_axis", key)
-    tolerance = tolerance_of("testing.check_axis", rtol, atol, reference)
+    check_key("testing.check_axis", key)
+    check_reference("testing.check_axis", reference)
     if axis.needs_key and key is None:
         raise value_error(
             "testing.check_axis",
             "the axis draws its values, and `key` is None.",
             "Give `key=jax.random.key(0)`.",
         )
-    trial = AxisTrial(axis, key, tolerance, reference)
+    trial = AxisTrial(axis, key, reference)
     # The values of a static axis may have any type.
     laws = [AxisTrial.length_law] if axis.is_static else None
     check_laws("check_axis", "an axis", trial, type(axis).__name__, laws)

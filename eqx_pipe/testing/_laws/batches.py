@@ -10,7 +10,7 @@ from .programs import Places, Programs
 from .trial import Trial
 
 
-@law("vmap", "`jax.vmap` over arguments, or over modules, gives what a loop gives.")
+@law("vmap", "`jax.vmap` over arguments, or over modules, agrees with a loop.")
 def vmap_law(trial: Trial) -> str | None:
     programs = trial.programs
     groups = _groups(programs)
@@ -81,7 +81,7 @@ def _like_a_loop(
         except Exception:  # these arguments are invalid, for instance by `error_if`
             continue
     if len(taken) < 2:
-        raise Undecided("the function refuses other inputs, so lanes would be equal")
+        raise Undecided("the function raises for other inputs, so lanes would be equal")
     inputs = [
         stacked([lane[i] for lane in taken]) if i in which else own[i] for i in every
     ]
@@ -95,4 +95,4 @@ def _like_a_loop(
     got, loop = ({names[i]: v[i] for i in kept} for v in (found, wanted))
     agree(got, loop, (f"by {how}", "in a loop"), trial.tolerance)
     dropped = len(lanes) - len(taken)
-    return f"{dropped} of {len(lanes)} lanes are refused" if dropped else None
+    return f"it raises for {dropped} of {len(lanes)} lanes" if dropped else None

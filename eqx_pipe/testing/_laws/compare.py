@@ -1,8 +1,7 @@
 """Compare pytrees within tolerances."""
 
 import dataclasses
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import equinox as eqx
@@ -13,7 +12,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jax.typing import DTypeLike
 
-from ..._errors import describe_value, type_error, value_error
+from ..._check import check_is
 from ..._tree import differences, is_key_array, leaves_with_names
 from ..._types import PyTree
 from .law import Broken
@@ -57,28 +56,14 @@ class Tolerance:
 
 
 EXACT = Tolerance(0.0, 0.0)
+USUAL = Tolerance()
 
 
-def tolerance_of(
-    function: str, rtol: Bound, atol: Bound, reference: object = None
-) -> Tolerance:
-    """Return `rtol` and `atol` as a tolerance, and check them and the reference."""
-    for name, value in (("rtol", rtol), ("atol", atol)):
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if value is None or (number and 0 <= value < math.inf):
-            continue
-        raise (value_error if number else type_error)(
-            function,
-            f"`{name}` is {describe_value(value)}.",
-            "Give a number of at least 0, or None for a bound that suits the dtype.",
-        )
-    if reference is not None and not callable(reference):
-        raise type_error(
-            function,
-            f"`reference` is {describe_value(reference)}.",
-            "Give a function that makes the same numbers in another way.",
-        )
-    return Tolerance(rtol, atol)
+def check_reference(function: str, reference: object) -> None:
+    """Raise a `TypeError` unless `reference` is `None` or can be called."""
+    if reference is not None:
+        cure = "Give a function that makes the same numbers in another way."
+        check_is(function, "reference", reference, Callable, cure)
 
 
 def agree(
@@ -90,7 +75,7 @@ def agree(
 
 
 def agree_with_reference(
-    got: PyTree, wanted: PyTree, tolerance: Tolerance, where: str = ""
+    got: PyTree, wanted: PyTree, where: str = "", tolerance: Tolerance = USUAL
 ) -> None:
     """Raise `Broken` if a reference differs; it may have wider dtypes."""
     labels = (f"found {where}".strip(), "by the reference")

@@ -1,12 +1,13 @@
-"""The laws of compiled programs: the same values, compiled once."""
+"""The laws of traced programs: the same values, compiled once, by all parameters."""
 
 from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import jax.tree_util as jtu
 
-from ..._jaxprs import equations, kind, open_jaxpr, sub_jaxprs
+from ..._jaxprs import Equation, Flow, equations, kind, open_jaxpr, sub_jaxprs
 from ..._tree import is_key_array
 from .compare import agree, agree_in_struct
 from .compiles import names_of
@@ -17,7 +18,7 @@ from .trial import Trial
 _MOST_BYTES = 2**20
 
 
-@law("jit", "compiled it gives what a plain call gives, in the same structure.")
+@law("jit", "compiled, it returns what a plain call returns, in the same structure.")
 def jit_law(trial: Trial) -> None:
     if trial.trace_error is not None:
         with must_work("tracing"):
@@ -62,8 +63,8 @@ def recompiles_law(trial: Trial) -> None:
     found = trial.again[1]
     if found:
         raise Broken(
-            f"each call compiles {names_of(found)}; make the function that is jitted "
-            "once, outside of the call"
+            f"each call compiles {names_of(found)}; create the jitted function once, "
+            "outside of the call"
         )
 
 
@@ -87,3 +88,44 @@ def _constants(program: Any) -> list[Any]:
         for inner in sub_jaxprs(eqn):
             own += open_jaxpr(inner)[1]
     return [v for v in own if hasattr(v, "nbytes") and not is_key_array(v)]
+
+
+@law("params", "each array of a module, and its gradient, reach the output.")
+def params_law(trial: Trial) -> None:
+    programs = trial.programs
+    leaves = programs.leaves(trial.call)
+    for i in programs.moving:
+        name = programs.names[i]
+        if not name.startswith("fn.") or not leaves[i].size:
+            continue
+        marks = [i == k for k in range(len(leaves))]
+        if not any(Flow().run(programs.jaxpr, marks)):
+            what = "it does not reach the output; the function may use an older copy"
+            raise Broken(f"{what}, such as one that it closes over", name)
+        if not any(_Gradients().run(programs.jaxpr, marks)):
+            what = "it reaches the output through rounding only, so its gradient is 0"
+            raise Broken(f"{what}; use a straight-through estimator", name)
+
+
+class _Gradients(Flow):
+    """The flow of values through which gradients pass: not through rounding.
+
+    A `stop_gradient` is intended, and custom rules may do anything: both pass values
+    on.
+    """
+
+    def equation(self, eqn: Equation, marks: list[bool]) -> list[bool]:
+        """Return which outputs of an equation are marked."""
+        name = eqn.primitive.name
+        if any(marks) and name.startswith("custom_"):
+            return [True] * len(eqn.outvars)
+        if name in ("round", "floor", "ceil", "sign") or _to_integers(eqn):
+            return [False] * len(eqn.outvars)
+        return super().equation(eqn, marks)
+
+
+def _to_integers(eqn: Equation) -> bool:
+    if eqn.primitive.name != "convert_element_type":
+        return False
+    dtype: Any = eqn.params["new_dtype"]
+    return not jnp.issubdtype(dtype, jnp.inexact)

@@ -19,7 +19,7 @@ from .trial import Trial
 _DTYPES = (jnp.float32, jnp.bfloat16, jnp.float16, jnp.float64)
 
 
-@law("dtype", "an output that has the dtype of the input has it in every precision.")
+@law("dtype", "an output with the dtype of the input has it in every precision.")
 def dtype_law(trial: Trial) -> str | None:
     arrays = jtu.tree_leaves((trial.call.args, trial.call.state))
     inexact = [v for v in arrays if eqx.is_inexact_array(v)]
@@ -55,16 +55,16 @@ def _keeps(found: dict[np.dtype, dict[str, Any]], own: np.dtype) -> None:
             if _real(got) != dtype and not nearest:
                 raise Broken(
                     f"it is {got} for an input of {dtype.name}, and "
-                    f"{forms[name].dtype} for one of {source.name}; make the "
-                    "arrays and draws that it is computed with of `x.dtype`",
+                    f"{forms[name].dtype} for one of {source.name}; create the "
+                    "arrays and draws that it uses in `x.dtype`",
                     name,
                 )
 
 
 _WEAK = (
-    "it is {} of a weak type: made of Python numbers alone, it follows the dtype of no "
-    "input, and takes on that of what it meets; give the numbers a dtype, as in "
-    "`jnp.where(x > 0, 1.0, 0.0).astype(x.dtype)`"
+    "it is a weakly typed {}: computed from Python numbers alone, it does not have the "
+    "dtype of the input, and other arrays change its dtype; give the numbers a dtype, "
+    "as in `jnp.where(x > 0, 1.0, 0.0).astype(x.dtype)`"
 )
 
 

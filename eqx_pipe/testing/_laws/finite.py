@@ -28,7 +28,7 @@ def finite_law(trial: Trial) -> None:
         _no_overflow(trial, outputs)
         for i in infinite:
             _not_everywhere(trial, i, outputs[i])
-        raise Undecided("the output is infinite, so derivatives may be")
+        raise Undecided("the output is infinite, so its derivatives may be, too")
     if programs.moving and programs.smooth:
         _derivatives(trial)
 

@@ -2,6 +2,7 @@
 
 import functools as ft
 import inspect
+import math
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -11,14 +12,14 @@ import numpy as np
 from equinox.nn import State
 
 from ..._check import check_callable
-from ..._errors import MissingKeyError, describe_value, type_error
+from ..._errors import MissingKeyError, describe_value, type_error, value_error
 from ..._keys import check_key
 from ..._stage import as_module, check_state, wants_key
 from ..._tree import is_key_array
 from ..._types import Key, PyTree
 from .batches import vmap_law
-from .compare import Bound, agree_with_reference, tolerance_of
-from .compiled import jit_law, recompiles_law
+from .compare import Bound, Tolerance, agree_with_reference, check_reference
+from .compiled import jit_law, params_law, recompiles_law
 from .derivative import derivative_law
 from .dtype import dtype_law
 from .finite import finite_law
@@ -26,7 +27,6 @@ from .index import index_law
 from .key import key_law
 from .law import Broken, Law, check_names, must_work, outcome
 from .locate import input_text, locate
-from .params import params_law
 from .pure import pure_law
 from .trial import Call, Trial, function_text, trial_of
 
@@ -60,10 +60,10 @@ def check_function(
     | `params` | each array of a module, and its gradient, reach the output |
     | `key` | draws depend on `key=`, if it is given; no key is used twice |
     | `dtype` | half, single and double precision are kept; no weak type |
-    | `vmap` | a batch of arguments, or a stack of modules, gives what a loop gives |
+    | `vmap` | a batch of arguments, or a stack of modules, agrees with a loop |
     | `finite` | finite numbers give no NaN, no overflow, and finite derivatives |
     | `index` | no index is out of bounds, where JAX clamps or drops it |
-    | `derivative` | first and second derivatives are those that differences give |
+    | `derivative` | first and second derivatives agree with finite differences |
 
     The function is traced once per precision; all laws, and later checks of the same
     function with arguments of the same types, share the compiled programs. `derivative`
@@ -111,13 +111,15 @@ def check_function(
         Traceback (most recent call last):
             ...
         AssertionError: `eqx_pipe.testing.check_function`: `square` breaks 1 law of ...
-          - `derivative`: first and second derivatives are those that differences give.
+          - `derivative`: first and second derivatives agree with finite differences.
             leaf: `x`
-            difference: forward mode gives ... at [0], and differences give ...
+            difference: forward mode gives ... at [0], but finite differences give ...
         ...
     """
     __tracebackhide__ = True
-    tolerance = tolerance_of(_FUNCTION, rtol, atol, reference)
+    check_reference(_FUNCTION, reference)
+    for name, bound in (("rtol", rtol), ("atol", atol)):
+        _check_bound(name, bound)
     check_callable(_FUNCTION, "fn", fn, "Give a function, or a stage of a pipeline.")
     named = _named(kwargs)
     if key is None and is_key_array(named.get("key")):
@@ -128,7 +130,8 @@ def check_function(
     tried = _tried(only, skip, reference is not None, key is not None)
     names = _names(fn, len(args))
     given = as_jax_sees({**dict(zip(names, args, strict=True)), **named})
-    trial = trial_of(Call(module, given, state, key, names), tolerance)
+    call = Call(module, given, state, key, names)
+    trial = trial_of(call, Tolerance(rtol, atol))
     _first_call(trial)
     laws = [law for law in _LAWS if law.name in tried]
     if "reference" in tried:
@@ -144,6 +147,17 @@ def check_function(
         }
         raise AssertionError(_report(fn, laws, found, inner, given))
     return {name: str(outcome) for name, outcome in found.items()}
+
+
+def _check_bound(name: str, bound: Bound) -> None:
+    """Raise unless a tolerance is `None` or a number of at least 0."""
+    number = isinstance(bound, int | float) and not isinstance(bound, bool)
+    if bound is not None and not (number and 0 <= bound < math.inf):
+        raise (value_error if number else type_error)(
+            _FUNCTION,
+            f"`{name}` is {describe_value(bound)}.",
+            "Give a number of at least 0, or None for a bound that suits the dtype.",
+        )
 
 
 def _named(kwargs: Mapping[str, PyTree] | None) -> dict[str, PyTree]:
@@ -210,9 +224,10 @@ def _reference_law(wanted: Callable[[], PyTree]) -> Law:
     def test(trial: Trial) -> None:
         with must_work("the reference"):
             values = wanted()
-        agree_with_reference(trial.plain["output"], values, trial.tolerance)
+        found = trial.plain["output"]
+        agree_with_reference(found, values, tolerance=trial.tolerance)
 
-    return Law("reference", "it gives what the reference gives.", test)
+    return Law("reference", "it returns what the reference returns.", test)
 
 
 def _report(

@@ -57,11 +57,6 @@ def law(name: str, rule: str) -> Callable[[Callable[[Any], str | None]], Law]:
     return ft.partial(Law, name, rule)
 
 
-def laws_of(trial: type) -> list[Law]:
-    """Return the laws of a class of trials, in the order of their definition."""
-    return [value for value in vars(trial).values() if isinstance(value, Law)]
-
-
 def outcome(law: Law, trial: Any, kind: str) -> str | Broken:
     """Return the `Broken` of a law, or the text that it holds or is undecided.
 
@@ -90,7 +85,8 @@ def check_laws(
     checked.
     """
     __tracebackhide__ = True
-    for law in laws_of(type(trial)) if laws is None else laws:
+    own = [value for value in vars(type(trial)).values() if isinstance(value, Law)]
+    for law in own if laws is None else laws:
         # Raised outside an `except` block: Hypothesis treats errors with different
         # contexts as different errors, and would not shrink one to the other.
         how = outcome(law, trial, kind)

@@ -72,8 +72,6 @@ def _value_text(leaf: Any) -> str:
     if not hasattr(leaf, "dtype") or is_key_array(leaf):
         return leaf_text(leaf)
     array = np.asarray(leaf)
-    if array.size and not array.astype(bool).any():
-        return f"zeros {leaf_text(leaf)}"
     if array.size > 12:
         return leaf_text(leaf)
     wide = array.astype(np.float64) if array.dtype.kind == "V" else array

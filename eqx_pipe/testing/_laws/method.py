@@ -5,24 +5,18 @@ import functools as ft
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import jax.tree_util as jtu
 import numpy as np
 
 from ..._check import check_int, check_is
-from ..._errors import describe_value
 from ..._search import Method, losses
 from ..._spaces import Space, SpaceLike, as_space, point_columns
 from ..._sweep import Compared, SweepResult, gaps_of, sweeper
-from ..._tree import path_name
 from ..._types import Key, PyTree
 from .compare import agree
 from .law import Broken, Undecided, check_laws, law, must_work
 
 _ROUNDS = 3
-
-_SAVED = np.ndarray | np.generic | jax.Array | bool | int | float | str | Space
-"""The types of values that can be saved in a state."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +47,7 @@ class MethodTrial:
         found = losses(result, self.by, "min")
         return self.method.tell(state, found, result)
 
-    @law("form", "it proposes points of the space, `num` at most.")
+    @law("form", "it proposes points of the space, at most `num`.")
     def form_law(self) -> None:
         for number, (_, points, _, _) in enumerate(self.history):
             if not isinstance(points, Space) or points.size > self.num:
@@ -61,14 +55,6 @@ class MethodTrial:
                 raise Broken(what)
             with must_work(f"finding the points of round {number} in the space"):
                 self.space.to_unit(points)
-
-    @law("state", "its state is a pytree of arrays, or of values that JSON can hold.")
-    def state_law(self) -> None:
-        for number, (_, _, asked, _) in enumerate(self.history):
-            for path, leaf in jtu.tree_leaves_with_path(asked, is_leaf=_is_space):
-                if not isinstance(leaf, _SAVED):
-                    what = f"in round {number} it holds {describe_value(leaf)}"
-                    raise Broken(what, path_name(path))
 
     @law("repeats", "the same calls, or a fresh start, give the same proposals.")
     def repeats_law(self) -> None:
@@ -81,10 +67,10 @@ class MethodTrial:
             _same(f"after the same result again in round {number}", *states)
             state = states[0]
 
-    @law("failures", "it goes on where points have failed.")
+    @law("failures", "it continues after failed points.")
     def failures_law(self) -> None:
         if not self.history or len(self.history[0][-1]) < 2:
-            raise Undecided("a round has one point at most, and something must work")
+            raise Undecided("a round has at most one point, and one must succeed")
         _, _, asked, result = self.history[0]
         with must_work("`tell` with a failed point"):
             after = self._after(asked, _failed(result))
@@ -105,17 +91,12 @@ def _failed(result: SweepResult) -> SweepResult:
     return dataclasses.replace(result, values=values, _gaps=gaps_of(ok))
 
 
-def _is_space(leaf: object) -> bool:
-    return isinstance(leaf, Space)
-
-
-def _numbers(points: Space) -> PyTree:
-    return point_columns(points.geometry, points.key)
-
-
 def _same(how: str, got: PyTree, wanted: PyTree) -> None:
     """Raise `Broken` if points or states are not bitwise identical."""
-    got, wanted = (_numbers(v) if _is_space(v) else v for v in (got, wanted))
+    got, wanted = (
+        point_columns(v.geometry, v.key) if isinstance(v, Space) else v
+        for v in (got, wanted)
+    )
     agree(got, wanted, (how, "the first time"))
 
 
@@ -130,8 +111,7 @@ def check_method(
 ) -> None:
     """Check that a search method is reproducible and can be resumed.
 
-    The laws: the method proposes points of the space, at most as many as requested. Its
-    state can be saved: it is a pytree of arrays, or of values that JSON supports.
+    The laws: the method proposes points of the space, at most as many as requested.
     Repeated calls of `ask` and `tell` with the same arguments return the same, also
     after a new start. The method continues after a failed point, whose value is NaN.
 

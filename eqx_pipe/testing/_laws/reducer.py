@@ -22,13 +22,7 @@ from ..._reduce import (
 )
 from ..._tree import as_arrays
 from ..._types import PyTree
-from .compare import (
-    Bound,
-    Tolerance,
-    agree,
-    agree_with_reference,
-    tolerance_of,
-)
+from .compare import USUAL, agree, agree_with_reference, check_reference
 from .law import check_laws, law
 
 
@@ -39,7 +33,6 @@ class ReducerTrial:
     many: ReducerTree
     values: PyTree
     n: int
-    tolerance: Tolerance
     reference: Callable[[PyTree], PyTree] | None = None
 
     @ft.cached_property
@@ -57,14 +50,14 @@ class ReducerTrial:
     def same(self, got: Any, wanted: Any, labels: tuple[str, str]) -> None:
         """Raise `Broken` if the results of two states differ."""
         got, wanted = (as_arrays(self.many.finish(s)) for s in (got, wanted))
-        agree(got, wanted, labels, self.tolerance)
+        agree(got, wanted, labels, USUAL)
 
     def thirds(self) -> list[Any]:
         """Return the states of three consecutive ranges."""
         cuts = (0, max(1, self.n // 3), max(2, 2 * self.n // 3), self.n)
         return [self.state(a, b) for a, b in it.pairwise(cuts)]
 
-    @law("update", "taking points in one by one is taking them in at once.")
+    @law("update", "points one by one give the same result as all at once.")
     def update_law(self) -> None:
         states = list(self.empty)
         for i in range(self.n):
@@ -73,7 +66,7 @@ class ReducerTrial:
                 states[j] = _with_point(r, states[j], point)
         self.same(states, self.state(0, self.n), ("one by one", "at once"))
 
-    @law("parts", "merged states of parts, or of no points, are that of the whole.")
+    @law("parts", "merged states of parts, also of no points, equal that of the whole.")
     def parts_law(self) -> None:
         (a, b, c), whole = self.thirds(), self.state(0, self.n)
         merge, empty = self.many.merge, self.empty
@@ -93,7 +86,7 @@ class ReducerTrial:
         wanted = self.state(0, self.n - 1)
         self.same(got, wanted, ("with a failed point", "without it"))
 
-    @law("jit", "compiling changes nothing.")
+    @law("jit", "compiled, it gives the same results.")
     def jit_law(self) -> None:
         ok, (a, b, _) = jnp.ones(self.n, bool), self.thirds()
         absorb = jax.jit(lambda values: self.many.absorb(self.empty, values, ok))
@@ -102,12 +95,12 @@ class ReducerTrial:
         wanted = self.many.merge(a, b)
         self.same(merge(a, b), wanted, ("merged under jit", "plain"))
 
-    @law("reference", "it agrees with the reference for all values.")
+    @law("reference", "it agrees with the reference.")
     def reference_law(self) -> None:
         if self.reference is not None:
             got = self.many.finish(self.state(0, self.n))
             wanted = self.reference(self.values)
-            agree_with_reference(got, wanted, self.tolerance)
+            agree_with_reference(got, wanted)
 
 
 def _with_point(reducer: AbstractReducer, state: PyTree, point: PyTree) -> PyTree:
@@ -123,8 +116,6 @@ def check_reducer(
     values: PyTree,
     *,
     reference: Callable[[PyTree], PyTree] | None = None,
-    rtol: Bound = None,
-    atol: Bound = None,
 ) -> None:
     """Check that a reducer can be split, merged and compiled as in a sweep.
 
@@ -142,7 +133,6 @@ def check_reducer(
     - `reference`: a function of `values` that returns the same as the reducer, such as
         a NumPy function, which detects a wrong initial state or an overflow. (Keyword
         only.)
-    - `rtol`, `atol`: as in `check_function`. (Keyword only.)
 
     **Raises:** `AssertionError` if a law is broken; `ValueError` if `values` has fewer
     than three points.
@@ -157,7 +147,7 @@ def check_reducer(
     """
     __tracebackhide__ = True
     function = "testing.check_reducer"
-    tolerance = tolerance_of(function, rtol, atol, reference)
+    check_reference(function, reference)
     many = as_reducers(function, reducer)
     values = as_arrays(values)
     sizes = {leaf.shape[0] if leaf.ndim else 0 for leaf in jtu.tree_leaves(values)}
@@ -168,5 +158,5 @@ def check_reducer(
             f"{sorted(sizes)}.",
             "Give outputs of at least three points, stacked along a leading axis.",
         )
-    trial = ReducerTrial(many, values, min(sizes), tolerance, reference)
+    trial = ReducerTrial(many, values, min(sizes), reference)
     check_laws("check_reducer", "a reducer", trial, type(reducer).__name__)

@@ -21,9 +21,9 @@ from ..._tree import is_key_array
 from ..._types import Key, PyTree
 from .compare import Tolerance
 from .compiles import compilations
-from .held import held
 from .law import Undecided
 from .programs import Programs, is_wide, programs_of
+from .pure import held
 
 
 class Call(eqx.Module):

@@ -14,7 +14,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array
 
 from ..._types import Key, PyTree
-from .validate import Draw, check_strategy, check_struct, composite
+from .validate import Draw, check_strategy, check_struct
 
 Numbers: TypeAlias = st.SearchStrategy
 """A strategy for single numbers."""
@@ -25,22 +25,16 @@ EIGHTHS = st.sampled_from(_PLAIN + 9 * [0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, -2
 """Small numbers that every dtype represents; the most revealing ones are frequent."""
 COMPLEX = st.builds(complex, EIGHTHS, EIGHTHS)
 _MOST_DRAWN = 32
-# Few shapes, as each compiles again; examples shrink to the first.
-_POOL = tuple(
-    jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((1,), (4,), (), (2, 3))
-)
 
 
-@composite
-def arrays(
-    draw: Draw, struct: PyTree | None = None, *, elements: Numbers | None = None
-) -> PyTree:
+@st.composite
+def arrays(draw: Draw, struct: PyTree, *, elements: Numbers | None = None) -> PyTree:
     """Draw a pytree of JAX arrays.
 
     **Arguments:**
 
     - `struct`: a pytree of `jax.ShapeDtypeStruct`, or of arrays, for their shapes and
-        dtypes. By default one array with a shape and dtype from a small pool.
+        dtypes.
     - `elements`: a strategy for single numbers. By default small numbers that every
         dtype represents exactly, such as eighths from -4 to 4, often 0, -0, 1, -1 and
         halves. (Keyword only.)
@@ -60,8 +54,6 @@ def arrays(
         ...     assert (-(-tree["x"]) == tree["x"]).all()
         >>> test_negation()
     """
-    if struct is None:
-        struct = draw(st.sampled_from(_POOL))
     struct = check_struct("arrays", struct)
     check_strategy("arrays", "elements", elements)
     leaves, structure = jtu.tree_flatten(struct)
@@ -89,11 +81,8 @@ def numpy_array(
     wide = dtype
     for kind, widest in ((jnp.floating, float), (jnp.complexfloating, complex)):
         wide = widest if jnp.issubdtype(dtype, kind) else wide
-    # Small arrays are drawn number by number, as mostly zeros would reveal too little.
-    few = math.prod(shape) <= _MOST_DRAWN
-    fill = (
-        st.nothing() if few else None if elements else st.just(np.zeros((), wide)[()])
-    )
+    # Small arrays are drawn number by number: mostly equal numbers reveal too little.
+    fill = st.nothing() if math.prod(shape) <= _MOST_DRAWN else None
     given = _usual(dtype) if elements is None else elements
     drawn = hnp.arrays(wide, shape, elements=given, fill=fill)
     return drawn.map(lambda v: v.astype(dtype))
@@ -109,7 +98,7 @@ def _usual(dtype: DTypeLike) -> Numbers:
     return st.integers(max(-4, int(info.min)), min(4, int(info.max)))
 
 
-@composite
+@st.composite
 def keys(draw: Draw) -> Key:
     """Draw a PRNG key, `jax.random.key(seed)`; shrinks to seed 0.
 

@@ -1,22 +1,42 @@
 """A strategy for nested pipelines of every combinator."""
 
 import dataclasses
+import functools as ft
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import hypothesis.strategies as st
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import jax.tree_util as jtu
 
-from ..._errors import describe_value
-from ..._types import PyTree, StageLike
-from .kinds import makers
-from .leaves import Own, leaves
-from .validate import (
-    Draw,
-    check_int,
-    check_struct,
-    composite,
-    invalid,
+from ... import (
+    at,
+    batched,
+    chain,
+    cond,
+    ensemble,
+    feed,
+    frozen,
+    gated,
+    graph,
+    outputs,
+    parallel,
+    precision,
+    repeat,
+    residual,
+    scan,
+    switch,
+    tied,
+    weighted,
 )
+from ..._check import check_int
+from ..._stage import identity
+from ..._types import Key, PyTree, StageLike
+from . import layers
+from .validate import Draw, check_strategies, check_struct
 
 
 @dataclasses.dataclass
@@ -28,7 +48,7 @@ class Drawing:
     depth: int
     random: bool
     branches: bool
-    own: Sequence[Own] = ()
+    own: Sequence[st.SearchStrategy] = ()
     is_first: bool = True
 
     def one_of(self, *values: Any) -> Any:
@@ -38,12 +58,13 @@ class Drawing:
     def pipeline(self) -> StageLike:
         """Draw a stage or a combinator."""
         kinds: dict[str, Callable[[Drawing], StageLike] | None] = {"leaf": None}
-        kinds |= makers(self) if self.depth else {}
+        kinds |= _makers(self) if self.depth else {}
         # One maker is built at a time: the `repr` of a `one_of` of all would be huge.
         make = kinds[self.one_of(*kinds)]
         if make is not None:
             return make(self)
-        return self.draw(self.one_of(*leaves(self.struct, self.random, self.own)))
+        own = layers.leaves(self.struct, self.random)
+        return self.draw(self.one_of(*own, *self.own))
 
     def inner(self, part: PyTree = None) -> StageLike:
         """Draw a pipeline one level deeper, for this struct or for another one."""
@@ -60,12 +81,171 @@ class Drawing:
         return [self.inner() for _ in range(self.draw(st.integers(1, 2)))]
 
 
-@composite
+def _at(d: Drawing) -> StageLike:
+    path = d.one_of(*(path for path, _ in jtu.tree_flatten_with_path(d.struct)[0]))
+    where = tuple(getattr(p, "key", getattr(p, "idx", None)) for p in path)
+    if None in where:  # fields of a module
+        return at((), d.inner())
+    return at(where, d.inner(ft.reduce(operator.getitem, where, d.struct)))
+
+
+def _fold(d: Drawing) -> StageLike:
+    first, *others = d.few()
+    parts = [first, *(chain(stage, layers.less) for stage in others)]
+    # Squashed, as nested sums would leave the range of small dtypes.
+    return chain(parallel(*parts, merge=d.one_of("mean", "sum", "prod")), layers.squash)
+
+
+def _inputs(d: Drawing) -> StageLike:
+    """Draw a chain over one of two inputs that contains a graph of both."""
+    join = layers.Joining(layers.join_of(d.struct))
+    block = graph(
+        {"node": d.inner(), "join": join},
+        {"node": "x", "join": d.one_of(["node", "by"], ["by", "node", "x"])},
+        "join",
+        inputs=("x", "by"),
+    )
+    return chain(layers.named, chain(feed(block, x="x", by="by"), block, over="x"))
+
+
+def _wide(d: Drawing) -> StageLike:
+    merge = d.one_of("tuple", "stack", "dict", "own")
+    parts = [d.inner(), d.inner()]
+    if merge == "own":
+        return parallel(*parts, merge=layers.mean)
+    if merge == "dict":
+        return chain(parallel(dict(zip("ba", parts, strict=True))), layers.mean)
+    if merge == "stack":
+        return chain(parallel(*parts, merge=merge, axis=0), layers.mean_of_stack)
+    return chain(parallel(*parts, merge=merge), layers.mean)
+
+
+def _weighted(d: Drawing) -> StageLike:
+    children = d.few()
+    fixed = jnp.linspace(0.2, 0.8, len(children))
+    weights = layers.Weigh(len(children)) if d.draw(st.booleans()) else fixed
+    normalize = d.one_of("softmax", "sum", "none")
+    return weighted(*children, weights=weights, normalize=normalize)
+
+
+def _maker(d: Drawing, *, noisy: bool | None = None) -> Callable[[Key], StageLike]:
+    if noisy is None:
+        noisy = d.random and d.draw(st.booleans())
+
+    def make(key: Key) -> StageLike:
+        scale = jtu.tree_map(lambda s: jr.normal(key, s.shape, s.dtype) / 2, d.struct)
+        affine = layers.Affine(scale, jtu.tree_map(jnp.ones_like, scale))
+        return chain(affine, layers.add_noise) if noisy else affine
+
+    return make
+
+
+def _repeat(d: Drawing) -> StageLike:
+    return repeat(_maker(d), d.draw(st.integers(1, 3)), key=jr.key(0))
+
+
+def _ensemble(d: Drawing) -> StageLike:
+    merge = d.one_of("mean", "max")
+    return ensemble(_maker(d), d.draw(st.integers(1, 3)), key=jr.key(0), merge=merge)
+
+
+def _scan(d: Drawing) -> StageLike:
+    returns, reverse = d.one_of("last", "sequence"), d.draw(st.booleans())
+    cell = layers.Cell(d.inner())
+    whole = scan(cell, layers.first, returns=returns, reverse=reverse)
+    back = layers.mean_of_stack if returns == "sequence" else identity
+    return chain(layers.twice, whole, back)
+
+
+def _tied(d: Drawing) -> StageLike:
+    one, two = (_maker(d, noisy=False)(jr.key(i)) for i in range(2))
+    pipe = chain(one=one, between=d.inner(), two=two)
+    return tied(pipe, layers.scale_of_two, layers.scale_of_one)
+
+
+def _outputs(d: Drawing) -> StageLike:
+    inner = outputs(chain(one=d.inner(), two=d.inner()), "one")
+    return chain(inner, layers.mean_of_outputs)
+
+
+def _precision(d: Drawing) -> StageLike:
+    # Not narrower: different rounding would exceed the tolerances of the laws.
+    double = any(jnp.finfo(v.dtype).bits == 64 for v in jtu.tree_leaves(d.struct))
+    compute = "float64" if double else "float32"
+    inside = d.inner(jtu.tree_map(lambda v: _widened(v, compute), d.struct))
+    within = precision(inside, compute, output=None)
+    return parallel(identity, within, merge=layers.second_as_first)
+
+
+def _widened(leaf: jax.ShapeDtypeStruct, dtype: str) -> jax.ShapeDtypeStruct:
+    real = jnp.issubdtype(leaf.dtype, jnp.floating)
+    return jax.ShapeDtypeStruct(leaf.shape, jnp.dtype(dtype)) if real else leaf
+
+
+def _graph(d: Drawing) -> StageLike:
+    """Draw a graph in which nodes with several predecessors join them."""
+    join = layers.join_of(d.struct)
+    nodes, edges, ends = {}, {}, []
+    for i in range(d.draw(st.integers(1, 3))):
+        known = st.sampled_from(list(nodes)) if nodes else st.nothing()
+        before = d.draw(st.lists(known, unique=True))
+        stage = d.inner()
+        several = len(before) > 1
+        nodes[f"node{i}"] = layers.Joining(chain(join, stage)) if several else stage
+        edges[f"node{i}"] = before
+        ends = [end for end in ends if end not in before] + [f"node{i}"]
+    if len(ends) == 1:
+        return graph(nodes, edges, ends[0])
+    return graph({**nodes, "end": layers.Joining(join)}, {**edges, "end": ends}, "end")
+
+
+def _gated(d: Drawing) -> StageLike:
+    less, gates = chain(d.inner(), layers.less), (layers.positive, layers.always)
+    return gated(d.inner(), less, gates=gates, merge=d.one_of("mean", "max"))
+
+
+_ANY = {
+    "chain": lambda d: chain(*d.few()),
+    "named chain": lambda d: chain(one=d.inner(), two=d.inner()),
+    "extremum": lambda d: parallel(*d.few(), merge=d.one_of("max", "min")),
+    "at": _at,
+    "graph": _graph,
+    "inputs": _inputs,
+    "frozen": lambda d: frozen(d.inner()),
+}
+_BRANCHES = {
+    "cond": lambda d: cond(layers.positive, d.inner(), d.inner()),
+    "switch": lambda d: switch(layers.selector, d.inner(), d.inner()),
+}
+_INEXACT = {
+    "fold": _fold,
+    "wide": _wide,
+    "weighted": _weighted,
+    "batched": lambda d: chain(layers.twice, batched(d.inner()), layers.mean_of_stack),
+    "residual": lambda d: chain(residual(*d.few()), layers.squash),
+    "scan": _scan,
+    "outputs": _outputs,
+    "repeat": _repeat,
+    "ensemble": _ensemble,
+    "tied": _tied,
+    "precision": _precision,
+}
+
+
+def _makers(d: Drawing) -> dict[str, Callable[[Any], StageLike]]:
+    """Return the makers of the combinators that support a struct, by name."""
+    found = {**_ANY, **(_BRANCHES if d.branches else {})}
+    if layers.is_inexact(d.struct):
+        found |= {**_INEXACT, **({"gated": _gated} if d.branches else {})}
+    return found
+
+
+@st.composite
 def pipelines(
     draw: Draw,
     struct: PyTree,
     *,
-    stages: Sequence[Own] = (),
+    stages: Sequence[st.SearchStrategy] = (),
     max_depth: int = 3,
     random: bool = True,
     branches: bool = True,
@@ -77,8 +257,7 @@ def pipelines(
     - `struct`: the shapes and dtypes of the input: a pytree of
       `jax.ShapeDtypeStruct`, or of arrays.
     - `stages`: your own stages, which are drawn in addition: strategies of stages that
-        keep the shapes and dtypes of any input, or functions from a struct to such a
-        strategy for this struct, or to None. (Keyword only.)
+        keep the shapes and dtypes of any input. (Keyword only.)
     - `max_depth`: the largest depth of nested pipelines; 0 for a single stage. Only the
         first child of each has the full depth. (Keyword only.)
     - `random`: whether to draw stages that need a key. (Keyword only.)
@@ -86,9 +265,9 @@ def pipelines(
 
     **Returns:** a strategy. Examples shrink to a single stage.
 
-    **Raises:** `hypothesis.errors.InvalidArgument`, a `TypeError`, if `struct` has a
-    leaf without shape and dtype, `max_depth` is below 0, or an entry of `stages` has
-    another type.
+    **Raises:** when drawn, `hypothesis.errors.InvalidArgument`, a `TypeError`, if
+    `struct` has a leaf without shape and dtype or an entry of `stages` has another
+    type; `ValueError` if `max_depth` is below 0.
 
     !!! example
 
@@ -104,16 +283,6 @@ def pipelines(
         >>> test_jit()
     """
     struct = check_struct("pipelines", struct)
-    check_int("pipelines", "max_depth", max_depth, 0)
-    is_list = isinstance(stages, tuple | list)
-    if not is_list or not all(callable(v) or _is_strategy(v) for v in stages):
-        raise invalid(
-            "pipelines",
-            f"`stages` is {describe_value(stages)}.",
-            "Give a list of strategies, or of functions from a struct to a strategy.",
-        )
+    check_int("testing.pipelines", "max_depth", max_depth, 0)
+    check_strategies("pipelines", "stages", stages)
     return Drawing(draw, struct, max_depth, random, branches, stages).pipeline()
-
-
-def _is_strategy(value: object) -> bool:
-    return isinstance(value, st.SearchStrategy)

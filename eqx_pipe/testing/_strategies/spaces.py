@@ -20,9 +20,9 @@ from ... import (
     Values,
     sobol,
 )
-from ..._errors import describe_value
+from ..._check import check_int
 from ..._types import PyTree
-from .validate import Draw, check_int, composite, invalid
+from .validate import Draw, check_strategies
 
 _NAMES = ("a", "b", "c")
 
@@ -38,13 +38,10 @@ _KINDS: dict[str, Callable[[list[float], str | None], Axis]] = {
 }
 
 
-def draw_axis(
-    draw: Draw, size: int, random: bool, static: bool, dim: str | None
-) -> Axis:
+def _axis(draw: Draw, size: int, static: bool, dim: str | None) -> Axis:
     """Draw an axis of any kind."""
     numbers = st.integers(-8, 8).map(lambda i: i / 4)
-    left_out = {"random": not random, "static": not static}
-    kind = draw(st.sampled_from([k for k in _KINDS if not left_out.get(k)]))
+    kind = draw(st.sampled_from([k for k in _KINDS if static or k != "static"]))
     # Every kind uses the same draws, so all shrink to the first kind.
     return _KINDS[kind](draw(st.lists(numbers, min_size=size, max_size=size)), dim)
 
@@ -53,14 +50,13 @@ def _square(value: Array) -> Array:
     return value * value
 
 
-@composite
+@st.composite
 def spaces(
     draw: Draw,
     *,
     axes: Sequence[st.SearchStrategy[Axis]] = (),
     max_axes: int = 3,
     max_size: int = 3,
-    random: bool = True,
     static: bool = False,
 ) -> Space:
     """Draw a `Space`: a product or zip, with shared dims, joint designs and slices.
@@ -71,13 +67,13 @@ def spaces(
         one. (Keyword only.)
     - `max_axes`: the largest number of axes. (Keyword only.)
     - `max_size`: the largest number of values of an axis. (Keyword only.)
-    - `random`: whether to draw `Random` axes, with a key. (Keyword only.)
     - `static`: whether to draw `Static` axes. (Keyword only.)
 
     **Returns:** a strategy. Examples shrink to one axis with one value.
 
-    **Raises:** `hypothesis.errors.InvalidArgument`, a `TypeError`, if `max_axes` or
-    `max_size` is below 1, or `axes` is not a list of strategies.
+    **Raises:** when drawn, `hypothesis.errors.InvalidArgument`, a `TypeError`, if
+    `axes` is not a list of strategies; `ValueError` if `max_axes` or `max_size` is
+    below 1.
 
     !!! example
 
@@ -87,14 +83,9 @@ def spaces(
         ...     assert 1 <= space.size <= 9
         >>> test_size()
     """
-    if not all(isinstance(axis, st.SearchStrategy) for axis in axes):
-        raise invalid(
-            "spaces",
-            f"`axes` is {describe_value(axes)}.",
-            "Give a list of strategies of axes: `[st.builds(MyAxis, ...)]`.",
-        )
-    check_int("spaces", "max_axes", max_axes, 1)
-    check_int("spaces", "max_size", max_size, 1)
+    check_strategies("spaces", "axes", axes)
+    check_int("testing.spaces", "max_axes", max_axes, 1)
+    check_int("testing.spaces", "max_size", max_size, 1)
     count = draw(st.integers(1, min(max_axes, len(_NAMES))))
     modes: list[Literal["product", "zip"]] = ["product", "zip"]
     mode = draw(st.sampled_from(modes))
@@ -107,7 +98,7 @@ def spaces(
         dim = "both" if shared and i < 2 else None
         length = draw(st.integers(1, max_size))
         length = size if mode == "zip" or dim else length
-        tree[name] = draw_axis(draw, length, random, static, dim)
+        tree[name] = _axis(draw, length, static, dim)
     if axes and mode == "product" and not shared:
         tree["own"] = draw(draw(st.sampled_from(list(axes))))
     if draw(st.booleans()):
@@ -115,8 +106,7 @@ def spaces(
     if has_design:
         box = {"u": Uniform(0.0, 1.0), "v": Uniform(-1.0, 1.0)}
         tree["design"] = sobol(box, max_size, dim="design").tree
-    key = jr.key(draw(st.integers(0, 3))) if random else None
-    space = Space(tree, mode=mode, key=key)
+    space = Space(tree, mode=mode, key=jr.key(draw(st.integers(0, 3))))
     if space.size > 1 and draw(st.booleans()):
         return space[draw(st.integers(0, space.size - 1)) :]
     return space

@@ -1,27 +1,19 @@
 """Check the arguments of strategies when examples are drawn."""
 
-import functools as ft
-import random
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+from typing import Any, TypeAlias
 
 import hypothesis.strategies as st
 import jax
 import jax.tree_util as jtu
 from hypothesis.errors import InvalidArgument
 
-from ..._check import check_int as check_plain_int
 from ..._errors import describe_value, message
 from ..._tree import leaves_with_names
 from ..._types import PyTree
 
-if TYPE_CHECKING:
-    from hypothesis.strategies import DrawFn as Draw
-else:
-    Draw = Callable  # `DrawFn` is a protocol that cannot be checked at run time
-
-P = ParamSpec("P")
-T = TypeVar("T")
+Draw: TypeAlias = Callable[..., Any]
+"""The function by which a composite strategy draws."""
 
 
 def invalid(function: str, wrong: str, cure: str) -> InvalidArgument:
@@ -35,12 +27,22 @@ def check_strategy(
     """Raise unless `value` is a strategy, or `None` if `optional`."""
     if isinstance(value, st.SearchStrategy) or (value is None and optional):
         return
-    fixed = "none()" if value is None else "just(...)"
     raise invalid(
         function,
         f"`{argument}` is {describe_value(value)}, not a strategy.",
-        f"For one fixed value give `{argument}=hypothesis.strategies.{fixed}`.",
+        f"For one fixed value give `{argument}=hypothesis.strategies.just(value)`.",
     )
+
+
+def check_strategies(function: str, argument: str, values: object) -> None:
+    """Raise unless `values` is a list or tuple of strategies."""
+    is_list = isinstance(values, tuple | list)
+    if not is_list or not all(isinstance(v, st.SearchStrategy) for v in values):
+        raise invalid(
+            function,
+            f"`{argument}` is {describe_value(values)}.",
+            "Give a list of strategies, such as `[hypothesis.strategies.just(...)]`.",
+        )
 
 
 def check_struct(function: str, struct: PyTree) -> PyTree:
@@ -56,31 +58,3 @@ def check_struct(function: str, struct: PyTree) -> PyTree:
                 "of these shapes and dtypes.",
             )
     return jtu.tree_map(lambda v: jax.ShapeDtypeStruct(v.shape, v.dtype), struct)
-
-
-def check_int(function: str, argument: str, value: object, minimum: int) -> None:
-    """Raise unless `value` is an integer of at least `minimum`."""
-    try:
-        check_plain_int(f"testing.{function}", argument, value, minimum)
-    except (TypeError, ValueError) as error:
-        raise InvalidArgument(str(error)) from None
-
-
-def composite(
-    fn: Callable[Concatenate[Draw, P], T],
-) -> Callable[P, st.SearchStrategy[T]]:
-    """Apply `hypothesis.strategies.composite`, and restore the state of `random`.
-
-    Under jaxtyping's hook with beartype, building a strategy draws from Python's random
-    generator, and Hypothesis rejects strategies that change its state.
-    """
-
-    @ft.wraps(fn)
-    def traceless(draw: Draw, *args: P.args, **kwargs: P.kwargs) -> T:
-        before = random.getstate()
-        try:
-            return fn(draw, *args, **kwargs)
-        finally:
-            random.setstate(before)
-
-    return st.composite(traceless)

@@ -4,8 +4,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, mlir
 
 from .row import X, Y, of_function, with_jvp, with_vmap
 
@@ -77,29 +75,6 @@ def _in_numpy_by_rows(v):
     return np.asarray(v) / np.asarray(v).sum(axis=-1, keepdims=True)
 
 
-def _primitive(name, rule):
-    """Return a new primitive that multiplies by three."""
-    made = Primitive(name)
-
-    def thrice(x):
-        return 3 * x
-
-    made.def_impl(thrice)
-    made.def_abstract_eval(lambda x: jax.core.ShapedArray(x.shape, x.dtype))
-    mlir.register_lowering(made, mlir.lower_fun(thrice, multiple_results=False))
-    ad.deflinear2(made, lambda ct, x: [3 * ct])
-    batching.primitive_batchers[made] = lambda args, dims: rule(made, args[0], dims[0])
-    return lambda x: made.bind(x)
-
-
-def _reversed(made, x, dim):
-    return made.bind(jnp.flip(x, dim)), dim
-
-
-def _kept(made, x, dim):
-    return made.bind(x), dim
-
-
 def _slope(rule):
     """Return a sine whose derivative has a rule of `vmap`."""
     cosine = with_vmap(jnp.cos, rule)
@@ -110,12 +85,6 @@ ROWS = [
     of_function(
         "lanes that are mixed",
         with_vmap(_double, lambda size, b, x: (x * 2 - x.mean(0), True)),
-        with_vmap(_double, lambda size, b, x: (x * 2, True)),
-        X,
-    ),
-    of_function(
-        "the size of the batch in the values",
-        with_vmap(_double, lambda size, b, x: (x * 2 / size, True)),
         with_vmap(_double, lambda size, b, x: (x * 2, True)),
         X,
     ),
@@ -142,12 +111,6 @@ ROWS = [
         "a callback without a way to batch",
         _callback(_in_numpy_by_rows, None),
         _callback(_in_numpy_by_rows, "sequential"),
-        X,
-    ),
-    of_function(
-        "a primitive whose batch is reversed",
-        _primitive("planted_reversed", _reversed),
-        _primitive("planted_kept", _kept),
         X,
     ),
     of_function(

@@ -12,17 +12,6 @@ _TABLE = jnp.array([0.5, 1.0, 1.5], "float32")
 _KEY = jr.key(0)
 
 
-class Norm(eqx.Module):
-    """Computes in single precision, and may not go back."""
-
-    back: bool = eqx.field(static=True)
-
-    def __call__(self, x, *, key=None):
-        wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
-        wide = (wide - wide.mean()) / jnp.sqrt(wide.var() + 1e-3)
-        return wide.astype(x.dtype) if self.back else wide
-
-
 class Decay(eqx.Module):
     """The rate is a number of NumPy: of optax's issue 1405."""
 
@@ -69,7 +58,6 @@ ROWS = [
         X,
     ),
     of_function("noise of the default dtype", _plain_noise, _typed_noise, X, key=_KEY),
-    of_function("a norm that stays wide", Norm(False), Norm(True), X),
     of_function(
         "a 64-bit number of NumPy", quiet(Decay, np.float64(0.5)), Decay(0.5), X
     ),

@@ -2,7 +2,6 @@
 
 import jax
 import jax.random as jr
-import numpy as np
 
 from .row import X, of_function
 
@@ -57,11 +56,6 @@ def _in_vmap_right(x, *, key):
     return x + jax.vmap(lambda k: jr.normal(k, (), x.dtype))(jr.split(key, 3))
 
 
-def _host(x, *, key):
-    seed = int(np.random.default_rng(0).integers(100))
-    return x + _noise(jr.key(seed), x)
-
-
 def _folded_alike(x, *, key):
     first, second = jr.fold_in(key, 1), jr.fold_in(key, 1)
     return x + _noise(first, x) * jr.uniform(second, x.shape, x.dtype)
@@ -75,15 +69,6 @@ def _folded(x, *, key):
 def _bits_again(x, *, key):
     again = jr.wrap_key_data(jr.key_data(key))
     return x + _noise(key, x) * jr.uniform(again, x.shape, x.dtype)
-
-
-def _choice_twice(x, *, key):
-    return jr.permutation(key, x) + jr.choice(key, x, (3,))
-
-
-def _choice(x, *, key):
-    first, second = jr.split(key)
-    return jr.permutation(first, x) + jr.choice(second, x, (3,))
 
 
 def _carry_not_split(x, *, key):
@@ -126,7 +111,6 @@ ROWS = [
         key=_KEY,
         missed="its program is that of one draw which is meant for all lanes",
     ),
-    of_function("a seed of NumPy", _host, _once, X, key=_KEY),
     of_function(
         "folded in alike",
         _folded_alike,
@@ -143,7 +127,6 @@ ROWS = [
         key=_KEY,
         missed="JAX does not follow the bits of a key",
     ),
-    of_function("two draws of an order", _choice_twice, _choice, X, key=_KEY),
     of_function(
         "a carry that is not split", _carry_not_split, _carry_split, X, key=_KEY
     ),

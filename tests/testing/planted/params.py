@@ -44,21 +44,6 @@ class Affine(eqx.Module):
         return x * self.w + self.b
 
 
-class Holder:
-    """A class that JAX does not know as a pytree."""
-
-    def __init__(self, w):
-        self.w = w
-
-
-class Hidden(eqx.Module):
-    held: Holder
-    b: jax.Array
-
-    def __call__(self, x, *, key=None):
-        return x * self.held.w + self.b
-
-
 class Gated(eqx.Module):
     w: jax.Array
     v: jax.Array
@@ -80,12 +65,6 @@ ROWS = [
     ),
     of_function("weights in a static field", quiet(Static, _W, Y), Affine(_old, Y), X),
     of_function(
-        "an array of JAX in a static field",
-        quiet(Static, _old, Y),
-        Affine(_old, Y),
-        X,
-    ),
-    of_function(
         "a bias without use",
         Called((_old, Y), lambda self, x: x * self.w[0]),
         Called((_old, Y), lambda self, x: x * self.w[0] + self.w[1]),
@@ -98,20 +77,11 @@ ROWS = [
         X,
     ),
     of_function(
-        "in a class that is no pytree", Hidden(Holder(_old), Y), Affine(_old, Y), X
-    ),
-    of_function(
         "a gate of 0",
         Gated(_old, Y, 0.0),
         Gated(_old, Y, 0.5),
         X,
         missed="it reaches the output, and a derivative of 0 may be meant, as at the "
         "start of a gate",
-    ),
-    of_function(
-        "rounded to integers",
-        Called(_old, lambda self, x: x * jnp.round(self.w)),
-        Scale(_old),
-        X,
     ),
 ]

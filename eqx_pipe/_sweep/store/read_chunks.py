@@ -15,10 +15,10 @@ import numpy as np
 from jaxtyping import Bool, Int8, Int64
 
 from ..._errors import message
+from .chunk_bytes import Undecodable, array_of, checksum, decompress, unpack
 from .chunks import Chunks
-from .codec import Undecodable, array_of, checksum, decompress, unpack
 from .disk import ROOT, Folder
-from .layout import SIDES, Variable, coordinate_digest, read_root
+from .layout import RECORD, SIDES, Variable, coordinate_digest, read_root
 from .ranges import FAILED, MISSING, OK, Gaps, merged, points_in, runs_of
 
 ODD = ".odd"
@@ -216,14 +216,14 @@ class StoreReader:
     def changed(self) -> str | None:
         """Return the change of the store since it was opened and the fix, or `None`."""
         try:
-            _, record = read_root("sweep", self.files)
+            root, _ = read_root("sweep", self.files)
         except ValueError:
             if self.files.exists(ROOT):
                 what, cure = "was damaged", "Put its `zarr.json` back from a copy."
             else:
                 what, cure = "was deleted", _GONE
         else:
-            if record == self.record:
+            if root["attributes"][RECORD] == self.root["attributes"].get(RECORD):
                 return None
             what, cure = "has grown or was replaced", _GROWN
         wrong = f"the store `{self.path}` {what} since it was opened."

@@ -1,35 +1,41 @@
-"""Strategies for arguments that satisfy annotations."""
+"""Arguments that satisfy annotations, and property tests of annotated functions."""
 
 import contextlib
 import dataclasses
+import functools as ft
 import inspect
 import types
 import typing
 from collections.abc import Callable, Collection
 from typing import Any
 
+import beartype
+import hypothesis as hp
 import hypothesis.strategies as st
 import jax.tree_util as jtu
 from hypothesis.errors import InvalidArgument
 from jax.typing import DTypeLike
-from jaxtyping import PyTree
+from jaxtyping import PyTree, jaxtyped
 
-from ..._errors import nearest
-from .._strategies.arrays import Numbers
-from .._strategies.validate import Draw, check_strategy, composite, invalid
-from .array import bind_dtype, is_array_annotation
-from .binding import Binding
-from .values import BARE, annotations_of, value_for
+from ..._errors import describe_value, nearest
+from .arrays import Numbers
+from .dims import Binding
+from .validate import Draw, check_strategy, invalid
+from .values import BARE, annotations_of, bind_dtype, is_array_annotation, value_for
+
+# By default beartype checks only one random item of a list.
+_CHECKER = beartype.beartype(
+    conf=beartype.BeartypeConf(strategy=beartype.BeartypeStrategy.On)
+)
 
 
-@composite
+@st.composite
 def from_jaxtyping(
     draw: Draw,
     annotation: object,
     *,
     elements: Numbers | None = None,
     max_shapes: int | None = None,
-    min_size: int = 1,
     dtypes: Collection[DTypeLike] = (),
 ) -> Any:
     """Draw a value that satisfies an annotation.
@@ -47,11 +53,8 @@ def from_jaxtyping(
     - `annotation`: a type annotation, such as `Float[Array, "n 3"]`.
     - `elements`: a strategy for single numbers of arrays, and for Python floats. By
         default small numbers that every dtype represents exactly. (Keyword only.)
-
     - `max_shapes`: the largest number of combinations of shapes and dtypes, as each
         compiles again. By default unlimited. (Keyword only.)
-    - `min_size`: the smallest size of an axis; 0 also draws empty arrays. (Keyword
-        only.)
     - `dtypes`: the dtypes to draw, if an annotation allows them. By default the common
         dtypes that it allows. (Keyword only.)
 
@@ -70,20 +73,18 @@ def from_jaxtyping(
         ...     assert matrix.shape[1] == matrix.shape[0] + 1
         >>> test_shape()
     """
-    options = (elements, max_shapes, min_size, dtypes)
-    binding = Binding(draw, "from_jaxtyping", *options)
-    binding.solve(text_of(annotation))
+    binding = Binding(draw, "from_jaxtyping", elements, max_shapes, dtypes)
+    binding.solve(_text_of(annotation))
     return value_for(annotation, binding)
 
 
-@composite
+@st.composite
 def arguments(
     draw: Draw,
     fn: Callable[..., Any],
     *,
     elements: Numbers | None = None,
     max_shapes: int | None = None,
-    min_size: int = 1,
     dtypes: Collection[DTypeLike] = (),
     **overrides: "st.SearchStrategy | types.EllipsisType",
 ) -> dict[str, Any]:
@@ -98,8 +99,7 @@ def arguments(
 
     - `fn`: a function, a method, or a callable module, whose annotated fields also bind
         names of axes.
-    - `elements`, `max_shapes`, `min_size`, `dtypes`: as in `from_jaxtyping`. (Keyword
-        only.)
+    - `elements`, `max_shapes`, `dtypes`: as in `from_jaxtyping`. (Keyword only.)
     - `overrides`: strategies for single arguments, by name. The sizes of their values
         bind the names of axes. If `...` is given for an argument with a default value,
         it is drawn from its annotation. (Keyword only.)
@@ -120,7 +120,7 @@ def arguments(
         ...     assert scale(**arguments).shape == arguments["x"].shape
         >>> test_scale()
     """
-    binding = Binding(draw, "arguments", elements, max_shapes, min_size, dtypes)
+    binding = Binding(draw, "arguments", elements, max_shapes, dtypes)
     hints = annotations_of(fn, overrides)
     given = {}
     for name, strategy in overrides.items():
@@ -130,28 +130,84 @@ def arguments(
         if strategy is not ...:
             check_strategy("arguments", name, strategy, optional=False)
             given[name] = draw(strategy)
-    around: dict[str, Any] = dict(zip(("self",), plain_function(fn)[1], strict=False))
+    around: dict[str, Any] = dict(zip(("self",), _plain_function(fn)[1], strict=False))
     # Arguments whose axes depend on the values of other arguments come last.
     waiting = [name for name in hints if name not in given]
-    waiting.sort(key=lambda name: "{" in text_of(hints[name]))
+    waiting.sort(key=lambda name: "{" in _text_of(hints[name]))
 
     for owner in around.values():
         _bind_fields(binding, owner)
     for name, value in given.items():
         _bind(binding, hints[name], value, f"`{name}`")
-    binding.solve(" ".join(text_of(hints[name]) for name in waiting))
+    binding.solve(" ".join(_text_of(hints[name]) for name in waiting))
     for name in waiting:
         binding.values = {**around, **given}
         given[name] = value_for(hints[name], binding)
     return given
 
 
-def name_of(fn: Callable[..., Any]) -> str:
-    """Return the name of a function, or of the class of a callable object."""
-    return getattr(fn, "__name__", type(fn).__name__)
+def given_typed(
+    fn: Callable[..., Any] | None = None, **options: Any
+) -> Callable[..., Any]:
+    """Make a property test of an annotated function. Can be used as a decorator.
+
+    The test calls `fn` with `arguments(fn)`; jaxtyping and beartype check that its
+    return value satisfies the annotation, with names bound as in the arguments. An
+    error that `fn` raises also fails the test, so `fn` may contain `assert`;
+    `hypothesis.assume` skips unsuitable arguments. The test has no deadline unless you
+    set one with `@hypothesis.settings`.
+
+    **Arguments:**
+
+    - `fn`: an annotated function.
+    - `options`: `elements`, `max_shapes`, `dtypes`, and strategies for single
+        arguments, as in `arguments`. (Keyword only.)
+
+    **Returns:** a test without arguments.
+
+    **Raises:** the test raises `jaxtyping.TypeCheckError` if the return value does not
+    satisfy the annotation. A coroutine function raises
+    `hypothesis.errors.InvalidArgument` at once.
+
+    !!! example
+
+        >>> import eqx_pipe.testing as ept, jax.numpy as jnp
+        >>> from jaxtyping import Array, Float
+        >>> def steps(x: Float[Array, " n"]) -> Float[Array, " n"]:
+        ...     return jnp.diff(x)
+        >>> test_steps = ept.given_typed(steps)
+        >>> test_steps()
+        Traceback (most recent call last):
+            ...
+        jaxtyping.TypeCheckError: Type-check error whilst checking the return value ...
+    """
+    if fn is None:
+        return ft.partial(given_typed, **options)
+    if inspect.iscoroutinefunction(fn):
+        raise invalid(
+            "given_typed",
+            f"`fn` is {describe_value(fn)}, a coroutine, which a call does not run.",
+            "Wrap it: `lambda x: asyncio.run(fn(x))`, in a function with annotations.",
+        )
+    function, owner = _plain_function(fn)
+    checked = jaxtyped(function, typechecker=_CHECKER)
+
+    @hp.given(arguments=arguments(fn, **options))
+    def test(arguments: dict[str, Any]) -> None:
+        __tracebackhide__ = True
+        checked(*owner, **arguments)
+
+    # pytest uses these to name the test, and to show its source.
+    for name in ("__name__", "__qualname__", "__module__", "__doc__"):
+        if hasattr(fn, name):
+            setattr(test, name, getattr(fn, name))
+    # Compilation may take longer than the default deadline. Users may still set one.
+    settings = hp.settings(deadline=None)
+    test._hypothesis_internal_use_settings = settings  # type: ignore
+    return test
 
 
-def plain_function(fn: Callable[..., Any]) -> tuple[Callable[..., Any], tuple]:
+def _plain_function(fn: Callable[..., Any]) -> tuple[Callable[..., Any], tuple]:
     """Return the function of a method or module, and the object that it is bound to."""
     method: Any = fn if hasattr(fn, "__self__") else getattr(fn, "__call__", None)  # noqa: B004
     # Not `types.MethodType`: Equinox's bound methods have another type.
@@ -159,12 +215,12 @@ def plain_function(fn: Callable[..., Any]) -> tuple[Callable[..., Any], tuple]:
     return (fn, ()) if inner is None else (inspect.unwrap(inner), (method.__self__,))
 
 
-def text_of(annotation: Any) -> str:
+def _text_of(annotation: Any) -> str:
     """Return all shape strings of an annotation, joined."""
     own = getattr(annotation, "dim_str", "") or ""
     leaf = getattr(annotation, "leaftype", None)
     inner = [*typing.get_args(annotation), *([leaf] if leaf is not None else [])]
-    parts = [own, *(text_of(part) for part in inner if part is not annotation)]
+    parts = [own, *(_text_of(part) for part in inner if part is not annotation)]
     return " ".join(part for part in parts if part)
 
 

@@ -3,9 +3,11 @@
 import builtins
 import contextlib
 import dataclasses
+import operator
 import random
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, TypeVar
 
 import hypothesis
@@ -14,9 +16,10 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jax.typing import DTypeLike
 
+from ..._check import check_int
 from ..._errors import describe_value, quoted
-from .._strategies.arrays import Numbers
-from .._strategies.validate import check_int, check_strategy, invalid
+from .arrays import Numbers
+from .validate import check_strategy, invalid
 
 # One for broadcasting, three for channels, and small primes, which divide little.
 _POOL = (1, 3, 2, 5)
@@ -63,43 +66,11 @@ def _parse_one(token: str) -> Dim:
     return Dim(kind, text, many, broadcasts="#" in marks, by_leaf="?" in marks)
 
 
-class _Drawn(dict[Any, T]):
-    """The values of names; a new name gets a drawn value."""
-
-    def __init__(self, known: Mapping[Any, T], draw: Callable[[], T]):
-        super().__init__(known)
-        self._draw = draw
-
-    def __missing__(self, name: Any) -> T:
-        return self.setdefault(name, self._draw())
-
-
-class _Sizes(_Drawn[int]):
-    """The sizes of named axes."""
-
-    def evaluate(self, text: str) -> int:
-        """Return the size of a symbolic axis, or -1 if it is not an integer."""
-        try:
-            code = compile(text, "<axis>", "eval")
-            # In `min(a, b)`, `min` is not the name of an axis.
-            names = [name for name in code.co_names if not hasattr(builtins, name)]
-            size = eval(code, {}, {name: self[name] for name in names})
-        except Exception as error:
-            raise _incomputable(text, error) from error
-        return size if isinstance(size, int) else -1
-
-
-class _Simplest:
-    """A stand-in for `random.Random` that always chooses the simplest value."""
-
-    def choice(self, among: Sequence[T]) -> T:
-        return among[0]
-
-
 class Binding:
     """The values of names in one call: sizes, shapes, dtypes, tree structures.
 
-    `values` are the arguments drawn so far, for the `{...}` of symbolic axes.
+    A new name gets a drawn value. `values` are the arguments drawn so far, for the
+    `{...}` of symbolic axes.
     """
 
     def __init__(
@@ -108,27 +79,24 @@ class Binding:
         function: str,
         elements: Numbers | None,
         max_shapes: int | None,
-        min_size: int,
         dtypes: Collection[DTypeLike],
     ):
         check_strategy(function, "elements", elements)
-        check_int(function, "min_size", min_size, 0)
-        self.draw, self.elements, self._form = draw, elements, None
+        self.draw, self.elements = draw, elements
         self.dtypes_asked = _names_of(function, dtypes)
+        self._pick: Callable[[Any], Any] = lambda among: draw(st.sampled_from(among))
         if max_shapes is not None:
-            check_int(function, "max_shapes", max_shapes, 1)
-            # Form 0 is the simplest.
+            check_int(f"testing.{function}", "max_shapes", max_shapes, 1)
             form = draw(st.integers(0, max_shapes - 1))
-            self._form = random.Random(f"form {form}") if form else _Simplest()
+            # Form 0 is the simplest.
+            simplest = operator.itemgetter(0)
+            self._pick = random.Random(f"form {form}").choice if form else simplest
         self.values: dict[str, Any] = {}
-        self.sizes = _Sizes({}, self._a_size)
-        self.shapes = _Drawn[tuple[int, ...]]({}, self._a_shape)
-        self.structures = _Drawn[Any]({}, self._a_structure)
+        self.sizes: defaultdict[Any, int] = defaultdict(self._a_size)
+        self.shapes: defaultdict[Any, tuple[int, ...]] = defaultdict(self._a_shape)
+        self.structures: defaultdict[str, Any] = defaultdict(self._a_structure)
         self.dtypes: dict[Any, str] = {}
         self.leaf: tuple[Any, ...] = ()
-        enough = tuple(size for size in _POOL if size >= min_size)
-        self._pool = enough or (min_size, min_size + 1)
-        self._pool += (0,) if min_size == 0 else ()
 
     def choose(self, among: Sequence[T]) -> T:
         """Return one of several values; the first is the simplest.
@@ -136,16 +104,14 @@ class Binding:
         All shapes and dtypes are chosen here, so `max_shapes` limits their
         combinations, each of which compiles again.
         """
-        if self._form is None:
-            return self.draw(st.sampled_from(among))
-        return self._form.choice(among)
+        return self._pick(among)
 
     def shape(self, dims: list[Dim]) -> tuple[int, ...]:
         """Return a shape that satisfies a shape string."""
         return tuple(size for dim in dims for size in self._sizes_of(dim))
 
     def _a_size(self) -> int:
-        return self.choose(self._pool)
+        return self.choose(_POOL)
 
     def _a_shape(self) -> tuple[int, ...]:
         return tuple(self._a_size() for _ in range(self.choose((0, 1, 2))))
@@ -161,7 +127,7 @@ class Binding:
             case "fixed":
                 whole = (int(dim.text),)
             case "symbolic":
-                whole = (self._evaluate(dim.text),)
+                whole = (self._filled(dim.text),)
             case _:
                 whole = self.shapes[name] if dim.many else (self.sizes[name],)
         if not dim.broadcasts:
@@ -176,14 +142,14 @@ class Binding:
         """
         symbolic = [dim.text for dim in parse(shapes) if dim.kind == "symbolic"]
         texts = [text for text in symbolic if "{" not in text]
-        sizes = _Sizes(self.sizes, self._a_size)
+        sizes = defaultdict(self._a_size, self.sizes)
         for least in (1, 0):
             wider = random.Random(0)
             for _ in range(_TRIED):
-                if all(sizes.evaluate(text) >= least for text in texts):
+                if all(_evaluate(text, sizes) >= least for text in texts):
                     self.sizes.update(sizes)
                     return
-                sizes = _Sizes(self.sizes, lambda: wider.choice(_ALL))  # noqa: B023
+                sizes = defaultdict(lambda: wider.choice(_ALL), self.sizes)  # noqa: B023
         given = f" with {dict(self.sizes)}" if self.sizes else ""
         raise invalid(
             "from_jaxtyping",
@@ -191,27 +157,22 @@ class Binding:
             "Change the annotation, or give the arguments by strategies of their own.",
         )
 
-    def _evaluate(self, text: str) -> int:
-        try:
-            # As jaxtyping does.
+    def _filled(self, text: str) -> int:
+        """Return the size of a symbolic axis, with arguments in place of braces."""
+        with _computing(text):  # as jaxtyping does
             filled = eval(f"f{text!r}", {**self.values})
-        except Exception as error:
-            raise _incomputable(text, error) from error
-        size = self.sizes.evaluate(filled)
+        size = _evaluate(filled, self.sizes)
         hypothesis.assume(size >= 0)
         return size
 
     def match(self, text: str, shape: tuple[int, ...], place: str) -> None:
         """Bind names to the sizes of a given array; raise if its shape differs."""
         dims = parse(text)
-        many = next((i for i, dim in enumerate(dims) if dim.many), len(dims))
-        behind = len(dims) - many - 1  # -1 where no axis is variadic
         found: list[Any] = list(shape)
-        if behind >= 0 and len(shape) >= len(dims) - 1:
-            end = len(shape) - behind
-            found[many:end] = [shape[many:end]]  # as one
-        fits = len(found) == len(dims) and all(map(self._fits, dims, found))
-        if not fits:
+        for i in (i for i, dim in enumerate(dims) if dim.many):  # one at most
+            end = len(shape) - (len(dims) - i - 1)
+            found[i : max(i, end)] = [shape[i:end]]
+        if len(found) != len(dims) or not all(map(self._fits, dims, found)):
             known = {**self.sizes, **self.shapes}
             given = f" with {known}" if known else ""
             raise invalid(
@@ -231,12 +192,27 @@ class Binding:
         return dim.kind != "fixed" or int(dim.text) == found
 
 
-def _incomputable(text: str, error: Exception) -> Exception:
-    return invalid(
-        "from_jaxtyping",
-        f"the axis `{text}` cannot be computed: {type(error).__name__}: {error}.",
-        "Its names are axes, and in braces other arguments: `n+1`, `{n}`.",
-    )
+def _evaluate(text: str, sizes: defaultdict[Any, int]) -> int:
+    """Return the size of a symbolic axis, or -1 if it is not an integer."""
+    with _computing(text):
+        code = compile(text, "<axis>", "eval")
+        # In `min(a, b)`, `min` is not the name of an axis.
+        names = [name for name in code.co_names if not hasattr(builtins, name)]
+        size = eval(code, {}, {name: sizes[name] for name in names})
+    return size if isinstance(size, int) else -1
+
+
+@contextlib.contextmanager
+def _computing(text: str) -> Iterator[None]:
+    """Add the axis to errors that its expression raises."""
+    try:
+        yield
+    except Exception as error:
+        raise invalid(
+            "from_jaxtyping",
+            f"the axis `{text}` cannot be computed: {type(error).__name__}: {error}.",
+            "Its names are axes, and in braces other arguments: `n+1`, `{n}`.",
+        ) from error
 
 
 def _names_of(function: str, dtypes: Any) -> list[str]:

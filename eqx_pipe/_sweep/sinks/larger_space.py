@@ -14,8 +14,7 @@ import numpy as np
 from jaxtyping import Int64, UInt8
 
 from ..._errors import value_error
-from ..._jaxprs import digest, text_of
-from ..._spaces import Space, static_column
+from ..._spaces import Space
 from ..compute.cases import has_any
 from ..plan import Plan
 from ..store import Origin, Store, StoreLayout, in_place
@@ -40,18 +39,6 @@ class _Column:
     shown: Sequence[Any]
 
 
-def static_texts(space: Space) -> dict[str, dict[str, str]]:
-    """Return for each `Static` axis the digests of its values, by the text shown."""
-    found: dict[str, dict[str, str]] = {}
-    for name, axis in space.axes().items():
-        if axis.is_static:
-            static: Any = axis
-            values = [static.value(i, None) for i in range(len(axis))]
-            shown = map(str, static_column(values).tolist())
-            found[name] = dict(zip(shown, map(_text_of, values), strict=True))
-    return found
-
-
 def origin_of(
     store: Store, now: Mapping[str, Any], space: Space, coordinates: Mapping[str, Any]
 ) -> Origin:
@@ -61,7 +48,7 @@ def origin_of(
     the identity of the sweep, and `coordinates` are the coordinates of its space, with
     their dims.
     """
-    record, texts = store.record, static_texts(space)
+    record, texts = store.record, now["static"]
     if _differs(record["space"], now["space"]) or record["dims"] != list(space.dims):
         raise NoGrowth
     # Without the coordinates of dims of outputs.
@@ -134,10 +121,6 @@ def _matched(
             )
         found[at.popleft()] = i
     return found
-
-
-def _text_of(value: object) -> str:
-    return digest(text_of(value))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -214,14 +197,8 @@ def _grown(plan: Plan, store: Store, now: Mapping[str, Any]) -> Grown:
         lengths = tuple(request.space.dims.values())
         chunks = in_place(store.chunks, lengths, plan.chunks)
     plan = plan if chunks is None else plan.with_chunks(chunks)
-    layout = ValueContents(plan).layout(record_of(plan, now))
+    layout = ValueContents(plan).layout(now)
     return Grown(plan, layout, origin, chunks is None)
-
-
-def record_of(plan: Plan, now: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the record of the store of a sweep."""
-    texts = static_texts(plan.request.space)
-    return {**now, "static": texts, "batch_size": plan.batch_size}
 
 
 def check_batch_size(plan: Plan, store: Store) -> None:

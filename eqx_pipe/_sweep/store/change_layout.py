@@ -23,7 +23,7 @@ from .chunks import Chunks
 from .disk import GROWING, NEW, PARTS, ROOT, Folder
 from .layout import StoreLayout, files_of, read_root, sealed
 from .ranges import MISSING, OK
-from .store import ODD, Store, store_of
+from .write_chunks import ODD, Store, store_of
 
 _MOST = 4
 """The maximum number of chunks of a grown store, relative to that of a new one."""
@@ -83,7 +83,7 @@ def in_place(old: Chunks, lengths: Sequence[int], fresh: Chunks) -> Chunks | Non
 def lay_out(
     files: Folder,
     layout: StoreLayout,
-    fill: Callable[[Store], None] = lambda store: None,
+    fill: Callable[[Store], None],
     old: Store | None = None,
     moved: bool = True,
 ) -> None:
@@ -112,6 +112,20 @@ def lay_out(
         raise
     if old is None:
         files.remove(GROWING)
+
+
+def create(
+    files: Folder,
+    layout: StoreLayout,
+    fill: Callable[[Store], None] = lambda store: None,
+) -> None:
+    """Create a store, and its folder; if that fails, leave nothing."""
+    files.path.mkdir(parents=True, exist_ok=True)
+    try:
+        lay_out(files, layout, fill)
+    except BaseException:
+        files.give_up()
+        raise
 
 
 def store_without_values(files: Folder, layout: StoreLayout) -> Store:

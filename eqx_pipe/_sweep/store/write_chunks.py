@@ -7,13 +7,16 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int8, Int64
 
+from .chunk_bytes import compress, pack, raw_of
 from .chunks import Chunks
-from .codec import compress, pack, raw_of
 from .disk import Folder
 from .layout import Variable, read_root
 from .ranges import MISSING, OK, ranges_of
-from .reader import ODD as ODD
-from .reader import RowErrors, StoreReader
+from .read_chunks import ODD as ODD
+from .read_chunks import Done, RowErrors, StoreReader
+
+_SOUND, _SOUND_BYTES = 128, 256 * 1024 * 1024
+"""The number of consecutive chunks, or bytes, that must be sound to resume a sweep."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,6 +106,29 @@ class Store(StoreReader):
         self.files.remove(self._status_key(number))
         for variable in self.variables:
             self.files.remove(self._value_key(variable, number))
+
+    def look_again(self, owned: Sequence[int]) -> Done:
+        """Remove damaged `owned` chunks among those written last; return the others.
+
+        A kill does not damage chunks, but a power failure may leave a file without its
+        content. Chunks are checked from the newest on, until enough consecutive ones
+        are sound; damage in older chunks is found when they are read.
+        """
+        written, sound = self.written(), 0
+        chunk_bytes = self.row_bytes * self.chunks.points
+        for number in np.argsort(written)[::-1].tolist():
+            if not written[number] or sound >= _SOUND:
+                break
+            if number not in owned:
+                continue
+            if self.is_sound(number):
+                sound += 1
+            else:
+                self.discard(number)
+                written[number] = sound = 0
+            if sound * chunk_bytes > _SOUND_BYTES:
+                break
+        return written > 0
 
     def _finish(
         self,

@@ -1,15 +1,18 @@
-"""Results as labelled tables: datasets of xarray and frames of pandas."""
+"""A result as a dataset of xarray, a frame of pandas, text, or HTML for notebooks."""
 
 import datetime
 import json
+from collections.abc import Iterable, Sequence
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 import jax.tree_util as jtu
 import numpy as np
 
 from ..._errors import optional
-from ..._spaces import entry_columns, entry_names, flat_columns
-from ..store import StoredArray, ranges_of
+from ..._spaces import POINT, Space, entry_columns, entry_names, flat_columns
+from ..._tree import leaf_text, leaves_with_names
+from ..store import FAILED, MISSING, StoredArray, count_in, first_in, ranges_of
 from .label import (
     attributes,
     coordinate_variables,
@@ -27,9 +30,11 @@ if TYPE_CHECKING:
 else:  # imported where they are used
     DataFrame = Dataset = SweepResult = Any
 
-
 ERRORS = "errors"
 """The attribute of a dataset with the error texts."""
+
+_LISTED = 5
+_CELL_CHARS = 120
 
 
 def to_xarray(self: SweepResult) -> Dataset:
@@ -66,13 +71,12 @@ def to_xarray(self: SweepResult) -> Dataset:
     variables = {}
     for (name, own), leaf in leaves:
         if isinstance(leaf, StoredArray):
-            variables[name] = _lazy((*dims, *own), leaf.grid())
+            variables[name] = _lazy((*dims, *own), leaf.grid(stored=True))
             continue
         leaf = storable(leaf)
         value = leaf.reshape((*dims.values(), *leaf.shape[1:]))
         variables[name] = ((*dims, *own), value)
-    attrs = attributes(outputs, self.space, names, made)
-    return xarray.Dataset(variables, coordinates, attrs)
+    return xarray.Dataset(variables, coordinates, attributes(self.space, made))
 
 
 def _lazy(dims: tuple[str, ...], leaf: StoredArray) -> Any:
@@ -140,3 +144,106 @@ def provenance(result: SweepResult) -> dict[str, Any]:
         made |= {"steps_needed": needed, "steps_executed": executed}
         made |= {"waste": round(result.steps.waste, 4)}
     return made
+
+
+def text(result: SweepResult) -> str:
+    """Return a summary: sizes, outputs, failed points and the run."""
+    outputs = [(name, _leaf(result, leaf)) for name, leaf in _outputs(result)]
+    width = max((len(name) for name, _ in outputs), default=0)
+    rows = [f"{name:<{width}}  {text}" for name, text in outputs]
+    lines = [*_reduced(result), *rows, *_problems(result), _run(result)]
+    return "\n  ".join([_title(result), *lines])
+
+
+def html(result: SweepResult) -> str:
+    """Return the summary as HTML, with the axes."""
+    outputs = [(name, _leaf(result, leaf)) for name, leaf in _outputs(result)]
+    return "".join(
+        [
+            f"<div><b>{escape(_title(result))}</b></div>",
+            _lines(_reduced(result)),
+            _table(("axis", "dim", "values", ""), _axes(result.space)),
+            _table(("output", ""), outputs),
+            _lines([*_problems(result), _run(result)]),
+        ]
+    )
+
+
+def _title(result: SweepResult) -> str:
+    dims = ", ".join(f"{name}: {n:,}" for name, n in result.space.dims.items())
+    return f"SweepResult({len(result):,} points; {dims})"
+
+
+def _outputs(result: SweepResult) -> list[tuple[str, Any]]:
+    return [(name or "value", x) for name, x in leaves_with_names(result.values)]
+
+
+def _axes(space: Space) -> list[tuple[str, str, str, str]]:
+    """Return the axes with their dims."""
+    geometry = space.geometry
+    names = list(geometry.grid_dims)
+    dims = [POINT if geometry.is_part else names[k] for k in geometry.axis_dims]
+    axes = zip(geometry.axes.items(), dims, strict=True)
+    return [(name, dim, f"{len(axis):,}", repr(axis)) for (name, axis), dim in axes]
+
+
+def _reduced(result: SweepResult) -> list[str]:
+    """Return a line with the number of points in a reduction, if there is one."""
+    cells = result.cells
+    if cells is not None and cells.points.size:
+        few, many = cells.points.min(), cells.points.max()
+        count = f"{few:,}" if few == many else f"{few:,} to {many:,}"
+        failed = int(cells.failed.sum())
+        lost = f", of which {failed:,} in all failed" if failed else ""
+        return [f"each reduced over {count} points{lost}"]
+    if result.points is None:
+        return []
+    early = ", stopped" if result._reached < len(result) else ""
+    return [f"reduced over {result.points:,} points{early}"]
+
+
+def _problems(result: SweepResult) -> list[str]:
+    """Return the numbers of failed and missing points, and the first of each."""
+    lines = []
+    for word, status in (("failed", FAILED), ("missing", MISSING)):
+        count = count_in(result._gaps, status)
+        if count:
+            listed = [str(i) for i in first_in(result._gaps, status, _LISTED)]
+            some = ", ".join(listed + ["..."] * (count > _LISTED))
+            lines.append(f"{count:,} points {word}: {some}")
+    return lines
+
+
+def _leaf(result: SweepResult, leaf: Any) -> str:
+    """Return the type of an array, or its value if it is a single reduced number."""
+    number = result.points is not None and np.ndim(leaf) == 0
+    if number and hasattr(leaf, "dtype") and leaf.dtype.kind in "biufc":
+        return f"{leaf_text(leaf)}  {leaf.item():.6g}"
+    return leaf_text(leaf)
+
+
+def _run(result: SweepResult) -> str:
+    """Return a line on how a result was computed, as far as known."""
+    devices = f"{result.num_devices} device" + "s" * (result.num_devices != 1)
+    took = "" if np.isnan(result.seconds) else f"{result.seconds:.3g} s, "
+    waste = result.waste
+    steps = "" if waste is None else f", {waste:.3g} steps for each one needed"
+    return f"{took}batch size {result.batch_size}, {devices}{steps}"
+
+
+def _lines(texts: Iterable[str]) -> str:
+    return "".join(f"<div>{escape(text)}</div>" for text in texts)
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return an HTML table of texts, each shortened to a readable length."""
+    lines = [_row("th", head), *(_row("td", row) for row in rows)]
+    return f'<table style="margin:.3em 0 .8em">{"".join(lines)}</table>'
+
+
+def _row(tag: str, texts: Sequence[str]) -> str:
+    limit = _CELL_CHARS
+    short = [x if len(x) <= limit else f"{x[: limit - 3]}..." for x in texts]
+    # Notebooks align cells to the right by default.
+    cells = (f'<{tag} style="text-align:left">{escape(x)}</{tag}>' for x in short)
+    return f"<tr>{''.join(cells)}</tr>"

@@ -1,1 +1,0 @@
-"""Values that satisfy jaxtyping annotations."""

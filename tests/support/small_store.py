@@ -1,0 +1,141 @@
+"""A small store, written and read by steps of the package alone.
+
+The tests of its invariants run each step by itself, over a folder and over a bucket in
+memory, which a sweep cannot do.
+"""
+
+import numpy as np
+from support.bucket import opened_by_zarr
+
+from eqx_pipe._sweep.store import (
+    FAILED,
+    MISSING,
+    OK,
+    Chunks,
+    Origin,
+    StoreLayout,
+    Variable,
+    grow,
+    lay_out,
+    open_store,
+    settle,
+)
+
+XS, YS = [0.0, 2.0, 4.0], [float(y) for y in range(7)]
+
+
+def layout(xs=XS, ys=YS, split=1, count=3):
+    return StoreLayout(
+        dims=("x", "y"),
+        chunks=Chunks((len(xs), len(ys)), split, count),
+        coordinates={"x": (("x",), np.array(xs), {}), "y": (("y",), np.array(ys), {})},
+        variables=[
+            Variable("v", np.dtype("f4")),
+            Variable("w", np.dtype("i4"), (2,), ("w.0",)),
+        ],
+        status="status",
+        attributes={},
+        record={},
+    )
+
+
+def truth(xs, ys):
+    v = (np.array(xs)[:, None] * 100 + np.array(ys)).astype("f4")
+    return [v.reshape(-1), np.stack([v, v + 1], -1).astype("i4").reshape(-1, 2)]
+
+
+def rows_of(store, number):
+    first, last = store.chunks.span(number)
+    xs, ys = store.coordinate("x"), store.coordinate("y")
+    return [leaf[first:last].copy() for leaf in truth(xs, ys)]
+
+
+def fill(store, number, failed=(), lacking=()):
+    values = rows_of(store, number)
+    status = np.full(len(values[0]), OK, np.int8)
+    failed = [row for row in failed if row < len(status)]
+    status[failed] = FAILED
+    status[[row for row in lacking if row < len(status)]] = MISSING
+    for leaf in values:
+        leaf[status != OK] = 0
+    store.commit(number, values, status, {"no": np.array(failed, int)})
+
+
+def mend(store, number, again=()):
+    manifest = store.manifest(number)
+    if manifest is None:
+        raise FileNotFoundError("another writer has begun the chunk anew")
+    rows = np.flatnonzero(manifest.status != OK)
+    values = [leaf[rows] for leaf in rows_of(store, number)]
+    status = np.where(np.isin(rows, again), FAILED, OK).astype(np.int8)
+    for leaf in values:
+        leaf[status != OK] = 0
+    store.mend(number, rows, values, status, {"still": rows[status == FAILED]})
+
+
+def check(files):
+    """Raise unless rows have their values, for us and for xarray; count those."""
+    store = open_store("sweep", files)
+    gaps, errors, _ = store.account()
+    failed = set(np.concatenate([np.zeros(0, int), *errors.values()]).tolist())
+    for number in range(len(store.chunks)):
+        manifest = store.manifest(number)
+        if manifest is None:
+            continue
+        first, _ = store.chunks.span(number)
+        ok, right = manifest.status == OK, rows_of(store, number)
+        for k, leaf in enumerate(right):
+            assert np.array_equal(store.read(number, k)[ok], leaf[ok])
+        without = first + np.flatnonzero(manifest.status == FAILED)
+        assert set(without.tolist()) <= failed  # each has a text
+        assert ok.all() or number in store.odd()
+    import xarray
+
+    zarr = opened_by_zarr(files)
+    data = xarray.open_zarr(zarr, chunks=None).load()
+    ok = data["status"].values.reshape(-1) == OK
+    for name, leaf in zip("vw", truth(data["x"], data["y"]), strict=True):
+        found = data[name].values.reshape(leaf.shape)
+        assert np.array_equal(found[ok], leaf[ok])
+    return ok.reshape(data["status"].shape)
+
+
+def complete(files):
+    """Do what the next run does: compute what is missing, damaged or failed."""
+    settle(files)
+    store = open_store("sweep", files)
+    done = np.flatnonzero(store.done()).tolist()
+    broken = {number for number in done if not store.is_sound(number)}
+    for number in broken | {*store.lost(store.done())}:
+        store.discard(number)
+    for number in np.flatnonzero(~store.done()).tolist():
+        fill(store, number)
+    for number in store.odd():
+        if (store.manifest(number).status != OK).any():
+            mend(store, number)
+    assert check(files).all() and not store.lost(store.done())
+    assert not files.exists(".growing")
+
+
+def origin(xs, ys):
+    each = [
+        np.array([old.index(v) if v in old else -1 for v in new])
+        for old, new in ((XS, xs), (YS, ys))
+    ]
+    return Origin(tuple(each), (len(XS), len(YS)))
+
+
+def created(files, **cut):
+    """Create the store, and return it."""
+    lay_out(files, layout(**cut), lambda store: None)
+    return open_store("sweep", files)
+
+
+def opened(files):
+    """Return the store in some files."""
+    return open_store("sweep", files)
+
+
+def grown(store, xs, ys, appends):
+    """Let a store grow to larger dims."""
+    grow(store, layout(xs, ys), origin(xs, ys), not appends)
