@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any, SupportsIndex
 
 import jax
-import jaxlib
+import jaxlib.version
 from jax.sharding import Mesh
 
 from .._check import check_int
@@ -166,7 +166,7 @@ def warn_if_it_may_hang(
         "eqx_pipe.sweep: with jaxlib %s, batches of %d points of linear algebra on %d "
         "CPU device%s may hang. %s, or set the environment variable NPROC to at least "
         "%d before Python starts, which makes other sweeps slower.",
-        jaxlib.__version__,
+        jaxlib.version.__version__,
         batch_size,
         len(devices),
         "s" * (len(devices) != 1),
@@ -177,7 +177,8 @@ def warn_if_it_may_hang(
 
 def _jaxlib_version() -> tuple[int, ...]:
     """Return the numbers of the version, without a suffix like `dev`."""
-    return tuple(int(n) for n in jaxlib.__version__.split(".")[:3] if n.isdecimal())
+    parts = jaxlib.version.__version__.split(".")[:3]
+    return tuple(int(n) for n in parts if n.isdecimal())
 
 
 def _pool_size() -> int:

@@ -164,19 +164,14 @@ class Groups:
         full[lanes, :length] = leaf
         return full
 
-    @property
-    def _place(self) -> tuple[Any, ...]:
-        """The key of the program that reduces points, besides the reducers."""
-        points = self.points
-        kinds = map(str, points.kinds)
-        return "groups", self.side, self.run, *kinds, points.devices[0]
-
     def _after(self, *given: Any) -> list[Array]:
         """Return the states of live groups after the `ok` values."""
         absorb = self.reducing.absorb.program
         given = *given, put(absorb.constants, self._home)
         if self._absorb is None:
-            build = build_absorb(self.reducing, self.points.kinds)
+            points, kinds = self.points, map(str, self.points.kinds)
+            build = build_absorb(self.reducing, points.kinds)
+            place = "groups", self.side, self.run, *kinds, points.devices[0]
             lower = ft.partial(build.lower, *given)
-            self._absorb = compiled([absorb], self._place, lower)
+            self._absorb = compiled([absorb], place, lower)
         return self._absorb(*given)

@@ -126,14 +126,6 @@ class Points:
         ]
         return jtu.tree_unflatten(self.traced[0].structure, wrapped)
 
-    @property
-    def needed(self) -> list[tuple[Traced, Layout]]:
-        """The function and the layout of each case, which are compiled."""
-        pairs = zip(self.cases, self.traced, strict=True)
-        return [
-            (traced, self._layout(case, traced, self._listed)) for case, traced in pairs
-        ]
-
     def span(self, first: int, last: int) -> tuple[int, int]:
         """Return the range of points of a range of rows, which is the same."""
         return first, last
