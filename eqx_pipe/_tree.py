@@ -1,5 +1,6 @@
 """Compare pytrees, name their leaves, and make Python values hashable."""
 
+import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Any
 

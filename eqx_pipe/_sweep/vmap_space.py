@@ -5,18 +5,29 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any, SupportsIndex
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import Array, Int, UInt32
+from jax.sharding import AxisType, Mesh
+from jax.sharding import PartitionSpec as P
+from jaxtyping import Array, UInt32
 
 from .._check import check_int
 from .._errors import value_error
+from .._jaxprs import as_function
 from .._keys import check_key
 from .._spaces import Space, SpaceLike, advance, as_space, digits_of, point_key
 from .._types import Key, PyTree
-from .._vmap import batch_of, even_out, stacked
+from .._vmap import (
+    batch_of,
+    even_out,
+    flat_mesh,
+    local_devices,
+    over_devices,
+    stacked,
+)
 from .call import call
 from .compute.cases import case_numbers, cases_of, check_agree, groups_of, naming
 from .options import check_fn, check_sweep_key
@@ -28,6 +39,7 @@ def vmap_space(
     *,
     key: Key | None = None,
     batch_size: SupportsIndex | None = None,
+    mesh: Mesh | None = None,
 ) -> PyTree:
     """Compute a function at every point of a space, under `jit`, `grad` and `vmap`.
 
@@ -42,13 +54,15 @@ def vmap_space(
     - `key`: a PRNG key; point i gets `space.point_key(i, key=key)`. (Keyword only.)
     - `batch_size`: the number of points vectorised at once, in a loop over batches; by
       default all points. (Keyword only.)
+    - `mesh`: a mesh; the points are split over all of its axes. By default they are not
+      split. (Keyword only.)
 
     **Returns:** the pytree of outputs, as JAX arrays with a leading axis over the
     points.
 
     **Raises:** as `sweep`, and `ValueError` for `2**31` points or more.
 
-    **Laws:** equal to `sweep(...).values`, to rounding, for every batch size.
+    **Laws:** equal to `sweep(...).values`, to rounding, for every batch size and mesh.
 
     !!! example
 
@@ -71,20 +85,21 @@ def vmap_space(
             f"the space has {size} points, and all of their values are returned.",
             "At most 2**31 - 1 fit one array: take a slice, `space[a:b]`.",
         )
-    geometry = space.geometry
-    parts = cases_of(geometry)
-    lanes = [ft.partial(_lane, fn, key, part.plain) for part in parts]
+    devices = () if mesh is None else local_devices("vmap_space", mesh)
+    parts = cases_of(space.geometry)
+    lanes = [ft.partial(_lane, fn, plain=part.plain) for part in parts]
     if len(parts) > 1:
         structs = []
         for part, lane in zip(parts, lanes, strict=True):
             with naming(part):
-                structs.append(jax.eval_shape(lane(space), np.uint32(0)))
+                structs.append(jax.eval_shape(lane(space, key), np.uint32(0)))
         check_agree("vmap_space", parts, structs)
+    geometry = space.geometry
     numbers = case_numbers(geometry, groups_of(geometry), np.arange(size))
     order = [np.flatnonzero(numbers == part.number) for part in parts]
-    most = max(1, size) if batch_size is None else operator.index(batch_size)
+    asked = None if batch_size is None else operator.index(batch_size)
     values = [
-        _values(lane, space, index, most)
+        _values(lane, space, key, index, asked, mesh, max(1, len(devices)))
         for lane, index in zip(lanes, order, strict=True)
     ]
     if len(parts) == 1:
@@ -94,30 +109,40 @@ def vmap_space(
 
 
 def _values(
-    lane_of: Callable[[Space], Callable[..., PyTree]],
+    lane_of: Callable[[Space, Key | None], Callable[..., PyTree]],
     space: Space,
-    index: Int[np.ndarray, " points"],
-    most: int,
+    key: Key | None,
+    index: np.ndarray,
+    batch_size: int | None,
+    mesh: Mesh | None,
+    num_devices: int,
 ) -> PyTree:
-    """Return the values at the points of `index`, in batches of at most `most`."""
+    """Return the values at the points of `index`, in that order."""
     size = len(index)
     if size == 0:
-        lane = lane_of(space._with(span=None, rows=None))
+        lane = lane_of(space._with(span=None, rows=None), key)
         out = jax.eval_shape(lane, np.uint32(0))
         return jtu.tree_map(lambda leaf: jnp.empty((0, *leaf.shape), leaf.dtype), out)
-    batch = even_out(min(most, size), size, 1)
+    batch = even_out(min(batch_size or size, size), size, num_devices)
+    batches = num_devices * -(-size // (batch * num_devices))
     # Pad with the last point to whole batches, since a shorter batch would need another
     # program.
-    number = np.minimum(np.arange(-(-size // batch) * batch), size - 1)
-    rows = index[number].astype(np.uint32).reshape(-1, batch)
-    values = stacked(ft.partial(batch_of, lane_of(space)), rows)
+    number = np.minimum(np.arange(batches * batch), size - 1)
+    rows = index[number].astype(np.uint32).reshape(batches, batch)
+    if mesh is None:
+        values = _stacked(lane_of(space, key), rows)
+    else:
+        values = _on_devices(lane_of, space, key, rows, mesh)
     return jtu.tree_map(
         lambda leaf: leaf.reshape((rows.size, *leaf.shape[2:]))[:size], values
     )
 
 
 def _lane(
-    fn: Callable[..., Any], key: Key | None, plain: Sequence[int], space: Space
+    fn: Callable[..., Any],
+    space: Space,
+    key: Key | None,
+    plain: Sequence[int],
 ) -> Callable[..., PyTree]:
     """Return the function of a point's index."""
     geometry = space.geometry
@@ -137,3 +162,50 @@ def _lane(
         return call("vmap_space", fn, point, own)
 
     return lane
+
+
+def _stacked(lane: Callable[..., PyTree], rows: Any) -> PyTree:
+    """Return the values at `(batches, batch)` points, one batch after the other."""
+    return stacked(ft.partial(batch_of, lane), rows)
+
+
+def _on_devices(
+    lane_of: Callable[[Space, Key | None], Callable[..., PyTree]],
+    space: Space,
+    key: Key | None,
+    rows: Any,
+    mesh: Mesh,
+) -> PyTree:
+    """Return the values at `(batches, batch)` points, split over devices by batches."""
+    context = jax.sharding.get_abstract_mesh()
+    if context.empty:
+        # Pass values that the function closes over as arguments, also traced ones, so
+        # that gradients flow back to them.
+        make: Any = jax.make_jaxpr(lane_of(space, key), return_shape=True)
+        jaxpr, out = make(np.uint32(0))
+        structure = jtu.tree_structure(out)
+
+        def alone(rows: Array, given: Any) -> PyTree:
+            def lane(i: Array) -> PyTree:
+                return jtu.tree_unflatten(structure, as_function(jaxpr, given)(i))
+
+            return _stacked(lane, rows)
+
+        mapped = over_devices(alone, flat_mesh(mesh.devices), (True, False))
+        return mapped(rows, list(jaxpr.consts))
+
+    # JAX's equations record the mesh under which they were traced, so the function must
+    # be traced inside of the map.
+    given, static = eqx.partition((space, key), eqx.is_array)
+    explicit = AxisType.Explicit in context.axis_types
+
+    def here(rows: Array, given: Any) -> PyTree:
+        return _stacked(lane_of(*eqx.combine(given, static)), rows)
+
+    if explicit:
+        rows = jax.sharding.reshard(rows, P(mesh.axis_names))
+    values = over_devices(here, mesh, (True, False), leave_mesh=False)(rows, given)
+    if explicit:
+        # JAX does not implement uneven slices of arrays with explicit sharding.
+        values = jtu.tree_map(lambda leaf: jax.sharding.reshard(leaf, P()), values)
+    return values

@@ -113,18 +113,20 @@ def over_devices(
     on_device: Callable[..., Any],
     mesh: Mesh,
     split: Sequence[bool],
+    *,
+    leave_mesh: bool = True,
 ) -> Callable[..., Any]:
     """Return a function that every device runs by itself.
 
     `split` is true for each argument of `on_device` of which a device gets its part,
     and false for arguments that it gets whole. Outputs are concatenated in the order of
-    the devices. The types of arrays within it do not name the mesh.
+    the devices. With `leave_mesh`, the types of arrays within it do not name the mesh.
     """
     own, same = P(mesh.axis_names), P()
     # `check_vma` rejects ordinary user loops whose initial carry is constant. Without
     # it a wrong `out_specs` would go unnoticed, but these are internal and tested.
     return jax.shard_map(
-        _without_mesh(on_device),
+        _without_mesh(on_device) if leave_mesh else on_device,
         mesh=mesh,
         in_specs=tuple(own if parted else same for parted in split),
         out_specs=own,

@@ -15,7 +15,8 @@ PRIVATE = re.compile(r"^\s*from (eqx_pipe(?:\.testing)?\._\w+)", re.MULTILINE)
 # lowers the limit above which a sweep computes in several parts.
 KNOWN = set(
     "clients/test_jaxprs data/test_shuffle sweep/test_memory sweep/test_progress "
-    "support/attack support/bucket support/stores support/ways".split()
+    "support/attack support/bucket support/kills support/small_store "
+    "support/stores support/ways".split()
 )
 IMPORT = re.compile(r"^\s*(?:from|import)\s.*?\b(test_\w+)", re.MULTILINE)
 

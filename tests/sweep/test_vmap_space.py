@@ -16,11 +16,23 @@ def noisy(point, key):
     return {"y": point["a"] * jnp.sin(point["b"]) + jr.normal(key), "n": 1}
 
 
-def test_gradients_reach_axes_and_closed_over_values():
+def mesh(n, kind):
+    return jax.make_mesh((n,), ("x",), axis_types=(kind,), devices=jax.devices()[:n])
+
+
+MESHES = [None, (2, AxisType.Auto), (8, AxisType.Explicit)]
+
+
+@pytest.mark.parametrize(
+    ("on", "batch_size"),
+    [(None, 2), pytest.param(MESHES[2], None, marks=pytest.mark.slow)],
+)
+def test_gradients_reach_axes_and_closed_over_values(on, batch_size):
     def total(weight, lo):
         space = {"b": ep.Linspace(lo, 1, 5), "a": ep.Values([1.0, 2.0])}
         fn = lambda p: jnp.sin(weight * p["b"]) * p["a"] * weight  # noqa: E731
-        return ep.vmap_space(fn, space, batch_size=2).sum()
+        on_mesh = on and mesh(*on)
+        return ep.vmap_space(fn, space, batch_size=batch_size, mesh=on_mesh).sum()
 
     def by_hand(weight, lo):
         t = jnp.linspace(0, 1, 5)
@@ -30,15 +42,19 @@ def test_gradients_reach_axes_and_closed_over_values():
     expected = jax.grad(by_hand, argnums=(0, 1))(1.5, 0.2)
     grad = jax.grad(total, argnums=(0, 1))
     np.testing.assert_allclose(jax.jit(grad)(1.5, 0.2), expected, rtol=1e-5)
+    if on is not None and batch_size is None:
+        np.testing.assert_allclose(grad(1.5, 0.2), expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
-def test_it_works_under_the_users_mesh(kind):
+@pytest.mark.parametrize("on", MESHES[1:])
+def test_it_works_under_the_users_mesh(on):
     expected = ep.sweep(noisy, SPACE, key=jr.key(1)).values["y"]
-    mesh = jax.make_mesh((2,), ("x",), axis_types=(kind,), devices=jax.devices()[:2])
-    with jax.set_mesh(mesh):
-        run = lambda key: ep.vmap_space(noisy, SPACE, key=key)["y"]  # noqa: E731
-        np.testing.assert_allclose(jax.jit(run)(jr.key(1)), expected, rtol=1e-6)
+    with jax.set_mesh(mesh(*on)) as _:
+        for given in (None, mesh(*on)):
+            run = lambda key, m=given: ep.vmap_space(  # noqa: E731
+                noisy, SPACE, key=key, mesh=m
+            )["y"]
+            np.testing.assert_allclose(jax.jit(run)(jr.key(1)), expected, rtol=1e-6)
 
 
 def test_it_works_under_vmap_and_on_a_traced_space():
