@@ -2,10 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
-<<<<<<< HEAD
 from typing import TypeAlias
-=======
->>>>>>> main
 
 import numpy as np
 from jaxtyping import Float, Int64
@@ -17,11 +14,7 @@ from .compute.blocks import Blocks
 from .compute.cells import Cells
 from .compute.points import Points
 from .compute.prepare import prepare
-<<<<<<< HEAD
 from .compute.rows import CHUNK_BYTES, Index
-=======
-from .compute.rows import CHUNK_BYTES, Index, Work
->>>>>>> main
 from .order_by import CostsOf, costs_of
 from .request import Request
 from .results.label import names_of
@@ -31,7 +24,6 @@ from .store import Chunks, choose_chunks
 _GUESSED_WORKERS = 8
 
 
-<<<<<<< HEAD
 Work: TypeAlias = Points | Cells | Blocks
 """The rows that a sweep computes: points, or their reduction by cell or by block.
 
@@ -39,8 +31,6 @@ A sink keeps rows and a worker computes them; neither depends on their kind.
 """
 
 
-=======
->>>>>>> main
 def work_of(points: Points, reducers: ReducerTree | None) -> Work:
     """Return the rows of a sweep: its points, or their reduction by `reducers`."""
     if reducers is None:

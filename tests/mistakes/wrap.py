@@ -121,5 +121,3 @@ RESIDUAL = {
 OUTPUTS = {
     ValueError: {"Did you mean `sine`": lambda: ep.outputs(ep.chain(sine=sin), "sin")}
 }
-
-OTHERS = {ValueError: {"Use forward mode": lambda: jax.grad(steps())(jnp.float32(1))}}

@@ -27,11 +27,7 @@ from .cases import ByOffset, ByTable, Case, case_numbers, groups_of, points_of_a
 from .failure import Failures, Fit, TooLarge, Verdict, does_not_fit
 from .kernel import Given, Layout, everywhere, point_lane
 from .programs import Runner, put, quiet
-<<<<<<< HEAD
 from .rows import Index, Rows, chunk_capacity, empty_values, row_bytes
-=======
-from .rows import Index, Rows, Work, chunk_capacity, empty_values
->>>>>>> main
 from .trace import Traced, arrays_of, check_concrete
 
 _LISTED_AT_ONCE = 2**22
