@@ -110,8 +110,7 @@ class Geometry:
     def turned(self, last: Sequence[str]) -> "Geometry":
         """Return the same points with some dims last, so that they vary fastest."""
         names = list(self.grid_dims)
-        order = [k for k, name in enumerate(names) if name not in last]
-        order += [k for k, name in enumerate(names) if name in last]
+        order = sorted(range(len(names)), key=lambda k: names[k] in last)
         return dataclasses.replace(
             self,
             grid_dims={names[k]: self.grid_dims[names[k]] for k in order},

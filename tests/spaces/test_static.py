@@ -5,8 +5,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import eqx_pipe as ep
 import eqx_pipe.testing as ept
@@ -14,34 +12,6 @@ import eqx_pipe.testing as ept
 
 def double(x):
     return 2 * x
-
-
-def build(recipe):
-    """Make a space with static axes of what was drawn."""
-    shape, cut = recipe
-    width, act = ep.Static([1, 3, 1]), ep.Static([jnp.sin, double])
-    rate = ep.Linspace(0, 1, 3)
-    space = [
-        lambda: ep.Space({"width": width, "rate": rate, "act": act}),
-        lambda: ep.Space(
-            {"width": ep.Static([1, 3, 1], dim="g"), "rate": rate, "act": act}
-        ),
-        lambda: ep.Space({"rate": rate, "width": width, "act": jnp.cos}, "zip"),
-        lambda: ep.Space(
-            {
-                "act": act,
-                "width": ep.Static([4, 2, 4], dim="g"),
-                "rate": ep.Linspace(0, 1, 3, dim="g"),
-            }
-        ),
-        lambda: ep.Space({"width": ep.Mapped(double, width), "act": act, "rate": rate}),
-    ][shape]()
-    return space if cut is None else space[cut]
-
-
-recipes = st.tuples(
-    st.integers(0, 4), st.sampled_from([None, slice(1, None), slice(None, None, -2)])
-)
 
 
 def test_vmap_space_is_differentiable():
@@ -52,15 +22,21 @@ def test_vmap_space_is_differentiable():
     assert jax.jit(jax.grad(total))(3.0) == 2 * 3 + 2
 
 
-@given(recipes)
-def test_points_hold_the_very_values(recipe):
-    space = build(recipe)
+WIDTH, ACT = ep.Static([1, 3, 1]), ep.Static([jnp.sin, double])
+RATE = ep.Linspace(0, 1, 3)
+
+
+@pytest.mark.parametrize(
+    "space",
+    [
+        ep.Space({"width": WIDTH, "rate": RATE, "act": ACT})[::-2],
+        ep.Space({"rate": RATE, "width": WIDTH, "act": jnp.sin}, "zip"),
+        ep.Space({"width": ep.Mapped(double, WIDTH), "act": ACT, "rate": RATE}),
+    ],
+)
+def test_points_hold_the_very_values(space):
     for point in space:
-        assert type(point["width"]) is int and point["act"] in (
-            jnp.sin,
-            jnp.cos,
-            double,
-        )
+        assert type(point["width"]) is int and point["act"] in (jnp.sin, double)
     with pytest.raises(TypeError, match="plain integer"):
         jax.jit(lambda i: space.point(i)["rate"])(0)
 
