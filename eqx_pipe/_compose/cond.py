@@ -12,14 +12,7 @@ from .._errors import locate, value_error
 from .._stage import Canvas, Composite, Scope, Wire, as_stage, enter, identity
 from .._tree import as_arrays, join_path, tree_text
 from .._types import AnyStage, MaybeState, Output, PyTree, Segment, StageLike
-from .container import (
-    Container,
-    Names,
-    check_reserved,
-    keyed,
-    no_slices,
-    read_stages,
-)
+from .container import Container, Names, check_reserved, keyed, no_slices, read_stages
 
 Branch: TypeAlias = Callable[[PyTree, MaybeState], Output]
 """A stage as a function that is traced separately."""

@@ -5,14 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from .._check import check_name, is_integer
-from .._errors import (
-    describe_value,
-    message,
-    nearest,
-    quoted,
-    type_error,
-    value_error,
-)
+from .._errors import describe_value, message, nearest, quoted, type_error, value_error
 from .._stage import Composite, as_stage
 from .._types import AnyStage, PyTree, Segment
 

@@ -14,14 +14,7 @@ from .._errors import describe_value, structure_error, type_error
 from .._stage import Canvas, Scope, Wire, as_stage, enter
 from .._tree import as_arrays, is_key_array, join_path, leaf_text, tree_text
 from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
-from .container import (
-    Container,
-    Names,
-    check_reserved,
-    keyed,
-    no_slices,
-    read_stages,
-)
+from .container import Container, Names, check_reserved, keyed, no_slices, read_stages
 from .merge import FOLDS, check_agree, check_arrays
 
 _NORMALIZE = {

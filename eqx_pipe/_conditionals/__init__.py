@@ -3,5 +3,4 @@
 from .choose import Like as Like
 from .choose import choose as choose
 from .primitive import varying_as as varying_as
-from .primitive import zeros as zeros
 from .primitive import zeros_varying as zeros_varying

@@ -164,8 +164,8 @@ class HostSource:
                 self._struct = struct_of(self._record(0))
             except KeyError as error:
                 error.add_note(
-                    "A source is asked for records by their number, from 0. Of a table "
-                    "of named columns, such as a data frame, make a source by "
+                    "A loader asks a source for records by number, from 0. Convert a "
+                    "table of named columns, such as a data frame: "
                     "`ArraySource({name: table[name].to_numpy() for name in table})`."
                 )
                 raise

@@ -111,7 +111,7 @@ def mixture(
 
     **Raises:**
 
-    - `TypeError` if `sources` is not a list of sources.
+    - `TypeError` if `sources` is not a list of sources; `ValueError` if it is empty.
     - `StructureError` (a `ValueError`) if records differ in structure, shapes or
       dtypes.
     - `ValueError` if there is not one positive weight for each source, a weight is too
@@ -127,7 +127,9 @@ def mixture(
         [0, 10, 1, 2, 11, 3, 4, 12, 5]
     """
     cure = "Give a list of sources, at least one."
-    check_is("data.mixture", "sources", sources or None, Sequence, cure)
+    check_is("data.mixture", "sources", sources, Sequence, cure)
+    if not sources:
+        raise value_error("data.mixture", "`sources` is empty.", cure)
     ends = ("first_exhausted", "all_exhausted")
     check_choice("data.mixture", "until", until, ends)
     known = [

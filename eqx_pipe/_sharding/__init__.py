@@ -14,6 +14,5 @@ from .place import init_sharded as init_sharded
 from .place import pad_to as pad_to
 from .place import shard as shard
 from .rules import AxisRules as AxisRules
-from .rules import RulesLike as RulesLike
 from .shard_map import shard_map as shard_map
 from .submesh import on as on

@@ -10,13 +10,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, Int
 
-from .._check import (
-    check_callable,
-    check_choice,
-    check_int,
-    check_same,
-    common_size,
-)
+from .._check import check_callable, check_choice, check_int, check_same, common_size
 from .._errors import type_error, value_error
 from .._mesh_context import is_staged
 from .._tree import as_arrays, leaf_text, leaves_with_names

@@ -2,15 +2,7 @@
 
 import inspect
 from collections.abc import Callable
-from typing import (
-    Any,
-    ParamSpec,
-    Protocol,
-    TypeVar,
-    cast,
-    overload,
-    runtime_checkable,
-)
+from typing import Any, ParamSpec, Protocol, TypeVar, cast, overload, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -24,13 +16,7 @@ from .._errors import value_error
 from .._mesh_context import check_mesh
 from .._types import PyTree
 from .derived import Derived, Function, placed, struct_of
-from .mesh import (
-    is_placeable,
-    names_of,
-    numpy_as_jax,
-    with_types,
-    wraps_function,
-)
+from .mesh import is_placeable, names_of, numpy_as_jax, with_types, wraps_function
 from .rules import AxisRules, RulesLike, as_rules, current_rules
 
 InitArgs = ParamSpec("InitArgs")

@@ -135,13 +135,8 @@ def _program(pipe: Pipelined, x: PyTree, key: Key | None, path: str) -> PyTree:
     return eqx.combine(jtu.tree_map(join, out, carry), constant)
 
 
-def idle_value(x: Array) -> Array:
-    """Return a placeholder for an idle tick; a test replaces it by NaN."""
-    return jnp.zeros_like(x)
-
-
 def _idle(tree: PyTree) -> PyTree:
-    return jtu.tree_map(lambda a: a if is_key_array(a) else idle_value(a), tree)
+    return jtu.tree_map(lambda a: a if is_key_array(a) else jnp.zeros_like(a), tree)
 
 
 def _take(tree: PyTree, i: Any) -> PyTree:

@@ -93,9 +93,10 @@ SOURCES = {
     },
     TypeError: {
         "encode text as integers": lambda: ArraySource({"a": "b"}),
-        "Give a list of sources": lambda: ep.data.mixture([]),
+        "Give a list of sources": lambda: ep.data.mixture(np.arange(3)),
     },
     ValueError: {
+        "is empty. Give a list of sources": lambda: ep.data.mixture([]),
         "one positive number": lambda: ep.data.mixture([source()], [0]),
         "number for each": lambda: ep.data.mixture([source()], [1, 2]),
         "Leave it out": lambda: ep.data.mixture([source(), source(0)]),
