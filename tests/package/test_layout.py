@@ -10,9 +10,9 @@ FOLDERS = set(
 )
 SOURCES = {path: path.read_text() for path in ROOT.rglob("*.py")}
 PRIVATE = re.compile(r"^\s*from (eqx_pipe(?:\.testing)?\._\w+)", re.MULTILINE)
-# Files that import private modules. New tests go through the public API. In `support`,
-# `bucket`, `small_store` and `stores` replace or damage files of a store, and `ways`
-# lowers the limit above which a sweep computes in several parts.
+# Files that import private modules. New tests go through the public API. Those in
+# `support` damage, replace or watch the files of a store, and `ways` lowers the limit
+# above which a sweep computes in several parts.
 KNOWN = set(
     "clients/test_jaxprs data/test_shuffle sweep/test_memory support/bucket "
     "support/small_store support/stores support/ways".split()

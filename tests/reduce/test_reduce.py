@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from support.reducers import best
 from support.sweeps import close, make_mesh
@@ -74,6 +74,7 @@ def test_nan_is_never_selected():
     st.lists(st.integers(0, 40), min_size=1, max_size=12),
     st.integers(1, 5),
 )
+@example(np.int32, 2**30 + 12345, [0, 1, 2, 5], 3)
 def test_the_variance_of_integers_ignores_an_offset(dtype, where, away, batch_size):
     info = np.iinfo(dtype)
     values = np.clip(where + np.array(away), info.min, info.max).astype(dtype)

@@ -102,6 +102,13 @@ def test_the_next_state_is_judged_too():
     assert only("finite", layer, X, state=state) == "holds"
 
 
+def test_a_density_may_be_infinite_at_the_given_arguments():
+    def outside(x):
+        return jnp.where(x > 0, x, -jnp.inf)
+
+    assert "the output is infinite" in only("finite", outside, -jnp.ones(3))
+
+
 def test_a_mode_that_was_chosen_is_noted():
     note = only("index", lambda x: x.at[jnp.array([0, 7])].get(mode="clip"), X)
     assert "by a `mode` that was chosen" in note
