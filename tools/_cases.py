@@ -279,7 +279,7 @@ def _reduced():
         "max": ep.reduce.Max(),
         "best": ep.reduce.ArgMin(),
         "top": ep.reduce.TopK(3),
-        "histogram": ep.reduce.Histogram(8, range=(-3.0, 3.0)),
+        "histogram": ep.reduce.Histogram(jnp.linspace(-3.0, 3.0, 9)),
     }
     fn = _borrowed.POINT_FUNCTIONS["closed_form"]
     return _swept(fn, _space(), key=KEY, reduce=reducers)

@@ -9,11 +9,27 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import ArrayLike, Float64, Int64
 
-from .._check import check_int
 from .._errors import describe_value, value_error
 from .._types import PyTree
 from . import exact
-from .interface import AbstractReducer, By, Ok, Over, as_over, scalar, scalar_of_each
+from .interface import AbstractReducer, By, Ok, Over, over_field, scalar, scalar_of_each
+
+
+def as_edges(edges: ArrayLike | Sequence[ArrayLike]) -> tuple[float, ...]:
+    """Return the edges of bins; raise unless they are increasing finite numbers."""
+    found = np.zeros(1)
+    with contextlib.suppress(TypeError, ValueError):
+        found = np.asarray(edges, np.float64)
+    increasing = found.ndim == 1 and found.size > 1 and np.all(np.diff(found) > 0)
+    if not increasing or not np.all(np.isfinite(found)):
+        raise value_error(
+            "reduce.Histogram",
+            f"`edges` is {describe_value(edges)}, which is not a sequence of at least "
+            "two increasing finite edges.",
+            "Give the edges, such as `numpy.linspace(0, 1, 11)` for ten bins: a "
+            "running reduction does not know the range of the values in advance.",
+        )
+    return tuple(found.tolist())
 
 
 class Counts(eqx.Module):
@@ -37,8 +53,7 @@ class Histogram(AbstractReducer):
 
     **Arguments:**
 
-    - `bins`: the edges, increasing; or the number of equal bins over `range`.
-    - `range`: the outermost edges, if `bins` is a number. (Keyword only.)
+    - `edges`: the edges of the bins, increasing, such as `numpy.linspace(0, 1, 11)`.
     - `by`: the scalar to count: the path of an output, or a function of the output
       that returns a real scalar. Not needed if the output is one scalar.
     - `over`: the dims to reduce, a name or several; the result then has the other dims.
@@ -49,7 +64,7 @@ class Histogram(AbstractReducer):
 
     **Raises:**
 
-    - `TypeError` or `ValueError` unless `bins` and `range` define increasing edges.
+    - `ValueError` unless `edges` are increasing and finite.
     - When the sweep is called, `ValueError` if the counted output is not a real scalar.
 
     !!! example
@@ -61,21 +76,9 @@ class Histogram(AbstractReducer):
         array([2, 2])
     """
 
-    edges: tuple[float, ...] = eqx.field(static=True)
-    by: By
-    over: Over = eqx.field(static=True)
-
-    def __init__(
-        self,
-        bins: ArrayLike | Sequence[ArrayLike],
-        by: By = None,
-        *,
-        range: ArrayLike | Sequence[ArrayLike] | None = None,
-        over: Over = None,
-    ):
-        self.edges = tuple(_edges(bins, range).tolist())
-        self.by = by
-        self.over = as_over(over)
+    edges: tuple[float, ...] = eqx.field(static=True, converter=as_edges)
+    by: By = None
+    over: Over = over_field()
 
     def begin(self, struct: PyTree) -> exact.Pair:
         scalar(self, struct)
@@ -104,32 +107,6 @@ class Histogram(AbstractReducer):
             each = np.broadcast_to(edges, (len(counts), len(edges)))
             return Counts(counts[:, 1:-2], each, counts[:, 0], counts[:, -2])
         return Counts(counts[1:-2], edges, int(counts[0]), int(counts[-2]))
-
-
-def _edges(bins: Any, range: Any) -> np.ndarray:
-    """Return the edges of the bins; raise unless they are increasing finite numbers."""
-    edges = np.zeros(1)
-    if range is not None:
-        check_int("reduce.Histogram", "bins", bins, 1)
-    with contextlib.suppress(TypeError, ValueError):
-        if range is None:
-            edges = np.asarray(bins, np.float64)
-        else:
-            low, high = map(float, range)
-            edges = np.linspace(low, high, int(bins) + 1)
-    increasing = edges.ndim == 1 and edges.size > 1 and np.all(np.diff(edges) > 0)
-    if not increasing or not np.all(np.isfinite(edges)):
-        given = f"`bins` is {describe_value(bins)}"
-        if range is not None:
-            given = f"`range` is {describe_value(range)}"
-        raise value_error(
-            "reduce.Histogram",
-            f"{given}, which does not define at least two increasing finite edges.",
-            "Give the edges, `Histogram([0.0, 0.5, 1.0])`, or a number of bins and "
-            "their range, `Histogram(10, range=(0, 1))`: a running reduction does not "
-            "know the range of the values in advance.",
-        )
-    return edges
 
 
 def _exact_edges(edges: np.ndarray, dtype: Any) -> tuple[np.ndarray, np.ndarray]:

@@ -31,7 +31,6 @@ from .._jaxprs import (
     Entry,
     Equation,
     as_function,
-    axis_names,
     depends_on,
     interpret,
     rebind,
@@ -182,29 +181,15 @@ register(
 def _batch(
     axis_data: Any, args: Sequence[Any], dims: Sequence[int | None], **params: Any
 ) -> tuple[list[Any], list[int | None]]:
-    loop, name = Loop(**params), axis_data.name
+    loop = Loop(**params)
     args = [
         x if dim is None else jnp.moveaxis(x, dim, 0)
         for x, dim in zip(args, dims, strict=True)
     ]
     batched = [dim is not None for dim in dims]
-    options = {
-        "axis_name": name,
-        "axis_size": axis_data.size,
-        "spmd_axis_name": axis_data.spmd_name,
-    }
-    if name in axis_names(loop.cond_jaxpr) | axis_names(loop.body_jaxpr):
-        # Points communicate at each step.
-        every = jax.vmap(
-            lambda *args: loop.each_point(loop.of_point, args, loop.axes_of(args)),
-            [0 if b else None for b in batched],
-            **options,
-        )
-        out = every(*args)
-        return out, [0] * len(out)
-    depends = _carry_depends(loop, args, batched, name)
+    depends = _carry_depends(loop, args, batched)
     read = [*batched[: loop.cond_nconsts], *depends]
-    if depends_on(loop.cond_jaxpr, read, name)[0]:
+    if depends_on(loop.cond_jaxpr, read)[0]:
         out = _with_axis(loop, args, batched, axis_data.size)
         return out, [0] * len(out)
 
@@ -214,7 +199,7 @@ def _batch(
         loop.of_point,
         [0 if b else None for b in batched],
         [0 if d else None for d in depends],
-        **options,
+        axis_size=axis_data.size,
     )
     axes = loop.axes_of(args)
     behind = [
@@ -226,14 +211,14 @@ def _batch(
 
 
 def _carry_depends(
-    loop: Loop, args: Sequence[Any], batched: Sequence[bool], axis_name: Any
+    loop: Loop, args: Sequence[Any], batched: Sequence[bool]
 ) -> list[bool]:
     """Return which final carries differ between the points of a batch."""
     of_one = [
         jax.typeof(x).update(shape=jnp.shape(x)[b + sum(has) :])
         for x, b, has in zip(args, batched, loop.axes_of(args), strict=True)
     ]
-    return depends_on(trace(loop.of_point, *of_one), batched, axis_name)
+    return depends_on(trace(loop.of_point, *of_one), batched)
 
 
 def _with_axis(

@@ -65,8 +65,8 @@ def refill(
       carry that is not an array.
 
     `init` and `out` run for the whole batch at once, and the carries of the whole batch
-    are in memory. A body that uses the batch's axis by name (`jax.lax.psum`) cannot be
-    refilled and runs as a `while_loop`.
+    are in memory. The functions cannot use the batch's axis by name (`jax.lax.psum`),
+    since not all points of the batch take a step together.
 
     **Laws:** each lane equals the loop above, to rounding, under any `vmap`s.
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
 from jaxtyping import Float, Int64
@@ -12,7 +13,7 @@ from .compute.blocks import Blocks
 from .compute.cells import Cells
 from .compute.points import Points
 from .compute.prepare import prepare
-from .compute.rows import CHUNK_BYTES, Index, Work
+from .compute.rows import CHUNK_BYTES, Index
 from .order_by import CostsOf, costs_of
 from .request import Request
 from .results.label import names_of
@@ -20,6 +21,13 @@ from .store import Chunks, choose_chunks
 
 # Only the pools of the standard library expose their number of workers.
 _GUESSED_WORKERS = 8
+
+
+Work: TypeAlias = Points | Cells | Blocks
+"""The rows that a sweep computes: points, or their reduction by cell or by block.
+
+A sink keeps rows and a worker computes them; neither depends on their kind.
+"""
 
 
 def work_of(points: Points, reducers: ReducerTree | None) -> Work:

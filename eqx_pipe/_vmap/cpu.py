@@ -177,8 +177,8 @@ def warn_if_it_may_hang(
 
 def _jaxlib_version() -> tuple[int, ...]:
     """Return the numbers of the version, without a suffix like `dev`."""
-    numbers = jaxlib.version.__version__.split(".")[:3]
-    return tuple(int(n) for n in numbers if n.isdecimal())
+    parts = jaxlib.version.__version__.split(".")[:3]
+    return tuple(int(n) for n in parts if n.isdecimal())
 
 
 def _pool_size() -> int:

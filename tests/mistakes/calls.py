@@ -83,7 +83,7 @@ def of_sweeps():
         "vmap_space": call(value, LINE),
         **{f"reduce.{name}": call() for name in of_nothing.split()},
         "search.Adaptive": call(),
-        "reduce.Histogram": call(3, range=(0, 1)),
+        "reduce.Histogram": call([0, 1]),
         "reduce.Quantile": call(0.5),
         "reduce.Reducer": call(sin, max, max, sin),
         "reduce.TopK": call(1),

@@ -70,9 +70,8 @@ REDUCE = {
                 over="seed",
             )
         ),
-        r"range=\(0, 1\)": lambda: Histogram(3),
+        "numpy.linspace": lambda: Histogram(3),
         "increasing finite edges": lambda: Histogram([0, 2, 1]),
-        "`range` is 'ab'": lambda: Histogram(3, range="ab"),
     },
     ep.StructureError: {
         "return arrays of numbers": lambda: over_seeds(

@@ -31,7 +31,7 @@ CURES = {
     r"jax.random.key\(seed\)": "key",
     "Give an integer of at least [012]": (
         "n num batch_size rounds unroll size stride microbatches length k eta seed "
-        "at_most reduce.Histogram.bins max_axes max_depth max_shapes max_size"
+        "at_most max_axes max_depth max_shapes max_size"
     ),
     "Known names: `": (
         "draws mode normalize on_error resume returns until "
@@ -86,7 +86,7 @@ CURES = {
     "Give a folder": "search.explore.executor",
     "Give functions: `Reducer": "update finish reduce.Reducer.merge stop "
     "reduce.Reducer.init",
-    r"Give the edges, `Histogram\(": "range",
+    "Give the edges, such as": "reduce.Histogram.edges",
     "Give the total steps after which": "rungs",
     "Give two integers": "shard",
     "Give what `sweep` returns": "result",

@@ -56,7 +56,7 @@ def test_wrong_reducers(make, kind, text, unchecked):
         (lambda: ep.reduce.TopK(1, mode="top"), "mode.*Known names: `max`, `min`"),
         (lambda: ep.reduce.Histogram([0, 2, 2]), "increasing finite edges"),
         (lambda: ep.reduce.Histogram([0, np.nan]), "increasing finite edges"),
-        (lambda: ep.reduce.Histogram(10), "range="),
+        (lambda: ep.reduce.Histogram(10), "linspace"),
     ],
 )
 def test_wrong_settings(make, text, unchecked):

@@ -71,9 +71,6 @@ LOOPS = {
         lambda p, i: i + 1 + 0 * counting(inner_while)(ep.refill)({"n": i})
     ),
     "draws": draws,
-    "collectives": counting(
-        lambda p, i: i + jax.lax.psum(1, "i") * jax.lax.pmax(i + 1, "i")
-    ),
     "numbers": lambda make: make(
         lambda p: 0, lambda p, c: c < 3, lambda p, c: c + p["x"] + 0.1, lambda p, c: c
     ),

@@ -10,6 +10,7 @@ import jax
 import jax.export
 import jax.numpy as jnp
 import jax.random as jr
+import numpy as np
 import pytest
 
 import eqx_pipe as ep
@@ -78,7 +79,7 @@ KINDS = {
     "drawn": lambda: ep.sweep(drawn, SPACE, key=jr.key(0)),
     "ordered": lambda: ep.sweep(waiting, SPACE, order_by=lambda p: p["a"]),
     "reduced": lambda: ep.sweep(
-        formula, SPACE, reduce=ep.reduce.Histogram(71, "y", range=(0, 5))
+        formula, SPACE, reduce=ep.reduce.Histogram(np.linspace(0, 5, 72), "y")
     ),
     "reduced static": lambda: ep.sweep(static, CHOICES, reduce=ep.reduce.Mean()),
     "sweeper": lambda: ep.sweeper(formula, SPACE)(SPACE),

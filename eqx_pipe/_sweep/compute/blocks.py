@@ -19,7 +19,6 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array
 
-from ..._jaxprs import Fingerprint
 from ..._progress import Progress
 from ..._reduce import ReducerTree
 from ..._spaces import Space
@@ -29,7 +28,7 @@ from ..._vmap import all_busy
 from .cases import ByBlock
 from .failure import Errors, TooLarge, Verdict, differs, joined, search
 from .groups import BlockStates, Groups, OfPoints, home_of
-from .kernel import Given, Layout, everywhere
+from .kernel import Given, everywhere
 from .points import Points
 from .programs import Runner, compiled, put, quiet
 from .reduce_programs import (
@@ -121,17 +120,6 @@ class Blocks(OfPoints):
         return first * self.each, min(last * self.each, self.points.size)
 
     @property
-    def _layout(self) -> Layout:
-        """The layout of the program for blocks of consecutive points."""
-        points = self.points
-        return points.layout(
-            batch_size=1,
-            capacity=self.at_once // len(points.devices),
-            unsplit=all_busy(points.devices, self.size),
-            within=points.batch_size,
-        )
-
-    @property
     def _in_order(self) -> bool:
         # Otherwise points are listed in a table, or need several programs.
         geometry = self.points.geometry
@@ -195,22 +183,24 @@ class Blocks(OfPoints):
         """Return the program that computes and reduces points, with its arguments."""
         with self._lock:
             if self._runner is None:
-                points, layout = self.points, self._layout
-                place, traced = everywhere(layout), points.traced[0]
-                given = points.given(0)._replace(
-                    init=self.reducing.init,
-                    reducer_constants=self.reducing.absorb.program.constants,
+                points, traced = self.points, self.points.traced[0]
+                layout = points.layout(
+                    batch_size=1,
+                    capacity=self.at_once // len(points.devices),
+                    unsplit=all_busy(points.devices, self.size),
+                    within=points.batch_size,
                 )
-                given = put(given, place)
+                absorb = self.reducing.absorb.program
+                given = points.given(0)._replace(
+                    init=self.reducing.init, reducer_constants=absorb.constants
+                )
+                given = put(given, everywhere(layout))
                 lane_of = block_lane(traced, self.reducing, layout)
-                made = traced, self._fused_programs, lane_of, self.row[:-1], layout
+                programs = [traced.program, absorb]
+                made = traced, programs, lane_of, self.row[:-1], layout
                 blocks = ByBlock(points.geometry.start, self.each, points.size)
                 self._runner = Runner(*made, blocks, given, finite=False), given
             return self._runner
-
-    @property
-    def _fused_programs(self) -> list[Fingerprint]:
-        return [self.points.traced[0].program, self.reducing.absorb.program]
 
     def _by_values(
         self, first: int, last: int, most: int, bar: Progress
@@ -264,7 +254,8 @@ class Blocks(OfPoints):
         zero = np.int32(0)
         given = state, there, zero, zero, constants
         lower = ft.partial(build_merge(self.reducing).lower, *given)
-        merge = compiled([program], self._merge_place, lower)
+        place = "merge", self.most, self.points.devices[0]
+        merge = compiled([program], place, lower)
         for first, last in spans:
             state = merge(state, there, np.int32(first), np.int32(last), constants)
             yield state
@@ -283,10 +274,6 @@ class Blocks(OfPoints):
     def finish(self, state: list[Array]) -> PyTree:
         """Return the reduction."""
         return self.reducers.finish(self._states(state))
-
-    @property
-    def _merge_place(self) -> tuple[Any, ...]:
-        return "merge", self.most, self.points.devices[0]
 
     def _states(self, state: Sequence[Any]) -> list[PyTree]:
         """Return the states of the reducers."""

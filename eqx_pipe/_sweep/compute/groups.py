@@ -26,12 +26,14 @@ from .failure import Verdict, in_order
 from .points import Points
 from .programs import compiled, put
 from .reduce_programs import build_absorb, trace_reducers
-from .rows import Index, Rows, Work, stretches_of
+from .rows import Index, Rows, row_bytes, stretches_of
 
 
-class OfPoints(Work):
+class OfPoints(abc.ABC):
     """Rows that are reduced from points: the base class of cells and blocks."""
 
+    points: Points
+    outputs: Any
     at_once: int
     """The maximum number of rows computed at once."""
 
@@ -62,6 +64,11 @@ class OfPoints(Work):
     def kinds(self) -> list[None]:
         """The kinds of PRNG keys, all `None`: rows contain keys as raw data only."""
         return [None] * len(self.row)
+
+    @property
+    def row_bytes(self) -> int:
+        """The size of a row."""
+        return row_bytes(self.row)
 
 
 class BlockStates(eqx.Module):
@@ -157,19 +164,14 @@ class Groups:
         full[lanes, :length] = leaf
         return full
 
-    @property
-    def _place(self) -> tuple[Any, ...]:
-        """The key of the program that reduces points, besides the reducers."""
-        points = self.points
-        kinds = map(str, points.kinds)
-        return "groups", self.side, self.run, *kinds, points.devices[0]
-
     def _after(self, *given: Any) -> list[Array]:
         """Return the states of live groups after the `ok` values."""
         absorb = self.reducing.absorb.program
         given = *given, put(absorb.constants, self._home)
         if self._absorb is None:
-            build = build_absorb(self.reducing, self.points.kinds)
+            points, kinds = self.points, map(str, self.points.kinds)
+            build = build_absorb(self.reducing, points.kinds)
+            place = "groups", self.side, self.run, *kinds, points.devices[0]
             lower = ft.partial(build.lower, *given)
-            self._absorb = compiled([absorb], self._place, lower)
+            self._absorb = compiled([absorb], place, lower)
         return self._absorb(*given)

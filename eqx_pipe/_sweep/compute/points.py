@@ -27,7 +27,7 @@ from .cases import ByOffset, ByTable, Case, case_numbers, groups_of, points_of_a
 from .failure import Failures, Fit, TooLarge, Verdict, does_not_fit
 from .kernel import Given, Layout, everywhere, point_lane
 from .programs import Runner, put, quiet
-from .rows import Index, Rows, Work, chunk_capacity, empty_values
+from .rows import Index, Rows, chunk_capacity, empty_values, row_bytes
 from .trace import Traced, arrays_of, check_concrete
 
 _LISTED_AT_ONCE = 2**22
@@ -35,7 +35,7 @@ _LISTED_AT_ONCE = 2**22
 
 
 @dataclasses.dataclass
-class Points(Work):
+class Points:
     """Points that are ready to be computed: rows of a sweep, or the inputs of rows.
 
     `asked` is the explicit or automatic batch size; an automatic one (`adapts`) is
@@ -66,6 +66,7 @@ class Points(Work):
         self.groups = groups_of(self.geometry)
         self.size, first = self.geometry.size, self.traced[0]
         self.row, self.kinds = first.stored, first.key_kinds
+        self.row_bytes = row_bytes(self.row)
         self.outputs = jtu.tree_unflatten(first.structure, first.outputs)
         self._runners: dict[tuple[int, int, bool], Runner] = {}
         """Programs by case, batch size and listing of points; shared by `at`."""
@@ -124,14 +125,6 @@ class Points(Work):
             for leaf, kind in zip(rows, self.kinds, strict=True)
         ]
         return jtu.tree_unflatten(self.traced[0].structure, wrapped)
-
-    @property
-    def needed(self) -> list[tuple[Traced, Layout]]:
-        """The function and the layout of each case, which are compiled."""
-        pairs = zip(self.cases, self.traced, strict=True)
-        return [
-            (traced, self._layout(case, traced, self._listed)) for case, traced in pairs
-        ]
 
     def span(self, first: int, last: int) -> tuple[int, int]:
         """Return the range of points of a range of rows, which is the same."""

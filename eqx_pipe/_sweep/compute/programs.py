@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import math
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import jax
@@ -136,26 +136,14 @@ def compiled(
     `place` has everything that is compiled in besides the programs; `options` are those
     of the compiler.
     """
-    there = compiled_already(programs, place)
-    if there is not None:
-        return there
-    made = lower().compile(compiler_options=options)
-    # Keep them without their arrays, which may be large and are passed in at each call.
-    kept = tuple(program.without_constants() for program in programs)
-    _kernels.put((_keys(programs), place), (kept, made))
+    key = tuple(program.key() for program in programs), place
+    kept, made = _kernels.get(key) or ((), None)
+    if made is None or not all(program.still_valid() for program in kept):
+        made = lower().compile(compiler_options=options)
+        # Keep them without their arrays, which may be large and are passed in at calls.
+        kept = tuple(program.without_constants() for program in programs)
+        _kernels.put(key, (kept, made))
     return made
-
-
-def compiled_already(programs: Sequence[Fingerprint], place: Any) -> Any:
-    """Return the cached compilation of some programs, or `None`."""
-    entry = _kernels.get((_keys(programs), place))
-    if entry is None or not all(program.still_valid() for program in entry[0]):
-        return None
-    return entry[1]
-
-
-def _keys(programs: Sequence[Fingerprint]) -> tuple[Hashable, ...]:
-    return tuple(program.key() for program in programs)
 
 
 def _note_compilation(traced: Traced, layout: Layout) -> None:

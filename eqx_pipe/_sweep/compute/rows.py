@@ -1,22 +1,17 @@
-"""The rows of a sweep: their interface, number per call, and the arrays for them."""
+"""The outputs of points: the number per call, and the arrays that receive them."""
 
-import abc
 import contextlib
 import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import jax
 import numpy as np
-from jaxtyping import Float, Int64
+from jaxtyping import Int64
 
 from ..._errors import value_error
-from ..._progress import Progress
-from ..._spaces import Space
-from ..._types import Key, PyTree
-from .failure import Verdict
 
 Rows: TypeAlias = list[np.ndarray]
 """The leaves of the outputs at some points, or of the states of some blocks.
@@ -26,61 +21,6 @@ Each point or block has a row; PRNG keys are raw data.
 
 Index: TypeAlias = range | Int64[np.ndarray, " rows"]
 """The numbers of the rows to compute."""
-
-
-class Work(abc.ABC):
-    """The rows that a sweep computes: `Points`, `Cells` or `Blocks`.
-
-    A sink keeps rows and a worker computes them; neither depends on their kind.
-    """
-
-    points: Any
-    """The `Points` that the rows are computed from, with their traced functions."""
-    size: int
-    """The number of rows."""
-    unit: int
-    """The number of rows that fill all lanes of all devices."""
-    row: list[jax.ShapeDtypeStruct]
-    """The shape and dtype of each leaf of a row."""
-    kinds: Sequence[Any]
-    """The kind of the PRNG keys in each leaf of a row, or `None`."""
-    outputs: PyTree
-    """The shapes and dtypes of a row, as a pytree."""
-
-    @property
-    def row_bytes(self) -> int:
-        """The size of a row in bytes."""
-        return row_bytes(self.row)
-
-    @abc.abstractmethod
-    def span(self, first: int, last: int) -> tuple[int, int]:
-        """Return the half-open range of the points of a range of rows."""
-
-    @abc.abstractmethod
-    def compute(
-        self, index: Index, costs: Float[np.ndarray, " rows"] | None, bar: Progress
-    ) -> tuple[Rows, Verdict]:
-        """Compute some rows; those with similar `costs` may share a batch.
-
-        The verdict has the rows of failed points; for blocks, it has the points.
-        """
-
-    @abc.abstractmethod
-    def unflatten(self, rows: Rows) -> PyTree:
-        """Return the leaves of rows as a pytree."""
-
-    @abc.abstractmethod
-    def at(self, space: Space, key: Key | None) -> "Work":
-        """Return the same work for another space of the same structure."""
-
-    @abc.abstractmethod
-    def with_batch_size(self, batch_size: int) -> "Work":
-        """Return the same work in batches of another size."""
-
-    def with_most(self, most: int) -> "Work":
-        """Return the same work for calls of at most `most` rows."""
-        return self
-
 
 CHUNK_BYTES = 64 * 1024 * 1024
 """The approximate size of the outputs of one call of the kernel, over all devices.
