@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float
 
 from .._check import check_choice
-from .._errors import optional, type_error
+from .._errors import optional, type_error, value_error
 from .._keys import check_draws, check_key
 from .._tree import is_key_array
 from .._types import Key, PyTree
@@ -251,6 +251,12 @@ class Space(Points):
 
         Needs `pip install 'eqx_pipe[sweep]'`.
         """
+        if self.size >= 2**31:
+            raise value_error(
+                "Space.to_pandas",
+                f"the space has {self.size} points, and each is a row.",
+                "At most 2**31 - 1 rows are made: take a slice, `space[a:b]`.",
+            )
         pandas = optional("Space.to_pandas", "pandas")
         return pandas.DataFrame(entry_columns(self.geometry, self.key))
 

@@ -35,7 +35,6 @@ class OrderedMerge:
         self.stopped = False
         self._taken = 0
         self._waiting: dict[int, Rows] = {}
-        self._failed: list[np.ndarray] = []
         self._errors: list[Errors] = []
 
     @property
@@ -52,8 +51,8 @@ class OrderedMerge:
     @property
     def failed(self) -> Int64[np.ndarray, " failed"]:
         """The points that failed."""
-        failed = np.concatenate([np.zeros(0, np.int64), *self._failed])
-        return failed[failed < self.points]
+        none = np.zeros(0, np.int64)
+        return np.sort(np.concatenate([none, *self.errors.values()]))
 
     def put(self, number: int, values: Rows, errors: Errors) -> None:
         """Add a chunk, and merge all chunks whose predecessors are merged."""
@@ -69,9 +68,6 @@ class OrderedMerge:
 
     def _merge(self, values: Rows) -> None:
         blocks, count = self.blocks, len(values[-1])
-        first, _ = blocks.span(self._taken, self._taken)
-        bits = np.unpackbits(values[-1], axis=1)[:, : blocks.each]
-        self._failed.append(first + np.flatnonzero(bits))
         # Merge one by one if a reducer may stop.
         stops = blocks.reducers.stops
         spans = [(i, i + 1) for i in range(count)] if stops else [(0, count)]

@@ -35,7 +35,6 @@ from .ranges import merged as merged
 from .ranges import picked_gaps as picked_gaps
 from .ranges import points_in as points_in
 from .ranges import ranges_of as ranges_of
-from .ranges import runs_of as runs_of
 from .ranges import status_in as status_in
 from .read_chunks import Account as Account
 from .write_chunks import Store as Store
