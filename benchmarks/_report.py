@@ -66,11 +66,7 @@ class Run:
         that counts. `columns`: what else stands in the row of a side.
         """
         times = interleaved(
-            sides,
-            self.rounds,
-            clock=self.clock,
-            least=least,
-            seldom=seldom,
+            sides, self.rounds, clock=self.clock, least=least, seldom=seldom
         )
         for name, count in (per or {}).items():
             times[name] = [t and t / count for t in times[name]]

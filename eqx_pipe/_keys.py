@@ -129,7 +129,7 @@ def check_key(function: str, key: Any, *, required: bool = False) -> None:
 
 
 def check_draws(function: str, subject: str, keys: Any) -> None:
-    """Raise unless draws from these keys do not depend on the batch or the sharding.
+    """Raise unless draws from these keys are the same with and without `vmap`.
 
     `subject` begins the message, as in "the space has keys".
     """
@@ -139,7 +139,7 @@ def check_draws(function: str, subject: str, keys: Any) -> None:
     if "rbg" in kind:
         raise value_error(
             function,
-            f"{subject} of the kind `{kind}`, whose draws depend on the batch (under "
-            "`vmap`) and on the sharding.",
+            f"{subject} of the kind `{kind}`, whose draws under `vmap` differ from "
+            "those of a single point.",
             "Use `jax.random.key(seed, impl='threefry2x32')`.",
         )

@@ -107,29 +107,23 @@ class Progress:
 
 
 def _bar(**options: Any) -> Any:
-    """Return a bar of tqdm, with widgets in a notebook; `None` if drawing fails."""
+    """Return a bar of tqdm; `None` if drawing fails."""
     # Import here, since it takes time and most sweeps are short.
     from tqdm import std
 
-    kinds = [std.tqdm]
     # A bar below another, such as the bar of a search in rounds, disappears at the end.
     options["leave"] = not getattr(std.tqdm, "_instances", ())
-    if _in_notebook():
-        from tqdm import auto
-
-        kinds.insert(0, auto.tqdm)
-    elif not _is_seen():
+    if not _is_seen():
         options |= {"file": _Log(), **_LINES}
-    for kind in kinds:
-        bar = kind.__new__(kind)
-        try:
-            bar.__init__(**options)
-            return bar
-        except Exception:
-            # A partly created bar would print a traceback when it is collected.
-            bar.disable = True
-            _unlock()
-    return None
+    bar = std.tqdm.__new__(std.tqdm)
+    try:
+        bar.__init__(**options)
+        return bar
+    except Exception:
+        # A partly created bar would print a traceback when it is collected.
+        bar.disable = True
+        _unlock()
+        return None
 
 
 class _Log:

@@ -68,6 +68,11 @@ def can_be_traced(x: Any) -> bool:
     return isinstance(x, jax.Array)
 
 
+def is_none(x: Any) -> bool:
+    """Return whether `x` is None, which JAX treats as a pytree without leaves."""
+    return x is None
+
+
 def fill(
     leaves: Sequence[Any], mask: Sequence[bool], others: Iterable[Any]
 ) -> list[Any]:

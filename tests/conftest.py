@@ -16,6 +16,7 @@ if jaxlib.version.__version_info__ < (0, 13):
 # Compilation is half of the tests' time, and LLVM's optimisation a third of that. CI
 # also runs the tests that could depend on it with level 3.
 _FLAGS["--xla_backend_optimization_level"] = "0"
+os.environ.setdefault("MPLBACKEND", "agg")  # draw no windows
 _given = os.environ.get("XLA_FLAGS", "")
 _added = [f"{name}={value}" for name, value in _FLAGS.items() if name not in _given]
 os.environ["XLA_FLAGS"] = " ".join([_given, *_added])

@@ -24,6 +24,8 @@ def variables_of(text: str) -> dict[str, object]:
     variables = {}
     for block in re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
         for example in doctest.DocTestParser().get_examples(block):
+            if example.exc_msg is not None:
+                continue  # it shows an error
             exec(compile(example.source, "page", "single"), variables)
     return variables
 

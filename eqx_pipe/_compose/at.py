@@ -1,43 +1,48 @@
 """A stage on one part of a pytree."""
 
 import functools as ft
-from collections.abc import Callable, Hashable, Mapping
-from typing import Any, SupportsIndex, TypeAlias, cast
+from collections.abc import Hashable, Mapping
+from typing import Any, SupportsIndex, TypeAlias
 
 import equinox as eqx
 
-from .._check import is_integer
-from .._errors import describe_value, nearest, structure_error, type_error
+from .._check import check_is
+from .._errors import nearest, structure_error
 from .._stage import Composite, Scope, as_stage, enter
-from .._tree import leaves_with_names
+from .._tree import is_none, leaves_with_names
 from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
 
-Where: TypeAlias = (
-    str | SupportsIndex | tuple[Hashable, ...] | Callable[[PyTree], PyTree]
-)
-"""A key or index, a path of them, or a function as `equinox.tree_at` takes it."""
+Where: TypeAlias = str | SupportsIndex | tuple[Hashable, ...]
+"""A key or index, or a path of them."""
 
 
 class At(Composite):
     """A stage on one part of its input; see `at`."""
 
     stage: AnyStage
-    where: tuple[Hashable, ...] | Callable[[PyTree], PyTree] = eqx.field(static=True)
+    where: tuple[Hashable, ...] = eqx.field(static=True)
 
     def children(self) -> Mapping[str, AnyStage]:
         return {"stage": self.stage}
 
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
-        select = _as_function(self.where)
-        part = _selected(self.where, select, x, scope)
-        y, state = enter(scope, "stage", self.stage, part, state=state)
-        return eqx.tree_at(select, x, y, is_leaf=_is_none), state
+        def select(x: PyTree) -> PyTree:
+            return ft.reduce(_step, self.where, x)
 
-
-def _as_function(where: Where) -> Callable[[PyTree], PyTree]:
-    if not isinstance(where, tuple):
-        return cast(Callable[[PyTree], PyTree], where)
-    return lambda x: ft.reduce(_step, where, x)
+        found: list[PyTree] = []
+        try:
+            # Not just `select(x)`: `tree_at` also rejects values that are not part of
+            # the pytree, such as static fields.
+            eqx.tree_at(select, x, replace_fn=found.append, is_leaf=is_none)
+        except Exception as error:
+            path = ".".join(map(str, self.where))
+            raise structure_error(
+                "at",
+                f"the input{scope.where} has no entry `{path}`.",
+                nearest(path, [name for name, _ in leaves_with_names(x)]),
+            ) from error
+        y, state = enter(scope, "stage", self.stage, found[0], state=state)
+        return eqx.tree_at(select, x, y, is_leaf=is_none), state
 
 
 def _step(x: Any, key: Any) -> PyTree:
@@ -46,49 +51,13 @@ def _step(x: Any, key: Any) -> PyTree:
     return getattr(x, key) if named else x[key]
 
 
-def _selected(
-    where: Where, select: Callable[[PyTree], PyTree], x: PyTree, scope: Scope
-) -> PyTree:
-    """Return the part that `select` returns, as `equinox.tree_at` finds it."""
-    found = []
-
-    def look(part):
-        found.append(part)
-        return part
-
-    try:
-        # Not just `select(x)`: `tree_at` also rejects values that are not part of `x`.
-        eqx.tree_at(select, x, replace_fn=look, is_leaf=_is_none)
-    except Exception as error:
-        path = ".".join(map(str, where)) if isinstance(where, tuple) else ""
-        wrong = f"`where` selects no part of the input{scope.where} ({error!r})."
-        cure = nearest(path, [name for name, _ in leaves_with_names(x)])
-        if path:
-            wrong = f"the input{scope.where} has no entry `{path}`."
-        else:
-            cure += " Return one part of the input unchanged, as for `equinox.tree_at`."
-        raise structure_error("at", wrong, cure) from error
-    if len(found) != 1:
-        raise structure_error(
-            "at",
-            f"`where` selects {len(found)} parts of the input{scope.where}.",
-            "Return one part, or put one `at` after another.",
-        )
-    return found[0]
-
-
-def _is_none(x: object) -> bool:
-    return x is None
-
-
 def at(where: Where, stage: StageLike) -> At:
     """Apply a stage to one part of the input; the rest passes through unchanged.
 
     **Arguments:**
 
-    - `where`: one key or index (`"image"`, `0`), a tuple of them read as a path
-        (`("meta", "w")`), or a function from the input to one part of it, as for
-        `equinox.tree_at`. A key of a dict, a field of a Module or a named tuple, an
+    - `where`: one key or index (`"image"`, `0`), or a tuple of them read as a path
+        (`("meta", "w")`). A key of a dict, a field of a Module or a named tuple, an
         index of a list or tuple (a negative one counts from the end).
     - `stage`: the stage for the part, which may return anything. Its path is `stage`.
 
@@ -113,14 +82,7 @@ def at(where: Where, stage: StageLike) -> At:
         [{'a': 2}, 2]
     """
     child = as_stage("at", "stage", stage)
-    if callable(where) and not isinstance(where, type):
-        return At(child, where)
-    if not isinstance(where, tuple | str) and not is_integer(where):
-        raise type_error(
-            "at",
-            f"`where` is {describe_value(where)}.",
-            "Give a key or an index, a tuple of them read as a path, or a function "
-            "from the input to one part of it: `lambda x: x.image`.",
-        )
+    cure = "Give a key or an index, or a tuple of them read as a path."
+    check_is("at", "where", where, tuple | str | SupportsIndex, cure)
     path = where if isinstance(where, tuple | str) else where.__index__()
     return At(child, path if isinstance(path, tuple) else (path,))

@@ -15,7 +15,7 @@ from .._check import common_size
 from .._errors import describe_value, structure_error, type_error, value_error
 from .._mesh_context import is_explicit
 from .._stage import Composite, Passes, Scope, as_stage, enter, is_stateful
-from .._tree import as_arrays, path_name, tree_text
+from .._tree import as_arrays, is_none, path_name, tree_text
 from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
 
 _CURE = (
@@ -106,7 +106,7 @@ class Batched(Composite):
 def _leaf_axes(in_axes: PyTree, x: PyTree, scope: Scope) -> list[int | None]:
     """Return the mapped axis of each leaf of `x`, or `None` if it is not an array."""
     try:
-        spread = jax.tree.broadcast(in_axes, x, is_leaf=_is_none)
+        spread = jax.tree.broadcast(in_axes, x, is_leaf=is_none)
     except ValueError:
         raise structure_error(
             "batched",
@@ -115,8 +115,8 @@ def _leaf_axes(in_axes: PyTree, x: PyTree, scope: Scope) -> list[int | None]:
             "Give one integer, or a pytree of integers and `None` with the same "
             "containers as the input, down to where they end.",
         ) from None
-    axes = jtu.tree_leaves(spread, is_leaf=_is_none)
-    both = zip(jtu.tree_leaves(x, is_leaf=_is_none), axes, strict=True)
+    axes = jtu.tree_leaves(spread, is_leaf=is_none)
+    both = zip(jtu.tree_leaves(x, is_leaf=is_none), axes, strict=True)
     real = [(leaf, axis) for leaf, axis in both if leaf is not None]
     return [axis if eqx.is_array(leaf) else None for leaf, axis in real]
 
@@ -134,11 +134,6 @@ def _positions(size: int, mapped: list[Array], axes: list[int | None]) -> Array:
             place = NamedSharding(sharding.mesh, P(sharding.spec[axis]))
             return jax.sharding.reshard(index, place)
     return index
-
-
-def _is_none(axis: object) -> bool:
-    # JAX treats `None` as a tree without leaves.
-    return axis is None
 
 
 def batched(
@@ -183,7 +178,7 @@ def batched(
         (5, 2)
     """
     child = as_stage("batched", "stage", stage)
-    named, structure = jtu.tree_flatten_with_path(in_axes, is_leaf=_is_none)
+    named, structure = jtu.tree_flatten_with_path(in_axes, is_leaf=is_none)
     for path, axis in named:
         if axis is not None and (isinstance(axis, bool) or not isinstance(axis, int)):
             place = f" at `.{path_name(path)}`" if path else ""

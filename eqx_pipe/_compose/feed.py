@@ -33,7 +33,7 @@ def in_order(
     """Run stages left to right; with `over` each gets the whole mapping."""
     y = entry_of(function, over, x, scope)
     for segment, stage in stages:
-        given = y if over is None else replaced(x, over, y)
+        given = y if over is None else {**x, over: y}
         y, state = enter(scope, segment, stage, given, state=state)
     return y, state
 
@@ -75,11 +75,6 @@ def look_up(
             f"`eqx_pipe.feed({function}, {only})`.",
         )
     return {name: x[name] for name in names}
-
-
-def replaced(x: Mapping[str, PyTree], name: str, y: PyTree) -> dict[str, PyTree]:
-    """Return the mapping with the entry `name` replaced."""
-    return {**x, name: y}
 
 
 def _example(names: Iterable[str]) -> str:

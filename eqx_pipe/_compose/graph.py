@@ -47,7 +47,7 @@ class Graph(Container):
         """Return the edges and the sink in the form that `graph` takes."""
         edges = {
             name: dict(zip(keywords, before, strict=True)) if keywords else list(before)
-            for name, before, keywords in self.joined()
+            for name, _, before, keywords in self.joined()
         }
         if self.sink_keys is None:
             return edges, self.sink
@@ -55,7 +55,7 @@ class Graph(Container):
 
     def picture(self, canvas: Canvas, path: str, wire: Wire) -> Wire:
         wires = {INPUT: wire} | {name: wire.entry(name) for name in self.inputs or ()}
-        for stage, (name, predecessors, keywords) in self._in_order():
+        for name, stage, predecessors, keywords in self.joined():
             given = [wires[p] for p in predecessors]
             if keywords:
                 both = zip(given, keywords, strict=True)
@@ -69,18 +69,18 @@ class Graph(Container):
         both = zip(ends, self.sink_keys, strict=True)
         return canvas.join("dict", [end.labelled(str(key)) for end, key in both])
 
-    def joined(self) -> Iterator[tuple[str, tuple[str, ...], tuple[str, ...]]]:
-        """Yield each node, its predecessors, and the keywords for them, if any."""
-        return zip(self.names, self.predecessors, self.keywords, strict=True)
-
-    def _in_order(self) -> Iterator[tuple[AnyStage, Any]]:
-        return zip(self.stages, self.joined(), strict=True)
+    def joined(
+        self,
+    ) -> Iterator[tuple[str, AnyStage, tuple[str, ...], tuple[str, ...]]]:
+        """Yield each node, its stage, predecessors, and keywords for them, if any."""
+        every = self.names, self.stages, self.predecessors, self.keywords
+        return zip(*every, strict=True)
 
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
         values = {INPUT: x}
         if self.inputs is not None:
             values |= look_up("graph", self.inputs, x, scope, exact=True)
-        for stage, (name, predecessors, keywords) in self._in_order():
+        for name, stage, predecessors, keywords in self.joined():
             args = [values[p] for p in predecessors]
             named = dict(zip(keywords, args, strict=True)) if keywords else {}
             args = () if named else args

@@ -16,7 +16,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array
 
-from .._check import check_callable, is_integer
+from .._check import check_callable, check_is
 from .._errors import (
     bullets,
     describe_value,
@@ -177,12 +177,8 @@ def read_merge(
 
     `reserved` lists names that no stage may have, besides the name of a callable merge.
     """
-    if not is_integer(axis):
-        raise type_error(
-            function,
-            f"`axis` is {describe_value(axis)}.",
-            "Give one integer; a negative one counts from the end.",
-        )
+    cure = "Give one integer; a negative one counts from the end."
+    check_is(function, "axis", axis, SupportsIndex, cure)
     stage = None
     if not isinstance(merge, str):
         cure = (

@@ -13,7 +13,7 @@ from .._errors import type_error
 from .._stage import Composite, Passes, Scope, as_stage, enter, own_state
 from .._tree import as_arrays
 from .._types import AnyStage, Key, MaybeState, Output, PyTree, StageLike
-from .feed import check_over, entry_of, replaced
+from .feed import check_over, entry_of
 from .stacked import Makers, Stacked, read_stacked
 
 Policy: TypeAlias = Callable[..., Any]
@@ -81,7 +81,7 @@ def _loop(
         inner, given = passes.begin(), eqx.combine(part, constant)
         # The trace stands for all stages; errors name the first. Other entries are
         # constants of the loop, not part of the carry.
-        inputs = given if over is None else replaced(x, over, given)
+        inputs = given if over is None else {**x, over: given}
         child, state = (
             (eqx.combine(arrays, rest), scanned) if stacked else (rest, carried)
         )

@@ -8,7 +8,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-import numpy as np
 from jax import lax
 from jax.core import Tracer
 from jax.extend.core import jaxpr_as_fun
@@ -16,7 +15,7 @@ from jaxtyping import Array, Bool, Int
 
 from .._errors import structure_error
 from .._jaxprs import hoist, open_jaxpr, trace
-from .._tree import differences
+from .._tree import as_arrays, differences
 from .._types import ClosedJaxpr, PyTree
 from . import autodiff as autodiff  # these two register the primitive's rules
 from . import batching as batching
@@ -114,17 +113,12 @@ def _trace_branch(
 
     def flat(*leaves: Any) -> Any:
         out = branch(*eqx.combine(jtu.tree_unflatten(structure, leaves), static))
-        out = jtu.tree_map(lambda y: jnp.asarray(y) if _is_host_number(y) else y, out)
-        arrays, rest = eqx.partition(out, eqx.is_array)
+        arrays, rest = eqx.partition(as_arrays(out), eqx.is_array)
         out_leaves, out_structure = jtu.tree_flatten(arrays)
         kept[:] = [out_structure, rest]
         return out_leaves
 
     return _Traced(trace(flat, *leaves), *kept)
-
-
-def _is_host_number(y: Any) -> bool:
-    return isinstance(y, bool | int | float | complex | np.generic | np.ndarray)
 
 
 def _common_dtypes(

@@ -188,11 +188,6 @@ def loader_arrays(loader: Loader) -> list[Array]:
     return arrays_of(loader, loader.sharding is not None)
 
 
-def are_identity(*pipes: StageLike) -> bool:
-    """Return whether all pipelines are the identity, without random draws."""
-    return all(isinstance(pipe, eqx.nn.Identity) for pipe in pipes)
-
-
 def batch_at(
     loader: Loader,
     impl: str,
@@ -240,7 +235,8 @@ def read(
 def host_batch(loader: Loader, cursor: Cursor, found: Read) -> PyTree:
     """Return the batch of records that `read` returned."""
     ids, epoch, offset, batch = found
-    if not are_identity(loader.pipe, loader.batch_pipe):
+    pipes = loader.pipe, loader.batch_pipe
+    if not all(isinstance(pipe, eqx.nn.Identity) for pipe in pipes):
         size = len(loader.source)
         selection = Selection(epoch, as_words(ids, size), as_words(offset, size))
         known = replicated((cursor.words, selection), loader.sharding)

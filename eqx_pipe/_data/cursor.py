@@ -56,12 +56,11 @@ class Cursor(eqx.Module):
     kind: str = eqx.field(static=True)
 
     def __repr__(self) -> str:
-        place = self.epochs, self.record
-        if any(isinstance(x, Tracer) or not eqx.is_array(x) for x in place):
-            return "Cursor(epoch=traced, position=traced)"
-        if np.ndim(self.epochs):
-            return f"Cursor(a batch of {np.shape(self.epochs)})"
-        return f"Cursor(epoch={self.epoch}, position={self.position})"
+        try:
+            place = f"epoch={int(self.epochs)}, position={_joined(self.record)}"
+        except (TypeError, ValueError):
+            place = "epoch=?, position=?"  # traced, or with an axis of examples
+        return f"Cursor({place})"
 
     @property
     def key(self) -> Key:

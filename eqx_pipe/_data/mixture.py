@@ -12,8 +12,8 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, Int, Integer, UInt32
 
-from .._check import check_choice
-from .._errors import describe_value, structure_error, type_error, value_error
+from .._check import check_choice, check_is
+from .._errors import describe_value, structure_error, value_error
 from .._tree import differences
 from .._types import PyTree
 from .device_source import MOST_ON_DEVICE, DeviceSource
@@ -126,12 +126,8 @@ def mixture(
         >>> [both[i].item() for i in range(len(both))]
         [0, 10, 1, 2, 11, 3, 4, 12, 5]
     """
-    if not isinstance(sources, Sequence) or isinstance(sources, str) or not sources:
-        raise type_error(
-            "data.mixture",
-            f"`sources` is {describe_value(sources)}.",
-            "Give a list of sources, at least one.",
-        )
+    cure = "Give a list of sources, at least one."
+    check_is("data.mixture", "sources", sources or None, Sequence, cure)
     ends = ("first_exhausted", "all_exhausted")
     check_choice("data.mixture", "until", until, ends)
     known = [

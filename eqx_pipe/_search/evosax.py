@@ -84,7 +84,9 @@ class Evosax:
         key, first, draws = jr.split(state.key, 3)
         strategy, params = _made(self.strategy, num, width)
         known = state.known
-        if not before and not _is_population(strategy):
+        # A strategy that starts with a population has no mean to start from.
+        parameters = inspect.signature(strategy.init).parameters
+        if not before and "population" not in parameters:
             known = strategy.init(first, jnp.full(width, 0.5), params)
         if known is None:
             candidates = jr.uniform(draws, (num, width))
@@ -109,11 +111,6 @@ class Evosax:
             given = draws, state.candidates, fitness, state.known, params
             known, _ = strategy.tell(*given)
         return EvosaxState(state.space, key, known, state.candidates)
-
-
-def _is_population(strategy: Any) -> bool:
-    """Return whether the strategy starts with a population instead of a mean."""
-    return "population" in inspect.signature(strategy.init).parameters
 
 
 @ft.lru_cache(32)  # each strategy compiles its methods once

@@ -55,7 +55,7 @@ def explore(
 ) -> SearchResult:
     """Search a space: a method proposes the points of each round.
 
-    Each round is one sweep of `num` points. All rounds share one compiled program; with
+    Each round is one sweep of `num` points. Rounds of one size share a program; with
     `Static` axes, one for each combination of their values.
 
     **Arguments:**

@@ -1,13 +1,15 @@
 """Constraints on shardings inside a program, by logical names."""
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
+from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 from .._errors import value_error
 from .._tree import leaf_text, leaves_with_names
-from .mesh import Tree, constrain_to, is_manual, is_placeable, mesh_like
+from .mesh import Tree, constrain_to, is_placeable, mesh_like
 from .rules import LogicalAxis, current_rules
 from .specs import resolve
 
@@ -43,7 +45,8 @@ def constrain(x: Tree, *logical: LogicalAxis) -> Tree:
         (3,)
     """
     current = current_rules()
-    if current is None or is_manual():
+    in_shard_map = AxisType.Manual in jax.sharding.get_abstract_mesh().axis_types
+    if current is None or in_shard_map:
         return x
     rules, mesh = current
     arrays, rest = eqx.partition(x, is_placeable)

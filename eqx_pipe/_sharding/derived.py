@@ -124,16 +124,8 @@ def _derive(fun: Function, struct: tuple[PyTree, PyTree], mesh: Mesh) -> Program
             "`rules=`.",
             stacklevel=6,
         )
-    try:
-        compiled = traced.lower().compile()
-        found = compiled.input_shardings[0][1:]
-    except ValueError as error:
-        error.add_note(
-            "In eqx_pipe.sharding.parallelize: the mesh is "
-            f"{dict(mesh.shape)}. A constraint inside `fun` may split an axis that "
-            "does not divide."
-        )
-        raise
+    compiled = traced.lower().compile()
+    found = compiled.input_shardings[0][1:]
     start = jax.device_put(np.zeros((), np.float32), whole)
     return Program(compiled, jtu.tree_unflatten(structure, found), others[0], start)
 

@@ -107,11 +107,6 @@ def _own_mesh(x: Array) -> AbstractMesh:
     return jax.typeof(x).sharding.mesh
 
 
-def is_manual() -> bool:
-    """Return whether this is traced inside a `shard_map`."""
-    return AxisType.Manual in jax.sharding.get_abstract_mesh().axis_types
-
-
 @ft.partial(jax.jit, static_argnums=1)
 def _constrained(x: Array, sharding: NamedSharding) -> Array:
     return jax.lax.with_sharding_constraint(x, sharding)

@@ -90,7 +90,14 @@ def microbatch(
 
     @wraps_function(fun)
     def in_parts(*args: Inputs.args, **kwargs: Inputs.kwargs) -> Output:
-        where = _position(args, argnum)
+        if not -len(args) <= argnum < len(args):
+            raise type_error(
+                "sharding.microbatch",
+                f"there are {len(args)} positional arguments, but `argnum` is "
+                f"{argnum}.",
+                "Give the batch by position, or another `argnum`.",
+            )
+        where = argnum % len(args)
         batch = as_arrays(args[where])
         what = f"argument {where}"
         cure = (
@@ -164,16 +171,6 @@ def _struct(part: _Part, step: int) -> PyTree:
         if is_staged():
             raise
         return None
-
-
-def _position(args: tuple[PyTree, ...], argnum: int) -> int:
-    if not -len(args) <= argnum < len(args):
-        raise type_error(
-            "sharding.microbatch",
-            f"there are {len(args)} positional arguments, but `argnum` is {argnum}.",
-            "Give the batch by position, or another `argnum`.",
-        )
-    return argnum % len(args)
 
 
 def _is_split(leaf: Any) -> TypeGuard[Array]:

@@ -21,9 +21,7 @@ from jax.stages import Compiled
 
 from .._check import check_callable
 from .._errors import value_error
-from .._keys import check_draws
 from .._mesh_context import check_mesh
-from .._tree import is_key_array
 from .._types import PyTree
 from .derived import Derived, Function, placed, struct_of
 from .mesh import (
@@ -81,8 +79,6 @@ def _sharded_init(
     def made(args: Any, kwargs: Any) -> PyTree:
         derived.params = eqx.filter_eval_shape(init, *args, **kwargs)
         where = derived.shardings()[0]
-        for leaf in filter(is_key_array, jtu.tree_leaves((args, kwargs))):
-            check_draws("sharding.parallelize", "`init_params` gets a key", leaf)
 
         def make(args: Any, kwargs: Any) -> PyTree:
             arrays, rest = eqx.partition(

@@ -45,9 +45,6 @@ class Pipelined(Composite):
         """Return the stages stacked into one, as in a `repeat`."""
         return {"0": self.stages}
 
-    def __len__(self) -> int:
-        return self.size
-
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
         x = as_arrays(x)
         _check_batch(eqx.filter(x, eqx.is_array), self.microbatches)

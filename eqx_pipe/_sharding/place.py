@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool
 
 from .._check import check_callable
 from .._errors import type_error
-from .._keys import check_draws, check_key
+from .._keys import check_key
 from .._mesh_context import check_mesh
 from .._tree import fill, is_key_array
 from .._types import Key, PyTree
@@ -159,8 +159,7 @@ def init_sharded(
 
     **Raises:**
 
-    - `ValueError` if specs and sizes do not fit, as in `shard`, or `key` is of the kind
-      `rbg`, whose draws depend on the sharding.
+    - `ValueError` if specs and sizes do not fit, as in `shard`.
     - `TypeError` if `init` is not a function, or `key` is not a PRNG key.
 
     **Laws:** the values are those of `init(key)`, up to rounding.
@@ -178,7 +177,6 @@ def init_sharded(
     cure = "Give a function from a key to the model: `lambda key: Model(key=key)`."
     check_callable("sharding.init_sharded", "init", init, cure)
     check_key("sharding.init_sharded", key, required=True)
-    check_draws("sharding.init_sharded", "`key` is", key)
     if isinstance(key, Tracer):
         return shard_as("sharding.init_sharded", init(key), mesh, specs, rules)
     check_mesh("sharding.init_sharded", mesh)

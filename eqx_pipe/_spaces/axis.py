@@ -164,10 +164,6 @@ class Subset(Axis):
     def needs_key(self) -> bool:
         return self.axis.needs_key
 
-    @property
-    def is_log(self) -> bool:
-        return self.axis.is_log
-
     def __len__(self) -> int:
         return self.positions.shape[0]
 

@@ -1,10 +1,11 @@
 """Designs: few points that fill a space of many dimensions evenly."""
 
 import operator
-from typing import Any, SupportsIndex
+from typing import SupportsIndex
 
 from .._check import check_int
-from .axis import check_length
+from .._errors import optional
+from .axis import check_dim, check_length
 from .space import Space, SpaceLike, as_space
 
 
@@ -50,9 +51,10 @@ def sobol(
 
         Sobol (1967), scrambled after Matousek (1998), as in `scipy.stats.qmc.Sobol`.
     """
-    space, n = as_space("sobol", space), _checked("sobol", num, seed)
+    space, n = as_space("sobol", space), _checked("sobol", num, seed, dim)
     # Draw a power of 2 and drop the rest, since SciPy warns about other numbers.
-    sampler = _qmc().Sobol(len(space.names), seed=operator.index(seed))
+    qmc = optional("sobol", "scipy.stats.qmc")  # takes half a second, so only here
+    sampler = qmc.Sobol(len(space.names), seed=operator.index(seed))
     return space.from_unit(sampler.random_base2((n - 1).bit_length())[:n], dim=dim)
 
 
@@ -90,17 +92,15 @@ def latin_hypercube(
         McKay, Beckman, Conover (1979), as in `scipy.stats.qmc.LatinHypercube`.
     """
     space = as_space("latin_hypercube", space)
-    n = _checked("latin_hypercube", num, seed)
-    sampler = _qmc().LatinHypercube(len(space.names), seed=operator.index(seed))
+    n = _checked("latin_hypercube", num, seed, dim)
+    qmc = optional("latin_hypercube", "scipy.stats.qmc")
+    sampler = qmc.LatinHypercube(len(space.names), seed=operator.index(seed))
     return space.from_unit(sampler.random(n), dim=dim)
 
 
-def _checked(function: str, num: SupportsIndex, seed: SupportsIndex) -> int:
+def _checked(
+    function: str, num: SupportsIndex, seed: SupportsIndex, dim: str | None
+) -> int:
+    check_dim(function, dim)
     check_int(function, "seed", seed, 0)
     return check_length(function, num)
-
-
-def _qmc() -> Any:
-    from scipy.stats import qmc  # takes half a second, so only here
-
-    return qmc

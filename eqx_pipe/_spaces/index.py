@@ -11,7 +11,7 @@ point when an inner dim grows or when a part of the space is swept by itself.
 
 import operator
 from collections.abc import Sequence
-from typing import Any, SupportsIndex, TypeAlias, TypeGuard, overload
+from typing import Any, SupportsIndex, TypeAlias, TypeGuard
 
 import jax
 import jax.numpy as jnp
@@ -156,10 +156,6 @@ def is_several(index: object) -> TypeGuard[Indices]:
     return isinstance(index, list) or getattr(index, "ndim", 0) > 0
 
 
-@overload
-def point_key(key: Key, digits: Sequence[Digit]) -> Key: ...
-@overload
-def point_key(key: None, digits: Sequence[Digit]) -> None: ...
 def point_key(key: Key | None, digits: Sequence[Digit]) -> Key | None:
     """Return the key of the point with these digits.
 

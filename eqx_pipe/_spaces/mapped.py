@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Float, Shaped
 
 from .._check import check_is
 from .._errors import type_error
@@ -85,11 +85,6 @@ class Mapped(Axis):
 
     def __len__(self) -> int:
         return len(self.axis)
-
-    def take(
-        self, positions: Int[np.ndarray, " points"], dim: str | None = None
-    ) -> "Mapped":
-        return Mapped(self.fn, self.axis.take(positions, dim), **self.texts)
 
     def from_unit(
         self, u: Float[np.ndarray, " points"], dim: str | None = None

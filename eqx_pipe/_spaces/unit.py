@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any, SupportsFloat, TypeAlias
 
-import jax
 import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, Float, Shaped
@@ -31,8 +30,9 @@ def axes_at(geometry: Geometry, u: Any, dim: str | None) -> list[Axis]:
     array: Any = np.zeros(0)
     try:
         array = np.asarray(u, np.float64)
-    # The error is raised below, as for arrays of other shapes.
-    except (TypeError, ValueError, jax.errors.TracerArrayConversionError):
+    # The error is raised below, as for arrays of other shapes. JAX's error for tracers
+    # is a `TypeError`.
+    except (TypeError, ValueError):
         pass
     width = len(geometry.names)
     if array.ndim != 2 or array.shape[1] != width:

@@ -4,7 +4,7 @@ import dis
 import functools as ft
 import types
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax.tree_util as jtu
@@ -23,19 +23,6 @@ _CURE = (
 )
 
 
-class Held(NamedTuple):
-    """A value that a callable holds, with the kind of holder and the name."""
-
-    kind: str
-    name: str
-    value: Any
-
-    @property
-    def place(self) -> str:
-        """The place in words, such as "closure cell `layer`"."""
-        return f"{self.kind} `{self.name}`".strip()
-
-
 def check_nothing_hidden(function: str, argument: str, stage: Any) -> None:
     """Raise a `ValueError` if a function in a stage hides a module with parameters.
 
@@ -44,10 +31,10 @@ def check_nothing_hidden(function: str, argument: str, stage: Any) -> None:
     """
     for fn in opaque_leaves(stage):
         found: dict[int, str] = {}
-        for item in held(fn):
-            for module in filter(_is_module, _leaves(item.value)):
+        for place, value in _held(fn):
+            for module in filter(_is_module, _leaves(value)):
                 # By identity: a Module with arrays has no hash.
-                found.setdefault(id(module), f"`{_class(module)}` ({item.place})")
+                found.setdefault(id(module), f"`{_class(module)}` ({place})")
         if found:
             raise value_error(
                 function,
@@ -58,29 +45,29 @@ def check_nothing_hidden(function: str, argument: str, stage: Any) -> None:
             )
 
 
-def held(fn: Any) -> Iterator[Held]:
-    """Yield the values that a callable holds, and those held by functions among them.
+def _held(fn: Any, above: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the values that a callable holds, with their places, such as "default `f`".
 
-    Only one level deep: parameters hidden deeper, in attributes of objects or by global
-    functions, are not found.
+    Those that its functions hold follow (`above` is their name), but no deeper ones: in
+    attributes of objects, or by global functions.
     """
-    for item in _contents(fn):
-        yield item
-        functions = [leaf for leaf in _leaves(item.value) if not _is_module(leaf)]
-        for inner in opaque_leaves(functions):
-            for one in _contents(inner):
-                yield one._replace(name=f"{item.name}.{one.name}")
+    for kind, name, value in _contents(fn):
+        yield f"{kind} `{above}{name}`".strip(), value
+        if not above:
+            functions = [leaf for leaf in _leaves(value) if not _is_module(leaf)]
+            for inner in opaque_leaves(functions):
+                yield from _held(inner, f"{name}.")
 
 
-def _contents(fn: Any) -> Iterator[Held]:
+def _contents(fn: Any) -> Iterator[tuple[str, str, Any]]:
     for kind, name, value in contents(fn):
         if name == "func" and isinstance(fn, ft.partial):
             yield from _contents(value)
         elif kind not in ("global", "attribute"):  # globals are handled below
-            yield Held(kind, name, value)
+            yield kind, name, value
     if isinstance(fn, types.FunctionType):
         for name, value in _global_modules(fn):
-            yield Held("global", name, value)
+            yield "global", name, value
 
 
 def _global_modules(fn: types.FunctionType) -> Iterator[tuple[str, Any]]:

@@ -8,7 +8,6 @@ import numpy as np
 from jaxtyping import Float, Int64
 
 from .._reduce import ReducerTree
-from .._spaces import Space
 from .._types import Device, PyTree
 from .compute.blocks import Blocks
 from .compute.cells import Cells
@@ -98,17 +97,9 @@ class Plan:
             return range(first, last), costs
         return first + rows, None if costs is None else costs[rows]
 
-    def at(self, request: Request, traced: Space) -> "Plan":
-        """Return the plan for another request with the same programs.
-
-        `traced` is the space of the request, or that space padded with points at its
-        end to the length that was traced.
-        """
-        work = self.work.at(traced, request.key)
-        chunks = self.chunks
-        if work is work.points and traced is not request.whole:
-            chunks = _whole(request.whole.size)
-        return Plan(request, work, chunks)
+    def at(self, request: Request) -> "Plan":
+        """Return the plan for another request with the same programs."""
+        return Plan(request, self.work.at(request.whole, request.key), self.chunks)
 
     def with_batch_size(self, batch_size: int) -> "Plan":
         """Return the plan with another batch size, and chunks that fit it."""

@@ -137,40 +137,27 @@ _REQUIRE_STORE = {
 }
 """The options that require a store, each with a fix."""
 
-_APART = [
-    (
-        "`store`",
-        "`reduce` for an empty space",
-        "Leave `store` out: there is no state to keep.",
-    ),
-    (
-        "`output_coords`",
-        "`reduce` over all dims",
-        'Leave it out, or name the reduced dims: `ep.reduce.Mean(over="seed")`.',
-    ),
-    (
-        "`resume='failed'`",
-        "`reduce`",
-        "A block of points is reduced as a whole: give another path for a fixed "
-        "function, or keep the values and reduce them afterwards.",
-    ),
-    (
-        "`batch_size='tune'`",
-        "`executor`",
-        "Tune on a worker of that kind, `ep.sweep(fn, space[:n], "
-        "batch_size='tune').batch_size`, and give the number here.",
-    ),
-    (
-        "`executor`",
-        "`mesh`",
-        "Leave `mesh` out: each worker uses all of its own devices.",
-    ),
-    *(("`count_steps`", f"`{x}`", _COUNTED) for x in ("store", "reduce", "executor")),
-    *(
-        (f"`{x}`", "`jax.disable_jit()`", _BY_HAND)
-        for x in ("store", "reduce", "executor", "count_steps")
-    ),
-]
+_NOT = " does not support "
+
+_APART = {
+    f"`store`{_NOT}`reduce` for an empty space": "Leave `store` out: there is no state "
+    "to keep.",
+    f"`output_coords`{_NOT}`reduce` over all dims": "Leave it out, or name the reduced "
+    'dims: `ep.reduce.Mean(over="seed")`.',
+    f"`resume='failed'`{_NOT}`reduce`": "A block of points is reduced as a whole: give "
+    "another path for a fixed function, or keep the values and reduce them afterwards.",
+    f"`batch_size='tune'`{_NOT}`executor`": "Tune on a worker of that kind, "
+    "`ep.sweep(fn, space[:n], batch_size='tune').batch_size`, and give that number.",
+    f"`executor`{_NOT}`mesh`": "Leave `mesh` out: each worker uses all of its own "
+    "devices.",
+    f"`count_steps`{_NOT}`store`": _COUNTED,
+    f"`count_steps`{_NOT}`reduce`": _COUNTED,
+    f"`count_steps`{_NOT}`executor`": _COUNTED,
+    f"`count_steps`{_NOT}`jax.disable_jit()`": _BY_HAND,
+    f"`store`{_NOT}`jax.disable_jit()`": _BY_HAND,
+    f"`reduce`{_NOT}`jax.disable_jit()`": _BY_HAND,
+    f"`executor`{_NOT}`jax.disable_jit()`": _BY_HAND,
+}
 """The pairs of options that exclude each other, each with a fix."""
 
 
@@ -190,7 +177,6 @@ def check_together(request: Request) -> None:
     for name, cure in _REQUIRE_STORE.items():
         if getattr(request, name) and not request.store:
             raise value_error(request.function, f"`{name}` requires `store`.", cure)
-    for one, other, cure in _APART:
-        if used[one] and used[other]:
-            wrong = f"{one} does not support {other}."
-            raise value_error(request.function, wrong, cure)
+    for wrong, cure in _APART.items():
+        if all(used[name] for name in wrong.split(_NOT)):
+            raise value_error(request.function, f"{wrong}.", cure)

@@ -115,8 +115,8 @@ def sweep(
       `"failed"` also does so, and recomputes failed points; the others keep their
       values. (Keyword only.)
     - `progress`: `True` or `False` for a progress bar or none; by default there is one
-      in a terminal or notebook if the work takes more than a second. In a notebook, a
-      graphical bar needs ipywidgets; a file gets a line each minute. (Keyword only.)
+      in a terminal or notebook if the work takes more than a second. A file gets a line
+      each minute. (Keyword only.)
     - `count_steps`: whether to count the steps of `while_loop`s, including those in
       solvers: for each point, `result.steps` has the number of steps that it needed,
       and the number executed until its whole batch had finished; `result.waste` is

@@ -1,7 +1,6 @@
-"""Chains of BlackJAX and NumPyro over seeds; distributions of distreqx and NumPyro."""
+"""Chains of BlackJAX and NumPyro over seeds; distributions of NumPyro."""
 
 import blackjax
-import distreqx.distributions
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -72,18 +71,7 @@ def test_chains_of_numpyro_over_seeds():
     np.testing.assert_allclose(draws, alone(SEEDS), rtol=1e-2)
 
 
-def test_distributions_as_random_axes_and_as_functions():
-    space = ep.Space(
-        {"x": ep.Random(dist.HalfNormal(2.0), 5), "a": ep.Values([1.5, 3.0])},
-        key=jax.random.key(0),
-    )
-
-    def density(p):
-        return distreqx.distributions.Gamma(p["a"], jnp.ones(())).log_prob(p["x"])
-
-    values = ep.sweep(density, space).grid()
-    drawn = ep.sweep(lambda p: p["x"], space).grid()[:, 0]
-    assert (drawn > 0).all()
-    for k, a in enumerate((1.5, 3.0)):
-        expected = dist.Gamma(a, 1.0).log_prob(jnp.asarray(drawn))
-        np.testing.assert_allclose(values[:, k], expected, rtol=1e-4, atol=1e-5)
+def test_distributions_as_random_axes():
+    tree = {"x": ep.Random(dist.HalfNormal(2.0), 5)}
+    drawn = ep.sweep(lambda p: p["x"], ep.Space(tree, key=jax.random.key(0))).values
+    assert (drawn > 0).all() and len(set(drawn.tolist())) == 5

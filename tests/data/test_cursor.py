@@ -162,5 +162,5 @@ def test_a_cursor_is_shown_by_its_place():
     cursor = moved(make())
     assert repr(cursor) == "Cursor(epoch=1, position=5)"
     for odd in (jax.eval_shape(lambda c: c, cursor), jax.tree.map(id, cursor)):
-        assert "traced" in repr(odd)
-    assert "a batch of" in repr(jax.tree.map(lambda x: np.stack([x, x]), cursor))
+        assert "epoch=?" in repr(odd)
+    assert "epoch=?" in repr(jax.tree.map(lambda x: np.stack([x, x]), cursor))

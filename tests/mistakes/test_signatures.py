@@ -131,9 +131,7 @@ ANY = set(
 )
 
 # Functions that draw under `vmap`, which not every kind of key survives.
-DRAWING = (
-    "Space data.Loader.init search.explore sharding.init_sharded sweep vmap_space"
-).split()
+DRAWING = ("Space data.Loader.init search.explore sweep vmap_space").split()
 
 # Public classes that users do not make.
 MADE = set(
@@ -187,8 +185,6 @@ def shown_as(name, parameter):
     """Return the function and the parameter that the error names."""
     if parameter == "rules":
         return "sharding.AxisRules", "pairs"
-    if parameter == "dim" and name in ("latin_hypercube", "sobol"):
-        return "Space.from_unit", "dim"
     if parameter == "over" and name.startswith("reduce."):
         return "sweep", "over"
     return name, parameter.replace("reducers", "reduce").replace("reducer", "reduce")

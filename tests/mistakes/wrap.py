@@ -26,10 +26,6 @@ FOCUS = {
         "n `image`": lambda: ep.at("imag", sin)({"image": 1}),
         "Known names: `0`, `1`": lambda: ep.at(2, sin)((1, 2)),
         "`a.b`.*Known names: `a`": lambda: ep.at(("a", "b"), sin)({"a": ones(2)}),
-        "Return one part of the input": lambda: ep.at(lambda x: x["c"], sin)({"a": 1}),
-        "put one `at` after another": lambda: ep.at(lambda x: (x["a"], x["b"]), sin)(
-            {"a": 1, "b": 2}
-        ),
     },
 }
 

@@ -10,13 +10,12 @@ FOLDERS = set(
 )
 SOURCES = {path: path.read_text() for path in ROOT.rglob("*.py")}
 PRIVATE = re.compile(r"^\s*from (eqx_pipe(?:\.testing)?\._\w+)", re.MULTILINE)
-# Files that import private modules. New tests go through the public API. In `support`,
-# `attack`, `bucket` and `stores` damage or replace the files of a store, and `ways`
-# lowers the limit above which a sweep computes in several parts.
+# Files that import private modules. New tests go through the public API. Those in
+# `support` damage, replace or watch the files of a store, and `ways` lowers the limit
+# above which a sweep computes in several parts.
 KNOWN = set(
-    "clients/test_jaxprs data/test_shuffle sweep/test_memory sweep/test_progress "
-    "support/attack support/bucket support/kills support/small_store "
-    "support/stores support/ways".split()
+    "clients/test_jaxprs data/test_shuffle sweep/test_memory support/bucket "
+    "support/small_store support/stores support/ways".split()
 )
 IMPORT = re.compile(r"^\s*(?:from|import)\s.*?\b(test_\w+)", re.MULTILINE)
 

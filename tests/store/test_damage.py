@@ -74,5 +74,5 @@ def test_long_and_many_errors_are_kept_and_mended(files):
     assert found.keys() == errors.keys()
     assert all(np.array_equal(found[text], at) for text, at in errors.items())
     small.check(files)
-    store.mend(0, rows, values, np.full(len(rows), small.OK, np.int8))
+    store.put_rows(0, rows, values, np.full(len(rows), small.OK, np.int8))
     assert store.manifest(0).errors == {} and small.check(files).all()

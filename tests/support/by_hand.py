@@ -141,8 +141,7 @@ def _switch(stage, x, key):
 
 def _at(stage, x, key):
     def where(x):
-        path = stage.where
-        return path(x) if callable(path) else ft.reduce(operator.getitem, path, x)
+        return ft.reduce(operator.getitem, stage.where, x)
 
     return eqx.tree_at(where, x, _child(stage.stage, "stage", where(x), key))
 

@@ -125,7 +125,6 @@ COMBINATORS = {
     "at a path": lambda p: ep.chain(
         lambda x: {"a": x, "b": (x, 1.0)}, ep.at(("b", 0), p.a)
     ),
-    "at a function": lambda p: ep.chain(lambda x: [x], ep.at(lambda x: x[0], p.a)),
     "feed": lambda p: with_mask(ep.feed(plus_sine, "x", b="mask")),
     "graph": lambda p: ep.graph(
         {"first": p.a, "left": p.b, "right": jnp.sin, "end": plus_sine},

@@ -6,7 +6,6 @@ import pytest
 import eqx_pipe as ep
 
 matplotlib = pytest.importorskip("matplotlib")
-matplotlib.use("agg")
 plt = pytest.importorskip("matplotlib.pyplot")
 
 

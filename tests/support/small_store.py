@@ -70,7 +70,7 @@ def mend(store, number, again=()):
     status = np.where(np.isin(rows, again), FAILED, OK).astype(np.int8)
     for leaf in values:
         leaf[status != OK] = 0
-    store.mend(number, rows, values, status, {"still": rows[status == FAILED]})
+    store.put_rows(number, rows, values, status, {"still": rows[status == FAILED]})
 
 
 def check(files):

@@ -1,12 +1,14 @@
 """The progress bar in notebooks, and where no bar can be drawn."""
 
-import importlib.util
+import collections
 import io
 import sys
 import textwrap
 import types
 from concurrent.futures import ThreadPoolExecutor
 
+import equinox as eqx
+import jax
 import jax.numpy as jnp
 import nbclient
 import nbformat
@@ -15,70 +17,28 @@ import pytest
 import tqdm.std
 
 import eqx_pipe as ep
-from eqx_pipe._progress import Progress
 
-CELLS = {
-    "no widgets": """
-        import importlib, sys, warnings
-        import jax.numpy as jnp
-        import eqx_pipe as ep
+CELL = """
+    import jax.numpy as jnp
+    import eqx_pipe as ep
 
-        class Hidden:
-            @staticmethod
-            def find_spec(name, path=None, target=None):
-                if name.partition(".")[0] == "ipywidgets":
-                    raise ModuleNotFoundError(name)
-
-        def sweep(**options):
-            space = ep.Linspace(0, 1, 5)
-            print(ep.sweep(jnp.square, space, batch_size=1, **options).values)
-
-        sys.meta_path.insert(0, Hidden)
-        sweep()
-    """,
-    "text": "sweep(progress=True)",
-    "widgets": """
-        import tqdm.auto, tqdm.autonotebook, tqdm.notebook
-        sys.meta_path.remove(Hidden)
-        with warnings.catch_warnings(action="ignore"):
-            for module in (tqdm.notebook, tqdm.autonotebook, tqdm.auto):
-                importlib.reload(module)
-        sweep(progress=True)
-    """,
-    "broken widgets": """
-        def broken(*args, **options):
-            raise RuntimeError("no front end")
-        tqdm.notebook.IProgress = broken
-        sweep(progress=True)
-    """,
-}
-VALUES = "[0.     0.0625 0.25   0.5625 1.    ]"
+    space = ep.Linspace(0, 1, 5)
+    ep.sweep(jnp.square, space, batch_size=1)
+    print(ep.sweep(jnp.square, space, batch_size=1, progress=True).values)
+"""
 
 
 @pytest.mark.slow
-def test_a_notebook_has_a_bar_with_and_without_widgets():
+def test_a_notebook_has_a_bar():
     make = nbformat.v4
-    cells = [make.new_code_cell(textwrap.dedent(text)) for text in CELLS.values()]
-    book = make.new_notebook(cells=cells)
+    cell = make.new_code_cell(textwrap.dedent(CELL))
+    book = make.new_notebook(cells=[cell])
     nbclient.NotebookClient(book, timeout=300, kernel_name="python3").execute()
-    first, text, widgets, broken = (_by_kind(cell.outputs) for cell in book.cells)
-    assert all(VALUES in shown["stdout"] for shown in (first, text, widgets, broken))
-    for shown in (text, broken):
-        assert "5/5" in shown["stderr"] and "Traceback" not in shown["stderr"]
-        assert "widget" not in shown
-    if importlib.util.find_spec("ipywidgets"):
-        assert "widget" in widgets and "stderr" not in widgets
-
-
-def _by_kind(outputs):
-    """Return the text that a cell printed, and whether it shows a widget."""
-    shown = {}
-    for output in outputs:
-        if output.output_type == "stream":
-            shown[output.name] = shown.get(output.name, "") + output.text
-        elif any("widget" in kind for kind in output.data):
-            shown["widget"] = True
-    return shown
+    shown = collections.defaultdict(str)
+    for output in book.cells[0].outputs:
+        shown[output.name] += output.text
+    assert shown["stdout"].strip() == "[0.     0.0625 0.25   0.5625 1.    ]"
+    assert "5/5" in shown["stderr"] and "Traceback" not in shown["stderr"]
 
 
 def sweep(**options):
@@ -94,14 +54,31 @@ class Shell(ZMQInteractiveShell):
     """Named as Colab's."""
 
 
-def test_a_shell_derived_from_that_of_jupyter_is_a_notebook(monkeypatch, capfd):
+@pytest.fixture
+def slow(monkeypatch):
+    """Return a function that sweeps points of half a minute, by a clock of its own."""
+    now = [0.0]
+    monkeypatch.setattr(tqdm.std, "time", lambda: now[0])
+
+    def run(size, **options):
+        def fn(x):
+            now[0] += 30
+            return x
+
+        with jax.disable_jit():  # which calls it at each point
+            ep.sweep(fn, ep.Linspace(0, 1, size), **options)
+
+    return run
+
+
+def test_a_shell_derived_from_that_of_jupyter_is_a_notebook(monkeypatch, capsys, slow):
     shell = types.SimpleNamespace(get_ipython=Shell)
     monkeypatch.setitem(sys.modules, "IPython", shell)
-    monkeypatch.setitem(sys.modules, "ipywidgets", None)
-    # The bar of a quick sweep is not shown, so ask for what would be.
-    assert Progress(None, 5).count(64, 1) < 64
+    slow(5)
+    assert "5/5" in capsys.readouterr().err
     monkeypatch.setattr(shell, "get_ipython", lambda: object())
-    assert Progress(None, 5).count(64, 1) == 64
+    slow(5)
+    assert not capsys.readouterr().err
 
 
 class Closed(io.StringIO):
@@ -145,23 +122,21 @@ def test_without_a_terminal_there_is_no_bar(monkeypatch, stream):
     sweep(progress=True)
 
 
-def test_a_log_has_a_line_a_minute_and_one_at_the_end(monkeypatch, capsys):
-    now = [0.0]
-    monkeypatch.setattr(tqdm.std, "time", lambda: now[0])
-    with Progress(True, 1000, 100) as bar:
-        for k in range(900):
-            now[0] += 0.5
-            bar.failed(k // 300)
-            bar.done(1)
-    first, *_, before, last = lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 9 and first.startswith("sweep: 10%, 100 of 1,000 points")
-    assert before.startswith(
-        "sweep: 94%, 940 of 1,000 points in 07:00,  2.00 points/s, 00:30"
-    )
-    assert last == (
-        "sweep: 100%, 1,000 of 1,000 points in 07:30,  2.00 points/s, "
-        "00:00 left, failed=2"
-    )
+def test_a_log_has_a_line_a_minute_and_one_at_the_end(capsys, slow):
+    slow(15, progress=True)
+    first, second, *others, last = lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 9 and first.startswith("sweep: 0%, 0 of 15 points")
+    assert second.startswith("sweep: 13%, 2 of 15 points in 01:00,  0.03 points/s, ")
+    assert last == ("sweep: 100%, 15 of 15 points in 07:30,  0.03 points/s, 00:00 left")
+
+
+def test_failed_points_are_counted(capsys):
+    def fn(x):
+        return eqx.error_if(x, x < 0.1, "no")
+
+    ep.sweep(fn, ep.Linspace(0, 1, 5), progress=True, on_error="mark", batch_size=1)
+    line = capsys.readouterr().err
+    assert line.endswith(", failed=1\n") and "5 of 5" in line
 
 
 class Terminal(io.StringIO):
@@ -172,10 +147,13 @@ class Terminal(io.StringIO):
 def test_a_bar_within_another_goes_away(monkeypatch):
     stream = Terminal()
     monkeypatch.setattr(sys, "stderr", stream)
-    with Progress(True, 2, title="rounds", unit="rounds") as outer:
-        for _ in range(2):
-            sweep(progress=True)
-            outer.done(1)
+
+    def fn(x):
+        sweep(progress=True)
+        return x
+
+    with jax.disable_jit():
+        ep.sweep(fn, ep.Linspace(0, 1, 2), progress=True)
     last = stream.getvalue().rstrip().split("\r")[-1]
-    assert last.startswith("rounds: 100%") and "2/2" in last
-    assert "sweep: " in stream.getvalue() and "\x1b[A" in stream.getvalue()
+    assert last.startswith("sweep: 100%") and "2/2" in last
+    assert "0/5" in stream.getvalue() and "\x1b[A" in stream.getvalue()

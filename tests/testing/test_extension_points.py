@@ -70,7 +70,6 @@ def traced(x):
 
 
 REDUCERS = {
-    "a merge that branches in Python": {"merge": lambda a, b: b if a > 0 else a},
     "another merge when traced": {"merge": lambda a, b: a + b + traced(a)},
     "another update when traced": {"update": lambda state, v: state + v + traced(v)},
     "a merge that rounds": {"merge": lambda a, b: 4 * jnp.round((a + b) / 4)},
@@ -115,12 +114,6 @@ LOADERS = {
         "same batch",
     ),
     "forgets the place in a block": (lambda: loader(blocks(), batch_size=1), "once"),
-    "gives up after a while": (
-        lambda: loader(
-            Records(lambda i, calls: i if calls <= 30 else 0), shuffle=False
-        ),
-        "",
-    ),
     "mixes records": (lambda: loader(pipe=mixes_lanes), "batch size"),
     "counts its traces": (lambda: loader(pipe=counts_its_traces), ""),
 }

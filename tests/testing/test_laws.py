@@ -58,38 +58,6 @@ def test_spectral_norm_raises_no_false_alarm():
     ept.check_function(layer, normal(3), state=state, skip=("derivative",))
 
 
-class Attention(ep.Stage):
-    """Self-attention: a layer of several inputs, wrapped for one."""
-
-    layer: eqx.nn.MultiheadAttention
-
-    def __call__(self, x, *, key=None):
-        return self.layer(x, x, x, key=key)
-
-
-@pytest.mark.slow
-def test_attention_raises_no_false_alarm():
-    layer = eqx.nn.MultiheadAttention(2, 4, key=KEY)
-    ept.check_function(Attention(layer), normal(3, 4))
-
-
-class Recurrent(ep.Stage):
-    """A cell under a scan."""
-
-    cell: eqx.nn.GRUCell
-
-    def __call__(self, xs, *, key=None):
-        def step(h, x):
-            return self.cell(x, h), None
-
-        return jax.lax.scan(step, jnp.zeros(self.cell.hidden_size, xs.dtype), xs)[0]
-
-
-@pytest.mark.slow
-def test_a_scan_raises_no_false_alarm():
-    ept.check_function(Recurrent(eqx.nn.GRUCell(2, 3, key=KEY)), normal(4, 2))
-
-
 def test_half_precision_on_the_way_raises_no_false_alarm():
     layer = ep.chain(eqx.nn.Linear(3, 4, key=KEY), jnp.tanh)
     ept.check_function(ep.precision(layer, "bfloat16"), normal(3), skip=("dtype",))

@@ -80,8 +80,7 @@ def plot(
 
     !!! example
 
-        >>> import eqx_pipe as ep, matplotlib
-        >>> matplotlib.use("agg")  # as on a machine without a screen
+        >>> import eqx_pipe as ep
         >>> space = {"a": ep.Geomspace(0.01, 1, 5), "b": ep.Linspace(0, 1, 3)}
         >>> ax = ep.sweep(lambda p: p["a"] * p["b"], space).plot(sel={"b": 0.5})
         >>> ax.get_xscale(), ax.get_title()

@@ -136,26 +136,25 @@ class Grown:
     moved: bool
 
 
-def growth_in(
-    plan: Plan, store: Store, now: Mapping[str, Any]
-) -> tuple[Grown | None, str]:
-    """Return the larger store if this one would grow, or else the reason if known.
+def growth_in(plan: Plan, store: Store, now: Mapping[str, Any]) -> Grown | None:
+    """Return the larger store that this one would become, or `None` if it stays.
 
-    Nothing is written. `now` is the identity of the sweep.
+    Raises a `StructureError` for the store of another sweep. Nothing is written. `now`
+    is the identity of the sweep.
     """
-    was = store.record
-    if "saved" in was:
-        return None, ""
-    same = [was["key"] == now["key"]]
-    same.append(was.get("output_coords") == now.get("output_coords"))
-    same.append(not outputs_changes(was["function"], now["function"]))
-    if was["space"] == now["space"] or not all(same):
-        return None, ""
-    try:
-        _check_reduced(plan, was, now)
-        return _grown(plan, store, now), ""
-    except NoGrowth as no:
-        return None, str(no)
+    was, why = store.record, ""
+    if "saved" not in was and was["space"] != now["space"]:
+        same = was["key"] == now["key"]
+        same &= was.get("output_coords") == now.get("output_coords")
+        try:
+            if same and not outputs_changes(was["function"], now["function"]):
+                _check_reduced(plan, was, now)
+                return _grown(plan, store, now)
+        except NoGrowth as no:
+            why = str(no)
+    check_same(store.path, was, now, plan.request.resume is not None, why)
+    _check_batch_size(plan, store)
+    return None
 
 
 def _check_reduced(plan: Plan, was: Mapping[str, Any], now: Mapping[str, Any]) -> None:
@@ -190,7 +189,7 @@ def _grown(plan: Plan, store: Store, now: Mapping[str, Any]) -> Grown:
     # If the old batch held all points, its size was not chosen.
     size = store.chunks.size // max(1, len(had))
     if store.record["batch_size"] * len(plan.devices) < size:
-        check_batch_size(plan, store)
+        _check_batch_size(plan, store)
         plan = plan.with_batch_size(store.record["batch_size"])
     chunks = None
     if origin.appends:
@@ -201,7 +200,7 @@ def _grown(plan: Plan, store: Store, now: Mapping[str, Any]) -> Grown:
     return Grown(plan, layout, origin, chunks is None)
 
 
-def check_batch_size(plan: Plan, store: Store) -> None:
+def _check_batch_size(plan: Plan, store: Store) -> None:
     """Raise a `ValueError` if an explicit batch size differs from that of a store."""
     request, kept = plan.request, store.record["batch_size"]
     if isinstance(request.batch_size, int) and plan.batch_size != kept:

@@ -32,8 +32,8 @@ from ..store import (
     store_without_values,
 )
 from .contents import StateContents, ValueContents
-from .identity import check_same, identity_of
-from .larger_space import Grown, check_batch_size, growth_in
+from .identity import identity_of
+from .larger_space import Grown, growth_in
 
 _WHOLE, _GROW = "all", "grow"
 """The locks for filling a whole store, and for creating or growing it."""
@@ -68,24 +68,21 @@ class StoreSink:
                 return store_without_values(files, layout), plan
             _create(files, layout)
         store = open_store("sweep", files)
-        grown, why = growth_in(plan, store, now)
-        if grown is not None and write:
+        self.grown = growth_in(plan, store, now)
+        if self.grown is not None and write:
             # Lock only now, so that nothing is written to a store of another sweep.
             with files.lock(_GROW, wait=True):
                 store = open_store("sweep", files)
-                grown, why = growth_in(plan, store, now)
+                grown = growth_in(plan, store, now)
                 if grown is not None:
                     _grow(store, grown)
-                    store, grown = open_store("sweep", files), None
-                    self._has_grown = True
-        if grown is None:
-            trusting = plan.request.resume is not None
-            check_same(store.path, store.record, now, trusting, why)
-            check_batch_size(plan, store)
+                    store, self._has_grown = open_store("sweep", files), True
+            self.grown = None
+        if self.grown is not None:
+            plan = self.grown.plan
+        else:
             kept = store.record["batch_size"]
             plan = plan.with_batch_size(kept).with_chunks(store.chunks)
-        else:
-            self.grown, plan = grown, grown.plan
         return dataclasses.replace(store, function=now["function"]["program"]), plan
 
     @property

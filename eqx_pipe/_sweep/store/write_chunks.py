@@ -49,39 +49,6 @@ class Store(StoreReader):
         digests = [[self._digest(number, k, leaf)] for k, leaf in enumerate(values)]
         self._finish(number, status, digests, errors or {})
 
-    def mend(
-        self,
-        number: int,
-        rows: Int64[np.ndarray, " rows"],
-        values: Sequence[np.ndarray],
-        status: Int8[np.ndarray, " rows"],
-        errors: RowErrors | None = None,
-    ) -> None:
-        """Rewrite some rows of an existing chunk.
-
-        `errors` have rows of the chunk. A kill leaves the rows unchanged.
-        """
-        was = self.manifest(number)
-        if was is None:
-            raise self._damaged(self._status_key(number), "is not there any more")
-        # Use this manifest only: a later one would mix the rows of two writers.
-        had = [self._values(number, k, was) for k in range(len(values))]
-        merged = [leaf.copy() for leaf in had]
-        for into, leaf in zip(merged, values, strict=True):
-            into[rows] = leaf
-        now = was.status.copy()
-        now[rows] = status
-        new = [self._digest(number, k, leaf) for k, leaf in enumerate(merged)]
-        # Write the status first: until the end, files may be old or new.
-        pairs = zip(enumerate(had), new, strict=True)
-        both = [[self._digest(number, k, leaf), to_be] for (k, leaf), to_be in pairs]
-        self._finish(number, was.status, both, was.errors)
-        self._write(number, merged)
-        others = {text: np.setdiff1d(at, rows) for text, at in was.errors.items()}
-        for text, at in (errors or {}).items():
-            others[text] = np.union1d(others.get(text, np.zeros(0, int)), at)
-        self._finish(number, now, [[digest] for digest in new], others)
-
     def put_rows(
         self,
         number: int,
@@ -90,16 +57,35 @@ class Store(StoreReader):
         status: Int8[np.ndarray, " rows"],
         errors: RowErrors | None = None,
     ) -> None:
-        """Rewrite some rows of a chunk, or commit it with the others missing."""
-        if self.is_done(number):
-            return self.mend(number, rows, values, status, errors)
+        """Rewrite some rows of a chunk, or write it with the others missing.
+
+        `errors` have rows of the chunk. A kill leaves the rows unchanged.
+        """
         first, last = self.chunks.span(number)
-        whole = [variable.empty(last - first) for variable in self.variables]
-        for into, leaf in zip(whole, values, strict=True):
+        now, had = np.full(last - first, MISSING, np.int8), []
+        # Use this manifest only: a later one would mix the rows of two writers.
+        was = self.manifest(number)
+        if was is None:
+            merged = [variable.empty(last - first) for variable in self.variables]
+        else:
+            now[:] = was.status
+            had = [self._values(number, k, was) for k in range(len(values))]
+            merged = [leaf.copy() for leaf in had]
+        for into, leaf in zip(merged, values, strict=True):
             into[rows] = leaf
-        known = np.full(last - first, MISSING, np.int8)
-        known[rows] = status
-        self.commit(number, whole, known, errors)
+        now[rows] = status
+        new = [self._digest(number, k, leaf) for k, leaf in enumerate(merged)]
+        others: dict[str, Int64[np.ndarray, " _failed"]] = {}
+        if was is not None:
+            # Write the status first: until the end, files may be old or new.
+            old = (self._digest(number, k, leaf) for k, leaf in enumerate(had))
+            both = [list(pair) for pair in zip(old, new, strict=True)]
+            self._finish(number, was.status, both, was.errors)
+            others = {text: np.setdiff1d(at, rows) for text, at in was.errors.items()}
+        self._write(number, merged)
+        for text, at in (errors or {}).items():
+            others[text] = np.union1d(others.get(text, np.zeros(0, np.int64)), at)
+        self._finish(number, now, [[digest] for digest in new], others)
 
     def discard(self, number: int) -> None:
         """Remove the files of a chunk, its status file first."""

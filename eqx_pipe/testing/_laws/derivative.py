@@ -246,10 +246,7 @@ def _iterates(jaxpr: Any) -> bool:
         if eqn.primitive.name == "while":
             test = eqn.params["cond_jaxpr"]
             read = zip(open_jaxpr(test)[0].invars, used_inputs(test), strict=True)
-            if not all(_is_count(v) for v, is_read in read if is_read):
+            dtypes = [v.aval.dtype for v, is_read in read if is_read]
+            if not all(jnp.issubdtype(dtype, jnp.integer) for dtype in dtypes):
                 return True
     return False
-
-
-def _is_count(variable: Any) -> bool:
-    return jnp.issubdtype(variable.aval.dtype, jnp.integer)

@@ -11,7 +11,7 @@ import jax.tree_util as jtu
 import numpy as np
 from equinox.nn import State
 
-from ..._check import check_callable
+from ..._check import check_callable, check_is
 from ..._errors import MissingKeyError, describe_value, type_error, value_error
 from ..._keys import check_key
 from ..._stage import as_module, check_state, wants_key
@@ -121,7 +121,10 @@ def check_function(
     for name, bound in (("rtol", rtol), ("atol", atol)):
         _check_bound(name, bound)
     check_callable(_FUNCTION, "fn", fn, "Give a function, or a stage of a pipeline.")
-    named = _named(kwargs)
+    cure = "Give a dict of arguments by name: `kwargs={'x': jnp.ones(3)}`."
+    kwargs = {} if kwargs is None else kwargs
+    check_is(_FUNCTION, "kwargs", kwargs, Mapping, cure)
+    named = dict(kwargs)
     if key is None and is_key_array(named.get("key")):
         key = named.pop("key")
     check_key(_FUNCTION, key)
@@ -158,16 +161,6 @@ def _check_bound(name: str, bound: Bound) -> None:
             f"`{name}` is {describe_value(bound)}.",
             "Give a number of at least 0, or None for a bound that suits the dtype.",
         )
-
-
-def _named(kwargs: Mapping[str, PyTree] | None) -> dict[str, PyTree]:
-    if kwargs is not None and not isinstance(kwargs, Mapping):
-        raise type_error(
-            _FUNCTION,
-            f"`kwargs` is {describe_value(kwargs)}.",
-            "Give a dict of arguments by name: `kwargs={'x': jnp.ones(3)}`.",
-        )
-    return dict(kwargs or {})
 
 
 def _tried(

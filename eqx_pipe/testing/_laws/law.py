@@ -6,8 +6,7 @@ import functools as ft
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
-from ..._check import check_choice
-from ..._errors import describe_value, type_error
+from ..._check import check_choice, check_is
 
 
 class Broken(Exception):
@@ -103,12 +102,8 @@ def check_names(
     function: str, option: str, names: Collection[str], known: Collection[str]
 ) -> set[str]:
     """Return names of laws as a set; raise if one is unknown."""
-    if isinstance(names, str) or not isinstance(names, tuple | list | set | frozenset):
-        raise type_error(
-            function,
-            f"`{option}` is {describe_value(names)}.",
-            f"Give a tuple of names of laws: `{option}=('derivative',)`.",
-        )
+    cure = f"Give a tuple of names of laws: `{option}=('derivative',)`."
+    check_is(function, option, names, tuple | list | set | frozenset, cure)
     for name in names:
         check_choice(function, option, name, known)
     return set(names)

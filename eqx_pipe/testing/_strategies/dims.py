@@ -94,7 +94,9 @@ class Binding:
         self.values: dict[str, Any] = {}
         self.sizes: defaultdict[Any, int] = defaultdict(self._a_size)
         self.shapes: defaultdict[Any, tuple[int, ...]] = defaultdict(self._a_shape)
-        self.structures: defaultdict[str, Any] = defaultdict(self._a_structure)
+        self.structures: defaultdict[str, Any] = defaultdict(
+            lambda: jtu.tree_structure(self.choose(STRUCTURES))
+        )
         self.dtypes: dict[Any, str] = {}
         self.leaf: tuple[Any, ...] = ()
 
@@ -115,9 +117,6 @@ class Binding:
 
     def _a_shape(self) -> tuple[int, ...]:
         return tuple(self._a_size() for _ in range(self.choose((0, 1, 2))))
-
-    def _a_structure(self) -> Any:
-        return jtu.tree_structure(self.choose(STRUCTURES))
 
     def _sizes_of(self, dim: Dim) -> tuple[int, ...]:
         name = (*self.leaf, dim.text) if dim.by_leaf else dim.text

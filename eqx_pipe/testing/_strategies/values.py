@@ -151,8 +151,8 @@ def _container_for(kind: type, args: tuple[Any, ...], binding: Binding) -> Any:
         return tuple(value_for(part, binding) for part in args)
     count = range(binding.choose((1, 2)))
     values: list[Any] = [[value_for(m, binding) for m in members] for _ in count]
-    made = dict if issubclass(kind, abc.Mapping) else list
-    if made is list:
+    made: type = dict
+    if not issubclass(kind, abc.Mapping):
         values = [value for (value,) in values]
         made = set if issubclass(kind, abc.Set) else list
     return (made if inspect.isabstract(kind) else typing.cast(Any, kind))(values)
@@ -262,12 +262,9 @@ def bare_array(kind: type, binding: Binding) -> Any:
 
 def scalar_of(kind: type, binding: Binding) -> Numbers:
     """Return a strategy of Python numbers."""
-    if kind is bool:
-        return st.booleans()
-    if kind is int:
-        return st.integers(-8, 8)
-    if kind is complex:
-        return COMPLEX
+    fixed = {bool: st.booleans(), int: st.integers(-8, 8), complex: COMPLEX}
+    if kind in fixed:
+        return fixed[kind]
     return EIGHTHS if binding.elements is None else binding.elements.map(float)
 
 

@@ -1,7 +1,7 @@
 """Rules with wrong values, and derivatives that are cut off.
 
-Some are bugs that JAX, diffrax and brax had and mended, planted again in functions of
-our own; the thread is named beside each.
+Some are bugs that JAX had and mended, planted again in functions of our own; the
+thread is named beside each.
 """
 
 import jax
