@@ -2,11 +2,9 @@
 
 import dis
 import functools as ft
-import inspect
-import sys
 import sysconfig
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import equinox as eqx
@@ -79,10 +77,8 @@ def contents(fn: Any, plain: bool = False) -> Iterator[tuple[str, str, Any]]:
         yield from contents(fn.__func__, plain)
     elif isinstance(fn, types.FunctionType):
         yield from _of_function(fn, plain)
-    else:  # `jax.jit(f)`, or an object with a method `__call__`
+    else:  # `jax.jit(f)`
         yield "", "__wrapped__", getattr(fn, "__wrapped__", None)
-        for name, value in _attributes(fn, _names_in(fn)):
-            yield "attribute", name, value
 
 
 def _of_function(fn: types.FunctionType, plain: bool) -> Iterator[tuple[str, str, Any]]:
@@ -127,37 +123,6 @@ def _globals(fn: types.FunctionType, plain: bool) -> Iterator[tuple[str, str, An
             yield "global", name, value
 
 
-def _attributes(owner: Any, names: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
-    """Yield the attributes of a Python module or object that code may name.
-
-    No attribute is computed: for a property, its method is returned.
-    """
-    own = getattr(owner, "__dict__", None)
-    own = own if isinstance(own, Mapping) else {}  # a class with slots has none
-    for name in names:
-        value = own.get(name)
-        if not isinstance(value, _PLAIN) and not _is_library_function(value):
-            yield name, value
-    if isinstance(owner, types.ModuleType) or is_library(type(owner)):
-        return
-    for name in names:
-        part = inspect.getattr_static(type(owner), name, None)
-        if isinstance(part, types.MemberDescriptorType):  # of `__slots__`
-            yield name, getattr(owner, name, None)
-        part = part.fget if isinstance(part, property) else part
-        if isinstance(part, types.FunctionType) and not _is_library_function(part):
-            yield name, types.MethodType(part, owner)
-
-
-def _names_in(fn: Any) -> tuple[str, ...]:
-    """Return the names of globals and attributes in the code of a callable."""
-    if not isinstance(fn, types.FunctionType | types.MethodType | ft.partial):
-        fn = inspect.getattr_static(type(fn), "__call__", None)
-    fn = getattr(fn, "__func__", fn)
-    code = getattr(fn, "__code__", None)
-    return () if code is None else code_names(code)
-
-
 @ft.lru_cache(1024)
 def code_names(code: types.CodeType) -> tuple[str, ...]:
     """Return the names that code, including nested code, looks up."""
@@ -197,15 +162,6 @@ _PLACES = (
     # Standard library modules that are built into the interpreter.
     "<frozen ",
 )
-
-
-@ft.lru_cache(1024)
-def is_library(owner: type | types.ModuleType) -> bool:
-    """Return whether a class or module is part of Python or an installed package."""
-    is_class = isinstance(owner, type)
-    module = sys.modules.get(owner.__module__) if is_class else owner
-    own = module is None or module.__name__ == "__main__"
-    return not own and _is_library(getattr(module, "__file__", None) or "<frozen ")
 
 
 @ft.lru_cache(4096)

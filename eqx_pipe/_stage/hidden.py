@@ -48,8 +48,8 @@ def check_nothing_hidden(function: str, argument: str, stage: Any) -> None:
 def _held(fn: Any, above: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the values that a callable holds, with their places, such as "default `f`".
 
-    Those that its functions hold follow (`above` is their name), but no deeper ones: in
-    attributes of objects, or by global functions.
+    Those that its functions hold follow (`above` is their name), but no deeper ones:
+    not those of objects' attributes or of global functions.
     """
     for kind, name, value in _contents(fn):
         yield f"{kind} `{above}{name}`".strip(), value
@@ -63,7 +63,7 @@ def _contents(fn: Any) -> Iterator[tuple[str, str, Any]]:
     for kind, name, value in contents(fn):
         if name == "func" and isinstance(fn, ft.partial):
             yield from _contents(value)
-        elif kind not in ("global", "attribute"):  # globals are handled below
+        elif kind != "global":  # handled below
             yield kind, name, value
     if isinstance(fn, types.FunctionType):
         for name, value in _global_modules(fn):
