@@ -128,6 +128,18 @@ class Geometry:
             index = index * self.lengths[place] + digits[place]
         return index
 
+    def grid_indices(self, index: np.ndarray) -> np.ndarray:
+        """Return the indices in the whole grid of points of the space."""
+        # Use Python integers if a grid may have more points than `int64` can count. The
+        # limit is half of that, since a start may be added.
+        wide = self.grid_size >= 2**62
+        if self.rows is None:
+            return self.start + (index.astype(object) if wide else index)
+        flat = np.zeros(len(index), object if wide else np.int64)
+        for digit, n in zip(np.asarray(self.rows)[index].T, self.lengths, strict=True):
+            flat = flat * n + digit
+        return flat
+
     def digits(self, index: np.ndarray) -> np.ndarray:
         """Return the positions of some points on each dim of the grid.
 
@@ -135,10 +147,7 @@ class Geometry:
         """
         if self.rows is not None:
             return np.asarray(self.rows)[index]
-        # Use Python integers if a grid may have more points than `int64` can count. The
-        # limit is half of that, since a start may be added.
-        wide = self.grid_size >= 2**62
-        flat = self.start + (index.astype(object) if wide else index)
+        flat = self.grid_indices(index)
         found = np.empty((len(index), len(self.lengths)), np.int32)
         for k in reversed(range(len(self.lengths))):
             flat, found[:, k] = flat // self.lengths[k], flat % self.lengths[k]

@@ -93,11 +93,10 @@ def test_static_values_too(reduce):
     assert called(seen) == sorted(2 * list(range(5)))
 
 
-@pytest.mark.parametrize("reduce", [None, ep.reduce.Mean()])
-def test_the_plain_loop_calls_once_too(reduce):
+def test_the_plain_loop_calls_once_too():
     fn, seen = calling("io")
     with jax.disable_jit():
-        ep.sweep(fn, ep.Values(np.arange(3.0, dtype=np.float32)), reduce=reduce)
+        ep.sweep(fn, ep.Values(np.arange(3.0, dtype=np.float32)))
     assert called(seen) == [0, 1, 2]
 
 

@@ -17,7 +17,7 @@ from jaxtyping import Bool, Int64
 from ..._errors import structure_error
 from ..._spaces import Geometry, digits_of
 from ..._tree import as_hashable, differences, static_text
-from .kernel import Layout, control_of
+from .kernel import Layout, control_of, is_narrow, row_width
 
 Groups: TypeAlias = Mapping[int, Sequence[np.ndarray]]
 """For each dim with static axes, its positions grouped by equal values."""
@@ -213,7 +213,11 @@ class ByTable:
     def kernel_args(self, first: int, points: int, layout: Layout) -> Any:
         """Return the control and the table for `points` points from `first` on."""
         index = self.index[first : first + points]
-        rows = self.geometry.digits(index).astype(np.uint32)
+        rows = np.empty((points, row_width(layout)), np.uint32)
+        if is_narrow(layout):
+            rows[:, 0] = self.geometry.grid_indices(index)
+        else:
+            rows[:] = self.geometry.digits(index)
         shape = len(layout.devices), layout.capacity * layout.batch_size, rows.shape[1]
         partition, digits = layout.partition(points), [0] * len(layout.lengths)
         # Batches are whole: the last point is repeated at the end of one.

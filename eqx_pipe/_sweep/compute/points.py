@@ -256,7 +256,7 @@ class Points:
 
     def _layout(self, case: Case, traced: Traced, listed: bool) -> Layout:
         # A listed point needs memory for its row in the table.
-        row = jax.ShapeDtypeStruct((len(self.geometry.lengths),), jnp.uint32)
+        row = jax.ShapeDtypeStruct((len(self.geometry.lengths) + 2,), jnp.uint32)
         held = [*traced.outputs, *([row] if listed else [])]
         batch_size, num_devices = min(self.batch_size, case.size), len(self.devices)
         most = min(case.size, self.most)
