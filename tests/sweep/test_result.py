@@ -61,6 +61,12 @@ def test_grid_has_the_dims_in_front(result):
     assert result[1:].grid()["loss"].shape == (5,)
 
 
+@pytest.mark.parametrize("kind", [list, np.array, jnp.array])
+def test_several_values_select_their_points(result, kind):
+    rates = np.unique(result.space.to_pandas()["rate"])[[0, 2]]
+    assert result.sel(rate=kind(rates)).space.size == 4
+
+
 def test_xarray_has_dims_coordinates_and_what_made_it(result):
     data = result.to_xarray()
     assert dict(data.sizes) == {"rate": 3, "size": 2, "start.0": 3, "path.0": 3}
