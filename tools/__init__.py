@@ -1,1 +1,0 @@
-"""Tools of developers; no part of the installed package."""
