@@ -51,12 +51,25 @@ def number_of(text):
     return float(plain) * scale, 0.5000001 * 10**-decimals * scale
 
 
+def over(row):
+    """Return the first ratio of a row: to the code by hand, or to another side."""
+    return next(value for name, value in row.items() if name.startswith("over "))
+
+
 @functools.cache
 def recorded(name):
     """Return the names that expressions over a benchmark's JSON may use."""
     path = ROOT / "benchmarks/results" / f"{name}.json"
     rows = json.loads(path.read_text())["rows"]
-    return {"rows": rows, "row": {row["case"]: row for row in rows}}
+    by_side = {(row["case"], row.get("side")): row for row in rows}
+    return {
+        "rows": rows,
+        "row": {row["case"]: row for row in rows},
+        "ms": lambda *place: 1e3 * by_side[place]["time"],
+        "mib": lambda *place: by_side[place]["peak_MiB"],
+        "ratio": lambda *place: over(by_side[place])["median"],
+        "LOADERS": ("in order 32", "in order 256", "shuffled 32", "shuffled 256"),
+    }
 
 
 def section_of(anchor):
