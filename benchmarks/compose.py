@@ -28,6 +28,7 @@ from ._timing import agrees
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 
+from support.branches import selected  # noqa: E402
 from support.by_hand import by_hand  # noqa: E402
 
 ROUNDS = 25
@@ -79,20 +80,6 @@ def cases():
     }
     found = {name: ep.batched(stage) for name, stage in batched.items()}
     return found | {"cond_single": ep.cond(positive, a, b)}
-
-
-def selected(stage, x):
-    """Compute all outputs among which a choice chooses, and select one."""
-    kind = type(stage).__name__
-    if kind == "Cond":
-        then, otherwise = selected(stage.then, x), selected(stage.otherwise, x)
-        return jnp.where(stage.pred(x), then, otherwise)
-    if kind == "Switch":
-        return jax.lax.select_n(stage.selector(x), *(selected(s, x) for s in stage))
-    if kind == "Gated":
-        both = zip(stage.gates, stage, strict=True)
-        return sum(jnp.where(gate(x), selected(s, x), 0.0) for gate, s in both)
-    return by_hand(stage, x)
 
 
 def selects(pipe, xs, key):

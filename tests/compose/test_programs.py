@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
 import pytest
-from support.branches import close, first_positive, linears
+from support.branches import close, first_positive, linears, selected
 from support.by_hand import by_hand
 from support.combinators import COMBINATORS, Parts
 from support.helpers import few, numbers, slow_unless
@@ -122,20 +122,6 @@ def nest(depth, seed=0, size=32):
         nest(depth - 1, 2 * seed, size),
         nest(depth - 1, 2 * seed + 1, size),
     )
-
-
-def selected(stage, x):
-    """Compute all outputs among which a choice chooses, and select one."""
-    kind = type(stage).__name__
-    if kind == "Cond":
-        then, otherwise = selected(stage.then, x), selected(stage.otherwise, x)
-        return jnp.where(stage.pred(x), then, otherwise)
-    if kind == "Switch":
-        return jax.lax.select_n(stage.selector(x), *(selected(s, x) for s in stage))
-    if kind == "Gated":
-        both = zip(stage.gates, stage, strict=True)
-        return sum(jnp.where(gate(x), selected(s, x), 0.0) for gate, s in both)
-    return by_hand(stage, x)
 
 
 @pytest.mark.parametrize("depth", [1, 3])
