@@ -6,6 +6,7 @@ from .request import request_of as request_of
 from .results.result import SweepResult as SweepResult
 from .results.select import Best as Best
 from .results.select import Compared as Compared
+from .results.select import ranked as ranked
 from .results.select import scores as scores
 from .store import gaps_of as gaps_of
 from .sweep import sweep as sweep

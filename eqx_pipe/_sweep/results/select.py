@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import jax
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import Bool
+from jaxtyping import Bool, Int64
 
 from ..._check import check_choice
 from ..._errors import describe_value, nearest, type_error, value_error
@@ -229,6 +229,23 @@ def scores(
             "output that returns one.",
         )
     return found
+
+
+def ranked(
+    scores: np.ndarray, mode: str, allowed: Bool[np.ndarray, " points"] | None = None
+) -> Int64[np.ndarray, " allowed"]:
+    """Return the indices of the allowed scores, best first: NaN last, ties by index.
+
+    Scores are never negated, which wraps around for unsigned numbers and the smallest
+    integer, and which bools do not support.
+    """
+    index = np.arange(len(scores)) if allowed is None else np.flatnonzero(allowed)
+    scores = scores[index]
+    if mode == "min":
+        return index[np.argsort(scores, kind="stable")]
+    # In a stable sort of the reversed scores, the last of equal ones is the first.
+    order = len(index) - 1 - np.argsort(scores[::-1], kind="stable")[::-1]
+    return index[np.roll(order, -np.count_nonzero(np.isnan(scores)))]
 
 
 def _scored(values: PyTree, by: Callable[[PyTree], Any], part: slice) -> np.ndarray:
