@@ -11,7 +11,7 @@ import functools as ft
 import inspect
 import types
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import equinox as eqx
@@ -32,9 +32,27 @@ def fold(key: Key | None, segment: Segment | Integer[Array, ""]) -> Key | None:
     if key is None:
         return None
     if isinstance(segment, str):
-        # CRC-32 instead of `hash`, which differs between processes.
-        return jr.fold_in(key, np.uint32(zlib.crc32(segment.encode())))
+        return jr.fold_in(key, _number(segment))
     return jr.fold_in(key, segment)
+
+
+def _number(name: str) -> np.uint32:
+    # CRC-32 instead of `hash`, which differs between processes.
+    return np.uint32(zlib.crc32(name.encode()))
+
+
+def check_names_draw_apart(function: str, names: Iterable[str]) -> None:
+    """Raise a `ValueError` if `fold` would give two different names the same key."""
+    names_by_number: dict[np.uint32, str] = {}
+    for name in names:
+        other = names_by_number.setdefault(_number(name), name)
+        if other != name:
+            raise value_error(
+                function,
+                f"the names {other!r} and {name!r} have the same CRC-32, so both would "
+                "draw the same random numbers.",
+                "Rename one of them.",
+            )
 
 
 def parameters(fn: Any) -> Mapping[str, inspect.Parameter]:

@@ -9,7 +9,7 @@ from jaxtyping import Float
 
 from .._check import check_choice
 from .._errors import optional, type_error, value_error
-from .._keys import check_draws, check_key
+from .._keys import check_draws, check_key, check_names_draw_apart
 from .._tree import is_key_array
 from .._types import Key, PyTree
 from .axis import Axis, check_dim, needs_space_key
@@ -48,7 +48,8 @@ class Space(Points):
     empty.
 
     **Raises:** `ValueError` if there is no axis, if axes of one dim differ in length,
-    if two dims have the same name, for a mask of another shape, or for keys of the kind
+    if two dims have the same name, if two axes would draw from the same key (their
+    paths have the same CRC-32), for a mask of another shape, or for keys of the kind
     `rbg`, whose draws under `vmap` differ from those of a single point;
     `MissingKeyError` (a `ValueError`) if an axis draws its values and there is no
     `key`; `TypeError` if the keys of a dict cannot be sorted. A slice with a step
@@ -99,6 +100,8 @@ class Space(Points):
         self.last: tuple[str, ...] = ()
         if not self.names:
             raise no_axis("Space", "tree", tree)
+        if key is not None:
+            check_names_draw_apart("Space", self.names)
         geometry = geometry_of(tree, self.names, mode)
         for name, axis in geometry.axes.items():
             if key is None and axis.needs_key:

@@ -8,7 +8,7 @@ from jax.numpy import sin
 
 import eqx_pipe as ep
 
-from .common import ones
+from .common import key, ones
 
 ONE, TWO = ep.Values([1]), ep.Values([1, 2])
 table = ep.Space.from_table
@@ -42,6 +42,9 @@ SPACE = {
         "`a` has 1, `b` has 2. G": lambda: shared("g", "g"),
         "Give it at least one": lambda: ep.Space({"a": Empty()}),
         r"each point, shape \(2,\)": lambda: ep.Space(TWO)[[True]],
+        "same random numbers. Rename": lambda: ep.Space(
+            {"plumless": ONE, "buckeroo": ONE}, key=key()
+        ),
         "without a step": lambda: ep.Space([ep.Linspace(0, 1, 2**20)] * 2)[::2],
     },
     TypeError: {
