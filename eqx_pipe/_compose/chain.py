@@ -5,7 +5,7 @@ import equinox as eqx
 from .._errors import quoted, type_error
 from .._stage import Canvas, Scope, Wire, as_stage
 from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
-from .container import Container, Names, check_names, keyed
+from .container import Container, Names, keyed, read_names
 from .feed import check_over, in_order
 
 
@@ -56,7 +56,8 @@ def chain(*stages: StageLike, over: str | None = None, **named: StageLike) -> Ch
 
     - `TypeError` if something is not a stage, positions and names are mixed, or `over`
       is not a string.
-    - `ValueError` if a name is invalid, or two names would give the same draws.
+    - `ValueError` if a name is invalid, or two names have the same CRC-32, so that both
+      would draw the same numbers.
 
     **Laws:** `chain(f, chain(g, h))`, `chain(chain(f, g), h)` and `chain(f, g, h)`
     agree for deterministic stages; `chain(f)` is `f`. The same holds with `over`;
@@ -82,7 +83,7 @@ def chain(*stages: StageLike, over: str | None = None, **named: StageLike) -> Ch
             f"named stages ({quoted(named)}).",
             "Give all stages by position, or all by name.",
         )
-    names = check_names("chain", "named", named) if named else None
+    names = read_names("chain", "named", named) if named else None
     given = named or {f"stages[{i}]": stage for i, stage in enumerate(stages)}
     read = tuple(as_stage("chain", n, s) for n, s in given.items())
     return Chain(read, names, over)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from .._check import check_name, is_integer
 from .._errors import describe_value, message, nearest, quoted, type_error, value_error
+from .._keys import check_names_draw_apart
 from .._stage import Composite, as_stage
 from .._types import AnyStage, PyTree, Segment
 
@@ -15,23 +16,21 @@ Names = tuple[str, ...] | None
 """The names of stages; `None` where they have positions."""
 
 
-def check_names(function: str, argument: str, names: Iterable[Any]) -> tuple[str, ...]:
-    """Return the names of stages; raise unless each is a name."""
-    found = tuple(names)
-    for name in found:
+def read_names(function: str, argument: str, names: Iterable[Any]) -> tuple[str, ...]:
+    """Return the names of stages; raise unless each is a name, with its own key."""
+    names = tuple(names)
+    for name in names:
         check_name(function, argument, name)
-    return found
+    check_names_draw_apart(function, names)
+    return names
 
 
-def check_reserved(
-    function: str, names: Names, reserved: Sequence[str], owner: str = ""
-) -> None:
-    """Raise if a stage has a name that is reserved for another part, its `owner`."""
-    for name in set(reserved) & set(names or ()):
-        wrong = (
-            f"the name `{name}` is reserved for {owner or f'a part of `{function}`'}."
-        )
+def check_reserved(function: str, names: Names, parts: Sequence[str]) -> None:
+    """Raise if a stage has the name, or the key, of another part of a combinator."""
+    for name in set(parts) & set(names or ()):
+        wrong = f"the name `{name}` is reserved for a part of `{function}`."
         raise value_error(function, wrong, "Rename the stage.")
+    check_names_draw_apart(function, (*(names or ()), *parts))
 
 
 def read_list(
@@ -69,7 +68,7 @@ def read_stages(
     if not named:
         given = stages if named is None else ()
         return None, read_list(function, given, argument, cure)
-    return check_names(function, argument, named), tuple(
+    return read_names(function, argument, named), tuple(
         as_stage(function, f'{argument}["{name}"]', stage)
         for name, stage in named.items()
     )

@@ -4,9 +4,9 @@ import graphlib
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
-from .._check import check_is
+from .._check import check_is, check_name
 from .._errors import describe_value, nearest, quoted, value_error
-from .container import check_names, check_reserved
+from .container import read_names
 
 GraphEdges: TypeAlias = Mapping[str, str | Sequence[str] | Mapping[str, str]]
 """From each node to its predecessors: a list, a name alone, or a dict by keyword."""
@@ -24,10 +24,15 @@ def read_inputs(nodes: object, inputs: object) -> tuple[str, ...] | None:
     check_is("graph", "nodes", nodes, Mapping, cure)
     cure = 'Give a tuple of names: `inputs=("x", "mask")`.'
     check_is("graph", "inputs", inputs, list | tuple | None, cure)
-    names = check_names("graph", "nodes", cast(Mapping[str, object], nodes))
-    found = check_names("graph", "inputs", cast(Sequence[str], inputs or ()))
-    check_reserved("graph", names, (INPUT, *found), "an input of the graph")
-    return None if inputs is None else found
+    names = read_names("graph", "nodes", cast(Mapping[str, object], nodes))
+    listed = tuple(cast(Sequence[str], inputs or ()))
+    for name in listed:
+        check_name("graph", "inputs", name)
+    for name in names:
+        if name in (INPUT, *listed):
+            wrong = f"the name `{name}` is reserved for an input of the graph."
+            raise value_error("graph", wrong, "Rename the stage.")
+    return None if inputs is None else listed
 
 
 def read_edges(
@@ -54,8 +59,9 @@ def read_edges(
     for name in names:
         given, place = listed[name], f'edges["{name}"]'
         if isinstance(given, Mapping) and given:
-            keywords[name] = check_names("graph", place, given)
-            given = tuple(given.values())
+            for keyword in given:
+                check_name("graph", place, keyword)
+            keywords[name], given = tuple(given), tuple(given.values())
         given = (given,) if isinstance(given, str) else given
         cure = 'Give a list of names, or a dict `{"mask": name}` by keyword.'
         check_is("graph", place, given, list | tuple, cure)

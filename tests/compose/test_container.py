@@ -38,6 +38,35 @@ BY_POSITION = {
 }
 
 
+# Each pair has one CRC-32; the second of each is the name of a part that draws, too.
+PAIR = {"plumless": ONE, "buckeroo": TWO}
+SAME_KEYS = {
+    "chain": lambda: ep.chain(**PAIR),
+    "residual": lambda: ep.residual(PAIR),
+    "parallel": lambda: ep.parallel(PAIR),
+    "gated": lambda: ep.gated(PAIR, gates=[jnp.any, jnp.all]),
+    "weighted": lambda: ep.weighted(PAIR),
+    "switch": lambda: ep.switch(jnp.argmax, PAIR),
+    "graph": lambda: ep.graph(PAIR, dict.fromkeys(PAIR, []), tuple(PAIR)),
+    "merge": lambda: ep.parallel({"eedwjng": ONE}, merge=lambda ys: ys[0]),
+    "weights": lambda: ep.weighted({"hdmryxz": ONE}, weights=lambda x: jnp.ones(1)),
+    "gates": lambda: ep.gated({"eensllq": ONE}, gates=[jnp.any]),
+    "selector": lambda: ep.switch(jnp.argmax, {"kaisbfc": ONE}),
+}
+
+
+@pytest.mark.parametrize("name", SAME_KEYS)
+def test_names_that_would_draw_the_same_numbers_are_rejected(name):
+    with pytest.raises(ValueError, match="have the same CRC-32.*Rename one of them"):
+        SAME_KEYS[name]()
+
+
+def test_names_that_draw_nothing_may_have_the_same_crc():
+    edges = {"add": {"x": "plumless", "y": "buckeroo"}}
+    graph = ep.graph({"add": lambda x, y: x + y}, edges, "add", tuple(PAIR))
+    assert graph({"plumless": 1, "buckeroo": 2}) == 3
+
+
 @pytest.mark.parametrize("name", BY_NAME)
 def test_names_are_those_of_a_dict(name):
     pipe = BY_NAME[name]()
