@@ -1,6 +1,8 @@
 """`explore`: rounds of points that a method proposes, each computed by one sweep."""
 
+import dataclasses
 import math
+import operator
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -28,7 +30,7 @@ from .._sweep import (
     scores,
 )
 from .._types import Key, PyTree
-from .method import Method, losses
+from .method import Method, as_texts, losses
 from .result import SearchResult, place_of
 
 Stop: TypeAlias = Callable[[SearchResult], object]
@@ -75,7 +77,8 @@ def explore(
       until a point has a number. (Keyword only.)
     - `store`: a folder that contains one store for each round, `round-0000.zarr` and so
       on. After a kill, the same call reads the finished rounds, replays the proposals
-      of the method, and resumes the unfinished round at its first missing chunk.
+      of the method, and resumes the unfinished round at its first missing chunk; only
+      `rounds` and `stop` may change. A different call raises before it writes anything.
       `SearchResult.load` reads the folder at any time. (Keyword only.)
     - `executor`: as in `sweep`; requires a `store`. (Keyword only.)
     - `progress`: whether to show a progress bar of the rounds with the best number so
@@ -85,8 +88,9 @@ def explore(
     **Returns:** a `SearchResult`.
 
     **Raises:** `ValueError` if the method proposes no points in the first round, if
-    `executor` is passed without `store`, or if the store belongs to another search;
-    `TypeError` if `method` is not a `Method`; and as `sweep`.
+    `executor` is passed without `store`; `StructureError` (a `ValueError`) if the store
+    belongs to another search, with the settings that differ; `TypeError` if `method` is
+    not a `Method`; and as `sweep`.
 
     After Ctrl-C, the `.result` of the `KeyboardInterrupt` is a `SearchResult` of all
     finished points.
@@ -115,8 +119,18 @@ def explore(
     check_int(function, "num", num, 1)
     _check_given(method, stop, executor, store, progress)
     folder = None if store is None else as_path(function, store, "store")
-    if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
+    settings = (
+        None
+        if folder is None
+        else as_texts(
+            num=operator.index(num),
+            by=by,
+            mode=mode,
+            method=method,
+            key=key,
+            space=whole,
+        )
+    )
 
     def prepared(points: Space, key: Key | None, place: Path | None) -> Sweeper:
         request = request_of(
@@ -132,7 +146,7 @@ def explore(
             # Shown below the bar of the rounds in a terminal, but not in a log file.
             progress=False if progress is False else None,
         )
-        made = Sweeper(request)
+        made = Sweeper(dataclasses.replace(request, search=settings))
         if not request.by_hand:
             _check_by(made.outputs(points, key), by)
         return made

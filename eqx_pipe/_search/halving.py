@@ -1,6 +1,8 @@
 """`halving`: training in rungs, after each of which the worst runs are dropped."""
 
+import dataclasses
 import math
+import operator
 import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal
@@ -19,9 +21,11 @@ from .._files import as_path
 from .._keys import check_key, key_argument
 from .._mesh_context import check_mesh
 from .._spaces import Space, SpaceLike, Values, as_space, point_columns
-from .._sweep import Best, sweep
+from .._sweep import Best, Sweeper, request_of
 from .._tree import leaves_with_names
 from .._types import Key, PyTree
+from .._vmap import warn_if_cores_idle
+from .method import as_texts
 
 if TYPE_CHECKING:
     from xarray import Dataset
@@ -135,7 +139,9 @@ def halving(
     - `mode`: whether a small (`"min"`) or a large score (`"max"`) is better. (Keyword
       only.)
     - `store`: a folder that contains one store for each rung, with its carries. After a
-      kill, the same call resumes within the unfinished rung. (Keyword only.)
+      kill, the same call resumes within the unfinished rung. A call with other
+      settings raises before it writes anything, but `rungs` may be appended. (Keyword
+      only.)
     - `batch_size`: the number of trainings that a device computes at once; by default
       chosen so that batches are full. (Keyword only.)
     - `mesh`: as in `sweep`. (Keyword only.)
@@ -172,8 +178,15 @@ def halving(
         check_mesh("search.halving", mesh)
     ends = _checked(train, whole, rungs)
     folder = None if store is None else as_path("search.halving", store, "store")
-    if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
+    settings = (
+        None
+        if folder is None
+        else as_texts(
+            eta=operator.index(eta),
+            mode=mode,
+            **{f"rungs[{k}]": end for k, end in enumerate(ends)},
+        )
+    )
     devices = jax.local_device_count() if mesh is None else mesh.size
     scores = np.full((whole.size, len(ends)), np.nan)
     left = np.arange(whole.size)
@@ -186,13 +199,17 @@ def halving(
         table: dict[str, Any] = {"row": Values(left.astype(np.int32))}
         if number:
             table["carry"] = list(map(Values, leaves))
-        values = sweep(
+        request = request_of(
+            "search.halving",
             _rung(train, whole, key, (done, end)),
             Space(table, mode="zip"),
             batch_size=size,
             mesh=mesh,
             store=None if folder is None else folder / f"rung-{number}.zarr",
-        ).values
+        )
+        request = dataclasses.replace(request, search=settings)
+        warn_if_cores_idle(request.devices, mesh)
+        values = Sweeper(request).run(request.space, None, request.store).values
         score = np.asarray(values["score"])
         scores[left, number] = score
         needed += len(left) * (end - done)

@@ -1,7 +1,7 @@
 """A call of a sweep: its arguments after all checks that need no trace."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
@@ -37,6 +37,9 @@ class Request:
 
     If some dims are reduced, `space` has the other dims, with a point for each cell,
     and `inner` is the space of all points, cell by cell.
+
+    `search` are the settings of the search that a round belongs to, as texts: its store
+    records them, and does not grow.
     """
 
     function: str
@@ -58,6 +61,7 @@ class Request:
     output_coords: KnownCoords = dataclasses.field(default_factory=dict)
     reducers: ReducerTree | None = None
     inner: Space | None = None
+    search: Mapping[str, str] | None = None
 
     @property
     def whole(self) -> Space:

@@ -120,6 +120,54 @@ def test_a_killed_search_ends_as_one_that_was_not(tmp_path):
     assert "In round 0 of the search" in str(error.value.__notes__)
 
 
+def files(folder):
+    return {
+        path.relative_to(folder): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+LATER = np.linspace(0, 1, 16)[:, None] * [1.0, 0.25]
+# The first round has the same points for all of them.
+CHANGED = {
+    "num`: 4 in the store, now 5": {"num": 5},
+    "num`: 4 in the store, now 3": {"num": 3},
+    "mode`: min in the store, now max": {"mode": "max"},
+    "by`: None in the store, now value": {"by": "value"},
+    "key`: None in the store, now .0, 7.": {"key": jr.key(7)},
+    "method`: Design": {"method": ep.search.Design(LATER[:12])},
+    "space`: Space.*x Uniform.0, 4.* now Space": {"space": SPACE | {"z": 1.0}},
+}
+
+
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_another_search_is_refused_before_anything_is_written(tmp_path, rounds):
+    def run(fn=bowl, space=SPACE, **changes):
+        settings = {"num": 4, "rounds": 3, "store": tmp_path / "found"} | changes
+        settings.setdefault("method", ep.search.Design(LATER))
+        return ep.search.explore(fn, space, **settings)
+
+    run(rounds=rounds)
+    before = files(tmp_path)
+    for text, changes in CHANGED.items():
+        with pytest.raises(ep.StructureError, match=text):
+            run(**changes)
+        assert files(tmp_path) == before
+    with pytest.raises(ep.StructureError, match="`fn`"):
+        run(fn=lambda p: bowl(p) + 1)
+    with pytest.raises(ep.StructureError, match="different sweep"):
+        # Neither does a sweep add points to a round.
+        ep.sweep(
+            bowl,
+            ep.Space(SPACE).from_unit(LATER),
+            store=tmp_path / "found/round-0000.zarr",
+        )
+    assert files(tmp_path) == before
+    whole = run(method=ep.search.Design(LATER.tolist()), store=None)
+    np.testing.assert_array_equal(rows(run()), rows(whole))
+
+
 def test_failed_points_are_infinite_losses():
     u = [[0.0, 0.0], [0.9, 0.0], [0.5, 0.0]]
     options = {"rounds": 2, "num": 2, "on_error": "mark", "mode": "max"}

@@ -155,3 +155,24 @@ def test_a_halving_goes_on_from_its_stores(tmp_path):
     anew = ep.search.halving(PLAIN, SPACE, rungs=(1, 3, 9), eta=3)
     np.testing.assert_array_equal(found.survivors, anew.survivors)
     np.testing.assert_allclose(found.scores, anew.scores, rtol=1e-6)
+
+
+def test_another_halving_is_refused_before_anything_is_written(tmp_path):
+    given = {"rungs": (1, 3, 9), "eta": 3, "store": tmp_path}
+    ep.search.halving(PLAIN, SPACE, **given | {"rungs": (1,)})
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    for text, changed in {
+        "`eta`: 3 in the store, now 4": {"eta": 4},
+        "`mode`: min in the store, now max": {"mode": "max"},
+        r"`rungs\[0\]`: 1 in the store, now 2": {"rungs": (2, 3)},
+    }.items():
+        with pytest.raises(ep.StructureError, match=text):
+            ep.search.halving(PLAIN, SPACE, **given | changed)
+    larger = {**SPACE, "start": ep.Linspace(1.0, 5.0, 5)}
+    with pytest.raises(ep.StructureError, match="`space`"):
+        ep.search.halving(PLAIN, larger, **given)
+    now = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    assert now == before
+    found = ep.search.halving(PLAIN, SPACE, **given)
+    anew = ep.search.halving(PLAIN, SPACE, **given | {"store": None})
+    np.testing.assert_array_equal(found.survivors, anew.survivors)

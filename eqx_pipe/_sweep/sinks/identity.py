@@ -23,8 +23,9 @@ _NO_KEY = "no key"
 
 def identity_of(plan: Plan) -> dict[str, Any]:
     """Return the identity of a sweep as JSON, without that of its contents."""
-    points = plan.points
+    points, search = plan.points, plan.request.search
     return {
+        **({} if search is None else {"search": dict(search)}),
         "space": _space_texts(points.space),
         "key": _NO_KEY if points.key is None else _key_text(points.key),
         "static": _static_texts(plan.request.space),
@@ -112,6 +113,7 @@ def check_same(
             f"`{path}` was written by `SweepResult.save`, as a finished result.",
             "Give another path: a sweep resumes only stores that `store=` created.",
         )
+    _check_same_search(path, was, now)
     lines = _changes("space", was["space"], now["space"])
     lines += [why] if why else []
     if was["key"] != now["key"]:
@@ -133,6 +135,25 @@ def check_same(
     lines += [function] if function else []
     wrong = f"the store `{path}` was created by a different sweep:{bullets(lines)}"
     raise structure_error("sweep", wrong, cure)
+
+
+def _check_same_search(
+    path: str, was: Mapping[str, Any], now: Mapping[str, Any]
+) -> None:
+    """Raise a `StructureError` for a round of a search with other settings.
+
+    A setting that only one of the two has does not count, such as a further rung.
+    """
+    before, after = (record.get("search", {}) for record in (was, now))
+    lines = [
+        f"`{name}`: {before[name]} in the store, now {text}"
+        for name, text in after.items()
+        if before.get(name, text) != text
+    ]
+    if lines:
+        wrong = f"the store `{path}` was created by a different search:{bullets(lines)}"
+        cure = "Give another path, or the arguments of that search."
+        raise structure_error("sweep", wrong, cure)
 
 
 def _function_change(

@@ -143,7 +143,8 @@ def growth_in(plan: Plan, store: Store, now: Mapping[str, Any]) -> Grown | None:
     is the identity of the sweep.
     """
     was, why = store.record, ""
-    if "saved" not in was and was["space"] != now["space"]:
+    fixed = not {"saved", "search"}.isdisjoint({*was, *now})
+    if not fixed and was["space"] != now["space"]:
         same = was["key"] == now["key"]
         same &= was.get("output_coords") == now.get("output_coords")
         try:
