@@ -21,7 +21,7 @@ from .._files import as_path
 from .._keys import check_key, key_argument
 from .._mesh_context import check_mesh
 from .._spaces import Space, SpaceLike, Values, as_space, point_columns
-from .._sweep import Best, Sweeper, request_of
+from .._sweep import Best, Sweeper, ranked, request_of, scores
 from .._tree import leaves_with_names
 from .._types import Key, PyTree
 from .._vmap import warn_if_cores_idle
@@ -188,7 +188,7 @@ def halving(
         )
     )
     devices = jax.local_device_count() if mesh is None else mesh.size
-    scores = np.full((whole.size, len(ends)), np.nan)
+    kept_scores = np.full((whole.size, len(ends)), np.nan)
     left = np.arange(whole.size)
     leaves: list[np.ndarray] = []
     needed = executed = done = 0
@@ -210,12 +210,11 @@ def halving(
         request = dataclasses.replace(request, search=settings)
         warn_if_cores_idle(request.devices, mesh)
         values = Sweeper(request).run(request.space, None, request.store).values
-        score = np.asarray(values["score"])
-        scores[left, number] = score
+        score = scores("search.halving", values, len(left), "score", [slice(None)])
+        kept_scores[left, number] = score
         needed += len(left) * (end - done)
         executed += -(-len(left) // size) * size * (end - done)
-        order = np.argsort(score if mode == "min" else -score, kind="stable")
-        keep = order[: np.count_nonzero(~np.isnan(score))]  # NaN is sorted last
+        keep = ranked(score, mode, ~np.isnan(score))
         if number < len(ends) - 1:
             # Keep the order of points, so that of equal scores the first point also
             # continues in the next rung.
@@ -226,7 +225,7 @@ def halving(
     best = int(left[0]) if len(left) else 0
     first = _begun(train, whole.point(best), whole.point_key(best, key=key))
     carry = jtu.tree_unflatten(jtu.tree_structure(first), leaves)
-    return HalvingResult(whole, scores, ends, left, carry, (needed, executed))
+    return HalvingResult(whole, kept_scores, ends, left, carry, (needed, executed))
 
 
 def _checked(train: object, space: Space, rungs: Sequence[int]) -> tuple[int, ...]:

@@ -49,6 +49,9 @@ HALVING = {
     ValueError: {
         "each value of this axis": lambda: halving(space=SPACE),
         "one": lambda: halving(space=LINE[:0]),
+        "real scalar": lambda: halving(
+            ep.search.Training(TRAINING.init, TRAINING.step, lambda p, x: x[None])
+        ),
     },
     TypeError: {"eqx.combine": lambda: halving(MODEL)},
 }

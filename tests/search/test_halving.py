@@ -83,6 +83,19 @@ def test_of_equal_scores_the_first_go_on():
     assert found.survivors.tolist() == list(range(20, 30))
 
 
+@pytest.mark.parametrize("mode", ["min", "max"])
+@pytest.mark.parametrize("dtype", ["uint8", "int32", "bool", "bfloat16", "float16"])
+def test_scores_of_any_dtype_are_ranked(dtype, mode):
+    numbers = {"bool": [1, 0, 1, 0], "int32": [3, -(2**31), 5, 4]}
+    space = {"x": ep.Values(np.array(numbers.get(dtype, [3, 0, 5, 4]), "int32"))}
+    train = ep.search.Training(
+        lambda p: 0.0, lambda p, x: x, lambda p, x: p["x"].astype(dtype)
+    )
+    found = ep.search.halving(train, space, rungs=(1, 2), eta=2, mode=mode)
+    low, high = ([1, 3], [0, 2]) if dtype == "bool" else ([1, 0], [2, 3])
+    assert found.survivors.tolist() == (low if mode == "min" else high)
+
+
 @pytest.mark.parametrize("limit", [0.1, -1.0])
 def test_a_training_without_a_score_is_dropped(limit):
     def score(p, x):
