@@ -51,6 +51,17 @@ def check_callable(
     raise type_error(function, f"`{argument}` {wrong}", cure)
 
 
+def check_distinct(function: str, kind: str, paths: Sequence[str]) -> None:
+    """Raise a `ValueError` if two axes, outputs or reducers have the same path."""
+    if len(set(paths)) < len(paths):
+        twice = min(path for path in paths if paths.count(path) > 1)
+        raise value_error(
+            function,
+            f"two {kind} have the path `{twice}`.",
+            "Rename one of the dict keys (a dot in a key looks like nesting).",
+        )
+
+
 def check_name(function: str, argument: str, name: Any) -> None:
     """Raise a `ValueError` unless `name` is a non-empty string without a dot."""
     if not isinstance(name, str) or not name or "." in name:

@@ -8,6 +8,7 @@ import equinox as eqx
 import jax.tree_util as jtu
 import numpy as np
 
+from .._check import check_distinct
 from .._errors import describe_value, type_error, value_error
 from .._tree import path_name
 from .._types import PyTree
@@ -96,6 +97,7 @@ def as_reducers(function: str, reduce: ReduceLike) -> ReducerTree:
             f"`reduce` is {describe_value(reduce)}, which contains no reducer.",
             "Give one such as `Mean()`, or None to keep all values.",
         )
+    check_distinct(function, "reducers", [path_name(path) for path, _ in leaves])
     reducers = [leaf for _, leaf in leaves]
     _check_over(function, reducers)
     return ReducerTree(reducers, structure)

@@ -15,7 +15,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Int, Int32
 
-from .._errors import value_error
+from .._check import check_distinct
 from .._types import Key, PyTree
 from .axis import Axis, is_axis, value_of
 from .dims import POINT, arranged, axis_name
@@ -198,13 +198,7 @@ def geometry_of(
 
     Raises a `ValueError` if the axes do not form a space.
     """
-    if len(set(names)) < len(names):
-        twice = min(name for name in names if names.count(name) > 1)
-        raise value_error(
-            "Space",
-            f"two axes have the path `{twice}`.",
-            "Rename one of the dict keys (a dot in a key looks like nesting).",
-        )
+    check_distinct("Space", "axes", names)
     pairs, structure = jtu.tree_flatten_with_path(tree, is_leaf=is_axis)
     places = {axis_name(path): k for k, (path, x) in enumerate(pairs) if is_axis(x)}
     indices = tuple(places[name] for name in names)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 
+from .._check import check_distinct
 from .._errors import (
     MissingKeyError,
     asks_for_key,
@@ -115,6 +116,8 @@ def _checked(function: str, out: PyTree) -> PyTree:
                 or "Outputs are pytrees of arrays and numbers; leave other values "
                 "out, or return a number in their place.",
             )
+    names = [path_name(path) or "value" for path, _ in leaves]
+    check_distinct(function, "outputs", names)
     return jtu.tree_unflatten(structure, arrays)
 
 

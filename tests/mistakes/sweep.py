@@ -65,6 +65,23 @@ def plan(fn=sin, **settings):
 
 SWEEP = {
     ValueError: {
+        "the path `a.b`. Rename one of the dict keys": lambda: sweep(
+            lambda x: {"a.b": x, "a": {"b": x}}
+        ),
+        "outputs have the path `value`": lambda: vmap_space(
+            lambda x: {"value": x, "": x}
+        ),
+        "two reducers have the path `a.b`": lambda: sweep(
+            reduce={"a.b": Mean(), "a": {"b": Mean()}}
+        ),
+        "two outputs have the path `a.b.c`": lambda: sweep(
+            lambda p: {"b.c": p["x"]},
+            {"x": ep.Linspace(0, 1, 3), "s": ep.Seeds(2)},
+            reduce={
+                "a": Mean(over="s"),
+                "a.b": Mean(lambda y: {"c": y["b.c"]}, over="s"),
+            },
+        ).to_xarray(),
         "same path, `store=": lambda: plan(shard=(0, 2)),
         "`auto`": lambda: sweep(batch_size="atuo"),
         r'`ep.reduce.Mean\(over="seed"\)`': lambda: sweep(

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..._check import check_distinct
 from ..._errors import value_error
 from ..._spaces import (
     POINT,
@@ -59,8 +60,12 @@ def names_of(outputs: PyTree, space: Space, known: KnownCoords) -> Names:
     geometry = space.geometry
     inner = _coordinate_dims(geometry, space.key)
     taken = {*geometry.dims, *inner}.union(*inner.values())
-    shapes = {path: _value_shape(x) for path, x in _named(outputs)}
+    values = outputs.values if isinstance(outputs, CellValues) else outputs
+    named = _named(values)
+    # Reducers may return what reads alike for outputs that do not.
+    check_distinct("sweep", "outputs", [path for path, _ in named])
     if known:
+        shapes = {path: _value_shape(x) for path, x in named}
         check_output_coords(known, shapes, taken)
         taken |= dims_of(known)
     (status,) = free_names(["status"], taken, "sweep.")
@@ -69,10 +74,11 @@ def names_of(outputs: PyTree, space: Space, known: KnownCoords) -> Names:
         return () if name in known else inner_dims(name, len(shape))
 
     names = output_names(outputs, {*taken, status}, dims)
-    own = {
-        name: tuple(known[path]) if path in known else inner_dims(name, len(shape))
-        for name, (path, shape) in zip(names, shapes.items(), strict=True)
-    }
+    own: dict[str, tuple[str, ...]] = {}
+    for name, (path, x) in zip(names, _named(outputs), strict=True):
+        is_known = path in known and len(own) < len(named)
+        shape = _value_shape(x)
+        own[name] = tuple(known[path]) if is_known else inner_dims(name, len(shape))
     return Names(geometry, own, status, inner, coords_of(known) if known else {})
 
 
