@@ -46,17 +46,18 @@ def call(function: str, fn: Callable[..., Any], point: PyTree, key: Key | None) 
     output are arrays.
     """
     parameter = key_parameter(fn)
-    if parameter is None:
-        return _checked(function, _noted(function, fn, point))
-    if key is not None:
+    if parameter is not None and key is not None:
         return _checked(function, _noted(function, fn, point, key=key))
-    if parameter.default is inspect.Parameter.empty:
+    if parameter is not None and parameter.default is parameter.empty:
         raise _needs_key(function)
     try:
         return _checked(function, _noted(function, fn, point))
     except Exception as error:
-        if parameter.default is None and asks_for_key(error):
-            raise _needs_key(function) from error
+        if asks_for_key(error):
+            if parameter is None:
+                parameter = _other_key_parameter(fn)
+            if parameter is not None and parameter.default is None:
+                raise _needs_key(function, parameter.name) from error
         raise
 
 
@@ -65,7 +66,7 @@ def _noted(function: str, fn: Callable[..., Any], point: PyTree, **keyword: Any)
         return fn(point, **keyword)
     except Exception as error:
         if isinstance(error, TypeError):
-            misfit = _not_a_point(function, fn, keyword)
+            misfit = _not_a_point(function, fn, point, keyword)
             if misfit is not None:
                 raise misfit from error
         error.add_note(f"Raised by the `fn` that `eqx_pipe.{function}` was given.")
@@ -84,15 +85,35 @@ def key_parameter(fn: Callable[..., Any]) -> inspect.Parameter | None:
     return None if next(iter(parameters)) == "key" else found
 
 
-def _needs_key(function: str) -> MissingKeyError:
-    """Return the error for a function that needs a key, in a sweep without one."""
-    text = message(
-        function,
-        "`fn` needs a PRNG key and got `key=None`.",
-        f"Call `eqx_pipe.{function}(..., key=jax.random.key(0))`: each point gets a "
-        "key of its own.",
-    )
-    return MissingKeyError("fn", text)
+_KEY_WORDS = {"key", "keys", "rng", "rngs", "prng", "seed"}
+
+
+def _is_key_like(name: str) -> bool:
+    """Return whether a parameter of this name probably takes a key or a seed."""
+    return not _KEY_WORDS.isdisjoint(name.lower().split("_"))
+
+
+def _other_key_parameter(fn: Callable[..., Any]) -> inspect.Parameter | None:
+    """Return a parameter that takes a PRNG key under another name than `key`."""
+    later = list(_parameters(fn).values())[1:]
+    return next((p for p in later if _is_key_like(p.name)), None)
+
+
+def _needs_key(function: str, name: str = "key") -> MissingKeyError:
+    """Return the error for a function that needs a key, but got none."""
+    cure = f"Call `eqx_pipe.{function}(..., key=jax.random.key(0))`: each point gets a "
+    if name == "key":
+        wrong = "`fn` needs a PRNG key and got `key=None`."
+        cure += "key of its own."
+    else:
+        wrong = f"`fn` needs a PRNG key, but its parameter `{name}` gets none."
+        cure += "key of its own, as the parameter `key`. Rename the parameter, or give "
+        cure += f"`lambda p, key: fn(p, {name}={_key_text(name)})` in place of `fn`."
+    return MissingKeyError("fn", message(function, wrong, cure))
+
+
+def _key_text(name: str) -> str:
+    return "jax.random.bits(key)" if "seed" in name.lower() else "key"
 
 
 def _checked(function: str, out: PyTree) -> PyTree:
@@ -134,7 +155,7 @@ def _as_array(leaf: Any) -> Any:
 
 
 def _not_a_point(
-    function: str, fn: Callable[..., Any], keyword: Mapping[str, Any]
+    function: str, fn: Callable[..., Any], point: PyTree, keyword: Mapping[str, Any]
 ) -> TypeError | None:
     """Return the error for a call that failed because `fn` takes other arguments.
 
@@ -147,26 +168,31 @@ def _not_a_point(
     except ValueError:  # the signature is unknown
         return None
     except TypeError:
-        wanted = [p.name for p in _parameters(fn).values() if _is_required(p)]
+        wanted = [p for p in _parameters(fn).values() if _is_required(p)]
     if len(wanted) < 2:
         wrong = "`fn` takes keyword arguments alone, but gets the point by position."
         return type_error(function, wrong, "Write `lambda p: fn(**p)`.")
-    takes = quoted(wanted)
-    given = [_from_point(name) for name in wanted]
-    head = "lambda p, key:" if "key" in wanted else "lambda p:"
-    return type_error(
-        function,
-        f"`fn` takes {len(wanted)} arguments ({takes}), but gets one point.",
-        f"Take them from the point, `{head} fn({', '.join(given)})`, with a dict of "
-        "these names as the space. Constants can be in the space, too, or be given by "
-        "`functools.partial`.",
-    )
-
-
-def _from_point(name: str) -> str:
-    if name == "key":
-        return "key=key"
-    return "p" if name in ("p", "point") else f'p["{name}"]'
+    names = [parameter.name for parameter in wanted]
+    in_point = point if isinstance(point, Mapping) else {}
+    keys = {n for n in names[1:] if n == "key" or _is_key_like(n) and n not in in_point}
+    parts, by_name = [], False
+    for parameter in wanted:
+        name = parameter.name
+        is_point = name in ("p", "point") or len(names) == len(keys) + 1
+        value = "p" if is_point else f'p["{name}"]'
+        value = _key_text(name) if name in keys else value
+        by_name |= parameter.kind is parameter.KEYWORD_ONLY or name in keys
+        parts.append(f"{name}={value}" if by_name else value)
+    instead = f"`lambda p{', key' * bool(keys)}: fn({', '.join(parts)})`"
+    if len(names) == len(keys) + 1:
+        cure = f"Give {instead}, and `key=jax.random.key(0)` to `eqx_pipe.{function}`: "
+        cure += "a PRNG key is passed to a parameter called `key` only."
+    else:
+        cure = f"Take them from the point, {instead}, with a dict of these names as "
+        cure += "the space. Constants can be in the space, too, or be given by "
+        cure += "`functools.partial`."
+    wrong = f"`fn` takes {len(names)} arguments ({quoted(names)}), but gets one point."
+    return type_error(function, wrong, cure)
 
 
 def _parameters(fn: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:

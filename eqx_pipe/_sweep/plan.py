@@ -135,6 +135,7 @@ def plan_of(request: Request) -> Plan:
         isolated=request.isolated,
         counting=request.count_steps,
         function=request.function,
+        kept=request.function == "sweeper",
     )
     work = work_of(points, request.reducers)
     costs = None if request.order_by is None else costs_of(request)

@@ -1,5 +1,6 @@
 """A sweeper is a sweep of each space that it is called with, traced once for a form."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -53,6 +54,56 @@ def test_what_is_closed_over_is_read_when_it_is_made():
     run = ep.sweeper(lambda x: x * weights["w"], ep.Linspace(0, 1, 3))
     weights["w"] = jnp.float32(5.0)
     assert run(ep.Linspace(0, 1, 3)).values.tolist() == [0, 1, 2]
+
+
+def in_a_method(a):
+    class Total(eqx.Module):
+        a: np.ndarray
+
+        def __call__(self, x):
+            return jnp.sum(self.a) + x
+
+    return Total(a)
+
+
+CLOSED_OVER = {
+    "closure": lambda a: lambda x: jnp.sum(0 * x + a) + x,
+    "default": lambda a: lambda x, b=a: jnp.sum(b) + x,
+    "inner jit": lambda a: lambda x: jax.jit(lambda: jnp.sum(a) + x)(),
+    "loop": lambda a: lambda x: jax.lax.fori_loop(0, 1, lambda _, y: y + jnp.sum(a), x),
+    "branch": lambda a: ep.cond(lambda x: x < 9, lambda x: x + jnp.sum(a), jnp.sin),
+    "module": in_a_method,
+    "pipeline": lambda a: ep.chain(lambda x: x, lambda x: x + jnp.sum(a)),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("closure", np.float32), *((n, float) for n in CLOSED_OVER)]
+)
+def test_an_array_that_changes_in_place(name, dtype):
+    array, space = np.array([1, 2, 3], dtype), ep.Values([0.5])
+    fn = CLOSED_OVER[name](array)
+    run = ep.sweeper(fn, space)
+    assert run(space).values == 6.5
+    array[:] = 2, 3, 4
+    assert ep.sweep(fn, space).values == 9.5
+    assert ep.vmap_space(fn, space) == 9.5
+    assert run(space).values == 6.5  # the sweeper has read the array when it was made
+
+
+def test_an_array_of_a_reducer_that_changes_in_place():
+    array, space = np.array([1.0, 2.0, 3.0]), ep.Values([0.5])
+    total = ep.reduce.Reducer(
+        init=lambda struct: jnp.zeros(struct.shape, struct.dtype),
+        update=lambda state, x: state + x + jnp.sum(0 * x + array),
+        merge=lambda a, b: a + b,
+        finish=lambda state: state,
+    )
+    run = ep.sweeper(jnp.sin, space, reduce=total)
+    before = run(space).values
+    array += 1
+    assert ep.sweep(jnp.sin, space, reduce=total).values == before + 3
+    assert run(space).values == before
 
 
 def test_another_number_is_another_program_and_said(caplog):

@@ -32,12 +32,14 @@ def prepare(
     isolated: bool = False,
     counting: bool = False,
     function: str = "sweep",
+    kept: bool = False,
 ) -> Points:
     """Trace a function on a space, for each combination of static values.
 
     An automatic batch size is chosen for one of `shares` processes. If failures are
     `isolated`, static values for which tracing the function raises are recorded. With
-    `counting`, outputs are `(output, needed, executed)`, with the steps of loops.
+    `counting`, outputs are `(output, needed, executed)`, with the steps of loops. If
+    traces are `kept` for later calls, they copy the NumPy arrays of the function.
     """
     geometry = space.geometry
     cases, traced, broken = _traced(function, fn, space, key, geometry, isolated)
@@ -45,6 +47,8 @@ def prepare(
     check_agree(function, cases, outputs)
     if counting:
         traced = [with_steps(each) for each in traced]
+    if kept:
+        traced = [each.detached() for each in traced]
     adapts = batch_size in ("auto", "tune")
     if adapts and any(each.has_effects for each in traced):
         batch_size = 1  # without padding that repeats a point, or lanes that wait

@@ -30,7 +30,7 @@ from ..._tree import as_data, is_key_array
 from ..._vmap import batch_of
 from .kernel import DIGITS, Given, Lane, LaneOf, Layout, lanes, point_lane, read, up_to
 from .rows import CHUNK_BYTES
-from .trace import Traced, settings
+from .trace import Traced, detached, settings
 
 # Traces of larger states are not cached, since their initial state is kept on devices.
 _KEPT_BYTES = 2**20
@@ -120,6 +120,7 @@ def _trace(reducers: ReducerTree, traced: Traced, batch_size: int) -> TracedRedu
     ok = jax.ShapeDtypeStruct((batch_size,), bool)
     absorbing: Any = jax.make_jaxpr(absorb)(states, values, ok)
     merging: Any = jax.make_jaxpr(merge)(states, states)
+    absorbing, merging = map(detached, (absorbing, merging))
     return TracedReducers(Step(absorbing), Step(merging), init, structure)
 
 

@@ -16,10 +16,18 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
+import numpy as np
 from jax.core import Tracer
 
 from ..._errors import type_error
-from ..._jaxprs import Fingerprint, as_function, counted, fingerprint_of, open_jaxpr
+from ..._jaxprs import (
+    Fingerprint,
+    as_function,
+    counted,
+    evaluate,
+    fingerprint_of,
+    open_jaxpr,
+)
 from ..._jaxprs import trace as trace_jaxpr
 from ..._mesh_context import NO_MESH
 from ..._spaces import Geometry, Space
@@ -80,6 +88,11 @@ class Traced(_OnPoint):
         """The fingerprint of the jaxpr, with its constants."""
         return fingerprint_of(self.jaxpr)
 
+    def detached(self) -> "Traced":
+        """Return the same function, unaffected by changes of arrays in place."""
+        own, jaxpr = detached(self.own), detached(self.jaxpr)
+        return dataclasses.replace(self, own=own, jaxpr=jaxpr)
+
     @ft.cached_property
     def analysis(self) -> Analysis:
         """The analysis of the jaxpr."""
@@ -134,20 +147,39 @@ def trace(
     )
 
 
+def detached(jaxpr: Any) -> Any:
+    """Return a jaxpr with copies of the NumPy arrays that it closes over.
+
+    JAX converts a NumPy array once, and reuses the result while a jaxpr holds it. So a
+    jaxpr that lives longer than a call would hide later changes of the array from every
+    other trace; and if there is nothing to convert, it would itself see them.
+    """
+    constants = fingerprint_of(jaxpr).constants
+    if len(constants) > len(jaxpr.consts):
+        # An inner `jit` holds arrays: move them to the outer jaxpr.
+        outer = ft.partial(evaluate, jaxpr, constants)
+        jaxpr = trace_jaxpr(lambda *args: outer(args), *_inputs(jaxpr))
+    consts = [x.copy() if isinstance(x, np.ndarray) else x for x in jaxpr.consts]
+    return jaxpr.replace(consts=consts)
+
+
 def with_steps(traced: Traced) -> Traced:
     """Return the same function with the outputs `(output, needed, executed)`."""
-    inputs = [
-        jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype, weak_type=v.aval.weak_type)
-        for v in open_jaxpr(traced.jaxpr)[0].invars
-    ]
     number, leaf = jax.ShapeDtypeStruct((), jnp.uint32), jtu.tree_structure(0)
     return dataclasses.replace(
         traced,
-        jaxpr=trace_jaxpr(lambda *args: counted(traced.jaxpr, args), *inputs),
+        jaxpr=trace_jaxpr(
+            lambda *args: counted(traced.jaxpr, args), *_inputs(traced.jaxpr)
+        ),
         structure=jtu.treedef_tuple((traced.structure, leaf, leaf)),
         outputs=[*traced.outputs, number, number],
         key_kinds=[*traced.key_kinds, None, None],
     )
+
+
+def _inputs(jaxpr: Any) -> list[jax.ShapeDtypeStruct]:
+    """Return the types of the inputs of a jaxpr."""
+    return [struct_of(v.aval) for v in open_jaxpr(jaxpr)[0].invars]
 
 
 def _on_point(
