@@ -1,14 +1,15 @@
 """The samplers of Optuna as a method of search."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import equinox as eqx
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 
+from .._cache import WeakCache
 from .._check import check_is
 from .._errors import optional
 from .._spaces import Space
@@ -16,23 +17,65 @@ from .._sweep import SweepResult
 from .._types import Key
 from .method import Losses, needed
 
+Call: TypeAlias = int | tuple[float | None, ...]
+"""The number of points of an `ask`, or the values of a `tell`: `None` for a failure."""
+
 
 class OptunaState(eqx.Module):
-    """The trials so far, as JSON values; the last ones may not have a value yet."""
+    """The calls of `ask` and `tell` so far, which determine the study."""
 
     space: Space
     key: Key
-    trials: tuple[Mapping[str, Any], ...] = eqx.field(static=True)
+    calls: tuple[Call, ...] = eqx.field(static=True)
+
+
+class _Study:
+    """A study that has seen some calls, with the trials that have no value yet.
+
+    A sampler may keep something in itself or in its study, such as a generator or the
+    number of points so far, and cannot be copied. So one study follows the states of a
+    search; for a state that it has left already, a new one sees all calls again.
+    """
+
+    def __init__(self, optuna: Any, sampler: Any, space: Space):
+        self.calls: tuple[Call, ...] | None = ()
+        self._study = optuna.create_study(sampler=sampler)
+        # A sampler calls it after the last of its points; Optuna's raises outside of
+        # `optimize`.
+        self._study.stop = self._stop
+        self._stopped = False
+        self._failed = optuna.trial.TrialState.FAIL
+        self._axes = _distributions(optuna, space)
+        self._open: list[Any] = []
+
+    def see(self, call: Call) -> list[list[float]]:
+        """Return points in the unit cube if asked, or take the values of the last."""
+        if isinstance(call, int):
+            number = 0 if self._stopped else call
+            self._open = [self._study.ask(self._axes) for _ in range(number)]
+            return [[trial.params[name] for name in self._axes] for trial in self._open]
+        for trial, value in zip(self._open, call, strict=True):
+            self._study.tell(trial, value, self._failed if value is None else None)
+        return []
+
+    def _stop(self) -> None:
+        self._stopped = True
+
+
+_studies: WeakCache[_Study] = WeakCache()
+"""The study that has seen the calls of a state, until it sees another."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Optuna:
     """A method of search: any sampler of Optuna, which proposes a round at a time.
 
-    Each round creates a study of all trials so far: the state is these trials and the
-    key, and the proposals depend on nothing else. Ranges (`Uniform`, and `LogUniform`
-    in the logarithm) are continuous; other axes are categories. A point that failed, or
-    has no finite number, is a failed trial.
+    The proposals are those of a study with its `ask` and `tell`: a round asks `num`
+    times, and then tells all values. They depend on the key and on the values told, so
+    a resumed search repeats them. Ranges (`Uniform`, and `LogUniform` in the logarithm)
+    are continuous, from 0 to 1; other axes are categories. A point that failed, or has
+    no finite number, is a failed trial. The search ends if the sampler stops its study,
+    as `GridSampler` does after its last point.
 
     **Arguments:**
 
@@ -69,40 +112,40 @@ class Optuna:
         return OptunaState(space, needed("search.Optuna", key), ())
 
     def ask(self, state: OptunaState, num: int) -> tuple[Space, OptunaState]:
-        """Return the suggestions of the sampler for a study of the trials so far."""
-        optuna = optional("search.Optuna", "optuna", "search")
-        before = optuna.logging.get_verbosity()
-        optuna.logging.set_verbosity(optuna.logging.WARNING)
-        try:
-            own = jr.fold_in(state.key, len(state.trials))
-            seed = int(jr.bits(own, dtype=jnp.uint32))
-            # Create a new sampler, since its generator cannot be saved: a resumed
-            # search would otherwise propose other points than an uninterrupted one.
-            study = optuna.create_study(sampler=self.sampler(seed=seed))
-            axes = _distributions(optuna, state.space)
-            study.add_trials([_frozen(optuna, axes, trial) for trial in state.trials])
-            for _ in range(num):
-                study.ask(axes)
-            new = [
-                {"params": trial.params, "attrs": trial.system_attrs}
-                for trial in study.get_trials(deepcopy=False)[-num:]
-            ]
-        finally:
-            optuna.logging.set_verbosity(before)
-        u = np.array([[trial["params"][name] for name in axes] for trial in new])
-        asked = OptunaState(state.space, state.key, (*state.trials, *new))
-        return state.space.from_unit(u), asked
+        """Return the suggestions of the sampler, none after it has stopped."""
+        u, after = self._next(state, num)
+        points = np.reshape(np.array(u, np.float64), (-1, len(state.space.names)))
+        return state.space.from_unit(points), after
 
     def tell(
         self, state: OptunaState, losses: Losses, result: SweepResult
     ) -> OptunaState:
-        """Return the state with the values of the last trials, `None` for failures."""
-        told = len(state.trials) - len(losses)
-        new = [
-            {**trial, "value": float(loss) if np.isfinite(loss) else None}
-            for trial, loss in zip(state.trials[told:], losses, strict=True)
-        ]
-        return OptunaState(state.space, state.key, (*state.trials[:told], *new))
+        """Return the state with the values of the last points, `None` for failures."""
+        values = (float(loss) if np.isfinite(loss) else None for loss in losses)
+        return self._next(state, tuple(values))[1]
+
+    def _next(
+        self, state: OptunaState, call: Call
+    ) -> tuple[list[list[float]], OptunaState]:
+        """Return the answer of the study of a state to a call, and the next state."""
+        optuna = optional("search.Optuna", "optuna", "search")
+        before = optuna.logging.get_verbosity()
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        try:
+            study = _studies.get(state)
+            if study is None or study.calls is not state.calls:
+                seed = int(jr.bits(state.key, dtype=jnp.uint32))
+                study = _Study(optuna, self.sampler(seed=seed), state.space)
+                for seen in state.calls:
+                    study.see(seen)
+            study.calls = None  # if the call raises, the study is of no use
+            answer = study.see(call)
+        finally:
+            optuna.logging.set_verbosity(before)
+        after = OptunaState(state.space, state.key, (*state.calls, call))
+        study.calls = after.calls
+        _studies.put(after, study)
+        return answer, after
 
 
 def _distributions(optuna: Any, space: Space) -> dict[str, Any]:
@@ -119,15 +162,3 @@ def _distributions(optuna: Any, space: Space) -> dict[str, Any]:
         )
         for name, axis in space.axes().items()
     }
-
-
-def _frozen(optuna: Any, axes: Mapping[str, Any], trial: Mapping[str, Any]) -> Any:
-    """Return a finished trial."""
-    states, value = optuna.trial.TrialState, trial["value"]
-    return optuna.trial.create_trial(
-        state=states.FAIL if value is None else states.COMPLETE,
-        value=value,
-        params=dict(trial["params"]),
-        distributions=dict(axes),
-        system_attrs=dict(trial["attrs"]),
-    )

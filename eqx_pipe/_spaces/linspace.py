@@ -114,7 +114,7 @@ class _Spaced(Axis):
         longest = int(np.argmax(np.abs(way)))
         done = self._scaled(np.asarray(values, np.float64)) - first
         # If both ends are equal, every value is at 0.
-        found = done.reshape(len(values), -1)[:, longest] / (way[longest] or 1.0)
+        found = done.reshape(len(values), way.size)[:, longest] / (way[longest] or 1.0)
         # Rounding to the dtype of the axis may move values beyond its ends.
         eps = 64 * float(jnp.finfo(self.lookup.coarse.dtype).eps)
         outside = ~((found >= -eps) & (found <= 1 + eps))

@@ -1,7 +1,6 @@
 """Methods of search by adaptive, evosax and Optuna."""
 
 import functools
-import json
 
 import jax.numpy as jnp
 import jax.random as jr
@@ -72,18 +71,74 @@ def test_failed_points_are_left_out_by_all():
         assert len(found) == 24 and found.best().point["x"] <= 0
 
 
-def test_the_trials_of_optuna_are_json():
-    method, fn, space = METHODS["TPE"]
-    found = ep.search.explore(fn, space, method, rounds=2, num=4, key=jr.key(0))
-    trials = json.loads(json.dumps(found.state.trials))
-    assert [trial["value"] for trial in trials] == found.result.values.tolist()
+SAMPLERS = {
+    "Random": {},
+    "TPE": {"n_startup_trials": 4, "multivariate": True, "constant_liar": True},
+    "QMC": {},
+    "NSGAII": {"population_size": 4},
+    "NSGAIII": {"population_size": 4},
+    "CmaEs": {"n_startup_trials": 4, "warn_independent_sampling": False},
+    "Grid": {"search_space": {"x": [0.0, 0.5, 1.0], "act": [0.25, 0.75]}},
+    "BruteForce": {},
+    "PartialFixed": {},
+}
+AXES = {"x": PLANE["x"], "act": MIXED["act"]}
+CHOICES = {"act": MIXED["act"], "n": ep.Values([1, 2, 3])}
 
 
-def test_a_generation_keeps_its_size():
-    method = ep.search.Evosax(CMA_ES)
-    space = ep.Space(PLANE)
-    points, state = method.ask(method.init(space, jr.key(0)), 6)
-    result = ep.sweep(bowl, points)
-    state = method.tell(state, result.values["loss"], result)
-    with pytest.raises(ValueError, match="it was 6, but `num` is 7"):
-        method.ask(state, 7)
+@pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_optuna_proposes_the_points_of_its_own_ask_and_tell(name):
+    """Samplers keep something in themselves, in their study, or stop it."""
+    if name == "CmaEs":
+        pytest.importorskip("cmaes")
+    samplers, kinds = optuna.samplers, optuna.distributions
+    make = functools.partial(getattr(samplers, f"{name}Sampler"), **SAMPLERS[name])
+    if name == "PartialFixed":
+
+        def make(seed):
+            inner = samplers.TPESampler(seed=seed, n_startup_trials=4)
+            return samplers.PartialFixedSampler({"x": 0.5}, inner)
+
+    space = ep.Space(CHOICES if name == "BruteForce" else AXES)
+    middles = {"act": [0.25, 0.75], "n": [1 / 6, 0.5, 5 / 6]}
+    axes = {
+        axis: kinds.CategoricalDistribution(middles[axis])
+        if axis in middles
+        else kinds.FloatDistribution(0, 1)
+        for axis in space.names
+    }
+    key, stopped = jr.key(3), []
+    seed = int(jr.bits(key, dtype=jnp.uint32))
+    study = optuna.create_study(sampler=make(seed=seed))
+    study.stop = lambda: stopped.append(True)
+    method = ep.search.Optuna(make)
+    state = method.init(space, key)
+    for _ in range(4):
+        trials = [] if stopped else [study.ask(axes) for _ in range(5)]
+        wanted = [[trial.params[axis] for axis in axes] for trial in trials]
+        points, asked = method.ask(state, 5)
+        again, _ = method.ask(state, 5)  # by another study
+        assert again.to_pandas().equals(points.to_pandas())
+        np.testing.assert_allclose(space.to_unit(points).tolist(), wanted, atol=1e-6)
+        losses = np.array([sum(u) if sum(u) < 1.6 else np.inf for u in wanted])
+        for trial, loss in zip(trials, losses, strict=True):
+            fail = None if np.isfinite(loss) else optuna.trial.TrialState.FAIL
+            study.tell(trial, None if fail else loss, fail)
+        state = method.tell(asked, losses, None)
+    assert bool(stopped) == (name in ("Grid", "BruteForce"))
+
+
+@pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
+def test_a_sampler_that_has_no_more_points_ends_the_search():
+    found = ep.search.explore(
+        lambda p: p["n"] + (p["act"] == "tanh"),
+        CHOICES,
+        ep.search.Optuna(optuna.samplers.BruteForceSampler),
+        rounds=9,
+        num=3,
+        key=jr.key(0),
+    )
+    assert (
+        len(found) == 6 and len(found.to_pandas()[["act", "n"]].drop_duplicates()) == 6
+    )

@@ -54,6 +54,7 @@ def test_the_ends_are_the_corners_and_points_are_points():
     corners = whole.from_unit([[0.0] * len(NAMES), [1.0] * len(NAMES)])
     for corner, point in zip(corners, (whole[0], whole[-1]), strict=True):
         assert eqx.tree_equal(corner, point, rtol=1e-6)
+    assert whole.to_unit(whole[:0]).shape == (0, len(NAMES))
     some = whole[[0, 777, 4000]]
     assert eqx.tree_equal(
         list(whole.from_unit(whole.to_unit(some))), list(some), rtol=1e-5
