@@ -11,7 +11,10 @@ from .._types import ClosedJaxpr
 from .jaxpr import Equation, axis_names, interpret, open_jaxpr, sub_jaxprs, within
 from .table import entry, kind, scan_counts, while_counts
 
-_SUMS = ("psum", "psum2", "psum_invariant", "pmax", "pmin")
+# Collectives whose output is the same everywhere along the axis, and primitives whose
+# output differs along it even for equal operands.
+_ALIKE = ("psum", "psum2", "psum_invariant", "pmax", "pmin", "all_gather")
+_UNLIKE = ("axis_index", "ppermute", "all_to_all", "reduce_scatter")
 
 
 class Flow:
@@ -111,8 +114,8 @@ def depends_on(
 ) -> list[bool]:
     """Return for each output of a jaxpr whether it may depend on the marked inputs.
 
-    If these are batched over the axis `axis_name`, a sum over the batch by a collective
-    does not depend on the example.
+    If these are batched or split over the axis `axis_name`, a sum over the axis by a
+    collective does not depend on the example or device, and `axis_index` does.
 
     Values that do not depend on a batched input must not become batched: a transposed
     weight that is saved for the backward pass would be copied for each example.
@@ -126,10 +129,11 @@ class _Dependence(Flow):
 
     def equation(self, eqn: Equation, marks: list[bool]) -> list[bool]:
         if self.axis_name is not None:
-            if eqn.primitive.name in _SUMS:
-                if self.axis_name in _as_tuple(eqn.params.get("axes", ())):
-                    return [False] * len(eqn.outvars)
-            # `axis_index` has no operand to mark, but differs between examples.
+            # A sum over groups differs from group to group.
+            whole = eqn.params.get("axis_index_groups") is None
+            if whole and eqn.primitive.name in _ALIKE and self.axis_name in _axes(eqn):
+                return [False] * len(eqn.outvars)
+            # These have no marked operand, but differ between examples.
             if not any(marks) and any(map(self.asks_for_position, within(eqn))):
                 return self.through(eqn, marks)
         return super().equation(eqn, marks)
@@ -138,9 +142,10 @@ class _Dependence(Flow):
         """Return whether an equation reads the example's position, or may do so."""
         if kind(eqn) is None:
             return self.axis_name in axis_names(eqn)
-        name = eqn.params.get("axis_name")
-        return eqn.primitive.name == "axis_index" and self.axis_name in _as_tuple(name)
+        return eqn.primitive.name in _UNLIKE and self.axis_name in _axes(eqn)
 
 
-def _as_tuple(x: Any) -> tuple[Any, ...]:
-    return x if isinstance(x, tuple) else (x,)
+def _axes(eqn: Equation) -> tuple[Any, ...]:
+    """Return the named axes of a collective."""
+    axes = eqn.params.get("axes", eqn.params.get("axis_name", ()))
+    return axes if isinstance(axes, tuple) else (axes,)

@@ -57,6 +57,9 @@ SHARDING = {
         "4 or 8.*the specs or the": lambda: ep.sharding.shard_map(
             sin, mesh(), P("data"), P("data")
         )(ones(7)),
+        r"`a` of the output.*`data`\n.*`jax.lax.pmean`": lambda: ep.sharding.shard_map(
+            lambda x: {"a": x, "b": 1.0}, mesh(), P("data"), P()
+        )(ones(8)),
         "Call it outside; .*sharding.pipelined`": lambda: jax.jit(
             lambda x: ep.sharding.on(mesh(), sin)(x)
         )(ones(3)),
@@ -70,7 +73,10 @@ SHARDING = {
         )[1](key()),
     },
     ep.StructureError: {
-        "a mapping from patterns": lambda: shard({"a": ones(8)}, mesh(), [P("data")])
+        "a mapping from patterns": lambda: shard({"a": ones(8)}, mesh(), [P("data")]),
+        "`PartitionSpec` for the whole output": lambda: ep.sharding.shard_map(
+            sin, mesh(), P("data"), [P("data")]
+        )(ones(8)),
     },
     TypeError: {
         "`eqx_pipe.sharding.init_sharded`": lambda: shard(

@@ -113,25 +113,131 @@ def test_state(mesh):
     plain, state = eqx.nn.make_with_state(norm)("batch")
     want, want_state = plain(x, state)
     inner, state = eqx.nn.make_with_state(norm)("data", "batch")
-    specs = P("data"), P("data")
-    # JAX's check does not know sums over an axis of a mesh and one of `vmap`.
-    stage = ep.sharding.shard_map(inner, mesh, *specs, check_vma=False)
+    stage = ep.sharding.shard_map(inner, mesh, P("data"), P("data"))
     got, got_state = eqx.filter_jit(stage)(x, state)
     assert np.allclose(got, want, atol=1e-5)
     for a, b in zip(*map(jtu.tree_leaves, (got_state, want_state)), strict=True):
         assert np.allclose(a, b, atol=1e-5)
 
 
-def test_loops_that_begin_with_a_constant_need_the_check_off():
-    mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
-
+def test_loops_that_begin_with_a_constant_and_checks_of_values(mesh):
     def total(x):
+        x = eqx.error_if(x, jnp.any(x < 0), "negative")
         return jax.lax.fori_loop(0, x.shape[0], lambda i, s: s + x[i], jnp.zeros(()))
 
-    stage = ep.sharding.shard_map(
-        lambda x: total(x)[None], mesh, P("data"), P("data"), check_vma=False
-    )
-    assert np.allclose(stage(jnp.arange(16.0)), np.arange(16).reshape(8, 2).sum(1))
+    run = ep.sharding.shard_map(lambda x: total(x)[None], mesh, P("data"), P("data"))
+    assert np.allclose(run(jnp.arange(16.0)), np.arange(16).reshape(4, 4).sum(1))
+
+
+def one(w, x):
+    return jnp.sum(jnp.sin(w * x))
+
+
+class Scale(eqx.Module):
+    w: jax.Array
+
+    def __call__(self, x):
+        return jax.vmap(jax.grad(one), (None, 0))(self.w, x)
+
+
+W = np.arange(1.0, 4.0, dtype=np.float32)
+X = (np.arange(24, dtype=np.float32).reshape(8, 3) + 1) / 10
+
+
+@pytest.mark.parametrize("which", ["parameter", "closed over", "made inside"])
+def test_gradients_inside_are_those_of_one_part(mesh, which):
+    w = jnp.asarray(W)
+    stage = {
+        "parameter": Scale(w),
+        "closed over": lambda x: Scale(w)(x),
+        "made inside": lambda x: Scale(jnp.arange(1.0, 4.0))(x),
+    }[which]
+    run = ep.sharding.shard_map(stage, mesh, P("data"), P("data"))
+    assert np.allclose(run(jnp.asarray(X)), X * np.cos(W * X), atol=1e-6)
+
+
+class Step(eqx.nn.StatefulLayer):
+    """A step of training, with a penalty, which depends on parameters alone."""
+
+    w: jax.Array
+    seen: eqx.nn.StateIndex
+
+    def __init__(self):
+        self.w, self.seen = jnp.asarray(W), eqx.nn.StateIndex(jnp.zeros(3))
+
+    def __call__(self, x, state, *, key=None):
+        part = jnp.mean(Scale(self.w)(x), 0)
+        new = state.get(self.seen) + self.w * jax.lax.pmean(jnp.mean(x, 0), "data")
+        penalty = jax.lax.fori_loop(0, 3, lambda i, s: s + self.w[i] ** 2, 0.0)
+        after = self.w - jax.lax.pmean(part, "data")
+        return {"w": after, "penalty": penalty}, state.set(self.seen, new)
+
+
+def test_a_step_of_training_inside(mesh):
+    step, state = eqx.nn.make_with_state(Step)()
+    run = ep.sharding.shard_map(step, mesh, P("data"), P())
+    y, state = run(jnp.asarray(X), state)
+    assert np.allclose(y["w"], W - np.mean(X * np.cos(W * X), 0), atol=1e-6)
+    assert y["penalty"] == 14
+    assert np.allclose(state.get(step.seen), W * X.mean(0), atol=1e-6)
+
+
+def test_the_gradient_of_a_mean_over_devices(mesh):
+    def gradient(x):
+        def loss(w):
+            return jax.lax.pmean(jnp.mean(jax.vmap(one, (None, 0))(w, x)), "data")
+
+        return jax.lax.pmean(jax.grad(loss)(jnp.asarray(W)), "data")
+
+    run = ep.sharding.shard_map(gradient, mesh, P("data"), P())
+    assert np.allclose(run(jnp.asarray(X)), np.mean(X * np.cos(W * X), 0), atol=1e-6)
+
+
+def test_outer_gradients_through_inner_ones_and_collectives(mesh):
+    class Sums(eqx.Module):
+        w: jax.Array
+
+        def __call__(self, x):
+            inner = Scale(self.w)(x)
+            total = jax.lax.psum(jnp.sum(inner), "data")
+            every = jax.lax.all_gather(x @ self.w, "data", tiled=True)
+            return total, every, jnp.sum(self.w**3), inner * total
+
+    def loss(w, x, split):
+        stage = Sums(w)
+        if split:
+            stage = ep.sharding.shard_map(
+                stage, mesh, P("data"), (P(), P(), P(), P("data"))
+            )
+            total, every, penalty, rows = stage(x)
+        else:
+            inner = Scale(w)(x)
+            total, every, penalty = jnp.sum(inner), x @ w, jnp.sum(w**3)
+            rows = inner * total
+        return total**2 + jnp.sum(every**2) + 2 * penalty + jnp.sum(jnp.sin(rows))
+
+    w, x = (ep.sharding.shard(a, mesh, None) for a in (W, X))
+    run = jax.jit(jax.grad(loss, argnums=(0, 1)), static_argnums=2)
+    for a, b in zip(run(w, x, True), run(jnp.asarray(W), X, False), strict=True):
+        assert np.allclose(a, b, rtol=1e-4, atol=1e-3)
+
+
+DIFFERENT = {
+    "the output": lambda x: jnp.sum(x),
+    "a gradient": lambda x: jax.grad(one)(jnp.asarray(W), x[0]),
+    "a position": lambda x: jax.lax.axis_index("data"),
+    "sent on": lambda x: jax.lax.ppermute(jnp.ones(2), "data", [(0, 1)]),
+    "a choice": lambda x: jax.lax.cond(x[0, 0] > 1, lambda: 1.0, lambda: 2.0),
+    "a loop": lambda x: jax.lax.while_loop(lambda i: i < x[0, 0], lambda i: i + 1, 0),
+}
+
+
+@pytest.mark.parametrize("name", DIFFERENT)
+def test_different_values_where_a_spec_has_no_axis(name):
+    mesh = jax.make_mesh((4,), ("data",))
+    run = ep.sharding.shard_map(DIFFERENT[name], mesh, P("data"), P())
+    with pytest.raises(ValueError, match="the output, with the spec .* along `data`"):
+        run(jnp.asarray(X))
 
 
 SPECS = {"**.weight": P("model")}
