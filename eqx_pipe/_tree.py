@@ -1,7 +1,8 @@
 """Compare pytrees, name their leaves, and make Python values hashable."""
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -25,9 +26,12 @@ def join_path(prefix: str, segment: Any) -> str:
     return f"{prefix}.{segment}" if prefix else str(segment)
 
 
-def leaves_with_names(tree: PyTree) -> list[tuple[str, Any]]:
+def leaves_with_names(
+    tree: PyTree, is_leaf: Callable[[Any], bool] | None = None
+) -> list[tuple[str, Any]]:
     """Return every leaf with the name of its path."""
-    return [(path_name(p), leaf) for p, leaf in jtu.tree_flatten_with_path(tree)[0]]
+    leaves, _ = jtu.tree_flatten_with_path(tree, is_leaf)
+    return [(path_name(path), leaf) for path, leaf in leaves]
 
 
 def of_leaf(name: str) -> str:
@@ -46,6 +50,13 @@ def on_device(array: Any) -> Array:
 def is_key_array(x: Any) -> bool:
     """Return whether `x` is an array of new-style PRNG keys."""
     return eqx.is_array(x) and jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+
+
+def is_sparse(x: Any) -> bool:
+    """Return whether `x` is a sparse matrix of JAX, such as a `BCOO`."""
+    # If nobody imported the module, there is no such matrix.
+    sparse = sys.modules.get("jax.experimental.sparse")
+    return sparse is not None and isinstance(x, sparse.JAXSparse)
 
 
 def as_data(leaf: Any) -> Any:
@@ -82,6 +93,18 @@ def fill(
     """
     following = iter(others)
     return [next(following) if m else x for x, m in zip(leaves, mask, strict=True)]
+
+
+def combine(arrays: PyTree, rest: PyTree) -> PyTree:
+    """Return `arrays` with the leaves of `rest` for `None`.
+
+    Static data come from `arrays`, since `vmap` changes those of a sparse matrix;
+    `equinox.combine` requires equal ones.
+    """
+    leaves, structure = jtu.tree_flatten(arrays, is_leaf=is_none)
+    others = jtu.tree_leaves(rest, is_leaf=is_none)
+    pairs = zip(leaves, others, strict=True)
+    return structure.unflatten([b if a is None else a for a, b in pairs])
 
 
 def as_arrays(tree: PyTree) -> PyTree:

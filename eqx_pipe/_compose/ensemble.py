@@ -9,7 +9,7 @@ import jax.tree_util as jtu
 
 from .._check import check_choice
 from .._stage import Passes, Scope, enter, own_state
-from .._tree import as_arrays, join_path
+from .._tree import as_arrays, combine, join_path
 from .._types import AnyStage, Key, MaybeState, Output, PyTree
 from .merge import FOLDS, check_arrays
 from .stacked import Makers, Stacked, read_stacked
@@ -46,7 +46,7 @@ class Ensemble(Stacked):
         y, states, values = every(stacked, states, index)
         passes.end(values)
         state = put_back(states)
-        y = eqx.combine(y, constants[-1])
+        y = combine(y, constants[-1])
         if self.merge == "stack":
             return y, state
         path, merge = join_path(scope.path, 0), f'merge="{self.merge}"'

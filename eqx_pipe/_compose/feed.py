@@ -6,7 +6,7 @@ import equinox as eqx
 
 from .._check import check_is, check_name
 from .._errors import describe_value, nearest, quoted, structure_error
-from .._stage import Composite, Scope, as_stage, enter
+from .._stage import Composite, Scope, as_stage, enter, none_error
 from .._types import AnyStage, MaybeState, Output, PyTree, Segment, StageLike
 
 
@@ -32,9 +32,20 @@ def in_order(
 ) -> Output:
     """Run stages left to right; with `over` each gets the whole mapping."""
     y = entry_of(function, over, x, scope)
+    origin: Segment | None = None  # the stage that returned None, if `y` is None
     for segment, stage in stages:
         given = y if over is None else {**x, over: y}
-        y, state = enter(scope, segment, stage, given, state=state)
+        try:
+            new, state = enter(scope, segment, stage, given, state=state)
+        except Exception as error:
+            if origin is None:
+                raise
+            raise none_error(function, scope, origin, segment, error) from error
+        if new is not None:
+            origin = None
+        elif y is not None:
+            origin = segment
+        y = new
     return y, state
 
 

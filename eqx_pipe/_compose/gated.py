@@ -1,6 +1,5 @@
 """Several stages on the same input, each with its own gate."""
 
-import functools as ft
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, SupportsIndex, TypeAlias
 
@@ -108,8 +107,7 @@ def _gate_path(segment: Segment) -> str:
 
 
 def _zeros(leaf: PyTree) -> PyTree:
-    shaped = isinstance(leaf, jax.ShapeDtypeStruct)
-    return jnp.zeros(leaf.shape, leaf.dtype) if shaped else leaf
+    return jnp.zeros_like(leaf) if isinstance(leaf, jax.ShapeDtypeStruct) else leaf
 
 
 def _reduce_open(
@@ -119,10 +117,8 @@ def _reduce_open(
     count = sum(is_open.astype(jnp.int32) for is_open in opens)
 
     def reduce(*leaves: Array) -> Array:
-        total = ft.reduce(fold.pair, leaves)
-        if fold.average:
-            # If no gate is open, this is 0 / 1 = 0, instead of NaN for 0 / 0.
-            return fold.finish(total, jnp.maximum(count, 1).astype(total.dtype))
+        # If no gate is open, the mean is 0 / 1 = 0, instead of NaN for 0 / 0.
+        total = fold.total(leaves, jnp.maximum(count, 1))
         if fold.neutral(total.dtype) == 0:
             return total
         # The neutral elements of the others (1, or an infinity) differ from zero.

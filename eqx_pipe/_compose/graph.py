@@ -5,7 +5,7 @@ from typing import Any
 
 import equinox as eqx
 
-from .._stage import Canvas, Scope, Wire, as_stage, enter
+from .._stage import Canvas, Scope, Wire, as_stage, enter, none_error
 from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
 from .container import Container, no_slices
 from .dag import (
@@ -80,13 +80,22 @@ class Graph(Container):
         values = {INPUT: x}
         if self.inputs is not None:
             values |= look_up("graph", self.inputs, x, scope, exact=True)
+        origins: dict[str, str] = {}  # from nodes with the value None to its first node
         for name, stage, predecessors, keywords in self.joined():
             args = [values[p] for p in predecessors]
             named = dict(zip(keywords, args, strict=True)) if keywords else {}
             args = () if named else args
-            values[name], state = enter(
-                scope, name, stage, *args, state=state, named=named
-            )
+            origin = next((origins[p] for p in predecessors if p in origins), None)
+            try:
+                values[name], state = enter(
+                    scope, name, stage, *args, state=state, named=named
+                )
+            except Exception as error:
+                if origin is None:
+                    raise
+                raise none_error("graph", scope, origin, name, error) from error
+            if values[name] is None:
+                origins[name] = origin or name
         if isinstance(self.sink, str):
             return values[self.sink], state
         y = tuple(values[name] for name in self.sink)

@@ -30,6 +30,7 @@ from .._tree import (
     as_arrays,
     differences,
     is_key_array,
+    is_sparse,
     join_path,
     leaf_text,
     leaves_with_names,
@@ -54,13 +55,22 @@ class Fold:
         one = jax.ShapeDtypeStruct((1,), leaf.dtype)
         return leaf.astype(jax.eval_shape(self.over, one).dtype)
 
-    def absent(self, leaf: Any) -> Array:
-        """Return the substitute for a prepared leaf that is absent, given its shape."""
-        return jnp.full(leaf.shape, self.neutral(leaf.dtype), leaf.dtype)
+    def total(self, leaves: Sequence[Array], count: Any) -> Array:
+        """Return the result of prepared leaves, of which `count` are not absent."""
+        total = ft.reduce(self.pair, map(widened, leaves))
+        if self.average:
+            total = total / jnp.asarray(count, total.dtype)
+        return total.astype(leaves[0].dtype)
 
-    def finish(self, total: Array, count: Any) -> Array:
-        """Return the result, from the fold over `count` prepared leaves."""
-        return total / count if self.average else total
+    def absent(self, leaf: Any) -> Array:
+        """Return the substitute for a prepared leaf that is absent, from its struct."""
+        return jnp.full_like(leaf, self.neutral(leaf.dtype))
+
+
+def widened(leaf: Array) -> Array:
+    """Return a leaf in the dtype in which `jnp.sum` and `jnp.mean` accumulate it."""
+    is_half = leaf.dtype in (jnp.float16, jnp.bfloat16)
+    return leaf.astype(jnp.float32) if is_half else leaf
 
 
 def _extreme(sign: int) -> Callable[[np.dtype], Any]:
@@ -162,8 +172,7 @@ def _joined(name: str | None, axis: int, *leaves: Array) -> Array:
     if name == "stack":
         return jnp.stack(leaves, axis)
     fold = FOLDS[str(name)]
-    total = ft.reduce(fold.pair, map(fold.prepare, leaves))
-    return fold.finish(total, len(leaves))
+    return fold.total(list(map(fold.prepare, leaves)), len(leaves))
 
 
 def read_merge(
@@ -226,6 +235,11 @@ def check_mergeable(function: str, merge: str, path: str, tree: PyTree) -> None:
     check_arrays(function, path, tree, f'merge="{merge}"', more, merge not in FOLDS)
 
 
+SUM_BY_CALLABLE = (
+    ", or write `parallel(..., merge=lambda outputs: outputs[0] + outputs[1])`."
+)
+
+
 def check_arrays(
     function: str,
     path: str,
@@ -238,13 +252,19 @@ def check_arrays(
 
     `more` is a second fix, for the message.
     """
-    for name, leaf in leaves_with_names(tree):
+    if tree is None:
+        wrong, cure = f"`{path}` returned None.", "Return the output of the stage."
+        raise type_error(function, wrong, cure)
+    # The leaves of a sparse matrix are values and indices: adding or joining them does
+    # not add or join matrices.
+    for name, leaf in leaves_with_names(tree, is_leaf=is_sparse):
         # Not `is_array`, which accepts NumPy text too.
         if not isinstance(leaf, jax.Array) or (is_key_array(leaf) and not keys):
+            sparse = f"a sparse {type(leaf).__name__} " if is_sparse(leaf) else ""
             raise type_error(
                 function,
                 f"`{operation}` does not support {of_leaf(name)}the output of "
-                f"`{path}`, which is {leaf_text(leaf)}.",
+                f"`{path}`, which is {sparse}{leaf_text(leaf)}.",
                 "Apply the stages to the other entries only, by `eqx_pipe.at`" + more,
             )
 

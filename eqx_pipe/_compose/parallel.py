@@ -48,7 +48,7 @@ def parallel(
 
     - `"concat"` joins along `axis`, `"stack"` along a new `axis`;
     - `"sum"`, `"mean"`, `"max"`, `"min"`, `"prod"` are accumulated one by one
-      (`a + b + c`, never stacked), in the dtype that `jnp.sum`, ... would return;
+      (`a + b + c`, never stacked), with the dtype and precision of `jnp.sum`, ...;
     - `"tuple"` returns the tuple of outputs, `"dict"` a dict by the stages' names.
 
     Stages are given by position, or in one mapping from names to stages; the names are

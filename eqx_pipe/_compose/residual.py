@@ -11,7 +11,7 @@ from .._tree import as_arrays, join_path
 from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
 from .container import Container, Names, keyed, read_stages
 from .feed import check_over, in_order
-from .merge import check_agree, check_arrays
+from .merge import SUM_BY_CALLABLE, check_agree, check_arrays
 
 
 class Residual(Container):
@@ -27,7 +27,7 @@ class Residual(Container):
         *_, (last, _) = keyed(self)
         last = join_path(scope.path, last)
         both = as_arrays(x if over is None else x[over]), as_arrays(y)
-        check_arrays("residual", last, both[1], "residual")
+        check_arrays("residual", last, both[1], "residual", SUM_BY_CALLABLE)
         cure = ', or give the input a projection by `parallel(..., merge="sum")`.'
         check_agree("residual", ("input", last), both, cure=cure)
         return jtu.tree_map(jnp.add, *both), state

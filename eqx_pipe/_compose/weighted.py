@@ -1,5 +1,6 @@
 """A weighted sum of the outputs of several stages for the same input."""
 
+import functools as ft
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal, TypeAlias, cast
 
@@ -15,7 +16,7 @@ from .._stage import Canvas, Scope, Wire, as_stage, enter
 from .._tree import as_arrays, is_key_array, join_path, leaf_text, tree_text
 from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
 from .container import Container, Names, check_reserved, keyed, no_slices, read_stages
-from .merge import FOLDS, check_agree, check_arrays
+from .merge import FOLDS, SUM_BY_CALLABLE, check_agree, check_arrays, widened
 
 _NORMALIZE = {
     "none": lambda weights: weights,
@@ -63,17 +64,15 @@ class Weighted(Container):
             y, state = enter(scope, segment, stage, x, state=state)
             path = join_path(scope.path, segment)
             y = as_arrays(y)
-            check_arrays("weighted", path, y, "weighted")
+            check_arrays("weighted", path, y, "weighted", SUM_BY_CALLABLE)
             y = jtu.tree_map(FOLDS["mean"].prepare, y)  # integers become floats
             first = (path, y) if first is None else first
             check_agree("weighted", (first[0], path), (first[1], y))
-            term = jtu.tree_map(
-                # Cast, or float32 weights would promote outputs in bfloat16.
-                lambda leaf, w=weights[i]: w.astype(leaf.dtype) * leaf,
-                y,
-            )
+            term = jtu.tree_map(ft.partial(_weigh, weights[i]), y)
             total = term if total is None else jtu.tree_map(jnp.add, total, term)
-        return total, state
+        assert first is not None
+        like = first[1]
+        return jtu.tree_map(lambda x, y: x.astype(y.dtype), total, like), state
 
     def picture(self, canvas: Canvas, path: str, wire: Wire) -> Wire:
         ends = [canvas.stage(path, str(s), stage, wire) for s, stage in keyed(self)]
@@ -81,6 +80,12 @@ class Weighted(Container):
             weights = canvas.stage(path, "weights", self.weights, wire)
             ends.append(weights.labelled("weights"))
         return canvas.join("weighted", ends)
+
+
+def _weigh(weight: Float[Array, ""], leaf: Array) -> Array:
+    leaf = widened(leaf)
+    # Cast, or float64 weights would promote outputs in float32.
+    return weight.astype(leaf.dtype) * leaf
 
 
 def _read_weights(path: str, weights: PyTree, size: int) -> Float[Array, " stages"]:
@@ -108,7 +113,7 @@ def weighted(
     """Sum the weighted outputs of several stages for the same input.
 
     The output is the sum of `w[i] * stages[i](x)`, leaf by leaf, accumulated and never
-    stacked. The weights are cast to each leaf's dtype, so bfloat16 stays bfloat16;
+    stacked. Leaves keep their dtype; half precision is accumulated in float32, and
     integer and bool leaves become float, as by `jnp.mean`.
 
     **Arguments:**

@@ -19,7 +19,7 @@ from .._tree import as_arrays, differences
 from .._types import ClosedJaxpr, PyTree
 from . import autodiff as autodiff  # these two register the primitive's rules
 from . import batching as batching
-from .primitive import bind
+from .primitive import bind, explicit_sharding
 
 
 class Like(NamedTuple):
@@ -98,7 +98,13 @@ def _trace_branches(
     }
     first = next(iter(traced.values()))
     avals = first.jaxpr.out_avals
-    shapes, _ = first.assemble([jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals])
+    # A branch made of these shapes must have the sharding, too, where it is in a type.
+    shapes, _ = first.assemble(
+        [
+            jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=explicit_sharding(a))
+            for a in avals
+        ]
+    )
     for i, branch in enumerate(branches):
         if isinstance(branch, Like):
             alike = ft.partial(branch.fn, shapes)
@@ -147,11 +153,19 @@ def _common_dtypes(
     for name, branch in zip(names[1:], traced[1:], strict=True):
         other = shapes(branch)
         lines = differences(first[0], other[0]) or differences(first, other)
+        if not lines:
+            avals = zip(traced[0].jaxpr.out_avals, branch.jaxpr.out_avals, strict=True)
+            lines = [
+                f"{a} against {b}"
+                for a, b in avals
+                if explicit_sharding(a) != explicit_sharding(b)
+            ]
         if lines:
             raise structure_error(
                 function,
                 f"the outputs of `{names[0]}` and `{name}` differ: {'; '.join(lines)}.",
-                "Make all branches return the same structure, shapes and dtypes.",
+                "Make all branches return the same structure, shapes and dtypes (and "
+                "shardings, on explicit mesh axes).",
             )
     return dtypes
 

@@ -23,6 +23,7 @@ from jax.extend.core import Primitive, jaxpr_as_fun
 from jax.interpreters import mlir
 
 from .._jaxprs import Bodies, Entry, Equation, Flow, hoist, register, trace
+from .._mesh_context import is_explicit
 from .._types import ClosedJaxpr, PyTree
 
 choose_p = Primitive("eqx_pipe_choose")
@@ -109,7 +110,7 @@ def varying_as(index: Any, tree: PyTree) -> PyTree:
 
 def zeros(examples: Sequence[Any]) -> list[Any]:
     """Return zeros like the examples; one array for each shape, dtype and sharding."""
-    kinds = [(x.shape, x.dtype, _explicit_sharding(x)) for x in examples]
+    kinds = [(x.shape, x.dtype, explicit_sharding(x)) for x in examples]
     made = {
         (shape, dtype, sharding): lax.full(shape, 0, dtype, sharding=sharding)
         for shape, dtype, sharding in set(kinds)
@@ -129,11 +130,11 @@ def zeros_varying(avals: Sequence[Any]) -> list[Any]:
     ]
 
 
-def _explicit_sharding(aval: Any) -> Any:
+def explicit_sharding(aval: Any) -> Any:
     """Return the sharding of an array if it is part of the array's type."""
     sharding = getattr(aval, "sharding", None)
     mesh = getattr(sharding, "mesh", None)
-    return sharding if mesh is not None and mesh.are_all_axes_explicit else None
+    return sharding if mesh is not None and is_explicit(mesh) else None
 
 
 def _switch(index: Any, *operands: Any, branches: Any, **_: Any) -> list[Any]:

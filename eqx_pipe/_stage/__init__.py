@@ -8,6 +8,7 @@ from .composite import Composite as Composite
 from .composite import call as call
 from .composite import call_layer as call_layer
 from .composite import enter as enter
+from .composite import none_error as none_error
 from .diagram import Canvas as Canvas
 from .diagram import Wire as Wire
 from .diagram import draw as draw

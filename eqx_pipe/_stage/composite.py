@@ -9,8 +9,16 @@ import equinox as eqx
 from jaxtyping import Array, Integer
 
 from .._check import check_is
-from .._errors import MissingKeyError, describe_value, locate, message, nearest
+from .._errors import (
+    MissingKeyError,
+    describe_value,
+    locate,
+    message,
+    nearest,
+    type_error,
+)
 from .._keys import check_key
+from .._tree import join_path
 from .._types import AnyStage, Key, MaybeState, Output, PyTree, Segment, StageLike
 from .as_stage import as_module, as_stage, key_of, wants_key
 from .paths import parts_of, put
@@ -222,6 +230,24 @@ def enter(
     if inner.record is not None:
         inner.record.add(inner.path, y)
     return y, new_state
+
+
+def none_error(
+    function: str, scope: Scope, origin: Segment, segment: Segment, error: Exception
+) -> Exception:
+    """Return the error for a stage that failed since the stage `origin` returned None.
+
+    Without it, the error would be located at the stage that got None.
+    """
+    if isinstance(error, MissingKeyError):
+        return error
+    first, second = (join_path(scope.path, s) for s in (origin, segment))
+    reason = (str(error).splitlines() or [""])[0]
+    return type_error(
+        function,
+        f"`{first}` returned None, which `{second}` rejects ({reason}).",
+        f"Return the output of `{first}`; a function without `return` returns None.",
+    )
 
 
 def call(

@@ -8,7 +8,7 @@ import jax.tree_util as jtu
 from jaxtyping import Array, Integer
 
 from .._keys import fold
-from .._tree import as_arrays, join_path
+from .._tree import as_arrays, combine, is_none, join_path
 from .._types import Key, PyTree, Segment
 
 
@@ -102,10 +102,13 @@ class Passes:
         outer = self.scope.record
         if outer is None:
             return
-        values = eqx.combine(stacked, self.constants)
+        values = combine(stacked, self.constants)
         for i in range(self.size or 1):
             for path in self.paths:
-                outer.add(self._path(path, i), self._part(values[path], i))
+                value = values[path]
+                if self.size is not None:
+                    value = _slice(value, self.constants[path], i)
+                outer.add(self._path(path, i), value)
 
     def _wants(self, path: str) -> bool:
         assert self.scope.record is not None
@@ -119,7 +122,10 @@ class Passes:
         first = join_path(self.scope.path, 0)
         return join_path(self.scope.path, i) + path[len(first) :]
 
-    def _part(self, value: PyTree, i: int) -> PyTree:
-        if self.size is None:
-            return value
-        return jtu.tree_map(lambda v: v[i] if eqx.is_array(v) else v, value)
+
+def _slice(stacked: PyTree, inside: PyTree, i: int) -> PyTree:
+    """Return the value of one pass, with the structure that it has in the body."""
+    # `vmap` changes the static data of a sparse matrix.
+    structure = jtu.tree_structure(inside, is_leaf=is_none)
+    leaves = jtu.tree_leaves(stacked, is_leaf=is_none)
+    return structure.unflatten([v[i] if eqx.is_array(v) else v for v in leaves])

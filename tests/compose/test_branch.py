@@ -117,6 +117,43 @@ def test_outside_vmap_one_branch_runs():
     assert ran == ["then", "open", "second"]
 
 
+def first_sum(x):
+    return x.sum() > 0
+
+
+EXPLICIT, AUTO = jax.sharding.AxisType.Explicit, jax.sharding.AxisType.Auto
+
+
+@pytest.mark.parametrize("other", [EXPLICIT, AUTO])
+@pytest.mark.parametrize("merge", [None, "min", "stack"])
+def test_one_choice_for_a_batch_split_over_explicit_axes(other, merge):
+    mesh = jax.make_mesh((2, 2), ("data", "model"), axis_types=(EXPLICIT, other))
+    gates = (first_sum, lambda x: ~first_sum(x))
+    pipe = ep.cond(first_sum, jnp.sin, jnp.cos)
+    if merge is not None:
+        pipe = ep.gated(jnp.sin, jnp.cos, gates=gates, merge=merge)
+
+    def loss(x):
+        return jnp.sum(pipe(x) ** 2)
+
+    both, x = jax.value_and_grad(loss), jnp.arange(8.0).reshape(4, 2)
+    with jax.set_mesh(mesh):
+        split = jax.device_put(x, jax.sharding.PartitionSpec("data"))
+        got = jax.jit(both)(split)
+    close(got, both(x))
+
+
+def test_branches_with_different_explicit_shardings_are_named():
+    mesh = jax.make_mesh((2,), ("data",), axis_types=(EXPLICIT,))
+    pipe = ep.cond(first_sum, jnp.sin, lambda x: jnp.zeros(x.shape))
+    with jax.set_mesh(mesh):
+        split = jax.device_put(jnp.ones(4), jax.sharding.PartitionSpec("data"))
+        with pytest.raises(
+            ep.StructureError, match="`then` differ: .*4@data.*sharding"
+        ):
+            jax.jit(pipe)(split)
+
+
 def test_a_switch_takes_names():
     pipe = ep.switch(lambda x: x.argmax(), {"low": jnp.sin, "high": jnp.cos})
     assert list(pipe.children()) == ["selector", "low", "high"]

@@ -9,6 +9,7 @@ import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
 import pytest
+from jax.experimental import sparse
 from support.helpers import assert_agree
 from support.stages import Count
 from support.strategies import one_stage, structs
@@ -53,6 +54,59 @@ def test_a_closed_stage_changes_no_reduction(merge, dtype):
     both = ep.gated(*constants(x, x), gates=doors, merge=merge)(x)
     assert_agree(both, ep.gated(*constants(x), gates=doors[:1], merge=merge)(x))
     assert_agree(both, ep.parallel(*constants(x), merge=merge)(x))
+
+
+# Each has another value if it is accumulated in its own dtype.
+HALVES = [
+    ("mean", "float16", [60000.0, 60000.0]),
+    ("mean", "bfloat16", [1.0] * 300),
+    ("sum", "float16", [60000.0, 60000.0, -60000.0]),
+    ("prod", "float16", [300.0, 300.0, 0.001]),
+]
+
+
+@pytest.mark.parametrize(("merge", "dtype", "values"), HALVES)
+def test_half_precision_is_accumulated_as_jnp_does(merge, dtype, values):
+    x = jnp.asarray(values, dtype)
+    stages, n = [lambda x, i=i: x[i] for i in range(len(x))], len(x)
+    got = [
+        ep.parallel(*stages, merge=merge)(x),
+        ep.gated(*stages, gates=[lambda x: True] * n, merge=merge)(x),
+    ]
+    if merge != "prod":
+        weights = jnp.full(n, 1 / n if merge == "mean" else 1.0, "float32")
+        got.append(ep.weighted(*stages, weights=weights)(x))
+    expected = getattr(jnp, merge)(x)
+    assert all(y.dtype == dtype for y in got)
+    assert_agree(got, [expected] * len(got), tolerance=1e-2)
+
+
+MATRIX = sparse.BCOO.fromdense(jnp.array([[0.0, 1.0], [2.0, 0.0]]))
+SUMS = {
+    "parallel": lambda f: ep.parallel(f, f, merge="sum"),
+    "concat": lambda f: ep.parallel(f, f, merge="concat"),
+    "gated": lambda f: ep.gated(f, f, gates=[lambda x: True] * 2),
+    "weighted": lambda f: ep.weighted(f, f),
+    "residual": lambda f: ep.residual(f),
+    "ensemble": lambda f: ep.ensemble([f, f]),
+}
+
+
+@pytest.mark.parametrize("name", SUMS)
+@pytest.mark.parametrize("matrix", [MATRIX, sparse.BCSR.from_bcoo(MATRIX)])
+def test_sparse_matrices_are_not_added_leaf_by_leaf(name, matrix):
+    with pytest.raises(TypeError, match="a sparse B.*float32.2,2.*merge=") as caught:
+        SUMS[name](eqx.nn.Identity())({"m": matrix} if name == "concat" else matrix)
+    assert ("`.m` of the output" in str(caught.value)) == (name == "concat")
+
+
+def test_sparse_matrices_are_stacked_and_added_as_the_messages_say():
+    stack = ep.ensemble([eqx.nn.Identity()] * 2, merge="stack")
+    y, values = ep.outputs(stack)(MATRIX)
+    assert_agree(y.todense(), jnp.stack([MATRIX.todense()] * 2))
+    assert_agree(values["1"].todense(), MATRIX.todense())
+    add = ep.parallel(jnp.negative, jnp.negative, merge=lambda ys: ys[0] + ys[1])
+    assert_agree(sparse.sparsify(add)(MATRIX).todense(), -2 * MATRIX.todense())
 
 
 @hp.given(st.data())

@@ -161,3 +161,46 @@ def test_one_key_for_many_examples(unchecked):
         pipe(xs, key=jr.split(jr.key(0), 2))
     assert jax.vmap(pipe)(xs, key=jr.split(jr.key(0), len(xs))).shape == (2, 4)
     assert ep.batched(pipe)(xs, key=jr.key(0)).shape == (2, 4)
+
+
+def forgets(x):
+    x + 1  # noqa: B018
+
+
+SAME = nn.Identity()
+EDGES = {"a": [], "b": ["a"], "c": ["b"]}
+BLAMED = {
+    "`0` returned None, which `1` rejects": lambda: ep.chain(forgets, jnp.cos),
+    "`0` returned None, which `2` rejects": lambda: ep.chain(forgets, SAME, jnp.cos),
+    "`a` returned None, which `b` rejects": lambda: ep.chain(
+        a=forgets, b=ep.chain(jnp.cos)
+    ),
+    "`1.a` returned None, which `1.b`": lambda: ep.chain(
+        jnp.sin, ep.residual({"a": forgets, "b": jnp.cos})
+    ),
+    "`a` returned None, which `c` rejects": lambda: ep.graph(
+        {"a": forgets, "b": SAME, "c": jnp.cos}, EDGES, "c"
+    ),
+    "`1` returned None": lambda: ep.parallel(jnp.sin, forgets, merge="sum"),
+    "`0` returned None": lambda: ep.weighted(forgets),
+    "`0.0` returned None": lambda: ep.chain(ep.ensemble([forgets])),
+}
+
+
+@pytest.mark.parametrize("words", BLAMED)
+def test_a_stage_without_return_is_blamed_itself(words):
+    with pytest.raises(TypeError, match=f"{words}.*Return the output of"):
+        BLAMED[words]()(jnp.ones(2))
+
+
+def test_none_is_passed_to_stages_that_accept_it():
+    assert ep.chain(forgets, lambda x: x is None)(1.0)
+    edges = {"mask": [], "both": ["input", "mask"]}
+    nodes = {"mask": forgets, "both": lambda x, mask: (x, mask)}
+    assert ep.graph(nodes, edges, "both")(1.0) == (1.0, None)
+    with pytest.raises(ValueError, match="boom"):
+        ep.chain(fail_with_boom)(None)
+
+
+def fail_with_boom(x):
+    raise ValueError("boom")
