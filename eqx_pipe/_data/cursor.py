@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import zlib
 from typing import Any
 
 import equinox as eqx
@@ -20,6 +21,7 @@ from .._types import Key
 
 _NAME = "eqx_pipe.Cursor"
 _FORMAT = 1
+_LAST_EPOCH = 2**32 - 1
 
 _Numbers = Array | np.ndarray
 
@@ -80,7 +82,12 @@ class Cursor(eqx.Module):
         return _joined(self.record)
 
     def next_epoch(self) -> "Cursor":
-        """Return the cursor at the beginning of the next epoch."""
+        """Return the cursor at the beginning of the next epoch.
+
+        **Raises:** `ValueError` after epoch 2^32 - 1, the last.
+        """
+        if is_concrete(self):
+            _check_epoch("data.Cursor.next_epoch", int(self.epochs) + 1)
         later = self.epochs + np.uint32(1)
         epochs = later if isinstance(later, jax.Array) else np.asarray(later)
         return dataclasses.replace(self, epochs=epochs, record=split(0))
@@ -88,26 +95,26 @@ class Cursor(eqx.Module):
     def to_json(self) -> str:
         """Return the cursor as text."""
         check_concrete("data.Cursor.to_json", self)
-        return json.dumps(
-            {
-                _NAME: _FORMAT,
-                "key": np.asarray(self.words).tolist(),
-                "kind": self.kind,
-                "epoch": self.epoch,
-                "position": self.position,
-                "records": _joined(self.made_for),
-                "form": _form(self),
-            }
-        )
+        fields = {
+            _NAME: _FORMAT,
+            "key": np.asarray(self.words).tolist(),
+            "kind": self.kind,
+            "epoch": self.epoch,
+            "position": self.position,
+            "records": _joined(self.made_for),
+            "form": _form(self),
+        }
+        checksum = zlib.crc32(json.dumps(fields, sort_keys=True).encode())
+        return json.dumps(fields | {"checksum": checksum})
 
     @staticmethod
     def from_json(text: str) -> "Cursor":
         """Return the cursor from the text of `to_json`.
 
-        **Raises:** `ValueError` if the text is not that of a cursor.
+        **Raises:** `ValueError` if the text is not that of a cursor, or was changed.
         """
         try:
-            return _parsed(json.loads(text))
+            return _parsed(json.loads(text, object_pairs_hook=_unique))
         # Text that is nested too deeply raises a `RecursionError`.
         except _WRONG as why:
             raise value_error(
@@ -120,6 +127,14 @@ class Cursor(eqx.Module):
 _WRONG = KeyError, OverflowError, RecursionError, TypeError, ValueError
 
 
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the fields of a text; raise if a name occurs twice."""
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        raise ValueError("a field occurs twice")
+    return fields
+
+
 def _parsed(found: Any) -> Cursor:
     """Return the cursor from the fields of a text, after checks."""
     cursor = Cursor(
@@ -130,11 +145,11 @@ def _parsed(found: Any) -> Cursor:
         kind=found["kind"],
     )
     check_draws("data.Cursor.from_json", "`key` is", cursor.key)
-    # Numbers out of range or of another type, and unknown fields, do not survive the
-    # round trip.
+    # Changed numbers, numbers out of range or of another type, and unknown fields do
+    # not survive the round trip, which includes the checksum.
     again = json.loads(cursor.to_json())
     if json.dumps(again, sort_keys=True) != json.dumps(found, sort_keys=True):
-        raise ValueError("a field or a number does not belong to a cursor")
+        raise ValueError("it was changed: its fields do not fit its checksum")
     if cursor.position > found["records"]:
         raise ValueError("its position is after the last record")
     return cursor
@@ -190,6 +205,26 @@ def check_concrete(function: str, cursor: Cursor) -> None:
             "the cursor is traced, so its position is not known.",
             "Call it outside of `jit` and `vmap`; inside, use `next` or `scan` of "
             "a loader with a source on the device.",
+        )
+
+
+def check_last_epoch(function: str, cursor: Cursor, records: int, size: int) -> None:
+    """Raise a `ValueError` if the next records are beyond the last epoch of `size`.
+
+    Cursors on the device are not checked: reading one waits for the device. They begin
+    as a NumPy cursor, and count 2^32 epochs to get there.
+    """
+    if isinstance(cursor.epochs, np.ndarray) and isinstance(cursor.record, np.ndarray):
+        over = (_joined(cursor.record) + records - 1) // size
+        _check_epoch(function, int(cursor.epochs) + over)
+
+
+def _check_epoch(function: str, epoch: int) -> None:
+    if epoch > _LAST_EPOCH:
+        raise value_error(
+            function,
+            f"epoch {epoch} does not exist: the last is 2^32 - 1.",
+            "Begin again with another key: `loader.init(key)`.",
         )
 
 

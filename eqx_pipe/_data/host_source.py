@@ -14,11 +14,12 @@ import numpy as np
 from jaxtyping import Array, Integer
 
 from .._cache import WeakCache
-from .._errors import describe_value, type_error
+from .._errors import describe_value, type_error, value_error
 from .._tree import leaf_text, leaves_with_names
 from .._types import PyTree
 from .device_source import ArraySource, DeviceSource, as_numbers
 from .records import (
+    MOST_RECORDS,
     HostRecords,
     are_stacked,
     check_leading,
@@ -141,7 +142,7 @@ class HostSource:
         # Columns as Python lists of numbers would be slow.
         is_plain = format.get("type", "") is None
         self.source: Any = given.with_format("numpy") if is_plain else given
-        self.size: int = len(source)
+        self.size: int = _size_of(source)
         # Arrays are read fast, so more threads slow each other down.
         most = 2 if isinstance(source, HostArrays) else _THREADS
         own = getattr(source, "thread_safe", None)
@@ -223,6 +224,22 @@ class HostSource:
         own = getattr(source, "_getitems", None) if _is_grain(source) else None
         many = getattr(source, "__getitems__", own)
         return None if many is None else lambda at: many(at.tolist())
+
+
+def _size_of(source: Records) -> int:
+    """Return the number of records, after a check."""
+    try:
+        size = len(source)
+    except OverflowError:  # Python allows less than 2^63
+        size = None
+    if size is None or size > MOST_RECORDS:
+        number = "2^63 records or more" if size is None else f"{size} records"
+        raise value_error(
+            "data.Loader",
+            f"the source has {number}, and there can be 2^62.",
+            "Let `__len__` return a smaller number.",
+        )
+    return size
 
 
 def _has_columns(source: object) -> bool:

@@ -13,7 +13,7 @@ from .._stage import as_stage, identity, is_stateful
 from .._types import Key, PyTree, StageLike
 from . import scan as scanning
 from .batch import next_on_device, next_on_host
-from .cursor import Cursor, check_concrete, check_cursor, start
+from .cursor import Cursor, check_concrete, check_cursor, check_last_epoch, start
 from .device_source import DeviceSource
 from .epoch import Epoch, rolled_over, without_users_mesh
 from .host_source import Source, SourceLike, as_source, schema_of
@@ -156,6 +156,7 @@ class Loader(eqx.Module):
         """
         check_cursor("data.Loader.next", cursor, len(self.source), self.schema)
         _check_full("data.Loader.next", len(self.source), self.batch_size)
+        self._check_epochs("data.Loader.next", cursor, 1)
         with without_users_mesh(self):
             return (next_on_device if self.on_device else next_on_host)(self, cursor)
 
@@ -273,7 +274,13 @@ class Loader(eqx.Module):
                 "Iterate over `epoch`, or put the data on the device: "
                 "`ArraySource(arrays)`.",
             )
+        self._check_epochs("data.Loader.scan", cursor, length.__index__())
         return scanning.scan(self, step, carry, cursor, length.__index__())
+
+    def _check_epochs(self, function: str, cursor: Cursor, batches: int) -> None:
+        size, count = len(self.source), self.batch_size
+        used = size // count * count if self.drop_remainder else size
+        check_last_epoch(function, cursor, batches * count, used)
 
 
 def _as_stateless(argument: str, stage: StageLike) -> StageLike:

@@ -18,7 +18,7 @@ from .._tree import differences
 from .._types import PyTree
 from .device_source import MOST_ON_DEVICE, DeviceSource
 from .host_source import HostSource, Source, SourceLike, as_source
-from .records import HostRecords
+from .records import MOST_RECORDS, HostRecords
 
 # The pattern is a constant of the program. A share is off by less than one slot.
 _LONGEST = 1024
@@ -138,6 +138,12 @@ def mixture(
     _check_schemas(known)
     shares = _shares_of(_check_weights(weights, len(known)))
     size = _size([len(source) for source in known], shares, until == ends[0])
+    if size > MOST_RECORDS:
+        raise value_error(
+            "data.mixture",
+            f"the mixture has {size} records, and there can be 2^62.",
+            'Mix smaller sources, or end with `until="first_exhausted"`.',
+        )
     here = tuple(source for source in known if isinstance(source, DeviceSource))
     if len(here) == len(known) and size <= MOST_ON_DEVICE:
         return Mixture(here, shares, size)

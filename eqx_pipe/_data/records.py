@@ -21,6 +21,9 @@ from .._errors import (
 from .._tree import differences, is_key_array, leaf_text, path_name
 from .._types import PyTree
 
+MOST_RECORDS = 2**62
+"""The largest source: the order of an epoch is a permutation of at most this many."""
+
 _MANY = (
     "It returns a list with one record for each of the indices, in their order; or one "
     "record whose arrays hold them all, along a leading axis."

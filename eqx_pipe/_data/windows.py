@@ -96,6 +96,8 @@ def windows(
             f"`size` is {size}, and the source has {len(known)} records.",
             "Give a smaller size or a longer source.",
         )
+    # A longer stride also gives one window, but may not fit into the index's dtype.
+    stride = min(stride, len(known))
     if isinstance(known, DeviceSource):
         return Windows(known, size, stride)
     return HostWindows(known, size, stride)

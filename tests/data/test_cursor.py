@@ -1,5 +1,6 @@
 """`Cursor`: saving, resuming, and telling that it is another one's."""
 
+import dataclasses
 import json
 
 import equinox as eqx
@@ -69,9 +70,9 @@ def test_places_beyond_32_bits_are_kept():
         return {"record": record, "bits": jr.bits(key)}
 
     loader = ep.data.Loader(Huge(), bits, batch_size=4)
-    text = json.loads(loader.init(KEY).to_json())
-    text["position"] = 2**33 + 5
-    cursor = ep.data.Cursor.from_json(json.dumps(text))
+    begin = loader.init(KEY)
+    cursor = dataclasses.replace(begin, record=np.asarray([5, 2], np.uint32))
+    cursor = ep.data.Cursor.from_json(cursor.to_json())
     assert cursor.position == 2**33 + 5
     batch, after = loader.next(cursor)
     assert after.position == 2**33 + 9
@@ -126,6 +127,10 @@ def test_a_traced_cursor_where_a_value_is_needed():
 
 
 WRONG = {
+    "epoch changed": {"epoch": 1},
+    "position changed": {"position": 6},
+    "key changed": {"key": [0, 2]},
+    "checksum changed": {"checksum": 1},
     "not JSON": "nonsense",
     "a list": "[1, 2]",
     "nested": "[" * 100_000,
@@ -156,6 +161,37 @@ def test_a_text_with_something_wrong_in_it(name, unchecked):
         text = json.dumps(json.loads(make().init(KEY).to_json()) | text)
     with pytest.raises(ValueError, match="not a cursor: .*Give what `to_json`"):
         ep.data.Cursor.from_json(text)
+
+
+def test_every_changed_digit_and_repeated_field_is_refused():
+    text = moved(make()).to_json()
+    other = [text[:i] + "7" + text[i + 1 :] for i, c in enumerate(text) if c in "01234"]
+    twice = [text[:-1] + f', "{name}": 1}}' for name in json.loads(text)]
+    for wrong in other + twice:
+        with pytest.raises(ValueError, match="not a cursor: "):
+            ep.data.Cursor.from_json(wrong)
+
+
+@pytest.mark.parametrize("source", [list(range(4)), ep.data.ArraySource(np.arange(4))])
+def test_there_is_no_epoch_after_the_last(source):
+    loader = ep.data.Loader(source, batch_size=3)
+    cursor = loader.init(KEY)
+    cursor = dataclasses.replace(cursor, epochs=np.asarray(2**32 - 1, np.uint32))
+    _, middle = loader.next(cursor)
+    assert (middle.epoch, middle.position) == (2**32 - 1, 3)
+    middle = ep.data.Cursor.from_json(middle.to_json())
+    assert len(list(loader.epoch(middle))) == 1
+    calls = {
+        "next": loader.next,
+        "next_epoch": lambda c: c.next_epoch(),
+        "scan": lambda c: loader.scan(lambda n, b: (n, b), 0, c, 1),
+        "epoch": lambda c: loader.epoch(dataclasses.replace(c, record=c.record + 1)),
+    }
+    for name, call in calls.items():
+        if name == "scan" and not loader.on_device:
+            continue
+        with pytest.raises(ValueError, match="the last is 2.32 - 1.*another key"):
+            call(middle)
 
 
 def test_a_cursor_is_shown_by_its_place():

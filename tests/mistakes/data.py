@@ -14,6 +14,17 @@ from eqx_pipe.reduce import Mean, reduce_batches
 from .common import key, mesh, ones, stateful
 
 
+class Huge:
+    def __init__(self, size):
+        self.size = size
+
+    def __len__(self):
+        return self.size
+
+    def __getitem__(self, i):
+        return 0
+
+
 class Endless:
     def __getitem__(self, i):
         return i
@@ -46,6 +57,8 @@ def ask_traced(ask):
 LOADER = {
     ValueError: {
         "most 5": lambda: load(batch_size=6, drop_remainder=True),
+        r"2\^63 records or more.*`__len__` return": lambda: load(Huge(2**63)),
+        r"there can be 2\^62": lambda: load(Huge(2**62 + 1)),
         "Give one with records": lambda: load(np.zeros((0, 3))),
         "in the training step": lambda: load(pipe=stateful()[0]),
         "such as 4 or 8": lambda: load(
@@ -99,6 +112,7 @@ SOURCES = {
         "is empty. Give a list of sources": lambda: ep.data.mixture([]),
         "one positive number": lambda: ep.data.mixture([source()], [0]),
         "number for each": lambda: ep.data.mixture([source()], [1, 2]),
+        "Mix smaller sources": lambda: ep.data.mixture([Huge(2**62)] * 2),
         "Leave it out": lambda: ep.data.mixture([source(), source(0)]),
         "Give a smaller size": lambda: ep.data.windows(source(), 6),
     },
