@@ -41,6 +41,11 @@ def _number(name: str) -> np.uint32:
     return np.uint32(zlib.crc32(name.encode()))
 
 
+def seed_of(key: Key | None) -> int:
+    """Return a seed from a key, for generators of other packages; 0 without a key."""
+    return 0 if key is None else int(jr.bits(key, dtype=jnp.uint32))
+
+
 def check_names_draw_apart(function: str, names: Iterable[str]) -> None:
     """Raise a `ValueError` if `fold` would give two different names the same key."""
     names_by_number: dict[np.uint32, str] = {}

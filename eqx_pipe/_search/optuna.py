@@ -5,13 +5,12 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import equinox as eqx
-import jax.numpy as jnp
-import jax.random as jr
 import numpy as np
 
 from .._cache import WeakCache
 from .._check import check_is
 from .._errors import optional
+from .._keys import seed_of
 from .._spaces import Space
 from .._sweep import SweepResult
 from .._types import Key
@@ -134,8 +133,8 @@ class Optuna:
         try:
             study = _studies.get(state)
             if study is None or study.calls is not state.calls:
-                seed = int(jr.bits(state.key, dtype=jnp.uint32))
-                study = _Study(optuna, self.sampler(seed=seed), state.space)
+                sampler = self.sampler(seed=seed_of(state.key))
+                study = _Study(optuna, sampler, state.space)
                 for seen in state.calls:
                     study.see(seen)
             study.calls = None  # if the call raises, the study is of no use

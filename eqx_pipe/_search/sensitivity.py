@@ -7,9 +7,11 @@ from jaxtyping import Float
 
 from .._check import check_choice, check_int, check_is
 from .._errors import describe_value, nearest, optional, value_error
+from .._keys import check_key, seed_of
 from .._spaces import Space, SpaceLike, as_space
 from .._sweep import SweepResult
 from .._tree import leaves_with_names
+from .._types import Key
 
 if TYPE_CHECKING:
     from xarray import Dataset
@@ -40,7 +42,7 @@ _KINDS = {
 
 
 def sensitivity_design(
-    space: SpaceLike, num: int, *, method: Method = "sobol", seed: int = 0
+    space: SpaceLike, num: int, *, method: Method = "sobol", key: Key | None = None
 ) -> Space:
     """Return the points that `sensitivity` needs.
 
@@ -53,7 +55,8 @@ def sensitivity_design(
     - `method`: `"sobol"`, the design of Saltelli with `num * (axes + 2)` points, or
       `"morris"`, the design of Morris with four levels and `num * (axes + 1)` points.
       (Keyword only.)
-    - `seed`: the seed of the design. (Keyword only.)
+    - `key`: a PRNG key for the design; without one it is always the same. (Keyword
+      only.)
 
     **Returns:** a `Space` with one dim named `point`.
 
@@ -66,13 +69,14 @@ def sensitivity_design(
 
         >>> import eqx_pipe as ep
         >>> axes = {"a": ep.Uniform(-1, 1), "b": ep.LogUniform(0.1, 10)}
-        >>> ep.search.sensitivity_design(axes, 8, seed=1).size
+        >>> ep.search.sensitivity_design(axes, 8).size
         32
     """
     function = "search.sensitivity_design"
     space = as_space(function, space)
     check_choice(function, "method", method, tuple(_KINDS))
     check_int(function, "num", num, 1)
+    check_key(function, key)
     if method == "sobol" and num & (num - 1):
         raise value_error(
             function,
@@ -81,7 +85,7 @@ def sensitivity_design(
         )
     sample = optional(function, f"SALib.sample.{method}", "search").sample
     return space.from_unit(
-        sample(_problem(space), num, seed=seed, **_KINDS[method].sample)
+        sample(_problem(space), num, seed=seed_of(key), **_KINDS[method].sample)
     )
 
 
@@ -91,7 +95,7 @@ def sensitivity(
     by: str | None = None,
     *,
     method: Method = "sobol",
-    seed: int = 0,
+    key: Key | None = None,
 ) -> Dataset:
     """Return the sensitivity of an output to each axis, by SALib.
 
@@ -102,7 +106,8 @@ def sensitivity(
     - `by`: the path of an output, not needed if there is only one. Each entry of an
       array is analysed by itself.
     - `method`: the method of the design. (Keyword only.)
-    - `seed`: the seed of the resampling for confidence intervals. (Keyword only.)
+    - `key`: a PRNG key for the resampling of confidence intervals; without one it is
+      always the same. (Keyword only.)
 
     **Returns:** an `xarray.Dataset` with the dim `axis` and the dims of the output. For
     `"sobol"` it has the first-order and the total index, `S1` and `ST`, and half the
@@ -121,7 +126,7 @@ def sensitivity(
 
         >>> import eqx_pipe as ep
         >>> axes = {"a": ep.Uniform(-1, 1), "b": ep.Uniform(-1, 1)}
-        >>> design = ep.search.sensitivity_design(axes, 256, seed=1)
+        >>> design = ep.search.sensitivity_design(axes, 256)
         >>> result = ep.sweep(lambda p: 2 * p["a"] + p["b"], design)
         >>> ep.search.sensitivity(result, axes)["ST"].values.round(1).tolist()
         [0.8, 0.2]
@@ -132,6 +137,7 @@ def sensitivity(
         indices of Sobol, M. D. Morris (1991) for elementary effects.
     """
     check_choice("search.sensitivity", "method", method, tuple(_KINDS))
+    check_key("search.sensitivity", key)
     cure = "Give what `sweep` returns."
     check_is("search.sensitivity", "result", result, SweepResult, cure)
     space, kind = as_space("search.sensitivity", space), _KINDS[method]
@@ -152,7 +158,7 @@ def sensitivity(
     analyze = optional("search.sensitivity", module, "search").analyze
     given = (u,) if method == "morris" else ()
     found = [
-        analyze(problem, *given, column, seed=seed, **kind.analyze)
+        analyze(problem, *given, column, seed=seed_of(key), **kind.analyze)
         for column in values.reshape(rows, -1).T
     ]
     shape = (len(problem["names"]), *values.shape[1:])

@@ -1,10 +1,10 @@
 """Designs: few points that fill a space of many dimensions evenly."""
 
-import operator
 from typing import SupportsIndex
 
-from .._check import check_int
 from .._errors import optional
+from .._keys import check_key, seed_of
+from .._types import Key
 from .axis import check_dim, check_length
 from .space import Space, SpaceLike, as_space
 
@@ -13,7 +13,7 @@ def sobol(
     space: SpaceLike,
     num: SupportsIndex,
     *,
-    seed: SupportsIndex = 0,
+    key: Key | None = None,
     dim: str | None = None,
 ) -> Space:
     """Return the first `num` points of a scrambled Sobol sequence in a space.
@@ -27,15 +27,16 @@ def sobol(
       `Space.from_unit`: any number of a `Uniform`, evenly in the logarithm for a
       `LogUniform`, and one of the values of a `Values` or `Static` axis.
     - `num`: the number of points, at least 1 and at most `2**30`.
-    - `seed`: the seed of the scrambling, an integer of at least 0. (Keyword only.)
+    - `key`: a PRNG key for the scrambling; without one it is always the same. (Keyword
+      only.)
     - `dim`: a name for the dim of the points, so that its axes (`.tree`) can be
       combined with other axes in a space. (Keyword only.)
 
     **Returns:** a `Space` with one dim, by default `point`. For whole numbers, round
     the values of a range: `Mapped(jnp.round, Uniform(2, 8))`.
 
-    **Raises:** `ValueError` if `num` or `seed` is out of range, if there is no axis,
-    or if two axes vary together; `TypeError` if `num` or `seed` is not an integer.
+    **Raises:** `ValueError` if `num` is out of range, if there is no axis, or if two
+    axes vary together; `TypeError` if `num` is not an integer or `key` not a PRNG key.
 
     !!! example
 
@@ -51,10 +52,10 @@ def sobol(
 
         Sobol (1967), scrambled after Matousek (1998), as in `scipy.stats.qmc.Sobol`.
     """
-    space, n = as_space("sobol", space), _checked("sobol", num, seed, dim)
+    space, n = as_space("sobol", space), _checked("sobol", num, key, dim)
     # Draw a power of 2 and drop the rest, since SciPy warns about other numbers.
     qmc = optional("sobol", "scipy.stats.qmc")  # takes half a second, so only here
-    sampler = qmc.Sobol(len(space.names), seed=operator.index(seed))
+    sampler = qmc.Sobol(len(space.names), seed=seed_of(key))
     return space.from_unit(sampler.random_base2((n - 1).bit_length())[:n], dim=dim)
 
 
@@ -62,7 +63,7 @@ def latin_hypercube(
     space: SpaceLike,
     num: SupportsIndex,
     *,
-    seed: SupportsIndex = 0,
+    key: Key | None = None,
     dim: str | None = None,
 ) -> Space:
     """Return a Latin hypercube of `num` points in a space.
@@ -73,7 +74,8 @@ def latin_hypercube(
 
     - `space`: as for `sobol`.
     - `num`: the number of points, at least 1.
-    - `seed`: the seed of the draws, an integer of at least 0. (Keyword only.)
+    - `key`: a PRNG key for the draws; without one they are always the same. (Keyword
+      only.)
     - `dim`: as for `sobol`. (Keyword only.)
 
     **Returns:** a `Space` with one dim, by default `point`.
@@ -92,15 +94,15 @@ def latin_hypercube(
         McKay, Beckman, Conover (1979), as in `scipy.stats.qmc.LatinHypercube`.
     """
     space = as_space("latin_hypercube", space)
-    n = _checked("latin_hypercube", num, seed, dim)
+    n = _checked("latin_hypercube", num, key, dim)
     qmc = optional("latin_hypercube", "scipy.stats.qmc")
-    sampler = qmc.LatinHypercube(len(space.names), seed=operator.index(seed))
+    sampler = qmc.LatinHypercube(len(space.names), seed=seed_of(key))
     return space.from_unit(sampler.random(n), dim=dim)
 
 
 def _checked(
-    function: str, num: SupportsIndex, seed: SupportsIndex, dim: str | None
+    function: str, num: SupportsIndex, key: Key | None, dim: str | None
 ) -> int:
     check_dim(function, dim)
-    check_int(function, "seed", seed, 0)
+    check_key(function, key)
     return check_length(function, num)

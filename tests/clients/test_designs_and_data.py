@@ -3,6 +3,7 @@
 import grain
 import jax
 import jax.numpy as jnp
+import jax.random as jr
 import numpy as np
 import pytest
 import SALib.analyze.sobol
@@ -32,12 +33,14 @@ def output(p):
 
 def test_sensitivities_of_a_space(unchecked):
     space = {name: ep.Linspace(-np.pi, np.pi, 2) for name in PROBLEM["names"]}
-    design = ep.search.sensitivity_design(space, 64, seed=1)
+    keys = jr.key(1), jr.key(2)
+    first, second = (int(jr.bits(key, dtype=jnp.uint32)) for key in keys)
+    design = ep.search.sensitivity_design(space, 64, key=keys[0])
     result = ep.sweep(output, design)
-    ours = ep.search.sensitivity(result, space, "y", seed=2)
-    rows = SALib.sample.sobol.sample(PROBLEM, 64, calc_second_order=False, seed=1)
+    ours = ep.search.sensitivity(result, space, "y", key=keys[1])
+    rows = SALib.sample.sobol.sample(PROBLEM, 64, calc_second_order=False, seed=first)
     theirs = SALib.analyze.sobol.analyze(
-        PROBLEM, ishigami.evaluate(rows), calc_second_order=False, seed=2
+        PROBLEM, ishigami.evaluate(rows), calc_second_order=False, seed=second
     )
     assert ours["axis"].values.tolist() == PROBLEM["names"]
     for name in ("S1", "ST", "S1_conf", "ST_conf"):
@@ -60,7 +63,7 @@ def test_sensitivities_of_a_space(unchecked):
 
 def test_elementary_effects_of_a_space():
     space = {"rate": ep.Geomspace(1e-4, 1.0, 2), "on": ep.Values([0.0, 1.0, 2.0, 3.0])}
-    design = ep.search.sensitivity_design(space, 20, method="morris", seed=1)
+    design = ep.search.sensitivity_design(space, 20, method="morris", key=jr.key(1))
     result = ep.sweep(lambda p: jnp.log10(p["rate"]) + p["on"], design)
     effects = ep.search.sensitivity(result, space, method="morris")
     np.testing.assert_allclose(effects["mu_star"], [4, 3], atol=1e-3)

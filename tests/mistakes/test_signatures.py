@@ -30,7 +30,7 @@ CURES = {
     "Give a function, or a stage": "testing.check_function.fn",
     r"jax.random.key\(seed\)": "key",
     "Give an integer of at least [012]": (
-        "n num batch_size rounds unroll size stride microbatches length k eta seed "
+        "n num batch_size rounds unroll size stride microbatches length k eta "
         "at_most max_axes max_depth max_shapes max_size"
     ),
     "Known names: `": (
@@ -126,8 +126,7 @@ ANY = set(
     "reduce.Var.ddof scan.init search.Training.init search.Training.score "
     "search.Training.step sharding.microbatch.axis sharding.on.specs "
     "testing.check_method.fn testing.check_method.key testing.check_reducer.values "
-    "search.sensitivity.seed search.sensitivity_design.seed testing.given_typed.fn "
-    "testing.from_jaxtyping.annotation trainable.pipe".split()
+    "testing.given_typed.fn testing.from_jaxtyping.annotation trainable.pipe".split()
 )
 
 # Functions that draw under `vmap`, which not every kind of key survives.
