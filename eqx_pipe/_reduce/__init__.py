@@ -8,6 +8,8 @@ from .extremes import Max as Max
 from .extremes import Min as Min
 from .histogram import Histogram as Histogram
 from .interface import AbstractReducer as AbstractReducer
+from .interface import Over as Over
+from .interface import as_over as as_over
 from .interface import pick as pick
 from .interface import struct_of as struct_of
 from .many import ReduceLike as ReduceLike

@@ -26,25 +26,30 @@ Over: TypeAlias = str | Sequence[str] | None
 """The names of the dims to reduce; all dims if `None`."""
 
 
-def as_over(over: Over) -> tuple[str, ...] | None:
-    """Return the names of the dims that are reduced; raise unless they are names."""
-    if over is None:
-        return None
+def as_over(
+    over: Over, function: str = "sweep", owner: str = "a reducer's "
+) -> tuple[str, ...]:
+    """Return the names of dims; raise unless they are names."""
     names = (over,) if isinstance(over, str) else over
     listed = tuple(names) if isinstance(names, Sequence) else ()
     if not listed or not all(isinstance(name, str) for name in listed):
         raise type_error(
-            "sweep",
-            f"a reducer's `over` is {describe_value(over)}.",
+            function,
+            f"{owner}`over` is {describe_value(over)}.",
             'Give the name of a dim, `over="seed"`, or several, `over=("seed", "x")`; '
-            "leave it out to reduce all points to one result.",
+            "leave it out for all points.",
         )
     return listed
 
 
 def over_field() -> Any:
     """Return the field `over` of a reducer."""
-    return eqx.field(static=True, default=None, kw_only=True, converter=as_over)
+    return eqx.field(
+        static=True,
+        default=None,
+        kw_only=True,
+        converter=lambda over: None if over is None else as_over(over),
+    )
 
 
 class AbstractReducer(eqx.Module):

@@ -42,5 +42,6 @@ from .space import Space as Space
 from .space import SpaceLike as SpaceLike
 from .space import as_space as as_space
 from .unit import Cube as Cube
+from .values import LoadedValues as LoadedValues
 from .values import Static as Static
 from .values import Values as Values

@@ -16,7 +16,7 @@ from .axis import Axis, is_axis
 from .columns import values_at
 from .geometry import Geometry
 from .space import Space
-from .values import Static, Values
+from .values import LoadedValues, Static, Values
 
 
 def joined(function: str, spaces: Sequence[Space]) -> Space:
@@ -89,8 +89,11 @@ def _column(
                 "Give them the same structure, shape and dtype.",
             )
     is_log = all(axis.is_log for axis in axes)
+    # Values from files keep 64 bits.
+    is_loaded = any(isinstance(axis, LoadedValues) for axis in axes)
+    kind = LoadedValues if is_loaded else Values
     return jtu.tree_map(
-        lambda *some: Values(_stacked(some), is_log=is_log, **texts), *values
+        lambda *some: kind(_stacked(some), is_log=is_log, **texts), *values
     )
 
 

@@ -52,7 +52,7 @@ def look_up(
     return jnp.where(last, take(coarse, block), value)
 
 
-def take(table: Array, i: Int[Array, ""]) -> Array:
+def take(table: Array | np.ndarray, i: Int[Array, ""]) -> Array:
     """Return `table[i]` for a position within bounds."""
     # Not `dynamic_index_in_dim`, which JAX 0.12 traces and lowers as a function.
     origin = [jnp.zeros_like(i)] * (table.ndim - 1)

@@ -15,7 +15,7 @@ from .._tree import Opaque, is_key_array, on_device
 from .._types import Key
 from .axis import Axis, Position, dim_text
 from .lookup import take
-from .numbers import as_values
+from .numbers import as_values, check_fits
 
 
 class Values(Axis):
@@ -83,6 +83,38 @@ class Values(Axis):
             shown = [_number_text(x) for x in np.asarray(self.values[:6]).tolist()]
             text = f"[{', '.join(shown + ['...'] * (len(self) > 6))}]"
         return f"Values({text}{dim_text(self.dim)})"
+
+
+class LoadedValues(Values):
+    """The values of an axis from a file, in NumPy, which keeps 64 bits.
+
+    A point has them in the dtype that JAX uses. `draws` are the `replicates` of the
+    axis that was saved.
+    """
+
+    values: Shaped[np.ndarray | Array, "n ..."] = eqx.field()
+    draws: str | None = eqx.field(default=None, static=True, kw_only=True)
+
+    @property
+    def replicates(self) -> str | None:
+        return self.draws
+
+    @property
+    def known(self) -> Any:
+        return self.values
+
+    def value(self, i: Int[Array, ""], key: Key | None) -> Shaped[Array, "..."]:
+        if isinstance(self.values, np.ndarray) and not isinstance(i, Tracer):
+            dtype = jax.dtypes.canonicalize_dtype(self.values.dtype)
+            check_fits("Space.point", "values", self.values[int(i)], dtype)
+        return take(self.values, i)
+
+    def take(
+        self, positions: Int[np.ndarray, " points"], dim: str | None = None
+    ) -> "LoadedValues":
+        chosen = self.values[on_device(positions.astype(np.int32))]
+        more = {"is_log": self.is_log, "draws": self.draws, **self.texts}
+        return LoadedValues(chosen, dim=dim, **more)
 
 
 def _number_text(x: object) -> str:

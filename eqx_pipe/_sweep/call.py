@@ -70,7 +70,7 @@ def _noted(function: str, fn: Callable[..., Any], point: PyTree, **keyword: Any)
             if misfit is not None:
                 raise misfit from error
         error.add_note(f"Raised by the `fn` that `eqx_pipe.{function}` was given.")
-        if isinstance(error, _TRACED) or _is_plain(error):
+        if needs_value(error):
             error.add_note(_CURE)  # JAX's error names the axis: `p['n']`
         raise
 
@@ -207,12 +207,14 @@ def _is_required(parameter: inspect.Parameter) -> bool:
     return parameter.default is parameter.empty and not many
 
 
-def _is_plain(error: Exception) -> bool:
-    """Return whether a built-in error is about a traced value.
+def needs_value(error: Exception) -> bool:
+    """Return whether a function failed since it needs the value of a traced array.
 
-    JAX raises such errors for the shapes of some functions, and Python for list
+    JAX raises built-in errors for the shapes of some functions, and Python for list
     indices.
     """
+    if isinstance(error, _TRACED):
+        return True
     said = str(error).partition("The error occurred while tracing")[0]
     traced = "concrete values" in said or "Tracer" in said
     return (

@@ -1,5 +1,6 @@
 """Errors of JAX with a note of ours, and of ours that name a stage or a record."""
 
+import jax
 import jax.numpy as jnp
 from equinox import nn
 from jax import random as jr
@@ -10,6 +11,7 @@ from .common import key, linear, ones
 from .compose import Forgetful
 from .data import source
 from .sweep import sweep, vmap_space
+from .views import swept
 from .wrap import steps
 
 
@@ -20,6 +22,11 @@ def reshaped(p):
 SIZES = {"n": ep.Static([2, 4])}
 
 NOTES = {
+    jax.errors.TracerBoolConversionError: {
+        "`by` is vectorised over points.*`jnp.where`": lambda: swept().best(
+            lambda y: y["loss"] if y["loss"] > 0.5 else -y["loss"]
+        )
+    },
     ep.MissingKeyError: {
         r"`a` .*`key=jax.random.key\(0\)`.*inference_mode": lambda: ep.chain(
             a=nn.Dropout(0.5)

@@ -56,6 +56,8 @@ VIEWS = {
         "Did you mean `loss`": lambda: swept().best("los"),
         "Compare by a real scalar": lambda: swept().best("at"),
         "`by` is a float32.2. per point": lambda: swept().best(lambda y: y["at"]),
+        "names 'seed', which is not a dim": lambda: swept().best("loss", over="seed"),
+        "`over` names all dims, x. Name": lambda: swept().best("loss", over="x"),
         "`mode` is 'mn'.*`min`": lambda: swept().best("loss", mode="mn"),
         "`sel` has '1', but `x` goes": lambda: swept().plot("loss", sel={"x": "1"}),
         "Look at `result.ok` and `result.values`": lambda: swept(
@@ -87,6 +89,8 @@ VIEWS = {
             jax.numpy.sin, L, reduce=ep.reduce.Mean()
         ).plot(),
         "without a step": lambda: swept().sel(x=slice(0, 1, 2)),
+        "is selected by slice.'a'": lambda: swept().sel(x=slice("a", None)),
+        'over="seed"': lambda: swept().best("loss", over=3),
         "Give a list of results of `sweep`": lambda: concat(3),
         "as a text or a `pathlib.Path`": lambda: swept().save(3),
     },

@@ -2,11 +2,15 @@
 
 import sys
 
+import equinox as eqx
 import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from support.helpers import few
 
 import eqx_pipe as ep
 
@@ -65,6 +69,45 @@ def test_grid_has_the_dims_in_front(result):
 def test_several_values_select_their_points(result, kind):
     rates = np.unique(result.space.to_pandas()["rate"])[[0, 2]]
     assert result.sel(rate=kind(rates)).space.size == 4
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn", "float16", "int4"])
+def test_short_numbers_are_selected_as_they_are_rounded(unchecked, dtype):
+    step = 1 if dtype == "int4" else 0.1
+    axis = ep.Values((step * np.arange(1, 4)).astype(jnp.dtype(dtype)))
+    result = ep.sweep(lambda p: p["x"], {"x": axis})
+    middle = result.best(mode="max").point["x"] * 0 + axis.values[1]
+    for wanted in (2 * step, slice(1.5 * step, 2.5 * step), middle):
+        assert result.sel(x=wanted).values.tolist() == [axis.values[1]]
+
+
+def test_a_float_selects_equal_values_or_else_close_ones(unchecked):
+    near = np.nextafter(np.float32(1), np.float32(2))
+    result = ep.sweep(lambda p: p["x"], {"x": ep.Values([0.1, 1.0, near, np.inf])})
+    assert len(result.sel(x=1.0)) == len(result.sel(x=0.1)) == 1
+    assert len(result.sel(x=1 + 1e-7)) == 1 and len(result.sel(x=1 - 1e-7)) == 2
+    with pytest.raises(ValueError, match="no point has"):
+        result.sel(x=1e300)  # which is infinite in float32
+
+
+def test_static_values_select_their_points(unchecked):
+    first, second = lambda x: x, lambda x: 2 * x
+    for values in ([(1, 2), (3, 4)], [first, second], [1, "1"], [1, True], [[1], [2]]):
+        space = {"v": ep.Static(values), "x": ep.Values([5.0, 6.0])}
+        result = ep.sweep(lambda p: p["x"], space)
+        for i in range(4):
+            wanted = result.space.point(i)
+            assert result.sel(wanted).values.tolist() == [result.values[i]]
+        assert len(result.sel(v=values)) == 4
+        with pytest.raises(ValueError, match=r"`result\[\[i, j\]\]`"):
+            result.sel(v="other")
+
+
+def test_arrays_and_keys_select_their_points(unchecked):
+    space = {"w": ep.Values(np.eye(3)), "k": ep.Values(jr.split(jr.key(0), 2))}
+    result = ep.sweep(lambda p: p["w"].sum(), space)
+    assert len(result.sel(result.space.point(4))) == 1
+    assert len(result.sel(w=np.eye(3)[:2])) == 4
 
 
 def test_xarray_has_dims_coordinates_and_what_made_it(result):
@@ -133,6 +176,65 @@ def test_best_finds_the_extreme_and_never_a_nan():
     assert nested.best(lambda out: out["fit"][0]).output["fit"][0] == 1
     whole = ep.sweep(lambda x: x > 2, ep.Values([1.0, 3.0]))
     assert whole.best(mode="max").index == 1
+
+
+@few
+@given(st.data(), st.sampled_from("bool uint8 int32 float16 float32".split()))
+def test_best_compares_numbers_of_any_dtype(data, dtype):
+    """Small and large integers do not wrap, and a NaN never wins."""
+    kind = np.dtype(dtype)
+    extremes = [True, False]
+    if kind.kind in "iu":
+        extremes = [np.iinfo(kind).min, np.iinfo(kind).max, 1, 2]
+    elif kind.kind == "f":
+        extremes = [np.nan, -np.inf, np.inf, 1, 2, 60000]
+    drawn = data.draw(st.lists(st.sampled_from(extremes), min_size=5, max_size=5))
+    values = [x for x in drawn if x == x]
+    assume(values)
+    result = ep.sweep(lambda x: x, ep.Values(np.array(drawn, kind)))
+    for mode, pick in (("min", min), ("max", max)):
+        best = result.best(mode=mode)
+        assert best.index == drawn.index(pick(values)) and best.value == pick(values)
+
+
+def test_best_over_replicates_compares_their_means(unchecked):
+    losses = jnp.array([[0.0, 9.0, 9.0], [5.0, 5.0, 5.0], [jnp.nan, 0.0, 0.0]])
+    space = {"seed": ep.Seeds(3), "lr": ep.Values([0, 1, 2]), "on": ep.Values([1, 2])}
+
+    def fn(p):
+        loss = losses[p["lr"], p["seed"]] * p["on"].astype(jnp.float32)
+        return {"loss": loss, "at": p["seed"]}
+
+    result = ep.sweep(fn, space)
+    best = result.best("loss", over="seed")
+    assert best.value == 5 and best.point == {"seed": None, "lr": 1, "on": 1}
+    assert best.output["loss"].tolist() == [5, 5, 5]
+    same = result[best.index].values
+    assert jtu.tree_map(np.ndarray.tolist, best.output) == {
+        name: leaf.tolist() for name, leaf in same.items()
+    }
+    assert best.output["at"].tolist() == [0, 1, 2]
+    means = result.to_xarray()["loss"].mean("seed", skipna=False)
+    assert result.best("loss", "max", over="seed").value == means.max()
+    both = result.best(lambda y: y["at"], over=("on", "seed"))
+    assert both.value == 1 and both.index.shape == (6,) and both.point["on"] is None
+    lucky = "Best(index=[1, 7, 13], value=12, lr=0, on=2)"
+    assert repr(result.best("loss", "max", over=["seed"])) == lucky
+
+
+def test_best_over_replicates_leaves_out_settings_with_a_failure():
+    def fn(p):
+        y = p["x"] + p["seed"]
+        return eqx.error_if(y, (p["x"] < 1) & (p["seed"] == 1), "no")
+
+    space = {"x": ep.Values([0, 1, 2]), "seed": ep.Seeds(2)}
+    result = ep.sweep(fn, space, on_error="mark")
+    assert result.best().index == 0
+    assert result.best(over="seed").index.tolist() == [2, 3]
+    with pytest.raises(ValueError, match="every setting has a replicate that failed"):
+        result.best(
+            lambda y: jnp.float32(jnp.nan) + 0.0 * y.astype(jnp.float32), over="seed"
+        )
 
 
 def test_repr_tells_shapes_time_and_batch_size(result):

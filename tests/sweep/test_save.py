@@ -111,6 +111,39 @@ def test_what_is_loaded_is_what_was_saved(names, how, tmp_path_factory):
     assert back.to_xarray().identical(result.to_xarray())
 
 
+def test_coordinates_of_64_bits_are_loaded_without_rounding(tmp_path, unchecked):
+    days, count = np.array([2459000.1, 2459000.4, 2459000.7]), 2**40
+    space = {"day": days, "n": np.arange(3) + count}
+    with jax.enable_x64(True):
+        tree = {name: ep.Values(x) for name, x in space.items()}
+        tree = ep.Space({**tree, "at": jnp.float64(days[0])}, mode="zip")
+        result = ep.sweep(lambda p: p["day"] - p["at"], tree)
+        result.save(tmp_path / "r.zarr")
+        kept = ep.search.explore(
+            lambda p: p["t"],
+            {"t": ep.Uniform(days[0], days[1])},
+            ep.search.Design([[0.0], [0.7], [1.0]]),
+            rounds=2,
+            num=2,
+            store=tmp_path / "search",
+        ).to_pandas()
+    loaded = ep.SweepResult.load(tmp_path / "r.zarr")
+    part = ep.SweepResult.concat([loaded[1:], loaded[:1]])
+    for result, order in ((loaded, [0, 1, 2]), (part, [1, 2, 0])):
+        for name, x in space.items():
+            assert result.to_pandas()[name].tolist() == x[order].tolist()
+            assert result.to_xarray()[name].values.tolist() == x[order].tolist()
+    assert loaded.sel(day=days[1]).values.tolist() == [result.values[0]]
+    assert loaded.space.tree["at"] == days[0]
+    day = ep.Space({"day": loaded.space.tree["day"]})
+    assert day.point(1)["day"] == np.float32(days[1])
+    assert len(ep.sweep(lambda p: p["day"], day).sel(day=day.point(1)["day"])) == 1
+    with pytest.raises(ValueError, match="1099511627777, which does not fit int32"):
+        loaded.space.point(1)
+    again = ep.search.SearchResult.load(tmp_path / "search").to_pandas()
+    assert again["t"].tolist() == kept["t"].tolist()
+
+
 def test_other_containers_come_back_as_dicts_by_path(tmp_path):
     model = Model(ep.Linspace(0, 1, 2), jnp.arange(2), "m")
     space = ep.Space({"m": model, "big": np.zeros(1000), "f": jnp.tanh})
@@ -216,9 +249,11 @@ def test_xarray_opens_it_as_it_is(tmp_path):
     with xarray.open_zarr(tmp_path / "r.zarr") as data:
         assert data["value"].sel(f="cos", x=0) == 1
         assert data.drop_attrs().identical(result.to_xarray().drop_attrs())
-    result.to_xarray().to_netcdf(tmp_path / "r.nc")
-    with xarray.open_dataset(tmp_path / "r.nc") as data:
-        assert data.identical(result.to_xarray())
+    for engine in ("scipy", "netcdf4"):
+        result.to_xarray().to_netcdf(tmp_path / f"{engine}.nc", engine=engine)
+        with xarray.open_dataset(tmp_path / f"{engine}.nc", engine=engine) as data:
+            assert data.equals(result.to_xarray())
+            assert data.attrs["space_mode"] == "product"
 
 
 def test_what_cannot_be_saved_or_loaded(tmp_path, unchecked):

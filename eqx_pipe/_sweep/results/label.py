@@ -192,7 +192,7 @@ def storable(leaf: Any) -> np.ndarray:
     """Return an array of a dtype that xarray, NetCDF and pandas support."""
     leaf = leaf[...] if isinstance(leaf, StoredArray) else leaf
     array = np.asarray(as_data(leaf))
-    if array.dtype.kind in "biufcU" and array.dtype != np.float16:
+    if array.dtype.kind in "biufcUO" and array.dtype != np.float16:
         return array
     exact = jnp.issubdtype(array.dtype, jnp.integer)
     # Files do not support small dtypes such as int4, float16 and bfloat16.
@@ -206,7 +206,7 @@ def _text(array: np.ndarray) -> np.ndarray:
 
 def attributes(space: Space, made: Mapping[str, Any]) -> dict[str, Any]:
     """Return the attributes of a dataset: provenance and versions."""
-    texts = {"space": repr(space), "mode": space.mode, "points": space.size}
+    texts = {"space": repr(space), "space_mode": space.mode, "points": space.size}
     return {**texts, **versions(), **made}
 
 

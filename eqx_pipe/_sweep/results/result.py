@@ -23,7 +23,7 @@ from .select import best, sel
 from .views import html, text, to_pandas, to_xarray
 
 # The attributes of a file that describe its whole space, but not a part of it.
-_OF_THE_SPACE = ("space", "mode", "points")
+_OF_THE_SPACE = ("space", "space_mode", "points")
 
 _Path: TypeAlias = str | os.PathLike[str]
 _Several: TypeAlias = "Sequence[SweepResult]"

@@ -19,9 +19,9 @@ from jaxtyping import Int64
 
 from ..._spaces import (
     Axis,
+    LoadedValues,
     Space,
     Static,
-    Values,
     at_least_one,
     axis_name,
     axis_structs,
@@ -54,20 +54,6 @@ class CellValues(eqx.Module):
 
     values: PyTree
     cells: PyTree
-
-
-class LoadedValues(Values):
-    """The values of an axis from a file, with the `replicates` of that axis."""
-
-    draws: str | None = eqx.field(default=None, static=True, kw_only=True)
-
-    @property
-    def replicates(self) -> str | None:
-        return self.draws
-
-    @property
-    def known(self) -> jax.Array:
-        return self.values
 
 
 def schema_of(
@@ -201,7 +187,8 @@ def _leaf(node: dict[str, Any]) -> Any:
     array = np.frombuffer(base64.b64decode(node["data"]), dtype).reshape(node["shape"])
     if "key" in node:
         return jr.wrap_key_data(jnp.asarray(array), impl=node["key"])
-    return jnp.asarray(array) if node["of"] == "jax" else array
+    fits = jax.dtypes.canonicalize_dtype(dtype) == dtype
+    return jnp.asarray(array) if node["of"] == "jax" and fits else array
 
 
 def _written(node: Any, leaf: Callable[[Any, Any], Any], path: Any = ()) -> Any:
