@@ -95,12 +95,14 @@ def bert_layer(config, key):
     )
     return ep.chain(
         attend=ep.residual(
-            ep.feed(attend, "x", "x", "x", "mask"), ep.feed(drop, "x"), over="x"
+            ep.feed(attend, "x", "x", "x", "mask"), ep.feed(drop, "x"), broadcast="mask"
         ),
         attend_norm=norm,
-        mlp=ep.residual(ep.feed(ep.batched(ep.chain(mlp, drop)), "x"), over="x"),
+        mlp=ep.residual(
+            ep.feed(ep.batched(ep.chain(mlp, drop)), "x"), broadcast="mask"
+        ),
         norm=norm,
-        over="x",
+        broadcast="mask",
     )
 
 
@@ -125,7 +127,9 @@ def bert(config, num_classes, key):
             ),
             "sum": lambda tokens, segments, places: tokens + segments + places,
             "embed": ep.chain(ep.batched(nn.LayerNorm(size)), drop),
-            "layers": ep.repeat([bert_layer(config, k) for k in keys], over="x"),
+            "layers": ep.repeat(
+                [bert_layer(config, k) for k in keys], broadcast="mask"
+            ),
             "pool": ep.chain(
                 lambda x: x[0], nn.Linear(size, size, key=pool), jnp.tanh, drop
             ),

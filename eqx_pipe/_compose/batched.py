@@ -1,7 +1,8 @@
 """One stage over many examples."""
 
+import operator
 from collections.abc import Hashable, Mapping
-from typing import Any
+from typing import Any, SupportsIndex
 
 import equinox as eqx
 import jax
@@ -11,7 +12,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array
 
-from .._check import common_size
+from .._check import common_size, is_integer
 from .._errors import describe_value, structure_error, type_error, value_error
 from .._mesh_context import is_explicit
 from .._stage import Composite, Passes, Scope, as_stage, enter, is_stateful
@@ -137,7 +138,9 @@ def _positions(size: int, mapped: list[Array], axes: list[int | None]) -> Array:
 
 
 def batched(
-    stage: StageLike, in_axes: PyTree[int | None] = 0, axis_name: Hashable | None = None
+    stage: StageLike,
+    in_axes: PyTree[SupportsIndex | None] = 0,
+    axis_name: Hashable | None = None,
 ) -> Batched:
     """Apply a stage to every example of a batch.
 
@@ -180,7 +183,7 @@ def batched(
     child = as_stage("batched", "stage", stage)
     named, structure = jtu.tree_flatten_with_path(in_axes, is_leaf=is_none)
     for path, axis in named:
-        if axis is not None and (isinstance(axis, bool) or not isinstance(axis, int)):
+        if axis is not None and not is_integer(axis):
             place = f" at `.{path_name(path)}`" if path else ""
             raise type_error(
                 "batched",
@@ -193,4 +196,5 @@ def batched(
             f"`in_axes` is {in_axes!r}: nothing is mapped.",
             "Give the axis along which the examples lie.",
         )
-    return Batched(child, tuple(axis for _, axis in named), structure, axis_name)
+    axes = (axis if axis is None else operator.index(axis) for _, axis in named)
+    return Batched(child, tuple(axes), structure, axis_name)

@@ -6,7 +6,7 @@ from .._errors import quoted, type_error
 from .._stage import Canvas, Scope, Wire, as_stage
 from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
 from .container import Container, Names, keyed, read_names
-from .feed import check_over, in_order
+from .feed import Broadcast, in_order, read_broadcast
 
 
 class Chain(Container):
@@ -16,21 +16,21 @@ class Chain(Container):
 
     stages: tuple[AnyStage, ...]
     names: Names = eqx.field(static=True)
-    over: str | None = eqx.field(static=True, default=None)
+    broadcast: tuple[str, ...] = eqx.field(static=True, default=())
 
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
-        return in_order("chain", keyed(self), self.over, x, state, scope)
+        return in_order("chain", keyed(self), self.broadcast, x, state, scope)
 
     def picture(self, canvas: Canvas, path: str, wire: Wire) -> Wire:
         ends = [wire]
         for segment, stage in keyed(self):
             ends = [canvas.stage(path, str(segment), stage, *ends)]
-            if self.over is not None:  # each also gets what the chain got
+            if self.broadcast:  # each also gets the input of the chain
                 ends.append(wire)
         return ends[0]
 
 
-def chain(*stages: StageLike, over: str | None = None, **named: StageLike) -> Chain:
+def chain(*stages: StageLike, broadcast: Broadcast = (), **named: StageLike) -> Chain:
     """Apply stages left to right.
 
     `chain()` is the identity. The stages are given by position, or by name as
@@ -38,14 +38,15 @@ def chain(*stages: StageLike, over: str | None = None, **named: StageLike) -> Ch
     decide the random draws: stage `i` draws from `fold_in(key, i)`, a named stage from
     `fold_in(key, crc32(name))`.
 
-    With `over`, the chain and each of its stages take a mapping of several inputs. The
-    output of each stage replaces the entry named `over` for the next stage; the other
-    entries (a mask, a time embedding) do not change.
+    With `broadcast`, the chain and each of its stages take a mapping of several inputs.
+    Every stage reads the entries that `broadcast` names (a mask, a time embedding). The
+    output of each stage replaces the one other entry for the next stage.
 
     **Arguments:**
 
     - `stages`: any number of stages.
-    - `over`: the name of the entry that the stages replace in turn. (Keyword only.)
+    - `broadcast`: the name, or names, of the entries that every stage reads, and none
+        replaces. (Keyword only.)
     - `named`: the stages by name, instead of `stages`. (Keyword only.)
 
     **Returns:** a stage. It has a length, can be iterated, indexed by position or name,
@@ -54,14 +55,16 @@ def chain(*stages: StageLike, over: str | None = None, **named: StageLike) -> Ch
 
     **Raises:**
 
-    - `TypeError` if something is not a stage, positions and names are mixed, or `over`
-      is not a string.
-    - `ValueError` if a name is invalid, or two names have the same CRC-32, so that both
-      would draw the same numbers.
+    - `TypeError` if something is not a stage, positions and names are mixed, or
+      `broadcast` is not a string or a sequence of strings.
+    - `ValueError` if a name is invalid, or two names have the same CRC-32, so that
+      both would draw the same numbers.
+    - `StructureError` (a `ValueError`), when called, if an entry to broadcast is
+      missing, or not exactly one other is left.
 
     **Laws:** `chain(f, chain(g, h))`, `chain(chain(f, g), h)` and `chain(f, g, h)`
-    agree for deterministic stages; `chain(f)` is `f`. The same holds with `over`;
-    `chain(over="x")` returns the entry `x`.
+    agree for deterministic stages; `chain(f)` is `f`. The same holds with `broadcast`;
+    `chain(broadcast="mask")` returns the other entry.
 
     !!! example
 
@@ -72,10 +75,10 @@ def chain(*stages: StageLike, over: str | None = None, **named: StageLike) -> Ch
         >>> len(pipe), pipe["wave"](jnp.zeros(())).item()
         (2, 0.0)
         >>> scale = ep.feed(jnp.multiply, "x", "by")
-        >>> ep.chain(scale, scale, over="x")({"x": 3.0, "by": 2.0}).item()
+        >>> ep.chain(scale, scale, broadcast="by")({"x": 3.0, "by": 2.0}).item()
         12.0
     """
-    check_over("chain", over)
+    broadcast = read_broadcast("chain", broadcast)
     if stages and named:
         raise type_error(
             "chain",
@@ -86,4 +89,4 @@ def chain(*stages: StageLike, over: str | None = None, **named: StageLike) -> Ch
     names = read_names("chain", "named", named) if named else None
     given = named or {f"stages[{i}]": stage for i, stage in enumerate(stages)}
     read = tuple(as_stage("chain", n, s) for n, s in given.items())
-    return Chain(read, names, over)
+    return Chain(read, names, broadcast)

@@ -1,6 +1,7 @@
-"""Inputs in a mapping from names: `feed`, `over=`, and the look-up of entries."""
+"""Inputs in a mapping from names: `feed`, `broadcast=`, and the look-up of entries."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeAlias
 
 import equinox as eqx
 
@@ -9,34 +10,37 @@ from .._errors import describe_value, nearest, quoted, structure_error
 from .._stage import Composite, Scope, as_stage, enter, none_error
 from .._types import AnyStage, MaybeState, Output, PyTree, Segment, StageLike
 
+Broadcast: TypeAlias = str | Sequence[str]
+"""The name of an entry of the input that every stage or step reads, or their names."""
 
-def check_over(function: str, over: object) -> None:
-    """Raise unless `over` is `None` or a valid name of an input."""
-    if over is None:
-        return
+
+def read_broadcast(function: str, broadcast: Broadcast) -> tuple[str, ...]:
+    """Return the names of the entries that are broadcast."""
     cure = (
-        'Give the name of the input that every stage replaces, as `over="x"`. (A stage '
-        "cannot have the name `over`.)"
+        "Give the names of the entries that are only read, as "
+        '`broadcast=("mask", "memory")`. (A stage cannot have the name `broadcast`.)'
     )
-    check_is(function, "over", over, str, cure)
-    check_name(function, "over", over)
+    check_is(function, "broadcast", broadcast, str | list | tuple, cure)
+    names = (broadcast,) if isinstance(broadcast, str) else tuple(broadcast)
+    for name in names:
+        check_name(function, "broadcast", name)
+    return names
 
 
 def in_order(
     function: str,
     stages: Iterable[tuple[Segment, AnyStage]],
-    over: str | None,
+    broadcast: tuple[str, ...],
     x: PyTree,
     state: MaybeState,
     scope: Scope,
 ) -> Output:
-    """Run stages left to right; with `over` each gets the whole mapping."""
-    y = entry_of(function, over, x, scope)
+    """Run stages left to right; with `broadcast` each gets the whole mapping."""
+    y, inputs = carried_entry(function, broadcast, x, scope)
     origin: Segment | None = None  # the stage that returned None, if `y` is None
     for segment, stage in stages:
-        given = y if over is None else {**x, over: y}
         try:
-            new, state = enter(scope, segment, stage, given, state=state)
+            new, state = enter(scope, segment, stage, inputs(y), state=state)
         except Exception as error:
             if origin is None:
                 raise
@@ -49,9 +53,28 @@ def in_order(
     return y, state
 
 
-def entry_of(function: str, over: str | None, x: PyTree, scope: Scope) -> PyTree:
-    """Return the entry that each stage replaces; without `over` the whole input."""
-    return x if over is None else look_up(function, [over], x, scope)[over]
+def carried_entry(
+    function: str, broadcast: tuple[str, ...], x: PyTree, scope: Scope
+) -> tuple[PyTree, Callable[[PyTree], PyTree]]:
+    """Return the entry that each stage replaces, and the input of a stage from it.
+
+    Without `broadcast` they are the whole input, and the identity.
+    """
+    if not broadcast:
+        return x, lambda y: y
+    look_up(function, broadcast, x, scope)
+    others = [name for name in x if name not in broadcast]
+    if len(others) != 1:
+        raise structure_error(
+            function,
+            f"the input{scope.where} has the entries {quoted(x)}, of which "
+            f"{quoted(broadcast)} are broadcast and {len(others)} are left.",
+            "Leave one, which the output of each stage replaces, and add the others to "
+            "`broadcast`. Several values to replace may be a tuple or dict in one "
+            "entry.",
+        )
+    (name,) = others
+    return x[name], lambda y: {**x, name: y}
 
 
 def look_up(

@@ -13,7 +13,7 @@ from .._errors import type_error
 from .._stage import Composite, Passes, Scope, as_stage, enter, own_state
 from .._tree import as_arrays
 from .._types import AnyStage, Key, MaybeState, Output, PyTree, StageLike
-from .feed import check_over, entry_of
+from .feed import Broadcast, carried_entry, read_broadcast
 from .stacked import Makers, Stacked, read_stacked
 
 Policy: TypeAlias = Callable[..., Any]
@@ -27,7 +27,7 @@ class Repeat(Stacked):
 
     stages: AnyStage
     size: int = eqx.field(static=True)
-    over: str | None = eqx.field(static=True, default=None)
+    broadcast: tuple[str, ...] = eqx.field(static=True, default=())
     remat: bool | Policy = eqx.field(static=True, default=False)
     unroll: int = eqx.field(static=True, default=1)
 
@@ -40,7 +40,7 @@ class SharedRepeat(Composite):
 
     stage: AnyStage
     n: int = eqx.field(static=True)
-    over: str | None = eqx.field(static=True, default=None)
+    broadcast: tuple[str, ...] = eqx.field(static=True, default=())
     remat: bool | Policy = eqx.field(static=True, default=False)
     unroll: int = eqx.field(static=True, default=1)
 
@@ -61,8 +61,7 @@ def _loop(
     scope: Scope,
 ) -> Output:
     """Run a stage under one scan; if it is stacked, each step runs one slice."""
-    over = pipe.over
-    begin = entry_of("repeat", over, x, scope)
+    begin, inputs = carried_entry("repeat", pipe.broadcast, x, scope)
     if size == 0:
         return begin, state
     carry, constant = eqx.partition(as_arrays(begin), eqx.is_array)
@@ -79,13 +78,12 @@ def _loop(
     def body(before: PyTree, slices: PyTree) -> PyTree:
         (part, carried), (arrays, scanned, i) = before, slices
         inner, given = passes.begin(), eqx.combine(part, constant)
-        # The trace stands for all stages; errors name the first. Other entries are
-        # constants of the loop, not part of the carry.
-        inputs = given if over is None else {**x, over: given}
+        # The trace stands for all stages; errors name the first.
         child, state = (
             (eqx.combine(arrays, rest), scanned) if stacked else (rest, carried)
         )
-        y, state = enter(inner, segment, child, inputs, state=state, index=i)
+        # Entries that are broadcast are constants of the loop, not part of the carry.
+        y, state = enter(inner, segment, child, inputs(given), state=state, index=i)
         y = as_arrays(y)
         check_output("repeat", scope, given, y)
         scanned, carried = (state, None) if stacked else (None, state)
@@ -131,7 +129,7 @@ def repeat(
     *,
     key: Key | None = None,
     shared: Literal[False] = False,
-    over: str | None = None,
+    broadcast: Broadcast = (),
     remat: bool | Policy = False,
     unroll: SupportsIndex = 1,
 ) -> Repeat: ...
@@ -143,7 +141,7 @@ def repeat(
     n: SupportsIndex,
     *,
     shared: Literal[True],
-    over: str | None = None,
+    broadcast: Broadcast = (),
     remat: bool | Policy = False,
     unroll: SupportsIndex = 1,
 ) -> SharedRepeat: ...
@@ -155,7 +153,7 @@ def repeat(
     *,
     key: Key | None = None,
     shared: bool = False,
-    over: str | None = None,
+    broadcast: Broadcast = (),
     remat: bool | Policy = False,
     unroll: SupportsIndex = 1,
 ) -> Repeat | SharedRepeat:
@@ -187,9 +185,9 @@ def repeat(
     - `key`: a PRNG key for the parameters. (Keyword only.)
     - `shared`: whether `make` is one stage, to be applied `n` times with the same
         parameters, without `key`. (Keyword only.)
-    - `over`: the name of the entry that the stages replace in turn, if they take a
-        mapping of several inputs, as in `chain`. The other entries are constants of the
-        loop. (Keyword only.)
+    - `broadcast`: the name, or names, of the entries that every stage reads, if the
+        stages take a mapping of several inputs, as in `chain`; they are constants of
+        the loop. The output of each stage replaces the one other entry. (Keyword only.)
     - `remat`: whether to recompute intermediate values in the backward pass, instead of
         keeping those of all stages: True, or a policy of `jax.checkpoint_policies` that
         selects the values to keep. (Keyword only.)
@@ -229,13 +227,13 @@ def repeat(
         >>> ep.repeat(deep[0], 50, shared=True).stage[0].weight.shape
         (3, 3)
     """
-    check_over("repeat", over)
+    broadcast = read_broadcast("repeat", broadcast)
     if not isinstance(remat, bool):
         cure = "Give True, False, or a function of `jax.checkpoint_policies`."
         check_callable("repeat", "remat", remat, cure)
     check_int("repeat", "unroll", unroll, 1)
     check_bool("repeat", "shared", shared)
-    settings = (over, remat, unroll.__index__())
+    settings = (broadcast, remat, unroll.__index__())
     if not shared:
         return Repeat(*read_stacked("repeat", make, n, key, Repeat.fewest), *settings)
     if key is not None:

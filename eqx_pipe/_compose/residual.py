@@ -10,7 +10,7 @@ from .._stage import Canvas, Scope, Wire
 from .._tree import as_arrays, join_path
 from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
 from .container import Container, Names, keyed, read_stages
-from .feed import check_over, in_order
+from .feed import Broadcast, carried_entry, in_order, read_broadcast
 from .merge import SUM_BY_CALLABLE, check_agree, check_arrays
 
 
@@ -19,14 +19,15 @@ class Residual(Container):
 
     stages: tuple[AnyStage, ...]
     names: Names = eqx.field(static=True)
-    over: str | None = eqx.field(static=True, default=None)
+    broadcast: tuple[str, ...] = eqx.field(static=True, default=())
 
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
-        over = self.over
-        y, state = in_order("residual", keyed(self), over, x, state, scope)
+        broadcast = self.broadcast
+        y, state = in_order("residual", keyed(self), broadcast, x, state, scope)
         *_, (last, _) = keyed(self)
         last = join_path(scope.path, last)
-        both = as_arrays(x if over is None else x[over]), as_arrays(y)
+        x, _ = carried_entry("residual", broadcast, x, scope)
+        both = as_arrays(x), as_arrays(y)
         check_arrays("residual", last, both[1], "residual", SUM_BY_CALLABLE)
         cure = ', or give the input a projection by `parallel(..., merge="sum")`.'
         check_agree("residual", ("input", last), both, cure=cure)
@@ -37,7 +38,7 @@ class Residual(Container):
 
 
 def residual(
-    *stages: StageLike | Mapping[str, StageLike], over: str | None = None
+    *stages: StageLike | Mapping[str, StageLike], broadcast: Broadcast = ()
 ) -> Residual:
     r"""Add the output of some stages to their input: $x + f(x)$.
 
@@ -49,8 +50,9 @@ def residual(
     **Arguments:**
 
     - `stages`: one or more stages, or one mapping from names to stages.
-    - `over`: the name of the entry to add, if the stages take a mapping of several
-        inputs, as in `chain`. (Keyword only.)
+    - `broadcast`: the name, or names, of the entries that every stage reads, if the
+        stages take a mapping of several inputs, as in `chain`; the output is added to
+        the other entry. (Keyword only.)
 
     **Returns:** a stage, with the container methods of a `chain`.
 
@@ -66,7 +68,7 @@ def residual(
       structure, shape or dtype; the error names the leaf.
 
     **Laws:** `residual(f)` is `parallel(Identity(), f, merge="sum")` for deterministic
-    stages; `residual(f, g)` is `residual(chain(f, g))`, also with the same `over`.
+    stages; `residual(f, g)` is `residual(chain(f, g))`, also with the same `broadcast`.
 
     !!! example
 
@@ -82,6 +84,6 @@ def residual(
         He et al., *Deep Residual Learning for Image Recognition*, 2015, arXiv
         1512.03385.
     """
-    check_over("residual", over)
+    broadcast = read_broadcast("residual", broadcast)
     names, children = read_stages("residual", "stages", stages)
-    return Residual(children, names, over)
+    return Residual(children, names, broadcast)

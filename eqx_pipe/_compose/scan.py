@@ -25,6 +25,7 @@ from .._stage import (
 )
 from .._tree import as_arrays, join_path
 from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
+from .feed import Broadcast, look_up, read_broadcast
 
 Returns: TypeAlias = Literal["sequence", "last", "both"]
 """The output of a scan: all outputs, the last one, or the last carry with all."""
@@ -40,8 +41,9 @@ _KEEP = (
     "instead of `0`."
 )
 _CURE = (
-    "Each array needs a leading axis of steps, all of the same length. Values that are "
-    "the same for all steps belong in the cell, or in `init`."
+    "Each array needs a leading axis of steps, all of the same length. Values that "
+    "every step reads may be entries of a dict, which `broadcast` names: "
+    '`scan(..., broadcast="memory")`.'
 )
 
 
@@ -50,6 +52,7 @@ class Scan(Composite):
 
     cell: AnyStage
     init: PyTree
+    broadcast: tuple[str, ...] = eqx.field(static=True, default=())
     returns: str = eqx.field(static=True, default="sequence")
     reverse: bool = eqx.field(static=True, default=False)
     unroll: int = eqx.field(static=True, default=1)
@@ -77,8 +80,13 @@ class Scan(Composite):
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
         x = as_arrays(x)
         last = self.returns == "last"
-        axes = [0 if eqx.is_array(leaf) else None for leaf in jtu.tree_leaves(x)]
-        size = common_size("scan", f"the input{scope.where}", x, axes, _CURE)
+        sequence, shared = x, None
+        if self.broadcast:
+            shared = look_up("scan", self.broadcast, x, scope)
+            sequence = {name: x[name] for name in x if name not in shared}
+        leaves = jtu.tree_leaves(sequence)
+        axes = [0 if eqx.is_array(leaf) else None for leaf in leaves]
+        size = common_size("scan", f"the input{scope.where}", sequence, axes, _CURE)
         if size == 0 and last:
             raise structure_error(
                 "scan",
@@ -91,7 +99,7 @@ class Scan(Composite):
         elif carry is None:
             carry = _zeros(self.cell)
         carry, fixed = eqx.partition(as_arrays(carry), eqx.is_array)
-        xs, constant = eqx.partition(x, eqx.is_array)
+        xs, constant = eqx.partition(sequence, eqx.is_array)
         # The state is carried, since it may be used only once, and the body of a loop
         # is traced more than once.
         own, put_back = own_state(self.cell, state)
@@ -101,6 +109,8 @@ class Scan(Composite):
         def body(carried, slices):
             (part, own, _), (step, i) = carried, slices
             before, now = eqx.combine(part, fixed), eqx.combine(step, constant)
+            # Constants of the loop: neither carried nor split.
+            now = now if shared is None else {**now, **shared}
             after, y, own = self._step(passes.begin(), before, now, own, i)
             ys, rest = _apart(y, after if last else None)
             parts.append(rest)
@@ -183,6 +193,7 @@ def scan(
     cell: StageLike,
     init: PyTree | StageLike = None,
     *,
+    broadcast: Broadcast = (),
     returns: Returns = "sequence",
     reverse: bool = False,
     unroll: SupportsIndex = 1,
@@ -206,6 +217,9 @@ def scan(
         stage, or a stage that computes the carry from the whole input, such as
         `lambda xs: jnp.zeros(3)`; its path is `init`. By default Equinox's cells begin
         with zeros.
+    - `broadcast`: the name, or names, of the entries that every step reads whole, if
+        the input is a mapping: the memory of a decoder, a mask. The other entries are
+        sequences. `x` is then a mapping, too. (Keyword only.)
     - `returns`: `"sequence"`: the outputs of all steps, along a new leading axis;
         `"last"`: the output of the last step only; `"both"`: the last carry and all
         outputs, as `(carry, ys)`. (Keyword only.)
@@ -226,12 +240,12 @@ def scan(
     - `ValueError` if `returns` is unknown, or `unroll` is not positive; when called, if
       the sequence is empty and `returns` is `"last"`.
     - `StructureError` (a `ValueError`), when called, if arrays have leading axes of
-      different lengths, or the new carry differs from the old one in structure, shape
-      or dtype; the error names the leaves.
+      different lengths, a broadcast entry is missing, or the new carry differs from the
+      old one in structure, shape or dtype; the error names the leaves.
 
     **Laws:** it equals the loop `for i, x in enumerate(xs): carry, y = cell(carry, x,
     key=fold_in(key, i))`, forward and in gradients; `"last"` is the last entry of the
-    sequence.
+    sequence; an entry that is broadcast is the sequence of its copies.
 
     !!! example
 
@@ -239,6 +253,10 @@ def scan(
         >>> add = lambda total, x: (total + x, total + x)
         >>> ep.scan(add, jnp.zeros(()))(jnp.arange(4.0)).tolist()
         [0.0, 1.0, 3.0, 6.0]
+        >>> add = lambda total, x: (total + x["x"] * x["by"],) * 2
+        >>> times = ep.scan(add, 0.0, broadcast="by")
+        >>> times({"x": jnp.arange(4.0), "by": 2.0}).tolist()
+        [0.0, 2.0, 6.0, 12.0]
         >>> cell = eqx.nn.GRUCell(2, 8, key=jr.key(0))
         >>> both = ep.parallel(ep.scan(cell), ep.scan(cell, reverse=True))
         >>> last, xs = ep.scan(cell, returns="last"), jnp.ones((5, 2))
@@ -246,6 +264,7 @@ def scan(
         ((5, 16), (8,))
     """
     read = _read_cell(cell)
+    broadcast = read_broadcast("scan", broadcast)
     check_choice("scan", "returns", returns, get_args(Returns))
     check_bool("scan", "reverse", reverse)
     check_int("scan", "unroll", unroll, 1)
@@ -257,7 +276,7 @@ def scan(
             "input, `lambda xs: jax.numpy.zeros(3)`.",
         )
     first = as_stage("scan", "init", init) if callable(init) else as_arrays(init)
-    return Scan(read, first, returns, bool(reverse), unroll.__index__())
+    return Scan(read, first, broadcast, returns, bool(reverse), unroll.__index__())
 
 
 def _read_cell(cell: StageLike) -> AnyStage:

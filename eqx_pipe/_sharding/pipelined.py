@@ -185,8 +185,8 @@ def pipelined(
 
     **Arguments:**
 
-    - `stack`: a `repeat` of n stages, without `shared` and `over`. Its stages take a
-        batch: wrap stages for one example in `eqx_pipe.batched`. No stage may be
+    - `stack`: a `repeat` of n stages, without `shared` and `broadcast`. Its stages
+        take a batch: wrap stages for one example in `eqx_pipe.batched`. No stage may be
         stateful.
     - `mesh`: a `jax.sharding.Mesh`. The parameters are placed on it at once.
     - `microbatches`: the number M of microbatches into which the leading axis of the
@@ -201,7 +201,7 @@ def pipelined(
     **Raises:**
 
     - `ValueError` if sizes do not fit (the error names the nearest that do), if the
-      axis is unknown, if a stage is stateful, or if `stack` has `over`.
+      axis is unknown, if a stage is stateful, or if `stack` has `broadcast`.
     - `StructureError` (a `ValueError`), when called, if a stage's output differs from
       its input in structure, shape or dtype.
     - `TypeError` if `stack` is not a `repeat`, or `mesh` is not a mesh.
@@ -226,12 +226,12 @@ def pipelined(
     """
     cure = "Give what `eqx_pipe.repeat(make, n, key=key)` returns."
     check_is("sharding.pipelined", "stack", stack, Repeat, cure)
-    if stack.over is not None:
+    if stack.broadcast:
         raise value_error(
             "sharding.pipelined",
-            f"the stages of `stack` replace one entry of a mapping, `{stack.over}`.",
-            "Have each return the whole mapping, whose entries then travel with the "
-            "microbatch, and leave `over` out.",
+            f"`stack` broadcasts entries of its input: {quoted(stack.broadcast)}.",
+            "Have each stage return the whole mapping, whose entries then travel with "
+            "the microbatch, and leave `broadcast` out.",
         )
     check_mesh("sharding.pipelined", mesh)
     check_int("sharding.pipelined", "microbatches", microbatches, 1)

@@ -47,7 +47,7 @@ def test_an_empty_batch():
 def test_parts_that_all_examples_share():
     x = {"row": jnp.arange(6.0).reshape(3, 2), "shared": jnp.ones(2), "label": "a"}
     stage = lambda t: {"y": t["row"] + t["shared"], "label": t["label"]}  # noqa: E731
-    pipe = ep.batched(stage, in_axes={"row": 0, "shared": None, "label": 0})
+    pipe = ep.batched(stage, in_axes={"row": np.int64(0), "shared": None, "label": 0})
     for call in (pipe, eqx.filter_jit(pipe)):
         y = call(x)
         np.testing.assert_array_equal(y["y"], x["row"] + 1)

@@ -24,8 +24,21 @@ X = numbers(jax.ShapeDtypeStruct((4,), jnp.float32))
 
 # Draws take most of the compilation, so few of them draw.
 QUICK = [
-    *["chain over", "parallel module", "weighted by a gate", "residual", "at a path"],
-    *["graph", "repeat over", "batched with a name", "tied", "gated sum", "gated dict"],
+    *[
+        "chain broadcast",
+        "parallel module",
+        "weighted by a gate",
+        "residual",
+        "at a path",
+    ],
+    *[
+        "graph",
+        "repeat broadcast",
+        "batched with a name",
+        "tied",
+        "gated sum",
+        "gated dict",
+    ],
     *["noisy cond", "switch"],
 ]
 CASTS = [name for name in COMBINATORS if "precision" in name]

@@ -1,4 +1,4 @@
-"""Several inputs by name: `graph(inputs=)`, `over=`, `feed`, and keywords in edges."""
+"""Several inputs by name: `graph(inputs=)`, `broadcast=`, `feed`, edges by keyword."""
 
 import equinox as eqx
 import jax
@@ -68,7 +68,7 @@ def test_neither_the_order_of_inputs_nor_of_entries_matters(names, entries):
         ep.feed(ep.feed(scaled, "a", "b"), a="x", b="by"),
         ep.graph({"s": scaled}, {"s": {"by": "by", "x": "x"}}, "s", inputs=["by", "x"]),
         ep.graph({"s": ep.feed(scaled, "x", "by")}, {"s": []}, "s", inputs=["by", "x"]),
-        ep.chain(ep.feed(scaled, "x", "by"), over="x"),
+        ep.chain(ep.feed(scaled, "x", "by"), broadcast="by"),
         ep.chain(ep.at("x", eqx.nn.Identity()), ep.feed(scaled, "x", "by")),
     ],
 )
@@ -76,20 +76,23 @@ def test_all_ways_to_hand_on_inputs_agree(stage):
     np.testing.assert_array_equal(stage(X), X["x"] * X["by"] + 1)
 
 
-def test_a_chain_over_an_input_is_the_loop_and_associative():
+def test_a_chain_that_broadcasts_is_the_loop_and_associative():
     f, g = ep.feed(scaled, "x", "by"), block()
-    flat = ep.chain(f, g, f, over="x")
+    flat = ep.chain(f, g, f, broadcast="by")
     by_hand = scaled(jnp.tanh(2 * scaled(X["x"], X["by"])) + X["by"], X["by"])
-    nested = ep.chain(f, ep.chain(g, f, over="x"), over="x")
-    for pipe in (flat, nested, ep.chain(flat[:2], flat[2:], over="x")):
+    nested = ep.chain(f, ep.chain(g, f, broadcast="by"), broadcast="by")
+    for pipe in (flat, nested, ep.chain(flat[:2], flat[2:], broadcast="by")):
         np.testing.assert_allclose(pipe(X), by_hand, rtol=1e-6)
-    assert flat[:2].over == "x" and len(flat[:2]) == 2
-    for empty in (ep.chain(over="x"), ep.repeat(block, 0, key=jr.key(0), over="x")):
+    assert flat[:2].broadcast == ("by",) and len(flat[:2]) == 2
+    for empty in (
+        ep.chain(broadcast="by"),
+        ep.repeat(block, 0, key=jr.key(0), broadcast="by"),
+    ):
         assert empty(X) is X["x"]
 
 
 def test_what_is_only_read_is_no_part_of_the_carry():
-    pipe = ep.repeat(block, 3, key=jr.key(0), over="x")
+    pipe = ep.repeat(block, 3, key=jr.key(0), broadcast="by")
     (scan,) = [
         eqn
         for eqn in jax.make_jaxpr(lambda x: pipe(x))(X).eqns
@@ -102,7 +105,7 @@ def test_a_stateful_layer_gets_its_inputs_by_name():
     def make():
         inputs = {"x": "x", "by": "by"}
         node = ep.graph({"a": Count()}, {"a": inputs}, "a", inputs=("x", "by"))
-        return ep.chain(node, ep.feed(Count(), "x", by="by"), over="x")
+        return ep.chain(node, ep.feed(Count(), "x", by="by"), broadcast="by")
 
     pipe, state = eqx.nn.make_with_state(make)()
     y, state = eqx.filter_jit(pipe)(X, state)
@@ -111,18 +114,18 @@ def test_a_stateful_layer_gets_its_inputs_by_name():
 
 
 def test_paths_of_outputs_errors_and_views():
-    pipe = ep.chain(block(), ep.feed(scaled, "x", by="by"), over="x")
+    pipe = ep.chain(block(), ep.feed(scaled, "x", by="by"), broadcast="by")
     paths = "0.scale 0.act 0.add 0 1.stage 1"
     assert list(ep.outputs(pipe)(X)[1]) == paths.split()
-    assert ep.summary(pipe).row.settings == {"over": "x"}
+    assert ep.summary(pipe).row.settings == {"broadcast": ("by",)}
     first, second = ep.summary(pipe).row.children
     assert first.settings["inputs"] == ["x", "by"]
     assert second.settings == {"inputs": ["x", "by=by"]}
     text = str(ep.draw(pipe, X))
-    assert "chain(over=x)" not in text  # the root has no frame
+    assert "chain(broadcast" not in text  # the root has no frame
     assert '|"by: float32[3]"|' in text and "by=by" in text
     with pytest.raises(
         ep.StructureError, match="no entry `by`. Known names: `x`"
     ) as caught:
         ep.chain(a=pipe)({"x": X["x"]})
-    assert "stage `a.0`" in str(caught.value.__notes__)
+    assert "stage `a`" in str(caught.value.__notes__)

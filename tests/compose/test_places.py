@@ -44,8 +44,9 @@ def carry_on(carry, x):
 PLACES = {
     "chain": Place(lambda s: ep.chain(s), "0"),
     "chain by name": Place(lambda s: ep.chain(a=s), "a"),
-    "chain over": Place(
-        lambda s: ep.chain(lambda x: {"x": x}, ep.chain(s, over="x")), "1.0"
+    "chain broadcast": Place(
+        lambda s: ep.chain(lambda x: {"x": x, "y": x}, ep.chain(s, broadcast="y")),
+        "1.0",
     ),
     "parallel": Place(lambda s: ep.parallel({"a": s, "b": jnp.sin}), "a"),
     "merge": Place(lambda s: ep.parallel(jnp.sin, merge=s), "merge"),

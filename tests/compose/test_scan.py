@@ -55,6 +55,44 @@ def test_it_is_the_loop(returns, plain):
     assert_agree(eqx.filter_jit(pipe)(XS, key=KEY), wanted)
 
 
+def attend(carry, x):
+    """Attend to a memory that every step reads."""
+    weights = jax.nn.softmax(x["memory"] @ (carry + x["x"]))
+    return weights @ x["memory"], {"weights": weights}
+
+
+@hp.given(st.sampled_from(["sequence", "last"]), st.booleans())
+def test_what_is_broadcast_equals_its_copies_in_each_step(returns, reverse):
+    settings = {"init": jnp.zeros(2), "returns": returns, "reverse": reverse}
+    once = ep.scan(attend, broadcast="memory", **settings)
+    copies = ep.scan(attend, **settings)
+    memory = numbers(jax.ShapeDtypeStruct((3, 2), jnp.float32))
+
+    def loss(run, memory):
+        return sum(jnp.sum(y**2) for y in jtu.tree_leaves(run(memory)))
+
+    def copied(memory):
+        return copies({"x": XS, "memory": jnp.stack([memory] * len(XS))})
+
+    def shared(memory):
+        return once({"x": XS, "memory": memory})
+
+    both = jax.value_and_grad(loss, argnums=1)
+    assert_agree(both(shared, memory), both(copied, memory))
+    equations = jax.make_jaxpr(shared)(memory).eqns
+    largest = max(v.aval.size for eqn in equations for v in eqn.outvars)
+    assert largest < len(XS) * memory.size  # not copied for each step
+
+
+def test_several_entries_are_broadcast_or_split():
+    def cell(carry, x):
+        return carry, (x["a"] + x["b"]) * x["c"] * len(x["text"])
+
+    pipe = ep.scan(cell, 0.0, broadcast=("c", "text"))
+    x = {"a": np.arange(3.0), "b": np.ones(3), "c": np.float32(2), "text": "ab"}
+    assert pipe(x).tolist() == [4.0, 8.0, 12.0]
+
+
 def test_the_cells_of_equinox_are_taken_as_they_are():
     @eqx.filter_jit
     def by_hand(cell, carry, out, xs):

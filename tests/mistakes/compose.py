@@ -133,9 +133,9 @@ TIED = {
 
 INPUTS = {
     TypeError: {
-        "cannot have the name": lambda: ep.chain(over=sin),
+        "cannot have the name": lambda: ep.chain(broadcast=sin),
         "by `eqx_pipe.feed`": lambda: ep.chain(
-            nn.MultiheadAttention(1, 2, key=key()), over="x"
+            nn.MultiheadAttention(1, 2, key=key()), broadcast="x"
         ),
         "gets no input.*Name the inp": lambda: ep.feed(sin),
         "in the order in which": lambda: ep.feed(sin, "x", "by"),
@@ -159,7 +159,7 @@ INPUTS = {
         "Did you mean `bye`": lambda: two(("x", "bye")),
         "Known names: `a`": lambda: node({"a": "x"}, sink="x", inputs=("x",)),
         "Known names": lambda: node({"a": {"x": []}}, jnp.add),
-        "`over`.*without a dot": lambda: ep.chain(two(), over="a.b"),
+        "`broadcast`.*without a dot": lambda: ep.chain(two(), broadcast="a.b"),
     },
     ep.StructureError: {
         'dict .*`{"x": ..., "by': lambda: two()(ones(1)),
@@ -167,9 +167,21 @@ INPUTS = {
         r"`t`.*Known names: `x`, `by`.*eqx_pipe.feed\(graph, x=\"x\", by=": lambda: (
             two()({"x": ones(1), "by": ones(1), "t": ones(1)})
         ),
-        "no entry `z`. Known names: `x`, `by`": lambda: ep.chain(two(), over="z")(
+        "no entry `z`. Known names: `x`, `by`": lambda: ep.chain(two(), broadcast="z")(
             {"x": ones(1), "by": ones(1)}
         ),
+        "`by` are broadcast and 2 are left. Leave one": lambda: ep.chain(
+            two(), broadcast="by"
+        )({"x": ones(1), "by": ones(1), "t": ones(1)}),
+        "0 are left.*add the others to": lambda: ep.residual(two(), broadcast="by")(
+            {"by": ones(1)}
+        ),
+        'a leading axis of steps.*scan.*broadcast="memory"': lambda: ep.scan(
+            lambda c, x: (c, c), 0.0, broadcast="by"
+        )({"x": 1.0, "by": ones(1)}),
+        "no entry `mask`. Did|no entry `mask`. Known": lambda: ep.scan(
+            lambda c, x: (c, c), 0.0, broadcast="mask"
+        )({"x": ones(1)}),
         "no entry `y`. .*Known names: `x`": lambda: ep.feed(sin, "y")({"x": ones(1)}),
     },
 }

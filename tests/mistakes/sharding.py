@@ -101,7 +101,9 @@ MICROBATCH = {
             ones(4) > 0
         ),
         "return the whole mapping": lambda: pipelined(
-            ep.repeat(lambda k: ep.feed(sin, "x"), 2, key=key(), over="x"), row(2), 2
+            ep.repeat(lambda k: ep.feed(sin, "x"), 2, key=key(), broadcast="by"),
+            row(2),
+            2,
         ),
         "4 or 8": lambda: pipelined(stack(6), row(4), 2),
         "Known names: `data`, `model`": lambda: pipelined(stack(2), mesh(), 2),

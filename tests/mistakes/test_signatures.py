@@ -52,7 +52,7 @@ CURES = {
         "start Linspace.stop Geomspace.stop LogUniform.stop Uniform.stop"
     ),
     "Give a number of at least 0": "rtol atol",
-    'over="x"': "chain.over repeat.over residual.over",
+    "Give the names of the entries": "broadcast",
     'over="seed"': "over",
     # Stages.
     "A name is a non-empty string": "feed.inputs",

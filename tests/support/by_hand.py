@@ -67,10 +67,18 @@ def _merged(stage, ys, key):
     return (FOLDS | joins)[merge.name](ys)
 
 
+def _carried(stage, x):
+    """Return the entry that is not broadcast, and the input with another one."""
+    if not stage.broadcast:
+        return x, lambda y: y
+    (name,) = set(x) - set(stage.broadcast)
+    return x[name], lambda y: {**x, name: y}
+
+
 def _chain(stage, x, key):
-    y = x if stage.over is None else x[stage.over]
+    y, inputs = _carried(stage, x)
     for segment, child in zip(stage.keys(), stage.stages, strict=True):
-        given = y if stage.over is None else {**x, stage.over: y}
+        given = inputs(y)
         y = _child(child, segment, given, key)
     return y
 
@@ -148,14 +156,12 @@ def _at(stage, x, key):
 
 def _repeat(stage, x, key):
     arrays, rest = eqx.partition(stage.stages, eqx.is_array)
-    over = stage.over
+    begin, inputs = _carried(stage, x)
 
     def body(y, slices):
         arrays, i = slices
-        given = y if over is None else {**x, over: y}
-        return _child(eqx.combine(arrays, rest), i, given, key), None
+        return _child(eqx.combine(arrays, rest), i, inputs(y), key), None
 
-    begin = x if over is None else x[over]
     if not stage.size:
         return begin
     return jax.lax.scan(body, begin, (arrays, jnp.arange(stage.size)))[0]
@@ -178,13 +184,17 @@ def _ensemble(stage, x, key):
 
 
 def _residual(stage, x, key):
-    before = x if stage.over is None else x[stage.over]
+    before, _ = _carried(stage, x)
     return jtu.tree_map(operator.add, before, _chain(stage, x, key))
 
 
 def _scan(stage, x, key):
+    shared = {name: x[name] for name in stage.broadcast}
+    xs = {name: v for name, v in x.items() if name not in shared} if shared else x
+
     def step(carry, slices):
         part, i = slices
+        part = {**part, **shared} if shared else part
         own = {} if key is None else {"key": jr.fold_in(key, i)}
         if isinstance(stage.cell, eqx.nn.GRUCell):
             y = stage.cell(part, carry)
@@ -196,12 +206,12 @@ def _scan(stage, x, key):
     carry = _child(stage.init, "init", x, key) if callable(stage.init) else stage.init
     if carry is None:
         carry = jnp.zeros(stage.cell.hidden_size)
-    index = jnp.arange(jtu.tree_leaves(x)[0].shape[0])
+    index = jnp.arange(jtu.tree_leaves(xs)[0].shape[0])
     last = stage.returns == "last"  # where the output is the carry
     carry, ys = jax.lax.scan(
         lambda c, s: (step(c, s)[0], None) if last else step(c, s),
         carry,
-        (x, index),
+        (xs, index),
         reverse=stage.reverse,
     )
     return carry if last else ys

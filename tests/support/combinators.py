@@ -96,13 +96,17 @@ class Parts:
         return ep.graph(nodes, edges, ("out", "sum"), inputs=("carry", "x"))
 
 
+def masked_sum(carry, x):
+    return carry + x["x"] * x["mask"], jnp.sin(carry)
+
+
 GATES = (positive, never)
 COMBINATORS = {
     "empty chain": lambda p: ep.chain(),
     "chain": lambda p: ep.chain(p.a, jnp.tanh, p.b),
     "named chain": lambda p: ep.chain(first=p.a, second=ep.chain(jnp.tanh)),
-    "chain over": lambda p: with_mask(
-        ep.chain(p.block, ep.feed(jnp.multiply, "x", "mask"), over="x")
+    "chain broadcast": lambda p: with_mask(
+        ep.chain(p.block, ep.feed(jnp.multiply, "x", "mask"), broadcast="mask")
     ),
     "parallel sum": lambda p: ep.parallel(p.a, jnp.sin, p.b, merge="sum"),
     "parallel mean": lambda p: ep.parallel(p.a, jnp.sin, p.b, merge="mean"),
@@ -121,7 +125,7 @@ COMBINATORS = {
         p.a, p.b, weights=gate, normalize="sum"
     ),
     "residual": lambda p: ep.residual(p.a, p.b),
-    "residual over": lambda p: with_mask(ep.residual(p.block, over="x")),
+    "residual broadcast": lambda p: with_mask(ep.residual(p.block, broadcast="mask")),
     "at a path": lambda p: ep.chain(
         lambda x: {"a": x, "b": (x, 1.0)}, ep.at(("b", 0), p.a)
     ),
@@ -136,7 +140,9 @@ COMBINATORS = {
     ),
     "repeat": lambda p: p.many(ep.repeat, 3),
     "repeat of none": lambda p: p.many(ep.repeat, 0),
-    "repeat over": lambda p: with_mask(p.many(ep.repeat, 3, p.masked, over="x")),
+    "repeat broadcast": lambda p: with_mask(
+        p.many(ep.repeat, 3, p.masked, broadcast="mask")
+    ),
     "repeat shared": lambda p: ep.repeat(ep.chain(p.a, jnp.tanh), 3, shared=True),
     "ensemble": lambda p: p.many(ep.ensemble, 3),
     "ensemble max": lambda p: p.many(ep.ensemble, 3, merge="max"),
@@ -145,6 +151,10 @@ COMBINATORS = {
         twice, ep.batched(lambda x: x - jax.lax.pmean(x, "rows"), axis_name="rows")
     ),
     "scan": lambda p: ep.chain(twice, ep.scan(p.cell, lambda xs: -xs[0])),
+    "scan broadcast": lambda p: ep.chain(
+        lambda x: {"x": twice(x), "mask": jnp.cos(x)},
+        ep.scan(masked_sum, lambda xs: -xs["x"][0], broadcast="mask"),
+    ),
     "scan of a GRU": lambda p: ep.chain(
         twice, ep.scan(p.gru, returns="last", reverse=True)
     ),

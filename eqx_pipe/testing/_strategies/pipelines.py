@@ -97,7 +97,7 @@ def _fold(d: Drawing) -> StageLike:
 
 
 def _inputs(d: Drawing) -> StageLike:
-    """Draw a chain over one of two inputs that contains a graph of both."""
+    """Draw a chain that broadcasts one of two inputs and contains a graph of both."""
     join = layers.Joining(layers.join_of(d.struct))
     block = graph(
         {"node": d.inner(), "join": join},
@@ -105,7 +105,9 @@ def _inputs(d: Drawing) -> StageLike:
         "join",
         inputs=("x", "by"),
     )
-    return chain(layers.named, chain(feed(block, x="x", by="by"), block, over="x"))
+    return chain(
+        layers.named, chain(feed(block, x="x", by="by"), block, broadcast="by")
+    )
 
 
 def _wide(d: Drawing) -> StageLike:
