@@ -8,7 +8,7 @@ import typing as _typing
 
 from .._errors import optional as _optional
 from ._laws.axis import check_axis as check_axis
-from ._laws.compiles import assert_compiles as assert_compiles
+from ._laws.compilations import assert_compiles as assert_compiles
 from ._laws.function import check_function as check_function
 from ._laws.loader import check_loader as check_loader
 from ._laws.method import check_method as check_method

@@ -113,6 +113,7 @@ CURES = {
     "Give a pytree of `jax.ShapeDtypeStruct": "struct",
     "Give a tuple of dtypes": "dtypes",
     "Give a tuple of names of laws": "only skip",
+    "Give a tuple of names: `rows": "rows",
     "Give an `Axis`": "axis",
     "Give an `equinox.nn.State`": "state",
     r"strategies.just\(": "elements",

@@ -1,5 +1,7 @@
 """`check_function`: each law reports its own bug, names it, and spares sound twins."""
 
+import re
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -102,11 +104,99 @@ def test_the_next_state_is_judged_too():
     assert only("finite", layer, X, state=state) == "holds"
 
 
+class Averages(eqx.Module):
+    """Equinox's usual stateful model: a plain Module, not a `StatefulLayer`."""
+
+    index: eqx.nn.StateIndex
+    decay: float = eqx.field(static=True)
+
+    def __init__(self, decay):
+        self.index, self.decay = eqx.nn.StateIndex(jnp.zeros(())), decay
+
+    def __call__(self, x, state):
+        mean = self.decay * state.get(self.index) + jnp.mean(x)
+        return 2 * x, state.set(self.index, mean)
+
+
+def averaged(x, state):
+    (mean,) = jax.tree.leaves(state)
+    return 2 * np.asarray(x), [0.9 * np.asarray(mean) + np.mean(x)]
+
+
+def test_a_state_goes_where_the_function_takes_it():
+    (right, state), (wrong, _) = (
+        eqx.nn.make_with_state(Averages)(decay) for decay in (0.9, 0.5)
+    )
+    state = state.set(right.index, jnp.float32(3))
+    (other,) = [eqx.tree_at(lambda m: m.index, wrong, right.index)]
+    calls = [
+        (lambda m: m, (X,), {"state": state}),
+        (lambda m: m, (X, state), {}),
+        (lambda m: lambda x, *, state: m(x, state), (X,), {"state": state}),
+        (lambda m: lambda x, st: m(x, st), (X,), {"state": state}),
+    ]
+    for make, args, named in calls:
+        found = only("reference", make(right), *args, reference=averaged, **named)
+        assert found == "holds"
+        with pytest.raises(
+            AssertionError, match="the new state: 0 of|the new state: 2"
+        ):
+            only("reference", make(other), *args, reference=averaged, **named)
+    found = only("reference", right, X, state=state, reference=lambda x: 2 * x)
+    assert found == "holds; the new state was not compared"
+    ept.check_function(lambda state, x: right(x, state), state, X)
+    with pytest.raises(TypeError, match="takes 1 arguments .* no `state`"):
+        ept.check_function(lambda x: x, X, state=state)
+
+
 def test_a_density_may_be_infinite_at_the_given_arguments():
     def outside(x):
         return jnp.where(x > 0, x, -jnp.inf)
 
     assert "the output is infinite" in only("finite", outside, -jnp.ones(3))
+    assert (
+        only("finite", outside, X) == "holds; 1 of 3 outputs are infinite, and left out"
+    )
+    assert "1 of 3 outputs are not finite" in only("derivative", outside, X)
+    # The gradient is NaN at 0, where an output is infinite.
+    assert only("finite", jnp.log, jnp.array([0.0, 2.0])).startswith("holds")
+
+
+def test_an_output_that_is_nan_on_purpose_raises_no_alarm_of_derivatives():
+    def outside(x):
+        return jnp.where(x > 0, x**2, jnp.nan + x)
+
+    assert "1 of 3 outputs are not finite" in only("derivative", outside, X)
+
+
+def by_a_loop(x):
+    return jax.lax.while_loop(
+        lambda c: c[0] < 3, lambda c: (c[0] + 1, jnp.sin(c[1])), (0, x)
+    )[1]
+
+
+def on_the_host(x):
+    return jax.pure_callback(np.sin, x, x, vmap_method="sequential")
+
+
+@jax.custom_vjp
+def once(x):
+    return jnp.sin(x)
+
+
+once.defvjp(lambda x: (jnp.sin(x), x), lambda x, ct: (ct * on_the_host(x + np.pi / 2),))
+
+
+@pytest.mark.parametrize(
+    ("fn", "note"),
+    [
+        (by_a_loop, r"holds; no reverse mode \(ValueError: Reverse-mode"),
+        (once, r"holds; no forward mode .*; no second derivative .*Pure callbacks"),
+        (on_the_host, r"undecided: neither mode .*forward: .*; reverse: .*callbacks"),
+    ],
+)
+def test_modes_and_orders_that_do_not_exist_are_said_with_the_reason(fn, note):
+    assert re.match(note, only("derivative", fn, X))
 
 
 def test_a_mode_that_was_chosen_is_noted():
@@ -168,6 +258,47 @@ def test_a_reference_is_compared():
         only("reference", jnp.hypot, X, X, reference=np.arctan2)
     with pytest.raises(AssertionError, match=r"shape \[3\] found, \[\] by the ref"):
         only("reference", jnp.hypot, X, X, reference=lambda x, y: 0.0)
+
+
+def test_parameters_that_a_function_closes_over_are_cast():
+    layer, table = eqx.nn.MultiheadAttention(1, 4, key=KEY), jnp.ones(3)
+    x = jnp.ones((2, 4))
+    assert only("dtype", lambda x: layer(x, x, x), x).startswith("holds")
+    assert only("dtype", jax.jit(lambda x: layer(x, x, x)), x).startswith("holds")
+    with pytest.raises(AssertionError) as caught:
+        only("dtype", lambda x: x * table, X)
+    text = str(caught.value)
+    assert "closes over `table` (float32[3])" in text and "test_function.py:" in text
+
+
+def test_an_index_is_shown_as_it_was_written():
+    with pytest.raises(AssertionError, match="index -100 is out of bounds"):
+        only("index", lambda x, i: x[i], X, jnp.int32(-100))
+
+
+def test_a_program_that_compiles_again_is_named_with_its_line():
+    with pytest.raises(
+        AssertionError, match=r"<lambda>.* \(at .*test_function.py:\d+\)"
+    ):
+        only("recompiles", lambda x: jax.jit(lambda v: v + 1)(x), X)
+
+
+def test_rows_are_compared_on_several_devices():
+    def sound(w, x):
+        return jnp.tanh(x @ w)
+
+    def mixes(w, x):
+        return sound(w, x) - x.mean()
+
+    w, x = jnp.ones((3, 3)) / 3, jnp.linspace(-1, 1, 24).reshape(8, 3)
+    assert only("devices", sound, w, x, rows=("x",)) == "holds"
+    with pytest.raises(AssertionError, match="the values of `shard_map` on 4 devices"):
+        only("devices", mixes, w, x, rows=("x",))
+    assert "devices" not in ept.check_function(sound, w, x, skip=("derivative",))
+
+
+def test_arguments_without_elements_are_said():
+    assert only("vmap", jnp.sin, jnp.zeros(0)) == "holds; `x` has no elements"
 
 
 class Counted(eqx.Module):

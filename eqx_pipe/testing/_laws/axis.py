@@ -16,16 +16,19 @@ from ..._keys import check_key
 from ..._spaces import MAX_LENGTH, Axis
 from ..._tree import as_arrays
 from ..._types import Key, PyTree
-from .compare import (
+from .law import (
     USUAL,
+    Broken,
     agree,
     agree_in_struct,
     agree_with_reference,
     as_numpy,
+    check_laws,
     check_reference,
+    law,
+    must_work,
     stack,
 )
-from .law import Broken, check_laws, law, must_work
 
 _MOST = 16  # positions of a long axis that are checked
 # A fair coin gives the same side for all keys once in two billion runs.

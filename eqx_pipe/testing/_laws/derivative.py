@@ -1,25 +1,98 @@
 """The law that derivatives agree with finite differences.
 
 Both modes, and second derivatives, are compared with finite differences of two step
-sizes, in double precision if the function can be traced in it.
+sizes, in double precision if the function can be traced in it. The two step sizes give
+error bounds. If they disagree, or the slopes on both sides do, the element is a kink,
+which is left out and counted. So `jax.nn.relu` at 0 raises no false alarm, nor does a
+square root. Elements are compared one by one: an infinite output hides no other one.
 """
 
+import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
+import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
 from ..._jaxprs import equations, open_jaxpr, used_inputs
-from .compare import Tolerance, agree, as_numpy
-from .law import Broken, Undecided, law
-from .programs import Programs
-from .slopes import STEPS, Numbers, Slope, direction, slope, step_of
-from .trial import Trial
+from .index import is_installed, lines_of
+from .law import Broken, Tolerance, Undecided, agree, as_numpy, error_line, law
+from .trial import Programs, Trial, direction
+
+STEPS = (-1, -0.5, 0, 0.5, 1)
+"""The positions along a direction at which a function is evaluated, in steps."""
 
 _MOST_SINGLE = 4  # up to this many inputs, each is moved separately
 _COARSEST = 1e-6  # below single precision finite differences are too inaccurate
 _ITERATED = 1e-2  # the relative error of an iterative solver
+
+if TYPE_CHECKING:
+    Numbers: TypeAlias = np.ndarray
+else:  # NumPy operations return scalars for arrays without axes
+    Numbers = np.ndarray | np.generic
+
+T = TypeVar("T")
+
+
+class Slope(NamedTuple):
+    """A derivative along a direction by finite differences, element by element.
+
+    `doubt` bounds its error, `noise` is the rounding error, and `smooth` is False at
+    kinks.
+    """
+
+    value: Numbers
+    doubt: Numbers
+    noise: Numbers
+    smooth: Numbers
+
+
+def step_of(eps: float) -> float:
+    """Return the step for the differences, from the rounding error `eps`."""
+    # The truncation error is of order `step**4`, and the rounding error `eps / step`.
+    return eps**0.2
+
+
+def slope(values: Sequence[Numbers], eps: float) -> Slope:
+    """Return the slope of five values at `STEPS`."""
+    step, v = step_of(eps), np.stack(values)
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+        wide, half = (v[4] - v[0]) / (2 * step), (v[3] - v[1]) / step
+        # Richardson extrapolation cancels the error of order `step**2`.
+        value = (4 * half - wide) / 3
+        # The slopes to the right and to the left differ by the step times the
+        # curvature; a difference that remains as the step goes to zero is a kink.
+        near = (v[3] - 2 * v[2] + v[1]) / (step / 2)
+        far = (v[4] - 2 * v[2] + v[0]) / step
+        doubt = np.abs(wide - half) + np.abs(2 * near - far)
+        finite = np.isfinite(v).all(0)
+        # An element that does not move, such as a mask, says nothing about the others.
+        moves = finite & (v != v[2]).any(0)
+        sizes = np.abs(np.where(finite, v, 0)).max(0)
+        largest = np.max(np.where(moves, sizes, 0), initial=0.0)
+        size = np.where(moves, largest, sizes)
+        noise = eps * size / step
+        trusted = doubt <= 0.02 * (np.abs(value) + size) + 1000 * noise
+    return Slope(value, doubt, noise, trusted & finite)
+
+
+def attempt(how: str, run: Callable[[], T]) -> tuple[T | None, str]:
+    """Return a result, or `None` and the reason if JAX has no such derivative.
+
+    Raise `Broken` for all other errors, such as those of a rule.
+    """
+    try:
+        return run(), ""
+    except Exception as error:
+        line = error_line(error)
+        if not isinstance(error, NotImplementedError) and not _ABSENT.search(line):
+            raise Broken(f"{how} raises {line}") from error
+        return None, line
+
+
+# The messages of JAX and Equinox for functions that cannot be differentiated.
+_ABSENT = re.compile(r"(forward|reverse)-mode|not support JVP|autodifferentiat", re.I)
 
 
 @law("derivative", "first and second derivatives agree with finite differences.")
@@ -33,7 +106,7 @@ def derivative_law(trial: Trial) -> str | None:
     eps = max((float(jnp.finfo(dtype).eps) for dtype in programs.dtypes), default=0.0)
     if not 0 < eps <= _COARSEST:
         raise Undecided("finite differences are too inaccurate in this precision")
-    return _Derivatives(programs, programs.leaves(trial.call), eps).check()
+    return _Derivatives(programs, trial.leaves, eps).check()
 
 
 class _Derivatives:
@@ -52,47 +125,60 @@ class _Derivatives:
         self.rtol = max(1e-5, eps**0.5)
         # A solver that iterates to a tolerance has an error of that size, and often its
         # own derivative rule (of the solution, not of the iterates).
-        if _iterates(programs.jaxpr):
+        self.iterates = _iterates(programs.jaxpr)
+        if self.iterates:
             self.rtol = max(self.rtol, _ITERATED)
+        self.plain = self.smooth_value(leaves)
+        self.has_second = False
+        self.notes: list[str] = []
 
     def check(self) -> str | None:
-        """Raise `Broken` if a derivative is wrong; return a note on kinks."""
-        slopes = [self.slopes(self.smooth_value, inside) for inside in self.moved]
-        plain = self.smooth_value(self.leaves)
-        forward = self._forward(plain, slopes)
+        """Raise `Broken` if a derivative is wrong; return notes on what is left out."""
+        slopes = [self.slopes(self.smooth_value, self._along(k)) for k in self.moved]
         smooth = [np.all([s.smooth for s in c], 0) for c in zip(*slopes, strict=True)]
+        forward, no_forward = self._forward(slopes)
+        no_second = self._find_second(smooth)
         # Reverse mode is compared with forward mode, also at kinks.
-        known = slopes if forward is None else forward
-        backward = self._backward(plain, known)
-        if forward is None and not backward:
-            raise Undecided("neither mode has a derivative")
-        if backward:
+        no_reverse = self._backward(slopes if forward is None else forward)
+        if no_forward and no_reverse:
+            reasons = f"forward: {no_forward}; reverse: {no_reverse}"
+            raise Undecided(f"neither mode has a derivative ({reasons})")
+        if self.has_second:
             self._second(smooth)
-        count, size = sum(int((~v).sum()) for v in smooth), sum(v.size for v in smooth)
-        if count and not any(s.smooth.any() for row in slopes for s in row):
+        if not no_reverse:
+            self._symbolic_zeros()
+        orders = {"forward mode": no_forward, "reverse mode": no_reverse}
+        orders |= {} if no_reverse else {"second derivative": no_second}
+        self.notes += [f"no {how} ({why})" for how, why in orders.items() if why]
+        finite = [np.isfinite(v) for v in self.plain]
+        kinks = sum(int((f & ~s).sum()) for f, s in zip(finite, smooth, strict=True))
+        size = sum(v.size for v in smooth)
+        if kinks and not any(s.smooth.any() for row in slopes for s in row):
             raise Undecided("there are kinks everywhere, or no finite numbers nearby")
-        return (
-            f"{count} of {size} outputs are at kinks, and left out" if count else None
-        )
+        if kinks:
+            self.notes.append(f"{kinks} of {size} outputs are at kinks, and left out")
+        rest = sum(int((~f).sum()) for f in finite)
+        if rest:
+            self.notes.append(f"{rest} of {size} outputs are not finite, and left out")
+        return "; ".join(dict.fromkeys(self.notes)) or None
 
     def smooth_value(self, leaves: Sequence[Any]) -> list[Numbers]:
         """Return the outputs that can be differentiated."""
         values = self.programs.value(leaves)
-        return [values[i] for i in self.programs.smooth]
+        return [as_numpy(values[i]) for i in self.programs.smooth]
 
     def slopes(
-        self, fn: Callable[[list[Any]], list[Numbers]], inside: list[int]
+        self, fn: Callable[[list[Any]], list[Numbers]], tangents: list[Numbers]
     ) -> list[Slope]:
-        """Return the slopes of a function when the leaves `inside` are moved."""
-        values = [fn(self._moved(step_of(self.eps) * at, inside)) for at in STEPS]
+        """Return the slopes of a function when the leaves move along tangents."""
+        values = [fn(self._moved(step_of(self.eps) * at, tangents)) for at in STEPS]
         return [slope(five, self.eps) for five in zip(*values, strict=True)]
 
-    def _moved(self, by: float, inside: list[int]) -> list[Any]:
+    def _moved(self, by: float, tangents: list[Numbers]) -> list[Any]:
         leaves = list(self.leaves)
-        for k in inside:
-            place = self.programs.moving[k]
-            near = np.asarray(leaves[place])
-            leaves[place] = (near + by * self.tangents[k]).astype(near.dtype)
+        for i, tangent in zip(self.programs.moving, tangents, strict=True):
+            near = np.asarray(leaves[i])
+            leaves[i] = (near + by * tangent).astype(near.dtype)
         return leaves
 
     def _along(self, inside: list[int]) -> list[Numbers]:
@@ -101,30 +187,43 @@ class _Derivatives:
         return [t if k in inside else zeros(t) for k, t in enumerate(self.tangents)]
 
     def _forward(
-        self, plain: list[Numbers], slopes: list[list[Slope]]
-    ) -> list[list[Slope]] | None:
+        self, slopes: list[list[Slope]]
+    ) -> tuple[list[list[Slope]] | None, str]:
         """Compare forward mode along each direction, and return its slopes.
 
-        It returns `None` if there is no forward mode.
+        It returns `None` and the reason if there is no forward mode.
         """
         compared: list[list[Slope]] = []
         for inside, row in zip(self.moved, slopes, strict=True):
-            try:
-                value, found = self.programs.forward(self.leaves, self._along(inside))
-            except Exception:
-                return None
-            for i, (s, t) in enumerate(zip(row, found, strict=True)):
-                self._same("forward mode", self._blamed(inside, i), s, t, self.rtol)
-            self._same_value(value, plain, "forward mode")
-            # Each value has a rounding error, and so has its derivative.
-            roundings = [self.eps * np.abs(as_numpy(v)) for v in plain]
-            compared.append(
-                [
-                    Slope(t, rounding, np.zeros_like(rounding), np.isfinite(t))
-                    for t, rounding in zip(found, roundings, strict=True)
-                ]
+            both, why = attempt(
+                "forward mode",
+                lambda k=inside: self.programs.forward(self.leaves, self._along(k)),
             )
-        return compared
+            if both is None:
+                return None, why
+            value, tangents = both
+            for i, (s, t) in enumerate(zip(row, tangents, strict=True)):
+                self._same("forward mode", self._blamed(inside, i), s, t, self.rtol)
+            self._same_value(value, "forward mode")
+            compared.append(self._exact(tangents))
+        return compared, ""
+
+    def _exact(self, tangents: list[Numbers]) -> list[Slope]:
+        """Return tangents as slopes without doubt but for the rounding of the values.
+
+        Elements are left out if they are not finite, or if the rounding error of an
+        element is larger than all tangents, as with a mask of `-1e30`.
+        """
+        values = [np.abs(v)[np.isfinite(v)] for v in self.plain]
+        usual = float(np.median(np.concatenate(values))) if any(map(len, values)) else 0
+        slopes = []
+        for v, t in zip(self.plain, tangents, strict=True):
+            known = np.isfinite(t) & np.isfinite(v)
+            rounding = self.eps * np.abs(np.where(known, v, 0))
+            scale = max(usual, float(np.abs(np.where(known, t, 0)).max(initial=0.0)))
+            known &= rounding <= 1e-3 * scale
+            slopes.append(Slope(t, rounding, np.zeros_like(rounding), known))
+        return slopes
 
     def _blamed(self, inside: list[int], output: int) -> str:
         """Return the name of the moved input, or of an output if several are moved."""
@@ -132,34 +231,102 @@ class _Derivatives:
             return self.programs.moving_names[inside[0]]
         return self.programs.smooth_names[output]
 
-    def _same_value(self, got: list, wanted: list, how: str) -> None:
-        """Compare the outputs of a mode with those of a plain call."""
-        kept = [i for i, v in enumerate(wanted) if np.isfinite(as_numpy(v)).all()]
-        got, wanted = ([as_numpy(v[i]) for i in kept] for v in (got, wanted))
+    def _same_value(self, value: list, how: str) -> None:
+        """Compare the outputs of a mode with those of a plain call, where finite."""
+        masks = [np.isfinite(v) for v in self.plain]
+        got, wanted = (
+            [np.where(m, as_numpy(v), 0) for m, v in zip(masks, values, strict=True)]
+            for values in (value, self.plain)
+        )
         labels = (f"the value in {how}", "without a derivative")
         agree(got, wanted, labels, Tolerance(10 * self.rtol, 1e-30))
 
-    def _backward(self, plain: list[Numbers], known: list[list[Slope]]) -> bool:
-        """Compare reverse mode along each direction; return whether it exists."""
-        for inside, row in zip(self.moved, known, strict=True):
-            cotangents = self._weights([s.smooth for s in row])
-            try:
-                value, grads = self.programs.backward(self.leaves, cotangents)
-            except Exception:
-                return False
-            self._same_dots(inside, row, cotangents, grads)
-            self._same_value(value, plain, "reverse mode")
-        return True
+    def _reverse(self, cotangents: list[Numbers]) -> tuple[list, list]:
+        """Return the outputs and gradients; one program also has second derivatives."""
+        if self.has_second:
+            return self.programs.second(self.leaves, self.tangents, cotangents)[0]
+        return self.programs.backward(self.leaves, cotangents)
 
-    def _weights(self, smooth: list[Numbers]) -> list[Numbers]:
+    def _find_second(self, smooth: list[Numbers]) -> str:
+        """Find out whether there is a second derivative; return the reason if not."""
+        weights = self._weights(smooth)
+        try:
+            self.programs.second(self.leaves, self.tangents, weights)
+        except Exception:
+            pass
+        else:
+            self.has_second = True
+            return ""
+        # The first derivative is to blame for its own errors.
+        first, _ = attempt("reverse mode", lambda: self._reverse(weights))
+        if first is None:
+            return ""
+        return attempt(
+            "the second derivative",
+            lambda: self.programs.second(self.leaves, self.tangents, weights),
+        )[1]
+
+    def _backward(self, known: list[list[Slope]]) -> str:
+        """Compare reverse mode along each direction; return why if it is absent."""
+        for inside, row in zip(self.moved, known, strict=True):
+            cotangents = self._balanced(row)
+            both, why = attempt("reverse mode", lambda c=cotangents: self._reverse(c))
+            if both is None:
+                return why
+            value, grads = both
+            tangents = self._along(inside)
+            finite = [np.isfinite(as_numpy(g)) for g in grads]
+            lost = sum(int((~finite[k]).sum()) for k in inside)
+            if lost:
+                # A gradient is infinite or NaN, as that of a root at 0, which the law
+                # `finite` reports: compare the others.
+                self.notes.append(f"{lost} elements of gradients are not finite")
+                pairs = zip(tangents, finite, strict=True)
+                tangents = [np.where(f, t, np.zeros_like(t)) for t, f in pairs]
+                grads = [np.where(f, g, 0) for g, f in zip(grads, finite, strict=True)]
+                row = self._again(tangents)
+                cotangents = self._weights([s.smooth for s in row], cotangents)
+            self._same_dots(inside, row, tangents, cotangents, grads)
+            self._same_value(value, "reverse mode")
+        return ""
+
+    def _again(self, tangents: list[Numbers]) -> list[Slope]:
+        """Return the slopes along other tangents, by forward mode if there is one."""
+        both, _ = attempt(
+            "forward mode", lambda: self.programs.forward(self.leaves, tangents)
+        )
+        if both is None:
+            return self.slopes(self.smooth_value, tangents)
+        return self._exact(both[1])
+
+    def _weights(
+        self, smooth: list[Numbers], weights: list[Numbers] | None = None
+    ) -> list[Numbers]:
         """Return cotangents that leave out some elements."""
-        weights = zip(smooth, self.programs.cotangents(), strict=True)
-        return [np.where(where, c, np.zeros_like(c)) for where, c in weights]
+        weights = self.programs.cotangents() if weights is None else weights
+        pairs = zip(smooth, weights, strict=True)
+        return [np.where(where, c, np.zeros_like(c)) for where, c in pairs]
+
+    def _balanced(self, row: list[Slope]) -> list[Numbers]:
+        """Return cotangents by which all elements contribute alike.
+
+        A large element would hide an error of a small one.
+        """
+        cotangents = self._weights([s.smooth for s in row])
+        least = 1.0 if self.iterates else 1e-3
+        for i, s in enumerate(row):
+            size = np.abs(np.where(s.smooth, s.value, 0))
+            largest = float(size.max(initial=0.0))
+            if 1e-30 < largest < 1e30:
+                scaled = cotangents[i] / np.maximum(size, least * largest)
+                cotangents[i] = scaled.astype(cotangents[i].dtype)
+        return cotangents
 
     def _same_dots(
         self,
         inside: list[int],
         known: list[Slope],
+        tangents: list[Numbers],
         cotangents: list[Numbers],
         grads: list[Numbers],
     ) -> None:
@@ -171,13 +338,12 @@ class _Derivatives:
             errors = [
                 np.where(s.smooth, v, 0) for v, s in zip(doubts, known, strict=True)
             ]
-        products = zip(self._along(inside), grads, strict=True)
+        products = zip(tangents, grads, strict=True)
         right = [np.real(tangent * grad) for tangent, grad in products]
         one, other = _total(left), _total(right)
         size = _total([np.abs(v) for v in left + right])
         allowed = _total(errors) + self.rtol * size
-        # The law `finite` reports gradients that are not finite.
-        if np.isfinite(other) and not abs(one - other) <= allowed:
+        if not abs(one - other) <= allowed:
             raise Broken(
                 f"reverse mode gives {other:.6g} along a direction, but finite "
                 f"differences or forward mode give {one:.6g} (within {allowed:.2g})",
@@ -186,23 +352,49 @@ class _Derivatives:
 
     def _second(self, smooth: list[Numbers]) -> None:
         """Compare second derivatives with finite differences of first derivatives."""
-        programs, every = self.programs, list(range(len(self.tangents)))
-        cotangents = self._weights(smooth)
-        try:
-            found = programs.second(self.leaves, self.tangents, cotangents)
-        except Exception:  # there is no second derivative
-            return
+        programs, cotangents = self.programs, self._weights(smooth)
+        (_, first), change = programs.second(self.leaves, self.tangents, cotangents)
 
         def gradient(leaves: list[Any]) -> list[Numbers]:
-            return programs.backward(leaves, cotangents)[1]
+            (_, grads), _ = programs.second(leaves, self.tangents, cotangents)
+            return grads
 
-        slopes, first = self.slopes(gradient, every), gradient(self.leaves)
+        slopes = self.slopes(gradient, self.tangents)
         for k, name in enumerate(programs.moving_names):
             # Second derivatives near zero are as accurate as the first derivatives.
             finite = np.where(np.isfinite(first[k]), np.abs(first[k]), 0)
             size, rtol = float(finite.max(initial=0.0)), 10 * self.rtol
             how = "the second derivative"
-            self._same(how, name, slopes[k], found[k], rtol, size)
+            self._same(how, name, slopes[k], change[k], rtol, size)
+
+    def _symbolic_zeros(self) -> None:
+        """Compare gradients of one input, or of one output, with those of all.
+
+        The others are symbolic zeros, which a rule with `symbolic_zeros=True` may
+        treat in its own way.
+        """
+        if not any(map(_sees_zeros, self.programs.equations)):
+            return
+        weights = self.programs.cotangents()
+        whole = self._reverse(weights)[1]
+        labels = ("differentiated alone", "with the other arguments")
+        tolerance = Tolerance(10 * self.rtol, 1e-30)
+        names = self.programs.moving_names[: 2 * _MOST_SINGLE]
+        for k, name in enumerate(names):
+            part, _ = attempt(
+                f"the gradient of `{name}` alone",
+                lambda k=k: self.programs.partial(self.leaves, weights, k, "input"),
+            )
+            agree({name: part and part[0]}, {name: whole[k]}, labels, tolerance)
+        if len(weights) < 2:
+            return
+        parts = [
+            self.programs.partial(self.leaves, weights, i, "output")
+            for i in range(len(weights))
+        ]
+        total = {n: sum(c) for n, *c in zip(names, *parts, strict=False)}
+        labels = ("summed over gradients of single outputs", "of all outputs together")
+        agree(total, dict(zip(names, whole, strict=False)), labels, tolerance)
 
     def _same(
         self,
@@ -215,11 +407,11 @@ class _Derivatives:
     ) -> None:
         value, wrong = slope.value, _wrong(slope, got, rtol, size)
         if wrong.any():
-            place = tuple(np.argwhere(wrong)[0])
-            at = f" at [{', '.join(map(str, place))}]" if place else ""
+            index = tuple(np.argwhere(wrong)[0])
+            at = f" at [{', '.join(map(str, index))}]" if index else ""
             raise Broken(
-                f"{how} gives {got[place]:.6g}{at}, but finite differences give "
-                f"{value[place]:.6g} ({wrong.sum()} of {wrong.size} elements differ)",
+                f"{how} gives {got[index]:.6g}{at}, but finite differences give "
+                f"{value[index]:.6g} ({wrong.sum()} of {wrong.size} elements differ)",
                 name,
             )
 
@@ -230,8 +422,8 @@ def _wrong(slope: Slope, got: Numbers, rtol: float, size: float = 0.0) -> Number
     size = max(size, np.abs(np.where(smooth, value, 0)).max(initial=0.0))
     with np.errstate(invalid="ignore", over="ignore"):
         allowed = 2 * doubt + 50 * noise + rtol * (np.abs(value) + 1e-3 * size)
-        # The law `finite` reports derivatives that are not finite.
-        wrong = smooth & np.isfinite(got) & (np.abs(got - value) > allowed)
+        # A derivative that is NaN is wrong, too.
+        wrong = smooth & ~(np.abs(got - value) <= allowed)
     return np.asarray(wrong)
 
 
@@ -250,3 +442,11 @@ def _iterates(jaxpr: Any) -> bool:
             if not all(jnp.issubdtype(dtype, jnp.integer) for dtype in dtypes):
                 return True
     return False
+
+
+def _sees_zeros(eqn: Any) -> bool:
+    """Return whether a rule of the user has a case for symbolic zeros."""
+    equinox = str(eqx.__file__).rpartition("__init__")[0]
+    files = [file for file, _ in lines_of(eqn) if not file.startswith(equinox)]
+    is_own = bool(files) and not is_installed(files[0])
+    return eqn.params.get("symbolic_zeros") is True and is_own

@@ -1,8 +1,10 @@
 """The law that outputs keep the precision of the inputs."""
 
+import functools as ft
 import itertools as it
-from collections.abc import Iterator
-from typing import Any
+import types
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeAlias
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -10,11 +12,15 @@ import jax.tree_util as jtu
 import numpy as np
 from jax.typing import DTypeLike
 
+from ..._captured import contents
 from ..._jaxprs import Equation, open_jaxpr, sub_jaxprs
-from .index import place_of
+from ..._stage import Lift
+from ..._tree import leaf_text
+from .index import is_installed, lines_of, user_line
 from .law import Broken, Undecided, law
-from .programs import Programs
-from .trial import Trial
+from .trial import Programs, Trial
+
+Lines: TypeAlias = Sequence[tuple[str, int]]
 
 _DTYPES = (jnp.float32, jnp.bfloat16, jnp.float16, jnp.float64)
 
@@ -32,33 +38,57 @@ def dtype_law(trial: Trial) -> str | None:
         for name, form in base.items():
             if form.weak_type:
                 raise Broken(_WEAK.format(form.dtype), name)
-    found = {own: base}
+    by_dtype, where = {own: base}, {own: ""}
     for dtype in (d for d in map(np.dtype, _DTYPES) if d != own):
         # float64 is the trial of the law `derivative`.
         other = trial.wide if dtype == np.float64 else trial.in_dtype(dtype)
-        if other and not _by_packages(other.programs.jaxpr, dtype):
-            found[dtype] = _forms_of(other.programs)
-    _keeps(found, own)
-    refused = {np.dtype(d).name for d in _DTYPES} - {d.name for d in found}
+        if other is None:
+            continue
+        lines = list(_lines(other.programs.jaxpr, dtype))
+        # A solver may compute in the precision of its time steps on purpose.
+        if not lines or not all(is_installed(line[0][0]) for line in lines):
+            by_dtype[dtype] = _forms_of(other.programs)
+            where[dtype] = next(filter(None, map(user_line, lines)), "")
+    _keeps(by_dtype, own, where, _constants(trial.call.fn))
+    refused = {np.dtype(d).name for d in _DTYPES} - {d.name for d in by_dtype}
     return f"{', '.join(sorted(refused))} cannot be judged" if refused else None
 
 
-def _keeps(found: dict[np.dtype, dict[str, Any]], own: np.dtype) -> None:
+def _keeps(
+    by_dtype: dict[np.dtype, dict[str, Any]],
+    own: np.dtype,
+    where: dict[np.dtype, str],
+    constants: str,
+) -> None:
     """Raise `Broken` for an output that does not follow the dtype of the inputs."""
     for source in (own, np.dtype(np.float32)):
-        forms = found.get(source, {})
+        forms = by_dtype.get(source, {})
         follow = [n for n, form in forms.items() if _real(form.dtype) == source]
-        for dtype, name in it.product(found, follow):
-            got = getattr(found[dtype].get(name), "dtype", dtype)
+        for dtype, name in it.product(by_dtype, follow):
+            got = getattr(by_dtype[dtype].get(name), "dtype", dtype)
             # There are no half-precision complex numbers.
             nearest = got == jnp.complex64 and dtype.itemsize == 2
             if _real(got) != dtype and not nearest:
                 raise Broken(
-                    f"it is {got} for an input of {dtype.name}, and "
+                    f"it is {got} for an input of {dtype.name}{where[dtype]}, and "
                     f"{forms[name].dtype} for one of {source.name}; create the "
-                    "arrays and draws that it uses in `x.dtype`",
+                    f"arrays and draws that it uses in `x.dtype`{constants}",
                     name,
                 )
+
+
+def _constants(fn: Any) -> str:
+    """Return a text with the arrays that a function closes over, or `""`."""
+    fn = fn.fn if isinstance(fn, Lift) else fn
+    if not isinstance(fn, types.FunctionType | types.MethodType | ft.partial):
+        return ""
+    names = [
+        f"`{name}` ({leaf_text(value)})"
+        for _, name, value in contents(fn)
+        if eqx.is_inexact_array(value)
+    ]
+    what = "; it closes over {}: take it as an argument, or cast it"
+    return what.format(", ".join(names)) if names else ""
 
 
 _WEAK = (
@@ -79,26 +109,17 @@ def _forms_of(programs: Programs) -> dict[str, Any]:
     return {programs.out_names[i]: avals[i] for i in programs.inexact}
 
 
-def _by_packages(program: Any, dtype: np.dtype) -> bool:
-    """Return whether only installed packages convert to wider numbers.
+def _lines(program: Any, dtype: np.dtype, outer: Lines = (("", 0),)) -> Iterator[Lines]:
+    """Yield the lines that convert to wider numbers, each with those around it.
 
-    A solver may compute in the precision of its time steps on purpose.
-    """
-    known = [place for place in _places(program, dtype) if place]
-    return bool(known) and all("site-packages" in place for place in known)
-
-
-def _places(program: Any, dtype: np.dtype, outer: str = "") -> Iterator[str]:
-    """Yield the files that convert to wider numbers.
-
-    A nested `jit` of a JAX function has the place of its call.
+    A nested `jit` of a JAX function has the lines of its call.
     """
     for eqn in open_jaxpr(program)[0].eqns:
-        place = place_of(eqn)[0] or outer
+        lines = lines_of(eqn) or outer
         if eqn.primitive.name == "convert_element_type" and _widens(eqn, dtype):
-            yield place
+            yield lines
         for inner in sub_jaxprs(eqn):
-            yield from _places(inner, dtype, place)
+            yield from _lines(inner, dtype, lines)
 
 
 def _widens(eqn: Equation, dtype: np.dtype) -> bool:

@@ -1,36 +1,39 @@
 """The law that finite inputs give finite outputs and derivatives."""
 
 import contextlib
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
-from .compare import as_numpy
-from .law import Broken, Undecided, law
-from .slopes import direction
-from .trial import Trial
+from .law import Broken, Undecided, as_numpy, law
+from .trial import Trial, direction
 
 
 @law("finite", "finite numbers give no NaN, no overflow, and finite derivatives.")
-def finite_law(trial: Trial) -> None:
-    programs = trial.programs
-    leaves = programs.leaves(trial.call)
-    given = [v for v in leaves if jnp.issubdtype(v.dtype, jnp.inexact)]
-    if not all(np.isfinite(as_numpy(v)).all() for v in given):
+def finite_law(trial: Trial) -> str | None:
+    programs, leaves = trial.programs, trial.leaves
+    inputs = [v for v in leaves if jnp.issubdtype(v.dtype, jnp.inexact)]
+    if not all(np.isfinite(as_numpy(v)).all() for v in inputs):
         raise Undecided("the arguments are not finite")
     values = programs.value(leaves)
     outputs = {i: as_numpy(values[i]) for i in programs.inexact}
     for i, array in outputs.items():
         _none(np.isnan(array), array, programs.out_names[i], "the output", "are NaN")
-    infinite = [i for i, array in outputs.items() if np.isinf(array).any()]
-    if infinite:
+    infinite = {i: np.isinf(array) for i, array in outputs.items()}
+    if any(mask.any() for mask in infinite.values()):
         _no_overflow(trial, outputs)
-        for i in infinite:
-            _not_everywhere(trial, i, outputs[i])
+        for i, array in outputs.items():
+            _not_everywhere(trial, i, array)
+    if not programs.moving or not programs.smooth:
+        return None
+    masks = [infinite[i] for i in programs.smooth]
+    if all(mask.all() for mask in masks):
         raise Undecided("the output is infinite, so its derivatives may be, too")
-    if programs.moving and programs.smooth:
-        _derivatives(trial)
+    _derivatives(trial, masks)
+    count, size = sum(int(m.sum()) for m in masks), sum(m.size for m in masks)
+    return f"{count} of {size} outputs are infinite, and left out" if count else None
 
 
 def _none(wrong: Any, array: Any, name: str, of: str, what: str) -> None:
@@ -40,25 +43,55 @@ def _none(wrong: Any, array: Any, name: str, of: str, what: str) -> None:
         raise Broken(count.format(array[wrong][0]), name)
 
 
-def _derivatives(trial: Trial) -> None:
-    """Raise `Broken` for a derivative that is not finite."""
-    programs = trial.programs
-    leaves = programs.leaves(trial.call)
+def _derivatives(trial: Trial, infinite: list[np.ndarray]) -> None:
+    """Raise `Broken` for a derivative of the finite outputs that is not finite."""
+    programs, leaves, what = trial.programs, trial.leaves, "are not finite ({})"
+    pairs = zip(programs.cotangents(), infinite, strict=True)
+    cotangents = [np.where(mask, np.zeros_like(c), c) for c, mask in pairs]
+    grads = _tried(lambda: programs.backward(leaves, cotangents)[1])
+    if grads is not None:
+        for k, (name, grad) in enumerate(
+            zip(programs.moving_names, grads, strict=True)
+        ):
+            wrong = ~np.isfinite(grad)
+            if any(mask.any() for mask in infinite):
+                wrong &= ~_drives(trial, k, wrong, infinite)
+            _none(wrong, grad, name, "its gradient", what)
+        return
     tangents = [direction(i, leaves[i]) for i in programs.moving]
-    found: list[tuple[str, Any, str]] = []
-    # Reverse mode first: it identifies the input that causes the error. The law
-    # `derivative` reports a mode that does not exist.
+    outs = _tried(lambda: programs.forward(leaves, tangents)[1]) or []
+    for name, array, mask in zip(programs.smooth_names, outs, infinite, strict=False):
+        wrong = ~np.isfinite(array) & ~mask
+        _none(wrong, array, name, "its derivative in forward mode", what)
+
+
+def _tried(run: Callable[[], list[Any]]) -> list[np.ndarray] | None:
+    """Return a derivative, or `None` if it raises, as the law `derivative` reports."""
     with contextlib.suppress(Exception):
-        grads = programs.backward(leaves, programs.cotangents())[1]
-        pairs = zip(programs.moving_names, grads, strict=True)
-        found += [(*pair, "its gradient") for pair in pairs]
-    with contextlib.suppress(Exception):
-        outs = programs.forward(leaves, tangents)[1]
-        pairs = zip(programs.smooth_names, outs, strict=True)
-        found += [(*pair, "its derivative in forward mode") for pair in pairs]
-    for name, array, of in found:
-        array = as_numpy(array)
-        _none(~np.isfinite(array), array, name, of, "are not finite ({})")
+        return list(map(as_numpy, run()))
+    return None
+
+
+def _drives(
+    trial: Trial, k: int, wrong: np.ndarray, infinite: list[np.ndarray]
+) -> np.ndarray:
+    """Return the elements of an input that make an output infinite.
+
+    Their gradients may be NaN, even for a cotangent of 0. An element that moves no
+    infinite output, such as a masked one, has to have a finite gradient.
+    """
+    programs, leaves, drives = trial.programs, trial.leaves, np.ones_like(wrong)
+    for index in map(tuple, np.argwhere(wrong)[:_MOST_TRIED]):
+        tangents = [np.zeros_like(leaves[i]) for i in programs.moving]
+        tangents[k][index] = 1
+        outs = _tried(lambda t=tangents: programs.forward(leaves, t)[1])
+        if outs is not None:
+            pairs = zip(outs, infinite, strict=True)
+            drives[index] = any((~np.isfinite(t) & m).any() for t, m in pairs)
+    return drives
+
+
+_MOST_TRIED = 16
 
 
 def _no_overflow(trial: Trial, outputs: dict[int, np.ndarray]) -> None:

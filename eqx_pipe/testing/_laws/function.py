@@ -1,8 +1,9 @@
 """Check all laws of a function or stage at given arguments, in one report."""
 
-import functools as ft
+import contextlib
 import inspect
 import math
+import sys
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -10,29 +11,48 @@ import jax
 import jax.tree_util as jtu
 import numpy as np
 from equinox.nn import State
+from jax.core import Tracer
+from jax.errors import UnexpectedTracerError
 
-from ..._check import check_callable, check_is
+from ..._check import check_callable, check_choice, check_is
 from ..._errors import MissingKeyError, describe_value, type_error, value_error
-from ..._keys import check_key
-from ..._stage import as_module, check_state, wants_key
-from ..._tree import is_key_array
-from ..._types import Key, PyTree
-from .batches import vmap_law
-from .compare import Bound, Tolerance, agree_with_reference, check_reference
-from .compiled import jit_law, params_law, recompiles_law
+from ..._keys import check_key, parameters
+from ..._stage import (
+    Composite,
+    Scope,
+    as_module,
+    check_state,
+    copy_state,
+    is_stateful,
+    wants_key,
+)
+from ..._tree import is_key_array, join_path, leaf_text, leaves_with_names
+from ..._types import Key, PyTree, StageLike
 from .derivative import derivative_law
 from .dtype import dtype_law
 from .finite import finite_law
 from .index import index_law
+from .jit import jit_law, params_law, recompiles_law
 from .key import key_law
-from .law import Broken, Law, check_names, must_work, outcome
-from .locate import input_text, locate
+from .law import (
+    Bound,
+    Broken,
+    Law,
+    Tolerance,
+    agree_with_reference,
+    check_names,
+    check_reference,
+    must_hold,
+    must_work,
+    outcome,
+)
 from .pure import pure_law
-from .trial import Call, Trial, function_text, trial_of
+from .trial import Call, Trial, copied, function_text, trial_of
+from .vmap import devices_law, vmap_law
 
 _FUNCTION = "testing.check_function"
 _LAWS = (pure_law, jit_law, recompiles_law, params_law, key_law, dtype_law)
-_LAWS += (vmap_law, finite_law, index_law, derivative_law)
+_LAWS += (vmap_law, finite_law, index_law, derivative_law, devices_law)
 NAMES = ("reference", *(law.name for law in _LAWS))
 """The names of the laws, in the order in which they are checked: cheap ones first."""
 
@@ -46,6 +66,7 @@ def check_function(
     reference: Callable[..., PyTree] | None = None,
     only: Collection[str] | None = None,
     skip: Collection[str] = (),
+    rows: Collection[str] = (),
     rtol: Bound = None,
     atol: Bound = None,
 ) -> dict[str, str]:
@@ -64,11 +85,14 @@ def check_function(
     | `finite` | finite numbers give no NaN, no overflow, and finite derivatives |
     | `index` | no index is out of bounds, where JAX clamps or drops it |
     | `derivative` | first and second derivatives agree with finite differences |
+    | `devices` | rows split over devices give the same, if `rows=` is given |
 
     The function is traced once per precision; all laws, and later checks of the same
     function with arguments of the same types, share the compiled programs. `derivative`
-    leaves out elements at kinks. The laws cannot know your intent: `skip` those that a
-    `stop_gradient`, a straight-through estimator or similar code breaks on purpose.
+    leaves out elements at kinks, and a verdict of `"holds"` alone means that forward
+    mode, reverse mode and second derivatives were compared. The laws cannot know your
+    intent: `skip` those that a `stop_gradient`, a straight-through estimator or similar
+    code breaks on purpose.
 
     **Arguments:**
 
@@ -77,11 +101,17 @@ def check_function(
         other leaves stay fixed.
     - `kwargs`: its keyword arguments, such as all those that
         `eqx_pipe.testing.arguments(fn)` draws. (Keyword only.)
-    - `state`: an `equinox.nn.State`, for a stateful stage. (Keyword only.)
+    - `state`: an `equinox.nn.State`. `fn` gets it as its parameter `state`, or else by
+        position after `args`, and returns a pair of its output and the new state. A
+        state among `args` is the same. (Keyword only.)
     - `key`: a PRNG key, passed to `fn` as `key=`. (Keyword only.)
     - `reference`: a function of the same arguments that returns the same numbers, for
-        instance in NumPy, in any precision. (Keyword only.)
+        instance in NumPy, in any precision. If it takes a state as `fn` does, it also
+        returns the new state, or its arrays. (Keyword only.)
     - `only`, `skip`: the names of laws to check, and to leave out. (Keyword only.)
+    - `rows`: the names of arguments with a leading axis of rows, which `fn` maps one by
+        one: the function is compared on one device and on up to four, under
+        `jax.shard_map`, with gradients inside and outside. (Keyword only.)
     - `rtol`, `atol`: numbers may differ by `atol` plus `rtol` times the largest number
         in the array. The defaults depend on the dtype. (Keyword only.)
 
@@ -124,22 +154,39 @@ def check_function(
     cure = "Give a dict of arguments by name: `kwargs={'x': jnp.ones(3)}`."
     kwargs = {} if kwargs is None else kwargs
     check_is(_FUNCTION, "kwargs", kwargs, Mapping, cure)
+    cure = "Give a tuple of names: `rows=('x',)`."
+    check_is(_FUNCTION, "rows", rows, tuple | list | set, cure)
     named = dict(kwargs)
     if key is None and is_key_array(named.get("key")):
         key = named.pop("key")
     check_key(_FUNCTION, key)
-    module = as_module(fn)
-    check_state(_FUNCTION, module, state)
-    tried = _tried(only, skip, reference is not None, key is not None)
-    names = _names(fn, len(args))
-    given = as_jax_sees({**dict(zip(names, args, strict=True)), **named})
-    call = Call(module, given, state, key, names)
-    trial = trial_of(call, Tolerance(rtol, atol))
-    _first_call(trial)
-    laws = [law for law in _LAWS if law.name in tried]
-    if "reference" in tried:
+    args, state, index = _without_state(args, state)
+    check_state(_FUNCTION, as_module(fn), state)
+    if state is not None and index is None:
+        index = _state_index(fn, len(args), named)
+        if index is None:
+            raise type_error(
+                _FUNCTION,
+                f"`{function_text(fn)}` takes {len(args)} arguments by position and no "
+                "`state`, and got one.",
+                "Give it a parameter `state`, or leave out `state=`.",
+            )
+    names = _names(fn, len(args), index)
+    in_order = [name for name in names if name != "state"]
+    inputs = as_jax_sees({**dict(zip(in_order, args, strict=True)), **named})
+    options = {"reference": reference, "key": key, "devices": rows or None}
+    tried = _tried(only, skip, {n for n, v in options.items() if v is None})
+    for name in rows:
+        check_choice(_FUNCTION, "rows", name, inputs)
+    call = Call(as_module(fn), inputs, state, key, names)
+    trial = trial_of(call, Tolerance(rtol, atol), tuple(rows))
+    # Traced first: a plain call could fill a cache in which a trace leaves a tracer.
+    _ = trial.trace_error
+    leaks = not _first_call(trial)
+    laws = [pure_law] if leaks else [law for law in _LAWS if law.name in tried]
+    if "reference" in tried and not leaks:
         assert reference is not None
-        laws.insert(0, _reference_law(ft.partial(reference, *args, **named)))
+        laws.insert(0, _reference_law(reference, args, named, state))
     found = {law.name: outcome(law, trial, "a call") for law in laws}
     broken = {n: how for n, how in found.items() if isinstance(how, Broken)}
     if broken:
@@ -148,8 +195,30 @@ def check_function(
             for law in laws
             if law.name in broken
         }
-        raise AssertionError(_report(fn, laws, found, inner, given))
-    return {name: str(outcome) for name, outcome in found.items()}
+        raise AssertionError(_report(fn, laws, found, inner, inputs))
+    _count_sizes(inputs)
+    return {
+        name: str(outcome) + _emptiness(name, inputs) for name, outcome in found.items()
+    }
+
+
+_OF_NUMBERS = ("reference", "vmap", "finite", "index", "derivative")
+
+
+def _emptiness(law: str, inputs: PyTree) -> str:
+    """Return a note on arguments without elements, at which some laws show nothing."""
+    empty = [n for n, v in leaves_with_names(inputs) if np.size(v) == 0]
+    if law not in _OF_NUMBERS or not empty:
+        return ""
+    return f"; {', '.join(f'`{name}`' for name in empty)} has no elements"
+
+
+def _count_sizes(inputs: PyTree) -> None:
+    """Count the shapes for the statistics of Hypothesis, inside of its tests."""
+    hypothesis = sys.modules.get("hypothesis")
+    if hypothesis is not None and hypothesis.currently_in_test_context():
+        shapes = [f"{n}: {leaf_text(v)}" for n, v in leaves_with_names(inputs)]
+        hypothesis.event(f"check_function at {', '.join(shapes)}")
 
 
 def _check_bound(name: str, bound: Bound) -> None:
@@ -164,27 +233,50 @@ def _check_bound(name: str, bound: Bound) -> None:
 
 
 def _tried(
-    only: Collection[str] | None,
-    skip: Collection[str],
-    has_reference: bool,
-    has_key: bool,
+    only: Collection[str] | None, skip: Collection[str], without: set[str]
 ) -> set[str]:
     """Return the names of the laws to check."""
     chosen = set(NAMES) if only is None else check_names(_FUNCTION, "only", only, NAMES)
-    left = chosen - check_names(_FUNCTION, "skip", skip, NAMES)
-    without = {"reference"} - ({"reference"} if has_reference else set())
-    return left - without - (set() if has_key else {"key"})
+    return chosen - check_names(_FUNCTION, "skip", skip, NAMES) - without
 
 
-def _names(fn: Callable[..., Any], count: int) -> tuple[str, ...]:
-    """Return the names of the first `count` positional parameters."""
-    try:
-        parameters = inspect.signature(fn).parameters.values()
-    except (TypeError, ValueError):
-        parameters = ()
+def _without_state(
+    args: tuple[PyTree, ...], state: State | None
+) -> tuple[tuple[PyTree, ...], State | None, int | None]:
+    """Return the arguments without a state, the state, and its position, if any."""
+    found = [i for i, value in enumerate(args) if isinstance(value, State)]
+    if state is not None or len(found) != 1:
+        return args, state, None
+    (i,) = found
+    return (*args[:i], *args[i + 1 :]), args[i], i
+
+
+def _positional(fn: Callable[..., Any]) -> list[str]:
     kinds = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
-    names = [p.name for p in parameters if p.kind in kinds][:count]
-    return (*names, *(f"argument{i}" for i in range(len(names), count)))
+    return [p.name for p in parameters(fn).values() if p.kind in kinds]
+
+
+def _state_index(
+    fn: Callable[..., Any], count: int, named: Collection[str]
+) -> int | None:
+    """Return the position of the state, `count + 1` or more by keyword, or `None`."""
+    known, names = parameters(fn), _positional(fn)
+    if "state" in known:
+        return names.index("state") if "state" in names else count + 1
+    free = [name for name in names if name not in {*named, "key"}]
+    several = any(p.kind is p.VAR_POSITIONAL for p in known.values())
+    return count if several or not known or len(free) > count else None
+
+
+def _names(fn: Callable[..., Any], count: int, index: int | None) -> tuple[str, ...]:
+    """Return the names of `count` positional arguments, and of a state among them."""
+    names = _positional(fn)
+    if index is not None and index < len(names):
+        del names[index]
+    names = [*names[:count], *(f"argument{i}" for i in range(len(names), count))]
+    if index is not None and index <= count:
+        names.insert(index, "state")
+    return tuple(names)
 
 
 def as_jax_sees(tree: PyTree) -> PyTree:
@@ -202,23 +294,52 @@ def as_jax_sees(tree: PyTree) -> PyTree:
     return jtu.tree_map(narrowed, tree)
 
 
-def _first_call(trial: Trial) -> None:
-    """Call the function; its own errors are raised before any law is checked."""
+def _first_call(trial: Trial) -> bool:
+    """Call the function; its own errors are raised before any law is checked.
+
+    Return False if it fails by a tracer that a trace left behind.
+    """
     try:
         _ = trial.plain
+    except UnexpectedTracerError:
+        return False
     except Exception as error:
         if trial.call.key is None and wants_key(error, trial.call.fn):
             raise MissingKeyError("fn") from error
         error.add_note(f"In the plain call that `eqx_pipe.{_FUNCTION}` makes first.")
         raise
+    return True
 
 
-def _reference_law(wanted: Callable[[], PyTree]) -> Law:
-    def test(trial: Trial) -> None:
+def _reference_law(
+    reference: Callable[..., PyTree],
+    args: tuple[PyTree, ...],
+    named: Mapping[str, PyTree],
+    state: State | None,
+) -> Law:
+    """Return the law that compares the output, and the new state if there is one."""
+    index = None if state is None else _state_index(reference, len(args), named)
+    if index is not None:
+        state = copy_state(state)
+        named = {**named, **({"state": state} if index > len(args) else {})}
+        before, after = args[:index], args[index:]
+        args = args if index > len(args) else (*before, state, *after)
+
+    def test(trial: Trial) -> str | None:
         with must_work("the reference"):
-            values = wanted()
-        found = trial.plain["output"]
-        agree_with_reference(found, values, tolerance=trial.tolerance)
+            wanted = reference(*args, **named)
+        result, tolerance = trial.plain, trial.tolerance
+        if index is None or "state" not in result:
+            agree_with_reference(result["output"], wanted, tolerance=tolerance)
+            is_left = state is not None
+            return "the new state was not compared" if is_left else None
+        if not isinstance(wanted, tuple) or len(wanted) != 2:
+            raise Broken("the reference takes a state, but does not return a new one")
+        agree_with_reference(result["output"], wanted[0], tolerance=tolerance)
+        with must_hold("the new state"):
+            new, wanted = map(jtu.tree_leaves, (result["state"], wanted[1]))
+            agree_with_reference(new, wanted, tolerance=tolerance)
+        return None
 
     return Law("reference", "it returns what the reference returns.", test)
 
@@ -254,3 +375,71 @@ def _report(
     names = ", ".join(map(repr, broken)) + ("," if len(broken) == 1 else "")
     lines.append(f"  If this is meant: `skip=({names})`.")
     return "\n".join(lines)
+
+
+def locate(law: Law, trial: Trial, how: Broken) -> tuple[str, Trial, Broken]:
+    """Return the path of the innermost stage that breaks the law, with its trial."""
+    for name, inner in _trials_inside(trial).items():
+        try:
+            _ = inner.plain
+            with must_work("a call"):
+                law.test(inner)
+        except Broken as found:
+            path, inner, found = locate(law, inner, found)
+            return join_path(name, path) if path else name, inner, found
+        except Exception:
+            continue
+    return "", trial, how
+
+
+def _trials_inside(trial: Trial) -> dict[str, Trial]:
+    """Return a trial for each child of a composite, with its inputs from a plain call.
+
+    The branches of `cond` and similar stages are left out: their inputs are traced.
+    """
+    seen: dict[str, Trial] = {}
+
+    def watch(
+        name: str,
+        stage: StageLike,
+        args: tuple[PyTree, ...],
+        state: Any,
+        key: Any,
+        named: dict[str, PyTree],
+    ) -> None:
+        # In a loop or under `vmap` the inputs are tracers, so no law can be checked.
+        leaves = jtu.tree_leaves((args, named, state, key))
+        if name in seen or any(isinstance(v, Tracer) for v in leaves):
+            return
+        part = copy_state(state) if is_stateful(stage) else None
+        names = ("x",) if len(args) == 1 else tuple(f"x{i}" for i in range(len(args)))
+        inputs = {**dict(zip(names, args, strict=True)), **named}
+        names += ("state",) if part is not None and not named else ()
+        seen[name] = trial_of(
+            Call(stage, inputs, part, key, names), trial.own_tolerance
+        )
+
+    call = trial.call
+    if isinstance(call.fn, Composite) and len(call.args) == 1:
+        (x,) = jtu.tree_map(copied, list(call.args.values()))
+        with contextlib.suppress(Exception):
+            call.fn.run(x, copy_state(call.state), Scope(call.key, watch=watch))
+    return seen
+
+
+def input_text(tree: PyTree) -> str:
+    """Return an input as text: values of small arrays, shapes of large arrays."""
+    named = leaves_with_names(tree)
+    shown = [f"{name}: {_value_text(v)}".removeprefix(": ") for name, v in named[:6]]
+    return ", ".join(shown + ["..."] * (len(named) > 6)) or "nothing"
+
+
+def _value_text(leaf: Any) -> str:
+    if not hasattr(leaf, "dtype") or is_key_array(leaf):
+        return leaf_text(leaf)
+    array = np.asarray(leaf)
+    if array.size > 12:
+        return leaf_text(leaf)
+    wide = array.astype(np.float64) if array.dtype.kind == "V" else array
+    text = np.array2string(wide, separator=", ", precision=6)
+    return f"{' '.join(text.split())} {leaf_text(leaf)}"

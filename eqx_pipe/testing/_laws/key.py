@@ -28,7 +28,6 @@ _DRAWS = ("random_bits", "random_unwrap", "random_gamma", "threefry2x32")
 @law("key", "draws come from `key`, and no key is used twice.")
 def key_law(trial: Trial) -> None:
     programs = trial.programs
-    leaves = programs.leaves(trial.call)
     draws = not programs.primitives.isdisjoint(_DRAWS)
     marks = [name == "key" for name in programs.names]
     if draws and not any(Flow().run(programs.jaxpr, marks)):
@@ -38,7 +37,7 @@ def key_law(trial: Trial) -> None:
     try:
         # JAX tracks keys while tracing; nothing is compiled.
         with jax.debug_key_reuse(True):
-            jax.jit(function).trace(*leaves)
+            jax.jit(function).trace(*trial.leaves)
     except KeyReuseError as error:
         # Under `vmap` both branches of a `cond` run with the same key.
         if _selects(programs.jaxpr):

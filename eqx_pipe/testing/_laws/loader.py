@@ -18,14 +18,16 @@ from ..._keys import check_key
 from ..._stage import identity
 from ..._tree import as_arrays
 from ..._types import Key, PyTree
-from .compare import (
+from .law import (
     USUAL,
+    Broken,
     agree,
     agree_with_reference,
     as_numpy,
+    check_laws,
     check_reference,
+    law,
 )
-from .law import Broken, check_laws, law
 
 
 @dataclasses.dataclass(frozen=True)

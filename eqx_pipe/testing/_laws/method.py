@@ -13,8 +13,7 @@ from ..._search import Method, losses
 from ..._spaces import Space, SpaceLike, as_space, point_columns
 from ..._sweep import Compared, SweepResult, gaps_of, sweeper
 from ..._types import Key, PyTree
-from .compare import agree
-from .law import Broken, Undecided, check_laws, law, must_work
+from .law import Broken, Undecided, agree, check_laws, law, must_work
 
 _ROUNDS = 3
 

@@ -22,8 +22,7 @@ from ..._reduce import (
 )
 from ..._tree import as_arrays
 from ..._types import PyTree
-from .compare import USUAL, agree, agree_with_reference, check_reference
-from .law import check_laws, law
+from .law import USUAL, agree, agree_with_reference, check_laws, check_reference, law
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,9 +1,12 @@
-"""A call of a function, and cached results that the laws need."""
+"""A call of a function, its trace, and the compiled programs that all laws share."""
 
 import contextlib
 import dataclasses
 import functools as ft
-from typing import Any
+import operator
+import types
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, TypeAlias
 
 import equinox as eqx
 import jax
@@ -15,19 +18,30 @@ from jax import numpy_dtype_promotion
 from jax.core import Tracer
 from jax.typing import DTypeLike
 
-from ..._captured import Fixed
-from ..._stage import Lift, Scope, call, copy_state
-from ..._tree import is_key_array
+from ..._cache import LRUCache
+from ..._captured import JITTED, Fixed, contents
+from ..._jaxprs import as_function, equations
+from ..._keys import key_argument
+from ..._stage import Lift, Scope, call, copy_state, is_composite
+from ..._tree import Same, as_hashable, is_key_array, leaves_with_names
 from ..._types import Key, PyTree
-from .compare import Tolerance
-from .compiles import compilations
-from .law import Undecided
-from .programs import Programs, is_wide, programs_of
+from .compilations import compilations
+from .law import Tolerance, Undecided
 from .pure import held
+
+Leaves: TypeAlias = Sequence[Any]
+Indices: TypeAlias = frozenset[int]
+
+_QUICK = {"xla_backend_optimization_level": 0}
+"""Options for programs that run a few times: most of the cost is compilation."""
 
 
 class Call(eqx.Module):
-    """A function with its arguments by name; the first arguments are positional."""
+    """A function with its arguments by name.
+
+    `positional` lists the names of the arguments that are passed by position. A state
+    among them has the name `"state"`; otherwise it is passed by keyword.
+    """
 
     fn: Any
     args: dict[str, PyTree]
@@ -36,18 +50,245 @@ class Call(eqx.Module):
     positional: tuple[str, ...] = eqx.field(static=True, default=())
 
     def run(self) -> dict[str, PyTree]:
-        """Return the output, and the new state if there is a state."""
-        args = tuple(self.args[name] for name in self.positional)
-        named = {n: v for n, v in self.args.items() if n not in self.positional}
+        """Return the output, and the new state if the function returns one."""
+        named = dict(self.args)
+        if is_composite(self.fn):
+            args = tuple(named.pop(n) for n in self.positional if n != "state")
+            state = copy_state(self.state)
+            y, new = call(self.fn, args, state, Scope(self.key), named)
+            return {"output": y} if self.state is None else {"output": y, "state": new}
+        if self.state is not None:
+            named["state"] = copy_state(self.state)  # an update invalidates a state
         fn = self.fn.fn if isinstance(self.fn, Lift) else self.fn
-        if "key" in self.args:  # an array argument of that name
-            return {"output": fn(*args, **named)}
-        if not self.args and self.state is None and self.key is not None:
-            return {"output": fn(key=self.key)}
-        # Equinox marks a state as used when it is updated.
-        state = copy_state(self.state)
-        y, new = call(self.fn, args, state, Scope(self.key), named)
-        return {"output": y} if self.state is None else {"output": y, "state": new}
+        if "key" not in named and self.key is not None:
+            named |= {"key": self.key} if not named else key_argument(fn, self.key)
+        args = tuple(named.pop(name) for name in self.positional)
+        return split_state(fn(*args, **named))
+
+
+def split_state(result: PyTree) -> dict[str, PyTree]:
+    """Return an output, and the new state if the result is a pair with a state."""
+    is_pair = isinstance(result, tuple) and len(result) == 2
+    if is_pair and isinstance(result[1], State):
+        return {"output": result[0], "state": result[1]}
+    return {"output": result}
+
+
+class Programs:
+    """The programs for calls with one structure, shapes and dtypes.
+
+    The function itself is called once, to be traced. Arrays are passed and returned as
+    NumPy arrays: compiled programs take them directly, while `jnp.asarray` would
+    compile a program to convert them.
+
+    `moving` has the positions of the differentiable leaves, and `smooth` those of the
+    differentiable outputs, both without the state, which training does not
+    differentiate. `inexact` has the positions of all floating-point and complex
+    outputs.
+    """
+
+    def __init__(self, call: Call):
+        arrays, static = eqx.partition(call, eqx.is_array)
+        leaves, structure = jtu.tree_flatten(arrays)
+        form: list[Any] = []
+
+        def flat(*leaves: Any) -> list[Any]:
+            whole = eqx.combine(jtu.tree_unflatten(structure, leaves), static)
+            outputs, rest = eqx.partition(whole.run(), eqx.is_array)
+            form[:] = [jtu.tree_structure(outputs), rest]
+            return jtu.tree_leaves(outputs)
+
+        self.jaxpr: Any = jax.make_jaxpr(flat)(*leaves)
+        self._form = form
+        self.is_wide = is_wide()
+        self.names = [name for name, _ in leaves_with_names(arrays)]
+        avals = self.jaxpr.out_avals
+        outs = self.output([jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals])
+        kinds = jax.ShapeDtypeStruct
+        self.out_names = [n for n, v in leaves_with_names(outs) if isinstance(v, kinds)]
+        self.moving = [i for i in _inexact(leaves) if not _of_state(self.names[i])]
+        self.inexact = _inexact(avals)
+        self.smooth = [i for i in self.inexact if not _of_state(self.out_names[i])]
+        self.moving_names = [self.names[i] for i in self.moving]
+        self.smooth_names = [self.out_names[i] for i in self.smooth]
+        self.function: Callable[..., list[Any]] = as_function(self.jaxpr)
+        self.equations = list(equations(self.jaxpr))
+        self.primitives = {eqn.primitive.name for eqn in self.equations}
+        computed = [v.aval for eqn in self.equations for v in eqn.outvars]
+        dtypes = {getattr(v, "dtype", int) for v in [*self.jaxpr.in_avals, *computed]}
+        self.dtypes = [v for v in dtypes if jnp.issubdtype(v, jnp.inexact)]
+        # Set if a second plain call compiles: later checks run the program instead.
+        self.compiles_anew = False
+        self._compiled: dict[Hashable, Callable[..., Any]] = {}
+
+    def leaves(self, call: Call) -> list[Any]:
+        """Return the arrays of a call."""
+        return jtu.tree_leaves(eqx.filter(call, eqx.is_array))
+
+    def output(self, leaves: Leaves) -> Any:
+        """Return the outputs in the structure that the function returns."""
+        return eqx.combine(jtu.tree_unflatten(self._form[0], leaves), self._form[1])
+
+    def cotangents(self) -> list[np.ndarray]:
+        """Return fixed weights for the smooth outputs."""
+        avals = [self.jaxpr.out_avals[i] for i in self.smooth]
+        return [direction(k, aval) for k, aval in enumerate(avals)]
+
+    def value(self, leaves: Leaves, batched: Indices = frozenset()) -> list[Any]:
+        """Return the outputs; the leaves `batched` may have a leading batch axis."""
+        return self._run(self._value, batched, leaves)
+
+    def forward(self, leaves: Leaves, tangents: Leaves) -> tuple[list, list]:
+        """Return the smooth outputs and their tangents."""
+        return self._run(self._forward, frozenset(), leaves, tangents)
+
+    def backward(
+        self, leaves: Leaves, cotangents: Leaves, batched: Indices = frozenset()
+    ) -> tuple[list, list]:
+        """Return the smooth outputs, and the cotangents of the moving leaves."""
+        return self._run(self._backward, batched, leaves, cotangents)
+
+    def second(
+        self, leaves: Leaves, tangents: Leaves, cotangents: Leaves
+    ) -> tuple[tuple[list, list], list]:
+        """Return the results of `backward`, and the tangents of its cotangents."""
+        return self._run(self._second, frozenset(), leaves, tangents, cotangents)
+
+    def partial(self, leaves: Leaves, cotangents: Leaves, only: int, of: str) -> list:
+        """Return the gradient of one moving leaf, or of one smooth output.
+
+        The other leaves, or the cotangents of the other outputs, are symbolic zeros.
+        """
+
+        def gradient(leaves: Leaves, cotangents: Leaves) -> list[Any]:
+            fn = self._of_moving(leaves)
+            moving = [leaves[i] for i in self.moving]
+            if of == "output":
+                return jax.vjp(lambda v: fn(v)[only], moving)[1](cotangents[only])[0]
+
+            def alone(leaf: Any) -> list[Any]:
+                return fn([*moving[:only], leaf, *moving[only + 1 :]])
+
+            return list(jax.vjp(alone, moving[only])[1](cotangents))
+
+        gradient.__name__ = f"{of} {only}"
+        return self._run(gradient, frozenset(), leaves, cotangents)
+
+    def context(self) -> contextlib.AbstractContextManager[Any]:
+        """Return the precision in which the call was traced."""
+        return jax.enable_x64(self.is_wide)
+
+    def _run(self, fn: Callable[..., Any], batched: Indices, *args: Leaves) -> Any:
+        """Run a program, batched over some leaves; it is compiled once."""
+        name = (fn.__name__, batched)
+        if name not in self._compiled:
+            axes = [0 if i in batched else None for i in range(len(self.names))]
+            over = jax.vmap(fn, (axes, *[None] * (len(args) - 1))) if batched else fn
+            # The law `jit` judges the program as users compile it.
+            plain = fn == self._value and not batched
+            options = None if plain or jax.default_backend() != "cpu" else _QUICK
+            self._compiled[name] = jax.jit(over, compiler_options=options)
+        with self.context():
+            outputs = self._compiled[name](*map(list, args))
+            return jtu.tree_map(as_numpy_or_key, outputs)
+
+    def _value(self, leaves: Leaves) -> list[Any]:
+        return self.function(*leaves)
+
+    def _of_moving(self, leaves: Leaves) -> Callable[[Leaves], list[Any]]:
+        """Return the smooth outputs as a function of the moving leaves."""
+
+        def fn(moving: Leaves) -> list[Any]:
+            every = list(leaves)
+            for i, v in zip(self.moving, moving, strict=True):
+                every[i] = v
+            outputs = self.function(*every)
+            return [outputs[i] for i in self.smooth]
+
+        return fn
+
+    def _forward(self, leaves: Leaves, tangents: Leaves) -> Any:
+        moving = [leaves[i] for i in self.moving]
+        return jax.jvp(self._of_moving(leaves), (moving,), (tangents,))
+
+    def _backward(self, leaves: Leaves, cotangents: Leaves) -> Any:
+        moving = [leaves[i] for i in self.moving]
+        value, pull = jax.vjp(self._of_moving(leaves), moving)
+        return value, pull(cotangents)[0]
+
+    def _second(self, leaves: Leaves, tangents: Leaves, cotangents: Leaves) -> Any:
+        def both(moving: Leaves) -> Any:
+            value, pull = jax.vjp(self._of_moving(leaves), moving)
+            return value, pull(cotangents)[0]
+
+        moving = [leaves[i] for i in self.moving]
+        first, (_, change) = jax.jvp(both, (moving,), (tangents,))
+        return first, change
+
+
+def direction(seed: int, like: Any, scaled_by: Any = None) -> Any:
+    """Return numbers between 0.5 and 1 of either sign, the same in every call.
+
+    They are scaled by the numbers that they will change.
+    """
+    rng = np.random.default_rng(seed)
+    # Not near zero, which would move nothing.
+    drawn = rng.uniform(0.5, 1, like.shape) * rng.choice([-1, 1], like.shape)
+    if jnp.issubdtype(like.dtype, jnp.complexfloating):
+        drawn = drawn * np.exp(1j * rng.uniform(0, 2 * np.pi, like.shape))
+    if scaled_by is not None:
+        size = np.abs(np.asarray(scaled_by).astype(drawn.dtype))
+        usual = (size > 0) & np.isfinite(size)
+        drawn = drawn * np.where(usual, np.maximum(size, 0.01), 1)
+    return np.asarray(drawn).astype(like.dtype)
+
+
+def _of_state(name: str) -> bool:
+    """Return whether a leaf of a call, or of its outputs, belongs to its state."""
+    return name.partition(".")[0] == "state"
+
+
+def _inexact(values: Leaves) -> list[int]:
+    return [i for i, v in enumerate(values) if jnp.issubdtype(v.dtype, jnp.inexact)]
+
+
+def is_wide() -> bool:
+    """Return whether double precision is enabled in the current context."""
+    return jax.dtypes.canonicalize_dtype(np.float64) == np.float64
+
+
+def as_numpy_or_key(leaf: Any) -> Any:
+    """Return an array as a NumPy array, but keys unchanged."""
+    return leaf if is_key_array(leaf) else np.asarray(leaf)
+
+
+_CACHE = LRUCache(64)
+
+
+def programs_of(call: Call) -> Programs:
+    """Return the programs of a call, cached if possible.
+
+    In a property test all examples of one structure share them.
+    """
+    try:
+        key = _form_of(call)
+        hash(key)
+    except TypeError:  # an array in a static field
+        return Programs(call)
+    known = _CACHE.get(key)
+    return _CACHE.setdefault(key, Programs(call)) if known is None else known
+
+
+def _form_of(call: Call) -> Any:
+    arrays, static = eqx.partition(call, eqx.is_array)
+    avals = [
+        (v.shape, str(v.dtype), getattr(v, "weak_type", False))
+        for v in jtu.tree_leaves(arrays)
+    ]
+    others = tuple(map(as_hashable, jtu.tree_leaves(static)))
+    structures = jtu.tree_structure(arrays), jtu.tree_structure(static)
+    # Equal static fields may make different programs: 1, 1.0 and NumPy's 1.0.
+    return structures, str(structures), others, tuple(avals), is_wide()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,25 +302,55 @@ class Trial:
     call: Call
     own_tolerance: Tolerance = Tolerance()
     before: dict[str, Any] = dataclasses.field(default_factory=dict)
+    rows: tuple[str, ...] = ()
 
     @ft.cached_property
-    def given(self) -> PyTree:
+    def passed(self) -> PyTree:
         """Copies of the arguments, for the plain calls, which may write to them."""
         return jtu.tree_map(copied, self.call.args)
 
     @ft.cached_property
     def plain(self) -> dict[str, PyTree]:
         """The result of the first plain call."""
-        return snapshot(dataclasses.replace(self.call, args=self.given).run())
+        if self.is_compiled:
+            return self.programs.output(self.programs.value(self.leaves))
+        return snapshot(dataclasses.replace(self.call, args=self.passed).run())
 
     @ft.cached_property
     def again(self) -> tuple[dict[str, PyTree], list[str]]:
         """The result of a second plain call, and the programs that it compiled."""
         _ = self.plain
         args = jtu.tree_map(copied, self.call.args)
-        with compilations() as found:
+        with compilations() as compiled:
             result = dataclasses.replace(self.call, args=args).run()
-        return snapshot(result), found
+        if self.trace_error is None:
+            self.programs.compiles_anew = bool(compiled)
+        return snapshot(result), compiled
+
+    @ft.cached_property
+    def is_compiled(self) -> bool:
+        """True if the compiled program replaces plain calls, since each one compiles.
+
+        Plain calls of the same function, with arguments of the same types, were checked
+        before.
+        """
+        return self.trace_error is None and self.programs.compiles_anew
+
+    def changed(self) -> list[str]:
+        """Return the names of values of the function that differ from before."""
+        after = held(self.call.fn)
+        return [
+            name
+            for name in {**after, **self.before}
+            if name not in self.before
+            or name not in after
+            or self.before[name] != after[name]
+        ]
+
+    @property
+    def leaves(self) -> list[Any]:
+        """The arrays of the call."""
+        return self.programs.leaves(self.call)
 
     @ft.cached_property
     def _traced(self) -> Programs | Exception:
@@ -108,7 +379,7 @@ class Trial:
     def in_dtype(self, real: DTypeLike) -> "Trial | None":
         """Return the same call in another precision, or `None` if it cannot be traced.
 
-        Arrays that a function closes over are promoted.
+        Parameters that the function closes over are cast, too.
         """
         x64 = jax.enable_x64(real == np.float64 or is_wide())
         with contextlib.suppress(Exception), x64, numpy_dtype_promotion("standard"):
@@ -120,7 +391,7 @@ class Trial:
     @ft.cached_property
     def lanes(self) -> list[list[Any]]:
         """The leaves of the call, the leaves rolled by one, and rolled and halved."""
-        leaves = self.programs.leaves(self.call)
+        leaves = self.leaves
         return [leaves, list(map(moved, leaves)), list(map(halved, leaves))]
 
     @ft.cached_property
@@ -136,20 +407,25 @@ class Trial:
         return Tolerance(coarsest=coarse[0]) if coarse else Tolerance()
 
 
-def trial_of(call: Call, tolerance: Tolerance) -> Trial:
+def trial_of(call: Call, tolerance: Tolerance, rows: tuple[str, ...] = ()) -> Trial:
     """Return a trial that has recorded the function's values before any call."""
-    return Trial(call, tolerance, held(call.fn))
+    return Trial(call, tolerance, held(call.fn), rows)
 
 
-def cast(tree: PyTree, real: DTypeLike) -> PyTree:
+def cast(tree: PyTree, real: DTypeLike, outer: tuple[Any, ...] = ()) -> PyTree:
     """Cast inexact arrays to a real dtype, or to the complex dtype of its precision.
 
-    Arrays of a `frozen` stage are cast too: they should have the stage's precision.
+    Arrays of a `frozen` stage are cast too: they should have the stage's precision. So
+    are parameters that a function closes over, see `_closed_over`; `outer` are the
+    functions around a pytree.
     """
 
     def one(leaf: Any) -> Any:
         if isinstance(leaf, Fixed):
             return Fixed(one(leaf.value)) if eqx.is_inexact_array(leaf.value) else leaf
+        if isinstance(leaf, _FUNCTIONS):
+            is_inside = any(leaf is fn for fn in outer)
+            return leaf if is_inside else _cast_function(leaf, real, outer)
         if not eqx.is_inexact_array(leaf):
             return leaf
         is_complex = jnp.issubdtype(leaf.dtype, jnp.complexfloating)
@@ -159,6 +435,76 @@ def cast(tree: PyTree, real: DTypeLike) -> PyTree:
             return jax.device_put(np.asarray(leaf).astype(dtype))
 
     return jtu.tree_map(one, tree)
+
+
+_FUNCTIONS = types.FunctionType | types.MethodType | ft.partial | JITTED
+_CAST = LRUCache(64)
+
+
+def _closed_over(fn: Any) -> dict[tuple[str, str], Any]:
+    """Return the functions and parameters that a function holds, by kind and name.
+
+    Parameters are modules and other pytrees of arrays, and all arrays that a function
+    of an installed package holds. A single array that a function of the user holds is a
+    constant, which the function has to cast itself.
+    """
+    file = getattr(getattr(fn, "__code__", None), "co_filename", "")
+    single = "site-packages" in file
+    return {
+        (how, name): value
+        for how, name, value in contents(fn)
+        if isinstance(value, _FUNCTIONS) or single or not jtu.all_leaves([value])
+    }
+
+
+def _cast_function(fn: Any, real: DTypeLike, outer: tuple[Any, ...]) -> Any:
+    """Return a function that holds cast parameters; itself if it has none."""
+    before = _closed_over(fn)
+    after = {place: cast(v, real, (*outer, fn)) for place, v in before.items()}
+    leaves = jtu.tree_leaves(before)
+    if all(map(operator.is_, leaves, jtu.tree_leaves(after))):
+        return fn
+    # The same function each time, so that later checks share its programs.
+    key = Same(fn, *leaves), np.dtype(real)
+    return _CAST.get(key) or _CAST.setdefault(key, _rebuilt(fn, after))
+
+
+def _rebuilt(fn: Any, held: dict[tuple[str, str], Any]) -> Any:
+    """Return a function that holds other values."""
+    if isinstance(fn, JITTED):
+        return held["", "__wrapped__"]
+    if isinstance(fn, types.MethodType):
+        inner = {place: v for place, v in held.items() if place != ("", "__self__")}
+        return types.MethodType(
+            _rebuilt(fn.__func__, inner), held.get(("", "__self__"), fn.__self__)
+        )
+    if isinstance(fn, ft.partial):
+        args = [
+            held.get(("partial argument", str(i)), v) for i, v in enumerate(fn.args)
+        ]
+        named = {
+            n: held.get(("partial argument", n), v) for n, v in fn.keywords.items()
+        }
+        return ft.partial(held.get(("", "func"), fn.func), *args, **named)
+    scope = {n: v for (how, n), v in held.items() if how == "global"}
+    cells = [
+        types.CellType(held["closure cell", name])
+        if ("closure cell", name) in held
+        else cell
+        for name, cell in zip(
+            fn.__code__.co_freevars, fn.__closure__ or (), strict=True
+        )
+    ]
+    other = types.FunctionType(
+        fn.__code__,
+        {**fn.__globals__, **scope},
+        fn.__name__,
+        fn.__defaults__,
+        tuple(cells),
+    )
+    other.__kwdefaults__ = fn.__kwdefaults__
+    other.__dict__.update(fn.__dict__)  # `__wrapped__` has the signature
+    return other
 
 
 def snapshot(tree: PyTree) -> PyTree:

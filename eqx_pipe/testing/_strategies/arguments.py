@@ -18,10 +18,15 @@ from jax.typing import DTypeLike
 from jaxtyping import PyTree, jaxtyped
 
 from ..._errors import describe_value, nearest
-from .arrays import Numbers
-from .dims import Binding
-from .validate import Draw, check_strategy, invalid
-from .values import BARE, annotations_of, bind_dtype, is_array_annotation, value_for
+from .annotations import (
+    BARE,
+    Binding,
+    annotations_of,
+    bind_dtype,
+    is_array_annotation,
+    value_for,
+)
+from .arrays import Draw, Numbers, check_strategy, invalid
 
 # By default beartype checks only one random item of a list.
 _CHECKER = beartype.beartype(

@@ -36,7 +36,7 @@ from ..._check import check_int
 from ..._stage import identity
 from ..._types import Key, PyTree, StageLike
 from . import layers
-from .validate import Draw, check_strategies, check_struct
+from .arrays import Draw, check_strategies, check_struct
 
 
 @dataclasses.dataclass

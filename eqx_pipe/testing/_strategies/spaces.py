@@ -22,7 +22,7 @@ from ... import (
 )
 from ..._check import check_int
 from ..._types import PyTree
-from .validate import Draw, check_strategies
+from .arrays import Draw, check_strategies
 
 _NAMES = ("a", "b", "c")
 

@@ -1,10 +1,12 @@
 """Functions that are not pure, or another function when they are traced."""
 
+import functools as ft
 import itertools as it
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import jax.tree_util as jtu
 import numpy as np
 
 from .row import X, of_function
@@ -95,6 +97,58 @@ def _given(name, bug, sound, make):
     return row._replace(check=check)
 
 
+def of_pytree(name, bug, sound):
+    """Return a row for an argument of a type that JAX does not know."""
+    row = of_function(name, bug, sound)
+
+    def check(pair, **options):
+        of_function("", _difference, None, pair).check(_difference, **options)
+
+    return row._replace(check=check)
+
+
+@ft.lru_cache
+def _leaks(size):
+    return jnp.hanning(size)
+
+
+@ft.lru_cache
+def _window(size):
+    return np.hanning(size).astype(np.float32)
+
+
+class _Pair:
+    """Two arrays; flattening may swap them."""
+
+    def __init__(self, first, second):
+        self.first, self.second = first, second
+
+
+class _Swapped(_Pair):
+    pass
+
+
+jtu.register_pytree_node(
+    _Pair, lambda p: ((p.first, p.second), None), lambda _, c: _Pair(*c)
+)
+jtu.register_pytree_node(
+    _Swapped, lambda p: ((p.first, p.second), None), lambda _, c: _Swapped(*c[::-1])
+)
+
+
+def _difference(pair):
+    return pair.first - 2 * pair.second
+
+
+def _configures(x):
+    # Of a library that sets the precision for its users.
+    now = jax.config.jax_default_matmul_precision
+    jax.config.update(
+        "jax_default_matmul_precision", "highest" if now is None else None
+    )
+    return x @ x
+
+
 ROWS = [
     of_function("counts its calls", _counts, lambda x: x + 1, X),
     of_function("a global that adapts", _adapts, _plus, X),
@@ -102,6 +156,7 @@ ROWS = [
     of_function("a module's own dict", _Layer({}), eqx.nn.Identity(), X),
     of_function("keeps a tracer", _Keeps(), _twice, X),
     _given("writes into its dict", _writes_a_dict, _doubled, lambda: {"a": X}),
+    of_pytree("swaps its fields", _Swapped(X, 2 * X), _Pair(X, 2 * X)),
     _given("sorts its array", _sorts_in_place, jnp.sort, _fresh),
     of_function(
         "gives its input away",
@@ -109,6 +164,13 @@ ROWS = [
         jax.jit(lambda x: x * 2),
         2 * X,
     ),
+    of_function(
+        "a tracer in a cache",
+        lambda x: x * _leaks(3),
+        lambda x: x * _window(3).astype(x.dtype),
+        X,
+    ),
+    of_function("changes the configuration", _configures, lambda x: x @ x, X),
     of_function("branches in Python", _branches, jnp.abs, X),
     of_function("computes in NumPy", _numpy, jnp.sin, X),
     of_function(

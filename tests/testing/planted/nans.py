@@ -67,6 +67,12 @@ ROWS = [
         jnp.float32(1.0),
     ),
     of_function(
+        "a root behind a where, beside an infinite number",
+        lambda x: jnp.append(where(x > 0, jnp.sqrt(x)), -jnp.inf),
+        lambda x: jnp.append(where(x > 0, jnp.sqrt(where(x > 0, x, 1.0))), -jnp.inf),
+        _SOME,
+    ),
+    of_function(
         "a length that overflows",
         lambda x, y: jnp.sqrt(x**2 + y**2),
         jnp.hypot,

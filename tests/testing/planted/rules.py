@@ -65,6 +65,28 @@ def _linear_solve(transposed):
     return solve
 
 
+def _masked_solve(symmetric):
+    """Return a solve beside a masked number; the matrix is not symmetric."""
+
+    def solve(a, b):
+        x = jax.lax.custom_linear_solve(
+            lambda v: a @ v,
+            b,
+            solve=lambda matvec, b: jnp.linalg.solve(jax.jacobian(matvec)(0 * b), b),
+            transpose_solve=None
+            if symmetric
+            else lambda matvec, b: jnp.linalg.solve(jax.jacobian(matvec)(0 * b), b),
+            symmetric=symmetric,
+        )
+        return jnp.append(x, -jnp.inf)
+
+    return solve
+
+
+def _scales(x):
+    return x * jnp.array([1e6, 1.0, 2.0], x.dtype)
+
+
 def _softplus_at_zero(x):
     # Of JAX's issue 2107: the derivatives of both `abs` and `max` are lost at a tie.
     zero = jnp.zeros_like(x)
@@ -131,7 +153,6 @@ ROWS = [
         _symbolic(1.0),
         X,
         Y,
-        missed="all arguments are differentiated, so no rule meets a symbolic zero",
     ),
     of_function("inside a scan", _in_scan(wrong_sine), _in_scan(right_sine), X),
     of_function(
@@ -145,6 +166,30 @@ ROWS = [
         "a tangent that is not linear",
         _tangent(lambda x, t: jnp.cos(x) * jnp.abs(t)),
         _tangent(lambda x, t: jnp.cos(x) * t),
+        X,
+    ),
+    of_function(
+        "a transpose beside an infinite number",
+        _masked_solve(True),
+        _masked_solve(False),
+        MATRIX,
+        X,
+    ),
+    of_function(
+        "a gradient that is not summed over a broadcast axis",
+        with_vjp(_product, lambda args, ct: (ct * args[1], ct * args[0])),
+        with_vjp(_product, lambda args, ct: (ct * args[1], jnp.sum(ct * args[0]))),
+        X,
+        jnp.float32(1.5),
+    ),
+    of_function(
+        "a small number beside a large one",
+        with_vjp(
+            _scales, lambda args, ct: (ct * jnp.array([1e6, 2.0, 2.0], ct.dtype),)
+        ),
+        with_vjp(
+            _scales, lambda args, ct: (ct * jnp.array([1e6, 1.0, 2.0], ct.dtype),)
+        ),
         X,
     ),
     of_function("softplus at 0", _softplus_at_zero, jax.nn.softplus, _ZEROS),
