@@ -118,6 +118,18 @@ def check_bool(function: str, argument: str, value: object) -> None:
         raise type_error(function, wrong, "Give True or False.")
 
 
+def check_unmasked(function: str, argument: str, value: Any) -> None:
+    """Raise a `ValueError` for a masked array, or a list with one, as JAX does."""
+    items = value if isinstance(value, list | tuple) else [value]
+    if any(isinstance(x, np.ma.MaskedArray) for x in items):
+        raise value_error(
+            function,
+            f"`{argument}` is a masked array, or contains one; JAX has no masks.",
+            "Fill it, `array.filled(number)`, or give the entries that are not masked, "
+            "`array.compressed()`.",
+        )
+
+
 def check_same(
     function: str, wrong: str, before: PyTree, after: PyTree, cure: str
 ) -> None:

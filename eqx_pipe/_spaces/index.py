@@ -19,6 +19,7 @@ import jax.random as jr
 import numpy as np
 from jaxtyping import Array, Bool, Int, Integer, UInt32
 
+from .._check import check_unmasked
 from .._errors import describe_value, message, type_error, value_error
 from .._keys import fold
 from .._types import Key
@@ -128,6 +129,7 @@ def indices(function: str, index: Any, size: int, lengths: Sequence[int]) -> np.
     A mask has one entry for each of `size` points, or the `lengths` of the dims. A
     traced index raises JAX's own error.
     """
+    check_unmasked(function, "index", index)
     array = np.asarray(index if len(index) else np.zeros(0, np.int64))
     if array.dtype == bool:
         if array.shape not in ((size,), tuple(lengths)):

@@ -15,6 +15,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, ArrayLike
 
+from .._check import check_unmasked
 from .._errors import describe_value, message, type_error, value_error
 from .._keys import check_draws
 from .._tree import is_key_array, on_device
@@ -38,7 +39,22 @@ def as_values(values: Any) -> Array:
     if not hasattr(values, "shape"):
         if isinstance(values, str | bytes) or not isinstance(values, Iterable):
             raise type_error("Values", f"`values` is {describe_value(values)}.", _FORMS)
-        values = _stack(list(values))
+        # A column of Arrow has no shape.
+        is_column = hasattr(values, "null_count")
+        values = values if is_column else list(values)
+    check_unmasked("Values", "values", values)
+    gaps = missing_in(values)
+    if gaps:
+        raise value_error(
+            "Values",
+            f"`values` has {gaps} missing values.",
+            "Fill them, or leave them out, `values.dropna()`; a NaN in an array of "
+            "floats is a value.",
+        )
+    if isinstance(values, list):
+        values = _stack(values)
+    elif not hasattr(values, "shape"):
+        values = np.asarray(values)
     if len(values.shape) == 0:
         wrong = f"`values` is {describe_value(values)}, a single value."
         raise type_error("Values", wrong, _FORMS)
@@ -48,6 +64,22 @@ def as_values(values: Any) -> Array:
     if is_key_array(array):
         check_draws("Values", "`values` are keys", array)
     return array
+
+
+def missing_in(column: Any) -> int:
+    """Return the number of missing values in a column of pandas, Polars or Arrow.
+
+    NumPy converts a column of integers with gaps to floats, which rounds large ones. A
+    NaN in a column of NumPy's floats is not missing.
+    """
+    nulls: Any = getattr(column, "null_count", None)  # Polars has a method
+    if nulls is not None:
+        return nulls if isinstance(nulls, int) else nulls()
+    is_null: Any = getattr(column, "isnull", getattr(column, "isna", None))
+    # A frame has several dtypes.
+    if is_null is None or isinstance(getattr(column, "dtype", np.dtype(int)), np.dtype):
+        return 0
+    return int(is_null().sum())
 
 
 _FORMS = "Give a sequence of numbers, of arrays of one shape, or of PRNG keys."
@@ -91,6 +123,8 @@ def _as_array(given: Any) -> Array:
     if isinstance(given, jax.Array):
         return given
     plain, given = given, np.asarray(given)
+    if given.dtype == object:
+        given = np.asarray(given.tolist())
     too_wide = f"an integer in `values` does not fit {jnp.result_type(int)}."
     if given.dtype.kind not in NUMBERS:
         if given.dtype == object and all(isinstance(x, int) for x in given.flat):
@@ -104,8 +138,10 @@ def _as_array(given: Any) -> Array:
     try:
         # Numbers that are too large become infinite, for which `check_fits` raises.
         with np.errstate(over="ignore"):
+            native = _as_native(given)
             # Plain Python numbers are weakly typed for JAX.
-            array = on_device(given) if plain is given else jnp.asarray(plain)
+            is_array = isinstance(plain, np.ndarray) or native is not given
+            array = on_device(native) if is_array else jnp.asarray(plain)
     except OverflowError as error:
         raise value_error("Values", too_wide, _CURE) from error
     except (TypeError, ValueError) as error:
@@ -116,6 +152,16 @@ def _as_array(given: Any) -> Array:
     return array
 
 
+def _as_native(x: Any) -> Any:
+    """Return NumPy's numbers in a byte order and a width that JAX supports."""
+    if not isinstance(x, np.ndarray | np.generic) or x.dtype.kind not in "iufc":
+        return x
+    widest = np.dtype(complex if x.dtype.kind == "c" else float)
+    wide = x.dtype.itemsize > widest.itemsize
+    with np.errstate(over="ignore"):  # `check_fits` raises for infinite ones
+        return x.astype(widest if wide else x.dtype.newbyteorder("="), copy=False)
+
+
 def as_ends(
     function: str, start: Any, stop: Any
 ) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
@@ -124,8 +170,10 @@ def as_ends(
     Return them also in float64, unless one is traced, so that the values between are
     computed from the decimals given and not from their rounding to float32.
     """
+    start, stop = map(_as_native, (start, stop))
     ends = {"start": start, "stop": stop}
     for name, x in ends.items():
+        check_unmasked(function, name, x)
         if not _is_real(x):
             raise type_error(
                 function,

@@ -120,9 +120,9 @@ class Space(Points):
         **Arguments:**
 
         - `columns`: a dict from names to columns of one length; a data frame of pandas
-          or Polars, whose index is not a column (`df.reset_index()` makes it one); or a
-          list of dicts with the same keys. For an array, such as a design of SALib,
-          give `dict(zip(names, array.T))`.
+          or Polars, whose index is not a column (`df.reset_index()` makes it one); a
+          table of Arrow; or a list of dicts with the same keys. For an array, such as a
+          design of SALib, give `dict(zip(names, array.T))`.
         - `dim`: a name for the dim of the points, so that its axes (`.tree`) can be
           combined with other axes in a space. (Keyword only.)
 
@@ -130,7 +130,8 @@ class Space(Points):
         rows.
 
         **Raises:** `ValueError` if columns differ in length, if rows differ in keys, or
-        if a number is missing; `TypeError` if `columns` is not a table, or for an empty
+        if a number is missing (a NaN in a column of floats is a number), or for masked
+        arrays; `TypeError` if `columns` is not a table, for dates, or for an empty
         column of Python values, since no value is left to trace a function with; and as
         `Values` for numbers that JAX cannot represent.
 

@@ -1,17 +1,22 @@
 """Tables as spaces: a point for each row, an axis for each column."""
 
+import datetime
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import jax
 import numpy as np
 
+from .._check import check_unmasked
 from .._errors import describe_value, type_error, value_error
 from .axis import Axis, check_dim
 from .columns import at_least_one
-from .numbers import NUMBERS, ValuesLike
+from .numbers import NUMBERS, ValuesLike, missing_in
 from .space import Space
 from .values import Static, Values
+
+_DATES = (datetime.date, datetime.time, datetime.timedelta)
+_DATES += (np.datetime64, np.timedelta64)
 
 TableLike: TypeAlias = Mapping[str, ValuesLike] | Sequence[Mapping[str, object]] | Any
 """Columns by name, rows by name, or a data frame."""
@@ -31,8 +36,10 @@ def _columns(given: Any) -> dict[Any, Any]:
     """Return the columns by name, in order."""
     if isinstance(given, list | tuple) and all(isinstance(r, Mapping) for r in given):
         given = _transposed(given)
-    # A dict has its columns as keys, a data frame as an attribute.
-    listed = given if isinstance(given, Mapping) else getattr(given, "columns", ())
+    # A dict has its columns as keys, a data frame as an attribute; that of a table of
+    # Arrow has another name.
+    names = getattr(given, "column_names", getattr(given, "columns", ()))
+    listed = given if isinstance(given, Mapping) else names
     if not len(listed):
         raise type_error(
             "Space.from_table",
@@ -42,6 +49,7 @@ def _columns(given: Any) -> dict[Any, Any]:
         )
     columns = {name: given[name] for name in listed}
     for name, column in columns.items():
+        check_unmasked("Space.from_table", f"columns[{name!r}]", column)
         if isinstance(column, str | bytes | Mapping | Axis) or np.ndim(column) == 0:
             raise type_error(
                 "Space.from_table",
@@ -69,20 +77,31 @@ def _transposed(rows: Sequence[Mapping[str, object]]) -> dict[str, list[object]]
 def _axis(name: str, column: Any, dim: str | None) -> Axis:
     """Return a column as an axis; if it has no rows, one of a single value."""
     if not isinstance(column, jax.Array):
-        items = list(column)
         listed = isinstance(column, list | tuple)
         given = np.zeros(0, object) if listed else np.asarray(column)
-        if given.dtype.kind in NUMBERS and not listed:
-            column = given
-        elif all(map(_is_number, items)) and (items or listed):
-            column = items
-        else:
+        # Entries of Arrow's and xarray's columns are not Python values.
+        is_arrow = hasattr(column, "to_pylist")
+        items = column.to_pylist() if is_arrow else list(column if listed else given)
+        is_array = given.dtype.kind in NUMBERS and not listed
+        if not is_array and not (all(map(_is_number, items)) and (items or listed)):
             return _static(name, items, given, dim)
+        _check_complete(name, missing_in(column))
+        column = given if is_array else items
     try:
         return Values(at_least_one(column)[0], dim=dim)
     except (TypeError, ValueError) as error:
         error.add_note(f"In the column `{name}` of a table.")
         raise
+
+
+def _check_complete(name: str, missing: int) -> None:
+    """Raise a `ValueError` if a column of numbers has missing values."""
+    if missing:
+        raise value_error(
+            "Space.from_table",
+            f"the column `{name}` of numbers has {missing} missing values.",
+            "Fill them, or leave these rows out: `df.dropna()`.",
+        )
 
 
 def _static(name: str, items: list[Any], given: np.ndarray, dim: str | None) -> Axis:
@@ -94,21 +113,20 @@ def _static(name: str, items: list[Any], given: np.ndarray, dim: str | None) -> 
             "Give it a dtype of numbers, or make the table of all rows and take a part "
             "of it, `ep.Space.from_table(df)[mask]`.",
         )
-    if given.dtype.kind in "mM":
+    dates = [x for x in items if isinstance(x, _DATES)]
+    if given.dtype.kind in "mM" or dates:
+        kind = given.dtype if given.dtype.kind in "mM" else type(dates[0]).__name__
         raise type_error(
             "Space.from_table",
-            f"the column `{name}` has the dtype {given.dtype}, which JAX does not "
+            f"the column `{name}` has dates or times ({kind}), which JAX does not "
             "support.",
-            "Give numbers, such as seconds.",
+            "Give numbers, such as seconds, or texts, `df[name].astype(str)`, with a "
+            "program for each.",
         )
     missing = sum(map(_is_missing, items))
     numbers = sum(map(_is_number, items))
     if missing and numbers and numbers + missing == len(items):
-        raise value_error(
-            "Space.from_table",
-            f"the column `{name}` of numbers has {missing} missing values.",
-            "Fill them, or leave these rows out: `df.dropna()`.",
-        )
+        _check_complete(name, missing)
     return Static(items, dim=dim)
 
 

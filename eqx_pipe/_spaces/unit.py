@@ -7,6 +7,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, Float, Shaped
 
+from .._check import check_unmasked
 from .._errors import describe_value, quoted, value_error
 from .._tree import as_hashable
 from .._types import Key
@@ -27,6 +28,7 @@ Cube: TypeAlias = (
 def axes_at(geometry: Geometry, u: Any, dim: str | None) -> list[Axis]:
     """Return the axes of a space at points of the unit cube, in the order written."""
     _check_untied(geometry, "Space.from_unit")
+    check_unmasked("Space.from_unit", "u", u)
     array: Any = np.zeros(0)
     try:
         array = np.asarray(u, np.float64)

@@ -9,7 +9,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Int, Shaped
 
-from .._check import check_bool
+from .._check import check_bool, check_unmasked
 from .._errors import describe_value, type_error, value_error
 from .._tree import Opaque, is_key_array, on_device
 from .._types import Key
@@ -34,8 +34,9 @@ class Values(Axis):
 
     **Shapes:** `values` is `(n, *shape)`; each value is `(*shape,)`.
 
-    **Raises:** `ValueError` if there are no values, if their shapes differ, if a number
-    is too large for the dtype that JAX gives it, or for PRNG keys of the kind `rbg`,
+    **Raises:** `ValueError` if there are no values, if their shapes differ, for masked
+    arrays and missing values (a NaN in an array of floats is a value), if a number is
+    too large for the dtype that JAX gives it, or for PRNG keys of the kind `rbg`,
     whose draws under `vmap` differ from those of a single point; `TypeError` for values
     that are not numbers, or are keys of several kinds.
 
@@ -129,6 +130,7 @@ def _as_opaque(values: Iterable[object]) -> Opaque:
             f"`values` is {describe_value(values)}.",
             "Give a list of the values, also if there is only one.",
         )
+    check_unmasked("Static", "values", values)
     found = Opaque(tuple(values))
     if not found.values:
         wrong = "`values` is empty."

@@ -6,8 +6,11 @@ import jax.random as jr
 import numpy as np
 import pandas
 import pytest
+import xarray
 
 import eqx_pipe as ep
+
+pyarrow = pytest.importorskip("pyarrow")
 
 COLUMNS = {"rate": [0.5, 0.25, 1.0], "width": [8, 32, 8], "act": ["relu", "tanh", None]}
 ROWS = [
@@ -28,6 +31,53 @@ def test_a_row_is_a_point(form):
     assert [p["rate"] for p in points] == COLUMNS["rate"]
     assert [p["act"] for p in points][:2] == ["relu", "tanh"]
     assert space.axes()["width"].values.dtype == jnp.int32
+
+
+def one_column(values, dtype):
+    """Return columns of pandas, Arrow and xarray, or of NumPy."""
+    arrow = {"Int64": pyarrow.int64(), "boolean": pyarrow.bool_()}[dtype]
+    frame = pandas.DataFrame({"a": pandas.array(values, dtype=dtype)})
+    return {
+        "frame": frame,
+        "array": {"a": frame["a"].array},
+        "arrow frame": frame.convert_dtypes(dtype_backend="pyarrow"),
+        "arrow": pyarrow.table({"a": pyarrow.array(values, arrow)}),
+        "category": pandas.DataFrame({"a": pandas.Categorical(values)}),
+        "dataset": xarray.Dataset.from_dataframe(frame),
+        "objects": {"a": np.array([pandas.NA if x is None else x for x in values])},
+    }
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype", "ours"),
+    [([1, 16_777_217, 3], "Int64", "int32"), ([True, False, True], "boolean", "bool")],
+)
+def test_nullable_columns_keep_their_numbers_and_show_their_gaps(values, dtype, ours):
+    for table in one_column(values, dtype).values():
+        axis = ep.Space.from_table(table).axes()["a"]
+        assert axis.values.tolist() == values and axis.values.dtype == ours
+    for name, table in one_column([*values, None], dtype).items():
+        with pytest.raises(ValueError, match="`a` of numbers has 1 missing"):
+            ep.Space.from_table(table), name
+    gap = pandas.array([*values, None], dtype=dtype)
+    for values in (gap, pandas.Series(gap), pyarrow.array(gap)):
+        with pytest.raises(ValueError, match="1 missing values"):
+            ep.Values(values)
+    # A NaN is a number.
+    assert np.isnan(ep.Space.from_table({"a": np.array([np.nan, 1.0])})[0]["a"])
+
+
+def test_texts_of_any_frame_are_texts():
+    texts = ["x", "y", "x"]
+    for table in (
+        pyarrow.table({"a": texts}),
+        {"a": pyarrow.array(texts).dictionary_encode()},
+        xarray.Dataset({"a": ("row", texts)}),
+        {"a": pandas.Categorical(texts)},
+        {"a": np.array(texts)},
+    ):
+        space = ep.Space.from_table(table)
+        assert [point["a"] for point in space] == texts
 
 
 def test_there_and_back():

@@ -52,6 +52,43 @@ def test_values_that_do_not_fit_together_say_so(values, error, says):
         ep.Values(values)
 
 
+MASKED = np.ma.masked_array([0.5, 0.25, 1.0], mask=[False, True, False])
+SPACE = ep.Space({"x": ep.Linspace(0, 1, 3)})
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: ep.Values(MASKED),
+        lambda: ep.Values([MASKED, MASKED]),
+        lambda: ep.Values([jnp.float32(1), MASKED[1]]),
+        lambda: ep.Static(MASKED),
+        lambda: ep.Linspace(0.0, MASKED[1], 2),
+        lambda: ep.Uniform(MASKED, np.ones(3)),
+        lambda: ep.Space.from_table({"x": MASKED}),
+        lambda: ep.Space.from_table([{"x": x} for x in MASKED]),
+        lambda: SPACE.from_unit(MASKED[:, None]),
+        lambda: SPACE[MASKED > 0],
+        lambda: SPACE[np.ma.masked_array([0, 1], mask=[0, 1])],
+        lambda: ep.sweep(lambda p: p["x"].sum(), {"x": ep.Values([1]), "c": MASKED}),
+    ],
+)
+def test_masked_arrays_are_refused(make):
+    with pytest.raises(ValueError, match="masked.*filled"):
+        make()
+
+
+def test_every_byte_order_and_width_is_a_number():
+    for dtype in (">f4", ">f8", ">i2", "longdouble", ">c8", "clongdouble", object):
+        numbers = np.array([1, 2], dtype)
+        for axis in (ep.Values(numbers), ep.Values(list(numbers))):
+            assert axis.values.tolist() == [1, 2] and axis.values.dtype.isnative
+        if numbers.dtype.kind in "fi":
+            assert ep.Linspace(*numbers, 2).lookup.coarse.tolist() == [1, 2]
+    with pytest.raises(ValueError, match="too large for float32"):
+        ep.Values(np.array(["1e4000"], "longdouble"))
+
+
 def test_jax_arrays_and_numbers_are_values_together():
     for values, dtype in [
         ([jnp.float32(1), 2.5, np.float64(3)], jnp.float32),
