@@ -50,7 +50,9 @@ def _columns(given: Any) -> dict[Any, Any]:
     columns = {name: given[name] for name in listed}
     for name, column in columns.items():
         check_unmasked("Space.from_table", f"columns[{name!r}]", column)
-        if isinstance(column, str | bytes | Mapping | Axis) or np.ndim(column) == 0:
+        listed = isinstance(column, list | tuple)
+        single = isinstance(column, str | bytes | Mapping | Axis)
+        if single or not (listed or np.ndim(column)):
             raise type_error(
                 "Space.from_table",
                 f"the column `{name}` is {describe_value(column)}.",

@@ -1,6 +1,6 @@
 """Axes of given values: numbers in one array, or any Python values."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Set
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -124,11 +124,15 @@ def _number_text(x: object) -> str:
 
 def _as_opaque(values: Iterable[object]) -> Opaque:
     """Return the values of a `Static` axis, which JAX does not look into."""
-    if isinstance(values, str | bytes) or not isinstance(values, Iterable):
+    # The order of a set differs between processes, and a dict would give its keys.
+    wrong = isinstance(values, str | bytes | Mapping | Set)
+    wrong |= getattr(values, "ndim", 1) == 0
+    if wrong or not isinstance(values, Iterable):
         raise type_error(
             "Static",
             f"`values` is {describe_value(values)}.",
-            "Give a list of the values, also if there is only one.",
+            "Give a list of the values, also if there is only one; for a dict "
+            "`list(values.values())`.",
         )
     check_unmasked("Static", "values", values)
     found = Opaque(tuple(values))
@@ -154,7 +158,7 @@ class Static(Axis):
       `units`. They change nothing else. (Keyword only.)
 
     **Raises:** `ValueError` if there are no values; `TypeError` if `values` cannot be
-    iterated over, or is a string.
+    iterated over, or is a string, a dict or a set.
 
     !!! example
 

@@ -50,6 +50,9 @@ SPACE = {
         "without a step": lambda: ep.Space([ep.Linspace(0, 1, 2**20)] * 2)[::2],
     },
     TypeError: {
+        "for a dict `list": lambda: ep.Static({"relu": sin}),
+        "list of the values.*": lambda: ep.Static({"relu", "tanh"}),
+        "list of the values": lambda: ep.Static(np.array(1)),
         "its `.tree`": lambda: ep.Space(ep.Space(ONE)),
         "True .bool.. Give an integer": lambda: ep.Space(ONE)[True],
         "list of indices": lambda: ep.Space(ONE)[[0.5]],
