@@ -15,7 +15,7 @@ from ._errors import (
     type_error,
     value_error,
 )
-from ._tree import differences, leaf_text, leaves_with_names
+from ._tree import differences, is_sparse, leaf_text, leaves_with_names
 from ._types import PyTree
 
 _STAGE = (
@@ -140,6 +140,18 @@ def check_same(
     lines = differences(before, after)
     if lines:
         raise structure_error(function, f"{wrong}:{bullets(lines)}", cure)
+
+
+def check_dense(function: str, subject: str, tree: PyTree, cure: str) -> None:
+    """Raise a `TypeError` if a node is a sparse matrix of JAX.
+
+    `subject` names the tree.
+    """
+    for name, node in leaves_with_names(tree, is_leaf=is_sparse):
+        if is_sparse(node):
+            place = f" at `.{name}`" if name else ""
+            wrong = f"{subject}{place} is a sparse {type(node).__name__}."
+            raise type_error(function, wrong, cure)
 
 
 def common_size(

@@ -16,7 +16,7 @@ from .._check import common_size, is_integer
 from .._errors import describe_value, structure_error, type_error, value_error
 from .._mesh_context import is_explicit
 from .._stage import Composite, Passes, Scope, as_stage, enter, is_stateful
-from .._tree import as_arrays, is_none, path_name, tree_text
+from .._tree import as_arrays, combine, is_none, is_sparse, path_name, tree_text
 from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
 
 _CURE = (
@@ -49,9 +49,11 @@ class Batched(Composite):
 
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
         x = as_arrays(x)
-        leaves, structure = jtu.tree_flatten(x)
+        # `vmap` maps a sparse matrix as one array.
+        leaves, structure = jtu.tree_flatten(x, is_leaf=is_sparse)
         axes = _leaf_axes(self.in_axes, x, scope)
-        size = common_size("batched", f"the input{scope.where}", x, axes, _CURE)
+        shapes = structure.unflatten(map(_shape, leaves))
+        size = common_size("batched", f"the input{scope.where}", shapes, axes, _CURE)
         both = list(zip(leaves, axes, strict=True))
         mapped = [leaf for leaf, a in both if a is not None]
         # The index is mapped only if the stage gets a key; otherwise all else stays
@@ -100,14 +102,16 @@ class Batched(Composite):
                 ) from error
             raise
         passes.end(values)
-        y = eqx.combine(arrays, constants[-1])
+        y = combine(arrays, constants[-1])
         return y, shared if stateful else state
 
 
 def _leaf_axes(in_axes: PyTree, x: PyTree, scope: Scope) -> list[int | None]:
     """Return the mapped axis of each leaf of `x`, or `None` if it is not an array."""
+    leaves, structure = jtu.tree_flatten(x, is_leaf=is_sparse)
+    places = structure.unflatten(range(len(leaves)))
     try:
-        spread = jax.tree.broadcast(in_axes, x, is_leaf=is_none)
+        spread = jax.tree.broadcast(in_axes, places, is_leaf=is_none)
     except ValueError:
         raise structure_error(
             "batched",
@@ -117,9 +121,18 @@ def _leaf_axes(in_axes: PyTree, x: PyTree, scope: Scope) -> list[int | None]:
             "containers as the input, down to where they end.",
         ) from None
     axes = jtu.tree_leaves(spread, is_leaf=is_none)
-    both = zip(jtu.tree_leaves(x, is_leaf=is_none), axes, strict=True)
-    real = [(leaf, axis) for leaf, axis in both if leaf is not None]
-    return [axis if eqx.is_array(leaf) else None for leaf, axis in real]
+    both = zip(jtu.tree_leaves(places, is_leaf=is_none), axes, strict=True)
+    real = [(leaves[place], axis) for place, axis in both if place is not None]
+    return [axis if _is_mapped(leaf) else None for leaf, axis in real]
+
+
+def _is_mapped(leaf: Any) -> bool:
+    return eqx.is_array(leaf) or is_sparse(leaf)
+
+
+def _shape(leaf: Any) -> Any:
+    """Return the struct of a sparse matrix; other leaves as they are."""
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) if is_sparse(leaf) else leaf
 
 
 def _positions(size: int, mapped: list[Array], axes: list[int | None]) -> Array:
@@ -130,6 +143,8 @@ def _positions(size: int, mapped: list[Array], axes: list[int | None]) -> Array:
     index = jnp.arange(size)
     along = (a for a in axes if a is not None)
     for leaf, axis in zip(mapped, along, strict=True):
+        if is_sparse(leaf):
+            continue
         sharding = jax.typeof(leaf).sharding
         if is_explicit(sharding.mesh) and sharding.spec[axis] is not None:
             place = NamedSharding(sharding.mesh, P(sharding.spec[axis]))

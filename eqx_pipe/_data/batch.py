@@ -19,14 +19,23 @@ from jaxtyping import Array, UInt32, UInt64
 from .._errors import structure_error
 from .._jit import arrays_of, program
 from .._keys import fold
-from .._mesh_context import is_staged
+from .._mesh_context import is_staged, no_context
+from .._sharding import resolve
 from .._stage import Scope, enter
 from .._tree import as_arrays, leaf_text, leaves_with_names
 from .._types import Key, PyTree, StageLike
 from .cursor import Cursor, check_concrete, split
 from .device_source import DeviceSource, as_numbers
 from .host_source import HostSource
-from .placement import as_given, constrained, from_own_rows, own_rows, replicated
+from .placement import (
+    as_given,
+    auto_mesh,
+    constrained,
+    from_own_rows,
+    own_rows,
+    replicated,
+    spec_of,
+)
 from .selection import Overrun, Place, Selection, as_words, select
 from .shuffle import permute_on_host
 
@@ -126,6 +135,18 @@ def transform(
     records: PyTree,
 ) -> PyTree:
     """Apply both pipelines to records, and place the batch."""
+    batch = _piped(loader, impl, words, selection, records)
+    return constrained(batch, loader.sharding, selection.ids.shape[-1])
+
+
+def _piped(
+    loader: Loader,
+    impl: str,
+    words: UInt32[Array, " words"],
+    selection: Selection,
+    records: PyTree,
+) -> PyTree:
+    """Apply both pipelines to records."""
     key = jr.wrap_key_data(words, impl=impl)
     if not isinstance(loader.pipe, eqx.nn.Identity):
         records = _each(loader.pipe, _named(key, "pipe"), selection, records)
@@ -133,7 +154,30 @@ def transform(
         epoch = selection.epoch if selection.epoch.ndim == 0 else selection.epoch[0]
         own = jr.fold_in(_named(key, "batch_pipe"), epoch)
         records = _run("batch_pipe", loader.batch_pipe, own, selection.offset, records)
-    return constrained(records, loader.sharding, selection.ids.shape[-1])
+    return records
+
+
+def check_divides(loader: Loader) -> None:
+    """Raise unless the loader's sharding splits every axis of a full batch evenly."""
+    sharding, size = loader.sharding, loader.batch_size
+    whole = isinstance(loader.batch_pipe, eqx.nn.Identity)
+    if sharding is None or whole and len(sharding.spec) < 2:
+        return  # `check_sharding` has checked the leading axis
+    key = jr.key(0)
+    words, impl = jr.key_data(key), str(jr.key_impl(key))
+    zero = np.zeros((), np.uint32)
+
+    def batch(record: PyTree) -> PyTree:
+        ids = jnp.zeros((len(as_words(0, len(loader.source))), size), jnp.uint32)
+        records = jtu.tree_map(
+            lambda leaf: jnp.broadcast_to(leaf, (size, *leaf.shape)), record
+        )
+        return _piped(loader, impl, words, Selection(zero, ids, ids[:, 0]), records)
+
+    with no_context():
+        struct = eqx.filter_eval_shape(batch, loader.source.struct())
+    specs = jtu.tree_map(lambda leaf: spec_of(sharding, leaf.ndim), struct)
+    resolve("data.Loader", struct, auto_mesh(sharding), specs)
 
 
 def _named(key: Key, name: str) -> Key:

@@ -18,10 +18,11 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, UInt32
 
+from .._check import check_dense
 from .._errors import describe_value, structure_error, type_error, value_error
-from .._tree import as_arrays, can_be_traced, leaves_with_names
+from .._tree import as_arrays, leaves_with_names
 from .._types import PyTree
-from .records import check_leading, index_of, narrowed
+from .records import SPARSE, as_numpy, check_leading, index_of, jax_dtype, narrowed
 
 # JAX indexes with int32, unless `jax_enable_x64` is set.
 MOST_ON_DEVICE = 2**31 - 1
@@ -121,9 +122,10 @@ class ArraySource(DeviceSource):
 
     - `StructureError` (a `ValueError`) if leading axes differ, a leaf has none, or
       there are no arrays; the error names all leaves.
-    - `TypeError` if a leaf is not an array.
-    - `ValueError` if 64-bit numbers do not fit into JAX's 32-bit dtypes, or there are
-      more than 2^31 - 1 records.
+    - `TypeError` if a leaf is not an array of numbers that JAX supports, or belongs to
+      a sparse matrix.
+    - `ValueError` if an array is masked, 64-bit numbers do not fit into JAX's 32-bit
+      dtypes, or there are more than 2^31 - 1 records.
 
     !!! example
 
@@ -136,6 +138,7 @@ class ArraySource(DeviceSource):
     held: PyTree
 
     def __init__(self, tree: PyTree):
+        check_dense("data.ArraySource", "`tree`", tree, SPARSE)
         leaves = leaves_with_names(tree)
         _check_leaves(leaves)
         size = check_leading("data.ArraySource", leaves)
@@ -179,7 +182,8 @@ def _fitting(leaf: Array | np.ndarray) -> Array | np.ndarray:
     """Return a NumPy array in JAX's dtype, checked: JAX itself wraps large numbers."""
     if not isinstance(leaf, np.ndarray):
         return leaf
-    dtype = jax.dtypes.canonicalize_dtype(leaf.dtype)
+    dtype = jax_dtype(leaf.dtype)
+    assert dtype is not None
     return narrowed("data.ArraySource", leaf, dtype)
 
 
@@ -191,12 +195,27 @@ def _check_leaves(leaves: list[tuple[str, object]]) -> None:
             "Give arrays whose leading axis counts the records.",
         )
     for name, leaf in leaves:
-        if not can_be_traced(leaf) or np.ndim(leaf) == 0:
+        name = name or "tree"
+        if isinstance(leaf, np.ndarray):
+            as_numpy("data.ArraySource", f"`{name}`", leaf)
+            good = _fits_device(leaf.dtype)
+        else:
+            good = isinstance(leaf, jax.Array)
+        if not good or np.ndim(leaf) == 0:
             number = eqx.is_array_like(leaf) and np.ndim(leaf) == 0
             raise (structure_error if number else type_error)(
                 "data.ArraySource",
-                f"`{name or 'tree'}` is {describe_value(leaf)}, not an array of "
-                "records.",
+                f"`{name}` is {describe_value(leaf)}, not an array of records.",
                 "The leading axis of every array counts the records: repeat a scalar "
-                "for each record, or add it in `pipe`; encode text as integers.",
+                "for each record, or add it in `pipe`; encode text as integers; "
+                "convert long doubles by `.astype(float)`, and give the fields of a "
+                "structured array as a dict.",
             )
+
+
+def _fits_device(dtype: np.dtype) -> bool:
+    """Return whether JAX has the dtype, and integers of the same bits."""
+    found = jax_dtype(dtype)
+    if found is None or not jnp.issubdtype(found, jnp.inexact):
+        return found is not None
+    return hasattr(jnp, f"uint{jnp.finfo(found).bits}")

@@ -14,14 +14,17 @@ import numpy as np
 from jaxtyping import Array, Integer
 
 from .._cache import WeakCache
+from .._check import check_dense
 from .._errors import describe_value, type_error, value_error
 from .._tree import leaf_text, leaves_with_names
 from .._types import PyTree
 from .device_source import ArraySource, DeviceSource, as_numbers
 from .records import (
     MOST_RECORDS,
+    SPARSE,
     HostRecords,
     are_stacked,
+    as_numpy,
     check_leading,
     fitting,
     listed,
@@ -55,7 +58,9 @@ class HostArrays(HostRecords):
     """
 
     def __init__(self, tree: PyTree):
-        self.tree: PyTree = jtu.tree_map(_plain, _as_pytree(tree))
+        tree = _as_pytree(tree)
+        check_dense("data.Loader", "`source`", tree, SPARSE)
+        self.tree: PyTree = jtu.tree_map(_plain, tree)
         leaves = leaves_with_names(self.tree)
         self.size: int = check_leading("data.Loader", leaves)
         self.thread_safe = all(isinstance(leaf, np.ndarray) for _, leaf in leaves)
@@ -88,7 +93,9 @@ def _as_pytree(tree: Any) -> PyTree:
 
 def _plain(leaf: Any) -> Any:
     # Otherwise every batch read from a memory map would be a memory map.
-    return np.asarray(leaf) if isinstance(leaf, np.ndarray | jax.Array) else leaf
+    if isinstance(leaf, np.ndarray | jax.Array):
+        return as_numpy("data.Loader", "an array of `source`", leaf)
+    return leaf
 
 
 def _is_array(leaf: Any) -> bool:
@@ -231,12 +238,17 @@ def _size_of(source: Records) -> int:
     try:
         size = len(source)
     except OverflowError:  # Python allows less than 2^63
-        size = None
-    if size is None or size > MOST_RECORDS:
-        number = "2^63 records or more" if size is None else f"{size} records"
+        size = 2**63
+    except TypeError as error:  # such as a sparse matrix of SciPy
+        raise type_error(
+            "data.Loader",
+            f"the `{type(source).__name__}` has no length: {error}.",
+            "Give a source with a number of records, whose `__len__` returns it.",
+        ) from error
+    if size > MOST_RECORDS:
         raise value_error(
             "data.Loader",
-            f"the source has {number}, and there can be 2^62.",
+            f"the source has {size} records or more, and there can be 2^62.",
             "Let `__len__` return a smaller number.",
         )
     return size

@@ -12,7 +12,7 @@ from .._errors import type_error, value_error
 from .._stage import as_stage, identity, is_stateful
 from .._types import Key, PyTree, StageLike
 from . import scan as scanning
-from .batch import next_on_device, next_on_host
+from .batch import check_divides, next_on_device, next_on_host
 from .cursor import Cursor, check_concrete, check_cursor, check_last_epoch, start
 from .device_source import DeviceSource
 from .epoch import Epoch, rolled_over, without_users_mesh
@@ -60,7 +60,8 @@ class Loader(eqx.Module):
       another argument has the wrong type.
     - `ValueError` if the source is empty; the batch size is below 1, is larger than the
       source with `drop_remainder`, or is not divisible by the number of devices that
-      split it; or a stage is stateful.
+      split it; `sharding` does not divide another axis of a batch; or a stage is
+      stateful.
 
     **Laws:** the records of an epoch are those of the source; `scan` uses the same
     records and random keys as a loop of `next`, and a resumed run the same as an
@@ -113,6 +114,7 @@ class Loader(eqx.Module):
         self.batch_size, self.shuffle = size, shuffle
         self.drop_remainder, self.sharding = bool(drop_remainder), sharding
         self.schema = schema_of((known.struct(), shuffle))
+        check_divides(self)
 
     @property
     def on_device(self) -> bool:

@@ -72,7 +72,7 @@ def constrained(batch: PyTree, sharding: NamedSharding | None, count: int) -> Py
     mesh, wanted = auto_mesh(sharding), _for_count(sharding, count)
 
     def one(leaf: Array) -> Array:
-        return constrain_to(leaf, mesh_like(mesh, leaf), _spec(wanted, leaf.ndim))
+        return constrain_to(leaf, mesh_like(mesh, leaf), spec_of(wanted, leaf.ndim))
 
     return jtu.tree_map(one, batch)
 
@@ -88,7 +88,7 @@ def as_given(batch: PyTree, sharding: NamedSharding | None, count: int) -> PyTre
     wanted = _for_count(sharding, count)
 
     def one(leaf: Array) -> Array:
-        placed = NamedSharding(sharding.mesh, _spec(wanted, leaf.ndim))
+        placed = NamedSharding(sharding.mesh, spec_of(wanted, leaf.ndim))
         if isinstance(leaf, Tracer):  # under a gradient: its sharding is unknown
             return jax.device_put(leaf, placed) if is_explicit(placed.mesh) else leaf
         return leaf if leaf.sharding == placed else jax.device_put(leaf, placed)
@@ -170,14 +170,14 @@ def _for_count(sharding: NamedSharding, count: int) -> NamedSharding:
     return NamedSharding(sharding.mesh, P(None, *tuple(sharding.spec)[1:]))
 
 
-def _spec(sharding: NamedSharding, ndim: int) -> P:
+def spec_of(sharding: NamedSharding, ndim: int) -> P:
     """Return the spec for a leaf, which may have fewer axes than the sharding."""
     return P(*tuple(sharding.spec)[:ndim])
 
 
 def _rows_only(sharding: NamedSharding, count: int) -> NamedSharding:
     """Return the sharding of records, which splits only the leading axis."""
-    return NamedSharding(auto_mesh(sharding), _spec(_for_count(sharding, count), 1))
+    return NamedSharding(auto_mesh(sharding), spec_of(_for_count(sharding, count), 1))
 
 
 def _is_on(x: object, sharding: NamedSharding) -> bool:

@@ -1,15 +1,17 @@
 """Check records of host sources, and convert them to JAX's dtypes."""
 
 import abc
+import functools as ft
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, SupportsIndex
 
 import jax
+import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Integer
 
-from .._check import is_integer
+from .._check import check_dense, is_integer
 from .._errors import (
     StructureError,
     bullets,
@@ -24,6 +26,11 @@ from .._types import PyTree
 MOST_RECORDS = 2**62
 """The largest source: the order of an epoch is a permutation of at most this many."""
 
+SPARSE = (
+    "Batches cannot stack its values and indices: make it dense by `.todense()`, or "
+    "give its arrays (`.data`, `.indices`) and make the matrix in `pipe`."
+)
+
 _MANY = (
     "It returns a list with one record for each of the indices, in their order; or one "
     "record whose arrays hold them all, along a leading axis."
@@ -32,11 +39,47 @@ _MANY = (
 
 def struct_of(record: PyTree, i: int = 0) -> PyTree:
     """Return the shapes and dtypes of record `i`; raise if a leaf is not supported."""
+    check_dense("data.Loader", f"record {i} of the source", record, SPARSE)
     leaves, structure = jtu.tree_flatten_with_path(record)
     if not leaves:
         raise _unusable(i, "", record)
     structs = [_leaf_struct(i, path_name(path), leaf) for path, leaf in leaves]
     return jtu.tree_unflatten(structure, structs)
+
+
+def jax_dtype(dtype: np.dtype) -> np.dtype | None:
+    """Return the dtype in which JAX holds such numbers, or None if it does not.
+
+    JAX has no long doubles, and only the byte order of the machine.
+    """
+    native = _native(dtype)
+    return None if native is None else jax.dtypes.canonicalize_dtype(native)
+
+
+@ft.lru_cache(256)
+def _native(dtype: np.dtype) -> np.dtype | None:
+    # JAX's short floats have the kind V, as structured arrays do; durations are numbers
+    # for NumPy.
+    known = dtype.kind in "biufc" or jnp.issubdtype(dtype, jnp.number)
+    too_long = dtype.itemsize > {"f": 8, "c": 16}.get(dtype.kind, dtype.itemsize)
+    if not known or too_long or dtype.kind in "mM":
+        return None
+    return dtype.newbyteorder("=")
+
+
+def as_numpy(function: str, what: str, leaf: Any) -> np.ndarray:
+    """Return a leaf of a record as an array; raise if it has a mask.
+
+    `what` names the leaf in the error.
+    """
+    if isinstance(leaf, np.ma.MaskedArray):
+        raise value_error(
+            function,
+            f"{what} is a masked array, and its mask would be lost.",
+            "Fill it with a value, `array.filled(numpy.nan)`; if you need the mask, "
+            "give `numpy.ma.getmaskarray(array)` as another array of the record.",
+        )
+    return np.asarray(leaf)
 
 
 def narrowed(function: str, array: np.ndarray, dtype: np.dtype) -> np.ndarray:
@@ -73,7 +116,8 @@ def fitting(columns: PyTree, n: int, struct: PyTree) -> PyTree | None:
     """Return `n` stacked records in JAX's dtypes, or None if one does not fit."""
     leaves, structure = jtu.tree_flatten(columns)
     _check_count({len(leaf) for leaf in leaves}, n)
-    pairs = list(zip(map(np.asarray, leaves), jtu.tree_leaves(struct), strict=True))
+    arrays = [as_numpy("data.Loader", "a leaf of the records", x) for x in leaves]
+    pairs = list(zip(arrays, jtu.tree_leaves(struct), strict=True))
     if not all(_is_like(leaf, (n, *s.shape), s) for leaf, s in pairs):
         return None
     return jtu.tree_unflatten(
@@ -89,7 +133,10 @@ def stacked(
     rows = []
     for i, record in zip(indices, records, strict=True):
         leaves, own = jtu.tree_flatten(record)
-        row = [np.asarray(leaf) for leaf in leaves] if own == structure else None
+        what = f"a leaf of record {i}"
+        row = None
+        if own == structure:
+            row = [as_numpy("data.Loader", what, leaf) for leaf in leaves]
         if row is None or not all(
             _is_like(leaf, s.shape, s) for leaf, s in zip(row, structs, strict=True)
         ):
@@ -168,30 +215,33 @@ def index_of(index: SupportsIndex, size: int) -> int:
 def _is_like(
     leaf: np.ndarray, shape: tuple[int, ...], struct: jax.ShapeDtypeStruct
 ) -> bool:
-    if leaf.shape != shape or leaf.dtype.kind in "OSUMm":
-        return False
-    return jax.dtypes.canonicalize_dtype(leaf.dtype) == struct.dtype
+    return leaf.shape == shape and (
+        leaf.dtype == struct.dtype or jax_dtype(leaf.dtype) == struct.dtype
+    )
 
 
 def _leaf_struct(i: int, name: str, leaf: object) -> jax.ShapeDtypeStruct:
-    array = None if is_key_array(leaf) else np.asarray(leaf)
-    kind = "" if array is None else array.dtype.kind
-    # JAX's short floats have the kind V, as structured arrays do.
-    structured = array is not None and array.dtype.names is not None
-    if array is None or kind not in "biufcV" or structured:
+    if is_key_array(leaf):
         raise _unusable(i, name, leaf)
-    dtype = jax.dtypes.canonicalize_dtype(array.dtype)
+    place = f" at `.{name}`" if name else ""
+    array = as_numpy("data.Loader", f"record {i} of the source{place}", leaf)
+    dtype = jax_dtype(array.dtype)
+    if dtype is None:
+        raise _unusable(i, name, leaf)
     return jax.ShapeDtypeStruct(array.shape, dtype)
 
 
 def _unusable(i: int, name: str, leaf: object) -> TypeError:
     place = f" at `.{name}`" if name else ""
-    shown = leaf_text(leaf) if hasattr(leaf, "dtype") else describe_value(leaf)
+    is_array = isinstance(leaf, jax.Array | np.ndarray | np.generic)
+    shown = leaf_text(leaf) if is_array else describe_value(leaf)
     return type_error(
         "data.Loader",
-        f"record {i} of the source{place} is {shown}, not an array of numbers.",
+        f"record {i} of the source{place} is {shown}, not an array of numbers that "
+        "JAX supports.",
         "A record is a pytree of numbers and arrays. Leave text and the like out, "
-        "or encode them as integers.",
+        "or encode them as integers; convert long doubles by `.astype(float)`, and "
+        "give the fields of a structured array as a dict.",
     )
 
 

@@ -15,4 +15,5 @@ from .place import pad_to as pad_to
 from .place import shard as shard
 from .rules import AxisRules as AxisRules
 from .shard_map import shard_map as shard_map
+from .specs import resolve as resolve
 from .submesh import on as on

@@ -10,7 +10,14 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, Int
 
-from .._check import check_callable, check_choice, check_int, check_same, common_size
+from .._check import (
+    check_callable,
+    check_choice,
+    check_dense,
+    check_int,
+    check_same,
+    common_size,
+)
 from .._errors import type_error, value_error
 from .._mesh_context import is_staged
 from .._tree import as_arrays, leaf_text, leaves_with_names
@@ -23,6 +30,10 @@ Output = TypeVar("Output")
 
 _Part: TypeAlias = Callable[[int | Int[Array, ""], int], PyTree]
 """Returns the output of `fun` for a part of the batch, by its start and size."""
+
+_SPARSE = (
+    "Its values and indices cannot be sliced by rows: make it dense by `.todense()`."
+)
 
 
 def microbatch(
@@ -98,6 +109,7 @@ def microbatch(
             "Give arrays of one batch size; bind arguments that are not batches with "
             "a lambda."
         )
+        check_dense("sharding.microbatch", what, batch, _SPARSE)
         split = eqx.filter(batch, _is_split)
         axes = [axis] * len(jtu.tree_leaves(split))
         total = common_size("sharding.microbatch", what, split, axes, cure)
@@ -121,7 +133,8 @@ def microbatch(
 
 def _total(part: _Part, total: int, step: int, mean: bool) -> PyTree:
     """Return the sum (or mean) of the outputs for all parts."""
-    count, rest = divmod(total, step)
+    # An empty batch is one part, too.
+    count, rest = divmod(total, step) if total else (1, 0)
     first = _struct(part, step) if count > 1 else None
     looped = first is not None
     first = first if looped else part(0, step)
@@ -142,7 +155,7 @@ def _total(part: _Part, total: int, step: int, mean: bool) -> PyTree:
         starts = jnp.arange(count) * step
         sums, _ = jax.lax.scan(lambda s, i: (add(s, i, step), None), sums, starts)
     else:
-        sums = _weighted(arrays, step / total, mean)
+        sums = _weighted(arrays, step / total if total else 1.0, mean)
         for i in range(1, count):
             sums = add(sums, i * step, step)
     # A separate call after the loop: if the rest were padded to a whole part, `fun`

@@ -19,7 +19,7 @@ from jax.sharding import AxisType, Mesh
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array
 
-from .._check import check_choice, check_int, check_is, common_size
+from .._check import check_choice, check_dense, check_int, check_is, common_size
 from .._compose import Policy, Repeat, check_output, with_remat
 from .._errors import value_error
 from .._mesh_context import check_mesh, is_explicit
@@ -47,6 +47,8 @@ class Pipelined(Composite):
 
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
         x = as_arrays(x)
+        cure = "Its values and indices do not split into microbatches: make it dense."
+        check_dense("sharding.pipelined", "the input", x, cure)
         _check_batch(eqx.filter(x, eqx.is_array), self.microbatches)
         return _program(self, x, scope.key, scope.path), state
 

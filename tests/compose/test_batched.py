@@ -44,6 +44,19 @@ def test_an_empty_batch():
     assert pipe(jnp.zeros((0, 3)), key=jr.key(0)).shape == (0, 2)
 
 
+@pytest.mark.parametrize("kind", ["BCOO", "BCSR"])
+def test_a_sparse_matrix_for_each_example(kind):
+    sparse = pytest.importorskip("jax.experimental.sparse")
+    dense = jnp.stack([jnp.eye(3), 2 * jnp.eye(3)])
+    matrices = getattr(sparse, kind).fromdense(dense, n_batch=1)
+    product = ep.batched(lambda d: d["a"] @ d["b"], in_axes={"a": 0, "b": None})
+    x = {"a": matrices, "b": jnp.arange(3.0)}
+    assert np.array_equal(product(x), dense @ np.arange(3.0))
+    assert np.array_equal(jax.jit(product)(x), dense @ np.arange(3.0))
+    same = ep.batched(lambda a: a)(matrices)
+    assert np.array_equal(same.todense(), dense)
+
+
 def test_parts_that_all_examples_share():
     x = {"row": jnp.arange(6.0).reshape(3, 2), "shared": jnp.ones(2), "label": "a"}
     stage = lambda t: {"y": t["row"] + t["shared"], "label": t["label"]}  # noqa: E731

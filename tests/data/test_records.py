@@ -1,5 +1,6 @@
 """Host sources: what may be one, and records that do not fit."""
 
+import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
@@ -43,6 +44,110 @@ def test_the_dtype_is_that_of_record_0_in_every_batch():
     same = [np.int64(1), np.int32(2), 3]
     loader = ep.data.Loader(same, batch_size=3, shuffle=False)
     assert loader.next(loader.init(KEY))[0].tolist() == [1, 2, 3]
+
+
+class Rows:
+    """Records of an array, read one by one or a batch at a time."""
+
+    def __init__(self, array, many=None):
+        self.array = array
+        if many is not None:
+            self.__getitems__ = many
+
+    def __len__(self):
+        return len(self.array)
+
+    def __getitem__(self, i):
+        return self.array[i : i + 1]
+
+
+def as_list(array):
+    return [array[i : i + 1] for i in range(len(array))]
+
+
+SOURCES = {
+    "device": ep.data.ArraySource,
+    "device, tree": lambda array: ep.data.ArraySource({"x": array}),
+    "host": lambda array: array,
+    "host, tree": lambda array: {"x": array},
+    "list": as_list,
+    "one by one": Rows,
+    "a list at a time": lambda array: Rows(
+        array, lambda at: [array[i : i + 1] for i in at]
+    ),
+    "stacked": lambda array: Rows(array, lambda at: array[np.asarray(at)][:, None]),
+    "windows": lambda array: ep.data.windows(array, 1),
+    "mixture": lambda array: ep.data.mixture([as_list(array), as_list(array)]),
+}
+
+
+def whole(source):
+    loader = ep.data.Loader(source, batch_size=4, shuffle=False)
+    (leaf,) = jax.tree.leaves(loader.next(loader.init(KEY))[0])
+    return leaf.reshape(-1)
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("dtype", [">f4", ">i8", ">c8", ">f2"])
+def test_the_other_byte_order(source, dtype):
+    found = whole(SOURCES[source](np.arange(4).astype(dtype)))
+    want = [0, 0, 1, 1] if source == "mixture" else [0, 1, 2, 3]
+    assert found.tolist() == want and found.dtype.kind == dtype[1]
+
+
+REFUSED = {
+    "long double": np.arange(4, dtype=np.longdouble),
+    "complex long double": np.arange(4, dtype=np.clongdouble),
+    "dates": np.arange(4).astype("M8[s]"),
+    "durations": np.arange(4).astype("m8[s]"),
+    "text": np.arange(4).astype("U1"),
+    "bytes": np.arange(4).astype("S1"),
+    "raw bytes": np.zeros(4, "V4"),
+    "structured": np.zeros(4, [("a", np.float32)]),
+}
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("kind", REFUSED)
+def test_numbers_that_jax_does_not_have(source, kind):
+    if REFUSED[kind].dtype in (np.float64, np.complex128):
+        pytest.skip("a long double is a double on this machine")
+    with pytest.raises(TypeError, match="long doubles by .*structured array as a dict"):
+        whole(SOURCES[source](REFUSED[kind]))
+
+
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("mask", [[0, 1, 0, 1], False])
+def test_masked_arrays_keep_their_mask_or_raise(source, mask):
+    array = np.ma.masked_array(np.arange(4.0), mask)
+    with pytest.raises(ValueError, match="masked array.*getmaskarray"):
+        whole(SOURCES[source](array))
+
+
+def test_a_masked_number():
+    array = np.ma.masked_array(np.arange(4.0), [0, 1, 0, 1])
+    with pytest.raises(ValueError, match="record 1 is a masked array.*getmaskarray"):
+        whole([array[i] for i in range(4)])
+
+
+@pytest.mark.parametrize("source", ["device", "list", "matrix", "host, tree"])
+def test_sparse_matrices(source):
+    sparse = pytest.importorskip("jax.experimental.sparse")
+    matrix = sparse.BCOO.fromdense(jnp.eye(4))
+    row = sparse.BCOO.fromdense(jnp.ones(3))
+    make = {
+        "device": lambda: ep.data.ArraySource({"x": matrix}),
+        "list": lambda: [{"x": row}] * 4,
+        "matrix": lambda: matrix,
+        "host, tree": lambda: {"x": matrix, "y": np.zeros(4)},
+    }[source]
+    with pytest.raises(TypeError, match="is a sparse BCOO.*make the matrix in `pipe`"):
+        whole(make())
+    dense = ep.data.ArraySource(matrix.todense())
+    loader = ep.data.Loader(
+        dense, lambda x: sparse.BCOO.fromdense(x, nse=1), batch_size=4, shuffle=False
+    )
+    assert np.array_equal(loader.next(loader.init(KEY))[0].todense(), np.eye(4))
 
 
 def test_floats_that_overflow():

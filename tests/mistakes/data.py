@@ -57,12 +57,23 @@ def ask_traced(ask):
 LOADER = {
     ValueError: {
         "most 5": lambda: load(batch_size=6, drop_remainder=True),
-        r"2\^63 records or more.*`__len__` return": lambda: load(Huge(2**63)),
-        r"there can be 2\^62": lambda: load(Huge(2**62 + 1)),
+        r"records or more.*2\^62.*`__len__` return": lambda: load(Huge(2**63)),
+        "4611686018427387905 records": lambda: load(Huge(2**62 + 1)),
         "Give one with records": lambda: load(np.zeros((0, 3))),
         "in the training step": lambda: load(pipe=stateful()[0]),
         "such as 4 or 8": lambda: load(
             batch_size=6, sharding=NamedSharding(mesh(), P("data"))
+        ),
+        r"`y`: axis 1 has size 3.*`model`.*2 or 4.*the sizes": lambda: load(
+            {"x": np.zeros((8, 4)), "y": np.zeros((8, 3))},
+            batch_size=4,
+            sharding=NamedSharding(mesh(), P("data", "model")),
+        ),
+        r"axis 0 has size 3.*`data`": lambda: load(
+            source(8),
+            batch_size=4,
+            batch_pipe=lambda x: x[:3],
+            sharding=NamedSharding(mesh(), P("data")),
         ),
         "Switch `jax_enable_x64` on": lambda: first_batch(np.asarray([1, 2**40])),
         r"again with `loader.init": lambda: load(source(6)).next(load().init(key())),

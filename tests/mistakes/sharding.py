@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 from equinox import nn
 from jax import ShapeDtypeStruct as Struct
+from jax.experimental.sparse import BCOO
 from jax.numpy import sin
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
@@ -88,7 +89,13 @@ SHARDING = {
 
 MICROBATCH = {
     TypeError: {
-        "or another `argnum`": lambda: microbatch(jnp.sum, size=2, argnum=1)(ones(4))
+        "or another `argnum`": lambda: microbatch(jnp.sum, size=2, argnum=1)(ones(4)),
+        "a sparse BCOO.*make it dense by": lambda: microbatch(jnp.sum, size=2)(
+            BCOO.fromdense(ones(4))
+        ),
+        "a sparse BCOO.*make it dense.": lambda: pipelined(stack(2), row(2), 2)(
+            BCOO.fromdense(ones(4, 4))
+        ),
     },
     ValueError: {
         "bind arguments that are not batches": lambda: microbatch(

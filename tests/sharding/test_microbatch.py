@@ -24,6 +24,20 @@ def mean_loss(w, x):
     return jnp.mean(jnp.tanh(x @ w) ** 2)
 
 
+@pytest.mark.parametrize("reduce", ["sum", "mean"])
+def test_an_empty_batch_is_one_part(reduce):
+    def fun(w, x):
+        return {"y": getattr(jnp, reduce)(x @ w), "n": jnp.sum(w)}
+
+    parts = ep.sharding.microbatch(fun, size=2, argnum=1, reduce=reduce)
+    found, want = parts(W, X[:0]), fun(W, X[:0])
+    assert np.array_equal(found["y"], want["y"], equal_nan=True)
+    assert np.array_equal(found["n"], want["n"])
+    gradient = ep.sharding.microbatch(jax.grad(loss, has_aux=True), size=2, argnum=1)
+    batch = {"x": X[:0], "scale": 2.0}
+    assert np.array_equal(gradient(W, batch)[0], np.zeros_like(W))
+
+
 @pytest.mark.parametrize("size", [4, 5, 14])  # of 12: parts, a rest, too large
 def test_it_is_the_whole(size):
     batch = {"x": X, "scale": 2.0, "name": "train", "none": None}
