@@ -15,7 +15,7 @@ from jax.sharding import AxisType, Mesh
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Bool
 
-from .._check import check_callable
+from .._check import check_callable, check_unmasked
 from .._errors import type_error
 from .._keys import check_key
 from .._mesh_context import check_mesh
@@ -226,9 +226,10 @@ def pad_to(
         "sharding.pad_to", tree, mesh, specs, rules, divide=False
     )
     leaves, masks = [], []
-    for _, leaf, sharding in resolved:
+    for name, leaf, sharding in resolved:
         mask = None
         if sharding is not None:
+            check_unmasked("sharding.pad_to", name or "tree", leaf)
             xp = np if isinstance(leaf, np.ndarray | np.generic) else jnp
             local = mesh.is_multi_process and not is_global(leaf)
             over = mesh.local_mesh if local else mesh

@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from equinox import nn
 from jax import ShapeDtypeStruct as Struct
 from jax.experimental.sparse import BCOO
@@ -47,6 +48,9 @@ RULES = {
 SHARDING = {
     ValueError: {
         "4 or 8.*pads arr": lambda: shard(ones(7), mesh(), P("data")),
+        "`a` is a masked array.*Fill it": lambda: ep.sharding.pad_to(
+            {"a": np.ma.masked_array([1.0, 2.0], [0, 1])}, mesh(), P("data")
+        ),
         "mean `model`": lambda: shard(ones(8), mesh(), P("modl")),
         "Change the specs": lambda: shard(ones(8), mesh(), P(None, "data")),
         "Did you mean `abc`": lambda: shard(
