@@ -1,11 +1,13 @@
 """The command `eqx-pipe status`."""
 
 import argparse
+import re
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from ._errors import SweepError
 from ._sweep.store import (
     FAILED,
     MISSING,
@@ -36,9 +38,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         check_zarr("status")
         print(_status(Folder(options.store.expanduser().absolute())))
-    except (ImportError, OSError, ValueError) as error:
+    except (ImportError, OSError, ValueError, SweepError) as error:
         # Drop the name of the function, which means nothing on the command line.
-        print(f"eqx-pipe status: {str(error).partition(': ')[2]}", file=sys.stderr)
+        reason = re.sub(r"^`eqx_pipe\.\w+`: ", "", str(error))
+        print(f"eqx-pipe status: {reason}", file=sys.stderr)
         return 2
     return 0
 
@@ -64,7 +67,7 @@ def _status(files: Folder) -> str:
     lines += [f"    {len(at):,} times: {text}" for text, at in often[:_SHOWN]]
     chunks = f"{done.sum():,} of {len(done):,}"
     lines.append(f"  chunks   {chunks}, of at most {store.chunks.points:,} {unit}")
-    last = max(store.written(), default=0)
+    last = max(store.listed().when, default=0)
     if last:
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(last / 1e9))
         lines.append(f"  written  {when} for the last time")

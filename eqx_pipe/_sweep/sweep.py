@@ -25,7 +25,7 @@ from .results.output_coords import OutputCoords
 from .results.result import SweepResult
 from .sinks.memory import ArraySink, ReductionSink
 from .sinks.store_sink import StoreSink
-from .store import Folder
+from .store import Folder, exists
 
 
 def sweep(
@@ -181,7 +181,7 @@ def sweep(
 
 def _is_begun(request: Request) -> bool:
     """Return whether a store exists, which determines the batch size."""
-    return not (request.store is None or Folder(request.store).is_vacant())
+    return request.store is not None and exists(Folder(request.store))
 
 
 def complete(plan: Plan, started: float) -> SweepResult:

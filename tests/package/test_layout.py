@@ -15,7 +15,7 @@ PRIVATE = re.compile(r"^\s*from (eqx_pipe(?:\.testing)?\._\w+)", re.MULTILINE)
 # above which a sweep computes in several parts.
 KNOWN = set(
     "clients/test_jaxprs data/test_shuffle sweep/test_memory support/bucket "
-    "support/small_store support/stores support/ways".split()
+    "support/simulate support/small_store support/stores support/ways".split()
 )
 IMPORT = re.compile(r"^\s*(?:from|import)\s.*?\b(test_\w+)", re.MULTILINE)
 

@@ -11,7 +11,7 @@ pytest.importorskip("zarr")
 
 
 def test_another_file_in_the_place_of_one_is_told(files):
-    """Exchanged, older, cut, empty, or with another bit; and a mark that is gone."""
+    """Exchanged, older, cut, empty, or with another bit; or gone."""
     store = small.created(files)
     for number in range(len(store.chunks)):
         small.fill(store, number, failed=[1] if number == 4 else [])
@@ -41,10 +41,6 @@ def test_another_file_in_the_place_of_one_is_told(files):
     for key in keys:
         files.remove(key)
     small.complete(files)
-    small.fill(store, 0, failed=[0])
-    files.remove(f".odd/{store.record['cut']}.0.0")
-    with pytest.raises(OSError, match=r"\.odd/.*0\.0"):
-        store.read(0, 0)
 
 
 def test_metadata_and_coordinates_are_read_whole_or_told(files):

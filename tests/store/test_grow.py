@@ -25,7 +25,7 @@ import eqx_pipe as ep
 xarray = pytest.importorskip("xarray")
 pytest.importorskip("zarr")
 
-KEPT = {".locks", ".parts", ".odd"}
+KEPT = {".locks", ".parts"}
 KEY = jr.key(3)
 ONE = one_device()
 

@@ -154,14 +154,25 @@ def test_an_empty_folder_is_nothing(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["empty"]
 
 
-def test_a_store_that_is_being_created_is_none_yet(tmp_path):
-    path, space = tmp_path / "r", ep.Linspace(0, 1, 3)
-    path.mkdir()
-    (path / ".growing").write_bytes(b"new")
-    with pytest.raises(ValueError, match="is not complete: .*call the same sweep"):
+def test_a_creation_that_was_killed_goes_on(tmp_path):
+    path, space = tmp_path / "r", {"x": ep.Linspace(0, 1, 3)}
+    fn = lambda p: jnp.sin(p["x"])  # noqa: E731
+    ep.sweep(fn, space, store=path)
+    for name in ("status", "value"):
+        (path / name / "c.0").unlink()
+    (path / "zarr.json").unlink()
+    with pytest.raises(ValueError, match="has no `zarr.json`"):
         ep.SweepResult.load(path)
-    assert ep.sweep(jnp.sin, space, store=path).ok.all()
+    assert ep.sweep(fn, space, store=path).ok.all()
+    # Coordinates that are lost, or that another sweep has left there.
+    (path / "x" / "c.0").write_bytes((path / "value" / "c.0").read_bytes())
+    with pytest.raises(OSError, match="Call the same sweep again"):
+        ep.SweepResult.load(path)
+    assert ep.sweep(fn, space, store=path).ok.all()
     assert ep.SweepResult.load(path).ok.all()
+    (path / "zarr.json").unlink()  # of a store that has values
+    with pytest.raises(ValueError, match="has no `zarr.json`, but"):
+        ep.sweep(fn, space, store=path)
 
 
 @pytest.mark.usefixtures("unchecked")

@@ -9,7 +9,7 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.stores import one_device, stored, written
+from support.stores import odd, one_device, stored, written
 
 import eqx_pipe as ep
 
@@ -56,7 +56,7 @@ def test_failed_points_are_computed_again_and_no_others(tmp_path, first):
     path = tmp_path / "runs.zarr"
     before = run(fails, path, on_error="mark", **first)
     store = stored(path)
-    when = {n: then for n, then in written(path).items() if n not in store.odd()}
+    when = {n: then for n, then in written(path).items() if n not in odd(store)}
     lost = np.flatnonzero(before.status == 0).tolist()
     result = run(mended, path, resume="failed")
     assert result.ok.all()

@@ -4,6 +4,7 @@ import contextlib
 from pathlib import Path
 
 from eqx_pipe._sweep.store import Folder
+from eqx_pipe._sweep.store.disk import Entry
 
 
 class Bucket(Folder):
@@ -16,7 +17,7 @@ class Bucket(Folder):
     def put(self, key, data):
         self.keys[key] = data
 
-    def get(self, key):
+    def get(self, key, most=None):
         if key not in self.keys:
             raise FileNotFoundError(key)
         return self.keys[key]
@@ -35,33 +36,22 @@ class Bucket(Folder):
             if key.startswith(start)
         }
 
-    def times(self, below):
-        return dict.fromkeys(self.names(below), 1)
+    def make(self):
+        pass
+
+    def put_new(self, key, data):
+        return self.keys.setdefault(key, data) is data
+
+    def entries(self, below):
+        start = f"{below}/"
+        return {
+            key.removeprefix(start): Entry(len(data), 1)
+            for key, data in self.keys.items()
+            if key.startswith(start)
+        }
 
     def lock(self, name, shared=False, wait=False):
         return contextlib.nullcontext(False)
-
-
-class Stepped(Folder):
-    """Files of which each change, and each read if asked, calls `step` first."""
-
-    def __init__(self, files, step, reads=False):
-        super().__init__(files.path)
-        self.files, self.step, self.reads = files, step, reads
-        self.exists, self.names, self.times = files.exists, files.names, files.times
-
-    def put(self, key, data):
-        self.step()
-        self.files.put(key, data)
-
-    def get(self, key):
-        if self.reads:
-            self.step()
-        return self.files.get(key)
-
-    def remove(self, key):
-        self.step()
-        self.files.remove(key)
 
 
 def opened_by_zarr(files):

@@ -1,25 +1,31 @@
 """A small store, written and read by steps of the package alone.
 
 The tests of its invariants run each step by itself, over a folder and over a bucket in
-memory, which a sweep cannot do.
+memory, which a sweep cannot do; the simulator (`simulate.py`) runs them in processes.
 """
 
 import numpy as np
-from support.bucket import opened_by_zarr
 
 from eqx_pipe._sweep.store import (
     FAILED,
     MISSING,
     OK,
     Chunks,
+    Filling,
+    Growth,
     Origin,
     StoreLayout,
     Variable,
+    create,
     grow,
-    lay_out,
     open_store,
     settle,
 )
+from eqx_pipe._sweep.store import (
+    Folder as Folder,
+)
+
+from .bucket import opened_by_zarr
 
 XS, YS = [0.0, 2.0, 4.0], [float(y) for y in range(7)]
 
@@ -73,8 +79,13 @@ def mend(store, number, again=()):
     store.put_rows(number, rows, values, status, {"still": rows[status == FAILED]})
 
 
+def odd(store):
+    """Return the chunks with failed or missing rows."""
+    return np.flatnonzero(store.listed().odd).tolist()
+
+
 def check(files):
-    """Raise unless rows have their values, for us and for xarray; count those."""
+    """Raise unless rows have their values, for us and for xarray; return those."""
     store = open_store("sweep", files)
     gaps, errors, _ = store.account()
     failed = set(np.concatenate([np.zeros(0, int), *errors.values()]).tolist())
@@ -88,7 +99,7 @@ def check(files):
             assert np.array_equal(store.read(number, k)[ok], leaf[ok])
         without = first + np.flatnonzero(manifest.status == FAILED)
         assert set(without.tolist()) <= failed  # each has a text
-        assert ok.all() or number in store.odd()
+        assert ok.all() or number in odd(store)
     import xarray
 
     zarr = opened_by_zarr(files)
@@ -100,20 +111,29 @@ def check(files):
     return ok.reshape(data["status"].shape)
 
 
+def run(store, shard=None, again=True, failed=lambda number: (), kept=None):
+    """Fill a store as a sweep does; `kept(number)` is called after each commit."""
+    filling = Filling(store, shard, again)
+    with filling.locked() as listed:
+        for number, rows in filling.todo(listed).items():
+            values = rows_of(store, number)
+            index = np.arange(len(values[0])) if rows is None else rows
+            values = [leaf[index] for leaf in values]
+            status = np.where(np.isin(index, failed(number)), FAILED, OK).astype("i1")
+            for leaf in values:
+                leaf[status != OK] = 0
+            errors = {"no": index[status == FAILED]}
+            filling.keep(number, rows, values, status, errors)
+            if kept is not None:
+                kept(number)
+
+
 def complete(files):
     """Do what the next run does: compute what is missing, damaged or failed."""
     settle(files)
     store = open_store("sweep", files)
-    done = np.flatnonzero(store.done()).tolist()
-    broken = {number for number in done if not store.is_sound(number)}
-    for number in broken | {*store.lost(store.done())}:
-        store.discard(number)
-    for number in np.flatnonzero(~store.done()).tolist():
-        fill(store, number)
-    for number in store.odd():
-        if (store.manifest(number).status != OK).any():
-            mend(store, number)
-    assert check(files).all() and not store.lost(store.done())
+    run(store)
+    assert check(files).all() and not store.lacks_values(store.listed().done).any()
     assert not files.exists(".growing")
 
 
@@ -127,8 +147,7 @@ def origin(xs, ys):
 
 def created(files, **cut):
     """Create the store, and return it."""
-    lay_out(files, layout(**cut), lambda store: None)
-    return open_store("sweep", files)
+    return create("sweep", files, layout(**cut))
 
 
 def opened(files):
@@ -136,6 +155,12 @@ def opened(files):
     return open_store("sweep", files)
 
 
-def grown(store, xs, ys, appends):
-    """Let a store grow to larger dims."""
-    grow(store, layout(xs, ys), origin(xs, ys), not appends)
+def grown(files, xs, ys, appends):
+    """Let a store grow to larger dims, unless it has."""
+
+    def growth_of(store):
+        if tuple(store.record["lengths"]) == (len(xs), len(ys)):
+            return None
+        return Growth(layout(xs, ys), origin(xs, ys), not appends)
+
+    return grow(files, growth_of)

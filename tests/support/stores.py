@@ -9,7 +9,7 @@ from support.sweeps import close as close
 from support.sweeps import same as same
 
 import eqx_pipe as ep
-from eqx_pipe._sweep.store import Folder, layout, open_store
+from eqx_pipe._sweep.store import Folder, format, open_store
 
 SECONDS = "EQX_PIPE_TESTS_SECONDS_A_BATCH"
 """The variable with the seconds that a batch of a slow function takes."""
@@ -68,9 +68,9 @@ def stored(path):
 
 def edit(path, change):
     """Change the record of a store, with the checksum of a record that is whole."""
-    root, record = layout.read_root("sweep", Folder(path))
+    root, record = format.read_root("sweep", Folder(path))
     change(record)
-    (path / "zarr.json").write_bytes(layout.sealed(root, record))
+    (path / "zarr.json").write_bytes(format.sealed(root, record))
 
 
 def chunk_file(store, name, number):
@@ -80,9 +80,19 @@ def chunk_file(store, name, number):
     return store.files.path / (key + ".0" * len(inner[0] if inner else ()))
 
 
+def odd(store):
+    """Return the numbers of the chunks that have failed or missing rows."""
+    return np.flatnonzero(store.listed().odd).tolist()
+
+
+def discard(store, number):
+    """Remove the status file of a chunk, so that it is missing."""
+    chunk_file(store, store.record["status"], number).unlink()
+
+
 def written(path):
     """Return the chunks that are there, and when each was written."""
-    return {n: when for n, when in enumerate(stored(path).written()) if when}
+    return {n: when for n, when in enumerate(stored(path).listed().when) if when}
 
 
 def same_dataset(a, b):

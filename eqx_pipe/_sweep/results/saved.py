@@ -16,9 +16,10 @@ from ..store import (
     StoredArray,
     StoreLayout,
     Taken,
+    check_vacant,
     check_zarr,
     choose_chunks,
-    create,
+    exists,
     lay_out,
     open_store,
     settle,
@@ -111,19 +112,23 @@ def save(
 
 def _put(files: Folder, layout: StoreLayout, fill: Any, overwrite: bool) -> None:
     """Write a new store, or replace an existing one."""
-    if files.is_vacant():
-        return create(files, layout, fill)
-    if not overwrite:
+    old, begun = None, exists(files) or os.path.isfile(files.path)
+    if begun and not overwrite:
         raise _taken(files, "", "already exists")
     try:
-        old = open_store(_SAVE, files)
+        if begun:
+            old = open_store(_SAVE, files)
+        else:
+            check_vacant(_SAVE, files, ())
     except ValueError as error:
         wrong = "only a result of eqx_pipe can be overwritten, not"
         raise _taken(files, wrong, "") from error
     try:
+        files.make()
         with files.lock("all"):
             lay_out(files, layout, fill, old)
-            settle(files)
+            if old is not None:
+                settle(files)
     except Taken as taken:
         raise _taken(files, "a sweep fills the store", f"({taken})") from None
 

@@ -1,42 +1,62 @@
-"""The sink that writes a sweep to a store, chunk by chunk as it is computed."""
+"""The sink that writes a sweep to a store, chunk by chunk as it is computed.
+
+A store has the values at all points, as xarray shows them, or the states of blocks,
+which are merged in the order of the index, as in a sweep without interruption.
+"""
 
 import contextlib
 import dataclasses
-import os
-from collections.abc import Iterator
-from pathlib import Path
+import datetime
+import functools as ft
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
+import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import Int64
 
 from ..._errors import SweepError, message
+from ..._jaxprs import digest, text_of
+from ..._tree import leaves_with_names
+from ..compute.rows import Rows
 from ..gather import Chunk, Outcome, Todo
+from ..options import fn_name
 from ..plan import Plan
-from ..results.label import storable
+from ..results.label import (
+    check_names,
+    coordinate_variables,
+    inner_dims,
+    layout_of,
+    names_of,
+    storable,
+    versions,
+)
+from ..results.output_coords import coords_texts
 from ..store import (
     FAILED,
-    GROWING,
     MISSING,
     OK,
-    PARTS,
+    Account,
+    Filling,
     Folder,
+    Growth,
     Store,
+    StoredArray,
     StoreLayout,
-    Taken,
+    Variable,
+    check_current,
+    count_in,
     create,
     disk_errors,
+    exists,
     grow,
     open_store,
-    settle,
+    points_in,
+    restore,
     statuses_of,
-    store_without_values,
+    well_formed,
 )
-from .contents import StateContents, ValueContents
-from .identity import identity_of
-from .larger_space import Grown, growth_in
-
-_WHOLE, _GROW = "all", "grow"
-"""The locks for filling a whole store, and for creating or growing it."""
+from .identity import Grown, growth_in, identity_of, reducing_identity
+from .memory import OrderedMerge, reduced_outcome
 
 
 class StoreSink:
@@ -51,39 +71,46 @@ class StoreSink:
         assert plan.request.store is not None
         self.files = Folder(plan.request.store)
         self.grown: Grown | None = None
-        self._has_grown = False
-        self.store, self.plan = self._opened(plan, write)
+        with disk_errors(self.files.place(), "be opened"):
+            self.store, self.plan, has_grown = self._opened(plan, write)
         self.contents = _contents_of(self.plan)
-        index, count = self.plan.request.shard or (0, 1)
-        self.owned = range(index, len(self.plan.chunks), count)
+        shard, again = self.plan.request.shard, self.plan.request.resume == "failed"
+        self._filling = Filling(self.store, shard, again, settles=not has_grown)
         self._kept: set[int] = set()
 
-    def _opened(self, plan: Plan, write: bool) -> tuple[Store, Plan]:
-        """Return the store of a sweep, and the plan with its batch size and chunks."""
-        files, contents = self.files, _contents_of(plan)
+    def _opened(self, plan: Plan, write: bool) -> tuple[Store, Plan, bool]:
+        """Return the store, the plan with its chunks, and whether it has grown now."""
+        files, contents, has_grown = self.files, _contents_of(plan), False
         now = {**identity_of(plan), **contents.identity}
-        if files.is_vacant():
-            layout = contents.layout(now)
+
+        def growth_of(store: Store) -> Growth | None:
+            with well_formed("sweep", files):
+                self.grown = growth_in(plan, store, now, contents.coordinates)
+            if self.grown is None:
+                return None
+            layout = _contents_of(self.grown.plan).layout(now)
+            return Growth(layout, self.grown.origin, self.grown.moved)
+
+        if exists(files):
+            store = open_store("sweep", files)
+        else:
+            store = create("sweep", files, contents.layout(now), write)
             if not write:
-                return store_without_values(files, layout), plan
-            _create(files, layout)
-        store = open_store("sweep", files)
-        self.grown = growth_in(plan, store, now)
-        if self.grown is not None and write:
-            # Lock only now, so that nothing is written to a store of another sweep.
-            with files.lock(_GROW, wait=True):
-                store = open_store("sweep", files)
-                grown = growth_in(plan, store, now)
-                if grown is not None:
-                    _grow(store, grown)
-                    store, self._has_grown = open_store("sweep", files), True
-            self.grown = None
+                return store, plan, False
+        # Without a lock, as nothing may be written to the store of another sweep.
+        if growth_of(store) is not None and write:
+            has_grown = grow(files, growth_of) is not None
+            store, self.grown = open_store("sweep", files), None
         if self.grown is not None:
             plan = self.grown.plan
         else:
-            kept = store.record["batch_size"]
-            plan = plan.with_batch_size(kept).with_chunks(store.chunks)
-        return dataclasses.replace(store, function=now["function"]["program"]), plan
+            with well_formed("sweep", files):
+                kept = store.record["batch_size"]
+                plan = plan.with_batch_size(kept).with_chunks(store.chunks)
+            if write:
+                restore(store, lambda: _contents_of(plan).layout(now))
+        program = now["function"]["program"]
+        return dataclasses.replace(store, function=program), plan, has_grown
 
     @property
     def stopped(self) -> bool:
@@ -97,30 +124,23 @@ class StoreSink:
         After Ctrl-C the chunk in flight finishes; errors get a note with the number of
         stored points.
         """
-        store, shard = self.store, self.plan.request.shard
+        store, filling = self.store, self._filling
         with disk_errors(store.path, "be opened"):
-            done = store.done()
-            lost = [number for number in store.lost(done) if number in self.owned]
-        self._refuse(done)
-        self.contents.advance(store)
-        leftovers = self._has_leftovers()
-        if self.stopped or not (lost or leftovers or self._lacking(done)):
-            yield Todo(self.owned, [])
+            listed = filling.look()
+            self._refuse(store.account(listed, filling.broken))
+            self.contents.advance(store)
+            done = self.stopped or not filling.todo(listed)
+            done = done and not filling.has_leftovers()
+        if done:
+            yield Todo(filling.owned, [])
             return
-        with _locked(self.files, shard):
-            _check_current(store)
-            with disk_errors(store.path, "be mended"):
-                if leftovers and shard is None:
-                    settle(store.files)
-                # List files once more: a listing of a network disk may be outdated.
-                again = store.lost(store.done()) if lost else []
-                for number in set(lost).intersection(again):
-                    store.discard(number)
-                # Include chunks that other processes have written meanwhile.
-                done = store.look_again(self.owned)
-            self._refuse(done)
+        with filling.locked() as listed:
+            with disk_errors(store.path, "be opened"):
+                # Other processes may have written chunks meanwhile.
+                self._refuse(store.account(listed, filling.broken))
+                todo = self._todo(filling.todo(listed))
             try:
-                yield self.todo(done)
+                yield todo
             # Also for Ctrl-C, whose note counts the stored points.
             except BaseException as error:
                 self._note_kept(error)
@@ -128,26 +148,23 @@ class StoreSink:
 
     def keep(self, chunk: Chunk) -> None:
         """Write a chunk, or some rows of it."""
-        store, (number, rows, values, verdict) = self.store, chunk
+        number, rows, values, verdict = chunk
         status = np.where(verdict.ok, OK, FAILED).astype(np.int8)
         if verdict.missing is not None:
             status[verdict.missing] = MISSING
-        begin = self.contents.begin(store, number)
+        begin = self.contents.begin(self.store, number)
         errors = {text: at - begin for text, at in verdict.errors.items()}
         kept = list(map(storable, values))
-        with disk_errors(store.path, "take a chunk"):
-            # Another process may have written the chunk first.
-            if rows is None and not store.is_done(number):
-                store.commit(number, kept, status, errors)
-            elif rows is not None and np.isin(rows, self._wanted(number)).any():
-                store.put_rows(number, rows, kept, status, errors)
+        with disk_errors(self.store.path, "take a chunk"):
+            self._filling.keep(number, rows, kept, status, errors)
         self._kept.add(number)
-        self.contents.advance(store)
+        self.contents.advance(self.store)
 
     def outcome(self) -> Outcome:
         """Return the current contents of the store."""
-        _check_current(self.store)
-        account = self.store.account()
+        with disk_errors(self.store.path, "be read"):
+            check_current(self.store)
+            account = self.store.account()
         gone = self._kept - {*np.flatnonzero(account.done).tolist()}
         if gone:
             wrong = f"{len(gone)} chunks of the store `{self.store.path}` were deleted "
@@ -156,121 +173,261 @@ class StoreSink:
             raise SweepError(message("sweep", wrong, cure))
         return self.contents.outcome(self.store, account)
 
-    def todo(self, done: np.ndarray | None = None) -> Todo:
+    def todo(self) -> Todo:
         """Return the chunks of a share to compute, whole or some of their rows."""
-        if self.grown is not None:
-            return self._todo_after(self.grown)
-        lacking = self._lacking(self.store.done() if done is None else done)
-        begun = [number for number in lacking if self.store.is_done(number)]
-        rows = {number: self._wanted(number) for number in begun}
-        return Todo(self.owned, lacking, rows, partial=True)
+        with disk_errors(self.store.path, "be read"):
+            if self.grown is not None:
+                return self._todo_after(self.grown)
+            return self._todo(self._filling.todo(self._filling.look()))
+
+    def _todo(self, found: Mapping[int, Any]) -> Todo:
+        rows = {number: at for number, at in found.items() if at is not None}
+        return Todo(self._filling.owned, list(found), rows, partial=True)
 
     def _todo_after(self, grown: Grown) -> Todo:
         """Return the chunks to compute once the store has grown."""
-        chunks, rows, wanted = [], {}, [MISSING, self._again]
-        found = statuses_of(self.store, grown.layout.chunks, grown.origin)
-        for number, (_, status) in enumerate(found):
+        found: dict[int, Any] = {}
+        index, count = grown.plan.request.shard or (0, 1)
+        owned = range(index, len(grown.plan.chunks), count)
+        wanted = [MISSING, FAILED] if self._filling.again else [MISSING]
+        statuses = statuses_of(self.store, grown.plan.chunks, grown.origin)
+        for number, (_, status) in enumerate(statuses):
             at = np.flatnonzero(np.isin(status, wanted))
-            if len(at) and number in self.owned:
-                chunks.append(number)
-                if len(at) < len(status):
-                    rows[number] = at
-        return Todo(self.owned, chunks, rows, partial=True)
+            if len(at) and number in owned:
+                found[number] = at if len(at) < len(status) else None
+        return dataclasses.replace(self._todo(found), owned=owned)
 
-    @property
-    def _again(self) -> int:
-        """The status of rows to compute besides missing ones: failed or missing."""
-        return FAILED if self.plan.request.resume == "failed" else MISSING
-
-    def _lacking(self, done: np.ndarray) -> list[int]:
-        lacking = ~done
-        for number in self.store.odd():
-            lacking[number] |= done[number] and len(self._wanted(number)) > 0
-        return [n for n in np.flatnonzero(lacking).tolist() if n in self.owned]
-
-    def _wanted(self, number: int) -> Int64[np.ndarray, " rows"]:
-        """Return the missing rows of a chunk, and failed rows with `"failed"`."""
-        manifest = self.store.manifest(number)
-        if manifest is None:
-            return np.zeros(0, np.int64)
-        return np.flatnonzero(np.isin(manifest.status, [MISSING, self._again]))
-
-    def _refuse(self, done: np.ndarray) -> None:
+    def _refuse(self, account: Account) -> None:
         """Raise if there are failed points that are neither marked nor recomputed."""
-        if self.plan.request.resume != "failed":
-            self.contents.refuse(self.store, self.store.account(done))
+        if not self._filling.again:
+            self.contents.refuse(self.store, account)
 
     def _note_kept(self, error: BaseException) -> None:
-        all_ = self.plan.count(self.owned)
-        with contextlib.suppress(OSError):
+        all_ = self.plan.count(self._filling.owned)
+        with contextlib.suppress(OSError, SweepError):
             left = self.todo().left(self.plan)
             error.add_note(
                 f"{all_ - left:,} of {all_:,} points are finished and kept in "
                 f"`{self.store.path}`. The same call goes on from there."
             )
 
-    def _has_leftovers(self) -> bool:
-        """Return whether a growth or a kill left invalid files."""
-        if self._has_grown:  # readers may still have the smaller store open
-            return False
-        return self.files.exists(GROWING) or bool(self.files.names(PARTS))
 
-
-def _contents_of(plan: Plan) -> ValueContents | StateContents:
+def _contents_of(plan: Plan) -> "ValueContents | StateContents":
     return ValueContents(plan) if plan.blocks is None else StateContents(plan)
 
 
-def _create(files: Folder, layout: StoreLayout) -> None:
-    with disk_errors(files.place(), "be made"):
-        # Resolve links, whose target may not exist yet.
-        Path(os.path.realpath(files.path)).mkdir(parents=True, exist_ok=True)
-        with files.lock(_GROW, wait=True):
-            if files.is_vacant():  # otherwise another process has created it
-                create(files, layout)
+@dataclasses.dataclass(frozen=True)
+class ValueContents:
+    """The outputs of a sweep as the arrays of a store."""
+
+    plan: Plan
+    stopped = False
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """The names of the dims of outputs, and the reducers, for the record."""
+        reducers = self.plan.request.reducers
+        known = self.plan.request.output_coords
+        named = {"output_coords": coords_texts(known)} if known else {}
+        if reducers is None:
+            return named
+        found = reducing_identity(reducers, self.plan.points.traced[0])
+        over = " and ".join(reducers.over or ())
+        # The store has finished values, so `finish` is part of the identity too.
+        finish = [
+            text_of(getattr(reducer, field.name))
+            for reducer in reducers.reducers
+            for field in dataclasses.fields(reducer)
+            if field.name not in ("by", "over", "init", "update", "merge")
+        ]
+        text = digest("\n".join([found["text"], *finish]))
+        kinds = f"{found['reducers']} over {over}"
+        return {**named, "cells": {**found, "reducers": kinds, "text": text}}
+
+    def coordinates(self) -> dict[str, Any]:
+        """Return the dims, values and attributes of each coordinate."""
+        request = self.plan.request
+        names = names_of(self.plan.outputs, request.space, request.output_coords)
+        return coordinate_variables(request.space, names)
+
+    def layout(self, identity: Mapping[str, Any]) -> StoreLayout:
+        """Return the layout of a new store, for the sweep of this identity."""
+        request, work = self.plan.request, self.plan.work
+        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+        return layout_of(
+            "sweep",
+            work.outputs,
+            work.row,
+            request.space,
+            request.output_coords,
+            self.plan.chunks,
+            {**_made_by(self.plan), "started": now, **self.plan.points.attrs},
+            {**identity, "batch_size": self.plan.batch_size},
+        )
+
+    def begin(self, store: Store, number: int) -> int:
+        """Return the first row of a chunk, from which its errors are counted."""
+        return store.chunks.span(number)[0]
+
+    def refuse(self, store: Store, account: Account) -> None:
+        """Raise if there are failed points in the store, unless they are marked."""
+        if not self.plan.request.isolated:
+            gaps = account.gaps
+            _refuse_failed(store.path, points_in(gaps[gaps[:, 2] == FAILED, :2]))
+
+    def advance(self, store: Store) -> None:
+        """Do nothing: values do not stop a sweep."""
+
+    def outcome(self, store: Store, account: Account) -> Outcome:
+        """Return the current contents; values are read when they are indexed."""
+        # Other processes may have written more since the last check.
+        self.refuse(store, account)
+        gaps, errors, done = account
+        work = self.plan.work
+        leaves = [
+            StoredArray(store, k, struct.dtype, kind, done)
+            for k, (struct, kind) in enumerate(zip(work.row, work.kinds, strict=True))
+        ]
+        values = jtu.tree_unflatten(jtu.tree_structure(work.outputs), leaves)
+        return Outcome(values, gaps, errors=errors)
 
 
-def _grow(store: Store, grown: Grown) -> None:
-    with _locked(store.files, None) as has_locks, disk_errors(store.path, "grow"):
-        if not has_locks:
-            raise SweepError(
-                message(
-                    "sweep",
-                    "growing a store requires file locks, which the file system of "
-                    f"`{store.path}` does not support.",
-                    "Copy the store to another disk, or give another path.",
-                )
-            )
-        for number in store.lost(store.done()):
-            store.discard(number)
-        grow(store, grown.layout, grown.origin, grown.moved)
+def _made_by(plan: Plan) -> dict[str, Any]:
+    """Return the provenance of a store, with the names of a result's attributes."""
+    return {
+        "function": fn_name(plan.request.fn),
+        "batch_size": plan.batch_size,
+        "devices": len(plan.devices),
+    }
 
 
-@contextlib.contextmanager
-def _locked(files: Folder, shard: tuple[int, int] | None) -> Iterator[bool]:
-    """Lock the share of this process, or the whole store without shares."""
-    what = "the store"
-    try:
-        with contextlib.ExitStack() as stack:
-            # Processes with a shard share this lock, so that none locks the whole.
-            whole = files.lock(_WHOLE, shared=shard is not None)
-            has_locks = stack.enter_context(whole)
-            if shard is not None:
-                what = f"shard {shard[0]} of {shard[1]} of the store"
-                stack.enter_context(files.lock(f"shard-{shard[0]}-of-{shard[1]}"))
-            yield has_locks
-    except Taken as taken:
-        raise SweepError(
-            message(
-                "sweep",
-                f"{what} `{files.place()}` is being filled by {taken}.",
-                "Wait for it or stop it; processes that fill one store together "
-                "each take their own `shard=(index, count)`.",
-            )
-        ) from None
+_STATUS = "status"
 
 
-def _check_current(store: Store) -> None:
-    """Raise a `SweepError` if the store has grown or was deleted meanwhile."""
-    changed = store.changed()
-    if changed is not None:
-        raise SweepError(changed)
+class StateContents:
+    """The states of blocks as the arrays of a store."""
+
+    def __init__(self, plan: Plan):
+        assert plan.blocks is not None
+        self.plan, self.blocks = plan, plan.blocks
+        self.merge = OrderedMerge(self.blocks, plan.chunks)
+
+    @property
+    def stopped(self) -> bool:
+        """True if a reducer stops within the first finished chunks."""
+        return self.merge.stopped
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """The identity of the reducers, for the record."""
+        found = reducing_identity(self.blocks.reducers, self.blocks.points.traced[0])
+        return {"reduce": found}
+
+    def coordinates(self) -> dict[str, Any]:
+        """Return the dim, values and attributes of the only coordinate."""
+        first = np.arange(self.blocks.size, dtype=np.int64) * self.blocks.each
+        return {"first_point": (("block",), first, {})}
+
+    def layout(self, identity: Mapping[str, Any]) -> StoreLayout:
+        """Return the layout of a new store, for the sweep of this identity."""
+        blocks, request = self.blocks, self.plan.request
+        variables = []
+        for name, leaf in leaves_with_names(blocks.outputs):
+            dtype = storable(np.empty((0,), leaf.dtype)).dtype
+            dims = inner_dims(name, len(leaf.shape))
+            variables.append(Variable(name, dtype, leaf.shape, dims))
+        check_names("sweep", [variable.name for variable in variables])
+        return StoreLayout(
+            dims=("block",),
+            chunks=self.plan.chunks,
+            coordinates=self.coordinates(),
+            variables=variables,
+            status=_STATUS,
+            attributes={
+                **_made_by(self.plan),
+                "reduce": identity["reduce"]["reducers"],
+                "space": repr(request.space),
+                "points": request.space.size,
+                "block_points": blocks.each,
+                **versions(),
+            },
+            record={**identity, "batch_size": self.plan.batch_size},
+        )
+
+    def begin(self, store: Store, number: int) -> int:
+        """Return the first point of a chunk, from which its errors are counted."""
+        return self.blocks.span(*store.chunks.span(number))[0]
+
+    def refuse(self, store: Store, account: Account) -> None:
+        """Raise if there are failed points in the store, unless they are marked."""
+        # If a reducer stops the sweep, later blocks do not count.
+        counts = not (self.plan.request.isolated or self.blocks.reducers.stops)
+        if counts and count_in(account.gaps, FAILED):
+            _refuse_failed(store.path, self._all(store)[0].failed)
+
+    def advance(self, store: Store) -> None:
+        """Merge finished chunks up to the first missing one, if a reducer may stop."""
+        if self.blocks.reducers.stops:
+            # A damaged chunk is removed, or reported when all is read.
+            with contextlib.suppress(OSError):
+                self._merge(self.merge, store)
+
+    def outcome(self, store: Store, account: Account) -> Outcome:
+        """Return the reduction of all chunks in the store."""
+        merge, gaps = self._all(store)
+        if not self.plan.request.isolated:
+            _refuse_failed(store.path, merge.failed)
+        missing = [self.blocks.span(first, last) for first, last in gaps]
+        return reduced_outcome(merge, np.array(missing, np.int64).reshape(-1, 2))
+
+    def _all(self, store: Store) -> tuple[OrderedMerge, list[tuple[int, int]]]:
+        """Merge all chunks; return also the missing blocks, as ranges."""
+        merge = OrderedMerge(self.blocks, store.chunks)
+        # Chunks have two lengths, and each one compiles.
+        return merge, self._merge(merge, store, ft.cache(self.blocks.gap))
+
+    def _merge(
+        self,
+        merge: OrderedMerge,
+        store: Store,
+        gap: Callable[[int], Rows] | None = None,
+    ) -> list[tuple[int, int]]:
+        """Merge chunks in order, and return the missing blocks, as ranges.
+
+        `gap` returns the rows of missing blocks; without it, the first one ends it.
+        """
+        gaps = []
+        while merge.next < len(store.chunks) and not merge.stopped:
+            number = merge.next
+            span = store.chunks.span(number)
+            manifest = store.manifest(number)
+            if manifest is not None:
+                begin, _ = self.blocks.span(*span)
+                errors = {text: begin + at for text, at in manifest.errors.items()}
+                names = range(len(store.variables))
+                merge.put(number, [store.read(number, k) for k in names], errors)
+            elif gap is not None:
+                gaps.append(span)
+                merge.put(number, gap(span[1] - span[0]), {})
+            else:
+                break
+        return gaps
+
+
+def _refuse_failed(path: str, failed: np.ndarray) -> None:
+    """Raise a `SweepError` if a store contains failed points."""
+    if not len(failed):
+        return
+    shown = ", ".join(map(str, failed[:5])) + (", ..." if len(failed) > 5 else "")
+    what = f"point {shown}" if len(failed) == 1 else f"{len(failed):,} points ({shown})"
+    raise SweepError(
+        message(
+            "sweep",
+            f'the store `{path}` was filled with `on_error="mark"`, and `fn` '
+            f"failed at {what}.",
+            'Pass `on_error="mark"`, which keeps the other points, or call '
+            f"`fn(space.point({failed[0]}))` to see the error. "
+            'After a fix, `resume="failed"` computes these points again.',
+        ),
+        failed.tolist(),
+    )

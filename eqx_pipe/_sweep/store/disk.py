@@ -1,19 +1,21 @@
 """The files of a store: keys with bytes, in a folder; and the locks of its writers.
 
-A store uses only the methods of `Folder`: each key is replaced atomically, and nothing
-is appended, renamed or changed in place. An object store could provide the same.
+A store uses only the methods of `Folder`: each key is created once or replaced, in
+either case atomically, and nothing is appended, renamed or changed in place. An object
+store could provide the same.
 """
 
 import contextlib
 import errno
+import math
 import os
-import shutil
 import socket
+import stat
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from ..._errors import SweepError, message, optional
 
@@ -23,13 +25,10 @@ except ImportError:  # not on Windows
     fcntl = None
 
 ROOT = "zarr.json"
-"""The key that makes a store valid: written last, and replaced atomically."""
+"""The key that makes a store valid: created last, and replaced atomically."""
 
 GROWING = ".growing"
-"""The key that exists while a store may contain invalid files."""
-
-NEW = b"new"
-"""The content of that file if there was no store before."""
+"""The key that exists while a store may contain invalid files, which it lists."""
 
 LOCKS = ".locks"
 """The folder in a store for the locks of processes that fill it."""
@@ -40,6 +39,15 @@ PARTS = ".parts"
 LONGEST = 200
 """The maximum bytes of a name: file systems allow 255, including suffixes."""
 
+_READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+_LOCK = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
+
+# The errors of file systems without hard links, or without locks.
+_UNSUPPORTED = {
+    getattr(errno, name, None)
+    for name in ("EPERM", "ENOTSUP", "EOPNOTSUPP", "ENOSYS", "EMLINK", "ENOLCK")
+}
+_ABSENT = (FileNotFoundError, NotADirectoryError)
 
 T = TypeVar("T")
 
@@ -48,82 +56,154 @@ class Taken(Exception):
     """The error if another process holds the lock; the text names the process."""
 
 
+class Undecodable(ValueError):
+    """The error for a file whose content no sweep has written."""
+
+
+class Entry(NamedTuple):
+    """The size of a file in bytes, and when it was written, in nanoseconds."""
+
+    size: int
+    when: int
+
+
 class Folder:
-    """The files of a store in a folder of this machine's file systems."""
+    """The files of a store in a folder of this machine's file systems.
+
+    The path of the store may be a link. Within it, nothing is written, locked or
+    removed through a link, which could lead to files of somebody else.
+    """
 
     def __init__(self, path: Path):
         self.path = path
         self._root = str(path)
 
+    def make(self) -> None:
+        """Create the folder of the store if it does not exist."""
+        # Resolve links, whose target may not exist yet.
+        Path(os.path.realpath(self._root)).mkdir(parents=True, exist_ok=True)
+
     def put(self, key: str, data: bytes) -> None:
         """Write or replace a file atomically: write another file, then rename it."""
-        part = f"{PARTS}/{uuid.uuid4().hex}"
-        beside = f"{self._root}/{part}"
-        try:
-            with self._in_folder(part, lambda: open(beside, "xb")) as file:
-                file.write(data)
-            self._in_folder(key, lambda: os.replace(beside, f"{self._root}/{key}"))
-        except BaseException:  # a full disk, or Ctrl-C
-            with contextlib.suppress(OSError):
-                os.unlink(beside)
-            raise
+        with self._part(key, data) as part:
+            self._in_folder(key, lambda: os.replace(part, self.place(key)))
 
-    def get(self, key: str) -> bytes:
-        """Return the bytes of a file; raise `FileNotFoundError` if it is missing."""
-        with open(f"{self._root}/{key}", "rb") as file:
-            return file.read()
+    def put_new(self, key: str, data: bytes) -> bool:
+        """Create a file atomically unless it exists; return whether it was created.
+
+        A hard link to a new name is atomic on network file systems, too.
+        """
+        with self._part(key, data) as part:
+            try:
+                self._in_folder(key, lambda: os.link(part, self.place(key)))
+            except FileExistsError:
+                # The reply to a successful request may have been lost.
+                return os.stat(part).st_nlink == 2
+            except OSError as error:
+                if error.errno not in _UNSUPPORTED:
+                    raise
+                return self._create(key, data)
+        return True
+
+    def _create(self, key: str, data: bytes) -> bool:
+        """Create a file without a link; a kill may leave a part of it."""
+        try:
+            file = open(self.place(key), "xb")
+        except FileExistsError:
+            return False
+        try:
+            with file:
+                file.write(data)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(self.place(key))
+            raise
+        return True
+
+    @contextlib.contextmanager
+    def _part(self, key: str, data: bytes) -> Iterator[str]:
+        """Write the content of `key` to another file, and remove it if it is left."""
+        part = f"{PARTS}/{self.new_id()}"
+        path = self.place(part)
+        with self._naming(key):
+            self._check_no_link(key)
+            self._check_no_link(part)
+            try:
+                with self._in_folder(part, lambda: open(path, "xb")) as file:
+                    file.write(data)
+                yield path
+            finally:  # after a full disk or Ctrl-C, or if there is a link to it
+                with contextlib.suppress(OSError):
+                    os.unlink(path)
+
+    def get(self, key: str, most: float | None = None) -> bytes:
+        """Return the bytes of a file; raise `FileNotFoundError` if it is missing.
+
+        Raises `Undecodable` for a folder, a device or a pipe, and for more than `most`
+        bytes, by default a quarter of the memory.
+        """
+        with self._naming(key):
+            file = os.open(self.place(key), _READ)
+            try:
+                found = os.fstat(file)
+                if not stat.S_ISREG(found.st_mode):
+                    raise Undecodable("it is not a regular file")
+                if found.st_size > (most_bytes() if most is None else most):
+                    raise Undecodable(f"it has {found.st_size:,} bytes")
+                with open(file, "rb", closefd=False) as stream:
+                    return stream.read()
+            finally:
+                os.close(file)
 
     def remove(self, key: str) -> None:
         """Remove a file if it exists, and its folder if it is then empty."""
-        place = f"{self._root}/{key}"
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(place)
+        path = self.place(key)
+        with self._naming(key), contextlib.suppress(*_ABSENT):
+            self._check_no_link(key)
+            try:
+                os.unlink(path)
+            except OSError:
+                if os.path.isdir(path):  # which is not a file of the store
+                    return
+                raise
             with contextlib.suppress(OSError):
                 if "/" in key:
-                    os.rmdir(os.path.dirname(place))
+                    os.rmdir(os.path.dirname(path))
 
     def exists(self, key: str) -> bool:
         """Return whether a file exists."""
-        return os.path.lexists(f"{self._root}/{key}")
+        return os.path.lexists(self.place(key))
 
     def names(self, below: str = "") -> set[str]:
         """Return the names in a folder; an empty set if the folder does not exist."""
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            return {*os.listdir(f"{self._root}/{below}")}
+        with self._naming(below), contextlib.suppress(*_ABSENT):
+            return {*os.listdir(self.place(below))}
         return set()
 
-    def times(self, below: str) -> dict[str, int]:
-        """Return when each file in a folder was written, in nanoseconds."""
-        found, folder = {}, f"{self._root}/{below}"
-        with contextlib.suppress(FileNotFoundError), os.scandir(folder) as entries:
-            for entry in entries:
-                try:  # faster than a context, as there may be many files
-                    found[entry.name] = entry.stat().st_mtime_ns
-                except FileNotFoundError:  # another process has removed it
-                    continue
+    def entries(self, below: str) -> dict[str, Entry]:
+        """Return the size and time of each file in a folder."""
+        found = {}
+        with self._naming(below), contextlib.suppress(*_ABSENT):
+            with os.scandir(self.place(below)) as entries:
+                for entry in entries:
+                    try:  # faster than a context, as there may be many files
+                        now = entry.stat()
+                    except FileNotFoundError:  # another process has removed it
+                        continue
+                    found[entry.name] = Entry(now.st_size, now.st_mtime_ns)
         return found
 
     def place(self, key: str = "") -> str:
         """Return the path of the store, or of one of its files."""
         return f"{self._root}/{key}" if key else self._root
 
-    def is_vacant(self) -> bool:
-        """Return whether a store can be created: there is none, or a partial one."""
-        try:
-            names = {*os.listdir(self._root)}
-        except (FileNotFoundError, NotADirectoryError):
-            return not self.path.exists()
-        if GROWING in names:  # otherwise `zarr.json` was removed from a store
-            with contextlib.suppress(FileNotFoundError):  # just created
-                return ROOT not in names and self.get(GROWING) == NEW
-        return names <= {LOCKS, PARTS}
+    def wait(self, seconds: float) -> None:
+        """Let some time pass."""
+        time.sleep(seconds)
 
-    def give_up(self) -> None:
-        """Remove the folder of a store whose creation failed."""
-        for name in (LOCKS, PARTS):
-            shutil.rmtree(f"{self._root}/{name}", ignore_errors=True)
-        with contextlib.suppress(OSError):
-            os.rmdir(self._root)
+    def new_id(self) -> str:
+        """Return 32 random hexadecimal digits."""
+        return uuid.uuid4().hex
 
     @contextlib.contextmanager
     def lock(
@@ -132,22 +212,40 @@ class Folder:
         """Hold a lock of the operating system, which a kill releases.
 
         Either one process holds it, or any number hold it `shared`. Otherwise `wait`
-        for it, or raise `Taken`. Yields whether the file system supports locks. Without
-        them commits stay correct: two writers of a chunk only compute it twice.
+        for it, or raise `Taken`. Yields whether the file system supports locks.
         """
         if fcntl is None:
             yield False
             return
-        key, flags = f"{LOCKS}/{name}", os.O_RDWR | os.O_CREAT
-        with disk_errors(self._root, "be locked"):
-            file = self._in_folder(
-                key, lambda: os.open(f"{self._root}/{key}", flags, 0o644)
-            )
+        key = f"{LOCKS}/{name}"
+        path = self.place(key)
+        with disk_errors(self._root, "be locked"), self._naming(key):
+            self._check_no_link(key)
+            file = self._in_folder(key, lambda: os.open(path, _LOCK, 0o644))
         try:
             how = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
-            yield _locked(file, how if wait else how | fcntl.LOCK_NB)
+            with disk_errors(self._root, "be locked"), self._naming(key):
+                has_locks = _locked(file, how if wait else how | fcntl.LOCK_NB)
+            yield has_locks
         finally:
             os.close(file)
+
+    def _check_no_link(self, key: str) -> None:
+        """Raise an `OSError` if the folder of a key within the store is a link."""
+        folder = os.path.dirname(key)
+        if folder and os.path.islink(self.place(folder)):
+            text = "a link within a store is not followed, put a folder in its place"
+            raise OSError(errno.ELOOP, text, self.place(folder))
+
+    @contextlib.contextmanager
+    def _naming(self, key: str) -> Iterator[None]:
+        """Add the path of a file to an error of the system that names none."""
+        try:
+            yield
+        except OSError as error:
+            if error.errno is not None and not isinstance(error.filename, str):
+                error.filename = self.place(key)
+            raise
 
     def _in_folder(self, key: str, act: Callable[[], T]) -> T:
         """Return the result of `act` on a file; create its folder if it is missing.
@@ -158,8 +256,11 @@ class Folder:
         try:
             return act()
         except FileNotFoundError:
+            folder = os.path.dirname(key)
+            if not folder:
+                raise
             with contextlib.suppress(FileExistsError):
-                os.mkdir(f"{self._root}/{os.path.dirname(key)}")
+                os.mkdir(self.place(folder))
             return act()
 
 
@@ -170,8 +271,10 @@ def _locked(file: int, how: int) -> bool:
     except BlockingIOError:
         who = os.pread(file, 1000, 0).decode(errors="replace")
         raise Taken(who or "another process") from None
-    except OSError:  # some network file systems have no locks
-        return False
+    except OSError as error:
+        if error.errno in _UNSUPPORTED:  # as on some network file systems
+            return False
+        raise
     os.ftruncate(file, 0)
     since = time.strftime("%Y-%m-%d %H:%M:%S")
     who = f"process {os.getpid()} on {socket.gethostname()} (since {since})"
@@ -181,10 +284,15 @@ def _locked(file: int, how: int) -> bool:
 
 @contextlib.contextmanager
 def disk_errors(path: str, what: str) -> Iterator[None]:
-    """Raise a `SweepError` with a fix for an error of the disk."""
+    """Raise a `SweepError` with a fix for an error of the system.
+
+    An error for a damaged file names the fix already.
+    """
     try:
         yield
     except OSError as error:
+        if error.errno is None:
+            raise
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         cure = "Make room there" if full else "See that the folder can be written to"
         raise SweepError(
@@ -195,6 +303,13 @@ def disk_errors(path: str, what: str) -> Iterator[None]:
                 "kept.",
             )
         ) from error
+
+
+def most_bytes() -> float:
+    """Return the maximum bytes to read at once: a quarter of the machine's memory."""
+    with contextlib.suppress(AttributeError, ValueError, OSError):  # Windows
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 4
+    return math.inf
 
 
 def check_zarr(function: str) -> None:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool
 
-from .write_chunks import Store
+from .store import Store
 
 
 class StoredArray(np.lib.mixins.NDArrayOperatorsMixin):

@@ -1,0 +1,466 @@
+"""Simulated histories of a store: `python -m tests.support.simulate --histories 1000`.
+
+Processes create, fill, mend and grow one small store. One of them runs at a time, and
+which is next is drawn. Each operation on a file may crash the process before or after
+it. Depending on the mode, requests and replies are lost, files are written late,
+network disks show old listings, there are no locks, and two processes write the same
+chunks. After each phase a new reader checks every value. In the end nothing fails any
+more, and one run must complete the store. `--seed 34 --mode nolock --trace` repeats a history.
+"""
+
+import argparse
+import collections
+import contextlib
+import json
+import multiprocessing
+import random
+import sys
+import threading
+import traceback
+from pathlib import Path
+
+import numpy as np
+
+from eqx_pipe import SweepError
+from eqx_pipe._sweep.store import (
+    FAILED,
+    OK,
+    Filling,
+    Folder,
+    Taken,
+    create,
+    exists,
+    open_store,
+    restore,
+)
+from eqx_pipe._sweep.store import (
+    Store as Store,
+)
+from eqx_pipe._sweep.store.disk import Entry
+
+from . import small_store as small
+
+MODES = {
+    # The faults besides crashes, lost requests and lost replies.
+    "plain": "",
+    "late": "late",
+    "stale": "stale",
+    "growth": "growth",
+    "late growth": "late growth",
+    "stale growth": "stale growth",
+    "unhidden growth": "growth unhidden",
+    "nolock": "nolock",
+    "late nolock": "late nolock",
+    "stale nolock": "stale nolock",
+    "clash": "nolock clash",
+    "rounding": "nolock clash rounding",
+    "late rounding": "late nolock clash rounding",
+    "stale rounding": "stale nolock clash rounding",
+    "late stale growth": "late stale growth rounding",
+}
+HIDDEN_SECONDS = 60.0
+GROWTHS = [
+    (small.XS, [*small.YS, 7.0, 8.0], True),
+    ([*small.XS, 6.0], small.YS, True),
+    ([0.0, 1.0, 2.0, 3.0, 4.0], small.YS, False),
+]
+
+
+class Kill(BaseException):
+    """The process ends."""
+
+
+class Fault(OSError):
+    """A request or its reply is lost."""
+
+    def __init__(self, text):
+        super().__init__(5, text)
+
+
+class World:
+    """All files that are durable: for each key, its versions in time."""
+
+    def __init__(self, seed, faults):
+        self.rng, self.faults, self.quiet = random.Random(seed), faults, False
+        self.now, self.versions, self.late = 1000.0, {}, []
+        self.locks, self.trace = collections.defaultdict(dict), []
+
+    def tick(self):
+        self.now += self.rng.expovariate(0.5)
+        for write in [w for w in self.late if w[0] <= self.now]:
+            self.late.remove(write)
+            self.apply(*write[1:])
+
+    def apply(self, who, op, key, data):
+        """Apply a request; return whether a file was created."""
+        is_new = self.at(key) is None
+        if op != "put_new" or is_new:
+            self.versions.setdefault(key, []).append((self.now, who, data))
+        return is_new
+
+    def at(self, key, who=None, when=None):
+        """Return a file as a process sees it that knows what is older than `when`."""
+        for time, writer, data in reversed(self.versions.get(key, ())):
+            if when is None or time <= when or writer == who:
+                return None if data is None else (time, data)
+        return None
+
+
+class View(Folder):
+    """The files of the world as one process sees them."""
+
+    def __init__(self, world, who, turn=lambda: None):
+        super().__init__(Path("simulated"))
+        self.world, self.who, self.turn = world, who, turn
+        self.hidden = {}
+
+    def step(self, op, key, data=None):
+        """Let another process run, or let this one crash; apply a request."""
+        self.turn()
+        world = self.world
+        world.tick()
+        if world.trace is not None:
+            world.trace.append(f"{world.now:8.1f} {self.who:5} {op:8} {key}")
+        draw = 250.0 if world.quiet else world.rng.random() * 250
+        if draw < 0.5:
+            raise Kill
+        if op not in ("put", "put_new", "remove"):
+            return False
+        if 1 <= draw < 2:
+            raise Fault("request lost")
+        if 2 <= draw < 3 and "late" in world.faults and op != "remove":
+            arrives = world.now + world.rng.uniform(0, HIDDEN_SECONDS)
+            world.late.append((arrives, self.who, op, key, data))
+            raise Fault("timed out")
+        done = world.apply(self.who, op, key, data)
+        if 3 <= draw < 4:
+            raise Fault("reply lost")
+        if 0.5 <= draw < 1:
+            raise Kill
+        return done
+
+    def make(self):
+        self.step("make", "")
+
+    def put(self, key, data):
+        self.step("put", key, data)
+
+    def put_new(self, key, data):
+        return self.step("put_new", key, data)
+
+    def remove(self, key):
+        self.step("remove", key)
+
+    def get(self, key, most=None):
+        self.step("get", key)
+        found = self.world.at(key, self.who)
+        if found is None:
+            if self._is_stale():  # the absence is remembered
+                wait = self.world.rng.uniform(0, HIDDEN_SECONDS)
+                self.hidden.setdefault(key, self.world.now + wait)
+            raise FileNotFoundError(key)
+        if (
+            self.world.now < self.hidden.get(key, 0)
+            and self.world.versions[key][-1][1] != self.who
+        ):
+            raise FileNotFoundError(key)
+        return found[1]
+
+    def exists(self, key):
+        self.step("exists", key)
+        return self.world.at(key, self.who, self._when()) is not None
+
+    def names(self, below=""):
+        return {*self.entries(below)}
+
+    def entries(self, below):
+        self.step("list", below)
+        start, when, found = f"{below}/" if below else "", self._when(), {}
+        for key in self.world.versions:
+            if key.startswith(start):
+                file = self.world.at(key, self.who, when)
+                if file is not None:
+                    entry = Entry(len(file[1]), int(file[0] * 1e9))
+                    found[key[len(start) :].partition("/")[0]] = entry
+        return found
+
+    def place(self, key=""):
+        return f"simulated/{key}"
+
+    def wait(self, seconds):
+        self.world.now += seconds
+        self.turn()
+
+    def new_id(self):
+        return f"{self.world.rng.getrandbits(128):032x}"
+
+    @contextlib.contextmanager
+    def lock(self, name, shared=False, wait=False):
+        if "nolock" in self.world.faults:
+            yield False
+            return
+        held = self.world.locks[name]
+        while any(not (shared and other) for other in held.values()):
+            if not wait:
+                raise Taken(f"process {held}")
+            self.turn()
+        held[self.who] = shared
+        try:
+            yield True
+        finally:
+            held.pop(self.who)
+
+    def _is_stale(self):
+        return "stale" in self.world.faults and not self.world.quiet
+
+    def _when(self):
+        age = HIDDEN_SECONDS if self._is_stale() else 0.0
+        return self.world.now - self.world.rng.uniform(0, age) if age else None
+
+
+class Quiet(View):
+    """The files as they are, read without steps."""
+
+    def step(self, op, key, data=None):
+        return False
+
+    def _is_stale(self):
+        return False
+
+
+def in_turns(rng, works):
+    """Run each work in a thread, one at a time; return what each returns or raises."""
+    found, alive, done = {}, [*works], threading.Semaphore(0)
+    go = {who: threading.Semaphore(0) for who in works}
+
+    def body(who):
+        def turn():
+            other = rng.choice(alive)
+            if other != who:
+                go[other].release()
+                go[who].acquire()
+
+        go[who].acquire()
+        try:
+            found[who] = works[who](turn)
+        except BaseException as error:
+            found[who] = error
+        alive.remove(who)
+        (go[rng.choice(alive)] if alive else done).release()
+
+    for who in works:
+        threading.Thread(target=body, args=(who,), daemon=True).start()
+    go[rng.choice(alive)].release()
+    done.acquire()
+    return found
+
+
+class History:
+    """One history: phases with one or two processes, then one run in quiet."""
+
+    def __init__(self, seed, mode, trace=False):
+        self.world = World(seed, MODES[mode].split())
+        self.world.trace = [] if trace else None
+        self.rng, self.counts = self.world.rng, collections.Counter()
+        self.acked = set()
+        """The points whose values a process has written, as it believes."""
+        self.grown = None
+
+    def values(self, index, xs, ys, bits=0):
+        """Return the values of some points; `bits` is how a writer rounds."""
+        found = [leaf[index] for leaf in small.truth(xs, ys)]
+        found[0] = found[0] + np.float32(bits * 2**-10)
+        return found
+
+    def run(self, files, shard, fails, bits):
+        """Do what a sweep does with its store."""
+        if exists(files):
+            store = open_store("sweep", files)
+        else:
+            store = create("sweep", files, small.layout())
+        xs, ys = small.XS, small.YS
+        if self.grown is not None:
+            xs, ys, _ = self.grown
+            if tuple(store.record["lengths"]) != (len(xs), len(ys)):
+                small.grown(files, *self.grown)
+                store = open_store("sweep", files)
+                self.counts["grown"] += 1
+        restore(store, lambda: small.layout(xs, ys))
+        filling = Filling(store, shard, again=True)
+        listed, seen = filling.look(), set()
+        if not (filling.todo(listed) or filling.has_leftovers()):
+            return "complete"
+        with filling.locked() as listed:
+            for number, rows in filling.todo(listed).items():
+                first, last = store.chunks.span(number)
+                at = np.arange(last - first) if rows is None else rows
+                assert not seen & {*(first + at).tolist()}, "computed twice"
+                seen |= {*(first + at).tolist()}
+                bad = np.isin(at, fails(number))
+                values = self.values(first + at, xs, ys, bits)
+                for leaf in values:
+                    leaf[bad] = 0
+                status = np.where(bad, FAILED, OK).astype(np.int8)
+                filling.keep(number, rows, values, status, {"no": at[bad]})
+                done = np.stack(np.unravel_index(first + at[~bad], (len(xs), len(ys))))
+                self.acked |= {(xs[i], ys[j]) for i, j in done.T.tolist()}
+                self.counts["commits"] += 1
+        return "filled"
+
+    def check(self):
+        """Raise if a new reader gets a wrong value, or misses one without an error."""
+        files = Quiet(self.world, "reader")
+        if not exists(files):
+            assert not self.acked
+            return 0
+        store = open_store("sweep", files)
+        xs, ys = (small.XS, small.YS)
+        if tuple(store.record["lengths"]) != (len(xs), len(ys)):
+            xs, ys, _ = self.grown
+        _, errors, done = store.account()
+        failed = {*np.concatenate([np.zeros(0, int), *errors.values()]).tolist()}
+        computed, is_whole = 0, True
+        for number in range(len(store.chunks)):
+            points = np.arange(*store.chunks.span(number))
+            digits = np.stack(np.unravel_index(points, (len(xs), len(ys)))).T.tolist()
+            places = [(xs[i], ys[j]) for i, j in digits]
+            try:
+                known = bool(done[number])
+                found = [store.read(number, k, known) for k in (0, 1)]
+                manifest = store.manifest(number)
+            except OSError:  # it is computed again, as the error says
+                assert {"late", "nolock"} & {*self.world.faults}, f"damage in {number}"
+                self.counts["told"] += 1
+                self.acked -= {*places}
+                is_whole = False
+                continue
+            status = np.zeros(len(points)) if manifest is None else manifest.status
+            right = self.values(points, xs, ys), self.values(points, xs, ys, 1)
+            for leaf, one, other in zip(found, *right, strict=True):
+                same = ((leaf == one) | (leaf == other)).reshape(len(points), -1)
+                assert same.all(1)[status == OK].all(), f"wrong values in {number}"
+            assert {*points[status == FAILED].tolist()} <= failed, "no text of an error"
+            computed += int(np.sum(status == OK))
+            lost = [
+                p in self.acked and s != OK for p, s in zip(places, status, strict=True)
+            ]
+            assert not any(lost), f"lost points of {number}"
+        return computed if is_whole else -1
+
+    def phase(self, number):
+        """Let one or two processes run, which may fail or end at any step."""
+        rng, faults = self.rng, self.world.faults
+        if "growth" in faults and number == 2:
+            self.grown = rng.choice(GROWTHS)
+        shards = rng.choice([[None], [(0, 2), (1, 2)], [None, None]])
+        if "clash" in faults:
+            shards = [None, None]
+        works, bad = {}, rng.choice([(), (0,), (0, 1)])
+        for k, shard in enumerate(shards):
+            who, bits = f"{number}.{k}", k if "rounding" in faults else 0
+
+            def work(turn, who=who, shard=shard, bits=bits):
+                view = View(self.world, who, turn)
+                return self.run(view, shard, lambda n: bad if n % 3 == 0 else (), bits)
+
+            works[who] = work
+        for found in in_turns(rng, works).values():
+            self.counts[found if isinstance(found, str) else type(found).__name__] += 1
+            if not isinstance(found, str | Kill | SweepError | OSError):
+                raise found
+        assert not any(self.world.locks.values())
+        if "unhidden" in faults:  # somebody copies the folder without hidden files
+            for key in [key for key in self.world.versions if key.startswith(".")]:
+                del self.world.versions[key]
+        self.check()
+
+    def play(self):
+        """Play the history; raise an `AssertionError` if something is wrong."""
+        for number in range(self.rng.randint(2, 4)):
+            self.phase(number)
+        world = self.world
+        for arrives, *write in sorted(world.late, key=lambda w: w[0]):
+            world.now = max(world.now, arrives)
+            world.apply(*write)
+        world.late, world.quiet = [], True
+        world.now += 2 * HIDDEN_SECONDS
+        xs, ys, _ = self.grown or (small.XS, small.YS, True)
+        self.run(View(world, "last"), None, lambda number: (), 0)
+        assert self.check() == len(xs) * len(ys), "stuck"
+        # The call after a growth removes invalid files.
+        assert self.run(View(world, "again"), None, lambda number: (), 0)
+        assert self.run(View(world, "still"), None, lambda number: (), 0) == "complete"
+        assert "unhidden" in world.faults or not self.leftovers(), self.leftovers()
+        return self.counts
+
+    def leftovers(self):
+        """Return the files that belong to no array of the store."""
+        store = open_store("sweep", Quiet(self.world, "reader"))
+        nodes = store.root["consolidated_metadata"]["metadata"]
+        known = {"zarr.json", *(f"{name}/zarr.json" for name in nodes)}
+        for name in (store.record["status"], *store.names()):
+            behind = ".0" if name == "w" else ""
+            places = store.chunks.names(f"{name}/{store._root(name)}")
+            known |= {place + behind for place in places}
+        known |= {f"{name}/{store._root(name)}0" for name in ("x", "y")}
+        return {k for k in self.world.versions if self.world.at(k) is not None} - known
+
+
+def play(seed, mode):
+    """Play one history; return its counts, and what went wrong."""
+    try:
+        return History(seed, mode).play(), None
+    except Exception as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        text = f"{type(error).__name__}: {str(error)[-200:]} ({where.name})"
+        return collections.Counter(), (seed, mode, text)
+
+
+def _play(task):
+    return task[1], *play(*task)
+
+
+def histories(count, first=0, modes=tuple(MODES), workers=1, report=print):
+    """Play histories of all modes in turn; return the counts of each mode."""
+    found = {mode: collections.Counter() for mode in modes}
+    tasks = ((seed, modes[seed % len(modes)]) for seed in range(first, first + count))
+    with contextlib.ExitStack() as stack:
+        played = map(_play, tasks)
+        if workers > 1:
+            spawn = multiprocessing.get_context("spawn")
+            pool = stack.enter_context(spawn.Pool(workers))
+            played = pool.imap_unordered(_play, tasks, 50)
+        for number, (mode, counts, wrong) in enumerate(played, 1):
+            found[mode] += counts
+            found[mode]["histories"] += 1
+            if wrong is not None:
+                found[mode]["wrong"] += 1
+                report("seed {} of mode {!r}: {}".format(*wrong))
+            if number % 1000 == 0:
+                print(f"{number} histories", file=sys.stderr, flush=True)
+    return found
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--histories", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--mode", choices=MODES)
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--trace", action="store_true", help="play one, step by step")
+    asked = parser.parse_args()
+    if asked.trace:
+        history = History(asked.seed, asked.mode or "plain", trace=True)
+        try:
+            print(json.dumps(history.play()))
+        finally:
+            print("\n".join(history.world.trace))
+        return
+    modes = tuple(MODES) if asked.mode is None else (asked.mode,)
+    found = histories(asked.histories, asked.seed, modes, asked.workers)
+    for mode, counts in found.items():
+        print(f"{mode:20}", json.dumps(counts), flush=True)
+
+
+if __name__ == "__main__":
+    main()
