@@ -5,7 +5,8 @@ which is next is drawn. Each operation on a file may crash the process before or
 it. Depending on the mode, requests and replies are lost, files are written late,
 network disks show old listings, there are no locks, and two processes write the same
 chunks. After each phase a new reader checks every value. In the end nothing fails any
-more, and one run must complete the store. `--seed 34 --mode nolock --trace` repeats a history.
+more, and one run must complete the store. `--seed 34 --mode nolock --trace` repeats one
+history.
 """
 
 import argparse
@@ -341,10 +342,8 @@ class History:
                 assert same.all(1)[status == OK].all(), f"wrong values in {number}"
             assert {*points[status == FAILED].tolist()} <= failed, "no text of an error"
             computed += int(np.sum(status == OK))
-            lost = [
-                p in self.acked and s != OK for p, s in zip(places, status, strict=True)
-            ]
-            assert not any(lost), f"lost points of {number}"
+            lost = self.acked & {places[k] for k in np.flatnonzero(status != OK)}
+            assert not lost, f"lost points of {number}: {lost}"
         return computed if is_whole else -1
 
     def phase(self, number):
@@ -407,17 +406,17 @@ class History:
 
 
 def play(seed, mode):
-    """Play one history; return its counts, and what went wrong."""
+    """Play one history; return its mode, its counts, and what went wrong."""
     try:
-        return History(seed, mode).play(), None
+        return mode, History(seed, mode).play(), ""
     except Exception as error:
         where = traceback.extract_tb(error.__traceback__)[-1]
         text = f"{type(error).__name__}: {str(error)[-200:]} ({where.name})"
-        return collections.Counter(), (seed, mode, text)
+        return mode, collections.Counter(), f"seed {seed} of mode {mode!r}: {text}"
 
 
 def _play(task):
-    return task[1], *play(*task)
+    return play(*task)
 
 
 def histories(count, first=0, modes=tuple(MODES), workers=1, report=print):
@@ -433,9 +432,9 @@ def histories(count, first=0, modes=tuple(MODES), workers=1, report=print):
         for number, (mode, counts, wrong) in enumerate(played, 1):
             found[mode] += counts
             found[mode]["histories"] += 1
-            if wrong is not None:
+            if wrong:
                 found[mode]["wrong"] += 1
-                report("seed {} of mode {!r}: {}".format(*wrong))
+                report(wrong)
             if number % 1000 == 0:
                 print(f"{number} histories", file=sys.stderr, flush=True)
     return found

@@ -26,7 +26,7 @@ from .chunks import (
     ranges_of,
     runs_of,
 )
-from .disk import ROOT, Folder, Undecodable
+from .disk import ROOT, Folder, Undecodable, most_bytes
 from .format import (
     RECORD,
     SIDES,
@@ -176,7 +176,9 @@ class Store:
             found, raw = unpack(self.files.get(key), size)
             place, cut, rows = found["place"], found["cut"], found["rows"]
             status = np.frombuffer(raw, np.int8)[: last - first].copy()
-            errors = _row_errors(found["errors"], size)
+            # The rows of a reduction are blocks, whose points may have failed.
+            points = size * int(self.root["attributes"].get("block_points", 1))
+            errors = _row_errors(found["errors"], points)
             digests = [list(map(int, some)) for some in found["digests"]]
         except FileNotFoundError:
             return None
@@ -436,7 +438,9 @@ def _row_errors(found: Mapping[str, list[list[int]]], size: int) -> RowErrors:
     """Return the errors of rows from their ranges, which do not overlap."""
     spans = [span for spans in found.values() for span in spans]
     count = sum(stop - first for first, stop in spans)
-    if count > size or any(not 0 <= first < stop <= size for first, stop in spans):
+    if not 0 <= count <= min(size, most_bytes() / 8) or any(
+        not 0 <= first < stop <= size for first, stop in spans
+    ):
         raise ValueError("errors of other rows")
     return {text: points_in(spans) for text, spans in found.items()}
 
