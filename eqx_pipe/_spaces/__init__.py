@@ -2,9 +2,8 @@
 
 from .axis import MAX_LENGTH as MAX_LENGTH
 from .axis import Axis as Axis
+from .axis import Mapped as Mapped
 from .axis import is_axis as is_axis
-from .cells import by_cell as by_cell
-from .cells import cells_of as cells_of
 from .columns import as_numpy as as_numpy
 from .columns import at_least_one as at_least_one
 from .columns import axis_columns as axis_columns
@@ -18,10 +17,10 @@ from .columns import raw_shape as raw_shape
 from .columns import static_column as static_column
 from .designs import latin_hypercube as latin_hypercube
 from .designs import sobol as sobol
-from .dims import POINT as POINT
-from .dims import axis_name as axis_name
-from .dims import unregistered as unregistered
+from .geometry import POINT as POINT
 from .geometry import Geometry as Geometry
+from .geometry import axis_name as axis_name
+from .geometry import unregistered as unregistered
 from .index import Indices as Indices
 from .index import advance as advance
 from .index import as_index as as_index
@@ -30,17 +29,18 @@ from .index import digits_of as digits_of
 from .index import indices as indices
 from .index import is_several as is_several
 from .index import point_key as point_key
-from .join import joined as joined
 from .linspace import Geomspace as Geomspace
 from .linspace import Linspace as Linspace
 from .linspace import LogUniform as LogUniform
 from .linspace import Uniform as Uniform
-from .mapped import Mapped as Mapped
 from .random import Random as Random
 from .random import Seeds as Seeds
 from .space import Space as Space
 from .space import SpaceLike as SpaceLike
 from .space import as_space as as_space
+from .space import by_cell as by_cell
+from .space import cells_of as cells_of
+from .table import joined as joined
 from .unit import Cube as Cube
 from .values import LoadedValues as LoadedValues
 from .values import Static as Static

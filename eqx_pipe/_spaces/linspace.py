@@ -1,9 +1,18 @@
-"""Axes between two ends: grids of a fixed number of values, and ranges for searches."""
+"""Axes between two ends: grids of a fixed number of values, and ranges for searches.
+
+A value of a grid is read from a table. So it is bitwise identical in a sweep, in
+`space.point(i)` and in a coordinate. A value computed by a formula may differ, since
+XLA may fuse a multiplication and an addition in one program but not in another. Tables
+are computed in float64, whatever the dtype of the axis. A long axis has two short
+tables instead of one long one: its value is an entry of `coarse` joined with an entry
+of `fine`.
+"""
 
 from collections.abc import Callable
 from typing import Any, ClassVar, SupportsIndex
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
@@ -12,10 +21,79 @@ from jaxtyping import Array, ArrayLike, Float, Inexact, Int, Shaped
 from .._errors import value_error
 from .._tree import on_device
 from .._types import Key
-from .axis import Axis, check_length, dim_text
-from .lookup import Lookup, look_up, tabulate
-from .numbers import as_ends, check_same_sign
-from .values import Values
+from .axis import Axis, check_length
+from .numbers import as_ends, check_same_sign, warn_if_alike
+from .values import Values, take
+
+BLOCK = 2**16
+"""Axes up to this length have one table; longer axes have a fine table of this length.
+
+The longest axis then has two tables of at most 2**16 entries, small enough to be inputs
+of a program instead of being computed in each.
+"""
+
+
+class Lookup(eqx.Module):
+    """The values at `n` positions: `coarse[i]`, or with a `fine` part joined to it.
+
+    The last entry of `coarse` is the value at the last position, exactly.
+    """
+
+    coarse: Inexact[Array, "coarse *shape"]
+    fine: Inexact[Array, "fine *shape"] | None
+
+
+def look_up(
+    lookup: Lookup, i: Int[Array, ""], n: int, join: Callable[[Any, Any], Any]
+) -> Inexact[Array, "..."]:
+    """Return the value at position `i` of `n`."""
+    coarse, fine = lookup.coarse, lookup.fine
+    if fine is None:
+        return take(coarse, i)
+    last = i == n - 1
+    block = jnp.where(last, coarse.shape[0] - 1, i // BLOCK)
+    value = join(take(coarse, block), take(fine, jnp.where(last, 0, i % BLOCK)))
+    # The select separates this arithmetic from the arithmetic of the user's function,
+    # so that XLA cannot fuse the two with a single rounding.
+    return jnp.where(last, take(coarse, block), value)
+
+
+def tabulate(
+    function: str,
+    whole: Callable[[Any, Any], Any],
+    part: Callable[[Any, Any], Any],
+    first: Any,
+    last: Any,
+    n: int,
+) -> Lookup:
+    """Return the table of an axis with `n` values from `first` to `last`.
+
+    `function` is the name of the axis class, for messages. `whole(xp, t)` returns the
+    values at the fractions `t` between the ends, and `part(xp, t)` the steps (terms or
+    factors) that move a value by the fractions `t`. Both use the array module `xp`:
+    NumPy for plain numbers, `jax.numpy` for traced ones.
+    """
+    traced = isinstance(first, jax.Array)
+    xp, dtype = (jnp if traced else np), first.dtype
+
+    def entries(fn: Callable[[Any, Any], Any], positions: Any) -> Any:
+        fractions = positions / max(n - 1, 1)
+        fractions = fractions.reshape((-1,) + (1,) * first.ndim)
+        with np.errstate(over="ignore"):
+            return fn(xp, fractions.astype(dtype) if traced else fractions)
+
+    step = 1 if n <= BLOCK else BLOCK
+    coarse = entries(whole, np.arange(0, n, step, dtype=np.float64))
+    if not traced:
+        warn_if_alike(function, coarse, dtype)
+    # Both ends are exactly the user's numbers, which the formula would round.
+    middle = coarse[1:-1] if step == 1 else coarse[1:]
+    ends = [first[None], middle.astype(dtype), last[None]]
+    coarse = xp.concatenate(ends if n > 1 else ends[:1])
+    fine = None
+    if step > 1:
+        fine = entries(part, np.arange(BLOCK, dtype=np.float64)).astype(dtype)
+    return Lookup(on_device(coarse), None if fine is None else on_device(fine))
 
 
 def _formulas(
@@ -134,8 +212,8 @@ class _Spaced(Axis):
         else:
             first, last = map(float, np.asarray(table)[[0, -1]])
             shown = f"{first:.6g}, {last:.6g}"
-        num = "" if isinstance(self, Uniform) else f", {len(self)}"
-        return f"{type(self).__name__}({shown}{num}{dim_text(self.dim)})"
+        num = "" if isinstance(self, _Range) else f", {len(self)}"
+        return f"{type(self).__name__}({shown}{num}{self._dim_text})"
 
 
 class Linspace(_Spaced):
@@ -191,29 +269,8 @@ class Geomspace(_Spaced):
     is_log: ClassVar[bool] = True
 
 
-class Uniform(_Spaced):
-    """All numbers from `start` to `stop`: a range for searches and designs.
-
-    `explore`, `sobol`, `latin_hypercube`, `sensitivity_design` and `Space.from_unit`
-    choose values from it. A range itself has no values, so a plain `sweep` over it
-    raises a `ValueError`.
-
-    **Arguments:**
-
-    - `start`, `stop`: the ends: two finite numbers, or two arrays of the same shape for
-      a straight line between them. Integers become floats.
-    - `dim`, `label`, `unit`: as in `Linspace`. (Keyword only.)
-
-    **Raises:** `ValueError` if an end is not finite; `TypeError` if it is not a real
-    number.
-
-    !!! example
-
-        >>> import eqx_pipe as ep
-        >>> space = ep.Space({"rate": ep.Uniform(0, 8)})
-        >>> [p["rate"].item() for p in space.from_unit([[0.25], [1.0]])]
-        [2.0, 8.0]
-    """
+class _Range(_Spaced):
+    """The base class of axes that have no values of their own, but for searches."""
 
     def __init__(
         self,
@@ -245,7 +302,34 @@ class Uniform(_Spaced):
         )
 
 
-class LogUniform(Uniform):
+class Uniform(_Range):
+    """All numbers from `start` to `stop`: a range for searches and designs.
+
+    `explore`, `sobol`, `latin_hypercube`, `sensitivity_design` and `Space.from_unit`
+    choose values from it. A range itself has no values, so a plain `sweep` over it
+    raises a `ValueError`.
+
+    **Arguments:**
+
+    - `start`, `stop`: the ends: two finite numbers, or two arrays of the same shape for
+      a straight line between them. Integers become floats.
+    - `dim`, `label`, `unit`: as in `Linspace`. (Keyword only.)
+
+    **Raises:** `ValueError` if an end is not finite; `TypeError` if it is not a real
+    number.
+
+    !!! example
+
+        >>> import eqx_pipe as ep
+        >>> space = ep.Space({"rate": ep.Uniform(0, 8)})
+        >>> [p["rate"].item() for p in space.from_unit([[0.25], [1.0]])]
+        [2.0, 8.0]
+    """
+
+    __init__ = _Range.__init__
+
+
+class LogUniform(_Range):
     """All numbers from `start` to `stop`, evenly in the logarithm: see `Uniform`.
 
     **Arguments:**
@@ -264,5 +348,5 @@ class LogUniform(Uniform):
         [1.0, 100.0]
     """
 
-    __init__ = Uniform.__init__
+    __init__ = _Range.__init__
     is_log: ClassVar[bool] = True

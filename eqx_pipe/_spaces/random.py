@@ -11,7 +11,7 @@ from jaxtyping import Array, Int
 from .._check import check_choice
 from .._errors import describe_value, type_error
 from .._types import Key, PyTree
-from .axis import Axis, check_length, dim_text, needs_space_key
+from .axis import Axis, check_length, needs_space_key
 
 Sampler: TypeAlias = Callable[[Key, tuple[int, ...]], PyTree] | Any
 """A function of a key and a shape, or an object with a method `sample` of both."""
@@ -83,7 +83,7 @@ class Random(Axis):
 
     def __repr__(self) -> str:
         name = getattr(self.sampler, "__name__", type(self.sampler).__name__)
-        return f"Random({name}, {self.num}{dim_text(self.dim)})"
+        return f"Random({name}, {self.num}{self._dim_text})"
 
 
 Draws = Literal["common", "independent"]
@@ -146,4 +146,4 @@ class Seeds(Axis):
 
     def __repr__(self) -> str:
         own = "" if self.draws == "common" else ", draws='independent'"
-        return f"Seeds({self.num}{own}{dim_text(self.dim)})"
+        return f"Seeds({self.num}{own}{self._dim_text})"

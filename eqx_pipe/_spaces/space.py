@@ -1,22 +1,33 @@
 """The space: a pytree with axes in it, as a pure function from index to point."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, TypeAlias
+import copy
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
+import equinox as eqx
+import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Float
 
 from .._check import check_choice
-from .._errors import optional, type_error, value_error
+from .._errors import nearest, optional, type_error, value_error
 from .._keys import check_draws, check_key, check_names_draw_apart
-from .._tree import is_key_array
+from .._tree import is_key_array, on_device
 from .._types import Key, PyTree
 from .axis import Axis, check_dim, needs_space_key
 from .columns import entry_columns
-from .dims import as_written, no_axis, written_names
-from .geometry import Rows, geometry_of
-from .points import Points
+from .geometry import (
+    POINT,
+    Geometry,
+    Rows,
+    as_written,
+    geometry_of,
+    no_axis,
+    written_names,
+)
+from .index import Index, Indices, as_index, axis_key, indices, is_several, point_key
 from .unit import Cube, axes_at, unit_of
 
 if TYPE_CHECKING:
@@ -25,7 +36,11 @@ if TYPE_CHECKING:
     from .table import TableLike
 
 
-class Space(Points):
+Point: TypeAlias = PyTree
+"""A space's pytree with a value in place of each axis."""
+
+
+class Space(eqx.Module):
     """A pytree some of whose leaves are axes, as a sequence of points.
 
     A point is the same pytree with a value in place of each axis; other leaves are
@@ -74,6 +89,14 @@ class Space(Points):
         [32, 8]
     """
 
+    tree: PyTree
+    key: Key | None
+    mode: str = eqx.field(static=True)
+    names: tuple[str, ...] = eqx.field(static=True)
+    span: tuple[int, int] | None = eqx.field(static=True)
+    rows: Rows | None
+    last: tuple[str, ...] = eqx.field(static=True)
+
     def __init__(
         self,
         tree: PyTree,
@@ -93,11 +116,10 @@ class Space(Points):
         self.tree = tree
         self.mode = mode
         self.key = key
-        # Annotated again for type checkers, which infer the fields of a subclass anew.
-        self.names: tuple[str, ...] = written_names(tree)
-        self.span: tuple[int, int] | None = None
-        self.rows: Rows | None = None
-        self.last: tuple[str, ...] = ()
+        self.names = written_names(tree)
+        self.span = None
+        self.rows = None
+        self.last = ()
         if not self.names:
             raise no_axis("Space", "tree", tree)
         if key is not None:
@@ -152,6 +174,148 @@ class Space(Points):
         from .table import table
 
         return table(columns, dim)
+
+    @property
+    def geometry(self) -> Geometry:
+        """The axes, the dims and the number of points, computed at each access."""
+        how = self.mode, self.span, self.rows
+        geometry = geometry_of(self.tree, self.names, *how)
+        return geometry.turned(self.last) if self.last else geometry
+
+    def axes(self) -> dict[str, Axis]:
+        """Return the axes by name, in the order in which they were written."""
+        return dict(self.geometry.axes)
+
+    @property
+    def dims(self) -> dict[str, int]:
+        """The length of each dim by its name; the first varies slowest."""
+        return self.geometry.dims
+
+    @property
+    def size(self) -> int:
+        """The number of points, a Python integer of any size."""
+        return self.geometry.size
+
+    def __len__(self) -> int:
+        return self.size  # Python raises an `OverflowError` beyond `sys.maxsize`
+
+    def __bool__(self) -> bool:
+        return True  # also if `len` overflows
+
+    def point(self, i: Index) -> Point:
+        """Return the point with the index `i`.
+
+        **Arguments:**
+
+        - `i`: an integer from 0 to `size - 1`, which may be traced if there are no
+          `Static` axes. A traced index that is out of range, or above `2**32 - 1`, is
+          clamped, as by JAX's own indexing.
+
+        **Returns:** the space's pytree with values in place of the axes.
+
+        **Raises:** `IndexError` if `i` is out of range; `TypeError` if it is not an
+        integer.
+        """
+        geometry = self.geometry
+        digits: Any = geometry.digits_at(i)
+        if isinstance(i, Tracer):
+            return geometry.point(geometry.leaves, self.key, digits, digits)
+        on_device = [jnp.int32(digit) for digit in digits]
+        return geometry.point(geometry.leaves, self.key, on_device, digits)
+
+    @overload
+    def point_key(self, i: Index, *, key: Key) -> Key: ...
+    @overload
+    def point_key(self, i: Index, *, key: None) -> None: ...
+    def point_key(self, i: Index, *, key: Key | None) -> Key | None:
+        """Return the key from which a point draws in a sweep with `key`.
+
+        `key` is folded with the point's position on one dim after the other: with one
+        dim it is `fold_in(key, i)`. (In a space with `Seeds` whose draws are common it
+        is folded with the positions on their dims alone.) So longer axes change no
+        draw, and a point of a part has the same key as in the whole space.
+
+        **Arguments:**
+
+        - `i`: as for `point`.
+        - `key`: the PRNG key of the sweep, or `None`. (Keyword only.)
+
+        **Returns:** a PRNG key, or `None`.
+
+        **Raises:** as `point`, and as `sweep` for an invalid `key`.
+
+        !!! example
+
+            >>> import eqx_pipe as ep, jax
+            >>> key = jax.random.key(0)
+            >>> space = ep.Space([ep.Linspace(0, 1, 3), ep.Linspace(0, 1, 4)])
+            >>> by_hand = jax.random.fold_in(jax.random.fold_in(key, 1), 2)
+            >>> assert space.point_key(6, key=key) == by_hand
+            >>> assert space[5:].point_key(1, key=key) == by_hand
+        """
+        check_key("Space.point_key", key)
+        if key is not None:
+            check_draws("Space.point_key", "`key` is", key)
+        geometry = self.geometry
+        return point_key(key, geometry.key_digits(geometry.digits_at(i)))
+
+    def axis_key(self, name: str) -> Key | None:
+        """Return the key of an axis, which does not depend on the other axes."""
+        return axis_key(self.key, name)
+
+    @overload
+    def __getitem__(self, i: slice | Indices) -> "Space": ...
+    @overload
+    def __getitem__(self, i: Index) -> Point: ...
+    def __getitem__(self, i: slice | Indices | Index) -> "Space | Point":
+        if isinstance(i, slice):
+            return self._slice(i)
+        if is_several(i):
+            geometry = self.geometry
+            lengths = tuple(geometry.dims.values())
+            return self._rows(indices("Space", i, geometry.size, lengths))
+        one: Any = i
+        if not isinstance(one, Tracer) and as_index(one) < 0:
+            one, size = as_index(one), self.size
+            one = one + size if -size <= one else one
+        return self.point(one)
+
+    def _slice(self, some: slice) -> "Space":
+        size = self.size
+        chosen = range(size)[some]
+        # Not by `len`, which raises above `sys.maxsize`.
+        count = max(0, -((chosen.start - chosen.stop) // chosen.step))
+        if self.rows is None and chosen.step == 1:
+            first = 0 if self.span is None else self.span[0]
+            return self._with(span=(first + chosen.start, count))
+        if count >= 2**31:
+            raise value_error(
+                "Space",
+                f"the slice {some} with a step has {count} points.",
+                "Take a slice without a step, or fewer points than 2**31.",
+            )
+        index = np.arange(count).astype(np.int64 if size < 2**62 else object)
+        return self._rows(chosen.start + chosen.step * index)
+
+    def _rows(self, index: np.ndarray) -> "Space":
+        """Return the points with some indices."""
+        return self._with(span=None, rows=on_device(self.geometry.digits(index)))
+
+    def _with(self, **fields: Any) -> "Space":
+        """Return a copy with other values of some fields."""
+        other = copy.copy(self)  # not by flattening, which sorts the keys of dicts
+        # Modules are frozen, but this copy is not in use yet.
+        for name, value in fields.items():
+            object.__setattr__(other, name, value)
+        return other
+
+    def __iter__(self) -> Iterator[Point]:
+        return (self.point(i) for i in range(self.size))
+
+    def __hash__(self) -> int:
+        # By identity, unlike `==`, so that `jax.jit(space.point)` works: the module's
+        # own hash needs hashable leaves, and a space often holds a dict.
+        return id(self)
 
     def from_unit(self, u: Cube, *, dim: str | None = None) -> "Space":
         """Return the space at some points of the unit cube.
@@ -234,16 +398,6 @@ class Space(Points):
         tree = jtu.tree_unflatten(geometry.structure, leaves)
         return Space(as_written(tree, self.tree), mode, self.key)
 
-    def __repr__(self) -> str:
-        geometry = self.geometry
-        part = f", a part of {geometry.grid_dims}" if geometry.is_part else ""
-        dims = ", ".join(f"{name}: {n:,}" for name, n in geometry.dims.items())
-        lines = [f"Space({self.mode}, {geometry.size:,} points; {dims}{part})"]
-        axes = geometry.axes
-        width = max(len(name) for name in axes)
-        lines += [f"  {name:<{width}}  {axis!r}" for name, axis in axes.items()]
-        return "\n".join(lines)
-
     def to_pandas(self) -> "pandas.DataFrame":
         """Return all points as a `pandas.DataFrame`, one row for each.
 
@@ -264,6 +418,16 @@ class Space(Points):
         pandas = optional("Space.to_pandas", "pandas")
         return pandas.DataFrame(entry_columns(self.geometry, self.key))
 
+    def __repr__(self) -> str:
+        geometry = self.geometry
+        part = f", a part of {geometry.grid_dims}" if geometry.is_part else ""
+        dims = ", ".join(f"{name}: {n:,}" for name, n in geometry.dims.items())
+        lines = [f"Space({self.mode}, {geometry.size:,} points; {dims}{part})"]
+        axes = geometry.axes
+        width = max(len(name) for name in axes)
+        lines += [f"  {name:<{width}}  {axis!r}" for name, axis in axes.items()]
+        return "\n".join(lines)
+
 
 SpaceLike: TypeAlias = Space | Axis | PyTree
 """A space, a bare axis, or a pytree with axes."""
@@ -276,3 +440,42 @@ def as_space(function: str, space: SpaceLike) -> Space:
     if not written_names(space):
         raise no_axis(function, "space", space)
     return Space(space)
+
+
+def by_cell(space: Space, over: Sequence[str]) -> Space:
+    """Return the same points, ordered cell by cell."""
+    return space._with(last=tuple(over))
+
+
+def cells_of(function: str, space: Space, over: Sequence[str]) -> Space:
+    """Return the space of the other dims, with `None` for each axis that is reduced.
+
+    Raises a `ValueError` unless `over` names dims, and leaves one.
+    """
+    geometry = space.geometry
+    dims = list(geometry.dims)
+    for name in over:
+        if name not in dims:
+            wrong = f"`over` names {name!r}, which is not a dim of the space."
+            cure = nearest(name, dims)
+            if dims == [POINT]:
+                cure = (
+                    "A part of a space has the dim `point` alone. Sweep over the whole "
+                    "grid, and pick points from the result."
+                )
+            elif name in geometry.names:
+                dim = dims[geometry.axis_dims[geometry.names.index(name)]]
+                cure = f"The axis `{name}` is on the dim `{dim}`: give `over={dim!r}`."
+            raise value_error(function, wrong, cure)
+    if len(set(over)) < len(over):
+        wrong = f"`over` names a dim twice: {over}."
+        raise value_error(function, wrong, "Name each dim once.")
+    if len(over) == len(dims):
+        raise value_error(
+            function,
+            f"`over` names all dims of the space: {', '.join(over)}.",
+            "Leave `over` out: then all points are reduced to one result.",
+        )
+    pairs = zip(geometry.axes.values(), geometry.axis_dims, strict=True)
+    axes = [None if dims[dim] in over else axis for axis, dim in pairs]
+    return space.with_axes(axes, "product")

@@ -11,11 +11,10 @@ from .._check import check_unmasked
 from .._errors import describe_value, quoted, value_error
 from .._tree import as_hashable
 from .._types import Key
-from .axis import Axis
+from .axis import Axis, Mapped
 from .columns import as_numpy, values_at
 from .geometry import Geometry
 from .index import axis_key
-from .mapped import Mapped
 
 Cube: TypeAlias = (
     Shaped[Array, "points axes"]
