@@ -3,6 +3,7 @@
 from .batches import reduce_batches as reduce_batches
 from .best import ArgMax as ArgMax
 from .best import ArgMin as ArgMin
+from .best import Extreme as Extreme
 from .best import TopK as TopK
 from .extremes import Max as Max
 from .extremes import Min as Min

@@ -17,6 +17,7 @@ from .interface import (
     By,
     Ok,
     Over,
+    ResultDims,
     over_field,
     scalar,
     scalar_of_each,
@@ -205,6 +206,9 @@ class TopK(AbstractReducer):
     def __check_init__(self) -> None:
         check_int("reduce.TopK", "k", self.k, 1)
         check_choice("reduce.TopK", "mode", self.mode, ("max", "min"))
+
+    def dims_at(self, path: str, shape: tuple[int, ...]) -> ResultDims:
+        return {"rank": np.arange(*shape)}, None
 
     def begin(self, struct: PyTree) -> Leaders:
         dtype = scalar(self, struct).dtype

@@ -12,7 +12,16 @@ from jaxtyping import ArrayLike, Float64, Int64
 from .._errors import describe_value, value_error
 from .._types import PyTree
 from . import exact
-from .interface import AbstractReducer, By, Ok, Over, over_field, scalar, scalar_of_each
+from .interface import (
+    AbstractReducer,
+    By,
+    Ok,
+    Over,
+    ResultDims,
+    over_field,
+    scalar,
+    scalar_of_each,
+)
 
 
 def as_edges(edges: ArrayLike | Sequence[ArrayLike]) -> tuple[float, ...]:
@@ -79,6 +88,11 @@ class Histogram(AbstractReducer):
     edges: tuple[float, ...] = eqx.field(static=True, converter=as_edges)
     by: By = None
     over: Over = over_field()
+
+    def dims_at(self, path: str, shape: tuple[int, ...]) -> ResultDims:
+        edges = np.array(self.edges)
+        dims = {"counts": {"bin": edges[:-1]}, "edges": {"edge": edges}}
+        return dims.get(path, {}), None
 
     def begin(self, struct: PyTree) -> exact.Pair:
         scalar(self, struct)

@@ -26,6 +26,10 @@ Over: TypeAlias = str | Sequence[str] | None
 """The names of the dims to reduce; all dims if `None`."""
 
 
+ResultDims: TypeAlias = tuple[dict[str, np.ndarray], str | None]
+"""Dims with their coordinates, and the path of an output whose dims follow them."""
+
+
 def as_over(
     over: Over, function: str = "sweep", owner: str = "a reducer's "
 ) -> tuple[str, ...]:
@@ -79,6 +83,10 @@ class AbstractReducer(eqx.Module):
     @abc.abstractmethod
     def absorb(self, state: PyTree, values: PyTree, ok: Ok) -> PyTree:
         """Return the state after a batch of outputs, of which the `ok` ones count."""
+
+    def dims_at(self, path: str, shape: tuple[int, ...]) -> ResultDims:
+        """Return the leading dims of the result of a shape at a path."""
+        return {}, None
 
     def finish_each(self, states: PyTree, count: int) -> PyTree:
         """Return the results of `count` states, both with a leading axis."""
@@ -211,6 +219,11 @@ class LeafReducer(AbstractReducer):
     @abc.abstractmethod
     def result(self, state: PyTree, dtype: np.dtype, count: np.ndarray) -> Any:
         """Return the result for a leaf of the given dtype, or one for each state."""
+
+    def dims_at(self, path: str, shape: tuple[int, ...]) -> ResultDims:
+        """Return no dims, and the path of the output that was reduced."""
+        by = path if self.by is None else self.by
+        return {}, by if isinstance(by, str) else None
 
     def begin(self, struct: PyTree) -> Leaves:
         """Return the state of no points, for outputs of these shapes and dtypes."""

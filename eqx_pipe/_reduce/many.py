@@ -10,7 +10,7 @@ import numpy as np
 
 from .._check import check_distinct
 from .._errors import describe_value, type_error, value_error
-from .._tree import path_name
+from .._tree import leaves_with_names, path_name
 from .._types import PyTree
 from .interface import AbstractReducer, Ok
 
@@ -49,6 +49,13 @@ class ReducerTree(eqx.Module):
         both = zip(self.reducers, states, strict=True)
         results = [r.finish_each(s, count) for r, s in both]
         return jtu.tree_unflatten(self.structure, results)
+
+    def parts(self, results: PyTree) -> list[tuple[str, AbstractReducer, PyTree]]:
+        """Return the path of each reducer, the reducer, and its part of the results."""
+        numbers = jtu.tree_unflatten(self.structure, range(len(self.reducers)))
+        paths = [name for name, _ in leaves_with_names(numbers)]
+        parts = self.structure.flatten_up_to(results)
+        return list(zip(paths, self.reducers, parts, strict=True))
 
     @property
     def over(self) -> tuple[str, ...] | None:

@@ -13,7 +13,7 @@ from jaxtyping import Array, ArrayLike, Bool, Int32
 from .._check import check_int
 from .._errors import describe_value, value_error
 from . import exact
-from .interface import By, LeafReducer, Ok, Over, over_field
+from .interface import By, LeafReducer, Ok, Over, ResultDims, over_field
 
 _LEVELS = 32
 """The number of buffers: enough for `size * 2**31` points."""
@@ -98,6 +98,11 @@ class Quantile(LeafReducer):
 
     def __check_init__(self) -> None:
         check_int("reduce.Quantile", "size", self.size, 2)
+
+    def dims_at(self, path: str, shape: tuple[int, ...]) -> ResultDims:
+        several = isinstance(self.q, tuple)
+        levels = {"quantile": np.array(self.q)} if several else {}
+        return levels, super().dims_at(path, shape)[1]
 
     def empty(self, leaf: jax.ShapeDtypeStruct) -> Sketch:
         dtype = jnp.int8 if leaf.dtype == jnp.bool_ else leaf.dtype

@@ -24,6 +24,7 @@ from .compute.rows import Rows
 from .options import fn_name
 from .plan import Plan
 from .request import Request
+from .results.output_coords import reduced_coords
 from .results.result import Steps, SweepResult
 from .results.schema import CellValues
 from .store import MISSING, NO_GAPS, Gaps, count_in
@@ -261,6 +262,9 @@ def result_of(
     if isinstance(values, CellValues):
         cells = jtu.tree_map(lambda leaf: np.asarray(leaf[...]), values.cells)
         values = values.values
+    output_coords = request.output_coords
+    if outcome.points is not None and request.reducers is not None:
+        output_coords = reduced_coords(request.reducers, values, output_coords, set())
     return SweepResult(
         values=values,
         space=request.space,
@@ -276,7 +280,7 @@ def result_of(
         steps=steps,
         _errors={t: np.sort(some) for t, some in outcome.errors.items() if len(some)},
         cells=cells,
-        output_coords=request.output_coords,
+        output_coords=output_coords,
     )
 
 

@@ -16,7 +16,8 @@ from .compute.prepare import prepare
 from .compute.rows import CHUNK_BYTES, Index
 from .order_by import CostsOf, costs_of
 from .request import Request
-from .results.label import names_of
+from .results.label import names_in, names_of
+from .results.output_coords import check_reduced_coords, reduced_coords
 from .store import Chunks, choose_chunks
 
 # Only the pools of the standard library expose their number of workers.
@@ -99,6 +100,9 @@ class Plan:
 
     def at(self, request: Request) -> "Plan":
         """Return the plan for another request with the same programs."""
+        # The names of dims of results were chosen once.
+        coords = self.request.output_coords
+        request = dataclasses.replace(request, output_coords=coords)
         return Plan(request, self.work.at(request.whole, request.key), self.chunks)
 
     def with_batch_size(self, batch_size: int) -> "Plan":
@@ -142,9 +146,26 @@ def plan_of(request: Request) -> Plan:
     chunks = _chunks_of(request, work)
     plan = Plan(request, work.with_most(chunks.points), chunks, costs)
     # Check names of outputs before anything is compiled or a store is created.
-    if request.output_coords:
-        names_of(plan.outputs, request.space, request.output_coords)
-    return plan
+    return dataclasses.replace(plan, request=_named(plan))
+
+
+def _named(plan: Plan) -> Request:
+    """Return the request with the names of the dims of its results, after checks."""
+    request, blocks = plan.request, plan.blocks
+    outputs, known, space = plan.outputs, request.output_coords, request.space
+    if blocks is not None:
+        # The names of results follow from the results.
+        check_reduced_coords(
+            known, plan.points.outputs, lambda: blocks.finish(blocks.begin()), set()
+        )
+        return request
+    if request.reducers is not None:
+        results, taken = outputs.values, names_in(space)
+        check_reduced_coords(known, plan.points.outputs, lambda: results, taken)
+        known = reduced_coords(request.reducers, results, known, taken)
+    if known or request.reducers is not None:
+        names_of(outputs, space, known)
+    return dataclasses.replace(request, output_coords=known)
 
 
 def _chunks_of(request: Request, work: Work) -> Chunks:

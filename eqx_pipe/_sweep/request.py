@@ -146,8 +146,6 @@ _NOT = " does not support "
 _APART = {
     f"`store`{_NOT}`reduce` for an empty space": "Leave `store` out: there is no state "
     "to keep.",
-    f"`output_coords`{_NOT}`reduce` over all dims": "Leave it out, or name the reduced "
-    'dims: `ep.reduce.Mean(over="seed")`.',
     f"`resume='failed'`{_NOT}`reduce`": "A block of points is reduced as a whole: give "
     "another path for a fixed function, or keep the values and reduce them afterwards.",
     f"`batch_size='tune'`{_NOT}`executor`": "Tune on a worker of that kind, "
@@ -168,12 +166,11 @@ _APART = {
 def check_together(request: Request) -> None:
     """Raise a `ValueError` for options that exclude each other."""
     reducers = request.reducers
-    names = ("store", "executor", "mesh", "count_steps", "output_coords")
+    names = ("store", "executor", "mesh", "count_steps")
     used = {
         **{f"`{name}`": getattr(request, name) for name in names},
         "`reduce`": reducers,
         "`reduce` for an empty space": reducers and request.space.size == 0,
-        "`reduce` over all dims": reducers and reducers.over is None,
         "`resume='failed'`": request.resume == "failed",
         "`batch_size='tune'`": request.batch_size == "tune",
         "`jax.disable_jit()`": request.by_hand,

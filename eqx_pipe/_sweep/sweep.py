@@ -128,7 +128,7 @@ def sweep(
       output (`"value"` for a bare one) to a dict from the name of each dim, in order,
       to a sequence of numbers or texts, or to `None` for a dim without coordinates.
       Outputs may share a dim. `to_xarray`, plots, files and stores use these names
-      instead of `curve.0`. (Keyword only.)
+      instead of `curve.0`, and reductions of an output keep them. (Keyword only.)
 
     **Returns:** a `SweepResult`.
 

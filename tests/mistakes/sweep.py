@@ -84,8 +84,10 @@ SWEEP = {
         ).to_xarray(),
         "same path, `store=": lambda: plan(shard=(0, 2)),
         "`auto`": lambda: sweep(batch_size="atuo"),
-        r'`ep.reduce.Mean\(over="seed"\)`': lambda: sweep(
-            reduce=Mean(), output_coords={"value": {"q": None}}
+        "names 'v'. Known names: `u`": lambda: sweep(
+            lambda x: {"u": x * ones(3)},
+            reduce=Mean(),
+            output_coords={"v": {"q": None}},
         ),
         r"`ep.sweep\(fn, space\[:1000\]": lambda: sweep(
             count_steps=True, reduce=Mean()

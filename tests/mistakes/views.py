@@ -25,6 +25,10 @@ def plot(space=ABC, fn=lambda p: sum(p.values()), **options):
         return ep.sweep(fn, space).plot(**options)
 
 
+def reduced():
+    return ep.sweep(jax.numpy.sin, L, reduce=ep.reduce.Mean())
+
+
 def concat(*results):
     return ep.SweepResult.concat(results)
 
@@ -66,6 +70,7 @@ VIEWS = {
         "2 outputs.*chooses none. Known names: `at`, `loss`": lambda: swept().plot(),
         "`x` goes from 0 to 1. Give": lambda: swept().plot("loss", sel={"x": 100.0}),
         "`sel` names 'z'.*Known names: `a`, `b`": lambda: plot(sel={"z": 1}),
+        "a single number, .*an output that is an array": lambda: reduced().plot(),
         "Leave a dim out": lambda: plot(sel={"a": 0, "b": 1, "c": 1}),
         "`x` is 'z'.*Known names: `a`, `b`": lambda: plot(x="z"),
         "along the same dim": lambda: plot(x="a", y="a"),
@@ -85,9 +90,7 @@ VIEWS = {
     TypeError: {
         r"`result.values\['a'\]`.*a slice": lambda: swept()["a"],
         "Give a dict": lambda: plot(sel=["a"]),
-        "`plot` needs .*reduced them": lambda: ep.sweep(
-            jax.numpy.sin, L, reduce=ep.reduce.Mean()
-        ).plot(),
+        r"`sel` needs .*`result.to_xarray\(\)` labels": lambda: reduced().sel(x=1),
         "without a step": lambda: swept().sel(x=slice(0, 1, 2)),
         "is selected by slice.'a'": lambda: swept().sel(x=slice("a", None)),
         'over="seed"': lambda: swept().best("loss", over=3),

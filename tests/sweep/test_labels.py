@@ -165,6 +165,90 @@ def test_dims_that_were_named_are_so_everywhere(tmp_path):
         ep.sweep(fn, space, output_coords={"curv": {"at": time}})
 
 
+def waves(p):
+    return {"curve": p["a"] * jnp.arange(3.0), "a": p["a"]}
+
+
+def test_a_reduction_of_all_points_is_labelled(tmp_path):
+    r, times = ep.reduce, [0.0, 0.5, 1.0]
+    reducers = {
+        "mean": r.Mean(),
+        "band": r.Quantile([0.25, 0.75], "curve"),
+        "level": r.Quantile([0.5], "a"),
+        "low": r.Min(lambda y: y["curve"][1:]),
+        "bins": r.Histogram([0, 1, 4], "a"),
+        "more": r.Histogram([0, 2], "a"),
+        "top": r.TopK(2, "a"),
+        "first": r.ArgMin("a"),
+        "none": r.ArgMax(lambda y: y["a"] * jnp.nan),
+    }
+    space, named = ep.Linspace(0, 4, 9), {"curve": {"t": times}}
+    result = ep.sweep(waves, {"a": space}, reduce=reducers, output_coords=named)
+    data = result.to_xarray()
+    assert set(data.dims) == {
+        "t", "quantile", "level.quantile", "low.0", "bin", "edge", "more.bin",
+        "more.edge", "rank",
+    }  # fmt: skip
+    assert data["mean.curve"].dims == ("t",) and data["mean.a"].dims == ()
+    assert data["mean.curve"].sel(t=0.5) == 2 and data["mean.a"] == 2
+    assert data["band"].sel(quantile=0.75, t=1.0) == 6
+    assert data["level"].sel({"level.quantile": 0.5}) == 2
+    assert data["bins.counts"].sel(bin=1).item() == 7
+    assert data["bins.edges"]["edge"].values.tolist() == [0, 1, 4]
+    assert data["top.value"].sel(rank=1) == 3.5 and data["first.index"] == 0
+    assert data["none.index"] == -1 and data.attrs["points_reduced"] == 9
+    frame = result.to_pandas()
+    assert frame["mean.curve"].dropna().tolist() == [0, 2, 4]
+    assert frame.loc[frame["quantile"] == 0.25, "band"].tolist() == [0, 1, 2]
+    assert set(frame["mean.a"]) == {2} and frame["bin"].dropna().tolist() == [0, 1]
+    store = tmp_path / "s.zarr"
+    options = {"reduce": r.Mean("curve"), "output_coords": named}
+    again = ep.sweep(waves, {"a": space}, store=store, **options).to_pandas()
+    assert again.to_dict("list") == {"t": times, "value": [0, 2, 4]}
+
+
+def test_reductions_of_some_dims_are_labelled_the_same(tmp_path):
+    space = {"a": ep.Values([1.0, 2.0]), "quantile": ep.Seeds(4), "bin": ep.Values([0])}
+    over = {"over": "quantile"}
+    reducers = {
+        "mean": ep.reduce.Mean(**over),
+        "band": ep.reduce.Quantile([0.25, 0.75], "curve", **over),
+        "bins": ep.reduce.Histogram([0, 1.5, 4], "a", **over),
+    }
+    options = {"reduce": reducers, "output_coords": {"curve": {"t": None}}}
+    for store in ({}, {"store": tmp_path / "s.zarr"}):
+        data = ep.sweep(waves, space, **options, **store).to_xarray()
+        assert data["mean.curve"].dims == ("a", "bin", "t")
+        assert data["band"].dims == ("a", "bin", "quantile", "t")
+        assert data["bins.counts"].dims == ("a", "bin", "bins.bin")
+        assert data["bins.counts"].sel({"a": 2, "bins.bin": 1.5}).item() == 4
+    same_dataset(ep.SweepResult.load(tmp_path / "s.zarr").to_xarray(), data)
+    # A name of a result stands for itself.
+    given = {"mean.curve": {"at": [5, 6, 7]}, "band": {"q": None, "at": [5, 6, 7]}}
+    data = ep.sweep(waves, space, reduce=reducers, output_coords=given).to_xarray()
+    assert data["band"].dims == ("a", "bin", "q", "at")
+    assert data["mean.curve"].sel(a=2, at=6).item() == 2
+    data = ep.sweeper(waves, space, reduce=reducers)(space).to_xarray()
+    assert data["band"].dims == ("a", "bin", "quantile", "band.1")
+
+
+def test_results_of_a_users_reducer_are_labelled():
+    last = ep.reduce.Reducer(
+        init=lambda s: jnp.zeros(3),
+        update=lambda state, y: y["curve"],
+        merge=lambda a, b: b,
+        finish=lambda x: {"x": np.asarray(x), "n": 3, "text": "abc", "none": None},
+    )
+    space = {"a": ep.Values([2.0])}
+    for named, dims in (({"x": {"t": None}}, ("t",)), ({}, ("x.0",))):
+        result = ep.sweep(waves, space, reduce=last, output_coords=named)
+        data = result.to_xarray()
+        assert data["x"].dims == dims and data["text"].item() == "abc"
+        assert result.to_pandas()["n"].tolist() == [3, 3, 3]
+    with pytest.raises(ValueError, match="Known names: `curve`, `x`"):
+        ep.sweep(waves, space, reduce=last, output_coords={"y": {"t": None}})
+
+
 def test_dims_of_an_axis_are_no_dims_of_the_space(tmp_path):
     space = {"x": ep.Values(PAIR), "x.0": ep.Linspace(7, 9, 3)}
     result = ep.sweep(lambda p: p["x"].sum() * p["x.0"], space)

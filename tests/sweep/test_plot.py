@@ -111,7 +111,8 @@ def test_names_stand_at_ticks_and_in_titles():
         "f = sin",
         "f = cos",
     ]
-    assert result.plot(sel={"f": "cos"}).lines[0].get_ydata()[0] == 1
+    for cos in ("cos", jnp.cos):
+        assert result.plot(sel={"f": cos}).lines[0].get_ydata()[0] == 1
     dots = ep.sweep(total, {"on": ep.Values([True, False])}).plot()
     assert ticks_of(dots) == ["True", "False"]
     assert dots.lines[0].get_linestyle() == "None"
@@ -157,6 +158,24 @@ def test_a_reduction_over_replicates_is_drawn():
     y = mean.plot().lines[0].get_ydata()
     np.testing.assert_allclose(y, np.linspace(0, 2, 5) + 1.5)
     assert mean.plot("points").lines[0].get_ydata().tolist() == [4] * 5
+
+
+def test_a_reduction_of_all_points_is_drawn():
+    def curve(p):
+        return p["a"] * jnp.arange(4.0)
+
+    reducers = {
+        "mean": ep.reduce.Mean(),
+        "band": ep.reduce.Quantile([0.25, 0.75]),
+        "bins": ep.reduce.Histogram([0, 1, 2], lambda y: y[1]),
+    }
+    named = {"value": {"t": [0.0, 0.1, 0.2, 0.3]}}
+    result = ep.sweep(curve, {"a": A}, reduce=reducers, output_coords=named)
+    ax = result.plot("mean")
+    assert ax.get_xlabel() == "t" and ax.lines[0].get_ydata().tolist() == [0, 1, 2, 3]
+    assert legend_of(result.plot("band")) == ["0.25", "0.75"]
+    steps = result.plot("bins.counts", drawstyle="steps-post").lines[0]
+    assert steps.get_xdata().tolist() == [0, 1] and steps.get_ydata().tolist() == [2, 3]
 
 
 def broken(point):

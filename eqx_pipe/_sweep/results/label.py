@@ -6,9 +6,10 @@ Datasets, frames and stores use the same names, which determine the layout of a 
 import dataclasses
 import functools
 import importlib.metadata
+import itertools
 import platform
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -55,48 +56,70 @@ def names_of(outputs: PyTree, space: Space, known: KnownCoords) -> Names:
     """Return the names in the dataset of a space, all distinct.
 
     `outputs` have a leading axis over the points, or are the structs of one output.
-    Raises a `ValueError` if the `known` dims do not fit them.
+    Raises a `ValueError` if the `known` dims do not fit them, or if two have one path.
     """
     geometry = space.geometry
     inner = _coordinate_dims(geometry, space.key)
-    taken = {*geometry.dims, *inner}.union(*inner.values())
-    values = outputs.values if isinstance(outputs, CellValues) else outputs
-    named = _named(values)
-    # Reducers may return what reads alike for outputs that do not.
-    check_distinct("sweep", "outputs", [path for path, _ in named])
-    if known:
-        shapes = {path: _value_shape(x) for path, x in named}
-        check_output_coords(known, shapes, taken)
-        taken |= dims_of(known)
-    (status,) = free_names(["status"], taken, "sweep.")
-
-    def dims(name: str, shape: tuple[int, ...]) -> tuple[str, ...]:
-        return () if name in known else inner_dims(name, len(shape))
-
-    names = output_names(outputs, {*taken, status}, dims)
-    own: dict[str, tuple[str, ...]] = {}
-    for name, (path, x) in zip(names, _named(outputs), strict=True):
-        is_known = path in known and len(own) < len(named)
-        shape = _value_shape(x)
-        own[name] = tuple(known[path]) if is_known else inner_dims(name, len(shape))
-    return Names(geometry, own, status, inner, coords_of(known) if known else {})
-
-
-def _named(outputs: PyTree) -> list[tuple[str, Any]]:
-    """Return the output leaves by their paths, a bare one as `value`.
-
-    Reductions and the numbers of points in cells have no prefix.
-    """
-    parts = [outputs]
+    taken = _names_in(geometry, inner)
+    counts: Shapes = ()
     if isinstance(outputs, CellValues):
-        parts = [outputs.values, outputs.cells]
+        outputs, counts = outputs.values, shapes_of(outputs.cells)
+    shapes = shapes_of(outputs)
+    if known:
+        check_output_coords(known, dict(shapes), taken)
+    (status,) = free_names(["status"], taken | dims_of(known), "sweep.")
+    dims = output_dims(shapes, known, {*taken, status})
+    # The numbers of points in cells come last, in case that an output has their name.
+    dims |= output_dims(counts, {}, {*taken, status, *dims, *_all(dims)})
+    return Names(geometry, dims, status, inner, coords_of(known))
+
+
+def names_in(space: Space) -> set[str]:
+    """Return the names of the dims and coordinates of a space, and of their dims."""
+    geometry = space.geometry
+    return _names_in(geometry, _coordinate_dims(geometry, space.key))
+
+
+def _names_in(geometry: Geometry, inner: Mapping[str, tuple[str, ...]]) -> set[str]:
+    return {*geometry.dims, *inner, *_all(inner)}
+
+
+def _all(dims: Mapping[str, tuple[str, ...]]) -> Iterator[str]:
+    return itertools.chain(*dims.values())
+
+
+Shapes: TypeAlias = Sequence[tuple[str, tuple[int, ...]]]
+"""The path of each output, a bare one as `value`, and the shape of one value."""
+
+
+def shapes_of(outputs: PyTree) -> Shapes:
+    """Return the shapes of outputs along a leading axis, or of structs of one."""
+    if isinstance(outputs, CellValues):
+        return [*shapes_of(outputs.values), *shapes_of(outputs.cells)]
     return [
-        (path or "value", x) for part in parts for path, x in leaves_with_names(part)
+        (path or "value", _value_shape(x)) for path, x in leaves_with_names(outputs)
     ]
 
 
+def output_dims(
+    shapes: Shapes, known: KnownCoords, taken: set[str]
+) -> dict[str, tuple[str, ...]]:
+    """Return the dims of outputs by their names; raise if two have the same path."""
+    # Reducers may return what reads alike for outputs that do not.
+    check_distinct("sweep", "outputs", [path for path, _ in shapes])
+
+    def dims(path: str, shape: tuple[int, ...]) -> tuple[str, ...]:
+        return () if path in known else inner_dims(path, len(shape))
+
+    names = output_names(shapes, taken | dims_of(known), dims)
+    return {
+        name: tuple(known[path]) if path in known else inner_dims(name, len(shape))
+        for name, (path, shape) in zip(names, shapes, strict=True)
+    }
+
+
 def output_names(
-    outputs: PyTree,
+    shapes: Shapes,
     taken: set[str],
     parts: Callable[[str, tuple[int, ...]], Iterable[str]],
 ) -> list[str]:
@@ -106,10 +129,8 @@ def output_names(
     begin with its path, and no two leaves share one.
     """
     names = []
-    for path, leaf in _named(outputs):
-        together = free_names(
-            [path, *parts(path, _value_shape(leaf))], taken, "result."
-        )
+    for path, shape in shapes:
+        together = free_names([path, *parts(path, shape)], taken, "result.")
         names.append(together[0])
         taken = taken.union(together)
     return names
@@ -145,12 +166,12 @@ def coordinate_variables(
     found = {
         name: (
             (dim, *names.inner[name]),
-            _text(storable(value)),
+            as_text(storable(value)),
             _attrs(geometry.axes, name),
         )
         for name, dim, value in _columns(geometry, space.key)
     }
-    own = {dim: ((dim,), _text(x), {}) for dim, x in names.coords.items()}
+    own = {dim: ((dim,), as_text(x), {}) for dim, x in names.coords.items()}
     return {**found, **own}
 
 
@@ -199,7 +220,7 @@ def storable(leaf: Any) -> np.ndarray:
     return array.astype(np.int8 if exact else np.float32)
 
 
-def _text(array: np.ndarray) -> np.ndarray:
+def as_text(array: np.ndarray) -> np.ndarray:
     """Return texts as objects: Zarr 3 has no stable format for fixed-length texts."""
     return array.astype(object) if array.dtype.kind == "U" else array
 

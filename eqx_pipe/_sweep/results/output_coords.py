@@ -1,6 +1,7 @@
 """The dims of outputs that are arrays at each point: their names and coordinates."""
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -9,6 +10,10 @@ from jaxtyping import Array
 
 from ..._errors import describe_value, nearest, type_error, value_error
 from ..._jaxprs import digest, text_of
+from ..._reduce import ReducerTree
+from ..._spaces import raw_shape
+from ..._tree import leaves_with_names
+from ..._types import PyTree
 
 OutputCoords: TypeAlias = Mapping[
     str, Mapping[str, Sequence[int | float | str] | Array | np.ndarray | None]
@@ -98,6 +103,83 @@ def check_output_coords(
             if other != length:
                 wrong = f"has a dim {dim!r} of {length}, and another output of {other}"
                 raise _misfit(path, wrong, "Rename one of the dims")
+
+
+def check_reduced_coords(
+    known: KnownCoords,
+    outputs: PyTree,
+    results: Callable[[], PyTree],
+    taken: set[str],
+) -> None:
+    """Raise a `ValueError` unless the names fit outputs that are reduced.
+
+    They may also name dims of `results()`, the reductions of no points.
+    """
+    shapes = _shapes(outputs)
+    if any(len(dims) != len(shapes.get(path, ())) for path, dims in known.items()):
+        # The `finish` of a user's reducer may need points.
+        with contextlib.suppress(Exception):
+            reduced = _shapes(results()).items()
+            shapes |= {
+                path: shape
+                for path, shape in reduced
+                if path not in shapes or len(shape) == len(known.get(path, ()))
+            }
+    check_output_coords(known, shapes, taken)
+
+
+def reduced_coords(
+    reducers: ReducerTree, results: PyTree, known: KnownCoords, taken: set[str]
+) -> KnownCoords:
+    """Return the names of the dims of reductions, by their paths.
+
+    `known` names dims of outputs, which their reductions keep, or of `results`. The
+    dims that a reducer adds lead. Their names get a prefix if they are `taken`, or are
+    those of other coordinates.
+    """
+    named: KnownCoords = {}
+    taken = taken | dims_of(known)
+    added: dict[str, np.ndarray | None] = {}
+    for place, reducer, part in reducers.parts(results):
+        for leaf_path, leaf in leaves_with_names(part):
+            path = ".".join(filter(None, (place, leaf_path)))
+            shape = _shape_of(leaf)
+            leading, source = reducer.dims_at(leaf_path, shape)
+            kept = {} if source is None else known.get(source or "value", {})
+            own: dict[str, np.ndarray | None] = dict(leading)
+            if own and not kept:
+                unnamed = range(len(own), len(shape))
+                own |= {f"{path or 'value'}.{k}": None for k in unnamed}
+            dims: dict[str, np.ndarray | None] = {}
+            for dim, coords in own.items():
+                while dim in taken or not np.array_equal(
+                    added.get(dim, coords), coords
+                ):
+                    dim = f"{place or 'result'}.{dim}"
+                added[dim] = dims[dim] = coords
+            path = path or "value"
+            choices = [{**dims, **kept}, known.get(path, {})]
+            for each in choices if kept else reversed(choices):
+                if each and _fits(each, shape):
+                    named.setdefault(path, each)
+    return named
+
+
+def _fits(dims: Mapping[str, np.ndarray | None], shape: tuple[int, ...]) -> bool:
+    """Return whether an output of this shape has these dims."""
+    return len(dims) == len(shape) and all(
+        coords is None or len(coords) == length
+        for coords, length in zip(dims.values(), shape, strict=True)
+    )
+
+
+def _shapes(outputs: PyTree) -> dict[str, tuple[int, ...]]:
+    return {path or "value": _shape_of(x) for path, x in leaves_with_names(outputs)}
+
+
+def _shape_of(leaf: Any) -> tuple[int, ...]:
+    """Return the shape of an array, of its struct, or of another value."""
+    return raw_shape(leaf) if hasattr(leaf, "dtype") else np.shape(leaf)
 
 
 def _misfit(path: str, wrong: str, cure: str) -> ValueError:

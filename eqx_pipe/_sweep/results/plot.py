@@ -49,7 +49,9 @@ def plot(
     an array at each point (a loss curve) is drawn as a line for each point, over the
     position in the array. Two axes of one dim (random draws, joint designs) are drawn
     as points coloured by the value. Replicates (`Seeds`, PRNG keys) are averaged;
-    around lines a band shows one standard deviation.
+    around lines a band shows one standard deviation. With `reduce=` over all points,
+    the dims are those of the results: the mean of curves is a line, and quantiles of
+    curves are a line for each level.
 
     Axes show their `label` and `unit`, a `Geomspace` is logarithmic, and names
     (`Static`, bools) are tick labels. Points that failed, are NaN or infinite, or are
@@ -74,8 +76,8 @@ def plot(
     **Returns:** the `Axes`; an array of them if there are panels. The figure is
     `ax.figure`.
 
-    **Raises:** `ValueError` if there are more dims than a plot can show, or more than
-    two axes of one dim without `x=` and `y=`. Needs
+    **Raises:** `ValueError` if there are more dims than a plot can show, more than two
+    axes of one dim without `x=` and `y=`, or only one number. Needs
     `pip install 'eqx_pipe[sweep]'`.
 
     !!! example
@@ -86,16 +88,18 @@ def plot(
         >>> ax.get_xscale(), ax.get_title()
         ('log', 'b = 0.5')
     """
-    self._check_all_values("plot")
-    space = self.space
     given = {"x": x, "y": y, "hue": hue, "row": row, "col": col}
     asked = {role: name for role, name in given.items() if name is not None}
     plt = optional(_FUNCTION, "matplotlib.pyplot")
-    outputs = len(jtu.tree_leaves(self.values))
+    data = self.to_xarray()
+    # A reduction of all points has no axes, and all of its outputs are variables.
+    axes, outputs = self.space.axes(), len(jtu.tree_leaves(self.values))
+    if self.points is not None:
+        axes, outputs = {}, len(data.data_vars)
     table, name, roles, is_cloud = prepared(
-        self.to_xarray(), variable, sel or {}, asked, space, outputs
+        data, variable, sel or {}, asked, axes, outputs
     )
-    log = {path for path, axis in space.axes().items() if axis.is_log}
+    log = {path for path, axis in axes.items() if axis.is_log}
     for role in {"x", "y"} & set(roles):
         if roles[role] in log and float(table[roles[role]].min()) > 0:
             options.setdefault(f"{role}scale", "log")

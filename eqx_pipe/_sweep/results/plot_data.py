@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from ..._errors import nearest, type_error, value_error
-from ..._spaces import Axis, Space
-from ..._tree import is_key_array
+from ..._spaces import Axis
+from ..._tree import is_key_array, static_text
 
 KIND = "kind of point"
 """The name of an additional variable: 0, or the number of a mark."""
@@ -25,7 +25,7 @@ def prepared(
     variable: str | None,
     sel: Mapping[str, object],
     roles: Mapping[str, str],
-    space: Space,
+    axes: Mapping[str, Axis],
     outputs: int,
 ) -> tuple[Any, str, dict[str, str], bool]:
     """Return the table to draw, with its variable and the role of each dim.
@@ -33,11 +33,18 @@ def prepared(
     The last value is whether two axes of one dim are drawn as points.
     """
     name = _variable_name(data, variable, outputs)
-    table = _selected(_table_of(data, name), sel)
+    if not data[name].dims:
+        wrong = f"`{name}` is a single number, {data[name].item()}."
+        raise value_error(_FUNCTION, wrong, "Plot an output that is an array.")
+    status = None  # a reduction of all points has none, and no axes
+    if axes:
+        status = next(s for s in ("sweep.status", "status") if s in data.coords)
+    table = _selected(_table_of(data, name, status), sel)
     for role, given in roles.items():
         _check_known(f"`{role}` is {given!r}.", given, table)
-    table = _averaged(_squeezed(table, roles), name, space, roles)
-    found = _all_roles(table, name, roles, space.dims)
+    table = _averaged(_squeezed(table, roles), name, axes, roles)
+    of_space = () if status is None else data[status].dims
+    found = _all_roles(table, name, roles, of_space)
     dims = {role: _dim_of(table, given) for role, given in found.items()}
     is_cloud = "y" in found and dims.get("x") == dims["y"]
     _check_roles(table, found, is_cloud)
@@ -60,7 +67,7 @@ def _variable_name(data: Any, variable: str | None, outputs: int) -> str:
     return name
 
 
-def _table_of(data: Any, name: str) -> Any:
+def _table_of(data: Any, name: str, status: str | None) -> Any:
     """Return the variable as floats, NaN without a number, and the kinds of points.
 
     An axis of arrays gets a coordinate for each entry.
@@ -73,11 +80,14 @@ def _table_of(data: Any, name: str) -> Any:
                 entries[".".join([path, *map(str, place)])] = (coord.dims[0], row)
     data = data.assign_coords(entries)
     array = data[name].astype(float)
-    status = next(s for s in ("sweep.status", "status") if s in data.coords)
-    at = data[status].broadcast_like(array).transpose(*array.dims).values
+    if status is None:
+        at = np.ones(array.shape)
+    else:
+        at = data[status].broadcast_like(array).transpose(*array.dims).values
+        array = array.drop_vars(status)
     found = [at == 2, at == 0, np.isnan(array.values), np.isinf(array.values)]
     kind = array.copy(data=np.select(found, [1, 4, 2, 3], 0))
-    table = array.where(kind == 0).to_dataset(name=name).drop_vars(status)
+    table = array.where(kind == 0).to_dataset(name=name)
     return table.assign({KIND: (array.dims, kind.values)})
 
 
@@ -105,8 +115,10 @@ def _position(key: str, values: np.ndarray, value: Any) -> int:
     """Return the position of a value on its dim."""
     if values.dtype.kind not in "iuf":
         listed = values.tolist()
-        if value in listed:
-            return listed.index(value)
+        # A `Static` axis has the texts of its values.
+        for shown in (value, static_text(value)):
+            if shown in listed:
+                return listed.index(shown)
         wrong = f"`sel` has {value!r} for `{key}`."
         raise value_error(_FUNCTION, wrong, nearest(value, listed))
     low, high = values.min().item(), values.max().item()
@@ -128,11 +140,11 @@ def _squeezed(table: Any, roles: Mapping[str, str]) -> Any:
     return table.isel(dict.fromkeys(single[kept:], 0))
 
 
-def _averaged(table: Any, name: str, space: Space, roles: Mapping[str, str]) -> Any:
+def _averaged(
+    table: Any, name: str, axes: Mapping[str, Axis], roles: Mapping[str, str]
+) -> Any:
     """Return the mean over replicates without a role, and their spread."""
-    repeats = {
-        axis.dim or path for path, axis in space.axes().items() if _repeats(axis)
-    }
+    repeats = {axis.dim or path for path, axis in axes.items() if _repeats(axis)}
     over = [dim for dim in _free_dims(table, roles) if dim in repeats]
     if not over or len(over) == len(table.dims):
         return table
@@ -177,6 +189,7 @@ def _all_roles(
     own = {"x", "y", "hue"} & set(asked)
     clouds = [d for d in free if d not in table.coords and len(_along(table, d)) > 1]
     curves = [dim for dim in free if dim not in of_space]
+    curves.sort(key=lambda dim: dim.endswith("quantile"))  # lines, not positions
     if own:
         lines = "hue" in own or len(free) + len(own) < 2
         order = ["x", "col", "row"] if lines else ["x", "y", "col", "row"]

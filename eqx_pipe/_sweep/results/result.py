@@ -72,8 +72,9 @@ class SweepResult:
 
     With `reduce=`, `values` is the reduction of `points` points (fewer than the space
     has if a reducer stopped the sweep, or if points are missing in a store; failed
-    points count), and methods that need the value at one point raise. `ok` and
-    `missing` end where the sweep stopped.
+    points count). `to_xarray`, `to_pandas` and `plot` show the reduction, and methods
+    that need the value at one point raise. `ok` and `missing` end where the sweep
+    stopped.
 
     If the reducers reduce some dims only (`over=`), `space` has the other dims, and the
     values have one entry for each cell, that is, for each point of these dims.
@@ -233,8 +234,9 @@ class SweepResult:
                 "SweepResult",
                 f"`{asked}` needs the values at all points, and this sweep has "
                 "reduced them.",
-                "The reduction is `result.values`; sweep without `reduce=`, or "
-                "over a part of the space, to keep the values.",
+                "The reduction is `result.values`, and `result.to_xarray()` labels it; "
+                "sweep without `reduce=`, or over a part of the space, to keep the "
+                "values.",
             )
 
     def grid(self) -> PyTree:

@@ -10,17 +10,23 @@ import jax.tree_util as jtu
 import numpy as np
 
 from ..._errors import optional
+from ..._reduce import Extreme
 from ..._spaces import POINT, Space, entry_columns, entry_names, flat_columns
 from ..._tree import leaf_text, leaves_with_names
+from ..._types import PyTree
 from ..store import FAILED, MISSING, StoredArray, count_in, first_in, ranges_of
 from .label import (
+    as_text,
     attributes,
     coordinate_variables,
     free_names,
     names_of,
+    output_dims,
     output_names,
+    shapes_of,
     storable,
 )
+from .output_coords import KnownCoords, coords_of
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -49,6 +55,13 @@ def to_xarray(self: SweepResult) -> Dataset:
     the settings. If points failed, the attribute `errors` is JSON with the half-open
     ranges of points of each error text.
 
+    With `reduce=` over all points, the variables are the results of the reducers,
+    without the dims of the space, and the attribute `points_reduced` is their number of
+    points. Reductions keep the `output_coords` of the output that they reduce. Several
+    levels of a `Quantile` are the dim `quantile`, the points of a `TopK` the dim
+    `rank`, and the bins of a `Histogram` the dim `bin`, with the left edges; the index
+    of an `ArgMin` or `ArgMax` without a point is -1.
+
     Names that the space already uses get the prefix `result.`: the name of an output if
     it, or one of its further dims, is also an axis or a dim (an array output `theta`
     next to an axis `theta.0`), and the name of a further dim of an axis.
@@ -58,11 +71,15 @@ def to_xarray(self: SweepResult) -> Dataset:
     Needs `pip install 'eqx_pipe[sweep]'`.
     """
     xarray = optional("SweepResult.to_xarray", "xarray")
-    self._check_all_values("to_xarray")
-    made, outputs = provenance(self), self._outputs
+    made = provenance(self)
     if self._errors:
         spans = {text: ranges_of(points) for text, points in self._errors.items()}
         made |= {ERRORS: json.dumps(spans)}
+    attrs = attributes(self.space, made)
+    if self.points is not None:
+        attrs["points_reduced"] = self.points
+        return xarray.Dataset(*_of_reduction(self.values, self.output_coords), attrs)
+    outputs = self._outputs
     names = names_of(outputs, self.space, self.output_coords)
     dims, coordinates = self.space.dims, coordinate_variables(self.space, names)
     by_dims = self.status.reshape(tuple(dims.values()))
@@ -76,7 +93,23 @@ def to_xarray(self: SweepResult) -> Dataset:
         leaf = storable(leaf)
         value = leaf.reshape((*dims.values(), *leaf.shape[1:]))
         variables[name] = ((*dims, *own), value)
-    return xarray.Dataset(variables, coordinates, attributes(self.space, made))
+    return xarray.Dataset(variables, coordinates, attrs)
+
+
+def _of_reduction(values: PyTree, known: KnownCoords) -> tuple[dict, dict]:
+    """Return the variables and coordinates of a reduction of all points."""
+
+    def with_index(x: Any) -> Any:
+        is_empty = isinstance(x, Extreme) and x.index is None
+        return Extreme(-1, x.value) if is_empty else x
+
+    found = jtu.tree_map(with_index, values, is_leaf=lambda x: isinstance(x, Extreme))
+    leaves = [(path or "value", storable(x)) for path, x in leaves_with_names(found)]
+    dims = output_dims([(path, x.shape) for path, x in leaves], known, set())
+    pairs = zip(dims.items(), leaves, strict=True)
+    variables = {name: (own, as_text(x)) for (name, own), (_, x) in pairs}
+    coords = {dim: ((dim,), as_text(x)) for dim, x in coords_of(known).items()}
+    return variables, coords
 
 
 def _lazy(dims: tuple[str, ...], leaf: StoredArray) -> Any:
@@ -106,17 +139,22 @@ def to_pandas(self: SweepResult) -> DataFrame:
     `result.` if it, or one of its columns, is also an axis or another column. To drop
     failed points, use `frame[frame["status"] == 1]`.
 
+    With `reduce=` over all points, there is a row for each position on the dims of the
+    results, which are columns too: results of the same dims share rows, and those
+    without dims have their number in every row.
+
     **Raises:** `ValueError` if two columns of the axes have the same name.
 
     Needs `pip install 'eqx_pipe[sweep]'`.
     """
     pandas = optional("SweepResult.to_pandas", "pandas")
-    self._check_all_values("to_pandas")
+    if self.points is not None:
+        return _frame_of(self.to_xarray())
     space, outputs, errors = self.space, self._outputs, self.errors
     columns = entry_columns(space.geometry, space.key, storable)
     taken = {*columns, *space.axes()}
     (column,) = free_names(["status"], taken, "sweep.")
-    names = output_names(outputs, {*taken, column}, entry_names)
+    names = output_names(shapes_of(outputs), {*taken, column}, entry_names)
     for name, leaf in zip(names, jtu.tree_leaves(outputs), strict=True):
         columns |= flat_columns(name, storable(leaf))
     columns[column] = self.status
@@ -125,6 +163,19 @@ def to_pandas(self: SweepResult) -> DataFrame:
         (column,) = free_names(["error"], columns, "sweep.")
         columns[column] = np.array(texts, object)
     return pandas.DataFrame(columns)
+
+
+def _frame_of(data: Dataset) -> DataFrame:
+    """Return a reduction as a frame: a row for each position on the dims of outputs."""
+    from pandas import DataFrame, concat
+
+    groups: dict[tuple[Any, ...], list[Any]] = {}
+    for name, variable in data.data_vars.items():
+        groups.setdefault(variable.dims, []).append(name)
+    numbers = {name: data[name].item() for name in groups.pop((), [])}
+    frames = [data[names].to_dataframe().reset_index() for names in groups.values()]
+    frame = concat(frames, ignore_index=True) if frames else DataFrame(index=[0])
+    return frame.assign(**numbers)
 
 
 def provenance(result: SweepResult) -> dict[str, Any]:
