@@ -2,5 +2,5 @@
 
 from .choose import Like as Like
 from .choose import choose as choose
-from .primitive import varying_as as varying_as
-from .primitive import zeros_varying as zeros_varying
+from .choose import varying_as as varying_as
+from .choose import zeros_varying as zeros_varying

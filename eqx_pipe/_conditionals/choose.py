@@ -1,25 +1,84 @@
-"""Run one of several functions, chosen by an index."""
+"""Run one of several functions, chosen by an index: the primitive `choose_p`.
+
+It is `lax.switch` until its index is batched. Under `jax.vmap` with an index per
+example, `lax.switch` copies every operand of every branch per example, including
+closed-over parameters, and evaluates each branch on inputs of all examples. Whether the
+index is batched is known only when transformations are applied (`vmap` may be applied
+after `jit` or `grad`), which requires a primitive. The pattern follows JAX's page on
+custom primitives, "How JAX primitives work".
+
+Vmap. With one index for the whole batch, one branch runs, as in `lax.switch`. With an
+index per example, each branch that any example chose runs once for the whole batch,
+without copies of its parameters, and the results are selected lane by lane. (A branch
+of only elementwise operations always runs: fused into the select, it costs less than
+the test.)
+
+A branch may return an inf or NaN in a lane that did not choose it. The select drops it
+from the values, but in reverse mode `0 * inf` would reach the gradients of the input
+and of the parameters. In `vmap` of `grad`, all gradients are per lane and are selected
+too. In `grad` of `vmap`, they are summed over the lanes. Only in this case, lanes that
+did not choose a branch get the operands of a lane that did, with stopped gradients, so
+the branch runs only on inputs of examples that chose it. This costs a masked copy of
+the batched operands per branch.
+
+A branch with a `while_loop` or a callback always gets such operands: the other lanes
+must neither prolong the loop nor raise. In the linear part of a derivative, if the
+outputs are larger than the operands, as for gradients of parameters per lane, the
+tangents of other lanes are set to zero instead of selecting outputs.
+
+An outer `vmap`. In an ensemble, each member with its own batch, there may be members in
+which no example chose the branch. `_masked_operand(mask, x)` is `x`, but each such
+member, whose mask is all false, gets the `x` of a member whose mask is not: all
+operands that differ between members, so that together they belong to a choice that was
+made. The tangent of a replaced operand is zero. Operands that all members share are not
+copied.
+
+Derivatives. The derivative of a choice is two choices with the same index: the first
+computes the outputs and the residuals, the second is the linear map from input tangents
+to output tangents. Only the second is transposed. So reverse mode stores and computes
+the same as for `lax.switch`.
+"""
 
 import functools as ft
+import itertools as it
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
+import equinox.internal as eqxi
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
+import numpy as np
 from jax import lax
 from jax.core import Tracer
-from jax.extend.core import jaxpr_as_fun
+from jax.custom_batching import custom_vmap
+from jax.custom_derivatives import SymbolicZero
+from jax.extend.core import Primitive, jaxpr_as_fun
+from jax.interpreters import ad, batching, mlir
 from jaxtyping import Array, Bool, Int
 
 from .._errors import structure_error
-from .._jaxprs import hoist, open_jaxpr, trace
-from .._tree import as_arrays, differences
+from .._jaxprs import (
+    Bodies,
+    Entry,
+    Equation,
+    Flow,
+    as_function,
+    depends_on,
+    hoist,
+    is_elementwise,
+    is_literal,
+    may_loop_or_call_back,
+    open_jaxpr,
+    register,
+    trace,
+    used_inputs,
+)
+from .._mesh_context import is_explicit
+from .._tree import as_arrays, broadcast_mask, differences, fill
 from .._types import ClosedJaxpr, PyTree
-from . import autodiff as autodiff  # these two register the primitive's rules
-from . import batching as batching
-from .primitive import bind, explicit_sharding
 
 
 class Like(NamedTuple):
@@ -62,12 +121,12 @@ def choose(
     traced = _trace_branches(branches, leaves, structure, static)
     dtypes = _common_dtypes(function, names, traced)
     same = _handed_on([t.jaxpr for t in traced])
-    changed = [k for k, place in enumerate(same) if place is None]
+    changed = [k for k, source in enumerate(same) if source is None]
     jaxprs = [_changed_outputs(t.jaxpr, changed, dtypes, leaves) for t in traced]
     # Values that the branches close over (parameters, tracers) become operands.
     constants, jaxprs = hoist(jaxprs, leaves)
-    chosen = iter(bind(index, [*constants, *leaves], jaxprs))
-    outputs = [next(chosen) if place is None else leaves[place] for place in same]
+    chosen = iter(_bind(index, [*constants, *leaves], jaxprs))
+    outputs = [next(chosen) if source is None else leaves[source] for source in same]
     # Outside `jit`, a constant output is a NumPy scalar.
     return traced[0].assemble(
         [y if isinstance(y, jax.Array) else jnp.asarray(y) for y in outputs]
@@ -101,7 +160,7 @@ def _trace_branches(
     # A branch made of these shapes must have the sharding, too, where it is in a type.
     shapes, _ = first.assemble(
         [
-            jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=explicit_sharding(a))
+            jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=_explicit_sharding(a))
             for a in avals
         ]
     )
@@ -158,7 +217,7 @@ def _common_dtypes(
             lines = [
                 f"{a} against {b}"
                 for a, b in avals
-                if explicit_sharding(a) != explicit_sharding(b)
+                if _explicit_sharding(a) != _explicit_sharding(b)
             ]
         if lines:
             raise structure_error(
@@ -192,13 +251,13 @@ def _handed_on(jaxprs: Sequence[ClosedJaxpr]) -> list[int | None]:
     one state per example.
     """
 
-    def places(jaxpr: ClosedJaxpr) -> list[int | None]:
+    def sources(jaxpr: ClosedJaxpr) -> list[int | None]:
         inner, _ = open_jaxpr(jaxpr)
         # By identity, since an output may be a literal, which has no hash.
         inputs = {id(v): k for k, v in enumerate(inner.invars)}
         return [inputs.get(id(v)) for v in inner.outvars]
 
-    columns = zip(*map(places, jaxprs), strict=True)
+    columns = zip(*map(sources, jaxprs), strict=True)
     return [column[0] if len(set(column)) == 1 else None for column in columns]
 
 
@@ -222,3 +281,723 @@ def _changed_outputs(
         return [lax.convert_element_type(outputs[k], dtypes[k]) for k in changed]
 
     return trace(function, *leaves)
+
+
+choose_p = Primitive("eqx_pipe_choose")
+choose_p.multiple_results = True
+
+
+def _bind(
+    index: Any,
+    operands: Sequence[Any],
+    branches: Sequence[ClosedJaxpr],
+    owners: Sequence[int | None] | None = None,
+    num_linear: int = 0,
+) -> list[Any]:
+    """Run the branch at `index`, clamped to the existing branches, on `operands`.
+
+    All branches take the operands and return the same types. `index` is an integer, or
+    a boolean for two branches. `owners[k]` is the only branch whose output `k` is used
+    (the others may return anything there), or `None`. The outputs are jointly linear in
+    the last `num_linear` operands.
+    """
+    if owners is None:
+        owners = (None,) * len(branches[0].out_avals)
+    return choose_p.bind(
+        index,
+        *operands,
+        branches=tuple(_as_varying(branches, operands)),
+        owners=tuple(owners),
+        num_linear=num_linear,
+    )
+
+
+def _as_varying(
+    branches: Sequence[ClosedJaxpr], operands: Sequence[Any]
+) -> Sequence[ClosedJaxpr]:
+    """Give the branches the same type inside `shard_map`.
+
+    There an array's type has the mesh axes over which it varies; constants such as
+    zeros vary over none, and `lax.cond` rejects branches that differ in this.
+    """
+    varying = [[_varying_axes(a) for a in b.out_avals] for b in branches]
+    # A value may be cast to vary over more axes, but not over fewer.
+    union = [frozenset().union(*column) for column in zip(*varying, strict=True)]
+
+    def cast(branch: ClosedJaxpr) -> ClosedJaxpr:
+        def function(*args: Any) -> list[Any]:
+            outputs = jaxpr_as_fun(branch)(*args)
+            return [
+                y if not axes else lax.pcast(y, tuple(axes), to="varying")
+                for y, axes in zip(outputs, missing, strict=True)
+            ]
+
+        axes = [_varying_axes(a) for a in branch.out_avals]
+        missing = [u - f for u, f in zip(union, axes, strict=True)]
+        return trace(function, *operands) if any(missing) else branch
+
+    return [cast(branch) for branch in branches]
+
+
+def _varying_axes(aval: Any) -> frozenset[str]:
+    if hasattr(aval, "mat"):
+        return aval.mat.varying
+    return getattr(aval, "vma", frozenset())  # the name before JAX 0.10.2
+
+
+def varying_as(index: Any, tree: PyTree) -> PyTree:
+    """Make floats in `tree` vary over the same axes of `shard_map` as `index`.
+
+    If each device chooses for itself, no branch may sum over the devices: it would wait
+    for devices that chose another branch. So shared parameters are cast to vary over
+    the devices before the choice, and their gradients are summed there.
+    """
+    axes = _varying_axes(jax.typeof(index))
+    if not axes:
+        return tree
+
+    def vary(leaf: Any) -> Any:
+        if not (eqx.is_array(leaf) and jnp.issubdtype(leaf.dtype, jnp.inexact)):
+            return leaf
+        missing = axes - _varying_axes(jax.typeof(leaf))
+        return lax.pcast(leaf, tuple(missing), to="varying") if missing else leaf
+
+    return jtu.tree_map(vary, tree)
+
+
+def _zeros(examples: Sequence[Any]) -> list[Any]:
+    """Return zeros like the examples; one array for each shape, dtype and sharding."""
+    kinds = [(x.shape, x.dtype, _explicit_sharding(x)) for x in examples]
+    made = {
+        (shape, dtype, sharding): lax.full(shape, 0, dtype, sharding=sharding)
+        for shape, dtype, sharding in set(kinds)
+    }
+    return [made[kind] for kind in kinds]
+
+
+def zeros_varying(avals: Sequence[Any]) -> list[Any]:
+    """Return zeros that vary over the same axes of `shard_map` as the examples.
+
+    So a loop can carry them, as the types of a carry must not change.
+    """
+    axes = [tuple(_varying_axes(aval)) for aval in avals]
+    return [
+        lax.pcast(zero, names, to="varying") if names else zero
+        for zero, names in zip(_zeros(avals), axes, strict=True)
+    ]
+
+
+def _explicit_sharding(aval: Any) -> Any:
+    """Return the sharding of an array if it is part of the array's type."""
+    sharding = getattr(aval, "sharding", None)
+    mesh = getattr(sharding, "mesh", None)
+    return sharding if mesh is not None and is_explicit(mesh) else None
+
+
+def _switch(index: Any, *operands: Any, branches: Any, **_: Any) -> list[Any]:
+    functions = [jaxpr_as_fun(branch) for branch in branches]
+    if len(functions) == 1:
+        return functions[0](*operands)
+    if jnp.result_type(index) == jnp.bool_:
+        return lax.cond(index, functions[1], functions[0], *operands)
+    return lax.switch(index, functions, *operands)
+
+
+@choose_p.def_impl
+def _evaluate(index: Any, *operands: Any, branches: Any, **_: Any) -> list[Any]:
+    chosen = int(np.clip(np.asarray(index).astype(np.int64), 0, len(branches) - 1))
+    return jaxpr_as_fun(branches[chosen])(*operands)
+
+
+@choose_p.def_effectful_abstract_eval
+def _abstract(index: Any, *operands: Any, branches: Any, **_: Any) -> Any:
+    # Without them, JAX would drop a choice with unused outputs, including its prints.
+    effects = frozenset().union(*(branch.effects for branch in branches))
+    return list(branches[0].out_avals), effects
+
+
+mlir.register_lowering(choose_p, mlir.lower_fun(_switch, multiple_results=True))
+
+
+def _remake(eqn: Equation, bodies: Bodies, inputs: list[Any]) -> list[Any]:
+    index, *operands = inputs
+    constants, branches = hoist([trace(body, *operands) for body in bodies], operands)
+    added = len(branches[0].out_avals) - len(eqn.outvars)
+    owners = (*eqn.params["owners"], *[None] * added)
+    return _bind(
+        index, [*constants, *operands], branches, owners, eqn.params["num_linear"]
+    )
+
+
+def _flow(flow: Flow, eqn: Equation, marks: list[bool]) -> list[bool]:
+    """Propagate marks as for `lax.switch`; owned outputs are not selected."""
+    by_branch = [flow.run(branch, marks[1:]) for branch in eqn.params["branches"]]
+    pairs = zip(eqn.params["owners"], zip(*by_branch, strict=True), strict=True)
+    return [
+        marks[0] or any(column) if owner is None else column[owner]
+        for owner, column in pairs
+    ]
+
+
+register(choose_p.name, Entry("branches", ("branches",), remake=_remake, flow=_flow))
+
+
+def _batch(
+    axis_data: Any, args: Any, dims: Any, *, branches: Any, owners: Any, num_linear: int
+) -> tuple[list[Any], list[int | None]]:
+    # Each operand may have a different mapped axis.
+    args = [
+        x if dim is None or dim == 0 else jnp.moveaxis(x, dim, 0)
+        for x, dim in zip(args, dims, strict=True)
+    ]
+    index, *operands = args
+    index_batched, *batched = [dim is not None for dim in dims]
+
+    def over_batch(
+        branch: ClosedJaxpr, batched: Sequence[bool], out_batched: Sequence[bool]
+    ) -> Any:
+        return jax.vmap(
+            as_function(branch),
+            in_axes=[0 if b else None for b in batched],
+            out_axes=[0 if b else None for b in out_batched],
+            axis_name=axis_data.name,
+            axis_size=axis_data.size,
+            # Without it, a sharding constraint in a branch would gather a sharded
+            # batch.
+            spmd_axis_name=axis_data.spmd_name,
+        )
+
+    if not index_batched:
+        # The branches of a choice must return the same shapes: if one branch batches an
+        # output, all branches do.
+        depends = [depends_on(b, batched, axis_data.name) for b in branches]
+        out_batched = [any(outputs) for outputs in zip(*depends, strict=True)]
+        vmapped = [
+            trace(over_batch(b, batched, out_batched), *operands) for b in branches
+        ]
+        out = _bind(index, operands, vmapped, owners, num_linear)
+        return out, [0 if b else None for b in out_batched]
+
+    masks = _masks(index, len(branches))
+    num_known = len(operands) - num_linear
+    run, pays = _run_where, _pays_to_mask_tangents(branches, batched, num_known)
+    if pays:
+        batched = batched[:num_known] + [True] * num_linear
+        run = ft.partial(_run_linear_where, num_known=num_known, size=axis_data.size)
+    depends = [depends_on(branch, batched, axis_data.name) for branch in branches]
+    results = [
+        run(mask, branch, over_batch(branch, batched, out_batched), operands, batched)
+        for mask, branch, out_batched in zip(masks, branches, depends, strict=True)
+    ]
+    if pays:
+        return _add(branches, results, depends, num_known)
+    return _select_or_owned(masks, results, depends, owners)
+
+
+def _select_or_owned(
+    masks: Sequence[Any],
+    results: Sequence[Any],
+    depends: Sequence[Sequence[bool]],
+    owners: Sequence[int | None],
+) -> tuple[list[Any], list[int | None]]:
+    """Select the outputs lane by lane, except those that one branch owns."""
+    outputs, out_dims = [], []
+    for k, owner in enumerate(owners):
+        if owner is not None:
+            outputs.append(results[owner][k])
+            out_dims.append(0 if depends[owner][k] else None)
+            continue
+        choices = [
+            r[k] if d[k] else r[k][None] for r, d in zip(results, depends, strict=True)
+        ]
+        outputs.append(_select(masks, choices))
+        out_dims.append(0)
+    return outputs, out_dims
+
+
+def _add(
+    branches: Sequence[ClosedJaxpr],
+    results: Sequence[Any],
+    depends: Sequence[Sequence[bool]],
+    num_known: int,
+) -> tuple[list[Any], list[int | None]]:
+    """Return the sum of linear branches, each zero in the lanes of the others."""
+    terms = []
+    for branch, result in zip(branches, results, strict=True):
+        num_linear = len(branch.in_avals) - num_known
+        linear = depends_on(branch, [False] * num_known + [True] * num_linear)
+        terms.append(
+            [y if moves else None for y, moves in zip(result, linear, strict=True)]
+        )
+    outputs: list[Any] = []
+    for k, column in enumerate(zip(*terms, strict=True)):
+        present = [y for y in column if y is not None]
+        outputs.append(ft.reduce(jnp.add, present) if present else results[0][k])
+    dims = [0 if any(column) else None for column in zip(*depends, strict=True)]
+    return outputs, dims
+
+
+def _pays_to_mask_tangents(
+    branches: Sequence[ClosedJaxpr], batched: Sequence[bool], num_known: int
+) -> bool:
+    """Return whether a linear choice has smaller batched operands than outputs."""
+    if num_known == len(batched) or all(is_elementwise(b) for b in branches):
+        return False
+    operands = [
+        math.prod(a.shape)
+        for k, (a, b) in enumerate(zip(branches[0].in_avals, batched, strict=True))
+        if b or k >= num_known
+    ]
+    return sum(operands) < sum(math.prod(a.shape) for a in branches[0].out_avals)
+
+
+def _masks(index: Array, num_branches: int) -> list[Bool[Array, " batch"]]:
+    """Return a mask for each branch of the examples that chose it."""
+    if num_branches == 1:
+        return [jnp.ones(index.shape, bool)]
+    if index.dtype == jnp.bool_:
+        return [~index, index]
+    inner = [index == i for i in range(1, num_branches - 1)]
+    # The first and last branch include indices out of range, as `lax.switch` clamps.
+    return [index <= 0, *inner, index >= num_branches - 1]
+
+
+def _run_where(
+    mask: Bool[Array, " batch"],
+    branch: ClosedJaxpr,
+    function: Any,
+    operands: Sequence[Any],
+    batched: Sequence[bool],
+) -> list[Any]:
+    """Run a branch, batched as `function`; only lanes in `mask` are used.
+
+    Operands that the branch does not use are left out, so they get no zero gradients.
+    """
+    # Otherwise a gradient of zeros would be allocated per lane for each unused operand.
+    used = used_inputs(branch)
+    inputs = [mask, *it.compress(operands, used)]
+    given_batched = list(it.compress(batched, used))
+    elementwise = is_elementwise(branch)
+
+    def plain(mask: Any, *operands: Any) -> list[Any]:
+        return list(function(*fill([None] * len(used), used, operands)))
+
+    def guarded(mask: Any, *operands: Any) -> list[Any]:
+        return plain(mask, *_guard(mask, operands, given_batched))
+
+    if may_loop_or_call_back(branch):
+        return _if_any(guarded, *inputs)
+
+    # Operands are guarded only in the derivative: primal outputs are selected lane by
+    # lane, and need no masked copy.
+    @jax.custom_jvp
+    def run(mask: Any, *operands: Any) -> list[Any]:
+        return (
+            plain(mask, *operands) if elementwise else _if_any(plain, mask, *operands)
+        )
+
+    def run_jvp(primals: Any, tangents: Any) -> Any:
+        moves = [not isinstance(t, SymbolicZero) for t in tangents]
+
+        def moving(*moved: Any) -> list[Any]:
+            full = fill(primals, moves, moved)
+            return guarded(*full) if elementwise else _if_any(guarded, *full)
+
+        moved = list(it.compress(tangents, moves))
+        if elementwise:  # if no lane is in the mask, the gradients are zero
+            is_open = eqxi.unvmap_any(primals[0])
+            moved = [jnp.where(is_open, t, jnp.zeros_like(t)) for t in moved]
+        return jax.jvp(moving, list(it.compress(primals, moves)), moved)
+
+    # With array zeros every operand would seem to have a tangent, even parameters of
+    # frozen layers.
+    run.defjvp(run_jvp, symbolic_zeros=True)
+    return run(*inputs)
+
+
+def _if_any(function: Any, mask: Any, *operands: Any) -> list[Any]:
+    """Return `function(mask, *operands)` if the mask has any lane, else zeros."""
+    inputs = [mask, *operands]
+    taken = trace(function, *inputs)
+    skipped = trace(lambda *inputs: _zeros(taken.out_avals), *inputs)
+    # One boolean over the whole batch, for any number of outer `vmap`s, so the branch
+    # can be skipped.
+    return _bind(eqxi.unvmap_any(mask), inputs, [skipped, taken])
+
+
+def _run_linear_where(
+    mask: Bool[Array, " batch"],
+    branch: ClosedJaxpr,
+    function: Any,
+    operands: Sequence[Any],
+    batched: Sequence[bool],
+    *,
+    num_known: int,
+    size: int,
+) -> list[Any]:
+    """Run a branch that is linear in its last operands; zero outside the mask."""
+
+    def run(mask: Any, *operands: Any) -> list[Any]:
+        known = _guard(mask, operands[:num_known], batched[:num_known])
+        moving = []
+        for x, aval in zip(
+            operands[num_known:], branch.in_avals[num_known:], strict=True
+        ):
+            x = jnp.broadcast_to(x, (size, *aval.shape))
+            moving.append(lax.select(broadcast_mask(mask, x), x, jnp.zeros_like(x)))
+        return list(function(*known, *moving))
+
+    return _if_any(run, mask, *operands)
+
+
+def _guard(
+    mask: Bool[Array, " batch"], operands: Sequence[Any], batched: Sequence[bool]
+) -> list[Any]:
+    """Return the operands with a lane of the mask copied into all lanes outside it.
+
+    Operands that are not batched here may be batched by an outer `vmap`; see
+    `masked_operand.py`.
+    """
+    # An empty batch has no lane to copy.
+    if mask.shape[0] == 0:
+        return list(operands)
+    # Keys are not replaced: draws from any key are valid.
+    replaced = [
+        b and not jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+        for x, b in zip(operands, batched, strict=True)
+    ]
+    values = list(it.compress(operands, replaced))
+    spare = _lane_in(mask, list(map(lax.stop_gradient, values)))
+    guarded = [
+        lax.select(broadcast_mask(mask, x), x, jnp.broadcast_to(s, x.shape))
+        for x, s in zip(values, spare, strict=True)
+    ]
+    pairs = zip(operands, batched, strict=True)
+    return fill(
+        [x if b else _masked_operand(mask, x) for x, b in pairs], replaced, guarded
+    )
+
+
+def _select(masks: Sequence[Bool[Array, " batch"]], choices: Sequence[Any]) -> Any:
+    """Select the choice whose mask is true, lane by lane."""
+    shape = (masks[0].shape[0], *choices[0].shape[1:])
+    out = jnp.broadcast_to(choices[-1], shape)
+    for mask, choice in zip(masks[:-1], choices[:-1], strict=True):
+        out = lax.select(
+            broadcast_mask(mask, out), jnp.broadcast_to(choice, shape), out
+        )
+    return out
+
+
+# Only "fancy" rules get the name and the size of the batch axis.
+batching.fancy_primitive_batchers[choose_p] = _batch
+
+
+masked_operand_p = Primitive("eqx_pipe_masked_operand")
+
+
+def _masked_operand(
+    mask: Bool[Array, "*batch"], x: Any, *, is_tangent: bool = False
+) -> Any:
+    """Return `x`, or another member's `x` where the mask is batched and all false.
+
+    The other member's mask is not all false. A tangent becomes zero instead.
+    """
+    return masked_operand_p.bind(mask, x, is_tangent=is_tangent)
+
+
+def _batch_masked(args: Any, dims: Any, *, is_tangent: bool) -> Any:
+    (mask, x), (mask_dim, x_dim) = args, dims
+    if mask_dim is None or x_dim is None:
+        return _masked_operand(mask, x, is_tangent=is_tangent), x_dim
+    mask, x = jnp.moveaxis(mask, mask_dim, 0), jnp.moveaxis(x, x_dim, 0)
+    if mask.shape[0] == 0:
+        return x, 0
+    is_open = mask.any(tuple(range(1, mask.ndim)))
+    other = jnp.zeros_like(x) if is_tangent else _of_one_open(is_open, x)
+    x = lax.select(broadcast_mask(is_open, x), x, other)
+    # Bound again, since an outer `vmap` may have members in which no mask is true.
+    return _masked_operand(is_open, x, is_tangent=is_tangent), 0
+
+
+def _of_one_open(is_open: Any, x: Any) -> Any:
+    if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+        return x  # draws from any key are valid
+    first = lax.dynamic_index_in_dim(x, jnp.argmax(is_open), keepdims=True)
+    return jnp.broadcast_to(lax.stop_gradient(first), x.shape)
+
+
+def _jvp_masked(primals: Any, tangents: Any, *, is_tangent: bool) -> Any:
+    (mask, x), (_, t) = primals, tangents
+    zero = type(t) is ad.Zero
+    y = _masked_operand(mask, x, is_tangent=is_tangent)
+    return y, t if zero else _masked_operand(mask, t, is_tangent=True)
+
+
+def _transpose_masked(cotangent: Any, mask: Any, x: Any, *, is_tangent: bool) -> Any:
+    if type(cotangent) is not ad.Zero:
+        cotangent = _masked_operand(mask, cotangent, is_tangent=True)
+    return [None, cotangent]
+
+
+def _identity(mask: Any, x: Any, *, is_tangent: bool) -> Any:
+    return x
+
+
+# The mask selects a lane, but the values come only from the operand.
+register(masked_operand_p.name, Entry("operation", flow=lambda _, __, marks: marks[1:]))
+masked_operand_p.def_impl(_identity)
+masked_operand_p.def_abstract_eval(_identity)
+mlir.register_lowering(
+    masked_operand_p, mlir.lower_fun(_identity, multiple_results=False)
+)
+ad.primitive_jvps[masked_operand_p] = _jvp_masked
+ad.primitive_transposes[masked_operand_p] = _transpose_masked
+batching.primitive_batchers[masked_operand_p] = _batch_masked
+
+
+def _lane_in(mask: Bool[Array, " batch"], operands: list[Any]) -> list[Any]:
+    """Return the operands of one lane in the mask.
+
+    Under `vmap`, each member gets its own lane, or that of another member if its mask
+    is all false. Not differentiable.
+    """
+    return _lanes(_first_lane)(mask, operands)
+
+
+def _first_lane(mask: Any, operands: list[Any]) -> list[Any]:
+    lane = lax.argmax(mask, 0, jnp.int32)
+
+    def pick(x: Any) -> Any:
+        start = [lane, *[jnp.int32(0)] * (x.ndim - 1)]
+        shape = (1, *x.shape[1:])
+        # `argmax` is never negative; supporting negative indices would cost a
+        # comparison and a select per operand.
+        return lax.dynamic_slice(x, start, shape, allow_negative_indices=False)
+
+    return [pick(x) for x in operands]
+
+
+def _lanes(inner: Any) -> Any:
+    """Return `inner` with a rule for one more level of `vmap`."""
+
+    @custom_vmap
+    def lanes(mask: Any, operands: list[Any]) -> list[Any]:
+        return inner(mask, operands)
+
+    @lanes.def_vmap
+    def rule(axis_size: int, in_batched: Any, mask: Any, operands: list[Any]) -> Any:
+        mask_batched, batched = in_batched
+        in_axes = (0 if mask_batched else None, [0 if b else None for b in batched])
+
+        def outer(mask: Any, operands: list[Any]) -> list[Any]:
+            picked = jax.vmap(inner, in_axes, axis_size=axis_size)(mask, operands)
+            if not mask_batched or axis_size == 0:
+                return picked
+            is_open = mask.reshape(axis_size, -1).any(1)
+            first = jnp.argmax(is_open)
+            spare = [lax.dynamic_index_in_dim(x, first) for x in picked]
+            return [
+                lax.select(broadcast_mask(is_open, x), x, jnp.broadcast_to(s, x.shape))
+                for x, s in zip(picked, spare, strict=True)
+            ]
+
+        # Also with a rule for the next level: `vmap` would batch a plain `outer`
+        # operation by operation.
+        return _lanes(outer)(mask, operands), [True] * len(operands)
+
+    return lanes
+
+
+class _Linearized(NamedTuple):
+    """One branch, split into a forward part and a linear map.
+
+    `forward` maps operands to outputs followed by `saved`. The linear map is
+    `structure` with its leaves filled in: leaf `k` is operand `i` or saved value `j` if
+    `sources[k]` is `("operand", i)` or `("saved", j)`.
+    """
+
+    forward: ClosedJaxpr
+    num_saved: int
+    sources: list[tuple[str, int]]
+    structure: Any
+
+
+def _jvp(
+    primals: Any, tangents: Any, *, branches: Any, owners: Any, num_linear: int
+) -> Any:
+    index, *operands = primals
+    moves = [type(t) is not ad.Zero for t in tangents[1:]]
+    moving = list(it.compress(tangents[1:], moves))
+    out_avals = branches[0].out_avals
+    num_out = len(out_avals)
+    inexact = [jnp.issubdtype(aval.dtype, jnp.inexact) for aval in out_avals]
+
+    parts = [_linearize(branch, operands, moves, inexact) for branch in branches]
+    savers = it.chain(*([i] * part.num_saved for i, part in enumerate(parts)))
+    forward = _with_all_saved(parts, num_out, operands)
+    results = _bind(index, operands, forward, (*owners, *savers))
+    outputs, saved = results[:num_out], results[num_out:]
+    moved = _linear_choice(index, operands, saved, moving, parts, owners, inexact)
+    still = [ad.Zero(aval.to_tangent_aval()) for aval in out_avals]
+    return outputs, fill(still, inexact, moved)
+
+
+def _linearize(
+    branch: ClosedJaxpr,
+    operands: Sequence[Any],
+    moves: Sequence[bool],
+    inexact: Sequence[bool],
+) -> _Linearized:
+    structure = None
+
+    def forward(*args: Any) -> Any:
+        nonlocal structure
+
+        def function(*primals: Any) -> Any:
+            outputs = jaxpr_as_fun(branch)(*fill(args, moves, primals))
+            return list(it.compress(outputs, inexact)), outputs
+
+        primals = it.compress(args, moves)
+        _, linear, outputs = jax.linearize(function, *primals, has_aux=True)
+        leaves, structure = jtu.tree_flatten(linear)
+        return outputs, leaves
+
+    traced = trace(forward, *operands)
+    num_out = len(branch.out_avals)
+    # An operand that the linear map needs is not saved again: parameters are large, and
+    # would be stored twice.
+    arguments = {id(v): i for i, v in enumerate(traced.jaxpr.invars)}
+    kept: dict[int, int] = {}  # identity of a saved variable -> its position
+    positions, sources = [], []
+    for position, variable in enumerate(traced.jaxpr.outvars[num_out:], num_out):
+        name = id(variable)
+        if not is_literal(variable) and name in arguments:
+            sources.append(("operand", arguments[name]))
+            continue
+        if is_literal(variable) or name not in kept:
+            kept[name] = len(positions)
+            positions.append(position)
+        sources.append(("saved", kept[name]))
+
+    def pruned(*args: Any) -> Any:
+        results = jaxpr_as_fun(traced)(*args)
+        return results[:num_out] + [results[p] for p in positions]
+
+    pruned_jaxpr = trace(pruned, *operands)
+    return _Linearized(pruned_jaxpr, len(positions), sources, structure)
+
+
+def _with_all_saved(
+    parts: Sequence[_Linearized], num_out: int, operands: Sequence[Any]
+) -> list[ClosedJaxpr]:
+    """Make the forward parts agree: each returns zeros for values others save."""
+    saved_avals = [part.forward.out_avals[num_out:] for part in parts]
+
+    def padded(chosen: int) -> Any:
+        def forward(*args: Any) -> Any:
+            results = jaxpr_as_fun(parts[chosen].forward)(*args)
+            before = list(it.chain(*saved_avals[:chosen]))
+            filler = _zeros(before + list(it.chain(*saved_avals[chosen + 1 :])))
+            values, others = results[num_out:], len(before)
+            return [*results[:num_out], *filler[:others], *values, *filler[others:]]
+
+        return forward
+
+    return [trace(padded(i), *operands) for i in range(len(parts))]
+
+
+def _linear_choice(
+    index: Any,
+    operands: Sequence[Any],
+    saved: Sequence[Any],
+    moving: Sequence[Any],
+    parts: Sequence[_Linearized],
+    owners: Sequence[int | None],
+    inexact: Sequence[bool],
+) -> list[Any]:
+    """Choose one of the branches' linear maps, and apply it to the tangents."""
+    if not any(inexact) or not moving:
+        avals = it.compress(parts[0].forward.out_avals, inexact)
+        return [ad.Zero(aval.to_tangent_aval()) for aval in avals]
+    wanted = sorted({i for p in parts for kind, i in p.sources if kind == "operand"})
+    position = {i: k for k, i in enumerate(wanted)}
+    needed = [operands[i] for i in wanted]
+    starts = list(it.accumulate((p.num_saved for p in parts), initial=len(needed)))
+    first = starts[-1]
+
+    def linear(part: _Linearized, start: int) -> Any:
+        def function(*args: Any) -> Any:
+            leaves = [
+                args[position[i] if kind == "operand" else start + i]
+                for kind, i in part.sources
+            ]
+            return jtu.tree_unflatten(part.structure, leaves)(*args[first:])
+
+        return function
+
+    inputs = [*needed, *saved, *moving]
+    branches = [
+        trace(linear(part, start), *inputs)
+        # Not strict: `starts` also has the end of the last part.
+        for part, start in zip(parts, starts, strict=False)
+    ]
+    kept_owners = list(it.compress(owners, inexact))
+    return _bind(index, inputs, branches, kept_owners, len(moving))
+
+
+def _transpose(
+    cotangents: Any,
+    index: Any,
+    *operands: Any,
+    branches: Any,
+    owners: Any,
+    num_linear: int,
+) -> list[Any]:
+    linear = [isinstance(x, ad.UndefinedPrimal) for x in operands]
+    known = [x for x, is_linear in zip(operands, linear, strict=True) if not is_linear]
+    alive = [type(ct) is not ad.Zero for ct in cotangents]
+    cotangents = list(it.compress(cotangents, alive))
+    inputs = [*known, *cotangents]
+    backward = [
+        trace(_backward(branch, operands, linear, alive), *inputs)
+        for branch in branches
+    ]
+    results = _bind(index, inputs, backward, num_linear=len(cotangents))
+    return [None, *fill([None] * len(linear), linear, results)]
+
+
+def _backward(
+    branch: ClosedJaxpr,
+    operands: Sequence[Any],
+    linear: Sequence[bool],
+    alive: Sequence[bool],
+) -> Any:
+    """Return the transpose of a branch, with known operands and cotangents."""
+    used = used_inputs(branch)
+    tangents = list(it.compress(operands, linear))
+    moves = list(it.compress(used, linear))
+    # `linear_transpose` makes zeros for unused operands; they share one array.
+    unknown = [x.aval for x in it.compress(tangents, moves)]
+    num_known = len(linear) - sum(linear)
+
+    def function(*args: Any) -> list[Any]:
+        def forward(*moving: Any) -> list[Any]:
+            primals = fill([None] * len(moves), moves, moving)
+            is_known = [not is_linear for is_linear in linear]
+            full = fill(fill(linear, linear, primals), is_known, args)
+            return list(it.compress(as_function(branch)(*full), alive))
+
+        moved = ()
+        if unknown:
+            transposed = jax.linear_transpose(forward, *unknown)
+            moved = transposed(list(args[num_known:]))
+        unmoved = [x.aval for x, m in zip(tangents, moves, strict=True) if not m]
+        rest = fill(list(moves), [not m for m in moves], _zeros(unmoved))
+        return fill(rest, moves, moved)
+
+    return function
+
+
+ad.primitive_jvps[choose_p] = _jvp
+ad.primitive_transposes[choose_p] = _transpose
