@@ -55,9 +55,9 @@ def asks_for_key(error: BaseException) -> bool:
     it is checked.
     """
     trace, module, given = error.__traceback__, "", None
+    # The module is private, but nothing public identifies the function. Filtered
+    # tracebacks keep its frame.
     while trace is not None and not module.startswith("jax._src.random"):
-        # The module is private, but nothing public identifies the function. Filtered
-        # tracebacks keep its frame.
         module = trace.tb_frame.f_globals.get("__name__", "")
         given = trace.tb_frame.f_locals.get("key", error)
         trace = trace.tb_next
@@ -162,11 +162,11 @@ def describe_value(value: Any, limit: int = 80) -> str:
     """Return `value (type)`, cut to a readable length."""
     if hasattr(value, "shape") and hasattr(value, "dtype"):
         return f"an array {value.dtype}[{','.join(map(str, value.shape))}]"
-    many = isinstance(value, list | tuple) and len(value) > limit
-    # The `repr` of a long list is slow, and only its beginning would be shown.
     name = function_name(value)
     if name:
         return name
+    # The `repr` of a long list is slow, and only its beginning would be shown.
+    many = isinstance(value, list | tuple) and len(value) > limit
     text = " ".join(repr(value[:limit] if many else value).split("\n"))
     if len(text) > limit:
         text = text[: limit - 3] + "..."

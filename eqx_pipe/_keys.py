@@ -1,8 +1,8 @@
 """Derive PRNG keys, find which callables take one, and check them.
 
-Keys are applied elsewhere. In a pipeline, `Scope.child` (`_stage/scope.py`) folds the
-key of a child, and `call` (`_stage/composite.py`) passes it to a layer, or `Lift`
-(`_stage/stage.py`) to a function. A sweep folds the key of a point from its positions
+Keys are applied elsewhere. In a pipeline, `Scope.child` (`_stage/call.py`) folds the
+key of a child, and `call` beside it passes it to a layer, or `Lift` (`_stage/stage.py`)
+to a function. A sweep folds the key of a point from its positions
 (`_spaces/index.py`), and passes it to the function (`_sweep/call.py`). A loader folds
 keys of records and batches (`_data/batch.py`).
 """

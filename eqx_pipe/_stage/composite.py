@@ -2,34 +2,19 @@
 
 import abc
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 import equinox as eqx
-from jaxtyping import Array, Integer
 
 from .._check import check_is
-from .._errors import (
-    MissingKeyError,
-    describe_value,
-    locate,
-    message,
-    nearest,
-    type_error,
-)
+from .._errors import message, nearest
 from .._keys import check_key
-from .._tree import join_path
-from .._types import AnyStage, Key, MaybeState, Output, PyTree, Segment, StageLike
-from .as_stage import as_module, as_stage, key_of, wants_key
+from .._types import AnyStage, Key, MaybeState, Output, PyTree, StageLike
+from .call import Scope
+from .describe import Canvas, Wire, children_shown, row_lines, row_of
 from .paths import parts_of, put
-from .scope import Scope
-from .stage import Stage, check_state, check_state_is_ours, is_composite, is_stateful
-from .text import children_shown, row_lines, row_of
-
-if TYPE_CHECKING:
-    from .diagram import Canvas, Wire
-else:  # it imports this file
-    Canvas = Wire = Any
+from .stage import Stage, as_stage, check_state, check_state_is_ours, is_stateful
 
 _Self = TypeVar("_Self", bound="Composite")
 
@@ -202,102 +187,3 @@ def _no_attribute(stage: Any, name: str) -> str:
             return message(function, f"{wrong}, but its `.{field}` has.", cure)
     wrong += ", and no stage with this name."
     return message(function, wrong, nearest(name, names))
-
-
-def enter(
-    scope: Scope,
-    segment: Segment,
-    stage: StageLike,
-    *args: PyTree,
-    state: MaybeState,
-    index: Integer[Array, ""] | None = None,
-    named: Mapping[str, PyTree] | None = None,
-) -> Output:
-    """Call one child with its own key, record its output, and add its path to errors.
-
-    For `index` see `Scope.child`, for `named` see `call`.
-    """
-    inner = scope.child(segment, index)
-    if scope.watch is not None:
-        scope.watch(inner.path, stage, args, state, inner.key, named or {})
-    try:
-        y, new_state = call(stage, args, state, inner, named)
-    except Exception as error:
-        if inner.key is None and wants_key(error, stage):
-            raise MissingKeyError(str(segment)) from error
-        locate(error, str(segment))
-        raise
-    if inner.record is not None:
-        inner.record.add(inner.path, y)
-    return y, new_state
-
-
-def none_error(
-    function: str, scope: Scope, origin: Segment, segment: Segment, error: Exception
-) -> Exception:
-    """Return the error for a stage that failed since the stage `origin` returned None.
-
-    Without it, the error would be located at the stage that got None.
-    """
-    if isinstance(error, MissingKeyError):
-        return error
-    first, second = (join_path(scope.path, s) for s in (origin, segment))
-    reason = (str(error).splitlines() or [""])[0]
-    return type_error(
-        function,
-        f"`{first}` returned None, which `{second}` rejects ({reason}).",
-        f"Return the output of `{first}`; a function without `return` returns None.",
-    )
-
-
-def call(
-    stage: StageLike,
-    args: tuple[PyTree, ...],
-    state: MaybeState,
-    inner: Scope,
-    named: Mapping[str, PyTree] | None = None,
-) -> Output:
-    """Call a stage by its own convention, with the key of `inner` unchanged.
-
-    `named` inputs are keyword arguments for a layer or function, and one mapping for a
-    pipeline.
-    """
-    if is_composite(stage):
-        (x,) = args if not named else (dict(named),)
-        # Not `stage(x)`, which would begin a new scope and lose the path, key and
-        # record.
-        return cast(Any, type(stage)).run(stage, x, state, inner)
-    keyword = {**(named or {}), **key_of(stage, inner.key)}
-    if not is_stateful(stage):
-        return stage(*args, **keyword), state
-    # With keyword inputs, the state has no position.
-    given = {"state": state} if named else {}
-    result = stage(*args, *(() if named else (state,)), **keyword, **given)
-    pair = isinstance(result, tuple) and len(result) == 2
-    if not pair or not isinstance(result[1], eqx.nn.State):
-        raise TypeError(
-            f"`{type(stage).__name__}` is stateful, but returned "
-            f"{describe_value(result)}, not a pair of output and state. Return `(y, "
-            "state)` from its `__call__(x, state, *, key=None)`."
-        )
-    return result
-
-
-def call_layer(
-    stage: StageLike,
-    args: tuple[PyTree, ...],
-    named: dict[str, PyTree],
-    key: Key | None,
-    begin: Callable[[PyTree], PyTree] = lambda inputs: inputs,
-    end: Callable[[PyTree], PyTree] = lambda y: y,
-) -> PyTree:
-    """Call a stage like an Equinox layer: with its state after its inputs.
-
-    `begin` changes the inputs, and `end` the output.
-    """
-    inputs, state = list(args), None
-    if is_stateful(stage):  # with keyword inputs it has no position
-        state = named.pop("state") if "state" in named else inputs.pop()
-    inputs, named = begin((inputs, named))
-    y, state = call(as_module(stage), tuple(inputs), state, Scope(key), named)
-    return end(y) if state is None else (end(y), state)

@@ -1,17 +1,22 @@
-"""Stages: callables with the convention of Equinox's layers, and their state."""
+"""Stages: callables with the convention of Equinox's layers, their checks and state."""
 
 import abc
+import functools as ft
+import inspect
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeGuard, cast
+from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 import equinox as eqx
+import jax.numpy as jnp
 import jax.tree_util as jtu
+import numpy as np
 
-from .._check import check_is
-from .._errors import value_error
+from .._check import check_callable, check_is
+from .._errors import type_error, value_error
 from .._keys import key_argument
 from .._tree import join_path
 from .._types import AnyStage, Key, MaybeState, PyTree, StageLike
+from .hidden import check_nothing_hidden
 
 if TYPE_CHECKING:
     # Type checkers treat `__call__`, which `StatefulLayer` declares, as a field.
@@ -107,7 +112,9 @@ def is_state_index(leaf: object) -> bool:
 
 def check_state(function: str, stage: StageLike, state: object) -> None:
     """Raise unless `state` is a `State`, or is None and not needed."""
-    if state is None and is_stateful(stage):
+    if state is None:
+        if not is_stateful(stage):
+            return
         path = _path_of_stateful(stage)
         who = f"stage `{path}`" if path else "it"
         raise value_error(
@@ -120,7 +127,7 @@ def check_state(function: str, stage: StageLike, state: object) -> None:
         "Give an `equinox.nn.State`. A stage takes one input; several values go in as "
         "one tuple or dict. Keys are passed as `key=`."
     )
-    check_is(function, "state", state, eqx.nn.State | None, cure)
+    check_is(function, "state", state, eqx.nn.State, cure)
 
 
 def _path_of_stateful(stage: StageLike, path: str = "") -> str:
@@ -164,3 +171,102 @@ def copy_state(state: MaybeState) -> MaybeState:
     # By flattening, as JAX does: Equinox marks a `State` as used when it is updated.
     leaves, structure = jtu.tree_flatten(state)
     return jtu.tree_unflatten(structure, leaves)
+
+
+_ONE_INPUT = (
+    "A stage takes one input, and perhaps `key=`. Make a function of several inputs a "
+    "node of `eqx_pipe.graph`, pass it entries of a dict by `eqx_pipe.feed`, or call "
+    "it in a Module or function of one input, which may be a tuple."
+)
+
+
+def as_stage(
+    function: str,
+    argument: str,
+    value: object,
+    cure: str = _ONE_INPUT,
+    *,
+    num_inputs: int = 1,
+    named: tuple[str, ...] = (),
+    given: str = "one input",
+) -> AnyStage:
+    """Return `value` as a child stage; functions become modules.
+
+    `function` and `argument` name the caller and its argument in errors. Raise if a
+    callable does not take `num_inputs` inputs by position, and the `named` ones by
+    keyword; in the error, `given` lists its inputs and `cure` is the fix.
+    """
+    check_callable(function, argument, value)
+    check_nothing_hidden(function, argument, value)
+    value = cast(StageLike, value)
+    wrong = _misfit(value, num_inputs, named)
+    if wrong:
+        raise type_error(function, f"`{argument}` gets {given}, but {wrong}.", cure)
+    return as_module(value)
+
+
+def as_module(value: StageLike) -> AnyStage:
+    """Return a module unchanged, and a function as a module."""
+    return cast(AnyStage, value if isinstance(value, eqx.Module) else Lift(value))
+
+
+def _misfit(
+    stage: StageLike, num_inputs: int, named: tuple[str, ...] = ()
+) -> str | None:
+    """Return why a stage cannot take this number of inputs, or `None` if it can.
+
+    `named` are the names of additional inputs by keyword; see `call`.
+    """
+    if is_composite(stage):
+        fits = num_inputs == (0 if named else 1)
+        return None if fits else "a pipeline takes one"
+    if "key" in named:
+        return "`key` is the name of the PRNG key, which is passed on by itself"
+    if not isinstance(stage, eqx.Module):
+        return why_not(stage, num_inputs, named)
+    if isinstance(stage, Lift):
+        return why_not(stage.fn, num_inputs, named)
+    if is_stateful(stage) and named:
+        return why_not(stage, num_inputs, (*named, "state"))
+    return why_not(stage, num_inputs + is_stateful(stage), named)
+
+
+def why_not(fn: Any, num_inputs: int, named: tuple[str, ...] = ()) -> str | None:
+    """Return why a callable cannot take these inputs and a key, or `None` if it can.
+
+    `named` are additional inputs by keyword. A callable without a signature is
+    accepted.
+    """
+    if isinstance(fn, np.ufunc | jnp.ufunc):  # the signature does not show `nin`
+        fits = fn.nin == num_inputs and not named
+        return None if fits else f"it requires {fn.nin} positional arguments"
+    cls = type(fn)
+    wraps = hasattr(cls, "__wrapped__") or "__signature__" in vars(cls)
+    if isinstance(fn, eqx.Module) and not wraps:
+        # Its `__call__` may be wrapped (`filter_jit`), which hides the signature.
+        fn = ft.partial(cls.__call__, None)
+    signature = _signature(fn)
+    if signature is None:
+        return None
+    keyword = dict.fromkeys(named)
+    if "key" in list(signature.parameters)[1:]:
+        keyword["key"] = None
+    try:
+        signature.bind(*[None] * num_inputs, **keyword)
+    except TypeError as error:
+        bare = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
+        return f"its signature is `{inspect.Signature(bare)}` ({error})"
+    return None
+
+
+def _signature(fn: Any) -> inspect.Signature | None:
+    """Return the signature; a wrapper's own, unless it takes any arguments."""
+    for follow in (False, True):
+        try:
+            found = inspect.signature(fn, follow_wrapped=follow)
+        except (TypeError, ValueError):  # some builtins have no signature
+            continue
+        kinds = [parameter.kind for parameter in found.parameters.values()]
+        if follow or inspect.Parameter.VAR_POSITIONAL not in kinds:
+            return found
+    return None
