@@ -11,8 +11,8 @@ from .._check import check_choice
 from .._stage import Passes, Scope, enter, own_state
 from .._tree import as_arrays, combine, join_path
 from .._types import AnyStage, Key, MaybeState, Output, PyTree
-from .merge import FOLDS, check_arrays
-from .stacked import Makers, Stacked, read_stacked
+from .parallel import FOLDS, check_arrays
+from .repeat import Makers, Stacked, read_stacked
 
 Join: TypeAlias = Literal["mean", "sum", "max", "min", "prod", "stack"]
 """The merge of the outputs of the members."""

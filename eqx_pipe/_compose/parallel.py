@@ -1,14 +1,299 @@
-"""Several stages on the same input."""
+"""Several stages on the same input: `parallel`, `weighted`, and merges of outputs.
 
-from collections.abc import Mapping
-from typing import Any, SupportsIndex
+A built-in merge acts leaf by leaf. Folds are accumulated pairwise (`a + b + c`):
+stacking first would hold all outputs at once.
+"""
+
+import dataclasses
+import functools as ft
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Literal, SupportsIndex, TypeAlias, cast, get_args
 
 import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+from jaxtyping import Array, ArrayLike, Float
 
-from .._stage import Canvas, Scope, Wire, enter
-from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
-from .container import Container, Names, keyed, read_stages
-from .merge import Merge, MergeName, merged, read_merge
+from .._check import check_callable, check_choice, check_is
+from .._errors import (
+    bullets,
+    describe_value,
+    nearest,
+    structure_error,
+    type_error,
+    value_error,
+)
+from .._stage import Canvas, Scope, Wire, as_stage, enter, is_composite
+from .._tree import (
+    as_arrays,
+    differences,
+    is_key_array,
+    is_sparse,
+    join_path,
+    leaf_text,
+    leaves_with_names,
+    of_leaf,
+    tree_text,
+)
+from .._types import AnyStage, MaybeState, Output, PyTree, Segment, StageLike
+from .container import Container, Names, check_reserved, keyed, no_slices, read_stages
+
+
+@dataclasses.dataclass(frozen=True)
+class Fold:
+    """A merge that folds two leaves into one, with its neutral element."""
+
+    pair: Callable[[Array, Array], Array]
+    over: Callable[..., Array]
+    neutral: Callable[[np.dtype], Any]
+    average: bool = False
+
+    def prepare(self, leaf: Array) -> Array:
+        """Return `leaf` in the dtype of the result: that of `over` (`jnp.sum`, ...)."""
+        # `eval_shape` finds the dtype by JAX's rules, where the sum of int8 is int32.
+        one = jax.ShapeDtypeStruct((1,), leaf.dtype)
+        return leaf.astype(jax.eval_shape(self.over, one).dtype)
+
+    def total(self, leaves: Sequence[Array], count: Any) -> Array:
+        """Return the result of prepared leaves, of which `count` are not absent."""
+        total = ft.reduce(self.pair, map(widened, leaves))
+        if self.average:
+            total = total / jnp.asarray(count, total.dtype)
+        return total.astype(leaves[0].dtype)
+
+    def absent(self, leaf: Any) -> Array:
+        """Return the substitute for a prepared leaf that is absent, from its struct."""
+        return jnp.full_like(leaf, self.neutral(leaf.dtype))
+
+
+def widened(leaf: Array) -> Array:
+    """Return a leaf in the dtype in which `jnp.sum` and `jnp.mean` accumulate it."""
+    is_half = leaf.dtype in (jnp.float16, jnp.bfloat16)
+    return leaf.astype(jnp.float32) if is_half else leaf
+
+
+def _extreme(sign: int) -> Callable[[np.dtype], Any]:
+    def bound(dtype):
+        if jnp.issubdtype(dtype, jnp.inexact):
+            return sign * np.inf
+        if dtype == jnp.bool_:
+            return sign > 0
+        info = jnp.iinfo(dtype)
+        return info.max if sign > 0 else info.min
+
+    return bound
+
+
+FOLDS = {
+    "sum": Fold(jnp.add, jnp.sum, lambda dtype: 0),
+    "mean": Fold(jnp.add, jnp.mean, lambda dtype: 0, average=True),
+    "max": Fold(jnp.maximum, jnp.max, _extreme(-1)),
+    "min": Fold(jnp.minimum, jnp.min, _extreme(1)),
+    "prod": Fold(jnp.multiply, jnp.prod, lambda dtype: 1),
+}
+"""The fold of each merge, by name."""
+
+
+MergeName: TypeAlias = Literal[
+    "concat", "stack", "sum", "mean", "max", "min", "prod", "tuple", "dict"
+]
+"""The names of the built-in merges."""
+
+
+MERGES = get_args(MergeName)
+
+
+class Merge(eqx.Module):
+    """The merge of a `Parallel` or `Gated`: a stage, or a built-in merge.
+
+    `name` is the name of a built-in merge, or `None` if `stage` is given.
+    """
+
+    stage: AnyStage | None
+    name: str | None = eqx.field(static=True)
+    axis: int = eqx.field(static=True)
+
+    @property
+    def fold(self) -> Fold | None:
+        """The fold, if the merge is one."""
+        return FOLDS.get(self.name or "")
+
+    def children(self) -> dict[str, AnyStage]:
+        """Return the stage by its path segment, if there is one."""
+        return {} if self.stage is None else {"merge": self.stage}
+
+    def settings(self) -> dict[str, Any]:
+        """Return the name of the merge, and the axis if it is not the last one."""
+        if self.name is None:
+            return {}
+        along = self.name in ("concat", "stack") and self.axis != -1
+        return {"merge": self.name} | ({"axis": self.axis} if along else {})
+
+    def picture(self, canvas: Canvas, path: str, ends: Sequence[Wire]) -> Wire:
+        """Draw the node that joins the outputs."""
+        if self.stage is None:
+            return canvas.join(str(self.name), ends)
+        if is_composite(self.stage):  # which takes the outputs as one tuple
+            ends = [canvas.join("tuple", ends)]
+        return canvas.stage(path, "merge", self.stage, *ends)
+
+
+def merged(
+    merge: Merge,
+    function: str,
+    segments: Iterable[Segment],
+    outputs: Sequence[PyTree],
+    state: MaybeState,
+    scope: Scope,
+) -> Output:
+    """Merge the outputs of several stages into one."""
+    if merge.stage is not None:
+        return enter(scope, "merge", merge.stage, tuple(outputs), state=state)
+    if merge.name == "tuple":
+        return tuple(outputs), state
+    if merge.name == "dict":
+        return dict(zip(map(str, segments), outputs, strict=True)), state
+    trees = [as_arrays(output) for output in outputs]
+    paths = [join_path(scope.path, segment) for segment in segments]
+    for path, tree in zip(paths, trees, strict=True):
+        check_mergeable(function, cast(str, merge.name), path, tree)
+        _check_axis(function, merge, path, tree)
+    free_axis = merge.axis if merge.name == "concat" else None
+    check_agree(function, paths, trees, free_axis, KEEP_APART)
+    return jtu.tree_map(ft.partial(_joined, merge.name, merge.axis), *trees), state
+
+
+KEEP_APART = ', or use `merge="tuple"`.'
+
+
+def _joined(name: str | None, axis: int, *leaves: Array) -> Array:
+    """Apply a built-in merge to one leaf of each output."""
+    if name == "concat":
+        return jnp.concatenate(leaves, axis)
+    if name == "stack":
+        return jnp.stack(leaves, axis)
+    fold = FOLDS[str(name)]
+    return fold.total(list(map(fold.prepare, leaves)), len(leaves))
+
+
+def read_merge(
+    function: str,
+    merge: MergeName | StageLike,
+    axis: SupportsIndex,
+    names: Names,
+    reserved: Sequence[str] = (),
+) -> Merge:
+    """Return the merge; raise unless it fits the names.
+
+    `reserved` lists names that no stage may have, besides the name of a callable merge.
+    """
+    cure = "Give one integer; a negative one counts from the end."
+    check_is(function, "axis", axis, SupportsIndex, cure)
+    stage = None
+    if not isinstance(merge, str):
+        cure = (
+            'Give a name, such as `"sum"`, or a function of the tuple of outputs: '
+            "`lambda outputs: outputs[0] + outputs[1]`."
+        )
+        check_callable(function, "merge", merge, cure)
+        stage = as_stage(function, "merge", merge, cure)
+        reserved = (*reserved, "merge")
+    elif merge not in MERGES:
+        raise value_error(
+            function,
+            f"`merge` is {describe_value(merge)}.",
+            f"{nearest(merge, MERGES)} Or give a function of the tuple of outputs.",
+        )
+    elif merge == "dict" and names is None:
+        raise value_error(
+            function,
+            '`merge="dict"` requires names, and the stages have none.',
+            'Give them in a mapping from names to stages, or use `merge="tuple"`.',
+        )
+    check_reserved(function, names, reserved)
+    return Merge(stage, merge if isinstance(merge, str) else None, axis.__index__())
+
+
+def _check_axis(function: str, merge: Merge, path: str, tree: PyTree) -> None:
+    """Raise unless every leaf has the axis of the merge."""
+    if merge.name not in ("concat", "stack"):
+        return
+    for name, leaf in leaves_with_names(tree):
+        num_axes = leaf.ndim + (merge.name == "stack")
+        if not -num_axes <= merge.axis < num_axes:
+            wrong = f"{of_leaf(name)}the output of `{path}` is {leaf_text(leaf)}"
+            cure = f"Give `axis` from {-num_axes} to {num_axes - 1}."
+            raise value_error(
+                function,
+                f"`axis` is {merge.axis}, and {wrong}.",
+                cure if num_axes else 'Scalars are joined by `merge="stack"`.',
+            )
+
+
+def check_mergeable(function: str, merge: str, path: str, tree: PyTree) -> None:
+    """Raise unless a built-in merge can act on each leaf of an output."""
+    more = ', or use `merge="tuple"` or a callable.'
+    check_arrays(function, path, tree, f'merge="{merge}"', more, merge not in FOLDS)
+
+
+SUM_BY_CALLABLE = (
+    ", or write `parallel(..., merge=lambda outputs: outputs[0] + outputs[1])`."
+)
+
+
+def check_arrays(
+    function: str,
+    path: str,
+    tree: PyTree,
+    operation: str,
+    more: str = ".",
+    keys: bool = False,
+) -> None:
+    """Raise unless an operation supports every leaf: arrays, and PRNG keys if `keys`.
+
+    `more` is a second fix, for the message.
+    """
+    if tree is None:
+        wrong, cure = f"`{path}` returned None.", "Return the output of the stage."
+        raise type_error(function, wrong, cure)
+    # The leaves of a sparse matrix are values and indices: adding or joining them does
+    # not add or join matrices.
+    for name, leaf in leaves_with_names(tree, is_leaf=is_sparse):
+        # Not `is_array`, which accepts NumPy text too.
+        if not isinstance(leaf, jax.Array) or (is_key_array(leaf) and not keys):
+            sparse = f"a sparse {type(leaf).__name__} " if is_sparse(leaf) else ""
+            raise type_error(
+                function,
+                f"`{operation}` does not support {of_leaf(name)}the output of "
+                f"`{path}`, which is {sparse}{leaf_text(leaf)}.",
+                "Apply the stages to the other entries only, by `eqx_pipe.at`" + more,
+            )
+
+
+def check_agree(
+    function: str,
+    paths: Sequence[str],
+    trees: Sequence[PyTree],
+    free_axis: int | None = None,
+    cure: str = ".",
+) -> None:
+    """Raise a `StructureError` unless all agree in structure, shapes and dtypes.
+
+    Sizes along `free_axis` may differ. `cure` is a second fix, for the message.
+    """
+    lines = [
+        f"`{paths[0]}` and `{path}`: {line}"
+        for path, tree in zip(paths[1:], trees[1:], strict=True)
+        for line in differences(trees[0], tree, free_axis)
+    ]
+    if lines:
+        raise structure_error(
+            function,
+            f"the outputs to combine differ:{bullets(lines)}",
+            "Append a stage to one of them" + cure,
+        )
 
 
 class Parallel(Container):
@@ -89,3 +374,161 @@ def parallel(
     """
     names, children = read_stages("parallel", "stages", stages)
     return Parallel(children, names, read_merge("parallel", merge, axis, names))
+
+
+_NORMALIZE = {
+    "none": lambda weights: weights,
+    "sum": lambda weights: weights / jnp.sum(weights),
+    "softmax": jax.nn.softmax,
+}
+
+
+Weights: TypeAlias = ArrayLike | Sequence[ArrayLike] | StageLike
+"""One number per stage, `Float[Array, " stages"]`, or a stage that computes them."""
+
+
+class Weighted(Container):
+    """A weighted sum of stages; see `weighted`."""
+
+    per_stage: ClassVar[tuple[str, ...]] = ("stages", "weights")
+
+    stages: tuple[AnyStage, ...]
+    weights: Float[Array, " stages"] | AnyStage
+    names: Names = eqx.field(static=True)
+    normalize: str = eqx.field(static=True, default="none")
+
+    @property
+    def computed(self) -> bool:
+        """Return whether the weights are computed from the input, by a stage."""
+        return isinstance(self.weights, eqx.Module)
+
+    def children(self) -> Mapping[str, AnyStage]:
+        gate = {"weights": cast(AnyStage, self.weights)} if self.computed else {}
+        return {**gate, **super().children()}
+
+    def sliced(self, part: slice) -> "Weighted":
+        if self.computed:
+            raise no_slices("weighted", "a stage computes the weights of all stages")
+        return super().sliced(part)
+
+    def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
+        weights: PyTree = self.weights
+        if self.computed:
+            weights, state = enter(scope, "weights", weights, x, state=state)
+        path = join_path(scope.path, "weights")
+        weights = _read_weights(path, as_arrays(weights), len(self.stages))
+        weights = _NORMALIZE[self.normalize](weights)
+        total, first = None, None
+        for i, (segment, stage) in enumerate(keyed(self)):
+            y, state = enter(scope, segment, stage, x, state=state)
+            path = join_path(scope.path, segment)
+            y = as_arrays(y)
+            check_arrays("weighted", path, y, "weighted", SUM_BY_CALLABLE)
+            y = jtu.tree_map(FOLDS["mean"].prepare, y)  # integers become floats
+            first = (path, y) if first is None else first
+            check_agree("weighted", (first[0], path), (first[1], y))
+            term = jtu.tree_map(ft.partial(_weigh, weights[i]), y)
+            total = term if total is None else jtu.tree_map(jnp.add, total, term)
+        assert first is not None
+        like = first[1]
+        return jtu.tree_map(lambda x, y: x.astype(y.dtype), total, like), state
+
+    def picture(self, canvas: Canvas, path: str, wire: Wire) -> Wire:
+        ends = [canvas.stage(path, str(s), stage, wire) for s, stage in keyed(self)]
+        if self.computed:
+            weights = canvas.stage(path, "weights", self.weights, wire)
+            ends.append(weights.labelled("weights"))
+        return canvas.join("weighted", ends)
+
+
+def _weigh(weight: Float[Array, ""], leaf: Array) -> Array:
+    leaf = widened(leaf)
+    # Cast, or float64 weights would promote outputs in float32.
+    return weight.astype(leaf.dtype) * leaf
+
+
+def _read_weights(path: str, weights: PyTree, size: int) -> Float[Array, " stages"]:
+    """Return one float per stage; raise unless there is one real number per stage."""
+    cure = (
+        f"Give one weight per stage: float32[{size}]. For weights per example wrap the "
+        "stage in `batched`."
+    )
+    if not isinstance(weights, jax.Array) or weights.shape != (size,):
+        wrong = f"`{path}` is {tree_text(weights)} for {size} stages."
+        raise structure_error("weighted", wrong, cure)
+    if jnp.issubdtype(weights.dtype, jnp.floating):
+        return weights
+    if not jnp.issubdtype(weights.dtype, jnp.integer) and weights.dtype != jnp.bool_:
+        wrong = f"`{path}` is {leaf_text(weights)}."
+        raise type_error("weighted", wrong, f"Give real numbers. {cure}")
+    return weights.astype(float)
+
+
+def weighted(
+    *stages: StageLike | Mapping[str, StageLike],
+    weights: Weights | None = None,
+    normalize: Literal["none", "sum", "softmax"] = "none",
+) -> Weighted:
+    """Sum the weighted outputs of several stages for the same input.
+
+    The output is the sum of `w[i] * stages[i](x)`, leaf by leaf, accumulated and never
+    stacked. Leaves keep their dtype; half precision is accumulated in float32, and
+    integer and bool leaves become float, as by `jnp.mean`.
+
+    **Arguments:**
+
+    - `stages`: one or more stages whose outputs agree in structure, shape and dtype, or
+        one mapping from names to stages. The weights come in the same order.
+    - `weights`: one number per stage, stored as an array leaf, so it gets gradients; by
+        default `1 / n` each. Or a stage `x -> Float[Array, " stages"]` (a gate) that
+        computes them from the input; its path is `weights`. (Keyword only.)
+    - `normalize`: `"none"`; `"sum"`, which divides the weights by their sum; or
+        `"softmax"`. (Keyword only.)
+
+    **Returns:** a stage, with the container methods of a `chain`.
+
+    **Shapes:** `weights` is `(stages,)`; an output leaf has the shape of the stages'
+    output leaves.
+
+    **Raises:**
+
+    - `ValueError` if there is no stage, a name is invalid, `weights` does not have one
+      entry per stage, or `normalize` is unknown.
+    - `TypeError` if something is not a stage; when called, if a leaf is a key or not an
+      array.
+    - `StructureError` (a `ValueError`), when called, if outputs differ in structure,
+      shape or dtype, or the gate does not return one weight per stage.
+
+    **Laws:** with one-hot weights the output is that of the selected stage; without
+    `normalize` it is linear in `weights`; it does not depend on the common order of
+    stages and weights.
+
+    !!! example
+
+        >>> import eqx_pipe as ep, jax.numpy as jnp
+        >>> mix = ep.weighted(jnp.sin, jnp.cos, weights=[0.25, 0.75])
+        >>> mix(jnp.array(0.0)).item(), mix.weights.tolist()
+        (0.75, [0.25, 0.75])
+        >>> gate = lambda x: jnp.array([1.0, 1.0])
+        >>> ep.weighted(jnp.sin, jnp.cos, weights=gate, normalize="sum")(0.0).item()
+        0.5
+    """
+    names, children = read_stages("weighted", "stages", stages)
+    check_choice("weighted", "normalize", normalize, _NORMALIZE)
+    if callable(weights):
+        gate = as_stage("weighted", "weights", weights)
+        check_reserved("weighted", names, ("weights",))
+        return Weighted(children, gate, names, normalize)
+    given = [1 / len(children)] * len(children) if weights is None else weights
+    try:
+        array = jnp.asarray(given)
+    except (TypeError, ValueError):
+        array = None
+    if array is None or is_key_array(array):
+        raise type_error(
+            "weighted",
+            f"`weights` is {describe_value(given)}.",
+            "Give one number per stage, or a stage that computes them.",
+        )
+    read = _read_weights("weights", array, len(children))
+    return Weighted(children, read, names, normalize)

@@ -25,7 +25,7 @@ from .._stage import (
 )
 from .._tree import as_arrays, join_path
 from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
-from .feed import Broadcast, look_up, read_broadcast
+from .entries import Broadcast, look_up, read_broadcast
 
 Returns: TypeAlias = Literal["sequence", "last", "both"]
 """The output of a scan: all outputs, the last one, or the last carry with all."""
