@@ -4,11 +4,11 @@ from .evaluate import Bodies as Bodies
 from .evaluate import Body as Body
 from .evaluate import evaluate as evaluate
 from .fingerprint import Fingerprint as Fingerprint
+from .fingerprint import array_text as array_text
+from .fingerprint import digest as digest
 from .fingerprint import fingerprint_of as fingerprint_of
 from .fingerprint import key_of as key_of
 from .fingerprint import text_of as text_of
-from .flow import Flow as Flow
-from .flow import depends_on as depends_on
 from .jaxpr import Equation as Equation
 from .jaxpr import as_function as as_function
 from .jaxpr import axis_names as axis_names
@@ -27,10 +27,10 @@ from .jaxpr import within as within
 from .steps import counted as counted
 from .table import TABLE as TABLE
 from .table import Entry as Entry
+from .table import Flow as Flow
+from .table import depends_on as depends_on
 from .table import entry as entry
 from .table import is_elementwise as is_elementwise
 from .table import kind as kind
 from .table import may_loop_or_call_back as may_loop_or_call_back
 from .table import register as register
-from .values import array_text as array_text
-from .values import digest as digest

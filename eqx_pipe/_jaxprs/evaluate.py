@@ -154,9 +154,9 @@ def stepped(
 
 def _remat(eqn: Equation, bodies: Bodies, inputs: list[Any]) -> list[Any]:
     # It can only be rebuilt from a jaxpr without constants, not from a function.
-    given, (jaxpr,) = hoist([trace(bodies[0], *inputs)], inputs)
+    constants, (jaxpr,) = hoist([trace(bodies[0], *inputs)], inputs)
     params = {**eqn.params, "jaxpr": open_jaxpr(jaxpr)[0]}
-    return rebind(eqn, [*given, *inputs], params, in_context=False)
+    return rebind(eqn, [*constants, *inputs], params, in_context=False)
 
 
 register("remat2", Entry("call", ("jaxpr",), remake=_remat))

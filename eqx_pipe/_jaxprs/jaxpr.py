@@ -86,8 +86,10 @@ def as_function(
     """
     # Not `jax.extend.core.jaxpr_as_fun`, which disables `jax_debug_nans` and does not
     # take other constants.
-    inner, own = open_jaxpr(jaxpr)
-    return ft.partial(jax.core.eval_jaxpr, inner, own if consts is None else consts)
+    inner, closed_over = open_jaxpr(jaxpr)
+    return ft.partial(
+        jax.core.eval_jaxpr, inner, closed_over if consts is None else consts
+    )
 
 
 def hoist(
@@ -102,14 +104,14 @@ def hoist(
     # Branches often share parameters, which are passed in once. Compare by identity:
     # arrays have no hash, and tracers cannot be compared.
     constants = list({id(c): c for j in jaxprs for c in j.consts}.values())
-    place = {id(c): k for k, c in enumerate(constants)}
+    position = {id(c): k for k, c in enumerate(constants)}
 
     def run(jaxpr: ClosedJaxpr, *args: Any) -> list[Any]:
-        own = [args[place[id(c)]] for c in jaxpr.consts]
-        return as_function(jaxpr, own)(*args[len(constants) :])
+        consts = [args[position[id(c)]] for c in jaxpr.consts]
+        return as_function(jaxpr, consts)(*args[len(constants) :])
 
-    given = [*map(example_of, constants), *examples]
-    return constants, [trace(ft.partial(run, jaxpr), *given) for jaxpr in jaxprs]
+    inputs = [*map(example_of, constants), *examples]
+    return constants, [trace(ft.partial(run, jaxpr), *inputs) for jaxpr in jaxprs]
 
 
 def rebind(
@@ -125,9 +127,9 @@ def rebind(
     """
     primitive: Any = eqn.primitive
     # The parameters of `custom_jvp` and the like contain functions to rebuild.
-    given = primitive.get_bind_params(eqn.params if params is None else params)
+    keywords = primitive.get_bind_params(eqn.params if params is None else params)
     with eqn.ctx.manager if in_context else contextlib.nullcontext():
-        outputs = primitive.bind(*inputs, **given)
+        outputs = primitive.bind(*inputs, **keywords)
     return list(outputs) if primitive.multiple_results else [outputs]
 
 
@@ -144,8 +146,8 @@ def interpret(
     arrays, marks, or annotated arrays. `constant` converts an array of the jaxpr to
     such a value, and `consts` are values that replace those it closes over.
     """
-    inner, own = open_jaxpr(jaxpr)
-    consts = [constant(x) for x in own] if consts is None else consts
+    inner, closed_over = open_jaxpr(jaxpr)
+    consts = [constant(x) for x in closed_over] if consts is None else consts
     values: dict[Any, Any] = dict(zip(inner.constvars, consts, strict=True))
     values |= zip(inner.invars, inputs, strict=True)
     for eqn in inner.eqns:

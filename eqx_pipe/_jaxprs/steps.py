@@ -43,8 +43,8 @@ def counted(jaxpr: Any, args: Sequence[Any]) -> list[Any]:
         if not _has_steps(eqn):
             return rebind(eqn, inputs)
         with eqn.ctx.manager:
-            *outputs, own, all_lanes = _RULES[kind(eqn)](eqn, inputs)
-        needed, executed = _sum(needed, own), _sum(executed, all_lanes)
+            *outputs, steps, all_lanes = _RULES[kind(eqn)](eqn, inputs)
+        needed, executed = _sum(needed, steps), _sum(executed, all_lanes)
         return outputs
 
     outputs = interpret(jaxpr, args, rule)
@@ -89,8 +89,8 @@ def _scan(eqn: Equation, inputs: list[Any]) -> list[Any]:
 
     def step(state: Any, x: list[Any]) -> Any:
         carry, needed, executed = state
-        *outputs, own, all_lanes = counted(body, [*consts, *carry, *x])
-        counts = _sum(needed, own), _sum(executed, all_lanes)
+        *outputs, steps, all_lanes = counted(body, [*consts, *carry, *x])
+        counts = _sum(needed, steps), _sum(executed, all_lanes)
         return (outputs[:num_carry], *counts), outputs[num_carry:]
 
     keywords = {k: eqn.params[k] for k in ("length", "reverse", "unroll")}
@@ -110,8 +110,8 @@ def _while_loop(eqn: Equation, inputs: list[Any]) -> list[Any]:
 
     def step(state: Any) -> Any:
         carry, needed, executed = state
-        *outputs, own, all_lanes = counted(body, [*consts, *carry])
-        more = _sum(needed, _sum(own, one))
+        *outputs, steps, all_lanes = counted(body, [*consts, *carry])
+        more = _sum(needed, _sum(steps, one))
         if any(inner.primitive.name in _ALONE for inner in equations(cond)):
             # Lanes step together, and the results of finished lanes are discarded.
             more = jnp.where(jnp.any(goes(carry, _alone)), more, needed)
