@@ -251,7 +251,7 @@ class _Writer:
             f.__code__,
             id(f.__globals__),
             *closure,
-            default_values,
+            values,
         )
 
     def _captured_key(

@@ -87,9 +87,8 @@ def as_function(
     # Not `jax.extend.core.jaxpr_as_fun`, which disables `jax_debug_nans` and does not
     # take other constants.
     inner, closed_over = open_jaxpr(jaxpr)
-    return ft.partial(
-        jax.core.eval_jaxpr, inner, closed_over if consts is None else consts
-    )
+    consts = closed_over if consts is None else consts
+    return ft.partial(jax.core.eval_jaxpr, inner, consts)
 
 
 def hoist(

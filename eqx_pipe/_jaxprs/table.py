@@ -162,9 +162,7 @@ def bodies(eqn: Equation) -> list[Any]:
 def num_constants(jaxpr: Any) -> int:
     """Return the number of arrays that a jaxpr and its rebuilt equations close over."""
     inner, arrays = open_jaxpr(jaxpr)
-    return len(arrays) + sum(
-        num_constants(b) for eqn in inner.eqns for b in bodies(eqn)
-    )
+    return len(arrays) + sum(num_constants(b) for e in inner.eqns for b in bodies(e))
 
 
 def scan_counts(eqn: Equation) -> tuple[int, int]:
@@ -197,9 +195,7 @@ class Flow:
         inner, closed_over = open_jaxpr(jaxpr)
         # An open jaxpr (before JAX 0.12, in `linear_solve` of lineax) does not contain
         # its constants, which may depend on anything.
-        consts = (
-            [False] * len(closed_over) if closed_over else [True] * len(inner.constvars)
-        )
+        consts = [not closed_over] * len(inner.constvars)
         return interpret(jaxpr, marks, self.equation, lambda _: False, consts)
 
     def equation(self, eqn: Equation, marks: list[bool]) -> list[bool]:
