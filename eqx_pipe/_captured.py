@@ -36,18 +36,18 @@ def opaque_leaves(tree: Any) -> list[Any]:
     """Return the functions in a pytree, whose contents are not part of it."""
     if type(tree) is types.FunctionType:
         return [tree]
-    found = []
+    functions = []
     for leaf in jtu.tree_leaves(tree, is_leaf=has_function):
         if isinstance(leaf, jtu.Partial):
-            found += opaque_leaves((leaf.func, leaf.args, leaf.keywords))
+            functions += opaque_leaves((leaf.func, leaf.args, leaf.keywords))
         elif has_function(leaf):
             inner = leaf.__wrapped__
             # A method of a module has the leaves of the module.
             method = isinstance(inner, types.MethodType)
-            found += opaque_leaves(inner.__self__ if method else inner)
+            functions += opaque_leaves(inner.__self__ if method else inner)
         elif callable(leaf) and not isinstance(leaf, type):
-            found.append(leaf)
-    return found
+            functions.append(leaf)
+    return functions
 
 
 def has_function(node: Any) -> bool:
@@ -95,23 +95,23 @@ def _of_function(fn: types.FunctionType, plain: bool) -> Iterator[tuple[str, str
 
 def cells(fn: Any) -> dict[str, Any]:
     """Return the closed-over values of a Python function by name; `{}` for others."""
-    found = {}
+    contents_by_name = {}
     names = getattr(getattr(fn, "__code__", None), "co_freevars", ())
     # Not strict: an object with `__code__` need not be a function with cells.
     for name, cell in zip(names, getattr(fn, "__closure__", None) or (), strict=False):
         try:
-            found[name] = cell.cell_contents
+            contents_by_name[name] = cell.cell_contents
         except ValueError:  # not assigned yet
             continue
-    return found
+    return contents_by_name
 
 
 def defaults(fn: types.FunctionType) -> dict[str, Any]:
     """Return the defaults of a function's parameters, by name."""
-    given = fn.__defaults__ or ()
+    values = fn.__defaults__ or ()
     code = fn.__code__
-    named = code.co_varnames[code.co_argcount - len(given) : code.co_argcount]
-    return {**dict(zip(named, given, strict=True)), **(fn.__kwdefaults__ or {})}
+    named = code.co_varnames[code.co_argcount - len(values) : code.co_argcount]
+    return {**dict(zip(named, values, strict=True)), **(fn.__kwdefaults__ or {})}
 
 
 def _globals(fn: types.FunctionType, plain: bool) -> Iterator[tuple[str, str, Any]]:

@@ -54,17 +54,17 @@ def asks_for_key(error: BaseException) -> bool:
     may be about another key or another `None`, so the `key` of the function that raised
     it is checked.
     """
-    trace, module, given = error.__traceback__, "", None
+    trace, module, key = error.__traceback__, "", None
     # The module is private, but nothing public identifies the function. Filtered
     # tracebacks keep its frame.
     while trace is not None and not module.startswith("jax._src.random"):
         module = trace.tb_frame.f_globals.get("__name__", "")
-        given = trace.tb_frame.f_locals.get("key", error)
+        key = trace.tb_frame.f_locals.get("key", error)
         trace = trace.tb_next
     if module.startswith("jax._src.random"):
-        return given is None and "NoneType" in str(error)
+        return key is None and "NoneType" in str(error)
     of_equinox = isinstance(error, RuntimeError) and module.startswith("equinox.")
-    return of_equinox and given is None
+    return of_equinox and key is None
 
 
 class StructureError(ValueError):

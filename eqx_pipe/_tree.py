@@ -148,10 +148,10 @@ def differences(left: PyTree, right: PyTree, free_axis: int | None = None) -> li
     lines = _only(ours, theirs, "first") + _only(theirs, ours, "second")
     for name, a in ours.items():
         if name in theirs and not _same_form(a, theirs[name], free_axis):
-            place = f"at `.{name}`: " if name else ""
+            where = f"at `.{name}`: " if name else ""
             texts = leaf_text(a), leaf_text(theirs[name])
             other = "another of this name" if texts[0] == texts[1] else texts[1]
-            lines.append(f"{place}{texts[0]} against {other}")
+            lines.append(f"{where}{texts[0]} against {other}")
     if not lines and jtu.tree_structure(left) != jtu.tree_structure(right):
         return [_other_structure(left, right, "") or "static data of the structure"]
     return lines
@@ -159,9 +159,9 @@ def differences(left: PyTree, right: PyTree, free_axis: int | None = None) -> li
 
 def _other_structure(left: Any, right: Any, path: str) -> str:
     """Return the type or static field in which trees with equal leaves differ."""
-    place = f"at `.{path}`: " if path else ""
+    where = f"at `.{path}`: " if path else ""
     if type(left) is not type(right):
-        return f"{place}{type(left).__name__} against {type(right).__name__}"
+        return f"{where}{type(left).__name__} against {type(right).__name__}"
     if isinstance(left, eqx.Module):
         for field in dataclasses.fields(left):
             texts = [repr(getattr(tree, field.name)) for tree in (left, right)]

@@ -119,8 +119,8 @@ def chain(*stages: StageLike, broadcast: Broadcast = (), **named: StageLike) -> 
             "Give all stages by position, or all by name.",
         )
     names = read_names("chain", "named", named) if named else None
-    given = named or {f"stages[{i}]": stage for i, stage in enumerate(stages)}
-    read = tuple(as_stage("chain", n, s) for n, s in given.items())
+    labelled = named or {f"stages[{i}]": stage for i, stage in enumerate(stages)}
+    read = tuple(as_stage("chain", n, s) for n, s in labelled.items())
     return Chain(read, names, broadcast)
 
 

@@ -283,12 +283,12 @@ class Gated(Container):
             return jtu.tree_map(absent, shapes), state
 
         for (segment, stage), is_open in zip(keyed(self), opens, strict=True):
-            stage, given = varying_as(is_open, (stage, x))
+            stage, inputs = varying_as(is_open, (stage, x))
             path = join_path(scope.path, segment)
             run = self._prepared(branch_of(scope, segment, stage), path)
             branches = (Like(closed), run)
             y, state = choose(
-                "gated", ("closed", path), is_open, branches, given, state
+                "gated", ("closed", path), is_open, branches, inputs, state
             )
             if scope.record is not None:
                 scope.record.add(path, y)

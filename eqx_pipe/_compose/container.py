@@ -66,8 +66,8 @@ def read_stages(
             "Give all by position, or all in one mapping.",
         )
     if not named:
-        given = stages if named is None else ()
-        return None, read_list(function, given, argument, cure)
+        listed = stages if named is None else ()
+        return None, read_list(function, listed, argument, cure)
     return read_names(function, argument, named), tuple(
         as_stage(function, f'{argument}["{name}"]', stage)
         for name, stage in named.items()

@@ -29,11 +29,11 @@ class At(Composite):
         def select(x: PyTree) -> PyTree:
             return ft.reduce(_step, self.where, x)
 
-        found: list[PyTree] = []
+        parts: list[PyTree] = []
         try:
             # Not just `select(x)`: `tree_at` also rejects values that are not part of
             # the pytree, such as static fields.
-            eqx.tree_at(select, x, replace_fn=found.append, is_leaf=is_none)
+            eqx.tree_at(select, x, replace_fn=parts.append, is_leaf=is_none)
         except Exception as error:
             path = ".".join(map(str, self.where))
             raise structure_error(
@@ -41,7 +41,7 @@ class At(Composite):
                 f"the input{scope.where} has no entry `{path}`.",
                 nearest(path, [name for name, _ in leaves_with_names(x)]),
             ) from error
-        y, state = enter(scope, "stage", self.stage, found[0], state=state)
+        y, state = enter(scope, "stage", self.stage, parts[0], state=state)
         return eqx.tree_at(select, x, y, is_leaf=is_none), state
 
 
@@ -185,9 +185,10 @@ class Feed(Composite):
         return {"inputs": [*self.inputs, *(f"{k}={n}" for k, n in self.keywords)]}
 
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
-        given = look_up("feed", [*self.inputs, *dict(self.keywords).values()], x, scope)
-        args = [given[name] for name in self.inputs]
-        named = {keyword: given[name] for keyword, name in self.keywords}
+        names = [*self.inputs, *dict(self.keywords).values()]
+        entries = look_up("feed", names, x, scope)
+        args = [entries[name] for name in self.inputs]
+        named = {keyword: entries[name] for keyword, name in self.keywords}
         return enter(scope, "stage", self.stage, *args, state=state, named=named)
 
 
@@ -239,6 +240,6 @@ def feed(stage: StageLike, *inputs: str, **keywords: str) -> Feed:
         '`feed(pipe, x="x", mask="mask")`.',
         num_inputs=len(inputs),
         named=tuple(keywords),
-        given=", ".join(by) or "no input",
+        inputs=", ".join(by) or "no input",
     )
     return Feed(module, inputs, tuple(keywords.items()))

@@ -33,9 +33,9 @@ class Frozen(Stage):
     def __signature__(self) -> inspect.Signature:  # how many inputs it takes
         signature = inspect.signature(self.stage)
         key = inspect.signature(self.__call__).parameters["key"]
-        given = dict(signature.parameters) | {"key": key}
+        parameters = dict(signature.parameters) | {"key": key}
         return signature.replace(
-            parameters=sorted(given.values(), key=lambda p: p.kind)
+            parameters=sorted(parameters.values(), key=lambda p: p.kind)
         )
 
     def __call__(

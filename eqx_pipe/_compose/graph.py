@@ -60,11 +60,11 @@ class Graph(Container):
     def picture(self, canvas: Canvas, path: str, wire: Wire) -> Wire:
         wires = {INPUT: wire} | {name: wire.entry(name) for name in self.inputs or ()}
         for name, stage, predecessors, keywords in self.joined():
-            given = [wires[p] for p in predecessors]
+            incoming = [wires[p] for p in predecessors]
             if keywords:
-                both = zip(given, keywords, strict=True)
-                given = [wire.labelled(keyword) for wire, keyword in both]
-            wires[name] = canvas.stage(path, name, stage, *given)
+                both = zip(incoming, keywords, strict=True)
+                incoming = [wire.labelled(keyword) for wire, keyword in both]
+            wires[name] = canvas.stage(path, name, stage, *incoming)
         if isinstance(self.sink, str):
             return wires[self.sink]
         ends = [wires[name] for name in self.sink]
@@ -195,10 +195,10 @@ def _read_stage(
 ) -> AnyStage:
     """Return a node as a stage; raise unless it can be called with its predecessors."""
     if keywords:
-        given = [f"`{k}={p}`" for k, p in zip(keywords, before, strict=True)]
+        inputs = [f"`{k}={p}`" for k, p in zip(keywords, before, strict=True)]
         how, cure = "by keyword", "Change `edges`: name them as the stage does."
     else:
-        given, how = [f"`{p}`" for p in before], "by position"
+        inputs, how = [f"`{p}`" for p in before], "by position"
         cure = (
             "Change `edges`, or join several values in a node before it, such as "
             "`lambda a, b: (a, b)`; to a pipeline that takes a mapping give them by "
@@ -211,7 +211,7 @@ def _read_stage(
         cure,
         num_inputs=0 if keywords else len(before),
         named=keywords,
-        given=f"{', '.join(given)} {how}",
+        inputs=f"{', '.join(inputs)} {how}",
     )
 
 
@@ -252,19 +252,19 @@ def read_edges(
             f'List the predecessors of every node, as in `edges={{"{missing[0]}": '
             "[]}`; `[]` means the graph's input.",
         )
-    found, keywords = {}, {}
+    predecessors, keywords = {}, {}
     for name in names:
-        given, place = listed[name], f'edges["{name}"]'
-        if isinstance(given, Mapping) and given:
-            for keyword in given:
-                check_name("graph", place, keyword)
-            keywords[name], given = tuple(given), tuple(given.values())
-        given = (given,) if isinstance(given, str) else given
+        before, argument = listed[name], f'edges["{name}"]'
+        if isinstance(before, Mapping) and before:
+            for keyword in before:
+                check_name("graph", argument, keyword)
+            keywords[name], before = tuple(before), tuple(before.values())
+        before = (before,) if isinstance(before, str) else before
         cure = 'Give a list of names, or a dict `{"mask": name}` by keyword.'
-        check_is("graph", place, given, list | tuple, cure)
-        found[name] = tuple(given) or (INPUT,)
-        _check_known(place, found[name], [*names, *inputs, INPUT])
-    return found, keywords
+        check_is("graph", argument, before, list | tuple, cure)
+        predecessors[name] = tuple(before) or (INPUT,)
+        _check_known(argument, predecessors[name], [*names, *inputs, INPUT])
+    return predecessors, keywords
 
 
 def read_sink(
@@ -282,12 +282,14 @@ def read_sink(
     return keys, wanted
 
 
-def _check_known(place: str, given: Iterable[object], known: Collection[str]) -> None:
-    for name in given:
+def _check_known(
+    argument: str, names: Iterable[object], known: Collection[str]
+) -> None:
+    for name in names:
         if name not in known:
             raise value_error(
                 "graph",
-                f"`{place}` contains {describe_value(name)}, which is not a node.",
+                f"`{argument}` contains {describe_value(name)}, which is not a node.",
                 nearest(name, known),
             )
 

@@ -519,15 +519,15 @@ def weighted(
         gate = as_stage("weighted", "weights", weights)
         check_reserved("weighted", names, ("weights",))
         return Weighted(children, gate, names, normalize)
-    given = [1 / len(children)] * len(children) if weights is None else weights
+    values = [1 / len(children)] * len(children) if weights is None else weights
     try:
-        array = jnp.asarray(given)
+        array = jnp.asarray(values)
     except (TypeError, ValueError):
         array = None
     if array is None or is_key_array(array):
         raise type_error(
             "weighted",
-            f"`weights` is {describe_value(given)}.",
+            f"`weights` is {describe_value(values)}.",
             "Give one number per stage, or a stage that computes them.",
         )
     read = _read_weights("weights", array, len(children))

@@ -63,8 +63,8 @@ class _Kept(Stage):
         self, *args: PyTree, key: Key | None = None, **named: PyTree
     ) -> PyTree:
         dtypes = [x.dtype for x in jtu.tree_leaves(self.stage) if _is_floating(x)]
-        own = dtypes[0] if dtypes else "float32"
-        begin, end = (ft.partial(_cast, dtype=dtype) for dtype in (own, self.compute))
+        begin = ft.partial(_cast, dtype=dtypes[0] if dtypes else "float32")
+        end = ft.partial(_cast, dtype=self.compute)
         return call_layer(self.stage, args, named, key, begin, end)
 
 

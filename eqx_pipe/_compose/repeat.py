@@ -127,13 +127,13 @@ def read_stacked(
             "Give the stages alone, or a function that makes one from a key, "
             f"`{function}(make, n, key=key)`.",
         )
-    given = read_list(function, make)
-    first, *others = (_as_jax(stage) for stage in given)
+    stages = read_list(function, make)
+    first, *others = (_as_jax(stage) for stage in stages)
     aligned = [
         align(function, f"stages[{i}]", "stages[0]", first, stage)
         for i, stage in enumerate(others, 1)
     ]
-    return _each_array(lambda *every: jnp.stack(every), first, *aligned), len(given)
+    return _each_array(lambda *every: jnp.stack(every), first, *aligned), len(stages)
 
 
 def _read_stage(function: str, argument: str, stage: object) -> AnyStage:
@@ -205,11 +205,11 @@ def align(
     if structure == their_structure:
         both = zip(ours, theirs, strict=True)
         stage = structure.unflatten([_as_first(a, b) for a, b in both])
-    found = differences(first, stage)
-    if found:
+    lines = differences(first, stage)
+    if lines:
         raise structure_error(
             function,
-            f"`{other}` and `{argument}` differ: {found[0]}.",
+            f"`{other}` and `{argument}` differ: {lines[0]}.",
             "Only the values of arrays may differ. Give each the same settings, share "
             "functions between them, or use `eqx_pipe.chain`, which takes any stages.",
         )
@@ -290,10 +290,10 @@ def _loop(
     if size == 0:
         return begin, state
     carry, constant = eqx.partition(as_arrays(begin), eqx.is_array)
-    own, put_back = own_state(stage, state)
+    stage_state, put_back = own_state(stage, state)
     # A stacked state is scanned over. Any other state is carried, since a state may be
     # used only once, and the body is traced repeatedly.
-    scanned, carried = (own, None) if stacked else (None, own)
+    scanned, carried = (stage_state, None) if stacked else (None, stage_state)
     parts, rest = eqx.partition(stage, eqx.is_array) if stacked else (None, stage)
     # The index is needed only for random draws: without a key there is none.
     index = None if scope.key is None else jnp.arange(size)
@@ -302,15 +302,15 @@ def _loop(
 
     def body(before: PyTree, slices: PyTree) -> PyTree:
         (part, carried), (arrays, scanned, i) = before, slices
-        inner, given = passes.begin(), eqx.combine(part, constant)
+        inner, value = passes.begin(), eqx.combine(part, constant)
         # The trace stands for all stages; errors name the first.
         child, state = (
             (eqx.combine(arrays, rest), scanned) if stacked else (rest, carried)
         )
         # Entries that are broadcast are constants of the loop, not part of the carry.
-        y, state = enter(inner, segment, child, inputs(given), state=state, index=i)
+        y, state = enter(inner, segment, child, inputs(value), state=state, index=i)
         y = as_arrays(y)
-        check_output("repeat", scope, given, y)
+        check_output("repeat", scope, value, y)
         scanned, carried = (state, None) if stacked else (None, state)
         return (eqx.filter(y, eqx.is_array), carried), (scanned, passes.arrays())
 

@@ -102,44 +102,45 @@ class Scan(Composite):
         xs, constant = eqx.partition(sequence, eqx.is_array)
         # The state is carried, since it may be used only once, and the body of a loop
         # is traced more than once.
-        own, put_back = own_state(self.cell, state)
+        cell_state, put_back = own_state(self.cell, state)
         index = None if scope.key is None else jnp.arange(size)
         passes, parts = Passes(scope), []
 
         def body(carried, slices):
-            (part, own, _), (step, i) = carried, slices
+            (part, cell_state, _), (step, i) = carried, slices
             before, now = eqx.combine(part, fixed), eqx.combine(step, constant)
             # Constants of the loop: neither carried nor split.
             now = now if shared is None else {**now, **shared}
-            after, y, own = self._step(passes.begin(), before, now, own, i)
+            inner = passes.begin()
+            after, y, cell_state = self._step(inner, before, now, cell_state, i)
             ys, rest = _apart(y, after if last else None)
             parts.append(rest)
             after = as_arrays(after)
             # JAX's own error would include the state, and types instead of names.
             check_same("scan", _OTHER.format(scope.where), before, after, _KEEP)
-            carried = eqx.filter(after, eqx.is_array), own, ys if last else None
+            carried = eqx.filter(after, eqx.is_array), cell_state, ys if last else None
             return carried, (None if last else ys, passes.arrays())
 
-        begin = (carry, own, None)
+        begin = (carry, cell_state, None)
         if last:
             # Only the last output is wanted, so it is carried, and nothing is stacked.
             first = jtu.tree_map(lambda leaf: leaf[0], (xs, index))
 
-            def output(*given: Any) -> PyTree:
-                return body(*given)[0][2]
+            def output(*inputs: Any) -> PyTree:
+                return body(*inputs)[0][2]
 
             one, shapes = jax.make_jaxpr(output, return_shape=True)(begin, first)
             zeros = jtu.tree_unflatten(
                 jtu.tree_structure(shapes), zeros_varying(one.out_avals)
             )
-            begin = (carry, own, zeros)
-        (carry, own, last_ys), (ys, values) = jax.lax.scan(
+            begin = (carry, cell_state, zeros)
+        (carry, cell_state, last_ys), (ys, values) = jax.lax.scan(
             body, begin, (xs, index), size, reverse=self.reverse, unroll=self.unroll
         )
         passes.end(values)
         carry = eqx.combine(carry, fixed)
         y = _whole(last_ys if last else ys, parts[-1], carry)
-        return ((carry, y) if self.returns == "both" else y), put_back(own)
+        return ((carry, y) if self.returns == "both" else y), put_back(cell_state)
 
     def _step(
         self, scope: Scope, carry: PyTree, x: PyTree, state: MaybeState, i: Any
@@ -169,11 +170,11 @@ def _apart(y: PyTree, carry: PyTree) -> tuple[PyTree, tuple[PyTree, PyTree]]:
     """
     # By identity: traced values cannot be compared.
     leaves = enumerate(jtu.tree_leaves(carry))
-    places = {id(v): i for i, v in leaves if eqx.is_array(v)}
-    at = jtu.tree_map(lambda v: places.get(id(v), -1), y)
+    positions = {id(v): i for i, v in leaves if eqx.is_array(v)}
+    at = jtu.tree_map(lambda v: positions.get(id(v), -1), y)
     arrays, constants = eqx.partition(as_arrays(y), eqx.is_array)
-    own = jtu.tree_map(lambda place, v: v if place < 0 else None, at, arrays)
-    return own, (at, constants)
+    rest = jtu.tree_map(lambda position, v: v if position < 0 else None, at, arrays)
+    return rest, (at, constants)
 
 
 def _whole(arrays: PyTree, rest: tuple[PyTree, PyTree], carry: PyTree) -> PyTree:
@@ -291,5 +292,5 @@ def _read_cell(cell: StageLike) -> AnyStage:
         "`eqx_pipe.batched(stage)`.",
         num_inputs=0 if named else 2,
         named=named,
-        given="a carry and a step of the input",
+        inputs="a carry and a step of the input",
     )

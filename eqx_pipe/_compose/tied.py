@@ -126,10 +126,10 @@ def tied(
     try:
         shared = eqx.nn.Shared(stage, where, get)
     except ValueError as error:
-        found = "; ".join(differences(where(stage), get(stage))) or error
+        text = "; ".join(differences(where(stage), get(stage))) or error
         raise structure_error(
             "tied",
-            f"the parts that `where` and `get` return differ: {found}.",
+            f"the parts that `where` and `get` return differ: {text}.",
             "Tie parts of the same structure, shapes and dtypes; `get` may transform "
             "them, as by `jnp.transpose`.",
         ) from error
@@ -137,10 +137,10 @@ def tied(
         lambda s: where(s.pytree), shared, replace_fn=lambda _: Elsewhere()
     )
     try:
-        given = get(shared.pytree)
+        replacement = get(shared.pytree)
     except Exception:  # it succeeds with the whole pipeline
-        given = Elsewhere()
-    if any(map(_is_elsewhere, jtu.tree_leaves(given, is_leaf=_is_elsewhere))):
+        replacement = Elsewhere()
+    if any(map(_is_elsewhere, jtu.tree_leaves(replacement, is_leaf=_is_elsewhere))):
         raise value_error(
             "tied",
             "`get` returns a part that `where` drops.",

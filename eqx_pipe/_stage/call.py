@@ -210,8 +210,8 @@ def call(
     if not is_stateful(stage):
         return stage(*args, **keyword), state
     # With keyword inputs, the state has no position.
-    given = {"state": state} if named else {}
-    result = stage(*args, *(() if named else (state,)), **keyword, **given)
+    by_name = {"state": state} if named else {}
+    result = stage(*args, *(() if named else (state,)), **keyword, **by_name)
     pair = isinstance(result, tuple) and len(result) == 2
     if not pair or not isinstance(result[1], eqx.nn.State):
         raise TypeError(
@@ -256,9 +256,9 @@ def key_of(stage: Any, key: Key | None) -> dict[str, Key | None]:
 
 def _key_parameter(stage: Any) -> inspect.Parameter | None:
     """Return the parameter of a module for `key=`: `key` itself, or its `**kwargs`."""
-    found = of_type(type(stage))
-    if found is None or found.kind is not found.VAR_KEYWORD:
-        return found
+    parameter = of_type(type(stage))
+    if parameter is None or parameter.kind is not parameter.VAR_KEYWORD:
+        return parameter
     if isinstance(stage, eqx.Partial):
         if "key" in stage.keywords:
             return None
@@ -273,7 +273,7 @@ def _key_parameter(stage: Any) -> inspect.Parameter | None:
     if wrapped is not None:
         return _of_callee(stage, wrapped)
     # Other wrappers of Equinox hide the wrapped function.
-    return None if type(stage).__module__.startswith("equinox.") else found
+    return None if type(stage).__module__.startswith("equinox.") else parameter
 
 
 # Called for every call of a stage; `inspect.signature` takes longer than most layers.

@@ -125,8 +125,8 @@ class Composite(Stage):
         cure = 'Give a mapping from paths: `{"blocks.3.attn": ...}`, or keywords.'
         name = type(self).__name__.lower()
         check_is(name, "stages", stages, Mapping | None, cure)
-        new, given = self, cast(Mapping[Any, Any], stages or {})
-        for path, stage in {**given, **named}.items():
+        new, by_path = self, cast(Mapping[Any, Any], stages or {})
+        for path, stage in {**by_path, **named}.items():
             new = put(new, str(path), stage)
         return new
 

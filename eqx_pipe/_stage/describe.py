@@ -169,12 +169,12 @@ def _settings(stage: PyTree) -> dict[str, Any]:
 def _own_leaves(stage: PyTree) -> list[tuple[str, Any]]:
     """Return the leaves of a stage outside its children, without state."""
     if is_composite(stage):
-        own = [part for part in parts_of(stage)[0] if part.segment is None]
-        return [(part.name, part.value) for part in own]
+        leaves = [part for part in parts_of(stage)[0] if part.segment is None]
+        return [(part.name, part.value) for part in leaves]
     if isinstance(stage, Lift):
         return [(name, value) for _, name, value in contents(stage.fn)]
-    found = jtu.tree_flatten_with_path(stage, is_leaf=is_state_index)[0]
-    named = [(path_name(path), leaf) for path, leaf in found]
+    flat = jtu.tree_flatten_with_path(stage, is_leaf=is_state_index)[0]
+    named = [(path_name(path), leaf) for path, leaf in flat]
     return [(name, v.value if isinstance(v, Fixed) else v) for name, v in named]
 
 

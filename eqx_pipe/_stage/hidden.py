@@ -30,16 +30,16 @@ def check_nothing_hidden(function: str, argument: str, stage: Any) -> None:
     include the parameters.
     """
     for fn in opaque_leaves(stage):
-        found: dict[int, str] = {}
-        for place, value in _held(fn):
+        modules: dict[int, str] = {}
+        for where, value in _held(fn):
             for module in filter(_is_module, _leaves(value)):
                 # By identity: a Module with arrays has no hash.
-                found.setdefault(id(module), f"`{_class(module)}` ({place})")
-        if found:
+                modules.setdefault(id(module), f"`{_class(module)}` ({where})")
+        if modules:
             raise value_error(
                 function,
                 f"{_place_of(fn, stage)}`{argument}` hides the parameters of "
-                f"{', '.join(found.values())} in a function, so gradients and "
+                f"{', '.join(modules.values())} in a function, so gradients and "
                 "optimisers do not see them.",
                 _CURE,
             )

@@ -50,7 +50,7 @@ def parts_of(composite: AnyStage) -> tuple[list[Part], PyTreeDef]:
 
 def stage_paths(stage: PyTree) -> list[str]:
     """Return the paths of all stages inside, parents first, with each stacked stage."""
-    found = []
+    paths = []
 
     def walk(node: PyTree, path: str) -> None:
         if not is_composite(node):
@@ -58,11 +58,11 @@ def stage_paths(stage: PyTree) -> list[str]:
         for segment, child in node.children().items():
             stacked = node.size is not None
             for name in map(str, range(node.size)) if stacked else [segment]:
-                found.append(join_path(path, name))
-                walk(child, found[-1])
+                paths.append(join_path(path, name))
+                walk(child, paths[-1])
 
     walk(stage, "")
-    return found
+    return paths
 
 
 class NamedLeaf(NamedTuple):
@@ -129,43 +129,43 @@ def put(root: _Root, path: str, new: PyTree) -> _Root:
     return cast(_Root, _put(root, root, "", path, new))
 
 
-def _put(root: PyTree, node: PyTree, place: str, path: str, new: PyTree) -> PyTree:
-    """Return `node`, whose path is `place`, with the value at a path below replaced."""
+def _put(root: PyTree, node: PyTree, parent: str, path: str, new: PyTree) -> PyTree:
+    """Return `node`, whose path is `parent`, with the value at a path below replaced."""
     if is_composite(node):
-        segment, rest = _first(root, node, place, path)
+        segment, rest = _first(root, node, parent, path)
         if rest:
-            new = _put(root, node.child(segment), join_path(place, segment), rest, new)
+            new = _put(root, node.child(segment), join_path(parent, segment), rest, new)
         return node.with_child(segment, new)
     parts, structure = jtu.tree_flatten_with_path(node, is_leaf=lambda x: x is not node)
     names = [path_name(key) for key, _ in parts if key]
     segment, _, rest = path.partition(".")
     if segment not in names:
-        raise _unknown(root, place, path, names)
+        raise _unknown(root, parent, path, names)
     values = [value for _, value in parts]
     at = names.index(segment)
     if rest:
-        new = _put(root, values[at], join_path(place, segment), rest, new)
+        new = _put(root, values[at], join_path(parent, segment), rest, new)
     values[at] = new
     return structure.unflatten(values)
 
 
-def _first(root: PyTree, node: AnyStage, place: str, path: str) -> tuple[str, str]:
+def _first(root: PyTree, node: AnyStage, parent: str, path: str) -> tuple[str, str]:
     """Return the first segment of a path and the rest; names of gates have a dot."""
     known = node.segments()
     # The longest first: `gates.a` must not be read as a child of a stage `gates`.
     for segment in sorted(known, key=len, reverse=True):
         if path == segment or path.startswith(f"{segment}."):
             return segment, path[len(segment) + 1 :]
-    raise _unknown(root, place, path, known)
+    raise _unknown(root, parent, path, known)
 
 
-def _unknown(root: PyTree, place: str, path: str, known: Sequence[str]) -> ValueError:
-    where = f" in `{place}`" if place else ""
-    paths = [join_path(place, name) for name in known]
+def _unknown(root: PyTree, parent: str, path: str, known: Sequence[str]) -> ValueError:
+    where = f" in `{parent}`" if parent else ""
+    paths = [join_path(parent, name) for name in known]
     return value_error(
         type(root).__name__.lower(),
         f"there is no `{path}`{where}.",
-        nearest_paths(join_path(place, path), paths),
+        nearest_paths(join_path(parent, path), paths),
     )
 
 
@@ -176,17 +176,18 @@ def chosen_whole(
 
     Each of several stacked stages has a path; they must be chosen together.
     """
-    found = {chosen(path): path for path in paths.flat}
-    if len(found) < 2:
-        return True in found
+    by_choice = {chosen(path): path for path in paths.flat}
+    if len(by_choice) < 2:
+        return True in by_choice
     # Not strict: one path may be longer than the other.
-    both = zip(found[True].split("."), found[False].split("."), strict=False)
+    matched, other = by_choice[True], by_choice[False]
+    both = zip(matched.split("."), other.split("."), strict=False)
     shared = ".".join(a for a, _ in it.takewhile(lambda two: two[0] == two[1], both))
     whole = f"all stages of `{shared}`" if shared else "all of its stages"
     raise value_error(
         function,
-        f"the patterns match `{found[True]}` but not `{found[False]}`, which are "
-        "stacked in one array.",
+        f"the patterns match `{matched}` but not `{other}`, which are stacked in one "
+        "array.",
         f"Choose {whole} or none, with `*` in the place of a position: "
         f"`blocks.*.norm`.{cure}",
     )
@@ -235,11 +236,11 @@ def chooser(patterns: Iterable[str], *, below: bool = False) -> Callable[[str], 
     read = [(p.removeprefix("!"), not p.startswith("!")) for p in patterns]
 
     def chosen(path: str) -> bool:
-        found = bool(read) and not read[0][1]
+        is_chosen = bool(read) and not read[0][1]
         for pattern, keep in read:
             if matches(pattern, path, below=below):
-                found = keep
-        return found
+                is_chosen = keep
+        return is_chosen
 
     return chosen
 
@@ -271,8 +272,8 @@ def check_matched(
 def _with_parents(paths: Iterable[str]) -> list[str]:
     """Return the paths and those of their parents, the shortest first."""
     parts = [path.split(".") for path in paths]
-    found = (".".join(p[:end]) for p in parts for end in range(1, len(p) + 1))
-    return sorted(dict.fromkeys(found), key=lambda path: path.count("."))
+    prefixes = (".".join(p[:end]) for p in parts for end in range(1, len(p) + 1))
+    return sorted(dict.fromkeys(prefixes), key=lambda path: path.count("."))
 
 
 def nearest_paths(path: str, known: Iterable[str], limit: int = 8) -> str:

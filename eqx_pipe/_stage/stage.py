@@ -162,8 +162,8 @@ def own_state(
 ) -> tuple[MaybeState, Callable[[MaybeState], MaybeState]]:
     """Return a stage's part of a state, and a function that puts it back."""
     if state is None or not is_stateful(stage):
-        return None, lambda own: state
-    return state.substate(stage), lambda own: state.update(cast(eqx.nn.State, own))
+        return None, lambda part: state
+    return state.substate(stage), lambda part: state.update(cast(eqx.nn.State, part))
 
 
 def copy_state(state: MaybeState) -> MaybeState:
@@ -188,20 +188,20 @@ def as_stage(
     *,
     num_inputs: int = 1,
     named: tuple[str, ...] = (),
-    given: str = "one input",
+    inputs: str = "one input",
 ) -> AnyStage:
     """Return `value` as a child stage; functions become modules.
 
     `function` and `argument` name the caller and its argument in errors. Raise if a
     callable does not take `num_inputs` inputs by position, and the `named` ones by
-    keyword; in the error, `given` lists its inputs and `cure` is the fix.
+    keyword; in the error, `inputs` lists them and `cure` is the fix.
     """
     check_callable(function, argument, value)
     check_nothing_hidden(function, argument, value)
     value = cast(StageLike, value)
     wrong = _misfit(value, num_inputs, named)
     if wrong:
-        raise type_error(function, f"`{argument}` gets {given}, but {wrong}.", cure)
+        raise type_error(function, f"`{argument}` gets {inputs}, but {wrong}.", cure)
     return as_module(value)
 
 
@@ -263,10 +263,10 @@ def _signature(fn: Any) -> inspect.Signature | None:
     """Return the signature; a wrapper's own, unless it takes any arguments."""
     for follow in (False, True):
         try:
-            found = inspect.signature(fn, follow_wrapped=follow)
+            signature = inspect.signature(fn, follow_wrapped=follow)
         except (TypeError, ValueError):  # some builtins have no signature
             continue
-        kinds = [parameter.kind for parameter in found.parameters.values()]
+        kinds = [parameter.kind for parameter in signature.parameters.values()]
         if follow or inspect.Parameter.VAR_POSITIONAL not in kinds:
-            return found
+            return signature
     return None
