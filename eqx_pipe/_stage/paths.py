@@ -130,7 +130,7 @@ def put(root: _Root, path: str, new: PyTree) -> _Root:
 
 
 def _put(root: PyTree, node: PyTree, parent: str, path: str, new: PyTree) -> PyTree:
-    """Return `node`, whose path is `parent`, with the value at a path below replaced."""
+    """Return `node`, at the path `parent`, with the value at a path below replaced."""
     if is_composite(node):
         segment, rest = _first(root, node, parent, path)
         if rest:
