@@ -21,7 +21,7 @@ from jaxtyping import Array
 
 from .._check import check_choice, check_dense, check_int, check_is, common_size
 from .._compose import Policy, Repeat, check_output, with_remat
-from .._errors import value_error
+from .._errors import quoted, value_error
 from .._mesh_context import check_mesh, is_explicit
 from .._stage import Composite, Scope, enter, is_stateful
 from .._tree import as_arrays, is_key_array
