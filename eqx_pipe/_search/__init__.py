@@ -2,6 +2,7 @@
 
 from .adaptive import Adaptive as Adaptive
 from .evosax import Evosax as Evosax
+from .explore import SearchResult as SearchResult
 from .explore import explore as explore
 from .halving import HalvingResult as HalvingResult
 from .halving import Training as Training
@@ -10,6 +11,5 @@ from .method import Design as Design
 from .method import Method as Method
 from .method import losses as losses
 from .optuna import Optuna as Optuna
-from .result import SearchResult as SearchResult
 from .sensitivity import sensitivity as sensitivity
 from .sensitivity import sensitivity_design as sensitivity_design

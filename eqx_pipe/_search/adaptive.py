@@ -86,9 +86,9 @@ def _learner(state: AdaptiveState) -> Any:
         learner = adaptive.LearnerND(None, [(0.0, 1.0)] * width)
     # Not strict: the last points have no losses yet.
     for u, loss in zip(state.u, state.losses, strict=False):
-        place = float(u[0]) if width == 1 else tuple(map(float, u))
+        point = float(u[0]) if width == 1 else tuple(map(float, u))
         if np.isfinite(loss):
-            learner.tell(place, float(loss))
+            learner.tell(point, float(loss))
         else:
-            learner.tell_pending(place)
+            learner.tell_pending(point)
     return learner

@@ -108,8 +108,8 @@ class Evosax:
         if state.known is None:
             known = strategy.init(draws, state.candidates, fitness, params)
         else:
-            given = draws, state.candidates, fitness, state.known, params
-            known, _ = strategy.tell(*given)
+            told = state.candidates, fitness, state.known, params
+            known, _ = strategy.tell(draws, *told)
         return EvosaxState(state.space, key, known, state.candidates)
 
 

@@ -1,27 +1,30 @@
-"""`explore`: rounds of points that a method proposes, each computed by one sweep."""
+"""A search: rounds of points that a method proposes, each computed by one sweep."""
 
 import dataclasses
+import functools as ft
 import math
 import operator
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
 from jax.sharding import Mesh
+from jaxtyping import Int
 
 from .._check import check_bool, check_choice, check_int, check_is
-from .._errors import describe_value, type_error, value_error
+from .._errors import describe_value, message, type_error, value_error
 from .._files import as_path
 from .._keys import check_key, fold
 from .._progress import Progress
 from .._spaces import Space, SpaceLike, as_space
 from .._sweep import (
     BatchSize,
+    Best,
     Compared,
     Executor,
     Sweeper,
@@ -31,7 +34,130 @@ from .._sweep import (
 )
 from .._types import Key, PyTree
 from .method import Method, as_texts, losses
-from .result import SearchResult, place_of
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+    from xarray import Dataset
+else:
+    DataFrame = Dataset = Any
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class SearchResult:
+    """All points of a search, in the order in which they were computed.
+
+    `sweeps` has the `SweepResult` of each round, and `result` is one `SweepResult` of
+    all points, over a table. `state` is the state of the method after the last round,
+    or `None` if the search was read from its folder. `by` and `mode` are the arguments
+    of the search.
+    """
+
+    sweeps: tuple[SweepResult, ...]
+    state: PyTree = None
+    by: Compared = None
+    mode: str = "min"
+
+    @ft.cached_property
+    def result(self) -> SweepResult:
+        """The points of all rounds as one `SweepResult`."""
+        return SweepResult.concat(self.sweeps)
+
+    @property
+    def rounds(self) -> Int[np.ndarray, " points"]:
+        """The number of the round of each point."""
+        lengths = [len(sweep) for sweep in self.sweeps]
+        return np.repeat(np.arange(len(lengths)), lengths)
+
+    def __len__(self) -> int:
+        return sum(map(len, self.sweeps))
+
+    def best(self, by: Compared = None, mode: str | None = None) -> Best:
+        """Return the best point of all rounds; see `SweepResult.best`.
+
+        **Arguments:**
+
+        - `by`, `mode`: as in `SweepResult.best`; by default the arguments of the
+          search.
+        """
+        by = self.by if by is None else by
+        return self.result.best(by, self.mode if mode is None else mode)
+
+    def to_xarray(self) -> Dataset:
+        """Return the table as an `xarray.Dataset` with the coordinate `round`."""
+        data = self.result.to_xarray()
+        (dim,) = self.result.space.dims
+        return data.assign_coords({_free("round", data): (dim, self.rounds)})
+
+    def to_pandas(self) -> DataFrame:
+        """Return the table as a `pandas.DataFrame` with the column `round`."""
+        frame = self.result.to_pandas()
+        return frame.assign(**{_free("round", frame): self.rounds})
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> "SearchResult":
+        """Read a search from its folder, without the function or the method.
+
+        The search may still be running, or may have been killed: missing points of an
+        unfinished round are not `.ok`. Nothing is computed.
+
+        **Arguments:**
+
+        - `path`: the folder that was passed to `explore` as `store=`.
+
+        **Returns:** a `SearchResult` without `.state`, `.by` and `.mode`. Its sweeps
+        are read from the stores of the rounds by `SweepResult.load`.
+
+        **Raises:** `FileNotFoundError` if no round is at `path`; `ValueError` if a
+        round before the last is missing; and as `SweepResult.load`.
+
+        !!! example
+
+            >>> import tempfile
+            >>> import eqx_pipe as ep
+            >>> points = ep.search.Design([[0.0], [0.5], [1.0]])
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     found = ep.search.explore(lambda p: p["x"] ** 2,
+            ...                               {"x": ep.Uniform(0, 4)}, points,
+            ...                               rounds=3, num=1, store=folder)
+            ...     ep.search.SearchResult.load(folder).best(mode="max")
+            Best(index=2, value=16, x=4)
+        """
+        folder = as_path("search.SearchResult.load", path)
+        count = 0
+        while round_path(folder, count).is_dir():
+            count += 1
+        if not count:
+            raise FileNotFoundError(
+                message(
+                    "search.SearchResult.load",
+                    f"there is no round of a search at {str(folder)!r}.",
+                    "Give the folder of `explore(..., store=)`; `SweepResult.load` "
+                    "reads the store of a sweep.",
+                )
+            )
+        if len(list(folder.glob("round-*.zarr"))) > count:
+            raise value_error(
+                "search.SearchResult.load",
+                f"{str(folder)!r} has later rounds, but no `round-{count:04}.zarr`.",
+                "Call the same search again, which computes this round.",
+            )
+        paths = [round_path(folder, k) for k in range(count)]
+        return SearchResult(tuple(map(SweepResult.load, paths)))
+
+    def __repr__(self) -> str:
+        return f"SearchResult({len(self):,} points in {len(self.sweeps):,} rounds)"
+
+
+def _free(name: str, taken: Any) -> str:
+    while name in taken:
+        name = f"search.{name}"
+    return name
+
+
+def round_path(folder: Path, number: int) -> Path:
+    """Return the path of the store of a round."""
+    return folder / f"round-{number:04}.zarr"
+
 
 Stop: TypeAlias = Callable[[SearchResult], object]
 """A condition that ends a search, called after each round."""
@@ -132,13 +258,13 @@ def explore(
         )
     )
 
-    def prepared(points: Space, key: Key | None, place: Path | None) -> Sweeper:
+    def prepared(points: Space, key: Key | None, path: Path | None) -> Sweeper:
         request = request_of(
             function,
             fn,
             points,
             key=key,
-            store=place,
+            store=path,
             executor=executor,
             batch_size=batch_size,
             mesh=mesh,
@@ -162,20 +288,20 @@ def explore(
                 points, state = method.ask(state, num)
                 if not points.size:
                     break
-                own = None if key is None else jr.fold_in(key, number)
-                place = None if folder is None else place_of(folder, number)
+                round_key = None if key is None else jr.fold_in(key, number)
+                path = None if folder is None else round_path(folder, number)
                 try:
                     # The trace depends on the axes of the proposed points.
-                    run = run or prepared(points, own, place)
-                    sweeps.append(run.run(points, own, place))
+                    run = run or prepared(points, round_key, path)
+                    sweeps.append(run.run(points, round_key, path))
                 except ValueError as error:
                     if folder is not None:
                         error.add_note(f"In round {number} of the search in {folder}.")
                     raise
-                found = losses(sweeps[-1], by, mode)
-                state = method.tell(state, found, sweeps[-1])
+                numbers = losses(sweeps[-1], by, mode)
+                state = method.tell(state, numbers, sweeps[-1])
                 bar.failed(sum(int((sweep.status == 2).sum()) for sweep in sweeps))
-                best = min([best, *found[np.isfinite(found)]])
+                best = min([best, *numbers[np.isfinite(numbers)]])
                 shown = best if mode == "min" else -best
                 bar.note(**{by if isinstance(by, str) else "best": f"{shown:.5g}"})
                 bar.done(1)
@@ -183,9 +309,10 @@ def explore(
                     break
         except KeyboardInterrupt as interrupt:
             last = getattr(interrupt, "result", None)
-            some = [*sweeps, *([last] if isinstance(last, SweepResult) else [])]
-            carried = SearchResult(tuple(some), state, by, mode)
-            interrupt.result = carried  # pyright: ignore[reportAttributeAccessIssue]
+            if isinstance(last, SweepResult):
+                sweeps.append(last)
+            partial = SearchResult(tuple(sweeps), state, by, mode)
+            interrupt.result = partial  # pyright: ignore[reportAttributeAccessIssue]
             raise
     if not sweeps:
         raise value_error(

@@ -90,9 +90,11 @@ class HalvingResult(eqx.Module):
             )
         i = int(self.survivors[0])
         columns = point_columns(self.space[[i]].geometry, self.space.key)
-        there = {name: column[0] for name, column in columns.items()}
+        coordinates = {name: column[0] for name, column in columns.items()}
         carry = jax.tree.map(lambda leaf: leaf[0], self.carry)
-        return Best(i, self.space.point(i), float(self.scores[i, -1]), carry, there)
+        return Best(
+            i, self.space.point(i), float(self.scores[i, -1]), carry, coordinates
+        )
 
     def to_xarray(self) -> Dataset:
         """Return the scores as a Dataset over `point` and `rung`, with the axes."""
@@ -262,8 +264,8 @@ def _fitting(trainings: int, devices: int) -> int:
 
 def _draws(fn: Callable[..., Any], key: Key | None, number: Any) -> dict[str, Any]:
     """Return the key of a step as a keyword argument, if the function takes one."""
-    own = None if key is None else jax.random.fold_in(key, number)
-    return key_argument(fn, own)
+    step_key = None if key is None else jax.random.fold_in(key, number)
+    return key_argument(fn, step_key)
 
 
 def _begun(train: Training, point: PyTree, key: Key | None) -> PyTree:
@@ -294,12 +296,12 @@ def _rung(
 
     def rung(row: PyTree) -> PyTree:
         point = space.point(row["row"])
-        own = space.point_key(row["row"], key=key)
+        point_key = space.point_key(row["row"], key=key)
 
         def step(i: Any, carry: PyTree) -> PyTree:
-            return train.step(point, carry, **_draws(train.step, own, i + 1))
+            return train.step(point, carry, **_draws(train.step, point_key, i + 1))
 
-        carry = _begun(train, point, own)
+        carry = _begun(train, point, point_key)
         if "carry" in row:
             carry = jtu.tree_unflatten(jtu.tree_structure(carry), row["carry"])
         carry = jax.lax.fori_loop(first, last, step, carry)

@@ -53,10 +53,10 @@ class Method(Protocol[State]):
 
 def losses(result: SweepResult, by: Compared, mode: str) -> Losses:
     """Return the numbers to minimise: infinite if a point failed or is NaN."""
-    found = scores("search.explore", result.values, len(result), by, [slice(None)])
-    found = found.astype(np.float64)
-    signed = found if mode == "min" else -found
-    return np.where(result.ok & ~np.isnan(found), signed, np.inf)
+    numbers = scores("search.explore", result.values, len(result), by, [slice(None)])
+    numbers = numbers.astype(np.float64)
+    signed = numbers if mode == "min" else -numbers
+    return np.where(result.ok & ~np.isnan(numbers), signed, np.inf)
 
 
 def as_texts(**settings: object) -> dict[str, str]:
@@ -95,7 +95,7 @@ DesignState: TypeAlias = tuple[Space, Float[np.ndarray, "_ axes"]]
 
 
 class Design(eqx.Module):
-    """A method of search that proposes given points, in their order.
+    """A method of search that proposes the points of a design, in their order.
 
     **Arguments:**
 

@@ -156,15 +156,15 @@ def sensitivity(
         )
     module = f"SALib.analyze.{method}"
     analyze = optional("search.sensitivity", module, "search").analyze
-    given = (u,) if method == "morris" else ()
-    found = [
-        analyze(problem, *given, column, seed=seed_of(key), **kind.analyze)
+    points = (u,) if method == "morris" else ()
+    analyses = [
+        analyze(problem, *points, column, seed=seed_of(key), **kind.analyze)
         for column in values.reshape(rows, -1).T
     ]
     shape = (len(problem["names"]), *values.shape[1:])
     dims = ("axis", *(f"{name}.{k}" for k in range(values.ndim - 1)))
     variables = {
-        k: (dims, np.stack([np.asarray(one[k]) for one in found], -1).reshape(shape))
+        k: (dims, np.stack([np.asarray(one[k]) for one in analyses], -1).reshape(shape))
         for k in kind.indices
     }
     xarray = optional("search.sensitivity", "xarray", "search")

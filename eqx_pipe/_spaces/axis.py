@@ -121,8 +121,8 @@ class Axis(eqx.Module):
     @property
     def attrs(self) -> dict[str, str]:
         """Label and unit as xarray's attributes, those of the CF conventions."""
-        found = {"long_name": self.label, "units": self.unit}
-        return {name: text for name, text in found.items() if text}
+        attrs = {"long_name": self.label, "units": self.unit}
+        return {name: text for name, text in attrs.items() if text}
 
     @property
     def _dim_text(self) -> str:
@@ -144,7 +144,7 @@ class Axis(eqx.Module):
     def from_unit(
         self, u: Float[np.ndarray, " points"], dim: str | None = None
     ) -> "Axis":
-        """Return an axis of the values at some places of the unit interval.
+        """Return an axis of the values at some coordinates in the unit interval.
 
         Values are categories: each gets an equal part of the interval, in order.
         """
@@ -155,7 +155,7 @@ class Axis(eqx.Module):
     def to_unit(
         self, values: Shaped[np.ndarray, "points ..."]
     ) -> Float[np.ndarray, " points"]:
-        """Return the places of some numbers in the unit interval, if it is a range."""
+        """Return the unit-interval coordinates of some numbers, for a range."""
         raise NotImplementedError
 
 
@@ -238,10 +238,10 @@ def value_of(name: str, axis: Axis, i: Position, key: Key | None) -> PyTree:
         return value
     for path, leaf in jtu.tree_flatten_with_path(value)[0]:
         if not eqx.is_array_like(leaf):
-            place = f" at `.{path_name(path)}`" if path else ""
+            where = f" at `.{path_name(path)}`" if path else ""
             raise type_error(
                 "Space",
-                f"the axis `{name}` returned {describe_value(leaf)}{place}.",
+                f"the axis `{name}` returned {describe_value(leaf)}{where}.",
                 "The values of an axis are arrays, numbers or pytrees of them. For "
                 "functions, texts and other Python values use `Static`, or map one.",
             )

@@ -182,15 +182,16 @@ def _columns(name: str, values: Any) -> list[tuple[str, Any]]:
 def _distinct(columns: Iterable[tuple[str, str, _Column]]) -> dict[str, _Column]:
     """Return columns by name, given the axis of each, its name and its content."""
     owners: dict[str, str] = {}
-    found = {}
+    distinct = {}
     for owner, name, column in columns:
-        if name in found:
+        if name in distinct:
             raise value_error(
                 "Space",
                 f"`{name}` is the name of two columns, one of `{owners[name]}` and "
                 f"one of `{owner}`.",
-                "Rename one of these axes, or a part of its values: entries of arrays "
-                "and leaves of pytrees are called by the axis and their place, `x.0`.",
+                "Rename one of these axes, or a part of its values: an entry of an "
+                "array is named by the axis and its index, `x.0`, and a leaf of a pytree "
+                "by its key.",
             )
-        owners[name], found[name] = owner, column
-    return found
+        owners[name], distinct[name] = owner, column
+    return distinct

@@ -62,7 +62,7 @@ def axis_name(path: tuple[Any, ...]) -> str:
 def no_axis(function: str, argument: str, tree: PyTree) -> ValueError:
     """Return the error for a `tree` without an axis, passed as `argument`."""
     cures = [
-        "Put a `Linspace`, `Geomspace` or `Values` in the place of a leaf: `ep.Values` "
+        "Put a `Linspace`, `Geomspace` or `Values` instead of a leaf: `ep.Values` "
         "makes an axis of a list, `ep.Space.from_table` a space of a table.",
         *filter(None, map(unregistered, jtu.tree_leaves(tree))),
     ]
@@ -183,8 +183,8 @@ class Geometry:
     @ft.cached_property
     def axes(self) -> dict[str, Axis]:
         """The axes by name, in the order in which they were written."""
-        found = (self.leaves[index] for index in self.leaf_indices)
-        return dict(zip(self.names, found, strict=True))
+        axes = (self.leaves[index] for index in self.leaf_indices)
+        return dict(zip(self.names, axes, strict=True))
 
     @ft.cached_property
     def lengths(self) -> tuple[int, ...]:
@@ -220,18 +220,18 @@ class Geometry:
 
     @ft.cached_property
     def static_dims(self) -> tuple[int, ...]:
-        """The places in `grid_dims` of the dims that have `Static` axes."""
+        """The indices in `grid_dims` of the dims that have `Static` axes."""
         pairs = zip(self.axes.values(), self.axis_dims, strict=True)
         return tuple(sorted({dim for axis, dim in pairs if axis.is_static}))
 
     @ft.cached_property
     def key_dims(self) -> tuple[int, ...]:
-        """The places in `grid_dims` of the dims that are folded into keys of points."""
+        """The indices in `grid_dims` of the dims folded into the keys of points."""
         pairs = zip(self.axes.values(), self.axis_dims, strict=True)
-        found = [(axis.replicates, dim) for axis, dim in pairs if axis.replicates]
+        draws = [(axis.replicates, dim) for axis, dim in pairs if axis.replicates]
         dims = set(range(len(self.lengths)))
-        if any(draws == "common" for draws, _ in found):
-            dims = {dim for _, dim in found}
+        if any(kind == "common" for kind, _ in draws):
+            dims = {dim for _, dim in draws}
         # Keep the order written, so that reordering the dims changes no draw.
         written = self.written or range(len(self.lengths))
         return tuple(sorted(dims, key=written.__getitem__))
@@ -257,8 +257,8 @@ class Geometry:
             return i
         digits = digits_of(i, self.lengths)
         index = 0
-        for place in np.argsort(self.written):
-            index = index * self.lengths[place] + digits[place]
+        for dim in np.argsort(self.written):
+            index = index * self.lengths[dim] + digits[dim]
         return index
 
     def grid_indices(self, index: np.ndarray) -> np.ndarray:
@@ -281,10 +281,10 @@ class Geometry:
         if self.rows is not None:
             return np.asarray(self.rows)[index]
         flat = self.grid_indices(index)
-        found = np.empty((len(index), len(self.lengths)), np.int32)
+        digits = np.empty((len(index), len(self.lengths)), np.int32)
         for k in reversed(range(len(self.lengths))):
-            flat, found[:, k] = flat // self.lengths[k], flat % self.lengths[k]
-        return found
+            flat, digits[:, k] = flat // self.lengths[k], flat % self.lengths[k]
+        return digits
 
     def digits_at(self, i: Index) -> Sequence[Digit]:
         """Return the position of the point `i` on each dim of the grid.
@@ -333,8 +333,8 @@ def geometry_of(
     """
     check_distinct("Space", "axes", names)
     pairs, structure = jtu.tree_flatten_with_path(tree, is_leaf=is_axis)
-    places = {axis_name(path): k for k, (path, x) in enumerate(pairs) if is_axis(x)}
-    indices = tuple(places[name] for name in names)
+    index_of = {axis_name(path): k for k, (path, x) in enumerate(pairs) if is_axis(x)}
+    indices = tuple(index_of[name] for name in names)
     leaves = [leaf for _, leaf in pairs]
     axes = {name: leaves[index] for name, index in zip(names, indices, strict=True)}
     grid_dims, axis_dims = arranged(axes, mode)

@@ -192,10 +192,10 @@ class _Spaced(Axis):
         longest = int(np.argmax(np.abs(way)))
         done = self._scaled(np.asarray(values, np.float64)) - first
         # If both ends are equal, every value is at 0.
-        found = done.reshape(len(values), way.size)[:, longest] / (way[longest] or 1.0)
+        u = done.reshape(len(values), way.size)[:, longest] / (way[longest] or 1.0)
         # Rounding to the dtype of the axis may move values beyond its ends.
         eps = 64 * float(jnp.finfo(self.lookup.coarse.dtype).eps)
-        outside = ~((found >= -eps) & (found <= 1 + eps))
+        outside = ~((u >= -eps) & (u <= 1 + eps))
         if np.any(outside):
             i = int(np.argmax(outside))
             raise value_error(
@@ -203,7 +203,7 @@ class _Spaced(Axis):
                 f"point {i} has {np.asarray(values)[i]}, outside of {self!r}.",
                 "Give points from one end to the other.",
             )
-        return np.clip(found, 0.0, 1.0)  # rounding may exceed the ends
+        return np.clip(u, 0.0, 1.0)  # rounding may exceed the ends
 
     def __repr__(self) -> str:
         table = self.lookup.coarse

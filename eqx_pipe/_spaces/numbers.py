@@ -100,12 +100,12 @@ def _stack(values: list[Any]) -> Any:
         if any(array.dtype != dtype for array in arrays):
             dtype = jnp.result_type(*arrays)
     except (TypeError, ValueError) as error:
-        found = ", ".join(sorted({str(array.dtype) for array in arrays}))
-        wrong, cure = f"`values` mixes the dtypes {found}.", "Give values of one kind."
+        dtypes = ", ".join(sorted({str(array.dtype) for array in arrays}))
+        wrong, cure = f"`values` mixes the dtypes {dtypes}.", "Give values of one kind."
         raise type_error("Values", wrong, cure) from error
-    for i, (given, array) in enumerate(zip(values, arrays, strict=True)):
-        if array.dtype != dtype and not isinstance(given, Tracer):
-            check_fits("Values", f"values[{i}]", given, dtype)
+    for i, (value, array) in enumerate(zip(values, arrays, strict=True)):
+        if array.dtype != dtype and not isinstance(value, Tracer):
+            check_fits("Values", f"values[{i}]", value, dtype)
     return jnp.stack(arrays)
 
 
@@ -118,37 +118,37 @@ def _unlike(values: list[Any]) -> ValueError:
     )
 
 
-def _as_array(given: Any) -> Array:
+def _as_array(values: Any) -> Array:
     """Return numbers as an array of JAX's dtype for them; raise if they do not fit."""
-    if isinstance(given, jax.Array):
-        return given
-    plain, given = given, np.asarray(given)
-    if given.dtype == object:
-        given = np.asarray(given.tolist())
+    if isinstance(values, jax.Array):
+        return values
+    numbers = np.asarray(values)
+    if numbers.dtype == object:
+        numbers = np.asarray(numbers.tolist())
     too_wide = f"an integer in `values` does not fit {jnp.result_type(int)}."
-    if given.dtype.kind not in NUMBERS:
-        if given.dtype == object and all(isinstance(x, int) for x in given.flat):
+    if numbers.dtype.kind not in NUMBERS:
+        if numbers.dtype == object and all(isinstance(x, int) for x in numbers.flat):
             raise value_error("Values", too_wide, _CURE)
         raise type_error(
             "Values",
-            f"`values` is {describe_value(given.tolist())}, of {given.dtype}.",
+            f"`values` is {describe_value(numbers.tolist())}, of {numbers.dtype}.",
             "Give numbers, PRNG keys or arrays of them; for text, functions and other "
             "Python values use `eqx_pipe.Static`.",
         )
     try:
         # Numbers that are too large become infinite, for which `check_fits` raises.
         with np.errstate(over="ignore"):
-            native = _as_native(given)
+            native = _as_native(numbers)
             # Plain Python numbers are weakly typed for JAX.
-            is_array = isinstance(plain, np.ndarray) or native is not given
-            array = on_device(native) if is_array else jnp.asarray(plain)
+            is_array = isinstance(values, np.ndarray) or native is not numbers
+            array = on_device(native) if is_array else jnp.asarray(values)
     except OverflowError as error:
         raise value_error("Values", too_wide, _CURE) from error
     except (TypeError, ValueError) as error:
-        wrong = f"JAX does not support the dtype {given.dtype} of `values`."
+        wrong = f"JAX does not support the dtype {numbers.dtype} of `values`."
         raise type_error("Values", wrong, "Convert them to another dtype.") from error
-    check_fits("Values", "values", given, array.dtype)
-    warn_if_alike("Values", given, array.dtype)
+    check_fits("Values", "values", numbers, array.dtype)
+    warn_if_alike("Values", numbers, array.dtype)
     return array
 
 
@@ -168,7 +168,7 @@ def as_ends(
     """Return both ends as finite arrays of one shape and one inexact dtype.
 
     Return them also in float64, unless one is traced, so that the values between are
-    computed from the decimals given and not from their rounding to float32.
+    computed from the decimals passed and not from their rounding to float32.
     """
     start, stop = map(_as_native, (start, stop))
     ends = {"start": start, "stop": stop}
@@ -190,9 +190,9 @@ def as_ends(
         first, last = precise = jnp.asarray(start, dtype), jnp.asarray(stop, dtype)
     else:
         precise = np.asarray(start).astype(float), np.asarray(stop).astype(float)
-        for (name, given), x in zip(ends.items(), precise, strict=True):
+        for (name, end), x in zip(ends.items(), precise, strict=True):
             if not np.all(np.isfinite(x)):
-                wrong = f"`{name}` is {describe_value(given)}, not finite."
+                wrong = f"`{name}` is {describe_value(end)}, not finite."
                 raise value_error(function, wrong, "Give finite ends.")
             check_fits(function, name, x, dtype)
         first, last = np.asarray(start).astype(dtype), np.asarray(stop).astype(dtype)
@@ -229,36 +229,36 @@ def check_same_sign(function: str, first: Any, last: Any) -> None:
         )
 
 
-def check_fits(function: str, name: str, given: Any, dtype: Any) -> None:
+def check_fits(function: str, name: str, numbers: Any, dtype: Any) -> None:
     """Raise if a number is too large for `dtype`, or so small that it becomes 0.
 
     `name` is the argument's name, for the message.
     """
-    given = np.asarray(given)  # use NumPy: under `jit`, JAX arrays are traced
+    numbers = np.asarray(numbers)  # use NumPy: under `jit`, JAX arrays are traced
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        fitted = given.astype(dtype)
+        fitted = numbers.astype(dtype)
     kinds = []
     if jnp.issubdtype(dtype, jnp.integer):
-        kinds = [(fitted != given, "does not fit")]
+        kinds = [(fitted != numbers, "does not fit")]
     if jnp.issubdtype(dtype, jnp.inexact):
-        too_large = np.isfinite(given) & ~np.isfinite(fitted)
-        becomes_0 = (given != 0) & (fitted == 0)
+        too_large = np.isfinite(numbers) & ~np.isfinite(fitted)
+        becomes_0 = (numbers != 0) & (fitted == 0)
         kinds = [(too_large, "is too large for"), (becomes_0, "becomes 0 in")]
     for lost, what in kinds:
         if np.any(lost):
             entry = tuple(int(k) for k in np.argwhere(lost)[0])
             at = f"[{', '.join(map(str, entry))}]" if entry else ""
-            number = given[entry].item()
+            number = numbers[entry].item()
             wrong = f"`{name}{at}` is {number!r}, which {what} {dtype}."
             raise value_error(function, wrong, _CURE)
 
 
-def warn_if_alike(function: str, given: Any, dtype: Any) -> None:
+def warn_if_alike(function: str, numbers: Any, dtype: Any) -> None:
     """Warn if more than 1% of the distinct numbers become equal."""
-    narrower = np.issubdtype(given.dtype, np.floating) and given.dtype != dtype
-    if not narrower or not 1 < given.size <= _MOST:
+    narrower = np.issubdtype(numbers.dtype, np.floating) and numbers.dtype != dtype
+    if not narrower or not 1 < numbers.size <= _MOST:
         return
-    different, left = len(np.unique(given)), len(np.unique(given.astype(dtype)))
+    different, left = len(np.unique(numbers)), len(np.unique(numbers.astype(dtype)))
     if 100 * (different - left) > different:
         wrong = f"{left} of {different} different numbers are left in {dtype}."
         warnings.warn(message(function, wrong, _CURE), stacklevel=3)

@@ -145,5 +145,5 @@ class Seeds(Axis):
         return i
 
     def __repr__(self) -> str:
-        own = "" if self.draws == "common" else ", draws='independent'"
-        return f"Seeds({self.num}{own}{self._dim_text})"
+        draws = "" if self.draws == "common" else ", draws='independent'"
+        return f"Seeds({self.num}{draws}{self._dim_text})"

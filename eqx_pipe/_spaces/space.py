@@ -73,8 +73,8 @@ class Space(eqx.Module):
     Spaces are compared by their content but hashed by identity, so equal spaces are
     different keys of a dict.
 
-    **Laws:** `sweep(fn, space[some], key=key)` has the values of
-    `sweep(fn, space, key=key)` at `some`, to rounding.
+    **Laws:** `sweep(fn, space[part], key=key)` has the values of
+    `sweep(fn, space, key=key)` at `part`, to rounding.
 
     !!! example
 
@@ -158,7 +158,7 @@ class Space(eqx.Module):
         `Values` for numbers that JAX cannot represent.
 
         **Laws:** `Space.from_table(space.to_pandas())` has the points of `space`, if
-        its axes hold numbers and texts. `from_table(rows)[some]` is `from_table` of
+        its axes hold numbers and texts. `from_table(rows)[part]` is `from_table` of
         the selected rows.
 
         !!! example
@@ -280,9 +280,9 @@ class Space(eqx.Module):
             one = one + size if -size <= one else one
         return self.point(one)
 
-    def _slice(self, some: slice) -> "Space":
+    def _slice(self, part: slice) -> "Space":
         size = self.size
-        chosen = range(size)[some]
+        chosen = range(size)[part]
         # Not by `len`, which raises above `sys.maxsize`.
         count = max(0, -((chosen.start - chosen.stop) // chosen.step))
         if self.rows is None and chosen.step == 1:
@@ -291,7 +291,7 @@ class Space(eqx.Module):
         if count >= 2**31:
             raise value_error(
                 "Space",
-                f"the slice {some} with a step has {count} points.",
+                f"the slice {part} with a step has {count} points.",
                 "Take a slice without a step, or fewer points than 2**31.",
             )
         index = np.arange(count).astype(np.int64 if size < 2**62 else object)
@@ -361,7 +361,7 @@ class Space(eqx.Module):
     def to_unit(
         self, points: "Space | None" = None
     ) -> Float[np.ndarray, "points axes"]:
-        """Return the places of some points in the unit cube; see `from_unit`.
+        """Return the coordinates of some points in the unit cube; see `from_unit`.
 
         **Arguments:**
 

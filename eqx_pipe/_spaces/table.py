@@ -32,29 +32,29 @@ TableLike: TypeAlias = Mapping[str, ValuesLike] | Sequence[Mapping[str, object]]
 def table(columns: TableLike, dim: str | None = None) -> Space:
     """Return the space of a table; see `Space.from_table`."""
     check_dim("Space.from_table", dim)
-    found = _columns(columns)
-    tree = {name: _axis(name, column, dim) for name, column in found.items()}
+    columns = _columns(columns)
+    tree = {name: _axis(name, column, dim) for name, column in columns.items()}
     # Axes that share a dim vary together in a product, too.
     space = Space(tree, "product" if dim else "zip")
-    return space if len(next(iter(found.values()))) else space[:0]
+    return space if len(next(iter(columns.values()))) else space[:0]
 
 
-def _columns(given: Any) -> dict[Any, Any]:
+def _columns(table: Any) -> dict[Any, Any]:
     """Return the columns by name, in order."""
-    if isinstance(given, list | tuple) and all(isinstance(r, Mapping) for r in given):
-        given = _transposed(given)
+    if isinstance(table, list | tuple) and all(isinstance(r, Mapping) for r in table):
+        table = _transposed(table)
     # A dict has its columns as keys, a data frame as an attribute; that of a table of
     # Arrow has another name.
-    names = getattr(given, "column_names", getattr(given, "columns", ()))
-    listed = given if isinstance(given, Mapping) else names
-    if not len(listed):
+    names = getattr(table, "column_names", getattr(table, "columns", ()))
+    names = table if isinstance(table, Mapping) else names
+    if not len(names):
         raise type_error(
             "Space.from_table",
-            f"`columns` is {describe_value(given)}, which has no columns.",
+            f"`columns` is {describe_value(table)}, which has no columns.",
             "Give a dict of columns, a data frame, or a list of dicts; for an array "
             "`dict(zip(names, array.T))`.",
         )
-    columns = {name: given[name] for name in listed}
+    columns = {name: table[name] for name in names}
     for name, column in columns.items():
         check_unmasked("Space.from_table", f"columns[{name!r}]", column)
         listed = isinstance(column, list | tuple)
@@ -87,15 +87,15 @@ def _axis(name: str, column: Any, dim: str | None) -> Axis:
     """Return a column as an axis; if it has no rows, one of a single value."""
     if not isinstance(column, jax.Array):
         listed = isinstance(column, list | tuple)
-        given = np.zeros(0, object) if listed else np.asarray(column)
+        array = np.zeros(0, object) if listed else np.asarray(column)
         # Entries of Arrow's and xarray's columns are not Python values.
         is_arrow = hasattr(column, "to_pylist")
-        items = column.to_pylist() if is_arrow else list(column if listed else given)
-        is_array = given.dtype.kind in NUMBERS and not listed
+        items = column.to_pylist() if is_arrow else list(column if listed else array)
+        is_array = array.dtype.kind in NUMBERS and not listed
         if not is_array and not (all(map(_is_number, items)) and (items or listed)):
-            return _static(name, items, given, dim)
+            return _static(name, items, array.dtype, dim)
         _check_complete(name, missing_in(column))
-        column = given if is_array else items
+        column = array if is_array else items
     try:
         return Values(at_least_one(column)[0], dim=dim)
     except (TypeError, ValueError) as error:
@@ -113,18 +113,18 @@ def _check_complete(name: str, missing: int) -> None:
         )
 
 
-def _static(name: str, items: list[Any], given: np.ndarray, dim: str | None) -> Axis:
+def _static(name: str, items: list[Any], dtype: np.dtype, dim: str | None) -> Axis:
     """Return a column of Python values as an axis."""
     if not items:
         raise type_error(
             "Space.from_table",
-            f"the column `{name}` has no rows, and its dtype is {given.dtype}.",
+            f"the column `{name}` has no rows, and its dtype is {dtype}.",
             "Give it a dtype of numbers, or make the table of all rows and take a part "
             "of it, `ep.Space.from_table(df)[mask]`.",
         )
     dates = [x for x in items if isinstance(x, _DATES)]
-    if given.dtype.kind in "mM" or dates:
-        kind = given.dtype if given.dtype.kind in "mM" else type(dates[0]).__name__
+    if dtype.kind in "mM" or dates:
+        kind = dtype if dtype.kind in "mM" else type(dates[0]).__name__
         raise type_error(
             "Space.from_table",
             f"the column `{name}` has dates or times ({kind}), which JAX does not "
@@ -187,7 +187,7 @@ def _check_alike(function: str, k: int, first: PyTree, other: PyTree) -> None:
             f"beside the axes the spaces differ: `results[0]` has "
             f"{describe_value(constants[0])}, `results[{k}]` has "
             f"{describe_value(constants[1])}.",
-            "Join results of spaces with the same axes at the same places, and make "
+            "Join results of spaces with the same axes at the same paths, and make "
             "the values that differ axes with one value in each.",
         )
 
@@ -202,21 +202,21 @@ def _column(
     """Return an axis with the values of one axis at the points of several spaces."""
     values, axes = [], [geometry.axes[name] for geometry in geometries]
     for axis, geometry, space, at in zip(axes, geometries, spaces, digits, strict=True):
-        places = at[:, geometry.axis_dims[geometry.names.index(name)]]
-        values.append(values_at(name, axis, space.axis_key(name), places))
+        positions = at[:, geometry.axis_dims[geometry.names.index(name)]]
+        values.append(values_at(name, axis, space.axis_key(name), positions))
     texts = axes[0].texts
     if all(axis.is_static for axis in axes):
-        return Static([x for some in values for x in some], **texts)
+        return Static([x for part in values for x in part], **texts)
     for k, (axis, other) in enumerate(zip(axes[1:], values[1:], strict=True), 1):
         forms = [
             None if a.is_static else v for a, v in ((axes[0], values[0]), (axis, other))
         ]
-        found = differences(*forms, free_axis=0)
-        if found:
+        lines = differences(*forms, free_axis=0)
+        if lines:
             raise value_error(
                 function,
                 f"the values of the axis `{name}` differ between `results[0]` and "
-                f"`results[{k}]`: {'; '.join(found)}.",
+                f"`results[{k}]`: {'; '.join(lines)}.",
                 "Give them the same structure, shape and dtype.",
             )
     is_log = all(axis.is_log for axis in axes)
@@ -224,12 +224,12 @@ def _column(
     is_loaded = any(isinstance(axis, LoadedValues) for axis in axes)
     kind = LoadedValues if is_loaded else Values
     return jtu.tree_map(
-        lambda *some: kind(_stacked(some), is_log=is_log, **texts), *values
+        lambda *parts: kind(_joined(parts), is_log=is_log, **texts), *values
     )
 
 
-def _stacked(some: tuple[Any, ...]) -> Any:
+def _joined(parts: tuple[Any, ...]) -> Any:
     """Join arrays; `jnp` would compile a program for each number of them."""
-    if any(map(is_key_array, some)):
-        return jnp.concatenate(some)
-    return np.concatenate([np.asarray(each) for each in some])
+    if any(map(is_key_array, parts)):
+        return jnp.concatenate(parts)
+    return np.concatenate([np.asarray(part) for part in parts])

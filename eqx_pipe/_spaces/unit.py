@@ -60,7 +60,7 @@ def axes_at(geometry: Geometry, u: Any, dim: str | None) -> list[Axis]:
 def unit_of(
     geometry: Geometry, key: Key | None, points: Geometry, points_key: Key | None
 ) -> Float[np.ndarray, "points axes"]:
-    """Return the places of some points in the unit cube of a space."""
+    """Return the coordinates of some points in the unit cube of a space."""
     _check_untied(geometry, "Space.to_unit")
     if points.names != geometry.names:
         raise value_error(
@@ -72,28 +72,28 @@ def unit_of(
     digits = points.digits(np.arange(points.size))
     columns = []
     for (name, axis), dim in zip(geometry.axes.items(), points.axis_dims, strict=True):
-        given = points.axes[name]
-        while isinstance(axis, Mapped) and isinstance(given, Mapped):
-            axis, given = axis.axis, given.axis
+        other = points.axes[name]
+        while isinstance(axis, Mapped) and isinstance(other, Mapped):
+            axis, other = axis.axis, other.axis
         # Convert each value once: on a grid most positions occur many times.
         few, back = np.unique(digits[:, dim], return_inverse=True)
-        values = values_at(name, given, axis_key(points_key, name), few)
+        values = values_at(name, other, axis_key(points_key, name), few)
         if axis.is_range:
-            found = axis.to_unit(np.asarray(values))
+            u = axis.to_unit(np.asarray(values))
         else:
-            own = axis_key(key, name)
-            found = _places(name, axis, own, _hashable(given.is_static, values))
-        columns.append(found[back.reshape(-1)])
+            hashable = _hashable(other.is_static, values)
+            u = _middles(name, axis, axis_key(key, name), hashable)
+        columns.append(u[back.reshape(-1)])
     return np.stack(columns, axis=1)
 
 
-def _places(
+def _middles(
     name: str, axis: Axis, key: Key | None, values: list[Any]
 ) -> Float[np.ndarray, " points"]:
     """Return the middle of the part of each value in the unit interval."""
-    own = values_at(name, axis, key, np.arange(len(axis)))
+    choices = values_at(name, axis, key, np.arange(len(axis)))
     known: dict[Any, int] = {}
-    for k, value in enumerate(_hashable(axis.is_static, own)):
+    for k, value in enumerate(_hashable(axis.is_static, choices)):
         known.setdefault(value, k)
     for i, value in enumerate(values):
         if value not in known:
@@ -117,10 +117,10 @@ def _hashable(is_static: bool, values: Any) -> list[Any]:
 
 
 def _check_untied(geometry: Geometry, function: str) -> None:
-    """Raise unless every axis of a space has a dim of its own."""
+    """Raise unless no two axes of a space share a dim."""
     for dim in set(geometry.axis_dims):
         pairs = zip(geometry.names, geometry.axis_dims, strict=True)
-        names = [name for name, own in pairs if own == dim]
+        names = [name for name, other in pairs if other == dim]
         if len(names) > 1:
             raise value_error(
                 function,

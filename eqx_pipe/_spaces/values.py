@@ -1,4 +1,4 @@
-"""Axes of given values: numbers in one array, or any Python values."""
+"""Axes that hold their values: numbers in one array, or any Python values."""
 
 from collections.abc import Iterable, Mapping, Set
 from typing import Any, ClassVar
@@ -29,7 +29,7 @@ def take(table: Array | np.ndarray, i: Int[Array, ""]) -> Array:
 
 
 class Values(Axis):
-    """The given values, one by one.
+    """A sequence of values, one by one.
 
     **Arguments:**
 
@@ -145,11 +145,11 @@ def _as_opaque(values: Iterable[object]) -> Opaque:
             "`list(values.values())`.",
         )
     check_unmasked("Static", "values", values)
-    found = Opaque(tuple(values))
-    if not found.values:
+    opaque = Opaque(tuple(values))
+    if not opaque.values:
         wrong = "`values` is empty."
         raise value_error("Static", wrong, "Give at least one value.")
-    return found
+    return opaque
 
 
 class Static(Axis):

@@ -1,5 +1,7 @@
 """Searches: rounds of points that a method proposes."""
 
+import shutil
+
 import equinox as eqx
 import jax.random as jr
 import numpy as np
@@ -165,6 +167,12 @@ def test_another_search_is_refused_before_anything_is_written(tmp_path, rounds):
         )
     assert files(tmp_path) == before
     whole = run(method=ep.search.Design(LATER.tolist()), store=None)
+    np.testing.assert_array_equal(rows(run()), rows(whole))
+    shutil.rmtree(tmp_path / "found/round-0001.zarr")
+    with pytest.raises(
+        ValueError, match="later rounds, but no `round-0001.*same search"
+    ):
+        ep.search.SearchResult.load(tmp_path / "found")
     np.testing.assert_array_equal(rows(run()), rows(whole))
 
 
