@@ -190,8 +190,8 @@ def _distinct(columns: Iterable[tuple[str, str, _Column]]) -> dict[str, _Column]
                 f"`{name}` is the name of two columns, one of `{owners[name]}` and "
                 f"one of `{owner}`.",
                 "Rename one of these axes, or a part of its values: an entry of an "
-                "array is named by the axis and its index, `x.0`, and a leaf of a pytree "
-                "by its key.",
+                "array is named by the axis and its index, `x.0`, and a leaf of a "
+                "pytree by its key.",
             )
         owners[name], distinct[name] = owner, column
     return distinct
