@@ -338,7 +338,7 @@ def _reduce_open(
 
     def reduce(*leaves: Array) -> Array:
         # If no gate is open, the mean is 0 / 1 = 0, instead of NaN for 0 / 0.
-        total = fold.total(leaves, jnp.maximum(count, 1))
+        total = fold.total(leaves, jnp.maximum(count, 1) if fold.average else count)
         if fold.neutral(total.dtype) == 0:
             return total
         # The neutral elements of the others (1, or an infinity) differ from zero.

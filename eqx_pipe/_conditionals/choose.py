@@ -370,7 +370,7 @@ def _zeros(examples: Sequence[Any]) -> list[Any]:
     kinds = [(x.shape, x.dtype, _explicit_sharding(x)) for x in examples]
     made = {
         (shape, dtype, sharding): lax.full(shape, 0, dtype, sharding=sharding)
-        for shape, dtype, sharding in set(kinds)
+        for shape, dtype, sharding in dict.fromkeys(kinds)
     }
     return [made[kind] for kind in kinds]
 
