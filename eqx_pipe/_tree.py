@@ -1,6 +1,7 @@
 """Compare pytrees, name their leaves, and make Python values hashable."""
 
 import dataclasses
+import math
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -77,6 +78,20 @@ def can_be_traced(x: Any) -> bool:
     if isinstance(x, np.ndarray):
         return x.dtype.kind not in "OSUMmT"
     return isinstance(x, jax.Array)
+
+
+def struct_of(array: Any, drop: int = 0) -> jax.ShapeDtypeStruct:
+    """Return the shape and dtype of an array, without its first `drop` axes."""
+    return jax.ShapeDtypeStruct(array.shape[drop:], array.dtype)
+
+
+def nbytes(array: Any) -> int:
+    """Return the bytes of an array or struct; 0 for values without shape and dtype."""
+    shape, dtype = getattr(array, "shape", None), getattr(array, "dtype", None)
+    if shape is None or dtype is None:
+        return 0
+    # The dtype of PRNG keys has no size; a threefry key has two words.
+    return math.prod(shape) * getattr(dtype, "itemsize", 8)
 
 
 def is_none(x: Any) -> bool:

@@ -5,7 +5,6 @@ JAX 0.12 has one class for jaxprs, open or closed, where 0.10 and 0.11 have two.
 
 import contextlib
 import functools as ft
-import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
@@ -13,6 +12,7 @@ import jax
 import jax.core
 from jax.extend.core import Jaxpr, JaxprEqn, Literal
 
+from .._tree import nbytes
 from .._types import ClosedJaxpr
 
 Equation: TypeAlias = JaxprEqn
@@ -177,18 +177,10 @@ def live_bytes(jaxpr: Any) -> int:
     now = most = 0
     for at, eqn in enumerate(inner.eqns):
         inside = max(map(live_bytes, sub_jaxprs(eqn)), default=0)
-        held |= {out: _nbytes(out.aval) for out in eqn.outvars}
-        now += sum(_nbytes(out.aval) for out in eqn.outvars)
+        held |= {out: nbytes(out.aval) for out in eqn.outvars}
+        now += sum(nbytes(out.aval) for out in eqn.outvars)
         most = max(most, now + inside)
         for atom in {*(a for a in eqn.invars if not is_literal(a)), *eqn.outvars}:
             if last.get(atom, at) <= at:
                 now -= held.pop(atom, 0)
     return most
-
-
-def _nbytes(aval: Any) -> int:
-    shape, dtype = getattr(aval, "shape", None), getattr(aval, "dtype", None)
-    if shape is None or dtype is None:
-        return 0
-    # The dtype of PRNG keys has no size; a threefry key has two words.
-    return math.prod(shape) * getattr(dtype, "itemsize", 8)

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
@@ -23,6 +22,7 @@ from .._tree import (
     leaves_with_names,
     path_name,
     static_text,
+    struct_of,
     tree_text,
 )
 from .._types import MaybeState, PyTree, StageLike
@@ -184,7 +184,7 @@ def _is_array(x: object) -> bool:
 
 
 def _of_first(leaf: PyTree) -> PyTree:
-    return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) if _is_array(leaf) else leaf
+    return struct_of(leaf, drop=1) if _is_array(leaf) else leaf
 
 
 def shapes_text(tree: PyTree, limit: int = 4) -> str:
