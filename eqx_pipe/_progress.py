@@ -1,18 +1,9 @@
-"""The progress bar, and the interval at which a sweep returns to the host."""
+"""The progress bar."""
 
 import contextlib
 import sys
-import time
 from collections.abc import Callable
 from typing import Any
-
-# Seconds between two updates of the bar, and the number of parts of a sweep until its
-# speed is known. (The host updates the bar: `io_callback` fails in a `vmap` of a
-# `cond`.)
-_TARGET = 0.25
-_FIRST_PARTS = 32
-
-_now = time.perf_counter
 
 # A log file, where a bar would be thousands of lines, gets a line each minute. With
 # `miniters`, tqdm's thread does not update it, and at `position` 0 it moves no cursor.
@@ -26,14 +17,12 @@ _LINES = {
 
 
 class Progress:
-    """A bar over the points, and the interval at which it should be updated.
+    """A bar over the points of a sweep, or other units.
 
     `shown=None` shows it in a terminal or a notebook, and only once the work has taken
     a second. Elsewhere it prints a line now and then. A bar that is opened while
     another is open appears below it and is removed at the end. `before` points were
-    finished by an earlier run: they count as done, but not for the rate. The
-    computation ends early once `stopping()` is true; `paced` work returns to the host
-    to check this even without a bar.
+    finished by an earlier run: they count as done, but not for the rate.
     """
 
     def __init__(
@@ -41,41 +30,23 @@ class Progress:
         shown: bool | None,
         size: int,
         before: int = 0,
-        stopping: Callable[[], bool] = bool,
         title: str = "sweep",
         unit: str = "points",
-        paced: bool = False,
     ):
-        self.stopping = stopping
-        self.paced = paced
-        self._last = _now()
-        self._pace: float | None = None
         self._bar = None
-        self._said: dict[str, Any] = {}
+        self._notes: dict[str, Any] = {}
         if shown if shown is not None else _is_seen():
             delay = 0 if shown else 1
             text: dict[str, Any] = {"desc": title, "unit": f" {unit}"}
             self._bar = _bar(total=size, initial=before, delay=delay, **text)
 
-    def count(self, batches: int, batch_points: int) -> int:
-        """Return how many of a device's `batches` to compute in the next call."""
-        if self._bar is None and not self.paced:
-            return batches
-        if self._pace is None:
-            return max(1, batches // _FIRST_PARTS)
-        return max(1, min(batches, int(self._pace * _TARGET / batch_points)))
-
-    def begin(self) -> None:
-        """Start the clock, after the program is compiled."""
-        self._last = _now()
+    @property
+    def is_shown(self) -> bool:
+        """True if there is a bar to move."""
+        return self._bar is not None
 
     def done(self, points: int) -> None:
         """Record that `points` more points are finished."""
-        if self._bar is None and not self.paced:
-            return
-        now = _now()
-        self._pace = points / max(now - self._last, 1e-6)
-        self._last = now
         self._draw(lambda bar: bar.update(points))
 
     def failed(self, points: int) -> None:
@@ -83,10 +54,10 @@ class Progress:
         if points:
             self.note(failed=points)
 
-    def note(self, **said: Any) -> None:
+    def note(self, **notes: Any) -> None:
         """Show some names with values after the bar."""
-        self._said |= said
-        self._draw(lambda bar: bar.set_postfix(self._said, refresh=False))
+        self._notes |= notes
+        self._draw(lambda bar: bar.set_postfix(self._notes, refresh=False))
 
     def __enter__(self) -> "Progress":
         return self

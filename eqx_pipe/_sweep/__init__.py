@@ -1,7 +1,7 @@
 """Sweeps: `sweep.py` is the entry, `compute` makes rows, and `sinks` keep them."""
 
-from .options import BatchSize as BatchSize
-from .options import Executor as Executor
+from .request import BatchSize as BatchSize
+from .request import Executor as Executor
 from .request import request_of as request_of
 from .results.result import SweepResult as SweepResult
 from .results.select import Best as Best

@@ -39,6 +39,13 @@ _CURE = (
 )
 
 
+def fn_name(fn: Any) -> str:
+    """Return a readable name of a function, or of its class."""
+    while hasattr(fn, "func"):  # a `functools.partial`
+        fn = fn.func
+    return str(getattr(fn, "__qualname__", None) or type(fn).__name__)
+
+
 def call(function: str, fn: Callable[..., Any], point: PyTree, key: Key | None) -> Any:
     """Return `fn(point)`, or `fn(point, key=key)` if `fn` has a parameter `key`.
 

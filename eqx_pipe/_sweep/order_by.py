@@ -19,9 +19,10 @@ from .._errors import (
     type_error,
     value_error,
 )
-from .._progress import Progress
 from .compute.failure import reason
-from .compute.prepare import prepare
+from .compute.points import prepare
+from .compute.rows import whole
+from .compute.watch import Watch
 from .request import Request
 
 CostsOf: TypeAlias = Callable[[int, int, int], Float[np.ndarray, " points"]]
@@ -53,10 +54,9 @@ def costs_of(request: Request) -> CostsOf | None:
     sized = ft.cache(points.with_most)
 
     def costs(first: int, last: int, most: int) -> Float[np.ndarray, " points"]:
-        quiet = Progress(False, last - first)
         with _for_order_by():
-            (found,), _ = sized(most).compute(range(first, last), None, quiet)
-        return found.astype(np.float64)
+            (values,), _ = whole(sized(most).compute(range(first, last), None, Watch()))
+        return values.astype(np.float64)
 
     return costs
 

@@ -2,18 +2,15 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TypeAlias
 
 import numpy as np
 from jaxtyping import Float, Int64
 
 from .._reduce import ReducerTree
 from .._types import Device, PyTree
-from .compute.blocks import Blocks
-from .compute.cells import Cells
-from .compute.points import Points
-from .compute.prepare import prepare
-from .compute.rows import CHUNK_BYTES, Index
+from .compute.groups import Blocks, groups_of
+from .compute.points import Points, prepare
+from .compute.rows import CHUNK_BYTES, Index, Work
 from .order_by import CostsOf, costs_of
 from .request import Request
 from .results.label import names_in, names_of
@@ -24,20 +21,9 @@ from .store import Chunks, choose_chunks
 _GUESSED_WORKERS = 8
 
 
-Work: TypeAlias = Points | Cells | Blocks
-"""The rows that a sweep computes: points, or their reduction by cell or by block.
-
-A sink keeps rows and a worker computes them; neither depends on their kind.
-"""
-
-
 def work_of(points: Points, reducers: ReducerTree | None) -> Work:
     """Return the rows of a sweep: its points, or their reduction by `reducers`."""
-    if reducers is None:
-        return points
-    return (
-        Blocks(points, reducers) if reducers.over is None else Cells(points, reducers)
-    )
+    return points if reducers is None else groups_of(points, reducers)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,18 +93,15 @@ class Plan:
 
     def with_batch_size(self, batch_size: int) -> "Plan":
         """Return the plan with another batch size, and chunks that fit it."""
-        work = self.work.with_batch_size(batch_size)
-        return self.with_chunks(_chunks_of(self.request, work), work)
+        return self.with_points(self.points.with_batch_size(batch_size))
 
     def with_points(self, points: Points) -> "Plan":
-        """Return the plan for the same points in batches of another size."""
-        if self.work is self.points and self.request.store is None:
-            return dataclasses.replace(self, work=points)
-        return self.with_batch_size(points.batch_size)
+        """Return the plan for points in batches of another size."""
+        return _plan_of(self.request, self.work.with_points(points), self.costs)
 
-    def with_chunks(self, chunks: Chunks, work: Work | None = None) -> "Plan":
+    def with_chunks(self, chunks: Chunks) -> "Plan":
         """Return the plan with other chunks, which are computed one at a time."""
-        work = (self.work if work is None else work).with_most(chunks.points)
+        work = self.work.with_most(chunks.points)
         return dataclasses.replace(self, work=work, chunks=chunks)
 
 
@@ -141,10 +124,8 @@ def plan_of(request: Request) -> Plan:
         function=request.function,
         kept=request.function == "sweeper",
     )
-    work = work_of(points, request.reducers)
     costs = None if request.order_by is None else costs_of(request)
-    chunks = _chunks_of(request, work)
-    plan = Plan(request, work.with_most(chunks.points), chunks, costs)
+    plan = _plan_of(request, work_of(points, request.reducers), costs)
     # Check names of outputs before anything is compiled or a store is created.
     return dataclasses.replace(plan, request=_named(plan))
 
@@ -168,27 +149,19 @@ def _named(plan: Plan) -> Request:
     return dataclasses.replace(request, output_coords=known)
 
 
-def _chunks_of(request: Request, work: Work) -> Chunks:
-    """Return chunks for the destination of the rows."""
-    _, shares = request.shard or (0, 1)
-    most = max(1, CHUNK_BYTES // work.row_bytes)
-    elsewhere = request.store is not None or request.executor is not None
-    if isinstance(work, Blocks):
-        if work.size and not (elsewhere or work.reducers.stops):
-            return Chunks((work.size,), 0, min(work.at_once, work.size))
+def _plan_of(request: Request, work: Work, costs: CostsOf | None) -> Plan:
+    """Return a plan with chunks that fit the destination of the rows."""
+    chunks = Chunks((work.size,), 0, work.in_memory)
+    stored, is_sent = request.store is not None, request.executor is not None
+    stops = work.is_merged and request.reducers is not None and request.reducers.stops
+    if work.size and (stored or is_sent or stops):
         # Use small chunks, so that a kill loses little and a stop takes effect soon.
-        elsewhere, lengths = True, (work.size,)
-    else:
-        stored = request.store is not None
-        lengths = tuple(request.space.dims.values()) if stored else (work.size,)
-        shares = shares if stored else 1
-    if work.size == 0 or not elsewhere:
-        return _whole(work.size)
-    return choose_chunks(lengths, work.unit, most, shares)
-
-
-def _whole(size: int) -> Chunks:
-    return Chunks((size,), 0, max(1, size))
+        most = max(1, CHUNK_BYTES // work.row_bytes)
+        in_grid = stored and not work.is_merged
+        lengths = tuple(request.space.dims.values()) if in_grid else (work.size,)
+        _, shares = request.shard or (0, 1)
+        chunks = choose_chunks(lengths, work.unit, most, shares)
+    return Plan(request, work.with_most(chunks.points), chunks, costs)
 
 
 def _num_workers(executor: object) -> int:

@@ -10,7 +10,7 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -20,16 +20,14 @@ from jaxtyping import Float, Int64
 from .._cache import LRUCache
 from .._errors import SweepError, message, optional, type_error
 from .._jaxprs import array_text, digest
-from .._progress import Progress
 from .._reduce import as_reducers
 from .._types import PyTree
-from .compute.failure import Verdict
-from .compute.points import Points
-from .compute.prepare import prepare
-from .compute.rows import Index, Rows
+from .compute.points import Points, prepare
+from .compute.rows import Index, Rows, Verdict, Work, whole
 from .compute.trace import no_mesh, settings
-from .gather import CTRL_C, Chunk, Interrupt, Todo
-from .plan import Plan, Work, work_of
+from .compute.watch import CTRL_C, Interrupt, Watch
+from .gather import Chunk, Todo
+from .plan import Plan, work_of
 
 # Retry a chunk whose worker died, since another may have more memory; give up on points
 # that kill every worker.
@@ -41,9 +39,7 @@ _IN_FLIGHT_BYTES = 2**30
 _IN_FLIGHT = 1024
 
 
-def compute_remotely(
-    plan: Plan, todo: Todo, bar: Progress, stopping: Callable[[], bool]
-) -> Iterator[Chunk]:
+def compute_remotely(plan: Plan, todo: Todo, watch: Watch) -> Iterator[Chunk]:
     """Compute chunks by the workers of an executor, in the order they are finished."""
     packed = pack(plan)
     waiting = collections.deque(_Try(n, todo.rows.get(n)) for n in todo.chunks)
@@ -51,8 +47,8 @@ def compute_remotely(
     room = plan.work.row_bytes * plan.chunks.points + len(packed)
     most = max(2, min(_IN_FLIGHT, _IN_FLIGHT_BYTES // room))
     try:
-        while flying or (waiting and not stopping()):
-            if stopping():
+        while flying or (waiting and not watch.stopping()):
+            if watch.stopping():
                 flying = [it for it in flying if not it.cancelled()]
             elif waiting and len(flying) < most:
                 flying.append(waiting.popleft())
@@ -73,9 +69,9 @@ def compute_remotely(
                     trouble = trouble or error
                     continue
                 if found is not None:
-                    bar.done(it.count(plan))
+                    watch.after(it.count(plan), found.verdict.failed)
                     yield found
-                elif not stopping():
+                elif not watch.stopping():
                     waiting.append(it)
             if trouble is not None:
                 raise trouble
@@ -223,7 +219,7 @@ def work(
                 stack.enter_context(getattr(jax, setting)(value))
             stack.enter_context(no_mesh())
             job = job or _prepared(name, task)
-            values, verdict = job.compute(index, costs, Progress(False, len(index)))
+            values, verdict = whole(job.compute(index, costs, Watch()))
     except Exception as error:
         return None, None, _portable(error)
     return values, verdict, None

@@ -1,30 +1,185 @@
-"""A call of a sweep: its arguments after all checks that need no trace."""
+"""A call of a sweep: its options, and the checks of each and of all together.
+
+`sweep` lists its options in its signature; `plan`, `sweeper` and searches take them
+through the `TypedDict`s here. A new option needs a line in the signature of `sweep`, a
+line in a `TypedDict`, a field of `Request` with its default, and perhaps a check.
+"""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+import operator
+import os
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Unpack
+from typing import (
+    Any,
+    Literal,
+    Protocol,
+    SupportsIndex,
+    TypeAlias,
+    TypedDict,
+    Unpack,
+    runtime_checkable,
+)
 
 import jax
+import numpy as np
 from jax.sharding import Mesh
+from jaxtyping import Array, ArrayLike
 
-from .._errors import nearest, type_error, value_error
+from .._check import check_bool, check_choice, check_int
+from .._errors import describe_value, nearest, type_error, value_error
+from .._files import as_path
+from .._keys import check_draws, check_key
 from .._reduce import ReduceLike, ReducerTree, as_reducers
 from .._spaces import Space, SpaceLike, as_space, by_cell, cells_of
 from .._types import Device, Key, PyTree
 from .._vmap import local_devices
 from .call import key_parameter
-from .options import (
-    CHECKS,
-    Costs,
-    Executor,
-    Resume,
-    SweeperOptions,
-    SweepOptions,
-    check_fn,
-)
-from .results.output_coords import KnownCoords
+from .results.output_coords import KnownCoords, OutputCoords, as_output_coords
 from .store import check_zarr
+
+BatchSize: TypeAlias = SupportsIndex | Literal["auto", "tune"]
+"""The number of points vectorised at once, or the way in which it is chosen."""
+
+Costs: TypeAlias = (
+    Callable[[PyTree], ArrayLike] | Sequence[ArrayLike] | Array | np.ndarray
+)
+"""The cost of each point, as a function of the point or as an array."""
+
+Resume: TypeAlias = Literal["force", "failed"]
+"""The values of `resume=` for a store that another function filled."""
+
+Shard: TypeAlias = Sequence[SupportsIndex]
+"""`(index, count)`: the share `index` of `count` shares."""
+
+
+@runtime_checkable
+class Executor(Protocol):
+    """An executor, whose `submit` returns an object with `done()` and `result()`."""
+
+    def submit(self, fn: Callable[..., object], /, *args: object) -> object:
+        """Submit a call of `fn(*args)`, and return its future."""
+        ...
+
+
+class SweeperOptions(TypedDict, total=False):
+    """The options of `sweeper`, a subset of the options of `sweep`."""
+
+    key: Key | None
+    batch_size: BatchSize
+    mesh: Mesh | None
+    reduce: ReduceLike | None
+    on_error: Literal["raise", "mark"]
+
+
+class SweepOptions(SweeperOptions, total=False):
+    """The options of `sweep` and `plan`."""
+
+    order_by: Costs | None
+    store: str | os.PathLike[str] | None
+    shard: Shard | None
+    executor: Executor | None
+    resume: Resume | None
+    progress: bool | None
+    count_steps: bool
+    output_coords: OutputCoords | None
+
+
+def check_fn(function: str, fn: object) -> None:
+    """Raise a `TypeError` unless `fn` can be called."""
+    if not callable(fn):
+        raise type_error(
+            function,
+            f"`fn` is {describe_value(fn)}, which cannot be called.",
+            "The first argument is the function of a point, the second the space.",
+        )
+
+
+def check_sweep_key(function: str, key: Any) -> Key | None:
+    """Raise unless `key` is a key with the same draws alone and under `vmap`."""
+    if key is not None:
+        check_key(function, key)
+        check_draws(function, "`key` is", key)
+    return key
+
+
+def _as_batch_size(function: str, size: Any) -> int | str:
+    """Return the batch size as an integer or a word; only sweeps support `"tune"`."""
+    words = ("auto", "tune") if function in ("sweep", "plan") else ("auto",)
+    if not isinstance(size, str):
+        check_int(function, "batch_size", size, 1)
+        return operator.index(size)
+    if size not in words:
+        wrong = f"`batch_size` is {describe_value(size)}."
+        raise value_error(
+            function, wrong, nearest(size, [*words, "a positive integer"])
+        )
+    return size
+
+
+def _as_shard(function: str, shard: Any) -> tuple[int, int]:
+    cure = "Give two integers, `(index, count)`, with 0 <= index < count."
+    try:
+        index, count = map(operator.index, shard)
+    except (TypeError, ValueError):
+        wrong = f"`shard` is {describe_value(shard)}."
+        raise type_error(function, wrong, cure) from None
+    if bool in map(type, shard):
+        raise type_error(function, f"`shard` is {shard}.", cure)
+    if not 0 <= index < count:
+        cure += " The first of four processes is (0, 4), the last (3, 4)."
+        raise value_error(function, f"`shard` is ({index}, {count}).", cure)
+    return index, count
+
+
+def _check_executor(function: str, executor: Any) -> Executor:
+    """Raise unless `executor` has a method `submit`."""
+    if isinstance(executor, type) or not callable(getattr(executor, "submit", None)):
+        raise type_error(
+            function,
+            f"`executor` is {describe_value(executor)}.",
+            "Give an object with a method `submit(fn, *args)`: a "
+            "`concurrent.futures.ProcessPoolExecutor(mp_context=multiprocessing."
+            "get_context('spawn'))`, or Dask's `client.get_executor()`.",
+        )
+    # The pools of the standard library expose their start method in advance.
+    context = getattr(executor, "_mp_context", None)
+    method = getattr(context, "get_start_method", None)
+    if callable(method) and method() == "fork":
+        raise value_error(
+            function,
+            "`executor` makes its workers by `fork`, and a forked JAX hangs.",
+            "Give `ProcessPoolExecutor(mp_context=multiprocessing.get_context("
+            "'spawn'))`, under `if __name__ == '__main__':` in a script.",
+        )
+    return executor
+
+
+_CHECKS: dict[str, Callable[[str, Any], Any]] = {
+    "key": check_sweep_key,
+    "batch_size": _as_batch_size,
+    "store": lambda function, path: as_path(function, path, "store"),
+    "shard": _as_shard,
+    "executor": _check_executor,
+    "output_coords": as_output_coords,
+}
+"""The checks of options, which return the value for `Request`.
+
+Other options are checked together, or after tracing.
+"""
+
+_CHOICES = {"on_error": ("raise", "mark"), "resume": ("force", "failed")}
+_NEVER_NONE = ("batch_size", "on_error", "count_steps")
+
+
+def _checked(function: str, name: str, value: Any) -> Any:
+    """Return the value of an option; raise if it is not valid by itself."""
+    if name in _CHOICES:
+        check_choice(function, name, value, _CHOICES[name])
+    if name in ("progress", "count_steps"):
+        check_bool(function, name, value)
+        return bool(value)
+    return _CHECKS[name](function, value) if name in _CHECKS else value
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,9 +245,6 @@ class Request:
         return jax.config.jax_disable_jit  # pyright: ignore[reportAttributeAccessIssue]
 
 
-_NEVER_NONE = ("batch_size", "on_error", "count_steps")
-
-
 def request_of(
     function: str,
     fn: Callable[..., PyTree],
@@ -110,7 +262,7 @@ def request_of(
         wrong = f"it takes no argument {name!r}."
         raise type_error(function, wrong, nearest(name, sorted(own.__optional_keys__)))
     given: dict[str, Any] = {
-        name: CHECKS[name](function, value) if name in CHECKS else value
+        name: _checked(function, name, value)
         for name, value in options.items()
         if value is not None or name in _NEVER_NONE
     }
@@ -141,25 +293,38 @@ _REQUIRE_STORE = {
 }
 """The options that require a store, each with a fix."""
 
-_NOT = " does not support "
-
-_APART = {
-    f"`store`{_NOT}`reduce` for an empty space": "Leave `store` out: there is no state "
-    "to keep.",
-    f"`resume='failed'`{_NOT}`reduce`": "A block of points is reduced as a whole: give "
-    "another path for a fixed function, or keep the values and reduce them afterwards.",
-    f"`batch_size='tune'`{_NOT}`executor`": "Tune on a worker of that kind, "
-    "`ep.sweep(fn, space[:n], batch_size='tune').batch_size`, and give that number.",
-    f"`executor`{_NOT}`mesh`": "Leave `mesh` out: each worker uses all of its own "
-    "devices.",
-    f"`count_steps`{_NOT}`store`": _COUNTED,
-    f"`count_steps`{_NOT}`reduce`": _COUNTED,
-    f"`count_steps`{_NOT}`executor`": _COUNTED,
-    f"`count_steps`{_NOT}`jax.disable_jit()`": _BY_HAND,
-    f"`store`{_NOT}`jax.disable_jit()`": _BY_HAND,
-    f"`reduce`{_NOT}`jax.disable_jit()`": _BY_HAND,
-    f"`executor`{_NOT}`jax.disable_jit()`": _BY_HAND,
-}
+_EXCLUSIVE = (
+    (
+        "`store`",
+        "`reduce` for an empty space",
+        "Leave `store` out: there is no state to keep.",
+    ),
+    (
+        "`resume='failed'`",
+        "`reduce`",
+        "A block of points is reduced as a whole: give another path for a fixed "
+        "function, or keep the values and reduce them afterwards.",
+    ),
+    (
+        "`batch_size='tune'`",
+        "`executor`",
+        "Tune on a worker of that kind, "
+        "`ep.sweep(fn, space[:n], batch_size='tune').batch_size`, and give that "
+        "number.",
+    ),
+    (
+        "`executor`",
+        "`mesh`",
+        "Leave `mesh` out: each worker uses all of its own devices.",
+    ),
+    ("`count_steps`", "`store`", _COUNTED),
+    ("`count_steps`", "`reduce`", _COUNTED),
+    ("`count_steps`", "`executor`", _COUNTED),
+    ("`count_steps`", "`jax.disable_jit()`", _BY_HAND),
+    ("`store`", "`jax.disable_jit()`", _BY_HAND),
+    ("`reduce`", "`jax.disable_jit()`", _BY_HAND),
+    ("`executor`", "`jax.disable_jit()`", _BY_HAND),
+)
 """The pairs of options that exclude each other, each with a fix."""
 
 
@@ -178,6 +343,8 @@ def check_together(request: Request) -> None:
     for name, cure in _REQUIRE_STORE.items():
         if getattr(request, name) and not request.store:
             raise value_error(request.function, f"`{name}` requires `store`.", cure)
-    for wrong, cure in _APART.items():
-        if all(used[name] for name in wrong.split(_NOT)):
-            raise value_error(request.function, f"{wrong}.", cure)
+    for one, other, cure in _EXCLUSIVE:
+        if used[one] and used[other]:
+            raise value_error(
+                request.function, f"{one} does not support {other}.", cure
+            )

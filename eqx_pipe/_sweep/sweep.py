@@ -3,29 +3,47 @@
 import contextlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Literal
 
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
 from jax.sharding import Mesh
 
-from .._progress import tell
+from .._progress import Progress, tell
 from .._reduce import ReduceLike
 from .._spaces import SpaceLike
+from .._tree import as_data, as_keys
 from .._types import Key, PyTree
 from .._vmap import warn_if_cores_idle
+from .call import call, fn_name
+from .compute.failure import error_text
+from .compute.points import prepare
+from .compute.rows import nothing
 from .compute.trace import no_mesh
 from .compute.tune import tune
-from .gather import Sink, carry, compute_here, gather, result_of
-from .options import BatchSize, Costs, Executor, Resume, Shard
-from .plain_sweep import plain_sweep
+from .gather import Outcome, Sink, compute_here, gather
 from .plan import Plan, plan_of
 from .remote import compute_remotely
-from .request import Request, request_of
-from .results.output_coords import OutputCoords
-from .results.result import SweepResult
+from .request import (
+    BatchSize,
+    Costs,
+    Executor,
+    Request,
+    Resume,
+    Shard,
+    check_together,
+    request_of,
+)
+from .results.label import names_of
+from .results.output_coords import OutputCoords, reduced_coords
+from .results.result import Steps, SweepResult
+from .results.schema import CellValues
 from .sinks.memory import ArraySink, ReductionSink
 from .sinks.store_sink import StoreSink
-from .store import Folder, exists
+from .store import MISSING, Folder, count_in, exists, gaps_of
 
 
 def sweep(
@@ -207,7 +225,7 @@ def _finished(sink: Sink, started: float) -> SweepResult:
     return result_of(
         plan.request,
         sink.outcome(),
-        batch_size=plan.batch_size,
+        batch_size=plan.points.largest_batch,
         num_devices=len(plan.devices),
         attrs=plan.points.attrs,
         started=started,
@@ -219,3 +237,133 @@ def _sink(plan: Plan) -> Sink:
     if plan.request.store is not None:
         return StoreSink(plan)
     return ArraySink(plan) if plan.blocks is None else ReductionSink(plan)
+
+
+def result_of(
+    request: Request,
+    outcome: Outcome,
+    *,
+    batch_size: int,
+    num_devices: int,
+    attrs: Mapping[str, str],
+    started: float,
+) -> SweepResult:
+    """Return the result of a request, with its provenance."""
+    values, steps = outcome.values, None
+    if request.count_steps:
+        values, *counts = values
+        steps = Steps(*counts)
+    cells = None
+    if isinstance(values, CellValues):
+        cells = jtu.tree_map(lambda leaf: np.asarray(leaf[...]), values.cells)
+        values = values.values
+    output_coords = request.output_coords
+    if outcome.points is not None and request.reducers is not None:
+        output_coords = reduced_coords(request.reducers, values, output_coords, set())
+    return SweepResult(
+        values=values,
+        space=request.space,
+        _gaps=outcome.gaps,
+        _ended=outcome.ended,
+        batch_size=batch_size,
+        num_devices=num_devices,
+        started=started,
+        seconds=time.time() - started,
+        points=outcome.points,
+        function=fn_name(request.fn),
+        made=tuple(attrs.items()),
+        steps=steps,
+        _errors={t: np.sort(some) for t, some in outcome.errors.items() if len(some)},
+        cells=cells,
+        output_coords=output_coords,
+    )
+
+
+def carry(interrupt: KeyboardInterrupt, result: SweepResult, request: Request) -> None:
+    """Attach the partial result to the `KeyboardInterrupt`."""
+    interrupt.result = result  # pyright: ignore[reportAttributeAccessIssue]
+    if request.store is not None:
+        return  # the sink has added a note
+    done = result.points
+    if done is None:
+        done = len(result) - count_in(result._gaps, MISSING)
+    interrupt.add_note(
+        f"{done:,} of {len(result):,} points are finished: they are the `.result` of "
+        "this KeyboardInterrupt (`sys.last_value.result` in a notebook)."
+    )
+
+
+# Under `jax.disable_jit()` a sweep is a plain loop over points, so that a debugger
+# stops inside the function, at one point, where values can be inspected.
+
+
+def plain_sweep(request: Request, started: float) -> SweepResult:
+    """Return the result of a request, computed by the plain loop."""
+    check_together(request)  # a sweeper may have been made before JIT was disabled
+    with Progress(request.progress, request.space.size) as bar:
+        outcome = _looped(request, bar)
+    if request.output_coords:
+        names_of(outcome.values, request.space, request.output_coords)
+    return result_of(
+        request,
+        outcome,
+        batch_size=1,
+        num_devices=len(request.devices),
+        attrs={},
+        started=started,
+    )
+
+
+def _looped(request: Request, bar: Progress) -> Outcome:
+    """Return the values at all points; failed points have NaN, or 0."""
+    outputs: list[PyTree | None] = []
+    errors: dict[str, list[int]] = {}
+    for i in range(request.space.size):
+        try:
+            outputs.append(_output(request, i))
+        except Exception as error:
+            at = request.space.geometry.index_as_written(i)
+            error.add_note(f"At point {at} of the space.")
+            if not request.isolated:
+                raise
+            outputs.append(None)
+            errors.setdefault(error_text(error), []).append(i)
+        bar.done(1)
+    known = [output for output in outputs if output is not None]
+    values = _stacked(outputs, known[0] if known else _example(request))
+    ok = np.array([output is not None for output in outputs], bool)
+    failed = {text: np.array(points, np.int64) for text, points in errors.items()}
+    return Outcome(values, gaps_of(ok), errors=failed)
+
+
+def _output(request: Request, i: int) -> PyTree:
+    space = request.space
+    key = space.point_key(i, key=request.key)
+    return call(request.function, request.fn, space.point(i), key)
+
+
+def _example(request: Request) -> PyTree:
+    """Return a placeholder output, for a function that never returned one."""
+    with jax.disable_jit(False):
+        traced = prepare(
+            request.fn,
+            request.space,
+            request.key,
+            1,
+            request.devices,
+            function=request.function,
+        )
+    return jtu.tree_map(lambda s: jnp.empty(s.shape, s.dtype), traced.outputs)
+
+
+def _stacked(outputs: list[PyTree | None], example: PyTree) -> PyTree:
+    like, structure = jtu.tree_flatten(example)
+    raw = [np.asarray(as_data(leaf)) for leaf in like]
+    none = [np.full_like(leaf, nothing(leaf.dtype)) for leaf in raw]
+    rows = [none if out is None else jtu.tree_leaves(out) for out in outputs]
+    # Add a row and drop it again, so that `stack` works without points.
+    leaves = [
+        np.stack([np.asarray(as_data(leaf)) for leaf in column])[:-1]
+        for column in zip(*rows, none, strict=True)
+    ]
+    return jtu.tree_unflatten(structure, list(map(as_keys, leaves, like)))

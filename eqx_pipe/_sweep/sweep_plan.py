@@ -5,18 +5,18 @@ It performs the steps of a sweep up to the computation of chunks.
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable
-from typing import Any, Unpack
+from collections.abc import Callable
+from typing import Unpack
 
 import jax
 
 from .._spaces import SpaceLike
 from .._types import PyTree
+from .compute.rows import nbytes
 from .compute.trace import no_mesh
 from .gather import Todo
-from .options import SweepOptions
 from .plan import Plan, plan_of
-from .request import request_of
+from .request import SweepOptions, request_of
 from .sinks.store_sink import StoreSink
 from .store import FAILED, MISSING, NO_GAPS, count_in
 
@@ -184,9 +184,4 @@ def _value_bytes(coming: Plan) -> int:
     """Return the bytes of values in memory, or of states while they are merged."""
     chunks = coming.chunks
     rows = math.prod(chunks.lengths) if coming.blocks is None else chunks.points
-    return rows * _nbytes(coming.work.row)
-
-
-def _nbytes(leaves: Iterable[Any]) -> int:
-    """Return the bytes of arrays or structs, which may have PRNG keys."""
-    return sum(math.prod(x.shape) * x.dtype.itemsize for x in leaves)
+    return rows * nbytes(coming.work.row)

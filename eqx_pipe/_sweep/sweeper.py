@@ -15,14 +15,12 @@ from .._spaces import Space, SpaceLike, as_space
 from .._tree import as_hashable, can_be_traced
 from .._types import Key, PyTree
 from .._vmap import warn_if_cores_idle
-from .call import key_parameter
+from .call import fn_name, key_parameter
 from .compute.trace import no_mesh, settings
-from .options import SweeperOptions, check_sweep_key, fn_name
-from .plain_sweep import plain_sweep
 from .plan import Plan, plan_of
-from .request import Request, request_of
+from .request import Request, SweeperOptions, check_sweep_key, request_of
 from .results.result import SweepResult
-from .sweep import complete
+from .sweep import complete, plain_sweep
 
 # Each schema of a space keeps a trace and its programs.
 _FORMS = 32

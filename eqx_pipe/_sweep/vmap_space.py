@@ -29,8 +29,8 @@ from .._vmap import (
     stacked,
 )
 from .call import call
-from .compute.cases import case_numbers, cases_of, check_agree, groups_of, naming
-from .options import check_fn, check_sweep_key
+from .compute.cases import case_numbers, cases_of, check_agree, naming, static_values_of
+from .request import check_fn, check_sweep_key
 
 
 def vmap_space(
@@ -95,7 +95,7 @@ def vmap_space(
                 structs.append(jax.eval_shape(lane(space, key), np.uint32(0)))
         check_agree("vmap_space", parts, structs)
     geometry = space.geometry
-    numbers = case_numbers(geometry, groups_of(geometry), np.arange(size))
+    numbers = case_numbers(geometry, static_values_of(geometry), np.arange(size))
     order = [np.flatnonzero(numbers == part.number) for part in parts]
     asked = None if batch_size is None else operator.index(batch_size)
     values = [

@@ -18,9 +18,9 @@ class Slow:
 
     def __init__(self, monkeypatch):
         self.now, self.calls, self.bad = 0.0, [], None
-        monkeypatch.setattr("eqx_pipe._sweep.gather._clock", lambda: self.now)
+        monkeypatch.setattr("eqx_pipe._sweep.compute.watch._clock", lambda: self.now)
         # It comes back to the host after each batch, however fast these are.
-        monkeypatch.setattr("eqx_pipe._progress._TARGET", 0)
+        monkeypatch.setattr("eqx_pipe._sweep.compute.watch._CALL_SECONDS", 0)
         # Chunks of four batches.
         monkeypatch.setattr("eqx_pipe._sweep.store.chunks._AT_LEAST", 4)
 

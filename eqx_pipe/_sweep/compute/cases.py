@@ -19,7 +19,7 @@ from ..._spaces import Geometry, digits_of
 from ..._tree import as_hashable, differences, static_text
 from .kernel import Layout, control_of, is_narrow, row_width
 
-Groups: TypeAlias = Mapping[int, Sequence[np.ndarray]]
+StaticValues: TypeAlias = Mapping[int, Sequence[np.ndarray]]
 """For each dim with static axes, its positions grouped by equal values."""
 
 
@@ -55,18 +55,18 @@ def naming(case: Case) -> Iterator[None]:
 
 def cases_of(geometry: Geometry) -> list[Case]:
     """Return the cases of a space: one for each combination of static values."""
-    groups = groups_of(geometry)
-    if not groups:
+    static = static_values_of(geometry)
+    if not static:
         return [Case(0, geometry.size, (0,) * len(geometry.lengths), "")]
     here = None
     if geometry.is_part and geometry.size:
-        here = np.bincount(case_numbers(geometry, groups, np.arange(geometry.size)))
+        here = np.bincount(case_numbers(geometry, static, np.arange(geometry.size)))
     found = []
-    for number, chosen in enumerate(it.product(*groups.values())):
-        at = {dim: int(some[0]) for dim, some in zip(groups, chosen, strict=True)}
+    for number, chosen in enumerate(it.product(*static.values())):
+        at = {dim: int(some[0]) for dim, some in zip(static, chosen, strict=True)}
         if here is None:
             size = geometry.size * math.prod(map(len, chosen))
-            size //= math.prod(geometry.lengths[dim] for dim in groups)
+            size //= math.prod(geometry.lengths[dim] for dim in static)
         else:
             size = int(here[number]) if number < len(here) else 0
         if size or not geometry.size:
@@ -77,7 +77,7 @@ def cases_of(geometry: Geometry) -> list[Case]:
     return found
 
 
-def groups_of(geometry: Geometry) -> Groups:
+def static_values_of(geometry: Geometry) -> StaticValues:
     """Return the positions on each dim with static axes, grouped by equal values."""
     return {dim: _grouped(geometry, dim) for dim in geometry.static_dims}
 
@@ -92,14 +92,14 @@ def _grouped(geometry: Geometry, dim: int) -> list[np.ndarray]:
 
 
 def case_numbers(
-    geometry: Geometry, groups: Groups, index: Int64[np.ndarray, " points"]
+    geometry: Geometry, static: StaticValues, index: Int64[np.ndarray, " points"]
 ) -> Int64[np.ndarray, " points"]:
     """Return the number of the case of each of some points."""
     number = np.zeros(len(index), np.int64)
-    if not groups:
+    if not static:
         return number
     digits = geometry.digits(index)
-    for dim, members in groups.items():
+    for dim, members in static.items():
         which = np.zeros(geometry.lengths[dim], np.int64)
         for k, positions in enumerate(members):
             which[positions] = k
@@ -116,7 +116,7 @@ def points_of_a_case(geometry: Geometry) -> int:
 
 def has_any(
     geometry: Geometry,
-    groups: Groups,
+    static: StaticValues,
     case: Case,
     kept: Sequence[Bool[np.ndarray, " _positions"]],
 ) -> bool:
@@ -124,10 +124,10 @@ def has_any(
 
     `kept` has positions on each dim of the space, or on its first dims.
     """
-    if groups and geometry.is_part:
-        numbers = case_numbers(geometry, groups, np.flatnonzero(kept[0]))
+    if static and geometry.is_part:
+        numbers = case_numbers(geometry, static, np.flatnonzero(kept[0]))
         return bool(np.any(numbers == case.number))
-    for dim, members in groups.items():
+    for dim, members in static.items():
         own = next(each for each in members if each[0] == case.plain[dim])
         if dim < len(kept) and not kept[dim][own].any():
             return False

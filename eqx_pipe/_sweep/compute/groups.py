@@ -1,59 +1,100 @@
-"""The states of groups of points, from the values at these points.
+"""Groups of points as work: a row for each group, to which its points are reduced.
 
-The points of a group are consecutive. They are computed as in any sweep, a run of one
-group or of many groups at a time, and a second program reduces the values of groups in
-parallel. Groups are the cells of a sweep, or blocks of points that cannot be computed
-and reduced by one program.
+A group is a run of consecutive points. There are two kinds. The points of a cell are
+those along the dims that `over=` names; its row has the result, so cells are stored,
+sent and merged like the outputs of a function of the cell. If all points are reduced to
+one result, groups are blocks of fixed size: the row of a block has the states of
+the reducers, which are merged in order.
+
+Points are computed as in any sweep, a run of one group or of many groups at a time, and
+a second program reduces the values of groups in parallel. For blocks one program does
+both, where it can: it takes a third of the time, and no memory for values. States are
+computed from values for blocks with a failed point, and if points are listed in a table
+or need several programs.
 """
 
 import abc
 import dataclasses
 import functools as ft
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, Bool, Int64
 
-from ..._progress import Progress
 from ..._reduce import ReducerTree
+from ..._spaces import Space
 from ..._tree import as_data, as_keys
-from ..._types import PyTree
-from .failure import Verdict, in_order
+from ..._types import Key, PyTree
+from ..._vmap import all_busy
+from ..results.schema import CellPoints, CellValues
+from .cases import ByBlock
+from .failure import TooLarge, differs, search
+from .kernel import Given
 from .points import Points
-from .programs import compiled, put
-from .reduce_programs import build_absorb, trace_reducers
-from .rows import Index, Rows, row_bytes, stretches_of
+from .programs import Runner, compiled, put, quiet
+from .reduce_programs import (
+    MOST_BLOCKS,
+    TracedReducers,
+    block_batches,
+    block_lane,
+    build_absorb,
+    build_merge,
+    call_blocks,
+    filled_up,
+    trace_reducers,
+)
+from .rows import (
+    CHUNK_BYTES,
+    Buffer,
+    Errors,
+    Rows,
+    Verdict,
+    Work,
+    joined,
+    stretches_of,
+    whole,
+)
+from .trace import struct_of
+from .watch import Watch
 
 
-class OfPoints(abc.ABC):
-    """Rows that are reduced from points: the base class of cells and blocks."""
+@dataclasses.dataclass(frozen=True, eq=False)
+class Groups(Work):
+    """Groups of `each` points; `most` rows may be merged at once.
+
+    `traces` has the traced reducers by the number of points that they absorb at once.
+    """
 
     points: Points
-    outputs: Any
-    at_once: int
-    """The maximum number of rows computed at once."""
+    reducers: ReducerTree
+    each: int
+    most: int = 0
+    traces: dict[int, TracedReducers] = dataclasses.field(default_factory=dict)
 
-    @abc.abstractmethod
-    def some(self, first: int, last: int, bar: Progress) -> tuple[Rows, Verdict]:
-        """Compute at most `at_once` neighbouring rows."""
+    function = "sweep"
 
-    def compute(
-        self, index: Index, costs: object, bar: Progress
-    ) -> tuple[Rows, Verdict]:
-        """Compute some rows, and return them with their verdict."""
-        found = [
-            self.some(at, min(last, at + self.at_once), bar)
-            for first, last in stretches_of(index)
-            for at in range(first, last, self.at_once)
-        ]
-        none = [np.zeros((0, *s.shape), s.dtype) for s in self.row]
-        parts = [none, *(rows for rows, _ in found)]
-        rows = [np.concatenate(leaves) for leaves in zip(*parts, strict=True)]
-        return rows, in_order([verdict for _, verdict in found])
+    @property
+    def size(self) -> int:
+        """The number of groups."""
+        return -(-self.points.size // self.each)
+
+    def at(self, space: Space, key: Key | None) -> "Groups":
+        """Return the groups of another space of the same structure."""
+        return dataclasses.replace(self, points=self.points.at(space, key))
+
+    def with_points(self, points: Points) -> "Groups":
+        """Return the groups of points in batches of another size."""
+        return groups_of(points, self.reducers)
+
+    def span(self, first: int, last: int) -> tuple[int, int]:
+        """Return the half-open range of the points of a range of groups."""
+        return first * self.each, min(last * self.each, self.points.size)
 
     @property
     def row(self) -> list[jax.ShapeDtypeStruct]:
@@ -61,14 +102,265 @@ class OfPoints(abc.ABC):
         return jtu.tree_leaves(self.outputs)
 
     @property
-    def kinds(self) -> list[None]:
-        """The kinds of PRNG keys, all `None`: rows contain keys as raw data only."""
-        return [None] * len(self.row)
+    @abc.abstractmethod
+    def at_once(self) -> int:
+        """The maximum number of groups computed at once."""
+
+    @abc.abstractmethod
+    def _some(self, first: int, last: int, watch: Watch) -> tuple[Rows, Verdict]:
+        """Compute at most `at_once` neighbouring rows."""
+
+    def _calls(
+        self, buffer: Buffer, costs: object, watch: Watch
+    ) -> Iterator[tuple[int, int]]:
+        done, silent = 0, watch.silent()
+        for first, last in stretches_of(buffer.index):
+            for at in range(first, last, self.at_once):
+                if watch.stopping():
+                    return
+                rows, verdict = self._some(at, min(last, at + self.at_once), silent)
+                end = done + len(verdict.ok)
+                place = np.arange(done, end)
+                for leaf, new in zip(buffer.values, rows, strict=True):
+                    leaf[done:end] = new
+                if verdict.errors or not verdict.ok.all():
+                    wrong = done + np.flatnonzero(~verdict.ok)
+                    buffer.fail(wrong, verdict.errors, verdict.failed)
+                if verdict.missing is not None:
+                    place = place[~verdict.missing]
+                buffer.finish(place, len(place))
+                done = end
+                yield 0, 0  # `silent` has shown the points
+
+    def reducing(self, count: int) -> TracedReducers:
+        """Return the reducers for `count` points at once."""
+        if count not in self.traces:
+            first = self.points.traced[0]
+            self.traces[count] = trace_reducers(self.reducers, first, count)
+        return self.traces[count]
+
+    def _points_of(self, most: int) -> Points:
+        """Return the points for calls of at most `most` of them."""
+        if most not in self._points:
+            # If groups stop separately, the remaining ones are no longer adjacent.
+            apart = self.reducers.stops and self.reducers.over is not None
+            points = dataclasses.replace(self.points, most=most, ordered=apart)
+            self._points[most] = points
+        return self._points[most]
+
+    @ft.cached_property
+    def _points(self) -> dict[int, Points]:
+        return {}  # each has its arguments on the devices
 
     @property
-    def row_bytes(self) -> int:
-        """The size of a row."""
-        return row_bytes(self.row)
+    def _home(self) -> jax.sharding.SingleDeviceSharding:
+        """The device on which values are reduced and states are merged."""
+        return jax.sharding.SingleDeviceSharding(self.points.devices[0])
+
+    def _runs(
+        self,
+        first: int,
+        live: Bool[np.ndarray, " side"],
+        run: int,
+        watch: Watch,
+    ) -> Iterator["_Run"]:
+        """Reduce the points of the groups from `first` on, a `run` of each at a time.
+
+        The group `first + k` has the lane k. The caller ends lanes by setting `live` to
+        false. The number of lanes and the run depend on the space, the outputs and the
+        batch size only, so that nothing else changes the bits of a state.
+        """
+        side = len(live)
+        points = self._points_of(side * run)
+        states = self._initial(side, run)
+        for begin in range(0, self.each, run):
+            lanes, length = np.flatnonzero(live), min(run, self.each - begin)
+            start = first * self.each + begin
+            if points.ordered:
+                index = start + lanes[:, None] * self.each + np.arange(length)
+                index = index.ravel()
+            else:
+                # All points of adjacent groups, or consecutive points of one group; the
+                # last group may have fewer.
+                index = range(start, min(start + len(lanes) * length, points.size))
+            if not len(index):
+                return
+            values, verdict = whole(points.compute(index, None, watch))
+            missing = np.zeros(len(index), bool)
+            if verdict.missing is not None:
+                missing = verdict.missing
+            failed = ~(verdict.ok | missing)
+            full = ft.partial(_full, lanes=lanes, length=length, shape=(side, run))
+            ok = full(verdict.ok)
+            states = self._absorb(states, [full(leaf) for leaf in values], ok, live)
+            yield _Run(
+                states, lanes, begin, full(failed), full(missing).any(axis=1), verdict
+            )
+
+    def _initial(self, side: int, run: int) -> list[Array]:
+        """Return the states of no points, along a leading axis."""
+        init = [np.asarray(as_data(leaf)) for leaf in self.reducing(run).init]
+        full = [np.broadcast_to(leaf, (side, *leaf.shape)) for leaf in init]
+        return jax.device_put(full, self._home)
+
+    def _absorb(
+        self,
+        states: list[Array],
+        values: Rows,
+        ok: Bool[np.ndarray, "side run"],
+        live: Bool[np.ndarray, " side"],
+    ) -> list[Array]:
+        """Return the states of live groups after the `ok` values."""
+        kinds = self.points.traced[0].key_kinds
+        reducing = self.reducing(ok.shape[1])
+        absorb = reducing.absorb.program
+        given = states, values, ok, live, put(absorb.constants, self._home)
+        lower = ft.partial(build_absorb(reducing, kinds).lower, *given)
+        key = "groups", *ok.shape, *map(str, kinds), self.points.devices[0]
+        return compiled([absorb], key, lower)(*given)
+
+    def _states(self, leaves: Sequence[Any], run: int) -> list[PyTree]:
+        """Return the states of the reducers from raw data."""
+        reducing = self.reducing(run)
+        on_host = [np.asarray(leaf) for leaf in leaves]
+        keys = list(map(as_keys, on_host, reducing.init))
+        return jtu.tree_unflatten(reducing.structure, keys)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Run:
+    """The states of groups after a run of points, with the points that failed.
+
+    `is_missing` is true for groups whose points were not all computed.
+    """
+
+    states: list[Array]
+    lanes: Int64[np.ndarray, " live"]
+    begin: int
+    failed: Bool[np.ndarray, "side run"]
+    is_missing: Bool[np.ndarray, " side"]
+    verdict: Verdict
+
+
+def _full(
+    leaf: np.ndarray,
+    *,
+    lanes: Int64[np.ndarray, " live"],
+    length: int,
+    shape: tuple[int, int],
+) -> np.ndarray:
+    """Return values padded with zeros to the lanes and points of the program."""
+    short = np.zeros((len(lanes) * length - len(leaf), *leaf.shape[1:]), leaf.dtype)
+    leaf = np.concatenate([leaf, short]) if len(short) else leaf
+    leaf = leaf.reshape((len(lanes), length, *leaf.shape[1:]))
+    if leaf.shape[:2] == shape:
+        return leaf
+    full = np.zeros((*shape, *leaf.shape[2:]), leaf.dtype)
+    full[lanes, :length] = leaf
+    return full
+
+
+# Between two runs of points the bar is updated and Ctrl-C is checked. The exact number
+# does not matter.
+_MOST_POINTS = 2**16
+
+
+def tile(
+    count: int, each: int, room: int, batch_size: int, stops: bool
+) -> tuple[int, int]:
+    """Return how many of `count` cells are computed at once, and the points in a run.
+
+    A cell has `each` points, and `room` points fit into memory.
+    """
+    if not stops:
+        run = max(1, min(each, room))
+        return max(1, min(count, room // run)), run
+    # Use the shortest run that fills a batch, so that little is computed after a stop.
+    cells = max(1, min(count, room))
+    return cells, max(1, min(each, -(-batch_size // cells)))
+
+
+class Cells(Groups):
+    """The results of cells, a row for each.
+
+    Cells are finished before the next ones begin. The last two leaves of a row are the
+    numbers of computed and of failed points of the cell. No program depends on the
+    number of cells in a call.
+    """
+
+    def with_most(self, most: int) -> "Cells":
+        """Return the same cells."""
+        return self
+
+    @ft.cached_property
+    def _tile(self) -> tuple[int, int]:
+        points = self.points
+        room = CHUNK_BYTES // max(points.row_bytes, self.reducing(1).state_bytes)
+        room = max(1, min(room, _MOST_POINTS))
+        args = self.size, self.each, room, points.batch_size, self.reducers.stops
+        return tile(*args)
+
+    @property
+    def at_once(self) -> int:
+        """The maximum number of cells computed at once."""
+        return self._tile[0]
+
+    @ft.cached_property
+    def outputs(self) -> CellValues:
+        """The shapes and dtypes of the result of a cell."""
+        run = self._tile[1]
+        none = self._states([x[:1] for x in self._initial(1, run)], run)
+        results = self.reducers.finish_each(none, 1)
+        structs = jtu.tree_map(
+            lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), results
+        )
+        count: Any = jax.ShapeDtypeStruct((), np.int64)
+        return CellValues(structs, CellPoints(count, count))
+
+    @property
+    def unit(self) -> int:
+        """The number of cells whose points fill all lanes."""
+        return -(-self.points.unit // self.each)
+
+    def unflatten(self, rows: Rows) -> CellValues:
+        """Return the results of cells, from the leaves of their rows."""
+        return jtu.tree_unflatten(jtu.tree_structure(self.outputs), rows)
+
+    def _some(self, first: int, last: int, watch: Watch) -> tuple[Rows, Verdict]:
+        """Compute the rows of cells at once; a row is ok if it has a value.
+
+        Errors are numbered by the cells whose points failed.
+        """
+        (side, run), count = self._tile, last - first
+        missing, live = np.zeros((2, side), bool)
+        points, failed = np.zeros((2, side), np.int64)
+        live[:count] = True
+        errors: dict[int, str] = {}
+        states = self._initial(side, run)
+        for step in self._runs(first, live, run, watch):
+            states, lanes = step.states, step.lanes
+            length = min(run, self.each - step.begin)
+            points[lanes] += length
+            failed[lanes] += step.failed[lanes].sum(axis=1)
+            for text, at in step.verdict.errors.items():
+                for cell in np.unique(at // self.each).tolist():
+                    errors.setdefault(cell, text)
+            missing |= step.is_missing
+            live &= ~missing
+            left = self.each - step.begin - length
+            if self.reducers.stops and left:
+                stopped = self.reducers.stop_each(self._states(states, run), live)
+                watch.show(int(stopped.sum()) * left)
+                live &= ~stopped
+        ended = self._states([np.asarray(leaf)[:count] for leaf in states], run)
+        results = jtu.tree_leaves(self.reducers.finish_each(ended, count))
+        rows = [*results, points[:count], failed[:count]]
+        ok = (points > failed)[:count] & ~missing[:count]
+        by_text: dict[str, list[int]] = {}
+        for cell, text in errors.items():
+            by_text.setdefault(text, []).append(cell)
+        cells = {text: np.array(numbers) for text, numbers in by_text.items()}
+        return rows, Verdict(ok, cells, missing[:count], int(failed.sum()))
 
 
 class BlockStates(eqx.Module):
@@ -78,100 +370,224 @@ class BlockStates(eqx.Module):
     failed: PyTree
 
 
-def home_of(points: Points) -> jax.sharding.SingleDeviceSharding:
-    """Return the device on which values are reduced and states are merged."""
-    return jax.sharding.SingleDeviceSharding(points.devices[0])
+class Blocks(Groups):
+    """The states of blocks, a row for each; they are merged to one result.
 
-
-class Groups:
-    """Groups of `each` points, of which `side` are reduced at once.
-
-    A `run` of points of each group is reduced per step. All three depend on the space,
-    the outputs and the batch size only, so that nothing else changes the bits of a
-    state.
+    The points of a block depend on the number of points and the batch size only, and
+    the state of a block does not depend on other blocks.
     """
 
-    def __init__(
-        self, points: Points, reducers: ReducerTree, each: int, side: int, run: int
-    ):
-        # If groups stop separately, the remaining ones are no longer adjacent.
-        apart = reducers.stops and reducers.over is not None
-        self.points = dataclasses.replace(points, most=side * run, ordered=apart)
-        self.reducers, self.each, self.side, self.run = reducers, each, side, run
-        self.reducing = trace_reducers(reducers, points.traced[0], run)
-        self._home, self._absorb = home_of(points), None
+    is_merged = True
+
+    def with_most(self, most: int) -> "Blocks":
+        """Return the same blocks for calls of at most `most` of them."""
+        return dataclasses.replace(self, most=most)
+
+    @property
+    def _bytes(self) -> int:
+        """The number of bytes that have a bit for each point of a block."""
+        return -(-self.each // 8)
+
+    @property
+    def _init(self) -> TracedReducers:
+        return self.reducing(self.points.batch_size)
+
+    @ft.cached_property
+    def outputs(self) -> BlockStates:
+        """The shapes and dtypes of the states of a block, and of its failed points."""
+        states = list(map(struct_of, map(as_data, self._init.init)))
+        bits = jax.ShapeDtypeStruct((self._bytes,), jnp.uint8)
+        return self.unflatten([*states, bits])
+
+    def unflatten(self, rows: Sequence[Any]) -> BlockStates:
+        """Return the states of blocks, and the bits of their failed points."""
+        states = jtu.tree_unflatten(self._init.structure, rows[:-1])
+        return BlockStates(
+            jtu.tree_unflatten(self.reducers.structure, states), rows[-1]
+        )
+
+    @property
+    def at_once(self) -> int:
+        """The maximum number of blocks that one call of a program computes."""
+        if not self._in_order:
+            room = CHUNK_BYTES // (self.points.row_bytes * self.each)
+            return max(1, min(room, MOST_BLOCKS))
+        devices, state_bytes = len(self.points.devices), self._init.state_bytes
+        return devices * call_blocks(self.points.size, self.each, devices, state_bytes)
+
+    @property
+    def in_memory(self) -> int:
+        """The number of blocks of a chunk that is kept in memory."""
+        return max(1, min(self.at_once, self.size))
+
+    @property
+    def unit(self) -> int:
+        """The number of blocks that fill all lanes."""
+        return len(self.points.devices)
+
+    @property
+    def _in_order(self) -> bool:
+        # Otherwise points are listed in a table, or need several programs.
+        geometry = self.points.geometry
+        return not geometry.static_dims and geometry.rows is None
+
+    def _some(self, first: int, last: int, watch: Watch) -> tuple[Rows, Verdict]:
+        """Compute the rows of blocks; a row is ok if none of its points failed."""
+        if not self._in_order:
+            return self._by_values(first, last, self.at_once, watch)
+        while True:
+            try:
+                with quiet():
+                    rows, verdict = self._fused(first, last)
+                break
+            except TooLarge as error:
+                size = error.batch_size
+                # A block must still consist of whole batches.
+                smaller = [n for n in range(1, size // 2 + 1) if size % n == 0]
+                self.points.halve(error, *smaller)
+        begin, end = self.span(first, last)
+        watch.show(end - begin, verdict.failed)
+        return rows, verdict
+
+    def _fused(self, first: int, last: int) -> tuple[Rows, Verdict]:
+        """Compute and reduce blocks at once; reduce failed blocks from values."""
+        points, count = self.points, last - first
+        runner, given = self._compiled()
+        rows = self.empty(count)
+        rows[-1][:] = 0
+        begin, end = self.span(first, last)
+        blocks = ByBlock(points.geometry.start + begin, self.each, points.size - begin)
+        compute = ft.partial(runner.compute, given, blocks, rows[:-1])
+        errors: list[Errors] = []
+        if compute(0, count) is not None:
+            for at, _ in search(compute, 0, count, only_first=not points.isolated):
+                block = first + at
+                own, verdict = self._by_values(block, block + 1, 1, Watch())
+                for leaf, value in zip(rows, own, strict=True):
+                    leaf[at] = value[0]
+                errors.append(verdict.errors)
+            if not points.isolated:
+                # Otherwise the error has named the failed point.
+                raise differs(points.function, end - begin)
+        return rows, _verdict(rows[-1], joined(errors))
+
+    def _compiled(self) -> tuple[Runner, Given]:
+        """Return the program that computes and reduces points, with its arguments."""
+        points, traced = self.points, self.points.traced[0]
+        size = points.largest_batch
+        reducing = self.reducing(size)
+        absorb = reducing.absorb.program
+
+        def arguments() -> Given:
+            return points.given(0)._replace(
+                init=reducing.init, reducer_constants=absorb.constants
+            )
+
+        given = points.placed(("blocks", size), arguments)
+
+        def make() -> Runner:
+            layout = points.layout(
+                batch_size=1,
+                capacity=self.at_once // len(points.devices),
+                unsplit=all_busy(points.devices, self.size),
+                within=size,
+            )
+            blocks = ByBlock(points.geometry.start, self.each, points.size)
+            made = (
+                traced,
+                [traced.program, absorb],
+                block_lane(traced, reducing, layout),
+            )
+            return Runner(*made, self.row[:-1], layout, blocks, given, finite=False)
+
+        return points.programs.runner(("blocks", size), make), given
+
+    def _by_values(
+        self, first: int, last: int, side: int, watch: Watch
+    ) -> tuple[Rows, Verdict]:
+        """Compute the values of at most `side` blocks, and reduce them."""
+        count, run = last - first, self._run_of_values
+        live, missing = np.arange(side) < count, np.zeros(side, bool)
+        bits, errors = np.zeros((count, 8 * self._bytes), bool), []
+        states = self._initial(side, run)
+        for step in self._runs(first, live, run, watch):
+            states = step.states
+            length = min(run, self.each - step.begin)
+            bits[:, step.begin : step.begin + length] = step.failed[:count, :length]
+            missing |= step.is_missing
+            errors.append(step.verdict.errors)
+        rows = [np.asarray(leaf)[:count] for leaf in states]
+        rows.append(np.packbits(bits, axis=1))
+        return rows, _verdict(rows[-1], joined(errors), missing[:count])
+
+    @property
+    def _run_of_values(self) -> int:
+        return min(self.each, max(1, CHUNK_BYTES // self.points.row_bytes))
+
+    # Rows are copied to a device to be merged, so that states from a store or a worker
+    # are merged like those computed here.
 
     def begin(self) -> list[Array]:
-        """Return the states of no points, along a leading axis."""
-        init = [np.asarray(as_data(leaf)) for leaf in self.reducing.init]
-        full = [np.broadcast_to(leaf, (self.side, *leaf.shape)) for leaf in init]
-        return jax.device_put(full, self._home)
+        """Return the state of no points."""
+        return put(self._init.init, self._home)
 
-    def absorb(
-        self,
-        states: list[Array],
-        first: int,
-        lanes: Int64[np.ndarray, " live"],
-        begin: int,
-        bar: Progress,
-    ) -> tuple[list[Array], Bool[np.ndarray, "groups run"], Verdict]:
-        """Reduce a run of points, beginning at `begin`, of each of some groups.
+    def merge(
+        self, state: list[Array], values: Rows, spans: Sequence[tuple[int, int]]
+    ) -> Iterator[list[Array]]:
+        """Yield the state after each of some ranges of rows, in order.
 
-        The group `first + k` has the lane k; `lanes` are the lanes to continue. Returns
-        the states, the points in their lanes that did not fail, and the verdict.
+        There are at most `most` rows, so that one program suffices.
         """
-        start, length = first * self.each + begin, min(self.run, self.each - begin)
-        if self.points.ordered:
-            index = start + lanes[:, None] * self.each + np.arange(length)
-            values, verdict = self.points.compute(index.ravel(), None, bar)
-        else:
-            # All points of adjacent groups, or consecutive points of one group; the
-            # last group may have fewer.
-            stop = min(start + len(lanes) * length, self.points.size)
-            values, verdict = self.points.compute(range(start, stop), None, bar)
-        ok = self._full(verdict.ok, lanes, length)
-        full = [self._full(leaf, lanes, length) for leaf in values]
-        live = np.zeros(self.side, bool)
-        live[lanes] = True
-        return self._after(states, full, ok, live), ok, verdict
+        reducing = self._init
+        full = filled_up(values[:-1], reducing.init, self.most)
+        states = list(map(as_keys, jax.device_put(full, self._home), reducing.init))
+        program = reducing.merge.program
+        constants = put(program.constants, self._home)
+        zero = np.int32(0)
+        given = state, states, zero, zero, constants
+        lower = ft.partial(build_merge(reducing).lower, *given)
+        key = "merge", self.most, self.points.devices[0]
+        merge = compiled([program], key, lower)
+        for first, last in spans:
+            state = merge(state, states, np.int32(first), np.int32(last), constants)
+            yield state
 
-    def without_points(self) -> list[np.ndarray]:
-        """Return the state of a group without any included point."""
-        states, shape = self.begin(), (self.side, self.run)
-        values = [np.zeros((*shape, *s.shape), s.dtype) for s in self.points.row]
-        none, live = np.zeros(shape, bool), np.ones(self.side, bool)
-        for _ in range(0, self.each, self.run):
-            states = self._after(states, values, none, live)
-        return [np.asarray(np.asarray(leaf)[0]) for leaf in states]
+    def gap(self, count: int) -> Rows:
+        """Return rows of missing blocks, as if all of their points had failed."""
+        run, live = self._run_of_values, np.ones(1, bool)
+        states = self._initial(1, run)
+        values = [np.zeros((1, run, *s.shape), s.dtype) for s in self.points.row]
+        for _ in range(0, self.each, run):
+            states = self._absorb(states, values, np.zeros((1, run), bool), live)
+        rows = [np.concatenate([np.asarray(leaf)] * count) for leaf in states]
+        # No bits are set, since missing points are not known to have failed.
+        return [*rows, np.zeros((count, self._bytes), np.uint8)]
 
-    def states(self, leaves: Sequence[Any]) -> list[PyTree]:
-        """Return the states of the reducers from raw data."""
-        there = [np.asarray(leaf) for leaf in leaves]
-        found = list(map(as_keys, there, self.reducing.init))
-        return jtu.tree_unflatten(self.reducing.structure, found)
+    def stop(self, state: list[Array]) -> bool:
+        """Return whether the `stop` of a reducer is true."""
+        return self.reducers.stop(jtu.tree_unflatten(self._init.structure, state))
 
-    def _full(
-        self, leaf: np.ndarray, lanes: Int64[np.ndarray, " live"], length: int
-    ) -> np.ndarray:
-        """Return values padded with zeros to the lanes and points of the program."""
-        short = np.zeros((len(lanes) * length - len(leaf), *leaf.shape[1:]), leaf.dtype)
-        leaf = np.concatenate([leaf, short]) if len(short) else leaf
-        leaf = leaf.reshape((len(lanes), length, *leaf.shape[1:]))
-        shape = self.side, self.run
-        if leaf.shape[:2] == shape:
-            return leaf
-        full = np.zeros((*shape, *leaf.shape[2:]), leaf.dtype)
-        full[lanes, :length] = leaf
-        return full
+    def finish(self, state: list[Array]) -> PyTree:
+        """Return the reduction."""
+        return self.reducers.finish(jtu.tree_unflatten(self._init.structure, state))
 
-    def _after(self, *given: Any) -> list[Array]:
-        """Return the states of live groups after the `ok` values."""
-        absorb = self.reducing.absorb.program
-        given = *given, put(absorb.constants, self._home)
-        if self._absorb is None:
-            points, kinds = self.points, map(str, self.points.kinds)
-            build = build_absorb(self.reducing, points.kinds)
-            place = "groups", self.side, self.run, *kinds, points.devices[0]
-            lower = ft.partial(build.lower, *given)
-            self._absorb = compiled([absorb], place, lower)
-        return self._absorb(*given)
+
+def _verdict(
+    bits: np.ndarray, errors: Errors, missing: Bool[np.ndarray, " blocks"] | None = None
+) -> Verdict:
+    """Return the verdict on blocks, from the bits of their failed points."""
+    ok = ~bits.any(axis=1)
+    if missing is not None:
+        ok &= ~missing
+    return Verdict(ok, errors, missing, int(np.sum(np.unpackbits(bits))))
+
+
+def groups_of(points: Points, reducers: ReducerTree) -> Groups:
+    """Return the cells of some points, or their blocks if all are reduced."""
+    if reducers.over is not None:
+        dims = points.geometry.dims
+        return Cells(points, reducers, math.prod(dims[name] for name in reducers.over))
+    size, batch_size = points.size, points.batch_size
+    each = batch_size * block_batches(size, batch_size)
+    blocks = Blocks(points, reducers, each)
+    return blocks.with_most(blocks.at_once)

@@ -108,12 +108,12 @@ def row_width(layout: Layout) -> int:
 
 
 @ft.lru_cache(maxsize=256)
-def everywhere(layout: Layout) -> NamedSharding:
+def everywhere(devices: tuple[Any, ...]) -> NamedSharding:
     """Return the placement of the kernel's arguments: a copy on every device.
 
     The mesh is internal, not the user's.
     """
-    return NamedSharding(flat_mesh(layout.devices), P())
+    return NamedSharding(flat_mesh(devices), P())
 
 
 def each_its_rows(layout: Layout) -> NamedSharding:
@@ -214,7 +214,7 @@ def build(
         ]
         return filled(microbatch, lambda: read(control, COUNT), empty, begin)
 
-    own, same = each_its_rows(layout), everywhere(layout)
+    own, same = each_its_rows(layout), everywhere(layout.devices)
     mapped = over_devices(on_device, flat_mesh(layout.devices), (True, True, False))
     return jax.jit(mapped, in_shardings=(own, own, same))
 

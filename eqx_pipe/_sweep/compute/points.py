@@ -5,11 +5,9 @@ static values: the function is traced once for each, and the outputs of all case
 compared before anything is computed.
 """
 
-import copy
 import dataclasses
 import functools as ft
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -19,30 +17,46 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Float, Int64
 
-from ..._progress import Progress
+from ..._errors import MissingKeyError, log_once, value_error
 from ..._spaces import Geometry, Space, is_axis
 from ..._types import Device, Key, PyTree
-from ..._vmap import all_busy
-from .cases import ByOffset, ByTable, Case, case_numbers, groups_of, points_of_a_case
-from .failure import Failures, Fit, TooLarge, Verdict, does_not_fit
+from ..._vmap import all_busy, choose_batch_size, warn_if_it_may_hang
+from .cases import (
+    ByOffset,
+    ByTable,
+    Case,
+    StaticValues,
+    case_numbers,
+    cases_of,
+    check_agree,
+    naming,
+    points_of_a_case,
+    static_values_of,
+)
+from .failure import TooLarge, differs, does_not_fit, error_text, failed_point, search
 from .kernel import Given, Layout, everywhere, point_lane
-from .programs import Runner, put, quiet
-from .rows import Index, Rows, chunk_capacity, empty_values, row_bytes
-from .trace import Traced, arrays_of, check_concrete
+from .programs import Programs, Runner, put, quiet
+from .rows import CHUNK_BYTES, Buffer, Rows, Work, chunk_capacity, clear
+from .trace import Traced, arrays_of, check_concrete, trace, with_steps
+from .watch import Watch
 
 _LISTED_AT_ONCE = 2**22
 """The maximum number of points sorted into cases at once; each takes about 30 bytes."""
 
+# Offsets within a call have 32 bits, with room for a tail of one batch more. Batches of
+# some thousands are no slower than larger ones.
+_AT_ONCE = 2**30
 
-@dataclasses.dataclass
-class Points:
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Points(Work):
     """Points that are ready to be computed: rows of a sweep, or the inputs of rows.
 
-    `asked` is the explicit or automatic batch size; an automatic one (`adapts`) is
-    halved if memory does not suffice. Points are `ordered` if they come with costs, or
-    by arbitrary indices; a call computes at most `most` points. Failed points are
-    `isolated`, or else end the sweep. `broken` has the cases for which tracing the
-    function raises, with the errors: they have no program, and their points failed.
+    An automatic `batch_size` (`adapts`) is halved if memory does not suffice. Points
+    are `ordered` if they come with costs, or by arbitrary indices; a call computes at
+    most `most` points. Failed points are `isolated`, or else end the sweep. `broken`
+    has the cases for which tracing the function raises, with the errors: they have no
+    program, and their points failed. `remarks` are about the choice of the batch size.
     """
 
     space: Space
@@ -50,7 +64,7 @@ class Points:
     key: Key | None
     cases: list[Case]
     traced: list[Traced]
-    asked: int
+    batch_size: int
     devices: tuple[Device, ...]
     ordered: bool
     most: int
@@ -58,40 +72,28 @@ class Points:
     broken: tuple[tuple[Case, str], ...] = ()
     adapts: bool = False
     function: str = "sweep"
-    fit: Fit = dataclasses.field(default_factory=Fit)
-    remarks: dict[str, str] = dataclasses.field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.arrays = arrays_of(self.geometry, self.space.key)
-        self.groups = groups_of(self.geometry)
-        self.size, first = self.geometry.size, self.traced[0]
-        self.row, self.kinds = first.stored, first.key_kinds
-        self.row_bytes = row_bytes(self.row)
-        self.outputs = jtu.tree_unflatten(first.structure, first.outputs)
-        self._runners: dict[tuple[int, int, bool], Runner] = {}
-        """Programs by case, batch size and listing of points; shared by `at`."""
-        self._given: dict[tuple[int, int, bool], Given] = {}
-        """Their arguments for this space, on the devices: they may be large."""
-        self._lock = threading.Lock()
+    remarks: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    programs: Programs = dataclasses.field(default_factory=Programs)
 
     def at(self, space: Space, key: Key | None) -> "Points":
         """Return the points of a space of the same structure, with another key."""
         leaves = jtu.tree_leaves(space.tree, is_leaf=is_axis)
-        # The constructor would take twice as long.
-        points = copy.copy(self)
-        points.space, points.key = space, key
-        points.geometry = dataclasses.replace(self.geometry, leaves=leaves)
-        points.arrays, points._given = arrays_of(points.geometry, space.key), {}
-        check_concrete("sweeper", [*points.arrays, key])
+        geometry = dataclasses.replace(self.geometry, leaves=leaves)
+        points = dataclasses.replace(self, space=space, key=key, geometry=geometry)
+        check_concrete("sweeper", [*points._arrays, key])
         return points
 
     def with_batch_size(self, batch_size: int) -> "Points":
         """Return the same points in batches of another size."""
-        return dataclasses.replace(self, asked=batch_size)
+        return dataclasses.replace(self, batch_size=batch_size)
 
     def with_most(self, most: int) -> "Points":
         """Return the same points for calls of at most `most` of them."""
         return dataclasses.replace(self, most=most)
+
+    def with_points(self, points: "Points") -> "Points":
+        """Return other points."""
+        return points
 
     @property
     def points(self) -> "Points":
@@ -99,15 +101,35 @@ class Points:
         return self
 
     @property
-    def batch_size(self) -> int:
-        """The number of points that a device vectorises at once."""
-        return self.fit.fitting(self.asked)
+    def size(self) -> int:
+        """The number of points."""
+        return self.geometry.size
+
+    @property
+    def row(self) -> list[jax.ShapeDtypeStruct]:
+        """The shape and dtype of each leaf of an output; PRNG keys are raw data."""
+        return self.traced[0].stored
+
+    @property
+    def kinds(self) -> list[Any]:
+        """The kinds of PRNG keys of the leaves; `None` for numbers."""
+        return self.traced[0].key_kinds
+
+    @property
+    def outputs(self) -> PyTree:
+        """The shapes and dtypes of the output at a point."""
+        return jtu.tree_unflatten(self.traced[0].structure, self.traced[0].outputs)
+
+    @property
+    def largest_batch(self) -> int:
+        """The batch size, or the largest one that has not failed for lack of memory."""
+        return self.programs.fitting(self.batch_size)
 
     @property
     def attrs(self) -> dict[str, str]:
-        """Remarks on the choice of the batch size."""
-        halved = ", ".join(map(str, self.fit.halved))
-        return self.remarks | ({"out_of_memory": halved} if halved else {})
+        """Remarks on the choice of the batch size, and on sizes that did not fit."""
+        sizes = ", ".join(map(str, self.programs.too_large))
+        return {**self.remarks, **({"out_of_memory": sizes} if sizes else {})}
 
     @property
     def unit(self) -> int:
@@ -120,96 +142,118 @@ class Points:
 
     def unflatten(self, rows: Rows) -> PyTree:
         """Return the outputs as the function gives them, with keys from raw data."""
+        first = self.traced[0]
         wrapped = [
             leaf if kind is None else jr.wrap_key_data(jnp.asarray(leaf), impl=kind)
-            for leaf, kind in zip(rows, self.kinds, strict=True)
+            for leaf, kind in zip(rows, first.key_kinds, strict=True)
         ]
-        return jtu.tree_unflatten(self.traced[0].structure, wrapped)
+        return jtu.tree_unflatten(first.structure, wrapped)
 
     def span(self, first: int, last: int) -> tuple[int, int]:
         """Return the range of points of a range of rows, which is the same."""
         return first, last
 
-    def compute(
-        self, index: Index, costs: Float[np.ndarray, " rows"] | None, bar: Progress
-    ) -> tuple[Rows, Verdict]:
-        """Compute the output leaves at some points, and return them with the verdict.
-
-        Pass consecutive points as a `range`, which needs no table.
-        """
-        values = empty_values(len(index), self.row, self.function)
-        asked = self.function, self.isolated, len(index), values
-        failures = Failures(*asked, self._number(index))
+    def _calls(
+        self, buffer: Buffer, costs: Float[np.ndarray, " rows"] | None, watch: Watch
+    ) -> Iterator[tuple[int, int]]:
+        index = buffer.index
         if isinstance(index, range) and not self._listed:
             points = ByOffset(self.geometry.start + index.start)
-            self._run(0, points, len(index), bar, failures)
-        else:
-            most = _LISTED_AT_ONCE if costs is None else max(1, len(index))
-            for first in range(0, len(index), most):
-                some = np.asarray(index[first : first + most], np.int64)
-                self._run_cases(some, first, costs, bar, failures)
-        verdict = failures.verdict
-        at = np.asarray(index, np.int64) if verdict.errors else np.zeros(0, np.int64)
-        errors = {text: at[np.sort(rows)] for text, rows in verdict.errors.items()}
-        return values, dataclasses.replace(verdict, errors=errors)
+            yield from self._run(0, points, len(index), buffer, watch)
+            return
+        most = _LISTED_AT_ONCE if costs is None else max(1, len(index))
+        for first in range(0, len(index), most):
+            listed = np.asarray(index[first : first + most], np.int64)
+            yield from self._cases(listed, first, costs, buffer, watch)
 
-    def _number(self, index: Index) -> Callable[[int], int]:
-        return lambda row: self.geometry.index_as_written(int(index[row]))
-
-    def _run_cases(
+    def _cases(
         self,
         index: Int64[np.ndarray, " points"],
         first: int,
         costs: Float[np.ndarray, " rows"] | None,
-        bar: Progress,
-        failures: Failures,
-    ) -> None:
+        buffer: Buffer,
+        watch: Watch,
+    ) -> Iterator[tuple[int, int]]:
         """Compute points case by case; `first` is the row of the first of them."""
-        numbers = case_numbers(self.geometry, self.groups, index)
+        numbers = case_numbers(self.geometry, self.static_values, index)
         for case, error in self.broken:
             rows = np.flatnonzero(numbers == case.number)
             if len(rows):
-                failures.mark(first + rows, error)
-                bar.done(len(rows))
-                bar.failed(failures.count)
+                self._mark(buffer, first + rows, error)
+                buffer.finish(first + rows, len(rows))
+                yield len(rows), len(rows)
         for k, case in enumerate(self.cases):
             rows = np.flatnonzero(numbers == case.number)
             if costs is not None:  # ties in order, NaN last
                 rows = rows[np.argsort(costs[rows], kind="stable")]
             if len(rows):
                 points = ByTable(self.geometry, index[rows], first + rows)
-                self._run(k, points, len(rows), bar, failures)
+                yield from self._run(k, points, len(rows), buffer, watch)
 
     def _run(
         self,
         k: int,
         points: ByOffset | ByTable,
         count: int,
-        bar: Progress,
-        failures: Failures,
-    ) -> None:
-        """Compute points of a case, in batches for which there is enough memory.
-
-        After Ctrl-C, no further batches begin.
-        """
+        buffer: Buffer,
+        watch: Watch,
+    ) -> Iterator[tuple[int, int]]:
+        """Compute points of a case, in batches for which there is enough memory."""
         done = 0
-        with quiet():
-            while done < count:
-                try:
-                    runner, given = self._runner(k, points)
-                    bar.begin()
-                    if bar.stopping():
-                        return failures.skip(points.rows(done, count))
-                    now = _next(runner.layout, count - done, bar)
-                    compute = ft.partial(runner.compute, given, points, failures.values)
-                    if compute(done, now) is not None:
-                        failures.found(compute, points.rows, done, now)
-                        bar.failed(failures.count)
-                except TooLarge as error:
-                    self.halve(error)
-                    continue
-                bar.done(now)
-                done += now
+        while done < count and not watch.stopping():
+            try:
+                runner, given = self._runner(k, points)
+                watch.begin()
+                if watch.stopping():
+                    return
+                layout = runner.layout
+                across = layout.batch_size * len(layout.devices)
+                batches = watch.batches(-(-(count - done) // across), across)
+                now = min(count - done, across * min(layout.capacity, batches))
+                compute = ft.partial(runner.compute, given, points, buffer.values)
+                with quiet():
+                    error = compute(done, now)
+                    failed = (
+                        self._search(compute, points, buffer, done, now) if error else 0
+                    )
+            except TooLarge as error:
+                self.halve(error)
+                continue
+            buffer.finish(points.rows(done, done + now), now)
+            yield now, failed
+            done += now
+
+    def _search(
+        self,
+        compute: Callable[[int, int], Exception | None],
+        points: ByOffset | ByTable,
+        buffer: Buffer,
+        first: int,
+        count: int,
+    ) -> int:
+        """Find and mark the points that failed among `count`; return their number.
+
+        Raises a `SweepError` that names the first failed point, or a
+        `FloatingPointError` under `jax_debug_nans`, unless failures are isolated.
+        """
+        alone = search(compute, first, count, only_first=not self.isolated)
+        if not alone and not self.isolated:
+            raise differs(self.function, count)
+        for at, error in alone:
+            rows = np.arange(len(buffer.index))[points.rows(at, at + 1)]
+            if not self.isolated:
+                i = self.geometry.index_as_written(int(buffer.index[int(rows[0])]))
+                raise failed_point(self.function, i, error) from error
+            self._mark(buffer, rows, error_text(error))
+        return len(alone)
+
+    def _mark(
+        self, buffer: Buffer, rows: Int64[np.ndarray, " failed"], text: str
+    ) -> None:
+        """Record that points failed, and clear their rows."""
+        clear(buffer.values, rows)
+        numbers = np.asarray(buffer.index, np.int64)[rows]
+        buffer.fail(rows, {text: numbers}, len(rows))
 
     def halve(self, error: TooLarge, *sizes: int) -> None:
         """Continue with half the batch size, or with the largest of some `sizes`.
@@ -219,34 +263,52 @@ class Points:
         if not self.adapts or error.batch_size == 1:
             chosen = not self.adapts
             raise does_not_fit(self.function, error, chosen) from error.__cause__
-        self.fit.note(error.batch_size, max(sizes, default=error.batch_size // 2))
+        then = max(sizes, default=error.batch_size // 2)
+        self.programs.note(error.batch_size, then)
 
     @property
     def _listed(self) -> bool:
-        return self.ordered or len(self.groups) > 0 or self.geometry.rows is not None
+        geometry = self.geometry
+        return self.ordered or bool(geometry.static_dims) or geometry.rows is not None
 
     def _runner(self, k: int, points: ByOffset | ByTable) -> tuple[Runner, Given]:
         """Return the program for some points of a case, and its arguments."""
-        listed = isinstance(points, ByTable)
-        place = k, self.batch_size, listed
-        with self._lock:
-            runner, traced = self._runners.get(place), self.traced[k]
-            if runner is None:
-                layout = self._layout(self.cases[k], traced, listed)
-            else:
-                layout = runner.layout
-            if place not in self._given:
-                self._given[place] = put(self.given(k), everywhere(layout))
-            given = self._given[place]
-            if runner is None:
-                lane_of, programs = point_lane(traced.jaxpr, layout), [traced.program]
-                made = traced, programs, lane_of, traced.stored, layout
-                runner = self._runners[place] = Runner(*made, points, given)
-            return runner, given
+        listed, size = isinstance(points, ByTable), self.largest_batch
+        given = self.placed(k, lambda: self.given(k))
+
+        def make() -> Runner:
+            traced = self.traced[k]
+            layout = self._layout(self.cases[k], traced, size, listed)
+            lane_of, programs = point_lane(traced.jaxpr, layout), [traced.program]
+            return Runner(
+                traced, programs, lane_of, traced.stored, layout, points, given
+            )
+
+        return self.programs.runner((k, size, listed, self.most), make), given
 
     def given(self, k: int) -> Given:
         """Return the arguments of the program of a case, besides the points."""
-        return Given(self.arrays, self.traced[k].program.constants, self.key)
+        return Given(self._arrays, self.traced[k].program.constants, self.key)
+
+    def placed(self, name: Any, make: Callable[[], Given]) -> Given:
+        """Return the arguments of a program on the devices: they may be large."""
+        given = self._placed.get(name)
+        if given is None:
+            given = self._placed[name] = put(make(), everywhere(self.devices))
+        return given
+
+    @ft.cached_property
+    def _placed(self) -> dict[Any, Given]:
+        return {}  # a copy for another space or key has its own
+
+    @ft.cached_property
+    def _arrays(self) -> list[Any]:
+        return arrays_of(self.geometry, self.space.key)
+
+    @ft.cached_property
+    def static_values(self) -> StaticValues:
+        """The positions of equal static values on each dim."""
+        return static_values_of(self.geometry)
 
     def layout(self, **options: Any) -> Layout:
         """Return a layout for this grid on these devices."""
@@ -254,11 +316,13 @@ class Points:
         grid = geometry.lengths, geometry.key_dims
         return Layout(*grid, devices=self.devices, **options)
 
-    def _layout(self, case: Case, traced: Traced, listed: bool) -> Layout:
+    def _layout(
+        self, case: Case, traced: Traced, batch_size: int, listed: bool
+    ) -> Layout:
         # A listed point needs memory for its row in the table.
         row = jax.ShapeDtypeStruct((len(self.geometry.lengths) + 2,), jnp.uint32)
         held = [*traced.outputs, *([row] if listed else [])]
-        batch_size, num_devices = min(self.batch_size, case.size), len(self.devices)
+        batch_size, num_devices = min(batch_size, case.size), len(self.devices)
         most = min(case.size, self.most)
         return self.layout(
             batch_size=batch_size,
@@ -269,8 +333,105 @@ class Points:
         )
 
 
-def _next(layout: Layout, left: int, bar: Progress) -> int:
-    """Return how many of the remaining points the next call computes."""
-    across = layout.batch_size * len(layout.devices)
-    batches = bar.count(-(-left // across), across)
-    return min(left, across * min(layout.capacity, batches))
+def prepare(
+    fn: Callable[..., Any],
+    space: Space,
+    key: Key | None,
+    batch_size: Any,
+    devices: tuple[Device, ...],
+    *,
+    ordered: bool = False,
+    shares: int = 1,
+    isolated: bool = False,
+    counting: bool = False,
+    function: str = "sweep",
+    kept: bool = False,
+) -> Points:
+    """Trace a function on a space, for each combination of static values.
+
+    An automatic batch size is chosen for one of `shares` processes. If failures are
+    `isolated`, static values for which tracing the function raises are recorded. With
+    `counting`, outputs are `(output, needed, executed)`, with the steps of loops. If
+    traces are `kept` for later calls, they copy the NumPy arrays of the function.
+    """
+    geometry = space.geometry
+    cases, traced, broken = _traced(function, fn, space, key, geometry, isolated)
+    outputs = [jtu.tree_unflatten(each.structure, each.outputs) for each in traced]
+    check_agree(function, cases, outputs)
+    if counting:
+        traced = [with_steps(each) for each in traced]
+    if kept:
+        traced = [each.detached() for each in traced]
+    adapts = batch_size in ("auto", "tune")
+    if adapts and any(each.has_effects for each in traced):
+        batch_size = 1  # without padding that repeats a point, or lanes that wait
+    elif adapts:
+        batch_size = min(
+            choose_batch_size(
+                each.analysis,
+                max(1, -(-case.size // shares)),
+                devices,
+                alike=ordered,
+                reserved=CHUNK_BYTES // len(devices),
+            )
+            for each, case in zip(traced, cases, strict=True)
+        )
+    batch_size = min(int(batch_size), max(1, *(case.size for case in cases)))
+    if batch_size > (most := _AT_ONCE // len(devices)):
+        raise value_error(
+            function,
+            f"`batch_size` is {batch_size} on {len(devices)} devices.",
+            f"Offsets in a batch have 32 bits: give at most {most}. Batches of some "
+            "thousands are no slower.",
+        )
+    for each in traced:
+        warn_if_it_may_hang(batch_size, each.analysis.linalg_limit, devices)
+    return Points(
+        space=space,
+        geometry=geometry,
+        key=key,
+        cases=cases,
+        traced=traced,
+        batch_size=batch_size,
+        devices=devices,
+        ordered=ordered,
+        most=geometry.size,
+        isolated=isolated,
+        broken=broken,
+        adapts=adapts,
+        function=function,
+    )
+
+
+def _traced(
+    function: str,
+    fn: Callable[..., Any],
+    space: Space,
+    key: Key | None,
+    geometry: Geometry,
+    isolated: bool,
+) -> tuple[list[Case], list[Traced], tuple[tuple[Case, str], ...]]:
+    """Return the cases with their traces, and the cases that raised with their errors.
+
+    Raises the error of the function unless it is isolated and other cases remain.
+    """
+    cases, traced, broken = [], [], []
+    for case in cases_of(geometry):
+        try:
+            with naming(case):
+                found = trace(function, fn, space, key, case.plain, geometry)
+        except MissingKeyError:
+            raise
+        except Exception as error:
+            broken.append((case, error, error_text(error)))
+            if not isolated:
+                raise
+            continue
+        cases.append(case)
+        traced.append(found)
+    if not cases:
+        raise broken[0][1]
+    for case, _, what in broken:
+        text = "eqx_pipe.sweep: `fn` fails for `%s`, which is left out: %s."
+        log_once(f"{case.name}: {what}", text, case.name, what)
+    return cases, traced, tuple((case, what) for case, _, what in broken)

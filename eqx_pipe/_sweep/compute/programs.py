@@ -3,7 +3,8 @@
 import contextlib
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import jax
@@ -16,10 +17,11 @@ from ..._errors import log_once
 from ..._jaxprs import Fingerprint
 from ..._types import PyTree
 from ..._vmap import by_device
-from ..options import fn_name
+from ..call import fn_name
 from .cases import ByOffset, ByTable
-from .failure import Place, TooLarge, noting
+from .failure import TooLarge, noting
 from .kernel import COUNT, Given, LaneOf, Layout, Partition, build, each_its_rows
+from .rows import Place
 from .trace import Traced, struct_of
 
 Points: TypeAlias = ByOffset | ByTable
@@ -44,6 +46,39 @@ _SMALL_BYTES = 2**20
 _HANDED_IN_BYTES = 2**12
 _copies: WeakCache[dict[Any, jax.Array]] = WeakCache()
 _controls = LRUCache(256)
+
+
+class Programs:
+    """The compiled programs of some points, and the batch sizes that did not fit.
+
+    This is the only part of a plan that changes while it runs. Copies of the points
+    share it, so none of them compiles a program or tries a size again.
+    """
+
+    def __init__(self) -> None:
+        self.too_large: list[int] = []
+        self._most: int | None = None
+        self._runners: dict[Hashable, Runner] = {}
+        self._lock = threading.Lock()  # threads of an executor share a sweep
+
+    def fitting(self, batch_size: int) -> int:
+        """Return `batch_size`, or the largest size that may fit."""
+        return batch_size if self._most is None else min(batch_size, self._most)
+
+    def note(self, too_large: int, then: int) -> None:
+        """Record that a size did not fit, and the size to continue with."""
+        with self._lock:
+            if self.fitting(too_large) == too_large:
+                self.too_large.append(too_large)
+                self._most = then
+
+    def runner(self, key: Hashable, make: "Callable[[], Runner]") -> "Runner":
+        """Return the program of a key, which `make` compiles the first time."""
+        with self._lock:
+            runner = self._runners.get(key)
+            if runner is None:
+                runner = self._runners[key] = make()
+            return runner
 
 
 class Runner:

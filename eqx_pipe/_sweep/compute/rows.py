@@ -1,26 +1,39 @@
-"""The outputs of points: the number per call, and the arrays that receive them."""
+"""The rows of a sweep: work that computes them, and the arrays that receive them.
 
+A sweep computes rows: the outputs at points, or what groups of points are reduced to.
+Sinks keep rows and workers return them, and neither depends on the kind of work.
+"""
+
+import abc
 import contextlib
+import dataclasses
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Int64
+from jaxtyping import Bool, Float, Int64
 
 from ..._errors import value_error
+from ..._spaces import Space
+from ..._types import Key, PyTree
+from .watch import Watch
 
 Rows: TypeAlias = list[np.ndarray]
-"""The leaves of the outputs at some points, or of the states of some blocks.
-
-Each point or block has a row; PRNG keys are raw data.
-"""
+"""The leaves of some rows, along a leading axis; PRNG keys are raw data."""
 
 Index: TypeAlias = range | Int64[np.ndarray, " rows"]
 """The numbers of the rows to compute."""
+
+Place: TypeAlias = slice | np.ndarray
+"""Some rows, as a NumPy index."""
+
+Errors: TypeAlias = Mapping[str, Int64[np.ndarray, " _failed"]]
+"""The points (or cells) at which each error was raised, by its text."""
 
 CHUNK_BYTES = 64 * 1024 * 1024
 """The approximate size of the outputs of one call of the kernel, over all devices.
@@ -30,17 +43,229 @@ batch on each device may be larger, but has at most 2^30 points).
 """
 
 
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """The outcome of some rows: which are `ok`, and the errors of points.
+
+    Rows that are `missing` are not computed yet; they are not `ok` either. `failed` is
+    the number of failed points in all rows.
+    """
+
+    ok: Bool[np.ndarray, " rows"]
+    errors: Errors = dataclasses.field(default_factory=dict)
+    missing: Bool[np.ndarray, " rows"] | None = None
+    failed: int = 0
+
+
+class Part(NamedTuple):
+    """Rows that are finished, with their verdict.
+
+    `at` are their positions among the rows of the call. It is `None` for the first part
+    of a call, which has all rows, some of which may be missing.
+    """
+
+    at: Int64[np.ndarray, " rows"] | None
+    values: Rows
+    verdict: Verdict
+
+
+class Buffer:
+    """The rows of a call while they are computed, with the points that failed."""
+
+    def __init__(self, index: Index, values: Rows):
+        self.index, self.values = index, values
+        self._size = self._left = len(index)
+        self._finished: list[Place] = []
+        self._is_begun = False
+        self._ok: Bool[np.ndarray, " rows"] | None = None
+        self._errors: list[Errors] = []
+        self._failed = 0
+
+    def finish(self, place: Place, count: int) -> None:
+        """Record that `count` rows are computed, failed ones included."""
+        self._finished.append(place)
+        self._left -= count
+
+    def fail(self, place: Place, errors: Errors, points: int) -> None:
+        """Record that some rows are not ok, and the errors of the failed `points`."""
+        if self._ok is None:
+            self._ok = np.ones(self._size, bool)
+        self._ok[place] = False
+        self._errors.append(errors)
+        self._failed += points
+
+    def part(self, last: bool = True) -> Iterator[Part]:
+        """Yield the rows that were finished since the last part, if there are any.
+
+        The `last` part of a call is yielded also if no row is finished.
+        """
+        if last and not self._left and not self._is_begun:
+            yield Part(None, self.values, self._verdict(slice(None)))
+            return
+        new = np.zeros(self._size, bool)
+        for place in self._finished:
+            new[place] = True
+        self._finished = []
+        if self._is_begun:
+            at = np.flatnonzero(new)
+            if len(at):
+                yield Part(at, [leaf[at] for leaf in self.values], self._verdict(at))
+        elif last or new.any():
+            self._is_begun = True
+            # Later parts need the rows of this call.
+            values = self.values if last else [leaf.copy() for leaf in self.values]
+            clear(values, ~new)
+            verdict = self._verdict(slice(None))
+            ok = verdict.ok & new
+            yield Part(None, values, dataclasses.replace(verdict, ok=ok, missing=~new))
+
+    def _verdict(self, place: Place) -> Verdict:
+        """Return the verdict on some rows; without failures it takes no memory."""
+        ok = self._ok
+        if ok is None:
+            ok = np.broadcast_to(np.True_, (self._size,))
+        verdict = Verdict(ok[place], joined(self._errors), failed=self._failed)
+        self._errors, self._failed = [], 0
+        return verdict
+
+
+class Work(abc.ABC):
+    """The rows of a sweep as a value: `size` rows, computed from `points`.
+
+    There are two kinds. Points are rows themselves. A group of points is a row that has
+    their reduction: a cell of a sweep over some dims, or a block, whose row has states
+    that are merged with those of other blocks.
+    """
+
+    function: str
+    """The public function that was called, for messages."""
+    points: Any
+    size: int
+    outputs: Any
+    """The shapes and dtypes of the outputs of a row, as a pytree."""
+    unit: int
+    """The number of rows that fill the lanes of all devices."""
+    is_merged: bool = False
+    """True if all rows are merged to one result."""
+
+    @property
+    def in_memory(self) -> int:
+        """The number of rows of a chunk that is kept in memory."""
+        return max(1, self.size)
+
+    def compute(
+        self, index: Index, costs: Float[np.ndarray, " rows"] | None, watch: Watch
+    ) -> Iterator[Part]:
+        """Compute some rows, and yield them: in one part unless `watch` asks for more.
+
+        Pass consecutive rows as a `range`, which needs no table. Points of similar cost
+        share a batch.
+        """
+        watch.restart()
+        buffer = Buffer(index, self.empty(len(index)))
+        for points, failed in self._calls(buffer, costs, watch):
+            if watch.after(points, failed):
+                yield from buffer.part(last=False)
+        yield from buffer.part()
+
+    @abc.abstractmethod
+    def _calls(
+        self, buffer: Buffer, costs: Float[np.ndarray, " rows"] | None, watch: Watch
+    ) -> Iterator[tuple[int, int]]:
+        """Fill a buffer; yield the points of each device call, and how many failed."""
+
+    @property
+    @abc.abstractmethod
+    def row(self) -> list[jax.ShapeDtypeStruct]:
+        """The shape and dtype of each leaf of a row."""
+
+    @property
+    def kinds(self) -> list[Any]:
+        """The kinds of PRNG keys of the leaves; `None` for raw data and numbers."""
+        return [None] * len(self.row)
+
+    @property
+    def row_bytes(self) -> int:
+        """The size of a row in bytes, at least 1."""
+        return max(1, nbytes(self.row))
+
+    def empty(self, size: int) -> Rows:
+        """Return arrays for some rows."""
+        return empty_values(size, self.row, self.function)
+
+    @abc.abstractmethod
+    def unflatten(self, rows: Rows) -> PyTree:
+        """Return the outputs of some rows as the user gets them."""
+
+    @abc.abstractmethod
+    def span(self, first: int, last: int) -> tuple[int, int]:
+        """Return the half-open range of the points of a range of rows."""
+
+    @abc.abstractmethod
+    def at(self, space: Space, key: Key | None) -> "Work":
+        """Return the same work for another space of the same structure."""
+
+    @abc.abstractmethod
+    def with_points(self, points: Any) -> "Work":
+        """Return the same work on other points, such as in batches of another size."""
+
+    @abc.abstractmethod
+    def with_most(self, most: int) -> "Work":
+        """Return the same work for calls of at most `most` rows."""
+
+
+def whole(parts: Iterator[Part]) -> tuple[Rows, Verdict]:
+    """Return the rows of a call that hands over nothing before its end."""
+    ((_, values, verdict),) = parts
+    return values, verdict
+
+
+def in_order(verdicts: Sequence[Verdict]) -> Verdict:
+    """Return the verdict on consecutive rows, from the verdicts on parts."""
+    if len(verdicts) == 1:
+        return verdicts[0]
+    missing = None
+    if any(verdict.missing is not None for verdict in verdicts):
+        missing = np.concatenate(
+            [np.zeros_like(v.ok) if v.missing is None else v.missing for v in verdicts]
+        )
+    # An empty part of a space has no rows, and so no verdicts.
+    ok = np.concatenate([np.zeros(0, bool), *(verdict.ok for verdict in verdicts)])
+    errors = joined([verdict.errors for verdict in verdicts])
+    return Verdict(ok, errors, missing, sum(verdict.failed for verdict in verdicts))
+
+
+def joined(errors: Sequence[Errors]) -> Errors:
+    """Return several mappings of errors as one, each text once."""
+    by_text: dict[str, list[np.ndarray]] = {}
+    for some in errors:
+        for text, points in some.items():
+            by_text.setdefault(text, []).append(points)
+    return {text: np.sort(np.concatenate(points)) for text, points in by_text.items()}
+
+
+def clear(values: Sequence[np.ndarray], place: Place) -> None:
+    """Write NaN, or 0 if the dtype has no NaN, into rows without a result."""
+    for leaf in values:
+        leaf[place] = nothing(leaf.dtype)
+
+
+def nothing(dtype: Any) -> Any:
+    """Return the value for a missing result: NaN, or 0 if the dtype has no NaN."""
+    return np.nan if jnp.issubdtype(dtype, np.inexact) else 0
+
+
 def stretches_of(index: Index) -> list[tuple[int, int]]:
     """Return sorted numbers as half-open ranges."""
     if isinstance(index, range):
         return [(index.start, index.stop)]
-    found = np.split(index, np.flatnonzero(np.diff(index) != 1) + 1)
-    return [(int(part[0]), int(part[-1]) + 1) for part in found if len(part)]
+    parts = np.split(index, np.flatnonzero(np.diff(index) != 1) + 1)
+    return [(int(part[0]), int(part[-1]) + 1) for part in parts if len(part)]
 
 
-def row_bytes(row: Sequence[jax.ShapeDtypeStruct]) -> int:
-    """Return the size in bytes of a row, at least 1."""
-    return max(1, sum(math.prod(s.shape) * s.dtype.itemsize for s in row))
+def nbytes(leaves: Iterable[Any]) -> int:
+    """Return the bytes of arrays or structs, which may have PRNG keys."""
+    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves)
 
 
 def chunk_capacity(
@@ -50,7 +275,7 @@ def chunk_capacity(
     outputs: Sequence[jax.ShapeDtypeStruct],
 ) -> int:
     """Return the maximum number of microbatches in one call on each device."""
-    batch_bytes = row_bytes(outputs) * batch_size * num_devices
+    batch_bytes = max(1, nbytes(outputs)) * batch_size * num_devices
     needed = -(-size // (batch_size * num_devices))
     return max(1, min(needed, CHUNK_BYTES // batch_bytes))
 
@@ -65,7 +290,7 @@ def empty_values(
     """
     # Operating systems overcommit memory, and kill the process that uses too much. Its
     # limit is read from files, which would be a tenth of a small sweep.
-    needed = size * row_bytes(outputs)
+    needed = size * max(1, nbytes(outputs))
     memory = _memory() if needed > CHUNK_BYTES else math.inf
     try:
         if needed > memory:

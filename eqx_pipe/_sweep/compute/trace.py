@@ -50,19 +50,8 @@ _SETTINGS = (
 
 
 @dataclasses.dataclass(frozen=True)
-class _OnPoint:
-    """The user's function alone, on the abstract `point`."""
-
-    point: PyTree
-    own: ClosedJaxpr
-    structure: Any
-    outputs: list[jax.ShapeDtypeStruct]
-    key_kinds: list[Any]
-
-
-@dataclasses.dataclass(frozen=True)
-class Traced(_OnPoint):
-    """The user's function, traced on an abstract point.
+class Traced:
+    """The user's function, traced on an abstract `point`.
 
     `jaxpr` takes `num_arrays` arrays (`arrays_of` the space), one `int32` position for
     each dim, and the point's key if there is one. Arrays that the function closes
@@ -70,9 +59,14 @@ class Traced(_OnPoint):
     is true if the space has `Static` axes.
     """
 
+    fn: Callable[..., Any]
+    point: PyTree
+    own: ClosedJaxpr
+    structure: Any
+    outputs: list[jax.ShapeDtypeStruct]
+    key_kinds: list[Any]
     jaxpr: Any
     num_arrays: int
-    fn: Callable[..., Any]
     is_static: bool
 
     @property
@@ -122,29 +116,23 @@ def trace(
     `plain` has a position for each dim, for the values of `Static` axes.
     """
     arrays, static = eqx.partition((geometry.leaves, space.key), can_be_traced)
-    found: list[_OnPoint] = []
+    alone: dict[str, Any] = {}
 
     def flat(given: PyTree, digits: list[Any], key: Key | None) -> list[Any]:
         leaves, space_key = eqx.combine(given, static)
         point = geometry.point(leaves, space_key, digits, plain)
-        found[:] = [_on_point(function, fn, point, key)]
+        alone.update(_on_point(function, fn, point, key))
         arrays = jtu.tree_leaves((eqx.filter(point, _is_tracer), key))
-        return as_function(found[0].own)(*arrays)
+        return as_function(alone["own"])(*arrays)
 
     digits = [jax.ShapeDtypeStruct((), jnp.int32)] * len(geometry.lengths)
     # Use plain types: an array made under the user's mesh has that mesh in its type.
     structs = jtu.tree_map(struct_of, (arrays, key))
     jaxpr: Any = jax.make_jaxpr(flat)(structs[0], digits, structs[1])
-    (on_point,) = found
-    given = jtu.tree_leaves(arrays)
-    check_concrete(function, [*jaxpr.consts, *given, key])
-    return Traced(
-        jaxpr=jaxpr,
-        num_arrays=len(given),
-        fn=fn,
-        is_static=bool(geometry.static_dims),
-        **vars(on_point),
-    )
+    leaves = jtu.tree_leaves(arrays)
+    check_concrete(function, [*jaxpr.consts, *leaves, key])
+    is_static = bool(geometry.static_dims)
+    return Traced(fn, **alone, jaxpr=jaxpr, num_arrays=len(leaves), is_static=is_static)
 
 
 def detached(jaxpr: Any) -> Any:
@@ -184,7 +172,8 @@ def _inputs(jaxpr: Any) -> list[jax.ShapeDtypeStruct]:
 
 def _on_point(
     function: str, fn: Callable[..., Any], point: PyTree, key: Key | None
-) -> _OnPoint:
+) -> dict[str, Any]:
+    """Return the fields of `Traced` for the function alone."""
     arrays, static = eqx.partition(point, _is_tracer)
     structs = jtu.tree_map(struct_of, (arrays, key))
     kinds: list[Any] = []
@@ -204,7 +193,13 @@ def _on_point(
     make: Any = jax.make_jaxpr(on_point, return_shape=True)
     jaxpr, out = make(*structs) if key is not None else make(structs[0])
     outputs, structure = jtu.tree_flatten(out)
-    return _OnPoint(eqx.combine(structs[0], static), jaxpr, structure, outputs, kinds)
+    return {
+        "point": eqx.combine(structs[0], static),
+        "own": jaxpr,
+        "structure": structure,
+        "outputs": outputs,
+        "key_kinds": kinds,
+    }
 
 
 def _is_tracer(x: Any) -> bool:

@@ -7,6 +7,7 @@ computes these points again. A size is not tried if compiling and comparing woul
 longer than it may gain.
 """
 
+import dataclasses
 import functools as ft
 import math
 import time
@@ -17,8 +18,9 @@ import numpy as np
 
 from ..._cache import LRUCache
 from ..._jaxprs import digest
-from ..._progress import Progress
 from .points import Points
+from .rows import whole
+from .watch import Watch
 
 Costs: TypeAlias = Callable[[int, int], np.ndarray | None]
 """The costs of the points in a half-open range, or `None`."""
@@ -60,18 +62,14 @@ def tune(points: Points, costs: Costs) -> Points:
     """
     if any(traced.has_effects for traced in points.traced):
         return points
-    place = _place(points)
-    best = _sizes.get(place)
-    if best is not None and best <= _room(points):
-        points.remarks["tuned"] = "remembered"
-        return points.with_batch_size(best)
-    points = points.with_most(-(-points.most // _CALLS))
-    best, tried = _compared(points, costs)
-    if len(tried) > 1:  # otherwise no size was compared with the automatic one
-        _sizes.put(place, best)
-    text = ", ".join(f"{size}: {ratio:.2f}" for size, ratio in tried.items())
-    points.remarks["tuned"] = text
-    return points.with_batch_size(best)
+    key = _key(points)
+    best, how = _sizes.get(key), "remembered"
+    if best is None or best > _room(points):
+        best, tried = _compared(points.with_most(-(-points.most // _CALLS)), costs)
+        if len(tried) > 1:  # otherwise no size was compared with the automatic one
+            _sizes.put(key, best)
+        how = ", ".join(f"{size}: {ratio:.2f}" for size, ratio in tried.items())
+    return dataclasses.replace(points, batch_size=best, remarks={"tuned": how})
 
 
 def _compared(points: Points, costs: Costs) -> tuple[int, dict[int, float]]:
@@ -83,14 +81,14 @@ def _compared(points: Points, costs: Costs) -> tuple[int, dict[int, float]]:
 
     def seconds(size: int, count: int) -> float:
         """Return the seconds that the first `count` points take."""
-        given = range(count), costs(0, count), Progress(False, count)
+        given = range(count), costs(0, count), Watch()
         started = time.perf_counter()
-        sized(size).compute(*given)
+        whole(sized(size).compute(*given))
         return time.perf_counter() - started
 
     asked = points.batch_size
     compiling = seconds(asked, lanes(asked))
-    best = sized(asked).batch_size  # smaller if it did not fit in memory
+    best = sized(asked).largest_batch  # smaller if it did not fit in memory
     tried, count = {best: 1.0}, lanes(best)
     while (spent := seconds(best, count)) < _SECONDS:
         if 2 * count > total:
@@ -101,11 +99,11 @@ def _compared(points: Points, costs: Costs) -> tuple[int, dict[int, float]]:
         batch = lanes(max(size, best))
         count = batch * max(1, round(_SECONDS / (each * batch)))
         cost = compiling + 2 * _PAIRS * count * each
-        fits = min(_room(points), points.fit.fitting(size)) >= size
+        fits = min(_room(points), points.programs.fitting(size)) >= size
         if size in tried or not fits or cost > gain * each * total:
             continue
         compiling = seconds(size, lanes(size))
-        if sized(size).batch_size < size:
+        if sized(size).largest_batch < size:
             continue
         pairs = [(seconds(best, count), seconds(size, count)) for _ in range(_PAIRS)]
         before, after = map(min, zip(*pairs, strict=True))
@@ -121,7 +119,7 @@ def _room(points: Points) -> int:
     return -(-max(case.size for case in points.cases) // len(points.devices))
 
 
-def _place(points: Points) -> str:
+def _key(points: Points) -> str:
     """Return the cache key of a size: program, devices and number of points."""
     device = points.devices[0]
     texts = [traced.program.text for traced in points.traced]

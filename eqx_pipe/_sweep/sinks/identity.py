@@ -417,7 +417,7 @@ def _grown(
     origin = origin_of(store, now, request.space, coordinates())
     kept, geometry = [at >= 0 for at in origin.positions], points.geometry
     pairs = zip(points.cases, points.traced, strict=True)
-    had = [x for x in pairs if has_any(geometry, points.groups, x[0], kept)]
+    had = [x for x in pairs if has_any(geometry, points.static_values, x[0], kept)]
     if had:  # an empty store has no values that depend on a function
         function = {"jax": now["jax"], "function": function_texts(had)}
         then = {**store.record, **function}

@@ -12,9 +12,8 @@ import numpy as np
 from jaxtyping import Int64
 
 from ..._types import PyTree
-from ..compute.blocks import Blocks
-from ..compute.failure import Errors, Verdict, clear, in_order, joined
-from ..compute.rows import Rows, empty_values
+from ..compute.groups import Blocks
+from ..compute.rows import Errors, Rows, Verdict, clear, in_order, joined
 from ..gather import Chunk, Outcome, Todo
 from ..plan import Plan
 from ..store import FAILED, MISSING, Chunks, count_in, gaps_of, merged
@@ -95,7 +94,7 @@ class ArraySink:
     def filling(self) -> Iterator[Todo]:
         """Return all chunks: nothing is there yet."""
         numbers = range(len(self.plan.chunks))
-        yield Todo(numbers, numbers, partial=True)
+        yield Todo(numbers, numbers)
 
     def keep(self, chunk: Chunk) -> None:
         """Store the values of a chunk at their points."""
@@ -105,7 +104,7 @@ class ArraySink:
             self._values = values
             return
         if self._values is None:
-            self._values = empty_values(self.size, self.plan.work.row)
+            self._values = self.plan.work.empty(self.size)
         place = slice(*self.plan.chunks.span(number))
         for into, leaf in zip(self._values, values, strict=True):
             into[place] = leaf
@@ -114,7 +113,7 @@ class ArraySink:
         """Return the values in the structure of the function's output."""
         plan, values = self.plan, self._values
         if values is None:  # no points, or none computed
-            values = empty_values(self.size, plan.work.row)
+            values = plan.work.empty(self.size)
         verdicts = []
         for number in range(len(plan.chunks)):
             first, last = plan.chunks.span(number)
@@ -150,8 +149,9 @@ class ReductionSink:
         yield Todo(numbers, numbers)
 
     def keep(self, chunk: Chunk) -> None:
-        """Merge a chunk after its predecessors."""
-        self.fold.put(chunk.number, chunk.values, chunk.verdict.errors)
+        """Merge a chunk after its predecessors, unless blocks of it are missing."""
+        if chunk.verdict.missing is None:
+            self.fold.put(chunk.number, chunk.values, chunk.verdict.errors)
 
     def outcome(self) -> Outcome:
         """Return the reduction of the points before the stop."""

@@ -17,9 +17,9 @@ import numpy as np
 from ..._errors import SweepError, message
 from ..._jaxprs import digest, text_of
 from ..._tree import leaves_with_names
+from ..call import fn_name
 from ..compute.rows import Rows
 from ..gather import Chunk, Outcome, Todo
-from ..options import fn_name
 from ..plan import Plan
 from ..results.label import (
     check_names,
@@ -182,7 +182,7 @@ class StoreSink:
 
     def _todo(self, found: Mapping[int, Any]) -> Todo:
         rows = {number: at for number, at in found.items() if at is not None}
-        return Todo(self._filling.owned, list(found), rows, partial=True)
+        return Todo(self._filling.owned, list(found), rows)
 
     def _todo_after(self, grown: Grown) -> Todo:
         """Return the chunks to compute once the store has grown."""

@@ -1,0 +1,155 @@
+"""The control of a running sweep: when it stops, and how much one device call computes.
+
+Everything that computes rows gets a `Watch`, and asks it between two device calls. The
+progress bar only shows.
+"""
+
+import copy
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable
+from types import FrameType
+from typing import Any
+
+from ..._progress import Progress, tell
+
+COMMIT_EVERY = 30.0
+"""Seconds after which the finished rows of a chunk are handed over to a store."""
+
+# The duration of a device call in seconds, and the number of calls of a sweep until its
+# speed is known. (The host moves the bar: `io_callback` fails in a `vmap` of a `cond`.)
+_CALL_SECONDS = 0.25
+_FIRST_CALLS = 32
+
+_clock = time.monotonic
+
+
+class Watch:
+    """What computing code asks between two device calls.
+
+    It computes no further after `stopping()` is true. If it is `paced`, it returns to
+    the host several times a second, and after half a minute it hands over the rows that
+    are finished. By default it computes everything in as few calls as possible.
+    """
+
+    def __init__(
+        self,
+        bar: Progress | None = None,
+        stopping: Callable[[], bool] = bool,  # `bool()` is False
+        *,
+        hands_over: bool = False,
+    ):
+        self.stopping = stopping
+        self._bar = bar
+        self._hands_over = hands_over
+        self._paced = hands_over or (bar is not None and bar.is_shown)
+        self._begun: float | None = None
+        self._handed_over: float | None = None
+        self._points_per_second: float | None = None
+        self._failed = 0
+
+    def silent(self) -> "Watch":
+        """Return a watch for computing a row: it hands over nothing."""
+        watch = copy.copy(self)
+        watch._hands_over = False
+        watch.show = self.show  # it counts the points that failed
+        return watch
+
+    def restart(self) -> None:
+        """Count the time until rows are handed over from the next device call on."""
+        self._handed_over = None
+
+    def begin(self) -> None:
+        """Start the clock, after the program is compiled."""
+        self._begun = _clock()
+        if self._handed_over is None:
+            self._handed_over = self._begun
+
+    def batches(self, left: int, batch_points: int) -> int:
+        """Return how many of the `left` batches to compute in the next call."""
+        if not self._paced:
+            return left
+        if self._points_per_second is None:
+            return max(1, left // _FIRST_CALLS)
+        within = int(self._points_per_second * _CALL_SECONDS / batch_points)
+        return max(1, min(left, within))
+
+    def after(self, points: int, failed: int = 0) -> bool:
+        """Record finished points; return whether to hand over what is finished."""
+        self.show(points, failed)
+        if not self._paced:
+            return False
+        now = _clock()
+        if self._begun is not None:
+            self._points_per_second = points / max(now - self._begun, 1e-6)
+            self._begun = None
+        if not self._hands_over or self._handed_over is None:
+            return False
+        late = now - self._handed_over >= COMMIT_EVERY
+        self._handed_over = now if late else self._handed_over
+        return late
+
+    def show(self, points: int, failed: int = 0) -> None:
+        """Show finished points, of which some failed."""
+        self._failed += failed
+        if self._bar is not None:
+            self._bar.done(points)
+            self._bar.failed(self._failed)
+
+
+CTRL_C = (signal.SIGINT,)
+ENDING = (*CTRL_C, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM))
+"""The signals that end a process which has not installed a handler of its own."""
+
+
+class Interrupt:
+    """A context in which the first signal only sets `asked`; the second acts as usual.
+
+    A handler installed by the program is not replaced. Python calls handlers in the
+    main thread, so in other threads no signal is handled.
+    """
+
+    def __init__(self, signals: Iterable[signal.Signals], loud: bool = True) -> None:
+        self._signals, self._loud = signals, loud
+        self._usual: dict[signal.Signals, Any] = {}
+        self._came: signal.Signals | None = None
+
+    @property
+    def asked(self) -> bool:
+        """True if a signal was received."""
+        return self._came is not None
+
+    def __enter__(self) -> "Interrupt":
+        if threading.current_thread() is threading.main_thread():
+            for number in set(self._signals):
+                is_ctrl_c = number == signal.SIGINT
+                usual = signal.default_int_handler if is_ctrl_c else signal.SIG_DFL
+                if signal.getsignal(number) is usual:
+                    self._usual[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._restore()
+
+    def end(self) -> None:
+        """Raise the exception that ends the sweep, if a signal was received.
+
+        A program that does not catch it ends, also within a loop over sweeps.
+        """
+        if self._came == signal.SIGINT:
+            raise KeyboardInterrupt
+        if self._came is not None:
+            raise SystemExit(128 + self._came)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self._came = signal.Signals(number)
+        self._restore()
+        name = "Ctrl-C" if number == signal.SIGINT else self._came.name
+        if self._loud:
+            tell(f"{name}: what is in flight will be finished. {name} again stops.")
+
+    def _restore(self) -> None:
+        for number, usual in self._usual.items():
+            signal.signal(number, usual)
+        self._usual = {}
