@@ -114,6 +114,7 @@ CURES = {
     "Give a tuple of dtypes": "dtypes",
     "Give a tuple of names of laws": "only skip",
     "Give a tuple of names: `rows": "rows",
+    "Give a tuple of sizes": "sizes",
     "Give an `Axis`": "axis",
     "Give an `equinox.nn.State`": "state",
     r"strategies.just\(": "elements",

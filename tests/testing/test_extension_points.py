@@ -128,6 +128,27 @@ def test_a_broken_loader_is_reported(name):
         ept.check_loader(make())
 
 
+def test_a_wrong_merge_is_blamed_on_the_merge():
+    for merge in (lambda a, b: a, lambda a, b: a - b, lambda a, b: 2 * (a + b)):
+        with pytest.raises(AssertionError, match="the law `merge`"):
+            ept.check_reducer(reducer(merge=merge), VALUES)
+
+
+def test_draws_that_records_share_on_purpose_can_be_skipped():
+    shared = loader(batch_pipe=lambda x, *, key: x + jr.normal(key), batch_size=3)
+    with pytest.raises(AssertionError, match="`batch_pipe` makes the same draw"):
+        ept.check_loader(shared)
+    ept.check_loader(shared, skip=("draws",))
+
+
+def test_a_reference_without_an_end_says_nothing_about_the_length():
+    source = ep.data.ArraySource(jnp.arange(7.0))
+    ept.check_loader(loader(source), reference=lambda i: np.float32(i))
+    ept.check_loader(loader(source), reference=jnp.arange(7.0).__getitem__)
+    with pytest.raises(AssertionError, match="7 records, the reference has one more"):
+        ept.check_loader(loader(source), reference=jnp.arange(8.0).__getitem__)
+
+
 def test_a_source_with_equal_records_is_sound():
     alike = Records(lambda i, calls: min(i, 4))
     ept.check_loader(loader(alike), reference=lambda i: np.float32(min(i, 4)))

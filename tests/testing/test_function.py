@@ -260,11 +260,10 @@ def test_a_reference_is_compared():
         only("reference", jnp.hypot, X, X, reference=lambda x, y: 0.0)
 
 
-def test_parameters_that_a_function_closes_over_are_cast():
+def test_parameters_that_a_function_closes_over_are_not_blamed_on_it():
     layer, table = eqx.nn.MultiheadAttention(1, 4, key=KEY), jnp.ones(3)
     x = jnp.ones((2, 4))
-    assert only("dtype", lambda x: layer(x, x, x), x).startswith("holds")
-    assert only("dtype", jax.jit(lambda x: layer(x, x, x)), x).startswith("holds")
+    assert "closes over parameters" in only("dtype", lambda x: layer(x, x, x), x)
     with pytest.raises(AssertionError) as caught:
         only("dtype", lambda x: x * table, X)
     text = str(caught.value)

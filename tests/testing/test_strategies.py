@@ -102,6 +102,26 @@ def test_pipelines_are_as_deep_as_asked_for_and_no_deeper():
         simplest(ept.pipelines(VECTOR, max_depth=0), lambda p: depth(p) > 0, 30)
 
 
+@hp.given(st.data())
+def test_a_pipeline_accepts_and_keeps_the_struct_that_it_was_drawn_for(data):
+    structs = [VECTOR, jax.ShapeDtypeStruct((2, 3), "bfloat16"), RECORD]
+    struct = data.draw(st.sampled_from([*structs, jax.ShapeDtypeStruct((0,), "f4")]))
+    pipe = ep.chain(data.draw(ept.pipelines(struct)))
+    got = eqx.filter_eval_shape(lambda x, key: pipe(x, key=key), struct, jr.key(0))
+    forms = [jax.tree.map(lambda v: (v.shape, v.dtype), tree) for tree in (got, struct)]
+    assert forms[0] == forms[1]
+
+
+def test_a_named_parallel_keeps_the_struct():
+    # By default `parallel` concatenates.
+    def is_named(pipe):
+        found = [p for p in stages_in(pipe) if type(p).__name__ == "Parallel"]
+        return any("b" in p.children() for p in found)
+
+    pipe = simplest(ept.pipelines(VECTOR, max_depth=1, random=False), is_named, 2000)
+    assert ep.chain(pipe)(jnp.ones(4)).shape == (4,)
+
+
 @hp.given(ept.pipelines(VECTOR, random=False, branches=False))
 def test_what_is_left_out_is_not_drawn(pipe):
     kinds = {type(stage).__name__ for stage in stages_in(pipe)}

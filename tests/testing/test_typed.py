@@ -56,6 +56,41 @@ def test_a_method_is_given_arguments_that_fit_the_fields():
         passes(narrows.wrong)
 
 
+class Widens(eqx.Module):
+    weights: Float[Array, "small large"]
+
+    def __call__(self, x: Float[Array, " large"]) -> Float[Array, " small"]:
+        return x
+
+
+def test_fields_bind_names_for_the_return_value():
+    with pytest.raises(TypeCheckError, match="return value of .*__call__"):
+        passes(Widens(jnp.ones((2, 3))))
+    passes(Widens(jnp.ones((3, 3))))
+
+
+def test_sizes_and_special_numbers_on_request():
+    def sizes(**options):
+        return {
+            v.size for v in drawn(ept.from_jaxtyping(Float[Array, " n"], **options), 60)
+        }
+
+    assert sizes() == {0, 1, 2, 3, 5}
+    assert sizes(sizes=(4, 8)) == {4, 8}
+    for options, holds in [
+        ({}, lambda x: jnp.isnan(x).any()),
+        ({"allow_nan": False}, lambda x: jnp.isinf(x).any()),
+        ({"min_value": 100, "max_value": 1000}, lambda x: (x >= 100).all()),
+    ]:
+        hint = Float[Array, " 3"] | Int[Array, " 3"]
+        hp.find(
+            ept.from_jaxtyping(hint, elements=options),
+            lambda x, holds=holds: bool(holds(x)),
+        )
+    with pytest.raises(InvalidArgument, match="from_dtype"):
+        drawn(ept.from_jaxtyping(Float[Array, ""], elements={"huge": True}))
+
+
 def test_floats_are_of_every_usual_kind():
     def dtypes(annotation):
         return {v.dtype.name for v in drawn(ept.from_jaxtyping(annotation), 40)}

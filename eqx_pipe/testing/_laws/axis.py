@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools as ft
+import itertools as it
 from collections.abc import Callable
 
 import jax
@@ -45,10 +46,10 @@ class AxisTrial:
 
     @ft.cached_property
     def positions(self) -> list[int]:
-        """Some positions, including both ends."""
+        """Some positions, including four at both ends."""
         n = len(self.axis)
         inner = [(n - 1) * i // (_MOST - 1) for i in range(_MOST)]
-        return sorted({*inner, min(1, n - 1), max(n - 2, 0)})
+        return sorted({*inner, *range(min(4, n)), *range(max(n - 4, 0), n)})
 
     @ft.cached_property
     def plain(self) -> list[PyTree]:
@@ -104,13 +105,27 @@ class AxisTrial:
         drawn = map(as_numpy, jtu.tree_leaves(jax.jit(jax.vmap(self.traced))(keys)))
         shape = (_NUM_KEYS, len(self.positions), -1)
         rows = np.concatenate([v.reshape(shape) for v in drawn], axis=-1)
-        # Discrete draws with few values, such as those of a coin, are not judged.
         of_keys = len(np.unique(rows[:, 0], axis=0))
         of_positions = [len(np.unique(row, axis=0)) for row in rows]
-        if of_keys > _NUM_KEYS // 2 and max(of_positions) == 1:
-            raise Broken("all positions draw the same value")
+        # Discrete draws with few values, such as those of a coin, are not judged.
+        if of_keys > _NUM_KEYS // 2:
+            for (i, a), (j, b) in it.combinations(enumerate(self.positions), 2):
+                if (rows[:, i] == rows[:, j]).all():
+                    raise Broken(f"positions {a} and {b} draw the same values")
         if of_keys == 1 and min(of_positions) > 2:
             raise Broken(f"{_NUM_KEYS} keys all draw the same values")
+
+    @law("distinct", "integers at the end of a long axis are as distinct as others.")
+    def distinct_law(self) -> None:
+        arrays = jtu.tree_leaves(stack(self.plain))
+        if len(self.axis) <= 2**24 or any(v.dtype.kind not in "iub" for v in arrays):
+            return
+        rows = [b"".join(v[i].tobytes() for v in arrays) for i in range(len(arrays[0]))]
+        if len({*rows[:4]}) == 4 and len({*rows[-4:]}) < 4:
+            what = "the last four positions give equal values; float32 numbers skip"
+            raise Broken(
+                f"{what} integers above 2**24, so keep the position an integer"
+            )
 
     @law("reference", "it agrees with the reference at each position.")
     def reference_law(self) -> None:

@@ -12,7 +12,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jax.typing import DTypeLike
 
-from ..._captured import contents
+from ..._captured import JITTED, contents
 from ..._jaxprs import Equation, open_jaxpr, sub_jaxprs
 from ..._stage import Lift
 from ..._tree import leaf_text
@@ -49,7 +49,7 @@ def dtype_law(trial: Trial) -> str | None:
         if not lines or not all(is_installed(line[0][0]) for line in lines):
             by_dtype[dtype] = _forms_of(other.programs)
             where[dtype] = next(filter(None, map(user_line, lines)), "")
-    _keeps(by_dtype, own, where, _constants(trial.call.fn))
+    _keeps(by_dtype, own, where, trial)
     refused = {np.dtype(d).name for d in _DTYPES} - {d.name for d in by_dtype}
     return f"{', '.join(sorted(refused))} cannot be judged" if refused else None
 
@@ -58,7 +58,7 @@ def _keeps(
     by_dtype: dict[np.dtype, dict[str, Any]],
     own: np.dtype,
     where: dict[np.dtype, str],
-    constants: str,
+    trial: Trial,
 ) -> None:
     """Raise `Broken` for an output that does not follow the dtype of the inputs."""
     for source in (own, np.dtype(np.float32)):
@@ -71,25 +71,46 @@ def _keeps(
             if _real(got) != dtype and not nearest:
                 raise Broken(
                     f"it is {got} for an input of {dtype.name}{where[dtype]}, and "
-                    f"{forms[name].dtype} for one of {source.name}; create the "
-                    f"arrays and draws that it uses in `x.dtype`{constants}",
+                    f"{forms[name].dtype} for one of {source.name}; create the arrays "
+                    f"and draws that it uses in `x.dtype`{_closed_over(trial)}",
                     name,
                 )
 
 
-def _constants(fn: Any) -> str:
-    """Return a text with the arrays that a function closes over, or `""`."""
-    fn = fn.fn if isinstance(fn, Lift) else fn
-    if not isinstance(fn, types.FunctionType | types.MethodType | ft.partial):
-        return ""
-    names = [
-        f"`{name}` ({leaf_text(value)})"
-        for _, name, value in contents(fn)
-        if eqx.is_inexact_array(value)
-    ]
-    what = "; it closes over {}: take it as an argument, or cast it"
-    return what.format(", ".join(names)) if names else ""
+def _closed_over(trial: Trial) -> str:
+    """Return a text with the single arrays that functions of the user close over.
 
+    Raise `Undecided` if they close over parameters, which the law does not cast: those
+    in modules and other pytrees, and in functions that an installed package made.
+    """
+    fn = trial.call.fn
+    single = dict(_single_arrays(fn.fn if isinstance(fn, Lift) else fn))
+    # An array that the function makes is another one in each trace.
+    before = {id(v) for v in trial.programs.constants}
+    again = trial.in_dtype(np.float16)
+    shared = [v for v in again.programs.constants if id(v) in before] if again else []
+    if any(
+        eqx.is_inexact_array(v) and all(v is not other for other in single.values())
+        for v in shared
+    ):
+        raise Undecided("it closes over parameters; pass their module as an argument")
+    if not single:
+        return ""
+    names = [f"`{name}` ({leaf_text(v)})" for name, v in single.items()]
+    return f"; it closes over {', '.join(names)}: cast it, or take it as an argument"
+
+
+def _single_arrays(fn: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:
+    if is_installed(getattr(getattr(fn, "__code__", None), "co_filename", "")):
+        return
+    for _, name, value in contents(fn):
+        if eqx.is_inexact_array(value):
+            yield name, value
+        elif depth < 4 and isinstance(value, _FUNCTIONS):
+            yield from _single_arrays(value, depth + 1)
+
+
+_FUNCTIONS = types.FunctionType | types.MethodType | ft.partial | JITTED
 
 _WEAK = (
     "it is a weakly typed {}: computed from Python numbers alone, it does not have the "

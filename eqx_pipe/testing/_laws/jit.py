@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 
 from ..._jaxprs import Equation, Flow, kind, open_jaxpr, sub_jaxprs
-from ..._tree import is_key_array, leaves_with_names
+from ..._tree import leaves_with_names
 from ..._types import PyTree
 from .compilations import compilations, names_of
 from .index import is_installed, lines_of, user_line
@@ -56,7 +56,7 @@ def _struct(leaf: Any) -> Any:
 def recompiles_law(trial: Trial) -> str | None:
     _check_metadata(trial)
     programs = trial.programs
-    big = [v for v in _constants(programs) if v.nbytes > _MOST_BYTES]
+    big = [v for v in programs.constants if v.nbytes > _MOST_BYTES]
     if big:
         raise Broken(
             f"an array of {big[0].nbytes / 2**20:.1f} MB ({big[0].dtype}"
@@ -180,14 +180,6 @@ def _compiles_anew(jaxpr: Any) -> bool:
         and any(map(_compiles_anew, sub_jaxprs(eqn)))
         for eqn in open_jaxpr(jaxpr)[0].eqns
     )
-
-
-def _constants(programs: Programs) -> list[Any]:
-    own = list(open_jaxpr(programs.jaxpr)[1])
-    for eqn in programs.equations:
-        for inner in sub_jaxprs(eqn):
-            own += open_jaxpr(inner)[1]
-    return [v for v in own if hasattr(v, "nbytes") and not is_key_array(v)]
 
 
 @law("params", "each array of a module, and its gradient, reach the output.")

@@ -22,13 +22,13 @@ from ..._jaxprs import (
 from .law import Broken, Undecided, law
 from .trial import Trial
 
-_DRAWS = ("random_bits", "random_unwrap", "random_gamma", "threefry2x32")
+DRAWS = ("random_bits", "random_unwrap", "random_gamma", "threefry2x32")
 
 
 @law("key", "draws come from `key`, and no key is used twice.")
 def key_law(trial: Trial) -> None:
     programs = trial.programs
-    draws = not programs.primitives.isdisjoint(_DRAWS)
+    draws = not programs.primitives.isdisjoint(DRAWS)
     marks = [name == "key" for name in programs.names]
     if draws and not any(Flow().run(programs.jaxpr, marks)):
         raise Broken("it draws random numbers, and the output does not depend on `key`")
@@ -80,7 +80,7 @@ def _selects(jaxpr: Any) -> bool:
                 a - nothing.union(*(b for b in cases if b is not a)) for a in cases
             ]
             found.append(sum(map(bool, alone)) > 1)
-        draws = any(inner.primitive.name in _DRAWS for inner in within(eqn))
+        draws = any(inner.primitive.name in DRAWS for inner in within(eqn))
         own = frozenset([next(numbers)]) if draws else nothing
         return [own.union(*marks)] * len(eqn.outvars)
 

@@ -94,6 +94,11 @@ def outcome(law: Law, trial: Any, kind: str) -> str | Broken:
     return f"holds; {note}" if note else "holds"
 
 
+def laws_of(kind: type) -> list[Law]:
+    """Return the laws of a class of trials, in their order."""
+    return [value for value in vars(kind).values() if isinstance(value, Law)]
+
+
 def check_laws(
     function: str,
     kind: str,
@@ -107,8 +112,7 @@ def check_laws(
     checked.
     """
     __tracebackhide__ = True
-    own = [value for value in vars(type(trial)).values() if isinstance(value, Law)]
-    for law in own if laws is None else laws:
+    for law in laws_of(type(trial)) if laws is None else laws:
         # Raised outside an `except` block: Hypothesis treats errors with different
         # contexts as different errors, and would not shrink one to the other.
         how = outcome(law, trial, kind)

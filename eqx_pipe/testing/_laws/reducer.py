@@ -51,23 +51,25 @@ class ReducerTrial:
         got, wanted = (as_arrays(self.many.finish(s)) for s in (got, wanted))
         agree(got, wanted, labels, USUAL)
 
-    def thirds(self) -> list[Any]:
-        """Return the states of three consecutive ranges."""
-        cuts = (0, max(1, self.n // 3), max(2, 2 * self.n // 3), self.n)
-        return [self.state(a, b) for a, b in it.pairwise(cuts)]
-
-    @law("update", "points one by one give the same result as all at once.")
-    def update_law(self) -> None:
+    def steps(self, start: int, stop: int) -> list[PyTree]:
+        """Return the state of the points from `start` to `stop`, one by one."""
         states = list(self.empty)
-        for i in range(self.n):
+        for i in range(start, stop):
             point = jtu.tree_map(lambda leaf, i=i: leaf[i : i + 1], self.values)
             for j, r in enumerate(self.many.reducers):
                 states[j] = _with_point(r, states[j], point)
-        self.same(states, self.state(0, self.n), ("one by one", "at once"))
+        return states
 
-    @law("parts", "merged states of parts, also of no points, equal that of the whole.")
-    def parts_law(self) -> None:
-        (a, b, c), whole = self.thirds(), self.state(0, self.n)
+    @ft.cached_property
+    def thirds(self) -> list[list[PyTree]]:
+        """The states of three consecutive ranges, by `update` alone."""
+        cuts = (0, max(1, self.n // 3), max(2, 2 * self.n // 3), self.n)
+        return [self.steps(a, b) for a, b in it.pairwise(cuts)]
+
+    # First, since a batch is merged of several stretches.
+    @law("merge", "merged states of parts, also of no points, equal that of the whole.")
+    def merge_law(self) -> None:
+        (a, b, c), whole = self.thirds, self.steps(0, self.n)
         merge, empty = self.many.merge, self.empty
         merged = {
             "as (a b) c": merge(merge(a, b), c),
@@ -76,7 +78,12 @@ class ReducerTrial:
             "with no points after": merge(whole, empty),
         }
         for how, state in merged.items():
-            self.same(state, whole, (how, "as a whole"))
+            self.same(state, whole, (how, "one by one"))
+
+    @law("update", "points one by one give the same result as all at once.")
+    def update_law(self) -> None:
+        at_once = self.state(0, self.n)
+        self.same(self.steps(0, self.n), at_once, ("one by one", "at once"))
 
     @law("failed", "points that failed do not count.")
     def failed_law(self) -> None:
@@ -87,7 +94,7 @@ class ReducerTrial:
 
     @law("jit", "compiled, it gives the same results.")
     def jit_law(self) -> None:
-        ok, (a, b, _) = jnp.ones(self.n, bool), self.thirds()
+        ok, (a, b, _) = jnp.ones(self.n, bool), self.thirds
         absorb = jax.jit(lambda values: self.many.absorb(self.empty, values, ok))
         merge = jax.jit(lambda a, b: self.many.merge(a, b))
         self.same(absorb(self.values), self.state(0, self.n), ("under jit", "plain"))

@@ -3,8 +3,6 @@
 import contextlib
 import dataclasses
 import functools as ft
-import operator
-import types
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeAlias
 
@@ -19,11 +17,11 @@ from jax.core import Tracer
 from jax.typing import DTypeLike
 
 from ..._cache import LRUCache
-from ..._captured import JITTED, Fixed, contents
-from ..._jaxprs import as_function, equations
+from ..._captured import Fixed
+from ..._jaxprs import as_function, equations, open_jaxpr, sub_jaxprs
 from ..._keys import key_argument
 from ..._stage import Lift, Scope, call, copy_state, is_composite
-from ..._tree import Same, as_hashable, is_key_array, leaves_with_names
+from ..._tree import as_hashable, is_key_array, leaves_with_names
 from ..._types import Key, PyTree
 from .compilations import compilations
 from .law import Tolerance, Undecided
@@ -173,6 +171,13 @@ class Programs:
 
         gradient.__name__ = f"{of} {only}"
         return self._run(gradient, frozenset(), leaves, cotangents)
+
+    @property
+    def constants(self) -> list[Any]:
+        """The arrays that the program closes over, in inner jaxprs too."""
+        inner = [j for eqn in self.equations for j in sub_jaxprs(eqn)]
+        arrays = [v for j in (self.jaxpr, *inner) for v in open_jaxpr(j)[1]]
+        return [v for v in arrays if hasattr(v, "nbytes") and not is_key_array(v)]
 
     def context(self) -> contextlib.AbstractContextManager[Any]:
         """Return the precision in which the call was traced."""
@@ -379,7 +384,7 @@ class Trial:
     def in_dtype(self, real: DTypeLike) -> "Trial | None":
         """Return the same call in another precision, or `None` if it cannot be traced.
 
-        Parameters that the function closes over are cast, too.
+        Arrays that the function closes over are promoted.
         """
         x64 = jax.enable_x64(real == np.float64 or is_wide())
         with contextlib.suppress(Exception), x64, numpy_dtype_promotion("standard"):
@@ -412,20 +417,15 @@ def trial_of(call: Call, tolerance: Tolerance, rows: tuple[str, ...] = ()) -> Tr
     return Trial(call, tolerance, held(call.fn), rows)
 
 
-def cast(tree: PyTree, real: DTypeLike, outer: tuple[Any, ...] = ()) -> PyTree:
+def cast(tree: PyTree, real: DTypeLike) -> PyTree:
     """Cast inexact arrays to a real dtype, or to the complex dtype of its precision.
 
-    Arrays of a `frozen` stage are cast too: they should have the stage's precision. So
-    are parameters that a function closes over, see `_closed_over`; `outer` are the
-    functions around a pytree.
+    Arrays of a `frozen` stage are cast too: they should have the stage's precision.
     """
 
     def one(leaf: Any) -> Any:
         if isinstance(leaf, Fixed):
             return Fixed(one(leaf.value)) if eqx.is_inexact_array(leaf.value) else leaf
-        if isinstance(leaf, _FUNCTIONS):
-            is_inside = any(leaf is fn for fn in outer)
-            return leaf if is_inside else _cast_function(leaf, real, outer)
         if not eqx.is_inexact_array(leaf):
             return leaf
         is_complex = jnp.issubdtype(leaf.dtype, jnp.complexfloating)
@@ -435,76 +435,6 @@ def cast(tree: PyTree, real: DTypeLike, outer: tuple[Any, ...] = ()) -> PyTree:
             return jax.device_put(np.asarray(leaf).astype(dtype))
 
     return jtu.tree_map(one, tree)
-
-
-_FUNCTIONS = types.FunctionType | types.MethodType | ft.partial | JITTED
-_CAST = LRUCache(64)
-
-
-def _closed_over(fn: Any) -> dict[tuple[str, str], Any]:
-    """Return the functions and parameters that a function holds, by kind and name.
-
-    Parameters are modules and other pytrees of arrays, and all arrays that a function
-    of an installed package holds. A single array that a function of the user holds is a
-    constant, which the function has to cast itself.
-    """
-    file = getattr(getattr(fn, "__code__", None), "co_filename", "")
-    single = "site-packages" in file
-    return {
-        (how, name): value
-        for how, name, value in contents(fn)
-        if isinstance(value, _FUNCTIONS) or single or not jtu.all_leaves([value])
-    }
-
-
-def _cast_function(fn: Any, real: DTypeLike, outer: tuple[Any, ...]) -> Any:
-    """Return a function that holds cast parameters; itself if it has none."""
-    before = _closed_over(fn)
-    after = {place: cast(v, real, (*outer, fn)) for place, v in before.items()}
-    leaves = jtu.tree_leaves(before)
-    if all(map(operator.is_, leaves, jtu.tree_leaves(after))):
-        return fn
-    # The same function each time, so that later checks share its programs.
-    key = Same(fn, *leaves), np.dtype(real)
-    return _CAST.get(key) or _CAST.setdefault(key, _rebuilt(fn, after))
-
-
-def _rebuilt(fn: Any, held: dict[tuple[str, str], Any]) -> Any:
-    """Return a function that holds other values."""
-    if isinstance(fn, JITTED):
-        return held["", "__wrapped__"]
-    if isinstance(fn, types.MethodType):
-        inner = {place: v for place, v in held.items() if place != ("", "__self__")}
-        return types.MethodType(
-            _rebuilt(fn.__func__, inner), held.get(("", "__self__"), fn.__self__)
-        )
-    if isinstance(fn, ft.partial):
-        args = [
-            held.get(("partial argument", str(i)), v) for i, v in enumerate(fn.args)
-        ]
-        named = {
-            n: held.get(("partial argument", n), v) for n, v in fn.keywords.items()
-        }
-        return ft.partial(held.get(("", "func"), fn.func), *args, **named)
-    scope = {n: v for (how, n), v in held.items() if how == "global"}
-    cells = [
-        types.CellType(held["closure cell", name])
-        if ("closure cell", name) in held
-        else cell
-        for name, cell in zip(
-            fn.__code__.co_freevars, fn.__closure__ or (), strict=True
-        )
-    ]
-    other = types.FunctionType(
-        fn.__code__,
-        {**fn.__globals__, **scope},
-        fn.__name__,
-        fn.__defaults__,
-        tuple(cells),
-    )
-    other.__kwdefaults__ = fn.__kwdefaults__
-    other.__dict__.update(fn.__dict__)  # `__wrapped__` has the signature
-    return other
 
 
 def snapshot(tree: PyTree) -> PyTree:

@@ -28,17 +28,18 @@ from ..._check import check_int
 from ..._errors import describe_value, quoted
 from .arrays import (
     COMPLEX,
-    EIGHTHS,
+    Elements,
     Numbers,
     arrays,
-    check_strategy,
+    check_elements,
     invalid,
     keys,
+    numbers_of,
     numpy_array,
 )
 
-# One for broadcasting, three for channels, and small primes, which divide little.
-_POOL = (1, 3, 2, 5)
+SIZES = (1, 3, 2, 5, 0)
+"""One for broadcasting, three for channels, small primes, and no elements at all."""
 _ALL = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 64)
 """Tried at random if the drawn sizes do not satisfy the symbolic axes."""
 _TRIED = 5000
@@ -93,12 +94,18 @@ class Binding:
         self,
         draw: Callable[..., Any],
         function: str,
-        elements: Numbers | None,
+        elements: Elements,
         max_shapes: int | None,
         dtypes: Collection[DTypeLike],
+        sizes: Collection[int],
     ):
-        check_strategy(function, "elements", elements)
+        check_elements(function, elements)
         self.draw, self.elements = draw, elements
+        is_list = isinstance(sizes, tuple | list | range) and len(sizes) > 0
+        if not is_list or not all(isinstance(n, int) and n >= 0 for n in sizes):
+            wrong = f"`sizes` is {describe_value(sizes)}."
+            raise invalid(function, wrong, "Give a tuple of sizes: `sizes=(0, 1, 8)`.")
+        self._sizes = tuple(sizes)
         self.dtypes_asked = _names_of(function, dtypes)
         self._pick: Callable[[Any], Any] = lambda among: draw(st.sampled_from(among))
         if max_shapes is not None:
@@ -129,7 +136,7 @@ class Binding:
         return tuple(size for dim in dims for size in self._sizes_of(dim))
 
     def _a_size(self) -> int:
-        return self.choose(_POOL)
+        return self.choose(self._sizes)
 
     def _a_shape(self) -> tuple[int, ...]:
         return tuple(self._a_size() for _ in range(self.choose((0, 1, 2))))
@@ -485,7 +492,7 @@ def scalar_of(kind: type, binding: Binding) -> Numbers:
     fixed = {bool: st.booleans(), int: st.integers(-8, 8), complex: COMPLEX}
     if kind in fixed:
         return fixed[kind]
-    return EIGHTHS if binding.elements is None else binding.elements.map(float)
+    return numbers_of(np.float64, binding.elements).map(float)
 
 
 def is_array_annotation(annotation: Any) -> bool:

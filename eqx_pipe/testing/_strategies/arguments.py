@@ -20,13 +20,14 @@ from jaxtyping import PyTree, jaxtyped
 from ..._errors import describe_value, nearest
 from .annotations import (
     BARE,
+    SIZES,
     Binding,
     annotations_of,
     bind_dtype,
     is_array_annotation,
     value_for,
 )
-from .arrays import Draw, Numbers, check_strategy, invalid
+from .arrays import Draw, Elements, check_strategy, invalid
 
 # By default beartype checks only one random item of a list.
 _CHECKER = beartype.beartype(
@@ -39,9 +40,10 @@ def from_jaxtyping(
     draw: Draw,
     annotation: object,
     *,
-    elements: Numbers | None = None,
+    elements: Elements = None,
     max_shapes: int | None = None,
     dtypes: Collection[DTypeLike] = (),
+    sizes: Collection[int] = SIZES,
 ) -> Any:
     """Draw a value that satisfies an annotation.
 
@@ -56,12 +58,13 @@ def from_jaxtyping(
     **Arguments:**
 
     - `annotation`: a type annotation, such as `Float[Array, "n 3"]`.
-    - `elements`: a strategy for single numbers of arrays, and for Python floats. By
-        default small numbers that every dtype represents exactly. (Keyword only.)
+    - `elements`: numbers of arrays, and Python floats, as in `arrays`. By default small
+        numbers that every dtype represents exactly. (Keyword only.)
     - `max_shapes`: the largest number of combinations of shapes and dtypes, as each
         compiles again. By default unlimited. (Keyword only.)
     - `dtypes`: the dtypes to draw, if an annotation allows them. By default the common
         dtypes that it allows. (Keyword only.)
+    - `sizes`: the sizes of axes that the annotation leaves free. (Keyword only.)
 
     **Returns:** a strategy. Annotations that allow the same dtypes get the same dtype.
     Examples shrink to zeros with axes of size one, or of the smallest allowed sizes.
@@ -78,7 +81,7 @@ def from_jaxtyping(
         ...     assert matrix.shape[1] == matrix.shape[0] + 1
         >>> test_shape()
     """
-    binding = Binding(draw, "from_jaxtyping", elements, max_shapes, dtypes)
+    binding = Binding(draw, "from_jaxtyping", elements, max_shapes, dtypes, sizes)
     binding.solve(_text_of(annotation))
     return value_for(annotation, binding)
 
@@ -88,9 +91,10 @@ def arguments(
     draw: Draw,
     fn: Callable[..., Any],
     *,
-    elements: Numbers | None = None,
+    elements: Elements = None,
     max_shapes: int | None = None,
     dtypes: Collection[DTypeLike] = (),
+    sizes: Collection[int] = SIZES,
     **overrides: "st.SearchStrategy | types.EllipsisType",
 ) -> dict[str, Any]:
     """Draw arguments that satisfy a function's annotations, as a dict by name.
@@ -104,7 +108,8 @@ def arguments(
 
     - `fn`: a function, a method, or a callable module, whose annotated fields also bind
         names of axes.
-    - `elements`, `max_shapes`, `dtypes`: as in `from_jaxtyping`. (Keyword only.)
+    - `elements`, `max_shapes`, `dtypes`, `sizes`: as in `from_jaxtyping`. (Keyword
+        only.)
     - `overrides`: strategies for single arguments, by name. The sizes of their values
         bind the names of axes. If `...` is given for an argument with a default value,
         it is drawn from its annotation. (Keyword only.)
@@ -125,7 +130,7 @@ def arguments(
         ...     assert scale(**arguments).shape == arguments["x"].shape
         >>> test_scale()
     """
-    binding = Binding(draw, "arguments", elements, max_shapes, dtypes)
+    binding = Binding(draw, "arguments", elements, max_shapes, dtypes, sizes)
     hints = annotations_of(fn, overrides)
     given = {}
     for name, strategy in overrides.items():
@@ -157,7 +162,8 @@ def given_typed(
     """Make a property test of an annotated function. Can be used as a decorator.
 
     The test calls `fn` with `arguments(fn)`; jaxtyping and beartype check that its
-    return value satisfies the annotation, with names bound as in the arguments. An
+    return value satisfies the annotation, with names bound as in the arguments, and in
+    the annotated fields of a module. An
     error that `fn` raises also fails the test, so `fn` may contain `assert`;
     `hypothesis.assume` skips unsuitable arguments. The test has no deadline unless you
     set one with `@hypothesis.settings`.
@@ -165,7 +171,7 @@ def given_typed(
     **Arguments:**
 
     - `fn`: an annotated function.
-    - `options`: `elements`, `max_shapes`, `dtypes`, and strategies for single
+    - `options`: `elements`, `max_shapes`, `dtypes`, `sizes`, and strategies for single
         arguments, as in `arguments`. (Keyword only.)
 
     **Returns:** a test without arguments.
@@ -195,12 +201,14 @@ def given_typed(
             "Wrap it: `lambda x: asyncio.run(fn(x))`, in a function with annotations.",
         )
     function, owner = _plain_function(fn)
-    checked = jaxtyped(function, typechecker=_CHECKER)
+    fields = _annotated_fields(*owner) if owner else {}
+    checked = jaxtyped(_with_fields(function, fields), typechecker=_CHECKER)
+    values = {"fields_": tuple(v for _, v in fields.values())} if fields else {}
 
     @hp.given(arguments=arguments(fn, **options))
     def test(arguments: dict[str, Any]) -> None:
         __tracebackhide__ = True
-        checked(*owner, **arguments)
+        checked(*owner, **arguments, **values)
 
     # pytest uses these to name the test, and to show its source.
     for name in ("__name__", "__qualname__", "__module__", "__doc__"):
@@ -245,16 +253,46 @@ def _bind(binding: Binding, annotation: Any, value: PyTree, place: str) -> None:
         binding.shapes.setdefault("Array", tuple(value.shape))
 
 
+def _annotated_fields(module: Any) -> dict[str, tuple[Any, Any]]:
+    """Return the annotation and value of each field of a module that is an array."""
+    if not dataclasses.is_dataclass(module) or isinstance(module, type):
+        return {}
+    hints = typing.get_type_hints(type(module), include_extras=True)
+    values = {
+        field.name: (hints.get(field.name), getattr(module, field.name, None))
+        for field in dataclasses.fields(module)
+    }
+    return {name: pair for name, pair in values.items() if is_array_annotation(pair[0])}
+
+
 def _bind_fields(binding: Binding, module: Any) -> None:
     """Bind names to the sizes of a module's annotated fields.
 
-    jaxtyping does not check fields against each other: if two disagree, the first
-    counts.
+    If two fields disagree, the first counts.
     """
-    if not dataclasses.is_dataclass(module) or isinstance(module, type):
-        return
-    hints = typing.get_type_hints(type(module), include_extras=True)
-    for field in dataclasses.fields(module):
-        value, hint = getattr(module, field.name, None), hints.get(field.name)
+    for name, (hint, value) in _annotated_fields(module).items():
         with contextlib.suppress(InvalidArgument):
-            _bind(binding, hint, value, f"`self.{field.name}`")
+            _bind(binding, hint, value, f"`self.{name}`")
+
+
+def _with_fields(
+    function: Callable[..., Any], fields: dict[str, tuple[Any, Any]]
+) -> Callable[..., Any]:
+    """Return a method that also takes fields, whose annotations are checked with it.
+
+    jaxtyping binds names of axes in one call, and does not look into `self`.
+    """
+    if not fields:
+        return function
+
+    @ft.wraps(function)
+    def method(*args: Any, fields_: tuple[Any, ...], **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    signature = inspect.signature(function, eval_str=True)
+    hints = tuple(hint for hint, _ in fields.values())
+    kind = inspect.Parameter.KEYWORD_ONLY
+    extra = inspect.Parameter("fields_", kind, annotation=tuple[hints])
+    parameters = sorted([*signature.parameters.values(), extra], key=lambda p: p.kind)
+    method.__signature__ = signature.replace(parameters=parameters)  # type: ignore
+    return method

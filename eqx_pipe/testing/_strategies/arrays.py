@@ -1,7 +1,7 @@
 """Strategies for arrays and keys, and the checks of their arguments."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import hypothesis.extra.numpy as hnp
@@ -41,6 +41,17 @@ def check_strategy(
     )
 
 
+def check_elements(function: str, elements: object) -> None:
+    """Raise unless `elements` is a strategy, `None`, or options for numbers."""
+    if not isinstance(elements, Mapping):
+        return check_strategy(function, "elements", elements)
+    try:
+        hnp.from_dtype(np.dtype(np.float32), **elements)
+    except TypeError as error:  # `InvalidArgument` is one, too
+        cure = "Give options of `hypothesis.extra.numpy.from_dtype`: `allow_nan=True`."
+        raise invalid(function, f"`elements` is {elements}: {error}.", cure) from error
+
+
 def check_strategies(function: str, argument: str, values: object) -> None:
     """Raise unless `values` is a list or tuple of strategies."""
     is_list = isinstance(values, tuple | list)
@@ -70,6 +81,9 @@ def check_struct(function: str, struct: PyTree) -> PyTree:
 Numbers: TypeAlias = st.SearchStrategy
 """A strategy for single numbers."""
 
+Elements: TypeAlias = Numbers | Mapping[str, Any] | None
+"""A strategy for single numbers, or options of `hypothesis.extra.numpy.from_dtype`."""
+
 _PLAIN = [i / 8 for i in sorted(range(-32, 33), key=lambda i: (abs(i), i < 0))]
 # In one list, since Hypothesis would not shrink from one strategy to another.
 EIGHTHS = st.sampled_from(_PLAIN + 9 * [0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, -2.5])
@@ -79,16 +93,19 @@ _MOST_DRAWN = 32
 
 
 @st.composite
-def arrays(draw: Draw, struct: PyTree, *, elements: Numbers | None = None) -> PyTree:
+def arrays(draw: Draw, struct: PyTree, *, elements: Elements = None) -> PyTree:
     """Draw a pytree of JAX arrays.
 
     **Arguments:**
 
     - `struct`: a pytree of `jax.ShapeDtypeStruct`, or of arrays, for their shapes and
         dtypes.
-    - `elements`: a strategy for single numbers. By default small numbers that every
-        dtype represents exactly, such as eighths from -4 to 4, often 0, -0, 1, -1 and
-        halves. (Keyword only.)
+    - `elements`: a strategy for single numbers, or a dict of options of
+        `hypothesis.extra.numpy.from_dtype`: `{}` draws all numbers of the dtype, with
+        NaN, infinities, subnormal and huge numbers; `{"allow_nan": False}` or
+        `{"min_value": -1e3, "max_value": 1e3}` restrict them. By default small numbers
+        that every dtype represents exactly, such as eighths from -4 to 4, often 0, -0,
+        1, -1 and halves. (Keyword only.)
 
     **Returns:** a strategy. Examples shrink to zeros.
 
@@ -106,14 +123,14 @@ def arrays(draw: Draw, struct: PyTree, *, elements: Numbers | None = None) -> Py
         >>> test_negation()
     """
     struct = check_struct("arrays", struct)
-    check_strategy("arrays", "elements", elements)
+    check_elements("arrays", elements)
     leaves, structure = jtu.tree_flatten(struct)
     drawn = [draw(_array(leaf, elements)) for leaf in leaves]
     return jtu.tree_unflatten(structure, drawn)
 
 
 def _array(
-    struct: jax.ShapeDtypeStruct | Array, elements: Numbers | None
+    struct: jax.ShapeDtypeStruct | Array, elements: Elements
 ) -> st.SearchStrategy[Array]:
     shape, dtype = tuple(struct.shape), struct.dtype
     if jnp.issubdtype(dtype, jax.dtypes.prng_key):
@@ -124,7 +141,7 @@ def _array(
 
 
 def numpy_array(
-    shape: tuple[int, ...], dtype: DTypeLike, elements: Numbers | None
+    shape: tuple[int, ...], dtype: DTypeLike, elements: Elements
 ) -> st.SearchStrategy[np.ndarray]:
     """Return a strategy of NumPy arrays, which may have 64 bits in any case."""
     # Hypothesis's NumPy strategy rejects numbers that do not fit, and supports few
@@ -134,9 +151,19 @@ def numpy_array(
         wide = widest if jnp.issubdtype(dtype, kind) else wide
     # Small arrays are drawn number by number: mostly equal numbers reveal too little.
     fill = st.nothing() if math.prod(shape) <= _MOST_DRAWN else None
-    given = _usual(dtype) if elements is None else elements
-    drawn = hnp.arrays(wide, shape, elements=given, fill=fill)
+    drawn = hnp.arrays(wide, shape, elements=numbers_of(dtype, elements), fill=fill)
     return drawn.map(lambda v: v.astype(dtype))
+
+
+def numbers_of(dtype: DTypeLike, elements: Elements) -> Numbers:
+    """Return a strategy of numbers of a dtype."""
+    if elements is None:
+        return _usual(dtype)
+    if not isinstance(elements, Mapping):
+        return elements
+    # Hypothesis does not know bfloat16 and float8; wider numbers are rounded.
+    is_small = jnp.issubdtype(dtype, jnp.floating) and np.dtype(dtype).kind != "f"
+    return hnp.from_dtype(np.dtype(np.float32 if is_small else dtype), **elements)
 
 
 def _usual(dtype: DTypeLike) -> Numbers:

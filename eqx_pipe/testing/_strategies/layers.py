@@ -167,7 +167,8 @@ def twice(x: PyTree) -> PyTree:
 
 
 def _first_number(x: PyTree) -> Float[Array, ""]:
-    first = jnp.real(jtu.tree_leaves(x)[0]).ravel()[0]
+    # A sum, which is 0 for an array without elements.
+    first = jnp.sum(jnp.real(jtu.tree_leaves(x)[0]).ravel()[:1])
     return first.astype(jnp.float32)  # for strict dtype promotion
 
 

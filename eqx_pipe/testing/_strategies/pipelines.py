@@ -116,7 +116,8 @@ def _wide(d: Drawing) -> StageLike:
     if merge == "own":
         return parallel(*parts, merge=layers.mean)
     if merge == "dict":
-        return chain(parallel(dict(zip("ba", parts, strict=True))), layers.mean)
+        named = dict(zip("ba", parts, strict=True))
+        return chain(parallel(named, merge="dict"), layers.mean)
     if merge == "stack":
         return chain(parallel(*parts, merge=merge, axis=0), layers.mean_of_stack)
     return chain(parallel(*parts, merge=merge), layers.mean)

@@ -35,9 +35,9 @@ class Own(ep.Axis):
         return self.fn(i, key)
 
 
-def of_axis(name, bug, sound, reference=None, draws=False):
+def of_axis(name, bug, sound, reference=None, draws=False, n=5):
     def check(fn):
-        axis = Own(fn, draws=draws)
+        axis = Own(fn, n, draws=draws)
         ept.check_axis(axis, key=_KEY if draws else None, reference=reference)
 
     return Row(name, bug, sound, check, reference is not None)
@@ -62,17 +62,86 @@ def of_reducer(name, bug, sound, values, reference=None):
 
 
 class Records:
-    """Six numbers on the host."""
+    """Numbers on the host: six, or as many as `read` says."""
 
     def __init__(self, read):
-        self.read, self.calls = read, 0
+        self.n, self.calls = (6, 0) if callable(read) else (read, 0)
+        self.read = read if callable(read) else lambda i, calls: i
 
     def __len__(self):
-        return 6
+        return self.n
 
     def __getitem__(self, i):
         self.calls += 1
         return np.float32(self.read(i, self.calls))
+
+
+def of_pipe(name, bug, sound, where="pipe"):
+    """Return a row for a stage of a loader."""
+
+    def check(stage):
+        source = ep.data.ArraySource(jnp.arange(6.0))
+        ept.check_loader(ep.data.Loader(source, batch_size=3, **{where: stage}))
+
+    return Row(name, bug, sound, check)
+
+
+class Narrows:
+    """A method that proposes points round the best one, closer in each round.
+
+    `best` returns the index of the best of some values, and `points` the proposals for
+    a centre, a width and the number of the round.
+    """
+
+    def __init__(self, best=np.argmin, points=None):
+        self.best, self.points = best, points or around
+
+    def init(self, space, key):
+        return {"space": space, "centre": 0.5, "u": None, "round": 0}
+
+    def ask(self, state, num):
+        u = self.points(state["centre"], state["round"], num)
+        u = np.abs((u + 1) % 2 - 1)  # mirrored at the ends
+        return state["space"].from_unit(u[:, None]), {**state, "u": u}
+
+    def tell(self, state, losses, result):
+        centre = state["u"][self.best(np.asarray(result.values))]
+        return {**state, "centre": centre, "round": state["round"] + 1}
+
+
+def around(centre, number, num):
+    return centre + 0.5 / 1.5**number * np.linspace(-1, 1, num)
+
+
+def at_random(centre, number, num):
+    return np.random.default_rng(number).uniform(size=num)
+
+
+def twice(centre, number, num):
+    return np.repeat(around(centre, number, num // 2), 2)
+
+
+def of_method(name, bug, sound, expects=None):
+    def check(method):
+        space = {"x": ep.Uniform(0, 1)}
+        ept.check_method(method, lambda p: p["x"], space, expects=expects)
+
+    return Row(name, bug, sound, check)
+
+
+def shared_noise(batch, *, key):
+    return batch + jr.normal(key, ())
+
+
+def own_noise(batch, *, key):
+    return batch + jr.normal(key, batch.shape)
+
+
+def mixed(batch, *, key):
+    """Mix records in a random order by a random share, the same for all."""
+    order, share = jr.split(key)
+    share = jr.uniform(share)
+    return share * batch + (1 - share) * jr.permutation(order, batch)
 
 
 def of_source(name, bug, sound, reference=None):
@@ -143,7 +212,55 @@ ROWS = [
         _VALUES,
     ),
     of_source("another record each time", lambda i, calls: calls, lambda i, calls: i),
+    of_axis(
+        "each value drawn twice",
+        lambda i, key: jr.normal(jr.fold_in(key, i // 2)),
+        lambda i, key: jr.normal(jr.fold_in(key, i)),
+        draws=True,
+    ),
+    of_axis(
+        "a float32 position",
+        lambda i, key: (i.astype(jnp.float32) * 2).astype(jnp.int32),
+        lambda i, key: i * 2,
+        n=2**24 + 10,
+    ),
+    of_axis(
+        "draws at a float32 position",
+        lambda i, key: jr.normal(jr.fold_in(key, i.astype(jnp.float32).astype(int))),
+        lambda i, key: jr.normal(jr.fold_in(key, i)),
+        draws=True,
+        n=2**24 + 10,
+    ),
+    of_pipe(
+        "one noise for all records",
+        lambda x: x + jr.normal(jr.key(0)),
+        lambda x, *, key: x + jr.normal(key),
+    ),
+    of_pipe("one noise for a batch", shared_noise, own_noise, "batch_pipe"),
+    of_pipe(
+        "one key twice in a batch",
+        lambda x, *, key: x + jr.normal(key, x.shape) * jr.uniform(key, x.shape),
+        mixed,
+        "batch_pipe",
+    ),
+    of_method("a method that maximises", Narrows(np.nanargmax), Narrows(np.nanargmin)),
+    of_method("a method that takes NaN for the best", Narrows(), Narrows(np.nanargmin)),
+    of_method(
+        "the same points again",
+        Narrows(lambda v: 0, lambda *_: np.array([0.2, 0.4, 0.6, 0.9])),
+        Narrows(points=at_random),
+    ),
+    of_method("each point twice", Narrows(np.nanargmin, twice), Narrows(np.nanargmin)),
+    of_method(
+        "losses without an effect",
+        Narrows(points=at_random),
+        Narrows(np.nanargmin),
+        "minimum",
+    ),
     # By a reference.
+    of_source(
+        "a source that is one short", 6, 7, np.arange(7, dtype=np.float32).__getitem__
+    ),
     of_axis(
         "a clamped table",
         lambda i, key: jnp.array([0, 0.25, 0.5, 0.75], "float32")[i],
