@@ -36,7 +36,7 @@ CURES = {
     "Known names: `": (
         "draws mode normalize on_error resume returns until "
         "ensemble.merge sharding.microbatch.reduce sharding.pipelined.axis_name "
-        "search.sensitivity.method search.sensitivity_design.method"
+        "search.sensitivity.method search.sensitivity_design.method expects"
     ),
     "Give True or False": (
         "is_log reverse shared shuffle drop_remainder count_steps progress"

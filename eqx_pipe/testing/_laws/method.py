@@ -107,7 +107,7 @@ class MethodTrial:
     def minimising(self) -> list[np.ndarray]:
         return self.search(_distance)
 
-    @property
+    @ft.cached_property
     def is_adaptive(self) -> bool:
         """True if the losses change the proposals."""
         others = self.search(lambda u: 2.0 - _distance(u))
@@ -152,6 +152,8 @@ class MethodTrial:
         def loss_of(u: np.ndarray) -> np.ndarray:
             return np.where(u[:, 0] > _FAILS_ABOVE, np.inf, _distance(u))
 
+        if not self.is_adaptive:
+            return
         rounds = self.search(loss_of)
         late = np.concatenate(rounds[len(rounds) // 2 :])
         share, usual = (
