@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ._errors import SweepError
+from ._files import as_path
 from ._sweep.store import (
     FAILED,
     MISSING,
     Folder,
     check_zarr,
     count_in,
+    disk_errors,
     open_store,
 )
 
@@ -37,7 +39,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     try:
         check_zarr("status")
-        print(_status(Folder(options.store.expanduser().absolute())))
+        place = as_path("status", options.store, "store")
+        with disk_errors(str(place), "be read", "status"):
+            print(_status(Folder(place)))
     except (ImportError, OSError, ValueError, SweepError) as error:
         # Drop the name of the function, which means nothing on the command line.
         reason = re.sub(r"^`eqx_pipe\.\w+`: ", "", str(error))

@@ -24,7 +24,17 @@ def as_path(function: str, path: object, argument: str = "path") -> Path:
             "Give a path on a disk, also a shared one; finished files can be copied to "
             "other places.",
         )
-    return Path(os.path.expanduser(text)).absolute()
+    try:
+        return Path(os.path.expanduser(text)).absolute()
+    except OSError as error:
+        raise FileNotFoundError(
+            message(
+                function,
+                f"`{argument}` is {text!r}, relative to a current folder that does not "
+                f"exist ({error}).",
+                "Give an absolute path, or change to a folder that exists.",
+            )
+        ) from error
 
 
 def write_text(

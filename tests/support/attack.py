@@ -1,15 +1,24 @@
 """Stores that are damaged at random: `python -m tests.support.attack --mutations 2000`.
 
 After each damage a store is loaded, swept and grown: required are the right values, or
-an error that names the store and a file of it. `kills` kills processes that write.
+an error that names the store and a file of it. Files of the user and those outside of
+the store, to which links lead, must stay as they are. Metadata that are crafted, with
+checksums that are right, may only cause wrong numbers. `faults` lets each call of the
+operating system fail in turn; `kills.py` kills processes that write.
 """
 
 import argparse
+import builtins
 import collections
+import contextlib
 import dataclasses
+import errno
+import functools
+import json
 import os
 import random
 import re
+import resource
 import shutil
 import signal
 import sys
@@ -24,6 +33,12 @@ import jax.numpy as jnp
 import numpy as np
 
 import eqx_pipe as ep
+from eqx_pipe._sweep.store import format
+
+try:
+    import fcntl
+except ImportError:
+    fcntl = None
 
 ROOT = Path(__file__).parents[2]
 LOG = "EQX_PIPE_TESTS_LOG"
@@ -115,6 +130,22 @@ class Target:
     call: object
     grown: object = None
     loads: bool = True
+    check: object = check_values
+    load: object = ep.SweepResult.load
+
+
+def search(path, num=4):
+    """Run a search with a folder; another `num` is refused."""
+    design = ep.search.Design(np.linspace(0.05, 0.95, 16)[:, None])
+    return ep.search.explore(
+        lambda p: p["x"] ** 2,
+        {"x": ep.Uniform(0.0, 1.0)},
+        design,
+        rounds=3,
+        num=num,
+        store=path,
+        mesh=one_device(),
+    )
 
 
 def targets(folder):
@@ -135,6 +166,12 @@ def targets(folder):
     sweep(plain, space(4), states, reduce=REDUCE)
     sweep(plain, space(4), None).save(saved)
     four, wide, other = space(4), space(5), space(4, INSERTED)
+    found = search(folder / "search")
+
+    def check_search(result, complete):
+        table, right = result.to_pandas(), found.to_pandas()
+        assert len(table) <= len(right) and (not complete or len(table) == len(right))
+        assert table.equals(right[: len(table)])
 
     def call(how, fn, points, **asked):
         return lambda path: how(fn, points, path, **asked)
@@ -151,17 +188,47 @@ def targets(folder):
         Target(moved, call(mark, fails, space(3, INSERTED)), call(mark, fails, other)),
         Target(states, call(sweep, plain, four, reduce=REDUCE), loads=False),
         Target(saved, None),
+        Target(
+            folder / "search",
+            search,
+            check=check_search,
+            load=ep.search.SearchResult.load,
+        ),
     ]
 
 
 def mutate(path, rng):
-    """Damage a store at random; return what was done to which files."""
+    """Damage a store at random; return what was done to which file."""
+    kinds = ["bit", "bit", "digit", "cut", "swap", "delete", "garbage", "double"]
+    how = rng.choice([*kinds, *kinds, "folder", "user", "link", "visible", "crafted"])
     files = sorted(p for p in path.rglob("*") if p.is_file())
     file, other = rng.choice(files), rng.choice(files)
-    data = bytearray(file.read_bytes())
-    how = rng.choice(
-        ["bit", "bit", "digit", "cut", "swap", "delete", "garbage", "double"]
-    )
+    if how == "visible":  # `cp -r runs.zarr/* copy.zarr/`
+        for place in [p for p in path.rglob(".*") if p.is_dir()]:
+            shutil.rmtree(place)
+    elif how == "user":
+        put_user_files(path, rng)
+    elif how == "link":
+        link_outside(path, file, rng)
+    elif how == "folder":
+        file.unlink()
+        file.mkdir()
+    elif how == "crafted":
+        roots = [p for p in files if format.RECORD in p.read_text(errors="ignore")]
+        craft(rng.choice(roots), rng)
+    elif how == "delete":
+        file.unlink()
+    else:
+        data = damaged(how, file.read_bytes(), other.read_bytes(), rng)
+        if how == "swap":
+            other.write_bytes(file.read_bytes())
+        file.write_bytes(data)
+    return how, re.sub(r"[0-9a-f]{6,}|\d", "#", str(file.relative_to(path)))
+
+
+def damaged(how, data, other, rng):
+    """Return the bytes of a file after some damage; `other` are those of another."""
+    data = bytearray(data)
     if how == "bit" and data:
         data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
     elif how == "digit" and re.search(rb"\d", data):
@@ -170,18 +237,75 @@ def mutate(path, rng):
     elif how == "cut":
         del data[rng.randrange(len(data) + 1) :]
     elif how == "garbage":
-        data = bytearray(rng.randbytes(rng.randrange(200)))
-    elif how == "swap":
-        data = bytearray(other.read_bytes())
-        other.write_bytes(file.read_bytes())
-    elif how == "double":
-        data = bytearray(other.read_bytes())
-    if how == "delete":
-        file.unlink()
+        data = rng.randbytes(rng.randrange(200))
+    elif how in ("swap", "double"):
+        data = other
+    return bytes(data)
+
+
+MINE = "mine.tex"
+"""The name of files that nobody but the user may change."""
+
+
+def put_user_files(path, rng):
+    """Put files and folders of the user into a store."""
+    folders = [p for p in path.rglob("*") if p.is_dir() and p.name[0] != "."]
+    for folder in [path, *rng.sample(folders, min(3, len(folders)))]:
+        (folder / "figures").mkdir()
+        for place in (folder / MINE, folder / "figures" / MINE):
+            place.write_text("mine")
+    (path / ".notes").mkdir()
+    (path / ".notes" / MINE).write_text("mine")
+
+
+def link_outside(path, file, rng):
+    """Move a file or a folder of a store to the outside, and link to it."""
+    outside = path.parent / "outside"
+    outside.mkdir()
+    (outside / MINE).write_text("mine")
+    place = rng.choice([path / ".parts", path / ".locks", file.parent, file])
+    if place == path:
+        place = file
+    target = outside / rng.choice([MINE, place.name])
+    if place.is_symlink() or place.is_file():
+        shutil.move(place, target)
+    elif place.is_dir():
+        target = outside / place.name
+        shutil.move(place, target)
     else:
-        file.write_bytes(data)
-    kind = re.sub(r"[0-9a-f]{6,}|\d", "#", str(file.relative_to(path)))
-    return how, kind, [file, other] if how == "swap" else [file]
+        target = outside
+    place.symlink_to(target)
+
+
+def untouched(path):
+    """Return the content of the files of the user, and of all files outside."""
+    places = [*path.parent.rglob("outside/**/*"), *path.rglob(MINE)]
+    return {p: p.read_bytes() for p in places if p.is_file()}
+
+
+ODD = [10**18, -1, 2**70, 1e300, True, None, "", "..", "../x", "a/b", [], {}, "x" * 300]
+
+
+def craft(file, rng):
+    """Change a part of the metadata of a store; its checksum is right."""
+    data = json.loads(file.read_bytes())
+    record = json.loads(data["attributes"].pop(format.RECORD).partition(" ")[2])
+    places = []
+
+    def find(node):
+        for key in list(node) if isinstance(node, dict) else range(len(node)):
+            places.append((node, key))
+            if isinstance(node[key], dict | list):
+                find(node[key])
+
+    find(record if rng.random() < 0.7 else data)
+    node, key = rng.choice(places)
+    if isinstance(node, dict) and rng.random() < 0.2:
+        node[rng.choice(["../x", "a/b", ".locks"])] = node.pop(key)
+    else:
+        node[key] = rng.choice(ODD)
+    if isinstance(data.get("attributes"), dict):
+        file.write_bytes(format.sealed(data, record))
 
 
 class Hang(BaseException):
@@ -192,7 +316,7 @@ def _hang(*_):
     raise Hang
 
 
-def attempt(step, path):
+def attempt(step, path, reason=""):
     """Run a step; return `ok`, `told` for an error as required, or what is wrong."""
     signal.signal(signal.SIGALRM, _hang)
     signal.alarm(120)
@@ -200,9 +324,10 @@ def attempt(step, path):
         step()
         return "ok"
     except (OSError, ValueError, ep.SweepError) as error:
-        if f"{path}" in str(error) and re.search(r"zarr\.json|/\S*/", str(error)):
+        named = f"{path}" in str(error) and re.search(r"zarr\.json|/\S*/", str(error))
+        if named and reason in str(error) and str(error).startswith("`eqx_pipe."):
             return "told"
-        return f"error without a file: {type(error).__name__}: {error}"
+        return f"bare error: {traceback.format_exc(limit=-3)}"
     except AssertionError:
         return f"wrong: {traceback.format_exc(limit=-3)}"
     except BaseException as error:
@@ -218,54 +343,136 @@ def mutations(count, seed, report=print):
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         made = targets(folder)
-        right = made[-2].call(made[-2].path).values
+        states = next(target for target in made if not target.loads)
+        right = states.call(states.path).values
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         for i in range(count):
             target = rng.choice(made)
-            path = folder / f"{i}.zarr"
+            path = folder / f"{i}" / target.path.name
             shutil.copytree(target.path, path)
-            done = mutate(path, rng)
-            for step, what in steps(target, path, right):
+            how, kind = mutate(path, rng)
+            kept = untouched(path)
+            for step, what in steps(target, path, right, how != "crafted"):
                 result = attempt(what, path)
+                if not kept.items() <= untouched(path).items():
+                    result = "files of others were touched"
+                now = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+                if now > memory + 500_000:
+                    memory, result = now, f"{now // 1024} MiB of memory"
                 found[result if result in ("ok", "told") else "bad"] += 1
                 if result not in ("ok", "told"):
-                    report(
-                        f"mutation {i} of {target.path.name}, {step}, {done}: {result}"
-                    )
-            shutil.rmtree(path)
+                    report(f"{i}: {target.path.name}, {step}, {how} {kind}: {result}")
+            shutil.rmtree(path.parent)
             if (i + 1) % 50 == 0:
                 print(f"{i + 1} mutations: {dict(found)}", file=sys.stderr)
     return found
 
 
-def steps(target, path, right):
-    """Return what is done with a damaged store."""
+def steps(target, path, right, exact=True):
+    """Return what is done with a damaged store; results are `exact`, or crafted."""
 
-    def load():
-        check_values(ep.SweepResult.load(path), complete=False)
+    def check(result, complete):
+        if exact:
+            target.check(result, complete)
 
     def again():
         found = target.call(path)
         if target.loads:
-            check_values(found, complete=True)
-        else:
-            assert jax.tree.all(
-                jax.tree.map(lambda x, y: np.all(x == y), found.values, right)
-            )
+            check(found, complete=True)
+        elif exact:
+            assert jax.tree.all(jax.tree.map(np.array_equal, found.values, right))
 
-    def grow():
-        check_values(target.grown(path), complete=True)
+    named = {}
+    if target.loads:
+        named["load"] = lambda: check(target.load(path), complete=False)
+    if target.call:
+        named["sweep"] = again
+    if target.grown:
+        named["grow"] = lambda: check(target.grown(path), complete=True)
+    return named.items()
 
-    named = {"load": load if target.loads else None}
-    named |= {"sweep": target.call and again, "grow": target.grown and grow}
-    return [(name, step) for name, step in named.items() if step]
+
+SYSTEM = [
+    *((os, name) for name in "open replace link unlink mkdir rmdir scandir".split()),
+    *((os, name) for name in "listdir stat lstat fstat ftruncate pwrite".split()),
+    (builtins, "open"),
+    *([] if fcntl is None else [(fcntl, "flock")]),
+]
+CODES = (errno.EIO, errno.ENOSPC, errno.EACCES)
+
+
+@contextlib.contextmanager
+def failing(path, number, code):
+    """Let one call of the operating system fail; yield a list of the calls made."""
+    made, usual = [], [(*place, getattr(*place)) for place in SYSTEM]
+
+    def fail(name, act):
+        def call(place, *args, **asked):
+            given = isinstance(place, int) and name != "open"
+            if given or str(place).startswith(str(path)):
+                made.append(name)
+                if len(made) == number:
+                    raise OSError(code, os.strerror(code))
+            return act(place, *args, **asked)
+
+        return call
+
+    try:
+        for module, name, act in usual:
+            setattr(module, name, fail(name, act))
+        yield made
+    finally:
+        for module, name, act in usual:
+            setattr(module, name, act)
+
+
+def faults(count, seed, report=print):
+    """Let calls of the system fail, one in each run; return what came of it."""
+    rng, found, most = random.Random(seed), collections.Counter(), {}
+    warnings.simplefilter("ignore")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        made, saved = targets(folder), sweep(plain, space(3), None)
+        made.append(Target(folder / "nothing", made[0].call, loads=False))
+        for own in ("saved.zarr", "new.zarr"):
+            save = lambda path: saved.save(path, overwrite=True)  # noqa: E731
+            made.append(Target(folder / own, save, loads=own == "saved.zarr"))
+        acts = [(it, name) for it in made for name in ("load", "call", "grown")]
+        acts = [(it, name) for it, name in acts if getattr(it, name)]
+        acts = [(it, name) for it, name in acts if name != "load" or it.loads]
+        for i in range(count):
+            target, what = acts[i % len(acts)]
+            path = folder / f"{i}" / target.path.name
+            act = functools.partial(getattr(target, what), path)
+            path.parent.mkdir()
+            if target.path.exists():
+                shutil.copytree(target.path, path)
+            if what == "call":  # something is left to compute
+                for status in sorted(path.rglob("status/c*"))[:2]:
+                    status.unlink()
+            place, code = (target.path.name, what), rng.choice(CODES)
+            number = rng.randrange(1, most.get(place, 100) + 1)
+            with failing(path, number, code) as calls:
+                first = attempt(act, path, os.strerror(code))
+            most[place] = max(most.get(place, 1), len(calls))
+            second = attempt(act, path)
+            is_bad = first not in ("ok", "told") or second != "ok"
+            found["bad" if is_bad else first] += 1
+            if is_bad:
+                call = f"call {number} ({calls[number - 1 : number]}) with {code}"
+                report(f"{i}: {place}, {call}: {first}; then {second}")
+            shutil.rmtree(path.parent)
+    return found
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mutations", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--faults", type=int, default=1000)
     asked = parser.parse_args()
     print("mutations:", dict(mutations(asked.mutations, asked.seed)), flush=True)
+    print("faults:", dict(faults(asked.faults, asked.seed)), flush=True)
 
 
 if __name__ == "__main__":

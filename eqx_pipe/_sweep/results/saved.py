@@ -19,10 +19,12 @@ from ..store import (
     check_vacant,
     check_zarr,
     choose_chunks,
+    disk_errors,
     exists,
     lay_out,
     open_store,
     settle,
+    well_formed,
 )
 from .label import layout_of, storable
 from .schema import CellPoints, outputs_from, space_from
@@ -107,7 +109,8 @@ def save(
             }
             store.commit(number, values, status[first:last], here)
 
-    _put(Folder(place), layout, fill, overwrite)
+    with disk_errors(str(place), "be written", _SAVE):
+        _put(Folder(place), layout, fill, overwrite)
 
 
 def _put(files: Folder, layout: StoreLayout, fill: Any, overwrite: bool) -> None:
@@ -183,25 +186,28 @@ def load(cls: type[SweepResult], path: str | os.PathLike[str]) -> SweepResult:
     """
     check_zarr(_LOAD)
     place = as_path(_LOAD, path)
-    if not os.path.lexists(place):
-        raise FileNotFoundError(
-            message(_LOAD, f"{str(place)!r} does not exist.", _hint(place))
-        )
-    if (place / "round-0000.zarr").is_dir():
-        raise value_error(
-            _LOAD,
-            f"{str(place)!r} is the folder of a search.",
-            "Read it by `search.SearchResult.load`.",
-        )
-    store = open_store(_LOAD, Folder(place))
-    if "reduce" in store.record:
-        raise value_error(
-            _LOAD,
-            f"the store {str(place)!r} keeps the states of a reduction.",
-            "Call the same sweep with the same `reduce` and `store`: what is there "
-            "is not computed again. `xarray.open_zarr` shows the states.",
-        )
-    return cls(**_fields(store))
+    with disk_errors(str(place), "be read", _LOAD):
+        try:
+            os.lstat(place)
+        except (FileNotFoundError, NotADirectoryError):
+            wrong = f"{str(place)!r} does not exist."
+            raise FileNotFoundError(message(_LOAD, wrong, _hint(place))) from None
+        if (place / "round-0000.zarr").is_dir():
+            raise value_error(
+                _LOAD,
+                f"{str(place)!r} is the folder of a search.",
+                "Read it by `search.SearchResult.load`.",
+            )
+        store = open_store(_LOAD, Folder(place))
+        if "reduce" in store.record:
+            raise value_error(
+                _LOAD,
+                f"the store {str(place)!r} keeps the states of a reduction.",
+                "Call the same sweep with the same `reduce` and `store`: what is there "
+                "is not computed again. `xarray.open_zarr` shows the states.",
+            )
+        with well_formed(_LOAD, store.files):
+            return cls(**_fields(store))
 
 
 def _hint(path: Path) -> str:

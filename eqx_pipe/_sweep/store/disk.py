@@ -219,12 +219,12 @@ class Folder:
             return
         key = f"{LOCKS}/{name}"
         path = self.place(key)
-        with disk_errors(self._root, "be locked"), self._naming(key):
+        with self._naming(key):
             self._check_no_link(key)
             file = self._in_folder(key, lambda: os.open(path, _LOCK, 0o644))
         try:
             how = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
-            with disk_errors(self._root, "be locked"), self._naming(key):
+            with self._naming(key):
                 has_locks = _locked(file, how if wait else how | fcntl.LOCK_NB)
             yield has_locks
         finally:
@@ -283,10 +283,11 @@ def _locked(file: int, how: int) -> bool:
 
 
 @contextlib.contextmanager
-def disk_errors(path: str, what: str) -> Iterator[None]:
-    """Raise a `SweepError` with a fix for an error of the system.
+def disk_errors(path: str, what: str, function: str = "sweep") -> Iterator[None]:
+    """Raise an error that names a store, with a fix, for an error of the system.
 
-    An error for a damaged file names the fix already.
+    It is a `SweepError`, or an `OSError` from other functions. An error for a damaged
+    file names the fix already.
     """
     try:
         yield
@@ -295,14 +296,13 @@ def disk_errors(path: str, what: str) -> Iterator[None]:
             raise
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         cure = "Make room there" if full else "See that the folder can be written to"
-        raise SweepError(
-            message(
-                "sweep",
-                f"the store `{path}` could not {what}: {error}.",
-                f"{cure}, then call the same sweep again. Chunks that are finished are "
-                "kept.",
-            )
-        ) from error
+        if function == "sweep":
+            cure += ", then call the same sweep again. Chunks that are finished are "
+            cure += "kept."
+        else:
+            cure += ", then try again."
+        text = message(function, f"the store `{path}` could not {what}: {error}.", cure)
+        raise (SweepError if function == "sweep" else OSError)(text) from error
 
 
 def most_bytes() -> float:

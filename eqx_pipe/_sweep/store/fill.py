@@ -158,12 +158,13 @@ def locked(files: Folder, shard: tuple[int, int] | None) -> Iterator[bool]:
     what = "the store"
     try:
         with contextlib.ExitStack() as stack:
-            # Processes with a shard share this lock, so that none locks the whole.
-            whole = files.lock(_WHOLE, shared=shard is not None)
-            has_locks = stack.enter_context(whole)
-            if shard is not None:
-                what = f"shard {shard[0]} of {shard[1]} of the store"
-                stack.enter_context(files.lock(f"shard-{shard[0]}-of-{shard[1]}"))
+            with disk_errors(files.place(), "be locked"):
+                # Processes with a shard share this lock, so that none locks the whole.
+                whole = files.lock(_WHOLE, shared=shard is not None)
+                has_locks = stack.enter_context(whole)
+                if shard is not None:
+                    what = f"shard {shard[0]} of {shard[1]} of the store"
+                    stack.enter_context(files.lock(f"shard-{shard[0]}-of-{shard[1]}"))
             yield has_locks
     except Taken as taken:
         raise SweepError(
@@ -364,7 +365,9 @@ def grow(files: Folder, growth_of: Callable[[Store], Growth | None]) -> Store | 
 
     `growth_of` is called under a lock, and raises for the store of another sweep.
     """
-    with files.lock(_GROW, wait=True):
+    with contextlib.ExitStack() as stack:
+        with disk_errors(files.place(), "be locked"):
+            stack.enter_context(files.lock(_GROW, wait=True))
         store = open_store("sweep", files)
         growth = growth_of(store)
         if growth is None:
