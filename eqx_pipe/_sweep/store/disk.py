@@ -158,17 +158,17 @@ class Folder:
     def remove(self, key: str) -> None:
         """Remove a file if it exists, and its folder if it is then empty."""
         path = self.place(key)
-        with self._naming(key), contextlib.suppress(*_ABSENT):
+        with self._naming(key):
             self._check_no_link(key)
             try:
                 os.unlink(path)
-            except OSError:
-                if os.path.isdir(path):  # which is not a file of the store
-                    return
-                raise
+            except OSError as error:
+                # A folder is not a file of the store.
+                if not (isinstance(error, _ABSENT) or os.path.isdir(path)):
+                    raise
+        if "/" in key:
             with contextlib.suppress(OSError):
-                if "/" in key:
-                    os.rmdir(os.path.dirname(path))
+                os.rmdir(os.path.dirname(path))
 
     def exists(self, key: str) -> bool:
         """Return whether a file exists."""
