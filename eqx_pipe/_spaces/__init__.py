@@ -24,7 +24,6 @@ from .geometry import unregistered as unregistered
 from .index import Indices as Indices
 from .index import advance as advance
 from .index import as_index as as_index
-from .index import axis_key as axis_key
 from .index import digits_of as digits_of
 from .index import indices as indices
 from .index import is_several as is_several

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, SupportsIndex, TypeAlias, TypeGuard
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, Float, Int, Shaped
@@ -346,3 +347,13 @@ class Mapped(Axis):
     def __repr__(self) -> str:
         name = getattr(self.fn, "__name__", type(self.fn).__name__)
         return f"Mapped({name}, {self.axis!r})"
+
+
+def take(table: Array | np.ndarray, i: Int[Array, ""]) -> Array:
+    """Return `table[i]` for a position within bounds."""
+    # Not `dynamic_index_in_dim`, which JAX 0.12 traces and lowers as a function.
+    origin = [jnp.zeros_like(i)] * (table.ndim - 1)
+    row = jax.lax.dynamic_slice(
+        table, [i, *origin], (1, *table.shape[1:]), allow_negative_indices=False
+    )
+    return jax.lax.squeeze(row, [0])

@@ -10,11 +10,11 @@ import numpy as np
 from jaxtyping import Int
 
 from .._errors import value_error
+from .._keys import fold
 from .._tree import as_data, as_hashable, is_key_array, leaves_with_names, static_text
 from .._types import Key, PyTree
 from .axis import Axis, value_of
 from .geometry import Geometry
-from .index import axis_key
 
 _Column = TypeVar("_Column")
 
@@ -59,7 +59,7 @@ def axis_columns(geometry: Geometry, key: Key | None) -> dict[str, tuple[int, ..
             if axis.is_static:
                 yield name, name, ()
                 continue
-            structs = axis_structs(name, axis, axis_key(key, name))
+            structs = axis_structs(name, axis, fold(key, name))
             for column, struct in _columns(name, structs):
                 yield name, column, raw_shape(struct)
 
@@ -112,7 +112,7 @@ def point_columns(geometry: Geometry, key: Key | None) -> dict[str, np.ndarray]:
         ):
             # Compute each value once: on a grid most positions occur many times.
             few, back = np.unique(digits[:, dim], return_inverse=True)
-            for column, value in axis_values(name, axis, axis_key(key, name), few):
+            for column, value in axis_values(name, axis, fold(key, name), few):
                 yield name, column, value[back]
 
     return _distinct(values())

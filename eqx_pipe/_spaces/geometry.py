@@ -17,10 +17,11 @@ from jaxtyping import Array, Int, Int32
 
 from .._check import check_distinct
 from .._errors import describe_value, type_error, value_error
+from .._keys import fold
 from .._tree import path_name
 from .._types import Key, PyTree
 from .axis import MAX_LENGTH, Axis, is_axis, value_of
-from .index import Digit, Index, axis_key, digits_of, plain_digits, traced_digits
+from .index import Digit, Index, digits_of, plain_digits, traced_digits
 
 POINT = "point"
 """The dim of a zipped space, and of a part of any space."""
@@ -316,7 +317,7 @@ class Geometry:
         ):
             axis = leaves[index]
             position: Any = (plain if axis.is_static else digits)[dim]
-            values[index] = value_of(name, axis, position, axis_key(key, name))
+            values[index] = value_of(name, axis, position, fold(key, name))
         return jtu.tree_unflatten(self.structure, values)
 
 

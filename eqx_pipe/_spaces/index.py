@@ -21,7 +21,6 @@ from jaxtyping import Array, Bool, Int, Integer, UInt32
 
 from .._check import check_unmasked
 from .._errors import describe_value, message, type_error, value_error
-from .._keys import fold
 from .._types import Key
 
 Index: TypeAlias = SupportsIndex | Integer[Array, ""]
@@ -170,8 +169,3 @@ def point_key(key: Key | None, digits: Sequence[Digit]) -> Key | None:
     for digit in digits:
         key = jr.fold_in(key, digit)
     return key
-
-
-def axis_key(key: Key | None, name: str) -> Key | None:
-    """Return the key of the axis called `name`; it does not depend on other axes."""
-    return fold(key, name)

@@ -13,7 +13,7 @@ from jaxtyping import Float
 
 from .._check import check_choice
 from .._errors import nearest, optional, type_error, value_error
-from .._keys import check_draws, check_key, check_names_draw_apart
+from .._keys import check_draws, check_key, check_names_draw_apart, fold
 from .._tree import is_key_array, on_device
 from .._types import Key, PyTree
 from .axis import Axis, check_dim, needs_space_key
@@ -27,7 +27,7 @@ from .geometry import (
     no_axis,
     written_names,
 )
-from .index import Index, Indices, as_index, axis_key, indices, is_several, point_key
+from .index import Index, Indices, as_index, indices, is_several, point_key
 from .unit import Cube, axes_at, unit_of
 
 if TYPE_CHECKING:
@@ -261,7 +261,7 @@ class Space(eqx.Module):
 
     def axis_key(self, name: str) -> Key | None:
         """Return the key of an axis, which does not depend on the other axes."""
-        return axis_key(self.key, name)
+        return fold(self.key, name)
 
     @overload
     def __getitem__(self, i: slice | Indices) -> "Space": ...

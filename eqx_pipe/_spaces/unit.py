@@ -9,12 +9,12 @@ from jaxtyping import Array, Float, Shaped
 
 from .._check import check_unmasked
 from .._errors import describe_value, quoted, value_error
+from .._keys import fold
 from .._tree import as_hashable
 from .._types import Key
 from .axis import Axis, Mapped
 from .columns import as_numpy, values_at
 from .geometry import Geometry
-from .index import axis_key
 
 Cube: TypeAlias = (
     Shaped[Array, "points axes"]
@@ -77,12 +77,12 @@ def unit_of(
             axis, other = axis.axis, other.axis
         # Convert each value once: on a grid most positions occur many times.
         few, back = np.unique(digits[:, dim], return_inverse=True)
-        values = values_at(name, other, axis_key(points_key, name), few)
+        values = values_at(name, other, fold(points_key, name), few)
         if axis.is_range:
             u = axis.to_unit(np.asarray(values))
         else:
             hashable = _hashable(other.is_static, values)
-            u = _middles(name, axis, axis_key(key, name), hashable)
+            u = _middles(name, axis, fold(key, name), hashable)
         columns.append(u[back.reshape(-1)])
     return np.stack(columns, axis=1)
 

@@ -5,7 +5,6 @@ from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Int, Shaped
@@ -14,18 +13,8 @@ from .._check import check_bool, check_unmasked
 from .._errors import describe_value, type_error, value_error
 from .._tree import Opaque, is_key_array, on_device
 from .._types import Key
-from .axis import Axis, Position
+from .axis import Axis, Position, take
 from .numbers import as_values, check_fits
-
-
-def take(table: Array | np.ndarray, i: Int[Array, ""]) -> Array:
-    """Return `table[i]` for a position within bounds."""
-    # Not `dynamic_index_in_dim`, which JAX 0.12 traces and lowers as a function.
-    origin = [jnp.zeros_like(i)] * (table.ndim - 1)
-    row = jax.lax.dynamic_slice(
-        table, [i, *origin], (1, *table.shape[1:]), allow_negative_indices=False
-    )
-    return jax.lax.squeeze(row, [0])
 
 
 class Values(Axis):

@@ -17,13 +17,13 @@ import numpy as np
 
 from ..._check import check_distinct
 from ..._errors import value_error
+from ..._keys import fold
 from ..._spaces import (
     POINT,
     Axis,
     Geometry,
     Space,
     axis_columns,
-    axis_key,
     axis_values,
     point_columns,
     raw_shape,
@@ -187,7 +187,7 @@ def _columns(
     axes = zip(geometry.axes.items(), geometry.axis_dims, strict=True)
     for (name, axis), dim in axes:
         positions = np.arange(len(axis))
-        for column, value in axis_values(name, axis, axis_key(key, name), positions):
+        for column, value in axis_values(name, axis, fold(key, name), positions):
             yield column, dims[dim], value
 
 
