@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Int64, UInt32
 
 from .._reduce import ReducerTree
 from .._types import Device, PyTree
@@ -98,6 +98,14 @@ class Plan:
     def with_points(self, points: Points) -> "Plan":
         """Return the plan for points in batches of another size."""
         return _plan_of(self.request, self.work.with_points(points), self.costs)
+
+    def with_key_digits(self, digits: tuple[UInt32[np.ndarray, "_"], ...]) -> "Plan":
+        """Return the plan with keys that are folded with other digits than positions.
+
+        There is a table for each dim of the grid, or none at all.
+        """
+        points = dataclasses.replace(self.points, key_digits=digits)
+        return dataclasses.replace(self, work=self.work.with_points(points))
 
     def with_chunks(self, chunks: Chunks) -> "Plan":
         """Return the plan with other chunks, which are computed one at a time."""

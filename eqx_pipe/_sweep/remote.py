@@ -188,7 +188,7 @@ def pack(plan: Plan) -> bytes:
     request, job = plan.request, plan.points
     own = ("space", "key", "batch_size", "ordered", "isolated")
     given = {"fn": request.fn, **{name: getattr(job, name) for name in own}}
-    fields = {"most": job.most, "adapts": job.adapts}
+    fields = {name: getattr(job, name) for name in ("most", "adapts", "key_digits")}
     task = _Task(given, fields, request.reduce, settings(), _program(job))
     try:
         return cloudpickle.dumps(task)

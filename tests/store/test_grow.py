@@ -1,6 +1,7 @@
 """Stores that grow: the same sweep of a larger space computes the new points alone."""
 
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 
 import equinox as eqx
 import hypothesis.strategies as st
@@ -131,6 +132,45 @@ def test_points_that_are_stored_are_found_wherever_they_go(tmp_path, which):
             held[:]
 
 
+def test_points_of_a_refined_store_draw_as_before_when_they_are_lost(tmp_path):
+    """Also those that are computed in between, and no two points draw the same."""
+    path, b = tmp_path / "r", values(3)
+
+    def fn(p, key):
+        return {"key": jr.key_data(key), "x": p["a"] + p["b"]}
+
+    def grown(n, b, **asked):
+        found = run(fn, {"a": ep.Linspace(0, 1, n), "b": b}, path, **asked)
+        return np.asarray(found.values["key"][:]).reshape(n, len(b), 2)
+
+    first = grown(5, b)
+    second = grown(9, b)
+    assert np.array_equal(second[::2], first)
+    third = grown(9, values(4))
+    assert np.array_equal(third[:, :3], second)
+    last = grown(17, values(4))
+    assert np.array_equal(last[::2], third)
+    assert len(np.unique(last.reshape(-1, 2), axis=0)) == 17 * 4
+    for name in ("key", "x", "status"):
+        for file in sorted((path / name).glob("*[0-9]"))[::3]:
+            file.unlink()
+        assert np.array_equal(grown(17, values(4)), last)
+    shutil.rmtree(path / "status")
+    with ThreadPoolExecutor(2) as pool:
+        asked = {"mesh": None, "executor": pool}
+        assert np.array_equal(grown(17, values(4), **asked), last)
+
+
+def test_a_part_of_a_grid_with_a_key_grows_within_that_grid(tmp_path):
+    def part(n, index):
+        return ep.Space({"a": ep.Linspace(0, 1, n)})[index]
+
+    run(noise, part(5, [1, 2]), tmp_path / "r")
+    run(noise, part(5, [0, 1, 2]), tmp_path / "r")
+    with pytest.raises(ValueError, match="grows only within that grid"):
+        run(noise, part(9, [0, 2, 4, 5]), tmp_path / "r")
+
+
 LENGTHS = st.tuples(st.integers(1, 3), st.integers(1, 3))
 
 
@@ -189,8 +229,6 @@ def test_a_store_that_is_half_filled_grows_with_its_gaps_and_failures(tmp_path):
 
 
 def test_workers_compute_the_new_points(tmp_path):
-    from concurrent.futures import ThreadPoolExecutor
-
     pytest.importorskip("cloudpickle")
     old, new = MOVED["refined"]
     run(plain, old, tmp_path / "r")

@@ -66,7 +66,8 @@ class Layout:
     Each device is `unsplit`, that is, limited to one thread, if every core has work.
 
     If blocks of points are computed, in batches of `within` points, a block takes the
-    place of a point.
+    place of a point. With `key_digits`, keys are folded with the digits in a table for
+    each of the `key_dims`, not with the positions.
     """
 
     lengths: tuple[int, ...]
@@ -78,6 +79,7 @@ class Layout:
     dealt: bool = True
     unsplit: bool = False
     within: int | None = None
+    key_digits: bool = False
 
     @property
     def points_at_once(self) -> int:
@@ -162,6 +164,7 @@ class Given(NamedTuple):
     key: Key | None
     init: Sequence[Any] = ()
     reducer_constants: Sequence[Any] = ()
+    key_digits: Sequence[Any] = ()
 
 
 LaneOf: TypeAlias = Callable[[UInt32[Array, "1 control"], Given], Lane]
@@ -264,7 +267,14 @@ def point_lane(jaxpr: Any, layout: Layout) -> LaneOf:
             positions = [jax.lax.convert_element_type(d, np.int32) for d in digits]
             args = [*given.arrays, *positions]
             if given.key is not None:
-                args.append(point_key(given.key, [digits[k] for k in layout.key_dims]))
+                folded = [digits[k] for k in layout.key_dims]
+                if layout.key_digits:
+                    pairs = zip(given.key_digits, folded, strict=True)
+                    at = jax.lax.dynamic_index_in_dim
+                    folded = [
+                        at(table, digit, keepdims=False) for table, digit in pairs
+                    ]
+                args.append(point_key(given.key, folded))
             return evaluate(jaxpr, given.constants, args)
 
         return at

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Int64, UInt32
 
 from ..._errors import MissingKeyError, log_once, value_error
 from ..._spaces import Geometry, Space, is_axis
@@ -74,6 +74,7 @@ class Points(Work):
     function: str = "sweep"
     remarks: Mapping[str, str] = dataclasses.field(default_factory=dict)
     programs: Programs = dataclasses.field(default_factory=Programs)
+    key_digits: tuple[UInt32[np.ndarray, "_positions"], ...] = ()
 
     def at(self, space: Space, key: Key | None) -> "Points":
         """Return the points of a space of the same structure, with another key."""
@@ -284,11 +285,16 @@ class Points(Work):
                 traced, programs, lane_of, traced.stored, layout, points, given
             )
 
-        return self.programs.runner((k, size, listed, self.most), make), given
+        name = k, size, listed, self.most, bool(self.key_digits)
+        return self.programs.runner(name, make), given
 
     def given(self, k: int) -> Given:
         """Return the arguments of the program of a case, besides the points."""
-        return Given(self._arrays, self.traced[k].program.constants, self.key)
+        tables = [
+            self.key_digits[dim] for dim in self.geometry.key_dims if self.key_digits
+        ]
+        constants = self.traced[k].program.constants
+        return Given(self._arrays, constants, self.key, key_digits=tables)
 
     def placed(self, name: Any, make: Callable[[], Given]) -> Given:
         """Return the arguments of a program on the devices: they may be large."""
@@ -314,6 +320,7 @@ class Points(Work):
         """Return a layout for this grid on these devices."""
         geometry = self.geometry
         grid = geometry.lengths, geometry.key_dims
+        options["key_digits"] = bool(self.key_digits)
         return Layout(*grid, devices=self.devices, **options)
 
     def _layout(

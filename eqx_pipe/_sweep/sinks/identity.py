@@ -6,9 +6,11 @@ They must be bitwise identical: numbers as xarray shows them, Python values by t
 digests in the record.
 """
 
+import base64
 import collections
 import dataclasses
 import math
+import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -17,7 +19,7 @@ import jax
 import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import Int64, UInt8
+from jaxtyping import Int64, UInt8, UInt32
 
 from ..._errors import bullets, structure_error, value_error
 from ..._jaxprs import array_text, digest, fingerprint_of, text_of
@@ -354,12 +356,69 @@ def _matched(
 class Grown:
     """The larger store that a store becomes; if values are `moved`, in other files.
 
-    `plan` has the batch size of the old store and the chunks of the larger one.
+    `plan` has the batch size and the keys of the old store, and the chunks of the
+    larger one.
     """
 
     plan: Plan
     origin: Origin
     moved: bool
+
+
+def key_digits_of(
+    record: Mapping[str, Any],
+) -> dict[str, UInt32[np.ndarray, " _positions"]]:
+    """Return the digits that keys of points are folded with, for the dims of a store.
+
+    They are the positions, unless the store has grown in between: points keep the
+    digits of their first position, so that a point which is lost draws as before.
+    """
+    found = {}
+    for dim, length in zip(record["dims"], record["lengths"], strict=True):
+        found[dim] = np.arange(length, dtype=np.uint32)
+        if dim in record.get("key_digits", {}):
+            data = base64.b64decode(record["key_digits"][dim])
+            raw = zlib.decompressobj().decompress(data, 4 * length + 4)
+            found[dim] = np.frombuffer(raw, "<u4").astype(np.uint32)
+        if len(found[dim]) != length:
+            raise ValueError(f"digits of {dim}")
+    return found
+
+
+def key_digits_text(digits: Mapping[str, UInt32[np.ndarray, " _"]]) -> dict[str, str]:
+    """Return the digits that differ from positions as JSON."""
+    return {
+        dim: base64.b64encode(zlib.compress(own.astype("<u4").tobytes())).decode()
+        for dim, own in digits.items()
+        if not np.array_equal(own, np.arange(len(own)))
+    }
+
+
+def with_key_digits(plan: Plan, digits: Mapping[str, UInt32[np.ndarray, " _"]]) -> Plan:
+    """Return the plan with the digits of some dims that keys are folded with."""
+    if not key_digits_text(digits):
+        return plan
+    grid = plan.points.geometry.grid_dims.items()
+    own = [digits.get(dim, np.arange(n, dtype=np.uint32)) for dim, n in grid]
+    return plan.with_key_digits(tuple(own))
+
+
+def _axes(texts: Mapping[str, str]) -> dict[str, str]:
+    return {name: text for name, text in texts.items() if name.startswith("axis ")}
+
+
+def _digits_after(
+    record: Mapping[str, Any], origin: Origin
+) -> dict[str, UInt32[np.ndarray, " _"]]:
+    """Return the digits of a larger grid: new positions get digits not in use."""
+    found = {}
+    pairs = zip(key_digits_of(record).items(), origin.positions, strict=True)
+    for (dim, own), at in pairs:
+        new, first = np.zeros(len(at), np.uint32), int(max(own, default=-1)) + 1
+        new[at >= 0] = own[at[at >= 0]]
+        new[at < 0] = first + np.arange(np.sum(at < 0))
+        found[dim] = new
+    return found
 
 
 def growth_in(
@@ -432,6 +491,15 @@ def _grown(
         lengths = tuple(request.space.dims.values())
         chunks = in_place(store.chunks, lengths, plan.chunks)
     plan = plan if chunks is None else plan.with_chunks(chunks)
+    if points.key is not None:
+        digits = _digits_after(store.record, origin)
+        if not geometry.is_part:
+            plan = with_key_digits(plan, digits)
+        elif _axes(store.record["space"]) != _axes(now["space"]):
+            raise NoGrowth(
+                "`space`: with a key, the store of a part of a grid grows only within "
+                "that grid, whose positions determine the draws of points"
+            )
     return Grown(plan, origin, chunks is None)
 
 

@@ -55,7 +55,15 @@ from ..store import (
     statuses_of,
     well_formed,
 )
-from .identity import Grown, growth_in, identity_of, reducing_identity
+from .identity import (
+    Grown,
+    growth_in,
+    identity_of,
+    key_digits_of,
+    key_digits_text,
+    reducing_identity,
+    with_key_digits,
+)
 from .memory import OrderedMerge, reduced_outcome
 
 
@@ -107,6 +115,7 @@ class StoreSink:
             with well_formed("sweep", files):
                 kept = store.record["batch_size"]
                 plan = plan.with_batch_size(kept).with_chunks(store.chunks)
+                plan = with_key_digits(plan, key_digits_of(store.record))
             if write:
                 restore(store, lambda: _contents_of(plan).layout(now))
         program = now["function"]["program"]
@@ -253,6 +262,10 @@ class ValueContents:
     def layout(self, identity: Mapping[str, Any]) -> StoreLayout:
         """Return the layout of a new store, for the sweep of this identity."""
         request, work = self.plan.request, self.plan.work
+        points = self.plan.points
+        dims = points.geometry.grid_dims
+        digits = dict(zip(dims, points.key_digits, strict=False))
+        keys = {"key_digits": key_digits_text(digits)} if digits else {}
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         return layout_of(
             "sweep",
@@ -262,7 +275,7 @@ class ValueContents:
             request.output_coords,
             self.plan.chunks,
             {**_made_by(self.plan), "started": now, **self.plan.points.attrs},
-            {**identity, "batch_size": self.plan.batch_size},
+            {**identity, "batch_size": self.plan.batch_size, **keys},
         )
 
     def begin(self, store: Store, number: int) -> int:

@@ -7,6 +7,7 @@ store could provide the same.
 
 import contextlib
 import errno
+import functools as ft
 import math
 import os
 import socket
@@ -305,6 +306,7 @@ def disk_errors(path: str, what: str, function: str = "sweep") -> Iterator[None]
         raise (SweepError if function == "sweep" else OSError)(text) from error
 
 
+@ft.cache
 def most_bytes() -> float:
     """Return the maximum bytes to read at once: a quarter of the machine's memory."""
     with contextlib.suppress(AttributeError, ValueError, OSError):  # Windows
