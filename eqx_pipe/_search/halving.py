@@ -89,7 +89,7 @@ class HalvingResult(eqx.Module):
                 "Look at `.scores`.",
             )
         i = int(self.survivors[0])
-        columns = point_columns(self.space[[i]].geometry, self.space.key)
+        columns = point_columns(self.space[[i]].geometry)
         coordinates = {name: column[0] for name, column in columns.items()}
         carry = jax.tree.map(lambda leaf: leaf[0], self.carry)
         return Best(

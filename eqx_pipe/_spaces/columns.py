@@ -10,7 +10,6 @@ import numpy as np
 from jaxtyping import Int
 
 from .._errors import value_error
-from .._keys import fold
 from .._tree import as_data, as_hashable, is_key_array, leaves_with_names, static_text
 from .._types import Key, PyTree
 from .axis import Axis, value_of
@@ -48,10 +47,10 @@ def axis_structs(name: str, axis: Axis, key: Key | None) -> PyTree:
     return jax.eval_shape(lambda i: value_of(name, axis, i, key), position)
 
 
-def axis_columns(geometry: Geometry, key: Key | None) -> dict[str, tuple[int, ...]]:
+def axis_columns(geometry: Geometry) -> dict[str, tuple[int, ...]]:
     """Return the shape of one value in each column of a space, without computing any.
 
-    `key` is the space's key. Raises a `ValueError` if two columns have the same name.
+    Raises a `ValueError` if two columns have the same name.
     """
 
     def shapes() -> Iterator[tuple[str, str, tuple[int, ...]]]:
@@ -59,7 +58,7 @@ def axis_columns(geometry: Geometry, key: Key | None) -> dict[str, tuple[int, ..
             if axis.is_static:
                 yield name, name, ()
                 continue
-            structs = axis_structs(name, axis, fold(key, name))
+            structs = axis_structs(name, axis, geometry.axis_key(name))
             for column, struct in _columns(name, structs):
                 yield name, column, raw_shape(struct)
 
@@ -67,12 +66,13 @@ def axis_columns(geometry: Geometry, key: Key | None) -> dict[str, tuple[int, ..
 
 
 def axis_values(
-    name: str, axis: Axis, key: Key | None, positions: np.ndarray
+    geometry: Geometry, name: str, positions: np.ndarray
 ) -> list[tuple[str, np.ndarray]]:
     """Return the columns of an axis at some positions; keys as their raw data.
 
     There is one column for each leaf of a value. Python values become numbers or texts.
     """
+    axis, key = geometry.axes[name], geometry.axis_key(name)
     if axis.is_static:
         values = values_at(name, axis, key, np.arange(len(axis)))
         return [(name, static_column(values)[positions])]
@@ -99,7 +99,7 @@ def static_column(values: list[Any]) -> np.ndarray:
     )
 
 
-def point_columns(geometry: Geometry, key: Key | None) -> dict[str, np.ndarray]:
+def point_columns(geometry: Geometry) -> dict[str, np.ndarray]:
     """Return the value of each axis at every point, along a leading axis.
 
     Raises a `ValueError` if two columns have the same name.
@@ -107,12 +107,10 @@ def point_columns(geometry: Geometry, key: Key | None) -> dict[str, np.ndarray]:
     digits = geometry.digits(np.arange(geometry.size))
 
     def values() -> Iterator[tuple[str, str, np.ndarray]]:
-        for (name, axis), dim in zip(
-            geometry.axes.items(), geometry.axis_dims, strict=True
-        ):
+        for name, dim in zip(geometry.names, geometry.axis_dims, strict=True):
             # Compute each value once: on a grid most positions occur many times.
             few, back = np.unique(digits[:, dim], return_inverse=True)
-            for column, value in axis_values(name, axis, fold(key, name), few):
+            for column, value in axis_values(geometry, name, few):
                 yield name, column, value[back]
 
     return _distinct(values())
@@ -131,7 +129,6 @@ def flat_columns(name: str, value: np.ndarray) -> dict[str, np.ndarray]:
 
 def entry_columns(
     geometry: Geometry,
-    key: Key | None,
     convert: Callable[[np.ndarray], np.ndarray] = np.asarray,
 ) -> dict[str, np.ndarray]:
     """Return one column for each entry of the converted value of each axis.
@@ -140,7 +137,7 @@ def entry_columns(
     """
     return _distinct(
         (name, entry, column)
-        for name, value in point_columns(geometry, key).items()
+        for name, value in point_columns(geometry).items()
         for entry, column in flat_columns(name, convert(value)).items()
     )
 

@@ -163,14 +163,16 @@ Rows = Int32[Array, "points dims"]
 class Geometry:
     """The axes of a space and the grid that they form.
 
-    `leaves` are the leaves of the pytree, each axis being one, and `structure` is its
-    structure. `names` are the names of the axes in the order written, and
-    `leaf_indices` their indices among the leaves. `grid_dims` are the dims of the whole
-    grid, and `axis_dims` has the index of each axis's dim. A part of the grid is a
-    contiguous stretch, with `span` as `(start, count)`, or has the points in `rows`. If
-    the dims are reordered, `written` has the index of each in the order written.
+    `key` is the key of the space. `leaves` are the leaves of the pytree, each axis
+    being one, and `structure` is its structure. `names` are the names of the axes in
+    the order written, and `leaf_indices` their indices among the leaves. `grid_dims`
+    are the dims of the whole grid, and `axis_dims` has the index of each axis's dim. A
+    part of the grid is a contiguous stretch, with `span` as `(start, count)`, or has
+    the points in `rows`. If the dims are reordered, `written` has the index of each in
+    the order written.
     """
 
+    key: Key | None
     structure: Any
     leaves: list[Any]
     names: tuple[str, ...]
@@ -186,6 +188,10 @@ class Geometry:
         """The axes by name, in the order in which they were written."""
         axes = (self.leaves[index] for index in self.leaf_indices)
         return dict(zip(self.names, axes, strict=True))
+
+    def axis_key(self, name: str) -> Key | None:
+        """Return the key of an axis, which does not depend on the other axes."""
+        return fold(self.key, name)
 
     @ft.cached_property
     def lengths(self) -> tuple[int, ...]:
@@ -325,6 +331,7 @@ def geometry_of(
     tree: PyTree,
     names: Sequence[str],
     mode: str,
+    key: Key | None = None,
     span: tuple[int, int] | None = None,
     rows: Rows | None = None,
 ) -> Geometry:
@@ -340,5 +347,5 @@ def geometry_of(
     axes = {name: leaves[index] for name, index in zip(names, indices, strict=True)}
     grid_dims, axis_dims = arranged(axes, mode)
     return Geometry(
-        structure, leaves, tuple(names), indices, grid_dims, axis_dims, span, rows
+        key, structure, leaves, tuple(names), indices, grid_dims, axis_dims, span, rows
     )

@@ -178,7 +178,7 @@ class Space(eqx.Module):
     @property
     def geometry(self) -> Geometry:
         """The axes, the dims and the number of points, computed at each access."""
-        how = self.mode, self.span, self.rows
+        how = self.mode, self.key, self.span, self.rows
         geometry = geometry_of(self.tree, self.names, *how)
         return geometry.turned(self.last) if self.last else geometry
 
@@ -382,7 +382,7 @@ class Space(eqx.Module):
             [0.0, 0.5, 1.0]
         """
         other = self if points is None else points
-        return unit_of(self.geometry, self.key, other.geometry, other.key)
+        return unit_of(self.geometry, other.geometry)
 
     def with_axes(
         self, axes: Sequence[PyTree[Axis]], mode: Literal["product", "zip"] = "zip"
@@ -416,7 +416,7 @@ class Space(eqx.Module):
                 "At most 2**31 - 1 rows are made: take a slice, `space[a:b]`.",
             )
         pandas = optional("Space.to_pandas", "pandas")
-        return pandas.DataFrame(entry_columns(self.geometry, self.key))
+        return pandas.DataFrame(entry_columns(self.geometry))
 
     def __repr__(self) -> str:
         geometry = self.geometry

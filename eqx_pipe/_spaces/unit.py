@@ -9,7 +9,6 @@ from jaxtyping import Array, Float, Shaped
 
 from .._check import check_unmasked
 from .._errors import describe_value, quoted, value_error
-from .._keys import fold
 from .._tree import as_hashable
 from .._types import Key
 from .axis import Axis, Mapped
@@ -57,9 +56,7 @@ def axes_at(geometry: Geometry, u: Any, dim: str | None) -> list[Axis]:
     return [axis.from_unit(column, dim) for axis, column in pairs]
 
 
-def unit_of(
-    geometry: Geometry, key: Key | None, points: Geometry, points_key: Key | None
-) -> Float[np.ndarray, "points axes"]:
+def unit_of(geometry: Geometry, points: Geometry) -> Float[np.ndarray, "points axes"]:
     """Return the coordinates of some points in the unit cube of a space."""
     _check_untied(geometry, "Space.to_unit")
     if points.names != geometry.names:
@@ -77,12 +74,12 @@ def unit_of(
             axis, other = axis.axis, other.axis
         # Convert each value once: on a grid most positions occur many times.
         few, back = np.unique(digits[:, dim], return_inverse=True)
-        values = values_at(name, other, fold(points_key, name), few)
+        values = values_at(name, other, points.axis_key(name), few)
         if axis.is_range:
             u = axis.to_unit(np.asarray(values))
         else:
             hashable = _hashable(other.is_static, values)
-            u = _middles(name, axis, fold(key, name), hashable)
+            u = _middles(name, axis, geometry.axis_key(name), hashable)
         columns.append(u[back.reshape(-1)])
     return np.stack(columns, axis=1)
 

@@ -17,7 +17,6 @@ import numpy as np
 
 from ..._check import check_distinct
 from ..._errors import value_error
-from ..._keys import fold
 from ..._spaces import (
     POINT,
     Axis,
@@ -29,7 +28,7 @@ from ..._spaces import (
     raw_shape,
 )
 from ..._tree import as_data, leaves_with_names
-from ..._types import Key, PyTree
+from ..._types import PyTree
 from ..store import LONGEST, Chunks, StoredArray, StoreLayout, Variable, is_name
 from .output_coords import KnownCoords, check_output_coords, coords_of, dims_of
 from .schema import CellValues, schema_of
@@ -59,7 +58,7 @@ def names_of(outputs: PyTree, space: Space, known: KnownCoords) -> Names:
     Raises a `ValueError` if the `known` dims do not fit them, or if two have one path.
     """
     geometry = space.geometry
-    inner = _coordinate_dims(geometry, space.key)
+    inner = _coordinate_dims(geometry)
     taken = _names_in(geometry, inner)
     counts: Shapes = ()
     if isinstance(outputs, CellValues):
@@ -77,7 +76,7 @@ def names_of(outputs: PyTree, space: Space, known: KnownCoords) -> Names:
 def names_in(space: Space) -> set[str]:
     """Return the names of the dims and coordinates of a space, and of their dims."""
     geometry = space.geometry
-    return _names_in(geometry, _coordinate_dims(geometry, space.key))
+    return _names_in(geometry, _coordinate_dims(geometry))
 
 
 def _names_in(geometry: Geometry, inner: Mapping[str, tuple[str, ...]]) -> set[str]:
@@ -144,9 +143,9 @@ def free_names(names: Iterable[str], taken: Container[str], prefix: str) -> list
     return names
 
 
-def _coordinate_dims(geometry: Geometry, key: Key | None) -> dict[str, tuple[str, ...]]:
+def _coordinate_dims(geometry: Geometry) -> dict[str, tuple[str, ...]]:
     """Return the names of the dims of one value of each coordinate, all distinct."""
-    shapes = axis_columns(geometry, key)
+    shapes = axis_columns(geometry)
     taken = {*geometry.dims, *shapes}
     found = {}
     for name, shape in shapes.items():
@@ -169,25 +168,23 @@ def coordinate_variables(
             as_text(storable(value)),
             _attrs(geometry.axes, name),
         )
-        for name, dim, value in _columns(geometry, space.key)
+        for name, dim, value in _columns(geometry)
     }
     own = {dim: ((dim,), as_text(x), {}) for dim, x in names.coords.items()}
     return {**found, **own}
 
 
-def _columns(
-    geometry: Geometry, key: Key | None
-) -> Iterator[tuple[str, str, np.ndarray]]:
+def _columns(geometry: Geometry) -> Iterator[tuple[str, str, np.ndarray]]:
     """Yield name, dim and values of each coordinate; for a part, of its points."""
     if geometry.is_part:
-        for name, value in point_columns(geometry, key).items():
+        for name, value in point_columns(geometry).items():
             yield name, POINT, value
         return
     dims = list(geometry.dims)
     axes = zip(geometry.axes.items(), geometry.axis_dims, strict=True)
     for (name, axis), dim in axes:
         positions = np.arange(len(axis))
-        for column, value in axis_values(name, axis, fold(key, name), positions):
+        for column, value in axis_values(geometry, name, positions):
             yield column, dims[dim], value
 
 

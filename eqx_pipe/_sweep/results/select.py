@@ -80,8 +80,8 @@ def sel(
         [0.125, 1.0]
     """
     self._check_all_values("sel")
-    geometry, key = self.space.geometry, self.space.key
-    columns = point_columns(geometry, key)
+    geometry = self.space.geometry
+    columns = point_columns(geometry)
     chosen = np.ones(len(self), bool)
     for name, values in {**(wanted or {}), **more}.items():
         if name in dims_of(self.output_coords):
@@ -282,7 +282,7 @@ def best(
     i = int(candidates[pick(compared[candidates])])
     index = i if replicates is None else replicates[i]
     output = jtu.tree_map(lambda leaf: leaf[index], self.values)
-    columns = point_columns(settings[[i]].geometry, settings.key)
+    columns = point_columns(settings[[i]].geometry)
     coordinates = {name: column[0] for name, column in columns.items()}
     return Best(index, settings.point(i), compared[i].item(), output, coordinates)
 

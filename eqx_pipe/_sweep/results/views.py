@@ -151,7 +151,7 @@ def to_pandas(self: SweepResult) -> DataFrame:
     if self.points is not None:
         return _frame_of(self.to_xarray())
     space, outputs, errors = self.space, self._outputs, self.errors
-    columns = entry_columns(space.geometry, space.key, storable)
+    columns = entry_columns(space.geometry, storable)
     taken = {*columns, *space.axes()}
     (column,) = free_names(["status"], taken, "sweep.")
     names = output_names(shapes_of(outputs), {*taken, column}, entry_names)

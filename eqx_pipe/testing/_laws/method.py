@@ -196,8 +196,7 @@ def _failed(result: SweepResult) -> SweepResult:
 def _same(how: str, got: PyTree, wanted: PyTree) -> None:
     """Raise `Broken` if points or states are not bitwise identical."""
     got, wanted = (
-        point_columns(v.geometry, v.key) if isinstance(v, Space) else v
-        for v in (got, wanted)
+        point_columns(v.geometry) if isinstance(v, Space) else v for v in (got, wanted)
     )
     agree(got, wanted, (how, "the first time"))
 
