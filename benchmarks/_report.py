@@ -22,6 +22,8 @@ class Run:
 
     `rounds` is how often each side runs, `only` are parts of the names of the cases
     that are wanted (all if there is none), and `json` is where the table goes besides.
+    `about` has the device and versions if another process measures, so that this one
+    does not start JAX.
     """
 
     name: str
@@ -31,8 +33,9 @@ class Run:
     only: Collection[str] = ()
     quick: bool = False
     json: Path | None = None
+    about: dict[str, Any] | None = None
+    rows: list[dict[str, Any]] = dataclasses.field(default_factory=list, init=False)
     failed: bool = dataclasses.field(default=False, init=False)
-    _rows: list[dict[str, Any]] = dataclasses.field(default_factory=list, init=False)
     _notes: list[str] = dataclasses.field(default_factory=list, init=False)
     _packages: dict[str, bool] = dataclasses.field(default_factory=dict, init=False)
     _header: tuple[str, ...] = dataclasses.field(default=(), init=False)
@@ -79,14 +82,14 @@ class Run:
 
     def row(self, **columns: Any) -> None:
         """Add a row to the table, and print it."""
-        if not self._rows:
+        if not self._header:
             self._begin()
         header = tuple(columns)
         if header != self._header:
             print(_line(header, [name.replace("_", " ") for name in header]))
             self._header = header
-        self._rows.append(columns)
-        cells = [_shown(name, value) for name, value in columns.items()]
+        self.rows.append({name: plain(value) for name, value in columns.items()})
+        cells = [shown(name, value) for name, value in columns.items()]
         print(_line(header, cells), flush=True)
 
     def note(self, text: str) -> None:
@@ -103,19 +106,26 @@ class Run:
         self.note(f"bar: {what} at most {bar:g}: {scatter}, {verdict}")
 
     def end(self) -> None:
-        """Print the notes, and write the JSON."""
-        if not self._rows:
+        """Print the notes, and write them, too."""
+        if not self.rows:
             print(f"no case has any of {list(self.only)} in its name")
             self.failed = True
         for note in self._notes:
             print(note)
-        if self.json and self._rows:
-            self.json.parent.mkdir(parents=True, exist_ok=True)
-            rows = [{k: _plain(v) for k, v in row.items()} for row in self._rows]
-            record = {"benchmark": self.name, **self._conditions()}
-            record |= {"rounds": self.rounds, "rows": rows, "notes": self._notes}
-            self.json.write_text(json.dumps(record, indent=1) + "\n")
+        self.write()
+        if self.json and self.rows:
             print(f"written to {os.path.relpath(self.json)}")
+
+    def record(self) -> dict[str, Any]:
+        """Return the table with its conditions, as in the JSON."""
+        record = {"benchmark": self.name, **self._conditions()}
+        return record | {"rounds": self.rounds, "rows": self.rows, "notes": self._notes}
+
+    def write(self) -> None:
+        """Write the JSON, which has the rows so far."""
+        if self.json and self.rows:
+            self.json.parent.mkdir(parents=True, exist_ok=True)
+            self.json.write_text(json.dumps(self.record(), indent=1) + "\n")
 
     def _begin(self) -> None:
         conditions = self._conditions()
@@ -125,6 +135,9 @@ class Run:
         print(", ".join(f"{name} {number}" for name, number in versions), flush=True)
 
     def _conditions(self) -> dict[str, Any]:
+        date = {"command": self.command, "date": datetime.date.today().isoformat()}
+        if self.about is not None:
+            return date | self.about
         import jax
 
         # Some peers are asked for after the first row, and named below the table, too.
@@ -132,16 +145,12 @@ class Run:
         versions = {p: version(p) for p in ("jax", "equinox", *peers)}
         versions = {"python": platform.python_version()} | versions
         devices = jax.devices()
-        return {
-            "command": self.command,
-            "date": datetime.date.today().isoformat(),
-            "versions": versions,
-            "device": f"{len(devices)} x {devices[0].device_kind}, {os.cpu_count()} "
-            f"cores of {platform.processor() or platform.machine()}",
-        }
+        device = f"{len(devices)} x {devices[0].device_kind}, {os.cpu_count()} "
+        device += f"cores of {platform.processor() or platform.machine()}"
+        return date | {"versions": versions, "device": device}
 
 
-TEXT = {"case": 32, "side": 34}
+TEXT = {"job": 22, "case": 32, "side": 34}
 
 
 def _line(names: Iterable[str], cells: Iterable[str]) -> str:
@@ -155,7 +164,7 @@ def _line(names: Iterable[str], cells: Iterable[str]) -> str:
     return "  ".join(aligned).rstrip()
 
 
-def _shown(name: str, value: Any) -> str:
+def shown(name: str, value: Any) -> str:
     if isinstance(value, Spread):
         if name.startswith(("time", "beyond")):
             return _duration(value.median)
@@ -173,5 +182,5 @@ def _duration(value: float) -> str:
     return f"{value * 1e6:.1f} us"
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     return value._asdict() if isinstance(value, Spread) else value

@@ -158,21 +158,14 @@ def published(run, folders):
 
         their_class, sources = original(folders[repository], repository, *place)
         extra = {"channels": 3} if name == "vision_transformer" else {}
-        models = (
-            their_class(*args, **kwargs),
-            getattr(_originals, name)(*args, **kwargs, **extra),
-        )
-        models = [eqx.nn.inference_mode(model) for model in models]
+        model = getattr(_originals, name)(*args, **kwargs, **extra)
+        models = map(eqx.nn.inference_mode, (their_class(*args, **kwargs), model))
         theirs, ours = (
             eqx.Partial(lambda m, *x, call=call: call(m, *x), model)
             for call, model in zip(calls, models, strict=True)
         )
-        compare(
-            run,
-            f"published: {name}",
-            (needed(name, own), ours, inputs),
-            (sources, theirs, inputs),
-        )
+        sides = (needed(name, own), ours, inputs), (sources, theirs, inputs)
+        compare(run, f"published: {name}", *sides)
 
 
 def main(run, *, equinox="", diffrax=""):

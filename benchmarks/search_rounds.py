@@ -36,13 +36,8 @@ def proposals(method, space, found, n, key):
 def main(run, *, search_rounds=25, n=256):
     rng, key = np.random.default_rng(0), jr.key(0)
     method = ep.search.Design(rng.uniform(size=(search_rounds * n, 3)))
-    space = ep.Space(
-        {
-            "x": ep.Uniform(-2.0, 2.0),
-            "y": ep.LogUniform(1e-3, 3.0),
-            "z": ep.Values([1.0, 2.0, 3.0]),
-        }
-    )
+    axes = {"x": ep.Uniform(-2.0, 2.0), "y": ep.LogUniform(1e-3, 3.0)}
+    space = ep.Space(axes | {"z": ep.Values([1.0, 2.0, 3.0])})
     program = jax.jit(jax.vmap(valley))
 
     def search():
@@ -50,8 +45,7 @@ def main(run, *, search_rounds=25, n=256):
         return ep.search.explore(valley, space, method, **options)
 
     found = search()
-    spaces = [sweep.space for sweep in found.sweeps]
-    points = [{k: x.values for k, x in s.axes().items()} for s in spaces]
+    points = [{k: x.values for k, x in s.space.axes().items()} for s in found.sweeps]
     sides = {
         "by hand": lambda: [jax.device_get(program(p)) for p in points],
         "proposals": lambda: proposals(method, space, found, n, key),

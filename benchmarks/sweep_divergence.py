@@ -95,7 +95,8 @@ def cases(points):
 
 def ways(run, fn, refilled, space, sizes):
     """Return each way as a call that gives a result, with its best size."""
-    counted = ep.sweep(fn, space, batch_size=32, count_steps=True)
+    middle = sizes[(len(sizes) - 1) // 2]
+    counted = ep.sweep(fn, space, batch_size=middle, count_steps=True)
     needed = counted.steps.needed.astype(float)
     guess = needed * np.random.default_rng(1).uniform(0.7, 1.3, len(needed))
     sweep = functools.partial(ep.sweep, space=space)

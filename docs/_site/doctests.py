@@ -1,12 +1,22 @@
 """Show the examples of docstrings as code; in Markdown `>>>` begins a quotation.
 
-Methods of `SweepResult` that are functions of other files are shown as methods.
+Methods of `SweepResult` that are functions of other files are shown as methods, classes
+with the constructors that Equinox or a base class gives them, and strategies without
+the argument `draw`, which hypothesis passes.
 """
 
+import dataclasses
+import inspect
 import re
+import sys
 import textwrap
+from pathlib import Path
 
 import griffe
+
+sys.path.append(str(Path(__file__).parent))
+
+import reference  # noqa: E402
 
 _EXAMPLE = re.compile(r"^( *)>>> .*(?:\n(?: *\S.*))*", re.MULTILINE)
 """From a prompt to the next empty line."""
@@ -35,3 +45,70 @@ class Doctests(griffe.Extension):
             if member.is_attribute and name in result.parent.imports:
                 method = pkg[result.parent.imports[name].partition(".")[2]]
                 result.set_member(name, method)
+        for value in constructed():
+            add_constructor(pkg, value)
+        for value in filter(inspect.isfunction, public()):
+            remove_draw(find(pkg, value), inspect.signature(value))
+
+
+def public() -> list[object]:
+    """Return the objects of the reference."""
+    return [v for page in reference.TITLES for _, v in reference.entries(page)]
+
+
+def constructed() -> list[type]:
+    """Return the classes that users construct."""
+    return [
+        value
+        for value in public()
+        if inspect.isclass(value)
+        and value.__name__ not in reference.RETURNED
+        and not issubclass(value, Exception)
+        and not getattr(value, "_is_protocol", False)
+    ]
+
+
+def add_constructor(pkg: griffe.Module, cls: type) -> None:
+    """Give a class a constructor, annotated as that of its base or by its fields."""
+    shown = find(pkg, cls)
+    base = find(pkg, inspect.unwrap(cls.__init__))
+    types = {}
+    for field in dataclasses.fields(cls):
+        converter = find(pkg, field.metadata.get("converter"))
+        if converter is not None and converter.is_function:
+            types[field.name] = list(converter.parameters)[0].annotation
+        elif field.name in shown.all_members:
+            types[field.name] = shown.all_members[field.name].annotation
+    if base is not None:
+        types |= {p.name: p.annotation for p in base.parameters}
+    parameters = [
+        griffe.Parameter(
+            p.name,
+            annotation=types.get(p.name),
+            kind=griffe.ParameterKind[p.kind.name.lower()],
+            default=None if p.default is p.empty else repr(p.default),
+        )
+        for p in inspect.signature(cls).parameters.values()
+    ]
+    constructor = griffe.Function("__init__", parameters=griffe.Parameters(*parameters))
+    if base is not None and base.parent is shown:
+        constructor.docstring = base.docstring
+    shown.set_member("__init__", constructor)
+
+
+def remove_draw(function: griffe.Function, signature: inspect.Signature) -> None:
+    """Show a strategy as users call it: hypothesis passes the argument `draw`."""
+    if "draw" in function.parameters and "draw" not in signature.parameters:
+        del function.parameters["draw"]
+        function.returns = f"SearchStrategy[{function.returns}]"
+
+
+def find(pkg: griffe.Module, value: object) -> griffe.Object | None:
+    """Return the object of a function or class, or `None` if no file defines it."""
+    name = getattr(value, "__qualname__", "")
+    name = value.__name__ if "<locals>" in name else name
+    path = f"{getattr(value, '__module__', '')}.{name}".partition(".")[2]
+    try:
+        return pkg[path]
+    except (KeyError, ValueError):
+        return None

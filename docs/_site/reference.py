@@ -24,13 +24,13 @@ TITLES = {
     "testing": "Tests of your own code",
 }
 STAGES = ("_compose", "_stage", "_errors")
-"""The packages whose names are on the page `compose`; others are on `sweep`."""
+"""The packages whose names are on the page `compose`."""
 
 RETURNED = {
-    *("Best", "Composite", "Diagram", "Epoch", "Extreme", "ShardingInfo", "Summary"),
-    *("SweepPlan", "Sweeper"),
+    *("Best", "Composite", "Cursor", "Diagram", "Epoch", "Extreme", "HalvingResult"),
+    *("SearchResult", "ShardingInfo", "Summary", "SweepPlan", "SweepResult", "Sweeper"),
 }
-"""Classes that users get from functions, and do not import."""
+"""Classes that users get from functions, and do not construct."""
 
 BASES = {"Points"}
 """Classes whose methods are listed with those of the public class that extends them."""
@@ -44,11 +44,16 @@ def pages() -> dict[str, str]:
 def page_of(page: str) -> str:
     """Return a page: a table of names, then what the site replaces by docstrings."""
     rows, blocks = [], []
-    for place, value in entries(page):
-        name = place.rpartition(".")[2]
+    for public, value in entries(page):
+        name = public.rpartition(".")[2]
         rows.append(row(f"`{name}`", value))
         rows += [row(f"`{name}.{n}`", m) for n, m in methods(value)]
-        blocks.append(f"::: {place}\n{options(value)}")
+        # The path of the definition: a public path such as `eqx_pipe.chain` leads to
+        # the file `chain.py` if it has the name of its function. Links use the public
+        # path, an anchor.
+        defined = f"{value.__module__}.{name}"
+        anchor = f"[](){{#{public}}}\n\n" if public != defined else ""
+        blocks.append(f"{anchor}::: {defined}\n{options(value)}")
     table = ["| name | purpose |", "|---|---|", *rows]
     intro = (
         "The site shows the docstrings below this table; the links lead to the source."
@@ -57,7 +62,7 @@ def page_of(page: str) -> str:
 
 
 def entries(page: str) -> list[tuple[str, object]]:
-    """Return the place and value of each name of a page, functions first."""
+    """Return the path and value of each public name of a page, functions first."""
     if page in ("compose", "sweep"):
         values = {n: getattr(eqx_pipe, n) for n in eqx_pipe.__all__}
         values = {n: v for n, v in values.items() if not inspect.ismodule(v)}
@@ -68,12 +73,12 @@ def entries(page: str) -> list[tuple[str, object]]:
         values = {n: getattr(module, n) for n in dir(module) if not n.startswith("_")}
         values = {n: v for n, v in values.items() if not inspect.ismodule(v)}
         found = [(f"eqx_pipe.{page}.{n}", v) for n, v in values.items()]
-    found += returned([value for _, value in found])
+    found += returned([value for _, value in found], page)
     return sorted(found, key=lambda entry: (inspect.isclass(entry[1]), entry[0]))
 
 
-def returned(values: list[object]) -> list[tuple[str, object]]:
-    """Return the classes that functions and methods give, which nobody imports."""
+def returned(values: list[object], page: str) -> list[tuple[str, object]]:
+    """Return the classes of a page that functions and methods give, not imported."""
     calls = [m for value in values for _, m in methods(value)] + values
     kinds: set[type] = set()
     for call in filter(inspect.isfunction, calls):
@@ -83,13 +88,16 @@ def returned(values: list[object]) -> list[tuple[str, object]]:
             base = [k for k in kind.__mro__ if k.__name__ == "Composite"]
             kinds.add((base or [kind])[0])
     others = [k for k in kinds if k.__name__ in RETURNED and k not in values]
+    others = [k for k in others if on_page(k) == page]
     return [(f"{k.__module__}.{k.__name__}", k) for k in others]
 
 
 def on_page(value: object) -> str:
-    """Return the page of a name of `eqx_pipe` itself."""
+    """Return the page of a name of `eqx_pipe` itself, or of a class not imported."""
     package = value.__module__.split(".")[1]
-    return "compose" if package in STAGES else "sweep"
+    if package in STAGES:
+        return "compose"
+    return package[1:] if package[1:] in TITLES else "sweep"
 
 
 def methods(value: object) -> list[tuple[str, object]]:

@@ -17,6 +17,8 @@ from support.stages import Count
 
 import eqx_pipe as ep
 
+pytestmark = pytest.mark.gpu
+
 indices = st.integers(-3, 5)
 dtypes = st.sampled_from([jnp.float32, jnp.bfloat16, jnp.int32])
 

@@ -14,6 +14,8 @@ from support.sweeps import make_mesh
 import eqx_pipe as ep
 import eqx_pipe.testing as ept
 
+pytestmark = pytest.mark.gpu
+
 
 def init(point):
     return {"i": jnp.int32(0), "x": point["x"], "odd": jnp.bool_(False)}

@@ -4,10 +4,13 @@ import itertools as it
 
 import jax.random as jr
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import eqx_pipe as ep
+
+pytestmark = pytest.mark.gpu
 
 KEY = jr.key(11)
 LAST = 2**32 - 1

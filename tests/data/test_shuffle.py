@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from eqx_pipe._data.shuffle import permute, permute_on_host
 
+pytestmark = pytest.mark.gpu
+
 WORDS = np.asarray([5, 9], np.uint32)
 
 

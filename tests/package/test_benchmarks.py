@@ -119,5 +119,60 @@ def test_every_benchmark_runs(tmp_path):
         file = tmp_path / f"{name}.json"
         done = python("-m", "benchmarks", name, "--quick", "--json", str(file))
         if done.returncode or not json.loads(file.read_text())["rows"]:
-            failed[name] = done.stderr
+            failed[name] = done.stdout[-2000:] + done.stderr
+        elif name == "gpu":
+            check_gpu(json.loads(file.read_text()), file.with_suffix(".md").read_text())
     assert not failed, "\n".join(failed.values())
+
+
+def check_gpu(record, table):
+    """Check that every job has rows, and that the table has each of them."""
+    from benchmarks.gpu import JOBS
+
+    assert sum(seconds for seconds, _ in JOBS.values()) <= 20 * 60
+    assert [*dict.fromkeys(row["job"] for row in record["rows"])] == [*JOBS][1:]
+    assert {"device", "driver", "date"} < record.keys() and not record["missing"]
+    lines = table.splitlines()
+    assert record["device"] in lines[0] and record["date"] in lines[0]
+    assert len(lines) == 4 + len(record["rows"])
+
+
+def test_a_job_on_a_gpu_that_ends_early_loses_its_own_rows_only(monkeypatch, tmp_path):
+    """Keep the rows of other jobs, and those that it printed before."""
+    from benchmarks import gpu
+    from benchmarks._report import Run
+
+    about = {"device": "a card", "driver": "1", "versions": {}, "missing": []}
+    rows = {"card": about, "laws": {"case": "kept", "kept": True}, "loops": {"case": 1}}
+    monkeypatch.setattr(gpu, "JOBS", dict.fromkeys(rows, (30, "")))
+    program = """
+import json, os, sys
+rows, job = json.loads(sys.argv[1]), sys.argv[-1]
+print(json.dumps(rows[job]), flush=True)
+if job == "loops":
+    print("RESOURCE_EXHAUSTED")
+    os.abort()
+"""
+    started = subprocess.Popen
+
+    def fake(command, **options):
+        job = [sys.executable, "-c", program, json.dumps(rows), command[3]]
+        return started(job, **options)
+
+    monkeypatch.setattr(gpu.subprocess, "Popen", fake)
+    monkeypatch.setattr(gpu.signal, "signal", lambda *_: None)
+
+    def records(*only):
+        run = Run("gpu", "", 1, only=only, json=tmp_path / "gpu.json")
+        gpu.main(run)
+        assert run.failed == ("laws" not in only)
+        return json.loads(run.json.read_text())["rows"]
+
+    early = {"kept": False, "error": "RESOURCE_EXHAUSTED"}
+    whole = [
+        {"job": "laws", "case": "kept", "kept": True},
+        {"job": "loops", "case": 1},
+        {"job": "loops", "case": "ended early", **early},
+    ]
+    assert records() == whole
+    assert records("laws") == [*whole[1:], whole[0]]

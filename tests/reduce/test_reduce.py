@@ -5,12 +5,15 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from support.reducers import best
 from support.sweeps import close, make_mesh
 
 import eqx_pipe as ep
+
+pytestmark = pytest.mark.gpu
 
 
 def space(n):

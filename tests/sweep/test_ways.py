@@ -20,6 +20,8 @@ import eqx_pipe as ep
 pytest.importorskip("zarr")
 pytest.importorskip("cloudpickle")
 
+pytestmark = pytest.mark.gpu
+
 FUNCTIONS = st.sampled_from([closed_form, loop, scan, noise, whole])
 ways = pytest.mark.parametrize("way", WAYS)
 
