@@ -43,13 +43,14 @@ JOBS = {
 
 
 def install(wheels):
-    """Install the wheels of a folder where all jobs find them before anything else."""
-    folder = tempfile.mkdtemp(prefix="eqx_pipe-wheels-")
+    """Install wheels where jobs find them first, and return that folder, to keep it."""
+    folder = tempfile.TemporaryDirectory(prefix="eqx_pipe-wheels-")
     pip = [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps"]
     files = map(str, Path(wheels).glob("*.whl"))
-    subprocess.run([*pip, "--no-compile", "--target", folder, *files], check=True)
+    subprocess.run([*pip, "--no-compile", "--target", folder.name, *files], check=True)
     path = os.environ.get("PYTHONPATH", "")
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, path]))
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [folder.name, path]))
+    return folder
 
 
 def rows_of(job, quick):
@@ -99,8 +100,7 @@ def table(record):
 
 
 def main(run, *, wheels=""):
-    if wheels:
-        install(wheels)
+    _folder = install(wheels) if wheels else None
     run.about = next(rows_of("card", run.quick))
     if "error" in run.about:
         sys.exit(run.about["error"])
