@@ -200,7 +200,7 @@ class _Spaced(Axis):
             i = int(np.argmax(outside))
             raise value_error(
                 "Space.to_unit",
-                f"point {i} has {np.asarray(values)[i]}, outside of {self!r}.",
+                f"the value {np.asarray(values)[i]} is outside of {self!r}.",
                 "Give points from one end to the other.",
             )
         return np.clip(u, 0.0, 1.0)  # rounding may exceed the ends

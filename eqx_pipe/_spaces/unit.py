@@ -81,27 +81,29 @@ def unit_of(geometry: Geometry, points: Geometry) -> Float[np.ndarray, "points a
             hashable = _hashable(other.is_static, values)
             u = _middles(name, axis, geometry.axis_key(name), hashable)
         columns.append(u[back.reshape(-1)])
+        unknown = np.isnan(columns[-1])
+        if unknown.any():
+            raise value_error(
+                "Space.to_unit",
+                f"the value of `{name}` at point {np.argmax(unknown)} is not in "
+                f"{axis!r}.",
+                "The values of this axis are categories: give points that have one of "
+                "them.",
+            )
     return np.stack(columns, axis=1)
 
 
 def _middles(
     name: str, axis: Axis, key: Key | None, values: list[Any]
 ) -> Float[np.ndarray, " points"]:
-    """Return the middle of the part of each value in the unit interval."""
+    """Return the middle of the part of each value in the unit interval, or NaN."""
     choices = values_at(name, axis, key, np.arange(len(axis)))
     known: dict[Any, int] = {}
     for k, value in enumerate(_hashable(axis.is_static, choices)):
         known.setdefault(value, k)
-    for i, value in enumerate(values):
-        if value not in known:
-            raise value_error(
-                "Space.to_unit",
-                f"the value of `{name}` at point {i} is not in {axis!r}.",
-                "The values of this axis are categories: give points that have one of "
-                "them.",
-            )
+    positions = np.array([known.get(value, np.nan) for value in values], float)
     # The middle, since rounding could move an end into the next part.
-    return (np.array([known[value] for value in values]) + 0.5) / len(axis)
+    return (positions + 0.5) / len(axis)
 
 
 def _hashable(is_static: bool, values: Any) -> list[Any]:
