@@ -156,7 +156,10 @@ class Axis(eqx.Module):
     def to_unit(
         self, values: Shaped[np.ndarray, "points ..."]
     ) -> Float[np.ndarray, " points"]:
-        """Return the unit-interval coordinates of some numbers, for a range."""
+        """Return the unit-interval coordinates of some numbers, for a range.
+
+        Numbers beyond the ends give NaN.
+        """
         raise NotImplementedError
 
 

@@ -80,17 +80,30 @@ def unit_of(geometry: Geometry, points: Geometry) -> Float[np.ndarray, "points a
         else:
             hashable = _hashable(other.is_static, values)
             u = _middles(name, axis, geometry.axis_key(name), hashable)
-        columns.append(u[back.reshape(-1)])
-        unknown = np.isnan(columns[-1])
-        if unknown.any():
-            raise value_error(
-                "Space.to_unit",
-                f"the value of `{name}` at point {np.argmax(unknown)} is not in "
-                f"{axis!r}.",
-                "The values of this axis are categories: give points that have one of "
-                "them.",
-            )
+        back = back.reshape(-1)
+        columns.append(u[back])
+        if np.isnan(u).any():
+            i = int(np.argmax(np.isnan(columns[-1])))
+            raise _no_value(name, axis, other, values, back[i], i)
     return np.stack(columns, axis=1)
+
+
+def _no_value(
+    name: str, axis: Axis, other: Axis, values: Any, k: int, i: int
+) -> ValueError:
+    """Return the error for value `k` of an axis, at point `i`, that `axis` lacks."""
+    if other.is_static:
+        value = values[k]
+    else:
+        value = jtu.tree_map(lambda leaf: as_numpy(leaf)[k], values)
+    cure = "one of its values, since they are categories"
+    if axis.is_range:
+        cure = "values from one end to the other"
+    return value_error(
+        "Space.to_unit",
+        f"point {i} has {value} for `{name}`, outside of {axis!r}.",
+        f"Give points that have {cure}.",
+    )
 
 
 def _middles(
