@@ -59,10 +59,10 @@ class Cursor(eqx.Module):
 
     def __repr__(self) -> str:
         try:
-            place = f"epoch={int(self.epochs)}, position={_joined(self.record)}"
+            shown = f"epoch={int(self.epochs)}, position={_joined(self.record)}"
         except (TypeError, ValueError):
-            place = "epoch=?, position=?"  # traced, or with an axis of examples
-        return f"Cursor({place})"
+            shown = "epoch=?, position=?"  # traced, or with an axis of examples
+        return f"Cursor({shown})"
 
     @property
     def key(self) -> Key:
@@ -135,22 +135,22 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return fields
 
 
-def _parsed(found: Any) -> Cursor:
+def _parsed(fields: Any) -> Cursor:
     """Return the cursor from the fields of a text, after checks."""
     cursor = Cursor(
-        words=np.asarray(found["key"], np.uint32),
-        epochs=np.asarray(found["epoch"], np.uint32),
-        record=split(found["position"]),
-        made_for=_made_for(found["records"], found["form"]),
-        kind=found["kind"],
+        words=np.asarray(fields["key"], np.uint32),
+        epochs=np.asarray(fields["epoch"], np.uint32),
+        record=split(fields["position"]),
+        made_for=_made_for(fields["records"], fields["form"]),
+        kind=fields["kind"],
     )
     check_draws("data.Cursor.from_json", "`key` is", cursor.key)
     # Changed numbers, numbers out of range or of another type, and unknown fields do
     # not survive the round trip, which includes the checksum.
     again = json.loads(cursor.to_json())
-    if json.dumps(again, sort_keys=True) != json.dumps(found, sort_keys=True):
+    if json.dumps(again, sort_keys=True) != json.dumps(fields, sort_keys=True):
         raise ValueError("it was changed: its fields do not fit its checksum")
-    if cursor.position > found["records"]:
+    if cursor.position > fields["records"]:
         raise ValueError("its position is after the last record")
     return cursor
 

@@ -8,7 +8,8 @@ making a batch converts them back, which XLA fuses with later operations.
 """
 
 import abc
-from typing import SupportsIndex
+from collections.abc import Mapping
+from typing import Any, SupportsIndex, TypeAlias
 
 import equinox as eqx
 import jax
@@ -16,13 +17,24 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 from jax.core import Tracer
-from jaxtyping import Array, UInt32
+from jaxtyping import Array, Integer, UInt32
 
 from .._check import check_dense
 from .._errors import describe_value, structure_error, type_error, value_error
 from .._tree import as_arrays, leaves_with_names
 from .._types import PyTree
-from .records import SPARSE, as_numpy, check_leading, index_of, jax_dtype, narrowed
+from .host_source import (
+    SPARSE,
+    HostArrays,
+    HostRecords,
+    HostSource,
+    Records,
+    as_numpy,
+    check_leading,
+    index_of,
+    jax_dtype,
+    narrowed,
+)
 
 # JAX indexes with int32, unless `jax_enable_x64` is set.
 MOST_ON_DEVICE = 2**31 - 1
@@ -198,7 +210,7 @@ def _check_leaves(leaves: list[tuple[str, object]]) -> None:
         name = name or "tree"
         if isinstance(leaf, np.ndarray):
             as_numpy("data.ArraySource", f"`{name}`", leaf)
-            good = _fits_device(leaf.dtype)
+            good = _fits_device(jax_dtype(leaf.dtype))
         else:
             good = isinstance(leaf, jax.Array)
         if not good or np.ndim(leaf) == 0:
@@ -213,9 +225,52 @@ def _check_leaves(leaves: list[tuple[str, object]]) -> None:
             )
 
 
-def _fits_device(dtype: np.dtype) -> bool:
+def _fits_device(dtype: np.dtype | None) -> bool:
     """Return whether JAX has the dtype, and integers of the same bits."""
-    found = jax_dtype(dtype)
-    if found is None or not jnp.issubdtype(found, jnp.inexact):
-        return found is not None
-    return hasattr(jnp, f"uint{jnp.finfo(found).bits}")
+    if dtype is None or not jnp.issubdtype(dtype, jnp.inexact):
+        return dtype is not None
+    return hasattr(jnp, f"uint{jnp.finfo(dtype).bits}")
+
+
+class CopiedToHost(HostRecords):
+    """Records of a device source, to mix them with records on the host."""
+
+    def __init__(self, source: DeviceSource):
+        self.source: DeviceSource = source
+        self.thread_safe: bool = False
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def take(self, indices: Integer[np.ndarray, " n"]) -> PyTree:
+        at = jnp.asarray(indices.astype(np.uint32))
+        return jax.device_get(as_numbers(self.source.take(at)))
+
+
+Source: TypeAlias = DeviceSource | HostSource
+"""A source as loaders hold it."""
+
+SourceLike: TypeAlias = Source | Array | Records | Mapping[str, Any] | tuple[Any, ...]
+"""Everything that is accepted as a source; a JAX array stays on the device."""
+
+
+def as_source(function: str, argument: str, source: SourceLike) -> Source:
+    """Return a source, after a check that it is one."""
+    if isinstance(source, DeviceSource | HostSource):
+        return source
+    if isinstance(source, jax.Array):
+        return ArraySource(source)
+    if HostArrays.fits(source):
+        return HostSource(HostArrays(source))
+    lacks = [f"__{a}__" for a in ("getitem", "len") if not hasattr(source, f"__{a}__")]
+    if not (lacks or isinstance(source, Mapping | tuple)):
+        return HostSource(source)
+    without = f", without `{lacks[0]}`" if lacks else ""
+    raise type_error(
+        function,
+        f"`{argument}` is {describe_value(source)}{without}.",
+        "Give `ArraySource(tree)` for a pytree of arrays, or anything with `__len__` "
+        "and `__getitem__`: NumPy arrays and memory maps, a Grain `MapDataset`, a "
+        "Hugging Face dataset (one, not a dictionary of them), a list of records. A "
+        "stream has no positions: keep its records in a list, or read them by number.",
+    )

@@ -24,12 +24,12 @@ from .batch import (
     loader_arrays,
     loader_program,
     ordered,
-    read,
+    read_records,
 )
 from .cursor import Cursor, split
 from .device_source import DeviceSource
 from .host_source import HostSource
-from .placement import as_given, replicated
+from .placement import in_users_sharding, replicated
 
 if TYPE_CHECKING:
     from .loader import Loader
@@ -49,6 +49,8 @@ class Epoch(Iterator[PyTree]):
     """The remaining batches of an epoch; `cursor` is the position after the last."""
 
     def __init__(self, loader: Loader, cursor: Cursor):
+        if _batches_end(loader, cursor.position) == cursor.position:
+            cursor = cursor.next_epoch()
         self._loader, self._from = loader, cursor
         # Looking up fields of a Module for every batch is slow.
         self._batch_size = loader.batch_size
@@ -77,13 +79,6 @@ class Epoch(Iterator[PyTree]):
     def close(self) -> None:
         """Stop the threads that read ahead; dropping the iterator does the same."""
         self._batches.close()
-
-
-def rolled_over(loader: Loader, cursor: Cursor) -> Cursor:
-    """Return the cursor, or after the last batch the beginning of the next epoch."""
-    position = cursor.position
-    left = _batches_end(loader, position) > position
-    return cursor if left else cursor.next_epoch()
 
 
 def without_users_mesh(loader: Loader) -> AbstractContextManager[object]:
@@ -116,7 +111,7 @@ def _from_device(
         run = loader_program(loader, batch_at, cursor.kind, count, "never")
         for _ in range(times):
             batch, epoch, record = run(arrays, words, epoch, record)
-            yield as_given(batch, sharding, count)
+            yield in_users_sharding(batch, sharding, count)
 
 
 def _from_host(
@@ -129,8 +124,8 @@ def _from_host(
     work = _reader(loader, cursor, end)
     ahead = ReadAhead(work, number, source.threads, source.chunk(size))
     with contextlib.closing(ahead):
-        for found in ahead:
-            yield host_batch(loader, cursor, found)
+        for read in ahead:
+            yield host_batch(loader, cursor, read)
 
 
 def _reader(loader: Loader, cursor: Cursor, end: int) -> Callable[[int], Read]:
@@ -150,13 +145,15 @@ def _reader(loader: Loader, cursor: Cursor, end: int) -> Callable[[int], Read]:
         at = index * size
         with lock:
             ids = order(first + at - at % block)
-        return read(loader, ids[at % block : at % block + size], epochs, first + at)
+        return read_records(
+            loader, ids[at % block : at % block + size], epochs, first + at
+        )
 
     return batch
 
 
 class ReadAhead(Iterator[Any]):
-    """`map(work, range(count))` in threads, with some results computed ahead.
+    """`map(work, range(count))` in threads, with a few results computed ahead.
 
     Each thread takes `chunk` numbers at a time, and at most two chunks more than the
     number of threads are ready. The threads end after the last result, after the first
@@ -166,17 +163,17 @@ class ReadAhead(Iterator[Any]):
     def __init__(
         self, work: Callable[[int], Any], count: int, threads: int, chunk: int
     ):
-        def some(start: int) -> list[Any]:
-            found: list[Any] = []
+        def results_from(start: int) -> list[Any]:
+            results: list[Any] = []
             try:
                 for i in range(start, min(count, start + chunk)):
-                    found.append(work(i))
+                    results.append(work(i))
             except Exception as error:  # raised after the results that came before
-                found.append(error)
-            return found
+                results.append(error)
+            return results
 
         pool = cf.ThreadPoolExecutor(threads, "eqx_pipe-read-ahead")
-        self._left = map(ft.partial(pool.submit, some), range(0, count, chunk))
+        self._left = map(ft.partial(pool.submit, results_from), range(0, count, chunk))
         self._waiting = deque(it.islice(self._left, threads + _AHEAD))
         self._ready: deque[Any] = deque()
         # The threads refer to the pool, not to this iterator, so that it can be

@@ -1,36 +1,264 @@
 """Sources on the host, and the values accepted as sources."""
 
+import abc
 import contextlib
+import functools as ft
 import threading
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, SupportsIndex, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import Array, Integer
+from jaxtyping import Integer
 
 from .._cache import WeakCache
-from .._check import check_dense
-from .._errors import describe_value, type_error, value_error
-from .._tree import leaf_text, leaves_with_names
-from .._types import PyTree
-from .device_source import ArraySource, DeviceSource, as_numbers
-from .records import (
-    MOST_RECORDS,
-    SPARSE,
-    HostRecords,
-    are_stacked,
-    as_numpy,
-    check_leading,
-    fitting,
-    listed,
-    stacked,
-    struct_of,
+from .._check import check_dense, is_integer
+from .._errors import (
+    StructureError,
+    bullets,
+    describe_value,
+    structure_error,
+    type_error,
+    value_error,
 )
+from .._tree import differences, is_key_array, leaf_text, leaves_with_names, path_name
+from .._types import PyTree
+
+MOST_RECORDS = 2**62
+"""The largest source: the order of an epoch is a permutation of at most this many."""
+
+SPARSE = (
+    "Batches cannot stack its values and indices: make it dense by `.todense()`, or "
+    "give its arrays (`.data`, `.indices`) and make the matrix in `pipe`."
+)
+
+_MANY = (
+    "It returns a list with one record for each of the indices, in their order; or one "
+    "record whose arrays hold them all, along a leading axis."
+)
+
+
+def record_struct(record: PyTree, i: int = 0) -> PyTree:
+    """Return the shapes and dtypes of record `i`; raise if a leaf is not supported."""
+    check_dense("data.Loader", f"record {i} of the source", record, SPARSE)
+    leaves, structure = jtu.tree_flatten_with_path(record)
+    if not leaves:
+        raise _unusable(i, "", record)
+    structs = [_leaf_struct(i, path_name(path), leaf) for path, leaf in leaves]
+    return jtu.tree_unflatten(structure, structs)
+
+
+def jax_dtype(dtype: np.dtype) -> np.dtype | None:
+    """Return the dtype in which JAX holds such numbers, or None if it does not.
+
+    JAX has no long doubles, and only the byte order of the machine.
+    """
+    native = _native(dtype)
+    return None if native is None else jax.dtypes.canonicalize_dtype(native)
+
+
+@ft.lru_cache(256)
+def _native(dtype: np.dtype) -> np.dtype | None:
+    # JAX's short floats have the kind V, as structured arrays do; durations are numbers
+    # for NumPy.
+    known = dtype.kind in "biufc" or jnp.issubdtype(dtype, jnp.number)
+    too_long = dtype.itemsize > {"f": 8, "c": 16}.get(dtype.kind, dtype.itemsize)
+    if not known or too_long or dtype.kind in "mM":
+        return None
+    return dtype.newbyteorder("=")
+
+
+def as_numpy(function: str, what: str, leaf: Any) -> np.ndarray:
+    """Return a leaf of a record as an array; raise if it has a mask.
+
+    `what` names the leaf in the error.
+    """
+    if isinstance(leaf, np.ma.MaskedArray):
+        raise value_error(
+            function,
+            f"{what} is a masked array, and its mask would be lost.",
+            "Fill it with a value, `array.filled(numpy.nan)`; if you need the mask, "
+            "give `numpy.ma.getmaskarray(array)` as another array of the record.",
+        )
+    return np.asarray(leaf)
+
+
+def narrowed(function: str, array: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Return an array in the dtype that JAX would use; raise if numbers do not fit."""
+    if array.dtype == dtype:
+        return array
+    # Numbers that are too large become infinite, which raises below.
+    with np.errstate(over="ignore"):
+        narrow = array.astype(dtype)
+    if array.dtype.kind in "iu":
+        fits = np.array_equal(narrow, array)
+    else:
+        fits = np.array_equal(np.isfinite(narrow), np.isfinite(array))
+    if not fits:
+        raise value_error(
+            function,
+            f"the source holds {array.dtype} numbers that do not fit into {dtype}.",
+            "Switch `jax_enable_x64` on, or let the source give smaller numbers.",
+        )
+    return narrow
+
+
+def are_stacked(records: PyTree, struct: PyTree) -> bool:
+    """Return whether `records` is one record whose arrays hold several, not a list."""
+    if isinstance(records, Iterator):  # not a pytree for JAX; raises later
+        return False
+    leaves, structure = jtu.tree_flatten(records)
+    return structure == jtu.tree_structure(struct) and all(
+        getattr(leaf, "shape", ()) != () for leaf in leaves
+    )
+
+
+def fitting(columns: PyTree, n: int, struct: PyTree) -> PyTree | None:
+    """Return `n` stacked records in JAX's dtypes, or None if one does not fit."""
+    leaves, structure = jtu.tree_flatten(columns)
+    _check_count({len(leaf) for leaf in leaves}, n)
+    arrays = [as_numpy("data.Loader", "a leaf of the records", x) for x in leaves]
+    pairs = list(zip(arrays, jtu.tree_leaves(struct), strict=True))
+    if not all(_is_like(leaf, (n, *s.shape), s) for leaf, s in pairs):
+        return None
+    return jtu.tree_unflatten(
+        structure, [narrowed("data.Loader", leaf, s.dtype) for leaf, s in pairs]
+    )
+
+
+def stacked(
+    indices: Sequence[int], records: Sequence[PyTree], struct: PyTree
+) -> PyTree:
+    """Stack records leaf by leaf; raise a `StructureError` if one does not fit."""
+    structs, structure = jtu.tree_flatten(struct)
+    rows = []
+    for i, record in zip(indices, records, strict=True):
+        leaves, form = jtu.tree_flatten(record)
+        what = f"a leaf of record {i}"
+        row = None
+        if form == structure:
+            row = [as_numpy("data.Loader", what, leaf) for leaf in leaves]
+        if row is None or not all(
+            _is_like(leaf, s.shape, s) for leaf, s in zip(row, structs, strict=True)
+        ):
+            raise _misfit(i, record, struct)
+        rows.append(row)
+    pairs = zip(zip(*rows, strict=True), structs, strict=True)
+    columns = [
+        narrowed("data.Loader", np.stack(column), s.dtype) for column, s in pairs
+    ]
+    return jtu.tree_unflatten(structure, columns)
+
+
+def listed(read: Iterable[PyTree], count: int) -> list[PyTree]:
+    """Return the records of one read as a list; raise unless there are `count`."""
+    records = list(read)
+    _check_count({len(records)}, count)
+    return records
+
+
+def _check_count(sizes: set[int], count: int) -> None:
+    if sizes != {count}:
+        numbers = " and ".join(map(str, sorted(sizes)))
+        wrong = f"returned {numbers} records, but {count} were requested."
+        raise value_error("data.Loader", f"`__getitems__` {wrong}", _MANY)
+
+
+def check_leading(function: str, leaves: Sequence[tuple[str, Any]]) -> int:
+    """Return the common size of the leading axes, which count the records."""
+    sizes = {leaf.shape[0] for _, leaf in leaves}
+    if len(sizes) > 1:
+        lines = [f"`{name or 'tree'}`: {leaf_text(leaf)}" for name, leaf in leaves]
+        raise structure_error(
+            function,
+            f"the leading axes differ:{bullets(lines)}",
+            "The leading axis of every array counts the records. Cut or "
+            "transpose those that do not fit.",
+        )
+    return sizes.pop()
+
+
+class HostRecords(abc.ABC):
+    """The abstract base of host sources that read many records at a time, stacked."""
+
+    thread_safe: bool = True
+
+    @abc.abstractmethod
+    def __len__(self) -> int:
+        """Return the number of records."""
+
+    @abc.abstractmethod
+    def take(self, indices: Integer[np.ndarray, " n"]) -> PyTree:
+        """Return records by index, stacked along a leading axis."""
+
+    def __getitem__(self, index: SupportsIndex) -> PyTree:
+        """Return one record; a negative index counts from the end."""
+        one = self.take(np.asarray([index_of(index, len(self))]))
+        return jtu.tree_map(lambda leaf: leaf[0], one)
+
+
+def index_of(index: SupportsIndex, size: int) -> int:
+    """Return the index from 0 of the record that `source[index]` means."""
+    if not is_integer(index):
+        raise TypeError(
+            f"a source gives one record by its number, and was asked for {index!r}. "
+            "`Loader` makes batches of them."
+        )
+    i = index.__index__()
+    if not -size <= i < size:
+        raise IndexError(
+            f"record {i} of a source of {size} records. Give an integer from {-size} "
+            f"to {size - 1}."
+        )
+    return i % size
+
+
+def _is_like(
+    leaf: np.ndarray, shape: tuple[int, ...], struct: jax.ShapeDtypeStruct
+) -> bool:
+    return leaf.shape == shape and (
+        leaf.dtype == struct.dtype or jax_dtype(leaf.dtype) == struct.dtype
+    )
+
+
+def _leaf_struct(i: int, name: str, leaf: object) -> jax.ShapeDtypeStruct:
+    if is_key_array(leaf):
+        raise _unusable(i, name, leaf)
+    path = f" at `.{name}`" if name else ""
+    array = as_numpy("data.Loader", f"record {i} of the source{path}", leaf)
+    dtype = jax_dtype(array.dtype)
+    if dtype is None:
+        raise _unusable(i, name, leaf)
+    return jax.ShapeDtypeStruct(array.shape, dtype)
+
+
+def _unusable(i: int, name: str, leaf: object) -> TypeError:
+    path = f" at `.{name}`" if name else ""
+    is_array = isinstance(leaf, jax.Array | np.ndarray | np.generic)
+    shown = leaf_text(leaf) if is_array else describe_value(leaf)
+    return type_error(
+        "data.Loader",
+        f"record {i} of the source{path} is {shown}, not an array of numbers that "
+        "JAX supports.",
+        "A record is a pytree of numbers and arrays. Leave text and the like out, "
+        "or encode them as integers; convert long doubles by `.astype(float)`, and "
+        "give the fields of a structured array as a dict.",
+    )
+
+
+def _misfit(i: int, record: PyTree, struct: PyTree) -> StructureError:
+    lines = differences(struct, record_struct(record, i))
+    return structure_error(
+        "data.Loader",
+        f"record 0 of the source and record {i} differ: {'; '.join(lines)}.",
+        "All records need the same structure, shapes and dtypes. Pad or cut them in "
+        "the source.",
+    )
+
 
 # With small records 16 threads were slower than none; four are enough for a disk.
 _THREADS = 4
@@ -143,17 +371,18 @@ class HostSource:
 
     def __init__(self, source: Records):
         # Its class is unknown, so its methods are looked up.
-        given: Any = source
+        dataset: Any = source
         self.has_columns: bool = _has_columns(source)
         format = getattr(source, "format", {}) if self.has_columns else {}
         # Columns as Python lists of numbers would be slow.
         is_plain = format.get("type", "") is None
-        self.source: Any = given.with_format("numpy") if is_plain else given
+        self.source: Any = dataset.with_format("numpy") if is_plain else dataset
         self.size: int = _size_of(source)
         # Arrays are read fast, so more threads slow each other down.
         most = 2 if isinstance(source, HostArrays) else _THREADS
-        own = getattr(source, "thread_safe", None)
-        thread_safe = own if isinstance(own, bool) else _is_grain(source)
+        thread_safe = getattr(source, "thread_safe", None)
+        if not isinstance(thread_safe, bool):
+            thread_safe = _is_grain(source)
         self.threads = most if thread_safe else 1
         self._lock = contextlib.nullcontext() if thread_safe else _lock_of(source)
         self._struct: PyTree = None
@@ -169,7 +398,7 @@ class HostSource:
         """Return the shapes and dtypes of record 0."""
         if self._struct is None:
             try:
-                self._struct = struct_of(self._record(0))
+                self._struct = record_struct(self._record(0))
             except KeyError as error:
                 error.add_note(
                     "A loader asks a source for records by number, from 0. Convert a "
@@ -198,13 +427,13 @@ class HostSource:
             return jtu.tree_map(lambda s: np.empty((0, *s.shape), s.dtype), struct)
         with self._lock:
             if self._reader is not None:
-                found = _ask(self._reader, indices, indices)
-                if are_stacked(found, struct):
-                    columns = fitting(found, n, struct)
+                records = _ask(self._reader, indices, indices)
+                if are_stacked(records, struct):
+                    columns = fitting(records, n, struct)
                     if columns is not None:
                         return columns
                 elif not self.has_columns:
-                    return stacked(indices.tolist(), listed(found, n), struct)
+                    return stacked(indices.tolist(), listed(records, n), struct)
             # One by one: the source has no other way, or to find the record that does
             # not fit.
             numbers = indices.tolist()
@@ -221,15 +450,12 @@ class HostSource:
         source = self.source
         if isinstance(source, HostRecords):
             return source.take
-        if isinstance(source, DeviceSource):  # in a mixture with others
-            return lambda at: jax.device_get(
-                as_numbers(source.take(jnp.asarray(at.astype(np.uint32))))
-            )
         if self.has_columns:
             return lambda at: jtu.tree_map(np.asarray, dict(source[at.tolist()]))
         # Grain's datasets, and its sources that read in batches, have `_getitems`.
-        own = getattr(source, "_getitems", None) if _is_grain(source) else None
-        many = getattr(source, "__getitems__", own)
+        many = getattr(source, "__getitems__", None)
+        if many is None and _is_grain(source):
+            many = getattr(source, "_getitems", None)
         return None if many is None else lambda at: many(at.tolist())
 
 
@@ -292,35 +518,6 @@ def _ask(
             raise stopped from error
         error.add_note(note)
         raise
-
-
-Source: TypeAlias = DeviceSource | HostSource
-"""A source as loaders hold it."""
-
-SourceLike: TypeAlias = Source | Array | Records | Mapping[str, Any] | tuple[Any, ...]
-"""Everything that is accepted as a source; a JAX array stays on the device."""
-
-
-def as_source(function: str, argument: str, source: SourceLike) -> Source:
-    """Return a source, after a check that it is one."""
-    if isinstance(source, DeviceSource | HostSource):
-        return source
-    if isinstance(source, jax.Array):
-        return ArraySource(source)
-    if HostArrays.fits(source):
-        return HostSource(HostArrays(source))
-    lacks = [f"__{a}__" for a in ("getitem", "len") if not hasattr(source, f"__{a}__")]
-    if not (lacks or isinstance(source, Mapping | tuple)):
-        return HostSource(source)
-    without = f", without `{lacks[0]}`" if lacks else ""
-    raise type_error(
-        function,
-        f"`{argument}` is {describe_value(source)}{without}.",
-        "Give `ArraySource(tree)` for a pytree of arrays, or anything with `__len__` "
-        "and `__getitem__`: NumPy arrays and memory maps, a Grain `MapDataset`, a "
-        "Hugging Face dataset (one, not a dictionary of them), a list of records. A "
-        "stream has no positions: keep its records in a list, or read them by number.",
-    )
 
 
 def schema_of(struct: PyTree) -> int:

@@ -11,12 +11,17 @@ from .._check import check_bool, check_callable, check_int
 from .._errors import type_error, value_error
 from .._stage import as_stage, identity, is_stateful
 from .._types import Key, PyTree, StageLike
-from . import scan as scanning
-from .batch import check_divides, next_on_device, next_on_host
-from .cursor import Cursor, check_concrete, check_cursor, check_last_epoch, start
-from .device_source import DeviceSource
-from .epoch import Epoch, rolled_over, without_users_mesh
-from .host_source import Source, SourceLike, as_source, schema_of
+from .batch import check_divides, next_on_device, next_on_host, scan_batches
+from .cursor import (
+    Cursor,
+    check_concrete,
+    check_cursor,
+    check_last_epoch,
+    start,
+)
+from .device_source import DeviceSource, Source, SourceLike, as_source
+from .epoch import Epoch, without_users_mesh
+from .host_source import schema_of
 from .placement import check_sharding, source_on_mesh
 
 _Carry = TypeVar("_Carry")
@@ -197,7 +202,7 @@ class Loader(eqx.Module):
         check_cursor("data.Loader.epoch", cursor, len(self.source), self.schema)
         check_concrete("data.Loader.epoch", cursor)
         with without_users_mesh(self):
-            return Epoch(self, rolled_over(self, cursor))
+            return Epoch(self, cursor)
 
     def __len__(self) -> int:
         """Return the number of batches of an epoch."""
@@ -277,7 +282,7 @@ class Loader(eqx.Module):
                 "`ArraySource(arrays)`.",
             )
         self._check_epochs("data.Loader.scan", cursor, length.__index__())
-        return scanning.scan(self, step, carry, cursor, length.__index__())
+        return scan_batches(self, step, carry, cursor, length.__index__())
 
     def _check_epochs(self, function: str, cursor: Cursor, batches: int) -> None:
         size, count = len(self.source), self.batch_size

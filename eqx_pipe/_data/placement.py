@@ -29,8 +29,7 @@ from .._sharding import (
     with_types,
 )
 from .._types import PyTree
-from .device_source import DeviceSource
-from .host_source import Source
+from .device_source import DeviceSource, Source
 
 _BY_PROGRAM_BYTES = 2**20
 """A batch of at most this many bytes is moved to the device by a program."""
@@ -77,7 +76,9 @@ def constrained(batch: PyTree, sharding: NamedSharding | None, count: int) -> Py
     return jtu.tree_map(one, batch)
 
 
-def as_given(batch: PyTree, sharding: NamedSharding | None, count: int) -> PyTree:
+def in_users_sharding(
+    batch: PyTree, sharding: NamedSharding | None, count: int
+) -> PyTree:
     """Return a computed batch in exactly the sharding that the user gave.
 
     Its mesh may have explicit axes, and programs use another spec for the sharding of a
@@ -88,15 +89,15 @@ def as_given(batch: PyTree, sharding: NamedSharding | None, count: int) -> PyTre
     wanted = _for_count(sharding, count)
 
     def one(leaf: Array) -> Array:
-        placed = NamedSharding(sharding.mesh, spec_of(wanted, leaf.ndim))
+        target = NamedSharding(sharding.mesh, spec_of(wanted, leaf.ndim))
         if isinstance(leaf, Tracer):  # under a gradient: its sharding is unknown
-            return jax.device_put(leaf, placed) if is_explicit(placed.mesh) else leaf
-        return leaf if leaf.sharding == placed else jax.device_put(leaf, placed)
+            return jax.device_put(leaf, target) if is_explicit(target.mesh) else leaf
+        return leaf if leaf.sharding == target else jax.device_put(leaf, target)
 
     return jtu.tree_map(one, batch)
 
 
-def own_rows(sharding: NamedSharding | None, count: int) -> list[int] | None:
+def local_rows(sharding: NamedSharding | None, count: int) -> list[int] | None:
     """Return the rows of a batch that this process holds, or None for all."""
     if sharding is None or sharding.is_fully_addressable:
         return None
@@ -105,7 +106,7 @@ def own_rows(sharding: NamedSharding | None, count: int) -> list[int] | None:
     return sorted({row for part in slices for row in range(*part.indices(count))})
 
 
-def from_own_rows(
+def to_devices(
     tree: PyTree, sharding: NamedSharding | None, count: int, rows: list[int] | None
 ) -> PyTree:
     """Return arrays of this process's own rows as global arrays on the devices."""
@@ -113,17 +114,17 @@ def from_own_rows(
         size = sum(leaf.nbytes for leaf in jtu.tree_leaves(tree))
         with no_context():
             return (_on_device if size <= _BY_PROGRAM_BYTES else jax.device_put)(tree)
-    placed = _rows_only(sharding, count)
+    target = _rows_only(sharding, count)
     if rows is None:
-        return jax.device_put(tree, placed)
+        return jax.device_put(tree, target)
 
     def one(leaf: np.ndarray) -> Array:
         shape = (count, *leaf.shape[1:])
         if not rows:  # no device of this process holds any rows
             return jax.make_array_from_single_device_arrays(
-                shape, placed, [], dtype=leaf.dtype
+                shape, target, [], dtype=leaf.dtype
             )
-        return jax.make_array_from_process_local_data(placed, leaf, shape)
+        return jax.make_array_from_process_local_data(target, leaf, shape)
 
     return jtu.tree_map(one, tree)
 
@@ -141,12 +142,12 @@ def replicated(tree: PyTree, sharding: NamedSharding | None) -> PyTree:
     """Copy values that all processes have, such as a key, to every device."""
     if sharding is None:
         return tree
-    placed = NamedSharding(auto_mesh(sharding), P())
+    target = NamedSharding(auto_mesh(sharding), P())
     if sharding.is_fully_addressable:
-        return jax.device_put(tree, placed)
+        return jax.device_put(tree, target)
 
     def one(leaf: np.ndarray | Array) -> Array:
-        return jax.make_array_from_process_local_data(placed, np.asarray(leaf))
+        return jax.make_array_from_process_local_data(target, np.asarray(leaf))
 
     return jtu.tree_map(one, tree)
 
@@ -156,9 +157,9 @@ def source_on_mesh(source: Source, sharding: NamedSharding | None) -> Source:
     if sharding is None or not isinstance(source, DeviceSource):
         return source
     arrays = [x for x in jtu.tree_leaves(source) if eqx.is_array(x)]
-    there = all(_is_on(x, sharding) for x in arrays)
+    on_mesh = all(_is_on(x, sharding) for x in arrays)
     with no_context():
-        source = source if there else shard(source, auto_mesh(sharding), P())
+        source = source if on_mesh else shard(source, auto_mesh(sharding), P())
         # Explicit axes are part of the types of arrays: use those of the user's mesh.
         return with_axis_types(source, sharding.mesh.axis_types)
 
@@ -183,8 +184,9 @@ def _rows_only(sharding: NamedSharding, count: int) -> NamedSharding:
 def _is_on(x: object, sharding: NamedSharding) -> bool:
     if isinstance(x, Tracer):
         return True
-    own = x.sharding if isinstance(x, jax.Array) else None
-    return isinstance(own, NamedSharding) and own.device_set == sharding.device_set
+    if not isinstance(x, jax.Array) or not isinstance(x.sharding, NamedSharding):
+        return False
+    return x.sharding.device_set == sharding.device_set
 
 
 def auto_mesh(sharding: NamedSharding) -> Mesh:

@@ -1,9 +1,9 @@
-"""A mixture of several sources as one source."""
+"""Sources made of other sources: mixtures and windows."""
 
 import functools as ft
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, SupportsIndex, TypeAlias
 
 import equinox as eqx
 import jax
@@ -12,13 +12,19 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, Int, Integer, UInt32
 
-from .._check import check_choice, check_is
+from .._check import check_choice, check_int, check_is
 from .._errors import describe_value, structure_error, value_error
 from .._tree import differences
 from .._types import PyTree
-from .device_source import MOST_ON_DEVICE, DeviceSource
-from .host_source import HostSource, Source, SourceLike, as_source
-from .records import MOST_RECORDS, HostRecords
+from .device_source import (
+    MOST_ON_DEVICE,
+    CopiedToHost,
+    DeviceSource,
+    Source,
+    SourceLike,
+    as_source,
+)
+from .host_source import MOST_RECORDS, HostRecords, HostSource
 
 # The pattern is a constant of the program. A share is off by less than one slot.
 _LONGEST = 1024
@@ -144,10 +150,12 @@ def mixture(
             f"the mixture has {size} records, and there can be 2^62.",
             'Mix smaller sources, or end with `until="first_exhausted"`.',
         )
-    here = tuple(source for source in known if isinstance(source, DeviceSource))
-    if len(here) == len(known) and size <= MOST_ON_DEVICE:
-        return Mixture(here, shares, size)
-    on_host = [s if isinstance(s, HostSource) else HostSource(s) for s in known]
+    on_device = tuple(source for source in known if isinstance(source, DeviceSource))
+    if len(on_device) == len(known) and size <= MOST_ON_DEVICE:
+        return Mixture(on_device, shares, size)
+    on_host = [
+        s if isinstance(s, HostSource) else HostSource(CopiedToHost(s)) for s in known
+    ]
     return HostMixture(on_host, shares, size)
 
 
@@ -155,15 +163,15 @@ def mixture(
 @ft.cache
 def pattern(shares: Shares) -> tuple[Int[np.ndarray, " n"], Int[np.ndarray, " n"]]:
     """Return the source of each slot, and the number of its earlier slots."""
-    given, which, rank = [0] * len(shares), [], []
+    counts, which, rank = [0] * len(shares), [], []
     for slot in range(sum(shares)):
         # The source that is furthest behind its share.
-        due = zip(shares, given, strict=True)
+        due = zip(shares, counts, strict=True)
         behind = [s * (slot + 1) - sum(shares) * g for s, g in due]
         k = behind.index(max(behind))
         which.append(k)
-        rank.append(given[k])
-        given[k] += 1
+        rank.append(counts[k])
+        counts[k] += 1
     return np.asarray(which, np.int32), np.asarray(rank, np.int32)
 
 
@@ -243,3 +251,90 @@ def _check_schemas(sources: list[Source]) -> None:
                 f"{'; '.join(lines)}.",
                 "Bring them into one form first.",
             )
+
+
+class Windows(DeviceSource):
+    """Windows of a source on the device; see `windows`."""
+
+    source: DeviceSource
+    width: int = eqx.field(static=True)
+    stride: int = eqx.field(static=True)
+
+    def __len__(self) -> int:
+        return (len(self.source) - self.width) // self.stride + 1
+
+    def take(self, indices: UInt32[Array, " n"]) -> PyTree:
+        first = indices * np.uint32(self.stride)
+        at = first[:, None] + jnp.arange(self.width, dtype=np.uint32)[None]
+        return _split(self.source.take(at.reshape(-1)), self.width)
+
+
+class HostWindows(HostRecords):
+    """Windows of a host source; see `windows`."""
+
+    def __init__(self, source: HostSource, width: int, stride: int):
+        self.source: HostSource = source
+        self.width: int = width
+        self.stride: int = stride
+        self.thread_safe: bool = source.threads > 1
+
+    def __len__(self) -> int:
+        return (len(self.source) - self.width) // self.stride + 1
+
+    def take(self, indices: Integer[np.ndarray, " n"]) -> PyTree:
+        first = indices.astype(np.int64) * self.stride
+        at = first[:, None] + np.arange(self.width)
+        return _split(self.source.read(at.reshape(-1)), self.width)
+
+
+def _split(records: PyTree, width: int) -> PyTree:
+    """Reshape records into windows of a width."""
+    return jtu.tree_map(lambda leaf: leaf.reshape(-1, width, *leaf.shape[1:]), records)
+
+
+def windows(
+    source: SourceLike, size: SupportsIndex, stride: SupportsIndex = 1
+) -> Windows | HostWindows:
+    """Cut a source into windows of equal length, each as one record.
+
+    Record `i` holds the records `i * stride` to `i * stride + size - 1` of the source,
+    stacked along a leading axis; windows may overlap. Records at the end that do not
+    fill a window are left out. Nothing is copied in advance.
+
+    **Arguments:**
+
+    - `source`: a source, such as the tokens of a long text.
+    - `size`: the number of records in a window, at least 1.
+    - `stride`: the distance between the beginnings of two neighbouring windows, at
+        least 1.
+
+    **Returns:** a source, for `Loader` and for further `mixture` and `windows`.
+
+    **Shapes:** leaves `(*a,)` of a record become `(size, *a)`.
+
+    **Raises:** `ValueError` if the source is shorter than a window, or `size` or
+    `stride` is below 1; `TypeError` if one of these is not an integer, or `source` is
+    not a source.
+
+    !!! example
+
+        >>> import eqx_pipe as ep, jax.numpy as jnp
+        >>> text = ep.data.windows(ep.data.ArraySource(jnp.arange(8)), size=4, stride=2)
+        >>> len(text), text[1].tolist()
+        (3, [2, 3, 4, 5])
+    """
+    known = as_source("data.windows", "source", source)
+    check_int("data.windows", "size", size, 1)
+    check_int("data.windows", "stride", stride, 1)
+    size, stride = size.__index__(), stride.__index__()
+    if len(known) < size:
+        raise value_error(
+            "data.windows",
+            f"`size` is {size}, and the source has {len(known)} records.",
+            "Give a smaller size or a longer source.",
+        )
+    # A longer stride also gives one window, but may not fit into the index's dtype.
+    stride = min(stride, len(known))
+    if isinstance(known, DeviceSource):
+        return Windows(known, size, stride)
+    return HostWindows(known, size, stride)
