@@ -28,7 +28,7 @@ _MOST = 64
 
 
 @dataclasses.dataclass
-class Known:
+class _Cache:
     """The programs and arrays that were made for a Module."""
 
     programs: dict[Hashable, Callable[..., Any]] = dataclasses.field(
@@ -37,13 +37,12 @@ class Known:
     arrays: list[Array] | None = None
 
 
-_known: WeakCache[Known] = WeakCache()
+_caches: WeakCache[_Cache] = WeakCache()
 
 
-def known(owner: eqx.Module) -> Known:
-    """Return the cache of a Module."""
-    found = _known.get(owner)
-    return _known.put(owner, Known()) if found is None else found
+def _cache_of(owner: eqx.Module) -> _Cache:
+    cache = _caches.get(owner)
+    return _caches.put(owner, _Cache()) if cache is None else cache
 
 
 def program(
@@ -58,16 +57,16 @@ def program(
     `arrays_of`. `without` is a type of leaves that no program reads: owners that differ
     only in such leaves share a program, in which they are None.
     """
-    own = known(owner).programs
-    found = own.get((function, options))
-    if found is None:
+    programs = _cache_of(owner).programs
+    compiled = programs.get((function, options))
+    if compiled is None:
         static = Static(owner, without)
         try:
-            found = _jitted(function, options, static)
+            compiled = _jitted(function, options, static)
         except TypeError:  # a static field without a hash
-            found = _make(function, options, static)
-        own[function, options] = found
-    return found
+            compiled = _make(function, options, static)
+        programs[function, options] = compiled
+    return compiled
 
 
 def arrays_of(owner: eqx.Module, sharded: bool = False) -> list[Array]:
@@ -75,24 +74,24 @@ def arrays_of(owner: eqx.Module, sharded: bool = False) -> list[Array]:
 
     `sharded` is True if its programs have a mesh, with automatic axes.
     """
-    kept = known(owner)
-    found = kept.arrays
-    if found is not None and not sharded:
-        return found
+    cache = _cache_of(owner)
+    arrays = cache.arrays
+    if arrays is not None and not sharded:
+        return arrays
     leaves = arrays_in(owner)
     if sharded and is_staged():
         # Part of a user's program, with the user's kind of axes.
         if is_explicit(jax.sharding.get_abstract_mesh()):
             return [jnp.asarray(leaf) for leaf in leaves]
-    if found is None:
+    if arrays is None:
         with jax.ensure_compile_time_eval():
             # The package's programs have automatic axes.
             leaves = with_axis_types(leaves) if sharded else leaves
-        found = [jnp.asarray(leaf) for leaf in leaves]
+        arrays = [jnp.asarray(leaf) for leaf in leaves]
         # Tracers are invalid after their trace, so they are not cached.
-        if not any(isinstance(leaf, Tracer) for leaf in found):
-            kept.arrays = found
-    return found
+        if not any(isinstance(leaf, Tracer) for leaf in arrays):
+            cache.arrays = arrays
+    return arrays
 
 
 def arrays_in(tree: PyTree) -> list[Array]:

@@ -73,14 +73,15 @@ def with_axis_types(tree: PyTree, types: tuple[AxisType, ...] | None = None) -> 
     def one(leaf: object) -> object:
         if not isinstance(leaf, jax.Array) or isinstance(leaf, Tracer):
             return leaf
-        own = leaf.sharding
-        if not isinstance(own, NamedSharding):
+        sharding = leaf.sharding
+        if not isinstance(sharding, NamedSharding):
             return leaf
-        wanted = types or (AxisType.Auto,) * len(own.mesh.axis_names)
-        if own.mesh.axis_types == wanted or len(wanted) != len(own.mesh.axis_names):
+        mesh = sharding.mesh
+        wanted = types or (AxisType.Auto,) * len(mesh.axis_names)
+        if mesh.axis_types == wanted or len(wanted) != len(mesh.axis_names):
             return leaf
-        assert isinstance(own.mesh, Mesh)  # a concrete array is on devices
-        mesh = Mesh(own.mesh.devices, own.mesh.axis_names, axis_types=wanted)
-        return jax.device_put(leaf, NamedSharding(mesh, own.spec))
+        assert isinstance(mesh, Mesh)  # a concrete array is on devices
+        mesh = Mesh(mesh.devices, mesh.axis_names, axis_types=wanted)
+        return jax.device_put(leaf, NamedSharding(mesh, sharding.spec))
 
     return jtu.tree_map(one, tree)

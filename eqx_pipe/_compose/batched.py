@@ -67,9 +67,9 @@ class Batched(Composite):
         def one(slices, shared, i):
             rest = iter(slices)
             parts = [leaf if a is None else next(rest) for leaf, a in both]
-            given = jtu.tree_unflatten(structure, parts)
+            item = jtu.tree_unflatten(structure, parts)
             inner = passes.begin()
-            y, shared = enter(inner, "stage", self.stage, given, state=shared, index=i)
+            y, shared = enter(inner, "stage", self.stage, item, state=shared, index=i)
             arrays, constant = eqx.partition(as_arrays(y), eqx.is_array)
             # `vmap` returns only arrays; other leaves, such as text, are returned this
             # way.
@@ -109,9 +109,9 @@ class Batched(Composite):
 def _leaf_axes(in_axes: PyTree, x: PyTree, scope: Scope) -> list[int | None]:
     """Return the mapped axis of each leaf of `x`, or `None` if it is not an array."""
     leaves, structure = jtu.tree_flatten(x, is_leaf=is_sparse)
-    places = structure.unflatten(range(len(leaves)))
+    indices = structure.unflatten(range(len(leaves)))
     try:
-        spread = jax.tree.broadcast(in_axes, places, is_leaf=is_none)
+        spread = jax.tree.broadcast(in_axes, indices, is_leaf=is_none)
     except ValueError:
         raise structure_error(
             "batched",
@@ -121,8 +121,8 @@ def _leaf_axes(in_axes: PyTree, x: PyTree, scope: Scope) -> list[int | None]:
             "containers as the input, down to where they end.",
         ) from None
     axes = jtu.tree_leaves(spread, is_leaf=is_none)
-    both = zip(jtu.tree_leaves(places, is_leaf=is_none), axes, strict=True)
-    real = [(leaves[place], axis) for place, axis in both if place is not None]
+    both = zip(jtu.tree_leaves(indices, is_leaf=is_none), axes, strict=True)
+    real = [(leaves[i], axis) for i, axis in both if i is not None]
     return [axis if _is_mapped(leaf) else None for leaf, axis in real]
 
 
@@ -147,8 +147,8 @@ def _positions(size: int, mapped: list[Array], axes: list[int | None]) -> Array:
             continue
         sharding = jax.typeof(leaf).sharding
         if is_explicit(sharding.mesh) and sharding.spec[axis] is not None:
-            place = NamedSharding(sharding.mesh, P(sharding.spec[axis]))
-            return jax.sharding.reshard(index, place)
+            split = NamedSharding(sharding.mesh, P(sharding.spec[axis]))
+            return jax.sharding.reshard(index, split)
     return index
 
 
@@ -199,10 +199,10 @@ def batched(
     named, structure = jtu.tree_flatten_with_path(in_axes, is_leaf=is_none)
     for path, axis in named:
         if axis is not None and not is_integer(axis):
-            place = f" at `.{path_name(path)}`" if path else ""
+            where = f" at `.{path_name(path)}`" if path else ""
             raise type_error(
                 "batched",
-                f"`in_axes` is {describe_value(axis)}{place}.",
+                f"`in_axes` is {describe_value(axis)}{where}.",
                 "Give an integer, `None`, or a pytree of these.",
             )
     if all(axis is None for _, axis in named):

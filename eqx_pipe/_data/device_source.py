@@ -1,4 +1,4 @@
-"""Sources on the device.
+"""Sources on the device, and everything that is accepted as a source.
 
 For JAX and Equinox every leaf of floating-point numbers is a parameter: `filter_grad`
 differentiates it, and weight decay shrinks it even where its gradient is zero.

@@ -9,13 +9,11 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
-from .._mesh_context import no_context
 from .._types import PyTree
 from .batch import (
     Read,
@@ -29,7 +27,7 @@ from .batch import (
 from .cursor import Cursor, split
 from .device_source import DeviceSource
 from .host_source import HostSource
-from .placement import in_users_sharding, replicated
+from .placement import in_users_sharding, replicated, without_users_mesh
 
 if TYPE_CHECKING:
     from .loader import Loader
@@ -49,7 +47,7 @@ class Epoch(Iterator[PyTree]):
     """The remaining batches of an epoch; `cursor` is the position after the last."""
 
     def __init__(self, loader: Loader, cursor: Cursor):
-        if _batches_end(loader, cursor.position) == cursor.position:
+        if _batches_end(loader, cursor.position) <= cursor.position:
             cursor = cursor.next_epoch()
         self._loader, self._from = loader, cursor
         # Looking up fields of a Module for every batch is slow.
@@ -71,7 +69,7 @@ class Epoch(Iterator[PyTree]):
 
     def __next__(self) -> PyTree:
         count = min(self._batch_size, self._end - self._position)
-        with without_users_mesh(self._loader):
+        with without_users_mesh(self._loader.sharding):
             batch = next(self._batches)
         self._position += count
         return batch
@@ -79,11 +77,6 @@ class Epoch(Iterator[PyTree]):
     def close(self) -> None:
         """Stop the threads that read ahead; dropping the iterator does the same."""
         self._batches.close()
-
-
-def without_users_mesh(loader: Loader) -> AbstractContextManager[object]:
-    """Leave the user's `jax.set_mesh` if the loader has its own mesh."""
-    return contextlib.nullcontext() if loader.sharding is None else no_context()
 
 
 def _batches_end(loader: Loader, position: int) -> int:

@@ -1,4 +1,4 @@
-"""Sources on the host, and the values accepted as sources."""
+"""Sources on the host; their records are checked and converted to JAX's dtypes."""
 
 import abc
 import contextlib
@@ -42,146 +42,6 @@ _MANY = (
 )
 
 
-def record_struct(record: PyTree, i: int = 0) -> PyTree:
-    """Return the shapes and dtypes of record `i`; raise if a leaf is not supported."""
-    check_dense("data.Loader", f"record {i} of the source", record, SPARSE)
-    leaves, structure = jtu.tree_flatten_with_path(record)
-    if not leaves:
-        raise _unusable(i, "", record)
-    structs = [_leaf_struct(i, path_name(path), leaf) for path, leaf in leaves]
-    return jtu.tree_unflatten(structure, structs)
-
-
-def jax_dtype(dtype: np.dtype) -> np.dtype | None:
-    """Return the dtype in which JAX holds such numbers, or None if it does not.
-
-    JAX has no long doubles, and only the byte order of the machine.
-    """
-    native = _native(dtype)
-    return None if native is None else jax.dtypes.canonicalize_dtype(native)
-
-
-@ft.lru_cache(256)
-def _native(dtype: np.dtype) -> np.dtype | None:
-    # JAX's short floats have the kind V, as structured arrays do; durations are numbers
-    # for NumPy.
-    known = dtype.kind in "biufc" or jnp.issubdtype(dtype, jnp.number)
-    too_long = dtype.itemsize > {"f": 8, "c": 16}.get(dtype.kind, dtype.itemsize)
-    if not known or too_long or dtype.kind in "mM":
-        return None
-    return dtype.newbyteorder("=")
-
-
-def as_numpy(function: str, what: str, leaf: Any) -> np.ndarray:
-    """Return a leaf of a record as an array; raise if it has a mask.
-
-    `what` names the leaf in the error.
-    """
-    if isinstance(leaf, np.ma.MaskedArray):
-        raise value_error(
-            function,
-            f"{what} is a masked array, and its mask would be lost.",
-            "Fill it with a value, `array.filled(numpy.nan)`; if you need the mask, "
-            "give `numpy.ma.getmaskarray(array)` as another array of the record.",
-        )
-    return np.asarray(leaf)
-
-
-def narrowed(function: str, array: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Return an array in the dtype that JAX would use; raise if numbers do not fit."""
-    if array.dtype == dtype:
-        return array
-    # Numbers that are too large become infinite, which raises below.
-    with np.errstate(over="ignore"):
-        narrow = array.astype(dtype)
-    if array.dtype.kind in "iu":
-        fits = np.array_equal(narrow, array)
-    else:
-        fits = np.array_equal(np.isfinite(narrow), np.isfinite(array))
-    if not fits:
-        raise value_error(
-            function,
-            f"the source holds {array.dtype} numbers that do not fit into {dtype}.",
-            "Switch `jax_enable_x64` on, or let the source give smaller numbers.",
-        )
-    return narrow
-
-
-def are_stacked(records: PyTree, struct: PyTree) -> bool:
-    """Return whether `records` is one record whose arrays hold several, not a list."""
-    if isinstance(records, Iterator):  # not a pytree for JAX; raises later
-        return False
-    leaves, structure = jtu.tree_flatten(records)
-    return structure == jtu.tree_structure(struct) and all(
-        getattr(leaf, "shape", ()) != () for leaf in leaves
-    )
-
-
-def fitting(columns: PyTree, n: int, struct: PyTree) -> PyTree | None:
-    """Return `n` stacked records in JAX's dtypes, or None if one does not fit."""
-    leaves, structure = jtu.tree_flatten(columns)
-    _check_count({len(leaf) for leaf in leaves}, n)
-    arrays = [as_numpy("data.Loader", "a leaf of the records", x) for x in leaves]
-    pairs = list(zip(arrays, jtu.tree_leaves(struct), strict=True))
-    if not all(_is_like(leaf, (n, *s.shape), s) for leaf, s in pairs):
-        return None
-    return jtu.tree_unflatten(
-        structure, [narrowed("data.Loader", leaf, s.dtype) for leaf, s in pairs]
-    )
-
-
-def stacked(
-    indices: Sequence[int], records: Sequence[PyTree], struct: PyTree
-) -> PyTree:
-    """Stack records leaf by leaf; raise a `StructureError` if one does not fit."""
-    structs, structure = jtu.tree_flatten(struct)
-    rows = []
-    for i, record in zip(indices, records, strict=True):
-        leaves, form = jtu.tree_flatten(record)
-        what = f"a leaf of record {i}"
-        row = None
-        if form == structure:
-            row = [as_numpy("data.Loader", what, leaf) for leaf in leaves]
-        if row is None or not all(
-            _is_like(leaf, s.shape, s) for leaf, s in zip(row, structs, strict=True)
-        ):
-            raise _misfit(i, record, struct)
-        rows.append(row)
-    pairs = zip(zip(*rows, strict=True), structs, strict=True)
-    columns = [
-        narrowed("data.Loader", np.stack(column), s.dtype) for column, s in pairs
-    ]
-    return jtu.tree_unflatten(structure, columns)
-
-
-def listed(read: Iterable[PyTree], count: int) -> list[PyTree]:
-    """Return the records of one read as a list; raise unless there are `count`."""
-    records = list(read)
-    _check_count({len(records)}, count)
-    return records
-
-
-def _check_count(sizes: set[int], count: int) -> None:
-    if sizes != {count}:
-        numbers = " and ".join(map(str, sorted(sizes)))
-        wrong = f"returned {numbers} records, but {count} were requested."
-        raise value_error("data.Loader", f"`__getitems__` {wrong}", _MANY)
-
-
-def check_leading(function: str, leaves: Sequence[tuple[str, Any]]) -> int:
-    """Return the common size of the leading axes, which count the records."""
-    sizes = {leaf.shape[0] for _, leaf in leaves}
-    if len(sizes) > 1:
-        lines = [f"`{name or 'tree'}`: {leaf_text(leaf)}" for name, leaf in leaves]
-        raise structure_error(
-            function,
-            f"the leading axes differ:{bullets(lines)}",
-            "The leading axis of every array counts the records. Cut or "
-            "transpose those that do not fit.",
-        )
-    return sizes.pop()
-
-
 class HostRecords(abc.ABC):
     """The abstract base of host sources that read many records at a time, stacked."""
 
@@ -215,49 +75,6 @@ def index_of(index: SupportsIndex, size: int) -> int:
             f"to {size - 1}."
         )
     return i % size
-
-
-def _is_like(
-    leaf: np.ndarray, shape: tuple[int, ...], struct: jax.ShapeDtypeStruct
-) -> bool:
-    return leaf.shape == shape and (
-        leaf.dtype == struct.dtype or jax_dtype(leaf.dtype) == struct.dtype
-    )
-
-
-def _leaf_struct(i: int, name: str, leaf: object) -> jax.ShapeDtypeStruct:
-    if is_key_array(leaf):
-        raise _unusable(i, name, leaf)
-    path = f" at `.{name}`" if name else ""
-    array = as_numpy("data.Loader", f"record {i} of the source{path}", leaf)
-    dtype = jax_dtype(array.dtype)
-    if dtype is None:
-        raise _unusable(i, name, leaf)
-    return jax.ShapeDtypeStruct(array.shape, dtype)
-
-
-def _unusable(i: int, name: str, leaf: object) -> TypeError:
-    path = f" at `.{name}`" if name else ""
-    is_array = isinstance(leaf, jax.Array | np.ndarray | np.generic)
-    shown = leaf_text(leaf) if is_array else describe_value(leaf)
-    return type_error(
-        "data.Loader",
-        f"record {i} of the source{path} is {shown}, not an array of numbers that "
-        "JAX supports.",
-        "A record is a pytree of numbers and arrays. Leave text and the like out, "
-        "or encode them as integers; convert long doubles by `.astype(float)`, and "
-        "give the fields of a structured array as a dict.",
-    )
-
-
-def _misfit(i: int, record: PyTree, struct: PyTree) -> StructureError:
-    lines = differences(struct, record_struct(record, i))
-    return structure_error(
-        "data.Loader",
-        f"record 0 of the source and record {i} differ: {'; '.join(lines)}.",
-        "All records need the same structure, shapes and dtypes. Pad or cut them in "
-        "the source.",
-    )
 
 
 # With small records 16 threads were slower than none; four are enough for a disk.
@@ -398,7 +215,7 @@ class HostSource:
         """Return the shapes and dtypes of record 0."""
         if self._struct is None:
             try:
-                self._struct = record_struct(self._record(0))
+                self._struct = _record_struct(self._record(0))
             except KeyError as error:
                 error.add_note(
                     "A loader asks a source for records by number, from 0. Convert a "
@@ -428,16 +245,16 @@ class HostSource:
         with self._lock:
             if self._reader is not None:
                 records = _ask(self._reader, indices, indices)
-                if are_stacked(records, struct):
-                    columns = fitting(records, n, struct)
+                if _are_stacked(records, struct):
+                    columns = _fitting(records, n, struct)
                     if columns is not None:
                         return columns
                 elif not self.has_columns:
-                    return stacked(indices.tolist(), listed(records, n), struct)
+                    return _stacked(indices.tolist(), _listed(records, n), struct)
             # One by one: the source has no other way, or to find the record that does
             # not fit.
             numbers = indices.tolist()
-            return stacked(numbers, [self._record(i) for i in numbers], struct)
+            return _stacked(numbers, [self._record(i) for i in numbers], struct)
 
     def _record(self, i: int) -> PyTree:
         return _ask(self.source.__getitem__, i, [i])
@@ -524,3 +341,189 @@ def schema_of(struct: PyTree) -> int:
     """Return a hash of the structure, shapes and dtypes of a record."""
     named = [(name, leaf_text(leaf)) for name, leaf in leaves_with_names(struct)]
     return zlib.crc32(repr(named).encode())
+
+
+# Records, checked and in JAX's dtypes.
+
+
+def _record_struct(record: PyTree, i: int = 0) -> PyTree:
+    """Return the shapes and dtypes of record `i`; raise if a leaf is not supported."""
+    check_dense("data.Loader", f"record {i} of the source", record, SPARSE)
+    leaves, structure = jtu.tree_flatten_with_path(record)
+    if not leaves:
+        raise _unusable(i, "", record)
+    structs = [_leaf_struct(i, path_name(path), leaf) for path, leaf in leaves]
+    return jtu.tree_unflatten(structure, structs)
+
+
+def jax_dtype(dtype: np.dtype) -> np.dtype | None:
+    """Return the dtype in which JAX holds such numbers, or None if it does not.
+
+    JAX has no long doubles, and only the byte order of the machine.
+    """
+    native = _native(dtype)
+    return None if native is None else jax.dtypes.canonicalize_dtype(native)
+
+
+@ft.lru_cache(256)
+def _native(dtype: np.dtype) -> np.dtype | None:
+    # JAX's short floats have the kind V, as structured arrays do; durations are numbers
+    # for NumPy.
+    known = dtype.kind in "biufc" or jnp.issubdtype(dtype, jnp.number)
+    too_long = dtype.itemsize > {"f": 8, "c": 16}.get(dtype.kind, dtype.itemsize)
+    if not known or too_long or dtype.kind in "mM":
+        return None
+    return dtype.newbyteorder("=")
+
+
+def as_numpy(function: str, what: str, leaf: Any) -> np.ndarray:
+    """Return a leaf of a record as an array; raise if it has a mask.
+
+    `what` names the leaf in the error.
+    """
+    if isinstance(leaf, np.ma.MaskedArray):
+        raise value_error(
+            function,
+            f"{what} is a masked array, and its mask would be lost.",
+            "Fill it with a value, `array.filled(numpy.nan)`; if you need the mask, "
+            "give `numpy.ma.getmaskarray(array)` as another array of the record.",
+        )
+    return np.asarray(leaf)
+
+
+def narrowed(function: str, array: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Return an array in the dtype that JAX would use; raise if numbers do not fit."""
+    if array.dtype == dtype:
+        return array
+    # Numbers that are too large become infinite, which raises below.
+    with np.errstate(over="ignore"):
+        narrow = array.astype(dtype)
+    if array.dtype.kind in "iu":
+        fits = np.array_equal(narrow, array)
+    else:
+        fits = np.array_equal(np.isfinite(narrow), np.isfinite(array))
+    if not fits:
+        raise value_error(
+            function,
+            f"the source holds {array.dtype} numbers that do not fit into {dtype}.",
+            "Switch `jax_enable_x64` on, or let the source give smaller numbers.",
+        )
+    return narrow
+
+
+def _are_stacked(records: PyTree, struct: PyTree) -> bool:
+    """Return whether `records` is one record whose arrays hold several, not a list."""
+    if isinstance(records, Iterator):  # not a pytree for JAX; raises later
+        return False
+    leaves, structure = jtu.tree_flatten(records)
+    return structure == jtu.tree_structure(struct) and all(
+        getattr(leaf, "shape", ()) != () for leaf in leaves
+    )
+
+
+def _fitting(columns: PyTree, n: int, struct: PyTree) -> PyTree | None:
+    """Return `n` stacked records in JAX's dtypes, or None if one does not fit."""
+    leaves, structure = jtu.tree_flatten(columns)
+    _check_count({len(leaf) for leaf in leaves}, n)
+    arrays = [as_numpy("data.Loader", "a leaf of the records", x) for x in leaves]
+    pairs = list(zip(arrays, jtu.tree_leaves(struct), strict=True))
+    if not all(_is_like(leaf, (n, *s.shape), s) for leaf, s in pairs):
+        return None
+    return jtu.tree_unflatten(
+        structure, [narrowed("data.Loader", leaf, s.dtype) for leaf, s in pairs]
+    )
+
+
+def _stacked(
+    indices: Sequence[int], records: Sequence[PyTree], struct: PyTree
+) -> PyTree:
+    """Stack records leaf by leaf; raise a `StructureError` if one does not fit."""
+    structs, structure = jtu.tree_flatten(struct)
+    rows = []
+    for i, record in zip(indices, records, strict=True):
+        leaves, form = jtu.tree_flatten(record)
+        what = f"a leaf of record {i}"
+        row = None
+        if form == structure:
+            row = [as_numpy("data.Loader", what, leaf) for leaf in leaves]
+        if row is None or not all(
+            _is_like(leaf, s.shape, s) for leaf, s in zip(row, structs, strict=True)
+        ):
+            raise _misfit(i, record, struct)
+        rows.append(row)
+    pairs = zip(zip(*rows, strict=True), structs, strict=True)
+    columns = [
+        narrowed("data.Loader", np.stack(column), s.dtype) for column, s in pairs
+    ]
+    return jtu.tree_unflatten(structure, columns)
+
+
+def _listed(read: Iterable[PyTree], count: int) -> list[PyTree]:
+    """Return the records of one read as a list; raise unless there are `count`."""
+    records = list(read)
+    _check_count({len(records)}, count)
+    return records
+
+
+def _check_count(sizes: set[int], count: int) -> None:
+    if sizes != {count}:
+        numbers = " and ".join(map(str, sorted(sizes)))
+        wrong = f"returned {numbers} records, but {count} were requested."
+        raise value_error("data.Loader", f"`__getitems__` {wrong}", _MANY)
+
+
+def check_leading(function: str, leaves: Sequence[tuple[str, Any]]) -> int:
+    """Return the common size of the leading axes, which count the records."""
+    sizes = {leaf.shape[0] for _, leaf in leaves}
+    if len(sizes) > 1:
+        lines = [f"`{name or 'tree'}`: {leaf_text(leaf)}" for name, leaf in leaves]
+        raise structure_error(
+            function,
+            f"the leading axes differ:{bullets(lines)}",
+            "The leading axis of every array counts the records. Cut or "
+            "transpose those that do not fit.",
+        )
+    return sizes.pop()
+
+
+def _is_like(
+    leaf: np.ndarray, shape: tuple[int, ...], struct: jax.ShapeDtypeStruct
+) -> bool:
+    return leaf.shape == shape and (
+        leaf.dtype == struct.dtype or jax_dtype(leaf.dtype) == struct.dtype
+    )
+
+
+def _leaf_struct(i: int, name: str, leaf: object) -> jax.ShapeDtypeStruct:
+    if is_key_array(leaf):
+        raise _unusable(i, name, leaf)
+    path = f" at `.{name}`" if name else ""
+    array = as_numpy("data.Loader", f"record {i} of the source{path}", leaf)
+    dtype = jax_dtype(array.dtype)
+    if dtype is None:
+        raise _unusable(i, name, leaf)
+    return jax.ShapeDtypeStruct(array.shape, dtype)
+
+
+def _unusable(i: int, name: str, leaf: object) -> TypeError:
+    path = f" at `.{name}`" if name else ""
+    is_array = isinstance(leaf, jax.Array | np.ndarray | np.generic)
+    shown = leaf_text(leaf) if is_array else describe_value(leaf)
+    return type_error(
+        "data.Loader",
+        f"record {i} of the source{path} is {shown}, not an array of numbers that "
+        "JAX supports.",
+        "A record is a pytree of numbers and arrays. Leave text and the like out, "
+        "or encode them as integers; convert long doubles by `.astype(float)`, and "
+        "give the fields of a structured array as a dict.",
+    )
+
+
+def _misfit(i: int, record: PyTree, struct: PyTree) -> StructureError:
+    lines = differences(struct, _record_struct(record, i))
+    return structure_error(
+        "data.Loader",
+        f"record 0 of the source and record {i} differ: {'; '.join(lines)}.",
+        "All records need the same structure, shapes and dtypes. Pad or cut them in "
+        "the source.",
+    )

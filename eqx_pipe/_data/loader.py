@@ -20,9 +20,9 @@ from .cursor import (
     start,
 )
 from .device_source import DeviceSource, Source, SourceLike, as_source
-from .epoch import Epoch, without_users_mesh
+from .epoch import Epoch
 from .host_source import schema_of
-from .placement import check_sharding, source_on_mesh
+from .placement import check_sharding, source_on_mesh, without_users_mesh
 
 _Carry = TypeVar("_Carry")
 
@@ -164,7 +164,7 @@ class Loader(eqx.Module):
         check_cursor("data.Loader.next", cursor, len(self.source), self.schema)
         _check_full("data.Loader.next", len(self.source), self.batch_size)
         self._check_epochs("data.Loader.next", cursor, 1)
-        with without_users_mesh(self):
+        with without_users_mesh(self.sharding):
             return (next_on_device if self.on_device else next_on_host)(self, cursor)
 
     def epoch(self, cursor: Cursor) -> Epoch:
@@ -201,7 +201,7 @@ class Loader(eqx.Module):
         """
         check_cursor("data.Loader.epoch", cursor, len(self.source), self.schema)
         check_concrete("data.Loader.epoch", cursor)
-        with without_users_mesh(self):
+        with without_users_mesh(self.sharding):
             return Epoch(self, cursor)
 
     def __len__(self) -> int:

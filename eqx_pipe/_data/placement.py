@@ -8,6 +8,9 @@ of axes. The loader's programs use automatic axes, whatever the user's meshes ha
 arrays are converted at the boundary, which moves no data.
 """
 
+import contextlib
+from contextlib import AbstractContextManager
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -62,6 +65,13 @@ def num_parts(sharding: NamedSharding) -> int:
     """Return the number of parts of the leading axis of a batch."""
     entry = sharding.spec[0] if len(sharding.spec) else None
     return num_shards(auto_mesh(sharding), entry)
+
+
+def without_users_mesh(
+    sharding: NamedSharding | None,
+) -> AbstractContextManager[object]:
+    """Leave the user's `jax.set_mesh` if the loader has its own mesh."""
+    return contextlib.nullcontext() if sharding is None else no_context()
 
 
 def constrained(batch: PyTree, sharding: NamedSharding | None, count: int) -> PyTree:

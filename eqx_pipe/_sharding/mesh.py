@@ -94,15 +94,15 @@ def mesh_like(mesh: Mesh, *leaves: object) -> Mesh:
     Explicit axes are part of the arrays' types, and cannot be mixed with others.
     """
     meshes = [jax.sharding.get_abstract_mesh()]
-    meshes += [_own_mesh(leaf) for leaf in leaves if isinstance(leaf, jax.Array)]
+    meshes += [_mesh_of(leaf) for leaf in leaves if isinstance(leaf, jax.Array)]
     explicit = [m for m in meshes if AxisType.Explicit in m.axis_types]
-    for found in explicit:
-        if found.axis_names == mesh.axis_names:  # may have both kinds
-            return Mesh(mesh.devices, mesh.axis_names, axis_types=found.axis_types)
+    for other in explicit:
+        if other.axis_names == mesh.axis_names:  # may have both kinds
+            return Mesh(mesh.devices, mesh.axis_names, axis_types=other.axis_types)
     return with_types(mesh, AxisType.Explicit if explicit else AxisType.Auto)
 
 
-def _own_mesh(x: Array) -> AbstractMesh:
+def _mesh_of(x: Array) -> AbstractMesh:
     """Return the mesh in the type of `x`; it may be empty."""
     return jax.typeof(x).sharding.mesh
 
@@ -129,7 +129,7 @@ def constrain_to(x: Array, mesh: Mesh, spec: P) -> Array:
         except ValueError:  # it is on other devices
             return _constrained(jax.device_put(x, NamedSharding(mesh, P())), sharding)
     if explicit:
-        if not names_of(spec) and not _own_mesh(x).axis_names:
+        if not names_of(spec) and not _mesh_of(x).axis_names:
             # It is already replicated. A `reshard` would change its type, and then its
             # cotangent would not have the type of the argument.
             return x

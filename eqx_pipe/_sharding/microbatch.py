@@ -23,7 +23,7 @@ from .._mesh_context import is_staged
 from .._tree import as_arrays, leaf_text, leaves_with_names
 from .._types import PyTree
 from .mesh import is_placeable, wraps_function
-from .submesh import InsideProgram
+from .on_mesh import InsideProgram
 
 Inputs = ParamSpec("Inputs")
 Output = TypeVar("Output")
@@ -123,8 +123,8 @@ def microbatch(
                 ),
                 batch,
             )
-            given: Any = (*args[:where], piece, *args[where + 1 :])
-            return as_arrays(fun(*given, **kwargs))
+            replaced: Any = (*args[:where], piece, *args[where + 1 :])
+            return as_arrays(fun(*replaced, **kwargs))
 
         return _total(part, total, min(step, total), mean)
 
@@ -187,10 +187,10 @@ def _is_split(leaf: Any) -> TypeGuard[Array]:
 def _check_numbers(arrays: PyTree, reduce: str) -> None:
     for name, leaf in leaves_with_names(arrays):
         if not jnp.issubdtype(leaf.dtype, jnp.number):
-            place = f"`{name}` of the output" if name else "the output"
+            output = f"`{name}` of the output" if name else "the output"
             raise value_error(
                 "sharding.microbatch",
-                f"{place} is {leaf_text(leaf)}, which has no {reduce}.",
+                f"{output} is {leaf_text(leaf)}, which has no {reduce}.",
                 "Return numbers; count with `.astype(int)`.",
             )
 

@@ -67,10 +67,10 @@ def _program(pipe: Pipelined, x: PyTree, key: Key | None, path: str) -> PyTree:
 
         def body(x, slices):
             part, i = slices
-            stage, given = eqx.combine(part, static), eqx.combine(x, constant)
-            y, _ = enter(Scope(key, path), 0, stage, given, state=None, index=i)
+            stage, batch = eqx.combine(part, static), eqx.combine(x, constant)
+            y, _ = enter(Scope(key, path), 0, stage, batch, state=None, index=i)
             y = as_arrays(y)
-            check_output("sharding.pipelined", Scope(None, path), given, y)
+            check_output("sharding.pipelined", Scope(None, path), batch, y)
             return eqx.filter(y, eqx.is_array), None
 
         slices = layers, first + jnp.arange(local)
@@ -87,16 +87,16 @@ def _program(pipe: Pipelined, x: PyTree, key: Key | None, path: str) -> PyTree:
             active = (number >= 0) & (number < count)
             # An idle tick takes any microbatch: its output is dropped.
             at = jnp.clip(number, 0, count - 1)
-            given = _select(device == 0, _take(parts, at), received)
-            own = None if key is None else jr.fold_in(key, at)
+            part = _select(device == 0, _take(parts, at), received)
+            part_key = None if key is None else jr.fold_in(key, at)
             # Not a select, which would also run the layers in idle ticks: for
             # placeholder inputs a normalisation layer has NaN gradients, which the sum
             # over ticks would include.
             y = jax.lax.cond(
                 active,
-                lambda given: layers_on(layers, given, own, device * local),
+                lambda part: layers_on(layers, part, part_key, device * local),
                 _idle,
-                given,
+                part,
             )
             kept = _select(active, y, _take(outputs, at))
             outputs = jtu.tree_map(

@@ -1,8 +1,9 @@
-"""Place the arrays of a pytree on devices."""
+"""Place the arrays of a pytree on devices, and show their shardings."""
 
 import itertools as it
+import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -11,27 +12,35 @@ import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
 from jax.core import Tracer
-from jax.sharding import AxisType, Mesh
+from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Bool
 
 from .._check import check_callable, check_unmasked
-from .._errors import type_error
+from .._errors import type_error, value_error
 from .._keys import check_key
-from .._mesh_context import check_mesh
-from .._tree import fill, is_key_array
+from .._mesh_context import check_mesh, is_explicit
+from .._tree import fill, is_key_array, leaf_text, leaves_with_names
 from .._types import Key, PyTree
 from .mesh import (
+    Placeable,
     Tree,
     constrain_to,
     is_global,
+    is_placeable,
     mesh_like,
     num_shards,
     numpy_as_jax,
     with_types,
 )
-from .rules import RulesLike
-from .specs import SpecsLike, resolve
+from .specs import (
+    LogicalAxis,
+    RulesLike,
+    SpecsLike,
+    current_rules,
+    path_leaves,
+    resolve,
+)
 
 
 def shard(
@@ -255,3 +264,154 @@ def _pad(leaf: Any, widths: list[tuple[int, int]]) -> Any:
         data = jnp.pad(jr.key_data(leaf), [*widths, (0, 0)], mode="edge")
         return jr.wrap_key_data(data, impl=jr.key_impl(leaf))
     return (jnp if isinstance(leaf, jax.Array) else np).pad(leaf, widths)
+
+
+def constrain(x: Tree, *logical: LogicalAxis) -> Tree:
+    """Constrain the sharding of an array inside a program by logical axis names.
+
+    It takes effect under `with rules.on(mesh):`, and is the identity elsewhere, so a
+    model with constraints also runs without rules. Use it inside `jit`; outside, it
+    moves the array. It works under `grad` and `vmap` (the compiler chooses the sharding
+    of the mapped axis), and does nothing inside a `shard_map`, where every device
+    already has its part.
+
+    **Arguments:**
+
+    - `x`: an array, or a pytree, in which all arrays get the same constraint, and
+        numbers and other leaves pass through unchanged.
+    - `logical`: one logical name per axis of the arrays, or `None` for an axis that is
+        replicated.
+
+    **Returns:** `x`, with the constraint.
+
+    **Raises:** `ValueError` if the names do not fit the rules or the array, or a size
+    is not divisible by the mesh axes that split it; the error names the leaf, sizes and
+    axes.
+
+    **Laws:** values change at most by rounding.
+
+    !!! example
+
+        >>> import eqx_pipe as ep, jax.numpy as jnp
+        >>> ep.sharding.constrain(jnp.ones(3), "batch").shape
+        (3,)
+    """
+    current = current_rules()
+    in_shard_map = AxisType.Manual in jax.sharding.get_abstract_mesh().axis_types
+    if current is None or in_shard_map:
+        return x
+    rules, mesh = current
+    arrays, rest = eqx.partition(x, is_placeable)
+    for name, leaf in leaves_with_names(arrays):
+        if len(logical) != leaf.ndim:
+            path = f"`{name}`: " if name else ""
+            raise value_error(
+                "sharding.constrain",
+                f"{path}{leaf_text(leaf)} has {leaf.ndim} axes, but {len(logical)} "
+                "names are given.",
+                "Give one name per axis, and None for an axis that is replicated.",
+            )
+    spec = P(*logical)
+    resolved, structure = resolve("sharding.constrain", arrays, mesh, spec, rules)
+    placed = [
+        constrain_to(jnp.asarray(leaf), mesh_like(mesh, leaf), sharding.spec)
+        for _, leaf, sharding in resolved
+        if sharding is not None
+    ]
+    return eqx.combine(jtu.tree_unflatten(structure, placed), rest)
+
+
+_HEAD = ("path", "shape", "dtype", "spec", "devices", "bytes per device")
+
+
+class LeafInfo(NamedTuple):
+    """The sharding of one array.
+
+    `spec` is its `PartitionSpec`; `None` if the array has none, as on the host, on a
+    single device, or while tracing. `bytes_per_device` is the size of its largest
+    shard, in bytes.
+    """
+
+    path: str
+    shape: tuple[int, ...]
+    dtype: Any  # `numpy.dtype`, or JAX's own for keys, which has no public class
+    spec: P | None
+    bytes_per_device: int
+    devices: int
+
+    def cells(self) -> tuple[str, ...]:
+        """Return the row of the table as text."""
+        spec = "-" if self.spec is None else str(self.spec)
+        shape = f"({', '.join(map(str, self.shape))})"
+        numbers = str(self.devices), f"{self.bytes_per_device:,}"
+        path = self.path or "."
+        return path, shape, str(self.dtype), spec, *numbers
+
+
+class ShardingInfo(dict[str, LeafInfo]):
+    """The result of `info`: a dict from path to `LeafInfo`, shown as a table."""
+
+    @property
+    def bytes_per_device(self) -> int:
+        """An upper bound on the bytes that all arrays take on one device."""
+        return sum(row.bytes_per_device for row in self.values())
+
+    def __repr__(self) -> str:
+        total = ("total", "", "", "", "", f"{self.bytes_per_device:,}")
+        lines = [_HEAD, *(row.cells() for row in self.values()), total]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        # Text is aligned left, and the numbers of the last two columns right.
+        sides = ["<"] * 4 + [">"] * 2
+
+        def text(line: tuple[str, ...]) -> str:
+            cells = zip(line, sides, widths, strict=True)
+            return "  ".join(f"{c:{side}{width}}" for c, side, width in cells).rstrip()
+
+        return "\n".join(map(text, lines))
+
+
+def info(tree: PyTree) -> ShardingInfo:
+    """Return the sharding, and the size on a device, of each array of a pytree.
+
+    **Arguments:**
+
+    - `tree`: a pytree of arrays, of JAX or NumPy, or `jax.ShapeDtypeStruct`s; other
+        leaves are skipped.
+
+    **Returns:** a dict from each array's path to its `path`, `shape`, `dtype`, `spec`,
+    `bytes_per_device` and number of `devices` (0 on the host). It prints as a table.
+    Paths are those of `eqx_pipe.trainable`, with `*` for the positions of stages that
+    are stacked in one array: `blocks.*.mlp.weight`.
+
+    **Units:** `bytes_per_device` is in bytes.
+
+    !!! example
+
+        >>> import eqx_pipe as ep, jax, jax.numpy as jnp
+        >>> from jax.sharding import AxisType, Mesh, PartitionSpec as P
+        >>> mesh = Mesh(jax.devices()[:1], ("data",))
+        >>> ep.sharding.info(ep.sharding.shard({"x": jnp.ones((16, 3))}, mesh,
+        ...     P("data")))
+        path   shape    dtype    spec        devices  bytes per device
+        x      (16, 3)  float32  P('data',)        1               192
+        total                                                      192
+    """
+    leaves = [at for at in path_leaves(tree)[0] if is_placeable(at.leaf)]
+    return ShardingInfo({at.name: _row(at.name, at.leaf) for at in leaves})
+
+
+def _row(name: str, leaf: Placeable) -> LeafInfo:
+    sharding = getattr(leaf, "sharding", None)
+    if isinstance(leaf, Tracer):
+        # Its type has explicit axes; the compiler decides on automatic ones later.
+        sharding = jax.typeof(leaf).sharding
+        sharding = sharding if is_explicit(sharding.mesh) else None
+    spec = sharding.spec if isinstance(sharding, NamedSharding) else None
+    part = leaf.shape if sharding is None else sharding.shard_shape(leaf.shape)
+    size = math.prod(part) * leaf.dtype.itemsize
+    devices = 0
+    if isinstance(sharding, NamedSharding):
+        devices = sharding.mesh.size  # also for an abstract mesh
+    elif sharding is not None:
+        devices = sharding.num_devices
+    return LeafInfo(name, tuple(leaf.shape), leaf.dtype, spec, size, devices)

@@ -1,13 +1,16 @@
-"""Resolve specs to one sharding for each array, or to one error for all."""
+"""Specs of arrays, by logical names, prefixes or patterns, and their shardings."""
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, TypeGuard
 
+import equinox as eqx
 import jax
 import jax.tree_util as jtu
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from .._check import check_is
 from .._errors import (
     bullets,
     describe_value,
@@ -16,11 +19,12 @@ from .._errors import (
     type_error,
     value_error,
 )
-from .._mesh_context import check_mesh
+from .._mesh_context import RULES, check_mesh
 from .._stage import check_matched, matches, named_leaves
 from .._tree import leaf_text
 from .._types import PyTree, PyTreeDef
 from .mesh import (
+    MeshAxes,
     Placeable,
     fitting_sizes,
     is_global,
@@ -28,7 +32,207 @@ from .mesh import (
     names_of,
     num_shards,
 )
-from .rules import RulesLike, as_rules
+
+LogicalAxis: TypeAlias = str | tuple[str, ...] | None
+"""The logical name of an array's axis, the names of several merged axes, or None."""
+
+
+class AxisRules(eqx.Module):
+    """Rules that map logical axes of arrays to the mesh axes that split them.
+
+    Models and data name the axes of their arrays by meaning, such as `"batch"` or
+    `"hidden"`; the rules map these names to the axes of a mesh in one place. They are
+    pairs of a logical name and a mesh axis, tried in order for each array. A pair is
+    used if the array has that logical axis, no earlier pair has assigned it, and the
+    mesh axis is still free in this array; otherwise it is skipped. So earlier pairs
+    have priority, whatever the order of the array's axes.
+
+    **Arguments:**
+
+    - `pairs`: a mapping from logical names to mesh axes, or pairs of them, or another
+        `AxisRules`. A mesh axis is a name, a tuple of names (split over all of them),
+        or `None` (replicated).
+
+    **Raises:** `TypeError` if a pair is not a logical name and a mesh axis.
+
+    **Laws:** in one array no mesh axis is used twice; the spec of a permuted array is
+    the permuted spec.
+
+    !!! example
+
+        >>> import eqx_pipe as ep
+        >>> rules = ep.sharding.AxisRules(
+        ...     [("batch", "data"), ("hidden", "model"), ("input", "model"),
+        ...      ("input", None)])
+        >>> rules.spec("hidden", "input"), rules.spec("batch", "input")
+        (P('model', None), P('data', 'model'))
+    """
+
+    pairs: tuple[tuple[str, MeshAxes], ...] = eqx.field(static=True)
+
+    def __init__(self, pairs: "RulesLike"):
+        self.pairs = _as_pairs(pairs)
+
+    def spec(self, *logical: LogicalAxis) -> P:
+        """Return the `PartitionSpec` of an array whose axes have these logical names.
+
+        **Arguments:**
+
+        - `logical`: one logical name per axis of the array, or `None` for an axis that
+            is replicated, or a tuple of names for an axis that merges several.
+
+        **Raises:** `ValueError` if there is no pair for a name, if other axes of the
+        array have taken all mesh axes for it, or if a name is given twice.
+        """
+        spec, problems = self.resolve(logical)
+        if problems:
+            raise value_error(
+                "sharding.AxisRules",
+                problems[0] if len(problems) == 1 else bullets(problems),
+                "Give one name for each axis of the array, or `None` to replicate it.",
+            )
+        return spec
+
+    @contextlib.contextmanager
+    def on(self, mesh: Mesh) -> Iterator["AxisRules"]:
+        """Use these rules for every `constrain` that is called in the `with` block.
+
+        A function under `jit` is traced again under other rules. Blocks nest; the
+        innermost one applies.
+
+        **Arguments:**
+
+        - `mesh`: a `jax.sharding.Mesh`.
+
+        **Returns:** a context manager that returns the rules.
+
+        **Raises:** `TypeError` if `mesh` is not a mesh.
+
+        !!! example
+
+            >>> import eqx_pipe as ep, jax, jax.numpy as jnp
+            >>> mesh = jax.make_mesh((len(jax.devices()),), ("data",))
+            >>> f = jax.jit(lambda x: ep.sharding.constrain(2 * x, "batch", None))
+            >>> with ep.sharding.AxisRules({"batch": "data"}).on(mesh):
+            ...     y = f(jnp.ones((16, 3)))
+            >>> y.sharding.spec[0]
+            'data'
+        """
+        check_mesh("sharding.AxisRules.on", mesh)
+        with RULES((self, mesh)):
+            yield self
+
+    def resolve(self, logical: tuple[LogicalAxis, ...]) -> tuple[P, list[str]]:
+        """Return the spec and a list of its problems, empty if there are none."""
+        problems = [
+            f"the axis {describe_value(entry)} is not a logical name."
+            for entry in logical
+            if not _is_axis(entry)
+        ]
+        if problems:
+            return P(), problems
+        names = names_of(logical)
+        assigned, owner = self._assign(names)
+        known = list(dict.fromkeys(name for name, _ in self.pairs))
+        for name in dict.fromkeys(names):
+            if names.count(name) > 1:
+                problems.append(
+                    f"the logical axis `{name}` appears {names.count(name)} times in "
+                    f"one array, {logical}. Give one of these axes another name."
+                )
+            if name not in known:
+                problems.append(
+                    f"there is no rule for `{name}`. {nearest(name, known)} Add the "
+                    f"pair `({name!r}, None)` to replicate such axes."
+                )
+            elif name not in assigned:
+                wanted = [
+                    axis
+                    for n, axes in self.pairs
+                    if n == name
+                    for axis in names_of([axes])
+                    if axis in owner
+                ]
+                taken = "; ".join(f"`{a}` is taken by `{owner[a]}`" for a in wanted)
+                problems.append(
+                    f"no pair is left for `{name}`: {taken}. Add the pair "
+                    f"`({name!r}, None)` after them to replicate this axis."
+                )
+        if problems:
+            return P(), problems
+        return P(*(_entry(entry, assigned) for entry in logical)), []
+
+    def _assign(
+        self, names: list[str]
+    ) -> tuple[dict[str, tuple[str, ...]], dict[str, str]]:
+        """Return the axes of each logical name, and the owner of each mesh axis."""
+        assigned: dict[str, tuple[str, ...]] = {}
+        owner: dict[str, str] = {}
+        # In the order of the pairs, not of the array's axes, as in Flax.
+        for name, axes in self.pairs:
+            wanted = tuple(names_of([axes]))
+            taken = any(axis in owner for axis in wanted)
+            if name in names and name not in assigned and not taken:
+                assigned[name] = wanted
+                owner.update(dict.fromkeys(wanted, name))
+        return assigned, owner
+
+
+def current_rules() -> tuple[AxisRules, Mesh] | None:
+    """Return the rules and mesh of the enclosing `AxisRules.on`, or None."""
+    return RULES.value
+
+
+RulesLike: TypeAlias = (
+    AxisRules
+    | Mapping[str, MeshAxes | list[str]]
+    | Iterable[Sequence[str | Sequence[str] | None]]
+)
+"""`AxisRules`, or a mapping or pairs of logical names and mesh axes."""
+
+
+def as_rules(rules: RulesLike | None) -> AxisRules | None:
+    """Return rules as `AxisRules`; mappings and pairs are converted."""
+    return rules if rules is None or isinstance(rules, AxisRules) else AxisRules(rules)
+
+
+def _as_pairs(rules: RulesLike) -> tuple[tuple[str, MeshAxes], ...]:
+    if isinstance(rules, AxisRules):
+        return rules.pairs
+    items = rules.items() if isinstance(rules, Mapping) else rules
+    cure = (
+        "Give a mapping from logical names to mesh axes, or pairs: "
+        '`[("batch", "data"), ("hidden", None)]`.'
+    )
+    check_is("sharding.AxisRules", "pairs", items, Iterable, cure)
+    pairs = []
+    for i, pair in enumerate(items):
+        good = isinstance(pair, tuple | list) and len(pair) == 2
+        axes = pair[1] if good else None
+        axes = tuple(axes) if isinstance(axes, list) else axes
+        if not good or not isinstance(pair[0], str) or not _is_axis(axes):
+            raise type_error(
+                "sharding.AxisRules",
+                f"`pairs[{i}]` is {describe_value(pair)}.",
+                "A pair is a logical name and a mesh axis: its name, a tuple of "
+                "names, or None for no splitting.",
+            )
+        pairs.append((pair[0], axes))
+    return tuple(pairs)
+
+
+def _is_axis(entry: object) -> bool:
+    if isinstance(entry, tuple):
+        return all(isinstance(name, str) for name in entry)
+    return entry is None or isinstance(entry, str)
+
+
+def _entry(entry: LogicalAxis, assigned: dict[str, tuple[str, ...]]) -> MeshAxes:
+    axes = tuple(axis for name in names_of([entry]) for axis in assigned[name])
+    if len(axes) < 2:
+        return axes[0] if axes else None
+    return axes
+
 
 SpecsLike: TypeAlias = PyTree[P | None] | Mapping[str, P | None]
 """A prefix tree of specs, or a mapping from patterns of paths to specs."""
@@ -170,7 +374,7 @@ def _specs_of(
 
 
 class _NoPrefix(Exception):
-    """A tree of specs is not a prefix of the tree; the cause has the place."""
+    """A tree of specs is not a prefix of the tree; the cause names the node."""
 
 
 class _Entry:
@@ -189,16 +393,16 @@ def _by_prefix(
     except ValueError as error:
         raise _NoPrefix from error
     exact = {path for path, _ in jtu.tree_flatten_with_path(entries)[0]}
-    found = []
+    chosen = []
     both = zip(leaves, jtu.tree_flatten_with_path(whole)[0], strict=True)
     for at, (path, entry) in both:
         spec = P()
         if is_placeable(at.leaf):
-            place = f"specs` for `{at.name}" if at.name else "specs"
-            spec = _as_spec(function, place, entry.spec)
+            argument = f"specs` for `{at.name}" if at.name else "specs"
+            spec = _as_spec(function, argument, entry.spec)
             spec = spec if path in exact else _cut(spec, at.leaf)
-        found.append(spec)
-    return found
+        chosen.append(spec)
+    return chosen
 
 
 def _cut(spec: P, leaf: Placeable) -> P:
@@ -226,24 +430,24 @@ def _by_pattern(
 
 def _of_patterns(function: str, at: PathLeaf, specs: Mapping[str, P | None]) -> P:
     """Return the spec of an array, which must be the same for stages stacked in it."""
-    found: dict[P, str] = {}
+    lines: dict[P, str] = {}
     for path in at.paths:
         matched = [p for p in specs if matches(p, path, below=True)]
         for pattern in matched:
             spec = specs[pattern] or P()
             spec = spec if matches(pattern, path) else _cut(spec, at.leaf)
-            found.setdefault(spec, f"`{pattern}` for `{path}`: {spec}")
+            lines.setdefault(spec, f"`{pattern}` for `{path}`: {spec}")
         if not matched:
-            found.setdefault(P(), f"no pattern for `{path}`: {P()}")
-    if len(found) > 1:
+            lines.setdefault(P(), f"no pattern for `{path}`: {P()}")
+    if len(lines) > 1:
         raise value_error(
             function,
-            f"patterns in `specs` disagree about `{at.name}`:{bullets(found.values())}",
+            f"patterns in `specs` disagree about `{at.name}`:{bullets(lines.values())}",
             "Let one pattern match each array, for example by naming it in full, with "
             "`*` in the place of a position. Stages that are stacked in one array have "
             "one spec, which begins with the axis of the stages.",
         )
-    return next(iter(found), P())
+    return next(iter(lines), P())
 
 
 def _as_spec(function: str, argument: str, spec: object) -> P:

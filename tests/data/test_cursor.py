@@ -185,7 +185,9 @@ def test_there_is_no_epoch_after_the_last(source):
         "next": loader.next,
         "next_epoch": lambda c: c.next_epoch(),
         "scan": lambda c: loader.scan(lambda n, b: (n, b), 0, c, 1),
-        "epoch": lambda c: loader.epoch(dataclasses.replace(c, record=c.record + 1)),
+        "epoch": lambda c: loader.epoch(
+            dataclasses.replace(c, record=np.asarray([4, 0], np.uint32))
+        ),
     }
     for name, call in calls.items():
         if name == "scan" and not loader.on_device:
