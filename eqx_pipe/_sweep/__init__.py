@@ -3,11 +3,11 @@
 from .request import BatchSize as BatchSize
 from .request import Executor as Executor
 from .request import request_of as request_of
-from .results.result import SweepResult as SweepResult
-from .results.select import Best as Best
-from .results.select import Compared as Compared
-from .results.select import ranked as ranked
-from .results.select import scores as scores
+from .results import Best as Best
+from .results import Compared as Compared
+from .results import SweepResult as SweepResult
+from .results import ranked as ranked
+from .results import scores as scores
 from .store import gaps_of as gaps_of
 from .sweep import sweep as sweep
 from .sweep_plan import SweepPlan as SweepPlan

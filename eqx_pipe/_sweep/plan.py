@@ -13,8 +13,7 @@ from .compute.points import Points, prepare
 from .compute.rows import CHUNK_BYTES, Index, Work
 from .order_by import CostsOf, costs_of
 from .request import Request
-from .results.label import names_in, names_of
-from .results.output_coords import check_reduced_coords, reduced_coords
+from .results import check_reduced_coords, names_in, names_of, reduced_coords
 from .store import Chunks, choose_chunks
 
 # Only the pools of the standard library expose their number of workers.

@@ -35,7 +35,7 @@ from .._spaces import Space, SpaceLike, as_space, by_cell, cells_of
 from .._types import Device, Key, PyTree
 from .._vmap import local_devices
 from .call import key_parameter
-from .results.output_coords import KnownCoords, OutputCoords, as_output_coords
+from .results import KnownCoords, OutputCoords, as_output_coords
 from .store import check_zarr
 
 BatchSize: TypeAlias = SupportsIndex | Literal["auto", "tune"]

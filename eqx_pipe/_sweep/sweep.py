@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 from .._progress import Progress, tell
 from .._reduce import ReduceLike
 from .._spaces import SpaceLike
-from .._tree import as_data, as_keys
+from .._tree import as_data, as_keys, struct_of
 from .._types import Key, PyTree
 from .._vmap import warn_if_cores_idle
 from .call import call, fn_name
@@ -37,10 +37,14 @@ from .request import (
     check_together,
     request_of,
 )
-from .results.label import names_of
-from .results.output_coords import OutputCoords, reduced_coords
-from .results.result import Steps, SweepResult
-from .results.schema import CellValues
+from .results import (
+    CellValues,
+    OutputCoords,
+    Steps,
+    SweepResult,
+    names_of,
+    reduced_coords,
+)
 from .sinks.memory import ArraySink, ReductionSink
 from .sinks.store_sink import StoreSink
 from .store import MISSING, Folder, count_in, exists, gaps_of
@@ -303,7 +307,8 @@ def plain_sweep(request: Request, started: float) -> SweepResult:
     with Progress(request.progress, request.space.size) as bar:
         outcome = _looped(request, bar)
     if request.output_coords:
-        names_of(outcome.values, request.space, request.output_coords)
+        structs = jtu.tree_map(lambda x: struct_of(x, drop=1), outcome.values)
+        names_of(structs, request.space, request.output_coords)
     return result_of(
         request,
         outcome,

@@ -19,7 +19,7 @@ from .call import fn_name, key_parameter
 from .compute.trace import no_mesh, settings
 from .plan import Plan, plan_of
 from .request import Request, SweeperOptions, check_sweep_key, request_of
-from .results.result import SweepResult
+from .results import SweepResult
 from .sweep import complete, plain_sweep
 
 # Each schema of a space keeps a trace and its programs.

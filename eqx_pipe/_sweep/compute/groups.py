@@ -32,7 +32,7 @@ from ..._spaces import Space
 from ..._tree import as_data, as_keys
 from ..._types import Key, PyTree
 from ..._vmap import all_busy
-from ..results.schema import CellPoints, CellValues
+from ..results import CellPoints, CellValues
 from .cases import ByBlock
 from .failure import TooLarge, differs, search
 from .kernel import Given

@@ -1,22 +1,30 @@
-"""Names in the results of a sweep: variables, dims and coordinates.
+"""Results with names: the variables, dims and coordinates of datasets and stores.
 
-Datasets, frames and stores use the same names, which determine the layout of a store.
+Datasets of xarray, frames of pandas, plots and stores use the same names, which
+determine the layout of a store.
 """
 
+import contextlib
 import dataclasses
-import functools
+import functools as ft
 import importlib.metadata
 import itertools
 import platform
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
+import jax.tree_util as jtu
 import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array, Int8, Int64
 
 from ..._check import check_distinct
-from ..._errors import value_error
+from ..._errors import describe_value, nearest, type_error, value_error
+from ..._jaxprs import digest, text_of
+from ..._reduce import Extreme, ReducerTree
 from ..._spaces import (
     POINT,
     Axis,
@@ -24,14 +32,242 @@ from ..._spaces import (
     Space,
     axis_columns,
     axis_values,
+    entry_columns,
+    entry_names,
+    flat_columns,
     point_columns,
     raw_shape,
 )
-from ..._tree import as_data, leaves_with_names
+from ..._tree import as_data, leaves_with_names, struct_of
 from ..._types import PyTree
-from ..store import LONGEST, Chunks, StoredArray, StoreLayout, Variable, is_name
-from .output_coords import KnownCoords, check_output_coords, coords_of, dims_of
-from .schema import CellValues, schema_of
+from ..store import LONGEST, StoredArray, is_name
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+    from xarray import Dataset
+else:  # imported where they are used
+    DataFrame = Dataset = Any
+
+OutputCoords: TypeAlias = Mapping[
+    str, Mapping[str, Sequence[int | float | str] | Array | np.ndarray | None]
+]
+"""The dims of one value of each output, in order, with coordinates; keyed by path."""
+
+KnownCoords: TypeAlias = dict[str, dict[str, np.ndarray | None]]
+"""The same after checks, with NumPy arrays."""
+
+ERRORS = "errors"
+"""The attribute of a dataset with the error texts."""
+
+_SHOWN = 3
+"""The number of coordinates in the text that identifies the dims of an output."""
+
+
+class CellPoints(eqx.Module):
+    """The number of points in the reduction of each cell.
+
+    `points` is the number of computed points, fewer than the cell has if a reducer
+    stopped it; `failed` is the number of these that failed and are left out.
+    """
+
+    points: Int64[np.ndarray, " cells"]
+    failed: Int64[np.ndarray, " cells"]
+
+
+class CellValues(eqx.Module):
+    """The outputs of a sweep that reduces some dims.
+
+    They are the reductions of cells, and as `cells` their numbers of points.
+    """
+
+    values: PyTree
+    cells: PyTree
+
+
+def as_output_coords(function: str, given: OutputCoords) -> KnownCoords:
+    """Return `output_coords` after all checks that need no outputs."""
+    known = {
+        path: {
+            dim: _as_coords(function, path, dim, values)
+            for dim, values in _as_dict(function, dims).items()
+        }
+        for path, dims in _as_dict(function, given).items()
+    }
+    shared = coords_of(known)
+    for path, dims in known.items():
+        for dim, coords in dims.items():
+            if coords is not None and not np.array_equal(coords, shared[dim]):
+                raise value_error(
+                    function,
+                    f"`output_coords[{path!r}]` has other values of {dim!r} than "
+                    "another output.",
+                    "Outputs that share a dim share its coordinates: rename one of "
+                    "the dims.",
+                )
+    # A dim without coordinates may get them from another output.
+    return {path: {dim: shared.get(dim) for dim in known[path]} for path in known}
+
+
+def _as_dict(function: str, given: object) -> Mapping[str, Any]:
+    if isinstance(given, Mapping) and all(isinstance(x, str) and x for x in given):
+        return given
+    raise type_error(
+        function,
+        f"`output_coords` has {describe_value(given)}.",
+        "Give a dict from outputs to dicts from the names of their dims to "
+        'coordinates: `{"curve": {"step": steps}}`.',
+    )
+
+
+def _as_coords(function: str, path: str, dim: str, given: object) -> np.ndarray | None:
+    if given is None:
+        return None
+    coords = np.empty(()) if isinstance(given, Tracer) else np.asarray(given)
+    if coords.ndim != 1 or coords.dtype.kind not in "biufcU":
+        raise type_error(
+            function,
+            f"`output_coords[{path!r}][{dim!r}]` is {describe_value(given)}.",
+            "Give a list or an array with a number or text for each position on the "
+            "dim, or None for a name alone.",
+        )
+    return coords
+
+
+def coords_of(known: KnownCoords) -> dict[str, np.ndarray]:
+    """Return the coordinates of the dims that have coordinates."""
+    shared: dict[str, np.ndarray] = {}
+    for dims in known.values():
+        for dim, coords in dims.items():
+            if coords is not None:
+                shared.setdefault(dim, coords)
+    return shared
+
+
+def dims_of(known: KnownCoords) -> set[str]:
+    """Return the names of all named dims of outputs."""
+    return {dim for dims in known.values() for dim in dims}
+
+
+def coords_texts(known: KnownCoords) -> dict[str, str]:
+    """Return a text that identifies the dims of each output."""
+    return {
+        path: "; ".join(
+            f"{dim}: {_coords_text(coords)}" for dim, coords in dims.items()
+        )
+        for path, dims in known.items()
+    }
+
+
+def _coords_text(coords: np.ndarray | None) -> str:
+    if coords is None:
+        return "no values"
+    first = ", ".join(map(repr, coords[:_SHOWN].tolist()))
+    more = ", ..." if len(coords) > _SHOWN else ""
+    return f"{first}{more} ({len(coords)}) #{digest(text_of(coords))[:8]}"
+
+
+def check_output_coords(
+    known: KnownCoords, shapes: Mapping[str, tuple[int, ...]], taken: set[str]
+) -> None:
+    """Raise a `ValueError` unless the names fit outputs of these shapes.
+
+    `taken` are the names of the space.
+    """
+    lengths: dict[str, int] = {}
+    for path, dims in known.items():
+        if path not in shapes:
+            arrays = [name for name, shape in shapes.items() if shape]
+            wrong = f"`output_coords` names {path!r}."
+            raise value_error("sweep", wrong, nearest(path, arrays))
+        shape = shapes[path]
+        if len(dims) != len(shape):
+            names = ", ".join(dims)
+            raise _misfit(
+                path,
+                f"names {len(dims)} dims ({names}), but the output has {len(shape)}, "
+                f"with the shape {shape}",
+                "Name all in order; None in the place of values gives only a name",
+            )
+        for (dim, coords), length in zip(dims.items(), shape, strict=True):
+            other = lengths.setdefault(dim, length)
+            if dim in taken:
+                wrong = f"has the dim {dim!r}, but the space has this name too"
+                raise _misfit(path, wrong, "Rename the dim of the output")
+            if coords is not None and len(coords) != length:
+                wrong = (
+                    f"has {len(coords)} values of {dim!r}, which has the size {length}"
+                )
+                raise _misfit(path, wrong, "Give a value for each position")
+            if other != length:
+                wrong = f"has a dim {dim!r} of {length}, and another output of {other}"
+                raise _misfit(path, wrong, "Rename one of the dims")
+
+
+def _misfit(path: str, wrong: str, cure: str) -> ValueError:
+    return value_error("sweep", f"`output_coords[{path!r}]` {wrong}.", f"{cure}.")
+
+
+def check_reduced_coords(
+    known: KnownCoords,
+    outputs: PyTree,
+    results: Callable[[], PyTree],
+    taken: set[str],
+) -> None:
+    """Raise a `ValueError` unless the names fit outputs that are reduced.
+
+    They may also name dims of `results()`, the reductions of no points.
+    """
+    shapes = shapes_of(outputs)
+    if any(len(dims) != len(shapes.get(path, ())) for path, dims in known.items()):
+        # The `finish` of a user's reducer may need points.
+        with contextlib.suppress(Exception):
+            for path, shape in shapes_of(results()).items():
+                if path not in shapes or len(shape) == len(known.get(path, ())):
+                    shapes[path] = shape
+    check_output_coords(known, shapes, taken)
+
+
+def reduced_coords(
+    reducers: ReducerTree, results: PyTree, known: KnownCoords, taken: set[str]
+) -> KnownCoords:
+    """Return the names of the dims of reductions, by their paths.
+
+    `known` names dims of outputs, which their reductions keep, or of `results`. The
+    dims that a reducer adds lead. Their names get a prefix if they are `taken`, or are
+    those of other coordinates.
+    """
+    named: KnownCoords = {}
+    taken = taken | dims_of(known)
+    added: dict[str, np.ndarray | None] = {}
+    for reducer_path, reducer, part in reducers.parts(results):
+        for leaf_path, leaf in leaves_with_names(part):
+            path = ".".join(filter(None, (reducer_path, leaf_path))) or "value"
+            shape = _shape_of(leaf)
+            leading, output = reducer.dims_at(leaf_path, shape)
+            kept = {} if output is None else known.get(output or "value", {})
+            if leading and not kept:
+                rest = range(len(leading), len(shape))
+                leading = {**leading, **{f"{path}.{k}": None for k in rest}}
+            dims: dict[str, np.ndarray | None] = {}
+            for dim, coords in leading.items():
+                while dim in taken or not np.array_equal(
+                    added.get(dim, coords), coords
+                ):
+                    dim = f"{reducer_path or 'result'}.{dim}"
+                added[dim] = dims[dim] = coords
+            choices = [{**dims, **kept}, known.get(path, {})]
+            for choice in choices if kept else reversed(choices):
+                if choice and _fits(choice, shape):
+                    named.setdefault(path, choice)
+    return named
+
+
+def _fits(dims: Mapping[str, np.ndarray | None], shape: tuple[int, ...]) -> bool:
+    """Return whether an output of this shape has these dims."""
+    return len(dims) == len(shape) and all(
+        coords is None or len(coords) == length
+        for coords, length in zip(dims.values(), shape, strict=True)
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,71 +290,75 @@ class Names:
 def names_of(outputs: PyTree, space: Space, known: KnownCoords) -> Names:
     """Return the names in the dataset of a space, all distinct.
 
-    `outputs` have a leading axis over the points, or are the structs of one output.
-    Raises a `ValueError` if the `known` dims do not fit them, or if two have one path.
+    `outputs` are the shapes and dtypes of one output. Raises a `ValueError` if the
+    `known` dims do not fit them, or if two have one path.
     """
     geometry = space.geometry
     inner = _coordinate_dims(geometry)
-    taken = _names_in(geometry, inner)
-    counts: Shapes = ()
-    if isinstance(outputs, CellValues):
-        outputs, counts = outputs.values, shapes_of(outputs.cells)
-    shapes = shapes_of(outputs)
+    taken = {*geometry.dims, *inner, *itertools.chain(*inner.values())}
+    values, *counts = _parts(outputs)
     if known:
-        check_output_coords(known, dict(shapes), taken)
+        check_output_coords(known, shapes_of(values), taken)
     (status,) = free_names(["status"], taken | dims_of(known), "sweep.")
-    dims = output_dims(shapes, known, {*taken, status})
-    # The numbers of points in cells come last, in case that an output has their name.
-    dims |= output_dims(counts, {}, {*taken, status, *dims, *_all(dims)})
+    dims = output_dims(values, known, {*taken, status})
+    for part in counts:
+        taken = {*taken, status, *dims, *itertools.chain(*dims.values())}
+        dims |= output_dims(part, {}, taken)
     return Names(geometry, dims, status, inner, coords_of(known))
+
+
+def _parts(outputs: PyTree) -> list[PyTree]:
+    """Return the outputs, and the numbers of points in cells, if there are any.
+
+    These come last, in case that an output has their name.
+    """
+    if isinstance(outputs, CellValues):
+        return [outputs.values, outputs.cells]
+    return [outputs]
 
 
 def names_in(space: Space) -> set[str]:
     """Return the names of the dims and coordinates of a space, and of their dims."""
     geometry = space.geometry
-    return _names_in(geometry, _coordinate_dims(geometry))
+    inner = _coordinate_dims(geometry)
+    return {*geometry.dims, *inner, *itertools.chain(*inner.values())}
 
 
-def _names_in(geometry: Geometry, inner: Mapping[str, tuple[str, ...]]) -> set[str]:
-    return {*geometry.dims, *inner, *_all(inner)}
+def shapes_of(outputs: PyTree) -> dict[str, tuple[int, ...]]:
+    """Return the shape of each output, given arrays or structs, by its path.
+
+    A bare output is called `value`. Raises a `ValueError` if two have the same path,
+    as reductions may that are called like a part of others.
+    """
+    leaves = [(path or "value", leaf) for path, leaf in leaves_with_names(outputs)]
+    check_distinct("sweep", "outputs", [path for path, _ in leaves])
+    return {path: _shape_of(leaf) for path, leaf in leaves}
 
 
-def _all(dims: Mapping[str, tuple[str, ...]]) -> Iterator[str]:
-    return itertools.chain(*dims.values())
-
-
-Shapes: TypeAlias = Sequence[tuple[str, tuple[int, ...]]]
-"""The path of each output, a bare one as `value`, and the shape of one value."""
-
-
-def shapes_of(outputs: PyTree) -> Shapes:
-    """Return the shapes of outputs along a leading axis, or of structs of one."""
-    if isinstance(outputs, CellValues):
-        return [*shapes_of(outputs.values), *shapes_of(outputs.cells)]
-    return [
-        (path or "value", _value_shape(x)) for path, x in leaves_with_names(outputs)
-    ]
+def _shape_of(leaf: Any) -> tuple[int, ...]:
+    """Return the shape of a value as it is stored: PRNG keys are their raw data."""
+    is_struct = isinstance(leaf, jax.ShapeDtypeStruct)
+    return raw_shape(leaf) if is_struct else np.shape(as_data(leaf))
 
 
 def output_dims(
-    shapes: Shapes, known: KnownCoords, taken: set[str]
+    outputs: PyTree, known: KnownCoords, taken: set[str]
 ) -> dict[str, tuple[str, ...]]:
-    """Return the dims of outputs by their names; raise if two have the same path."""
-    # Reducers may return what reads alike for outputs that do not.
-    check_distinct("sweep", "outputs", [path for path, _ in shapes])
+    """Return the dims of each output by its name, which is not `taken`."""
+    shapes = shapes_of(outputs)
 
-    def dims(path: str, shape: tuple[int, ...]) -> tuple[str, ...]:
+    def unnamed(path: str, shape: tuple[int, ...]) -> Iterable[str]:
         return () if path in known else inner_dims(path, len(shape))
 
-    names = output_names(shapes, taken | dims_of(known), dims)
+    names = output_names(shapes, taken | dims_of(known), unnamed)
     return {
         name: tuple(known[path]) if path in known else inner_dims(name, len(shape))
-        for name, (path, shape) in zip(names, shapes, strict=True)
+        for name, (path, shape) in zip(names, shapes.items(), strict=True)
     }
 
 
 def output_names(
-    shapes: Shapes,
+    shapes: Mapping[str, tuple[int, ...]],
     taken: set[str],
     parts: Callable[[str, tuple[int, ...]], Iterable[str]],
 ) -> list[str]:
@@ -128,7 +368,7 @@ def output_names(
     begin with its path, and no two leaves share one.
     """
     names = []
-    for path, shape in shapes:
+    for path, shape in shapes.items():
         together = free_names([path, *parts(path, shape)], taken, "result.")
         names.append(together[0])
         taken = taken.union(together)
@@ -143,15 +383,20 @@ def free_names(names: Iterable[str], taken: Container[str], prefix: str) -> list
     return names
 
 
+def inner_dims(name: str, count: int) -> tuple[str, ...]:
+    """Return the names of the dims of one value of a variable."""
+    return tuple(f"{name}.{k}" for k in range(count))
+
+
 def _coordinate_dims(geometry: Geometry) -> dict[str, tuple[str, ...]]:
     """Return the names of the dims of one value of each coordinate, all distinct."""
     shapes = axis_columns(geometry)
     taken = {*geometry.dims, *shapes}
-    found = {}
+    dims = {}
     for name, shape in shapes.items():
-        found[name] = tuple(free_names(inner_dims(name, len(shape)), taken, "result."))
-        taken |= set(found[name])
-    return found
+        dims[name] = tuple(free_names(inner_dims(name, len(shape)), taken, "result."))
+        taken |= set(dims[name])
+    return dims
 
 
 def coordinate_variables(
@@ -162,7 +407,7 @@ def coordinate_variables(
     The coordinates of dims of outputs come last.
     """
     geometry = names.geometry
-    found = {
+    variables = {
         name: (
             (dim, *names.inner[name]),
             as_text(storable(value)),
@@ -170,8 +415,14 @@ def coordinate_variables(
         )
         for name, dim, value in _columns(geometry)
     }
-    own = {dim: ((dim,), as_text(x), {}) for dim, x in names.coords.items()}
-    return {**found, **own}
+    return variables | dim_variables(names.coords)
+
+
+def dim_variables(
+    coords: Mapping[str, np.ndarray],
+) -> dict[str, tuple[Any, np.ndarray, Any]]:
+    """Return dims, values and attributes of the coordinates of dims of outputs."""
+    return {dim: ((dim,), as_text(values), {}) for dim, values in coords.items()}
 
 
 def _columns(geometry: Geometry) -> Iterator[tuple[str, str, np.ndarray]]:
@@ -192,18 +443,6 @@ def _attrs(axes: Mapping[str, Axis], column: str) -> dict[str, str]:
     """Return the attributes of the axis that a column belongs to."""
     owners = [n for n in axes if column == n or column.startswith(f"{n}.")]
     return axes[max(owners, key=len)].attrs
-
-
-def _value_shape(leaf: Any) -> tuple[int, ...]:
-    """Return the shape of one value as it is stored: PRNG keys are their raw data."""
-    if isinstance(leaf, jax.ShapeDtypeStruct):
-        return raw_shape(leaf)
-    return raw_shape(jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype))
-
-
-def inner_dims(name: str, count: int) -> tuple[str, ...]:
-    """Return the names of the dims of one value of a variable."""
-    return tuple(f"{name}.{k}" for k in range(count))
 
 
 def storable(leaf: Any) -> np.ndarray:
@@ -239,7 +478,7 @@ def versions() -> dict[str, str]:
     }
 
 
-@functools.cache  # it reads and parses a file
+@ft.cache  # it reads and parses a file
 def _installed(package: str) -> str:
     return importlib.metadata.version(package)
 
@@ -257,38 +496,104 @@ def check_names(function: str, names: Iterable[str]) -> None:
         )
 
 
-def layout_of(
-    function: str,
+def dataset_of(
     outputs: PyTree,
-    row: Sequence[Any],
     space: Space,
     known: KnownCoords,
-    chunks: Chunks,
-    made: Mapping[str, Any],
-    record: Mapping[str, Any],
-) -> StoreLayout:
-    """Return the layout of a store of outputs, whose leaves have `row` at a point.
+    status: Int8[np.ndarray, " points"],
+    attrs: Mapping[str, Any],
+) -> Dataset:
+    """Return a dataset over the dims of a space; see `SweepResult.to_xarray`."""
+    from xarray import Dataset
 
-    `known` are the dims of outputs, `made` is their provenance, and `record` identifies
-    the sweep. Raises a `ValueError` for names that a file cannot have.
-    """
-    names = names_of(outputs, space, known)
-    variables = []
-    for (name, dims), leaf in zip(names.outputs.items(), row, strict=True):
-        kept = storable(np.empty((0, *leaf.shape), leaf.dtype))
-        variables.append(Variable(name, kept.dtype, kept.shape[1:], dims))
+    leaves = jtu.tree_leaves(outputs)
+    structs = jtu.tree_map(ft.partial(struct_of, drop=1), outputs)
+    names, dims = names_of(structs, space, known), space.dims
+    lengths = tuple(dims.values())
+    variables = {}
+    for (name, inner), leaf in zip(names.outputs.items(), leaves, strict=True):
+        if isinstance(leaf, StoredArray):
+            variables[name] = _lazy((*dims, *inner), leaf.grid(stored=True))
+        else:
+            values = storable(leaf)
+            values = values.reshape((*lengths, *values.shape[1:]))
+            variables[name] = (*dims, *inner), values
     coordinates = coordinate_variables(space, names)
-    inner = [dim for dims in names.outputs.values() for dim in dims]
-    check_names(function, [*space.dims, *coordinates, *names.outputs, *inner])
-    return StoreLayout(
-        dims=tuple(space.dims),
-        chunks=chunks,
-        coordinates=coordinates,
-        variables=variables,
-        status=names.status,
-        attributes=attributes(space, made),
-        record={
-            **record,
-            "schema": schema_of(outputs, list(names.outputs), space, known),
-        },
-    )
+    coordinates[names.status] = tuple(dims), status.reshape(lengths), {}
+    return Dataset(variables, coordinates, attrs)
+
+
+def _lazy(dims: tuple[str, ...], leaf: StoredArray) -> Any:
+    """Return a variable of xarray that reads and checks chunks when it is indexed."""
+    from xarray import Variable
+    from xarray.backends import BackendArray
+    from xarray.core import indexing
+
+    class Lazy(BackendArray):
+        shape, dtype = leaf.shape, leaf.dtype
+
+        def __getitem__(self, key: Any) -> Any:
+            basic = indexing.IndexingSupport.BASIC
+            read = leaf.__getitem__
+            return indexing.explicit_indexing_adapter(key, leaf.shape, basic, read)
+
+    return Variable(dims, indexing.LazilyIndexedArray(Lazy()))
+
+
+def reduction_dataset(
+    results: PyTree, known: KnownCoords, attrs: Mapping[str, Any]
+) -> Dataset:
+    """Return a dataset of a reduction of all points, which has no dims of the space."""
+    from xarray import Dataset
+
+    def with_index(x: Any) -> Any:
+        is_empty = isinstance(x, Extreme) and x.index is None
+        return Extreme(-1, x.value) if is_empty else x
+
+    results = jtu.tree_map(with_index, results, is_leaf=lambda x: type(x) is Extreme)
+    names = output_dims(results, known, set()).items()
+    leaves = jtu.tree_leaves(results)
+    variables = {
+        name: (dims, as_text(storable(leaf)))
+        for (name, dims), leaf in zip(names, leaves, strict=True)
+    }
+    return Dataset(variables, dim_variables(coords_of(known)), attrs)
+
+
+def frame_of(
+    outputs: PyTree,
+    space: Space,
+    status: Int8[np.ndarray, " points"],
+    errors: Mapping[int, str],
+) -> DataFrame:
+    """Return a frame with a row for each point; see `SweepResult.to_pandas`."""
+    from pandas import DataFrame
+
+    columns = entry_columns(space.geometry, storable)
+    taken = {*columns, *space.axes()}
+    (column,) = free_names(["status"], taken, "sweep.")
+    for part in _parts(outputs):
+        structs = jtu.tree_map(ft.partial(struct_of, drop=1), part)
+        taken = {*taken, *columns, column}
+        names = output_names(shapes_of(structs), taken, entry_names)
+        for name, leaf in zip(names, jtu.tree_leaves(part), strict=True):
+            columns |= flat_columns(name, storable(leaf))
+    columns[column] = status
+    if errors:
+        texts = [errors.get(i) for i in range(len(status))]
+        (column,) = free_names(["error"], columns, "sweep.")
+        columns[column] = np.array(texts, object)
+    return DataFrame(columns)
+
+
+def reduction_frame(data: Dataset) -> DataFrame:
+    """Return a frame with a row for each position on the dims of a reduction."""
+    from pandas import DataFrame, concat
+
+    groups: dict[tuple[Any, ...], list[Any]] = {}
+    for name, variable in data.data_vars.items():
+        groups.setdefault(variable.dims, []).append(name)
+    numbers = {name: data[name].item() for name in groups.pop((), [])}
+    frames = [data[names].to_dataframe().reset_index() for names in groups.values()]
+    frame = concat(frames, ignore_index=True) if frames else DataFrame(index=[0])
+    return frame.assign(**numbers)

@@ -1,35 +1,79 @@
-"""`SweepResult`: the values of a sweep and their provenance."""
+"""`SweepResult`: the values of a sweep, and their provenance."""
 
 import dataclasses
+import datetime
+import json
 import os
-from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar, SupportsIndex, TypeAlias, overload
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from html import escape
+from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
 import equinox as eqx
+import jax
+import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Bool, Int8, Int64, UInt32
 
-from ..._errors import message, type_error
-from ..._spaces import Indices, Space, as_index, indices, is_several
+from ..._errors import (
+    describe_value,
+    message,
+    optional,
+    structure_error,
+    type_error,
+    value_error,
+)
+from ..._reduce import Over
+from ..._spaces import POINT, Indices, Space, as_index, indices, is_several, joined
+from ..._tree import differences, leaf_text, leaves_with_names
 from ..._types import PyTree
-from ..store import MISSING, OK, Gaps, StoredArray, count_in, picked_gaps, status_in
-from .concat import concat
-from .output_coords import KnownCoords
-from .plot import plot
-from .saved import load, save
-from .schema import CellPoints, CellValues
-from .select import best, sel
-from .views import html, text, to_pandas, to_xarray
+from ..store import (
+    FAILED,
+    MISSING,
+    OK,
+    Gaps,
+    StoredArray,
+    count_in,
+    first_in,
+    joined_gaps,
+    picked_gaps,
+    ranges_of,
+    status_in,
+)
+from .label import (
+    ERRORS,
+    CellPoints,
+    CellValues,
+    KnownCoords,
+    attributes,
+    coords_texts,
+    dataset_of,
+    dims_of,
+    frame_of,
+    reduction_dataset,
+    reduction_frame,
+)
+from .plot import draw
+from .saved import read_fields, write_result
+from .select import Best, Compared, Wanted, best_of, selected
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from pandas import DataFrame
+    from xarray import Dataset
+else:  # imported where they are used
+    Axes = DataFrame = Dataset = Any
 
 # The attributes of a file that describe its whole space, but not a part of it.
 _OF_THE_SPACE = ("space", "space_mode", "points")
 
-_Path: TypeAlias = str | os.PathLike[str]
-_Several: TypeAlias = "Sequence[SweepResult]"
-
 _STATIC = {"static": True}
 """The metadata of a field that is not a leaf of the pytree."""
+
+_LISTED = 5
+_CELL_CHARS = 120
+
+_CONCAT = "SweepResult.concat"
 
 
 class Steps(eqx.Module):
@@ -117,18 +161,6 @@ class SweepResult:
     # has the points, in order, of each error text. A sweep that was stopped has
     # `_ended` points.
 
-    # Each of these methods is defined in a file of its own.
-    sel = sel
-    best = best
-    to_xarray = to_xarray
-    to_pandas = to_pandas
-    plot = plot
-    save = save
-    load: ClassVar["classmethod[SweepResult, [_Path], SweepResult]"] = classmethod(load)
-    concat: ClassVar["classmethod[SweepResult, [_Several], SweepResult]"] = classmethod(
-        concat
-    )
-
     @property
     def errors(self) -> dict[int, str]:
         """The error at each failed point: a dict from its index to a line of text.
@@ -214,12 +246,6 @@ class SweepResult:
         self._check_all_values("iteration")
         return (self[i] for i in range(len(self)))
 
-    def __repr__(self) -> str:
-        return text(self)
-
-    def _repr_html_(self) -> str:
-        return html(self)
-
     @property
     def _outputs(self) -> PyTree:
         """All leaves with a value at each point."""
@@ -257,10 +283,380 @@ class SweepResult:
 
         return jtu.tree_map(grid, self.values)
 
+    def sel(
+        self, wanted: Mapping[str, Wanted] | None = None, /, **more: Wanted
+    ) -> "SweepResult":
+        """Select the points at which axes have given values.
 
-# The files of these functions cannot import the class, which `help` should show.
-for _method in (sel, load, concat):
-    _method.__annotations__["return"] = SweepResult
+        **Arguments:**
+
+        - `wanted`, `more`: a dict, or keywords, from the path of an axis to a value, a
+          list of values, or `slice(lo, hi)`, the numbers from `lo` to `hi`, both
+          included. Floats are compared to rounding, and Python values of a `Static`
+          axis by their text.
+
+        **Returns:** a `SweepResult` of the points with these values on all axes, with
+        one dim named `point`. To keep the dims, use `result.to_xarray().sel(...)`.
+
+        **Raises:** `ValueError` for an unknown axis, and for a value that no point has.
+
+        **Laws:** `result.sel(a=x)` is `result[mask]` for the mask of the points whose
+        `a` is `x`.
+
+        !!! example
+
+            >>> import eqx_pipe as ep
+            >>> space = {"rate": ep.Geomspace(0.125, 1, 4), "on": ep.Values([0, 1])}
+            >>> result = ep.sweep(lambda p: p["rate"] * p["on"], space)
+            >>> result.sel(rate=[0.125, 1], on=1).values.tolist()
+            [0.125, 1.0]
+        """
+        self._check_all_values("sel")
+        asked = {**(wanted or {}), **more}
+        return self[selected(self.space, asked, dims_of(self.output_coords))]
+
+    def best(
+        self, by: Compared = None, mode: str = "min", *, over: Over = None
+    ) -> Best:
+        """Return the point with the smallest or largest output.
+
+        Points without a value, or with a NaN, are never selected; ties go to the lowest
+        index.
+
+        **Arguments:**
+
+        - `by`: the score: the path of a scalar output (`"loss"`, `"fit.loss"`), or a
+          function from the output at one point to a scalar. Not needed if the output is
+          one scalar.
+        - `mode`: `"min"` or `"max"`.
+        - `over`: the dims of replicates, such as `"seed"`: compare the mean score over
+          these dims, in float64, so that a setting is not chosen for one lucky seed. A
+          setting with a replicate that failed, is missing or has a NaN is never
+          selected. (Keyword only.)
+
+        **Returns:** an object with `.index`, `.point`, `.value` (the scalar that was
+        compared) and `.output` (the whole output there). With `over`, `.index` and
+        `.output` are those of all replicates.
+
+        **Raises:** `ValueError` if `by` does not name a scalar, if `over` does not name
+        dims or names all of them, or if no point or setting can be selected.
+
+        !!! example
+
+            >>> import eqx_pipe as ep
+            >>> best = ep.sweep(lambda x: (x - 2) ** 2, ep.Linspace(0, 4, 9)).best()
+            >>> best.index, best.point.item()
+            (4, 2.0)
+        """
+        self._check_all_values("best")
+        return best_of(self.values, self.ok, self.space, by, mode, over)
+
+    def to_xarray(self) -> Dataset:
+        """Return the result as an `xarray.Dataset`.
+
+        The dims are the dims of the space. Axes are coordinates on their dim; axes that
+        vary together are coordinates on one dim. A bare output is the variable `value`;
+        other outputs are named by their paths. The coordinate `status` is 1 for a point
+        that has a value, 2 for a failed point, and 0 for a missing one. Array outputs
+        have further dims, named by the variable and a number, or by `output_coords`.
+        PRNG keys are stored as their raw data. The attributes record the function, the
+        versions and the settings. If points failed, the attribute `errors` is JSON with
+        the half-open ranges of points of each error text.
+
+        With `reduce=` over all points, the variables are the results of the reducers,
+        without the dims of the space, and the attribute `points_reduced` is their
+        number of points. Reductions keep the `output_coords` of the output that they
+        reduce. Several levels of a `Quantile` are the dim `quantile`, the points of a
+        `TopK` the dim `rank`, and the bins of a `Histogram` the dim `bin`, with the
+        left edges; the index of an `ArgMin` or `ArgMax` without a point is -1.
+
+        Names that the space already uses get the prefix `result.`: the name of an
+        output if it, or one of its further dims, is also an axis or a dim (an array
+        output `theta` next to an axis `theta.0`), and the name of a further dim of an
+        axis.
+
+        **Raises:** `ValueError` if two axes have values of the same name.
+
+        Needs `pip install 'eqx_pipe[sweep]'`."""
+        optional("SweepResult.to_xarray", "xarray")
+        known, attrs = self.output_coords, attributes(self.space, self._provenance)
+        if self._errors:
+            spans = {text: ranges_of(points) for text, points in self._errors.items()}
+            attrs[ERRORS] = json.dumps(spans)
+        if self.points is not None:
+            attrs["points_reduced"] = self.points
+            return reduction_dataset(self.values, known, attrs)
+        return dataset_of(self._outputs, self.space, known, self.status, attrs)
+
+    def to_pandas(self) -> DataFrame:
+        """Return the result as a `pandas.DataFrame` with one row for each point.
+
+        Columns are the axes and the outputs by their paths, and last `status`: 1 for a
+        point that has a value, 2 for a failed point, 0 for a missing one. If points
+        failed, the column `error` has the error text, and `None` at other points.
+        Arrays have a column for each entry (`w.0`, `w.1`). The name of an output gets
+        the prefix `result.` if it, or one of its columns, is also an axis or another
+        column. To drop failed points, use `frame[frame["status"] == 1]`.
+
+        With `reduce=` over all points, there is a row for each position on the dims of
+        the results, which are columns too: results of the same dims share rows, and
+        those without dims have their number in every row.
+
+        **Raises:** `ValueError` if two columns of the axes have the same name.
+
+        Needs `pip install 'eqx_pipe[sweep]'`."""
+        optional("SweepResult.to_pandas", "pandas")
+        if self.points is not None:
+            return reduction_frame(self.to_xarray())
+        return frame_of(self._outputs, self.space, self.status, self.errors)
+
+    def plot(
+        self,
+        variable: str | None = None,
+        *,
+        sel: Mapping[str, object] | None = None,
+        x: str | None = None,
+        y: str | None = None,
+        hue: str | None = None,
+        row: str | None = None,
+        col: str | None = None,
+        ax: Axes | None = None,
+        **options: Any,
+    ) -> Axes | np.ndarray:
+        """Draw one output over the space, by xarray and matplotlib.
+
+        One dim is drawn as a line, two dims as a heat map with the first dim along x,
+        and three or four dims as a heat map for each position on the others. An output
+        that is an array at each point (a loss curve) is drawn as a line for each point,
+        over the position in the array. Two axes of one dim (random draws, joint
+        designs) are drawn as points coloured by the value. Replicates (`Seeds`, PRNG
+        keys) are averaged; around lines a band shows one standard deviation. With
+        `reduce=` over all points, the dims are those of the results: the mean of curves
+        is a line, and quantiles of curves are a line for each level.
+
+        Axes show their `label` and `unit`, a `Geomspace` is logarithmic, and names
+        (`Static`, bools) are tick labels. Points that failed, are NaN or infinite, or
+        are missing are marked, and a legend explains the marks.
+
+        **Arguments:**
+
+        - `variable`: the output's name in `to_xarray()`, its path; not needed for a
+          single output.
+        - `sel`: values to fix, as a dict from a dim, or a coordinate on it, to a value
+          (numbers match the nearest one), or to a position on a dim without
+          coordinates, such as the dims of arrays. (Keyword only.)
+        - `x`, `y`, `hue`, `row`, `col`: the dim, or a coordinate on it, to show along
+          x, along y, by the colour of lines, and in rows and columns of panels, as in
+          xarray; by default as above. (Keyword only.)
+        - `ax`: the matplotlib `Axes` to draw into; by default a new figure. (Keyword
+          only.)
+        - `options`: options of xarray's `plot.line`, `plot.pcolormesh` and
+          `plot.scatter`, such as `cmap`, `norm`, `vmin`, `xscale`, `ylim`, `figsize`
+          and `col_wrap`, and of the matplotlib functions that they call.
+
+        **Returns:** the `Axes`; an array of them if there are panels. The figure is
+        `ax.figure`.
+
+        **Raises:** `ValueError` if there are more dims than a plot can show, more than
+        two axes of one dim without `x=` and `y=`, or only one number. Needs `pip
+        install 'eqx_pipe[sweep]'`.
+
+        !!! example
+
+            >>> import eqx_pipe as ep
+            >>> space = {"a": ep.Geomspace(0.01, 1, 5), "b": ep.Linspace(0, 1, 3)}
+            >>> ax = ep.sweep(lambda p: p["a"] * p["b"], space).plot(sel={"b": 0.5})
+            >>> ax.get_xscale(), ax.get_title()
+            ('log', 'b = 0.5')
+        """
+        optional("SweepResult.plot", "matplotlib.pyplot")
+        data = self.to_xarray()
+        # All variables of a reduction of all points are outputs, and it has no axes.
+        axes, outputs = self.space.axes(), len(jtu.tree_leaves(self.values))
+        if self.points is not None:
+            axes, outputs = {}, len(data.data_vars)
+        roles = {"x": x, "y": y, "hue": hue, "row": row, "col": col}
+        if ax is not None:
+            options["ax"] = ax
+        return draw(data, axes, variable, outputs, sel or {}, roles, options)
+
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Write the result to a folder, which `SweepResult.load` and xarray can open.
+
+        The folder is the store of a finished sweep, in Zarr's format 3, with checksums
+        and the names of `to_xarray()`. If saving fails, existing files are kept. For
+        NetCDF use `result.to_xarray().to_netcdf(path)`.
+
+        **Arguments:**
+
+        - `path`: the folder; its name ends in `.zarr`.
+        - `overwrite`: whether to replace an existing result. (Keyword only.)
+
+        **Raises:** `FileExistsError` if `path` exists, and with `overwrite` if it is
+        not a result of eqx_pipe or a sweep fills it; `ValueError` for another suffix.
+        Needs `pip install 'eqx_pipe[sweep]'`.
+
+        !!! example
+
+            >>> import eqx_pipe as ep, tempfile
+            >>> result = ep.sweep(lambda x: x**2, ep.Linspace(0, 3, 4))
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     result.save(f"{folder}/squares.zarr")
+            ...     ep.SweepResult.load(f"{folder}/squares.zarr").best(mode="max").index
+            3
+        """
+        self._check_all_values("save")
+        write_result(
+            path,
+            overwrite,
+            outputs=self._outputs,
+            space=self.space,
+            known=self.output_coords,
+            status=self.status,
+            errors=self._errors,
+            made=self._provenance,
+        )
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> "SweepResult":
+        """Return a saved result, or the result in the store of a sweep.
+
+        It reads a result that `SweepResult.save` wrote, or a store that `sweep(store=)`
+        fills, also while it is being filled: missing points are not `.ok`, and values
+        are read from the store when they are indexed. No code in the files is run.
+
+        The result equals the one that was saved, with these differences. In `.values`,
+        dicts, lists and tuples are kept; other containers (dataclasses, modules, named
+        tuples) become dicts with the names of their fields. In `.space`, every axis
+        becomes a `Values` axis of the same dim with bitwise identical values, which
+        plots and keys treat like the saved axis. A `Static` axis has its numbers, or
+        texts for strings, functions and other objects. Among constants of the space,
+        numbers, texts and arrays of at most 1,024 bytes are kept; a larger array
+        becomes a `jax.ShapeDtypeStruct`, and an object becomes a text.
+
+        **Arguments:**
+
+        - `path`: the folder that was passed to `SweepResult.save` or `sweep(store=)`.
+
+        **Returns:** a `SweepResult`.
+
+        **Raises:** `FileNotFoundError` if nothing exists at `path`; `ValueError` for
+        files that eqx_pipe did not write, that have another version of its format, or
+        that were changed; `OSError` for a damaged file.
+
+        Needs `pip install 'eqx_pipe[sweep]'`.
+
+        !!! example
+
+            >>> import eqx_pipe as ep, tempfile
+            >>> result = ep.sweep(lambda x: {"y": x**2}, ep.Linspace(0, 3, 4))
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     result.save(f"{folder}/squares.zarr")
+            ...     ep.SweepResult.load(f"{folder}/squares.zarr").values["y"].tolist()
+            [0.0, 1.0, 4.0, 9.0]
+        """
+        return cls(**read_fields(path))
+
+    @classmethod
+    def concat(cls, results: Sequence["SweepResult"]) -> "SweepResult":
+        """Concatenate several results: their points and values, in order.
+
+        Use it for rounds of a search, a wider space, or recomputed points. A point that
+        several results have appears several times.
+
+        **Arguments:**
+
+        - `results`: at least one `SweepResult`, none of them reduced. Their spaces must
+          have the same axes, and their outputs the same structure, shapes and dtypes.
+          Values in a store are read into memory.
+
+        **Returns:** a `SweepResult` with one dim named `point`. Its space is a part of
+        a grid if all results are parts of that grid; otherwise a table with `Values`
+        and `Static` axes. `seconds` is the sum over results, `started` the earliest
+        time, and `batch_size` and `num_devices` are the largest.
+
+        **Raises:** `ValueError` for an empty list, or if axes or constants of the
+        spaces differ; `StructureError` if outputs differ in structure, shape or dtype;
+        `TypeError` for other objects, or a reduced result.
+
+        **Laws:** `SweepResult.concat([result[a], result[b]])` is `result[[*a, *b]]`.
+
+        !!! example
+
+            >>> import eqx_pipe as ep
+            >>> near = ep.sweep(lambda p: p["x"] ** 2, {"x": ep.Linspace(0, 1, 3)})
+            >>> far = ep.sweep(lambda p: p["x"] ** 2, {"x": ep.Values([2.0, 3.0])})
+            >>> ep.SweepResult.concat([near, far]).values.tolist()
+            [0.0, 0.25, 1.0, 4.0, 9.0]
+        """
+        results = list(results) if isinstance(results, Sequence) else [results]
+        if not results:
+            raise value_error(
+                _CONCAT, "`results` is empty.", "Give at least one result."
+            )
+        for k, result in enumerate(results):
+            _check_joinable(k, result, results[0])
+        names = dict.fromkeys(result.function for result in results if result.function)
+        values, steps, cells = (
+            _joined([getattr(result, name) for result in results])
+            for name in ("values", "steps", "cells")
+        )
+        return cls(
+            values=values,
+            space=joined(_CONCAT, [result.space for result in results]),
+            _gaps=joined_gaps([(result._gaps, len(result)) for result in results]),
+            batch_size=max(result.batch_size for result in results),
+            num_devices=max(result.num_devices for result in results),
+            started=min(result.started for result in results),
+            seconds=sum(result.seconds for result in results),
+            function=", ".join(names),
+            _errors=_errors(results),
+            cells=cells,
+            output_coords=results[0].output_coords,
+            steps=steps,
+        )
+
+    @property
+    def _provenance(self) -> dict[str, Any]:
+        """The provenance, as texts and numbers."""
+        moment = datetime.datetime.fromtimestamp(self.started, datetime.UTC)
+        made = {
+            "function": self.function,
+            "batch_size": self.batch_size,
+            "devices": self.num_devices,
+            "started": moment.isoformat(timespec="seconds"),
+            **dict(self.made),
+        }
+        if not np.isnan(self.seconds):  # unknown for a store
+            made["seconds"] = round(self.seconds, 6)
+        if self.steps is not None:
+            needed, executed = self.steps.sums
+            made |= {"steps_needed": needed, "steps_executed": executed}
+            made |= {"waste": round(self.steps.waste, 4)}
+        return made
+
+    def __repr__(self) -> str:
+        width = max((len(name) for name, _ in self._output_rows), default=0)
+        rows = [f"{name:<{width}}  {text}" for name, text in self._output_rows]
+        lines = [*_reduced(self), *rows, *_problems(self), _run(self)]
+        return "\n  ".join([_title(self), *lines])
+
+    def _repr_html_(self) -> str:
+        return "".join(
+            [
+                f"<div><b>{escape(_title(self))}</b></div>",
+                _lines(_reduced(self)),
+                _table(("axis", "dim", "values", ""), _axes(self.space)),
+                _table(("output", ""), self._output_rows),
+                _lines([*_problems(self), _run(self)]),
+            ]
+        )
+
+    @property
+    def _output_rows(self) -> list[tuple[str, str]]:
+        """The name of each output, and its type or its single reduced number."""
+        leaves = leaves_with_names(self.values)
+        return [(name or "value", _leaf_row(self, leaf)) for name, leaf in leaves]
 
 
 def _one(i: Any, size: int) -> int:
@@ -272,3 +668,135 @@ def _one(i: Any, size: int) -> int:
         cure = f"The result has {size} points, 0 to {size - 1}."
         raise IndexError(message("SweepResult", wrong, cure))
     return one
+
+
+def _check_joinable(k: int, result: object, first: SweepResult) -> None:
+    """Raise unless a result can follow the first one."""
+    if not isinstance(result, SweepResult) or result.points is not None:
+        what = "reduced" if isinstance(result, SweepResult) else describe_value(result)
+        raise type_error(
+            _CONCAT,
+            f"`results[{k}]` is {what}.",
+            "Give a list of results of `sweep` with the values at all points, that "
+            "is, without `reduce=`.",
+        )
+    found = differences(first.values, result.values, free_axis=0)
+    if found:
+        raise structure_error(
+            _CONCAT,
+            f"the outputs of `results[0]` and `results[{k}]` differ: "
+            f"{'; '.join(found)}.",
+            "Join results of functions that return the same structure.",
+        )
+    if coords_texts(result.output_coords) != coords_texts(first.output_coords):
+        raise value_error(
+            _CONCAT,
+            f"`results[0]` and `results[{k}]` have different `output_coords`.",
+            "Sweep both with the same ones, or drop them: "
+            "`dataclasses.replace(result, output_coords={})`.",
+        )
+
+
+def _joined(trees: Sequence[PyTree]) -> PyTree:
+    """Return pytrees joined along their leading axis; `None` if one of them is."""
+    return (
+        None
+        if any(tree is None for tree in trees)
+        else jtu.tree_map(_concatenated, *trees)
+    )
+
+
+def _concatenated(*leaves: Any) -> Any:
+    some = [leaf[...] if isinstance(leaf, StoredArray) else leaf for leaf in leaves]
+    on_host = not any(isinstance(leaf, jax.Array) for leaf in some)
+    return np.concatenate(some) if on_host else jnp.concatenate(some)
+
+
+def _errors(results: Sequence[SweepResult]) -> dict[str, np.ndarray]:
+    found: dict[str, np.ndarray] = {}
+    first = 0
+    for result in results:
+        for text, points in result._errors.items():
+            found[text] = np.append(found.get(text, points[:0]), first + points)
+        first += len(result)
+    return found
+
+
+def _title(result: SweepResult) -> str:
+    dims = ", ".join(f"{name}: {n:,}" for name, n in result.space.dims.items())
+    return f"SweepResult({len(result):,} points; {dims})"
+
+
+def _outputs(result: SweepResult) -> list[tuple[str, Any]]:
+    return [(name or "value", x) for name, x in leaves_with_names(result.values)]
+
+
+def _axes(space: Space) -> list[tuple[str, str, str, str]]:
+    """Return the axes with their dims."""
+    geometry = space.geometry
+    names = list(geometry.grid_dims)
+    dims = [POINT if geometry.is_part else names[k] for k in geometry.axis_dims]
+    axes = zip(geometry.axes.items(), dims, strict=True)
+    return [(name, dim, f"{len(axis):,}", repr(axis)) for (name, axis), dim in axes]
+
+
+def _reduced(result: SweepResult) -> list[str]:
+    """Return a line with the number of points in a reduction, if there is one."""
+    cells = result.cells
+    if cells is not None and cells.points.size:
+        few, many = cells.points.min(), cells.points.max()
+        count = f"{few:,}" if few == many else f"{few:,} to {many:,}"
+        failed = int(cells.failed.sum())
+        lost = f", of which {failed:,} in all failed" if failed else ""
+        return [f"each reduced over {count} points{lost}"]
+    if result.points is None:
+        return []
+    early = ", stopped" if result._reached < len(result) else ""
+    return [f"reduced over {result.points:,} points{early}"]
+
+
+def _problems(result: SweepResult) -> list[str]:
+    """Return the numbers of failed and missing points, and the first of each."""
+    lines = []
+    for word, status in (("failed", FAILED), ("missing", MISSING)):
+        count = count_in(result._gaps, status)
+        if count:
+            listed = [str(i) for i in first_in(result._gaps, status, _LISTED)]
+            some = ", ".join(listed + ["..."] * (count > _LISTED))
+            lines.append(f"{count:,} points {word}: {some}")
+    return lines
+
+
+def _leaf_row(result: SweepResult, leaf: Any) -> str:
+    """Return the type of an array, or its value if it is a single reduced number."""
+    number = result.points is not None and np.ndim(leaf) == 0
+    if number and hasattr(leaf, "dtype") and leaf.dtype.kind in "biufc":
+        return f"{leaf_text(leaf)}  {leaf.item():.6g}"
+    return leaf_text(leaf)
+
+
+def _run(result: SweepResult) -> str:
+    """Return a line on how a result was computed, as far as known."""
+    devices = f"{result.num_devices} device" + "s" * (result.num_devices != 1)
+    took = "" if np.isnan(result.seconds) else f"{result.seconds:.3g} s, "
+    waste = result.waste
+    steps = "" if waste is None else f", {waste:.3g} steps for each one needed"
+    return f"{took}batch size {result.batch_size}, {devices}{steps}"
+
+
+def _lines(texts: Iterable[str]) -> str:
+    return "".join(f"<div>{escape(text)}</div>" for text in texts)
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return an HTML table of texts, each shortened to a readable length."""
+    lines = [_row("th", head), *(_row("td", row) for row in rows)]
+    return f'<table style="margin:.3em 0 .8em">{"".join(lines)}</table>'
+
+
+def _row(tag: str, texts: Sequence[str]) -> str:
+    limit = _CELL_CHARS
+    short = [x if len(x) <= limit else f"{x[: limit - 3]}..." for x in texts]
+    # Notebooks align cells to the right by default.
+    cells = (f'<{tag} style="text-align:left">{escape(x)}</{tag}>' for x in short)
+    return f"<tr>{''.join(cells)}</tr>"

@@ -1,21 +1,47 @@
-"""Results in files: saved as a finished store, and loaded from any store."""
+"""Results in files: saved as a finished store, and loaded from any store.
 
+A store has arrays by name. Loading a result from it also requires the structure of the
+outputs and of the points, the dtypes that files do not support, and the kinds of PRNG
+keys. They are written as JSON, the schema, so that reading them runs no code.
+"""
+
+import base64
 import datetime
+import functools as ft
 import os
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import jax
+import jax.numpy as jnp
+import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
+from jaxtyping import Int8, Int64
 
 from ..._errors import message, nearest, value_error
 from ..._files import as_path
+from ..._spaces import (
+    Axis,
+    LoadedValues,
+    Space,
+    Static,
+    at_least_one,
+    axis_name,
+    axis_structs,
+    is_axis,
+)
+from ..._tree import is_key_array, nbytes, path_name, struct_of
+from ..._types import PyTree
 from ..store import (
+    Chunks,
     Folder,
     Store,
     StoredArray,
     StoreLayout,
     Taken,
+    Variable,
     check_vacant,
     check_zarr,
     choose_chunks,
@@ -26,52 +52,80 @@ from ..store import (
     settle,
     well_formed,
 )
-from .label import layout_of, storable
-from .schema import CellPoints, outputs_from, space_from
-from .views import ERRORS, provenance
-
-if TYPE_CHECKING:
-    from .result import SweepResult
-else:
-    SweepResult = Any
+from .label import (
+    ERRORS,
+    CellPoints,
+    CellValues,
+    KnownCoords,
+    attributes,
+    check_names,
+    coordinate_variables,
+    names_of,
+    storable,
+)
 
 _SAVE, _LOAD = "SweepResult.save", "SweepResult.load"
-_OWN = (ERRORS, "eqx_pipe_store", "coordinates", "batch_size", "devices")
-_OWN += ("seconds", "started", "function")
+_FIELDS = (ERRORS, "eqx_pipe_store", "coordinates", "batch_size", "devices")
+_FIELDS += ("seconds", "started", "function")
 """The attributes of a store that are fields of a result, or irrelevant to it."""
 
 _CHUNK_BYTES = 64 * 1024 * 1024
 """The maximum bytes of the values in a chunk, unless one point has more."""
 
 
-def save(
-    self: SweepResult, path: str | os.PathLike[str], *, overwrite: bool = False
-) -> None:
-    """Write the result to a folder, which `SweepResult.load` and xarray can open.
+# Keep the record of a store small, since every reader of the store reads it.
+_MOST_BYTES = 1024
 
-    The folder is the store of a finished sweep, in Zarr's format 3, with checksums and
-    the names of `to_xarray()`. If saving fails, existing files are kept. For NetCDF use
-    `result.to_xarray().to_netcdf(path)`.
 
-    **Arguments:**
+def layout_of(
+    function: str,
+    outputs: PyTree,
+    row: Sequence[Any],
+    space: Space,
+    known: KnownCoords,
+    chunks: Chunks,
+    made: Mapping[str, Any],
+    record: Mapping[str, Any],
+) -> StoreLayout:
+    """Return the layout of a store of outputs, whose leaves have `row` at a point.
 
-    - `path`: the folder; its name ends in `.zarr`.
-    - `overwrite`: whether to replace an existing result. (Keyword only.)
-
-    **Raises:** `FileExistsError` if `path` exists, and with `overwrite` if it is not a
-    result of eqx_pipe or a sweep fills it; `ValueError` for another suffix. Needs
-    `pip install 'eqx_pipe[sweep]'`.
-
-    !!! example
-
-        >>> import eqx_pipe as ep, tempfile
-        >>> result = ep.sweep(lambda x: x**2, ep.Linspace(0, 3, 4))
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     result.save(f"{folder}/squares.zarr")
-        ...     ep.SweepResult.load(f"{folder}/squares.zarr").best(mode="max").index
-        3
+    `known` are the dims of outputs, `made` is their provenance, and `record` identifies
+    the sweep. Raises a `ValueError` for names that a file cannot have.
     """
-    self._check_all_values("save")
+    names = names_of(outputs, space, known)
+    variables = []
+    for (name, dims), leaf in zip(names.outputs.items(), row, strict=True):
+        kept = storable(np.empty((0, *leaf.shape), leaf.dtype))
+        variables.append(Variable(name, kept.dtype, kept.shape[1:], dims))
+    coordinates = coordinate_variables(space, names)
+    inner = [dim for dims in names.outputs.values() for dim in dims]
+    check_names(function, [*space.dims, *coordinates, *names.outputs, *inner])
+    return StoreLayout(
+        dims=tuple(space.dims),
+        chunks=chunks,
+        coordinates=coordinates,
+        variables=variables,
+        status=names.status,
+        attributes=attributes(space, made),
+        record={
+            **record,
+            "schema": schema_of(outputs, list(names.outputs), space, known),
+        },
+    )
+
+
+def write_result(
+    path: str | os.PathLike[str],
+    overwrite: bool,
+    *,
+    outputs: PyTree,
+    space: Space,
+    known: KnownCoords,
+    status: Int8[np.ndarray, " points"],
+    errors: Mapping[str, Int64[np.ndarray, " _failed"]],
+    made: Mapping[str, Any],
+) -> None:
+    """Write the fields of a result to a folder; see `SweepResult.save`."""
     check_zarr(_SAVE)
     place = as_path(_SAVE, path)
     if place.suffix != ".zarr":
@@ -81,21 +135,21 @@ def save(
             "Give a path that ends in `.zarr`. For NetCDF: "
             "`result.to_xarray().to_netcdf(path)`.",
         )
-    leaves, status = jtu.tree_leaves(self._outputs), self.status
-    row = [storable(leaf[:0])[:0] for leaf in leaves]
-    structs = [np.empty(x.shape[1:], x.dtype) for x in row]
-    row_bytes = sum(x.nbytes for x in structs)
-    lengths = tuple(self.space.dims.values())
+    leaves = jtu.tree_leaves(outputs)
+    structs = jtu.tree_map(ft.partial(struct_of, drop=1), outputs)
+    row = [struct_of(storable(leaf[:0]), drop=1) for leaf in leaves]
+    row_bytes = sum(map(nbytes, row))
+    lengths = tuple(space.dims.values())
     most = max(1, _CHUNK_BYTES // max(1, row_bytes))
-    chunks = choose_chunks(lengths, min(self.space.size, most), most)
+    chunks = choose_chunks(lengths, min(space.size, most), most)
     layout = layout_of(
         _SAVE,
-        self._outputs,
         structs,
-        self.space,
-        self.output_coords,
+        row,
+        space,
+        known,
         chunks,
-        provenance(self),
+        made,
         {"saved": True},
     )
 
@@ -105,7 +159,7 @@ def save(
             values = [storable(leaf[first:last]) for leaf in leaves]
             here = {
                 text: points[(points >= first) & (points < last)] - first
-                for text, points in self._errors.items()
+                for text, points in errors.items()
             }
             store.commit(number, values, status[first:last], here)
 
@@ -147,43 +201,8 @@ def _taken(files: Folder, wrong: str, more: str) -> FileExistsError:
     )
 
 
-def load(cls: type[SweepResult], path: str | os.PathLike[str]) -> SweepResult:
-    """Return a saved result, or the result in the store of a sweep.
-
-    It reads a result that `SweepResult.save` wrote, or a store that `sweep(store=)`
-    fills, also while it is being filled: missing points are not `.ok`, and values are
-    read from the store when they are indexed. No code in the files is run.
-
-    The result equals the one that was saved, with these differences. In `.values`,
-    dicts, lists and tuples are kept; other containers (dataclasses, modules, named
-    tuples) become dicts with the names of their fields. In `.space`, every axis becomes
-    a `Values` axis of the same dim with bitwise identical values, which plots and keys
-    treat like the saved axis. A `Static` axis has its numbers, or texts for strings,
-    functions and other objects. Among constants of the space, numbers, texts and arrays
-    of at most 1,024 bytes are kept; a larger array becomes a `jax.ShapeDtypeStruct`,
-    and an object becomes a text.
-
-    **Arguments:**
-
-    - `path`: the folder that was passed to `SweepResult.save` or `sweep(store=)`.
-
-    **Returns:** a `SweepResult`.
-
-    **Raises:** `FileNotFoundError` if nothing exists at `path`; `ValueError` for files
-    that eqx_pipe did not write, that have another version of its format, or that were
-    changed; `OSError` for a damaged file.
-
-    Needs `pip install 'eqx_pipe[sweep]'`.
-
-    !!! example
-
-        >>> import eqx_pipe as ep, tempfile
-        >>> result = ep.sweep(lambda x: {"y": x**2}, ep.Linspace(0, 3, 4))
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     result.save(f"{folder}/squares.zarr")
-        ...     ep.SweepResult.load(f"{folder}/squares.zarr").values["y"].tolist()
-        [0.0, 1.0, 4.0, 9.0]
-    """
+def read_fields(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return the fields of the result at a path; see `SweepResult.load`."""
     check_zarr(_LOAD)
     place = as_path(_LOAD, path)
     with disk_errors(str(place), "be read", _LOAD):
@@ -207,7 +226,7 @@ def load(cls: type[SweepResult], path: str | os.PathLike[str]) -> SweepResult:
                 "is not computed again. `xarray.open_zarr` shows the states.",
             )
         with well_formed(_LOAD, store.files):
-            return cls(**_fields(store))
+            return _fields(store)
 
 
 def _hint(path: Path) -> str:
@@ -248,7 +267,7 @@ def _fields(store: Store) -> dict[str, Any]:
         seconds=float(seconds),
         function=attributes.get("function", ""),
         cells=CellPoints(*cells) if cells else None,
-        made=tuple((k, v) for k, v in attributes.items() if k not in _OWN),
+        made=tuple((k, v) for k, v in attributes.items() if k not in _FIELDS),
         _errors=errors,
         output_coords={
             path: {dim: _coords(store, dim) for dim in dims}
@@ -262,3 +281,169 @@ def _coords(store: Store, dim: str) -> np.ndarray | None:
         return None
     values = store.coordinate(dim)
     return values.astype(np.str_) if values.dtype.kind == "O" else values
+
+
+def schema_of(
+    outputs: PyTree, names: list[str], space: Space, known: KnownCoords
+) -> dict[str, Any]:
+    """Return the schema of a result.
+
+    `outputs` are the shapes and dtypes of one output, and `names` the variables of its
+    leaves, in order. `known` are the named dims of outputs.
+    """
+    name = iter(names)
+
+    def variable(leaf: Any, _: Any) -> Any:
+        return {"array": next(name), **_kind(leaf)}
+
+    def part(leaf: Any, path: Any) -> Any:
+        return _axis(leaf, path, space) if is_axis(leaf) else _constant(leaf)
+
+    if isinstance(outputs, CellValues):
+        outputs = outputs.values
+    return {
+        "mode": "zip" if space.geometry.is_part else space.mode,
+        "outputs": _written(outputs, variable),
+        "space": _written(space.tree, part),
+        "cells": list(name),
+        "output_dims": {path: list(dims) for path, dims in known.items()},
+    }
+
+
+def outputs_from(
+    schema: dict[str, Any], read: Callable[[str, Any, Any], Any]
+) -> PyTree:
+    """Return the outputs, with a leading axis over the points.
+
+    `read(name, dtype, kind)` returns an array of a dtype, as PRNG keys if there is a
+    `kind`.
+    """
+
+    def leaf(node: dict[str, Any]) -> Any:
+        return read(node["array"], jnp.dtype(node["dtype"]), node.get("key"))
+
+    return _read(schema["outputs"], leaf)
+
+
+def space_from(schema: dict[str, Any], read: Callable[[str], Any]) -> Space:
+    """Return the space, with `Values` and `Static` axes from coordinates."""
+
+    empty = False
+
+    def part(node: dict[str, Any]) -> Any:
+        nonlocal empty
+        attrs = node.get("attrs", {})
+        label, unit = attrs.get("long_name"), attrs.get("units")
+        if "axis" in node:
+            values, empty = at_least_one(_as_kind(read(node["axis"]), node))
+            own = {name: node[name] for name in ("is_log", "draws", "dim")}
+            return LoadedValues(values, **own, label=label, unit=unit)
+        if "static" in node:
+            values, empty = at_least_one(np.asarray(read(node["static"])))
+            values = values.tolist()
+            return Static(values, dim=node["dim"], label=label, unit=unit)
+        return _leaf(node)
+
+    space = Space(_read(schema["space"], part), schema["mode"])
+    return space[:0] if empty else space
+
+
+def _as_kind(array: Any, kind: dict[str, Any]) -> Any:
+    """Return an array in its original dtype, or as PRNG keys."""
+    array = np.asarray(array).astype(jnp.dtype(kind["dtype"]), copy=False)
+    if "key" not in kind:
+        return array
+    return jr.wrap_key_data(jnp.asarray(array), impl=kind["key"])
+
+
+def _kind(leaf: Any) -> dict[str, Any]:
+    if not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        return {"dtype": str(leaf.dtype)}
+    # JAX returns the kind of arrays and traced arrays only.
+    kinds: list[str] = []
+    key = jax.ShapeDtypeStruct((), leaf.dtype)
+    jax.eval_shape(lambda x: kinds.append(str(jr.key_impl(x))), key)
+    return {"dtype": "uint32", "key": kinds[0]}
+
+
+def _axis(axis: Axis, path: Any, space: Space) -> Any:
+    name = axis_name(path)
+    if axis.is_static:
+        return {"static": name, "dim": axis.dim, "attrs": axis.attrs}
+    structs = axis_structs(name, axis, space.axis_key(name))
+    several = jtu.tree_structure(structs) != jtu.tree_structure(0)
+
+    def part(leaf: Any, path: Any) -> Any:
+        # If values are pytrees, there is an axis for each leaf, all of one dim.
+        full = ".".join([name, *([path_name(path)] if path else [])])
+        dim = name if several and axis.dim is None else axis.dim
+        own = {"is_log": axis.is_log, "draws": axis.replicates, "attrs": axis.attrs}
+        return {"axis": full, "dim": dim, **_kind(leaf), **own}
+
+    return _written(structs, part)
+
+
+def _constant(leaf: Any) -> Any:
+    """Return a constant of the space; large arrays and other objects as text."""
+    if type(leaf) in (bool, int, float, str):
+        # NaN and infinity are allowed, since Python's JSON reads the schema.
+        return {"value": leaf}
+    if not hasattr(leaf, "dtype") or not hasattr(leaf, "shape"):
+        return {"value": repr(leaf)}
+    if is_key_array(leaf):
+        return {**_constant(jr.key_data(leaf)), "key": str(jr.key_impl(leaf))}
+    shape, dtype = list(leaf.shape), str(leaf.dtype)
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return {"struct": shape, "dtype": dtype}
+    array = np.asarray(leaf)
+    if array.dtype.kind not in "biufcV":
+        return {"value": repr(leaf)}
+    if array.nbytes > _MOST_BYTES:
+        return {"struct": shape, "dtype": dtype}
+    data = base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()
+    where = "jax" if isinstance(leaf, jax.Array) else "numpy"
+    return {"data": data, "shape": shape, "dtype": dtype, "of": where}
+
+
+def _leaf(node: dict[str, Any]) -> Any:
+    if "value" in node:
+        return node["value"]
+    dtype = jnp.dtype(node["dtype"])
+    if "struct" in node:
+        return jax.ShapeDtypeStruct(tuple(node["struct"]), dtype)
+    array = np.frombuffer(base64.b64decode(node["data"]), dtype).reshape(node["shape"])
+    if "key" in node:
+        return jr.wrap_key_data(jnp.asarray(array), impl=node["key"])
+    fits = jax.dtypes.canonicalize_dtype(dtype) == dtype
+    return jnp.asarray(array) if node["of"] == "jax" and fits else array
+
+
+def _written(node: Any, leaf: Callable[[Any, Any], Any], path: Any = ()) -> Any:
+    """Return a pytree as JSON: dicts, lists, tuples; other containers by path."""
+    if node is None:
+        return None
+    if is_axis(node):
+        return leaf(node, path)
+    children = jtu.tree_flatten_with_path(node, is_leaf=lambda x: x is not node)[0]
+    if len(children) == 1 and not children[0][0]:
+        return leaf(node, path)
+    steps = [(step, _written(child, leaf, (*path, *step))) for step, child in children]
+    if type(node) in (list, tuple):
+        return {type(node).__name__: [child for _, child in steps]}
+    if isinstance(node, dict) and all(isinstance(k, str | int) for k in node):
+        # Use the order written, since JAX sorts the keys.
+        written = {step[0].key: child for step, child in steps}
+        return {"dict": [[key, written[key]] for key in node]}
+    return {"dict": [[path_name(step), child] for step, child in steps]}
+
+
+def _read(node: Any, leaf: Callable[[Any], Any]) -> Any:
+    if node is None:
+        return None
+    if "dict" in node:
+        return {key: _read(child, leaf) for key, child in node["dict"]}
+    if "list" in node:
+        return [_read(child, leaf) for child in node["list"]]
+    if "tuple" in node:
+        return tuple(_read(child, leaf) for child in node["tuple"])
+    return leaf(node)

@@ -1,8 +1,8 @@
 """Points selected from a result: by the values of their axes, or as the best one."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Callable, Container, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -26,12 +26,6 @@ from ..._types import PyTree
 from ..call import needs_value
 from ..store import stored_in
 from .label import storable
-from .output_coords import dims_of
-
-if TYPE_CHECKING:
-    from .result import SweepResult
-else:
-    SweepResult = Any
 
 _READ_BYTES = 64 * 1024 * 1024
 """The bytes of a store to hold in memory at once, if all of it is read."""
@@ -51,40 +45,18 @@ Compared: TypeAlias = str | Callable[[PyTree], Any] | None
 """The score of a point: the path of a scalar output, or a function of one output."""
 
 
-def sel(
-    self: SweepResult, wanted: Mapping[str, Wanted] | None = None, /, **more: Wanted
-) -> SweepResult:
-    """Select the points at which axes have given values.
+def selected(
+    space: Space, wanted: Mapping[str, Wanted], output_dims: Container[str]
+) -> Bool[np.ndarray, " points"]:
+    """Return a mask of the points at which axes have given values.
 
-    **Arguments:**
-
-    - `wanted`, `more`: a dict, or keywords, from the path of an axis to a value, a list
-      of values, or `slice(lo, hi)`, the numbers from `lo` to `hi`, both included.
-      Floats are compared to rounding, and Python values of a `Static` axis by their
-      text.
-
-    **Returns:** a `SweepResult` of the points with these values on all axes, with one
-    dim named `point`. To keep the dims, use `result.to_xarray().sel(...)`.
-
-    **Raises:** `ValueError` for an unknown axis, and for a value that no point has.
-
-    **Laws:** `result.sel(a=x)` is `result[mask]` for the mask of the points whose
-    `a` is `x`.
-
-    !!! example
-
-        >>> import eqx_pipe as ep
-        >>> space = {"rate": ep.Geomspace(0.125, 1, 4), "on": ep.Values([0, 1])}
-        >>> result = ep.sweep(lambda p: p["rate"] * p["on"], space)
-        >>> result.sel(rate=[0.125, 1], on=1).values.tolist()
-        [0.125, 1.0]
+    `output_dims` are the dims of outputs, by which no point is selected.
     """
-    self._check_all_values("sel")
-    geometry = self.space.geometry
+    geometry = space.geometry
     columns = point_columns(geometry)
-    chosen = np.ones(len(self), bool)
-    for name, values in {**(wanted or {}), **more}.items():
-        if name in dims_of(self.output_coords):
+    mask = np.ones(space.size, bool)
+    for name, values in wanted.items():
+        if name in output_dims:
             wrong = f"{name!r} is a dim of outputs, which all points have."
             raise value_error(_SEL, wrong, f"Say `result.to_xarray().sel({name}=...)`.")
         if name not in columns:
@@ -94,13 +66,13 @@ def sel(
         axis = geometry.axes.get(name)
         if axis is not None and axis.is_static:
             dim = geometry.axis_dims[geometry.names.index(name)]
-            positions = geometry.digits(np.arange(len(self)))[:, dim]
+            positions = geometry.digits(np.arange(space.size))[:, dim]
             equal = _equal_static(axis, positions)
         if isinstance(values, slice):
-            chosen &= _in_range(name, column, values)
+            mask &= _in_range(name, column, values)
         else:
-            chosen &= _any_of(name, column, equal, values)
-    return self[np.flatnonzero(chosen)]
+            mask &= _any_of(name, column, equal, values)
+    return mask
 
 
 def _any_of(
@@ -224,64 +196,35 @@ def _short(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else f"{value}"
 
 
-def best(
-    self: SweepResult, by: Compared = None, mode: str = "min", *, over: Over = None
+def best_of(
+    values: PyTree,
+    ok: Bool[np.ndarray, " points"],
+    space: Space,
+    by: Compared,
+    mode: str,
+    over: Over,
 ) -> Best:
-    """Return the point with the smallest or largest output.
-
-    Points without a value, or with a NaN, are never selected; ties go to the lowest
-    index.
-
-    **Arguments:**
-
-    - `by`: the score: the path of a scalar output (`"loss"`, `"fit.loss"`), or a
-      function from the output at one point to a scalar. Not needed if the output is one
-      scalar.
-    - `mode`: `"min"` or `"max"`.
-    - `over`: the dims of replicates, such as `"seed"`: compare the mean score over
-      these dims, in float64, so that a setting is not chosen for one lucky seed. A
-      setting with a replicate that failed, is missing or has a NaN is never selected.
-      (Keyword only.)
-
-    **Returns:** an object with `.index`, `.point`, `.value` (the scalar that was
-    compared) and `.output` (the whole output there). With `over`, `.index` and
-    `.output` are those of all replicates.
-
-    **Raises:** `ValueError` if `by` does not name a scalar, if `over` does not name
-    dims or names all of them, or if no point or setting can be selected.
-
-    !!! example
-
-        >>> import eqx_pipe as ep
-        >>> best = ep.sweep(lambda x: (x - 2) ** 2, ep.Linspace(0, 4, 9)).best()
-        >>> best.index, best.point.item()
-        (4, 2.0)
-    """
-    self._check_all_values("best")
+    """Return the best of the `ok` points, or setting; see `SweepResult.best`."""
     check_choice(_BEST, "mode", mode, ("min", "max"))
-    compared = scores(_BEST, self.values, len(self), by, _parts(self))
-    allowed = self.ok & ~np.isnan(compared)
-    settings, replicates = self.space, None
+    compared = scores(_BEST, values, space.size, by, _parts(values, space.size))
+    allowed = ok & ~np.isnan(compared)
+    settings, replicates, one = space, None, "point"
     if over is not None:
-        settings, replicates = _settings(self.space, as_over(over, _BEST, ""))
+        settings, replicates = _settings(space, as_over(over, _BEST, ""))
+        one = "setting has a replicate that"
         allowed = allowed[replicates].all(axis=1)
         with np.errstate(invalid="ignore"):  # the mean of inf and -inf is NaN
             compared = compared[replicates].mean(axis=1, dtype=np.float64)
         allowed &= ~np.isnan(compared)
     candidates = np.flatnonzero(allowed)
     if not len(candidates):
-        raise value_error(
-            _BEST,
-            "every point failed, or has the value NaN."
-            if replicates is None
-            else "every setting has a replicate that failed, or has the value NaN.",
-            "Look at `result.ok` and `result.values`.",
-        )
+        wrong = f"every {one} failed, or has the value NaN."
+        raise value_error(_BEST, wrong, "Look at `result.ok` and `result.values`.")
     # The first of `ranked`, in a thousandth of its time.
     pick = np.argmin if mode == "min" else np.argmax
     i = int(candidates[pick(compared[candidates])])
     index = i if replicates is None else replicates[i]
-    output = jtu.tree_map(lambda leaf: leaf[index], self.values)
+    output = jtu.tree_map(lambda leaf: leaf[index], values)
     columns = point_columns(settings[[i]].geometry)
     coordinates = {name: column[0] for name, column in columns.items()}
     return Best(index, settings.point(i), compared[i].item(), output, coordinates)
@@ -301,14 +244,14 @@ def _settings(
     return settings, index.reshape(settings.size, -1)
 
 
-def _parts(result: SweepResult) -> list[slice]:
+def _parts(values: PyTree, size: int) -> list[slice]:
     """Return slices of all points, each small enough to be read into memory."""
-    leaves = jtu.tree_leaves(result.values)
+    leaves = jtu.tree_leaves(values)
     if stored_in(leaves) is None:
         return [slice(None)]
-    row = sum(leaf.nbytes for leaf in leaves) // len(result)
+    row = sum(leaf.nbytes for leaf in leaves) // size
     step = max(1, _READ_BYTES // max(1, row))
-    return [slice(i, i + step) for i in range(0, len(result), step)]
+    return [slice(i, i + step) for i in range(0, size, step)]
 
 
 def scores(

@@ -21,16 +21,16 @@ from ..call import fn_name
 from ..compute.rows import Rows
 from ..gather import Chunk, Outcome, Todo
 from ..plan import Plan
-from ..results.label import (
+from ..results import (
     check_names,
     coordinate_variables,
+    coords_texts,
     inner_dims,
     layout_of,
     names_of,
     storable,
     versions,
 )
-from ..results.output_coords import coords_texts
 from ..store import (
     FAILED,
     MISSING,
