@@ -1,8 +1,7 @@
 """Show the examples of docstrings as code; in Markdown `>>>` begins a quotation.
 
-Methods of `SweepResult` that are functions of other files are shown as methods, classes
-with the constructors that Equinox or a base class gives them, and strategies without
-the argument `draw`, which hypothesis passes.
+Classes are shown with the constructors that Equinox or a base class gives them, and
+strategies without the argument `draw`, which hypothesis passes.
 """
 
 import dataclasses
@@ -40,11 +39,6 @@ class Doctests(griffe.Extension):
             obj.docstring.value = fenced(obj.docstring.value)
 
     def on_package(self, *, pkg: griffe.Module, **kwargs: object) -> None:
-        result = pkg["_sweep.results.result.SweepResult"]
-        for name, member in list(result.members.items()):
-            if member.is_attribute and name in result.parent.imports:
-                method = pkg[result.parent.imports[name].partition(".")[2]]
-                result.set_member(name, method)
         for value in constructed():
             add_constructor(pkg, value)
         for value in filter(inspect.isfunction, public()):

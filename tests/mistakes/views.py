@@ -49,7 +49,7 @@ VIEWS = {
         r"A range is `sel\(x=slice": lambda: swept().sel(x=0.3),
         "Give at least one result": lambda: concat(),
         "that return the same structure": lambda: concat(swept(), beside()),
-        "the same axes at the same places": lambda: concat(
+        "the same axes at the same paths": lambda: concat(
             beside(), beside(y=ep.Values([1.0]))
         ),
         "the same structure, shape and dtype": lambda: concat(
