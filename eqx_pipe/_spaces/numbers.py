@@ -6,7 +6,7 @@ same point several times.
 """
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Set
 from typing import Any, TypeAlias
 
 import jax
@@ -36,14 +36,13 @@ ValuesLike: TypeAlias = ArrayLike | Iterable[object]
 
 def as_values(values: Any) -> Array:
     """Return a sequence of numbers, arrays or keys as one array."""
-    if not hasattr(values, "shape"):
-        if isinstance(values, str | bytes) or not isinstance(values, Iterable):
-            raise type_error("Values", f"`values` is {describe_value(values)}.", _FORMS)
-        # A column of Arrow has no shape.
-        is_column = hasattr(values, "null_count")
-        values = values if is_column else list(values)
-    check_unmasked("Values", "values", values)
-    gaps = missing_in(values)
+    wrong = isinstance(values, str | bytes | Mapping | Set)
+    if wrong or not isinstance(values, Iterable):
+        raise type_error("Values", f"`values` is {describe_value(values)}.", _FORMS)
+    is_column = hasattr(values, "shape") or hasattr(values, "null_count")
+    numbers: Any = values if is_column else list(values)
+    check_unmasked("Values", "values", numbers)
+    gaps = missing_in(numbers)
     if gaps:
         raise value_error(
             "Values",
@@ -51,16 +50,16 @@ def as_values(values: Any) -> Array:
             "Fill them, or leave them out, `values.dropna()`; a NaN in an array of "
             "floats is a value.",
         )
-    if isinstance(values, list):
-        values = _stack(values)
-    elif not hasattr(values, "shape"):
-        values = np.asarray(values)
-    if len(values.shape) == 0:
+    if isinstance(numbers, list):
+        numbers = _stack(numbers)
+    elif not hasattr(numbers, "shape"):  # a column of Arrow
+        numbers = np.asarray(numbers)
+    if len(numbers.shape) == 0:
         wrong = f"`values` is {describe_value(values)}, a single value."
         raise type_error("Values", wrong, _FORMS)
-    if values.shape[0] == 0:
+    if numbers.shape[0] == 0:
         raise value_error("Values", "`values` is empty.", "Give at least one value.")
-    array = _as_array(values)
+    array = _as_array(numbers)
     if is_key_array(array):
         check_draws("Values", "`values` are keys", array)
     return array

@@ -58,6 +58,8 @@ SPACE = {
     TypeError: {
         "for a dict `list": lambda: ep.Static({"relu": sin}),
         "list of the values.*": lambda: ep.Static({"relu", "tanh"}),
+        "Give a sequence of numbers": lambda: ep.Values({1: 2, 3: 4}),
+        "Give a sequence of numbers.*": lambda: ep.Values({1, 2}),
         "list of the values": lambda: ep.Static(np.array(1)),
         "its `.tree`": lambda: ep.Space(ep.Space(ONE)),
         "True .bool.. Give an integer": lambda: ep.Space(ONE)[True],
