@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 
 from .._errors import quoted, type_error
-from .._stage import Canvas, Scope, Wire, as_stage, enter, none_error
+from .._stage import Canvas, Scope, Wire, as_stage, enter
 from .._tree import as_arrays, join_path
 from .._types import AnyStage, MaybeState, Output, PyTree, Segment, StageLike
 from .container import Container, Names, keyed, read_names, read_stages
@@ -27,17 +27,14 @@ def in_order(
     y, inputs = carried_entry(function, broadcast, x, scope)
     origin: Segment | None = None  # the stage that returned None, if `y` is None
     for segment, stage in stages:
-        try:
-            new, state = enter(scope, segment, stage, inputs(y), state=state)
-        except Exception as error:
-            if origin is None:
-                raise
-            raise none_error(function, scope, origin, segment, error) from error
-        if new is not None:
+        before = y
+        y, state = enter(
+            scope, segment, stage, inputs(y), state=state, none_from=origin
+        )
+        if y is not None:
             origin = None
-        elif y is not None:
+        elif before is not None:
             origin = segment
-        y = new
     return y, state
 
 

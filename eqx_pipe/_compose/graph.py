@@ -8,7 +8,7 @@ import equinox as eqx
 
 from .._check import check_is, check_name
 from .._errors import describe_value, nearest, quoted, value_error
-from .._stage import Canvas, Scope, Wire, as_stage, enter, none_error
+from .._stage import Canvas, Scope, Wire, as_stage, enter
 from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
 from .container import Container, no_slices, read_names
 from .entries import look_up
@@ -84,20 +84,15 @@ class Graph(Container):
         values = {INPUT: x}
         if self.inputs is not None:
             values |= look_up("graph", self.inputs, x, scope, exact=True)
-        origins: dict[str, str] = {}  # from nodes with the value None to its first node
+        origins: dict[str, str] = {}  # from each node that is None to the first such
         for name, stage, predecessors, keywords in self.joined():
             args = [values[p] for p in predecessors]
             named = dict(zip(keywords, args, strict=True)) if keywords else {}
             args = () if named else args
             origin = next((origins[p] for p in predecessors if p in origins), None)
-            try:
-                values[name], state = enter(
-                    scope, name, stage, *args, state=state, named=named
-                )
-            except Exception as error:
-                if origin is None:
-                    raise
-                raise none_error("graph", scope, origin, name, error) from error
+            values[name], state = enter(
+                scope, name, stage, *args, state=state, named=named, none_from=origin
+            )
             if values[name] is None:
                 origins[name] = origin or name
         if isinstance(self.sink, str):

@@ -6,7 +6,6 @@ from .call import Scope as Scope
 from .call import call as call
 from .call import call_layer as call_layer
 from .call import enter as enter
-from .call import none_error as none_error
 from .call import wants_key as wants_key
 from .composite import Composite as Composite
 from .describe import Canvas as Canvas

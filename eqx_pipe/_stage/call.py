@@ -16,7 +16,6 @@ from .._errors import (
     describe_value,
     is_located,
     locate,
-    type_error,
 )
 from .._keys import fold, key_argument, parameters
 from .._tree import as_arrays, combine, is_none, join_path
@@ -151,10 +150,12 @@ def enter(
     state: MaybeState,
     index: Integer[Array, ""] | None = None,
     named: Mapping[str, PyTree] | None = None,
+    none_from: Segment | None = None,
 ) -> Output:
     """Call one child with its own key, record its output, and add its path to errors.
 
-    For `index` see `Scope.child`, for `named` see `call`.
+    For `index` see `Scope.child`, for `named` see `call`. `none_from` is the stage that
+    returned None, if that is an input.
     """
     inner = scope.child(segment, index)
     if scope.watch is not None:
@@ -164,29 +165,20 @@ def enter(
     except Exception as error:
         if inner.key is None and wants_key(error, stage):
             raise MissingKeyError(str(segment)) from error
+        if none_from is not None and not isinstance(error, MissingKeyError):
+            # Otherwise the error would be located at the stage that got None.
+            origin = join_path(scope.path, none_from)
+            reason = (str(error).splitlines() or [""])[0]
+            raise TypeError(
+                f"stage `{origin}` returned None, which `{inner.path}` rejects "
+                f"({reason}). Return the output of `{origin}`; a function without "
+                "`return` returns None."
+            ) from error
         locate(error, str(segment))
         raise
     if inner.record is not None:
         inner.record.add(inner.path, y)
     return y, new_state
-
-
-def none_error(
-    function: str, scope: Scope, origin: Segment, segment: Segment, error: Exception
-) -> Exception:
-    """Return the error for a stage that failed since the stage `origin` returned None.
-
-    Without it, the error would be located at the stage that got None.
-    """
-    if isinstance(error, MissingKeyError):
-        return error
-    first, second = (join_path(scope.path, s) for s in (origin, segment))
-    reason = (str(error).splitlines() or [""])[0]
-    return type_error(
-        function,
-        f"`{first}` returned None, which `{second}` rejects ({reason}).",
-        f"Return the output of `{first}`; a function without `return` returns None.",
-    )
 
 
 def call(
