@@ -9,7 +9,14 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 
-from .._check import check_bool, check_choice, check_int, check_same, common_size
+from .._check import (
+    check_bool,
+    check_choice,
+    check_dense,
+    check_int,
+    check_same,
+    common_size,
+)
 from .._conditionals import zeros_varying
 from .._errors import describe_value, structure_error, type_error
 from .._stage import (
@@ -44,6 +51,12 @@ _CURE = (
     "Each array needs a leading axis of steps, all of the same length. Values that "
     "every step reads may be entries of a dict, which `broadcast` names: "
     '`scan(..., broadcast="memory")`.'
+)
+
+
+_DENSE = (
+    "A loop splits and stacks dense arrays: use `.todense()`, or carry the matrix, or "
+    "name its entry in `broadcast`."
 )
 
 
@@ -84,6 +97,7 @@ class Scan(Composite):
         if self.broadcast:
             shared = look_up("scan", self.broadcast, x, scope)
             sequence = {name: x[name] for name in x if name not in shared}
+        check_dense("scan", f"the input{scope.where}", sequence, _DENSE)
         leaves = jtu.tree_leaves(sequence)
         axes = [0 if eqx.is_array(leaf) else None for leaf in leaves]
         size = common_size("scan", f"the input{scope.where}", sequence, axes, _CURE)
@@ -113,6 +127,8 @@ class Scan(Composite):
             now = now if shared is None else {**now, **shared}
             inner = passes.begin()
             after, y, cell_state = self._step(inner, before, now, cell_state, i)
+            if not last:
+                check_dense("scan", f"the output of the cell{scope.where}", y, _DENSE)
             ys, rest = _apart(y, after if last else None)
             parts.append(rest)
             after = as_arrays(after)

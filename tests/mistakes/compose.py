@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 from equinox import nn
+from jax.experimental import sparse
 from jax.numpy import cos, sin
 
 import eqx_pipe as ep
@@ -148,6 +149,12 @@ INPUTS = {
         ),
         "passed on by itself": lambda: node({"a": {"key": "input"}}, linear(key())),
         "a mapping give them by": lambda: node({"a": ["input", "input"]}, two()),
+        "input at `0` at `.m` is a sparse BCOO.*todense.*`broadcast`": lambda: ep.chain(
+            ep.scan(lambda c, x: (c, c), 0.0)
+        )({"m": sparse.BCOO.fromdense(ones(2, 2))}),
+        "output of the cell is a sparse BCOO": lambda: ep.scan(
+            lambda c, x: (c, sparse.BCOO.fromdense(x, nse=2)), 0.0
+        )(ones(2, 2)),
     },
     ValueError: {
         "Known names: `a`, `input`": lambda: two(()),
