@@ -23,6 +23,7 @@ from .parallel import (
     MergeName,
     check_agree,
     check_mergeable,
+    filled,
     merged,
     read_merge,
 )
@@ -327,7 +328,7 @@ def _gate_path(segment: Segment) -> str:
 
 
 def _zeros(leaf: PyTree) -> PyTree:
-    return jnp.zeros_like(leaf) if isinstance(leaf, jax.ShapeDtypeStruct) else leaf
+    return filled(leaf, 0) if isinstance(leaf, jax.ShapeDtypeStruct) else leaf
 
 
 def _reduce_open(

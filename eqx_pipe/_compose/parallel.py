@@ -63,9 +63,16 @@ class Fold:
             total = total / jnp.asarray(count, total.dtype)
         return total.astype(leaves[0].dtype)
 
-    def absent(self, leaf: Any) -> Array:
+    def absent(self, leaf: jax.ShapeDtypeStruct) -> Array:
         """Return the substitute for a prepared leaf that is absent, from its struct."""
-        return jnp.full_like(leaf, self.neutral(leaf.dtype))
+        return filled(leaf, self.neutral(leaf.dtype))
+
+
+def filled(struct: jax.ShapeDtypeStruct, value: Any) -> Array:
+    """Return an array of equal values, with the sharding of its struct."""
+    # Not `jnp.full_like`, which drops shardings on meshes with an automatic axis.
+    shape, dtype = struct.shape, struct.dtype
+    return jax.lax.full(shape, value, dtype, sharding=struct.sharding)
 
 
 def widened(leaf: Array) -> Array:

@@ -39,10 +39,12 @@ to output tangents. Only the second is transposed. So reverse mode stores and co
 the same as for `lax.switch`.
 """
 
+import contextlib
 import functools as ft
 import itertools as it
 import math
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -76,7 +78,7 @@ from .._jaxprs import (
     trace,
     used_inputs,
 )
-from .._mesh_context import is_explicit
+from .._mesh_context import is_explicit, is_staged
 from .._tree import as_arrays, broadcast_mask, differences, fill
 from .._types import ClosedJaxpr, PyTree
 
@@ -158,16 +160,17 @@ def _trace_branches(
     first = next(iter(traced.values()))
     avals = first.jaxpr.out_avals
     # A branch made of these shapes must have the sharding, too, where it is in a type.
-    shapes, _ = first.assemble(
-        [
-            jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=_explicit_sharding(a))
-            for a in avals
-        ]
-    )
+    shardings = _shardings_to_agree(avals)
+    structs = [
+        jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=sharding)
+        for a, sharding in zip(avals, shardings, strict=True)
+    ]
+    shapes, _ = first.assemble(structs)
     for i, branch in enumerate(branches):
         if isinstance(branch, Like):
             alike = ft.partial(branch.fn, shapes)
-            traced[i] = _trace_branch(alike, leaves, structure, static)
+            with _mesh_of(next(filter(None, shardings), None)):
+                traced[i] = _trace_branch(alike, leaves, structure, static)
     return [traced[i] for i in range(len(branches))]
 
 
@@ -213,11 +216,12 @@ def _common_dtypes(
         other = shapes(branch)
         lines = differences(first[0], other[0]) or differences(first, other)
         if not lines:
-            avals = zip(traced[0].jaxpr.out_avals, branch.jaxpr.out_avals, strict=True)
+            both = [t.jaxpr.out_avals for t in (traced[0], branch)]
+            shardings = map(_shardings_to_agree, both)
             lines = [
                 f"{a} against {b}"
-                for a, b in avals
-                if _explicit_sharding(a) != _explicit_sharding(b)
+                for a, b, ours, theirs in zip(*both, *shardings, strict=True)
+                if ours != theirs
             ]
         if lines:
             raise structure_error(
@@ -227,6 +231,15 @@ def _common_dtypes(
                 "shardings, on explicit mesh axes).",
             )
     return dtypes
+
+
+def _shardings_to_agree(avals: Sequence[Any]) -> list[Any]:
+    """Return the shardings in the types of outputs, `None` for those not in a type.
+
+    Outside a program one branch is evaluated, so types need not agree.
+    """
+    shardings = list(map(_explicit_sharding, avals))
+    return shardings if any(shardings) and is_staged() else [None] * len(avals)
 
 
 def _common_dtype(avals: Sequence[Any]) -> Any:
@@ -368,10 +381,11 @@ def varying_as(index: Any, tree: PyTree) -> PyTree:
 def _zeros(examples: Sequence[Any]) -> list[Any]:
     """Return zeros like the examples; one array for each shape, dtype and sharding."""
     kinds = [(x.shape, x.dtype, _explicit_sharding(x)) for x in examples]
-    made = {
-        (shape, dtype, sharding): lax.full(shape, 0, dtype, sharding=sharding)
-        for shape, dtype, sharding in dict.fromkeys(kinds)
-    }
+    made = {}
+    for shape, dtype, sharding in dict.fromkeys(kinds):
+        with _mesh_of(sharding):
+            zero = lax.full(shape, 0, dtype, sharding=sharding)
+        made[shape, dtype, sharding] = zero
     return [made[kind] for kind in kinds]
 
 
@@ -392,6 +406,13 @@ def _explicit_sharding(aval: Any) -> Any:
     sharding = getattr(aval, "sharding", None)
     mesh = getattr(sharding, "mesh", None)
     return sharding if mesh is not None and is_explicit(mesh) else None
+
+
+def _mesh_of(sharding: Any) -> AbstractContextManager[object]:
+    """Enter the mesh of an explicit sharding, without which JAX would drop it."""
+    if sharding is None:
+        return contextlib.nullcontext()
+    return jax.sharding.use_abstract_mesh(sharding.mesh)
 
 
 def _switch(index: Any, *operands: Any, branches: Any, **_: Any) -> list[Any]:

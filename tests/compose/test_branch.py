@@ -143,6 +143,10 @@ def test_one_choice_for_a_batch_split_over_explicit_axes(other, merge):
         split = jax.device_put(x, jax.sharding.PartitionSpec("data"))
         got = jax.jit(both)(split)
     close(got, both(x))
+    # Without the context JAX drops the sharding of new arrays, unless it is entered.
+    split = jax.device_put(x, jax.sharding.NamedSharding(mesh, got[1].sharding.spec))
+    close(jax.jit(pipe)(split), pipe(x))
+    close(pipe(split), pipe(x))
 
 
 def test_branches_with_different_explicit_shardings_are_named():
