@@ -265,7 +265,9 @@ PAGE = Path(__file__).parents[2] / "docs" / "how_it_works.md"
 INTERNAL = re.compile(
     r"jax\._src|from jaxlib|jax\.interpreters|jax\.extend|equinox\.internal|equinox\._"
     r"|jax\.core(?! import Tracer$)|get_bind_params|\.ctx\.|source_info"
-    r"|\"_trace\"",
+    r"|\"_trace\"|InternalFloatingPointError|xla_disable|RESOURCE_EXHAUSTED|is_high"
+    r"|_max_workers|_mp_context|_getitems|_instances|node_data|\.marker is|opname"
+    r"|\"while_loop\"|vmap_f",
     re.MULTILINE,
 )
 
