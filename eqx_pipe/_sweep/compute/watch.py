@@ -26,7 +26,7 @@ _clock = time.monotonic
 
 
 class Watch:
-    """What computing code asks between two device calls.
+    """The answers that computing code needs between two device calls.
 
     It computes no further after `stopping()` is true. If it is `paced`, it returns to
     the host several times a second, and after half a minute it hands over the rows that
