@@ -14,8 +14,9 @@ PRIVATE = re.compile(r"^\s*from (eqx_pipe(?:\.testing)?\._\w+)", re.MULTILINE)
 # `support` damage, replace or watch the files of a store, and `ways` lowers the limit
 # above which a sweep computes in several parts.
 KNOWN = set(
-    "clients/test_jaxprs data/test_shuffle sweep/test_memory support/bucket "
-    "support/simulate support/small_store support/stores support/ways".split()
+    "clients/test_jaxprs data/test_shuffle sweep/test_memory support/attack "
+    "support/bucket support/simulate support/small_store support/stores "
+    "support/ways".split()
 )
 IMPORT = re.compile(r"^\s*(?:from|import)\s.*?\b(test_\w+)", re.MULTILINE)
 
