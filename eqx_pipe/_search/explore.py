@@ -245,18 +245,9 @@ def explore(
     check_int(function, "num", num, 1)
     _check_given(method, stop, executor, store, progress)
     folder = None if store is None else as_path(function, store, "store")
-    settings = (
-        None
-        if folder is None
-        else as_texts(
-            num=operator.index(num),
-            by=by,
-            mode=mode,
-            method=method,
-            key=key,
-            space=whole,
-        )
-    )
+    settings = {"num": operator.index(num), "by": by, "mode": mode}
+    settings |= {"method": method, "key": key, "space": whole}
+    texts = None if folder is None else as_texts(settings)
 
     def prepared(points: Space, key: Key | None, path: Path | None) -> Sweeper:
         request = request_of(
@@ -272,7 +263,7 @@ def explore(
             # Shown below the bar of the rounds in a terminal, but not in a log file.
             progress=False if progress is False else None,
         )
-        made = Sweeper(dataclasses.replace(request, search=settings))
+        made = Sweeper(dataclasses.replace(request, search=texts))
         if not request.by_hand:
             _check_by(made.outputs(points, key), by)
         return made

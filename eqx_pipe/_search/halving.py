@@ -180,15 +180,9 @@ def halving(
         check_mesh("search.halving", mesh)
     ends = _checked(train, whole, rungs)
     folder = None if store is None else as_path("search.halving", store, "store")
-    settings = (
-        None
-        if folder is None
-        else as_texts(
-            eta=operator.index(eta),
-            mode=mode,
-            **{f"rungs[{k}]": end for k, end in enumerate(ends)},
-        )
-    )
+    settings = {"eta": operator.index(eta), "mode": mode}
+    settings |= {f"rungs[{k}]": end for k, end in enumerate(ends)}
+    texts = None if folder is None else as_texts(settings)
     devices = jax.local_device_count() if mesh is None else mesh.size
     kept_scores = np.full((whole.size, len(ends)), np.nan)
     left = np.arange(whole.size)
@@ -209,7 +203,7 @@ def halving(
             mesh=mesh,
             store=None if folder is None else folder / f"rung-{number}.zarr",
         )
-        request = dataclasses.replace(request, search=settings)
+        request = dataclasses.replace(request, search=texts)
         warn_if_cores_idle(request.devices, mesh)
         values = Sweeper(request).run(request.space, None, request.store).values
         score = scores("search.halving", values, len(left), "score", [slice(None)])

@@ -1,6 +1,7 @@
 """Methods of search: three pure functions and their state; `Design`, the simplest."""
 
 import re
+from collections.abc import Mapping
 from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import equinox as eqx
@@ -59,7 +60,7 @@ def losses(result: SweepResult, by: Compared, mode: str) -> Losses:
     return np.where(result.ok & ~np.isnan(numbers), signed, np.inf)
 
 
-def as_texts(**settings: object) -> dict[str, str]:
+def as_texts(settings: Mapping[str, object]) -> dict[str, str]:
     """Return the settings of a search as texts, by which its store recognises it.
 
     A text is the same in every process. Functions count by name, and objects of unknown

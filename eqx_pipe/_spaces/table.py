@@ -88,14 +88,15 @@ def _axis(name: str, column: Any, dim: str | None) -> Axis:
     if not isinstance(column, jax.Array):
         listed = isinstance(column, list | tuple)
         array = np.zeros(0, object) if listed else np.asarray(column)
-        # Entries of Arrow's and xarray's columns are not Python values.
-        is_arrow = hasattr(column, "to_pylist")
-        items = column.to_pylist() if is_arrow else list(column if listed else array)
-        is_array = array.dtype.kind in NUMBERS and not listed
-        if not is_array and not (all(map(_is_number, items)) and (items or listed)):
-            return _static(name, items, array.dtype, dim)
+        numbers: Any = array
+        if listed or array.dtype.kind not in NUMBERS:
+            # Entries of Arrow's and xarray's columns are not Python values.
+            arrow = hasattr(column, "to_pylist")
+            numbers = column.to_pylist() if arrow else list(column if listed else array)
+            if not all(map(_is_number, numbers)) or not (numbers or listed):
+                return _static(name, numbers, array.dtype, dim)
         _check_complete(name, missing_in(column))
-        column = array if is_array else items
+        column = numbers
     try:
         return Values(at_least_one(column)[0], dim=dim)
     except (TypeError, ValueError) as error:
