@@ -159,6 +159,8 @@ def differences(left: PyTree, right: PyTree, free_axis: int | None = None) -> li
     Values of arrays are not compared, nor sizes along `free_axis`; other leaves must be
     equal. The list is empty if the trees agree.
     """
+    if (left is None) != (right is None):  # as from a function without `return`
+        return [f"{tree_text(left)} against {tree_text(right)}"]
     ours, theirs = dict(leaves_with_names(left)), dict(leaves_with_names(right))
     lines = _only(ours, theirs, "first") + _only(theirs, ours, "second")
     for name, a in ours.items():

@@ -193,6 +193,12 @@ def test_a_stage_without_return_is_blamed_itself(words):
         BLAMED[words]()(jnp.ones(2))
 
 
+def test_none_beside_an_array_is_shown():
+    for pipe in (ep.repeat([forgets] * 2), ep.cond(positive, forgets, jnp.sin)):
+        with pytest.raises(ep.StructureError, match=r"float32\[2\] against None"):
+            pipe(jnp.ones(2))
+
+
 def test_none_is_passed_to_stages_that_accept_it():
     assert ep.chain(forgets, lambda x: x is None)(1.0)
     edges = {"mask": [], "both": ["input", "mask"]}
