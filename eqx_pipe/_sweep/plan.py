@@ -1,177 +1,186 @@
-"""A plan: the work of a sweep, and its division into chunks."""
+"""`plan`: the work of a sweep, in numbers, before it runs.
+
+It performs the steps of a sweep up to the computation of chunks.
+"""
 
 import dataclasses
-from collections.abc import Sequence
+import math
+from collections.abc import Callable
+from typing import Unpack
 
-import numpy as np
-from jaxtyping import Float, Int64, UInt32
+import jax
 
-from .._reduce import ReducerTree
-from .._types import Device, PyTree
-from .compute.groups import Blocks, groups_of
-from .compute.points import Points, prepare
-from .compute.rows import CHUNK_BYTES, Index, Work
-from .order_by import CostsOf, costs_of
-from .request import Request
-from .results import check_reduced_coords, names_in, names_of, reduced_coords
-from .store import Chunks, choose_chunks
-
-# Only the pools of the standard library expose their number of workers.
-_GUESSED_WORKERS = 8
-
-
-def work_of(points: Points, reducers: ReducerTree | None) -> Work:
-    """Return the rows of a sweep: its points, or their reduction by `reducers`."""
-    return points if reducers is None else groups_of(points, reducers)
+from .._spaces import SpaceLike
+from .._types import PyTree
+from .compute.rows import nbytes
+from .compute.trace import no_mesh
+from .request import SweepOptions, request_of
+from .sinks.store_sink import StoreSink
+from .store import FAILED, MISSING, NO_GAPS, count_in
+from .work import Plan, Todo, plan_of
 
 
 @dataclasses.dataclass(frozen=True)
-class Plan:
-    """The plan of a request: rows of `work`, in `chunks`, and the costs of points."""
+class SweepPlan:
+    """The work that a sweep would do; prints as a table.
 
-    request: Request
-    work: Work
-    chunks: Chunks
-    costs: CostsOf | None = None
+    - `dims` has the dims of the space with their lengths, and `points` is the number of
+      points.
+    - `done`, `failed` and `missing` are the numbers of points that have a value in the
+      store, that failed, and that are not computed yet; without a store all points are
+      missing. `left` is the number of points that the call would compute: the missing
+      points of its shard, and with `resume="failed"` also the failed points.
+    - `new` is the number of points that a store gains if its space grows; they count as
+      missing.
+    - `batch_size` is the number of points vectorised at once on each device, and
+      `devices` the number of devices.
+    - `chunks` is the number of chunks in which values are computed and kept, of at most
+      `chunk_points` points, and `chunks_left` the number of chunks to compute.
+    - `value_bytes` is the size in bytes of all values in memory, or in a store before
+      compression. For a reduction it is the size of its states.
 
-    @property
-    def points(self) -> Points:
-        """The points that the rows are computed from."""
-        return self.work.points
+    Under `jax.disable_jit()` it describes the compiled sweep.
 
-    @property
-    def blocks(self) -> Blocks | None:
-        """The work of a sweep whose points are all reduced to one value."""
-        return self.work if isinstance(self.work, Blocks) else None
+    !!! example
 
-    @property
-    def batch_size(self) -> int:
-        """The number of points that a device vectorises at once."""
-        return self.points.batch_size
+        >>> import eqx_pipe as ep, jax.numpy as jnp
+        >>> coming = ep.plan(jnp.sin, ep.Linspace(0, 1, 500))
+        >>> coming.left, coming.value_bytes, coming.done
+        (500, 2000, 0)
+    """
 
-    @property
-    def devices(self) -> tuple[Device, ...]:
-        """The devices of each computing process."""
-        return self.points.devices
+    dims: dict[str, int]
+    points: int
+    done: int
+    failed: int
+    missing: int
+    left: int
+    batch_size: int
+    devices: int
+    chunks: int
+    chunks_left: int
+    chunk_points: int
+    value_bytes: int
+    store: str | None = None
+    new: int = 0
 
-    @property
-    def outputs(self) -> PyTree:
-        """The shapes and dtypes of the user's outputs, or of their reductions."""
-        # The steps of loops follow the outputs.
-        return self.points.outputs[0] if self.request.count_steps else self.work.outputs
+    def __repr__(self) -> str:
+        dims = ", ".join(f"{name}: {n:,}" for name, n in self.dims.items())
+        rows = self._rows()
+        width = max(len(name) for name, _ in rows)
+        lines = [f"  {name:<{width}}  {text}" for name, text in rows]
+        return "\n".join([f"SweepPlan({self.points:,} points; {dims})", *lines])
 
-    def count(self, numbers: Sequence[int]) -> int:
-        """Return the number of points in some chunks."""
-        if len(numbers) == len(self.chunks):
-            return self.work.span(0, self.chunks.size)[1]
-        spans = (self.work.span(*self.chunks.span(number)) for number in numbers)
-        return sum(last - first for first, last in spans)
-
-    def span_costs(self, first: int, last: int) -> Float[np.ndarray, " points"] | None:
-        """Return the costs of the points in a half-open range, or `None`."""
-        if self.costs is None:
-            return None
-        return self.costs(first, last, self.chunks.points)
-
-    def asked(
-        self, number: int, rows: Int64[np.ndarray, " some"] | None
-    ) -> tuple[Index, Float[np.ndarray, " rows"] | None]:
-        """Return the rows of a chunk to compute, with the costs of their points."""
-        first, last = self.chunks.span(number)
-        costs = self.span_costs(first, last)
-        if rows is None:
-            return range(first, last), costs
-        return first + rows, None if costs is None else costs[rows]
-
-    def at(self, request: Request) -> "Plan":
-        """Return the plan for another request with the same programs."""
-        # The names of dims of results were chosen once.
-        coords = self.request.output_coords
-        request = dataclasses.replace(request, output_coords=coords)
-        return Plan(request, self.work.at(request.whole, request.key), self.chunks)
-
-    def with_batch_size(self, batch_size: int) -> "Plan":
-        """Return the plan with another batch size, and chunks that fit it."""
-        return self.with_points(self.points.with_batch_size(batch_size))
-
-    def with_points(self, points: Points) -> "Plan":
-        """Return the plan for points in batches of another size."""
-        return _plan_of(self.request, self.work.with_points(points), self.costs)
-
-    def with_key_digits(self, digits: tuple[UInt32[np.ndarray, "_"], ...]) -> "Plan":
-        """Return the plan with keys that are folded with other digits than positions.
-
-        There is a table for each dim of the grid, or none at all.
-        """
-        points = dataclasses.replace(self.points, key_digits=digits)
-        return dataclasses.replace(self, work=self.work.with_points(points))
-
-    def with_chunks(self, chunks: Chunks) -> "Plan":
-        """Return the plan with other chunks, which are computed one at a time."""
-        work = self.work.with_most(chunks.points)
-        return dataclasses.replace(self, work=work, chunks=chunks)
+    def _rows(self) -> list[tuple[str, str]]:
+        there = f"{self.left:,} to compute"
+        if self.store is not None:
+            there += f"; {self.done:,} done, {self.missing:,} missing"
+            there += f", {self.failed:,} failed"
+        rows = [("points", there)]
+        if self.new:
+            grows = f"{_points(self.points - self.new)} become {self.points:,}"
+            rows.append(("growth", grows))
+        devices = "1 device" if self.devices == 1 else f"each of {self.devices} devices"
+        rows.append(("batches", f"{_points(self.batch_size)} on {devices}"))
+        rows.append(("values", _bytes(self.value_bytes)))
+        if self.chunks > 1 or self.store is not None:
+            left = f"{self.chunks_left:,} of {self.chunks:,}"
+            rows.append(("chunks", f"{left}, of at most {_points(self.chunk_points)}"))
+        return rows
 
 
-def plan_of(request: Request) -> Plan:
-    """Trace the function of a request, and decide how to compute it."""
-    devices, (_, shares) = request.devices, request.shard or (0, 1)
-    if request.executor is not None:
-        # The devices of a worker are unknown before it runs: assume one.
-        devices, shares = devices[:1], shares * _num_workers(request.executor)
-    points = prepare(
-        request.fn,
-        request.whole,
-        request.key,
-        request.batch_size,
-        devices,
-        ordered=request.order_by is not None and request.reducers is None,
-        shares=shares,
-        isolated=request.isolated,
-        counting=request.count_steps,
-        function=request.function,
-        kept=request.function == "sweeper",
+def _points(count: int) -> str:
+    return "1 point" if count == 1 else f"{count:,} points"
+
+
+def _bytes(size: int) -> str:
+    """Return a number of bytes as text, in a suitable unit."""
+    number, units = float(size), ["bytes", "kB", "MB", "GB", "TB", "PB"]
+    while number >= 1000 and len(units) > 1:
+        number /= 1000
+        units.pop(0)
+    return f"{number:.3g} {units[0]}"
+
+
+def plan(
+    fn: Callable[..., PyTree],
+    space: SpaceLike,
+    **options: Unpack[SweepOptions],
+) -> SweepPlan:
+    """Describe the work of a sweep before it runs.
+
+    `plan` takes the arguments of `sweep`: replace `sweep` by `plan`, inspect the
+    result, and change it back. It traces the function and checks the arguments, which
+    finds most mistakes, but it computes, compiles and writes nothing. If there is a
+    store, it reads its files to count points.
+
+    **Arguments:**
+
+    - `fn`, `space` and `options`: as in `sweep`. With `batch_size="tune"`, the batch
+      size is the first one that would be measured.
+
+    **Returns:** a `SweepPlan`, which prints as a table: points done, missing and
+    failed, batch size, bytes of values, and chunks.
+
+    **Raises:** the errors that `sweep` raises before it computes anything.
+
+    **Laws:** the sweep computes `left` points, and its values take `value_bytes`.
+
+    !!! example
+
+        >>> import eqx_pipe as ep, jax.numpy as jnp
+        >>> space = {"a": ep.Linspace(0, 1, 300), "b": ep.Linspace(0, 1, 200)}
+        >>> coming = ep.plan(lambda p: p["a"] * jnp.ones(10) + p["b"], space)
+        >>> coming.points, coming.left, coming.value_bytes
+        (60000, 60000, 2400000)
+        >>> print(coming)
+        SweepPlan(60,000 points; a: 300, b: 200)
+          points   60,000 to compute
+          ...
+    """
+    request = request_of("plan", fn, space, **options)
+    # Describe the compiled sweep also under `jax.disable_jit()`.
+    with no_mesh("plan"), jax.disable_jit(False):
+        return _in_numbers(plan_of(request))
+
+
+def _in_numbers(coming: Plan) -> SweepPlan:
+    """Return the numbers of a plan, with the points of its store."""
+    request, numbers = coming.request, range(len(coming.chunks))
+    todo, gaps, had, value_bytes = Todo(numbers, numbers), NO_GAPS, 0, 0
+    if request.store is None:
+        value_bytes = _value_bytes(coming)
+    else:
+        sink = StoreSink(coming, write=False)
+        coming, store, todo = sink.plan, sink.store, sink.todo()
+        gaps = store.account().gaps
+        for gap in gaps:  # gaps of blocks, if points are reduced
+            gap[:2] = coming.work.span(*gap[:2].tolist())
+        _, had = coming.work.span(0, store.chunks.size)
+        value_bytes = coming.chunks.size * store.row_bytes
+    _, size = coming.work.span(0, math.prod(coming.chunks.lengths))
+    failed = count_in(gaps, FAILED)
+    done = had - failed - count_in(gaps, MISSING)
+    return SweepPlan(
+        dims=dict(coming.points.space.dims),
+        points=size,
+        done=done,
+        failed=failed,
+        missing=size - done - failed,
+        left=todo.left(coming),
+        new=0 if request.store is None else size - had,
+        batch_size=coming.batch_size,
+        devices=len(coming.devices),
+        chunks=len(coming.chunks) if size else 0,
+        chunks_left=len(todo.chunks) if size else 0,
+        chunk_points=coming.count([0]) if size else 0,
+        value_bytes=value_bytes,
+        store=None if request.store is None else str(request.store),
     )
-    costs = None if request.order_by is None else costs_of(request)
-    plan = _plan_of(request, work_of(points, request.reducers), costs)
-    # Check names of outputs before anything is compiled or a store is created.
-    return dataclasses.replace(plan, request=_named(plan))
 
 
-def _named(plan: Plan) -> Request:
-    """Return the request with the names of the dims of its results, after checks."""
-    request, blocks = plan.request, plan.blocks
-    outputs, known, space = plan.outputs, request.output_coords, request.space
-    if blocks is not None:
-        # The names of results follow from the results.
-        check_reduced_coords(
-            known, plan.points.outputs, lambda: blocks.finish(blocks.begin()), set()
-        )
-        return request
-    if request.reducers is not None:
-        results, taken = outputs.values, names_in(space)
-        check_reduced_coords(known, plan.points.outputs, lambda: results, taken)
-        known = reduced_coords(request.reducers, results, known, taken)
-    if known or request.reducers is not None:
-        names_of(outputs, space, known)
-    return dataclasses.replace(request, output_coords=known)
-
-
-def _plan_of(request: Request, work: Work, costs: CostsOf | None) -> Plan:
-    """Return a plan with chunks that fit the destination of the rows."""
-    chunks = Chunks((work.size,), 0, work.in_memory)
-    stored, is_sent = request.store is not None, request.executor is not None
-    stops = work.is_merged and request.reducers is not None and request.reducers.stops
-    if work.size and (stored or is_sent or stops):
-        # Use small chunks, so that a kill loses little and a stop takes effect soon.
-        most = max(1, CHUNK_BYTES // work.row_bytes)
-        in_grid = stored and not work.is_merged
-        lengths = tuple(request.space.dims.values()) if in_grid else (work.size,)
-        _, shares = request.shard or (0, 1)
-        chunks = choose_chunks(lengths, work.unit, most, shares)
-    return Plan(request, work.with_most(chunks.points), chunks, costs)
-
-
-def _num_workers(executor: object) -> int:
-    """Return the number of workers of an executor, or a guess."""
-    known = getattr(executor, "_max_workers", None)  # the pools of the standard library
-    return known if isinstance(known, int) and known > 0 else _GUESSED_WORKERS
+def _value_bytes(coming: Plan) -> int:
+    """Return the bytes of values in memory, or of states while they are merged."""
+    chunks = coming.chunks
+    rows = math.prod(chunks.lengths) if coming.blocks is None else chunks.points
+    return rows * nbytes(coming.work.row)

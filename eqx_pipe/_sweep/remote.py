@@ -26,8 +26,7 @@ from .compute.points import Points, prepare
 from .compute.rows import Index, Rows, Verdict, Work, whole
 from .compute.trace import no_mesh, settings
 from .compute.watch import CTRL_C, Interrupt, Watch
-from .gather import Chunk, Todo
-from .plan import Plan, work_of
+from .work import Chunk, Plan, Todo, work_of
 
 # Retry a chunk whose worker died, since another may have more memory; give up on points
 # that kill every worker.

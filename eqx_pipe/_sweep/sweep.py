@@ -3,8 +3,8 @@
 import contextlib
 import os
 import time
-from collections.abc import Callable, Mapping
-from typing import Literal
+from collections.abc import Callable, Iterator, Mapping
+from typing import Literal, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -19,13 +19,12 @@ from .._tree import as_data, as_keys, struct_of
 from .._types import Key, PyTree
 from .._vmap import warn_if_cores_idle
 from .call import call, fn_name
-from .compute.failure import error_text
 from .compute.points import prepare
+from .compute.programs import error_text
 from .compute.rows import nothing
 from .compute.trace import no_mesh
 from .compute.tune import tune
-from .gather import Outcome, Sink, compute_here, gather
-from .plan import Plan, plan_of
+from .compute.watch import CTRL_C, ENDING, Interrupt, Watch
 from .remote import compute_remotely
 from .request import (
     BatchSize,
@@ -48,6 +47,7 @@ from .results import (
 from .sinks.memory import ArraySink, ReductionSink
 from .sinks.store_sink import StoreSink
 from .store import MISSING, Folder, count_in, exists, gaps_of
+from .work import Chunk, Outcome, Plan, Sink, Todo, plan_of
 
 
 def sweep(
@@ -241,6 +241,61 @@ def _sink(plan: Plan) -> Sink:
     if plan.request.store is not None:
         return StoreSink(plan)
     return ArraySink(plan) if plan.blocks is None else ReductionSink(plan)
+
+
+Compute: TypeAlias = Callable[[Plan, Todo, Watch], Iterator[Chunk]]
+"""Compute chunks, and yield each when it is finished, in any order.
+
+No chunk begins after the watch asks to stop.
+"""
+
+
+def gather(sink: Sink, compute: Compute) -> None:
+    """Compute the missing chunks of a sink; after a signal, finish those in flight.
+
+    Ctrl-C then raises a `KeyboardInterrupt`. With a store, SIGTERM and SIGHUP are
+    handled too, and raise a `SystemExit`; without one there is nothing to keep.
+    """
+    plan = sink.plan
+    is_stored = plan.request.store is not None
+    with (
+        sink.filling() as todo,
+        Interrupt(ENDING if is_stored else CTRL_C) as interrupt,
+    ):
+        if not todo.chunks:
+            return
+        size, left = plan.count(todo.owned), todo.left(plan)
+        with Progress(plan.request.progress, size, size - left) as bar:
+            watch = Watch(
+                bar,
+                lambda: interrupt.asked or sink.stopped,
+                hands_over=is_stored,
+            )
+            for chunk in compute(plan, todo, watch):
+                sink.keep(chunk)
+                if sink.stopped:
+                    break
+        # Also if all chunks are done, since a loop over sweeps should end too.
+        interrupt.end()
+
+
+def compute_here(plan: Plan, todo: Todo, watch: Watch) -> Iterator[Chunk]:
+    """Compute chunks on the devices of this process, in order.
+
+    For a store, a slow chunk is yielded in several parts, each with the rows that were
+    finished meanwhile.
+    """
+    for number in todo.chunks:
+        if watch.stopping():
+            return
+        rows = todo.rows.get(number)
+        index, costs = plan.asked(number, rows)
+        for at, values, verdict in plan.work.compute(index, costs, watch):
+            if verdict.missing is not None and verdict.missing.all():
+                continue
+            if at is not None:
+                at = at if rows is None else rows[at]
+            yield Chunk(number, rows if at is None else at, values, verdict)
 
 
 def result_of(

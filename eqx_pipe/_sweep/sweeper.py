@@ -17,10 +17,10 @@ from .._types import Key, PyTree
 from .._vmap import warn_if_cores_idle
 from .call import fn_name, key_parameter
 from .compute.trace import no_mesh, settings
-from .plan import Plan, plan_of
 from .request import Request, SweeperOptions, check_sweep_key, request_of
 from .results import SweepResult
 from .sweep import complete, plain_sweep
+from .work import Plan, plan_of
 
 # Each schema of a space keeps a trace and its programs.
 _FORMS = 32

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .._jaxprs import Equation, Flow, kind, live_bytes
+from .._refill import refill_p
 from .._types import Device
 from .cpu import linalg_limit, may_hang
 
@@ -70,9 +71,6 @@ at least one register, since a single lane wastes most of an instruction (14 to 
 as long). If the rule would choose 8, 16 took 0.90 times as long with jaxlib 0.12 (ten
 models, 0.43 to 1.5) and 0.93 with 0.10 (eight models, 0.71 to 1.3).
 """
-
-
-_REFILL = "eqx_pipe_refill"
 
 
 @dataclasses.dataclass
@@ -134,7 +132,7 @@ class _Analyzer(Flow):
     def inside(self, eqn: Equation, waits: bool = False) -> Flow:
         if kind(eqn) not in ("scan", "while"):
             return self
-        refilled = eqn.primitive.name == _REFILL
+        refilled = eqn.primitive is refill_p
         self.analysis.refilled |= refilled
         # A loop inside a refilled loop waits for a few lanes, not for the batch.
         self.analysis.loops |= refilled or not self.in_refill

@@ -34,10 +34,9 @@ from ..._types import Key, PyTree
 from ..._vmap import all_busy
 from ..results import CellPoints, CellValues
 from .cases import ByBlock
-from .failure import TooLarge, differs, search
 from .kernel import Given
 from .points import Points
-from .programs import Runner, compiled, put, quiet
+from .programs import Runner, TooLarge, compiled, differs, put, quiet, search
 from .reduce_programs import (
     MOST_BLOCKS,
     TracedReducers,

@@ -33,9 +33,19 @@ from .cases import (
     points_of_a_case,
     static_values_of,
 )
-from .failure import TooLarge, differs, does_not_fit, error_text, failed_point, search
 from .kernel import Given, Layout, everywhere, point_lane
-from .programs import Programs, Runner, put, quiet
+from .programs import (
+    Programs,
+    Runner,
+    TooLarge,
+    differs,
+    does_not_fit,
+    error_text,
+    failed_point,
+    put,
+    quiet,
+    search,
+)
 from .rows import CHUNK_BYTES, Buffer, Rows, Work, chunk_capacity, clear
 from .trace import Traced, arrays_of, check_concrete, trace, with_steps
 from .watch import Watch

@@ -30,8 +30,8 @@ from ..._types import Key
 from ..compute.cases import Case, has_any
 from ..compute.reduce_programs import trace_reducers
 from ..compute.trace import Traced
-from ..plan import Plan
 from ..store import Origin, Store, in_place
+from ..work import Plan
 
 _LONG = 200
 _NO_KEY = "no key"

@@ -14,9 +14,8 @@ from jaxtyping import Int64
 from ..._types import PyTree
 from ..compute.groups import Blocks
 from ..compute.rows import Errors, Rows, Verdict, clear, in_order, joined
-from ..gather import Chunk, Outcome, Todo
-from ..plan import Plan
 from ..store import FAILED, MISSING, Chunks, count_in, gaps_of, merged
+from ..work import Chunk, Outcome, Plan, Todo
 
 
 class OrderedMerge:

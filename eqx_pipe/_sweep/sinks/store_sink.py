@@ -19,8 +19,6 @@ from ..._jaxprs import digest, text_of
 from ..._tree import leaves_with_names
 from ..call import fn_name
 from ..compute.rows import Rows
-from ..gather import Chunk, Outcome, Todo
-from ..plan import Plan
 from ..results import (
     check_names,
     coordinate_variables,
@@ -55,6 +53,7 @@ from ..store import (
     statuses_of,
     well_formed,
 )
+from ..work import Chunk, Outcome, Plan, Todo
 from .identity import (
     Grown,
     growth_in,

@@ -1,0 +1,348 @@
+"""A plan: the work of a sweep in chunks, and the objects that keep chunks.
+
+Sinks and the code that computes do not depend on each other.
+"""
+
+import contextlib
+import dataclasses
+import functools as ft
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+from jaxtyping import Float, Int64, UInt32
+
+from .._errors import (
+    MissingKeyError,
+    SweepError,
+    describe_value,
+    message,
+    type_error,
+    value_error,
+)
+from .._reduce import ReducerTree
+from .._types import Device, PyTree
+from .compute.groups import Blocks, groups_of
+from .compute.points import Points, prepare
+from .compute.programs import reason
+from .compute.rows import CHUNK_BYTES, Errors, Index, Rows, Verdict, Work, whole
+from .compute.watch import Watch
+from .request import Request
+from .results import check_reduced_coords, names_in, names_of, reduced_coords
+from .store import NO_GAPS, Chunks, Gaps, choose_chunks
+
+CostsOf: TypeAlias = Callable[[int, int, int], Float[np.ndarray, " points"]]
+"""The costs of the points in a half-open range, given the maximum length of ranges."""
+
+# Only the pools of the standard library expose their number of workers.
+_GUESSED_WORKERS = 8
+
+
+def work_of(points: Points, reducers: ReducerTree | None) -> Work:
+    """Return the rows of a sweep: its points, or their reduction by `reducers`."""
+    return points if reducers is None else groups_of(points, reducers)
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """The plan of a request: rows of `work`, in `chunks`, and the costs of points."""
+
+    request: Request
+    work: Work
+    chunks: Chunks
+    costs: CostsOf | None = None
+
+    @property
+    def points(self) -> Points:
+        """The points that the rows are computed from."""
+        return self.work.points
+
+    @property
+    def blocks(self) -> Blocks | None:
+        """The work of a sweep whose points are all reduced to one value."""
+        return self.work if isinstance(self.work, Blocks) else None
+
+    @property
+    def batch_size(self) -> int:
+        """The number of points that a device vectorises at once."""
+        return self.points.batch_size
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        """The devices of each computing process."""
+        return self.points.devices
+
+    @property
+    def outputs(self) -> PyTree:
+        """The shapes and dtypes of the user's outputs, or of their reductions."""
+        # The steps of loops follow the outputs.
+        return self.points.outputs[0] if self.request.count_steps else self.work.outputs
+
+    def count(self, numbers: Sequence[int]) -> int:
+        """Return the number of points in some chunks."""
+        if len(numbers) == len(self.chunks):
+            return self.work.span(0, self.chunks.size)[1]
+        spans = (self.work.span(*self.chunks.span(number)) for number in numbers)
+        return sum(last - first for first, last in spans)
+
+    def span_costs(self, first: int, last: int) -> Float[np.ndarray, " points"] | None:
+        """Return the costs of the points in a half-open range, or `None`."""
+        if self.costs is None:
+            return None
+        return self.costs(first, last, self.chunks.points)
+
+    def asked(
+        self, number: int, rows: Int64[np.ndarray, " some"] | None
+    ) -> tuple[Index, Float[np.ndarray, " rows"] | None]:
+        """Return the rows of a chunk to compute, with the costs of their points."""
+        first, last = self.chunks.span(number)
+        costs = self.span_costs(first, last)
+        if rows is None:
+            return range(first, last), costs
+        return first + rows, None if costs is None else costs[rows]
+
+    def at(self, request: Request) -> "Plan":
+        """Return the plan for another request with the same programs."""
+        # The names of dims of results were chosen once.
+        coords = self.request.output_coords
+        request = dataclasses.replace(request, output_coords=coords)
+        return Plan(request, self.work.at(request.whole, request.key), self.chunks)
+
+    def with_batch_size(self, batch_size: int) -> "Plan":
+        """Return the plan with another batch size, and chunks that fit it."""
+        return self.with_points(self.points.with_batch_size(batch_size))
+
+    def with_points(self, points: Points) -> "Plan":
+        """Return the plan for points in batches of another size."""
+        return _plan_of(self.request, self.work.with_points(points), self.costs)
+
+    def with_key_digits(self, digits: tuple[UInt32[np.ndarray, "_"], ...]) -> "Plan":
+        """Return the plan with keys that are folded with other digits than positions.
+
+        There is a table for each dim of the grid, or none at all.
+        """
+        points = dataclasses.replace(self.points, key_digits=digits)
+        plan = dataclasses.replace(self, work=self.work.with_points(points))
+        return plan.with_chunks(self.chunks)
+
+    def with_chunks(self, chunks: Chunks) -> "Plan":
+        """Return the plan with other chunks, which are computed one at a time."""
+        work = self.work.with_most(chunks.points)
+        return dataclasses.replace(self, work=work, chunks=chunks)
+
+
+def plan_of(request: Request) -> Plan:
+    """Trace the function of a request, and decide how to compute it."""
+    devices, (_, shares) = request.devices, request.shard or (0, 1)
+    if request.executor is not None:
+        # The devices of a worker are unknown before it runs: assume one.
+        devices, shares = devices[:1], shares * _num_workers(request.executor)
+    points = prepare(
+        request.fn,
+        request.whole,
+        request.key,
+        request.batch_size,
+        devices,
+        ordered=request.order_by is not None and request.reducers is None,
+        shares=shares,
+        isolated=request.isolated,
+        counting=request.count_steps,
+        function=request.function,
+        kept=request.function == "sweeper",
+    )
+    costs = None if request.order_by is None else costs_of(request)
+    plan = _plan_of(request, work_of(points, request.reducers), costs)
+    # Check names of outputs before anything is compiled or a store is created.
+    return dataclasses.replace(plan, request=_named(plan))
+
+
+def _named(plan: Plan) -> Request:
+    """Return the request with the names of the dims of its results, after checks."""
+    request, blocks = plan.request, plan.blocks
+    outputs, known, space = plan.outputs, request.output_coords, request.space
+    if blocks is not None:
+        # The names of results follow from the results.
+        check_reduced_coords(
+            known, plan.points.outputs, lambda: blocks.finish(blocks.begin()), set()
+        )
+        return request
+    if request.reducers is not None:
+        results, taken = outputs.values, names_in(space)
+        check_reduced_coords(known, plan.points.outputs, lambda: results, taken)
+        known = reduced_coords(request.reducers, results, known, taken)
+    if known or request.reducers is not None:
+        names_of(outputs, space, known)
+    return dataclasses.replace(request, output_coords=known)
+
+
+def _plan_of(request: Request, work: Work, costs: CostsOf | None) -> Plan:
+    """Return a plan with chunks that fit the destination of the rows."""
+    chunks = Chunks((work.size,), 0, work.in_memory)
+    stored, is_sent = request.store is not None, request.executor is not None
+    stops = work.is_merged and request.reducers is not None and request.reducers.stops
+    if work.size and (stored or is_sent or stops):
+        # Use small chunks, so that a kill loses little and a stop takes effect soon.
+        most = max(1, CHUNK_BYTES // work.row_bytes)
+        in_grid = stored and not work.is_merged
+        lengths = tuple(request.space.dims.values()) if in_grid else (work.size,)
+        _, shares = request.shard or (0, 1)
+        chunks = choose_chunks(lengths, work.unit, most, shares)
+    return Plan(request, work.with_most(chunks.points), chunks, costs)
+
+
+def _num_workers(executor: object) -> int:
+    """Return the number of workers of an executor, or a guess."""
+    known = getattr(executor, "_max_workers", None)  # the pools of the standard library
+    return known if isinstance(known, int) and known > 0 else _GUESSED_WORKERS
+
+
+class Chunk(NamedTuple):
+    """Computed rows of a chunk: all rows, or those with the numbers `rows`.
+
+    The verdict marks rows that are still missing because the computation ended early.
+    """
+
+    number: int
+    rows: Int64[np.ndarray, " rows"] | None
+    values: Rows
+    verdict: Verdict
+
+
+@dataclasses.dataclass(frozen=True)
+class Todo:
+    """The missing chunks of a sink, among those `owned` by this process.
+
+    Chunks in `rows` lack only these rows.
+    """
+
+    owned: Sequence[int]
+    chunks: Sequence[int]
+    rows: Mapping[int, Int64[np.ndarray, " _rows"]] = dataclasses.field(
+        default_factory=dict
+    )
+
+    def left(self, plan: Plan) -> int:
+        """Return the number of missing points."""
+        whole = [number for number in self.chunks if number not in self.rows]
+        return plan.count(whole) + sum(map(len, self.rows.values()))
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """The final rows of a sink: the fields of a `SweepResult` that it provides."""
+
+    values: PyTree
+    gaps: Gaps = dataclasses.field(default_factory=lambda: NO_GAPS)
+    points: int | None = None
+    ended: int | None = None
+    errors: Errors = dataclasses.field(default_factory=dict)
+
+
+@runtime_checkable
+class Sink(Protocol):
+    """An object that keeps chunks: in memory, in a store, or merged to a reduction."""
+
+    @property
+    def plan(self) -> Plan:
+        """The plan, with the batch size and chunks of a store that exists."""
+        ...
+
+    @property
+    def stopped(self) -> bool:
+        """True if it needs no more chunks: a reducer asked to stop."""
+        ...
+
+    def filling(self) -> AbstractContextManager[Todo]:
+        """Return a context in which chunks may be kept; it yields the missing ones."""
+        ...
+
+    def keep(self, chunk: Chunk) -> None:
+        """Keep a chunk."""
+        ...
+
+    def outcome(self) -> Outcome:
+        """Return all that has been kept."""
+        ...
+
+
+def costs_of(request: Request) -> CostsOf | None:
+    """Return the costs of points, or `None` if they have no effect.
+
+    They are computed chunk by chunk, since finished chunks and those of other processes
+    do not need them. They have no effect on reductions, which happen in order.
+    """
+    order_by, size = request.order_by, request.whole.size
+    if not callable(order_by):
+        is_list = isinstance(order_by, Sequence) and not isinstance(order_by, str)
+        listed = np.asarray(order_by) if is_list else order_by
+        _check_costs("is", listed, size)
+        listed = np.asarray(listed).astype(np.float64)
+        return lambda first, last, _: listed[first:last]
+    if request.reducers is not None:
+        return None
+    with _for_order_by():
+        points = prepare(order_by, request.space, None, "auto", request.devices)
+    outputs = jtu.tree_map(
+        lambda leaf: jax.ShapeDtypeStruct((size, *leaf.shape), leaf.dtype),
+        points.outputs,
+    )
+    _check_costs("gives", outputs, size)
+    sized = ft.cache(points.with_most)
+
+    def costs(first: int, last: int, most: int) -> Float[np.ndarray, " points"]:
+        with _for_order_by():
+            (values,), _ = whole(sized(most).compute(range(first, last), None, Watch()))
+        return values.astype(np.float64)
+
+    return costs
+
+
+@contextlib.contextmanager
+def _for_order_by() -> Iterator[None]:
+    """Make errors name `order_by` as the function that was called."""
+    try:
+        yield
+    except MissingKeyError as error:
+        raise type_error(
+            "sweep",
+            "`order_by` needs a PRNG key.",
+            "Give a function of the point alone: a cost is a guess, and draws are made "
+            "in `fn`.",
+        ) from error
+    except SweepError as error:
+        i = next(iter(error.indices), None)
+        raise SweepError(
+            message(
+                "sweep",
+                f"`order_by` failed at point {i}: {reason(error.__cause__)}.",
+                "It must return a cost for every point. Call "
+                f"`order_by(space.point({i}))` to see the error.",
+            ),
+            error.indices,
+        ) from error
+    except Exception as error:
+        error.add_note(
+            "Here `fn` is `order_by`: a function from a point to one real number."
+        )
+        raise
+
+
+def _check_costs(verb: str, found: Any, size: int) -> None:
+    """Raise a `ValueError` unless there is one real number for each point."""
+    text = describe_value(found)
+    if jtu.treedef_is_leaf(jtu.tree_structure(found)) and hasattr(found, "shape"):
+        text = f"{found.dtype}{list(found.shape)}"
+        kinds = (np.bool_, np.integer, np.floating)
+        real = any(jnp.issubdtype(found.dtype, kind) for kind in kinds)
+        if real and found.shape == (size,):
+            return
+    raise value_error(
+        "sweep",
+        f"`order_by` {verb} {text} for {size} points.",
+        "Give a function from a point to one real number, or a sequence with one "
+        "number for each point.",
+    )
