@@ -176,11 +176,6 @@ def scalar_of_each(reducer: AbstractReducer, values: PyTree) -> Array:
     return jtu.tree_leaves(pick_all(reducer, values))[0]
 
 
-def struct_of(leaf: Array) -> jax.ShapeDtypeStruct:
-    """Return the shape and dtype of an array."""
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
-
-
 class _Form(NamedTuple):
     """The structure and the dtypes of the selected part."""
 

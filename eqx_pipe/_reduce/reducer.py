@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Bool
 
 from .._errors import describe_value, structure_error, type_error
-from .._tree import differences, is_key_array
+from .._tree import differences, is_key_array, struct_of
 from .._types import PyTree
 from .interface import (
     AbstractReducer,
@@ -21,7 +21,6 @@ from .interface import (
     over_field,
     pick_all,
     picked,
-    struct_of,
 )
 
 

@@ -29,7 +29,7 @@ from jaxtyping import Array, Bool, Int64
 
 from ..._reduce import ReducerTree
 from ..._spaces import Space
-from ..._tree import as_data, as_keys
+from ..._tree import as_data, as_keys, struct_of
 from ..._types import Key, PyTree
 from ..._vmap import all_busy
 from ..results import CellPoints, CellValues
@@ -59,7 +59,7 @@ from .rows import (
     stretches_of,
     whole,
 )
-from .trace import struct_of
+from .trace import abstract
 from .watch import Watch
 
 
@@ -310,9 +310,7 @@ class Cells(Groups):
         run = self._tile[1]
         none = self._states([x[:1] for x in self._initial(1, run)], run)
         results = self.reducers.finish_each(none, 1)
-        structs = jtu.tree_map(
-            lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype), results
-        )
+        structs = jtu.tree_map(lambda leaf: struct_of(leaf, drop=1), results)
         count: Any = jax.ShapeDtypeStruct((), np.int64)
         return CellValues(structs, CellPoints(count, count))
 
@@ -394,7 +392,7 @@ class Blocks(Groups):
     @ft.cached_property
     def outputs(self) -> BlockStates:
         """The shapes and dtypes of the states of a block, and of its failed points."""
-        states = list(map(struct_of, map(as_data, self._init.init)))
+        states = list(map(abstract, map(as_data, self._init.init)))
         bits = jax.ShapeDtypeStruct((self._bytes,), jnp.uint8)
         return self.unflatten([*states, bits])
 

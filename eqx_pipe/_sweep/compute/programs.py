@@ -22,7 +22,7 @@ from ..call import fn_name
 from .cases import ByOffset, ByTable
 from .kernel import COUNT, Given, LaneOf, Layout, Partition, build, each_its_rows
 from .rows import Place
-from .trace import Traced, struct_of
+from .trace import Traced, abstract
 
 Points: TypeAlias = ByOffset | ByTable
 
@@ -108,7 +108,7 @@ class Runner:
             # Not NumPy arrays: with several processes JAX does not lower a program for
             # NumPy arrays that are split over devices, even if all devices belong to
             # this process.
-            structs = jtu.tree_map(struct_of, (*selected, given))
+            structs = jtu.tree_map(abstract, (*selected, given))
             return build(lane_of, outputs, layout).lower(*structs)
 
         options = _UNSPLIT if layout.unsplit else None

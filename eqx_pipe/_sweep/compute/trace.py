@@ -127,7 +127,7 @@ def trace(
 
     digits = [jax.ShapeDtypeStruct((), jnp.int32)] * len(geometry.lengths)
     # Use plain types: an array made under the user's mesh has that mesh in its type.
-    structs = jtu.tree_map(struct_of, (arrays, key))
+    structs = jtu.tree_map(abstract, (arrays, key))
     jaxpr: Any = jax.make_jaxpr(flat)(structs[0], digits, structs[1])
     leaves = jtu.tree_leaves(arrays)
     check_concrete(function, [*jaxpr.consts, *leaves, key])
@@ -167,7 +167,7 @@ def with_steps(traced: Traced) -> Traced:
 
 def _inputs(jaxpr: Any) -> list[jax.ShapeDtypeStruct]:
     """Return the types of the inputs of a jaxpr."""
-    return [struct_of(v.aval) for v in open_jaxpr(jaxpr)[0].invars]
+    return [abstract(v.aval) for v in open_jaxpr(jaxpr)[0].invars]
 
 
 def _on_point(
@@ -175,7 +175,7 @@ def _on_point(
 ) -> dict[str, Any]:
     """Return the fields of `Traced` for the function alone."""
     arrays, static = eqx.partition(point, _is_tracer)
-    structs = jtu.tree_map(struct_of, (arrays, key))
+    structs = jtu.tree_map(abstract, (arrays, key))
     kinds: list[Any] = []
 
     def on_point(point: PyTree, key: Key | None = None) -> PyTree:
@@ -227,8 +227,8 @@ def settings() -> dict[str, Any]:
     return {name: getattr(jax.config, f"jax_{name}") for name in _SETTINGS}
 
 
-def struct_of(x: Any) -> jax.ShapeDtypeStruct:
-    """Return the type of an array in a program, without its mesh."""
+def abstract(x: Any) -> jax.ShapeDtypeStruct:
+    """Return an array as an argument of a trace: its type, without its mesh."""
     # Weak types and 64 bits are as in the program.
     weak = bool(getattr(x, "weak_type", False))
     dtype = jax.dtypes.canonicalize_dtype(x.dtype, allow_extended_dtype=True)
