@@ -18,9 +18,8 @@ from ..._reduce import (
     ReducerTree,
     as_reducers,
     pick,
-    struct_of,
 )
-from ..._tree import as_arrays
+from ..._tree import as_arrays, struct_of
 from ..._types import PyTree
 from .law import USUAL, agree, agree_with_reference, check_laws, check_reference, law
 
