@@ -348,4 +348,4 @@ def _check_by(outputs: PyTree, by: Compared) -> None:
     def one(leaf: Any) -> Any:
         return jnp.empty((1, *leaf.shape), leaf.dtype)
 
-    scores("search.explore", jtu.tree_map(one, outputs), 1, by, [slice(None)])
+    scores("search.explore", jtu.tree_map(one, outputs), 1, by)

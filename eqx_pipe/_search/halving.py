@@ -206,7 +206,7 @@ def halving(
         request = dataclasses.replace(request, search=texts)
         warn_if_cores_idle(request.devices, mesh)
         values = Sweeper(request).run(request.space, None, request.store).values
-        score = scores("search.halving", values, len(left), "score", [slice(None)])
+        score = scores("search.halving", values, len(left), "score")
         kept_scores[left, number] = score
         needed += len(left) * (end - done)
         executed += -(-len(left) // size) * size * (end - done)

@@ -54,7 +54,7 @@ class Method(Protocol[State]):
 
 def losses(result: SweepResult, by: Compared, mode: str) -> Losses:
     """Return the numbers to minimise: infinite if a point failed or is NaN."""
-    numbers = scores("search.explore", result.values, len(result), by, [slice(None)])
+    numbers = scores("search.explore", result.values, len(result), by)
     numbers = numbers.astype(np.float64)
     signed = numbers if mode == "min" else -numbers
     return np.where(result.ok & ~np.isnan(numbers), signed, np.inf)

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..._errors import nearest, optional, type_error, value_error
-from ..._spaces import Axis
+from ..._spaces import Axis, flat_columns
 from ..._tree import is_key_array, static_text
+from ..store import FAILED, MISSING, OK
 
 _FUNCTION = "SweepResult.plot"
 
@@ -28,7 +29,7 @@ _MARKED = 40
 """Lines with more points than this have no markers."""
 
 _MOST_LINES = 10
-"""More lines than this have a colour bar in place of a legend."""
+"""More lines than this have a colour bar and no legend."""
 
 _MOST_PANELS = 36
 
@@ -72,7 +73,7 @@ def _prepared(
     data: Any,
     variable: str | None,
     sel: Mapping[str, object],
-    roles: Mapping[str, str],
+    asked: Mapping[str, str],
     axes: Mapping[str, Axis],
     outputs: int,
 ) -> tuple[Any, str, dict[str, str], bool]:
@@ -88,15 +89,15 @@ def _prepared(
     if axes:
         status = next(s for s in ("sweep.status", "status") if s in data.coords)
     table = _selected(_table_of(data, name, status), sel)
-    for role, given in roles.items():
-        _check_known(f"`{role}` is {given!r}.", given, table)
-    table = _averaged(_squeezed(table, roles), name, axes, roles)
+    for role, coord in asked.items():
+        _check_known(f"`{role}` is {coord!r}.", coord, table)
+    table = _averaged(_squeezed(table, asked), name, axes, asked)
     of_space = () if status is None else data[status].dims
-    found = _all_roles(table, name, roles, of_space)
-    dims = {role: _dim_of(table, given) for role, given in found.items()}
-    is_cloud = "y" in found and dims.get("x") == dims["y"]
-    _check_roles(table, found, is_cloud)
-    return _arranged(table, found, is_cloud), name, found, is_cloud
+    roles = _all_roles(table, name, asked, of_space)
+    dims = {role: _dim_of(table, coord) for role, coord in roles.items()}
+    is_cloud = "y" in roles and dims.get("x") == dims["y"]
+    _check_roles(table, roles, is_cloud)
+    return _arranged(table, roles, is_cloud), name, roles, is_cloud
 
 
 def _variable_name(data: Any, variable: str | None, outputs: int) -> str:
@@ -123,18 +124,16 @@ def _table_of(data: Any, name: str, status: str | None) -> Any:
     entries = {}
     for path, coord in data.coords.items():
         if not set(coord.dims) <= set(data[name].dims):
-            rows = coord.values.reshape(coord.shape[0], -1).T
-            for place, row in zip(np.ndindex(coord.shape[1:]), rows, strict=True):
-                entries[".".join([path, *map(str, place)])] = (coord.dims[0], row)
+            columns = flat_columns(path, coord.values).items()
+            entries |= {column: (coord.dims[0], row) for column, row in columns}
     data = data.assign_coords(entries)
     array = data[name].astype(float)
-    if status is None:
-        at = np.ones(array.shape)
-    else:
-        at = data[status].broadcast_like(array).transpose(*array.dims).values
+    numbers, points = array.values, np.full(array.shape, OK)
+    if status is not None:
+        points = data[status].broadcast_like(array).transpose(*array.dims).values
         array = array.drop_vars(status)
-    found = [at == 2, at == 0, np.isnan(array.values), np.isinf(array.values)]
-    kind = array.copy(data=np.select(found, [1, 4, 2, 3], 0))
+    kinds = [points == FAILED, points == MISSING, np.isnan(numbers), np.isinf(numbers)]
+    kind = array.copy(data=np.select(kinds, [1, 4, 2, 3], 0))
     table = array.where(kind == 0).to_dataset(name=name)
     return table.assign({_KIND: (array.dims, kind.values)})
 
@@ -216,14 +215,14 @@ def _dim_of(table: Any, name: str) -> str:
 
 def _free_dims(table: Any, roles: Mapping[str, str]) -> list[str]:
     """Return the dims without a role."""
-    placed = {_dim_of(table, given) for given in roles.values()}
-    return [str(dim) for dim in table[_KIND].dims if dim not in placed]
+    dims = {_dim_of(table, coord) for coord in roles.values()}
+    return [str(dim) for dim in table[_KIND].dims if dim not in dims]
 
 
 def _along(table: Any, dim: str, kinds: str = "iuf") -> list[str]:
     """Return the coordinates along a dim, by default those of numbers."""
-    found = [(str(n), c) for n, c in table.coords.items() if c.dims == (dim,)]
-    return [name for name, coord in found if coord.dtype.kind in kinds]
+    coords = [(str(n), c) for n, c in table.coords.items() if c.dims == (dim,)]
+    return [name for name, coord in coords if coord.dtype.kind in kinds]
 
 
 def _all_roles(
@@ -234,12 +233,12 @@ def _all_roles(
     Dims that are not `of_space` are dims of one value, such as a curve at each point.
     """
     free, roles = _free_dims(table, asked), dict(asked)
-    own = {"x", "y", "hue"} & set(asked)
+    drawn = {"x", "y", "hue"} & set(asked)
     clouds = [d for d in free if d not in table.coords and len(_along(table, d)) > 1]
     curves = [dim for dim in free if dim not in of_space]
     curves.sort(key=lambda dim: dim.endswith("quantile"))  # lines, not positions
-    if own:
-        lines = "hue" in own or len(free) + len(own) < 2
+    if drawn:
+        lines = "hue" in drawn or len(free) + len(drawn) < 2
         order = ["x", "col", "row"] if lines else ["x", "y", "col", "row"]
     elif curves:
         roles["x"], order = curves[0], ["hue", "col", "row"]
@@ -262,7 +261,7 @@ def _all_roles(
             "`row=` and `col=` for panels.",
         )
     for role, dim in zip(left, free, strict=False):
-        # Use another coordinate if the dim has no coordinate of its own name.
+        # Use another coordinate if none has the name of the dim.
         known = [*_along(table, dim), *_along(table, dim, "OUb"), dim]
         roles[role] = dim if dim in table.coords else known[0]
     return roles
@@ -274,8 +273,8 @@ def _check_roles(table: Any, roles: Mapping[str, str], is_cloud: bool) -> None:
         wrong = f"{dict(roles)} leaves no dim for x, or has both `hue` and `y`."
         cure = "Leave one out: lines have `x` and `hue`, heat maps `x` and `y`."
         raise value_error(_FUNCTION, wrong, cure)
-    places = [_dim_of(table, given) for given in roles.values()]
-    if len(set(places)) + (is_cloud and roles["x"] != roles["y"]) < len(places):
+    dims = [_dim_of(table, coord) for coord in roles.values()]
+    if len(set(dims)) + (is_cloud and roles["x"] != roles["y"]) < len(dims):
         wrong = f"two of {dict(roles)} are along the same dim."
         raise value_error(_FUNCTION, wrong, "Give each a different dim.")
     count = math.prod(table[roles[r]].size for r in ("row", "col") if r in roles)
@@ -286,22 +285,22 @@ def _check_roles(table: Any, roles: Mapping[str, str], is_cloud: bool) -> None:
 
 def _arranged(table: Any, roles: Mapping[str, str], is_cloud: bool) -> Any:
     """Return the table with roles as dims, in order, and names as texts."""
-    for role, given in roles.items():
+    for role, name in roles.items():
         if is_cloud and role in ("x", "y"):
             continue
-        dim = _dim_of(table, given)
-        table = table if dim == given else table.swap_dims({dim: given})
-        if given not in table.coords:
+        dim = _dim_of(table, name)
+        table = table if dim == name else table.swap_dims({dim: name})
+        if name not in table.coords:
             continue
-        coord = table[given]
+        coord = table[name]
         if coord.dtype.kind not in "iuf":
-            texts = (given, coord.values.astype(str), coord.attrs)
-            table = table.assign_coords({given: texts})
+            texts = (name, coord.values.astype(str), coord.attrs)
+            table = table.assign_coords({name: texts})
             continue
-        table = table.sortby(given)
+        table = table.sortby(name)
         if role == "hue":  # a legend shows all digits
-            short = [float(f"{value:.4g}") for value in table[given].values]
-            table = table.assign_coords({given: (given, short, coord.attrs)})
+            short = [float(f"{value:.4g}") for value in table[name].values]
+            table = table.assign_coords({name: (name, short, coord.attrs)})
     return table
 
 
@@ -358,11 +357,11 @@ def _mark_points(
     are_cells = "y" in roles and not is_cloud
     handles = []
     for number, mark in _MARKS.items():
-        there = table[_KIND] == number
-        if not there.any():
+        mask = table[_KIND] == number
+        if not mask.any():
             continue
         for panel, at in shown:
-            _mark(panel, there.sel(at), mark, roles, are_cells)
+            _mark(panel, mask.sel(at), mark, roles, are_cells)
         color, marker = (mark.face, "s") if are_cells else (mark.color, mark.marker)
         style = {"color": color, "marker": marker, "linestyle": ""}
         handles.append(lines.Line2D([], [], label=mark.label, **style))
@@ -378,10 +377,10 @@ def _mark_points(
 
 
 def _mark(
-    panel: Any, there: Any, mark: _Mark, roles: Mapping[str, str], are_cells: bool
+    panel: Any, mask: Any, mark: _Mark, roles: Mapping[str, str], are_cells: bool
 ) -> None:
     """Mark the points of one kind in a panel."""
-    if not there.any():
+    if not mask.any():
         return
     x, y = roles["x"], roles.get("y")
     if are_cells:
@@ -389,18 +388,17 @@ def _mark(
         options = {"xscale": panel.get_xscale(), "yscale": panel.get_yscale()}
         options |= {"cmap": colors.ListedColormap([mark.face])}
         options |= {"add_colorbar": False, "add_labels": False}
-        there.where(there).plot.pcolormesh(ax=panel, x=x, y=y, **options)
+        mask.where(mask).plot.pcolormesh(ax=panel, x=x, y=y, **options)
         return
     style = {"c": mark.color, "marker": mark.marker, "zorder": 3}
     if y is not None:
-        some = there.values
-        panel.scatter(there[x].values[some], there[y].values[some], **style)
+        panel.scatter(mask[x].values[mask.values], mask[y].values[mask.values], **style)
         return
-    others = [dim for dim in there.dims if dim != x]
-    some = there[x].values[there.any(others).values]
+    others = [dim for dim in mask.dims if dim != x]
+    marked = mask[x].values[mask.any(others).values]
     # Place marks along the bottom, in fractions of the panel's height.
     style["transform"] = panel.get_xaxis_transform()
-    panel.scatter(some, np.full(len(some), 0.03), **style)
+    panel.scatter(marked, np.full(len(marked), 0.03), **style)
 
 
 def _panels_of(drawn: Any) -> tuple[list[tuple[Any, dict[str, Any]]], Any]:
@@ -425,7 +423,7 @@ def _shade(panel: Any, part: Any, name: str, roles: Mapping[str, str]) -> None:
 
 
 def _colour(shown: Any, hue: Any, is_log: bool, cmap: Any) -> None:
-    """Colour many lines by their hue, with a colour bar in place of a legend."""
+    """Colour many lines by their hue, with a colour bar and no legend."""
     matplotlib = optional(_FUNCTION, "matplotlib")
     colors = optional(_FUNCTION, "matplotlib.colors")
     values = hue.values if hue.dtype.kind in "iuf" else np.arange(hue.size)

@@ -177,7 +177,7 @@ class SweepResult:
             >>> result.errors
             {0: 'EquinoxRuntimeError: no root'}
         """
-        pairs = ((i, text) for text, some in self._errors.items() for i in some)
+        pairs = ((i, text) for text, points in self._errors.items() for i in points)
         return {int(i): text for i, text in sorted(pairs)}
 
     @property
@@ -469,7 +469,6 @@ class SweepResult:
             >>> ax.get_xscale(), ax.get_title()
             ('log', 'b = 0.5')
         """
-        optional("SweepResult.plot", "matplotlib.pyplot")
         data = self.to_xarray()
         # All variables of a reduction of all points are outputs, and it has no axes.
         axes, outputs = self.space.axes(), len(jtu.tree_leaves(self.values))
@@ -506,16 +505,7 @@ class SweepResult:
             3
         """
         self._check_all_values("save")
-        write_result(
-            path,
-            overwrite,
-            outputs=self._outputs,
-            space=self.space,
-            known=self.output_coords,
-            status=self.status,
-            errors=self._errors,
-            made=self._provenance,
-        )
+        write_result(self, path, overwrite)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "SweepResult":
@@ -591,9 +581,8 @@ class SweepResult:
         """
         results = list(results) if isinstance(results, Sequence) else [results]
         if not results:
-            raise value_error(
-                _CONCAT, "`results` is empty.", "Give at least one result."
-            )
+            wrong = "`results` is empty."
+            raise value_error(_CONCAT, wrong, "Give at least one result.")
         for k, result in enumerate(results):
             _check_joinable(k, result, results[0])
         names = dict.fromkeys(result.function for result in results if result.function)
@@ -680,12 +669,12 @@ def _check_joinable(k: int, result: object, first: SweepResult) -> None:
             "Give a list of results of `sweep` with the values at all points, that "
             "is, without `reduce=`.",
         )
-    found = differences(first.values, result.values, free_axis=0)
-    if found:
+    lines = differences(first.values, result.values, free_axis=0)
+    if lines:
         raise structure_error(
             _CONCAT,
             f"the outputs of `results[0]` and `results[{k}]` differ: "
-            f"{'; '.join(found)}.",
+            f"{'; '.join(lines)}.",
             "Join results of functions that return the same structure.",
         )
     if coords_texts(result.output_coords) != coords_texts(first.output_coords):
@@ -699,36 +688,30 @@ def _check_joinable(k: int, result: object, first: SweepResult) -> None:
 
 def _joined(trees: Sequence[PyTree]) -> PyTree:
     """Return pytrees joined along their leading axis; `None` if one of them is."""
-    return (
-        None
-        if any(tree is None for tree in trees)
-        else jtu.tree_map(_concatenated, *trees)
-    )
+    if any(tree is None for tree in trees):
+        return None
+    return jtu.tree_map(_concatenated, *trees)
 
 
 def _concatenated(*leaves: Any) -> Any:
-    some = [leaf[...] if isinstance(leaf, StoredArray) else leaf for leaf in leaves]
-    on_host = not any(isinstance(leaf, jax.Array) for leaf in some)
-    return np.concatenate(some) if on_host else jnp.concatenate(some)
+    arrays = [leaf[...] if isinstance(leaf, StoredArray) else leaf for leaf in leaves]
+    on_host = not any(isinstance(leaf, jax.Array) for leaf in arrays)
+    return np.concatenate(arrays) if on_host else jnp.concatenate(arrays)
 
 
 def _errors(results: Sequence[SweepResult]) -> dict[str, np.ndarray]:
-    found: dict[str, np.ndarray] = {}
+    errors: dict[str, np.ndarray] = {}
     first = 0
     for result in results:
         for text, points in result._errors.items():
-            found[text] = np.append(found.get(text, points[:0]), first + points)
+            errors[text] = np.append(errors.get(text, points[:0]), first + points)
         first += len(result)
-    return found
+    return errors
 
 
 def _title(result: SweepResult) -> str:
     dims = ", ".join(f"{name}: {n:,}" for name, n in result.space.dims.items())
     return f"SweepResult({len(result):,} points; {dims})"
-
-
-def _outputs(result: SweepResult) -> list[tuple[str, Any]]:
-    return [(name or "value", x) for name, x in leaves_with_names(result.values)]
 
 
 def _axes(space: Space) -> list[tuple[str, str, str, str]]:
@@ -762,8 +745,8 @@ def _problems(result: SweepResult) -> list[str]:
         count = count_in(result._gaps, status)
         if count:
             listed = [str(i) for i in first_in(result._gaps, status, _LISTED)]
-            some = ", ".join(listed + ["..."] * (count > _LISTED))
-            lines.append(f"{count:,} points {word}: {some}")
+            shown = ", ".join(listed + ["..."] * (count > _LISTED))
+            lines.append(f"{count:,} points {word}: {shown}")
     return lines
 
 

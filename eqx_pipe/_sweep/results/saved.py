@@ -11,14 +11,13 @@ import functools as ft
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import Int8, Int64
 
 from ..._errors import message, nearest, value_error
 from ..._files import as_path
@@ -63,6 +62,11 @@ from .label import (
     names_of,
     storable,
 )
+
+if TYPE_CHECKING:
+    from .result import SweepResult
+else:
+    SweepResult = Any
 
 _SAVE, _LOAD = "SweepResult.save", "SweepResult.load"
 _FIELDS = (ERRORS, "eqx_pipe_store", "coordinates", "batch_size", "devices")
@@ -115,56 +119,39 @@ def layout_of(
 
 
 def write_result(
-    path: str | os.PathLike[str],
-    overwrite: bool,
-    *,
-    outputs: PyTree,
-    space: Space,
-    known: KnownCoords,
-    status: Int8[np.ndarray, " points"],
-    errors: Mapping[str, Int64[np.ndarray, " _failed"]],
-    made: Mapping[str, Any],
+    result: SweepResult, path: str | os.PathLike[str], overwrite: bool
 ) -> None:
-    """Write the fields of a result to a folder; see `SweepResult.save`."""
+    """Write a result to a folder; see `SweepResult.save`."""
     check_zarr(_SAVE)
-    place = as_path(_SAVE, path)
-    if place.suffix != ".zarr":
+    folder, space = as_path(_SAVE, path), result.space
+    if folder.suffix != ".zarr":
         raise value_error(
             _SAVE,
-            f"`path` is {str(place)!r}, with the suffix {place.suffix!r}.",
+            f"`path` is {str(folder)!r}, with the suffix {folder.suffix!r}.",
             "Give a path that ends in `.zarr`. For NetCDF: "
             "`result.to_xarray().to_netcdf(path)`.",
         )
-    leaves = jtu.tree_leaves(outputs)
-    structs = jtu.tree_map(ft.partial(struct_of, drop=1), outputs)
+    leaves, status = jtu.tree_leaves(result._outputs), result.status
+    structs = jtu.tree_map(ft.partial(struct_of, drop=1), result._outputs)
     row = [struct_of(storable(leaf[:0]), drop=1) for leaf in leaves]
-    row_bytes = sum(map(nbytes, row))
+    most = max(1, _CHUNK_BYTES // max(1, sum(map(nbytes, row))))
     lengths = tuple(space.dims.values())
-    most = max(1, _CHUNK_BYTES // max(1, row_bytes))
     chunks = choose_chunks(lengths, min(space.size, most), most)
-    layout = layout_of(
-        _SAVE,
-        structs,
-        row,
-        space,
-        known,
-        chunks,
-        made,
-        {"saved": True},
-    )
+    made, known = result._provenance, result.output_coords
+    layout = layout_of(_SAVE, structs, row, space, known, chunks, made, {"saved": True})
 
     def fill(store: Store) -> None:
         for number in range(len(store.chunks)):
             first, last = store.chunks.span(number)
             values = [storable(leaf[first:last]) for leaf in leaves]
-            here = {
+            errors = {
                 text: points[(points >= first) & (points < last)] - first
-                for text, points in errors.items()
+                for text, points in result._errors.items()
             }
-            store.commit(number, values, status[first:last], here)
+            store.commit(number, values, status[first:last], errors)
 
-    with disk_errors(str(place), "be written", _SAVE):
-        _put(Folder(place), layout, fill, overwrite)
+    with disk_errors(str(folder), "be written", _SAVE):
+        _put(Folder(folder), layout, fill, overwrite)
 
 
 def _put(files: Folder, layout: StoreLayout, fill: Any, overwrite: bool) -> None:
@@ -204,26 +191,26 @@ def _taken(files: Folder, wrong: str, more: str) -> FileExistsError:
 def read_fields(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Return the fields of the result at a path; see `SweepResult.load`."""
     check_zarr(_LOAD)
-    place = as_path(_LOAD, path)
-    with disk_errors(str(place), "be read", _LOAD):
+    folder = as_path(_LOAD, path)
+    with disk_errors(str(folder), "be read", _LOAD):
         try:
-            os.lstat(place)
+            os.lstat(folder)
         except (FileNotFoundError, NotADirectoryError):
-            wrong = f"{str(place)!r} does not exist."
-            raise FileNotFoundError(message(_LOAD, wrong, _hint(place))) from None
-        if (place / "round-0000.zarr").is_dir():
+            wrong = f"{str(folder)!r} does not exist."
+            raise FileNotFoundError(message(_LOAD, wrong, _hint(folder))) from None
+        if (folder / "round-0000.zarr").is_dir():
             raise value_error(
                 _LOAD,
-                f"{str(place)!r} is the folder of a search.",
+                f"{str(folder)!r} is the folder of a search.",
                 "Read it by `search.SearchResult.load`.",
             )
-        store = open_store(_LOAD, Folder(place))
+        store = open_store(_LOAD, Folder(folder))
         if "reduce" in store.record:
             raise value_error(
                 _LOAD,
-                f"the store {str(place)!r} keeps the states of a reduction.",
-                "Call the same sweep with the same `reduce` and `store`: what is there "
-                "is not computed again. `xarray.open_zarr` shows the states.",
+                f"the store {str(folder)!r} keeps the states of a reduction.",
+                "Call the same sweep with the same `reduce` and `store`: it computes "
+                "only missing points. `xarray.open_zarr` shows the states.",
             )
         with well_formed(_LOAD, store.files):
             return _fields(store)
@@ -252,8 +239,8 @@ def _fields(store: Store) -> dict[str, Any]:
     schema = store.record["schema"]
 
     def leaf(name: str, dtype: Any, kind: str | None) -> Any:
-        found = StoredArray(store, names.index(name), dtype, kind, done)
-        return found[...] if "saved" in store.record else found
+        array = StoredArray(store, names.index(name), dtype, kind, done)
+        return array[...] if "saved" in store.record else array
 
     cells = [leaf(name, np.dtype(np.int64), None)[...] for name in schema["cells"]]
     seconds = attributes.get("seconds", "nan")  # unknown while a sweep runs
@@ -336,8 +323,8 @@ def space_from(schema: dict[str, Any], read: Callable[[str], Any]) -> Space:
         label, unit = attrs.get("long_name"), attrs.get("units")
         if "axis" in node:
             values, empty = at_least_one(_as_kind(read(node["axis"]), node))
-            own = {name: node[name] for name in ("is_log", "draws", "dim")}
-            return LoadedValues(values, **own, label=label, unit=unit)
+            settings = {name: node[name] for name in ("is_log", "draws", "dim")}
+            return LoadedValues(values, **settings, label=label, unit=unit)
         if "static" in node:
             values, empty = at_least_one(np.asarray(read(node["static"])))
             values = values.tolist()
@@ -377,8 +364,14 @@ def _axis(axis: Axis, path: Any, space: Space) -> Any:
         # If values are pytrees, there is an axis for each leaf, all of one dim.
         full = ".".join([name, *([path_name(path)] if path else [])])
         dim = name if several and axis.dim is None else axis.dim
-        own = {"is_log": axis.is_log, "draws": axis.replicates, "attrs": axis.attrs}
-        return {"axis": full, "dim": dim, **_kind(leaf), **own}
+        return {
+            "axis": full,
+            "dim": dim,
+            "is_log": axis.is_log,
+            "draws": axis.replicates,
+            "attrs": axis.attrs,
+            **_kind(leaf),
+        }
 
     return _written(structs, part)
 

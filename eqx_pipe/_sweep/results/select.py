@@ -124,7 +124,7 @@ def _equal_static(axis: Any, positions: Int[np.ndarray, " points"]) -> _Equal:
     def equal(column: np.ndarray, value: Any) -> Bool[np.ndarray, " points"]:
         key = as_hashable(value)
         same = np.isin(positions, [i for i, other in enumerate(keys) if other == key])
-        # A loaded axis has texts in place of functions and other objects.
+        # A loaded axis has the texts of functions and other objects.
         return same if same.any() else _equal(column, value)
 
     return equal
@@ -183,8 +183,8 @@ class Best:
     coordinates: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def __repr__(self) -> str:
-        own = [("index", self.index), ("value", self.value), *self.coordinates.items()]
-        texts = (f"{name}={_short(value)}" for name, value in own)
+        values = {"index": self.index, "value": self.value, **self.coordinates}
+        texts = (f"{name}={_short(value)}" for name, value in values.items())
         return f"Best({', '.join(texts)})"
 
 
@@ -206,7 +206,7 @@ def best_of(
 ) -> Best:
     """Return the best of the `ok` points, or setting; see `SweepResult.best`."""
     check_choice(_BEST, "mode", mode, ("min", "max"))
-    compared = scores(_BEST, values, space.size, by, _parts(values, space.size))
+    compared = scores(_BEST, values, space.size, by)
     allowed = ok & ~np.isnan(compared)
     settings, replicates, one = space, None, "point"
     if over is not None:
@@ -254,27 +254,23 @@ def _parts(values: PyTree, size: int) -> list[slice]:
     return [slice(i, i + step) for i in range(0, size, step)]
 
 
-def scores(
-    function: str, values: PyTree, size: int, by: Compared, parts: Sequence[slice]
-) -> np.ndarray:
-    """Return the score of each point.
-
-    `parts` are slices of all points in order, each small enough to fit into memory.
-    """
+def scores(function: str, values: PyTree, size: int, by: Compared) -> np.ndarray:
+    """Return the score of each of `size` points."""
     if callable(by):
-        name, found = "by", np.concatenate([_scored(values, by, p) for p in parts])
+        name, parts = "by", _parts(values, size)
+        numbers = np.concatenate([_scored(values, by, part) for part in parts])
     else:
         named = {name or "value": leaf for name, leaf in leaves_with_names(values)}
         name = _output_name(function, named, by)
-        found = storable(named[name])
-    if found.shape != (size,) or found.dtype.kind not in "biuf":
+        numbers = storable(named[name])
+    if numbers.shape != (size,) or numbers.dtype.kind not in "biuf":
         raise value_error(
             function,
-            f"`{name}` is a {found.dtype}{list(found.shape[1:])} per point.",
+            f"`{name}` is a {numbers.dtype}{list(numbers.shape[1:])} per point.",
             "Compare by a real scalar: the path of one, or a function of the "
             "output that returns one.",
         )
-    return found
+    return numbers
 
 
 def ranked(
