@@ -12,10 +12,14 @@ history.
 import argparse
 import collections
 import contextlib
+import errno
+import fcntl
 import json
 import multiprocessing
 import random
+import shutil
 import sys
+import tempfile
 import threading
 import traceback
 from pathlib import Path
@@ -371,7 +375,7 @@ class History:
             works[who] = work
         for found in in_turns(rng, works).values():
             self.counts[found if isinstance(found, str) else type(found).__name__] += 1
-            if not isinstance(found, str | Kill | SweepError | OSError):
+            if not isinstance(found, str | Kill | SweepError | OSError | ValueError):
                 raise found
         assert not any(self.world.locks.values())
         if "unhidden" in faults:  # somebody copies the folder without hidden files
@@ -446,6 +450,51 @@ def histories(count, first=0, modes=tuple(MODES), workers=1, report=print):
     return found
 
 
+def starts(count, has_locks=True):
+    """Let two processes create and fill real stores at once; return what went wrong."""
+    spawn = multiprocessing.get_context("spawn")
+    barrier, wrong = spawn.Barrier(2, timeout=300), spawn.Queue()
+    with tempfile.TemporaryDirectory() as folder:
+        asked = Path(folder), count, has_locks, barrier, wrong
+        both = [spawn.Process(target=_start, args=(k, *asked)) for k in (0, 1)]
+        for process in both:
+            process.start()
+        found = [*wrong.get(), *wrong.get()]
+        for process in both:
+            process.join()
+    return found
+
+
+def _start(me, folder, count, has_locks, barrier, wrong):
+    def without(*_):
+        raise OSError(errno.EOPNOTSUPP, "no locks")
+
+    if not has_locks:
+        fcntl.flock = without
+    found = []
+    for number in range(count):
+        files = Folder(folder / f"{number}")
+        barrier.wait()
+        try:
+            store = create("sweep", files, small.layout(count=7))
+            small.run(store, (me, 2))
+        except Exception:
+            found.append(f"{number}: {traceback.format_exc(limit=-3)}")
+        barrier.wait()
+        if me == 0:
+            try:
+                store = open_store("sweep", files)
+                assert store.listed().done.all()
+                assert all(map(store.is_sound, range(len(store.chunks))))
+                small.rows_of(store, 0)
+            except Exception:
+                found.append(f"{number}: {traceback.format_exc(limit=-3)}")
+            shutil.rmtree(files.path)
+            if number % 1000 == 999:
+                print(f"{number + 1} starts", file=sys.stderr, flush=True)
+    wrong.put(found)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--histories", type=int, default=1000)
@@ -453,7 +502,13 @@ def main():
     parser.add_argument("--mode", choices=MODES)
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--trace", action="store_true", help="play one, step by step")
+    parser.add_argument("--starts", type=int, help="instead: real processes")
+    parser.add_argument("--without-locks", action="store_true", help="in real starts")
     asked = parser.parse_args()
+    if asked.starts:
+        found = starts(asked.starts, not asked.without_locks)
+        print(f"{asked.starts} starts, {len(found)} wrong", *found, sep="\n")
+        return
     if asked.trace:
         history = History(asked.seed, asked.mode or "plain", trace=True)
         try:

@@ -125,8 +125,8 @@ def check_vacant(function: str, files: Folder, made: Collection[str]) -> None:
     for name in files.names():
         own = {key.partition("/")[2] for key in made if key.startswith(f"{name}/")}
         mine = bool(own) and (growing or files.names(name) <= own)
-        # Another process may create the store at this moment.
-        if not (mine or name == ROOT or name.startswith(".")):
+        # Another process may have created the store since the caller looked for it.
+        if not (mine or name.startswith(".") or exists(files)):
             raise foreign(function, files, f"has no `{ROOT}`, but {name!r}")
 
 

@@ -292,7 +292,7 @@ def well_formed(function: str, files: Folder) -> Iterator[None]:
     except StructureError:  # the store of another sweep
         raise
     except MALFORMED as error:
-        if str(error).startswith("`eqx_pipe."):
+        if str(error).startswith(f"`eqx_pipe.{function}`"):  # it has a fix
             raise
         what = f"it describes no store of a sweep ({type(error).__name__}: {error})"
         raise damaged(function, files, what) from error
