@@ -91,8 +91,8 @@ def _axis(name: str, column: Any, dim: str | None) -> Axis:
         numbers: Any = array
         if listed or array.dtype.kind not in NUMBERS:
             # Entries of Arrow's and xarray's columns are not Python values.
-            arrow = hasattr(column, "to_pylist")
-            numbers = column.to_pylist() if arrow else list(column if listed else array)
+            as_list: Any = getattr(column, "to_pylist", None)
+            numbers = as_list() if as_list else list(column if listed else array)
             if not all(map(_is_number, numbers)) or not (numbers or listed):
                 return _static(name, numbers, array.dtype, dim)
         _check_complete(name, missing_in(column))

@@ -137,7 +137,7 @@ class Folder:
                 with contextlib.suppress(OSError):
                     os.unlink(path)
 
-    def get(self, key: str, most: float | None = None) -> bytes:
+    def get(self, key: str, most: int | float | None = None) -> bytes:
         """Return the bytes of a file; raise `FileNotFoundError` if it is missing.
 
         Raises `Undecodable` for a folder, a device or a pipe, and for more than `most`
