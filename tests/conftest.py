@@ -1,9 +1,11 @@
 """Settings for every test: devices, compilation, strictness, hypothesis profiles."""
 
 import collections
+import ctypes
 import gc
 import os
 import tempfile
+from pathlib import Path
 
 import jaxlib.version
 
@@ -88,10 +90,32 @@ jax.monitoring.register_event_duration_secs_listener(_count_program)
 jax.monitoring.register_event_listener(_count_program)
 
 
+_MOST_BYTES = 2**30
+"""The memory of a worker above which it forgets programs, at the end of a file."""
+
+
 def pytest_runtest_teardown(item, nextitem):
-    """Keep what a file leaves (mostly programs, some GB) out of later collections."""
+    """Keep what a file leaves (mostly programs) out of memory, or of later collections.
+
+    Programs that later files use again are found in the shared folder.
+    """
     if nextitem is None or nextitem.path != item.path:
+        if _resident_bytes() > _MOST_BYTES:
+            jax.clear_caches()
+            gc.unfreeze()
+            gc.collect()
+            # The C library keeps freed memory, since it lies between other blocks.
+            ctypes.CDLL(None).malloc_trim(0)
         gc.freeze()
+
+
+def _resident_bytes():
+    """Return the memory of this process; 0 if the system does not tell."""
+    try:
+        pages = Path("/proc/self/statm").read_text().split()[1]
+    except OSError:
+        return 0
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
 
 @pytest.hookimpl(tryfirst=True)
