@@ -161,9 +161,7 @@ class Loader(eqx.Module):
           the source has no full batch.
         - `TypeError` if the cursor is traced and the source is on the host.
         """
-        check_cursor("data.Loader.next", cursor, len(self.source), self.schema)
-        _check_full("data.Loader.next", len(self.source), self.batch_size)
-        self._check_epochs("data.Loader.next", cursor, 1)
+        _check_batches(self, "data.Loader.next", cursor, 1)
         with without_users_mesh(self.sharding):
             return (next_on_device if self.on_device else next_on_host)(self, cursor)
 
@@ -270,10 +268,9 @@ class Loader(eqx.Module):
         """
         cure = "Write `step(carry, batch) -> (carry, output)`."
         check_callable("data.Loader.scan", "step", step, cure)
-        check_cursor("data.Loader.scan", cursor, len(self.source), self.schema)
         length = len(self.source) // self.batch_size if length is None else length
         check_int("data.Loader.scan", "length", length, 0)
-        _check_full("data.Loader.scan", len(self.source), self.batch_size)
+        _check_batches(self, "data.Loader.scan", cursor, length.__index__())
         if not self.on_device:
             raise type_error(
                 "data.Loader.scan",
@@ -281,13 +278,16 @@ class Loader(eqx.Module):
                 "Iterate over `epoch`, or put the data on the device: "
                 "`ArraySource(arrays)`.",
             )
-        self._check_epochs("data.Loader.scan", cursor, length.__index__())
         return scan_batches(self, step, carry, cursor, length.__index__())
 
-    def _check_epochs(self, function: str, cursor: Cursor, batches: int) -> None:
-        size, count = len(self.source), self.batch_size
-        used = size // count * count if self.drop_remainder else size
-        check_last_epoch(function, cursor, batches * count, used)
+
+def _check_batches(loader: Loader, function: str, cursor: Cursor, batches: int) -> None:
+    """Raise unless the source has full batches from the cursor on."""
+    size, count = len(loader.source), loader.batch_size
+    check_cursor(function, cursor, size, loader.schema)
+    _check_full(function, size, count)
+    used = size // count * count if loader.drop_remainder else size
+    check_last_epoch(function, cursor, batches * count, used)
 
 
 def _as_stateless(argument: str, stage: StageLike) -> StageLike:
