@@ -84,7 +84,7 @@ def unit_of(geometry: Geometry, points: Geometry) -> Float[np.ndarray, "points a
         columns.append(u[back])
         if np.isnan(u).any():
             i = int(np.argmax(np.isnan(columns[-1])))
-            raise _no_value(name, axis, other, values, back[i], i)
+            raise _no_value(name, axis, other, values, int(back[i]), i)
     return np.stack(columns, axis=1)
 
 
