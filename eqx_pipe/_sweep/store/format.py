@@ -321,7 +321,7 @@ def _check(root: Mapping[str, Any], record: Mapping[str, Any]) -> None:
     chunks = chunks_of(record)
     require(len(chunks) <= MOST_CHUNKS, "its chunks")
     require(chunks.points <= most_bytes(), "a chunk larger than the memory")
-    layout = StoreLayout(dims, chunks, {}, variables, record["status"], {}, {})
+    layout = StoreLayout(tuple(dims), chunks, {}, variables, record["status"], {}, {})
     expected = {
         array.name: _array_node(layout, array, sides[array.name])
         for array in (status_of(layout), *variables)
