@@ -124,8 +124,10 @@ def first_sum(x):
 
 
 EXPLICIT, AUTO = jax.sharding.AxisType.Explicit, jax.sharding.AxisType.Auto
+several = pytest.mark.skipif(jax.device_count() < 4, reason="needs four devices")
 
 
+@several
 @pytest.mark.parametrize("other", [EXPLICIT, AUTO])
 @pytest.mark.parametrize("merge", [None, "min", "stack"])
 def test_one_choice_for_a_batch_split_over_explicit_axes(other, merge):
@@ -149,6 +151,7 @@ def test_one_choice_for_a_batch_split_over_explicit_axes(other, merge):
     close(pipe(split), pipe(x))
 
 
+@several
 def test_branches_with_different_explicit_shardings_are_named():
     mesh = jax.make_mesh((2,), ("data",), axis_types=(EXPLICIT,))
     pipe = ep.cond(first_sum, jnp.sin, lambda x: jnp.zeros(x.shape))

@@ -13,6 +13,7 @@ TEXTS = [
     *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")),
     *sorted((ROOT / "examples").glob("*.py")),
 ]
+CODE_PAGES = ["CONTRIBUTING.md", "docs/how_it_works.md", "tests/README.md"]
 DIALECT = (
     r"say|says|said|tells|told|kit|house|anew|begun|of which|one's own"
     r"|what is (?:told|said|given|asked)"
@@ -39,6 +40,14 @@ def test_texts_use_plain_words(path):
     word = re.compile(rf"(?<![\w-])(?:{DIALECT})(?![\w-])", re.IGNORECASE)
     prose = ((number, re.sub(r"`[^`]*`", "", line)) for number, line in lines_of(path))
     assert [(number, line) for number, line in prose if word.search(line)] == []
+
+
+@pytest.mark.parametrize("page", CODE_PAGES)
+def test_files_that_contributors_are_sent_to_exist(page):
+    folders = ("eqx_pipe", "tests", "benchmarks", "docs", "examples")
+    files = {path.name for folder in folders for path in (ROOT / folder).rglob("*.py")}
+    named = set(re.findall(r"`(?:[\w/]*/)?(\w+\.py)`", (ROOT / page).read_text()))
+    assert named and sorted(named - files) == []
 
 
 @pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.name)
