@@ -87,3 +87,11 @@ class LRUCache:
             self._entries.move_to_end(key)
             while len(self._entries) > self._maxsize:
                 self._entries.popitem(last=False)
+
+
+PROGRAMS = LRUCache(256)
+"""The compiled programs of this process: of sweeps, loaders and property checks.
+
+A key has the kind of the program first, and everything that is compiled in. Objects
+that use a program also hold it, so it lives at least as long as they do.
+"""

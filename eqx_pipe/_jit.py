@@ -6,7 +6,6 @@ are the arrays. `equinox.filter_jit` flattens a Module at every call (93 us inst
 """
 
 import dataclasses
-import functools as ft
 from collections.abc import Callable, Hashable
 from typing import Any
 
@@ -17,14 +16,10 @@ import jax.tree_util as jtu
 from jax.core import Tracer
 from jaxtyping import Array
 
-from ._cache import WeakCache
+from ._cache import PROGRAMS, WeakCache
 from ._mesh_context import is_explicit, is_staged, with_axis_types
 from ._tree import as_hashable
 from ._types import PyTree
-
-# A training run has few loaders and settings; a search makes many, whose programs may
-# be dropped.
-_MOST = 64
 
 
 @dataclasses.dataclass
@@ -62,7 +57,11 @@ def program(
     if compiled is None:
         static = Static(owner, without)
         try:
-            compiled = _jitted(function, options, static)
+            key = "module", function, options, static
+            compiled = PROGRAMS.get(key)
+            if compiled is None:
+                made = _make(function, options, static)
+                compiled = PROGRAMS.setdefault(key, made)
         except TypeError:  # a static field without a hash
             compiled = _make(function, options, static)
         programs[function, options] = compiled
@@ -134,6 +133,3 @@ def _make(
 
     run.__name__ = function.__name__.strip("_")
     return jax.jit(run)
-
-
-_jitted = ft.lru_cache(_MOST)(_make)

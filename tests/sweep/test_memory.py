@@ -80,7 +80,7 @@ def memory(monkeypatch):
     memory = Memory()
     monkeypatch.setattr(programs, "build", memory.of(programs.build))
     # Programs that other tests have left are not compiled again.
-    monkeypatch.setattr(programs, "_kernels", type(programs._kernels)(128))
+    monkeypatch.setattr(programs, "PROGRAMS", type(programs.PROGRAMS)(128))
     return memory
 
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 
-from ..._cache import LRUCache, WeakCache
+from ..._cache import PROGRAMS, LRUCache, WeakCache
 from ..._errors import SweepError, log_once, message
 from ..._jaxprs import Fingerprint
 from ..._types import PyTree
@@ -30,8 +30,6 @@ Points: TypeAlias = ByOffset | ByTable
 # even if every core has its own device. The devices then wait for each other's threads:
 # loops of short steps took up to 1.7 times as long.
 _UNSPLIT: dict[str, Any] = {"xla_disable_hlo_passes": "cpu-parallel-task-assigner"}
-
-_kernels = LRUCache(128)
 
 _seen = LRUCache(128)
 """The numbers in programs that differ in nothing else."""
@@ -171,13 +169,13 @@ def compiled(
     `place` has everything that is compiled in besides the programs; `options` are those
     of the compiler.
     """
-    key = tuple(program.key() for program in programs), place
-    kept, made = _kernels.get(key) or ((), None)
+    key = "sweep", tuple(program.key() for program in programs), place
+    kept, made = PROGRAMS.get(key) or ((), None)
     if made is None or not all(program.still_valid() for program in kept):
         made = lower().compile(compiler_options=options)
         # Keep them without their arrays, which may be large and are passed in at calls.
         kept = tuple(program.without_constants() for program in programs)
-        _kernels.put(key, (kept, made))
+        PROGRAMS.put(key, (kept, made))
     return made
 
 
