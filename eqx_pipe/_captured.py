@@ -32,24 +32,6 @@ class Fixed(Same):
         return f"frozen {leaf_text(self.value)}"
 
 
-def opaque_leaves(tree: Any) -> list[Any]:
-    """Return the functions in a pytree, whose contents are not part of it."""
-    if type(tree) is types.FunctionType:
-        return [tree]
-    functions = []
-    for leaf in jtu.tree_leaves(tree, is_leaf=has_function):
-        if isinstance(leaf, jtu.Partial):
-            functions += opaque_leaves((leaf.func, leaf.args, leaf.keywords))
-        elif has_function(leaf):
-            inner = leaf.__wrapped__
-            # A method of a module has the leaves of the module.
-            method = isinstance(inner, types.MethodType)
-            functions += opaque_leaves(inner.__self__ if method else inner)
-        elif callable(leaf) and not isinstance(leaf, type):
-            functions.append(leaf)
-    return functions
-
-
 def has_function(node: Any) -> bool:
     """Return whether a pytree holds a function in its structure, not as a leaf."""
     return _wraps(type(node))

@@ -35,11 +35,6 @@ def leaves_with_names(
     return [(path_name(path), leaf) for path, leaf in leaves]
 
 
-def of_leaf(name: str) -> str:
-    """Return the leaf for a message, before "the output of ..."; `""` for the root."""
-    return f"`.{name}` of " if name else ""
-
-
 def on_device(array: Any) -> Array:
     """Return an array as a JAX array, in the dtype that JAX would use.
 

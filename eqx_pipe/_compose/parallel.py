@@ -34,7 +34,6 @@ from .._tree import (
     join_path,
     leaf_text,
     leaves_with_names,
-    of_leaf,
     tree_text,
 )
 from .._types import AnyStage, MaybeState, Output, PyTree, Segment, StageLike
@@ -230,7 +229,7 @@ def _check_axis(function: str, merge: Merge, path: str, tree: PyTree) -> None:
     for name, leaf in leaves_with_names(tree):
         num_axes = leaf.ndim + (merge.name == "stack")
         if not -num_axes <= merge.axis < num_axes:
-            wrong = f"{of_leaf(name)}the output of `{path}` is {leaf_text(leaf)}"
+            wrong = f"{_of_leaf(name)}the output of `{path}` is {leaf_text(leaf)}"
             cure = f"Give `axis` from {-num_axes} to {num_axes - 1}."
             raise value_error(
                 function,
@@ -273,10 +272,15 @@ def check_arrays(
             sparse = f"a sparse {type(leaf).__name__} " if is_sparse(leaf) else ""
             raise type_error(
                 function,
-                f"`{operation}` does not support {of_leaf(name)}the output of "
+                f"`{operation}` does not support {_of_leaf(name)}the output of "
                 f"`{path}`, which is {sparse}{leaf_text(leaf)}.",
                 "Apply the stages to the other entries only, by `eqx_pipe.at`" + more,
             )
+
+
+def _of_leaf(name: str) -> str:
+    """Return the leaf for a message, before "the output of ..."; `""` for the root."""
+    return f"`.{name}` of " if name else ""
 
 
 def check_agree(

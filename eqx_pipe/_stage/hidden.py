@@ -9,7 +9,7 @@ from typing import Any
 import equinox as eqx
 import jax.tree_util as jtu
 
-from .._captured import contents, has_function, opaque_leaves
+from .._captured import contents, has_function
 from .._errors import value_error
 from .._tree import leaves_with_names
 
@@ -29,7 +29,7 @@ def check_nothing_hidden(function: str, argument: str, stage: Any) -> None:
     A function is one leaf of a pytree: gradients, optimisers and saved files would not
     include the parameters.
     """
-    for fn in opaque_leaves(stage):
+    for fn in _opaque_leaves(stage):
         modules: dict[int, str] = {}
         for where, value in _held(fn):
             for module in filter(_is_module, _leaves(value)):
@@ -45,6 +45,24 @@ def check_nothing_hidden(function: str, argument: str, stage: Any) -> None:
             )
 
 
+def _opaque_leaves(tree: Any) -> list[Any]:
+    """Return the functions in a pytree, whose contents are not part of it."""
+    if type(tree) is types.FunctionType:
+        return [tree]
+    functions = []
+    for leaf in jtu.tree_leaves(tree, is_leaf=has_function):
+        if isinstance(leaf, jtu.Partial):
+            functions += _opaque_leaves((leaf.func, leaf.args, leaf.keywords))
+        elif has_function(leaf):
+            inner = leaf.__wrapped__
+            # A method of a module has the leaves of the module.
+            method = isinstance(inner, types.MethodType)
+            functions += _opaque_leaves(inner.__self__ if method else inner)
+        elif callable(leaf) and not isinstance(leaf, type):
+            functions.append(leaf)
+    return functions
+
+
 def _held(fn: Any, above: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the values that a callable holds, with their places, such as "default `f`".
 
@@ -55,7 +73,7 @@ def _held(fn: Any, above: str = "") -> Iterator[tuple[str, Any]]:
         yield f"{kind} `{above}{name}`".strip(), value
         if not above:
             functions = [leaf for leaf in _leaves(value) if not _is_module(leaf)]
-            for inner in opaque_leaves(functions):
+            for inner in _opaque_leaves(functions):
                 yield from _held(inner, f"{name}.")
 
 
