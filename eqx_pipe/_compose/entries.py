@@ -114,7 +114,7 @@ def carried_entry(
     """
     if not broadcast:
         return x, lambda y: y
-    look_up(function, broadcast, x, scope)
+    look_up(function, broadcast, x, scope, others=("x",))
     others = [name for name in x if name not in broadcast]
     if len(others) != 1:
         raise structure_error(
@@ -130,18 +130,24 @@ def carried_entry(
 
 
 def look_up(
-    function: str, names: Iterable[str], x: PyTree, scope: Scope, exact: bool = False
+    function: str,
+    names: Iterable[str],
+    x: PyTree,
+    scope: Scope,
+    exact: bool = False,
+    others: tuple[str, ...] = (),
 ) -> dict[str, PyTree]:
     """Return the inputs of these names; raise unless `x` is a mapping with all of them.
 
-    If `exact`, `x` must have no other entries.
+    If `exact`, `x` must have no other entries. `others` are further ones for the
+    example in a message.
     """
     names = tuple(names)
     if not isinstance(x, Mapping):
         raise structure_error(
             function,
             f"the input{scope.where} is {describe_value(x)}.",
-            f"Give a dict of the inputs by name: {_example(names)}.",
+            f"Give a dict of the inputs by name: {_example((*names, *others))}.",
         )
     missing = [name for name in names if name not in x]
     if missing:

@@ -95,7 +95,7 @@ class Scan(Composite):
         last = self.returns == "last"
         sequence, shared = x, None
         if self.broadcast:
-            shared = look_up("scan", self.broadcast, x, scope)
+            shared = look_up("scan", self.broadcast, x, scope, others=("x",))
             sequence = {name: x[name] for name in x if name not in shared}
         check_dense("scan", f"the input{scope.where}", sequence, _DENSE)
         leaves = jtu.tree_leaves(sequence)
@@ -252,8 +252,9 @@ def scan(
 
     **Raises:**
 
-    - `TypeError` if the cell does not take two inputs, `init` is missing, or `reverse`
-      is not a bool; when called, if the cell does not return a pair.
+    - `TypeError` if the cell does not take two inputs, `init` is missing, `reverse` is
+      not a bool, or `broadcast` is given with a cell of Equinox; when called, if the
+      cell does not return a pair, or a sequence is a sparse matrix.
     - `ValueError` if `returns` is unknown, or `unroll` is not positive; when called, if
       the sequence is empty and `returns` is `"last"`.
     - `StructureError` (a `ValueError`), when called, if arrays have leading axes of
@@ -282,6 +283,12 @@ def scan(
     """
     read = _read_cell(cell)
     broadcast = read_broadcast("scan", broadcast)
+    if broadcast and isinstance(cell, _CELLS):
+        raise type_error(
+            "scan",
+            f"`broadcast` with a `{type(cell).__name__}`, which takes one array.",
+            "Give a function of the carry and a mapping with the entries of one step.",
+        )
     check_choice("scan", "returns", returns, get_args(Returns))
     check_bool("scan", "reverse", reverse)
     check_int("scan", "unroll", unroll, 1)

@@ -152,6 +152,9 @@ INPUTS = {
         "input at `0` at `.m` is a sparse BCOO.*todense.*`broadcast`": lambda: ep.chain(
             ep.scan(lambda c, x: (c, c), 0.0)
         )({"m": sparse.BCOO.fromdense(ones(2, 2))}),
+        "takes one array.*a function of the carry": lambda: ep.scan(
+            nn.GRUCell(2, 3, key=key()), broadcast="by"
+        ),
         "output of the cell is a sparse BCOO": lambda: ep.scan(
             lambda c, x: (c, sparse.BCOO.fromdense(x, nse=2)), 0.0
         )(ones(2, 2)),
@@ -186,6 +189,7 @@ INPUTS = {
         'a leading axis of steps.*scan.*broadcast="memory"': lambda: ep.scan(
             lambda c, x: (c, c), 0.0, broadcast="by"
         )({"x": 1.0, "by": ones(1)}),
+        '`{"by": ..., "x": ...}`': lambda: ep.repeat([two()], broadcast="by")(ones(2)),
         "no entry `mask`. Did|no entry `mask`. Known": lambda: ep.scan(
             lambda c, x: (c, c), 0.0, broadcast="mask"
         )({"x": ones(1)}),
