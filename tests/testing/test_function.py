@@ -341,11 +341,11 @@ def test_kinks_are_left_out_and_counted():
     assert found == "holds; 1 of 3 outputs are at kinks, and left out"
 
 
-def test_a_gather_that_checkify_cannot_follow_is_undecided():
+def test_indices_of_installed_packages_are_not_judged():
     optax = pytest.importorskip("optax")
-    loss, labels = optax.losses.multiclass_sparsemax_loss, jnp.array([1])
+    loss, labels = optax.losses.multiclass_sparsemax_loss, jnp.array([7])
     with jax.numpy_dtype_promotion("standard"):
-        assert "`checkify` raises" in only("index", loss, X[None], labels)
+        assert only("index", loss, X[None], labels) == "holds"
 
 
 def test_a_function_of_its_key_alone_can_be_checked():
@@ -378,7 +378,7 @@ def test_promotion_by_a_function_of_jax_in_a_package_is_noted(case):
     fn, *args = case()
     with jax.numpy_dtype_promotion("standard"):
         found = only("dtype", fn, *args)
-    assert found == "holds; bfloat16, float16 cannot be judged"
+    assert found == "holds; bfloat16 cannot be judged"
 
 
 def test_promotion_by_a_function_of_jax_in_own_code_is_not():

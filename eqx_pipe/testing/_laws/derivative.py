@@ -7,18 +7,15 @@ which is left out and counted. So `jax.nn.relu` at 0 raises no false alarm, nor 
 square root. Elements are compared one by one: an infinite output hides no other one.
 """
 
-import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
-import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 
-from ..._jaxprs import equations, open_jaxpr, used_inputs
-from .index import is_installed, lines_of
+from .index import is_of_user
 from .law import Broken, Tolerance, Undecided, agree, as_numpy, error_line, law
-from .trial import Programs, Trial, direction
+from .trial import Programs, Trial, direction, is_absent
 
 STEPS = (-1, -0.5, 0, 0.5, 1)
 """The positions along a direction at which a function is evaluated, in steps."""
@@ -85,14 +82,9 @@ def attempt(how: str, run: Callable[[], T]) -> tuple[T | None, str]:
     try:
         return run(), ""
     except Exception as error:
-        line = error_line(error)
-        if not isinstance(error, NotImplementedError) and not _ABSENT.search(line):
-            raise Broken(f"{how} raises {line}") from error
-        return None, line
-
-
-# The messages of JAX and Equinox for functions that cannot be differentiated.
-_ABSENT = re.compile(r"(forward|reverse)-mode|not support JVP|autodifferentiat", re.I)
+        if not is_absent(error):
+            raise Broken(f"{how} raises {error_line(error)}") from error
+        return None, error_line(error)
 
 
 @law("derivative", "first and second derivatives agree with finite differences.")
@@ -125,8 +117,7 @@ class _Derivatives:
         self.rtol = max(1e-5, eps**0.5)
         # A solver that iterates to a tolerance has an error of that size, and often its
         # own derivative rule (of the solution, not of the iterates).
-        self.iterates = _iterates(programs.jaxpr)
-        if self.iterates:
+        if programs.iterates:
             self.rtol = max(self.rtol, _ITERATED)
         self.plain = self.smooth_value(leaves)
         self.has_second = False
@@ -313,7 +304,7 @@ class _Derivatives:
         A large element would hide an error of a small one.
         """
         cotangents = self._weights([s.smooth for s in row])
-        least = 1.0 if self.iterates else 1e-3
+        least = 1.0 if self.programs.iterates else 1e-3
         for i, s in enumerate(row):
             size = np.abs(np.where(s.smooth, s.value, 0))
             largest = float(size.max(initial=0.0))
@@ -432,21 +423,6 @@ def _total(terms: list[Numbers]) -> float:
         return float(sum(np.sum(as_numpy(term)) for term in terms))
 
 
-def _iterates(jaxpr: Any) -> bool:
-    """Return whether a loop ends by a computed condition, not after a fixed count."""
-    for eqn in equations(jaxpr):
-        if eqn.primitive.name == "while":
-            test = eqn.params["cond_jaxpr"]
-            read = zip(open_jaxpr(test)[0].invars, used_inputs(test), strict=True)
-            dtypes = [v.aval.dtype for v, is_read in read if is_read]
-            if not all(jnp.issubdtype(dtype, jnp.integer) for dtype in dtypes):
-                return True
-    return False
-
-
 def _sees_zeros(eqn: Any) -> bool:
     """Return whether a rule of the user has a case for symbolic zeros."""
-    equinox = str(eqx.__file__).rpartition("__init__")[0]
-    files = [file for file, _ in lines_of(eqn) if not file.startswith(equinox)]
-    is_own = bool(files) and not is_installed(files[0])
-    return eqn.params.get("symbolic_zeros") is True and is_own
+    return eqn.params.get("symbolic_zeros") is True and is_of_user(eqn)

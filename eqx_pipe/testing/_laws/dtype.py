@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, TypeAlias
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
@@ -22,7 +23,8 @@ from .trial import Programs, Trial
 
 Lines: TypeAlias = Sequence[tuple[str, int]]
 
-_DTYPES = (jnp.float32, jnp.bfloat16, jnp.float16, jnp.float64)
+# One half precision, since each one is a trace of the function.
+_DTYPES = (jnp.float32, jnp.bfloat16, jnp.float64)
 
 
 @law("dtype", "an output with the dtype of the input has it in every precision.")
@@ -39,7 +41,10 @@ def dtype_law(trial: Trial) -> str | None:
             if form.weak_type:
                 raise Broken(_WEAK.format(form.dtype), name)
     by_dtype, where = {own: base}, {own: ""}
-    for dtype in (d for d in map(np.dtype, _DTYPES) if d != own):
+    # There are no half-precision complex numbers.
+    is_complex = any(jnp.issubdtype(v.dtype, jnp.complexfloating) for v in inexact)
+    dtypes = {np.dtype(d) for d in (_DTYPES[::2] if is_complex else _DTYPES)}
+    for dtype in sorted(dtypes - {own}, key=str):
         # float64 is the trial of the law `derivative`.
         other = trial.wide if dtype == np.float64 else trial.in_dtype(dtype)
         if other is None:
@@ -50,7 +55,7 @@ def dtype_law(trial: Trial) -> str | None:
             by_dtype[dtype] = _forms_of(other.programs)
             where[dtype] = next(filter(None, map(user_line, lines)), "")
     _keeps(by_dtype, own, where, trial)
-    refused = {np.dtype(d).name for d in _DTYPES} - {d.name for d in by_dtype}
+    refused = {d.name for d in dtypes} - {d.name for d in by_dtype}
     return f"{', '.join(sorted(refused))} cannot be judged" if refused else None
 
 
@@ -66,7 +71,7 @@ def _keeps(
         follow = [n for n, form in forms.items() if _real(form.dtype) == source]
         for dtype, name in it.product(by_dtype, follow):
             got = getattr(by_dtype[dtype].get(name), "dtype", dtype)
-            # There are no half-precision complex numbers.
+            # A complex output of a real input has no half precision.
             nearest = got == jnp.complex64 and dtype.itemsize == 2
             if _real(got) != dtype and not nearest:
                 raise Broken(
@@ -87,10 +92,12 @@ def _closed_over(trial: Trial) -> str:
     single = dict(_single_arrays(fn.fn if isinstance(fn, Lift) else fn))
     # An array that the function makes is another one in each trace.
     before = {id(v) for v in trial.programs.constants}
-    again = trial.in_dtype(np.float16)
+    again = trial.in_dtype(jnp.bfloat16)
     shared = [v for v in again.programs.constants if id(v) in before] if again else []
     if any(
-        eqx.is_inexact_array(v) and all(v is not other for other in single.values())
+        isinstance(v, jax.Array)  # an array of NumPy is a constant
+        and eqx.is_inexact_array(v)
+        and all(v is not other for other in single.values())
         for v in shared
     ):
         raise Undecided("it closes over parameters; pass their module as an argument")

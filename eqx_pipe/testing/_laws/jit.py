@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 
-from ..._jaxprs import Equation, Flow, kind, open_jaxpr, sub_jaxprs
+from ..._jaxprs import Equation, Flow, equations, kind, open_jaxpr, sub_jaxprs
 from ..._tree import leaves_with_names
 from ..._types import PyTree
 from .compilations import compilations, names_of
-from .index import is_installed, lines_of, user_line
+from .index import is_installed, lines_of, outside_equinox, user_line
 from .law import FIRST_ONLY, Broken, Undecided, agree, agree_in_struct, law, must_work
 from .trial import Call, Programs, Trial
 
@@ -80,17 +80,13 @@ def _compiled_again(trial: Trial) -> str | None:
         return None
     if any(name.startswith(" > jax.config") for name in trial.changed()):
         raise Undecided("a call changes `jax.config`, which is part of each program")
-    places = [
-        lines
+    jitted = [
+        eqn
         for eqn in trial.programs.equations
         if eqn.primitive.name == "jit" and f"jit({eqn.params['name']})" in compiled
-        for lines in [lines_of(eqn)]
     ]
-    # Equinox's `filter_jit` is as good as `jax.jit`.
-    equinox = str(eqx.__file__).rpartition("__init__")[0]
-    makers = [[f for f in lines if not f[0].startswith(equinox)] for lines in places]
-    line = next(filter(None, map(user_line, places)), "")
-    if makers and all(lines and is_installed(lines[0][0]) for lines in makers):
+    line = next(filter(None, (user_line(lines_of(eqn)) for eqn in jitted)), "")
+    if jitted and all(is_installed(_file_of(eqn)) for eqn in jitted):
         return (
             f"outside of `jit` each call compiles {names_of(compiled)}{line}, which an "
             "installed package compiles for each new function that it is given"
@@ -99,6 +95,17 @@ def _compiled_again(trial: Trial) -> str | None:
         f"each call compiles {names_of(compiled)}{line}; create the jitted function, "
         "and functions that it takes as static arguments, once, outside of the call"
     )
+
+
+def _file_of(eqn: Equation) -> str:
+    """Return the file of the function that was jitted, from an equation inside it."""
+    outside = lines_of(eqn)
+    for inner in equations(eqn.params["jaxpr"]):
+        lines = lines_of(inner)
+        files = outside_equinox(lines[: len(lines) - len(outside)])
+        if files:
+            return files[-1]
+    return outside[0][0] if outside else ""
 
 
 def _check_metadata(trial: Trial) -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools as ft
+import re
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeAlias
 
@@ -14,11 +15,19 @@ import numpy as np
 from equinox.nn import State
 from jax import numpy_dtype_promotion
 from jax.core import Tracer
+from jax.experimental import checkify
 from jax.typing import DTypeLike
 
 from ..._cache import PROGRAMS
 from ..._captured import Fixed
-from ..._jaxprs import as_function, equations, open_jaxpr, sub_jaxprs
+from ..._jaxprs import (
+    Equation,
+    as_function,
+    equations,
+    open_jaxpr,
+    sub_jaxprs,
+    used_inputs,
+)
 from ..._keys import key_argument
 from ..._stage import Lift, Scope, call, copy_state, is_composite
 from ..._tree import as_hashable, is_key_array, leaves_with_names
@@ -111,6 +120,7 @@ class Programs:
         self.smooth_names = [self.out_names[i] for i in self.smooth]
         self.function: Callable[..., list[Any]] = as_function(self.jaxpr)
         self.equations = list(equations(self.jaxpr))
+        self.iterates = _iterates(self.equations)
         self.primitives = {eqn.primitive.name for eqn in self.equations}
         computed = [v.aval for eqn in self.equations for v in eqn.outvars]
         dtypes = {getattr(v, "dtype", int) for v in [*self.jaxpr.in_avals, *computed]}
@@ -118,6 +128,8 @@ class Programs:
         # Set if a second plain call compiles: later checks run the program instead.
         self.compiles_anew = False
         self._compiled: dict[Hashable, Callable[..., Any]] = {}
+        # Tracing a derivative that does not exist takes long.
+        self._absent: dict[Hashable, Exception] = {}
 
     def leaves(self, call: Call) -> list[Any]:
         """Return the arrays of a call."""
@@ -193,9 +205,24 @@ class Programs:
             plain = fn == self._value and not batched
             options = None if plain or jax.default_backend() != "cpu" else _QUICK
             self._compiled[name] = jax.jit(over, compiler_options=options)
-        with self.context():
-            outputs = self._compiled[name](*map(list, args))
-            return jtu.tree_map(as_numpy_or_key, outputs)
+        if name in self._absent:
+            raise self._absent[name]
+        try:
+            with self.context():
+                outputs = self._compiled[name](*map(list, args))
+                return jtu.tree_map(as_numpy_or_key, outputs)
+        except Exception as error:
+            if is_absent(error):
+                self._absent[name] = error
+            raise
+
+    def index_error(self, leaves: Leaves) -> str | None:
+        """Return the text of the first index that is out of bounds, or `None`."""
+        return self._run(self._checked, frozenset(), leaves).get()
+
+    def _checked(self, leaves: Leaves) -> Any:
+        checked = checkify.checkify(self.function, errors=checkify.index_checks)
+        return checked(*leaves)[0]
 
     def _value(self, leaves: Leaves) -> list[Any]:
         return self.function(*leaves)
@@ -229,6 +256,27 @@ class Programs:
         moving = [leaves[i] for i in self.moving]
         first, (_, change) = jax.jvp(both, (moving,), (tangents,))
         return first, change
+
+
+def is_absent(error: Exception) -> bool:
+    """Return whether JAX or Equinox says that a derivative does not exist."""
+    text = str(error).partition("\n")[0]
+    return isinstance(error, NotImplementedError) or bool(_ABSENT.search(text))
+
+
+_ABSENT = re.compile(r"(forward|reverse)-mode|not support JVP|autodifferentiat", re.I)
+
+
+def _iterates(equations: Sequence[Equation]) -> bool:
+    """Return whether a loop ends by a computed condition, not after a fixed count."""
+    for eqn in equations:
+        if eqn.primitive.name == "while":
+            test = eqn.params["cond_jaxpr"]
+            read = zip(open_jaxpr(test)[0].invars, used_inputs(test), strict=True)
+            dtypes = [v.aval.dtype for v, is_read in read if is_read]
+            if not all(jnp.issubdtype(dtype, jnp.integer) for dtype in dtypes):
+                return True
+    return False
 
 
 def direction(seed: int, like: Any, scaled_by: Any = None) -> Any:
@@ -400,11 +448,13 @@ class Trial:
     def tolerance(self) -> Tolerance:
         """The tolerance; that of half precision if the function computes in it.
 
-        Half-precision rounding inside a float32 function depends on XLA's fusion.
+        Half-precision rounding inside a float32 function depends on XLA's fusion. An
+        iterative solver has an error of the same size: rounding changes its steps.
         """
         if isinstance(self._traced, Exception) or self.own_tolerance != Tolerance():
             return self.own_tolerance
         names = {np.dtype(dtype).name for dtype in self._traced.dtypes}
+        names |= {"float16"} if self._traced.iterates else set()
         coarse = [name for name in ("bfloat16", "float16") if name in names]
         return Tolerance(coarsest=coarse[0]) if coarse else Tolerance()
 

@@ -1,6 +1,7 @@
 """The laws of batches: `vmap` equals a loop, and `shard_map` one device."""
 
 import functools as ft
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,10 @@ import jax.tree_util as jtu
 import numpy as np
 from jax.sharding import Mesh, PartitionSpec
 
+from ..._jaxprs import kind
+from ..._stage import Lift
 from ..._tree import is_key_array
+from .index import is_installed, is_of_user
 from .law import Broken, Undecided, agree, error_line, law, must_work, stacked
 from .trial import Call, Indices, Programs, Trial
 
@@ -22,12 +26,35 @@ def vmap_law(trial: Trial) -> str | None:
     if not groups:
         raise Undecided("there are no arrays to batch")
     value, names = programs.value, programs.out_names
+    every = frozenset().union(*groups.values())
+    # JAX batches its own operations one by one: only a rule may depend on which of its
+    # arguments, or whose gradient, is batched.
+    has_rules = _has_rules(trial)
     notes = [
         _like_a_loop(trial, which, f"`vmap` over {how}", value, names)
-        for how, which in groups.items()
+        for how, which in (groups if has_rules else {"all arrays": every}).items()
     ]
-    every = frozenset().union(*groups.values())
-    return _gradients(trial, every) or next(filter(None, notes), None)
+    note = _gradients(trial, every) if has_rules else None
+    return note or next(filter(None, notes), None)
+
+
+def _has_rules(trial: Trial) -> bool:
+    """Return whether there is a rule or callback outside of installed packages.
+
+    All rules count for a function of an installed package.
+    """
+    fn = trial.call.fn.fn if isinstance(trial.call.fn, Lift) else trial.call.fn
+    named = fn if hasattr(fn, "__module__") else type(fn)
+    module = sys.modules.get(str(getattr(named, "__module__", "")))
+    installed = is_installed(str(getattr(module, "__file__", "")))
+    return any(
+        (installed or is_of_user(eqn))
+        and (eqn.primitive.name.startswith("custom_") or kind(eqn) in _OPAQUE)
+        for eqn in trial.programs.equations
+    )
+
+
+_OPAQUE = (None, "other", "callback")
 
 
 def _groups(programs: Programs) -> dict[str, Indices]:
