@@ -121,6 +121,7 @@ class _Derivatives:
             self.rtol = max(self.rtol, _ITERATED)
         self.plain = self.smooth_value(leaves)
         self.has_second = False
+        self.nan_forward, self.nan_reverse = "", False
         self.notes: list[str] = []
 
     def check(self) -> str | None:
@@ -134,6 +135,9 @@ class _Derivatives:
         if no_forward and no_reverse:
             reasons = f"forward: {no_forward}; reverse: {no_reverse}"
             raise Undecided(f"neither mode has a derivative ({reasons})")
+        if self.nan_forward and not no_reverse and not self.nan_reverse:
+            what = "forward mode is not finite, where reverse mode is"
+            raise Broken(what, self.nan_forward)
         if self.has_second:
             self._second(smooth)
         if not no_reverse:
@@ -195,6 +199,8 @@ class _Derivatives:
             value, tangents = both
             for i, (s, t) in enumerate(zip(row, tangents, strict=True)):
                 self._same("forward mode", self._blamed(inside, i), s, t, self.rtol)
+                if (s.smooth & ~np.isfinite(t)).any():
+                    self.nan_forward = self._blamed(inside, i)
             self._same_value(value, "forward mode")
             compared.append(self._exact(tangents))
         return compared, ""
@@ -268,6 +274,7 @@ class _Derivatives:
             tangents = self._along(inside)
             finite = [np.isfinite(as_numpy(g)) for g in grads]
             lost = sum(int((~finite[k]).sum()) for k in inside)
+            self.nan_reverse |= bool(lost)
             if lost:
                 # A gradient is infinite or NaN, as that of a root at 0, which the law
                 # `finite` reports: compare the others.
@@ -413,8 +420,8 @@ def _wrong(slope: Slope, got: Numbers, rtol: float, size: float = 0.0) -> Number
     size = max(size, np.abs(np.where(smooth, value, 0)).max(initial=0.0))
     with np.errstate(invalid="ignore", over="ignore"):
         allowed = 2 * doubt + 50 * noise + rtol * (np.abs(value) + 1e-3 * size)
-        # A derivative that is NaN is wrong, too.
-        wrong = smooth & ~(np.abs(got - value) <= allowed)
+        # The law `finite` reports derivatives that are not finite.
+        wrong = smooth & np.isfinite(got) & (np.abs(got - value) > allowed)
     return np.asarray(wrong)
 
 
