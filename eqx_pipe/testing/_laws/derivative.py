@@ -273,6 +273,7 @@ class _Derivatives:
             value, grads = both
             tangents = self._along(inside)
             finite = [np.isfinite(as_numpy(g)) for g in grads]
+            grads = [np.where(f, g, 0) for g, f in zip(grads, finite, strict=True)]
             lost = sum(int((~finite[k]).sum()) for k in inside)
             self.nan_reverse |= bool(lost)
             if lost:
@@ -281,7 +282,6 @@ class _Derivatives:
                 self.notes.append(f"{lost} elements of gradients are not finite")
                 pairs = zip(tangents, finite, strict=True)
                 tangents = [np.where(f, t, np.zeros_like(t)) for t, f in pairs]
-                grads = [np.where(f, g, 0) for g, f in zip(grads, finite, strict=True)]
                 row = self._again(tangents)
                 cotangents = self._weights([s.smooth for s in row], cotangents)
             self._same_dots(inside, row, tangents, cotangents, grads)
