@@ -447,13 +447,16 @@ def by_cell(space: Space, over: Sequence[str]) -> Space:
     return space._with(last=tuple(over))
 
 
-def cells_of(function: str, space: Space, over: Sequence[str]) -> Space:
+def cells_of(
+    function: str, space: Space, over: Sequence[str], of_part: bool = False
+) -> Space:
     """Return the space of the other dims, with `None` for each axis that is reduced.
 
-    Raises a `ValueError` unless `over` names dims, and leaves one.
+    With `of_part`, the dims are those of the grid if the space is a part of one. Raises
+    a `ValueError` unless `over` names dims, and leaves one.
     """
     geometry = space.geometry
-    dims = list(geometry.dims)
+    dims = list(geometry.grid_dims if of_part else geometry.dims)
     for name in over:
         if name not in dims:
             wrong = f"`over` names {name!r}, which is not a dim of the space."

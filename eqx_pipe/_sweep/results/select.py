@@ -208,14 +208,14 @@ def best_of(
     check_choice(_BEST, "mode", mode, ("min", "max"))
     compared = scores(_BEST, values, space.size, by)
     allowed = ok & ~np.isnan(compared)
-    settings, replicates, one = space, None, "point"
+    settings, numbers, of_point, one = space, range(space.size), None, "point"
     if over is not None:
-        settings, replicates = _settings(space, as_over(over, _BEST, ""))
+        settings, numbers, of_point = _settings(space, as_over(over, _BEST, ""))
         one = "setting has a replicate that"
-        allowed = allowed[replicates].all(axis=1)
-        with np.errstate(invalid="ignore"):  # the mean of inf and -inf is NaN
-            compared = compared[replicates].mean(axis=1, dtype=np.float64)
-        allowed &= ~np.isnan(compared)
+        # A NaN makes the mean of its setting NaN, as infinities of both signs do.
+        compared = np.where(allowed, compared.astype(np.float64), np.nan)
+        compared = np.bincount(of_point, compared) / np.bincount(of_point)
+        allowed = ~np.isnan(compared)
     candidates = np.flatnonzero(allowed)
     if not len(candidates):
         wrong = f"every {one} failed, or has the value NaN."
@@ -223,25 +223,34 @@ def best_of(
     # The first of `ranked`, in a thousandth of its time.
     pick = np.argmin if mode == "min" else np.argmax
     i = int(candidates[pick(compared[candidates])])
-    index = i if replicates is None else replicates[i]
+    index = i if of_point is None else np.flatnonzero(of_point == i)
     output = jtu.tree_map(lambda leaf: leaf[index], values)
-    columns = point_columns(settings[[i]].geometry)
+    number = int(numbers[i])
+    columns = point_columns(settings[number : number + 1].geometry)
     coordinates = {name: column[0] for name, column in columns.items()}
-    return Best(index, settings.point(i), compared[i].item(), output, coordinates)
+    point, value = settings.point(number), compared[i].item()
+    return Best(index, point, value, output, coordinates)
 
 
 def _settings(
     space: Space, over: Sequence[str]
-) -> tuple[Space, Int64[np.ndarray, "settings replicates"]]:
-    """Return the space of the other dims, and the points of each of its points."""
-    if set(over) >= set(space.dims):
-        wrong = f"`over` names all dims, {', '.join(space.dims)}."
+) -> tuple[Space, np.ndarray, Int[np.ndarray, " points"]]:
+    """Return the space of the other dims, and the settings with a point.
+
+    They are points of that space, by their numbers. The last array has for each point
+    the position of its setting among them. The points may be a part of a grid.
+    """
+    geometry = space.geometry
+    dims = list(geometry.grid_dims)
+    if set(over) >= set(dims):
+        wrong = f"`over` names all dims, {', '.join(dims)}."
         raise value_error(_BEST, wrong, "Name those of replicates, not of settings.")
-    settings = cells_of(_BEST, space, over)
-    index = np.arange(space.size).reshape(tuple(space.dims.values()))
-    last = [k for k, dim in enumerate(space.dims) if dim in over]
-    index = np.moveaxis(index, last, range(-len(last), 0))
-    return settings, index.reshape(settings.size, -1)
+    settings = cells_of(_BEST, space, over, of_part=True)
+    digits = geometry.digits(np.arange(space.size))
+    numbers = np.zeros(space.size, np.int64 if settings.size < 2**62 else object)
+    for dim, length in settings.dims.items():
+        numbers = numbers * length + digits[:, dims.index(dim)]
+    return settings, *np.unique(numbers, return_inverse=True)
 
 
 def _parts(values: PyTree, size: int) -> list[slice]:
