@@ -71,13 +71,11 @@ def test_several_values_select_their_points(result, kind):
     assert result.sel(rate=kind(rates)).space.size == 4
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn", "float16", "int4"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn", "float16"])
 def test_short_numbers_are_selected_as_they_are_rounded(unchecked, dtype):
-    step = 1 if dtype == "int4" else 0.1
-    axis = ep.Values((step * np.arange(1, 4)).astype(jnp.dtype(dtype)))
+    axis = ep.Values(np.array([0.1, 0.2, 0.3]).astype(jnp.dtype(dtype)))
     result = ep.sweep(lambda p: p["x"], {"x": axis})
-    middle = result.best(mode="max").point["x"] * 0 + axis.values[1]
-    for wanted in (2 * step, slice(1.5 * step, 2.5 * step), middle):
+    for wanted in (0.2, slice(0.15, 0.25), result.space.point(1)["x"]):
         assert result.sel(x=wanted).values.tolist() == [axis.values[1]]
 
 
