@@ -168,38 +168,31 @@ def check_agree(function: str, cases: Sequence[Case], outputs: Sequence[Any]) ->
 
 @dataclasses.dataclass(frozen=True)
 class ByOffset:
-    """Consecutive points of the grid, beginning at the index `start`."""
+    """Consecutive points of the grid, beginning at the index `start`.
+
+    With a layout for blocks they are blocks of `each` points, out of `size` points.
+    """
 
     start: int = 0
+    each: int = 1
+    size: int = 0
 
     def kernel_args(self, first: int, points: int, layout: Layout) -> Any:
-        """Return the control and the table for `points` points from `first` on."""
-        digits = digits_of(self.start + first, layout.lengths)
-        return control_of(layout.partition(points), points, digits), None
+        """Return the control and the table for `points` points from `first` on.
+
+        For blocks, the last point of the call and the batches of a block follow the
+        digits.
+        """
+        begin = first * self.each
+        columns = list(digits_of(self.start + begin, layout.lengths))
+        if layout.within is not None:
+            last = min(points * self.each, self.size - begin) - 1
+            columns += [last, self.each // layout.within]
+        return control_of(layout.partition(points), points, columns), None
 
     def rows(self, first: int, last: int) -> slice:
         """Return the rows of the values for the outputs of some points."""
         return slice(first, last)
-
-
-@dataclasses.dataclass(frozen=True)
-class ByBlock(ByOffset):
-    """Blocks of `each` points instead of points; there are `size` points in total."""
-
-    each: int = 1
-    size: int = 1
-
-    def kernel_args(self, first: int, points: int, layout: Layout) -> Any:
-        """Return the control for `points` blocks from `first` on, and no table.
-
-        After the digits come the last point of the call and the batches of a block.
-        """
-        assert layout.within is not None
-        begin = first * self.each
-        last = min(points * self.each, self.size - begin) - 1
-        digits = digits_of(self.start + begin, layout.lengths)
-        columns = [*digits, last, self.each // layout.within]
-        return control_of(layout.partition(points), points, columns), None
 
 
 @dataclasses.dataclass(frozen=True)

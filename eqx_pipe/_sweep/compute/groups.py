@@ -33,7 +33,7 @@ from ..._tree import as_data, as_keys, struct_of
 from ..._types import Key, PyTree
 from ..._vmap import all_busy
 from ..results import CellPoints, CellValues
-from .cases import ByBlock
+from .cases import ByOffset
 from .kernel import Given
 from .points import Points
 from .programs import Runner, TooLarge, compiled, differs, put, quiet, search
@@ -453,7 +453,7 @@ class Blocks(Groups):
         rows = self.empty(count)
         rows[-1][:] = 0
         begin, end = self.span(first, last)
-        blocks = ByBlock(points.geometry.start + begin, self.each, points.size - begin)
+        blocks = ByOffset(points.geometry.start + begin, self.each, points.size - begin)
         compute = ft.partial(runner.compute, given, blocks, rows[:-1])
         errors: list[Errors] = []
         if compute(0, count) is not None:
@@ -489,7 +489,7 @@ class Blocks(Groups):
                 unsplit=all_busy(points.devices, self.size),
                 within=size,
             )
-            blocks = ByBlock(points.geometry.start, self.each, points.size)
+            blocks = ByOffset(points.geometry.start, self.each, points.size)
             made = (
                 traced,
                 [traced.program, absorb],
