@@ -387,6 +387,19 @@ def test_promotion_by_a_function_of_jax_in_own_code_is_not():
         only("dtype", lambda x: jnp.convolve(x, weights, mode="same"), X)
 
 
+def test_a_solver_that_widens_its_state_is_not_blamed_on_the_vector_field():
+    diffrax = pytest.importorskip("diffrax")
+    term = diffrax.ODETerm(lambda t, y, args: -args * y)
+
+    def solve(y0, rate):
+        solver, options = diffrax.Euler(), {"max_steps": 4, "args": rate}
+        return diffrax.diffeqsolve(term, solver, 0.0, 1.0, 0.5, y0, **options).ys[0]
+
+    with jax.numpy_dtype_promotion("standard"):
+        found = only("dtype", solve, X, X**2)
+    assert found == "holds; bfloat16 cannot be judged"
+
+
 @pytest.mark.slow
 def test_a_solver_of_diffrax_raises_no_alarm():
     diffrax = pytest.importorskip("diffrax")

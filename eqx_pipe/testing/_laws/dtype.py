@@ -50,8 +50,9 @@ def dtype_law(trial: Trial) -> str | None:
         if other is None:
             continue
         lines = list(_lines(other.programs.jaxpr, dtype))
-        # A solver may compute in the precision of its time steps on purpose.
-        if not lines or not all(is_installed(line[0][0]) for line in lines):
+        # A solver may compute in the precision of its time steps on purpose, and pass
+        # wider numbers to functions of the user.
+        if not lines or not is_installed(lines[0][0][0]):
             by_dtype[dtype] = _forms_of(other.programs)
             where[dtype] = next(filter(None, map(user_line, lines)), "")
     _keeps(by_dtype, own, where, trial)
