@@ -210,13 +210,19 @@ class Groups(Work):
         live: Bool[np.ndarray, " side"],
     ) -> list[Array]:
         """Return the states of live groups after the `ok` values."""
-        kinds = self.points.traced[0].key_kinds
-        reducing = self.reducing(ok.shape[1])
+        reducing, kinds = self.reducing(ok.shape[1]), self.points.kinds
         absorb = reducing.absorb.program
         given = states, values, ok, live, put(absorb.constants, self._home)
-        lower = ft.partial(build_absorb(reducing, kinds).lower, *given)
-        key = "groups", *ok.shape, *map(str, kinds), self.points.devices[0]
-        return compiled([absorb], key, lower)(*given)
+        program = self._absorbing.get(ok.shape)
+        if program is None:
+            lower = ft.partial(build_absorb(reducing, kinds).lower, *given)
+            key = "groups", *ok.shape, *map(str, kinds), self.points.devices[0]
+            program = self._absorbing[ok.shape] = compiled([absorb], key, lower)
+        return program(*given)
+
+    @ft.cached_property
+    def _absorbing(self) -> dict[tuple[int, ...], Any]:
+        return {}  # the key of a program takes long to compare
 
     def _states(self, leaves: Sequence[Any], run: int) -> list[PyTree]:
         """Return the states of the reducers from raw data."""
