@@ -158,12 +158,13 @@ class Groups(Work):
 
     def _runs(
         self,
+        states: list[Array],
         first: int,
         live: Bool[np.ndarray, " side"],
         run: int,
         watch: Watch,
     ) -> Iterator["_Run"]:
-        """Reduce the points of the groups from `first` on, a `run` of each at a time.
+        """Add the points of the groups from `first` on, a `run` of each at a time.
 
         The group `first + k` has the lane k. The caller ends lanes by setting `live` to
         false. The number of lanes and the run depend on the space, the outputs and the
@@ -171,7 +172,6 @@ class Groups(Work):
         """
         side = len(live)
         points = self._points_of(side * run)
-        states = self._initial(side, run)
         for begin in range(0, self.each, run):
             lanes, length = np.flatnonzero(live), min(run, self.each - begin)
             start = first * self.each + begin
@@ -340,7 +340,7 @@ class Cells(Groups):
         live[:count] = True
         errors: dict[int, str] = {}
         states = self._initial(side, run)
-        for step in self._runs(first, live, run, watch):
+        for step in self._runs(states, first, live, run, watch):
             states, lanes = step.states, step.lanes
             length = min(run, self.each - step.begin)
             points[lanes] += length
@@ -513,7 +513,7 @@ class Blocks(Groups):
         live, missing = np.arange(side) < count, np.zeros(side, bool)
         bits, errors = np.zeros((count, 8 * self._bytes), bool), []
         states = self._initial(side, run)
-        for step in self._runs(first, live, run, watch):
+        for step in self._runs(states, first, live, run, watch):
             states = step.states
             length = min(run, self.each - step.begin)
             bits[:, step.begin : step.begin + length] = step.failed[:count, :length]
