@@ -314,11 +314,13 @@ class Cells(Groups):
     def outputs(self) -> CellValues:
         """The shapes and dtypes of the result of a cell."""
         run = self._tile[1]
-        none = self._states([x[:1] for x in self._initial(1, run)], run)
-        results = self.reducers.finish_each(none, 1)
+        states = self._states(self._initial(1, run), run)
+        results = self.reducers.finish_each(states, 1)
         structs = jtu.tree_map(lambda leaf: struct_of(leaf, drop=1), results)
-        count: Any = jax.ShapeDtypeStruct((), np.int64)
-        return CellValues(structs, CellPoints(count, count))
+        none = np.zeros(0, np.int64)
+        count = jax.ShapeDtypeStruct((), np.int64)
+        counts = jtu.tree_map(lambda _: count, CellPoints(none, none))
+        return CellValues(structs, counts)
 
     @property
     def unit(self) -> int:
