@@ -118,7 +118,8 @@ class LoaderTrial:
             key_law.test(self._stage_trial(self.loader.pipe, record))
         size = min(self.loader.batch_size, len(self.loader.source))
         batch = self.records(shuffle=False)
-        alike = jtu.tree_map(lambda v: np.repeat(np.asarray(v)[:1], size, 0), batch)
+        # The last record, since the first is often 0, which a factor does not change.
+        alike = jtu.tree_map(lambda v: np.repeat(np.asarray(v)[-1:], size, 0), batch)
         trial = self._stage_trial(self.loader.batch_pipe, alike)
         with must_hold("`batch_pipe`"):
             key_law.test(trial)

@@ -238,6 +238,12 @@ ROWS = [
     ),
     of_pipe("one noise for a batch", shared_noise, own_noise, "batch_pipe"),
     of_pipe(
+        "one factor for a batch",
+        lambda x, *, key: x * (1 + jr.uniform(key)),
+        lambda x, *, key: x * (1 + jr.uniform(key, x.shape)),
+        "batch_pipe",
+    ),
+    of_pipe(
         "one key twice in a batch",
         lambda x, *, key: x + jr.normal(key, x.shape) * jr.uniform(key, x.shape),
         mixed,
