@@ -288,11 +288,26 @@ class Store:
         status: Int8[np.ndarray, " rows"],
         errors: RowErrors | None = None,
     ) -> None:
-        """Write a chunk: its values, the status of each row, and the errors of rows."""
-        if self.is_done(number):  # a kill must not leave new values with an old status
-            self.files.remove(self._status_key(number))
-        self._write(number, values)
+        """Write a chunk: its values, the status of each row, and the errors of rows.
+
+        If it exists, its files are missing or damaged, or another process writes them
+        at this moment. Then a status file comes first that accepts the values of both,
+        so a kill loses nothing that this process would write again.
+        """
         digests = [[self._digest(number, k, leaf)] for k, leaf in enumerate(values)]
+        try:
+            was = self.manifest(number)
+        except Damaged:
+            self.files.remove(self._status_key(number))
+        else:
+            if was is not None and was.rows == len(status):
+                both = np.where((was.status == OK) & (status == OK), OK, MISSING)
+                pairs = zip(was.digests, digests, strict=True)
+                either = [list({*old, *new}) for old, new in pairs]
+                self._finish(number, both.astype(np.int8), either, {})
+            elif was is not None:
+                self.files.remove(self._status_key(number))
+        self._write(number, values)
         self._finish(number, status, digests, errors or {})
 
     def put_rows(
