@@ -29,6 +29,7 @@ from .._sweep import (
     Executor,
     Sweeper,
     SweepResult,
+    disk_errors,
     request_of,
     scores,
 )
@@ -122,22 +123,24 @@ class SearchResult:
             ...     ep.search.SearchResult.load(folder).best(mode="max")
             Best(index=2, value=16, x=4)
         """
-        folder = as_path("search.SearchResult.load", path)
-        count = 0
-        while round_path(folder, count).is_dir():
-            count += 1
+        function = "search.SearchResult.load"
+        folder, count = as_path(function, path), 0
+        with disk_errors(str(folder), "be read", function):
+            while round_path(folder, count).is_dir():
+                count += 1
+            later = len(list(folder.glob("round-*.zarr"))) > count
         if not count:
             raise FileNotFoundError(
                 message(
-                    "search.SearchResult.load",
+                    function,
                     f"there is no round of a search at {str(folder)!r}.",
                     "Give the folder of `explore(..., store=)`; `SweepResult.load` "
                     "reads the store of a sweep.",
                 )
             )
-        if len(list(folder.glob("round-*.zarr"))) > count:
+        if later:
             raise value_error(
-                "search.SearchResult.load",
+                function,
                 f"{str(folder)!r} has later rounds, but no `round-{count:04}.zarr`.",
                 "Call the same search again, which computes this round.",
             )

@@ -10,6 +10,7 @@ from .results import Compared as Compared
 from .results import SweepResult as SweepResult
 from .results import ranked as ranked
 from .results import scores as scores
+from .store import disk_errors as disk_errors
 from .store import gaps_of as gaps_of
 from .sweep import sweep as sweep
 from .sweeper import Sweeper as Sweeper

@@ -328,6 +328,7 @@ def _check(root: Mapping[str, Any], record: Mapping[str, Any]) -> None:
     }
     for name, own in coordinates.items():
         shape, parts = own["shape"], own["parts"]
+        require(all(len(part) == 2 for part in parts), name)
         require(are_sizes([*shape, *(n for part in parts for n in part)]), name)
         length, chunk = dict(zip(dims, lengths, strict=True)), coordinate_chunk(shape)
         require(length.get(own["dims"][0], shape[0]) == shape[0], name)
