@@ -183,8 +183,10 @@ class Best:
     coordinates: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def __repr__(self) -> str:
-        values = {"index": self.index, "value": self.value, **self.coordinates}
-        texts = (f"{name}={_short(value)}" for name, value in values.items())
+        # An axis may be called `index`, too.
+        values = [("index", self.index), ("value", self.value)]
+        values += self.coordinates.items()
+        texts = (f"{name}={_short(value)}" for name, value in values)
         return f"Best({', '.join(texts)})"
 
 
