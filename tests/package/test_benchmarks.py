@@ -150,7 +150,7 @@ import json, os, sys
 rows, job = json.loads(sys.argv[1]), sys.argv[-1]
 print(json.dumps(rows[job]), flush=True)
 if job == "loops":
-    print("RESOURCE_EXHAUSTED")
+    print("RESOURCE_EXHAUSTED", flush=True)
     os.abort()
 """
     started = subprocess.Popen
