@@ -1,8 +1,8 @@
-"""How far is the batch size that `"auto"` or `"tune"` chooses from the best one?
+"""How far is the batch size that `"auto"` chooses from the best one?
 
 The best of a grid of sizes, from 1 to all points at once, is found by the least of
 three interleaved rounds. Then that size and the one of `"auto"` run in turn: "auto over
-best" is the median of the ratios. "Tune over best" is read from the first three rounds.
+best" is the median of the ratios.
 Each model of `_models.py` is swept with `points` times `--scale`.
 """
 
@@ -36,9 +36,9 @@ def regret(run, fn, space):
     def swept(size):
         return ep.sweep(fn, space, key=jr.key(0), batch_size=size, progress=False)
 
-    first, tuned = swept("auto"), swept("tune").batch_size
+    first = swept("auto")
     chosen, most = first.batch_size, -(-len(first) // jax.device_count())
-    sizes = sorted({chosen, tuned, most, *(s for s in SIZES if s < most)})
+    sizes = sorted({chosen, most, *(s for s in SIZES if s < most)})
     sides = {size: lambda size=size: swept(size).values for size in sizes}
     tried = quickest(sides, 3, run.clock)
     best = next(iter(tried))
@@ -50,11 +50,9 @@ def regret(run, fn, space):
     all_sizes = " ".join(f"{s}:{t / tried[best]:.2f}" for s, t in sorted(tried.items()))
     return {
         "auto": chosen,
-        "tune": tuned,
         "best": best,
         "time best": tried[best],
         "auto over best": found,
-        "tune over best": tried[tuned] / tried[best],
         "all": all_sizes,
     }
 

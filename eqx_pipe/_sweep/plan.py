@@ -116,8 +116,7 @@ def plan(
 
     **Arguments:**
 
-    - `fn`, `space` and `options`: as in `sweep`. With `batch_size="tune"`, the batch
-      size is the first one that would be measured.
+    - `fn`, `space` and `options`: as in `sweep`.
 
     **Returns:** a `SweepPlan`, which prints as a table: points done, missing and
     failed, batch size, bytes of values, and chunks.

@@ -38,7 +38,7 @@ from .call import key_parameter
 from .results import KnownCoords, OutputCoords, as_output_coords
 from .store import check_zarr
 
-BatchSize: TypeAlias = SupportsIndex | Literal["auto", "tune"]
+BatchSize: TypeAlias = SupportsIndex | Literal["auto"]
 """The number of points vectorised at once, or the way in which it is chosen."""
 
 Costs: TypeAlias = (
@@ -104,17 +104,12 @@ def check_sweep_key(function: str, key: Any) -> Key | None:
 
 
 def _as_batch_size(function: str, size: Any) -> int | str:
-    """Return the batch size as an integer or a word; only sweeps support `"tune"`."""
-    words = ("auto", "tune") if function in ("sweep", "plan") else ("auto",)
-    if not isinstance(size, str):
-        check_int(function, "batch_size", size, 1)
-        return operator.index(size)
-    if size not in words:
-        wrong = f"`batch_size` is {describe_value(size)}."
-        raise value_error(
-            function, wrong, nearest(size, [*words, "a positive integer"])
-        )
-    return size
+    """Return the batch size as an integer, or `"auto"`."""
+    if isinstance(size, str):
+        check_choice(function, "batch_size", size, ("auto", "a positive integer"))
+        return size
+    check_int(function, "batch_size", size, 1)
+    return operator.index(size)
 
 
 def _as_shard(function: str, shard: Any) -> tuple[int, int]:
@@ -202,7 +197,7 @@ class Request:
     space: Space
     devices: tuple[Device, ...]
     key: Key | None = None
-    batch_size: int | Literal["auto", "tune"] = "auto"
+    batch_size: int | Literal["auto"] = "auto"
     mesh: Mesh | None = None
     reduce: ReduceLike | None = None
     on_error: Literal["raise", "mark"] = "raise"
@@ -306,13 +301,6 @@ _EXCLUSIVE = (
         "function, or keep the values and reduce them afterwards.",
     ),
     (
-        "`batch_size='tune'`",
-        "`executor`",
-        "Tune on a worker of that kind, "
-        "`ep.sweep(fn, space[:n], batch_size='tune').batch_size`, and give that "
-        "number.",
-    ),
-    (
         "`executor`",
         "`mesh`",
         "Leave `mesh` out: each worker uses all of its own devices.",
@@ -337,7 +325,6 @@ def check_together(request: Request) -> None:
         "`reduce`": reducers,
         "`reduce` for an empty space": reducers and request.space.size == 0,
         "`resume='failed'`": request.resume == "failed",
-        "`batch_size='tune'`": request.batch_size == "tune",
         "`jax.disable_jit()`": request.by_hand,
     }
     for name, cure in _REQUIRE_STORE.items():

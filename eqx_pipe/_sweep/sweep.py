@@ -23,7 +23,6 @@ from .compute.points import prepare
 from .compute.programs import error_text
 from .compute.rows import nothing
 from .compute.trace import no_mesh
-from .compute.tune import tune
 from .compute.watch import CTRL_C, ENDING, Interrupt, Watch
 from .remote import compute_remotely
 from .request import (
@@ -46,7 +45,7 @@ from .results import (
 )
 from .sinks.memory import ArraySink, ReductionSink
 from .sinks.store_sink import StoreSink
-from .store import MISSING, Folder, count_in, exists, gaps_of
+from .store import MISSING, count_in, gaps_of
 from .work import Chunk, Outcome, Plan, Sink, Todo, plan_of
 
 
@@ -100,9 +99,7 @@ def sweep(
       the number of points. If memory does not suffice for an automatic size, the size
       is halved, and `result.made` lists the sizes. Without an explicit size, a function
       that prints, writes or calls back (`jax.debug.print`, `io_callback`) runs once at
-      each point, not vectorised. `"tune"` measures some sizes on the first points and
-      uses the fastest, which this process remembers for the program and the devices;
-      the choice depends on timings, and so do the last bits of values. (Keyword only.)
+      each point, not vectorised. (Keyword only.)
     - `mesh`: a mesh; the points are split over all of its axes. By default they are
       split over all local devices. (Keyword only.)
     - `order_by`: the approximate cost of a point: a function from a point to a number,
@@ -195,15 +192,7 @@ def sweep(
     with no_mesh():
         if request.by_hand:
             return plain_sweep(request, started)
-        plan = plan_of(request)
-        if request.batch_size == "tune" and not _is_begun(request):
-            plan = plan.with_points(tune(plan.points, plan.span_costs))
-        return complete(plan, started)
-
-
-def _is_begun(request: Request) -> bool:
-    """Return whether a store exists, which determines the batch size."""
-    return request.store is not None and exists(Folder(request.store))
+        return complete(plan_of(request), started)
 
 
 def complete(plan: Plan, started: float) -> SweepResult:

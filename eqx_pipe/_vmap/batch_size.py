@@ -11,7 +11,7 @@ models and survey, on two cores of a CPU with jaxlib 0.10.2 and 0.12.0: times re
 to the best size. The rule took 1.17 times as long, 2.7 times at worst (geometric mean
 over 34 rows, each a model and a version of jaxlib, on which the numbers were chosen).
 Including programs of other packages, on a busier machine, it took 1.23 (0.10) and 1.30
-times as long (0.12), 3.9 at worst. `batch_size="tune"` measures some sizes.
+times as long (0.12), 3.9 at worst.
 """
 
 import dataclasses

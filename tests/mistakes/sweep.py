@@ -54,7 +54,7 @@ SWEEPER = {
         )(ones(2))
     },
     ValueError: {
-        "`auto`": lambda: ep.sweeper(sin, ep.Values([1.0]), batch_size="tune")
+        "`auto`": lambda: ep.sweeper(sin, ep.Values([1.0]), batch_size="most")
     },
 }
 

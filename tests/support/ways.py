@@ -120,7 +120,6 @@ WAYS: dict[str, Callable[..., ep.SweepResult]] = {
     "two devices, single points": _setting(2, batch_size=1),
     "eight devices, explicit axes": _setting(8, batch_size=2),
     "one batch": _setting(1, batch_size=64),
-    "a tuned batch size": _setting(2, batch_size="tune"),
     "many calls": _many_calls,
     "another order": _other_order,
     "a store": _stored,

@@ -7,7 +7,6 @@ import math
 import subprocess
 import sys
 import textwrap
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import jax
@@ -17,7 +16,7 @@ import pytest
 from support.sweeps import close
 
 import eqx_pipe as ep
-from eqx_pipe._sweep.compute import programs, rows, tune
+from eqx_pipe._sweep.compute import programs, rows
 from eqx_pipe._sweep.compute.kernel import LAST
 from eqx_pipe._vmap import batch_size
 
@@ -153,22 +152,6 @@ def test_stores_workers_and_sweepers_halve(memory, expected, tmp_path):
         close(result.values, expected)
         refused.append(memory.refused)
     assert refused[0] == refused[2]  # it tries no size twice
-
-
-def test_tuning_continues_with_sizes_that_fit(memory, monkeypatch):
-    # A clock by which the larger size is always the better one.
-    monkeypatch.setattr(time, "perf_counter", lambda: memory.seconds)
-    monkeypatch.setattr(tune, "_GAINS", {256: math.inf, 4096: math.inf})
-    x = np.linspace(0, 50, 60_000, dtype="f4")
-    for fn, most, best, failed in (
-        (lambda x: jnp.sin(1 * x), 512, 512, "1024"),
-        (lambda x: jnp.sin(x * 1.0), 2048, 1024, "4096"),
-    ):
-        memory.most = most
-        result = ep.sweep(fn, ep.Values(x), batch_size="tune", mesh=ONE)
-        made = dict(result.made)
-        assert (result.batch_size, made["out_of_memory"]) == (best, failed)
-        close(result.values, np.sin(x))
 
 
 def test_an_explicit_size_is_never_changed(memory):

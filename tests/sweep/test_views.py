@@ -33,10 +33,7 @@ def test_every_result_and_space_is_shown(name):
     result = ep.sweep(outputs, space)
     assert "points" in repr(space)
     for thing in (result, result[:1]):
-        page = thing._repr_html_()
-        assert "<table" in page and "points" in page and "points" in repr(thing)
-    page = result._repr_html_()
-    assert "&lt;loss&gt;" in page and "<loss>" not in page and "<a>" not in page
+        assert "points" in repr(thing) and "<loss>" in repr(thing)
 
 
 @pytest.mark.parametrize(
@@ -55,7 +52,6 @@ def test_every_result_and_space_is_shown(name):
 def test_reduced_results_are_shown(reduce):
     result = ep.sweep(outputs, {"x": ep.Linspace(1, 2, 9)}, reduce=reduce)
     assert "reduced over 9 points" in repr(result)
-    assert "reduced over 9 points" in result._repr_html_()
     if isinstance(reduce, ep.reduce.Mean):
         assert "1.5" in repr(result)
 
@@ -65,8 +61,7 @@ def test_failures_are_shown():
         return eqx.error_if(x, x > 2, "large")
 
     result = ep.sweep(fn, ep.Linspace(0, 9, 10), on_error="mark")
-    for shown in (repr(result), result._repr_html_()):
-        assert "7 points failed: 3, 4, 5, 6, 7, ..." in shown
+    assert "7 points failed: 3, 4, 5, 6, 7, ..." in repr(result)
 
 
 def test_gaps_are_counted_and_not_listed(tmp_path):
@@ -75,13 +70,12 @@ def test_gaps_are_counted_and_not_listed(tmp_path):
     asked = {"store": tmp_path / "r", "shard": (0, 64), "batch_size": 2**11}
     result = ep.sweep(jnp.sin, ep.Linspace(0, 1, n), **asked)
     chunk = int(np.argmin(result.ok))
-    for show in (repr, lambda result: result._repr_html_()):
-        tracemalloc.start()
-        shown = show(result)
-        most = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        assert f"{n - result.ok.sum():,} points missing: {chunk}, {chunk + 1}" in shown
-        assert most < n  # not even a byte for each
+    tracemalloc.start()
+    shown = repr(result)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert f"{n - result.ok.sum():,} points missing: {chunk}, {chunk + 1}" in shown
+    assert most < n  # not even a byte for each
 
 
 def test_a_space_of_any_size_is_shown_at_once():

@@ -7,7 +7,7 @@ compared before anything is computed.
 
 import dataclasses
 import functools as ft
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -66,7 +66,7 @@ class Points(Work):
     are `ordered` if they come with costs, or by arbitrary indices; a call computes at
     most `most` points. Failed points are `isolated`, or else end the sweep. `broken`
     has the cases for which tracing the function raises, with the errors: they have no
-    program, and their points failed. `remarks` are about the choice of the batch size.
+    program, and their points failed.
     """
 
     space: Space
@@ -82,7 +82,6 @@ class Points(Work):
     broken: tuple[tuple[Case, str], ...] = ()
     adapts: bool = False
     function: str = "sweep"
-    remarks: Mapping[str, str] = dataclasses.field(default_factory=dict)
     programs: Programs = dataclasses.field(default_factory=Programs)
     key_digits: tuple[UInt32[np.ndarray, "_positions"], ...] = ()
 
@@ -138,9 +137,9 @@ class Points(Work):
 
     @property
     def attrs(self) -> dict[str, str]:
-        """Remarks on the choice of the batch size, and on sizes that did not fit."""
+        """The batch sizes that did not fit into memory, if there are any."""
         sizes = ", ".join(map(str, self.programs.too_large))
-        return {**self.remarks, **({"out_of_memory": sizes} if sizes else {})}
+        return {"out_of_memory": sizes} if sizes else {}
 
     @property
     def unit(self) -> int:
@@ -379,7 +378,7 @@ def prepare(
         traced = [with_steps(each) for each in traced]
     if kept:
         traced = [each.detached() for each in traced]
-    adapts = batch_size in ("auto", "tune")
+    adapts = batch_size == "auto"
     if adapts and any(each.has_effects for each in traced):
         batch_size = 1  # without padding that repeats a point, or lanes that wait
     elif adapts:

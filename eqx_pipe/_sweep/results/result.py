@@ -4,8 +4,7 @@ import dataclasses
 import datetime
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from html import escape
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, SupportsIndex, overload
 
 import equinox as eqx
@@ -24,7 +23,7 @@ from ..._errors import (
     value_error,
 )
 from ..._reduce import Over
-from ..._spaces import POINT, Indices, Space, as_index, indices, is_several, joined
+from ..._spaces import Indices, Space, as_index, indices, is_several, joined
 from ..._tree import differences, leaf_text, leaves_with_names
 from ..._types import PyTree
 from ..store import (
@@ -71,7 +70,6 @@ _STATIC = {"static": True}
 """The metadata of a field that is not a leaf of the pytree."""
 
 _LISTED = 5
-_CELL_CHARS = 120
 
 _CONCAT = "SweepResult.concat"
 
@@ -630,17 +628,6 @@ class SweepResult:
         lines = [*_reduced(self), *rows, *_problems(self), _run(self)]
         return "\n  ".join([_title(self), *lines])
 
-    def _repr_html_(self) -> str:
-        return "".join(
-            [
-                f"<div><b>{escape(_title(self))}</b></div>",
-                _lines(_reduced(self)),
-                _table(("axis", "dim", "values", ""), _axes(self.space)),
-                _table(("output", ""), self._output_rows),
-                _lines([*_problems(self), _run(self)]),
-            ]
-        )
-
     @property
     def _output_rows(self) -> list[tuple[str, str]]:
         """The name of each output, and its type or its single reduced number."""
@@ -714,15 +701,6 @@ def _title(result: SweepResult) -> str:
     return f"SweepResult({len(result):,} points; {dims})"
 
 
-def _axes(space: Space) -> list[tuple[str, str, str, str]]:
-    """Return the axes with their dims."""
-    geometry = space.geometry
-    names = list(geometry.grid_dims)
-    dims = [POINT if geometry.is_part else names[k] for k in geometry.axis_dims]
-    axes = zip(geometry.axes.items(), dims, strict=True)
-    return [(name, dim, f"{len(axis):,}", repr(axis)) for (name, axis), dim in axes]
-
-
 def _reduced(result: SweepResult) -> list[str]:
     """Return a line with the number of points in a reduction, if there is one."""
     cells = result.cells
@@ -765,21 +743,3 @@ def _run(result: SweepResult) -> str:
     waste = result.waste
     steps = "" if waste is None else f", {waste:.3g} steps for each one needed"
     return f"{took}batch size {result.batch_size}, {devices}{steps}"
-
-
-def _lines(texts: Iterable[str]) -> str:
-    return "".join(f"<div>{escape(text)}</div>" for text in texts)
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return an HTML table of texts, each shortened to a readable length."""
-    lines = [_row("th", head), *(_row("td", row) for row in rows)]
-    return f'<table style="margin:.3em 0 .8em">{"".join(lines)}</table>'
-
-
-def _row(tag: str, texts: Sequence[str]) -> str:
-    limit = _CELL_CHARS
-    short = [x if len(x) <= limit else f"{x[: limit - 3]}..." for x in texts]
-    # Notebooks align cells to the right by default.
-    cells = (f'<{tag} style="text-align:left">{escape(x)}</{tag}>' for x in short)
-    return f"<tr>{''.join(cells)}</tr>"
