@@ -4,7 +4,7 @@ Keys are applied elsewhere. In a pipeline, `Scope.child` (`_stage/call.py`) fold
 key of a child, and `call` beside it passes it to a layer, or `Lift` (`_stage/stage.py`)
 to a function. A sweep folds the key of a point from its positions
 (`_spaces/index.py`), and passes it to the function (`_sweep/call.py`). A loader folds
-keys of records and batches (`_data/batch.py`).
+keys of records and batches (`_data/loader.py`).
 """
 
 import functools as ft

@@ -16,15 +16,17 @@ from .._check import check_choice, check_int, check_is
 from .._errors import describe_value, structure_error, value_error
 from .._tree import differences
 from .._types import PyTree
-from .device_source import (
+from .source import (
     MOST_ON_DEVICE,
+    MOST_RECORDS,
     CopiedToHost,
     DeviceSource,
+    HostRecords,
+    HostSource,
     Source,
     SourceLike,
     as_source,
 )
-from .host_source import MOST_RECORDS, HostRecords, HostSource
 
 # The pattern is a constant of the program. A share is off by less than one slot.
 _LONGEST = 1024

@@ -32,7 +32,7 @@ from .._sharding import (
     with_types,
 )
 from .._types import PyTree
-from .device_source import DeviceSource, Source
+from .source import DeviceSource, Source
 
 _BY_PROGRAM_BYTES = 2**20
 """A batch of at most this many bytes is moved to the device by a program."""

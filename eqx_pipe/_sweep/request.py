@@ -105,11 +105,13 @@ def check_sweep_key(function: str, key: Any) -> Key | None:
 
 def _as_batch_size(function: str, size: Any) -> int | str:
     """Return the batch size as an integer, or `"auto"`."""
-    if isinstance(size, str):
-        check_choice(function, "batch_size", size, ("auto", "a positive integer"))
-        return size
-    check_int(function, "batch_size", size, 1)
-    return operator.index(size)
+    if not isinstance(size, str):
+        check_int(function, "batch_size", size, 1)
+        return operator.index(size)
+    if size != "auto":
+        wrong = f"`batch_size` is {describe_value(size)}."
+        raise value_error(function, wrong, "Give `auto`, or a positive integer.")
+    return size
 
 
 def _as_shard(function: str, shard: Any) -> tuple[int, int]:
