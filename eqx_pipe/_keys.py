@@ -1,10 +1,10 @@
 """Derive PRNG keys, find which callables take one, and check them.
 
-Keys are applied elsewhere. In a pipeline, `Scope.child` (`_stage/call.py`) folds the
-key of a child, and `call` beside it passes it to a layer, or `Lift` (`_stage/stage.py`)
-to a function. A sweep folds the key of a point from its positions
-(`_spaces/index.py`), and passes it to the function (`_sweep/call.py`). A loader folds
-keys of records and batches (`_data/loader.py`).
+Keys are applied elsewhere. In a pipeline, `Scope.child` (`_stage/stage.py`) folds the
+key of a child, `call` beside it passes it to a layer, and `Lift` to a function. A sweep
+folds the key of a point from its positions (`_spaces/geometry.py`), and passes it to
+the function (`_sweep/call.py`). A loader folds keys of records and batches
+(`_data/loader.py`).
 """
 
 import functools as ft

@@ -18,7 +18,7 @@ from .._check import check_int
 from .._errors import describe_value, value_error
 from .._types import PyTree
 from . import exact
-from .interface import (
+from .reducer import (
     AbstractReducer,
     By,
     LeafReducer,

@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool
 from .._check import check_choice, check_int
 from .._types import PyTree
 from . import exact
-from .interface import (
+from .reducer import (
     AbstractReducer,
     By,
     LeafReducer,

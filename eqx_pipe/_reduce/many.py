@@ -15,7 +15,7 @@ from .._jit import arrays_of, program
 from .._mesh_context import no_context, with_axis_types
 from .._tree import leaf_text, leaves_with_names, path_name, struct_of
 from .._types import PyTree
-from .interface import AbstractReducer, Ok
+from .reducer import AbstractReducer, Ok
 
 ReduceLike: TypeAlias = PyTree[AbstractReducer]
 """The type of `reduce`: a reducer or a pytree of them."""

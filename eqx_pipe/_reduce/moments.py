@@ -11,7 +11,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array
 
 from . import exact
-from .interface import By, LeafReducer, Ok, Over, over_field
+from .reducer import By, LeafReducer, Ok, Over, over_field
 
 
 class _Summed(LeafReducer):

@@ -1,15 +1,15 @@
 """Searches: methods that propose points, the loop over rounds, and sensitivities."""
 
-from .adaptive import Adaptive as Adaptive
-from .evosax import Evosax as Evosax
 from .explore import SearchResult as SearchResult
 from .explore import explore as explore
 from .halving import HalvingResult as HalvingResult
 from .halving import Training as Training
 from .halving import halving as halving
+from .method import Adaptive as Adaptive
 from .method import Design as Design
+from .method import Evosax as Evosax
 from .method import Method as Method
+from .method import Optuna as Optuna
 from .method import losses as losses
-from .optuna import Optuna as Optuna
 from .sensitivity import sensitivity as sensitivity
 from .sensitivity import sensitivity_design as sensitivity_design

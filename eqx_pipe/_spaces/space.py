@@ -21,13 +21,18 @@ from .columns import entry_columns
 from .geometry import (
     POINT,
     Geometry,
+    Index,
+    Indices,
     Rows,
+    as_index,
     as_written,
     geometry_of,
+    indices,
+    is_several,
     no_axis,
+    point_key,
     written_names,
 )
-from .index import Index, Indices, as_index, indices, is_several, point_key
 from .unit import Cube, axes_at, unit_of
 
 if TYPE_CHECKING:

@@ -1,12 +1,5 @@
 """Stages: the base class, and how stages are called, edited and shown."""
 
-from .call import Passes as Passes
-from .call import Record as Record
-from .call import Scope as Scope
-from .call import call as call
-from .call import call_layer as call_layer
-from .call import enter as enter
-from .call import wants_key as wants_key
 from .composite import Composite as Composite
 from .describe import Canvas as Canvas
 from .describe import Wire as Wire
@@ -25,14 +18,21 @@ from .paths import parts_of as parts_of
 from .paths import paths_below as paths_below
 from .paths import stage_paths as stage_paths
 from .stage import Lift as Lift
+from .stage import Passes as Passes
+from .stage import Record as Record
+from .stage import Scope as Scope
 from .stage import Stage as Stage
 from .stage import as_module as as_module
 from .stage import as_stage as as_stage
+from .stage import call as call
+from .stage import call_layer as call_layer
 from .stage import check_state as check_state
 from .stage import copy_state as copy_state
+from .stage import enter as enter
 from .stage import identity as identity
 from .stage import is_composite as is_composite
 from .stage import is_state_index as is_state_index
 from .stage import is_stateful as is_stateful
 from .stage import own_state as own_state
+from .stage import wants_key as wants_key
 from .stage import why_not as why_not

@@ -11,10 +11,9 @@ from .._check import check_is
 from .._errors import message, nearest
 from .._keys import check_key
 from .._types import AnyStage, Key, MaybeState, Output, PyTree, StageLike
-from .call import Scope
 from .describe import Canvas, Wire, children_shown, row_lines, row_of
 from .paths import parts_of, put
-from .stage import Stage, as_stage, check_state, check_state_is_ours, is_stateful
+from .stage import Scope, Stage, as_stage, check_state, check_state_is_ours, is_stateful
 
 _Self = TypeVar("_Self", bound="Composite")
 

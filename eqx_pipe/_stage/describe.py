@@ -26,11 +26,13 @@ from .._tree import (
     tree_text,
 )
 from .._types import MaybeState, PyTree, StageLike
-from .call import Record, Scope, call
 from .paths import parts_of
 from .stage import (
     Lift,
+    Record,
+    Scope,
     as_module,
+    call,
     check_state,
     is_composite,
     is_state_index,

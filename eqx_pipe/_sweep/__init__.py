@@ -12,7 +12,7 @@ from .results import ranked as ranked
 from .results import scores as scores
 from .store import disk_errors as disk_errors
 from .store import gaps_of as gaps_of
+from .sweep import Sweeper as Sweeper
 from .sweep import sweep as sweep
-from .sweeper import Sweeper as Sweeper
-from .sweeper import sweeper as sweeper
+from .sweep import sweeper as sweeper
 from .vmap_space import vmap_space as vmap_space

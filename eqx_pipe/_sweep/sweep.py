@@ -1,28 +1,32 @@
-"""`sweep`: compute a function at every point of a space."""
+"""`sweep` computes a function at every point of a space; `sweeper` traces it once."""
 
 import contextlib
+import dataclasses
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
-from typing import Literal, TypeAlias
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, Unpack
 
 import jax
 import jax.numpy as jnp
+import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
 from jax.sharding import Mesh
 
+from .._cache import LRUCache
 from .._progress import Progress, tell
 from .._reduce import ReduceLike
-from .._spaces import SpaceLike
-from .._tree import as_data, as_keys, struct_of
+from .._spaces import Space, SpaceLike, as_space
+from .._tree import as_data, as_hashable, as_keys, can_be_traced, struct_of
 from .._types import Key, PyTree
 from .._vmap import warn_if_cores_idle
-from .call import call, fn_name
+from .call import call, fn_name, key_parameter
 from .compute.points import prepare
 from .compute.programs import error_text
 from .compute.rows import nothing
-from .compute.trace import no_mesh
+from .compute.trace import no_mesh, settings
 from .compute.watch import CTRL_C, ENDING, Interrupt, Watch
 from .remote import compute_remotely
 from .request import (
@@ -32,6 +36,8 @@ from .request import (
     Request,
     Resume,
     Shard,
+    SweeperOptions,
+    check_sweep_key,
     check_together,
     request_of,
 )
@@ -416,3 +422,138 @@ def _stacked(outputs: list[PyTree | None], example: PyTree) -> PyTree:
         for column in zip(*rows, none, strict=True)
     ]
     return jtu.tree_unflatten(structure, list(map(as_keys, leaves, like)))
+
+
+# Each schema of a space keeps a trace and its programs.
+_FORMS = 32
+
+
+class Sweeper:
+    """A sweep that is traced and compiled once, and called with spaces.
+
+    It is created by `eqx_pipe.sweeper`, which describes it.
+    """
+
+    def __init__(self, request: Request):
+        self._request = request
+        self._plans = LRUCache(_FORMS)
+        if not request.by_hand:
+            with no_mesh("sweeper"):
+                self._planned(request)
+
+    def __call__(self, space: SpaceLike, *, key: Key | None = None) -> SweepResult:
+        """Compute the function at every point of a space.
+
+        **Arguments:**
+
+        - `space`: as in `sweep`. From one call to the next, the values of axes and of
+          arrays may change; any other difference is traced and compiled again.
+        - `key`: as in `sweep`; by default the `key` of the sweeper. (Keyword only.)
+
+        **Returns:** a `SweepResult`, as `sweep`.
+
+        **Raises:** as `sweep`.
+        """
+        space = as_space("sweeper", space)
+        check_sweep_key("sweeper", key)
+        return self.run(space, self._request.key if key is None else key)
+
+    def run(
+        self, space: Space, key: Key | None, store: Path | None = None
+    ) -> SweepResult:
+        """Return the result for a space; a search passes a store for each round."""
+        started = time.time()
+        request = self._request.at(space, key)
+        with no_mesh("sweeper"):
+            if request.by_hand:
+                return plain_sweep(request, started)
+            if store is not None:
+                request = dataclasses.replace(request, store=store)
+            return complete(self._planned(request), started)
+
+    def outputs(self, space: Space, key: Key | None) -> PyTree:
+        """Return the shapes and dtypes of the output at one point."""
+        return self._planned(self._request.at(space, key)).points.outputs
+
+    def __repr__(self) -> str:
+        return f"Sweeper({fn_name(self._request.fn)}, {self._request.whole!r})"
+
+    def _planned(self, request: Request) -> Plan:
+        """Return the plan of a request, traced if its schema is new."""
+        schema = _schema(request.whole, request.key)
+        plan = self._plans.get(schema)
+        if plan is None:
+            plan = plan_of(request)
+            self._plans.put(schema, plan)
+        return plan.at(request)
+
+
+def _schema(space: Space, key: Key | None) -> Hashable:
+    """Return everything that a trace depends on, without the values of arrays."""
+    leaves, structure = jtu.tree_flatten((space, key))
+    schemas = tuple(map(_leaf_schema, leaves))
+    # The selected points determine which of them share a program.
+    rows = None if space.rows is None else np.asarray(space.rows).tobytes()
+    return structure, schemas, rows, tuple(settings().values())
+
+
+def _leaf_schema(leaf: Any) -> Hashable:
+    if can_be_traced(leaf):
+        return leaf.shape, leaf.dtype, getattr(leaf, "weak_type", False)
+    if isinstance(leaf, np.generic):
+        return type(leaf), leaf.tobytes()
+    return as_hashable(leaf)
+
+
+def _needs_key(fn: Callable[..., Any]) -> bool:
+    parameter = key_parameter(fn)
+    return parameter is not None and parameter.default is parameter.empty
+
+
+def sweeper(
+    fn: Callable[..., PyTree],
+    space: SpaceLike,
+    **options: Unpack[SweeperOptions],
+) -> Sweeper:
+    """Trace and check a sweep once, to call it with many spaces of the same structure.
+
+    Use it for rounds of a search, optimisation loops and dashboards, where `sweep`
+    would trace `fn` in each call.
+
+    Values that `fn` closes over are read when it is traced, that is, by this call: to
+    change a value from one call to the next, put it into the space. An array in the
+    space is passed in at each call; a different Python or NumPy number, structure,
+    shape, dtype or number of points is traced and compiled at its first use.
+
+    **Arguments:**
+
+    - `fn`: as in `sweep`.
+    - `space`: one of the spaces, or another space of the same structure.
+    - `options`: `batch_size`, `mesh`, `reduce` and `on_error` as in `sweep`; `key` is
+      the default key of calls. If `fn` needs a key and there is no default, keys of the
+      kind of `jax.random.key(0)` are expected. (Keyword only.)
+
+    **Returns:** a `Sweeper`, which is called as `run(space, key=...)` and returns a
+    `SweepResult`.
+
+    **Raises:** as `sweep`; errors of `fn` while it is traced are raised by this call.
+
+    **Laws:** `sweeper(fn, space, **options)(other, key=key)` has the values of
+    `sweep(fn, other, key=key, **options)`, to rounding.
+
+    !!! example
+
+        >>> import eqx_pipe as ep
+        >>> run = ep.sweeper(lambda p: (p["x"] - 2) ** 2, {"x": ep.Linspace(0, 1, 5)})
+        >>> for end in (2, 3, 4):  # traced and compiled once
+        ...     best = run({"x": ep.Linspace(0, end, 5)}).best()
+        >>> best.index, best.value
+        (2, 0.0)
+    """
+    request = request_of("sweeper", fn, space, **options)
+    request = dataclasses.replace(request, progress=False)
+    # A trace needs a key; each call may pass its own.
+    if request.key is None and _needs_key(fn):
+        request = dataclasses.replace(request, key=jr.key(0))
+    warn_if_cores_idle(request.devices, request.mesh)
+    return Sweeper(request)

@@ -15,10 +15,10 @@ from .label import names_of as names_of
 from .label import reduced_coords as reduced_coords
 from .label import storable as storable
 from .label import versions as versions
+from .result import Best as Best
+from .result import Compared as Compared
 from .result import Steps as Steps
 from .result import SweepResult as SweepResult
+from .result import ranked as ranked
+from .result import scores as scores
 from .saved import layout_of as layout_of
-from .select import Best as Best
-from .select import Compared as Compared
-from .select import ranked as ranked
-from .select import scores as scores
