@@ -10,10 +10,10 @@ from .on_mesh import on as on
 from .on_mesh import shard_map as shard_map
 from .parallelize import parallelize as parallelize
 from .pipelined import pipelined as pipelined
+from .place import AxisRules as AxisRules
 from .place import constrain as constrain
 from .place import info as info
 from .place import init_sharded as init_sharded
 from .place import pad_to as pad_to
+from .place import resolve as resolve
 from .place import shard as shard
-from .specs import AxisRules as AxisRules
-from .specs import resolve as resolve

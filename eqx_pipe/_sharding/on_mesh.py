@@ -21,8 +21,7 @@ from .._stage import Composite, Scope, as_stage, enter
 from .._tree import leaves_with_names, tree_text
 from .._types import AnyStage, ClosedJaxpr, Key, PyTree, PyTreeDef, StageLike
 from .mesh import constrain_to, mesh_like, names_of, numpy_as_jax, with_types
-from .place import shard, shard_as
-from .specs import SpecsLike, is_spec_leaf, resolve
+from .place import SpecsLike, is_spec_leaf, resolve, shard, shard_as
 
 
 class InsideProgram(ValueError):

@@ -32,7 +32,7 @@ from .._jaxprs import equations
 from .._mesh_context import check_mesh, is_staged, with_axis_types
 from .._types import PyTree
 from .mesh import is_placeable, names_of, numpy_as_jax, with_types, wraps_function
-from .specs import AxisRules, RulesLike, as_rules, current_rules
+from .place import AxisRules, RulesLike, as_rules, current_rules
 
 # Without any of these the compiler has no sharding to propagate to the inputs.
 _ANNOTATIONS = "sharding_constraint", "shard_map", "reshard"

@@ -1,9 +1,14 @@
-"""Place the arrays of a pytree on devices, and show their shardings."""
+"""Place the arrays of a pytree on devices, and show their shardings.
 
+`resolve` finds the spec of each array, by a prefix, by patterns of paths, or by logical
+names and rules.
+"""
+
+import contextlib
 import itertools as it
 import math
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias, TypeGuard
 
 import equinox as eqx
 import jax
@@ -16,31 +21,462 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Bool
 
-from .._check import check_callable, check_unmasked
-from .._errors import type_error, value_error
+from .._check import check_callable, check_is, check_unmasked
+from .._errors import (
+    bullets,
+    describe_value,
+    nearest,
+    structure_error,
+    type_error,
+    value_error,
+)
 from .._keys import check_key
-from .._mesh_context import check_mesh, is_explicit
+from .._mesh_context import RULES, check_mesh, is_explicit
+from .._stage import check_matched, matches, named_leaves
 from .._tree import fill, is_key_array, leaf_text, leaves_with_names
-from .._types import Key, PyTree
+from .._types import Key, PyTree, PyTreeDef
 from .mesh import (
+    MeshAxes,
     Placeable,
     Tree,
     constrain_to,
+    fitting_sizes,
     is_global,
     is_placeable,
     mesh_like,
+    names_of,
     num_shards,
     numpy_as_jax,
     with_types,
 )
-from .specs import (
-    LogicalAxis,
-    RulesLike,
-    SpecsLike,
-    current_rules,
-    path_leaves,
-    resolve,
+
+LogicalAxis: TypeAlias = str | tuple[str, ...] | None
+"""The logical name of an array's axis, the names of several merged axes, or None."""
+
+
+class AxisRules(eqx.Module):
+    """Rules that map logical axes of arrays to the mesh axes that split them.
+
+    Models and data name the axes of their arrays by meaning, such as `"batch"` or
+    `"hidden"`; the rules map these names to the axes of a mesh in one place. They are
+    pairs of a logical name and a mesh axis, tried in order for each array. A pair is
+    used if the array has that logical axis, no earlier pair has assigned it, and the
+    mesh axis is still free in this array; otherwise it is skipped. So earlier pairs
+    have priority, whatever the order of the array's axes.
+
+    **Arguments:**
+
+    - `pairs`: a mapping from logical names to mesh axes, or pairs of them, or another
+        `AxisRules`. A mesh axis is a name, a tuple of names (split over all of them),
+        or `None` (replicated).
+
+    **Raises:** `TypeError` if a pair is not a logical name and a mesh axis.
+
+    **Laws:** in one array no mesh axis is used twice; the spec of a permuted array is
+    the permuted spec.
+
+    !!! example
+
+        >>> import eqx_pipe as ep
+        >>> rules = ep.sharding.AxisRules(
+        ...     [("batch", "data"), ("hidden", "model"), ("input", "model"),
+        ...      ("input", None)])
+        >>> rules.spec("hidden", "input"), rules.spec("batch", "input")
+        (P('model', None), P('data', 'model'))
+    """
+
+    pairs: tuple[tuple[str, MeshAxes], ...] = eqx.field(static=True)
+
+    def __init__(self, pairs: "RulesLike"):
+        self.pairs = _as_pairs(pairs)
+
+    def spec(self, *logical: LogicalAxis) -> P:
+        """Return the `PartitionSpec` of an array whose axes have these logical names.
+
+        **Arguments:**
+
+        - `logical`: one logical name per axis of the array, or `None` for an axis that
+            is replicated, or a tuple of names for an axis that merges several.
+
+        **Raises:** `ValueError` if there is no pair for a name, if other axes of the
+        array have taken all mesh axes for it, or if a name is given twice.
+        """
+        spec, problems = self.resolve(logical)
+        if problems:
+            raise value_error(
+                "sharding.AxisRules",
+                problems[0] if len(problems) == 1 else bullets(problems),
+                "Give one name for each axis of the array, or `None` to replicate it.",
+            )
+        return spec
+
+    @contextlib.contextmanager
+    def on(self, mesh: Mesh) -> Iterator["AxisRules"]:
+        """Use these rules for every `constrain` that is called in the `with` block.
+
+        A function under `jit` is traced again under other rules. Blocks nest; the
+        innermost one applies.
+
+        **Arguments:**
+
+        - `mesh`: a `jax.sharding.Mesh`.
+
+        **Returns:** a context manager that returns the rules.
+
+        **Raises:** `TypeError` if `mesh` is not a mesh.
+
+        !!! example
+
+            >>> import eqx_pipe as ep, jax, jax.numpy as jnp
+            >>> mesh = jax.make_mesh((len(jax.devices()),), ("data",))
+            >>> f = jax.jit(lambda x: ep.sharding.constrain(2 * x, "batch", None))
+            >>> with ep.sharding.AxisRules({"batch": "data"}).on(mesh):
+            ...     y = f(jnp.ones((16, 3)))
+            >>> y.sharding.spec[0]
+            'data'
+        """
+        check_mesh("sharding.AxisRules.on", mesh)
+        with RULES((self, mesh)):
+            yield self
+
+    def resolve(self, logical: tuple[LogicalAxis, ...]) -> tuple[P, list[str]]:
+        """Return the spec and a list of its problems, empty if there are none."""
+        problems = [
+            f"the axis {describe_value(entry)} is not a logical name."
+            for entry in logical
+            if not _is_axis(entry)
+        ]
+        if problems:
+            return P(), problems
+        names = names_of(logical)
+        assigned, owner = self._assign(names)
+        known = list(dict.fromkeys(name for name, _ in self.pairs))
+        for name in dict.fromkeys(names):
+            if names.count(name) > 1:
+                problems.append(
+                    f"the logical axis `{name}` appears {names.count(name)} times in "
+                    f"one array, {logical}. Give one of these axes another name."
+                )
+            if name not in known:
+                problems.append(
+                    f"there is no rule for `{name}`. {nearest(name, known)} Add the "
+                    f"pair `({name!r}, None)` to replicate such axes."
+                )
+            elif name not in assigned:
+                wanted = [
+                    axis
+                    for n, axes in self.pairs
+                    if n == name
+                    for axis in names_of([axes])
+                    if axis in owner
+                ]
+                taken = "; ".join(f"`{a}` is taken by `{owner[a]}`" for a in wanted)
+                problems.append(
+                    f"no pair is left for `{name}`: {taken}. Add the pair "
+                    f"`({name!r}, None)` after them to replicate this axis."
+                )
+        if problems:
+            return P(), problems
+        return P(*(_entry(entry, assigned) for entry in logical)), []
+
+    def _assign(
+        self, names: list[str]
+    ) -> tuple[dict[str, tuple[str, ...]], dict[str, str]]:
+        """Return the axes of each logical name, and the owner of each mesh axis."""
+        assigned: dict[str, tuple[str, ...]] = {}
+        owner: dict[str, str] = {}
+        # In the order of the pairs, not of the array's axes, as in Flax.
+        for name, axes in self.pairs:
+            wanted = tuple(names_of([axes]))
+            taken = any(axis in owner for axis in wanted)
+            if name in names and name not in assigned and not taken:
+                assigned[name] = wanted
+                owner.update(dict.fromkeys(wanted, name))
+        return assigned, owner
+
+
+def current_rules() -> tuple[AxisRules, Mesh] | None:
+    """Return the rules and mesh of the enclosing `AxisRules.on`, or None."""
+    return RULES.value
+
+
+RulesLike: TypeAlias = (
+    AxisRules
+    | Mapping[str, MeshAxes | list[str]]
+    | Iterable[Sequence[str | Sequence[str] | None]]
 )
+"""`AxisRules`, or a mapping or pairs of logical names and mesh axes."""
+
+
+def as_rules(rules: RulesLike | None) -> AxisRules | None:
+    """Return rules as `AxisRules`; mappings and pairs are converted."""
+    return rules if rules is None or isinstance(rules, AxisRules) else AxisRules(rules)
+
+
+def _as_pairs(rules: RulesLike) -> tuple[tuple[str, MeshAxes], ...]:
+    if isinstance(rules, AxisRules):
+        return rules.pairs
+    items = rules.items() if isinstance(rules, Mapping) else rules
+    cure = (
+        "Give a mapping from logical names to mesh axes, or pairs: "
+        '`[("batch", "data"), ("hidden", None)]`.'
+    )
+    check_is("sharding.AxisRules", "pairs", items, Iterable, cure)
+    pairs = []
+    for i, pair in enumerate(items):
+        good = isinstance(pair, tuple | list) and len(pair) == 2
+        axes = pair[1] if good else None
+        axes = tuple(axes) if isinstance(axes, list) else axes
+        if not good or not isinstance(pair[0], str) or not _is_axis(axes):
+            raise type_error(
+                "sharding.AxisRules",
+                f"`pairs[{i}]` is {describe_value(pair)}.",
+                "A pair is a logical name and a mesh axis: its name, a tuple of "
+                "names, or None for no splitting.",
+            )
+        pairs.append((pair[0], axes))
+    return tuple(pairs)
+
+
+def _is_axis(entry: object) -> bool:
+    if isinstance(entry, tuple):
+        return all(isinstance(name, str) for name in entry)
+    return entry is None or isinstance(entry, str)
+
+
+def _entry(entry: LogicalAxis, assigned: dict[str, tuple[str, ...]]) -> MeshAxes:
+    axes = tuple(axis for name in names_of([entry]) for axis in assigned[name])
+    if len(axes) < 2:
+        return axes[0] if axes else None
+    return axes
+
+
+SpecsLike: TypeAlias = PyTree[P | None] | Mapping[str, P | None]
+"""A prefix tree of specs, or a mapping from patterns of paths to specs."""
+
+
+class PathLeaf(NamedTuple):
+    """A leaf with its paths, one for each of the stages stacked in it."""
+
+    paths: tuple[str, ...]
+    leaf: Any  # of a user's tree: anything
+
+    @property
+    def name(self) -> str:
+        """The path, with `*` for the positions of stacked stages."""
+        parts = zip(*(path.split(".") for path in self.paths), strict=True)
+        return ".".join(p[0] if len(set(p)) == 1 else "*" for p in parts)
+
+
+def path_leaves(tree: PyTree) -> tuple[list[PathLeaf], PyTreeDef]:
+    """Return every leaf of `tree` with its paths, and the structure of `tree`."""
+    leaves, structure = jtu.tree_flatten(tree)
+    named = zip(named_leaves(tree), leaves, strict=True)
+    return [PathLeaf(tuple(n.paths.flat), leaf) for n, leaf in named], structure
+
+
+class LeafSharding(NamedTuple):
+    """A leaf with its intended sharding, which is None if it is not an array."""
+
+    name: str
+    leaf: Any  # of a user's tree: anything
+    sharding: NamedSharding | None
+
+
+def resolve(
+    function: str,
+    tree: PyTree,
+    mesh: Mesh,
+    specs: SpecsLike,
+    rules: RulesLike | None = None,
+    *,
+    divide: bool = True,
+    local: bool = False,
+) -> tuple[list[LeafSharding], PyTreeDef]:
+    """Return every leaf of `tree` with its sharding, and the structure of `tree`.
+
+    One error lists every misfit. With `divide=False` sizes need not be divisible. With
+    `local` the arrays of one process are its part of a global array.
+    """
+    check_mesh(function, mesh)
+    known = as_rules(rules)
+    leaves, structure = path_leaves(tree)
+    resolved, problems, uneven = [], [], False
+    for at, spec in zip(leaves, _specs_of(function, tree, leaves, specs), strict=True):
+        sharding, wrong = None, []
+        if is_placeable(at.leaf):
+            spec = spec if at.leaf.ndim else P()  # an array without axes is not split
+            if known is not None:  # the names are logical
+                spec, wrong = known.resolve(tuple(spec))
+            wrong = wrong or _wrong_axes(at.leaf, spec, mesh)
+            if divide and not wrong:
+                wrong = _uneven_sizes(at.leaf, spec, mesh, local=local)
+                uneven = uneven or bool(wrong)
+            sharding = None if wrong else NamedSharding(mesh, spec)
+        problems += [f"`{at.name}`: {line}" if at.name else line for line in wrong]
+        resolved.append(LeafSharding(at.name, at.leaf, sharding))
+    if problems:
+        names = "specs" if known is None else "logical names or the rules"
+        pad = " or the sizes; `eqx_pipe.sharding.pad_to` pads arrays to sizes that fit."
+        raise value_error(
+            function,
+            f"these specs do not fit the arrays and the mesh {dict(mesh.shape)}:"
+            + bullets(problems),
+            f"Change the {names}" + (pad if uneven else "."),
+        )
+    return resolved, structure
+
+
+def _wrong_axes(leaf: Placeable, spec: P, mesh: Mesh) -> list[str]:
+    """Return the reasons why a spec does not fit an array and a mesh, one per line."""
+    names = names_of(spec)
+    problems = []
+    for name in dict.fromkeys(names):
+        if name not in mesh.shape:
+            hint = nearest(name, mesh.axis_names)
+            problems.append(f"the mesh has no axis `{name}`. {hint}")
+        if names.count(name) > 1:
+            problems.append(
+                f"the mesh axis `{name}` stands twice in {spec}; an axis of the mesh "
+                "can split one axis of an array."
+            )
+    if len(spec) > leaf.ndim:
+        text = leaf_text(leaf)
+        line = f"{spec} has {len(spec)} entries, but {text} has {leaf.ndim} axes."
+        problems.append(line)
+    return problems
+
+
+def _uneven_sizes(
+    leaf: Placeable, spec: P, mesh: Mesh, *, local: bool = False
+) -> list[str]:
+    """Return a line for each axis with an indivisible size, with sizes that fit."""
+    lines, where = [], ""
+    if local and not is_global(leaf):
+        mesh, where = mesh.local_mesh, " in this process"
+    # Not strict: axes after the last entry are whole.
+    for axis, (size, entry) in enumerate(zip(leaf.shape, spec, strict=False)):
+        parts = num_shards(mesh, entry)
+        if size % parts:
+            over = " x ".join(f"`{name}`" for name in names_of([entry]))
+            lines.append(
+                f"axis {axis} has size {size}, which does not divide over the mesh "
+                f"axis {over} of size {parts}{where}; the nearest that fits: "
+                f"{fitting_sizes(size, parts)}."
+            )
+    return lines
+
+
+def is_spec_leaf(spec: object) -> TypeGuard[P | None]:
+    """Return whether a node in a tree of specs is a leaf: a spec, or None."""
+    return spec is None or isinstance(spec, P)
+
+
+def _specs_of(
+    function: str, tree: PyTree, leaves: Sequence[PathLeaf], specs: SpecsLike
+) -> list[P]:
+    """Return the spec of each leaf; it is P() for a leaf that is not an array."""
+    try:
+        return _by_prefix(function, tree, leaves, specs)
+    except _NoPrefix as error:
+        why = str(error.__cause__).replace("broadcast_prefix prefix_tree", "specs")
+    if _are_patterns(specs):
+        return _by_pattern(function, leaves, specs)
+    raise structure_error(
+        function,
+        f"`specs` is not a prefix of the tree: {' '.join(why.split()).rstrip('.')}.",
+        "One `PartitionSpec` (or None) stands for all arrays below it; a mapping "
+        'from patterns of paths, `{"head.weight": P("model")}`, fits every tree.',
+    )
+
+
+class _NoPrefix(Exception):
+    """A tree of specs is not a prefix of the tree; the cause names the node."""
+
+
+class _Entry:
+    """A leaf of a tree of specs, wrapped because it may be None."""
+
+    def __init__(self, spec: object):
+        self.spec = spec
+
+
+def _by_prefix(
+    function: str, tree: PyTree, leaves: Sequence[PathLeaf], specs: PyTree
+) -> list[P]:
+    entries = jtu.tree_map(_Entry, specs, is_leaf=is_spec_leaf)
+    try:
+        whole = jax.tree.broadcast(entries, tree)
+    except ValueError as error:
+        raise _NoPrefix from error
+    exact = {path for path, _ in jtu.tree_flatten_with_path(entries)[0]}
+    chosen = []
+    both = zip(leaves, jtu.tree_flatten_with_path(whole)[0], strict=True)
+    for at, (path, entry) in both:
+        spec = P()
+        if is_placeable(at.leaf):
+            argument = f"specs` for `{at.name}" if at.name else "specs"
+            spec = _as_spec(function, argument, entry.spec)
+            spec = spec if path in exact else _cut(spec, at.leaf)
+        chosen.append(spec)
+    return chosen
+
+
+def _cut(spec: P, leaf: Placeable) -> P:
+    """Truncate a spec shared by several arrays: a bias has fewer axes than a weight."""
+    return P(*tuple(spec)[: leaf.ndim])
+
+
+def _are_patterns(specs: PyTree) -> TypeGuard[Mapping[str, P | None]]:
+    return isinstance(specs, Mapping) and all(
+        isinstance(key, str) and is_spec_leaf(spec) for key, spec in specs.items()
+    )
+
+
+def _by_pattern(
+    function: str, leaves: Sequence[PathLeaf], specs: Mapping[str, P | None]
+) -> list[P]:
+    """Return the spec of each leaf: that of a pattern that matches it or a parent."""
+    arrays = [at for at in leaves if is_placeable(at.leaf)]
+    paths = [path for at in arrays for path in at.paths]
+    check_matched(function, specs, paths, "array", below=True)
+    placeable = (is_placeable(at.leaf) for at in leaves)
+    both = zip(leaves, placeable, strict=True)
+    return [_of_patterns(function, at, specs) if good else P() for at, good in both]
+
+
+def _of_patterns(function: str, at: PathLeaf, specs: Mapping[str, P | None]) -> P:
+    """Return the spec of an array, which must be the same for stages stacked in it."""
+    lines: dict[P, str] = {}
+    for path in at.paths:
+        matched = [p for p in specs if matches(p, path, below=True)]
+        for pattern in matched:
+            spec = specs[pattern] or P()
+            spec = spec if matches(pattern, path) else _cut(spec, at.leaf)
+            lines.setdefault(spec, f"`{pattern}` for `{path}`: {spec}")
+        if not matched:
+            lines.setdefault(P(), f"no pattern for `{path}`: {P()}")
+    if len(lines) > 1:
+        raise value_error(
+            function,
+            f"patterns in `specs` disagree about `{at.name}`:{bullets(lines.values())}",
+            "Let one pattern match each array, for example by naming it in full, with "
+            "`*` in the place of a position. Stages that are stacked in one array have "
+            "one spec, which begins with the axis of the stages.",
+        )
+    return next(iter(lines), P())
+
+
+def _as_spec(function: str, argument: str, spec: object) -> P:
+    if is_spec_leaf(spec):
+        return P() if spec is None else spec
+    raise type_error(
+        function,
+        f"`{argument}` is {describe_value(spec)}.",
+        "Give a `jax.sharding.PartitionSpec`, as in `P('data', None)`, or None for a "
+        "copy on every device. For specs by a function of the arrays, give "
+        "`jax.tree.map(f, equinox.filter(tree, equinox.is_array))`.",
+    )
 
 
 def shard(

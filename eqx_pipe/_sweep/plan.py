@@ -15,7 +15,7 @@ from .._types import PyTree
 from .compute.rows import nbytes
 from .compute.trace import no_mesh
 from .request import SweepOptions, request_of
-from .sinks.store_sink import StoreSink
+from .sinks import StoreSink
 from .store import FAILED, MISSING, NO_GAPS, count_in
 from .work import Plan, Todo, plan_of
 

@@ -49,8 +49,7 @@ from .results import (
     names_of,
     reduced_coords,
 )
-from .sinks.memory import ArraySink, ReductionSink
-from .sinks.store_sink import StoreSink
+from .sinks import ArraySink, ReductionSink, StoreSink
 from .store import MISSING, count_in, gaps_of
 from .work import Chunk, Outcome, Plan, Sink, Todo, plan_of
 

@@ -21,17 +21,17 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Int64, UInt8, UInt32
 
-from ..._errors import bullets, structure_error, value_error
-from ..._jaxprs import array_text, digest, fingerprint_of, text_of
-from ..._reduce import ReducerTree
-from ..._spaces import Space, axis_name, is_axis, static_column
-from ..._tree import is_key_array, path_name, tree_text
-from ..._types import Key
-from ..compute.cases import Case, has_any
-from ..compute.reduce_programs import trace_reducers
-from ..compute.trace import Traced
-from ..store import Origin, Store, in_place
-from ..work import Plan
+from .._errors import bullets, structure_error, value_error
+from .._jaxprs import array_text, digest, fingerprint_of, text_of
+from .._reduce import ReducerTree
+from .._spaces import Space, axis_name, is_axis, static_column
+from .._tree import is_key_array, path_name, tree_text
+from .._types import Key
+from .compute.cases import Case, has_any
+from .compute.reduce_programs import trace_reducers
+from .compute.trace import Traced
+from .store import Origin, Store, in_place
+from .work import Plan
 
 _LONG = 200
 _NO_KEY = "no key"

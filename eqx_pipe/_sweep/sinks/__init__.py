@@ -1,1 +1,0 @@
-"""Sinks, which keep chunks: in arrays, as a reduction, or in a store."""
