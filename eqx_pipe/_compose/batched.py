@@ -15,7 +15,7 @@ from jaxtyping import Array
 from .._check import common_size, is_integer
 from .._errors import describe_value, structure_error, type_error, value_error
 from .._mesh_context import is_explicit
-from .._stage import Composite, Passes, Scope, as_stage, enter, is_stateful
+from .._stage import Composite, Passes, Scope, as_stage, is_stateful
 from .._tree import as_arrays, combine, is_none, is_sparse, path_name, tree_text
 from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
 
@@ -69,7 +69,7 @@ class Batched(Composite):
             parts = [leaf if a is None else next(rest) for leaf, a in both]
             item = jtu.tree_unflatten(structure, parts)
             inner = passes.begin()
-            y, shared = enter(inner, "stage", self.stage, item, state=shared, index=i)
+            y, shared = inner.enter("stage", self.stage, item, state=shared, index=i)
             arrays, constant = eqx.partition(as_arrays(y), eqx.is_array)
             # `vmap` returns only arrays; other leaves, such as text, are returned this
             # way.

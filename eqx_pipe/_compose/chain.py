@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 
 from .._errors import quoted, type_error
-from .._stage import Canvas, Scope, Wire, as_stage, enter
+from .._stage import Canvas, Scope, Wire, as_stage
 from .._tree import as_arrays, join_path
 from .._types import AnyStage, MaybeState, Output, PyTree, Segment, StageLike
 from .container import Container, Names, keyed, read_names, read_stages
@@ -28,9 +28,7 @@ def in_order(
     origin: Segment | None = None  # the stage that returned None, if `y` is None
     for segment, stage in stages:
         before = y
-        y, state = enter(
-            scope, segment, stage, inputs(y), state=state, none_from=origin
-        )
+        y, state = scope.enter(segment, stage, inputs(y), state=state, none_from=origin)
         if y is not None:
             origin = None
         elif before is not None:

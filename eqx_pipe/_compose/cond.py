@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Int
 from .._check import check_is
 from .._conditionals import Like, choose, varying_as
 from .._errors import locate, quoted, value_error
-from .._stage import Canvas, Composite, Scope, Wire, as_stage, enter, identity
+from .._stage import Canvas, Composite, Scope, Wire, as_stage, identity
 from .._tree import as_arrays, join_path, tree_text
 from .._types import AnyStage, MaybeState, Output, PyTree, Segment, StageLike
 from .container import Container, Names, check_reserved, keyed, no_slices, read_stages
@@ -39,7 +39,7 @@ def branch_of(scope: Scope, segment: Segment, stage: AnyStage) -> Branch:
     """
 
     def run(x: PyTree, state: MaybeState) -> Output:
-        return enter(scope.silent(), segment, stage, x, state=state)
+        return scope.silent().enter(segment, stage, x, state=state)
 
     return run
 
@@ -60,7 +60,7 @@ def run_predicate(
     """
     inner = scope.child(group) if group else scope
     try:
-        value, state = enter(inner.silent(), segment, pred, x, state=state)
+        value, state = inner.silent().enter(segment, pred, x, state=state)
     except Exception as error:
         # `enter` adds the segment of the predicate, but not the group.
         if group:
@@ -172,7 +172,7 @@ class Switch(Container):
         return {"selector": self.selector, **super().children()}
 
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
-        value, state = enter(scope.silent(), "selector", self.selector, x, state=state)
+        value, state = scope.silent().enter("selector", self.selector, x, state=state)
         index = self._index(value)
         stages, x = varying_as(index, (self.stages, x))
         segments = [segment for segment, _ in keyed(self)]

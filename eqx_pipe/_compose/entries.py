@@ -8,7 +8,7 @@ import equinox as eqx
 
 from .._check import check_is, check_name
 from .._errors import describe_value, nearest, quoted, structure_error
-from .._stage import Composite, Scope, as_stage, enter
+from .._stage import Composite, Scope, as_stage
 from .._tree import is_none, leaves_with_names
 from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
 
@@ -41,7 +41,7 @@ class At(Composite):
                 f"the input{scope.where} has no entry `{path}`.",
                 nearest(path, [name for name, _ in leaves_with_names(x)]),
             ) from error
-        y, state = enter(scope, "stage", self.stage, parts[0], state=state)
+        y, state = scope.enter("stage", self.stage, parts[0], state=state)
         return eqx.tree_at(select, x, y, is_leaf=is_none), state
 
 
@@ -195,7 +195,7 @@ class Feed(Composite):
         entries = look_up("feed", names, x, scope)
         args = [entries[name] for name in self.inputs]
         named = {keyword: entries[name] for keyword, name in self.keywords}
-        return enter(scope, "stage", self.stage, *args, state=state, named=named)
+        return scope.enter("stage", self.stage, *args, state=state, named=named)
 
 
 def feed(stage: StageLike, *inputs: str, **keywords: str) -> Feed:

@@ -8,7 +8,7 @@ import equinox as eqx
 
 from .._check import check_is, check_name
 from .._errors import describe_value, nearest, quoted, value_error
-from .._stage import Canvas, Scope, Wire, as_stage, enter
+from .._stage import Canvas, Scope, Wire, as_stage
 from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
 from .container import Container, no_slices, read_names
 from .entries import look_up
@@ -90,8 +90,8 @@ class Graph(Container):
             named = dict(zip(keywords, args, strict=True)) if keywords else {}
             args = () if named else args
             origin = next((origins[p] for p in predecessors if p in origins), None)
-            values[name], state = enter(
-                scope, name, stage, *args, state=state, named=named, none_from=origin
+            values[name], state = scope.enter(
+                name, stage, *args, state=state, named=named, none_from=origin
             )
             if values[name] is None:
                 origins[name] = origin or name

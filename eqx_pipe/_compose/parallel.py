@@ -25,7 +25,7 @@ from .._errors import (
     type_error,
     value_error,
 )
-from .._stage import Canvas, Scope, Wire, as_stage, enter, is_composite
+from .._stage import Canvas, Scope, Wire, as_stage, is_composite
 from .._tree import (
     as_arrays,
     differences,
@@ -156,7 +156,7 @@ def merged(
 ) -> Output:
     """Merge the outputs of several stages into one."""
     if merge.stage is not None:
-        return enter(scope, "merge", merge.stage, tuple(outputs), state=state)
+        return scope.enter("merge", merge.stage, tuple(outputs), state=state)
     if merge.name == "tuple":
         return tuple(outputs), state
     if merge.name == "dict":
@@ -323,7 +323,7 @@ class Parallel(Container):
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
         outputs = []
         for segment, stage in keyed(self):
-            y, state = enter(scope, segment, stage, x, state=state)
+            y, state = scope.enter(segment, stage, x, state=state)
             outputs.append(y)
         segments = (segment for segment, _ in keyed(self))
         return merged(self.merge, "parallel", segments, outputs, state, scope)
@@ -425,13 +425,13 @@ class Weighted(Container):
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
         weights: PyTree = self.weights
         if self.computed:
-            weights, state = enter(scope, "weights", weights, x, state=state)
+            weights, state = scope.enter("weights", weights, x, state=state)
         path = join_path(scope.path, "weights")
         weights = _read_weights(path, as_arrays(weights), len(self.stages))
         weights = _NORMALIZE[self.normalize](weights)
         total, first = None, None
         for i, (segment, stage) in enumerate(keyed(self)):
-            y, state = enter(scope, segment, stage, x, state=state)
+            y, state = scope.enter(segment, stage, x, state=state)
             path = join_path(scope.path, segment)
             y = as_arrays(y)
             check_arrays("weighted", path, y, "weighted", SUM_BY_CALLABLE)

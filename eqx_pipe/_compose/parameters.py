@@ -31,7 +31,6 @@ from .._stage import (
     chooser,
     chosen_whole,
     each_path,
-    enter,
     is_composite,
     is_stateful,
     named_leaves,
@@ -345,7 +344,7 @@ class Precision(Composite):
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
         stage = _Caster(self.keep, self.compute).of(self.stage)
         x = _cast(x, self.compute)
-        y, state = enter(scope, "stage", stage, x, state=state)
+        y, state = scope.enter("stage", stage, x, state=state)
         return (y if self.output is None else _cast(y, self.output)), state
 
 

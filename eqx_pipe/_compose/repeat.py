@@ -39,7 +39,6 @@ from .._stage import (
     Passes,
     Scope,
     as_stage,
-    enter,
     is_state_index,
     own_state,
     why_not,
@@ -311,7 +310,7 @@ def _loop(
             (eqx.combine(arrays, rest), scanned) if stacked else (rest, carried)
         )
         # Entries that are broadcast are constants of the loop, not part of the carry.
-        y, state = enter(inner, segment, child, inputs(value), state=state, index=i)
+        y, state = inner.enter(segment, child, inputs(value), state=state, index=i)
         y = as_arrays(y)
         check_output("repeat", scope, value, y)
         scanned, carried = (state, None) if stacked else (None, state)
@@ -496,7 +495,7 @@ class Ensemble(Stacked):
         def one(part, part_state, i):
             stage, inner = eqx.combine(part, rest), passes.begin()
             # The trace stands for all members; errors name the first.
-            y, part_state = enter(inner, 0, stage, x, state=part_state, index=i)
+            y, part_state = inner.enter(0, stage, x, state=part_state, index=i)
             arrays, constant = eqx.partition(as_arrays(y), eqx.is_array)
             # `vmap` returns only arrays; other leaves, such as text, are returned this
             # way.

@@ -26,7 +26,6 @@ from .._stage import (
     Scope,
     Wire,
     as_stage,
-    enter,
     is_composite,
     own_state,
 )
@@ -109,7 +108,7 @@ class Scan(Composite):
             )
         carry = self.init
         if self.computes_init:
-            carry, state = enter(scope, "init", self.init, x, state=state)
+            carry, state = scope.enter("init", self.init, x, state=state)
         elif carry is None:
             carry = _zeros(self.cell)
         carry, fixed = eqx.partition(as_arrays(carry), eqx.is_array)
@@ -164,10 +163,10 @@ class Scan(Composite):
         """Return the carry, output and state after one step."""
         cell = self.cell
         if isinstance(cell, _CELLS):  # take the input first, return a carry
-            carry, state = enter(scope, "cell", cell, x, carry, state=state, index=i)
+            carry, state = scope.enter("cell", cell, x, carry, state=state, index=i)
             return carry, carry[0] if isinstance(carry, tuple) else carry, state
         args = ({"carry": carry, "x": x},) if is_composite(cell) else (carry, x)
-        both, state = enter(scope, "cell", cell, *args, state=state, index=i)
+        both, state = scope.enter("cell", cell, *args, state=state, index=i)
         if not isinstance(both, tuple) or len(both) != 2:
             raise type_error(
                 "scan",

@@ -31,7 +31,7 @@ from .._jit import arrays_of, program
 from .._keys import fold
 from .._mesh_context import is_explicit, is_staged, no_context, with_axis_types
 from .._sharding import resolve
-from .._stage import Scope, as_stage, enter, identity, is_stateful
+from .._stage import Scope, as_stage, identity, is_stateful
 from .._tree import as_arrays, leaf_text, leaves_with_names
 from .._types import Key, PyTree, StageLike
 from .cursor import (
@@ -615,7 +615,7 @@ def _run(
     *high, low = words
     for word in high:
         key = jr.fold_in(key, word)
-    y, _ = enter(Scope(key), name, stage, x, state=None, index=low)
+    y, _ = Scope(key).enter(name, stage, x, state=None, index=low)
     y = as_arrays(y)
     for leaf_name, leaf in leaves_with_names(y):
         if not eqx.is_array(leaf):

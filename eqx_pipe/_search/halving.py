@@ -20,7 +20,7 @@ from .._errors import describe_value, optional, type_error, value_error
 from .._files import as_path
 from .._keys import check_key, key_argument
 from .._mesh_context import check_mesh
-from .._spaces import Space, SpaceLike, Values, as_space, point_columns
+from .._spaces import Space, SpaceLike, Values, as_space
 from .._sweep import Best, Sweeper, ranked, request_of, scores
 from .._tree import leaves_with_names
 from .._types import Key, PyTree
@@ -89,7 +89,7 @@ class HalvingResult(eqx.Module):
                 "Look at `.scores`.",
             )
         i = int(self.survivors[0])
-        columns = point_columns(self.space[[i]].geometry)
+        columns = self.space[[i]].geometry.columns()
         coordinates = {name: column[0] for name, column in columns.items()}
         carry = jax.tree.map(lambda leaf: leaf[0], self.carry)
         return Best(

@@ -17,7 +17,7 @@ from .._errors import bullets, message, structure_error, value_error
 from .._jaxprs import as_function, depends_on, trace
 from .._jit import Static, arrays_in
 from .._mesh_context import check_mesh, is_staged
-from .._stage import Composite, Scope, as_stage, enter
+from .._stage import Composite, Scope, as_stage
 from .._tree import leaves_with_names, tree_text
 from .._types import AnyStage, ClosedJaxpr, Key, PyTree, PyTreeDef, StageLike
 from .mesh import constrain_to, mesh_like, names_of, numpy_as_jax, with_types
@@ -74,7 +74,7 @@ def _on_program(
     arrays: list[Array], rest: Static, path: str
 ) -> tuple[list[Array], Static]:
     stage, x, state, key = rest.filled(arrays)
-    out = enter(Scope(key, path), "stage", stage, x, state=state)
+    out = Scope(key, path).enter("stage", stage, x, state=state)
     return arrays_in(out), Static(out)
 
 
@@ -193,7 +193,7 @@ def _shard_map_program(
             params, arrays, state, key = jtu.tree_unflatten(structure, leaves)
             scope = Scope(_local_key(key, mesh, axes), path)
             inner, x = eqx.combine(params, static), eqx.combine(arrays, constants)
-            y, state = enter(scope, "stage", inner, x, state=state)
+            y, state = scope.enter("stage", inner, x, state=state)
             arrays, rest = eqx.partition(numpy_as_jax(y), eqx.is_array)
             out, form = jtu.tree_flatten((arrays, state))
             others[:], structures[:] = [rest], [form]

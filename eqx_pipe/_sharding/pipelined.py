@@ -23,7 +23,7 @@ from .._check import check_choice, check_dense, check_int, check_is, common_size
 from .._compose import Policy, Repeat, check_output, with_remat
 from .._errors import quoted, value_error
 from .._mesh_context import check_mesh, is_explicit
-from .._stage import Composite, Scope, enter, is_stateful
+from .._stage import Composite, Scope, is_stateful
 from .._tree import as_arrays, is_key_array
 from .._types import AnyStage, Key, MaybeState, Output, PyTree
 from .mesh import constrain_to, fitting_sizes, mesh_like, with_types
@@ -68,7 +68,7 @@ def _program(pipe: Pipelined, x: PyTree, key: Key | None, path: str) -> PyTree:
         def body(x, slices):
             part, i = slices
             stage, batch = eqx.combine(part, static), eqx.combine(x, constant)
-            y, _ = enter(Scope(key, path), 0, stage, batch, state=None, index=i)
+            y, _ = Scope(key, path).enter(0, stage, batch, state=None, index=i)
             y = as_arrays(y)
             check_output("sharding.pipelined", Scope(None, path), batch, y)
             return eqx.filter(y, eqx.is_array), None

@@ -17,7 +17,6 @@ from .._keys import check_draws, check_key, check_names_draw_apart, fold
 from .._tree import is_key_array, on_device
 from .._types import Key, PyTree
 from .axis import Axis, check_dim, needs_space_key
-from .columns import entry_columns
 from .geometry import (
     POINT,
     Geometry,
@@ -421,7 +420,7 @@ class Space(eqx.Module):
                 "At most 2**31 - 1 rows are made: take a slice, `space[a:b]`.",
             )
         pandas = optional("Space.to_pandas", "pandas")
-        return pandas.DataFrame(entry_columns(self.geometry))
+        return pandas.DataFrame(self.geometry.entry_columns())
 
     def __repr__(self) -> str:
         geometry = self.geometry

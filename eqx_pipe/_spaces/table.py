@@ -16,8 +16,7 @@ from .._errors import describe_value, type_error, value_error
 from .._tree import differences, is_key_array, on_device
 from .._types import PyTree
 from .axis import Axis, check_dim, is_axis
-from .columns import at_least_one, values_at
-from .geometry import Geometry
+from .geometry import Geometry, at_least_one, values_at
 from .numbers import NUMBERS, ValuesLike, missing_in
 from .space import Space
 from .values import LoadedValues, Static, Values

@@ -12,8 +12,7 @@ from .._errors import describe_value, quoted, value_error
 from .._tree import as_hashable
 from .._types import Key
 from .axis import Axis, Mapped
-from .columns import as_numpy, values_at
-from .geometry import Geometry
+from .geometry import Geometry, as_numpy, values_at
 
 Cube: TypeAlias = (
     Shaped[Array, "points axes"]

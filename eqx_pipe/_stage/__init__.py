@@ -28,7 +28,6 @@ from .stage import call as call
 from .stage import call_layer as call_layer
 from .stage import check_state as check_state
 from .stage import copy_state as copy_state
-from .stage import enter as enter
 from .stage import identity as identity
 from .stage import is_composite as is_composite
 from .stage import is_state_index as is_state_index

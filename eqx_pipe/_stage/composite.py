@@ -22,9 +22,9 @@ class Composite(Stage):
     """The base of the combinators: stages made of other stages.
 
     A combinator declares its fields, and defines `children` and `run`; `run` calls
-    children only by `enter`. Calls of a pipeline look up methods on the class, as in
-    `type(stage).run(stage, ...)`: a method looked up on a Module is a new Module, which
-    takes longer than most layers.
+    children only by `scope.enter`. Calls of a pipeline look up methods on the class, as
+    in `type(stage).run(stage, ...)`: a method looked up on a Module is a new Module,
+    which takes longer than most layers.
     """
 
     made_of_stages = True

@@ -1,6 +1,6 @@
 """Stages: callables with the convention of Equinox layers, and how they are called.
 
-A combinator calls each child by `enter`, with its own key, path and record.
+A combinator calls each child by `Scope.enter`, with its own key, path and record.
 """
 
 import abc
@@ -325,6 +325,44 @@ class Scope:
         key = fold(self.key, segment if index is None else index)
         return Scope(key, join_path(self.path, segment), self.record)
 
+    def enter(
+        self,
+        segment: Segment,
+        stage: StageLike,
+        *args: PyTree,
+        state: MaybeState,
+        index: Integer[Array, ""] | None = None,
+        named: Mapping[str, PyTree] | None = None,
+        none_from: Segment | None = None,
+    ) -> Output:
+        """Call a child with its own key, record its output, and add its path to errors.
+
+        For `index` see `Scope.child`, for `named` see `call`. `none_from` is the stage
+        that returned None, if that is an input.
+        """
+        inner = self.child(segment, index)
+        if self.watch is not None:
+            self.watch(inner.path, stage, args, state, inner.key, named or {})
+        try:
+            y, new_state = call(stage, args, state, inner, named)
+        except Exception as error:
+            if inner.key is None and wants_key(error, stage):
+                raise MissingKeyError(str(segment)) from error
+            if none_from is not None and not isinstance(error, MissingKeyError):
+                # Otherwise the error would be located at the stage that got None.
+                origin = join_path(self.path, none_from)
+                reason = (str(error).splitlines() or [""])[0]
+                raise TypeError(
+                    f"stage `{origin}` returned None, which `{inner.path}` rejects "
+                    f"({reason}). Return the output of `{origin}`; a function without "
+                    "`return` returns None."
+                ) from error
+            locate(error, str(segment))
+            raise
+        if inner.record is not None:
+            inner.record.add(inner.path, y)
+        return y, new_state
+
     @property
     def where(self) -> str:
         """ " at `path`" for a message, or nothing at the root."""
@@ -402,45 +440,6 @@ def _slice(stacked: PyTree, inside: PyTree, i: int) -> PyTree:
     structure = jtu.tree_structure(inside, is_leaf=is_none)
     leaves = jtu.tree_leaves(stacked, is_leaf=is_none)
     return structure.unflatten([v[i] if eqx.is_array(v) else v for v in leaves])
-
-
-def enter(
-    scope: Scope,
-    segment: Segment,
-    stage: StageLike,
-    *args: PyTree,
-    state: MaybeState,
-    index: Integer[Array, ""] | None = None,
-    named: Mapping[str, PyTree] | None = None,
-    none_from: Segment | None = None,
-) -> Output:
-    """Call one child with its own key, record its output, and add its path to errors.
-
-    For `index` see `Scope.child`, for `named` see `call`. `none_from` is the stage that
-    returned None, if that is an input.
-    """
-    inner = scope.child(segment, index)
-    if scope.watch is not None:
-        scope.watch(inner.path, stage, args, state, inner.key, named or {})
-    try:
-        y, new_state = call(stage, args, state, inner, named)
-    except Exception as error:
-        if inner.key is None and wants_key(error, stage):
-            raise MissingKeyError(str(segment)) from error
-        if none_from is not None and not isinstance(error, MissingKeyError):
-            # Otherwise the error would be located at the stage that got None.
-            origin = join_path(scope.path, none_from)
-            reason = (str(error).splitlines() or [""])[0]
-            raise TypeError(
-                f"stage `{origin}` returned None, which `{inner.path}` rejects "
-                f"({reason}). Return the output of `{origin}`; a function without "
-                "`return` returns None."
-            ) from error
-        locate(error, str(segment))
-        raise
-    if inner.record is not None:
-        inner.record.add(inner.path, y)
-    return y, new_state
 
 
 def call(

@@ -5,9 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import jax.tree_util as jtu
-import numpy as np
 
 from .._check import check_distinct
 from .._errors import (
@@ -19,7 +17,7 @@ from .._errors import (
     type_error,
 )
 from .._spaces import unregistered
-from .._tree import path_name
+from .._tree import as_arrays, path_name
 from .._types import Key, PyTree
 
 _TRACED = (
@@ -133,13 +131,13 @@ def _checked(function: str, out: PyTree) -> PyTree:
             "Is its `return` missing? A function that only prints or writes may "
             "return 0.",
         )
-    arrays = [_as_array(leaf) for _, leaf in leaves]
+    arrays = [as_arrays(leaf) for _, leaf in leaves]
     for (path, leaf), array in zip(leaves, arrays, strict=True):
-        if array is None:
-            place = f" at `.{path_name(path)}`" if path else ""
+        if not isinstance(array, jax.Array):
+            where = f" at `.{path_name(path)}`" if path else ""
             raise type_error(
                 function,
-                f"`fn` returned {describe_value(leaf)}{place}.",
+                f"`fn` returned {describe_value(leaf)}{where}.",
                 unregistered(leaf)
                 or "Outputs are pytrees of arrays and numbers; leave other values "
                 "out, or return a number in their place.",
@@ -147,18 +145,6 @@ def _checked(function: str, out: PyTree) -> PyTree:
     names = [path_name(path) or "value" for path, _ in leaves]
     check_distinct(function, "outputs", names)
     return jtu.tree_unflatten(structure, arrays)
-
-
-def _as_array(leaf: Any) -> Any:
-    if isinstance(leaf, jax.Array):
-        return leaf
-    number = isinstance(leaf, bool | int | float | complex | np.ndarray | np.generic)
-    if not number and not hasattr(leaf, "__jax_array__"):
-        return None
-    try:
-        return jnp.asarray(leaf)
-    except TypeError:  # an array of strings or of Python objects
-        return None
 
 
 def _not_a_point(

@@ -35,7 +35,6 @@ from .identity import (
 )
 from .results import (
     check_names,
-    coordinate_variables,
     coords_texts,
     inner_dims,
     layout_of,
@@ -413,7 +412,7 @@ class ValueContents:
         """Return the dims, values and attributes of each coordinate."""
         request = self.plan.request
         names = names_of(self.plan.outputs, request.space, request.output_coords)
-        return coordinate_variables(request.space, names)
+        return names.coordinates()
 
     def layout(self, identity: Mapping[str, Any]) -> StoreLayout:
         """Return the layout of a new store, for the sweep of this identity."""

@@ -7,7 +7,6 @@ from .label import OutputCoords as OutputCoords
 from .label import as_output_coords as as_output_coords
 from .label import check_names as check_names
 from .label import check_reduced_coords as check_reduced_coords
-from .label import coordinate_variables as coordinate_variables
 from .label import coords_texts as coords_texts
 from .label import inner_dims as inner_dims
 from .label import names_in as names_in

@@ -30,12 +30,8 @@ from ..._spaces import (
     Axis,
     Geometry,
     Space,
-    axis_columns,
-    axis_values,
-    entry_columns,
     entry_names,
     flat_columns,
-    point_columns,
     raw_shape,
 )
 from ..._tree import as_data, leaves_with_names, struct_of
@@ -286,6 +282,21 @@ class Names:
     inner: dict[str, tuple[str, ...]]
     coords: dict[str, np.ndarray]
 
+    def coordinates(self) -> dict[str, tuple[Any, np.ndarray, Any]]:
+        """Return dims, values and attributes of each axis, or leaf of its values.
+
+        The coordinates of dims of outputs come last.
+        """
+        variables = {
+            name: (
+                (dim, *self.inner[name]),
+                as_text(storable(value)),
+                _attrs(self.geometry.axes, name),
+            )
+            for name, dim, value in _columns(self.geometry)
+        }
+        return variables | dim_variables(self.coords)
+
 
 def names_of(outputs: PyTree, space: Space, known: KnownCoords) -> Names:
     """Return the names in the dataset of a space, all distinct.
@@ -390,32 +401,13 @@ def inner_dims(name: str, count: int) -> tuple[str, ...]:
 
 def _coordinate_dims(geometry: Geometry) -> dict[str, tuple[str, ...]]:
     """Return the names of the dims of one value of each coordinate, all distinct."""
-    shapes = axis_columns(geometry)
+    shapes = geometry.column_shapes()
     taken = {*geometry.dims, *shapes}
     dims = {}
     for name, shape in shapes.items():
         dims[name] = tuple(free_names(inner_dims(name, len(shape)), taken, "result."))
         taken |= set(dims[name])
     return dims
-
-
-def coordinate_variables(
-    space: Space, names: Names
-) -> dict[str, tuple[Any, np.ndarray, Any]]:
-    """Return dims, values and attributes of each axis, or of each leaf of its values.
-
-    The coordinates of dims of outputs come last.
-    """
-    geometry = names.geometry
-    variables = {
-        name: (
-            (dim, *names.inner[name]),
-            as_text(storable(value)),
-            _attrs(geometry.axes, name),
-        )
-        for name, dim, value in _columns(geometry)
-    }
-    return variables | dim_variables(names.coords)
 
 
 def dim_variables(
@@ -428,14 +420,14 @@ def dim_variables(
 def _columns(geometry: Geometry) -> Iterator[tuple[str, str, np.ndarray]]:
     """Yield name, dim and values of each coordinate; for a part, of its points."""
     if geometry.is_part:
-        for name, value in point_columns(geometry).items():
+        for name, value in geometry.columns().items():
             yield name, POINT, value
         return
     dims = list(geometry.dims)
     axes = zip(geometry.axes.items(), geometry.axis_dims, strict=True)
     for (name, axis), dim in axes:
         positions = np.arange(len(axis))
-        for column, value in axis_values(geometry, name, positions):
+        for column, value in geometry.axis_values(name, positions):
             yield column, dims[dim], value
 
 
@@ -518,7 +510,7 @@ def dataset_of(
             values = storable(leaf)
             values = values.reshape((*lengths, *values.shape[1:]))
             variables[name] = (*dims, *inner), values
-    coordinates = coordinate_variables(space, names)
+    coordinates = names.coordinates()
     coordinates[names.status] = tuple(dims), status.reshape(lengths), {}
     return Dataset(variables, coordinates, attrs)
 
@@ -569,7 +561,7 @@ def frame_of(
     """Return a frame with a row for each point; see `SweepResult.to_pandas`."""
     from pandas import DataFrame
 
-    columns = entry_columns(space.geometry, storable)
+    columns = space.geometry.entry_columns(storable)
     taken = {*columns, *space.axes()}
     (column,) = free_names(["status"], taken, "sweep.")
     for part in _parts(outputs):

@@ -33,7 +33,6 @@ from ..._spaces import (
     indices,
     is_several,
     joined,
-    point_columns,
 )
 from ..._tree import (
     as_data,
@@ -709,7 +708,7 @@ def selected(
     `output_dims` are the dims of outputs, by which no point is selected.
     """
     geometry = space.geometry
-    columns = point_columns(geometry)
+    columns = geometry.columns()
     mask = np.ones(space.size, bool)
     for name, values in wanted.items():
         if name in output_dims:
@@ -857,7 +856,7 @@ def best_of(
     index = i if of_point is None else np.flatnonzero(of_point == i)
     output = jtu.tree_map(lambda leaf: leaf[index], values)
     number = int(numbers[i])
-    columns = point_columns(settings[number : number + 1].geometry)
+    columns = settings[number : number + 1].geometry.columns()
     coordinates = {name: column[0] for name, column in columns.items()}
     point, value = settings.point(number), compared[i].item()
     return Best(index, point, value, output, coordinates)

@@ -58,7 +58,6 @@ from .label import (
     KnownCoords,
     attributes,
     check_names,
-    coordinate_variables,
     names_of,
     storable,
 )
@@ -101,7 +100,7 @@ def layout_of(
     for (name, dims), leaf in zip(names.outputs.items(), row, strict=True):
         kept = storable(np.empty((0, *leaf.shape), leaf.dtype))
         variables.append(Variable(name, kept.dtype, kept.shape[1:], dims))
-    coordinates = coordinate_variables(space, names)
+    coordinates = names.coordinates()
     inner = [dim for dims in names.outputs.values() for dim in dims]
     check_names(function, [*space.dims, *coordinates, *names.outputs, *inner])
     return StoreLayout(

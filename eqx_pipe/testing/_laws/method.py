@@ -10,7 +10,7 @@ import numpy as np
 
 from ..._check import check_choice, check_int, check_is
 from ..._search import Method, losses
-from ..._spaces import Space, SpaceLike, as_space, point_columns
+from ..._spaces import Space, SpaceLike, as_space
 from ..._sweep import Compared, SweepResult, gaps_of, sweeper
 from ..._types import Key, PyTree
 from .law import Broken, Undecided, agree, check_laws, law, must_work
@@ -196,7 +196,7 @@ def _failed(result: SweepResult) -> SweepResult:
 def _same(how: str, got: PyTree, wanted: PyTree) -> None:
     """Raise `Broken` if points or states are not bitwise identical."""
     got, wanted = (
-        point_columns(v.geometry) if isinstance(v, Space) else v for v in (got, wanted)
+        v.geometry.columns() if isinstance(v, Space) else v for v in (got, wanted)
     )
     agree(got, wanted, (how, "the first time"))
 
