@@ -33,11 +33,11 @@ from .reducer import (
 
 def as_edges(edges: ArrayLike | Sequence[ArrayLike]) -> tuple[float, ...]:
     """Return the edges of bins; raise unless they are increasing finite numbers."""
-    found = np.zeros(1)
+    numbers = np.zeros(1)
     with contextlib.suppress(TypeError, ValueError):
-        found = np.asarray(edges, np.float64)
-    increasing = found.ndim == 1 and found.size > 1 and np.all(np.diff(found) > 0)
-    if not increasing or not np.all(np.isfinite(found)):
+        numbers = np.asarray(edges, np.float64)
+    increasing = numbers.ndim == 1 and numbers.size > 1 and np.all(np.diff(numbers) > 0)
+    if not increasing or not np.all(np.isfinite(numbers)):
         raise value_error(
             "reduce.Histogram",
             f"`edges` is {describe_value(edges)}, which is not a sequence of at least "
@@ -45,7 +45,7 @@ def as_edges(edges: ArrayLike | Sequence[ArrayLike]) -> tuple[float, ...]:
             "Give the edges, such as `numpy.linspace(0, 1, 11)` for ten bins: a "
             "running reduction does not know the range of the values in advance.",
         )
-    return tuple(found.tolist())
+    return tuple(numbers.tolist())
 
 
 class Counts(eqx.Module):
@@ -311,10 +311,10 @@ class Quantile(LeafReducer):
         weights = np.concatenate([weights, np.ones(filled, np.int64)])
         kept = state.levels[used].reshape(-1, *state.rest.shape[1:])
         values = np.concatenate([kept, state.rest[:filled]])
-        found = _quantiles(values.astype(np.float64), weights, self.q)
-        found = np.asarray(np.where(state.nan, np.nan, found))
+        quantiles = _quantiles(values.astype(np.float64), weights, self.q)
+        quantiles = np.asarray(np.where(state.nan, np.nan, quantiles))
         wanted = jnp.result_type(float) if exact.is_exact(dtype) else dtype
-        return found.astype(wanted)
+        return quantiles.astype(wanted)
 
 
 def _carried(
@@ -351,7 +351,7 @@ def _quantiles(
     """Return quantiles along the leading axis of numbers with weights."""
     shape, n = values.shape[1:], int(weights.sum())
     shares = np.atleast_1d(np.asarray(q, np.float64))
-    found = np.full((len(shares), *shape), np.nan)
+    quantiles = np.full((len(shares), *shape), np.nan)
     place = shares * max(n - 1, 0)
     low = np.floor(place).astype(np.int64)
     part = place - low
@@ -363,8 +363,8 @@ def _quantiles(
             column[order[np.searchsorted(ends, rank, side="right")]]
             for rank in (low, np.minimum(low + 1, n - 1))
         )
-        found[(slice(None), *entry)] = _between(at, behind, part)
-    return found if isinstance(q, tuple) else np.asarray(found[0])
+        quantiles[(slice(None), *entry)] = _between(at, behind, part)
+    return quantiles if isinstance(q, tuple) else np.asarray(quantiles[0])
 
 
 def _between(low: np.ndarray, high: np.ndarray, part: np.ndarray) -> np.ndarray:

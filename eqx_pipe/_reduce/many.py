@@ -63,8 +63,8 @@ class ReducerTree(eqx.Module):
     @property
     def over(self) -> tuple[str, ...] | None:
         """The dims that all reducers reduce; `None` for all points."""
-        found: Any = self.reducers[0].over
-        return found
+        over: Any = self.reducers[0].over
+        return over
 
     @property
     def stops(self) -> bool:
@@ -81,10 +81,10 @@ class ReducerTree(eqx.Module):
 
         It is called for the states in `asked` only, and false for the others.
         """
-        found = np.zeros(len(asked), bool)
+        stops = np.zeros(len(asked), bool)
         for i in np.flatnonzero(asked):
-            found[i] = self.stop(jtu.tree_map(lambda leaf, i=i: leaf[i], states))
-        return found
+            stops[i] = self.stop(jtu.tree_map(lambda leaf, i=i: leaf[i], states))
+        return stops
 
 
 def as_reducers(function: str, reduce: ReduceLike) -> ReducerTree:

@@ -94,8 +94,8 @@ class Mean(_Summed):
         n = exact.before(count, total)
         # Without any point the mean is NaN, as documented, without a warning.
         with np.errstate(divide="ignore", invalid="ignore"):
-            found = total / np.where(n == 0, np.nan, n)
-        return np.asarray(found).astype(_float(dtype))
+            mean = total / np.where(n == 0, np.nan, n)
+        return np.asarray(mean).astype(_float(dtype))
 
 
 class Moments(NamedTuple):

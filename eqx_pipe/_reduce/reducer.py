@@ -251,8 +251,8 @@ class LeafReducer(AbstractReducer):
         """Return the pytree with a result in place of each leaf."""
         count = exact.on_host(state.count, jnp.uint32)
         pairs = zip(state.states, state.form.dtypes, strict=True)
-        found = [self.result(one, dtype, count)[()] for one, dtype in pairs]
-        return jtu.tree_unflatten(state.form.structure, found)
+        results = [self.result(one, dtype, count)[()] for one, dtype in pairs]
+        return jtu.tree_unflatten(state.form.structure, results)
 
 
 class Reducer(AbstractReducer):
@@ -360,10 +360,10 @@ class Reducer(AbstractReducer):
         lines = [line for other in others for line in differences(first, other)]
         kinds = {leaf.dtype.kind for leaf in jtu.tree_leaves(first)}
         if lines or not kinds <= set("biufcV"):
-            found = "; ".join(lines[:3]) or "something other than numbers"
+            wrong = "; ".join(lines[:3]) or "something other than numbers"
             raise structure_error(
                 "reduce.Reducer",
-                f"the results of `finish` cannot be stacked over cells: {found}.",
+                f"the results of `finish` cannot be stacked over cells: {wrong}.",
                 "With `over=` return arrays of numbers with the same structure, shapes "
                 "and dtypes for every cell, also for a cell without points.",
             )

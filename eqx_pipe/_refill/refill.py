@@ -115,11 +115,11 @@ def refill(
         >>> ep.sweep(steps, ep.Values([1, 7, 27, 97])).values.tolist()
         [0, 16, 111, 118]
     """
-    for name, given in (("init", init), ("cond", cond), ("body", body), ("out", out)):
-        if not callable(given):
+    for name, fn in (("init", init), ("cond", cond), ("body", body), ("out", out)):
+        if not callable(fn):
             raise type_error(
                 "refill",
-                f"`{name}` is {describe_value(given)}, which cannot be called.",
+                f"`{name}` is {describe_value(fn)}, which cannot be called.",
                 "Give four functions: `refill(init, cond, body, out)`.",
             )
 
@@ -175,11 +175,11 @@ def _check_fixed(first: PyTree, after: PyTree) -> None:
     """Raise unless `body` keeps the parts of the carry that are not arrays."""
     if jtu.tree_structure(first) != jtu.tree_structure(after):
         return  # JAX's error describes containers better
-    found = "; ".join(differences(first, after))
-    if found:
+    changes = "; ".join(differences(first, after))
+    if changes:
         raise structure_error(
             "refill",
-            f"`body` changes a part of the carry that is not an array: {found}.",
+            f"`body` changes a part of the carry that is not an array: {changes}.",
             "Let `body` return it as `init` gives it, or make it an array.",
         )
 
@@ -274,8 +274,8 @@ def _run(*args: Any, **params: Any) -> list[Any]:
         return init
     num = len(loop.sizes)
     flat = [x.reshape(loop.num_points, *x.shape[num:]) for x in init]
-    found = Lanes(loop, consts).run(flat)
-    return [x.reshape(*loop.sizes, *x.shape[1:]) for x in found]
+    results = Lanes(loop, consts).run(flat)
+    return [x.reshape(*loop.sizes, *x.shape[1:]) for x in results]
 
 
 @refill_p.def_effectful_abstract_eval

@@ -55,21 +55,30 @@ class Program(NamedTuple):
         return eqx.combine(self.compiled(self.anchor, *placed), self.others)
 
 
-class Derived:
-    """The compiled programs of one `parallelize`, by the structs of their inputs.
+class _Parallel:
+    """A function with its compiled programs, by the structs of their inputs.
 
-    `params` and `batch` are the last known structs. Everything here can be recomputed.
+    `params` and `batch` are the last known structs, and `ahead` is a batch that was
+    made to learn its struct. Everything here can be recomputed.
     """
 
-    def __init__(self, fun: Function, mesh: Mesh, rules: AxisRules | None):
+    def __init__(
+        self,
+        fun: Function,
+        init: Callable[..., PyTree] | None,
+        get: Callable[..., PyTree] | None,
+        mesh: Mesh,
+        rules: AxisRules | None,
+    ):
         def under_rules(params: PyTree, batch: PyTree) -> PyTree:
             with contextlib.nullcontext() if rules is None else rules.on(mesh):
                 return fun(params, batch)
 
-        self.fun, self.mesh = under_rules, mesh
+        self.fun, self.init, self.get, self.mesh = under_rules, init, get, mesh
         self.jitted = eqx.filter_jit(under_rules)
         self.params: PyTree = None
         self.batch: PyTree = None
+        self.ahead: list[PyTree] = []
         self.programs: dict[Hashable, Program] = {}
 
     def program(self, params: PyTree, batch: PyTree) -> Program:
@@ -92,6 +101,61 @@ class Derived:
         with jax.set_mesh(self.mesh):
             out = function(*with_axis_types(args))
         return with_axis_types(out, types)
+
+    def __call__(self, params: PyTree, batch: PyTree) -> PyTree:
+        leaves = jtu.tree_leaves((params, batch))
+        if any(isinstance(leaf, Tracer) for leaf in leaves):
+            # Under a transformation inputs cannot be placed: run an ordinary `jit`.
+            return self.jitted(params, batch)
+        return self.run(lambda *args: self.program(*args)(*args), params, batch)
+
+    def init_params(self, *args: Any, **kwargs: Any) -> PyTree:
+        """Return the parameters, each created in its shards."""
+        self._learn_batch()
+        return self.run(self._made, args, kwargs)
+
+    def _learn_batch(self) -> None:
+        """Find the shapes of a batch, and keep a batch that is made for that."""
+        if self.batch is not None:
+            return
+        if self.get is None or not _needs_nothing(self.get):
+            raise value_error(
+                "sharding.parallelize",
+                "the shapes of a batch are not known yet, and the shardings of the "
+                "parameters depend on them.",
+                "Call `get_input_batch` once before `init_params`, or give "
+                "`initial_batch`, too.",
+            )
+        self.ahead.append(self.get())
+        self.batch = struct_of(self.ahead[0])
+
+    def _made(self, args: Any, kwargs: Any) -> PyTree:
+        init: Any = self.init
+        self.params = eqx.filter_eval_shape(init, *args, **kwargs)
+        where = self.shardings()[0]
+
+        def make(args: Any, kwargs: Any) -> PyTree:
+            params = numpy_as_jax(init(*args, **kwargs))
+            arrays, rest = eqx.partition(params, is_placeable)
+            return eqx.combine(jax.lax.with_sharding_constraint(arrays, where), rest)
+
+        return eqx.filter_jit(make)(args, kwargs)
+
+    def get_input_batch(self, *args: Any, **kwargs: Any) -> PyTree:
+        """Return a batch, placed once the shardings are known."""
+        get: Any = self.get
+        plain = not args and not kwargs
+        batch = self.ahead.pop() if plain and self.ahead else get(*args, **kwargs)
+        self.batch = struct_of(batch)
+        if self.params is None and self.init is not None and _needs_nothing(self.init):
+            self.params = eqx.filter_eval_shape(self.init)
+        if self.params is None:
+            return batch
+        return self.run(self._placed, batch)
+
+    def _placed(self, batch: PyTree) -> PyTree:
+        arrays, rest = eqx.partition(batch, is_placeable)
+        return eqx.combine(jax.device_put(arrays, self.shardings()[1]), rest)
 
 
 def struct_of(tree: PyTree) -> PyTree:
@@ -135,18 +199,12 @@ def _derive(fun: Function, struct: tuple[PyTree, PyTree], mesh: Mesh) -> Program
             "every device gets a copy of all inputs. Use "
             '`eqx_pipe.sharding.constrain(x, "batch", ...)` in `fun` and give '
             "`rules=`.",
-            stacklevel=6,
+            stacklevel=7,
         )
     compiled = traced.lower().compile()
     derived = compiled.input_shardings[0][1:]
     start = jax.device_put(np.zeros((), np.float32), whole)
     return Program(compiled, jtu.tree_unflatten(structure, derived), others[0], start)
-
-
-def _placed(tree: PyTree, shardings: PyTree) -> PyTree:
-    """Place the arrays of a pytree; other leaves pass through unchanged."""
-    arrays, rest = eqx.partition(tree, is_placeable)
-    return eqx.combine(jax.device_put(arrays, shardings), rest)
 
 
 InitArgs = ParamSpec("InitArgs")
@@ -168,71 +226,14 @@ class ParallelFunction(Protocol[_Params, _Batch, _Output]):
     def __call__(self, params: _Params, batch: _Batch) -> _Output: ...
 
 
-def _parallel(derived: Derived, fun: Function) -> ParallelFunction:
+def _like(fun: Callable[..., Any], method: Callable[..., Any]) -> Any:
+    """Return a method as a function with the attributes of the user's function."""
+
     @wraps_function(fun)
-    def parallel(params: PyTree, batch: PyTree) -> PyTree:
-        leaves = jtu.tree_leaves((params, batch))
-        if any(isinstance(leaf, Tracer) for leaf in leaves):
-            # Under a transformation inputs cannot be placed: run an ordinary `jit`.
-            return derived.jitted(params, batch)
-        return derived.run(run, params, batch)
+    def function(*args: Any, **kwargs: Any) -> PyTree:
+        return method(*args, **kwargs)
 
-    def run(params: PyTree, batch: PyTree) -> PyTree:
-        return derived.program(params, batch)(params, batch)
-
-    # Not an instance of a class: the result is a function, with the attributes of
-    # `fun`.
-    made = cast(ParallelFunction, parallel)
-    made.compiled = lambda params, batch: derived.program(params, batch).compiled
-    return made
-
-
-def _sharded_init(
-    derived: Derived, init: Callable[..., PyTree], learn_batch: Callable[[], None]
-) -> Callable[..., PyTree]:
-    """Return `init_params` with each parameter created in its shards."""
-
-    def made(args: Any, kwargs: Any) -> PyTree:
-        derived.params = eqx.filter_eval_shape(init, *args, **kwargs)
-        where = derived.shardings()[0]
-
-        def make(args: Any, kwargs: Any) -> PyTree:
-            arrays, rest = eqx.partition(
-                numpy_as_jax(init(*args, **kwargs)), is_placeable
-            )
-            arrays = jax.lax.with_sharding_constraint(arrays, where)
-            return eqx.combine(arrays, rest)
-
-        return eqx.filter_jit(make)(args, kwargs)
-
-    @wraps_function(init)
-    def init_params(*args: Any, **kwargs: Any) -> PyTree:
-        learn_batch()
-        return derived.run(made, args, kwargs)
-
-    return init_params
-
-
-def _feed(
-    derived: Derived,
-    get: Callable[..., PyTree],
-    init: Callable[..., PyTree] | None,
-    ahead: list[PyTree],
-) -> Callable[..., PyTree]:
-    """Return `get_input_batch` with its batches placed once shardings are known."""
-
-    @wraps_function(get)
-    def get_input_batch(*args: Any, **kwargs: Any) -> PyTree:
-        plain = not args and not kwargs
-        batch = ahead.pop() if plain and ahead else get(*args, **kwargs)
-        derived.batch = struct_of(batch)
-        if derived.params is None and init is not None and _needs_nothing(init):
-            derived.params = eqx.filter_eval_shape(init)
-        if derived.params is None:
-            return batch
-        return derived.run(lambda b: _placed(b, derived.shardings()[1]), batch)
-
-    return get_input_batch
+    return function
 
 
 @overload
@@ -340,31 +341,14 @@ def parallelize(
     if around is not None and known is None:
         # Kept, since the returned functions may be called outside the `with` block.
         known, mesh = around[0], around[1] if mesh is None else mesh
-    derived = Derived(fun, _mesh_for(mesh, known), known)
-    derived.batch = None if initial_batch is None else struct_of(initial_batch)
-    ahead: list[PyTree] = []
-
-    def learn_batch() -> None:
-        """Find the shapes of a batch, and keep a batch that is made for that."""
-        if derived.batch is None:
-            if get_input_batch is None or not _needs_nothing(get_input_batch):
-                raise value_error(
-                    "sharding.parallelize",
-                    "the shapes of a batch are not known yet, and the shardings of the "
-                    "parameters depend on them.",
-                    "Call `get_input_batch` once before `init_params`, or give "
-                    "`initial_batch`, too.",
-                )
-            ahead.append(get_input_batch())
-            derived.batch = struct_of(ahead[0])
-
-    parallel = _parallel(derived, fun)
-    init = None
-    if init_params is not None:
-        init = _sharded_init(derived, init_params, learn_batch)
+    run = _Parallel(fun, init_params, get_input_batch, _mesh_for(mesh, known), known)
+    run.batch = None if initial_batch is None else struct_of(initial_batch)
+    parallel = cast(ParallelFunction, _like(fun, run))
+    parallel.compiled = lambda params, batch: run.program(params, batch).compiled
+    init = None if init_params is None else _like(init_params, run.init_params)
     if get_input_batch is None:
         return parallel, init
-    return parallel, init, _feed(derived, get_input_batch, init_params, ahead)
+    return parallel, init, _like(get_input_batch, run.get_input_batch)
 
 
 def _needs_nothing(function: Callable[..., Any]) -> bool:

@@ -83,11 +83,11 @@ def _noted(function: str, fn: Callable[..., Any], point: PyTree, **keyword: Any)
 def key_parameter(fn: Callable[..., Any]) -> inspect.Parameter | None:
     """Return the parameter `key` of a function of a point, if it has one."""
     parameters = _parameters(fn)
-    found = parameters.get("key")
-    if found is None or found.kind is found.KEYWORD_ONLY:
-        return found
+    parameter = parameters.get("key")
+    if parameter is None or parameter.kind is parameter.KEYWORD_ONLY:
+        return parameter
     # The first parameter is the point, even if it is called `key`.
-    return None if next(iter(parameters)) == "key" else found
+    return None if next(iter(parameters)) == "key" else parameter
 
 
 _KEY_WORDS = {"key", "keys", "rng", "rngs", "prng", "seed"}

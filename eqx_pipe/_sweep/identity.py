@@ -52,42 +52,42 @@ def identity_of(plan: Plan) -> dict[str, Any]:
 
 def _static_texts(space: Space) -> dict[str, dict[str, str]]:
     """Return for each `Static` axis the digests of its values, by the text shown."""
-    found: dict[str, dict[str, str]] = {}
+    digests_by_axis: dict[str, dict[str, str]] = {}
     for name, axis in space.axes().items():
         if axis.is_static:
             static: Any = axis
             values = [static.value(i, None) for i in range(len(axis))]
             shown = map(str, static_column(values).tolist())
             digests = (digest(text_of(value)) for value in values)
-            found[name] = dict(zip(shown, digests, strict=True))
-    return found
+            digests_by_axis[name] = dict(zip(shown, digests, strict=True))
+    return digests_by_axis
 
 
 def _space_texts(space: Space) -> dict[str, str]:
     """Return a text for each part of a space."""
-    found = {
+    texts = {
         "mode": space.mode,
         "dims": ", ".join(f"{name}: {n}" for name, n in space.dims.items()),
         "slice": str(space.span),
         "key of the space": _NO_KEY if space.key is None else _key_text(space.key),
     }
     if space.rows is not None:
-        found["points"] = f"#{digest(text_of(space.rows))[:8]}"
+        texts["points"] = f"#{digest(text_of(space.rows))[:8]}"
     for path, leaf in jtu.tree_flatten_with_path(space.tree, is_leaf=is_axis)[0]:
         if is_axis(leaf):
             # The text of an axis does not contain its dtype.
             dtypes = {str(x.dtype) for x in jtu.tree_leaves(leaf) if eqx.is_array(x)}
             text = " ".join([repr(leaf), *sorted(dtypes)])
             name = f"axis {axis_name(path)}"
-            found[name] = f"{text} #{digest(text_of(leaf))[:8]}"
+            texts[name] = f"{text} #{digest(text_of(leaf))[:8]}"
         else:
             text = text_of(leaf)
             if len(text) > _LONG:
                 text = f"{text[:_LONG]} #{digest(text)[:8]}"
-            found[f"leaf {path_name(path)}"] = text
+            texts[f"leaf {path_name(path)}"] = text
     structure = jtu.tree_structure(space.tree, is_leaf=is_axis)
-    found["structure"] = digest(text_of(structure))
-    return found
+    texts["structure"] = digest(text_of(structure))
+    return texts
 
 
 def function_texts(traced: Iterable[tuple[Case, Traced]]) -> dict[str, Any]:
@@ -95,9 +95,9 @@ def function_texts(traced: Iterable[tuple[Case, Traced]]) -> dict[str, Any]:
     pairs = list(traced)
     programs, constants, points = [], set[str](), set[str]()
     for part, each in pairs:
-        own = fingerprint_of(each.own)
-        held = list(map(array_text, own.constants))
-        programs.append("\n".join([part.text, own.text, *held]))
+        program = fingerprint_of(each.own)
+        held = list(map(array_text, program.constants))
+        programs.append("\n".join([part.text, program.text, *held]))
         constants.update(held)
         points.add(f"{tree_text(each.point)}\n{jtu.tree_structure(each.point)}")
     first = pairs[0][1]
@@ -283,13 +283,13 @@ def origin_of(
     # Without the coordinates of dims of outputs.
     old = {
         name: _column(dim, store.coordinate(name), record["static"].get(name))
-        for name, own in record["coordinates"].items()
-        if (dim := own["dims"][0]) in space.dims
+        for name, variable in record["coordinates"].items()
+        if (dim := variable["dims"][0]) in space.dims
     }
     new = {
-        name: _column(own[0], values, texts.get(name))
-        for name, (own, values, _) in coordinates.items()
-        if own[0] in space.dims
+        name: _column(dims[0], values, texts.get(name))
+        for name, (dims, values, _) in coordinates.items()
+        if dims[0] in space.dims
     }
     forms = [{k: (c.dim, c.form) for k, c in each.items()} for each in (old, new)]
     if forms[0] != forms[1]:
@@ -333,10 +333,10 @@ def _matched(
     """Return the old position of each position on a dim, or -1; equal ones in order."""
     before = np.concatenate([old[name].rows for name in names], axis=1)
     after = np.concatenate([new[name].rows for name in names], axis=1)
-    found, count = np.full(len(after), -1, np.int64), len(before)
+    origin, count = np.full(len(after), -1, np.int64), len(before)
     if np.array_equal(after[:count], before):
-        found[:count] = np.arange(count)
-        return found
+        origin[:count] = np.arange(count)
+        return origin
     places: dict[bytes, collections.deque[int]] = {}
     for i, row in enumerate(after):
         places.setdefault(row.tobytes(), collections.deque()).append(i)
@@ -348,8 +348,8 @@ def _matched(
                 f"`space`: the store has {values} on the dim `{dim}`, which is not "
                 "among the values now"
             )
-        found[at.popleft()] = i
-    return found
+        origin[at.popleft()] = i
+    return origin
 
 
 @dataclasses.dataclass(frozen=True)
@@ -373,24 +373,24 @@ def key_digits_of(
     They are the positions, unless the store has grown in between: points keep the
     digits of their first position, so that a point which is lost draws as before.
     """
-    found = {}
+    digits = {}
     for dim, length in zip(record["dims"], record["lengths"], strict=True):
-        found[dim] = np.arange(length, dtype=np.uint32)
+        digits[dim] = np.arange(length, dtype=np.uint32)
         if dim in record.get("key_digits", {}):
             data = base64.b64decode(record["key_digits"][dim])
             raw = zlib.decompressobj().decompress(data, 4 * length + 4)
-            found[dim] = np.frombuffer(raw, "<u4").astype(np.uint32)
-        if len(found[dim]) != length:
+            digits[dim] = np.frombuffer(raw, "<u4").astype(np.uint32)
+        if len(digits[dim]) != length:
             raise ValueError(f"digits of {dim}")
-    return found
+    return digits
 
 
 def key_digits_text(digits: Mapping[str, UInt32[np.ndarray, " _"]]) -> dict[str, str]:
     """Return the digits that differ from positions as JSON."""
     return {
-        dim: base64.b64encode(zlib.compress(own.astype("<u4").tobytes())).decode()
-        for dim, own in digits.items()
-        if not np.array_equal(own, np.arange(len(own)))
+        dim: base64.b64encode(zlib.compress(numbers.astype("<u4").tobytes())).decode()
+        for dim, numbers in digits.items()
+        if not np.array_equal(numbers, np.arange(len(numbers)))
     }
 
 
@@ -399,8 +399,8 @@ def with_key_digits(plan: Plan, digits: Mapping[str, UInt32[np.ndarray, " _"]]) 
     if not key_digits_text(digits):
         return plan
     grid = plan.points.geometry.grid_dims.items()
-    own = [digits.get(dim, np.arange(n, dtype=np.uint32)) for dim, n in grid]
-    return plan.with_key_digits(tuple(own))
+    tables = [digits.get(dim, np.arange(n, dtype=np.uint32)) for dim, n in grid]
+    return plan.with_key_digits(tuple(tables))
 
 
 def _axes(texts: Mapping[str, str]) -> dict[str, str]:
@@ -411,14 +411,14 @@ def _digits_after(
     record: Mapping[str, Any], origin: Origin
 ) -> dict[str, UInt32[np.ndarray, " _"]]:
     """Return the digits of a larger grid: new positions get digits not in use."""
-    found = {}
+    after = {}
     pairs = zip(key_digits_of(record).items(), origin.positions, strict=True)
-    for (dim, own), at in pairs:
-        new, first = np.zeros(len(at), np.uint32), int(max(own, default=-1)) + 1
-        new[at >= 0] = own[at[at >= 0]]
+    for (dim, before), at in pairs:
+        new, first = np.zeros(len(at), np.uint32), int(max(before, default=-1)) + 1
+        new[at >= 0] = before[at[at >= 0]]
         new[at < 0] = first + np.arange(np.sum(at < 0))
-        found[dim] = new
-    return found
+        after[dim] = new
+    return after
 
 
 def growth_in(

@@ -62,14 +62,14 @@ def compute_remotely(plan: Plan, todo: Todo, watch: Watch) -> Iterator[Chunk]:
             for it in _finished(flying, wait=not waiting or len(flying) >= most):
                 flying.remove(it)
                 try:
-                    found = it.result(plan)
+                    chunk = it.result(plan)
                 except Exception as error:
                     # Keep the other finished chunks before raising.
                     trouble = trouble or error
                     continue
-                if found is not None:
-                    watch.after(it.count(plan), found.verdict.failed)
-                    yield found
+                if chunk is not None:
+                    watch.after(it.count(plan), chunk.verdict.failed)
+                    yield chunk
                 elif not watch.stopping():
                     waiting.append(it)
             if trouble is not None:
@@ -131,9 +131,9 @@ def _finished(flying: Sequence[_Try], wait: bool) -> list[_Try]:
     """Return the finished ones; with `wait`, at least one if there are any."""
     pause = 0.0005
     while True:
-        found = [it for it in flying if it.future.done()]
-        if found or not wait or not flying:
-            return found
+        finished = [it for it in flying if it.future.done()]
+        if finished or not wait or not flying:
+            return finished
         time.sleep(pause)
         # Wait briefly for short chunks, and poll rarely for long ones.
         pause = min(2 * pause, 0.02)
@@ -171,10 +171,10 @@ _jobs = LRUCache(4)
 class _Task(NamedTuple):
     """A sweep as sent to a worker; `program` identifies the program traced here.
 
-    `given` has the arguments of `prepare`, and `fields` those of `Points` to replace.
+    `arguments` are those of `prepare`, and `fields` those of `Points` to replace.
     """
 
-    given: dict[str, Any]
+    arguments: dict[str, Any]
     fields: dict[str, Any]
     reduce: PyTree
     settings: dict[str, Any]
@@ -185,10 +185,10 @@ def pack(plan: Plan) -> bytes:
     """Return a sweep as bytes for a worker."""
     cloudpickle = optional("sweep", "cloudpickle", "distributed")
     request, job = plan.request, plan.points
-    own = ("space", "key", "batch_size", "ordered", "isolated")
-    given = {"fn": request.fn, **{name: getattr(job, name) for name in own}}
+    names = ("space", "key", "batch_size", "ordered", "isolated")
+    arguments = {"fn": request.fn, **{name: getattr(job, name) for name in names}}
     fields = {name: getattr(job, name) for name in ("most", "adapts", "key_digits")}
-    task = _Task(given, fields, request.reduce, settings(), _program(job))
+    task = _Task(arguments, fields, request.reduce, settings(), _program(job))
     try:
         return cloudpickle.dumps(task)
     except Exception as error:
@@ -225,7 +225,7 @@ def work(
 
 
 def _prepared(name: str, task: _Task) -> Work:
-    points = prepare(**task.given, devices=tuple(jax.local_devices()))
+    points = prepare(**task.arguments, devices=tuple(jax.local_devices()))
     points = dataclasses.replace(points, **task.fields)
     if _program(points) != task.program:
         raise SweepError(

@@ -254,23 +254,22 @@ def request_of(
     if space.size >= 2**63:
         wrong, cure = f"the space has {space.size} points.", "Sweep over a slice of it."
         raise value_error(function, wrong, cure)
-    own = SweeperOptions if function == "sweeper" else SweepOptions
-    for name in options.keys() - own.__optional_keys__:
+    kind = SweeperOptions if function == "sweeper" else SweepOptions
+    known = sorted(kind.__optional_keys__)
+    for name in options.keys() - known:
         wrong = f"it takes no argument {name!r}."
-        raise type_error(function, wrong, nearest(name, sorted(own.__optional_keys__)))
-    given: dict[str, Any] = {
+        raise type_error(function, wrong, nearest(name, known))
+    checked: dict[str, Any] = {
         name: _checked(function, name, value)
         for name, value in options.items()
         if value is not None or name in _NEVER_NONE
     }
-    request = Request(
-        function,
-        fn,
-        space,
-        local_devices(function, given.get("mesh")),
-        reducers=as_reducers(function, given["reduce"]) if "reduce" in given else None,
-        **given,
+    reduce, devices = (
+        checked.get("reduce"),
+        local_devices(function, options.get("mesh")),
     )
+    reducers = None if reduce is None else as_reducers(function, reduce)
+    request = Request(function, fn, space, devices, reducers=reducers, **checked)
     check_together(request)
     if request.store is not None:
         check_zarr(function)

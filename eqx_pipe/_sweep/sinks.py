@@ -92,8 +92,8 @@ class OrderedMerge:
     @property
     def errors(self) -> Errors:
         """The errors of points that failed."""
-        found = joined(self._errors).items()
-        return {text: index[index < self.points] for text, index in found}
+        texts = joined(self._errors).items()
+        return {text: index[index < self.points] for text, index in texts}
 
     @property
     def points(self) -> int:
@@ -344,13 +344,13 @@ class StoreSink:
                 return self._todo_after(self.grown)
             return self._todo(self._filling.todo(self._filling.look()))
 
-    def _todo(self, found: Mapping[int, Any]) -> Todo:
-        rows = {number: at for number, at in found.items() if at is not None}
-        return Todo(self._filling.owned, list(found), rows)
+    def _todo(self, rows_by_chunk: Mapping[int, Any]) -> Todo:
+        rows = {number: at for number, at in rows_by_chunk.items() if at is not None}
+        return Todo(self._filling.owned, list(rows_by_chunk), rows)
 
     def _todo_after(self, grown: Grown) -> Todo:
         """Return the chunks to compute once the store has grown."""
-        found: dict[int, Any] = {}
+        rows_by_chunk: dict[int, Any] = {}
         index, count = grown.plan.request.shard or (0, 1)
         owned = range(index, len(grown.plan.chunks), count)
         wanted = [MISSING, FAILED] if self._filling.again else [MISSING]
@@ -358,8 +358,8 @@ class StoreSink:
         for number, (_, status) in enumerate(statuses):
             at = np.flatnonzero(np.isin(status, wanted))
             if len(at) and number in owned:
-                found[number] = at if len(at) < len(status) else None
-        return dataclasses.replace(self._todo(found), owned=owned)
+                rows_by_chunk[number] = at if len(at) < len(status) else None
+        return dataclasses.replace(self._todo(rows_by_chunk), owned=owned)
 
     def _refuse(self, account: Account) -> None:
         """Raise if there are failed points that are neither marked nor recomputed."""
@@ -395,7 +395,7 @@ class ValueContents:
         named = {"output_coords": coords_texts(known)} if known else {}
         if reducers is None:
             return named
-        found = reducing_identity(reducers, self.plan.points.traced[0])
+        reducing = reducing_identity(reducers, self.plan.points.traced[0])
         over = " and ".join(reducers.over or ())
         # The store has finished values, so `finish` is part of the identity too.
         finish = [
@@ -404,9 +404,9 @@ class ValueContents:
             for field in dataclasses.fields(reducer)
             if field.name not in ("by", "over", "init", "update", "merge")
         ]
-        text = digest("\n".join([found["text"], *finish]))
-        kinds = f"{found['reducers']} over {over}"
-        return {**named, "cells": {**found, "reducers": kinds, "text": text}}
+        text = digest("\n".join([reducing["text"], *finish]))
+        kinds = f"{reducing['reducers']} over {over}"
+        return {**named, "cells": {**reducing, "reducers": kinds, "text": text}}
 
     def coordinates(self) -> dict[str, Any]:
         """Return the dims, values and attributes of each coordinate."""
@@ -488,8 +488,8 @@ class StateContents:
     @property
     def identity(self) -> Mapping[str, Any]:
         """The identity of the reducers, for the record."""
-        found = reducing_identity(self.blocks.reducers, self.blocks.points.traced[0])
-        return {"reduce": found}
+        traced = self.blocks.points.traced[0]
+        return {"reduce": reducing_identity(self.blocks.reducers, traced)}
 
     def coordinates(self) -> dict[str, Any]:
         """Return the dim, values and attributes of the only coordinate."""

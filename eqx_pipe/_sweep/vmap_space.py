@@ -158,8 +158,8 @@ def _lane(
             digits = advance([jnp.asarray(digit) for digit in first], i, lengths)
         positions = [digit.astype(jnp.int32) for digit in digits]
         point = geometry.point(geometry.leaves, space.key, positions, plain)
-        own = point_key(key, geometry.key_digits(positions))
-        return call("vmap_space", fn, point, own)
+        lane_key = point_key(key, geometry.key_digits(positions))
+        return call("vmap_space", fn, point, lane_key)
 
     return lane
 
@@ -185,9 +185,9 @@ def _on_devices(
         jaxpr, out = make(np.uint32(0))
         structure = jtu.tree_structure(out)
 
-        def alone(rows: Array, given: Any) -> PyTree:
+        def alone(rows: Array, constants: Any) -> PyTree:
             def lane(i: Array) -> PyTree:
-                return jtu.tree_unflatten(structure, as_function(jaxpr, given)(i))
+                return jtu.tree_unflatten(structure, as_function(jaxpr, constants)(i))
 
             return _stacked(lane, rows)
 
@@ -196,15 +196,15 @@ def _on_devices(
 
     # JAX's equations record the mesh under which they were traced, so the function must
     # be traced inside of the map.
-    given, static = eqx.partition((space, key), eqx.is_array)
+    arrays, static = eqx.partition((space, key), eqx.is_array)
     explicit = AxisType.Explicit in context.axis_types
 
-    def here(rows: Array, given: Any) -> PyTree:
-        return _stacked(lane_of(*eqx.combine(given, static)), rows)
+    def here(rows: Array, arrays: Any) -> PyTree:
+        return _stacked(lane_of(*eqx.combine(arrays, static)), rows)
 
     if explicit:
         rows = jax.sharding.reshard(rows, P(mesh.axis_names))
-    values = over_devices(here, mesh, (True, False), leave_mesh=False)(rows, given)
+    values = over_devices(here, mesh, (True, False), leave_mesh=False)(rows, arrays)
     if explicit:
         # JAX does not implement uneven slices of arrays with explicit sharding.
         values = jtu.tree_map(lambda leaf: jax.sharding.reshard(leaf, P()), values)

@@ -331,14 +331,14 @@ def _for_order_by() -> Iterator[None]:
         raise
 
 
-def _check_costs(verb: str, found: Any, size: int) -> None:
+def _check_costs(verb: str, costs: Any, size: int) -> None:
     """Raise a `ValueError` unless there is one real number for each point."""
-    text = describe_value(found)
-    if jtu.treedef_is_leaf(jtu.tree_structure(found)) and hasattr(found, "shape"):
-        text = f"{found.dtype}{list(found.shape)}"
+    text = describe_value(costs)
+    if jtu.treedef_is_leaf(jtu.tree_structure(costs)) and hasattr(costs, "shape"):
+        text = f"{costs.dtype}{list(costs.shape)}"
         kinds = (np.bool_, np.integer, np.floating)
-        real = any(jnp.issubdtype(found.dtype, kind) for kind in kinds)
-        if real and found.shape == (size,):
+        real = any(jnp.issubdtype(costs.dtype, kind) for kind in kinds)
+        if real and costs.shape == (size,):
             return
     raise value_error(
         "sweep",
