@@ -141,25 +141,15 @@ def by_joblib(case, batch_size):
     """Give a piece of the grid to each thread, which has a device of its own."""
     import joblib
 
-    workers = jax.device_count()
+    workers, grid = jax.device_count(), on_host(case.grid())
     run = jax.jit(case.mapped(batch_size))
     pieces = [
-        jax.device_put(_piece(case, (i, workers)), device)
-        for i, device in enumerate(jax.devices())
+        jax.device_put({k: np.array_split(v, workers)[i] for k, v in grid.items()}, d)
+        for i, d in enumerate(jax.devices())
     ]
     parallel = joblib.Parallel(n_jobs=workers, backend="threading")
     jobs = [joblib.delayed(lambda g: jax.block_until_ready(run(g)))(g) for g in pieces]
-    return lambda: _joined(parallel(jobs))
-
-
-def _piece(case, share):
-    """Return a part of the grid: the i-th of a number of parts."""
-    i, of = share
-    return {k: np.array_split(np.asarray(v), of)[i] for k, v in case.grid().items()}
-
-
-def _joined(parts):
-    return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
+    return lambda: jax.tree.map(lambda *x: np.concatenate(x), *parallel(jobs))
 
 
 # What has no program for many points: the function is jitted, and called for each, or

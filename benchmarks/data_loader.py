@@ -99,7 +99,7 @@ def step(weights, batch):
 
 
 def scan_by_hand(arrays, batch_size, order):
-    """Return a jitted epoch, and its arguments."""
+    """Return a jitted epoch."""
     size = len(arrays["label"])
 
     def epoch(arrays, weights, key):
@@ -117,7 +117,8 @@ def scan_by_hand(arrays, batch_size, order):
 
         return jax.lax.scan(body, weights, jnp.arange(size // batch_size) * batch_size)
 
-    return jax.jit(epoch), (arrays, weights(), jax.random.key(1))
+    run, key = jax.jit(epoch), jax.random.key(1)
+    return lambda: run(arrays, weights(), key)
 
 
 def scan_ours(arrays, batch_size, order):
@@ -127,23 +128,15 @@ def scan_ours(arrays, batch_size, order):
     def epoch(loader, weights, key):
         return loader.scan(step, weights, loader.init(key))[:2]
 
-    return eqx.filter_jit(epoch), (loader, weights(), jax.random.key(1))
+    run, key = eqx.filter_jit(epoch), jax.random.key(1)
+    return lambda: run(loader, weights(), key)
 
 
 def whole(make):
     """Make a side over a whole epoch: its run, and its number of batches."""
 
     def made(arrays, batch_size, order):
-        number = -(-len(arrays["label"]) // batch_size)
-        return make(arrays, batch_size, order), number
-
-    return made
-
-
-def scanned(make):
-    def made(arrays, batch_size, order):
-        run, args = make(arrays, batch_size, order)
-        return lambda: run(*args), len(arrays["label"]) // batch_size
+        return make(arrays, batch_size, order), len(arrays["label"]) / batch_size
 
     return made
 
@@ -243,7 +236,7 @@ def datarax_sides(few):
 def main(run, *, size=60_000, batches=(32, 256), part=8192, few=1024):
     arrays = data(size)
     loops = {"by hand": whole(by_hand), "ours": whole(ours)}
-    scans = {"by hand": scanned(scan_by_hand), "ours": scanned(scan_ours)}
+    scans = {"by hand": whole(scan_by_hand), "ours": whole(scan_ours)}
     if run.has("datarax"):
         loops["datarax"], scans["datarax"] = datarax_sides(few)
     loops["ours, host"] = ours_on_host(part)

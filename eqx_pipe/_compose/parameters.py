@@ -180,9 +180,7 @@ class Tied(Composite):
 
 
 def tied(
-    pipe: StageLike,
-    where: Callable[[PyTree], PyTree],
-    get: Callable[[PyTree], PyTree],
+    pipe: StageLike, where: Callable[[PyTree], PyTree], get: Callable[[PyTree], PyTree]
 ) -> Tied:
     """Tie parts of a pipeline to other parts, so that they share one copy.
 

@@ -655,8 +655,7 @@ class Geometry:
         return _distinct(values())
 
     def entry_columns(
-        self,
-        convert: Callable[[np.ndarray], np.ndarray] = np.asarray,
+        self, convert: Callable[[np.ndarray], np.ndarray] = np.asarray
     ) -> dict[str, np.ndarray]:
         """Return one column for each entry of the converted value of each axis.
 

@@ -263,9 +263,7 @@ def check_matched(
         bare = pattern.removeprefix("!")
         if not any(matches(bare, path, below=below) for path in known):
             raise value_error(
-                function,
-                f"`{pattern}` matches no {what}.",
-                nearest_paths(bare, named),
+                function, f"`{pattern}` matches no {what}.", nearest_paths(bare, named)
             )
 
 

@@ -103,9 +103,7 @@ def _bytes(size: int) -> str:
 
 
 def plan(
-    fn: Callable[..., PyTree],
-    space: SpaceLike,
-    **options: Unpack[SweepOptions],
+    fn: Callable[..., PyTree], space: SpaceLike, **options: Unpack[SweepOptions]
 ) -> SweepPlan:
     """Describe the work of a sweep before it runs.
 

@@ -201,9 +201,7 @@ def pack(plan: Plan) -> bytes:
 
 
 def work(
-    packed: bytes,
-    index: Index,
-    costs: Float[np.ndarray, " rows"] | None,
+    packed: bytes, index: Index, costs: Float[np.ndarray, " rows"] | None
 ) -> tuple[Rows | None, Verdict | None, Exception | None]:
     """Compute some rows in a worker; return the error of the function if it raises."""
     import cloudpickle

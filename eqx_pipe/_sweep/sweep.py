@@ -261,9 +261,7 @@ def gather(sink: Sink, compute: Compute) -> None:
         size, left = plan.count(todo.owned), todo.left(plan)
         with Progress(plan.request.progress, size, size - left) as bar:
             watch = Watch(
-                bar,
-                lambda: interrupt.asked or sink.stopped,
-                hands_over=is_stored,
+                bar, lambda: interrupt.asked or sink.stopped, hands_over=is_stored
             )
             for chunk in compute(plan, todo, watch):
                 sink.keep(chunk)
@@ -510,9 +508,7 @@ def _needs_key(fn: Callable[..., Any]) -> bool:
 
 
 def sweeper(
-    fn: Callable[..., PyTree],
-    space: SpaceLike,
-    **options: Unpack[SweeperOptions],
+    fn: Callable[..., PyTree], space: SpaceLike, **options: Unpack[SweeperOptions]
 ) -> Sweeper:
     """Trace and check a sweep once, to call it with many spaces of the same structure.
 

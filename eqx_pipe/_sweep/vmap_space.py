@@ -20,14 +20,7 @@ from .._jaxprs import as_function
 from .._keys import check_key
 from .._spaces import Space, SpaceLike, advance, as_space, digits_of, point_key
 from .._types import Key, PyTree
-from .._vmap import (
-    batch_of,
-    even_out,
-    flat_mesh,
-    local_devices,
-    over_devices,
-    stacked,
-)
+from .._vmap import batch_of, even_out, flat_mesh, local_devices, over_devices, stacked
 from .call import call
 from .compute.cases import case_numbers, cases_of, check_agree, naming, static_values_of
 from .request import check_fn, check_sweep_key
@@ -139,10 +132,7 @@ def _values(
 
 
 def _lane(
-    fn: Callable[..., Any],
-    space: Space,
-    key: Key | None,
-    plain: Sequence[int],
+    fn: Callable[..., Any], space: Space, key: Key | None, plain: Sequence[int]
 ) -> Callable[..., PyTree]:
     """Return the function of a point's index."""
     geometry = space.geometry

@@ -204,10 +204,7 @@ def _misfit(path: str, wrong: str, cure: str) -> ValueError:
 
 
 def check_reduced_coords(
-    known: KnownCoords,
-    outputs: PyTree,
-    results: Callable[[], PyTree],
-    taken: set[str],
+    known: KnownCoords, outputs: PyTree, results: Callable[[], PyTree], taken: set[str]
 ) -> None:
     """Raise a `ValueError` unless the names fit outputs that are reduced.
 

@@ -25,15 +25,7 @@ from ..._errors import (
     value_error,
 )
 from ..._reduce import Over, as_over
-from ..._spaces import (
-    Indices,
-    Space,
-    as_index,
-    cells_of,
-    indices,
-    is_several,
-    joined,
-)
+from ..._spaces import Indices, Space, as_index, cells_of, indices, is_several, joined
 from ..._tree import (
     as_data,
     as_hashable,
