@@ -19,15 +19,13 @@ from .._errors import describe_value, value_error
 from .._types import PyTree
 from . import exact
 from .reducer import (
-    AbstractReducer,
     By,
     LeafReducer,
     Ok,
     Over,
     ResultDims,
+    ScalarReducer,
     over_field,
-    scalar,
-    scalar_of_each,
 )
 
 
@@ -61,7 +59,7 @@ class Counts(eqx.Module):
     above: int | Int64[np.ndarray, " cells"]
 
 
-class Histogram(AbstractReducer):
+class Histogram(ScalarReducer):
     """The counts of the points whose scalar lies between the edges of bins.
 
     A bin includes its left edge but not its right one, except the last bin, which
@@ -102,11 +100,11 @@ class Histogram(AbstractReducer):
         return dims.get(path, {}), None
 
     def begin(self, struct: PyTree) -> exact.Pair:
-        scalar(self, struct)
+        self.scalar(struct)
         return exact.zero((len(self.edges) + 2,), jnp.uint32)
 
     def absorb(self, state: exact.Pair, values: PyTree, ok: Ok) -> exact.Pair:
-        score = scalar_of_each(self, values)
+        score = self.scalars(values)
         score = score.astype(jnp.int32) if score.dtype == jnp.bool_ else score
         lefts, last = _exact_edges(np.array(self.edges), score.dtype)
         bins = len(self.edges) - 1

@@ -13,15 +13,13 @@ from .._check import check_choice, check_int
 from .._types import PyTree
 from . import exact
 from .reducer import (
-    AbstractReducer,
     By,
     LeafReducer,
     Ok,
     Over,
     ResultDims,
+    ScalarReducer,
     over_field,
-    scalar,
-    scalar_of_each,
 )
 
 
@@ -142,18 +140,18 @@ class Leaders(eqx.Module):
     value: Array
 
 
-class _ArgBound(AbstractReducer):
+class _ArgBound(ScalarReducer):
     """The base of `ArgMin` and `ArgMax`, which differ in the end that wins."""
 
     minimal: eqx.AbstractClassVar[bool]
 
     def begin(self, struct: PyTree) -> Leaders:
         zero = exact.zero((), jnp.uint32)
-        dtype = scalar(self, struct).dtype
+        dtype = self.scalar(struct).dtype
         return Leaders(zero, jnp.zeros((), bool), zero, jnp.zeros((), dtype))
 
     def absorb(self, state: Leaders, values: PyTree, ok: Ok) -> Leaders:
-        scores = scalar_of_each(self, values)
+        scores = self.scalars(values)
         candidate = ok & is_not_nan(scores)
         kept = jnp.where(candidate, scores, worst_of(scores.dtype, self.minimal))
         best = jnp.min(kept) if self.minimal else jnp.max(kept)
@@ -258,7 +256,7 @@ class ArgMax(_ArgBound):
     over: Over = over_field()
 
 
-class TopK(AbstractReducer):
+class TopK(ScalarReducer):
     """The points with the largest (or smallest) scalars, and these scalars.
 
     Ties go to the lowest index; a NaN is never selected.
@@ -306,13 +304,13 @@ class TopK(AbstractReducer):
         return {"rank": np.arange(*shape)}, None
 
     def begin(self, struct: PyTree) -> Leaders:
-        dtype = scalar(self, struct).dtype
+        dtype = self.scalar(struct).dtype
         words = jnp.zeros(self.k, jnp.uint32)
         found, value = jnp.zeros(self.k, bool), jnp.zeros(self.k, dtype)
         return Leaders(exact.zero((), jnp.uint32), found, (words, words), value)
 
     def absorb(self, state: Leaders, values: PyTree, ok: Ok) -> Leaders:
-        score = scalar_of_each(self, values)
+        score = self.scalars(values)
         candidate = ok & is_not_nan(score)
         positions = jnp.arange(ok.size, dtype=jnp.uint32)
         seen = (jnp.full((), ok.size, jnp.uint32), jnp.zeros((), jnp.uint32))

@@ -11,7 +11,14 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, ArrayLike, Bool
 
-from .._errors import describe_value, nearest, structure_error, type_error, value_error
+from .._errors import (
+    describe_value,
+    nearest,
+    quoted,
+    structure_error,
+    type_error,
+    value_error,
+)
 from .._tree import (
     differences,
     is_key_array,
@@ -162,25 +169,27 @@ def numbers(reducer: AbstractReducer, struct: PyTree, *, ordered: bool) -> PyTre
     return chosen
 
 
-def scalar(reducer: AbstractReducer, struct: PyTree) -> jax.ShapeDtypeStruct:
-    """Return the selected real scalar; raise if the selection is anything else."""
-    chosen = picked(reducer, struct)
-    leaves = jtu.tree_leaves(chosen)
-    if len(leaves) == 1 and leaves[0].shape == () and not is_key_array(leaves[0]):
-        return jtu.tree_leaves(numbers(reducer, struct, ordered=True))[0]
-    shown = "the output" if reducer.by is None else "the value that `by` selects"
-    names = [name or "value" for name, leaf in leaves_with_names(struct)]
-    raise value_error(
-        public_name(reducer),
-        f"{shown} is {tree_text(chosen)}, but one real scalar is required.",
-        "Give `by=`: the path of a scalar output, or a function of the output "
-        f"that returns one. Known names: {', '.join(f'`{n}`' for n in names)}.",
-    )
+class ScalarReducer(AbstractReducer):
+    """A reducer of one real scalar of each output, which `by` selects."""
 
+    def scalar(self, struct: PyTree) -> jax.ShapeDtypeStruct:
+        """Return the selected scalar; raise if the selection is anything else."""
+        chosen = picked(self, struct)
+        leaves = jtu.tree_leaves(chosen)
+        if len(leaves) == 1 and leaves[0].shape == () and not is_key_array(leaves[0]):
+            return jtu.tree_leaves(numbers(self, struct, ordered=True))[0]
+        shown = "the output" if self.by is None else "the value that `by` selects"
+        names = [name or "value" for name, _ in leaves_with_names(struct)]
+        raise value_error(
+            public_name(self),
+            f"{shown} is {tree_text(chosen)}, but one real scalar is required.",
+            "Give `by=`: the path of a scalar output, or a function of the output "
+            f"that returns one. Known names: {quoted(names)}.",
+        )
 
-def scalar_of_each(reducer: AbstractReducer, values: PyTree) -> Array:
-    """Return the selected scalar of each output of a batch."""
-    return jtu.tree_leaves(pick_all(reducer, values))[0]
+    def scalars(self, values: PyTree) -> Array:
+        """Return the selected scalar of each output of a batch."""
+        return jtu.tree_leaves(pick_all(self, values))[0]
 
 
 class _Form(NamedTuple):

@@ -4,7 +4,6 @@ from .composite import Composite as Composite
 from .describe import Canvas as Canvas
 from .describe import Wire as Wire
 from .describe import draw as draw
-from .describe import kind as kind
 from .describe import summary as summary
 from .paths import NamedLeaf as NamedLeaf
 from .paths import check_matched as check_matched

@@ -14,7 +14,8 @@ import jax.tree_util as jtu
 
 from .._captured import Fixed, contents
 from .._check import check_callable
-from .._files import write_text
+from .._errors import message, value_error
+from .._files import as_path
 from .._tree import (
     as_arrays,
     join_path,
@@ -115,11 +116,6 @@ def num_parameters(stage: PyTree) -> int:
     arrays = filter(_is_array, leaves)
     inexact = (x for x in arrays if jnp.issubdtype(x.dtype, jnp.inexact))
     return sum(math.prod(x.shape) for x in inexact)
-
-
-def parameters_text(stage: PyTree) -> str:
-    """Return the number of parameters as text, `""` for zero."""
-    return _counted(num_parameters(stage))
 
 
 def row_lines(
@@ -388,7 +384,7 @@ def _box_text(segment: str, stage: PyTree) -> str:
 def _described(segment: str, text: str, stage: PyTree) -> list[str]:
     """Return the name and text of a stage, and its number of parameters, if any."""
     named = f"{segment}: {text}" if segment else text
-    return list(filter(None, [named, parameters_text(stage)]))
+    return list(filter(None, [named, _counted(num_parameters(stage))]))
 
 
 def _quoted(text: str) -> str:
@@ -439,8 +435,24 @@ class Diagram:
             >>> place.read_text().splitlines()[:2]
             ['```mermaid', 'flowchart TD']
         """
-        makers = {".md": self._repr_markdown_, ".mmd": self.__str__}
-        write_text("draw(...).save", path, makers, overwrite)
+        file = as_path("draw(...).save", path)
+        texts = {".md": self._repr_markdown_(), ".mmd": self.text}
+        if file.suffix not in texts:
+            raise value_error(
+                "draw(...).save",
+                f"`path` is {str(file)!r}, with the suffix {file.suffix!r}.",
+                "Give a path that ends in `.md` or `.mmd`.",
+            )
+        if os.path.lexists(file) and not overwrite:
+            raise FileExistsError(
+                message(
+                    "draw(...).save",
+                    f"{str(file)!r} already exists.",
+                    "Choose another path, or give `overwrite=True`.",
+                )
+            )
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(texts[file.suffix], encoding="utf-8")
 
 
 def draw(

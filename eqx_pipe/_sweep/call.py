@@ -16,6 +16,7 @@ from .._errors import (
     quoted,
     type_error,
 )
+from .._keys import parameters
 from .._spaces import unregistered
 from .._tree import as_arrays, path_name
 from .._types import Key, PyTree
@@ -82,12 +83,12 @@ def _noted(function: str, fn: Callable[..., Any], point: PyTree, **keyword: Any)
 
 def key_parameter(fn: Callable[..., Any]) -> inspect.Parameter | None:
     """Return the parameter `key` of a function of a point, if it has one."""
-    parameters = _parameters(fn)
-    parameter = parameters.get("key")
+    known = parameters(fn)
+    parameter = known.get("key")
     if parameter is None or parameter.kind is parameter.KEYWORD_ONLY:
         return parameter
     # The first parameter is the point, even if it is called `key`.
-    return None if next(iter(parameters)) == "key" else parameter
+    return None if next(iter(known)) == "key" else parameter
 
 
 _KEY_WORDS = {"key", "keys", "rng", "rngs", "prng", "seed"}
@@ -100,7 +101,7 @@ def _is_key_like(name: str) -> bool:
 
 def _other_key_parameter(fn: Callable[..., Any]) -> inspect.Parameter | None:
     """Return a parameter that takes a PRNG key under another name than `key`."""
-    later = list(_parameters(fn).values())[1:]
+    later = list(parameters(fn).values())[1:]
     return next((p for p in later if _is_key_like(p.name)), None)
 
 
@@ -161,7 +162,7 @@ def _not_a_point(
     except ValueError:  # the signature is unknown
         return None
     except TypeError:
-        wanted = [p for p in _parameters(fn).values() if _is_required(p)]
+        wanted = [p for p in parameters(fn).values() if _is_required(p)]
     if len(wanted) < 2:
         wrong = "`fn` takes keyword arguments alone, but gets the point by position."
         return type_error(function, wrong, "Write `lambda p: fn(**p)`.")
@@ -186,13 +187,6 @@ def _not_a_point(
         cure += "`functools.partial`."
     wrong = f"`fn` takes {len(names)} arguments ({quoted(names)}), but gets one point."
     return type_error(function, wrong, cure)
-
-
-def _parameters(fn: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
-    try:
-        return inspect.signature(fn).parameters
-    except (TypeError, ValueError):  # some builtins have no signature
-        return {}
 
 
 def _is_required(parameter: inspect.Parameter) -> bool:
