@@ -30,13 +30,13 @@ from .linspace import LogUniform as LogUniform
 from .linspace import Uniform as Uniform
 from .random import Random as Random
 from .random import Seeds as Seeds
+from .space import Cube as Cube
 from .space import Space as Space
 from .space import SpaceLike as SpaceLike
 from .space import as_space as as_space
 from .space import by_cell as by_cell
 from .space import cells_of as cells_of
-from .table import joined as joined
-from .unit import Cube as Cube
+from .space import joined as joined
 from .values import LoadedValues as LoadedValues
 from .values import Static as Static
 from .values import Values as Values

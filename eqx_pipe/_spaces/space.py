@@ -1,22 +1,27 @@
-"""The space: a pytree with axes in it, as a pure function from index to point."""
+"""The space: a pytree with axes in it, as a pure function from index to point.
+
+Also spaces of tables, of several spaces joined, and at points of the unit cube.
+"""
 
 import copy
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
+import datetime
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, SupportsFloat, TypeAlias, overload
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 from jax.core import Tracer
-from jaxtyping import Float
+from jaxtyping import Array, Float, Int, Shaped
 
-from .._check import check_choice
-from .._errors import nearest, optional, type_error, value_error
+from .._check import check_choice, check_unmasked
+from .._errors import describe_value, nearest, optional, quoted, type_error, value_error
 from .._keys import check_draws, check_key, check_names_draw_apart, fold
-from .._tree import is_key_array, on_device
+from .._tree import as_hashable, differences, is_key_array, on_device
 from .._types import Key, PyTree
-from .axis import Axis, check_dim, needs_space_key
+from .axis import Axis, Mapped, check_dim, is_axis, needs_space_key
 from .geometry import (
     POINT,
     Geometry,
@@ -24,21 +29,32 @@ from .geometry import (
     Indices,
     Rows,
     as_index,
+    as_numpy,
     as_written,
+    at_least_one,
     geometry_of,
     indices,
     is_several,
     no_axis,
     point_key,
+    values_at,
     written_names,
 )
-from .unit import Cube, axes_at, unit_of
+from .numbers import NUMBERS, ValuesLike, missing_in
+from .values import LoadedValues, Static, Values
+
+Cube: TypeAlias = (
+    Shaped[Array, "points axes"]
+    | Shaped[np.ndarray, "points axes"]
+    | Sequence[Sequence[SupportsFloat]]
+)
+"""Points of the unit cube."""
 
 if TYPE_CHECKING:
     import pandas
 
-    from .table import TableLike
-
+TableLike: TypeAlias = Mapping[str, ValuesLike] | Sequence[Mapping[str, object]] | Any
+"""Columns by name, rows by name, or a data frame."""
 
 Point: TypeAlias = PyTree
 """A space's pytree with a value in place of each axis."""
@@ -136,7 +152,7 @@ class Space(eqx.Module):
                 check_draws("Space", f"the axis `{name}` holds keys", leaf)
 
     @staticmethod
-    def from_table(columns: "TableLike", *, dim: str | None = None) -> "Space":
+    def from_table(columns: TableLike, *, dim: str | None = None) -> "Space":
         """Return a space with one point for each row of a table.
 
         A point is a dict with the row's value of each column. Columns of numbers,
@@ -175,9 +191,12 @@ class Space(eqx.Module):
             >>> ep.sweep(lambda p: 2 * p["rate"], runs[[2, 0]]).values.tolist()
             [5.0, 1.0]
         """
-        from .table import table
-
-        return table(columns, dim)
+        check_dim("Space.from_table", dim)
+        table = _columns(columns)
+        tree = {name: _axis(name, column, dim) for name, column in table.items()}
+        # Axes that share a dim vary together in a product, too.
+        space = Space(tree, "product" if dim else "zip")
+        return space if len(next(iter(table.values()))) else space[:0]
 
     @property
     def geometry(self) -> Geometry:
@@ -486,3 +505,324 @@ def cells_of(
     pairs = zip(geometry.axes.values(), geometry.axis_dims, strict=True)
     axes = [None if dims[dim] in over else axis for axis, dim in pairs]
     return space.with_axes(axes, "product")
+
+
+def axes_at(geometry: Geometry, u: Any, dim: str | None) -> list[Axis]:
+    """Return the axes of a space at points of the unit cube, in the order written."""
+    _check_untied(geometry, "Space.from_unit")
+    check_unmasked("Space.from_unit", "u", u)
+    array: Any = np.zeros(0)
+    try:
+        array = np.asarray(u, np.float64)
+    # The error is raised below, as for arrays of other shapes. JAX's error for tracers
+    # is a `TypeError`.
+    except (TypeError, ValueError):
+        pass
+    width = len(geometry.names)
+    if array.ndim != 2 or array.shape[1] != width:
+        raise value_error(
+            "Space.from_unit",
+            f"`u` is {describe_value(u)}.",
+            f"Give numbers of the shape (points, {width}), a column for each of "
+            f"{quoted(geometry.names)}, outside of `jit`.",
+        )
+    outside = ~((array >= 0) & (array <= 1))
+    if np.any(outside):
+        row, column = (int(k) for k in np.argwhere(outside)[0])
+        raise value_error(
+            "Space.from_unit",
+            f"`u[{row}, {column}]` is {array[row, column]}.",
+            "Give numbers from 0 to 1.",
+        )
+    # An axis has at least one value: `Space.from_unit` removes this point again.
+    array = array if len(array) else np.zeros((1, width))
+    pairs = zip(geometry.axes.values(), array.T, strict=True)
+    return [axis.from_unit(column, dim) for axis, column in pairs]
+
+
+def unit_of(geometry: Geometry, points: Geometry) -> Float[np.ndarray, "points axes"]:
+    """Return the coordinates of some points in the unit cube of a space."""
+    _check_untied(geometry, "Space.to_unit")
+    if points.names != geometry.names:
+        raise value_error(
+            "Space.to_unit",
+            f"`points` has the axes {quoted(points.names)}, but the space has "
+            f"{quoted(geometry.names)}.",
+            "Give a space with the same axes, in the same order.",
+        )
+    digits = points.digits(np.arange(points.size))
+    columns = []
+    for (name, axis), dim in zip(geometry.axes.items(), points.axis_dims, strict=True):
+        other = points.axes[name]
+        while isinstance(axis, Mapped) and isinstance(other, Mapped):
+            axis, other = axis.axis, other.axis
+        # Convert each value once: on a grid most positions occur many times.
+        few, back = np.unique(digits[:, dim], return_inverse=True)
+        values = values_at(name, other, points.axis_key(name), few)
+        if axis.is_range:
+            u = axis.to_unit(np.asarray(values))
+        else:
+            hashable = _hashable(other.is_static, values)
+            u = _middles(name, axis, geometry.axis_key(name), hashable)
+        back = back.reshape(-1)
+        columns.append(u[back])
+        if np.isnan(u).any():
+            i = int(np.argmax(np.isnan(columns[-1])))
+            raise _no_value(name, axis, other, values, int(back[i]), i)
+    return np.stack(columns, axis=1)
+
+
+def _no_value(
+    name: str, axis: Axis, other: Axis, values: Any, k: int, i: int
+) -> ValueError:
+    """Return the error for value `k` of an axis, at point `i`, that `axis` lacks."""
+    if other.is_static:
+        value = values[k]
+    else:
+        value = jtu.tree_map(lambda leaf: as_numpy(leaf)[k], values)
+    cure = "one of its values, since they are categories"
+    if axis.is_range:
+        cure = "values from one end to the other"
+    return value_error(
+        "Space.to_unit",
+        f"point {i} has {value} for `{name}`, outside of {axis!r}.",
+        f"Give points that have {cure}.",
+    )
+
+
+def _middles(
+    name: str, axis: Axis, key: Key | None, values: list[Any]
+) -> Float[np.ndarray, " points"]:
+    """Return the middle of the part of each value in the unit interval, or NaN."""
+    choices = values_at(name, axis, key, np.arange(len(axis)))
+    known: dict[Any, int] = {}
+    for k, value in enumerate(_hashable(axis.is_static, choices)):
+        known.setdefault(value, k)
+    positions = np.array([known.get(value, np.nan) for value in values], float)
+    # The middle, since rounding could move an end into the next part.
+    return (positions + 0.5) / len(axis)
+
+
+def _hashable(is_static: bool, values: Any) -> list[Any]:
+    """Return values of an axis as keys of a dict."""
+    if is_static:
+        return [as_hashable(value) for value in values]
+    columns = [as_numpy(leaf) for leaf in jtu.tree_leaves(values)]
+    # Compare bits: arrays are not hashable, and NaN does not equal itself.
+    return [tuple(x.tobytes() for x in row) for row in zip(*columns, strict=True)]
+
+
+def _check_untied(geometry: Geometry, function: str) -> None:
+    """Raise unless no two axes of a space share a dim."""
+    for dim in set(geometry.axis_dims):
+        pairs = zip(geometry.names, geometry.axis_dims, strict=True)
+        names = [name for name, other in pairs if other == dim]
+        if len(names) > 1:
+            raise value_error(
+                function,
+                f"the axes {quoted(names)} vary together, but each axis of the unit "
+                "cube varies by itself.",
+                "Give each its own dim; compute a function of another axis in `fn`, or "
+                "in one `Mapped` axis that returns both.",
+            )
+
+
+_DATES = (datetime.date, datetime.time, datetime.timedelta)
+_DATES += (np.datetime64, np.timedelta64)
+
+
+def _columns(table: Any) -> dict[Any, Any]:
+    """Return the columns by name, in order."""
+    if isinstance(table, list | tuple) and all(isinstance(r, Mapping) for r in table):
+        table = _transposed(table)
+    # A dict has its columns as keys, a data frame as an attribute; that of a table of
+    # Arrow has another name.
+    names = getattr(table, "column_names", getattr(table, "columns", ()))
+    names = table if isinstance(table, Mapping) else names
+    if not len(names):
+        raise type_error(
+            "Space.from_table",
+            f"`columns` is {describe_value(table)}, which has no columns.",
+            "Give a dict of columns, a data frame, or a list of dicts; for an array "
+            "`dict(zip(names, array.T))`.",
+        )
+    columns = {name: table[name] for name in names}
+    for name, column in columns.items():
+        check_unmasked("Space.from_table", f"columns[{name!r}]", column)
+        listed = isinstance(column, list | tuple)
+        single = isinstance(column, str | bytes | Mapping | Axis)
+        if single or not (listed or np.ndim(column)):
+            raise type_error(
+                "Space.from_table",
+                f"the column `{name}` is {describe_value(column)}.",
+                "A column is a list or an array of one value for each row; a constant "
+                "stands beside the columns: `ep.Space({**ep.Space.from_table(columns, "
+                "dim='row').tree, 'rate': 0.1})`.",
+            )
+    return columns
+
+
+def _transposed(rows: Sequence[Mapping[str, object]]) -> dict[str, list[object]]:
+    """Return the columns of a list of rows."""
+    for i, row in enumerate(rows):
+        if row.keys() != rows[0].keys():
+            differ = sorted(map(str, row.keys() ^ rows[0].keys()))
+            raise value_error(
+                "Space.from_table",
+                f"`columns[{i}]` and `columns[0]` differ in {', '.join(differ)}.",
+                "Give each row the same keys.",
+            )
+    return {name: [row[name] for row in rows] for name in (rows[0] if rows else ())}
+
+
+def _axis(name: str, column: Any, dim: str | None) -> Axis:
+    """Return a column as an axis; if it has no rows, one of a single value."""
+    if not isinstance(column, jax.Array):
+        listed = isinstance(column, list | tuple)
+        array = np.zeros(0, object) if listed else np.asarray(column)
+        numbers: Any = array
+        if listed or array.dtype.kind not in NUMBERS:
+            # Entries of Arrow's and xarray's columns are not Python values.
+            as_list: Any = getattr(column, "to_pylist", None)
+            numbers = as_list() if as_list else list(column if listed else array)
+            if not all(map(_is_number, numbers)) or not (numbers or listed):
+                return _static(name, numbers, array.dtype, dim)
+        _check_complete(name, missing_in(column))
+        column = numbers
+    try:
+        return Values(at_least_one(column)[0], dim=dim)
+    except (TypeError, ValueError) as error:
+        error.add_note(f"In the column `{name}` of a table.")
+        raise
+
+
+def _check_complete(name: str, missing: int) -> None:
+    """Raise a `ValueError` if a column of numbers has missing values."""
+    if missing:
+        raise value_error(
+            "Space.from_table",
+            f"the column `{name}` of numbers has {missing} missing values.",
+            "Fill them, or leave these rows out: `df.dropna()`.",
+        )
+
+
+def _static(name: str, items: list[Any], dtype: np.dtype, dim: str | None) -> Axis:
+    """Return a column of Python values as an axis."""
+    if not items:
+        raise type_error(
+            "Space.from_table",
+            f"the column `{name}` has no rows, and its dtype is {dtype}.",
+            "Give it a dtype of numbers, or make the table of all rows and take a part "
+            "of it, `ep.Space.from_table(df)[mask]`.",
+        )
+    dates = [x for x in items if isinstance(x, _DATES)]
+    if dtype.kind in "mM" or dates:
+        kind = dtype if dtype.kind in "mM" else type(dates[0]).__name__
+        raise type_error(
+            "Space.from_table",
+            f"the column `{name}` has dates or times ({kind}), which JAX does not "
+            "support.",
+            "Give numbers, such as seconds, or texts, `df[name].astype(str)`, with a "
+            "program for each.",
+        )
+    missing = sum(map(_is_missing, items))
+    numbers = sum(map(_is_number, items))
+    if missing and numbers and numbers + missing == len(items):
+        _check_complete(name, missing)
+    return Static(items, dim=dim)
+
+
+def _is_number(x: Any) -> bool:
+    if isinstance(x, bool | int | float | complex | jax.Array):
+        return True
+    return isinstance(x, np.generic | np.ndarray) and x.dtype.kind in NUMBERS
+
+
+def _is_missing(x: Any) -> bool:
+    # By name, since pandas need not be installed.
+    return x is None or type(x).__name__ in ("NAType", "NaTType")
+
+
+def joined(function: str, spaces: Sequence[Space]) -> Space:
+    """Return the points of all `spaces` in order, as one space.
+
+    Parts of one grid become a part of it, whose points keep their keys. Other spaces
+    become a table.
+    """
+    first = spaces[0]
+    geometries = [space.geometry for space in spaces]  # each access computes it
+    digits = [geometry.digits(np.arange(geometry.size)) for geometry in geometries]
+    if all(_of_one_grid(first, space) for space in spaces[1:]):
+        return first._with(span=None, rows=on_device(np.concatenate(digits)))
+    for k, space in enumerate(spaces[1:], 1):
+        _check_alike(function, k, first.tree, space.tree)
+    if not any(map(len, digits)):
+        return first[:0]
+    names = geometries[0].names
+    columns = [_column(function, name, geometries, spaces, digits) for name in names]
+    return first.with_axes(columns)
+
+
+def _of_one_grid(first: Space, other: Space) -> bool:
+    whole = [(space.tree, space.key) for space in (first, other)]
+    return first.mode == other.mode and bool(eqx.tree_equal(*whole))
+
+
+def _check_alike(function: str, k: int, first: PyTree, other: PyTree) -> None:
+    """Raise unless two spaces have the same axes and the same other leaves."""
+    constants = [
+        jtu.tree_map(lambda x: None if is_axis(x) else x, tree, is_leaf=is_axis)
+        for tree in (first, other)
+    ]
+    if not eqx.tree_equal(*constants):
+        raise value_error(
+            function,
+            f"beside the axes the spaces differ: `results[0]` has "
+            f"{describe_value(constants[0])}, `results[{k}]` has "
+            f"{describe_value(constants[1])}.",
+            "Join results of spaces with the same axes at the same paths, and make "
+            "the values that differ axes with one value in each.",
+        )
+
+
+def _column(
+    function: str,
+    name: str,
+    geometries: Sequence[Geometry],
+    spaces: Sequence[Space],
+    digits: Sequence[Int[np.ndarray, "_ _"]],
+) -> PyTree[Axis]:
+    """Return an axis with the values of one axis at the points of several spaces."""
+    values, axes = [], [geometry.axes[name] for geometry in geometries]
+    for axis, geometry, space, at in zip(axes, geometries, spaces, digits, strict=True):
+        positions = at[:, geometry.axis_dims[geometry.names.index(name)]]
+        values.append(values_at(name, axis, space.axis_key(name), positions))
+    texts = axes[0].texts
+    if all(axis.is_static for axis in axes):
+        return Static([x for part in values for x in part], **texts)
+    for k, (axis, other) in enumerate(zip(axes[1:], values[1:], strict=True), 1):
+        forms = [
+            None if a.is_static else v for a, v in ((axes[0], values[0]), (axis, other))
+        ]
+        lines = differences(*forms, free_axis=0)
+        if lines:
+            raise value_error(
+                function,
+                f"the values of the axis `{name}` differ between `results[0]` and "
+                f"`results[{k}]`: {'; '.join(lines)}.",
+                "Give them the same structure, shape and dtype.",
+            )
+    is_log = all(axis.is_log for axis in axes)
+    # Values from files keep 64 bits.
+    is_loaded = any(isinstance(axis, LoadedValues) for axis in axes)
+    kind = LoadedValues if is_loaded else Values
+    return jtu.tree_map(
+        lambda *parts: kind(_joined(parts), is_log=is_log, **texts), *values
+    )
+
+
+def _joined(parts: tuple[Any, ...]) -> Any:
+    """Join arrays; `jnp` would compile a program for each number of them."""
+    if any(map(is_key_array, parts)):
+        return jnp.concatenate(parts)
+    return np.concatenate([np.asarray(part) for part in parts])

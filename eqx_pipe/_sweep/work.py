@@ -114,11 +114,8 @@ class Plan:
 
     def with_batch_size(self, batch_size: int) -> "Plan":
         """Return the plan with another batch size, and chunks that fit it."""
-        return self.with_points(self.points.with_batch_size(batch_size))
-
-    def with_points(self, points: Points) -> "Plan":
-        """Return the plan for points in batches of another size."""
-        return _plan_of(self.request, self.work.with_points(points), self.costs)
+        work = self.work.with_points(self.points.with_batch_size(batch_size))
+        return _plan_of(self.request, work, self.costs)
 
     def with_key_digits(self, digits: tuple[UInt32[np.ndarray, "_"], ...]) -> "Plan":
         """Return the plan with keys that are folded with other digits than positions.
