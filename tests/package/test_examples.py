@@ -1,6 +1,7 @@
 """All examples in the docs and in the package's docstrings, run as they stand."""
 
 import ast
+import codeop
 import doctest
 import importlib.util
 import re
@@ -28,11 +29,45 @@ def docstrings(path):
 
 
 def blocks(path):
-    """Yield the fenced blocks with examples in a page, as (name, line, text)."""
+    """Yield the blocks of Python in a page, as (name, line, text)."""
     text = path.read_text()
-    for match in re.finditer(r"^```\w*\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
-        if ">>> " in match[1]:
-            yield path.stem, text[: match.start(1)].count("\n"), match[1]
+    for match in re.finditer(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+        yield path.stem, text[: match.start(1)].count("\n"), match[1]
+
+
+def with_prompts(text):
+    """Return a block as a doctest: its code with prompts, and its output without `#>`.
+
+    A page shows code that can be pasted, and what it prints in comments:
+
+        1 + 1
+        #> 2
+    """
+    inside = set()
+    for node in ast.parse(text).body:
+        first = min(
+            [node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))]
+        )
+        inside.update(range(first + 1, node.end_lineno + 1))
+    lines = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        if line.startswith("#>"):
+            lines.append(line[3:] or "<BLANKLINE>")
+        elif number in inside:
+            lines.append(f"... {line}")
+        else:
+            lines.append(line and f">>> {line}")
+    return "\n".join(lines) + "\n"
+
+
+def paste(text):
+    """Compile a block line by line, as Python does with what is pasted into it."""
+    waiting = []
+    for line in [*text.splitlines(), ""]:
+        waiting.append(line)
+        if codeop.compile_command("\n".join(waiting)) is not None:
+            waiting = []
+    assert not waiting
 
 
 SOURCES = {
@@ -51,7 +86,7 @@ NOTEBOOKS = sorted((ROOT / "examples").glob("*.py"))
 def not_installed(text):
     """Return the optional libraries that a block imports and that are missing here."""
     packages = "grain|orbax|SALib|optuna|evosax|adaptive|tvboptim"
-    names = re.findall(rf"^\s*>>> (?:import|from) ({packages})", text, re.MULTILINE)
+    names = re.findall(rf"^[> ]*(?:import|from) ({packages})", text, re.MULTILINE)
     names += ["SALib"] * ("ep.sensitivity" in text)
     names += ["adaptive"] * ("ep.search.Adaptive" in text)
     return {name for name in names if importlib.util.find_spec(name) is None}
@@ -123,9 +158,27 @@ def test_pages(file):
         if missing := not_installed(text):
             skipped |= missing
         else:
-            variables = run(file, name, line, text, variables)
+            variables = run(file, name, line, with_prompts(text), variables)
     if skipped:
         pytest.skip(f"without the examples that need {', '.join(sorted(skipped))}")
+
+
+@pytest.mark.parametrize("file", PAGES)
+def test_blocks_can_be_pasted(file):
+    """Into Python, which ends a function at a blank line, into IPython and a file."""
+    for _, _, text in PAGES[file]:
+        paste(text)
+        error = text.find("#> Traceback")
+        assert error < 0 or not re.search(r"^[^#\n]", text[error:], re.MULTILINE), text
+
+
+def test_a_block_that_cannot_be_pasted_fails():
+    assert with_prompts("def f():\n    return 2\n\nf()\n#> 2\n") == (
+        ">>> def f():\n...     return 2\n\n>>> f()\n2\n"
+    )
+    for text in (">>> 1", "if a:\n    b\nc", "if a:\n    b\n\n    c"):
+        with pytest.raises(SyntaxError):
+            paste(text)
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

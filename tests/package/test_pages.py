@@ -28,10 +28,10 @@ def lines_of(path):
 
 
 def test_pages_are_few_and_short():
-    assert len(PAGES) <= 25
-    assert len(lines_of(ROOT / "README.md")) <= 120
+    assert len(PAGES) <= 27
+    assert len(lines_of(ROOT / "README.md")) <= 130
     sizes = {path.name: len(lines_of(path)) for path in PAGES}
-    assert max(sizes.values()) <= 350, sizes
+    assert max(sizes.values()) <= 370, sizes
 
 
 @pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.name)
