@@ -28,12 +28,8 @@ from ..._stage import (
 )
 from ..._tree import is_key_array, join_path, leaf_text, leaves_with_names
 from ..._types import Key, PyTree, StageLike
-from .derivative import derivative_law
-from .dtype import dtype_law
-from .finite import finite_law
-from .index import index_law
-from .jit import jit_law, params_law, recompiles_law
-from .key import key_law
+from .derivative import derivative_law, finite_law
+from .equations import dtype_law, index_law, key_law, params_law
 from .law import (
     Bound,
     Broken,
@@ -46,9 +42,8 @@ from .law import (
     must_work,
     outcome,
 )
-from .pure import pure_law
+from .transforms import devices_law, jit_law, pure_law, recompiles_law, vmap_law
 from .trial import Call, Trial, copied, function_text, trial_of
-from .vmap import devices_law, vmap_law
 
 _FUNCTION = "testing.check_function"
 _LAWS = (pure_law, jit_law, recompiles_law, params_law, key_law, dtype_law)

@@ -1,4 +1,4 @@
-"""A strategy for nested pipelines of every combinator."""
+"""A strategy for nested pipelines of every combinator, and the layers in them."""
 
 import dataclasses
 import functools as ft
@@ -6,13 +6,16 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import equinox as eqx
 import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
+from jaxtyping import Array, Bool, Float, Int
 
 from ... import (
+    Stage,
     at,
     batched,
     chain,
@@ -35,8 +38,189 @@ from ... import (
 from ..._check import check_int
 from ..._stage import identity
 from ..._types import Key, PyTree, StageLike
-from . import layers
-from .arrays import Draw, check_strategies, check_struct
+from .arrays import Draw, arrays, check_strategies, check_struct
+
+
+class Affine(Stage):
+    """A scale and a shift for each number."""
+
+    scale: PyTree
+    shift: PyTree
+
+    def __call__(self, x: PyTree, *, key: Key | None = None) -> PyTree:
+        return jtu.tree_map(lambda a, b, v: a * v + b, self.scale, self.shift, x)
+
+
+def squash(x: PyTree) -> PyTree:
+    """Return the hyperbolic tangent of each leaf."""
+    return jtu.tree_map(jnp.tanh, x)
+
+
+def add_noise(x: PyTree, *, key: Key) -> PyTree:
+    """Add normal draws to each leaf."""
+    leaves, structure = jtu.tree_flatten(x)
+    keys = jr.split(key, len(leaves))
+    drawn = [
+        v + jr.normal(k, v.shape, jnp.result_type(v))
+        for k, v in zip(keys, leaves, strict=True)
+    ]
+    return jtu.tree_unflatten(structure, drawn)
+
+
+def is_inexact(struct: PyTree) -> bool:
+    """Return whether all leaves hold real or complex numbers."""
+    return all(jnp.issubdtype(v.dtype, jnp.inexact) for v in jtu.tree_leaves(struct))
+
+
+# Not zero, which would hide all earlier stages.
+_scales = st.integers(-4, 3).map(lambda i: (i + (i >= 0)) / 4)
+
+
+def leaves(struct: PyTree, random: bool) -> list[st.SearchStrategy]:
+    """Return strategies of stages that keep a struct, the simplest first."""
+    found: list[st.SearchStrategy] = [st.just(identity)]
+    if is_inexact(struct):
+        affine = st.builds(Affine, arrays(struct, elements=_scales), arrays(struct))
+        found += [st.just(squash), affine, *_layers(struct)]
+        if random:
+            single = isinstance(struct, jax.ShapeDtypeStruct)
+            found += [st.just(add_noise), *[st.just(eqx.nn.Dropout(0.5))] * single]
+    return found
+
+
+def _layers(struct: PyTree) -> list[st.SearchStrategy]:
+    """Return layers of `equinox.nn` that take a vector."""
+    if not isinstance(struct, jax.ShapeDtypeStruct) or len(struct.shape) != 1:
+        return []
+    (size,) = struct.shape
+
+    def linear(seed: int) -> eqx.nn.Linear:
+        return eqx.nn.Linear(size, size, key=jr.key(seed), dtype=struct.dtype)
+
+    # LayerNorm of a single number is always zero; its parameters are float32.
+    norm = struct.dtype == jnp.float32 and size > 1
+    return [st.integers(0, 3).map(linear)] + [st.just(eqx.nn.LayerNorm(size))] * norm
+
+
+# Unequal shares, as the mean of `x` and `-x` would hide the input.
+SHARE = 0.62
+
+
+class Joining(eqx.Module):
+    """A stage of several inputs, made of a stage that takes a tuple."""
+
+    stage: StageLike
+
+    def __call__(self, *trees: PyTree, key: Key | None = None) -> PyTree:
+        return chain(self.stage)(trees, key=key)
+
+
+class Weigh(Stage):
+    """A gate: weights that depend on the input."""
+
+    size: int = eqx.field(static=True)
+
+    def __call__(self, x: PyTree, *, key: Key | None = None) -> Array:
+        first = jax.nn.sigmoid(_first_number(x))
+        return (jnp.arange(1.0, self.size + 1) + first) / self.size
+
+
+class Cell(eqx.Module):
+    """A cell that carries a mean of its inputs, and returns a mean with its input."""
+
+    stage: StageLike
+
+    def __call__(self, carry: PyTree, x: PyTree, *, key: Key | None = None) -> PyTree:
+        y = mean((carry, chain(self.stage)(x, key=key)))
+        return y, y
+
+
+def mean(parts: tuple[PyTree, ...] | dict[str, PyTree]) -> PyTree:
+    """Return a mean in which later parts have smaller shares."""
+    trees = parts.values() if isinstance(parts, dict) else parts
+
+    def mix(*leaves: Array) -> Array:
+        shares = [v * SHARE**i for i, v in enumerate(leaves)]
+        return ft.reduce(operator.add, shares) / len(leaves)
+
+    return jtu.tree_map(mix, *trees)
+
+
+def mean_of_stack(tree: PyTree) -> PyTree:
+    """Return the mean of two stacked parts."""
+    return mean(tuple(jtu.tree_map(lambda v, i=i: v[i], tree) for i in range(2)))
+
+
+def mean_of_outputs(both: tuple[PyTree, dict[str, PyTree]]) -> PyTree:
+    """Return the mean of an output and of a recorded output inside."""
+    return mean((both[0], both[1]["one"]))
+
+
+def largest(trees: tuple[PyTree, ...]) -> PyTree:
+    """Return the element-wise maximum."""
+    return jtu.tree_map(lambda *v: ft.reduce(jnp.maximum, v), *trees)
+
+
+def join_of(struct: PyTree) -> Callable[[tuple[PyTree, ...]], PyTree]:
+    """Return a join that returns the dtypes of a struct."""
+    return mean if is_inexact(struct) else largest
+
+
+def less(tree: PyTree) -> PyTree:
+    """Scale down each number."""
+    return jtu.tree_map(lambda v: v * SHARE, tree)
+
+
+def named(x: PyTree) -> dict[str, PyTree]:
+    """Return a mapping of two inputs made of one input."""
+    return {"x": x, "by": x}
+
+
+def second_as_first(both: tuple[PyTree, PyTree]) -> PyTree:
+    """Return the second of two pytrees, in the dtypes of the first."""
+    return jtu.tree_map(lambda a, b: b.astype(a.dtype), *both)
+
+
+def twice(x: PyTree) -> PyTree:
+    """Return a batch of two."""
+    return jtu.tree_map(lambda v: jnp.stack([v, -v]), x)
+
+
+def _first_number(x: PyTree) -> Float[Array, ""]:
+    # A sum, which is 0 for an array without elements.
+    first = jnp.sum(jnp.real(jtu.tree_leaves(x)[0]).ravel()[:1])
+    return first.astype(jnp.float32)  # for strict dtype promotion
+
+
+def positive(x: PyTree) -> Bool[Array, ""]:
+    """Return a predicate of the first number."""
+    # Not compared with zero, where rounding could change the result.
+    return _first_number(x) > 0.0317
+
+
+def always(x: PyTree) -> bool:
+    """Return a constant predicate."""
+    return True
+
+
+def selector(x: PyTree) -> Int[Array, ""]:
+    """Return the index of one of two branches."""
+    return positive(x).astype(jnp.int32)
+
+
+def first(xs: PyTree) -> PyTree:
+    """Return the first entry of a sequence."""
+    return jtu.tree_map(lambda v: v[0], xs)
+
+
+def scale_of_one(pipe: PyTree) -> PyTree:
+    """Return a parameter of the stage `one`."""
+    return pipe["one"].scale
+
+
+def scale_of_two(pipe: PyTree) -> PyTree:
+    """Return the parameter of the stage `two` to tie to it."""
+    return pipe["two"].scale
 
 
 @dataclasses.dataclass
@@ -63,7 +247,7 @@ class Drawing:
         make = kinds[self.one_of(*kinds)]
         if make is not None:
             return make(self)
-        own = layers.leaves(self.struct, self.random)
+        own = leaves(self.struct, self.random)
         return self.draw(self.one_of(*own, *self.own))
 
     def inner(self, part: PyTree = None) -> StageLike:
@@ -91,42 +275,40 @@ def _at(d: Drawing) -> StageLike:
 
 def _fold(d: Drawing) -> StageLike:
     first, *others = d.few()
-    parts = [first, *(chain(stage, layers.less) for stage in others)]
+    parts = [first, *(chain(stage, less) for stage in others)]
     # Squashed, as nested sums would leave the range of small dtypes.
-    return chain(parallel(*parts, merge=d.one_of("mean", "sum", "prod")), layers.squash)
+    return chain(parallel(*parts, merge=d.one_of("mean", "sum", "prod")), squash)
 
 
 def _inputs(d: Drawing) -> StageLike:
     """Draw a chain that broadcasts one of two inputs and contains a graph of both."""
-    join = layers.Joining(layers.join_of(d.struct))
+    join = Joining(join_of(d.struct))
     block = graph(
         {"node": d.inner(), "join": join},
         {"node": "x", "join": d.one_of(["node", "by"], ["by", "node", "x"])},
         "join",
         inputs=("x", "by"),
     )
-    return chain(
-        layers.named, chain(feed(block, x="x", by="by"), block, broadcast="by")
-    )
+    return chain(named, chain(feed(block, x="x", by="by"), block, broadcast="by"))
 
 
 def _wide(d: Drawing) -> StageLike:
     merge = d.one_of("tuple", "stack", "dict", "own")
     parts = [d.inner(), d.inner()]
     if merge == "own":
-        return parallel(*parts, merge=layers.mean)
+        return parallel(*parts, merge=mean)
     if merge == "dict":
         named = dict(zip("ba", parts, strict=True))
-        return chain(parallel(named, merge="dict"), layers.mean)
+        return chain(parallel(named, merge="dict"), mean)
     if merge == "stack":
-        return chain(parallel(*parts, merge=merge, axis=0), layers.mean_of_stack)
-    return chain(parallel(*parts, merge=merge), layers.mean)
+        return chain(parallel(*parts, merge=merge, axis=0), mean_of_stack)
+    return chain(parallel(*parts, merge=merge), mean)
 
 
 def _weighted(d: Drawing) -> StageLike:
     children = d.few()
     fixed = jnp.linspace(0.2, 0.8, len(children))
-    weights = layers.Weigh(len(children)) if d.draw(st.booleans()) else fixed
+    weights = Weigh(len(children)) if d.draw(st.booleans()) else fixed
     normalize = d.one_of("softmax", "sum", "none")
     return weighted(*children, weights=weights, normalize=normalize)
 
@@ -137,8 +319,8 @@ def _maker(d: Drawing, *, noisy: bool | None = None) -> Callable[[Key], StageLik
 
     def make(key: Key) -> StageLike:
         scale = jtu.tree_map(lambda s: jr.normal(key, s.shape, s.dtype) / 2, d.struct)
-        affine = layers.Affine(scale, jtu.tree_map(jnp.ones_like, scale))
-        return chain(affine, layers.add_noise) if noisy else affine
+        affine = Affine(scale, jtu.tree_map(jnp.ones_like, scale))
+        return chain(affine, add_noise) if noisy else affine
 
     return make
 
@@ -154,21 +336,21 @@ def _ensemble(d: Drawing) -> StageLike:
 
 def _scan(d: Drawing) -> StageLike:
     returns, reverse = d.one_of("last", "sequence"), d.draw(st.booleans())
-    cell = layers.Cell(d.inner())
-    whole = scan(cell, layers.first, returns=returns, reverse=reverse)
-    back = layers.mean_of_stack if returns == "sequence" else identity
-    return chain(layers.twice, whole, back)
+    cell = Cell(d.inner())
+    whole = scan(cell, first, returns=returns, reverse=reverse)
+    back = mean_of_stack if returns == "sequence" else identity
+    return chain(twice, whole, back)
 
 
 def _tied(d: Drawing) -> StageLike:
     one, two = (_maker(d, noisy=False)(jr.key(i)) for i in range(2))
     pipe = chain(one=one, between=d.inner(), two=two)
-    return tied(pipe, layers.scale_of_two, layers.scale_of_one)
+    return tied(pipe, scale_of_two, scale_of_one)
 
 
 def _outputs(d: Drawing) -> StageLike:
     inner = outputs(chain(one=d.inner(), two=d.inner()), "one")
-    return chain(inner, layers.mean_of_outputs)
+    return chain(inner, mean_of_outputs)
 
 
 def _precision(d: Drawing) -> StageLike:
@@ -177,7 +359,7 @@ def _precision(d: Drawing) -> StageLike:
     compute = "float64" if double else "float32"
     inside = d.inner(jtu.tree_map(lambda v: _widened(v, compute), d.struct))
     within = precision(inside, compute, output=None)
-    return parallel(identity, within, merge=layers.second_as_first)
+    return parallel(identity, within, merge=second_as_first)
 
 
 def _widened(leaf: jax.ShapeDtypeStruct, dtype: str) -> jax.ShapeDtypeStruct:
@@ -187,24 +369,24 @@ def _widened(leaf: jax.ShapeDtypeStruct, dtype: str) -> jax.ShapeDtypeStruct:
 
 def _graph(d: Drawing) -> StageLike:
     """Draw a graph in which nodes with several predecessors join them."""
-    join = layers.join_of(d.struct)
+    join = join_of(d.struct)
     nodes, edges, ends = {}, {}, []
     for i in range(d.draw(st.integers(1, 3))):
         known = st.sampled_from(list(nodes)) if nodes else st.nothing()
         before = d.draw(st.lists(known, unique=True))
         stage = d.inner()
         several = len(before) > 1
-        nodes[f"node{i}"] = layers.Joining(chain(join, stage)) if several else stage
+        nodes[f"node{i}"] = Joining(chain(join, stage)) if several else stage
         edges[f"node{i}"] = before
         ends = [end for end in ends if end not in before] + [f"node{i}"]
     if len(ends) == 1:
         return graph(nodes, edges, ends[0])
-    return graph({**nodes, "end": layers.Joining(join)}, {**edges, "end": ends}, "end")
+    return graph({**nodes, "end": Joining(join)}, {**edges, "end": ends}, "end")
 
 
 def _gated(d: Drawing) -> StageLike:
-    less, gates = chain(d.inner(), layers.less), (layers.positive, layers.always)
-    return gated(d.inner(), less, gates=gates, merge=d.one_of("mean", "max"))
+    second, gates = chain(d.inner(), less), (positive, always)
+    return gated(d.inner(), second, gates=gates, merge=d.one_of("mean", "max"))
 
 
 _ANY = {
@@ -216,16 +398,18 @@ _ANY = {
     "inputs": _inputs,
     "frozen": lambda d: frozen(d.inner()),
 }
+
 _BRANCHES = {
-    "cond": lambda d: cond(layers.positive, d.inner(), d.inner()),
-    "switch": lambda d: switch(layers.selector, d.inner(), d.inner()),
+    "cond": lambda d: cond(positive, d.inner(), d.inner()),
+    "switch": lambda d: switch(selector, d.inner(), d.inner()),
 }
+
 _INEXACT = {
     "fold": _fold,
     "wide": _wide,
     "weighted": _weighted,
-    "batched": lambda d: chain(layers.twice, batched(d.inner()), layers.mean_of_stack),
-    "residual": lambda d: chain(residual(*d.few()), layers.squash),
+    "batched": lambda d: chain(twice, batched(d.inner()), mean_of_stack),
+    "residual": lambda d: chain(residual(*d.few()), squash),
     "scan": _scan,
     "outputs": _outputs,
     "repeat": _repeat,
@@ -238,7 +422,7 @@ _INEXACT = {
 def _makers(d: Drawing) -> dict[str, Callable[[Any], StageLike]]:
     """Return the makers of the combinators that support a struct, by name."""
     found = {**_ANY, **(_BRANCHES if d.branches else {})}
-    if layers.is_inexact(d.struct):
+    if is_inexact(d.struct):
         found |= {**_INEXACT, **({"gated": _gated} if d.branches else {})}
     return found
 
