@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
+from jax.core import Tracer
 from jax.errors import KeyReuseError
 from jax.typing import DTypeLike
 
@@ -21,7 +22,6 @@ from ..._captured import JITTED, contents
 from ..._jaxprs import (
     Equation,
     Flow,
-    equations,
     interpret,
     kind,
     open_jaxpr,
@@ -32,7 +32,7 @@ from ..._jaxprs import (
 from ..._stage import Lift
 from ..._tree import leaf_text
 from .law import Broken, Undecided, error_line, law
-from .trial import Programs, Trial, is_installed, lines_of, user_line
+from .trial import Programs, Trial, file_of, is_installed, lines_of, user_line
 
 
 @law("params", "each array of a module, and its gradient, reach the output.")
@@ -85,35 +85,55 @@ def key_law(trial: Trial) -> None:
     marks = [name == "key" for name in programs.names]
     if draws and not any(Flow().run(programs.jaxpr, marks)):
         raise Broken("it draws random numbers, and the output does not depend on `key`")
-    own = any(map(_is_own_choice, equations(programs.jaxpr)))
-    function = _with_switches(programs.jaxpr) if own else programs.function
-    try:
-        # JAX tracks keys while tracing; nothing is compiled.
-        with jax.debug_key_reuse(True):
-            jax.jit(function).trace(*trial.leaves)
-    except KeyReuseError as error:
-        # Under `vmap` both branches of a `cond` run with the same key.
-        if _selects(programs.jaxpr):
-            raise Undecided("it selects between draws, which may share a key") from None
-        place = "" if own else _place(error)
-        raise Broken(f"one key is used twice{place}; split it") from None
+    chooses = any(map(_is_choice, programs.equations))
+    functions = [] if chooses else [programs.function]
+    if chooses or not programs.primitives.isdisjoint(_SAME):
+        functions.append(_with_same_keys(programs.jaxpr))
+    for function in functions:
+        try:
+            # JAX tracks keys while tracing; nothing is compiled.
+            with jax.debug_key_reuse(True):
+                jax.jit(function).trace(*trial.leaves)
+        except KeyReuseError as error:
+            # Under `vmap` both branches of a `cond` run with the same key.
+            if _selects(programs.jaxpr):
+                why = "it selects between draws, which may share a key"
+                raise Undecided(why) from None
+            place = _place(error) if function is programs.function else ""
+            raise Broken(f"one key is used twice{place}; split it") from None
 
 
-def _is_own_choice(eqn: Equation) -> bool:
+_SAME = ("random_fold_in", "random_unwrap", "random_wrap")
+
+
+def _is_choice(eqn: Equation) -> bool:
+    """Return whether an equation is a choice of this package, not a `cond`."""
     return kind(eqn) == "branches" and eqn.primitive.name != "cond"
 
 
-def _with_switches(jaxpr: Any) -> Callable[..., list[Any]]:
-    """Return a program with `lax.switch` for choices in which JAX cannot track keys."""
+def _with_same_keys(jaxpr: Any) -> Callable[..., list[Any]]:
+    """Return a program in which keys that are computed alike are one key.
+
+    JAX does not know that equal numbers folded into a key make the same key, nor
+    follows bits of a key, or keys in a choice of this package.
+    """
+    known: dict[Any, Any] = {}
 
     def rule(eqn: Equation, inputs: list[Any]) -> Any:
+        name = eqn.primitive.name
         if kind(eqn) == "call":
             return interpret(next(sub_jaxprs(eqn)), inputs, rule)
-        if _is_own_choice(eqn):
-            branches = list(map(_with_switches, eqn.params["branches"]))
-            index = jax.numpy.asarray(inputs[0], int)
-            return jax.lax.switch(index, branches, *inputs[1:])
-        return rebind(eqn, inputs)
+        if _is_choice(eqn):
+            branches = list(map(_with_same_keys, eqn.params["branches"]))
+            return jax.lax.switch(jnp.asarray(inputs[0], int), branches, *inputs[1:])
+        if name not in _SAME:
+            return rebind(eqn, inputs)
+        token = name, *(id(v) if isinstance(v, Tracer) else str(v) for v in inputs)
+        if token not in known:
+            known[token] = rebind(eqn, inputs), inputs  # which keeps the `id`
+            if name == "random_unwrap":
+                known["random_wrap", id(known[token][0][0])] = inputs, known[token]
+        return known[token][0]
 
     return lambda *inputs: interpret(jaxpr, inputs, rule)
 
@@ -299,10 +319,10 @@ def index_law(trial: Trial) -> str | None:
     programs = trial.programs
     indexed = [e for e in programs.equations if e.primitive.name.startswith(_INDEXED)]
     meant = [_is_meant(eqn) for eqn in indexed]
-    if all(is_installed(_file_of(eqn)) for eqn in indexed):
+    if all(is_installed(file_of(eqn)) for eqn in indexed):
         return None
     try:
-        error = programs.index_error(trial.leaves)
+        error = programs.index_error(trial.leaves).get()
     except Exception as error:  # such as for gathers with batching dims in JAX 0.12
         raise Undecided(f"JAX's `checkify` raises {error_line(error)}") from error
     if error is None:
@@ -335,7 +355,3 @@ def _is_meant(eqn: Equation) -> bool:
         return True
     file, line = next(iter(lines_of(eqn)), ("", 0))
     return is_installed(file) or "mode=" in linecache.getline(file, line)
-
-
-def _file_of(eqn: Equation) -> str:
-    return next(iter(lines_of(eqn)), ("", 0))[0]

@@ -266,6 +266,8 @@ class ReducerTrial:
         }
         for how, state in merged.items():
             self.same(state, whole, (how, "one by one"))
+        labels = ("merged of two ranges without points", "of one")
+        self.same(merge(empty, empty), empty, labels)
 
     @law("update", "points one by one give the same result as all at once.")
     def update_law(self) -> None:

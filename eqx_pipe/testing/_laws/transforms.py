@@ -38,7 +38,6 @@ from .trial import (
     is_installed,
     is_of_user,
     lines_of,
-    outside_equinox,
     user_line,
 )
 
@@ -162,9 +161,8 @@ def _file_of(eqn: Equation) -> str:
     outside = lines_of(eqn)
     for inner in equations(eqn.params["jaxpr"]):
         lines = lines_of(inner)
-        files = outside_equinox(lines[: len(lines) - len(outside)])
-        if files:
-            return files[-1]
+        if len(lines) > len(outside):
+            return lines[-len(outside) - 1][0]
     return outside[0][0] if outside else ""
 
 
@@ -313,8 +311,8 @@ def _gradients(trial: Trial, which: Indices) -> str | None:
         return None
     cotangents = programs.cotangents()
 
-    def gradient(leaves: list[Any], which: Indices = frozenset()) -> list[Any]:
-        return programs.backward(leaves, cotangents, which)[1]
+    def gradient(leaves: list[Any], **batched: Indices) -> list[Any]:
+        return programs.backward(leaves, cotangents, **batched)[1]
 
     try:
         gradient(trial.leaves)
@@ -348,7 +346,7 @@ def _like_a_loop(
         stacked([lane[i] for lane in taken]) if i in which else first[i] for i in every
     ]
     try:
-        values = run(inputs, which)
+        values = run(inputs, batched=which)
     except Exception as error:
         raise Broken(f"{how} raises {error_line(error)}") from error
     wanted = [stacked(column) for column in zip(*outputs, strict=True)]
@@ -378,20 +376,18 @@ def devices_law(trial: Trial) -> str | None:
         raise Undecided("an output has no rows")
     rows, whole = PartitionSpec("rows"), PartitionSpec()
     specs = [rows if split else whole for split in is_split]
-    run, cotangents = _outputs_of(trial.call, programs), programs.cotangents()
+    cotangents = programs.cotangents()
     try:
         value, grads = programs.backward(leaves, cotangents)
     except Exception:  # reported by the law `derivative`
-        value, grads = [programs.value(leaves)[i] for i in programs.smooth], None
+        value, grads = programs.smooth_of(programs.value(leaves)), None
 
-    def gradient(fn: Callable[..., Any], leaves: list[Any], weights: list[Any]) -> Any:
-        def of_moving(moving: list[Any]) -> list[Any]:
-            every = list(leaves)
-            for i, v in zip(programs.moving, moving, strict=True):
-                every[i] = v
-            return fn(every)
+    def run(leaves: Any) -> list[Any]:
+        return programs.smooth_of(programs.retraced(*leaves))
 
-        return jax.vjp(of_moving, [leaves[i] for i in programs.moving])[1](weights)[0]
+    def gradient(run: Any, leaves: Any, weights: list[Any]) -> list[Any]:
+        moving = [leaves[i] for i in programs.moving]
+        return jax.vjp(programs.of_moving(leaves, run), moving)[1](weights)[0]
 
     for count in (1, counts[0]):
         mesh = Mesh(np.array(jax.devices()[:count]), ("rows",))
@@ -402,30 +398,17 @@ def devices_law(trial: Trial) -> str | None:
             in_specs=(specs, rows),
             out_specs=[specs[i] for i in programs.moving],
         )
-        names = programs.smooth_names
-        parts: list[Any] = [("the values", names, value, outside, (leaves,))]
+        parts: dict[str, Any] = {"the values": (outside, value)}
         if grads is not None:
-            names, args = programs.moving_names, (leaves, cotangents)
             around = ft.partial(gradient, outside)
-            parts.append(("the gradient outside", names, grads, around, args))
-            parts.append(("the gradient inside", names, grads, inside, args))
-        for what, names, wanted, fn, args in parts:
+            parts["the gradient outside"] = around, grads
+            parts["the gradient inside"] = inside, grads
+        for what, (fn, wanted) in parts.items():
             how = f"{what} of `shard_map` on {count} devices"
+            args = (leaves,) if fn is outside else (leaves, cotangents)
+            names = programs.smooth_names if fn is outside else programs.moving_names
             with must_work(how):
                 got = jax.tree.map(np.asarray, jax.jit(fn)(*args))
             left, right = (dict(zip(names, v, strict=True)) for v in (got, wanted))
             agree(left, right, (f"by {how}", "without it"), trial.tolerance)
     return None if grads is not None else "without gradients"
-
-
-def _outputs_of(call: Call, programs: Programs) -> Callable[[list[Any]], list[Any]]:
-    """Return the smooth outputs as a function of leaves, of any number of rows."""
-    arrays, static = eqx.partition(call, eqx.is_array)
-    structure = jtu.tree_structure(arrays)
-
-    def run(leaves: list[Any]) -> list[Any]:
-        whole = eqx.combine(jtu.tree_unflatten(structure, leaves), static)
-        outputs = jtu.tree_leaves(eqx.filter(whole.run(), eqx.is_array))
-        return [outputs[i] for i in programs.smooth]
-
-    return run

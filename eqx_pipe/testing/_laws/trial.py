@@ -85,6 +85,17 @@ def split_state(result: PyTree) -> dict[str, PyTree]:
     return {"output": result}
 
 
+def _compiled(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a method run as a compiled program, which may have batched leaves."""
+
+    @ft.wraps(fn)
+    def run(self: "Programs", *args: Leaves, batched: Indices = frozenset()) -> Any:
+        method = ft.wraps(fn)(ft.partial(fn, self))
+        return self._run(method, batched, *args)
+
+    return run
+
+
 class Programs:
     """The programs for calls with one structure, shapes and dtypes.
 
@@ -110,7 +121,7 @@ class Programs:
             return jtu.tree_leaves(outputs)
 
         self.jaxpr: Any = jax.make_jaxpr(flat)(*leaves)
-        self._form = form
+        self._form, self.retraced = tuple(form), flat
         self.is_wide = is_wide()
         self.names = [name for name, _ in leaves_with_names(arrays)]
         avals = self.jaxpr.out_avals
@@ -148,25 +159,60 @@ class Programs:
         avals = [self.jaxpr.out_avals[i] for i in self.smooth]
         return [direction(k, aval) for k, aval in enumerate(avals)]
 
-    def value(self, leaves: Leaves, batched: Indices = frozenset()) -> list[Any]:
-        """Return the outputs; the leaves `batched` may have a leading batch axis."""
-        return self._run(self._value, batched, leaves)
+    @_compiled
+    def value(self, leaves: Leaves) -> list[Any]:
+        """Return the outputs."""
+        return self.function(*leaves)
 
-    def forward(self, leaves: Leaves, tangents: Leaves) -> tuple[list, list]:
+    @_compiled
+    def forward(self, leaves: Leaves, tangents: Leaves) -> Any:
         """Return the smooth outputs and their tangents."""
-        return self._run(self._forward, frozenset(), leaves, tangents)
+        return jax.jvp(self.of_moving(leaves), (self._moving(leaves),), (tangents,))
 
-    def backward(
-        self, leaves: Leaves, cotangents: Leaves, batched: Indices = frozenset()
-    ) -> tuple[list, list]:
+    @_compiled
+    def backward(self, leaves: Leaves, cotangents: Leaves) -> Any:
         """Return the smooth outputs, and the cotangents of the moving leaves."""
-        return self._run(self._backward, batched, leaves, cotangents)
+        return self._pull(leaves, self._moving(leaves), cotangents)
 
-    def second(
-        self, leaves: Leaves, tangents: Leaves, cotangents: Leaves
-    ) -> tuple[tuple[list, list], list]:
+    @_compiled
+    def second(self, leaves: Leaves, tangents: Leaves, cotangents: Leaves) -> Any:
         """Return the results of `backward`, and the tangents of its cotangents."""
-        return self._run(self._second, frozenset(), leaves, tangents, cotangents)
+        first, (_, change) = jax.jvp(
+            lambda moving: self._pull(leaves, moving, cotangents),
+            (self._moving(leaves),),
+            (tangents,),
+        )
+        return first, change
+
+    @_compiled
+    def index_error(self, leaves: Leaves) -> Any:
+        """Return the error of `checkify` for an index that is out of bounds."""
+        checked = checkify.checkify(self.function, errors=checkify.index_checks)
+        return checked(*leaves)[0]
+
+    def _moving(self, leaves: Leaves) -> list[Any]:
+        return [leaves[i] for i in self.moving]
+
+    def _pull(self, leaves: Leaves, moving: Leaves, cotangents: Leaves) -> Any:
+        value, pull = jax.vjp(self.of_moving(leaves), moving)
+        return value, pull(cotangents)[0]
+
+    def smooth_of(self, outputs: list[Any]) -> list[Any]:
+        """Return the outputs that can be differentiated."""
+        return [outputs[i] for i in self.smooth]
+
+    def of_moving(
+        self, leaves: Leaves, run: Callable[[Leaves], list[Any]] | None = None
+    ) -> Callable[[Leaves], list[Any]]:
+        """Return the smooth outputs of the program, or of `run`, by moving leaves."""
+
+        def fn(moving: Leaves) -> list[Any]:
+            every = list(leaves)
+            for i, v in zip(self.moving, moving, strict=True):
+                every[i] = v
+            return run(every) if run else self.smooth_of(self.function(*every))
+
+        return fn
 
     def partial(self, leaves: Leaves, cotangents: Leaves, only: int, of: str) -> list:
         """Return the gradient of one moving leaf, or of one smooth output.
@@ -175,8 +221,7 @@ class Programs:
         """
 
         def gradient(leaves: Leaves, cotangents: Leaves) -> list[Any]:
-            fn = self._of_moving(leaves)
-            moving = [leaves[i] for i in self.moving]
+            fn, moving = self.of_moving(leaves), self._moving(leaves)
             if of == "output":
                 return jax.vjp(lambda v: fn(v)[only], moving)[1](cotangents[only])[0]
 
@@ -195,10 +240,6 @@ class Programs:
         arrays = [v for j in (self.jaxpr, *inner) for v in open_jaxpr(j)[1]]
         return [v for v in arrays if hasattr(v, "nbytes") and not is_key_array(v)]
 
-    def context(self) -> contextlib.AbstractContextManager[Any]:
-        """Return the precision in which the call was traced."""
-        return jax.enable_x64(self.is_wide)
-
     def _run(self, fn: Callable[..., Any], batched: Indices, *args: Leaves) -> Any:
         """Run a program, batched over some leaves; it is compiled once."""
         name = (fn.__name__, batched)
@@ -206,60 +247,19 @@ class Programs:
             axes = [0 if i in batched else None for i in range(len(self.names))]
             over = jax.vmap(fn, (axes, *[None] * (len(args) - 1))) if batched else fn
             # The law `jit` judges the program as users compile it.
-            plain = fn == self._value and not batched
+            plain = name == ("value", frozenset())
             options = None if plain or jax.default_backend() != "cpu" else _QUICK
             self._compiled[name] = jax.jit(over, compiler_options=options)
         if name in self._absent:
             raise self._absent[name]
         try:
-            with self.context():
+            with jax.enable_x64(self.is_wide):
                 outputs = self._compiled[name](*map(list, args))
                 return jtu.tree_map(as_numpy_or_key, outputs)
         except Exception as error:
             if is_absent(error):
                 self._absent[name] = error
             raise
-
-    def index_error(self, leaves: Leaves) -> str | None:
-        """Return the text of the first index that is out of bounds, or `None`."""
-        return self._run(self._checked, frozenset(), leaves).get()
-
-    def _checked(self, leaves: Leaves) -> Any:
-        checked = checkify.checkify(self.function, errors=checkify.index_checks)
-        return checked(*leaves)[0]
-
-    def _value(self, leaves: Leaves) -> list[Any]:
-        return self.function(*leaves)
-
-    def _of_moving(self, leaves: Leaves) -> Callable[[Leaves], list[Any]]:
-        """Return the smooth outputs as a function of the moving leaves."""
-
-        def fn(moving: Leaves) -> list[Any]:
-            every = list(leaves)
-            for i, v in zip(self.moving, moving, strict=True):
-                every[i] = v
-            outputs = self.function(*every)
-            return [outputs[i] for i in self.smooth]
-
-        return fn
-
-    def _forward(self, leaves: Leaves, tangents: Leaves) -> Any:
-        moving = [leaves[i] for i in self.moving]
-        return jax.jvp(self._of_moving(leaves), (moving,), (tangents,))
-
-    def _backward(self, leaves: Leaves, cotangents: Leaves) -> Any:
-        moving = [leaves[i] for i in self.moving]
-        value, pull = jax.vjp(self._of_moving(leaves), moving)
-        return value, pull(cotangents)[0]
-
-    def _second(self, leaves: Leaves, tangents: Leaves, cotangents: Leaves) -> Any:
-        def both(moving: Leaves) -> Any:
-            value, pull = jax.vjp(self._of_moving(leaves), moving)
-            return value, pull(cotangents)[0]
-
-        moving = [leaves[i] for i in self.moving]
-        first, (_, change) = jax.jvp(both, (moving,), (tangents,))
-        return first, change
 
 
 def is_absent(error: Exception) -> bool:
@@ -368,7 +368,8 @@ class Trial:
         """The result of the first plain call."""
         if self.is_compiled:
             return self.programs.output(self.programs.value(self.leaves))
-        return snapshot(dataclasses.replace(self.call, args=self.passed).run())
+        result = dataclasses.replace(self.call, args=self.passed).run()
+        return jtu.tree_map(copied, result)
 
     @ft.cached_property
     def again(self) -> tuple[dict[str, PyTree], list[str]]:
@@ -379,7 +380,7 @@ class Trial:
             result = dataclasses.replace(self.call, args=args).run()
         if self.trace_error is None:
             self.programs.compiles_anew = bool(compiled)
-        return snapshot(result), compiled
+        return jtu.tree_map(copied, result), compiled
 
     @ft.cached_property
     def is_compiled(self) -> bool:
@@ -393,13 +394,8 @@ class Trial:
     def changed(self) -> list[str]:
         """Return the names of values of the function that differ from before."""
         after = held(self.call.fn)
-        return [
-            name
-            for name in {**after, **self.before}
-            if name not in self.before
-            or name not in after
-            or self.before[name] != after[name]
-        ]
+        names = {**after, **self.before}
+        return [n for n in names if after.get(n, ...) != self.before.get(n, ...)]
 
     @property
     def leaves(self) -> list[Any]:
@@ -486,15 +482,6 @@ def cast(tree: PyTree, real: DTypeLike) -> PyTree:
             return jax.device_put(np.asarray(leaf).astype(dtype))
 
     return jtu.tree_map(one, tree)
-
-
-def snapshot(tree: PyTree) -> PyTree:
-    """Return a copy that later writes to arrays or containers do not change."""
-
-    def copy(leaf: Any) -> Any:
-        return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
-
-    return jtu.tree_map(copy, tree)
 
 
 def copied(leaf: Any) -> Any:
@@ -642,24 +629,22 @@ def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def lines_of(eqn: Equation) -> list[tuple[str, int]]:
-    """Return the files and lines outside JAX that made an equation, innermost first."""
+    """Return the files and lines that made an equation, innermost first.
+
+    Those in JAX, and in Equinox's transformations, are left out.
+    """
     trace: Any = eqn.source_info.traceback
     frames = [] if trace is None else trace.frames
     lines = [(frame.file_name, frame.line_num) for frame in frames]
-    return [line for line in lines if not line[0].startswith(_JAX)]
-
-
-def outside_equinox(lines: Sequence[tuple[str, int]]) -> list[str]:
-    """Return the files of lines, without those of Equinox's transformations."""
     return [
-        file
-        for file, _ in lines
-        if not file.startswith(_EQUINOX)
-        or file.startswith((f"{_EQUINOX}nn", f"{_EQUINOX}internal"))
+        (file, line)
+        for file, line in lines
+        if not file.startswith(_TRANSFORMING) or file.startswith(_LAYERS)
     ]
 
 
-_JAX, _EQUINOX = (str(m.__file__).rpartition("__init__")[0] for m in (jax, eqx))
+_TRANSFORMING = tuple(str(m.__file__).rpartition("__init__")[0] for m in (jax, eqx))
+_LAYERS = tuple(f"{_TRANSFORMING[1]}{name}" for name in ("nn", "internal"))
 
 
 def is_installed(file: str) -> bool:
@@ -667,10 +652,14 @@ def is_installed(file: str) -> bool:
     return "site-packages" in file
 
 
+def file_of(eqn: Equation, default: str = "") -> str:
+    """Return the innermost file that made an equation."""
+    return next(iter(lines_of(eqn)), (default, 0))[0]
+
+
 def is_of_user(eqn: Equation) -> bool:
     """Return whether an equation was made outside of installed packages."""
-    files = outside_equinox(lines_of(eqn))
-    return bool(files) and not is_installed(files[0])
+    return not is_installed(file_of(eqn, "site-packages"))
 
 
 def user_line(lines: Sequence[tuple[str, int]]) -> str:

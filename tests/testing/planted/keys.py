@@ -111,22 +111,9 @@ ROWS = [
         key=_KEY,
         missed="its program is that of one draw which is meant for all lanes",
     ),
-    of_function(
-        "folded in alike",
-        _folded_alike,
-        _folded,
-        X,
-        key=_KEY,
-        missed="JAX does not compare the numbers that are folded in",
-    ),
-    of_function(
-        "the same bits again",
-        _bits_again,
-        _split,
-        X,
-        key=_KEY,
-        missed="JAX does not follow the bits of a key",
-    ),
+    of_function("folded in alike", _folded_alike, _folded, X, key=_KEY),
+    of_function("a raw key twice", _twice, _split, X, key=jr.key_data(_KEY)),
+    of_function("the same bits again", _bits_again, _split, X, key=_KEY),
     of_function(
         "a carry that is not split", _carry_not_split, _carry_split, X, key=_KEY
     ),

@@ -168,6 +168,15 @@ def _lowest(struct):
     return jnp.full(struct.shape, -jnp.inf, struct.dtype)
 
 
+def _naive(a, b):
+    most = jnp.maximum(a, b)
+    return most + jnp.log(jnp.exp(a - most) + jnp.exp(b - most))
+
+
+def _log_sum(merge=jnp.logaddexp):
+    return reducer(init=_lowest, update=jnp.logaddexp, merge=merge)
+
+
 _max = reducer(init=_lowest, update=jnp.maximum, merge=jnp.maximum)
 _count = reducer(
     init=lambda s: (jnp.zeros(s.shape, s.dtype), jnp.zeros((), jnp.int32)),
@@ -211,6 +220,7 @@ ROWS = [
         reducer(),
         _VALUES,
     ),
+    of_reducer("NaN of two empty parts", _log_sum(_naive), _log_sum(), _VALUES),
     of_source("another record each time", lambda i, calls: calls, lambda i, calls: i),
     of_axis(
         "each value drawn twice",
