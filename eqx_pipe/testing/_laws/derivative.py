@@ -122,7 +122,11 @@ class _Derivatives:
         if programs.iterates:
             self.rtol = max(self.rtol, _ITERATED)
         self.plain = self.smooth_value(leaves)
-        self.has_second = False
+        self.has_second = True  # its program also has the first derivative
+        try:
+            programs.second(leaves, self.tangents, programs.cotangents())
+        except Exception:
+            self.has_second = False
         self.nan_forward, self.nan_reverse = "", False
         self.notes: list[str] = []
 
@@ -131,7 +135,6 @@ class _Derivatives:
         slopes = [self.slopes(self.smooth_value, self._along(k)) for k in self.moved]
         smooth = [np.all([s.smooth for s in c], 0) for c in zip(*slopes, strict=True)]
         forward, no_forward = self._forward(slopes)
-        no_second = self._find_second(smooth)
         # Reverse mode is compared with forward mode, also at kinks.
         no_reverse = self._backward(slopes if forward is None else forward)
         if no_forward and no_reverse:
@@ -140,12 +143,10 @@ class _Derivatives:
         if self.nan_forward and not no_reverse and not self.nan_reverse:
             what = "forward mode is not finite, where reverse mode is"
             raise Broken(what, self.nan_forward)
-        if self.has_second:
-            self._second(smooth)
-        if not no_reverse:
-            self._symbolic_zeros()
         orders = {"forward mode": no_forward, "reverse mode": no_reverse}
-        orders |= {} if no_reverse else {"second derivative": no_second}
+        if not no_reverse:
+            orders["second derivative"] = self._second(smooth)
+            self._symbolic_zeros()
         self.notes += [f"no {how} ({why})" for how, why in orders.items() if why]
         finite = [np.isfinite(v) for v in self.plain]
         kinks = sum(int((f & ~s).sum()) for f, s in zip(finite, smooth, strict=True))
@@ -250,25 +251,6 @@ class _Derivatives:
             return self.programs.second(self.leaves, self.tangents, cotangents)[0]
         return self.programs.backward(self.leaves, cotangents)
 
-    def _find_second(self, smooth: list[Numbers]) -> str:
-        """Find out whether there is a second derivative; return the reason if not."""
-        weights = self._weights(smooth)
-        try:
-            self.programs.second(self.leaves, self.tangents, weights)
-        except Exception:
-            pass
-        else:
-            self.has_second = True
-            return ""
-        # The first derivative is to blame for its own errors.
-        first, _ = attempt("reverse mode", lambda: self._reverse(weights))
-        if first is None:
-            return ""
-        return attempt(
-            "the second derivative",
-            lambda: self.programs.second(self.leaves, self.tangents, weights),
-        )[1]
-
     def _backward(self, known: list[list[Slope]]) -> str:
         """Compare reverse mode along each direction; return why if it is absent."""
         for inside, row in zip(self.moved, known, strict=True):
@@ -354,22 +336,29 @@ class _Derivatives:
                 self._blamed(inside, 0),
             )
 
-    def _second(self, smooth: list[Numbers]) -> None:
-        """Compare second derivatives with finite differences of first derivatives."""
+    def _second(self, smooth: list[Numbers]) -> str:
+        """Compare second derivatives with finite differences of first derivatives.
+
+        Return why there are none, if so.
+        """
         programs, cotangents = self.programs, self._weights(smooth)
-        (_, first), change = programs.second(self.leaves, self.tangents, cotangents)
 
-        def gradient(leaves: list[Any]) -> list[Numbers]:
-            (_, grads), _ = programs.second(leaves, self.tangents, cotangents)
-            return grads
+        def second(leaves: list[Any]) -> Any:
+            return programs.second(leaves, self.tangents, cotangents)
 
-        slopes = self.slopes(gradient, self.tangents)
+        result, why = attempt("the second derivative", lambda: second(self.leaves))
+        if result is None:
+            return why
+        (_, first), change = result
+
+        slopes = self.slopes(lambda leaves: second(leaves)[0][1], self.tangents)
         for k, name in enumerate(programs.moving_names):
             # Second derivatives near zero are as accurate as the first derivatives.
             finite = np.where(np.isfinite(first[k]), np.abs(first[k]), 0)
             size, rtol = float(finite.max(initial=0.0)), 10 * self.rtol
             how = "the second derivative"
             self._same(how, name, slopes[k], change[k], rtol, size)
+        return ""
 
     def _symbolic_zeros(self) -> None:
         """Compare gradients of one input, or of one output, with those of all.
@@ -380,25 +369,25 @@ class _Derivatives:
         if not any(map(_sees_zeros, self.programs.equations)):
             return
         weights = self.programs.cotangents()
-        whole = self._reverse(weights)[1]
+        names = self.programs.moving_names
+        whole = dict(zip(names, self._reverse(weights)[1], strict=True))
         labels = ("differentiated alone", "with the other arguments")
         tolerance = Tolerance(10 * self.rtol, 1e-30)
-        names = self.programs.moving_names[: 2 * _MOST_SINGLE]
-        for k, name in enumerate(names):
+        for k, name in enumerate(names[: 2 * _MOST_SINGLE]):
             part, _ = attempt(
                 f"the gradient of `{name}` alone",
                 lambda k=k: self.programs.partial(self.leaves, weights, k, "input"),
             )
-            agree({name: part and part[0]}, {name: whole[k]}, labels, tolerance)
+            agree({name: part and part[0]}, {name: whole[name]}, labels, tolerance)
         if len(weights) < 2:
             return
         parts = [
             self.programs.partial(self.leaves, weights, i, "output")
             for i in range(len(weights))
         ]
-        total = {n: sum(c) for n, *c in zip(names, *parts, strict=False)}
+        total = [sum(grads) for grads in zip(*parts, strict=True)]
         labels = ("summed over gradients of single outputs", "of all outputs together")
-        agree(total, dict(zip(names, whole, strict=False)), labels, tolerance)
+        agree(dict(zip(names, total, strict=True)), whole, labels, tolerance)
 
     def _same(
         self,
