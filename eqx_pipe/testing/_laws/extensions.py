@@ -33,7 +33,7 @@ from ..._stage import as_module, identity
 from ..._sweep import Compared, SweepResult, gaps_of, sweeper
 from ..._tree import as_arrays, struct_of
 from ..._types import Key, PyTree, StageLike
-from .equations import DRAWS, key_law
+from .function import DRAWS, key_law
 from .law import (
     USUAL,
     Broken,

@@ -1,440 +1,766 @@
-"""Check all laws of a function or stage at given arguments, in one report."""
+"""The laws of a function: plain, compiled, batched and split calls, and their program.
 
-import contextlib
-import inspect
-import math
+Those of its derivatives are in `derivative.py`.
+"""
+
+import dataclasses
+import functools as ft
+import itertools as it
+import linecache
+import operator
+import re
 import sys
-from collections.abc import Callable, Collection, Mapping
-from typing import Any
+import traceback
+import types
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
 
+import equinox as eqx
 import jax
+import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from equinox.nn import State
 from jax.core import Tracer
-from jax.errors import UnexpectedTracerError
+from jax.errors import KeyReuseError
+from jax.sharding import Mesh, PartitionSpec
+from jax.typing import DTypeLike
 
-from ..._check import check_callable, check_choice, check_is
-from ..._errors import MissingKeyError, describe_value, type_error, value_error
-from ..._keys import check_key, parameters
-from ..._stage import (
-    Composite,
-    Scope,
-    as_module,
-    check_state,
-    copy_state,
-    is_stateful,
-    wants_key,
+from ..._captured import JITTED, contents
+from ..._jaxprs import (
+    Equation,
+    Flow,
+    equations,
+    interpret,
+    kind,
+    open_jaxpr,
+    rebind,
+    sub_jaxprs,
+    within,
 )
-from ..._tree import is_key_array, join_path, leaf_text, leaves_with_names
-from ..._types import Key, PyTree, StageLike
+from ..._stage import Lift
+from ..._tree import is_key_array, leaf_text, leaves_with_names
+from ..._types import PyTree
+from .compilations import compilations, names_of
 from .derivative import derivative_law, finite_law
-from .equations import dtype_law, index_law, key_law, params_law
 from .law import (
-    Bound,
+    FIRST_ONLY,
     Broken,
-    Law,
-    Tolerance,
-    agree_with_reference,
-    check_names,
-    check_reference,
+    Undecided,
+    agree,
+    agree_in_struct,
+    error_line,
+    law,
     must_hold,
     must_work,
-    outcome,
+    stacked,
 )
-from .transforms import devices_law, jit_law, pure_law, recompiles_law, vmap_law
-from .trial import Call, Trial, copied, function_text, trial_of
-
-_FUNCTION = "testing.check_function"
-_LAWS = (pure_law, jit_law, recompiles_law, params_law, key_law, dtype_law)
-_LAWS += (vmap_law, finite_law, index_law, derivative_law, devices_law)
-NAMES = ("reference", *(law.name for law in _LAWS))
-"""The names of the laws, in the order in which they are checked: cheap ones first."""
-
-
-def check_function(
-    fn: Callable[..., PyTree],
-    *args: PyTree,
-    kwargs: Mapping[str, PyTree] | None = None,
-    state: State | None = None,
-    key: Key | None = None,
-    reference: Callable[..., PyTree] | None = None,
-    only: Collection[str] | None = None,
-    skip: Collection[str] = (),
-    rows: Collection[str] = (),
-    rtol: Bound = None,
-    atol: Bound = None,
-) -> dict[str, str]:
-    """Check a function, layer or pipeline at the given arguments by all laws.
-
-    | law | requires |
-    |---|---|
-    | `reference` | the output of `reference`, if it is given |
-    | `pure` | the same bits for the same arguments; nothing is written or donated |
-    | `jit` | the same structure and values when it is compiled |
-    | `recompiles` | a second call compiles nothing; no constant above 1 MB |
-    | `params` | each array of a module, and its gradient, reach the output |
-    | `key` | draws depend on `key=`, if it is given; no key is used twice |
-    | `dtype` | half, single and double precision are kept; no weak type |
-    | `vmap` | a batch of arguments, or a stack of modules, agrees with a loop |
-    | `finite` | finite numbers give no NaN, no overflow, and finite derivatives |
-    | `index` | no index is out of bounds, where JAX clamps or drops it |
-    | `derivative` | first and second derivatives agree with finite differences |
-    | `devices` | rows split over devices give the same, if `rows=` is given |
-
-    The function is traced once per precision; all laws, and later checks of the same
-    function with arguments of the same types, share the compiled programs. `derivative`
-    leaves out elements at kinks, and a verdict of `"holds"` alone means that forward
-    mode, reverse mode and second derivatives were compared. The laws cannot know your
-    intent: `skip` those that a `stop_gradient`, a straight-through estimator or similar
-    code breaks on purpose.
-
-    **Arguments:**
-
-    - `fn`: a function, or a module that can be called.
-    - `args`: its positional arguments. Arrays in them are differentiated and batched;
-        other leaves stay fixed.
-    - `kwargs`: its keyword arguments, such as all those that
-        `eqx_pipe.testing.arguments(fn)` draws. (Keyword only.)
-    - `state`: an `equinox.nn.State`. `fn` gets it as its parameter `state`, or else by
-        position after `args`, and returns a pair of its output and the new state. A
-        state among `args` is the same. (Keyword only.)
-    - `key`: a PRNG key, passed to `fn` as `key=`. (Keyword only.)
-    - `reference`: a function of the same arguments that returns the same numbers, for
-        instance in NumPy, in any precision. If it takes a state as `fn` does, it also
-        returns the new state, or its arrays. (Keyword only.)
-    - `only`, `skip`: the names of laws to check, and to leave out. (Keyword only.)
-    - `rows`: the names of arguments with a leading axis of rows, which `fn` maps one by
-        one: the function is compared on one device and on up to four, under
-        `jax.shard_map`, with gradients inside and outside. (Keyword only.)
-    - `rtol`, `atol`: numbers may differ by `atol` plus `rtol` times the largest number
-        in the array. The defaults depend on the dtype. (Keyword only.)
-
-    **Returns:** a dict from the name of each checked law to `"holds"`, with a note if
-    there is one, or `"undecided"` with the reason.
-
-    **Raises:**
-
-    - `AssertionError` if laws are broken; it lists each broken law, the difference, and
-      the stage of a pipeline that breaks it.
-    - `ValueError` for an unknown name in `only` or `skip`.
-    - The error that the function itself raises for these arguments.
-
-    !!! example
-
-        >>> import eqx_pipe.testing as ept, jax, jax.numpy as jnp, numpy as np
-        >>> found = ept.check_function(jnp.hypot, jnp.ones(2), jnp.array([2.0, 3.0]))
-        >>> found["derivative"]
-        'holds'
-        >>> @jax.custom_jvp
-        ... def square(x):
-        ...     return x**2
-        >>> @square.defjvp
-        ... def half_of_it(x, t):
-        ...     return x[0] ** 2, x[0] * t[0]
-        >>> ept.check_function(square, jnp.ones(2), reference=np.square)
-        Traceback (most recent call last):
-            ...
-        AssertionError: `eqx_pipe.testing.check_function`: `square` breaks 1 law of ...
-          - `derivative`: first and second derivatives agree with finite differences.
-            leaf: `x`
-            difference: forward mode gives ... at [0], but finite differences give ...
-        ...
-    """
-    __tracebackhide__ = True
-    check_reference(_FUNCTION, reference)
-    for name, bound in (("rtol", rtol), ("atol", atol)):
-        _check_bound(name, bound)
-    check_callable(_FUNCTION, "fn", fn, "Give a function, or a stage of a pipeline.")
-    cure = "Give a dict of arguments by name: `kwargs={'x': jnp.ones(3)}`."
-    kwargs = {} if kwargs is None else kwargs
-    check_is(_FUNCTION, "kwargs", kwargs, Mapping, cure)
-    cure = "Give a tuple of names: `rows=('x',)`."
-    check_is(_FUNCTION, "rows", rows, tuple | list | set, cure)
-    named = dict(kwargs)
-    if key is None and is_key_array(named.get("key")):
-        key = named.pop("key")
-    check_key(_FUNCTION, key)
-    args, state, index = _without_state(args, state)
-    check_state(_FUNCTION, as_module(fn), state)
-    if state is not None and index is None:
-        index = _state_index(fn, len(args), named)
-        if index is None:
-            raise type_error(
-                _FUNCTION,
-                f"`{function_text(fn)}` takes {len(args)} arguments by position and no "
-                "`state`, and got one.",
-                "Give it a parameter `state`, or leave out `state=`.",
-            )
-    names = _names(fn, len(args), index)
-    in_order = [name for name in names if name != "state"]
-    inputs = as_jax_sees({**dict(zip(in_order, args, strict=True)), **named})
-    options = {"reference": reference, "key": key, "devices": rows or None}
-    tried = _tried(only, skip, {n for n, v in options.items() if v is None})
-    for name in rows:
-        check_choice(_FUNCTION, "rows", name, inputs)
-    call = Call(as_module(fn), inputs, state, key, names)
-    trial = trial_of(call, Tolerance(rtol, atol), tuple(rows))
-    # Traced first: a plain call could fill a cache in which a trace leaves a tracer.
-    _ = trial.trace_error
-    leaks = not _first_call(trial)
-    laws = [pure_law] if leaks else [law for law in _LAWS if law.name in tried]
-    if "reference" in tried and not leaks:
-        assert reference is not None
-        laws.insert(0, _reference_law(reference, args, named, state))
-    found = {law.name: outcome(law, trial, "a call") for law in laws}
-    broken = {n: how for n, how in found.items() if isinstance(how, Broken)}
-    if broken:
-        inner = {
-            law.name: locate(law, trial, broken[law.name])
-            for law in laws
-            if law.name in broken
-        }
-        raise AssertionError(_report(fn, laws, found, inner, inputs))
-    _count_sizes(inputs)
-    return {
-        name: str(outcome) + _emptiness(name, inputs) for name, outcome in found.items()
-    }
+from .trial import (
+    Call,
+    Indices,
+    Programs,
+    Trial,
+    file_of,
+    is_installed,
+    is_of_user,
+    lines_of,
+    user_line,
+)
 
 
-_OF_NUMBERS = ("reference", "vmap", "finite", "index", "derivative")
-
-
-def _emptiness(law: str, inputs: PyTree) -> str:
-    """Return a note on arguments without elements, at which some laws show nothing."""
-    empty = [n for n, v in leaves_with_names(inputs) if np.size(v) == 0]
-    if law not in _OF_NUMBERS or not empty:
-        return ""
-    return f"; {', '.join(f'`{name}`' for name in empty)} has no elements"
-
-
-def _count_sizes(inputs: PyTree) -> None:
-    """Count the shapes for the statistics of Hypothesis, inside of its tests."""
-    hypothesis = sys.modules.get("hypothesis")
-    if hypothesis is not None and hypothesis.currently_in_test_context():
-        shapes = [f"{n}: {leaf_text(v)}" for n, v in leaves_with_names(inputs)]
-        hypothesis.event(f"check_function at {', '.join(shapes)}")
-
-
-def _check_bound(name: str, bound: Bound) -> None:
-    """Raise unless a tolerance is `None` or a number of at least 0."""
-    number = isinstance(bound, int | float) and not isinstance(bound, bool)
-    if bound is not None and not (number and 0 <= bound < math.inf):
-        raise (value_error if number else type_error)(
-            _FUNCTION,
-            f"`{name}` is {describe_value(bound)}.",
-            "Give a number of at least 0, or None for a bound that suits the dtype.",
-        )
-
-
-def _tried(
-    only: Collection[str] | None, skip: Collection[str], without: set[str]
-) -> set[str]:
-    """Return the names of the laws to check."""
-    chosen = set(NAMES) if only is None else check_names(_FUNCTION, "only", only, NAMES)
-    return chosen - check_names(_FUNCTION, "skip", skip, NAMES) - without
-
-
-def _without_state(
-    args: tuple[PyTree, ...], state: State | None
-) -> tuple[tuple[PyTree, ...], State | None, int | None]:
-    """Return the arguments without a state, the state, and its position, if any."""
-    found = [i for i, value in enumerate(args) if isinstance(value, State)]
-    if state is not None or len(found) != 1:
-        return args, state, None
-    (i,) = found
-    return (*args[:i], *args[i + 1 :]), args[i], i
-
-
-def _positional(fn: Callable[..., Any]) -> list[str]:
-    kinds = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
-    return [p.name for p in parameters(fn).values() if p.kind in kinds]
-
-
-def _state_index(
-    fn: Callable[..., Any], count: int, named: Collection[str]
-) -> int | None:
-    """Return the position of the state, `count + 1` or more by keyword, or `None`."""
-    known, names = parameters(fn), _positional(fn)
-    if "state" in known:
-        return names.index("state") if "state" in names else count + 1
-    free = [name for name in names if name not in {*named, "key"}]
-    several = any(p.kind is p.VAR_POSITIONAL for p in known.values())
-    return count if several or not known or len(free) > count else None
-
-
-def _names(fn: Callable[..., Any], count: int, index: int | None) -> tuple[str, ...]:
-    """Return the names of `count` positional arguments, and of a state among them."""
-    names = _positional(fn)
-    if index is not None and index < len(names):
-        del names[index]
-    names = [*names[:count], *(f"argument{i}" for i in range(len(names), count))]
-    if index is not None and index <= count:
-        names.insert(index, "state")
-    return tuple(names)
-
-
-def as_jax_sees(tree: PyTree) -> PyTree:
-    """Convert NumPy arrays to the dtypes that JAX would use.
-
-    Without `jax_enable_x64` JAX converts 64 bits to 32. A plain call would keep 64 bits
-    in NumPy, and the law `jit` would report a difference.
-    """
-
-    def narrowed(leaf: Any) -> Any:
-        if not isinstance(leaf, np.ndarray):
-            return leaf
-        return leaf.astype(jax.dtypes.canonicalize_dtype(leaf.dtype), copy=False)
-
-    return jtu.tree_map(narrowed, tree)
-
-
-def _first_call(trial: Trial) -> bool:
-    """Call the function; its own errors are raised before any law is checked.
-
-    Return False if it fails by a tracer that a trace left behind.
-    """
-    try:
-        _ = trial.plain
-    except UnexpectedTracerError:
-        return False
-    except Exception as error:
-        if trial.call.key is None and wants_key(error, trial.call.fn):
-            raise MissingKeyError("fn") from error
-        error.add_note(f"In the plain call that `eqx_pipe.{_FUNCTION}` makes first.")
-        raise
-    return True
-
-
-def _reference_law(
-    reference: Callable[..., PyTree],
-    args: tuple[PyTree, ...],
-    named: Mapping[str, PyTree],
-    state: State | None,
-) -> Law:
-    """Return the law that compares the output, and the new state if there is one."""
-    index = None if state is None else _state_index(reference, len(args), named)
-    if index is not None:
-        state = copy_state(state)
-        named = {**named, **({"state": state} if index > len(args) else {})}
-        before, after = args[:index], args[index:]
-        args = args if index > len(args) else (*before, state, *after)
-
-    def test(trial: Trial) -> str | None:
-        with must_work("the reference"):
-            wanted = reference(*args, **named)
-        result, tolerance = trial.plain, trial.tolerance
-        if index is None or "state" not in result:
-            agree_with_reference(result["output"], wanted, tolerance=tolerance)
-            is_left = state is not None
-            return "the new state was not compared" if is_left else None
-        if not isinstance(wanted, tuple) or len(wanted) != 2:
-            raise Broken("the reference takes a state, but does not return a new one")
-        agree_with_reference(result["output"], wanted[0], tolerance=tolerance)
-        with must_hold("the new state"):
-            new, wanted = map(jtu.tree_leaves, (result["state"], wanted[1]))
-            agree_with_reference(new, wanted, tolerance=tolerance)
-        return None
-
-    return Law("reference", "it returns what the reference returns.", test)
-
-
-def _report(
-    fn: Callable[..., Any],
-    laws: list[Law],
-    found: Mapping[str, str | Broken],
-    broken: Mapping[str, tuple[str, Trial, Broken]],
-    args: Mapping[str, PyTree],
-) -> str:
-    """Return all findings, with the stage and its input if it is inside a pipeline."""
-    count = "1 law" if len(broken) == 1 else f"{len(broken)} laws"
-    name = function_text(fn)
-    lines = [f"`eqx_pipe.{_FUNCTION}`: `{name}` breaks {count} of {len(found)}:"]
-    rules = {law.name: law.rule for law in laws}
-    for law_name, (path, trial, how) in broken.items():
-        lines.append(f"  - `{law_name}`: {rules[law_name]}")
-        if path:
-            stage = function_text(trial.call.fn)
-            lines.append(f"    stage: `{path}` ({stage})")
-            lines.append(f"    its input: {input_text(trial.call.args)}")
-        leaf = how.leaf.removeprefix("args.").removeprefix("fn.").removeprefix("fn.")
-        lines += [f"    leaf: `{leaf}`"] if leaf else []
-        lines.append(f"    difference: {how.what}")
-    undecided = [
-        f"`{n}` ({v.removeprefix('undecided: ')})"
-        for n, v in found.items()
-        if isinstance(v, str) and v.startswith("undecided")
-    ]
-    lines += [f"  not decided: {'; '.join(undecided)}"] if undecided else []
-    lines.append(f"  arguments: {input_text(args)}")
-    names = ", ".join(map(repr, broken)) + ("," if len(broken) == 1 else "")
-    lines.append(f"  If this is meant: `skip=({names})`.")
-    return "\n".join(lines)
-
-
-def locate(law: Law, trial: Trial, how: Broken) -> tuple[str, Trial, Broken]:
-    """Return the path of the innermost stage that breaks the law, with its trial."""
-    for name, inner in _trials_inside(trial).items():
-        try:
-            _ = inner.plain
-            with must_work("a call"):
-                law.test(inner)
-        except Broken as found:
-            path, inner, found = locate(law, inner, found)
-            return join_path(name, path) if path else name, inner, found
-        except Exception:
+@law("pure", "the same arguments give the same bits, and a call changes nothing.")
+def pure_law(trial: Trial) -> None:
+    for name, tree in {**trial.call.args, "fn": trial.call.fn}.items():
+        leaves, structure = jtu.tree_flatten(tree)
+        again = jtu.tree_leaves(jtu.tree_unflatten(structure, leaves))
+        if all(map(operator.is_, again, leaves)):
             continue
-    return "", trial, how
+        how = f"flattening and unflattening a `{type(tree).__name__}` changes it"
+        with must_hold(how, name):
+            agree(again, leaves, ("afterwards", "before"))
+    # The function was traced before: a tracer that it left in a cache fails now.
+    with must_work("a call after a trace"):
+        first = trial.plain
+    with must_work("reading the arguments after a call"):  # fails if one was donated
+        _changed_nothing(trial)
+    if trial.is_compiled:
+        raise Undecided(FIRST_ONLY)
+    again, _ = trial.again
+    agree(again, first, ("the second time", "the first time"))
+    _changed_nothing(trial)
 
 
-def _trials_inside(trial: Trial) -> dict[str, Trial]:
-    """Return a trial for each child of a composite, with its inputs from a plain call.
-
-    The branches of `cond` and similar stages are left out: their inputs are traced.
-    """
-    seen: dict[str, Trial] = {}
-
-    def watch(
-        name: str,
-        stage: StageLike,
-        args: tuple[PyTree, ...],
-        state: Any,
-        key: Any,
-        named: dict[str, PyTree],
-    ) -> None:
-        # In a loop or under `vmap` the inputs are tracers, so no law can be checked.
-        leaves = jtu.tree_leaves((args, named, state, key))
-        if name in seen or any(isinstance(v, Tracer) for v in leaves):
-            return
-        part = copy_state(state) if is_stateful(stage) else None
-        names = ("x",) if len(args) == 1 else tuple(f"x{i}" for i in range(len(args)))
-        inputs = {**dict(zip(names, args, strict=True)), **named}
-        names += ("state",) if part is not None and not named else ()
-        seen[name] = trial_of(
-            Call(stage, inputs, part, key, names), trial.own_tolerance
+def _changed_nothing(trial: Trial) -> None:
+    """Raise `Broken` if the calls changed an argument or the function."""
+    with must_hold("a call changed its arguments"):
+        agree(trial.passed, trial.call.args, ("after the call", "before"))
+    for name in trial.changed():
+        raise Broken(
+            f"a call changed `fn{name}`; return what later calls need, or keep it in "
+            "an `equinox.nn.State` (a cache: `functools.cache`)"
         )
 
-    call = trial.call
-    if isinstance(call.fn, Composite) and len(call.args) == 1:
-        (x,) = jtu.tree_map(copied, list(call.args.values()))
-        with contextlib.suppress(Exception):
-            call.fn.run(x, copy_state(call.state), Scope(call.key, watch=watch))
-    return seen
+
+# Smaller constants are tables and masks, which are part of the code.
+_MOST_BYTES = 2**20
 
 
-def input_text(tree: PyTree) -> str:
-    """Return an input as text: values of small arrays, shapes of large arrays."""
-    named = leaves_with_names(tree)
-    shown = [f"{name}: {_value_text(v)}".removeprefix(": ") for name, v in named[:6]]
-    return ", ".join(shown + ["..."] * (len(named) > 6)) or "nothing"
+@law("jit", "compiled, it returns what a plain call returns, in the same structure.")
+def jit_law(trial: Trial) -> None:
+    if trial.trace_error is not None:
+        _check_metadata(trial)
+        with must_work("tracing"):
+            raise trial.trace_error
+    if trial.is_compiled:
+        raise Undecided(FIRST_ONLY)
+    programs, plain = trial.programs, trial.plain
+    avals = programs.jaxpr.out_avals
+    structs = [jax.ShapeDtypeStruct(v.shape, v.dtype) for v in avals]
+    traced, wanted = (
+        jtu.tree_map(_struct, tree) for tree in (programs.output(structs), plain)
+    )
+    agree_in_struct(traced, wanted, ("traced", "plain"))
+    with must_work("the compiled function"):
+        compiled = programs.value(trial.leaves)
+    # Python numbers are compared above.
+    arrays = jtu.tree_leaves(eqx.filter(plain, eqx.is_array))
+    if len(arrays) == len(compiled):
+        names = programs.out_names
+        got, wanted = (dict(zip(names, v, strict=True)) for v in (compiled, arrays))
+        agree(got, wanted, ("compiled", "plain"), trial.tolerance)
 
 
-def _value_text(leaf: Any) -> str:
-    if not hasattr(leaf, "dtype") or is_key_array(leaf):
-        return leaf_text(leaf)
-    array = np.asarray(leaf)
-    if array.size > 12:
-        return leaf_text(leaf)
-    wide = array.astype(np.float64) if array.dtype.kind == "V" else array
-    text = np.array2string(wide, separator=", ", precision=6)
-    return f"{' '.join(text.split())} {leaf_text(leaf)}"
+def _struct(leaf: Any) -> Any:
+    """Return the struct of a Python number as an array; arrays unchanged."""
+    if isinstance(leaf, bool | int | float | complex):
+        return jtu.tree_leaves(eqx.filter_eval_shape(lambda: leaf))[0]
+    return leaf
+
+
+@law("recompiles", "a second call of the same types compiles nothing.")
+def recompiles_law(trial: Trial) -> str | None:
+    _check_metadata(trial)
+    programs = trial.programs
+    big = [v for v in programs.constants if v.nbytes > _MOST_BYTES]
+    if big:
+        raise Broken(
+            f"an array of {big[0].nbytes / 2**20:.1f} MB ({big[0].dtype}"
+            f"{list(big[0].shape)}) is compiled into the program; hold it in a field, "
+            "or take it as an argument"
+        )
+    if trial.is_compiled:
+        raise Undecided(FIRST_ONLY)
+    # JAX compiles a loop or a branch outside `jit` at each call.
+    if _compiles_anew(programs.jaxpr):
+        return "a loop or branch outside of `jit` compiles at each call"
+    note = _compiled_again(trial)
+    _compiled_for_numbers(trial)
+    return note
+
+
+def _compiled_again(trial: Trial) -> str | None:
+    """Raise `Broken` if a second call compiles; return a note if a package does."""
+    compiled = trial.again[1]
+    if not compiled:
+        return None
+    if any(name.startswith(" > jax.config") for name in trial.changed()):
+        raise Undecided("a call changes `jax.config`, which is part of each program")
+    jitted = [
+        eqn
+        for eqn in trial.programs.equations
+        if eqn.primitive.name == "jit" and f"jit({eqn.params['name']})" in compiled
+    ]
+    line = next(filter(None, (user_line(lines_of(eqn)) for eqn in jitted)), "")
+    if jitted and all(is_installed(_file_of(eqn)) for eqn in jitted):
+        return (
+            f"outside of `jit` each call compiles {names_of(compiled)}{line}, which an "
+            "installed package compiles for each new function that it is given"
+        )
+    raise Broken(
+        f"each call compiles {names_of(compiled)}{line}; create the jitted function, "
+        "and functions that it takes as static arguments, once, outside of the call"
+    )
+
+
+def _file_of(eqn: Equation) -> str:
+    """Return the file of the function that was jitted, from an equation inside it."""
+    outside = lines_of(eqn)
+    for inner in equations(eqn.params["jaxpr"]):
+        lines = lines_of(inner)
+        if len(lines) > len(outside):
+            return lines[-len(outside) - 1][0]
+    return outside[0][0] if outside else ""
+
+
+def _check_metadata(trial: Trial) -> None:
+    """Raise `Broken` if the structure of an argument is unequal to itself."""
+    for name, tree in {**trial.call.args, "fn": trial.call.fn}.items():
+        node = _unlike_itself(tree)
+        if node is not None:
+            raise Broken(
+                f"the metadata of `{type(node).__name__}` is unequal to itself, so "
+                "each call compiles; define its `__eq__` and `__hash__`",
+                name,
+            )
+
+
+def _unlike_itself(tree: PyTree) -> PyTree:
+    """Return the innermost node whose structure is unequal to itself, or `None`."""
+    if jtu.all_leaves([tree]):
+        return None
+    for child in jtu.tree_leaves(tree, is_leaf=lambda node: node is not tree):
+        inner = _unlike_itself(child)
+        if inner is not None:
+            return inner
+    return None if jtu.tree_structure(tree) == jtu.tree_structure(tree) else tree
+
+
+def _compiled_for_numbers(trial: Trial) -> None:
+    """Raise `Broken` if another Python number compiles the same program again.
+
+    A size, an axis or a count of a loop makes another program, and has to be static.
+    """
+    leaves, structure = jtu.tree_flatten(trial.call.args)
+    names = [name for name, _ in leaves_with_names(trial.call.args)]
+    for i, leaf in enumerate(leaves):
+        if type(leaf) not in (int, float):
+            continue
+        others = [*leaves[:i], leaf + 1, *leaves[i + 1 :]]
+        args = jtu.tree_unflatten(structure, others)
+        call: Call = dataclasses.replace(trial.call, args=args)
+        try:
+            with compilations() as compiled:
+                call.run()
+            is_same = compiled and _outline(Programs(call)) == _outline(trial.programs)
+        except Exception:  # another number is invalid
+            continue
+        if is_same:
+            raise Broken(
+                f"each value of `{names[i]}` compiles {names_of(compiled)}, which "
+                "differ by this number alone; pass an array, or make it not static",
+                f"args.{names[i]}",
+            )
+
+
+def _outline(programs: Programs) -> list[Any]:
+    """Return the equations of a program without literals, constants and functions."""
+
+    def text(value: Any) -> str:
+        shown = repr(value)
+        return "" if "lambda" in shown or " at 0x" in shown else shown
+
+    return [
+        (
+            eqn.primitive.name,
+            [(name, text(value)) for name, value in eqn.params.items()],
+            [str(v.aval) for v in (*eqn.invars, *eqn.outvars)],
+        )
+        for eqn in programs.equations
+    ]
+
+
+_COMPILED_ANEW = (None, "scan", "while", "branches", "other", "callback")
+
+
+def _compiles_anew(jaxpr: Any) -> bool:
+    """Return whether a loop or branch is outside `jit`."""
+    return any(
+        kind(eqn) in _COMPILED_ANEW
+        or eqn.primitive.name != "jit"
+        and kind(eqn) == "call"
+        and any(map(_compiles_anew, sub_jaxprs(eqn)))
+        for eqn in open_jaxpr(jaxpr)[0].eqns
+    )
+
+
+@law("vmap", "`jax.vmap` over arguments, or over modules, agrees with a loop.")
+def vmap_law(trial: Trial) -> str | None:
+    programs = trial.programs
+    groups = _groups(programs)
+    if not groups:
+        raise Undecided("there are no arrays to batch")
+    value, names = programs.value, programs.out_names
+    every = frozenset().union(*groups.values())
+    # JAX batches its own operations one by one: only a rule may depend on which of its
+    # arguments, or whose gradient, is batched.
+    has_rules = _has_rules(trial)
+    notes = [
+        _like_a_loop(trial, which, f"`vmap` over {how}", value, names)
+        for how, which in (groups if has_rules else {"all arrays": every}).items()
+    ]
+    note = _gradients(trial, every) if has_rules else None
+    return note or next(filter(None, notes), None)
+
+
+def _has_rules(trial: Trial) -> bool:
+    """Return whether there is a rule or callback outside of installed packages.
+
+    All rules count for a function of an installed package.
+    """
+    fn = trial.call.fn.fn if isinstance(trial.call.fn, Lift) else trial.call.fn
+    named = fn if hasattr(fn, "__module__") else type(fn)
+    module = sys.modules.get(str(getattr(named, "__module__", "")))
+    installed = is_installed(str(getattr(module, "__file__", "")))
+    return any(
+        (installed or is_of_user(eqn))
+        and (eqn.primitive.name.startswith("custom_") or kind(eqn) in _OPAQUE)
+        for eqn in trial.programs.equations
+    )
+
+
+_OPAQUE = (None, "other", "callback")
+
+
+def _groups(programs: Programs) -> dict[str, Indices]:
+    """Return the leaves to batch: each argument, all arguments, and the parameters."""
+    groups: dict[str, set[int]] = {}
+    others, module = set[int](), set[int]()
+    for i, name in enumerate(programs.names):
+        kind, _, rest = name.partition(".")
+        if kind == "args":
+            groups.setdefault(f"`{rest.partition('.')[0]}`", set()).add(i)
+        if kind != "fn":
+            others.add(i)
+        elif i in programs.moving:
+            module.add(i)
+    if groups and others not in groups.values():
+        groups["all arguments"] = others
+    if module:
+        groups["the module"] = module
+    return {how: frozenset(which) for how, which in groups.items()}
+
+
+def _gradients(trial: Trial, which: Indices) -> str | None:
+    """Compare `vmap` of the gradient with a loop, if there is a gradient."""
+    programs = trial.programs
+    if not programs.moving or not programs.smooth:
+        return None
+    cotangents = programs.cotangents()
+
+    def gradient(leaves: list[Any], **batched: Indices) -> list[Any]:
+        return programs.backward(leaves, cotangents, **batched)[1]
+
+    try:
+        gradient(trial.leaves)
+    except Exception:  # reported by the law `derivative`
+        return None
+    names = programs.moving_names
+    return _like_a_loop(trial, which, "`vmap` of the gradient", gradient, names)
+
+
+def _like_a_loop(
+    trial: Trial,
+    which: Indices,
+    how: str,
+    run: Callable[..., list[Any]],
+    names: list[str],
+) -> str | None:
+    """Raise `Broken` if a batch of lanes differs from a loop over the lanes."""
+    first = trial.lanes[0]
+    every = range(len(first))
+    lanes = [[v[i] if i in which else first[i] for i in every] for v in trial.lanes]
+    taken, outputs = [], []
+    for lane in lanes:
+        try:
+            outputs.append(run(lane))
+            taken.append(lane)
+        except Exception:  # these arguments are invalid, for instance by `error_if`
+            continue
+    if len(taken) < 2:
+        raise Undecided("the function raises for other inputs, so lanes would be equal")
+    inputs = [
+        stacked([lane[i] for lane in taken]) if i in which else first[i] for i in every
+    ]
+    try:
+        values = run(inputs, batched=which)
+    except Exception as error:
+        raise Broken(f"{how} raises {error_line(error)}") from error
+    wanted = [stacked(column) for column in zip(*outputs, strict=True)]
+    # Output keys stay keys; `agree` compares their bits.
+    kept = [i for i, v in enumerate(values) if not is_key_array(v)]
+    got, loop = ({names[i]: v[i] for i in kept} for v in (values, wanted))
+    agree(got, loop, (f"by {how}", "in a loop"), trial.tolerance)
+    dropped = len(lanes) - len(taken)
+    return f"it raises for {dropped} of {len(lanes)} lanes" if dropped else None
+
+
+@law("devices", "rows split over several devices give the same as on one device.")
+def devices_law(trial: Trial) -> str | None:
+    programs, leaves = trial.programs, trial.leaves
+    is_split = [
+        name.removeprefix("args.").partition(".")[0] in trial.rows
+        for name in programs.names
+    ]
+    sizes = {v.shape[0] for v, split in zip(leaves, is_split, strict=True) if split}
+    counts = [n for n in (4, 3, 2) if n <= jax.device_count()]
+    counts = [n for n in counts if all(size % n == 0 for size in sizes)]
+    if not counts:
+        raise Undecided(
+            f"2 to 4 of {jax.device_count()} devices do not divide the rows"
+        )
+    if not all(programs.jaxpr.out_avals[i].ndim for i in programs.smooth):
+        raise Undecided("an output has no rows")
+    rows, whole = PartitionSpec("rows"), PartitionSpec()
+    specs = [rows if split else whole for split in is_split]
+    cotangents = programs.cotangents()
+    try:
+        value, grads = programs.backward(leaves, cotangents)
+    except Exception:  # reported by the law `derivative`
+        value, grads = programs.smooth_of(programs.value(leaves)), None
+
+    def run(leaves: Any) -> list[Any]:
+        return programs.smooth_of(programs.retraced(*leaves))
+
+    def gradient(run: Any, leaves: Any, weights: list[Any]) -> list[Any]:
+        moving = [leaves[i] for i in programs.moving]
+        return jax.vjp(programs.of_moving(leaves, run), moving)[1](weights)[0]
+
+    for count in (1, counts[0]):
+        mesh = Mesh(np.array(jax.devices()[:count]), ("rows",))
+        split = ft.partial(jax.shard_map, mesh=mesh)
+        outside = split(run, in_specs=(specs,), out_specs=rows)
+        inside = split(
+            ft.partial(gradient, run),
+            in_specs=(specs, rows),
+            out_specs=[specs[i] for i in programs.moving],
+        )
+        parts: dict[str, Any] = {"the values": (outside, value)}
+        if grads is not None:
+            around = ft.partial(gradient, outside)
+            parts["the gradient outside"] = around, grads
+            parts["the gradient inside"] = inside, grads
+        for what, (fn, wanted) in parts.items():
+            how = f"{what} of `shard_map` on {count} devices"
+            args = (leaves,) if fn is outside else (leaves, cotangents)
+            names = programs.smooth_names if fn is outside else programs.moving_names
+            with must_work(how):
+                got = jax.tree.map(np.asarray, jax.jit(fn)(*args))
+            left, right = (dict(zip(names, v, strict=True)) for v in (got, wanted))
+            agree(left, right, (f"by {how}", "without it"), trial.tolerance)
+    return None if grads is not None else "without gradients"
+
+
+@law("params", "each array of a module, and its gradient, reach the output.")
+def params_law(trial: Trial) -> None:
+    programs, leaves = trial.programs, trial.leaves
+    for i in programs.moving:
+        name = programs.names[i]
+        if not name.startswith("fn.") or not leaves[i].size:
+            continue
+        marks = [i == k for k in range(len(leaves))]
+        if not any(Flow().run(programs.jaxpr, marks)):
+            what = "it does not reach the output; the function may use an older copy"
+            raise Broken(f"{what}, such as one that it closes over", name)
+        if not any(_Gradients().run(programs.jaxpr, marks)):
+            what = "it reaches the output through rounding only, so its gradient is 0"
+            raise Broken(f"{what}; use a straight-through estimator", name)
+
+
+class _Gradients(Flow):
+    """The flow of values through which gradients pass: not through rounding.
+
+    A `stop_gradient` is intended, and custom rules may do anything: both pass values
+    on.
+    """
+
+    def equation(self, eqn: Equation, marks: list[bool]) -> list[bool]:
+        """Return which outputs of an equation are marked."""
+        name = eqn.primitive.name
+        if any(marks) and name.startswith("custom_"):
+            return [True] * len(eqn.outvars)
+        if name in ("round", "floor", "ceil", "sign") or _to_integers(eqn):
+            return [False] * len(eqn.outvars)
+        return super().equation(eqn, marks)
+
+
+def _to_integers(eqn: Equation) -> bool:
+    if eqn.primitive.name != "convert_element_type":
+        return False
+    dtype: Any = eqn.params["new_dtype"]
+    return not jnp.issubdtype(dtype, jnp.inexact)
+
+
+DRAWS = ("random_bits", "random_unwrap", "random_gamma", "threefry2x32")
+
+
+@law("key", "draws come from `key`, and no key is used twice.")
+def key_law(trial: Trial) -> None:
+    programs = trial.programs
+    draws = not programs.primitives.isdisjoint(DRAWS)
+    marks = [name == "key" for name in programs.names]
+    if draws and not any(Flow().run(programs.jaxpr, marks)):
+        raise Broken("it draws random numbers, and the output does not depend on `key`")
+    chooses = any(map(_is_choice, programs.equations))
+    functions = [] if chooses else [programs.function]
+    if chooses or not programs.primitives.isdisjoint(_SAME):
+        functions.append(_with_same_keys(programs.jaxpr))
+    for function in functions:
+        try:
+            # JAX tracks keys while tracing; nothing is compiled.
+            with jax.debug_key_reuse(True):
+                jax.jit(function).trace(*trial.leaves)
+        except KeyReuseError as error:
+            # Under `vmap` both branches of a `cond` run with the same key.
+            if _selects(programs.jaxpr):
+                why = "it selects between draws, which may share a key"
+                raise Undecided(why) from None
+            place = _place(error) if function is programs.function else ""
+            raise Broken(f"one key is used twice{place}; split it") from None
+
+
+_SAME = ("random_fold_in", "random_unwrap", "random_wrap")
+
+
+def _is_choice(eqn: Equation) -> bool:
+    """Return whether an equation is a choice of this package, not a `cond`."""
+    return kind(eqn) == "branches" and eqn.primitive.name != "cond"
+
+
+def _with_same_keys(jaxpr: Any) -> Callable[..., list[Any]]:
+    """Return a program in which keys that are computed alike are one key.
+
+    JAX does not know that equal numbers folded into a key make the same key, nor
+    follows bits of a key, or keys in a choice of this package.
+    """
+    known: dict[Any, Any] = {}
+
+    def rule(eqn: Equation, inputs: list[Any]) -> Any:
+        name = eqn.primitive.name
+        if kind(eqn) == "call":
+            return interpret(next(sub_jaxprs(eqn)), inputs, rule)
+        if _is_choice(eqn):
+            branches = list(map(_with_same_keys, eqn.params["branches"]))
+            return jax.lax.switch(jnp.asarray(inputs[0], int), branches, *inputs[1:])
+        if name not in _SAME:
+            return rebind(eqn, inputs)
+        token = name, *(id(v) if isinstance(v, Tracer) else str(v) for v in inputs)
+        if token not in known:
+            known[token] = rebind(eqn, inputs), inputs  # which keeps the `id`
+            if name == "random_unwrap":
+                known["random_wrap", id(known[token][0][0])] = inputs, known[token]
+        return known[token][0]
+
+    return lambda *inputs: interpret(jaxpr, inputs, rule)
+
+
+def _selects(jaxpr: Any) -> bool:
+    """Return whether an operation selects between values of different draws."""
+    numbers, found = it.count(), []
+    nothing: frozenset[int] = frozenset()
+
+    def rule(eqn: Equation, marks: list[frozenset[int]]) -> list[frozenset[int]]:
+        """Return the draws on which each output of an equation depends."""
+        if kind(eqn) == "call":
+            return interpret(next(sub_jaxprs(eqn)), marks, rule, lambda _: nothing)
+        if eqn.primitive.name == "select_n":
+            cases = marks[1:]
+            alone = [
+                a - nothing.union(*(b for b in cases if b is not a)) for a in cases
+            ]
+            found.append(sum(map(bool, alone)) > 1)
+        draws = any(inner.primitive.name in DRAWS for inner in within(eqn))
+        own = frozenset([next(numbers)]) if draws else nothing
+        return [own.union(*marks)] * len(eqn.outvars)
+
+    interpret(jaxpr, [nothing] * len(jaxpr.in_avals), rule, lambda _: nothing)
+    return any(found)
+
+
+def _place(error: KeyReuseError) -> str:
+    """Return the user's line of the second use, from JAX's message."""
+    frames: list[Any] = []
+    cause: BaseException | None = error
+    while cause is not None:
+        frames = traceback.extract_tb(cause.__traceback__)
+        cause = cause.__cause__
+    libraries = [str(m.__file__).rpartition("__init__")[0] for m in (jax, eqx)]
+    own = [f for f in frames if not f.filename.startswith(tuple(libraries))]
+    return f" at {own[-1].filename}:{own[-1].lineno}" if own else ""
+
+
+Lines: TypeAlias = Sequence[tuple[str, int]]
+
+# One half precision, since each one is a trace of the function.
+_DTYPES = (jnp.float32, jnp.bfloat16, jnp.float64)
+
+
+@law("dtype", "an output with the dtype of the input has it in every precision.")
+def dtype_law(trial: Trial) -> str | None:
+    arrays = jtu.tree_leaves((trial.call.args, trial.call.state))
+    inexact = [v for v in arrays if eqx.is_inexact_array(v)]
+    dtypes = {_real(v.dtype) for v in inexact}
+    if len(dtypes) != 1:
+        raise Undecided("the inputs have several dtypes, or none of them is inexact")
+    (own,) = dtypes
+    base = _forms_of(trial.programs)
+    if not any(getattr(v, "weak_type", False) for v in inexact):
+        for name, form in base.items():
+            if form.weak_type:
+                raise Broken(_WEAK.format(form.dtype), name)
+    by_dtype, where = {own: base}, {own: ""}
+    # There are no half-precision complex numbers.
+    is_complex = any(jnp.issubdtype(v.dtype, jnp.complexfloating) for v in inexact)
+    dtypes = {np.dtype(d) for d in (_DTYPES[::2] if is_complex else _DTYPES)}
+    for dtype in sorted(dtypes - {own}, key=str):
+        # float64 is the trial of the law `derivative`.
+        other = trial.wide if dtype == np.float64 else trial.in_dtype(dtype)
+        if other is None:
+            continue
+        lines = list(_lines(other.programs.jaxpr, dtype))
+        # A solver may compute in the precision of its time steps on purpose, and pass
+        # wider numbers to functions of the user.
+        if not lines or not is_installed(lines[0][0][0]):
+            by_dtype[dtype] = _forms_of(other.programs)
+            where[dtype] = next(filter(None, map(user_line, lines)), "")
+    _keeps(by_dtype, own, where, trial)
+    refused = {d.name for d in dtypes} - {d.name for d in by_dtype}
+    return f"{', '.join(sorted(refused))} cannot be judged" if refused else None
+
+
+def _keeps(
+    by_dtype: dict[np.dtype, dict[str, Any]],
+    own: np.dtype,
+    where: dict[np.dtype, str],
+    trial: Trial,
+) -> None:
+    """Raise `Broken` for an output that does not follow the dtype of the inputs."""
+    for source in (own, np.dtype(np.float32)):
+        forms = by_dtype.get(source, {})
+        follow = [n for n, form in forms.items() if _real(form.dtype) == source]
+        for dtype, name in it.product(by_dtype, follow):
+            got = getattr(by_dtype[dtype].get(name), "dtype", dtype)
+            # A complex output of a real input has no half precision.
+            nearest = got == jnp.complex64 and dtype.itemsize == 2
+            if _real(got) != dtype and not nearest:
+                raise Broken(
+                    f"it is {got} for an input of {dtype.name}{where[dtype]}, and "
+                    f"{forms[name].dtype} for one of {source.name}; create the arrays "
+                    f"and draws that it uses in `x.dtype`{_closed_over(trial)}",
+                    name,
+                )
+
+
+def _closed_over(trial: Trial) -> str:
+    """Return a text with the single arrays that functions of the user close over.
+
+    Raise `Undecided` if they close over parameters, which the law does not cast: those
+    in modules and other pytrees, and in functions that an installed package made.
+    """
+    fn = trial.call.fn
+    single = dict(_single_arrays(fn.fn if isinstance(fn, Lift) else fn))
+    # An array that the function makes is another one in each trace.
+    before = {id(v) for v in trial.programs.constants}
+    again = trial.in_dtype(jnp.bfloat16)
+    shared = [v for v in again.programs.constants if id(v) in before] if again else []
+    if any(
+        isinstance(v, jax.Array)  # an array of NumPy is a constant
+        and eqx.is_inexact_array(v)
+        and all(v is not other for other in single.values())
+        for v in shared
+    ):
+        raise Undecided("it closes over parameters; pass their module as an argument")
+    if not single:
+        return ""
+    names = [f"`{name}` ({leaf_text(v)})" for name, v in single.items()]
+    return f"; it closes over {', '.join(names)}: cast it, or take it as an argument"
+
+
+def _single_arrays(fn: Any, depth: int = 0) -> Iterator[tuple[str, Any]]:
+    if is_installed(getattr(getattr(fn, "__code__", None), "co_filename", "")):
+        return
+    for _, name, value in contents(fn):
+        if eqx.is_inexact_array(value):
+            yield name, value
+        elif depth < 4 and isinstance(value, _FUNCTIONS):
+            yield from _single_arrays(value, depth + 1)
+
+
+_FUNCTIONS = types.FunctionType | types.MethodType | ft.partial | JITTED
+
+_WEAK = (
+    "it is a weakly typed {}: computed from Python numbers alone, it does not have the "
+    "dtype of the input, and other arrays change its dtype; give the numbers a dtype, "
+    "as in `jnp.where(x > 0, 1.0, 0.0).astype(x.dtype)`"
+)
+
+
+def _real(dtype: DTypeLike) -> np.dtype:
+    """Return the real dtype with the precision of another dtype."""
+    return np.dtype(jnp.finfo(dtype).dtype)
+
+
+def _forms_of(programs: Programs) -> dict[str, Any]:
+    """Return the inexact outputs of the trace, by name."""
+    avals = programs.jaxpr.out_avals
+    return {programs.out_names[i]: avals[i] for i in programs.inexact}
+
+
+def _lines(program: Any, dtype: np.dtype, outer: Lines = (("", 0),)) -> Iterator[Lines]:
+    """Yield the lines that convert to wider numbers, each with those around it.
+
+    A nested `jit` of a JAX function has the lines of its call.
+    """
+    for eqn in open_jaxpr(program)[0].eqns:
+        lines = lines_of(eqn) or outer
+        if eqn.primitive.name == "convert_element_type" and _widens(eqn, dtype):
+            yield lines
+        for inner in sub_jaxprs(eqn):
+            yield from _lines(inner, dtype, lines)
+
+
+def _widens(eqn: Equation, dtype: np.dtype) -> bool:
+    """Return whether a conversion is from a dtype to a wider inexact one."""
+    before: Any = eqn.invars[0].aval
+    after = jnp.dtype(eqn.params["new_dtype"])
+    is_inexact = jnp.issubdtype(after, jnp.inexact)
+    return is_inexact and before.dtype == dtype and after.itemsize > dtype.itemsize
+
+
+_INDEXED = ("gather", "scatter", "dynamic_slice", "dynamic_update_slice")
+
+
+@law("index", "no index lies outside of its array, where JAX clamps or drops it.")
+def index_law(trial: Trial) -> str | None:
+    programs = trial.programs
+    indexed = [e for e in programs.equations if e.primitive.name.startswith(_INDEXED)]
+    meant = [_is_meant(eqn) for eqn in indexed]
+    if all(is_installed(file_of(eqn)) for eqn in indexed):
+        return None
+    try:
+        error = programs.index_error(trial.leaves).get()
+    except Exception as error:  # such as for gathers with batching dims in JAX 0.12
+        raise Undecided(f"JAX's `checkify` raises {error_line(error)}") from error
+    if error is None:
+        return None
+    text = re.sub(_NEGATIVE, _as_written, " ".join(error.split()).removesuffix("."))
+    # JAX's message has the shape of the array, but not the operation.
+    shape = re.search(r"shape (\(.*?\))", text)
+    shapes = [str(getattr(eqn.invars[0].aval, "shape", "")) for eqn in indexed]
+    suspects = [
+        is_meant
+        for is_meant, other in zip(meant, shapes, strict=True)
+        if shape is None or shape[1] == other
+    ]
+    if suspects and all(suspects):
+        return f"an index is out of bounds, by a `mode` that was chosen: {text}"
+    raise Broken(f"{text}; clip it, or name a `mode` if this is meant")
+
+
+_NEGATIVE = r"index (-\d+)( is out of bounds for axis \d+ with size (\d+))"
+
+
+def _as_written(found: re.Match[str]) -> str:
+    """Return a negative index as it was before JAX added the size of the axis."""
+    return f"index {int(found[1]) - int(found[3])}{found[2]}"
+
+
+def _is_meant(eqn: Equation) -> bool:
+    """Return whether the source line sets a `mode`, or is in an installed package."""
+    if eqn.params.get("mode") == jax.lax.GatherScatterMode.CLIP:
+        return True
+    file, line = next(iter(lines_of(eqn)), ("", 0))
+    return is_installed(file) or "mode=" in linecache.getline(file, line)
+
+
+LAWS = (pure_law, jit_law, recompiles_law, params_law, key_law, dtype_law)
+LAWS += (vmap_law, finite_law, index_law, derivative_law, devices_law)
+"""The laws in the order in which they are checked: cheap ones first."""
