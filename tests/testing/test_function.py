@@ -205,7 +205,7 @@ def test_a_mode_that_was_chosen_is_noted():
 
 
 def test_a_key_used_twice_is_reported_with_its_line():
-    with pytest.raises(AssertionError, match=r"used twice at .*test_function.py:\d+"):
+    with pytest.raises(AssertionError, match=r"used twice \(at .*test_function.py:\d+"):
         only("key", one_key_twice, X, key=KEY)
     gated = ep.chain(eqx.nn.Dropout(0.5), ep.gated(jnp.sin, gates=(lambda x: False,)))
     assert only("key", gated, X, key=KEY) == "holds"

@@ -165,7 +165,9 @@ def check_function(
     in_order = [name for name in names if name != "state"]
     inputs = as_jax_sees({**dict(zip(in_order, args, strict=True)), **named})
     options = {"reference": reference, "key": key, "devices": rows or None}
-    tried = _tried(only, skip, {n for n, v in options.items() if v is None})
+    tried = check_names(_FUNCTION, "only", NAMES if only is None else only, NAMES)
+    tried -= check_names(_FUNCTION, "skip", skip, NAMES)
+    tried -= {name for name, option in options.items() if option is None}
     for name in rows:
         check_choice(_FUNCTION, "rows", name, inputs)
     call = Call(as_module(fn), inputs, state, key, names)
@@ -220,14 +222,6 @@ def _check_bound(name: str, bound: Bound) -> None:
             f"`{name}` is {describe_value(bound)}.",
             "Give a number of at least 0, or None for a bound that suits the dtype.",
         )
-
-
-def _tried(
-    only: Collection[str] | None, skip: Collection[str], without: set[str]
-) -> set[str]:
-    """Return the names of the laws to check."""
-    chosen = set(NAMES) if only is None else check_names(_FUNCTION, "only", only, NAMES)
-    return chosen - check_names(_FUNCTION, "skip", skip, NAMES) - without
 
 
 def _without_state(

@@ -673,26 +673,27 @@ class MethodTrial:
             if strict:
                 raise Broken("the proposals do not depend on the losses")
             return
-        late = np.concatenate(self.minimising[len(self.minimising) // 2 :])
-        mean, usual = (float(_distance(u).mean()) for u in (late, self.chance))
+        mean, usual = self._late(self.minimising, _distance)
         if mean > (_BETTER if strict else _WORSE) * usual:
             raise Broken(
                 f"late points have a mean loss of {mean:.3g}, and points at random "
                 f"{usual:.3g}; the method has to minimise the losses"
             )
 
+    def _late(self, rounds: list[np.ndarray], of: Any) -> tuple[float, float]:
+        """Return the mean of a function at points of late rounds, and at random."""
+        late = np.concatenate(rounds[len(rounds) // 2 :])
+        return float(of(late).mean()), float(of(self.chance).mean())
+
     @law("failed", "points that fail are not taken for the best.")
     def failed_law(self) -> None:
-        def loss_of(u: np.ndarray) -> np.ndarray:
-            return np.where(u[:, 0] > _FAILS_ABOVE, np.inf, _distance(u))
+        def fails(u: np.ndarray) -> np.ndarray:
+            return u[:, 0] > _FAILS_ABOVE
 
         if not self.is_adaptive:
             return
-        rounds = self.search(loss_of)
-        late = np.concatenate(rounds[len(rounds) // 2 :])
-        share, usual = (
-            float((u[:, 0] > _FAILS_ABOVE).mean()) for u in (late, self.chance)
-        )
+        rounds = self.search(lambda u: np.where(fails(u), np.inf, _distance(u)))
+        share, usual = self._late(rounds, fails)
         if share > max(2 / 3, 1.5 * usual):
             raise Broken(
                 f"{share:.0%} of late points, and {usual:.0%} of points at random, are "

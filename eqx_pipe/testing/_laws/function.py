@@ -5,11 +5,11 @@ Those of its derivatives are in `derivative.py`.
 
 import dataclasses
 import functools as ft
+import inspect
 import itertools as it
 import linecache
 import operator
 import re
-import sys
 import traceback
 import types
 from collections.abc import Callable, Iterator, Sequence
@@ -39,7 +39,6 @@ from ..._jaxprs import (
 )
 from ..._stage import Lift
 from ..._tree import is_key_array, leaf_text, leaves_with_names
-from ..._types import PyTree
 from .compilations import compilations, names_of
 from .derivative import derivative_law, finite_law
 from .law import (
@@ -194,24 +193,17 @@ def _file_of(eqn: Equation) -> str:
 def _check_metadata(trial: Trial) -> None:
     """Raise `Broken` if the structure of an argument is unequal to itself."""
     for name, tree in {**trial.call.args, "fn": trial.call.fn}.items():
-        node = _unlike_itself(tree)
-        if node is not None:
+        nodes: list[Any] = []  # parents before their children
+        visit: Any = nodes.append
+        jtu.tree_leaves(tree, is_leaf=visit)
+        structure = jtu.tree_structure
+        wrong = [node for node in nodes if structure(node) != structure(node)]
+        if wrong:
             raise Broken(
-                f"the metadata of `{type(node).__name__}` is unequal to itself, so "
-                "each call compiles; define its `__eq__` and `__hash__`",
+                f"the metadata of `{type(wrong[-1]).__name__}` is unequal to itself, "
+                "so each call compiles; define its `__eq__` and `__hash__`",
                 name,
             )
-
-
-def _unlike_itself(tree: PyTree) -> PyTree:
-    """Return the innermost node whose structure is unequal to itself, or `None`."""
-    if jtu.all_leaves([tree]):
-        return None
-    for child in jtu.tree_leaves(tree, is_leaf=lambda node: node is not tree):
-        inner = _unlike_itself(child)
-        if inner is not None:
-            return inner
-    return None if jtu.tree_structure(tree) == jtu.tree_structure(tree) else tree
 
 
 def _compiled_for_numbers(trial: Trial) -> None:
@@ -297,8 +289,7 @@ def _has_rules(trial: Trial) -> bool:
     All rules count for a function of an installed package.
     """
     fn = trial.call.fn.fn if isinstance(trial.call.fn, Lift) else trial.call.fn
-    named = fn if hasattr(fn, "__module__") else type(fn)
-    module = sys.modules.get(str(getattr(named, "__module__", "")))
+    module = inspect.getmodule(fn if hasattr(fn, "__module__") else type(fn))
     installed = is_installed(str(getattr(module, "__file__", "")))
     return any(
         (installed or is_of_user(eqn))
@@ -567,14 +558,11 @@ def _selects(jaxpr: Any) -> bool:
 
 def _place(error: KeyReuseError) -> str:
     """Return the user's line of the second use, from JAX's message."""
-    frames: list[Any] = []
-    cause: BaseException | None = error
-    while cause is not None:
-        frames = traceback.extract_tb(cause.__traceback__)
+    cause: BaseException = error
+    while cause.__cause__ is not None:
         cause = cause.__cause__
-    libraries = [str(m.__file__).rpartition("__init__")[0] for m in (jax, eqx)]
-    own = [f for f in frames if not f.filename.startswith(tuple(libraries))]
-    return f" at {own[-1].filename}:{own[-1].lineno}" if own else ""
+    frames = traceback.extract_tb(cause.__traceback__)
+    return user_line([(f.filename, f.lineno or 0) for f in reversed(frames)])
 
 
 Lines: TypeAlias = Sequence[tuple[str, int]]
