@@ -1,5 +1,8 @@
 """Show the examples of docstrings as code; in Markdown `>>>` begins a quotation.
 
+The first example of a docstring follows its first paragraph. Annotations show what a
+type alias stands for, and `Composite` for the classes of the combinators.
+
 Classes are shown with the constructors that Equinox or a base class gives them, and
 strategies without the argument `draw`, which hypothesis passes.
 """
@@ -10,6 +13,7 @@ import re
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import griffe
 
@@ -19,6 +23,20 @@ import reference  # noqa: E402
 
 _EXAMPLE = re.compile(r"^( *)>>> .*(?:\n(?: *\S.*))*", re.MULTILINE)
 """From a prompt to the next empty line."""
+
+
+_FIRST = re.compile(r"^!!! example\n\n((?: {4}.*\n|\n)+)", re.MULTILINE)
+"""An example in a box of its own."""
+
+
+def example_first(text: str) -> str:
+    """Return the text with its first example after its first paragraph."""
+    text = inspect.cleandoc(text) + "\n"
+    found = _FIRST.search(text)
+    if found is None:
+        return text
+    summary, _, rest = (text[: found.start()] + text[found.end() :]).partition("\n\n")
+    return f"{summary}\n\n{textwrap.dedent(found[1]).strip()}\n\n{rest}"
 
 
 def fenced(text: str) -> str:
@@ -36,13 +54,20 @@ class Doctests(griffe.Extension):
 
     def on_instance(self, *, obj: griffe.Object, **kwargs: object) -> None:
         if obj.docstring is not None:
-            obj.docstring.value = fenced(obj.docstring.value)
+            obj.docstring.value = fenced(example_first(obj.docstring.value))
 
     def on_package(self, *, pkg: griffe.Module, **kwargs: object) -> None:
         for value in constructed():
             add_constructor(pkg, value)
         for value in filter(inspect.isfunction, public()):
             remove_draw(find(pkg, value), inspect.signature(value))
+        for value in public():
+            shown = find(pkg, value)
+            functions = [shown] if inspect.isfunction(value) else members_of(shown)
+            for function in functions:
+                function.returns = spelled_out(function.returns, pkg)
+                for parameter in function.parameters:
+                    parameter.annotation = spelled_out(parameter.annotation, pkg)
 
 
 def public() -> list[object]:
@@ -88,6 +113,39 @@ def add_constructor(pkg: griffe.Module, cls: type) -> None:
     if base is not None and base.parent is shown:
         constructor.docstring = base.docstring
     shown.set_member("__init__", constructor)
+
+
+def members_of(cls: griffe.Object | None) -> list[griffe.Function]:
+    """Return the methods that a class shows."""
+    members = {} if cls is None else cls.members
+    return [m for m in members.values() if isinstance(m, griffe.Function)]
+
+
+def spelled_out(type_: Any, pkg: griffe.Module) -> Any:
+    """Return an annotation with the values of its type aliases."""
+    if isinstance(type_, griffe.ExprName):
+        try:
+            known = pkg[type_.canonical_path.partition(".")[2]]
+            known = known.final_target if known.is_alias else known
+        except (KeyError, ValueError, griffe.AliasResolutionError):
+            return type_  # of another package
+        alias = known.is_attribute and str(known.annotation).endswith("TypeAlias")
+        if alias and str(known.value) != "PRNGKeyArray":
+            return spelled_out(known.value, pkg)
+        if known.is_class and any(b.name == "Composite" for b in known.mro()):
+            return "Composite"
+        return type_
+    if isinstance(type_, griffe.Expr):
+        fields = {f.name: getattr(type_, f.name) for f in dataclasses.fields(type_)}
+        changed = {
+            name: [spelled_out(v, pkg) for v in value]
+            if isinstance(value, list)
+            else spelled_out(value, pkg)
+            for name, value in fields.items()
+            if isinstance(value, list | griffe.Expr)
+        }
+        return dataclasses.replace(type_, **changed)
+    return type_
 
 
 def remove_draw(function: griffe.Function, signature: inspect.Signature) -> None:

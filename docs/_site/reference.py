@@ -46,15 +46,15 @@ def page_of(page: str) -> str:
     rows, blocks = [], []
     for public, value in entries(page):
         name = public.rpartition(".")[2]
-        rows.append(row(f"`{name}`", value))
-        rows += [row(f"`{name}.{n}`", m) for n, m in methods(value)]
+        rows.append(row(call(public, value), value))
+        rows += [row(call(f"{name}.{n}", m), m) for n, m in methods(value)]
         # The path of the definition: a public path such as `eqx_pipe.chain` leads to
         # the file `chain.py` if it has the name of its function. Links use the public
         # path, an anchor.
         defined = f"{value.__module__}.{name}"
         anchor = f"[](){{#{public}}}\n\n" if public != defined else ""
         blocks.append(f"{anchor}::: {defined}\n{options(value)}")
-    table = ["| name | purpose |", "|---|---|", *rows]
+    table = ["| call, without its options | purpose |", "|---|---|", *rows]
     intro = (
         "The site shows the docstrings below this table; the links lead to the source."
     )
@@ -120,6 +120,31 @@ def options(value: object) -> str:
     names = {k.__name__ for k in getattr(value, "__mro__", ())}
     shown = names & BASES
     return "    options:\n      inherited_members: true\n" if shown else ""
+
+
+def call(path: str, value: object) -> str:
+    """Return the shortest call of a name, as one types it."""
+    name = path.rpartition(".")[2]
+    short = path.replace("eqx_pipe.testing.", "ept.").replace("eqx_pipe.", "ep.")
+    if short.startswith("ep._"):  # users do not import it
+        short = name
+    kinds = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+    if name in RETURNED or isinstance(value, property) or not callable(value):
+        return f"`{short}`"
+    if inspect.isclass(value) and (
+        issubclass(value, Exception) or inspect.isabstract(value)
+    ):
+        return f"`{short}`"
+    needed = []
+    for p in inspect.signature(value).parameters.values():
+        if p.name in ("self", "cls"):
+            continue
+        if p.kind is inspect.Parameter.VAR_POSITIONAL:
+            needed.append(f"*{p.name}")
+        elif p.kind not in kinds and p.default is p.empty:
+            keyword = p.kind is inspect.Parameter.KEYWORD_ONLY
+            needed.append(f"{p.name}=" if keyword else p.name)
+    return f"`{short}({', '.join(needed)})`"
 
 
 def row(name: str, value: object) -> str:

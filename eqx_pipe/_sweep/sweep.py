@@ -94,65 +94,71 @@ def sweep(
       `Static` values, so it must consist of JAX operations, and its Python control flow
       must not depend on the value of any other axis.
     - `space`: a `Space`, or a bare pytree with axes in it, which is their product.
-    - `key`: a PRNG key; point i gets `space.point_key(i, key=key)`: the key folded with
-      the point's position on one dim after the other, `fold_in(key, i)` with one dim.
-      So keys do not depend on how the sweep runs, making an axis longer changes no key,
-      and a sweep of a slice draws the same numbers as the whole sweep does there. A
-      function without a parameter `key` gets no key. (Keyword only.)
-    - `batch_size`: the number of points vectorised at once on a device, or `"auto"`:
-      chosen from the function's operations, and returned with the result. At most
-      the number of points. If memory does not suffice for an automatic size, the size
-      is halved, and `result.made` lists the sizes. Without an explicit size, a function
-      that prints, writes or calls back (`jax.debug.print`, `io_callback`) runs once at
-      each point, not vectorised. (Keyword only.)
-    - `mesh`: a mesh; the points are split over all of its axes. By default they are
-      split over all local devices. (Keyword only.)
-    - `order_by`: the approximate cost of a point: a function from a point to a number,
-      or an array with a number for each point. Points of similar cost then share a
-      batch, so that few lanes wait for a slower one; the order of results does not
-      change. It has no effect with `reduce`, which reduces values in order. (Keyword
-      only.)
-    - `on_error`: `"raise"`, or `"mark"`, which finds the points at which `fn` raises
-      (by `equinox.error_if`, or when it is traced for one combination of `Static`
-      values), marks them in `.ok`, and computes the others as if they did not exist. At
-      a failed point inexact leaves are NaN and others 0. (Keyword only.)
-    - `reduce`: a reducer (`Mean()`, `ArgMin(by="loss")`, ...) or a pytree of them.
-      Values are reduced as they are computed, in memory that does not grow with the
-      number of points, and `.values` is the reduction. A `store` then keeps the state
-      of every block of points instead of values; the result merges all states in the
-      store in order, and omits missing points. With `Mean(over="seed")` only the named
-      dims are reduced, separately for each cell: the result has the other dims, and is
-      labelled and stored like any other. (Keyword only.)
-    - `store`: the path of a folder to which values are written, chunk by chunk as they
+    - `key`: for a function that draws: a PRNG key. Point i gets
+      `space.point_key(i, key=key)`: the key folded with the point's position on one dim
+      after the other, `fold_in(key, i)` with one dim. So keys do not depend on how the
+      sweep runs, making an axis longer changes no key, and a sweep of a slice draws the
+      same numbers as the whole sweep does there. A function without a parameter `key`
+      gets no key. (Keyword only.)
+    - `batch_size`: seldom needed: the number of points vectorised at once on a device.
+      `"auto"` chooses it from the function's operations, and returns it with the
+      result. At most the number of points. If memory does not suffice for an automatic
+      size, the size is halved, and `result.made` lists the sizes. Without an explicit
+      size, a function that prints, writes or calls back (`jax.debug.print`,
+      `io_callback`) runs once at each point, not vectorised. (Keyword only.)
+    - `mesh`: to use only some devices: the points are split over all axes of the mesh.
+      By default they are split over all local devices. (Keyword only.)
+    - `order_by`: for points of unequal cost, such as adaptive solves: the approximate
+      cost of a point, as a function from a point to a number, or an array with a number
+      for each point. Points of similar cost then share a batch, so that few lanes wait
+      for a slower one; the order of results does not change. It has no effect with
+      `reduce`, which reduces values in order. (Keyword only.)
+    - `reduce`: for statistics of more points than fit into memory: a reducer (`Mean()`,
+      `ArgMin(by="loss")`, ...) or a pytree of them. Values are reduced as they are
+      computed, in memory that does not grow with the number of points, and `.values` is
+      the reduction. A `store` then keeps the state of every block of points instead of
+      values; the result merges all states in the store in order, and omits missing
+      points. With `Mean(over="seed")` only the named dims are reduced, separately for
+      each cell: the result has the other dims, and is labelled and stored like any
+      other. (Keyword only.)
+    - `store`: for a sweep that must survive a crash, or whose values do not fit into
+      memory: the path of a folder to which values are written, chunk by chunk as they
       are computed; `xarray.open_zarr` reads it at any time. The same call resumes a
       sweep that was stopped. With a larger space it computes only the new points; those
       in the store are recognised by their coordinates. `.values` is then read from the
       store when it is indexed. Needs `pip install 'eqx_pipe[sweep]'`. (Keyword only.)
-    - `shard`: `(index, count)`: several processes fill one store, and this one computes
-      share `index` of `count` shares of its chunks. The result is the store at that
-      moment; `.ok` is `False` at missing points. (Keyword only.)
-    - `executor`: an object whose workers compute the chunks: it has a method
-      `submit(fn, *args)`, whose return value has the methods `done()` and `result()`.
-      Each worker uses all of its own devices. Needs
+    - `shard`: for several processes, such as the tasks of a Slurm array, that fill one
+      store: `(index, count)` computes share `index` of `count` shares of its chunks.
+      The result is the store at that moment; `.ok` is `False` at missing points.
+      (Keyword only.)
+    - `executor`: for workers that a scheduler manages, such as Dask's: an object that
+      has a method `submit(fn, *args)`, whose return value has the methods `done()` and
+      `result()`. Each worker uses all of its own devices. Needs
       `pip install 'eqx_pipe[distributed]'`. (Keyword only.)
-    - `resume`: `"force"` resumes a store even if another function created it.
-      `"failed"` also does so, and recomputes failed points; the others keep their
-      values. (Keyword only.)
-    - `progress`: `True` or `False` for a progress bar or none; by default there is one
-      in a terminal or notebook if the work takes more than a second. A file gets a line
-      each minute. (Keyword only.)
-    - `count_steps`: whether to count the steps of `while_loop`s, including those in
-      solvers: for each point, `result.steps` has the number of steps that it needed,
-      and the number executed until its whole batch had finished; `result.waste` is
-      their ratio. A step is one run of a loop's body; nested loops count separately.
-      Loops of `scan` and `refill` are not counted. Counting takes a little longer, and
-      values stay in memory. (Keyword only.)
-    - `output_coords`: names and coordinates for the dims of outputs that are arrays at
-      each point, such as `{"curve": {"step": steps}}`: a dict from the path of an
-      output (`"value"` for a bare one) to a dict from the name of each dim, in order,
-      to a sequence of numbers or texts, or to `None` for a dim without coordinates.
-      Outputs may share a dim. `to_xarray`, plots, files and stores use these names
-      instead of `curve.0`, and reductions of an output keep them. (Keyword only.)
+    - `resume`: after an edit of the function: `"force"` resumes a store even if another
+      function created it. `"failed"` also does so, and recomputes failed points; the
+      others keep their values. (Keyword only.)
+    - `on_error`: if some points may fail: `"mark"` finds the points at which `fn`
+      raises (by `equinox.error_if`, or when it is traced for one combination of
+      `Static` values), marks them in `.ok`, and computes the others as if they did not
+      exist. At a failed point inexact leaves are NaN and others 0. `"raise"` ends the
+      sweep. (Keyword only.)
+    - `progress`: `True` or `False` to force or hide the progress bar; by default there
+      is one in a terminal or notebook if the work takes more than a second. A file gets
+      a line each minute. (Keyword only.)
+    - `count_steps`: to find out how long lanes wait for others: for each point,
+      `result.steps` has the number of steps of `while_loop`s that it needed, including
+      those in solvers, and the number executed until its whole batch had finished;
+      `result.waste` is their ratio. A step is one run of a loop's body; nested loops
+      count separately. Loops of `scan` and `refill` are not counted. Counting takes a
+      little longer, and values stay in memory. (Keyword only.)
+    - `output_coords`: for outputs that are arrays at each point, such as a loss curve:
+      names and coordinates for their dims, as in `{"curve": {"step": steps}}`: a dict
+      from the path of an output (`"value"` for a bare one) to a dict from the name of
+      each dim, in order, to a sequence of numbers or texts, or to `None` for a dim
+      without coordinates. Outputs may share a dim. `to_xarray`, plots, files and stores
+      use these names instead of `curve.0`, and reductions of an output keep them.
+      (Keyword only.)
 
     **Returns:** a `SweepResult`.
 
