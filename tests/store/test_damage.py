@@ -14,15 +14,15 @@ def test_another_file_in_the_place_of_one_is_told(files):
     """Exchanged, older, cut, empty, or with another bit; or gone."""
     store = small.created(files)
     for number in range(len(store.chunks)):
-        small.fill(store, number, failed=[1] if number == 4 else [])
+        small.fill(store, number, failed=[1] if number == 3 else [])
     old = files.get("v/c.1.1")
-    small.mend(store, 4)
+    small.mend(store, 3)
     small.fill(store, 0, failed=[0])
     keys = ["v/c.0.1", "w/c.0.1.0", "status/c.0.1", "status/c.1.1", "v/c.1.1"]
     for key in keys:
         number = store.chunks.at([int(n) for n in key.split(".")[1:3]])
         data, rng = files.get(key), random.Random(key)
-        others = [b"", data[:-1], files.get("v/c.2.2"), files.get("status/c.2.2")]
+        others = [b"", data[:-1], files.get("v/c.1.0"), files.get("status/c.1.0")]
         others += [old] if key == keys[-1] else []
         for _ in range(40):
             flipped = bytearray(data)
@@ -70,5 +70,5 @@ def test_long_and_many_errors_are_kept_and_mended(files):
     assert found.keys() == errors.keys()
     assert all(np.array_equal(found[text], at) for text, at in errors.items())
     small.check(files)
-    store.put_rows(0, rows, values, np.full(len(rows), small.OK, np.int8))
+    store.commit(0, values, np.full(len(rows), small.OK, np.int8), {}, rows)
     assert store.manifest(0).errors == {} and small.check(files).all()

@@ -11,6 +11,8 @@ from support import small_store as small
 from support.bucket import opened_by_zarr
 from support.helpers import THOROUGH
 
+from eqx_pipe._sweep.store.store import Store, Version
+
 xarray = pytest.importorskip("xarray")
 pytest.importorskip("zarr")
 
@@ -29,33 +31,29 @@ def test_simulated_histories_lose_nothing_and_are_completed(count):
 def test_the_simulator_finds_a_rule_that_is_broken(monkeypatch):
     """A status file that is written before the values, and a creation that replaces."""
 
-    def too_early(store, number, values, status, errors=None):
-        digests = [[store._digest(number, k, leaf)] for k, leaf in enumerate(values)]
-        store._finish(number, status, digests, errors or {})
-        store._write(number, values)
+    def too_early(store, number, values, status, errors=None, rows=None):
+        if rows is None:
+            each = enumerate(values)
+            digests = [store._digest(number, k, leaf) for k, leaf in each]
+            store._finish(number, [Version(status, digests, errors or {})])
+        commit(store, number, values, status, errors, rows)
 
-    monkeypatch.setattr(simulate.Store, "commit", too_early)
+    commit = Store.commit
+    monkeypatch.setattr(Store, "commit", too_early)
     wrong = []
-    simulate.histories(40, modes=("plain",), report=wrong.append)
+    simulate.histories(150, modes=("plain",), report=wrong.append)
     assert wrong
     monkeypatch.undo()
     monkeypatch.setattr(
         simulate.View, "put_new", lambda view, *file: view.put(*file) is None
     )
-    simulate.histories(40, modes=("plain",), report=wrong.append)
+    simulate.histories(150, modes=("plain",), report=wrong.append)
     assert wrong
 
 
-GROWTHS = {
-    "on the dim that is cut": (small.XS, [*small.YS, 7.0, 8.0], True),
-    "on a leading dim": ([*small.XS, 6.0], small.YS, True),
-    "in between": ([0.0, 1.0, 2.0, 3.0, 4.0], small.YS, False),
-}
-
-
-@pytest.mark.parametrize("which", GROWTHS)
+@pytest.mark.parametrize("which", small.GROWTHS)
 def test_what_was_open_before_a_growth_shows_its_own_points(tmp_path, which):
-    files, (xs, ys, appends) = small.Folder(tmp_path), GROWTHS[which]
+    files, (xs, ys, appends) = small.Folder(tmp_path), small.GROWTHS[which]
     store = small.created(files)
     for number in range(len(store.chunks)):
         small.fill(store, number)

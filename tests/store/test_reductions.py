@@ -147,11 +147,11 @@ def test_failures_in_a_store_are_raised(tmp_path):
     asked = {**ASKED, "reduce": ep.reduce.ArgMin(by="x"), "store": tmp_path / "r"}
     kept = ep.sweep(fails, SPACE, on_error="mark", shard=(1, 2), **asked)
     failed = ~kept.ok & ~kept.missing
-    done = [stored(tmp_path / "r").is_done(i) for i in range(2)]
+    done = [stored(tmp_path / "r").manifest(i) is not None for i in range(2)]
     with pytest.raises(ep.SweepError, match='Pass `on_error="mark"`') as caught:
         ep.sweep(fails, SPACE, **asked)
     assert caught.value.indices == tuple(np.flatnonzero(failed))
-    assert [stored(tmp_path / "r").is_done(i) for i in range(2)] == done
+    assert [stored(tmp_path / "r").manifest(i) is not None for i in range(2)] == done
 
 
 @pytest.mark.slow

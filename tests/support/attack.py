@@ -26,6 +26,7 @@ import tempfile
 import traceback
 import warnings
 from pathlib import Path
+from unittest import mock
 
 import equinox as eqx
 import jax
@@ -33,7 +34,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import eqx_pipe as ep
-from eqx_pipe._sweep.store import format
+from eqx_pipe._sweep.store import Folder, format
 
 try:
     import fcntl
@@ -452,7 +453,8 @@ def faults(count, seed, report=print):
                     status.unlink()
             place, code = (target.path.name, what), rng.choice(CODES)
             number = rng.randrange(1, most.get(place, 100) + 1)
-            with failing(path, number, code) as calls:
+            waits = mock.patch.object(Folder, "wait")
+            with waits, failing(path, number, code) as calls:
                 first = attempt(act, path, os.strerror(code))
             most[place] = max(most.get(place, 1), len(calls))
             second = attempt(act, path)

@@ -27,7 +27,13 @@ from eqx_pipe._sweep.store import (
 
 from .bucket import opened_by_zarr
 
-XS, YS = [0.0, 2.0, 4.0], [float(y) for y in range(7)]
+XS, YS = [0.0, 2.0], [0.0, 1.0, 2.0, 3.0, 4.0]
+GROWTHS = {
+    # The larger dims, and whether values keep their files.
+    "on the dim that is cut": (XS, [*YS, 5.0, 6.0], True),
+    "on a leading dim": ([*XS, 4.0], YS, True),
+    "in between": ([0.0, 1.0, 2.0], YS, False),
+}
 
 
 def layout(xs=XS, ys=YS, split=1, count=3):
@@ -76,7 +82,8 @@ def mend(store, number, again=()):
     status = np.where(np.isin(rows, again), FAILED, OK).astype(np.int8)
     for leaf in values:
         leaf[status != OK] = 0
-    store.put_rows(number, rows, values, status, {"still": rows[status == FAILED]})
+    errors = {"still": rows[status == FAILED]}
+    store.commit(number, values, status, errors, rows)
 
 
 def odd(store):
@@ -137,12 +144,13 @@ def complete(files):
     assert not files.exists(".growing")
 
 
-def origin(xs, ys):
-    each = [
+def origin(store, xs, ys):
+    each = store.coordinate("x").tolist(), store.coordinate("y").tolist()
+    positions = [
         np.array([old.index(v) if v in old else -1 for v in new])
-        for old, new in ((XS, xs), (YS, ys))
+        for old, new in zip(each, (xs, ys), strict=True)
     ]
-    return Origin(tuple(each), (len(XS), len(YS)))
+    return Origin(tuple(positions), tuple(map(len, each)))
 
 
 def created(files, **cut):
@@ -161,6 +169,6 @@ def grown(files, xs, ys, appends):
     def growth_of(store):
         if tuple(store.record["lengths"]) == (len(xs), len(ys)):
             return None
-        return Growth(layout(xs, ys), origin(xs, ys), not appends)
+        return Growth(layout(xs, ys), origin(store, xs, ys), not appends)
 
     return grow(files, growth_of)

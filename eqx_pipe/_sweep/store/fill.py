@@ -1,24 +1,29 @@
-"""The steps by which processes fill a store together: creation, growth, and chunks.
+"""The protocol by which processes fill a store together.
 
 Any process may be killed at any step, and on file systems without locks two may write
-one chunk. Three rules keep a store whole. Files that make others valid are put last:
-`zarr.json` for a layout, the status file for a chunk. Whoever comes second compares and
-goes on, and removes nothing that another process may have written. A listing only tells
-where to look, since one of a network disk may be a minute old: files are read before
-they are replaced.
+one chunk. The simulator of the tests (`tests/support/simulate.py`) checks these rules:
 
-**Creation** creates files, and replaces none: whoever creates `zarr.json` has created
-the store.
-
-**Growth** writes the files of the larger layout under unused names, which become valid
-when `zarr.json` is replaced. So every reader finds either the old or the new store. If
-a larger grid only appends to the old one, the files of chunks stay, since Zarr names
-them by their position. Otherwise values are copied once, to names of the other kind
-(see `SIDES`). `settle` removes invalid files, of which `.growing` has the list.
+1. A file is put as a whole, so a reader finds its old or its new content.
+2. `zarr.json` makes a store valid, and is put last. Creation puts files only where
+   there are none; a process that comes second compares identities, and goes on.
+3. A chunk exists if and only if its status file does, which is put after the values.
+4. A status file lists the versions that the values of its chunk may have: the statuses
+   and errors of rows, and digests of values. The values show which version is current.
+5. A process that rewrites a chunk adds its version to the status file, puts the values,
+   then a status file with its version alone. So finished rows are never undone.
+6. Values of no version are damaged: reading raises, and the next run computes the chunk.
+7. A listing only shows where to look, since one of a network disk may be a minute old.
+   A process reads a chunk before it writes it, and does not repeat finished rows.
+8. Without locks it also reads back what it wrote, in case two processes mixed files.
+9. Growth requires locks. It puts files of the larger layout under unused names (see
+   `SIDES`), and replaces `zarr.json`. Files of chunks stay if the grid only appends.
+10. Only `settle` removes files, under the lock of the whole store: those that are not
+    valid, of which `.growing` has the list.
 """
 
 import contextlib
 import dataclasses
+import errno
 import functools as ft
 import itertools as it
 import json
@@ -63,6 +68,9 @@ _KEPT_BYTES = 2**28
 
 _HIDDEN_SECONDS = 90
 """The time for which a network file system may hide a file that was created."""
+
+_MAY_ARRIVE = {errno.EIO, errno.ETIMEDOUT}
+"""The errors of requests that a network file system may still execute."""
 
 _SOUND, _SOUND_BYTES = (16, 128), (2**24, 2**28)
 """The number of consecutive sound chunks, or their bytes, that end a check of the
@@ -277,12 +285,11 @@ class Filling:
             if rows is None:
                 if self.store.is_sound(number):
                     break
-                self.store.commit(number, values, status, errors)
             else:
                 wanted = self._wanted(number)
                 if wanted is not None and not np.isin(rows, wanted).any():
                     break
-                self.store.put_rows(number, rows, values, status, errors)
+            self.store.commit(number, values, status, errors, rows)
             if self.has_locks or self._is_kept(number, rows, status):
                 break
         self.broken.discard(number)
@@ -305,8 +312,8 @@ class Filling:
         manifest = self.store.manifest(number)
         if manifest is None:
             return None
-        wanted = [MISSING, FAILED] if self.again else [MISSING]
-        return np.flatnonzero(np.isin(manifest.status, wanted))
+        failed = self.again & (manifest.status == FAILED)
+        return np.flatnonzero((manifest.status == MISSING) | failed)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -418,10 +425,15 @@ def lay_out(
         for key, data in made.items():
             files.put(key, data)
         fill(store_of(files, root, record))
-        if old is not None:
-            files.put(ROOT, sealed(root, record))
-        elif not files.put_new(ROOT, sealed(root, record)):
-            raise Taken("another process, which has created a store there meanwhile")
+        try:
+            if old is not None:
+                files.put(ROOT, sealed(root, record))
+            elif not files.put_new(ROOT, sealed(root, record)):
+                raise Taken("another process, which has created a store meanwhile")
+        except OSError as error:
+            if error.errno in _MAY_ARRIVE:  # and make the files valid
+                files.wait(_HIDDEN_SECONDS)
+            raise
     except BaseException:
         with contextlib.suppress(OSError):
             settle(files)

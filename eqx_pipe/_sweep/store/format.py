@@ -28,7 +28,7 @@ from ..._errors import StructureError, value_error
 from .chunks import Chunks
 from .disk import ROOT, Folder, Undecodable, is_name, most_bytes
 
-FORMAT = 6
+FORMAT = 7
 """The version of the format of stores."""
 
 RECORD = "eqx_pipe_store"

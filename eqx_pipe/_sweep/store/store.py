@@ -6,6 +6,7 @@ of the chunk, a digest of the values of each array, and the errors of failed row
 one file, replaced atomically, has all metadata of a chunk.
 """
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -90,17 +91,15 @@ class Account(NamedTuple):
     done: Done
 
 
-class Manifest(NamedTuple):
-    """The content of a status file.
+class Version(NamedTuple):
+    """One content of a chunk: statuses and errors of rows, digests of their values.
 
-    It has the status of each row. `rows` is the number of rows written, since a chunk
-    may have become longer. `digests` has the possible digests of the values of each
-    array: one, or two while some rows of the chunk are rewritten.
+    `digests` has one for each array. A chunk that became longer has more rows than
+    `status`, which are missing.
     """
 
     status: Int8[np.ndarray, " rows"]
-    rows: int
-    digests: list[list[int]]
+    digests: list[int]
     errors: RowErrors
 
 
@@ -146,13 +145,6 @@ class Store:
             done, np.fromiter(odd, bool, count), np.fromiter(when, np.int64, count)
         )
 
-    def is_done(self, number: int) -> bool:
-        """Return whether a chunk exists, by reading it: a listing may be outdated."""
-        try:
-            return self.manifest(number) is not None
-        except Damaged:
-            return True
-
     def lacks_values(self, done: Done) -> Done:
         """Return the `done` chunks with missing files of values.
 
@@ -168,29 +160,20 @@ class Store:
                 whole &= np.fromiter(there, bool, len(done))
         return done & ~whole
 
-    def manifest(self, number: int) -> Manifest | None:
-        """Return the manifest of a chunk, or `None` if the chunk is missing."""
-        key, size = self._status_key(number), self.chunks.points
-        first, last = self.chunks.span(number)
-        try:
-            found, raw = unpack(self.files.get(key), size)
-            place, cut, rows = found["place"], found["cut"], found["rows"]
-            status = np.frombuffer(raw, np.int8)[: last - first].copy()
-            # The rows of a reduction are blocks, whose points may have failed.
-            points = size * int(self.root["attributes"].get("block_points", 1))
-            errors = _row_errors(found["errors"], points)
-            digests = [list(map(int, some)) for some in found["digests"]]
-        except FileNotFoundError:
+    def manifest(self, number: int) -> Version | None:
+        """Return the content of a chunk without values, or `None` if it is missing."""
+        versions = self._versions(number)
+        if versions is None:
             return None
-        except OSError as error:
-            raise self._unreadable(key, error) from error
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
-            raise self._damaged(key, f"cannot be read ({error})") from error
-        if place != self._place(number) or cut != self.record["cut"]:
-            raise self._damaged(key, "belongs to another chunk")
-        if len(digests) != len(self.variables) or not 0 <= rows <= size:
-            raise self._damaged(key, "belongs to another store")
-        return Manifest(status, rows, digests, errors)
+        if len(versions) == 1:
+            version = versions[0]
+        else:
+            try:
+                version, _ = self._current(number, versions)
+            except Damaged:
+                version = _common(versions, self.chunks.points)
+        first, last = self.chunks.span(number)
+        return version._replace(status=_resized(version.status, last - first))
 
     def read(self, number: int, variable: int, known: bool = False) -> np.ndarray:
         """Return the values of a chunk of one variable, a row for each point.
@@ -198,25 +181,32 @@ class Store:
         Raises if they do not match its status file. The rows of a missing chunk have
         the fill value, but a missing chunk that is `known` to have existed raises.
         """
-        manifest, (first, last) = self.manifest(number), self.chunks.span(number)
-        if manifest is None:
+        versions, (first, last) = self._versions(number), self.chunks.span(number)
+        if versions is None:
             if known:
                 raise self._damaged(self._status_key(number), "is not there any more")
             return self.variables[variable].empty(last - first)
         try:
-            return self._values(number, variable, manifest)
+            found = self._values(number, variable, versions)
         except Damaged:
             # Another process may have rewritten rows between the two reads.
-            return self._values(number, variable, self.manifest(number) or manifest)
+            versions = self._versions(number) or versions
+            found = self._values(number, variable, versions)
+        return found[: last - first]
 
     def is_sound(self, number: int) -> bool:
         """Return whether a chunk exists and its files are sound, by reading them."""
         try:
-            for variable in range(len(self.variables)):
-                self.read(number, variable, known=True)
+            for _ in range(2):  # as in `read`
+                versions = self._versions(number)
+                if versions is None:
+                    return False
+                with contextlib.suppress(Damaged):
+                    self._current(number, versions)
+                    return True
         except Damaged:
-            return False
-        return True
+            pass
+        return False
 
     def account(
         self, listed: Listed | None = None, without: Collection[int] = ()
@@ -287,66 +277,61 @@ class Store:
         values: Sequence[np.ndarray],
         status: Int8[np.ndarray, " rows"],
         errors: RowErrors | None = None,
+        rows: Int64[np.ndarray, " rows"] | None = None,
     ) -> None:
-        """Write a chunk: its values, the status of each row, and the errors of rows.
+        """Write a chunk, or some `rows` of it: values, statuses, and errors.
 
-        If it exists, its files are missing or damaged, or another process writes them
-        at this moment. Then a status file comes first that accepts the values of both,
-        so a kill loses nothing that this process would write again.
+        `errors` have rows of the chunk. If the chunk exists, a status file comes first
+        that adds the new version to the present ones, so that a kill, or another
+        process that writes the chunk at this moment, loses nothing.
         """
-        digests = [[self._digest(number, k, leaf)] for k, leaf in enumerate(values)]
         try:
-            was = self.manifest(number)
+            old = self._versions(number) or []
         except Damaged:
-            self.files.remove(self._status_key(number))
-        else:
-            if was is not None and was.rows == len(status):
-                both = np.where((was.status == OK) & (status == OK), OK, MISSING)
-                pairs = zip(was.digests, digests, strict=True)
-                either = [list({*old, *new}) for old, new in pairs]
-                self._finish(number, both.astype(np.int8), either, {})
-            elif was is not None:
-                self.files.remove(self._status_key(number))
-        self._write(number, values)
-        self._finish(number, status, digests, errors or {})
+            if rows is not None:
+                raise
+            old = []
+        errors = errors or {}
+        if rows is not None:
+            merged = self._merged(number, old, rows, values, status, errors)
+            values, status, errors = merged
+        digests = [self._digest(number, k, leaf) for k, leaf in enumerate(values)]
+        if old:
+            self._finish(number, [*old, Version(status, digests, errors)])
+        for variable, leaf in zip(self.variables, values, strict=True):
+            if 0 not in variable.inner:
+                whole = variable.empty(self.chunks.points)
+                whole[: len(leaf)] = leaf
+                data = compress(raw_of(whole))
+                self.files.put(self._value_key(variable, number), data)
+        self._finish(number, [Version(status, digests, errors)])
 
-    def put_rows(
+    def _merged(
         self,
         number: int,
+        old: Sequence[Version],
         rows: Int64[np.ndarray, " rows"],
         values: Sequence[np.ndarray],
         status: Int8[np.ndarray, " rows"],
-        errors: RowErrors | None = None,
-    ) -> None:
-        """Rewrite some rows of a chunk, or write it with the others missing.
-
-        `errors` have rows of the chunk. A kill leaves the rows unchanged.
-        """
+        errors: RowErrors,
+    ) -> tuple[Sequence[np.ndarray], Int8[np.ndarray, " all"], RowErrors]:
+        """Return the values, statuses and errors of a chunk with some rows replaced."""
         first, last = self.chunks.span(number)
-        now, had = np.full(last - first, MISSING, np.int8), []
-        # Use this manifest only: a later one would mix the rows of two writers.
-        was = self.manifest(number)
-        if was is None:
-            merged = [variable.empty(last - first) for variable in self.variables]
-        else:
-            now[:] = was.status
-            had = [self._values(number, k, was) for k in range(len(values))]
-            merged = [leaf.copy() for leaf in had]
+        now, others = np.full(last - first, MISSING, np.int8), {}
+        merged = [variable.empty(last - first) for variable in self.variables]
+        if old:
+            # Read once: values that are read later may be those of other statuses.
+            version, leaves = self._current(number, old)
+            now = _resized(version.status, last - first)
+            merged = [leaf[: last - first].copy() for leaf in leaves]
+            errs = version.errors.items()
+            others = {text: np.setdiff1d(at, rows) for text, at in errs}
         for into, leaf in zip(merged, values, strict=True):
             into[rows] = leaf
         now[rows] = status
-        new = [self._digest(number, k, leaf) for k, leaf in enumerate(merged)]
-        others: dict[str, Int64[np.ndarray, " _failed"]] = {}
-        if was is not None:
-            # Write the status first: until the end, files may be old or new.
-            old = (self._digest(number, k, leaf) for k, leaf in enumerate(had))
-            both = [list(pair) for pair in zip(old, new, strict=True)]
-            self._finish(number, was.status, both, was.errors)
-            others = {text: np.setdiff1d(at, rows) for text, at in was.errors.items()}
-        self._write(number, merged)
-        for text, at in (errors or {}).items():
+        for text, at in errors.items():
             others[text] = np.union1d(others.get(text, np.zeros(0, np.int64)), at)
-        self._finish(number, now, [[digest] for digest in new], others)
+        return merged, now, others
 
     def mark_odd(self, number: int) -> None:
         """Rewrite the status file of a chunk as that of a chunk with missing rows."""
@@ -357,53 +342,89 @@ class Store:
             return
         self.files.put(key, pack(found, status, False))
 
-    def _finish(
-        self,
-        number: int,
-        status: Int8[np.ndarray, " rows"],
-        digests: list[list[int]],
-        errors: RowErrors,
-    ) -> None:
-        """Write the status file of a chunk."""
+    def _finish(self, number: int, versions: Sequence[Version]) -> None:
+        """Write the status file of a chunk: rows are ok if they are in all versions."""
         manifest = {
             "place": self._place(number),
             "cut": self.record["cut"],
-            "rows": len(status),
-            "digests": digests,
             "function": self.function,
-            "errors": {text: ranges_of(at) for text, at in errors.items() if len(at)},
+            "versions": [
+                {
+                    "status": (status + ord("0")).tobytes().decode(),
+                    "digests": digests,
+                    "errors": {x: ranges_of(at) for x, at in errors.items() if len(at)},
+                }
+                for status, digests, errors in versions
+            ],
         }
-        full = np.full(self.chunks.points, MISSING, np.int8)
-        full[: len(status)] = status
-        is_ok = not manifest["errors"] and bool(np.all(status == OK))
-        self.files.put(self._status_key(number), pack(manifest, full.tobytes(), is_ok))
+        status, _, errors = _common(versions, self.chunks.points)
+        rows = max(len(version.status) for version in versions)
+        is_ok = len(versions) == 1 and not any(map(len, errors.values()))
+        is_ok &= bool(np.all(status[:rows] == OK))
+        self.files.put(
+            self._status_key(number), pack(manifest, status.tobytes(), is_ok)
+        )
 
-    def _write(self, number: int, values: Sequence[np.ndarray]) -> None:
-        for variable, leaf in zip(self.variables, values, strict=True):
-            if 0 in variable.inner:
-                continue
-            whole = variable.empty(self.chunks.points)
-            whole[: len(leaf)] = leaf
-            data = compress(raw_of(whole))
-            self.files.put(self._value_key(variable, number), data)
+    def _versions(self, number: int) -> list[Version] | None:
+        """Return the possible versions of a chunk, or `None` if it is missing.
 
-    def _values(self, number: int, k: int, manifest: Manifest) -> np.ndarray:
-        """Return the values of a chunk, verified by a manifest."""
-        variable, (first, last) = self.variables[k], self.chunks.span(number)
+        There are several while a process rewrites it, and after a kill at that time.
+        """
+        key, size = self._status_key(number), self.chunks.points
+        try:
+            # The rows of a reduction are blocks, whose points may have failed.
+            points = size * int(self.root["attributes"].get("block_points", 1))
+            place, cut, versions = parsed(self.files.get(key), size, points)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise self._unreadable(key, error) from error
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise self._damaged(key, f"cannot be read ({error})") from error
+        if place != self._place(number) or cut != self.record["cut"]:
+            raise self._damaged(key, "belongs to another chunk")
+        if not versions or any(
+            len(each.digests) != len(self.variables) or len(each.status) > size
+            for each in versions
+        ):
+            raise self._damaged(key, "belongs to another store")
+        return versions
+
+    def _current(
+        self, number: int, versions: Sequence[Version]
+    ) -> tuple[Version, list[np.ndarray]]:
+        """Return the version whose values are in the files, and the values.
+
+        If some arrays are older than others, rows are ok if they are in all versions.
+        """
+        count = range(len(self.variables))
+        found = [self._values(number, k, versions) for k in count]
+        for version in reversed(versions):
+            if all(self._is_of(number, k, found[k], version) for k in count):
+                return version, found
+        return _common(versions, self.chunks.points), found
+
+    def _values(self, number: int, k: int, versions: Sequence[Version]) -> np.ndarray:
+        """Return the values of all rows of a chunk, which are those of a version."""
+        variable, size = self.variables[k], self.chunks.points
         if 0 in variable.inner:
-            return variable.empty(last - first)
-        shape = self.chunks.points, *variable.inner
+            return variable.empty(size)
+        shape = size, *variable.inner
 
         def decode(key: str) -> np.ndarray:
-            size = math.prod(shape) * variable.dtype.itemsize
-            raw = decompress(self.files, key, size)
-            return array_of(raw, variable.dtype, shape)
+            bytes_ = math.prod(shape) * variable.dtype.itemsize
+            return array_of(decompress(self.files, key, bytes_), variable.dtype, shape)
 
         key = self._value_key(variable, number)
         found = self._read(key, decode)
-        if self._digest(number, k, found[: manifest.rows]) not in manifest.digests[k]:
+        if not any(self._is_of(number, k, found, version) for version in versions):
             raise self._damaged(key, "holds other values than were written there last")
-        return found[: last - first]
+        return found
+
+    def _is_of(self, number: int, k: int, values: np.ndarray, version: Version) -> bool:
+        """Return whether values are those of a version."""
+        own = values[: len(version.status)]
+        return self._digest(number, k, own) == version.digests[k]
 
     def _digest(self, number: int, k: int, values: np.ndarray) -> int:
         """Return the digest of the values of a chunk, which includes their identity."""
@@ -449,15 +470,41 @@ class Store:
         return OSError(message("sweep", wrong, _TRY_AGAIN))
 
 
-def _row_errors(found: Mapping[str, list[list[int]]], size: int) -> RowErrors:
-    """Return the errors of rows from their ranges, which do not overlap."""
-    spans = [span for spans in found.values() for span in spans]
-    count = sum(stop - first for first, stop in spans)
-    if not 0 <= count <= min(size, most_bytes() / 8) or any(
-        not 0 <= first < stop <= size for first, stop in spans
+def parsed(data: bytes, rows: int, points: int) -> tuple[str, str, list[Version]]:
+    """Return the place, the cut and the versions of a chunk from its status file."""
+    found, _ = unpack(data, rows)
+    versions = [_version(each, points) for each in found["versions"]]
+    return found["place"], found["cut"], versions
+
+
+def _version(found: Mapping[str, Any], points: int) -> Version:
+    """Return a version from JSON; errors are those of at most `points` points."""
+    status = np.frombuffer(found["status"].encode(), np.uint8) - np.uint8(ord("0"))
+    if np.any(status > FAILED):
+        raise ValueError("an unknown status")
+    ranges = [each for spans in found["errors"].values() for each in spans]
+    count = sum(stop - first for first, stop in ranges)
+    if not 0 <= count <= min(points, most_bytes() / 8) or any(
+        not 0 <= first < stop <= points for first, stop in ranges
     ):
         raise ValueError("errors of other rows")
-    return {text: points_in(spans) for text, spans in found.items()}
+    errors = {text: points_in(spans) for text, spans in found["errors"].items()}
+    return Version(status.astype(np.int8), [*map(int, found["digests"])], errors)
+
+
+def _resized(status: Int8[np.ndarray, " rows"], count: int) -> Int8[np.ndarray, " all"]:
+    """Return the status of `count` rows, of which others are missing."""
+    found = np.full(count, MISSING, np.int8)
+    found[: len(status)] = status[:count]
+    return found
+
+
+def _common(versions: Sequence[Version], count: int) -> Version:
+    """Return what holds in all versions: rows are ok if they are in each of them."""
+    first, *others = (_resized(version.status, count) for version in versions)
+    for status in others:
+        first[(first == OK) & (status != OK)] = MISSING
+    return Version(first, [], versions[0].errors)
 
 
 def open_store(function: str, files: Folder) -> Store:
