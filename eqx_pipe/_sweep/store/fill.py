@@ -11,7 +11,7 @@ one chunk. The simulator of the tests (`tests/support/simulate.py`) checks these
    and errors of rows, and digests of values. The values show which version is current.
 5. A process that rewrites a chunk adds its version to the status file, puts the values,
    then a status file with its version alone. So finished rows are never undone.
-6. Values of no version are damaged: reading raises, and the next run computes the chunk.
+6. Values of no version are damaged: reading raises, and the next run computes them.
 7. A listing only shows where to look, since one of a network disk may be a minute old.
    A process reads a chunk before it writes it, and does not repeat finished rows.
 8. Without locks it also reads back what it wrote, in case two processes mixed files.
