@@ -8,9 +8,8 @@ import contextlib
 import dataclasses
 import functools as ft
 import importlib.metadata
-import itertools
 import platform
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import equinox as eqx
@@ -302,15 +301,14 @@ def names_of(outputs: PyTree, space: Space, known: KnownCoords) -> Names:
     `known` dims do not fit them, or if two have one path.
     """
     geometry = space.geometry
-    inner = _coordinate_dims(geometry)
-    taken = {*geometry.dims, *inner, *itertools.chain(*inner.values())}
+    inner, taken = _coordinate_dims(geometry)
     values, *counts = _parts(outputs)
     if known:
         check_output_coords(known, shapes_of(values), taken)
-    (status,) = free_names(["status"], taken | dims_of(known), "sweep.")
-    dims = output_dims(values, known, {*taken, status})
+    taken |= dims_of(known)
+    (status,) = taken.free(["status"], "sweep.")
+    dims = output_dims(values, known, taken)
     for part in counts:
-        taken = {*taken, status, *dims, *itertools.chain(*dims.values())}
         dims |= output_dims(part, {}, taken)
     return Names(geometry, dims, status, inner, coords_of(known))
 
@@ -327,9 +325,7 @@ def _parts(outputs: PyTree) -> list[PyTree]:
 
 def names_in(space: Space) -> set[str]:
     """Return the names of the dims and coordinates of a space, and of their dims."""
-    geometry = space.geometry
-    inner = _coordinate_dims(geometry)
-    return {*geometry.dims, *inner, *itertools.chain(*inner.values())}
+    return _coordinate_dims(space.geometry)[1]
 
 
 def shapes_of(outputs: PyTree) -> dict[str, tuple[int, ...]]:
@@ -349,46 +345,28 @@ def _shape_of(leaf: Any) -> tuple[int, ...]:
     return raw_shape(leaf) if is_struct else np.shape(as_data(leaf))
 
 
+class TakenNames(set[str]):
+    """The names that are in use."""
+
+    def free(self, names: Iterable[str], prefix: str = "result.") -> list[str]:
+        """Return names, all with the prefix if one of them is taken, and take them."""
+        names = list(names)
+        while not self.isdisjoint(names):
+            names = [prefix + name for name in names]
+        self.update(names)
+        return names
+
+
 def output_dims(
-    outputs: PyTree, known: KnownCoords, taken: set[str]
+    outputs: PyTree, known: KnownCoords, taken: TakenNames
 ) -> dict[str, tuple[str, ...]]:
-    """Return the dims of each output by its name, which is not `taken`."""
-    shapes = shapes_of(outputs)
-
-    def unnamed(path: str, shape: tuple[int, ...]) -> Iterable[str]:
-        return () if path in known else inner_dims(path, len(shape))
-
-    names = output_names(shapes, taken | dims_of(known), unnamed)
-    return {
-        name: tuple(known[path]) if path in known else inner_dims(name, len(shape))
-        for name, (path, shape) in zip(names, shapes.items(), strict=True)
-    }
-
-
-def output_names(
-    shapes: Mapping[str, tuple[int, ...]],
-    taken: set[str],
-    parts: Callable[[str, tuple[int, ...]], Iterable[str]],
-) -> list[str]:
-    """Return the names of outputs in order, with the prefix `result.` for taken names.
-
-    `parts(path, shape)` returns the names of the dims or columns of an output; they
-    begin with its path, and no two leaves share one.
-    """
-    names = []
-    for path, shape in shapes.items():
-        together = free_names([path, *parts(path, shape)], taken, "result.")
-        names.append(together[0])
-        taken = taken.union(together)
-    return names
-
-
-def free_names(names: Iterable[str], taken: Container[str], prefix: str) -> list[str]:
-    """Return the names, all with the prefix if one of them is taken."""
-    names = list(names)
-    while any(name in taken for name in names):
-        names = [prefix + name for name in names]
-    return names
+    """Return the dims of each output by its name, which is then taken."""
+    dims = {}
+    for path, shape in shapes_of(outputs).items():
+        unnamed = () if path in known else inner_dims(path, len(shape))
+        name, *inner = taken.free([path, *unnamed])
+        dims[name] = tuple(known[path]) if path in known else tuple(inner)
+    return dims
 
 
 def inner_dims(name: str, count: int) -> tuple[str, ...]:
@@ -396,15 +374,17 @@ def inner_dims(name: str, count: int) -> tuple[str, ...]:
     return tuple(f"{name}.{k}" for k in range(count))
 
 
-def _coordinate_dims(geometry: Geometry) -> dict[str, tuple[str, ...]]:
-    """Return the names of the dims of one value of each coordinate, all distinct."""
+def _coordinate_dims(
+    geometry: Geometry,
+) -> tuple[dict[str, tuple[str, ...]], TakenNames]:
+    """Return the names of the dims of one value of each coordinate, and all names."""
     shapes = geometry.column_shapes()
-    taken = {*geometry.dims, *shapes}
-    dims = {}
-    for name, shape in shapes.items():
-        dims[name] = tuple(free_names(inner_dims(name, len(shape)), taken, "result."))
-        taken |= set(dims[name])
-    return dims
+    taken = TakenNames({*geometry.dims, *shapes})
+    dims = {
+        name: tuple(taken.free(inner_dims(name, len(shape))))
+        for name, shape in shapes.items()
+    }
+    return dims, taken
 
 
 def dim_variables(
@@ -540,7 +520,7 @@ def reduction_dataset(
         return Extreme(-1, x.value) if is_empty else x
 
     results = jtu.tree_map(with_index, results, is_leaf=lambda x: type(x) is Extreme)
-    names = output_dims(results, known, set()).items()
+    names = output_dims(results, known, TakenNames(dims_of(known))).items()
     leaves = jtu.tree_leaves(results)
     variables = {
         name: (dims, as_text(storable(leaf)))
@@ -559,18 +539,19 @@ def frame_of(
     from pandas import DataFrame
 
     columns = space.geometry.entry_columns(storable)
-    taken = {*columns, *space.axes()}
-    (column,) = free_names(["status"], taken, "sweep.")
+    taken = TakenNames({*columns, *space.axes()})
+    (column,) = taken.free(["status"], "sweep.")
     for part in _parts(outputs):
-        structs = jtu.tree_map(ft.partial(struct_of, drop=1), part)
-        taken = {*taken, *columns, column}
-        names = output_names(shapes_of(structs), taken, entry_names)
-        for name, leaf in zip(names, jtu.tree_leaves(part), strict=True):
+        shapes = shapes_of(jtu.tree_map(ft.partial(struct_of, drop=1), part))
+        for (path, shape), leaf in zip(
+            shapes.items(), jtu.tree_leaves(part), strict=True
+        ):
+            name = taken.free([path, *entry_names(path, shape)])[0]
             columns |= flat_columns(name, storable(leaf))
     columns[column] = status
     if errors:
         texts = [errors.get(i) for i in range(len(status))]
-        (column,) = free_names(["error"], columns, "sweep.")
+        (column,) = TakenNames(columns).free(["error"], "sweep.")
         columns[column] = np.array(texts, object)
     return DataFrame(columns)
 
