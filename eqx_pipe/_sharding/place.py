@@ -5,6 +5,7 @@ names and rules.
 """
 
 import contextlib
+import dataclasses
 import itertools as it
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -376,39 +377,21 @@ def _specs_of(
     function: str, tree: PyTree, leaves: Sequence[PathLeaf], specs: SpecsLike
 ) -> list[P]:
     """Return the spec of each leaf; it is P() for a leaf that is not an array."""
-    try:
-        return _by_prefix(function, tree, leaves, specs)
-    except _NoPrefix as error:
-        why = str(error.__cause__).replace("broadcast_prefix prefix_tree", "specs")
-    if _are_patterns(specs):
-        return _by_pattern(function, leaves, specs)
-    raise structure_error(
-        function,
-        f"`specs` is not a prefix of the tree: {' '.join(why.split()).rstrip('.')}.",
-        "One `PartitionSpec` (or None) stands for all arrays below it; a mapping "
-        'from patterns of paths, `{"head.weight": P("model")}`, fits every tree.',
-    )
-
-
-class _NoPrefix(Exception):
-    """A tree of specs is not a prefix of the tree; the cause names the node."""
-
-
-class _Entry:
-    """A leaf of a tree of specs, wrapped because it may be None."""
-
-    def __init__(self, spec: object):
-        self.spec = spec
-
-
-def _by_prefix(
-    function: str, tree: PyTree, leaves: Sequence[PathLeaf], specs: PyTree
-) -> list[P]:
+    # Wrapped, because a spec may be None.
     entries = jtu.tree_map(_Entry, specs, is_leaf=is_spec_leaf)
     try:
         whole = jax.tree.broadcast(entries, tree)
     except ValueError as error:
-        raise _NoPrefix from error
+        if _are_patterns(specs):
+            return _by_pattern(function, leaves, specs)
+        why = str(error).replace("broadcast_prefix prefix_tree", "specs")
+        raise structure_error(
+            function,
+            f"`specs` is not a prefix of the tree: {' '.join(why.split()).rstrip('.')}"
+            ".",
+            "One `PartitionSpec` (or None) stands for all arrays below it; a mapping "
+            'from patterns of paths, `{"head.weight": P("model")}`, fits every tree.',
+        ) from error
     exact = {path for path, _ in jtu.tree_flatten_with_path(entries)[0]}
     chosen = []
     both = zip(leaves, jtu.tree_flatten_with_path(whole)[0], strict=True)
@@ -420,6 +403,13 @@ def _by_prefix(
             spec = spec if path in exact else _cut(spec, at.leaf)
         chosen.append(spec)
     return chosen
+
+
+@dataclasses.dataclass
+class _Entry:
+    """A leaf of a tree of specs."""
+
+    spec: object
 
 
 def _cut(spec: P, leaf: Placeable) -> P:
