@@ -151,6 +151,14 @@ def check_key(function: str, key: Any, *, required: bool = False) -> None:
     )
 
 
+def check_mapped_key(function: str, key: Any, *, required: bool = False) -> Key | None:
+    """Return `key`; raise unless it is a key with the same draws under `vmap`."""
+    check_key(function, key, required=required)
+    if key is not None:
+        check_draws(function, "`key` is", key)
+    return key
+
+
 def check_draws(function: str, subject: str, keys: Any) -> None:
     """Raise unless draws from these keys are the same with and without `vmap`.
 

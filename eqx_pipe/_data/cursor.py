@@ -15,7 +15,7 @@ from jaxtyping import Array, UInt32
 
 from .._check import check_is
 from .._errors import describe_value, type_error, value_error
-from .._keys import check_draws, check_key
+from .._keys import check_draws, check_mapped_key
 from .._tree import is_key_array
 from .._types import Key
 
@@ -157,8 +157,7 @@ def _parsed(fields: Any) -> Cursor:
 
 def start(key: Key, size: int, schema: int) -> Cursor:
     """Return the cursor at the beginning of the first epoch."""
-    check_key("data.Loader.init", key, required=True)
-    check_draws("data.Loader.init", "`key` is", key)
+    check_mapped_key("data.Loader.init", key, required=True)
     if not is_key_array(key):
         key = jr.wrap_key_data(jnp.asarray(key))
     words = jr.key_data(key)

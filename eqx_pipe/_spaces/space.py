@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Int, Shaped
 
 from .._check import check_choice, check_unmasked
 from .._errors import describe_value, nearest, optional, quoted, type_error, value_error
-from .._keys import check_draws, check_key, check_names_draw_apart, fold
+from .._keys import check_draws, check_mapped_key, check_names_draw_apart, fold
 from .._tree import as_hashable, differences, is_key_array, on_device
 from .._types import Key, PyTree
 from .axis import Axis, Mapped, check_dim, is_axis, needs_space_key
@@ -124,9 +124,7 @@ class Space(eqx.Module):
         key: Key | None = None,
     ):
         check_choice("Space", "mode", mode, ("product", "zip"))
-        check_key("Space", key)
-        if key is not None:
-            check_draws("Space", "`key` is", key)
+        check_mapped_key("Space", key)
         if isinstance(tree, Space):
             raise type_error(
                 "Space",
@@ -276,9 +274,7 @@ class Space(eqx.Module):
             >>> assert space.point_key(6, key=key) == by_hand
             >>> assert space[5:].point_key(1, key=key) == by_hand
         """
-        check_key("Space.point_key", key)
-        if key is not None:
-            check_draws("Space.point_key", "`key` is", key)
+        check_mapped_key("Space.point_key", key)
         geometry = self.geometry
         return point_key(key, geometry.key_digits(geometry.digits_at(i)))
 

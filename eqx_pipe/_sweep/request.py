@@ -29,7 +29,7 @@ from jaxtyping import Array, ArrayLike
 from .._check import check_bool, check_choice, check_int
 from .._errors import describe_value, nearest, type_error, value_error
 from .._files import as_path
-from .._keys import check_draws, check_key
+from .._keys import check_mapped_key
 from .._reduce import ReduceLike, ReducerTree, as_reducers
 from .._spaces import Space, SpaceLike, as_space, by_cell, cells_of
 from .._types import Device, Key, PyTree
@@ -95,14 +95,6 @@ def check_fn(function: str, fn: object) -> None:
         )
 
 
-def check_sweep_key(function: str, key: Any) -> Key | None:
-    """Raise unless `key` is a key with the same draws alone and under `vmap`."""
-    if key is not None:
-        check_key(function, key)
-        check_draws(function, "`key` is", key)
-    return key
-
-
 def _as_batch_size(function: str, size: Any) -> int | str:
     """Return the batch size as an integer, or `"auto"`."""
     if not isinstance(size, str):
@@ -153,7 +145,7 @@ def _check_executor(function: str, executor: Any) -> Executor:
 
 
 _CHECKS: dict[str, Callable[[str, Any], Any]] = {
-    "key": check_sweep_key,
+    "key": check_mapped_key,
     "batch_size": _as_batch_size,
     "store": lambda function, path: as_path(function, path, "store"),
     "shard": _as_shard,

@@ -16,6 +16,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from .._cache import LRUCache
+from .._keys import check_mapped_key
 from .._progress import Progress, tell
 from .._reduce import ReduceLike
 from .._spaces import Space, SpaceLike, as_space
@@ -37,7 +38,6 @@ from .request import (
     Resume,
     Shard,
     SweeperOptions,
-    check_sweep_key,
     check_together,
     request_of,
 )
@@ -458,7 +458,7 @@ class Sweeper:
         **Raises:** as `sweep`.
         """
         space = as_space("sweeper", space)
-        check_sweep_key("sweeper", key)
+        check_mapped_key("sweeper", key)
         return self.run(space, self._request.key if key is None else key)
 
     def run(

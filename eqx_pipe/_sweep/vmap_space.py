@@ -17,13 +17,13 @@ from jaxtyping import Array, UInt32
 from .._check import check_int
 from .._errors import value_error
 from .._jaxprs import as_function
-from .._keys import check_key
+from .._keys import check_mapped_key
 from .._spaces import Space, SpaceLike, advance, as_space, digits_of, point_key
 from .._types import Key, PyTree
 from .._vmap import batch_of, even_out, flat_mesh, local_devices, over_devices, stacked
 from .call import call
 from .compute.cases import case_numbers, cases_of, check_agree, naming, static_values_of
-from .request import check_fn, check_sweep_key
+from .request import check_fn
 
 
 def vmap_space(
@@ -67,8 +67,7 @@ def vmap_space(
     """
     check_fn("vmap_space", fn)
     space = as_space("vmap_space", space)
-    check_key("vmap_space", key)
-    check_sweep_key("vmap_space", key)
+    check_mapped_key("vmap_space", key)
     if batch_size is not None:
         check_int("vmap_space", "batch_size", batch_size, 1)
     size = space.size
