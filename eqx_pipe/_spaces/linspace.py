@@ -22,8 +22,7 @@ from .._errors import value_error
 from .._tree import on_device
 from .._types import Key
 from .axis import Axis, check_length, take
-from .numbers import as_ends, check_same_sign, warn_if_alike
-from .values import Values
+from .values import Values, as_ends, check_same_sign, warn_if_alike
 
 BLOCK = 2**16
 """Axes up to this length have one table; longer axes have a fine table of this length.

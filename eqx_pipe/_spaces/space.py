@@ -40,8 +40,7 @@ from .geometry import (
     values_at,
     written_names,
 )
-from .numbers import NUMBERS, ValuesLike, missing_in
-from .values import LoadedValues, Static, Values
+from .values import NUMBERS, LoadedValues, Static, Values, ValuesLike, missing_in
 
 Cube: TypeAlias = (
     Shaped[Array, "points axes"]
