@@ -258,9 +258,9 @@ def refilled(function: Callable[..., Any], *args: Any) -> list[Any]:
     def rule(eqn: Equation, inputs: list[Any]) -> list[Any]:
         if eqn.primitive.name != "while":
             return rebind(eqn, inputs)
-        given = {name: eqn.params[name] for name in Loop._fields[:4]}
-        num_consts = given["cond_nconsts"] + given["body_nconsts"]
-        return Loop(**given, axes=((),) * num_consts).bind(*inputs)
+        params = {name: eqn.params[name] for name in Loop._fields[:4]}
+        num_consts = params["cond_nconsts"] + params["body_nconsts"]
+        return Loop(**params, axes=((),) * num_consts).bind(*inputs)
 
     return interpret(trace(function, *args), args, rule)
 
@@ -389,12 +389,12 @@ def _jvp(
         for x, t in zip(primals, tangents, strict=True)
     ]
 
-    def every(*given: Any) -> list[Any]:
-        args = fill(primals, moving, given)
+    def every(*moved: Any) -> list[Any]:
+        args = fill(primals, moving, moved)
         return loop.each_point(loop.of_point, args, loop.axes_of(args))
 
-    given = list(it.compress(primals, moving)), list(it.compress(tangents, moving))
-    outputs, slopes = jax.jvp(every, *given)
+    both = list(it.compress(primals, moving)), list(it.compress(tangents, moving))
+    outputs, slopes = jax.jvp(every, *both)
     return outputs, [
         t if _has_slope(y) else ad.Zero(jax.typeof(y).to_tangent_aval())
         for y, t in zip(outputs, slopes, strict=True)
@@ -450,8 +450,8 @@ class Lanes:
         self.guarded = may_loop_or_call_back(loop.body_jaxpr)
 
     def _over_lanes(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        def one(own: list[Any], carry: list[Any]) -> Any:
-            pairs = zip(self.consts, own, strict=True)
+        def one(lane_consts: list[Any], carry: list[Any]) -> Any:
+            pairs = zip(self.consts, lane_consts, strict=True)
             return run([x if mine is None else mine for x, mine in pairs], carry)
 
         return jax.vmap(one)
@@ -462,14 +462,21 @@ class Lanes:
         carry_bytes = sum(x.nbytes // self.size for x in map(as_data, results))
         lanes = num_lanes(self.size, carry_bytes)
         point = jnp.arange(lanes, dtype=jnp.int32)
-        own, carry = self._load(point), _take(results, point)
-        alive = self.test(own, carry)
+        lane_consts, carry = self._load(point), _take(results, point)
+        alive = self.test(lane_consts, carry)
         # `point == size` means that no point was left for this lane.
-        start = (jnp.int32(lanes), point, own, carry, alive, [*map(as_data, results)])
+        start = (
+            jnp.int32(lanes),
+            point,
+            lane_consts,
+            carry,
+            alive,
+            [*map(as_data, results)],
+        )
 
         def turn(state: Any) -> Any:
-            following, point, own, carry, alive, stored = state
-            carry, alive = self._advance(following, point, own, carry, alive)
+            following, point, lane_consts, carry, alive, stored = state
+            carry, alive = self._advance(following, point, lane_consts, carry, alive)
             ended = ~alive
             # Lanes still running write out of bounds, which has no effect.
             into = jnp.where(ended, point, self.size)
@@ -481,12 +488,12 @@ class Lanes:
             number = jnp.cumsum(ended, dtype=jnp.int32)
             fresh = jnp.minimum(following + number - 1, self.size)
             point = jnp.where(ended, fresh, point)
-            own = _select(ended, self._load(point), own)
+            lane_consts = _select(ended, self._load(point), lane_consts)
             first = [as_keys(d, x) for d, x in zip(stored, results, strict=True)]
             carry = _select(ended, _take(first, point), carry)
-            alive = (point < self.size) & self.test(own, carry)
+            alive = (point < self.size) & self.test(lane_consts, carry)
             following = jnp.minimum(following + number[-1], self.size)
-            return following, point, own, carry, alive, stored
+            return following, point, lane_consts, carry, alive, stored
 
         end = lax.while_loop(lambda s: jnp.any(s[1] < self.size), turn, start)
         return [as_keys(d, x) for d, x in zip(end[-1], results, strict=True)]
@@ -495,7 +502,7 @@ class Lanes:
         self,
         following: Int32[Array, ""],
         point: Int32[Array, " lanes"],
-        own: list[Any],
+        lane_consts: list[Any],
         carry: list[Any],
         alive: Bool[Array, " lanes"],
     ) -> tuple[list[Any], Bool[Array, " lanes"]]:
@@ -504,27 +511,27 @@ class Lanes:
         busy = jnp.sum(point < self.size, dtype=jnp.int32)
         few = jnp.where(following < self.size, busy - max(1, lanes // _IDLE), 0)
 
-        def some(_: Any, now: Any) -> Any:
+        def masked(_: Any, now: Any) -> Any:
             # Test first: the rest of a step only reads `alive`, so XLA makes no copy. A
             # lane that ends with the last step is found later.
             carry, alive = now
-            alive = alive & self.test(own, carry)
-            return _select(alive, self.step(own, carry), carry), alive
+            alive = alive & self.test(lane_consts, carry)
+            return _select(alive, self.step(lane_consts, carry), carry), alive
 
         def guarded(now: Any) -> Any:
             carry, alive = now
             # A lane is alive, since the loop would otherwise have ended.
             spare = jnp.argmax(alive)
             others = jax.tree.map(
-                lambda x: jnp.broadcast_to(x[spare], x.shape), (own, carry)
+                lambda x: jnp.broadcast_to(x[spare], x.shape), (lane_consts, carry)
             )
-            given = _select(alive, (own, carry), others)
-            carry = _select(alive, self.step(*given), carry)
-            return carry, alive & self.test(own, carry)
+            inputs = _select(alive, (lane_consts, carry), others)
+            carry = _select(alive, self.step(*inputs), carry)
+            return carry, alive & self.test(lane_consts, carry)
 
         def unguarded(now: Any) -> Any:
             # Take several steps per check, since a check sums over all lanes.
-            return lax.fori_loop(0, _STEPS, some, now)
+            return lax.fori_loop(0, _STEPS, masked, now)
 
         return lax.while_loop(
             lambda now: jnp.sum(now[1], dtype=jnp.int32) > jnp.maximum(few, 0),

@@ -79,14 +79,14 @@ class CellValues(eqx.Module):
     cells: PyTree
 
 
-def as_output_coords(function: str, given: OutputCoords) -> KnownCoords:
+def as_output_coords(function: str, output_coords: OutputCoords) -> KnownCoords:
     """Return `output_coords` after all checks that need no outputs."""
     known = {
         path: {
             dim: _as_coords(function, path, dim, values)
             for dim, values in _as_dict(function, dims).items()
         }
-        for path, dims in _as_dict(function, given).items()
+        for path, dims in _as_dict(function, output_coords).items()
     }
     shared = coords_of(known)
     for path, dims in known.items():
@@ -103,25 +103,25 @@ def as_output_coords(function: str, given: OutputCoords) -> KnownCoords:
     return {path: {dim: shared.get(dim) for dim in known[path]} for path in known}
 
 
-def _as_dict(function: str, given: object) -> Mapping[str, Any]:
-    if isinstance(given, Mapping) and all(isinstance(x, str) and x for x in given):
-        return given
+def _as_dict(function: str, value: object) -> Mapping[str, Any]:
+    if isinstance(value, Mapping) and all(isinstance(x, str) and x for x in value):
+        return value
     raise type_error(
         function,
-        f"`output_coords` has {describe_value(given)}.",
+        f"`output_coords` has {describe_value(value)}.",
         "Give a dict from outputs to dicts from the names of their dims to "
         'coordinates: `{"curve": {"step": steps}}`.',
     )
 
 
-def _as_coords(function: str, path: str, dim: str, given: object) -> np.ndarray | None:
-    if given is None:
+def _as_coords(function: str, path: str, dim: str, values: object) -> np.ndarray | None:
+    if values is None:
         return None
-    coords = np.empty(()) if isinstance(given, Tracer) else np.asarray(given)
+    coords = np.empty(()) if isinstance(values, Tracer) else np.asarray(values)
     if coords.ndim != 1 or coords.dtype.kind not in "biufcU":
         raise type_error(
             function,
-            f"`output_coords[{path!r}][{dim!r}]` is {describe_value(given)}.",
+            f"`output_coords[{path!r}][{dim!r}]` is {describe_value(values)}.",
             "Give a list or an array with a number or text for each position on the "
             "dim, or None for a name alone.",
         )
