@@ -149,8 +149,8 @@ def check_dense(function: str, subject: str, tree: PyTree, cure: str) -> None:
     """
     for name, node in leaves_with_names(tree, is_leaf=is_sparse):
         if is_sparse(node):
-            place = f" at `.{name}`" if name else ""
-            wrong = f"{subject}{place} is a sparse {type(node).__name__}."
+            where = f" at `.{name}`" if name else ""
+            wrong = f"{subject}{where} is a sparse {type(node).__name__}."
             raise type_error(function, wrong, cure)
 
 

@@ -39,9 +39,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     try:
         check_zarr("status")
-        place = as_path("status", options.store, "store")
-        with disk_errors(str(place), "be read", "status"):
-            print(_status(Folder(place)))
+        folder = as_path("status", options.store, "store")
+        with disk_errors(str(folder), "be read", "status"):
+            print(_status(Folder(folder)))
     except (ImportError, OSError, ValueError, SweepError) as error:
         # Drop the name of the function, which means nothing on the command line.
         reason = re.sub(r"^`eqx_pipe\.\w+`: ", "", str(error))

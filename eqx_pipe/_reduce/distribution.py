@@ -108,12 +108,14 @@ class Histogram(ScalarReducer):
         score = score.astype(jnp.int32) if score.dtype == jnp.bool_ else score
         lefts, last = _exact_edges(np.array(self.edges), score.dtype)
         bins = len(self.edges) - 1
-        place = jnp.searchsorted(lefts, score, side="right", method="scan_unrolled")
-        # The places: below, the bins, above, and a last one for NaNs and failed points.
-        place = jnp.where((place == bins + 1) & (score <= last), bins, place)
+        bin_index = jnp.searchsorted(lefts, score, side="right", method="scan_unrolled")
+        # The indices: below, the bins, above, and a last one for NaNs and failed points.
+        bin_index = jnp.where(
+            (bin_index == bins + 1) & (score <= last), bins, bin_index
+        )
         counted = ok & (score == score)
-        place = jnp.where(counted, place, bins + 2)
-        low = jnp.zeros(bins + 3, jnp.uint32).at[place].add(jnp.uint32(1))
+        bin_index = jnp.where(counted, bin_index, bins + 2)
+        low = jnp.zeros(bins + 3, jnp.uint32).at[bin_index].add(jnp.uint32(1))
         return exact.add(state, (low, jnp.zeros_like(low)))
 
     def merge(self, first: exact.Pair, second: exact.Pair) -> exact.Pair:
@@ -325,10 +327,10 @@ def _carried(
 
     def step(carry: Any) -> Any:
         used, levels, buffer, _, h = carry
-        there, taken = jnp.take(levels, h, axis=0), used[h]
-        put = levels.at[h].set(jnp.where(taken, there, buffer))
+        current, taken = jnp.take(levels, h, axis=0), used[h]
+        put = levels.at[h].set(jnp.where(taken, current, buffer))
         # Alternate between odd and even numbers, so that errors do not add up.
-        joined = _halved(there, buffer, h % 2 == 1)
+        joined = _halved(current, buffer, h % 2 == 1)
         return used.at[h].set(~taken), put, joined, taken, h + 1
 
     level = jnp.asarray(level, jnp.int32)
@@ -350,16 +352,16 @@ def _quantiles(
     shape, n = values.shape[1:], int(weights.sum())
     shares = np.atleast_1d(np.asarray(q, np.float64))
     quantiles = np.full((len(shares), *shape), np.nan)
-    place = shares * max(n - 1, 0)
-    low = np.floor(place).astype(np.int64)
-    part = place - low
+    rank = shares * max(n - 1, 0)
+    low = np.floor(rank).astype(np.int64)
+    part = rank - low
     for entry in np.ndindex(*shape) if n else ():
         column = values[(slice(None), *entry)]
         order = np.argsort(column, kind="stable")
         ends = np.cumsum(weights[order])
         at, behind = (
-            column[order[np.searchsorted(ends, rank, side="right")]]
-            for rank in (low, np.minimum(low + 1, n - 1))
+            column[order[np.searchsorted(ends, whole, side="right")]]
+            for whole in (low, np.minimum(low + 1, n - 1))
         )
         quantiles[(slice(None), *entry)] = _between(at, behind, part)
     return quantiles if isinstance(q, tuple) else np.asarray(quantiles[0])

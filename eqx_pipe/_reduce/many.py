@@ -94,12 +94,12 @@ def as_reducers(function: str, reduce: ReduceLike) -> ReducerTree:
         if is_reducer(leaf):
             continue
         name = path_name(path)
-        place = f"`reduce` has at `.{name}`" if name else "`reduce` is"
+        where = f"`reduce` has at `.{name}`" if name else "`reduce` is"
         cure = "Give a reducer such as `Mean()`, `ArgMin(by='loss')`, your own "
         cure += "`Reducer(init, update, merge, finish)`, or a pytree of reducers."
         if inspect.isclass(leaf) and issubclass(leaf, AbstractReducer):
             cure = f"Make an instance of it: `{leaf.__name__}(...)`."
-        wrong = f"{place} {describe_value(leaf)}, not a reducer."
+        wrong = f"{where} {describe_value(leaf)}, not a reducer."
         raise type_error(function, wrong, cure)
     if not leaves:
         raise type_error(

@@ -430,9 +430,9 @@ class Diagram:
         !!! example
 
             >>> import eqx_pipe as ep, jax.numpy as jnp, pathlib, tempfile
-            >>> place = pathlib.Path(tempfile.mkdtemp()) / "pipe.md"
-            >>> ep.draw(ep.chain(jnp.sin, jnp.sum)).save(place)
-            >>> place.read_text().splitlines()[:2]
+            >>> file = pathlib.Path(tempfile.mkdtemp()) / "pipe.md"
+            >>> ep.draw(ep.chain(jnp.sin, jnp.sum)).save(file)
+            >>> file.read_text().splitlines()[:2]
             ['```mermaid', 'flowchart TD']
         """
         file = as_path("draw(...).save", path)

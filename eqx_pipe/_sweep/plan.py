@@ -72,11 +72,11 @@ class SweepPlan:
         return "\n".join([f"SweepPlan({self.points:,} points; {dims})", *lines])
 
     def _rows(self) -> list[tuple[str, str]]:
-        there = f"{self.left:,} to compute"
+        counts = f"{self.left:,} to compute"
         if self.store is not None:
-            there += f"; {self.done:,} done, {self.missing:,} missing"
-            there += f", {self.failed:,} failed"
-        rows = [("points", there)]
+            counts += f"; {self.done:,} done, {self.missing:,} missing"
+            counts += f", {self.failed:,} failed"
+        rows = [("points", counts)]
         if self.new:
             grows = f"{_points(self.points - self.new)} become {self.points:,}"
             rows.append(("growth", grows))

@@ -158,9 +158,9 @@ class ArraySink:
             return
         if self._values is None:
             self._values = self.plan.work.empty(self.size)
-        place = slice(*self.plan.chunks.span(number))
+        rows = slice(*self.plan.chunks.span(number))
         for into, leaf in zip(self._values, values, strict=True):
-            into[place] = leaf
+            into[rows] = leaf
 
     def outcome(self) -> Outcome:
         """Return the values in the structure of the function's output."""

@@ -330,7 +330,7 @@ def result_of(
         function=fn_name(request.fn),
         made=tuple(attrs.items()),
         steps=steps,
-        _errors={t: np.sort(some) for t, some in outcome.errors.items() if len(some)},
+        _errors={t: np.sort(at) for t, at in outcome.errors.items() if len(at)},
         cells=cells,
         output_coords=output_coords,
     )
