@@ -108,14 +108,12 @@ class Histogram(ScalarReducer):
         score = score.astype(jnp.int32) if score.dtype == jnp.bool_ else score
         lefts, last = _exact_edges(np.array(self.edges), score.dtype)
         bins = len(self.edges) - 1
-        bin_index = jnp.searchsorted(lefts, score, side="right", method="scan_unrolled")
-        # The indices: below, the bins, above, and a last one for NaNs and failed points.
-        bin_index = jnp.where(
-            (bin_index == bins + 1) & (score <= last), bins, bin_index
-        )
+        at = jnp.searchsorted(lefts, score, side="right", method="scan_unrolled")
+        # Indices: below, the bins, above, and a last one for NaNs and failed points.
+        at = jnp.where((at == bins + 1) & (score <= last), bins, at)
         counted = ok & (score == score)
-        bin_index = jnp.where(counted, bin_index, bins + 2)
-        low = jnp.zeros(bins + 3, jnp.uint32).at[bin_index].add(jnp.uint32(1))
+        at = jnp.where(counted, at, bins + 2)
+        low = jnp.zeros(bins + 3, jnp.uint32).at[at].add(jnp.uint32(1))
         return exact.add(state, (low, jnp.zeros_like(low)))
 
     def merge(self, first: exact.Pair, second: exact.Pair) -> exact.Pair:
