@@ -1,9 +1,10 @@
 """Draw the pictures of the README and the tour by the examples that they illustrate.
 
-From the root of a clone: `python docs/_site/picture.py`.
+From the root of a clone: `python docs/_site/picture.py [README.md ...]`.
 """
 
 import re
+import sys
 from pathlib import Path
 
 import matplotlib
@@ -27,9 +28,11 @@ def variables_of(text: str) -> dict[str, object]:
     return variables
 
 
-def main() -> None:
-    """Draw all pictures."""
+def main(*pages: str) -> None:
+    """Draw the pictures of some pages, or of all."""
     for page, plots in PICTURES.items():
+        if pages and page not in pages:
+            continue
         variables = variables_of((ROOT / page).read_text())
         for name, file in plots.items():
             figure = variables[name].figure
@@ -39,4 +42,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])
