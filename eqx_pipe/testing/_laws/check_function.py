@@ -118,8 +118,8 @@ def check_function(
     !!! example
 
         >>> import eqx_pipe.testing as ept, jax, jax.numpy as jnp, numpy as np
-        >>> found = ept.check_function(jnp.hypot, jnp.ones(2), jnp.array([2.0, 3.0]))
-        >>> found["derivative"]
+        >>> verdicts = ept.check_function(jnp.hypot, jnp.ones(2), jnp.array([2.0, 3.0]))
+        >>> verdicts["derivative"]
         'holds'
         >>> @jax.custom_jvp
         ... def square(x):
@@ -179,18 +179,19 @@ def check_function(
     if "reference" in tried and not leaks:
         assert reference is not None
         laws.insert(0, _reference_law(reference, args, named, state))
-    found = {law.name: outcome(law, trial, "a call") for law in laws}
-    broken = {n: how for n, how in found.items() if isinstance(how, Broken)}
+    verdicts = {law.name: outcome(law, trial, "a call") for law in laws}
+    broken = {n: how for n, how in verdicts.items() if isinstance(how, Broken)}
     if broken:
         inner = {
             law.name: locate(law, trial, broken[law.name])
             for law in laws
             if law.name in broken
         }
-        raise AssertionError(_report(fn, laws, found, inner, inputs))
+        raise AssertionError(_report(fn, laws, verdicts, inner, inputs))
     _count_sizes(inputs)
     return {
-        name: str(outcome) + _emptiness(name, inputs) for name, outcome in found.items()
+        name: str(outcome) + _emptiness(name, inputs)
+        for name, outcome in verdicts.items()
     }
 
 
@@ -228,10 +229,10 @@ def _without_state(
     args: tuple[PyTree, ...], state: State | None
 ) -> tuple[tuple[PyTree, ...], State | None, int | None]:
     """Return the arguments without a state, the state, and its position, if any."""
-    found = [i for i, value in enumerate(args) if isinstance(value, State)]
-    if state is not None or len(found) != 1:
+    positions = [i for i, value in enumerate(args) if isinstance(value, State)]
+    if state is not None or len(positions) != 1:
         return args, state, None
-    (i,) = found
+    (i,) = positions
     return (*args[:i], *args[i + 1 :]), args[i], i
 
 
@@ -331,14 +332,14 @@ def _reference_law(
 def _report(
     fn: Callable[..., Any],
     laws: list[Law],
-    found: Mapping[str, str | Broken],
+    verdicts: Mapping[str, str | Broken],
     broken: Mapping[str, tuple[str, Trial, Broken]],
     args: Mapping[str, PyTree],
 ) -> str:
     """Return all findings, with the stage and its input if it is inside a pipeline."""
     count = "1 law" if len(broken) == 1 else f"{len(broken)} laws"
     name = function_text(fn)
-    lines = [f"`eqx_pipe.{_FUNCTION}`: `{name}` breaks {count} of {len(found)}:"]
+    lines = [f"`eqx_pipe.{_FUNCTION}`: `{name}` breaks {count} of {len(verdicts)}:"]
     rules = {law.name: law.rule for law in laws}
     for law_name, (path, trial, how) in broken.items():
         lines.append(f"  - `{law_name}`: {rules[law_name]}")
@@ -351,7 +352,7 @@ def _report(
         lines.append(f"    difference: {how.what}")
     undecided = [
         f"`{n}` ({v.removeprefix('undecided: ')})"
-        for n, v in found.items()
+        for n, v in verdicts.items()
         if isinstance(v, str) and v.startswith("undecided")
     ]
     lines += [f"  not decided: {'; '.join(undecided)}"] if undecided else []
@@ -368,9 +369,9 @@ def locate(law: Law, trial: Trial, how: Broken) -> tuple[str, Trial, Broken]:
             _ = inner.plain
             with must_work("a call"):
                 law.test(inner)
-        except Broken as found:
-            path, inner, found = locate(law, inner, found)
-            return join_path(name, path) if path else name, inner, found
+        except Broken as inner_how:
+            path, inner, inner_how = locate(law, inner, inner_how)
+            return join_path(name, path) if path else name, inner, inner_how
         except Exception:
             continue
     return "", trial, how
@@ -400,7 +401,7 @@ def _trials_inside(trial: Trial) -> dict[str, Trial]:
         inputs = {**dict(zip(names, args, strict=True)), **named}
         names += ("state",) if part is not None and not named else ()
         seen[name] = trial_of(
-            Call(stage, inputs, part, key, names), trial.own_tolerance
+            Call(stage, inputs, part, key, names), trial.asked_tolerance
         )
 
     call = trial.call

@@ -27,12 +27,12 @@ def _listen() -> None:
 def compilations() -> Iterator[list[str]]:
     """Collect the names of programs compiled inside the block; filled at its end."""
     _listen()
-    found: list[str] = []
+    names: list[str] = []
     before = len(_compiled)
     try:
-        yield found
+        yield names
     finally:
-        found += _compiled[before:]
+        names += _compiled[before:]
 
 
 @contextlib.contextmanager
@@ -68,20 +68,20 @@ def assert_compiles(at_most: int) -> Iterator[None]:
     """
     __tracebackhide__ = True
     check_int("testing.assert_compiles", "at_most", at_most, 0)
-    with compilations() as found:
+    with compilations() as names:
         yield
-    if len(found) > at_most:
+    if len(names) > at_most:
         limit = f"{at_most} compilation{'s' * (at_most != 1)}"
         raise AssertionError(
             f"`eqx_pipe.testing.assert_compiles`: expected at most {limit}, got "
-            f"{len(found)}: {names_of(found)}. A function made at each call, a "
+            f"{len(names)}: {names_of(names)}. A function made at each call, a "
             "shape or dtype that changes, or an operation outside of `jax.jit` is "
             "compiled again."
         )
 
 
-def names_of(found: list[str]) -> str:
+def names_of(programs: list[str]) -> str:
     """Return the names of programs, each once, with the number of compilations."""
-    counts = collections.Counter(found)
+    counts = collections.Counter(programs)
     shown = [f"{n} x {name}" if n > 1 else name for name, n in counts.items()]
     return ", ".join(shown[:8] + ["..."] * (len(shown) > 8))

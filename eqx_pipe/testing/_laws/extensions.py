@@ -61,7 +61,7 @@ _NUM_KEYS = 32
 
 @dataclasses.dataclass(frozen=True)
 class AxisTrial:
-    """An axis, and its values at some positions."""
+    """An axis, and its values at up to 24 positions."""
 
     axis: Axis
     key: Key | None
@@ -69,7 +69,7 @@ class AxisTrial:
 
     @ft.cached_property
     def positions(self) -> list[int]:
-        """Some positions, including four at both ends."""
+        """Positions along the axis, including four at both ends."""
         n = len(self.axis)
         inner = [(n - 1) * i // (_MOST - 1) for i in range(_MOST)]
         return sorted({*inner, *range(min(4, n)), *range(max(n - 4, 0), n)})
@@ -392,11 +392,14 @@ class LoaderTrial:
     @law("records", "an epoch has every record once.")
     def records_law(self) -> None:
         as_it_is = {n: getattr(self.loader, n) for n in ("drop_remainder", "sharding")}
-        found = _rows(self.records(pipe=identity, **as_it_is))
-        known = _rows(self.records(pipe=identity, batch_size=1, shuffle=False))
-        missing, surplus = (known - found).total(), (found - known).total()
+        in_epoch = _rows(self.records(pipe=identity, **as_it_is))
+        in_source = _rows(self.records(pipe=identity, batch_size=1, shuffle=False))
+        missing, surplus = (
+            (in_source - in_epoch).total(),
+            (in_epoch - in_source).total(),
+        )
         if surplus or (missing and not self.loader.drop_remainder):
-            what = f"{missing} of {known.total()} records are missing, and "
+            what = f"{missing} of {in_source.total()} records are missing, and "
             raise Broken(f"{what}{surplus} occur too often")
 
     @law("reference", "its records agree with the reference, in order.")
@@ -415,14 +418,14 @@ class LoaderTrial:
     @law("resume", "a resumed epoch is the rest of the whole one.")
     def resume_law(self) -> None:
         epoch = self.loader.epoch(self.cursor)
-        batches, places = [], []
+        batches, cursors = [], []
         for batch in epoch:
             batches.append(as_arrays(batch))
-            places.append(epoch.cursor)
+            cursors.append(epoch.cursor)
         if len(batches) < 2:
             return
         middle = (len(batches) - 1) // 2
-        rest = list(map(as_arrays, self.loader.epoch(places[middle])))
+        rest = list(map(as_arrays, self.loader.epoch(cursors[middle])))
         labels = ("resumed", "uninterrupted")
         agree(rest, batches[middle + 1 :], labels, USUAL)
 
@@ -458,8 +461,8 @@ class LoaderTrial:
     def _stage_trial(
         self, stage: StageLike, x: PyTree, key: Key | None = None
     ) -> Trial:
-        own_key = self.key if key is None else key
-        return Trial(Call(as_module(stage), {"x": x}, None, own_key, ("x",)))
+        stage_key = self.key if key is None else key
+        return Trial(Call(as_module(stage), {"x": x}, None, stage_key, ("x",)))
 
 
 def _goes_on(reference: Callable[[int], PyTree], n: int) -> bool:
@@ -537,11 +540,11 @@ def check_loader(
     check_key(function, key)
     cure = "Give a `Loader(source, pipe, batch_size=...)`."
     check_is(function, "loader", loader, Loader, cure)
-    own_key = jr.key(0) if key is None else key
+    epoch_key = jr.key(0) if key is None else key
     laws = laws_of(LoaderTrial)
     skipped = check_names(function, "skip", skip, [law.name for law in laws])
     laws = [law for law in laws if law.name not in skipped]
-    trial = LoaderTrial(loader, own_key, reference)
+    trial = LoaderTrial(loader, epoch_key, reference)
     check_laws("check_loader", "a loader", trial, laws=laws)
 
 
@@ -583,8 +586,8 @@ class MethodTrial:
         return rounds
 
     def _after(self, state: Any, result: SweepResult) -> Any:
-        found = losses(result, self.by, "min")
-        return self.method.tell(state, found, result)
+        to_minimise = losses(result, self.by, "min")
+        return self.method.tell(state, to_minimise, result)
 
     @law("form", "it proposes points of the space, at most `num`.")
     def form_law(self) -> None:
@@ -618,13 +621,13 @@ class MethodTrial:
 
     @ft.cached_property
     def chance(self) -> np.ndarray:
-        """Places of points at random, as the axes of the space round them."""
+        """Unit coordinates of random points, as the axes of the space round them."""
         count = len(self.space.axes())
         u = np.random.default_rng(0).uniform(size=(256, count))
         return self.space.to_unit(self.space.from_unit(u))
 
     def search(self, loss_of: Callable[[np.ndarray], np.ndarray]) -> list[np.ndarray]:
-        """Return the places of each round, with losses that depend on the place."""
+        """Return the unit coordinates of each round; the losses depend on them."""
         state, rounds = self.method.init(self.space, self.key), []
         for _ in range(max(_SEARCHED, _POINTS // self.num)):
             points, state = self.method.ask(state, self.num)

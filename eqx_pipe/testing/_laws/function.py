@@ -494,8 +494,8 @@ def key_law(trial: Trial) -> None:
             if _selects(programs.jaxpr):
                 why = "it selects between draws, which may share a key"
                 raise Undecided(why) from None
-            place = _place(error) if function is programs.function else ""
-            raise Broken(f"one key is used twice{place}; split it") from None
+            line = _line(error) if function is programs.function else ""
+            raise Broken(f"one key is used twice{line}; split it") from None
 
 
 _SAME = ("random_fold_in", "random_unwrap", "random_wrap")
@@ -535,7 +535,7 @@ def _with_same_keys(jaxpr: Any) -> Callable[..., list[Any]]:
 
 def _selects(jaxpr: Any) -> bool:
     """Return whether an operation selects between values of different draws."""
-    numbers, found = it.count(), []
+    numbers, selections = it.count(), []
     nothing: frozenset[int] = frozenset()
 
     def rule(eqn: Equation, marks: list[frozenset[int]]) -> list[frozenset[int]]:
@@ -547,16 +547,16 @@ def _selects(jaxpr: Any) -> bool:
             alone = [
                 a - nothing.union(*(b for b in cases if b is not a)) for a in cases
             ]
-            found.append(sum(map(bool, alone)) > 1)
+            selections.append(sum(map(bool, alone)) > 1)
         draws = any(inner.primitive.name in DRAWS for inner in within(eqn))
-        own = frozenset([next(numbers)]) if draws else nothing
-        return [own.union(*marks)] * len(eqn.outvars)
+        drawn = frozenset([next(numbers)]) if draws else nothing
+        return [drawn.union(*marks)] * len(eqn.outvars)
 
     interpret(jaxpr, [nothing] * len(jaxpr.in_avals), rule, lambda _: nothing)
-    return any(found)
+    return any(selections)
 
 
-def _place(error: KeyReuseError) -> str:
+def _line(error: KeyReuseError) -> str:
     """Return the user's line of the second use, from JAX's message."""
     cause: BaseException = error
     while cause.__cause__ is not None:
@@ -578,17 +578,17 @@ def dtype_law(trial: Trial) -> str | None:
     dtypes = {_real(v.dtype) for v in inexact}
     if len(dtypes) != 1:
         raise Undecided("the inputs have several dtypes, or none of them is inexact")
-    (own,) = dtypes
+    (input_dtype,) = dtypes
     base = _forms_of(trial.programs)
     if not any(getattr(v, "weak_type", False) for v in inexact):
         for name, form in base.items():
             if form.weak_type:
                 raise Broken(_WEAK.format(form.dtype), name)
-    by_dtype, where = {own: base}, {own: ""}
+    by_dtype, where = {input_dtype: base}, {input_dtype: ""}
     # There are no half-precision complex numbers.
     is_complex = any(jnp.issubdtype(v.dtype, jnp.complexfloating) for v in inexact)
     dtypes = {np.dtype(d) for d in (_DTYPES[::2] if is_complex else _DTYPES)}
-    for dtype in sorted(dtypes - {own}, key=str):
+    for dtype in sorted(dtypes - {input_dtype}, key=str):
         # float64 is the trial of the law `derivative`.
         other = trial.wide if dtype == np.float64 else trial.in_dtype(dtype)
         if other is None:
@@ -599,19 +599,19 @@ def dtype_law(trial: Trial) -> str | None:
         if not lines or not is_installed(lines[0][0][0]):
             by_dtype[dtype] = _forms_of(other.programs)
             where[dtype] = next(filter(None, map(user_line, lines)), "")
-    _keeps(by_dtype, own, where, trial)
+    _keeps(by_dtype, input_dtype, where, trial)
     refused = {d.name for d in dtypes} - {d.name for d in by_dtype}
     return f"{', '.join(sorted(refused))} cannot be judged" if refused else None
 
 
 def _keeps(
     by_dtype: dict[np.dtype, dict[str, Any]],
-    own: np.dtype,
+    input_dtype: np.dtype,
     where: dict[np.dtype, str],
     trial: Trial,
 ) -> None:
     """Raise `Broken` for an output that does not follow the dtype of the inputs."""
-    for source in (own, np.dtype(np.float32)):
+    for source in (input_dtype, np.dtype(np.float32)):
         forms = by_dtype.get(source, {})
         follow = [n for n, form in forms.items() if _real(form.dtype) == source]
         for dtype, name in it.product(by_dtype, follow):
@@ -736,9 +736,9 @@ def index_law(trial: Trial) -> str | None:
 _NEGATIVE = r"index (-\d+)( is out of bounds for axis \d+ with size (\d+))"
 
 
-def _as_written(found: re.Match[str]) -> str:
+def _as_written(match: re.Match[str]) -> str:
     """Return a negative index as it was before JAX added the size of the axis."""
-    return f"index {int(found[1]) - int(found[3])}{found[2]}"
+    return f"index {int(match[1]) - int(match[3])}{match[2]}"
 
 
 def _is_meant(eqn: Equation) -> bool:

@@ -118,8 +118,8 @@ def check_laws(
         how = outcome(law, trial, kind)
         if isinstance(how, Broken):
             leaf = [f"leaf: `{how.leaf}`"] if how.leaf else []
-            place = [f"where: {where}"] if where else []
-            lines = [*place, *leaf, f"difference: {how.what}"]
+            subject = [f"where: {where}"] if where else []
+            lines = [*subject, *leaf, f"difference: {how.what}"]
             head = f"the law `{law.name}` of {kind} is broken: {law.rule}"
             text = "\n  ".join([f"`eqx_pipe.testing.{function}`: {head}", *lines])
             raise AssertionError(text) from how.__cause__
@@ -266,13 +266,13 @@ def _gap(a: AnyArray, b: AnyArray, tolerance: Tolerance, labels: Labels) -> str 
     wrong = apart > allowed
     if not wrong.any():
         return None
-    place = np.unravel_index(int(np.argmax(apart)), apart.shape)
-    numbers = f"{left[place]:.6g} {labels[0]}, {right[place]:.6g} {labels[1]}"
-    if is_inexact and np.isfinite(apart[place]):
-        numbers += f"; {apart[place]:.3g} apart, {allowed:.2g} allowed"
-    if not place:
+    index = np.unravel_index(int(np.argmax(apart)), apart.shape)
+    numbers = f"{left[index]:.6g} {labels[0]}, {right[index]:.6g} {labels[1]}"
+    if is_inexact and np.isfinite(apart[index]):
+        numbers += f"; {apart[index]:.3g} apart, {allowed:.2g} allowed"
+    if not index:
         return numbers
-    at = ", ".join(map(str, place))
+    at = ", ".join(map(str, index))
     return f"{wrong.sum()} of {wrong.size} elements differ, most at [{at}]: {numbers}"
 
 

@@ -354,7 +354,7 @@ class Trial:
     """
 
     call: Call
-    own_tolerance: Tolerance = Tolerance()
+    asked_tolerance: Tolerance = Tolerance()
     before: dict[str, Any] = dataclasses.field(default_factory=dict)
     rows: tuple[str, ...] = ()
 
@@ -433,7 +433,7 @@ class Trial:
         """
         x64 = jax.enable_x64(real == np.float64 or is_wide())
         with contextlib.suppress(Exception), x64, numpy_dtype_promotion("standard"):
-            other = Trial(cast(self.call, real), self.own_tolerance)
+            other = Trial(cast(self.call, real), self.asked_tolerance)
             _ = other.programs
             return other
         return None
@@ -451,8 +451,8 @@ class Trial:
         Half-precision rounding inside a float32 function depends on XLA's fusion. An
         iterative solver has an error of the same size: rounding changes its steps.
         """
-        if isinstance(self._traced, Exception) or self.own_tolerance != Tolerance():
-            return self.own_tolerance
+        if isinstance(self._traced, Exception) or self.asked_tolerance != Tolerance():
+            return self.asked_tolerance
         names = {np.dtype(dtype).name for dtype in self._traced.dtypes}
         names |= {"float16"} if self._traced.iterates else set()
         coarse = [name for name in ("bfloat16", "float16") if name in names]
@@ -530,7 +530,7 @@ _LONG = 1000  # in containers with more entries, only identities are compared
 
 def held(stage: Any) -> dict[str, Any]:
     """Return a comparable token, by name, for each value that a stage holds."""
-    found: dict[str, Any] = {}
+    tokens: dict[str, Any] = {}
     seen: dict[int, Any] = {}
     stage = stage.fn if isinstance(stage, Lift) else stage
     queue = collections.deque([("", stage, _package(stage), 0)])
@@ -539,15 +539,15 @@ def held(stage: Any) -> dict[str, Any]:
         if id(value) in seen and not isinstance(value, _PLAIN):
             continue
         seen[id(value)] = value
-        found[name] = _token(value)
+        tokens[name] = _token(value)
         if depth < _DEEPEST:
             for part, inner in _parts(value, package):
                 # A stage inside a pipeline has its own package.
-                own = package or _package(inner)
-                queue.append((f"{name}{part}", inner, own, depth + 1))
+                of_part = package or _package(inner)
+                queue.append((f"{name}{part}", inner, of_part, depth + 1))
     # Each program depends on the configuration.
     config = {k: _token(v) for k, v in jax.config.values.items()}  # type: ignore
-    return {**found, **{f" > jax.config.{name}": v for name, v in config.items()}}
+    return {**tokens, **{f" > jax.config.{name}": v for name, v in config.items()}}
 
 
 def _package(value: Any) -> str | None:
@@ -580,20 +580,20 @@ def _parts(value: Any, package: str | None) -> Iterator[tuple[str, Any]]:
     """Yield the values that a value holds, each with its access path."""
     if isinstance(value, _PLAIN | _CLOSED):
         return
-    own = package is not None and _package(value) == package
+    is_searched = package is not None and _package(value) == package
     if isinstance(value, dict | list | tuple | collections.deque):
         items = value.items() if isinstance(value, dict) else enumerate(value)
         if len(value) <= _LONG:
             yield from ((f"[{key!r}]", item) for key, item in items)
     elif isinstance(value, types.FunctionType | types.MethodType | ft.partial):
-        if own or not isinstance(value, types.FunctionType):
+        if is_searched or not isinstance(value, types.FunctionType):
             yield from _captured(value, package)
     elif hasattr(value, "__wrapped__"):  # made by `jax.jit`, `functools.cache`, ...
         yield ".__wrapped__", value.__wrapped__
     elif isinstance(value, type):
-        if own:
+        if is_searched:
             yield from _class_parts(value, package)
-    elif isinstance(value, eqx.Module) or own:
+    elif isinstance(value, eqx.Module) or is_searched:
         yield from _attributes(value)
         yield ".__class__", type(value)
     elif not jtu.all_leaves([value]):

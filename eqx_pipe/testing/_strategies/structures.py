@@ -89,14 +89,14 @@ _scales = st.integers(-4, 3).map(lambda i: (i + (i >= 0)) / 4)
 
 def leaves(struct: PyTree, random: bool) -> list[st.SearchStrategy]:
     """Return strategies of stages that keep a struct, the simplest first."""
-    found: list[st.SearchStrategy] = [st.just(identity)]
+    strategies: list[st.SearchStrategy] = [st.just(identity)]
     if is_inexact(struct):
         affine = st.builds(Affine, arrays(struct, elements=_scales), arrays(struct))
-        found += [st.just(squash), affine, *_layers(struct)]
+        strategies += [st.just(squash), affine, *_layers(struct)]
         if random:
             single = isinstance(struct, jax.ShapeDtypeStruct)
-            found += [st.just(add_noise), *[st.just(eqx.nn.Dropout(0.5))] * single]
-    return found
+            strategies += [st.just(add_noise), *[st.just(eqx.nn.Dropout(0.5))] * single]
+    return strategies
 
 
 def _layers(struct: PyTree) -> list[st.SearchStrategy]:
@@ -243,11 +243,11 @@ class Drawing:
     depth: int
     random: bool
     branches: bool
-    own: Sequence[st.SearchStrategy] = ()
+    stages: Sequence[st.SearchStrategy] = ()
     is_first: bool = True
 
     def one_of(self, *values: Any) -> Any:
-        """Draw one of some values."""
+        """Draw one of the values."""
         return self.draw(st.sampled_from(values))
 
     def pipeline(self) -> StageLike:
@@ -258,8 +258,8 @@ class Drawing:
         make = kinds[self.one_of(*kinds)]
         if make is not None:
             return make(self)
-        own = leaves(self.struct, self.random)
-        return self.draw(self.one_of(*own, *self.own))
+        kept = leaves(self.struct, self.random)
+        return self.draw(self.one_of(*kept, *self.stages))
 
     def inner(self, part: PyTree = None) -> StageLike:
         """Draw a pipeline one level deeper, for this struct or for another one."""
@@ -304,9 +304,9 @@ def _inputs(d: Drawing) -> StageLike:
 
 
 def _wide(d: Drawing) -> StageLike:
-    merge = d.one_of("tuple", "stack", "dict", "own")
+    merge = d.one_of("tuple", "stack", "dict", "function")
     parts = [d.inner(), d.inner()]
-    if merge == "own":
+    if merge == "function":
         return parallel(*parts, merge=mean)
     if merge == "dict":
         named = dict(zip("ba", parts, strict=True))
@@ -432,10 +432,10 @@ _INEXACT = {
 
 def _makers(d: Drawing) -> dict[str, Callable[[Any], StageLike]]:
     """Return the makers of the combinators that support a struct, by name."""
-    found = {**_ANY, **(_BRANCHES if d.branches else {})}
+    makers = {**_ANY, **(_BRANCHES if d.branches else {})}
     if is_inexact(d.struct):
-        found |= {**_INEXACT, **({"gated": _gated} if d.branches else {})}
-    return found
+        makers |= {**_INEXACT, **({"gated": _gated} if d.branches else {})}
+    return makers
 
 
 @st.composite

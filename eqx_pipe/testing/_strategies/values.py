@@ -80,14 +80,14 @@ def check_strategies(function: str, argument: str, values: object) -> None:
 
 
 def check_struct(function: str, struct: PyTree) -> PyTree:
-    """Return shapes and dtypes, given as structs or by example arrays."""
+    """Return shapes and dtypes of structs or example arrays."""
     named = leaves_with_names(struct)
     for name, leaf in named or [("", struct)]:
         if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
-            place = f"`struct` has at `.{name}`" if name else "`struct` is"
+            at = f"`struct` has at `.{name}`" if name else "`struct` is"
             raise invalid(
                 function,
-                f"{place} {describe_value(leaf)}.",
+                f"{at} {describe_value(leaf)}.",
                 "Give a pytree of `jax.ShapeDtypeStruct(shape, dtype)`, or of arrays "
                 "of these shapes and dtypes.",
             )
@@ -248,8 +248,8 @@ def parse(shape: str) -> list[Dim]:
 
 def _parse_one(token: str) -> Dim:
     # Modifiers, an optional documentation name (`rows=3`), and the size.
-    found = re.fullmatch(r"([#*_?]*)(?:\w+=(?!=))?(.*)", token)
-    marks, text = found.groups() if found else ("", token)
+    match = re.fullmatch(r"([#*_?]*)(?:\w+=(?!=))?(.*)", token)
+    marks, text = match.groups() if match else ("", token)
     many = "*" in marks or token == "..."
     if token == "..." or "_" in marks:
         kind = "any"
@@ -349,10 +349,10 @@ class Binding:
                     self.sizes.update(sizes)
                     return
                 sizes = defaultdict(lambda: wider.choice(_ALL), self.sizes)  # noqa: B023
-        given = f" with {dict(self.sizes)}" if self.sizes else ""
+        bound = f" with {dict(self.sizes)}" if self.sizes else ""
         raise invalid(
             "from_jaxtyping",
-            f"no sizes up to {_ALL[-1]} give {quoted(texts)} at least 0{given}.",
+            f"no sizes up to {_ALL[-1]} give {quoted(texts)} at least 0{bound}.",
             "Change the annotation, or give the arguments by strategies of their own.",
         )
 
@@ -364,31 +364,31 @@ class Binding:
         hypothesis.assume(size >= 0)
         return size
 
-    def match(self, text: str, shape: tuple[int, ...], place: str) -> None:
-        """Bind names to the sizes of a given array; raise if its shape differs."""
+    def match(self, text: str, shape: tuple[int, ...], where: str) -> None:
+        """Bind names to the sizes of an array; raise if its shape differs."""
         dims = parse(text)
-        found: list[Any] = list(shape)
+        sizes: list[Any] = list(shape)
         for i in (i for i, dim in enumerate(dims) if dim.many):  # one at most
             end = len(shape) - (len(dims) - i - 1)
-            found[i : max(i, end)] = [shape[i:end]]
-        if len(found) != len(dims) or not all(map(self._fits, dims, found)):
+            sizes[i : max(i, end)] = [shape[i:end]]
+        if len(sizes) != len(dims) or not all(map(self._fits, dims, sizes)):
             known = {**self.sizes, **self.shapes}
-            given = f" with {known}" if known else ""
+            bound = f" with {known}" if known else ""
             raise invalid(
                 "arguments",
-                f"{place} is an array of shape {shape}, which its annotation "
-                f"`{text.strip()}` rules out{given}.",
+                f"{where} is an array of shape {shape}, which its annotation "
+                f"`{text.strip()}` rules out{bound}.",
                 "Give a strategy whose values satisfy the annotation.",
             )
 
-    def _fits(self, dim: Dim, found: Any) -> bool:
+    def _fits(self, dim: Dim, size: Any) -> bool:
         """Bind the name of one axis, or of several; return whether it matches."""
-        if dim.broadcasts and (dim.many or found == 1):
+        if dim.broadcasts and (dim.many or size == 1):
             return True
         if dim.kind == "named":
             known: dict[Any, Any] = self.shapes if dim.many else self.sizes
-            return known.setdefault(dim.text, found) == found
-        return dim.kind != "fixed" or int(dim.text) == found
+            return known.setdefault(dim.text, size) == size
+        return dim.kind != "fixed" or int(dim.text) == size
 
 
 def _evaluate(text: str, sizes: defaultdict[Any, int]) -> int:
@@ -506,9 +506,9 @@ def _instance_of(cls: type, binding: Binding) -> Any:
     if inspect.isabstract(cls) or getattr(cls, "__abstractvars__", ()):
         return _from_type(cls, binding)  # draws from a subclass
     hints = annotations_of(cls).items()
-    given = {name: value_for(hint, binding) for name, hint in hints}
+    values = {name: value_for(hint, binding) for name, hint in hints}
     try:
-        return cls(**given)
+        return cls(**values)
     except Exception as error:
         raise invalid(
             "from_jaxtyping",
@@ -568,10 +568,10 @@ def _tree_for(annotation: Any, binding: Binding) -> Any:
     leaf = getattr(annotation, "leaftype", Any)
     text = getattr(annotation, "structure", None)
     shape = _skeleton(text, binding)
-    places, structure = jtu.tree_flatten(shape)
+    leaf_zeros, structure = jtu.tree_flatten(shape)
     leaves = []
     outer = binding.leaf
-    for i in range(len(places)):
+    for i in range(len(leaf_zeros)):
         binding.leaf = (*outer, text, i) if text else outer
         leaves.append(value_for(leaf, binding))
     binding.leaf = outer
@@ -626,7 +626,7 @@ def _group(annotation: Any) -> tuple[str, bool]:
 
 
 def bind_dtype(annotation: Any, binding: Binding, dtype: DTypeLike) -> None:
-    """Bind an annotation's dtypes to the dtype of a given array."""
+    """Bind an annotation's dtypes to the dtype of an array."""
     name = "prng_key" if jax.numpy.issubdtype(dtype, jax.dtypes.prng_key) else dtype
     if _allows(annotation.dtypes, str(name)):
         binding.dtypes.setdefault(_group(annotation), str(name))
@@ -638,9 +638,9 @@ def _choices(annotation: Any) -> list[str]:
     # Rare dtypes are used only if no common dtype is allowed, and keys only if nothing
     # else is. NumPy always has 64-bit dtypes; JAX has them only with `jax_enable_x64`.
     for names in (_USUAL + _WIDE if x64 else _USUAL, wide + _MORE, ("prng_key",)):
-        found = [name for name in names if _allows(annotation.dtypes, name)]
-        if found:
-            return found
+        allowed = [name for name in names if _allows(annotation.dtypes, name)]
+        if allowed:
+            return allowed
     raise invalid(
         "from_jaxtyping",
         f"`{annotation.__name__}` allows no dtype that is known here.",
@@ -761,7 +761,7 @@ def arguments(
     - `elements`, `max_shapes`, `dtypes`, `sizes`: as in `from_jaxtyping`. (Keyword
         only.)
     - `overrides`: strategies for single arguments, by name. The sizes of their values
-        bind the names of axes. If `...` is given for an argument with a default value,
+        bind the names of axes. If `...` is passed for an argument with a default value,
         it is drawn from its annotation. (Keyword only.)
 
     **Returns:** a strategy of dicts.
@@ -782,28 +782,28 @@ def arguments(
     """
     binding = Binding(draw, "arguments", elements, max_shapes, dtypes, sizes)
     hints = annotations_of(fn, overrides)
-    given = {}
+    values = {}
     for name, strategy in overrides.items():
         if name not in hints:
             wrong = f"`fn` has no argument `{name}`."
             raise invalid("arguments", wrong, nearest(name, hints))
         if strategy is not ...:
             check_strategy("arguments", name, strategy, optional=False)
-            given[name] = draw(strategy)
+            values[name] = draw(strategy)
     around: dict[str, Any] = dict(zip(("self",), _plain_function(fn)[1], strict=False))
     # Arguments whose axes depend on the values of other arguments come last.
-    waiting = [name for name in hints if name not in given]
+    waiting = [name for name in hints if name not in values]
     waiting.sort(key=lambda name: "{" in _text_of(hints[name]))
 
     for owner in around.values():
         _bind_fields(binding, owner)
-    for name, value in given.items():
+    for name, value in values.items():
         _bind(binding, hints[name], value, f"`{name}`")
     binding.solve(" ".join(_text_of(hints[name]) for name in waiting))
     for name in waiting:
-        binding.values = {**around, **given}
-        given[name] = value_for(hints[name], binding)
-    return given
+        binding.values = {**around, **values}
+        values[name] = value_for(hints[name], binding)
+    return values
 
 
 def given_typed(
@@ -880,24 +880,24 @@ def _plain_function(fn: Callable[..., Any]) -> tuple[Callable[..., Any], tuple]:
 
 def _text_of(annotation: Any) -> str:
     """Return all shape strings of an annotation, joined."""
-    own = getattr(annotation, "dim_str", "") or ""
+    shape = getattr(annotation, "dim_str", "") or ""
     leaf = getattr(annotation, "leaftype", None)
     inner = [*typing.get_args(annotation), *([leaf] if leaf is not None else [])]
-    parts = [own, *(_text_of(part) for part in inner if part is not annotation)]
+    parts = [shape, *(_text_of(part) for part in inner if part is not annotation)]
     return " ".join(part for part in parts if part)
 
 
-def _bind(binding: Binding, annotation: Any, value: PyTree, place: str) -> None:
-    """Bind names to the sizes of a given value."""
+def _bind(binding: Binding, annotation: Any, value: PyTree, where: str) -> None:
+    """Bind names to the sizes of a value."""
     if is_array_annotation(annotation) and hasattr(value, "shape"):
-        binding.match(annotation.dim_str, tuple(value.shape), place)
+        binding.match(annotation.dim_str, tuple(value.shape), where)
         bind_dtype(annotation, binding, value.dtype)
     elif isinstance(annotation, type) and issubclass(annotation, PyTree):
         name = getattr(annotation, "structure", None)
         if name and name.isidentifier():
             binding.structures[name] = jtu.tree_structure(value)
         for leaf in jtu.tree_leaves(value):
-            _bind(binding, getattr(annotation, "leaftype", None), leaf, place)
+            _bind(binding, getattr(annotation, "leaftype", None), leaf, where)
     elif annotation in BARE and hasattr(value, "shape"):
         # All arrays without a shape have the shape of the first.
         binding.shapes.setdefault("Array", tuple(value.shape))
