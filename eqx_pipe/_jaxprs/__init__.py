@@ -24,6 +24,8 @@ from .jaxpr import sub_jaxprs as sub_jaxprs
 from .jaxpr import trace as trace
 from .jaxpr import used_inputs as used_inputs
 from .jaxpr import within as within
+from .split import Split as Split
+from .split import split_of as split_of
 from .steps import counted as counted
 from .table import TABLE as TABLE
 from .table import Entry as Entry

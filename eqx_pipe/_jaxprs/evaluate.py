@@ -57,15 +57,20 @@ def evaluate(jaxpr: Any, constants: Sequence[Any], args: Sequence[Any]) -> list[
     def rule(eqn: Equation, inputs: list[Any]) -> list[Any]:
         # Use lists, since JAX may trace a body more than once.
         inner = [Body(b, [*it.islice(left, num_constants(b))]) for b in bodies(eqn)]
-        if _is_on_a_mesh(eqn):
-            return _without_mesh(eqn, inner, inputs)
-        if not _is_remade(eqn):
-            return rebind(eqn, inputs)
-        # Bind the new equations in the context of the original one.
-        with eqn.ctx.manager:
-            return remade(eqn, inner, inputs)
+        return evaluate_equation(eqn, inner, inputs)
 
     return interpret(jaxpr, args, rule, consts=consts)
+
+
+def evaluate_equation(eqn: Equation, inner: Bodies, inputs: list[Any]) -> list[Any]:
+    """Return the outputs of an equation, rebuilt from the bodies `inner` if needed."""
+    if _is_on_a_mesh(eqn):
+        return _without_mesh(eqn, inner, inputs)
+    if not _is_remade(eqn):
+        return rebind(eqn, inputs)
+    # Bind the new equations in the context of the original one.
+    with eqn.ctx.manager:
+        return remade(eqn, inner, inputs)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)  # JAX refers to functions weakly

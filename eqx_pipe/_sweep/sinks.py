@@ -151,7 +151,7 @@ class ArraySink:
 
     def keep(self, chunk: Chunk) -> None:
         """Store the values of a chunk at their points."""
-        number, _, values, verdict = chunk
+        number, _, values, verdict, _ = chunk
         self._chunks[number] = verdict
         if len(verdict.ok) == self.size:  # the chunk has all points: do not copy
             self._values = values
@@ -312,7 +312,7 @@ class StoreSink:
 
     def keep(self, chunk: Chunk) -> None:
         """Write a chunk, or some rows of it."""
-        number, rows, values, verdict = chunk
+        number, rows, values, verdict, flight = chunk
         status = np.where(verdict.ok, OK, FAILED).astype(np.int8)
         if verdict.missing is not None:
             status[verdict.missing] = MISSING

@@ -286,14 +286,19 @@ def compute_here(plan: Plan, todo: Todo, watch: Watch) -> Iterator[Chunk]:
     for number in todo.chunks:
         if watch.stopping():
             return
-        rows = todo.rows.get(number)
+        resumed = todo.flight(number)
+        # The rows that were asked for then, since they determine the batches.
+        rows = todo.rows.get(number) if resumed is None else resumed.rows
         index, costs = plan.asked(number, rows)
-        for at, values, verdict in plan.work.compute(index, costs, watch):
-            if verdict.missing is not None and verdict.missing.all():
+        parts = plan.work.compute(index, costs, watch, resumed)
+        for at, values, verdict, flight in parts:
+            if flight is not None:
+                flight = flight._replace(rows=rows)
+            elif verdict.missing is not None and verdict.missing.all():
                 continue
             if at is not None:
                 at = at if rows is None else rows[at]
-            yield Chunk(number, rows if at is None else at, values, verdict)
+            yield Chunk(number, rows if at is None else at, values, verdict, flight)
 
 
 def result_of(

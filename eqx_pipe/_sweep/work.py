@@ -29,7 +29,7 @@ from .._types import Device, PyTree
 from .compute.groups import Blocks, groups_of
 from .compute.points import Points, prepare
 from .compute.programs import reason
-from .compute.rows import CHUNK_BYTES, Errors, Index, Rows, Verdict, Work, whole
+from .compute.rows import CHUNK_BYTES, Errors, Flight, Index, Rows, Verdict, Work, whole
 from .compute.watch import Watch
 from .request import Request
 from .results import check_reduced_coords, names_in, names_of, reduced_coords
@@ -200,20 +200,23 @@ def _num_workers(executor: object) -> int:
 class Chunk(NamedTuple):
     """Computed rows of a chunk: all rows, or those with the numbers `rows`.
 
-    The verdict marks rows that are still missing because the computation ended early.
+    The verdict marks rows that are still missing because the computation ended early;
+    the points in `flight` among them can go on in another call.
     """
 
     number: int
     rows: Int64[np.ndarray, " rows"] | None
     values: Rows
     verdict: Verdict
+    flight: Flight | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class Todo:
     """The missing chunks of a sink, among those `owned` by this process.
 
-    Chunks in `rows` lack only these rows.
+    Chunks in `rows` lack only these rows. `flight` returns the points in flight in a
+    chunk when an earlier call ended.
     """
 
     owned: Sequence[int]
@@ -221,6 +224,7 @@ class Todo:
     rows: Mapping[int, Int64[np.ndarray, " _rows"]] = dataclasses.field(
         default_factory=dict
     )
+    flight: Callable[[int], Flight | None] = lambda _: None
 
     def left(self, plan: Plan) -> int:
         """Return the number of missing points."""

@@ -252,8 +252,22 @@ def up_to(
 
 def point_lane(jaxpr: Any, layout: Layout) -> LaneOf:
     """Return the function that makes the lane of a point."""
+    inputs_of = point_inputs(layout)
 
     def lane_of(control: UInt32[Array, "1 control"], given: Given) -> Lane:
+        inputs, n = inputs_of(control, given), len(given.constants)
+        return lambda row: evaluate(jaxpr, given.constants, inputs(row)[n:])
+
+    return lane_of
+
+
+def point_inputs(layout: Layout) -> LaneOf:
+    """Return the function that makes a lane of the inputs of a point's program.
+
+    They are its constants, and then its arguments.
+    """
+
+    def inputs_of(control: UInt32[Array, "1 control"], given: Given) -> Lane:
         def at(row: UInt32[Array, "..."]) -> list[Any]:
             dims = range(len(layout.lengths))
             if layout.listed and is_narrow(layout):
@@ -275,8 +289,8 @@ def point_lane(jaxpr: Any, layout: Layout) -> LaneOf:
                         at(table, digit, keepdims=False) for table, digit in pairs
                     ]
                 args.append(point_key(given.key, folded))
-            return evaluate(jaxpr, given.constants, args)
+            return [*given.constants, *args]
 
         return at
 
-    return lane_of
+    return inputs_of

@@ -35,6 +35,7 @@ from .cases import (
 )
 from .kernel import Given, Layout, everywhere, point_lane
 from .programs import (
+    Begun,
     Programs,
     Runner,
     TooLarge,
@@ -46,7 +47,7 @@ from .programs import (
     quiet,
     search,
 )
-from .rows import CHUNK_BYTES, Buffer, Rows, Work, chunk_capacity, clear
+from .rows import CHUNK_BYTES, Buffer, Flight, Rows, Work, chunk_capacity, clear
 from .trace import Traced, arrays_of, check_concrete, trace, with_steps
 from .watch import Watch
 
@@ -169,7 +170,7 @@ class Points(Work):
         index = buffer.index
         if isinstance(index, range) and not self._listed:
             points = ByOffset(self.geometry.start + index.start)
-            yield from self._run(0, points, len(index), buffer, watch)
+            yield from self._run((0, 0), points, len(index), buffer, watch)
             return
         most = _LISTED_AT_ONCE if costs is None else max(1, len(index))
         for first in range(0, len(index), most):
@@ -188,7 +189,7 @@ class Points(Work):
         numbers = case_numbers(self.geometry, self.static_values, index)
         for case, error in self.broken:
             rows = np.flatnonzero(numbers == case.number)
-            if len(rows):
+            if len(rows) and buffer.resumed is None:
                 self._mark(buffer, first + rows, error)
                 buffer.finish(first + rows, len(rows))
                 yield len(rows), len(rows)
@@ -198,18 +199,25 @@ class Points(Work):
                 rows = rows[np.argsort(costs[rows], kind="stable")]
             if len(rows):
                 points = ByTable(self.geometry, index[rows], first + rows)
-                yield from self._run(k, points, len(rows), buffer, watch)
+                yield from self._run((first, k), points, len(rows), buffer, watch)
 
     def _run(
         self,
-        k: int,
+        which: tuple[int, int],
         points: ByOffset | ByTable,
         count: int,
         buffer: Buffer,
         watch: Watch,
     ) -> Iterator[tuple[int, int]]:
-        """Compute points of a case, in batches for which there is enough memory."""
-        done = 0
+        """Compute points of a case, in batches for which there is enough memory.
+
+        `which` has the slice of the rows and the case.
+        """
+        done, k, resumed = 0, which[1], buffer.resumed
+        if resumed is not None:
+            if resumed.call[:2] != which:
+                return  # they were finished before
+            done = resumed.call[2]
         while done < count and not watch.stopping():
             try:
                 runner, given = self._runner(k, points)
@@ -218,8 +226,15 @@ class Points(Work):
                     return
                 layout = runner.layout
                 across = layout.batch_size * len(layout.devices)
-                batches = watch.batches(-(-(count - done) // across), across)
+                batches = layout.capacity
+                if runner.split is None:
+                    batches = watch.batches(-(-(count - done) // across), across)
                 now = min(count - done, across * min(layout.capacity, batches))
+                if runner.split is not None:
+                    call = *which, done, now
+                    yield from self._inside(runner, given, points, call, buffer, watch)
+                    done += now
+                    continue
                 compute = ft.partial(runner.compute, given, points, buffer.values)
                 with quiet():
                     error = compute(done, now)
@@ -232,6 +247,42 @@ class Points(Work):
             buffer.finish(points.rows(done, done + now), now)
             yield now, failed
             done += now
+
+    def _inside(
+        self,
+        runner: Runner,
+        given: Given,
+        points: ByOffset | ByTable,
+        call: tuple[int, int, int, int],
+        buffer: Buffer,
+        watch: Watch,
+    ) -> Iterator[tuple[int, int]]:
+        """Compute points by a program that may stop inside of a batch."""
+        *_, first, count = call
+        begun = Begun(runner, given, points, buffer.values, first, count)
+        resumed, buffer.resumed = buffer.resumed, None
+        if resumed is not None:
+            begun.resume(resumed.place, resumed.state)
+
+        def flight() -> Flight:
+            state, none = list(map(np.asarray, begun.state)), np.zeros(0, bool)
+            size = runner.layout.batch_size
+            return Flight(call, size, begun.place, state, none)
+
+        while not begun.ended and not watch.stopping():
+            with quiet():
+                error, failed = begun.advance(watch.call_seconds), 0
+                finished = begun.finished
+                if error is not None:
+                    compute = ft.partial(runner.compute, given, points, buffer.values)
+                    finished = begun.left
+                    failed = self._search(compute, points, buffer, first, count)
+            buffer.finish(begun.rows(finished), len(finished))
+            keeps = watch.hands_over and error is None and not begun.ended
+            buffer.in_flight = flight if keeps else None
+            yield len(finished), failed
+            if error is not None:
+                return
 
     def _search(
         self,
@@ -291,7 +342,14 @@ class Points(Work):
             layout = self._layout(self.cases[k], traced, size, listed)
             lane_of, programs = point_lane(traced.jaxpr, layout), [traced.program]
             return Runner(
-                traced, programs, lane_of, traced.stored, layout, points, given
+                traced,
+                programs,
+                lane_of,
+                traced.stored,
+                layout,
+                points,
+                given,
+                split=traced.split(layout.batch_size),
             )
 
         name = k, size, listed, self.most, bool(self.key_digits)

@@ -1,10 +1,12 @@
 """The host's part of a running sweep: programs, their arguments, calls and failures."""
 
 import contextlib
+import functools as ft
 import logging
 import math
 import re
 import threading
+import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, TypeAlias
 
@@ -12,17 +14,20 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
+from jaxtyping import Int64
 
 from ..._cache import PROGRAMS, LRUCache, WeakCache
 from ..._errors import SweepError, log_once, message
-from ..._jaxprs import Fingerprint
+from ..._jaxprs import Fingerprint, Split
 from ..._types import PyTree
 from ..._vmap import by_device
 from ..call import fn_name
 from .cases import ByOffset, ByTable
 from .kernel import COUNT, Given, LaneOf, Layout, Partition, build, each_its_rows
 from .rows import Place
+from .split_kernel import BATCH, BUDGET, build_split
 from .trace import Traced, abstract
+from .watch import Pace
 
 Points: TypeAlias = ByOffset | ByTable
 
@@ -96,9 +101,14 @@ class Runner:
         points: Points,
         given: Given,
         finite: bool = True,
+        split: Split | None = None,
     ):
-        """Compile the program unless it is cached; `points` are examples of points."""
-        self.layout, self._finite = layout, finite
+        """Compile the program unless it is cached; `points` are examples of points.
+
+        If it is `split`, a call may stop inside of a batch.
+        """
+        self.layout, self.finite = layout, finite
+        self.split, self.pace = split, Pace()
 
         def lower() -> jax.stages.Lowered:
             _note_compilation(traced, layout)
@@ -107,11 +117,17 @@ class Runner:
             # NumPy arrays that are split over devices, even if all devices belong to
             # this process.
             structs = jtu.tree_map(abstract, (*selected, given))
-            return build(lane_of, outputs, layout).lower(*structs)
+            if split is None:
+                return build(lane_of, outputs, layout).lower(*structs)
+            control, table, own = structs
+            kernel, state = build_split(split, outputs, layout, control, own)
+            place = jax.ShapeDtypeStruct((len(layout.devices), 4), jnp.uint32)
+            return kernel.lower(control, table, place, state, own)
 
         options = _UNSPLIT if layout.unsplit else None
+        place = layout if split is None else (layout, split.at)
         with noting(layout.points_at_once):
-            self._kernel = compiled(programs, layout, lower, options)
+            self.kernel = compiled(programs, place, lower, options)
 
     def compute(
         self,
@@ -125,14 +141,32 @@ class Runner:
 
         Raises a `TooLarge` if there is not enough memory.
         """
-        layout = self.layout
+        if self.split is not None:
+            begun = Begun(self, given, points, values, first, count)
+            error = None
+            while error is None and not begun.ended:
+                error = begun.advance(1.0)
+            return error
+
+        def whole() -> None:
+            selected = _selecting(points, first, count, self.layout)
+            outputs = self.kernel(*selected, given)
+            check_finite(outputs, infs=self.finite)
+            rows = points.rows(first, first + count)
+            _collect(outputs, values, rows, self.layout.partition(count))
+
+        return self.guarded(given, points, first, whole)
+
+    def guarded(
+        self, given: Given, points: Points, first: int, call: Callable[[], None]
+    ) -> Exception | None:
+        """Return the error of `call` if a point fails in it.
+
+        Raises a `TooLarge` if there is not enough memory.
+        """
         try:
-            with noting(layout.points_at_once):
-                selected = _selecting(points, first, count, layout)
-                outputs = self._kernel(*selected, given)
-                check_finite(outputs, infs=self._finite)
-                rows = points.rows(first, first + count)
-                _collect(outputs, values, rows, layout.partition(count))
+            with noting(self.layout.points_at_once):
+                call()
         except (TooLarge, jax.errors.JaxRuntimeError) as error:
             self._settle(given, points, first)
             if isinstance(error, TooLarge):
@@ -154,8 +188,125 @@ class Runner:
             # If a batch is the whole table, XLA moves it out of the loop and computes
             # it even for no points: then compute another point.
             table[:] = 0
+        middle = () if self.split is None else self.fresh()
         with contextlib.suppress(jax.errors.JaxRuntimeError):
-            jax.block_until_ready(self._kernel(nothing, table, given))
+            jax.block_until_ready(self.kernel(nothing, table, *middle, given))
+
+    @property
+    def state(self) -> Sequence[jax.ShapeDtypeStruct]:
+        """The shapes and dtypes of the state between two calls, of all devices."""
+        if self.split is None:
+            return []
+        return [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in self.kernel.args_info[0][3]]
+
+    def fresh(self) -> tuple[np.ndarray, list[jax.Array]]:
+        """Return the place and the state before the first batch."""
+        place = np.zeros((len(self.layout.devices), 4), np.uint32)
+        zeros = [np.zeros(leaf.shape, leaf.dtype) for leaf in self.state]
+        return place, self.placed(zeros)
+
+    def placed(self, state: Sequence[np.ndarray]) -> list[jax.Array]:
+        """Return a state on the devices."""
+        return jax.device_put(list(state), each_its_rows(self.layout))
+
+
+class Begun:
+    """Some points that a split program computes, from the index `first` on.
+
+    `place` and `state` are those between two calls.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        given: Given,
+        points: Points,
+        values: list[np.ndarray],
+        first: int,
+        count: int,
+    ):
+        self._runner, self._given, self._points = runner, given, points
+        self._values, self._first, self._count = values, first, count
+        self._partition = runner.layout.partition(count)
+        self._is_left = np.ones(count, bool)
+        self.place, self.state = runner.fresh()
+        self.finished = np.zeros(0, np.int64)
+        """The offsets of the points that the last call has finished."""
+
+    @property
+    def ended(self) -> bool:
+        """True if all points are computed."""
+        return not self._is_left.any()
+
+    @property
+    def left(self) -> Int64[np.ndarray, " points"]:
+        """The offsets of the points that are not finished."""
+        return np.flatnonzero(self._is_left)
+
+    def resume(self, place: np.ndarray, state: Sequence[np.ndarray]) -> bool:
+        """Go on from a place and a state; return whether they fit the program."""
+        structs = self._runner.state
+        if place.shape != (len(self._runner.layout.devices), 4) or len(state) != len(structs):
+            return False
+        pairs = zip(state, structs, strict=True)
+        if not all(x.shape == s.shape and x.dtype == s.dtype for x, s in pairs):
+            return False
+        self.place, self.state = place, self._runner.placed(state)
+        nothing = np.zeros_like(place)
+        self._is_left[self._between(nothing, place)] = False
+        return True
+
+    def advance(self, seconds: float) -> Exception | None:
+        """Compute for about some `seconds`; return the error if a point fails."""
+        call = ft.partial(self._call, seconds)
+        return self._runner.guarded(self._given, self._points, self._first, call)
+
+    def _call(self, seconds: float) -> None:
+        runner = self._runner
+        selected = _selecting(self._points, self._first, self._count, runner.layout)
+        was, place = self.place, self.place.copy()
+        place[:, BUDGET] = budget = runner.pace.steps
+        begun = time.monotonic()
+        # JAX would check the state, in which NaN is allowed; outputs are checked below.
+        with jax.debug_nans(False), jax.debug_infs(False):
+            args = *selected, place, self.state, self._given
+            now, self.state, outputs = runner.kernel(*args)
+            self.place = np.asarray(now)
+        steps = budget - int(self.place[:, BUDGET].min())
+        runner.pace.record(steps, time.monotonic() - begun, seconds)
+        finished = self._between(was, self.place)
+        if len(finished):
+            check_finite(outputs, infs=runner.finite)
+            self._collect_some(outputs, was)
+        self._finish(finished)
+
+    def _collect_some(self, outputs: list[Any], was: np.ndarray) -> None:
+        """Copy the rows of the batches that were finished since `was`."""
+        for out, into in zip(outputs, self._values, strict=True):
+            for device, shard in enumerate(by_device(out)):
+                new = self._own(device, was, self.place)
+                begin = int(was[device, BATCH]) * self._runner.layout.batch_size
+                data = np.asarray(shard)[begin : begin + len(new)]
+                into[self.rows(new)] = data
+
+    def rows(self, offsets: Int64[np.ndarray, " points"]) -> Int64[np.ndarray, " points"]:
+        """Return the rows of the values of some points."""
+        rows = self._points.rows(self._first, self._first + self._count)
+        return rows.start + offsets if isinstance(rows, slice) else rows[offsets]
+
+    def _own(self, device: int, was: Any, now: Any) -> np.ndarray:
+        """Return the points of a device that were finished between two places."""
+        size = self._runner.layout.batch_size
+        own = np.arange(self._count)[self._partition.own(device)]
+        return own[int(was[device, BATCH]) * size : int(now[device, BATCH]) * size]
+
+    def _between(self, was: Any, now: Any) -> np.ndarray:
+        devices = range(len(self._runner.layout.devices))
+        return np.concatenate([self._own(device, was, now) for device in devices])
+
+    def _finish(self, offsets: np.ndarray) -> None:
+        self.finished = offsets[self._is_left[offsets]]
+        self._is_left[offsets] = False
 
 
 def compiled(

@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -57,8 +57,25 @@ class Verdict:
     failed: int = 0
 
 
+class Flight(NamedTuple):
+    """A computation that was left in the middle of a batch.
+
+    `call` identifies the device call: its slice of the rows, its case, its first point
+    and its number of points. `place` and `state` are those of the program, a row of
+    `place` for each device. Of the rows that were asked for (`rows`, or all of the
+    chunk), those in `finished` were computed before.
+    """
+
+    call: tuple[int, int, int, int]
+    batch_size: int
+    place: np.ndarray
+    state: Rows
+    finished: Bool[np.ndarray, " asked"]
+    rows: Int64[np.ndarray, " asked"] | None = None
+
+
 class Part(NamedTuple):
-    """Rows that are finished, with their verdict.
+    """Rows that are finished, with their verdict, and the points in flight, if any.
 
     `at` are their positions among the rows of the call. It is `None` for the first part
     of a call, which has all rows, some of which may be missing.
@@ -67,16 +84,20 @@ class Part(NamedTuple):
     at: Int64[np.ndarray, " rows"] | None
     values: Rows
     verdict: Verdict
+    flight: Flight | None = None
 
 
 class Buffer:
     """The rows of a call while they are computed, with the points that failed."""
 
-    def __init__(self, index: Index, values: Rows):
-        self.index, self.values = index, values
+    def __init__(self, index: Index, values: Rows, resumed: Flight | None = None):
+        self.index, self.values, self.resumed = index, values, resumed
+        self.in_flight: Callable[[], Flight] | None = None
+        """Returns the points in flight, if they can go on elsewhere."""
         self._size = self._left = len(index)
         self._finished: list[Place] = []
-        self._is_begun = False
+        self._is_begun = resumed is not None
+        self._computed = np.zeros(0, bool) if resumed is None else resumed.finished
         self._ok: Bool[np.ndarray, " rows"] | None = None
         self._errors: list[Errors] = []
         self._failed = 0
@@ -106,10 +127,21 @@ class Buffer:
         for place in self._finished:
             new[place] = True
         self._finished = []
+        flight = None if self.in_flight is None else self.in_flight()
+        if flight is not None:
+            known = self._computed if len(self._computed) else np.zeros_like(new)
+            self._computed = known | new
+            flight = flight._replace(finished=self._computed)
+            if not new.any():
+                none = np.zeros(0, np.int64)
+                values = [leaf[:0] for leaf in self.values]
+                yield Part(none, values, self._verdict(none), flight)
+                return
         if self._is_begun:
             at = np.flatnonzero(new)
             if len(at):
-                yield Part(at, [leaf[at] for leaf in self.values], self._verdict(at))
+                values = [leaf[at] for leaf in self.values]
+                yield Part(at, values, self._verdict(at), flight)
         elif last or new.any():
             self._is_begun = True
             # Later parts need the rows of this call.
@@ -117,7 +149,8 @@ class Buffer:
             clear(values, ~new)
             verdict = self._verdict(slice(None))
             ok = verdict.ok & new
-            yield Part(None, values, dataclasses.replace(verdict, ok=ok, missing=~new))
+            verdict = dataclasses.replace(verdict, ok=ok, missing=~new)
+            yield Part(None, values, verdict, flight)
 
     def _verdict(self, place: Place) -> Verdict:
         """Return the verdict on some rows; without failures it takes no memory."""
@@ -154,18 +187,24 @@ class Work(abc.ABC):
         return max(1, self.size)
 
     def compute(
-        self, index: Index, costs: Float[np.ndarray, " rows"] | None, watch: Watch
+        self,
+        index: Index,
+        costs: Float[np.ndarray, " rows"] | None,
+        watch: Watch,
+        resumed: Flight | None = None,
     ) -> Iterator[Part]:
         """Compute some rows, and yield them: in one part unless `watch` asks for more.
 
         Pass consecutive rows as a `range`, which needs no table. Points of similar cost
-        share a batch.
+        share a batch. A `resumed` flight goes on, and rows that it has finished are
+        omitted.
         """
         watch.restart()
-        buffer = Buffer(index, self.empty(len(index)))
+        buffer = Buffer(index, self.empty(len(index)), resumed)
         for points, failed in self._calls(buffer, costs, watch):
             if watch.after(points, failed):
-                yield from buffer.part(last=False)
+                with watch.saving():
+                    yield from buffer.part(last=False)
         yield from buffer.part()
 
     @abc.abstractmethod
@@ -216,7 +255,7 @@ class Work(abc.ABC):
 
 def whole(parts: Iterator[Part]) -> tuple[Rows, Verdict]:
     """Return the rows of a call that hands over nothing before its end."""
-    ((_, values, verdict),) = parts
+    ((_, values, verdict, _),) = parts
     return values, verdict
 
 

@@ -4,11 +4,12 @@ Everything that computes rows gets a `Watch`, and asks it between two device cal
 progress bar only shows.
 """
 
+import contextlib
 import copy
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
 from typing import Any
 
@@ -20,9 +21,31 @@ COMMIT_EVERY = 30.0
 # The duration of a device call in seconds, and the number of calls of a sweep until its
 # speed is known. (The host moves the bar: `io_callback` fails in a `vmap` of a `cond`.)
 _CALL_SECONDS = 0.25
+_SILENT_SECONDS = 1.0
 _FIRST_CALLS = 32
 
+_SAVE_PAUSE = 20
+"""The time between two saves, in durations of a save: they take at most 5 %."""
+
 _clock = time.monotonic
+
+
+class Pace:
+    """The number of steps of the next device call of a program.
+
+    An estimate of the duration of a step may be far off (a convolution, linear
+    algebra), so the first call has one step, and a call at most 8 times as many as the
+    last one.
+    """
+
+    def __init__(self) -> None:
+        self.steps = 1
+
+    def record(self, steps: int, seconds: float, wanted: float) -> None:
+        """Record the duration of a call; the next one should take `wanted` seconds."""
+        if steps:
+            within = int(steps * wanted / max(seconds, 1e-6))
+            self.steps = max(1, min(within, 8 * self.steps, 2**30))
 
 
 class Watch:
@@ -48,6 +71,7 @@ class Watch:
         self._handed_over: float | None = None
         self._points_per_second: float | None = None
         self._failed = 0
+        self._save_seconds = 0.0
 
     def silent(self) -> "Watch":
         """Return a watch for computing a row: it hands over nothing."""
@@ -59,6 +83,23 @@ class Watch:
     def restart(self) -> None:
         """Count the time until rows are handed over from the next device call on."""
         self._handed_over = None
+
+    @property
+    def hands_over(self) -> bool:
+        """True if rows and points in flight are handed over before all are finished."""
+        return self._hands_over
+
+    @property
+    def call_seconds(self) -> float:
+        """The wanted duration of a device call that may end inside of a batch."""
+        return _CALL_SECONDS if self._paced else _SILENT_SECONDS
+
+    @contextlib.contextmanager
+    def saving(self) -> Iterator[None]:
+        """Measure how long it takes to save what is handed over."""
+        begun = _clock()
+        yield
+        self._save_seconds = _clock() - begun
 
     def begin(self) -> None:
         """Start the clock, after the program is compiled."""
@@ -86,7 +127,8 @@ class Watch:
             self._begun = None
         if not self._hands_over or self._handed_over is None:
             return False
-        late = now - self._handed_over >= COMMIT_EVERY
+        pause = max(COMMIT_EVERY, _SAVE_PAUSE * self._save_seconds)
+        late = now - self._handed_over >= pause
         self._handed_over = now if late else self._handed_over
         return late
 
@@ -147,7 +189,8 @@ class Interrupt:
         self._restore()
         name = "Ctrl-C" if number == signal.SIGINT else self._came.name
         if self._loud:
-            tell(f"{name}: what is in flight will be finished. {name} again stops.")
+            text = "the sweep stops after the step or batch that is being computed."
+            tell(f"{name}: {text} {name} again stops at once.")
 
     def _restore(self) -> None:
         for number, usual in self._usual.items():

@@ -1,0 +1,326 @@
+"""A program split at its long loops, so that it can stop between two steps of them.
+
+The pieces together are the program, and nothing is computed twice: for each loop, what
+must be computed before it and some of its steps, and at the end all other equations.
+Between the pieces there is a state: for each loop the values made before it that later
+pieces read, then its carry and stacked outputs. A program goes on from its state, also
+in another process.
+"""
+
+import dataclasses
+import itertools as it
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+
+from .evaluate import Body, evaluate_equation, stepped
+from .jaxpr import (
+    Equation,
+    as_function,
+    interpret,
+    is_literal,
+    open_jaxpr,
+    rebind,
+    sub_jaxprs,
+    trace,
+)
+from .table import bodies, kind, num_constants, scan_counts, while_counts
+
+_UNKNOWN_STEPS = 100
+"""The assumed number of steps of a `while_loop`."""
+
+_SHARE = 0.05
+"""The smallest part of the work for which a loop can be left."""
+
+# The operations of a routine for a matrix of m rows and n columns, in m n min(m, n).
+_ROUTINES = {"lu": 1, "cholesky": 1, "geqrf": 2, "qr": 2, "triangular_solve": 1}
+_ROUTINES |= {"eigh": 10, "eig": 20, "svd": 20, "schur": 20, "hessenberg": 5}
+
+
+def work(jaxpr: Any) -> float:
+    """Return the estimated number of operations of a jaxpr."""
+    return sum(map(_work_of, open_jaxpr(jaxpr)[0].eqns))
+
+
+def _work_of(eqn: Equation) -> float:
+    name, inner = eqn.primitive.name, list(sub_jaxprs(eqn))
+    if name == "scan":
+        return eqn.params["length"] * work(eqn.params["jaxpr"])
+    if kind(eqn) == "while":
+        return _UNKNOWN_STEPS * sum(map(work, inner))
+    if inner:
+        return max(map(work, inner))
+    outputs = sum(math.prod(getattr(v.aval, "shape", ())) for v in eqn.outvars)
+    if name == "dot_general":
+        (contracted, _), _ = eqn.params["dimension_numbers"]
+        shape = eqn.invars[0].aval.shape
+        outputs *= 2 * math.prod(shape[axis] for axis in contracted)
+    elif name == "conv_general_dilated":
+        kernel, numbers = eqn.invars[1].aval.shape, eqn.params["dimension_numbers"]
+        outputs *= 2 * math.prod(kernel) // max(1, kernel[numbers.rhs_spec[0]])
+    elif name in _ROUTINES:
+        shape = eqn.invars[0].aval.shape
+        outputs += _ROUTINES[name] * math.prod(shape) * min(shape[-2:], default=1)
+    return 1 + outputs
+
+
+@dataclasses.dataclass(frozen=True)
+class _Loop:
+    """A loop, the equations `before` it, and what they make that is read later."""
+
+    eqn: Equation
+    before: list[Equation]
+    held: list[Any]
+
+    @property
+    def slots(self) -> list[Any]:
+        """The variables of the state that belong to the loop."""
+        return [*self.held, *self.eqn.outvars]
+
+    @property
+    def length(self) -> int | None:
+        """The number of steps, or `None` if it depends on values."""
+        return self.eqn.params.get("length")
+
+
+class Split:
+    """The pieces of a program, as functions of its inputs: its constants come first.
+
+    `state` has a leaf for each of the `slots` of all loops; PRNG keys are raw data.
+    """
+
+    def __init__(self, jaxpr: Any, at: Sequence[int]):
+        self.at = tuple(at)
+        inner, self._consts = open_jaxpr(jaxpr)
+        self._jaxpr, left = inner, list(inner.eqns)
+        parts: list[tuple[Equation, list[Equation]]] = []
+        for loop in (inner.eqns[k] for k in at):
+            end = next(k for k, eqn in enumerate(left) if eqn is loop)
+            wanted, before = _variables(loop.invars), []
+            for eqn in reversed(left[:end]):
+                if wanted.intersection(eqn.outvars):
+                    before.append(eqn)
+                    wanted |= _variables(eqn.invars)
+            mine = {id(loop), *map(id, before)}
+            left = [eqn for eqn in left if id(eqn) not in mine]
+            parts.append((loop, before[::-1]))
+        self._after = left
+        self.loops: list[_Loop] = []
+        for k, (loop, before) in enumerate(parts):
+            initial = _carried(loop)
+            read = [*loop.invars[: initial.start], *inner.outvars]
+            read += [] if initial.stop is None else loop.invars[initial.stop :]
+            later = ([*own, each] for each, own in parts[k + 1 :])
+            read += [v for eqn in it.chain(*later, left) for v in eqn.invars]
+            made = _variables(out for eqn in before for out in eqn.outvars)
+            held = [v for v in read if not is_literal(v) and v in made]
+            self.loops.append(_Loop(loop, before, list(dict.fromkeys(held))))
+        self.slots = [v for loop in self.loops for v in loop.slots]
+        ends = [*it.accumulate(len(loop.slots) for loop in self.loops)]
+        self._begins = [0, *ends[:-1]]
+
+    @property
+    def state(self) -> list[jax.ShapeDtypeStruct]:
+        """The shapes and dtypes of the state of a point."""
+        return [_data_struct(v.aval) for v in self.slots]
+
+    def place(self, k: int) -> slice:
+        """Return the leaves of the state that belong to a loop."""
+        return slice(self._begins[k], self._begins[k] + len(self.loops[k].slots))
+
+    def moving(self, k: int) -> slice:
+        """Return the leaves of the state that a loop changes."""
+        begin = self._begins[k] + len(self.loops[k].held)
+        return slice(begin, begin + len(self.loops[k].eqn.outvars))
+
+    def begin(self, k: int, inputs: Sequence[Any], state: Sequence[Any]) -> list[Any]:
+        """Return the leaves of a loop before its first step."""
+        loop, values = self.loops[k], self._values(inputs, state)
+        _run(loop.before, values)
+        held = [_as_data(values[v]) for v in loop.held]
+        carried = _read(loop.eqn.invars[_carried(loop.eqn)], values)
+        made = loop.eqn.outvars
+        # An initial carry may be a Python number, or have a weak type.
+        carry = [
+            x if _is_key(v.aval) else jnp.asarray(x, v.aval.dtype)
+            for x, v in zip(carried, made, strict=False)
+        ]
+        stacked = [_data_struct(v.aval) for v in made[len(carry) :]]
+        zeros = [jnp.zeros(leaf.shape, leaf.dtype) for leaf in stacked]
+        return [*held, *map(_as_data, carry), *zeros]
+
+    def advance(
+        self, k: int, inputs: Sequence[Any], state: Sequence[Any], at: Any, left: Any
+    ) -> tuple[list[Any], Any]:
+        """Run at most `left` more steps of a loop after `at` steps.
+
+        Returns the leaves that it changes, and the number of steps; the loop has ended
+        if they are fewer than `left`.
+        """
+        eqn, values = self.loops[k].eqn, self._values(inputs, state)
+        carry = [values[v] for v in eqn.outvars]
+        # The initial carry is not in the state.
+        values |= dict.fromkeys(_variables(eqn.invars) - values.keys())
+        inputs = _read(eqn.invars, values)
+        run = _scan if eqn.primitive.name == "scan" else _while_loop
+        carry, steps = run(eqn, inputs, carry, at, left)
+        return list(map(_as_data, carry)), steps
+
+    def finish(self, inputs: Sequence[Any], state: Sequence[Any]) -> list[Any]:
+        """Return the outputs of the program after its last loop."""
+        values = self._values(inputs, state)
+        _run(self._after, values)
+        return _read(self._jaxpr.outvars, values)
+
+    def _values(self, inputs: Sequence[Any], state: Sequence[Any]) -> dict[Any, Any]:
+        values = dict(zip(self._jaxpr.constvars, self._consts, strict=True))
+        values |= zip(self._jaxpr.invars, inputs, strict=True)
+        pairs = zip(self.slots, state, strict=True)
+        return values | {v: _from_data(x, v.aval) for v, x in pairs}
+
+
+def _scan(
+    eqn: Equation, inputs: list[Any], carry: list[Any], at: Any, left: Any
+) -> tuple[list[Any], Any]:
+    """Run some steps of a scan, whose carry and stacked outputs are `carry`."""
+    num_consts, num_carry = scan_counts(eqn)
+    consts, xs = inputs[:num_consts], inputs[num_consts + num_carry :]
+    body, length = as_function(eqn.params["jaxpr"]), eqn.params["length"]
+    stop = at + jnp.minimum(left, jnp.uint32(length) - at)
+
+    def step(state: Any) -> Any:
+        n, carry, ys = state
+        k = jnp.uint32(length - 1) - n if eqn.params["reverse"] else n
+        k = k.astype(jnp.int32)
+        x = [jax.lax.dynamic_index_in_dim(leaf, k, 0, keepdims=False) for leaf in xs]
+        out = body(*consts, *carry, *x)
+        pairs = zip(ys, out[num_carry:], strict=True)
+        ys = [jax.lax.dynamic_update_index_in_dim(y, o, k, 0) for y, o in pairs]
+        return n + jnp.uint32(1), out[:num_carry], ys
+
+    first = at, carry[:num_carry], carry[num_carry:]
+    n, last, ys = jax.lax.while_loop(lambda state: state[0] < stop, step, first)
+    return [*last, *ys], n - at
+
+
+def _while_loop(
+    eqn: Equation, inputs: list[Any], carry: list[Any], at: Any, left: Any
+) -> tuple[list[Any], Any]:
+    """Run some steps of a `while_loop`, which may have a condition for each lane."""
+    of_cond, of_body = while_counts(eqn)
+    cond = as_function(eqn.params["cond_jaxpr"])
+    body = as_function(eqn.params["body_jaxpr"])
+    consts = inputs[of_cond : of_cond + of_body]
+
+    def going(carry: Sequence[Any]) -> Any:
+        return cond(*inputs[:of_cond], *carry)[0]
+
+    def goes_on(state: Any) -> Any:
+        return jnp.any(going(state[1])) & (state[0] < left)
+
+    def step(state: Any) -> Any:
+        n, carry = state
+        return n + jnp.uint32(1), stepped(eqn, going, body(*consts, *carry), carry)
+
+    n, carry = jax.lax.while_loop(goes_on, step, (jnp.uint32(0), carry))
+    return carry, n
+
+
+def split_of(jaxpr: Any, constants: Sequence[Any], least: float) -> Split | None:
+    """Return a program split at its long loops, or `None` if there are none.
+
+    A loop is long if it has `least` operations, and a twentieth of those of the longest
+    one.
+    """
+    if not any(kind(eqn) in ("scan", "while", "call") for eqn in _eqns(jaxpr)):
+        return None
+    if work(jaxpr) < least:
+        return None
+    inputs = [x.aval for x in open_jaxpr(jaxpr)[0].invars]
+    types = [_struct(x) for x in (*constants, *inputs)]
+    n = len(constants)
+    flat = trace(lambda *x: _inlined(jaxpr, x[:n], x[n:]), *types)
+    works = {k: _work_of(e) for k, e in enumerate(_eqns(flat)) if _can_be_left(e)}
+    enough = max(least, _SHARE * max(works.values(), default=0))
+    long = [k for k, each in works.items() if each >= enough]
+    return Split(flat, long) if long else None
+
+
+def _eqns(jaxpr: Any) -> list[Equation]:
+    return open_jaxpr(jaxpr)[0].eqns
+
+
+def _can_be_left(eqn: Equation) -> bool:
+    if eqn.primitive.name == "scan":
+        return 1 < eqn.params["length"] < 2**31
+    return eqn.primitive.name == "while"
+
+
+def _inlined(jaxpr: Any, constants: Sequence[Any], args: Sequence[Any]) -> list[Any]:
+    """Evaluate a jaxpr like `evaluate`, with the bodies of calls in their place."""
+    left = iter(constants)
+    consts = [next(left) for _ in open_jaxpr(jaxpr)[1]]
+
+    def rule(eqn: Equation, inputs: list[Any]) -> list[Any]:
+        inner = [Body(b, [*it.islice(left, num_constants(b))]) for b in bodies(eqn)]
+        if kind(eqn) == "call":
+            with eqn.ctx.manager:
+                return _inlined(inner[0].jaxpr, inner[0].constants, inputs)
+        return evaluate_equation(eqn, inner, inputs)
+
+    return interpret(jaxpr, args, rule, consts=consts)
+
+
+def _carried(loop: Equation) -> slice:
+    """Return the inputs of a loop that are its initial carry."""
+    if loop.primitive.name == "scan":
+        num_consts, num_carry = scan_counts(loop)
+        return slice(num_consts, num_consts + num_carry)
+    return slice(sum(while_counts(loop)), None)
+
+
+def _variables(atoms: Any) -> set[Any]:
+    return {atom for atom in atoms if not is_literal(atom)}
+
+
+def _read(atoms: Sequence[Any], values: dict[Any, Any]) -> list[Any]:
+    return [atom.val if is_literal(atom) else values[atom] for atom in atoms]
+
+
+def _run(eqns: Sequence[Equation], values: dict[Any, Any]) -> None:
+    for eqn in eqns:
+        outputs = rebind(eqn, _read(eqn.invars, values))
+        values |= zip(eqn.outvars, outputs, strict=True)
+
+
+def _struct(x: Any) -> jax.ShapeDtypeStruct:
+    weak = bool(getattr(x, "weak_type", False))
+    return jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=weak)
+
+
+def _is_key(aval: Any) -> bool:
+    return jnp.issubdtype(aval.dtype, jax.dtypes.prng_key)
+
+
+def _data_struct(aval: Any) -> jax.ShapeDtypeStruct:
+    struct = jax.ShapeDtypeStruct(aval.shape, aval.dtype)
+    return jax.eval_shape(jr.key_data, struct) if _is_key(aval) else struct
+
+
+def _as_data(x: Any) -> Any:
+    x = x if hasattr(x, "dtype") else jnp.asarray(x)
+    return jr.key_data(x) if _is_key(x) else x
+
+
+def _from_data(x: Any, aval: Any) -> Any:
+    if not _is_key(aval):
+        return x
+    impls: list[Any] = []
+    # `key_impl` takes no `ShapeDtypeStruct`, but a traced key.
+    scalar = jax.ShapeDtypeStruct((), aval.dtype)
+    jax.eval_shape(lambda key: impls.append(jr.key_impl(key)), scalar)
+    return jr.wrap_key_data(x, impl=impls[0])
