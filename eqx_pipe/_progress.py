@@ -15,6 +15,10 @@ _LINES = {
     "position": 0,
 }
 
+# If points are long, the bar moves inside of them.
+_INSIDE = "{desc}: {percentage:.0f}%|{bar}|{postfix} [{elapsed}<{remaining}]"
+_INSIDE_LOGGED = "{desc}: {percentage:.0f}%{postfix} in {elapsed}, {remaining} left"
+
 
 class Progress:
     """A bar over the points of a sweep, or other units.
@@ -35,6 +39,7 @@ class Progress:
     ):
         self._bar = None
         self._notes: dict[str, Any] = {}
+        self._finished, self._work, self._inside = before, 0.0, ""
         if shown if shown is not None else _is_seen():
             delay = 0 if shown else 1
             text: dict[str, Any] = {"desc": title, "unit": f" {unit}"}
@@ -47,7 +52,21 @@ class Progress:
 
     def done(self, points: int) -> None:
         """Record that `points` more points are finished."""
+        self._finished += points
         self._draw(lambda bar: bar.update(points))
+
+    def inside(self, work: float, text: str) -> None:
+        """Show the `work` on unfinished points, in points, and how far they are."""
+        more, self._work, self._inside = work - self._work, work, text
+
+        def draw(bar: Any) -> None:
+            if text:  # `n` of `total` would read as finished points
+                bar.bar_format = _INSIDE if _is_seen() else _INSIDE_LOGGED
+            bar.update(more)
+            self._postfix(bar)
+
+        if text or more:
+            self._draw(draw)
 
     def failed(self, points: int) -> None:
         """Show that a total of `points` points have failed so far."""
@@ -57,7 +76,14 @@ class Progress:
     def note(self, **notes: Any) -> None:
         """Show some names with values after the bar."""
         self._notes |= notes
-        self._draw(lambda bar: bar.set_postfix(self._notes, refresh=False))
+        self._draw(self._postfix)
+
+    def _postfix(self, bar: Any) -> None:
+        texts = [f"{name}={value}" for name, value in self._notes.items()]
+        if bar.bar_format in (_INSIDE, _INSIDE_LOGGED):
+            count = f"{self._finished:,} of {bar.total:,}{bar.unit}"
+            texts = [count, *filter(None, [self._inside]), *texts]
+        bar.set_postfix_str(", ".join(texts), refresh=False)
 
     def __enter__(self) -> "Progress":
         return self

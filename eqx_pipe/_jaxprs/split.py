@@ -54,16 +54,17 @@ def _work_of(eqn: Equation) -> float:
         return _UNKNOWN_STEPS * sum(map(work, inner))
     if inner:
         return max(map(work, inner))
+    avals: list[Any] = [v.aval for v in eqn.invars]
     outputs = sum(math.prod(getattr(v.aval, "shape", ())) for v in eqn.outvars)
     if name == "dot_general":
         (contracted, _), _ = eqn.params["dimension_numbers"]
-        shape = eqn.invars[0].aval.shape
+        shape = avals[0].shape
         outputs *= 2 * math.prod(shape[axis] for axis in contracted)
     elif name == "conv_general_dilated":
-        kernel, numbers = eqn.invars[1].aval.shape, eqn.params["dimension_numbers"]
+        kernel, numbers = avals[1].shape, eqn.params["dimension_numbers"]
         outputs *= 2 * math.prod(kernel) // max(1, kernel[numbers.rhs_spec[0]])
     elif name in _ROUTINES:
-        shape = eqn.invars[0].aval.shape
+        shape = avals[0].shape
         outputs += _ROUTINES[name] * math.prod(shape) * min(shape[-2:], default=1)
     return 1 + outputs
 
@@ -143,7 +144,7 @@ class Split:
         _run(loop.before, values)
         held = [_as_data(values[v]) for v in loop.held]
         carried = _read(loop.eqn.invars[_carried(loop.eqn)], values)
-        made = loop.eqn.outvars
+        made: list[Any] = loop.eqn.outvars
         # An initial carry may be a Python number, or have a weak type.
         carry = [
             x if _is_key(v.aval) else jnp.asarray(x, v.aval.dtype)

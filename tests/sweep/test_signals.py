@@ -57,7 +57,7 @@ def test_what_is_in_flight_is_kept(tmp_path, name):
     child.send_signal(number)
     out, err = child.communicate(timeout=100)
     assert child.returncode == 128 + number and out.endswith("cleaned up\n")
-    assert f"{name}: what is in flight will be finished" in err
+    assert f"{name}: the sweep stops after the step or batch" in err
     assert "Traceback" not in err
     there = ep.SweepResult.load(path)
     kept = int(there.ok.sum())
@@ -81,5 +81,5 @@ def test_a_handler_of_the_program_is_left_alone(tmp_path):
     child = started(tmp_path / "runs.zarr", "own")
     child.send_signal(signal.SIGTERM)
     out, err = child.communicate(timeout=100)
-    assert child.returncode == 0 and "own" in out and "in flight" not in err
+    assert child.returncode == 0 and "own" in out and "stops" not in err
     assert ep.SweepResult.load(tmp_path / "runs.zarr").ok.all()

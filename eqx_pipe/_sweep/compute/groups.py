@@ -432,9 +432,11 @@ class Blocks(Groups):
 
     @property
     def _in_order(self) -> bool:
-        # Otherwise points are listed in a table, or need several programs.
+        # Otherwise points are listed in a table, need several programs, or take so long
+        # that a call may end inside of a batch.
         geometry = self.points.geometry
-        return not geometry.static_dims and geometry.rows is None
+        listed = geometry.static_dims or geometry.rows is not None
+        return not (listed or self.points.is_split)
 
     def _some(self, first: int, last: int, watch: Watch) -> tuple[Rows, Verdict]:
         """Compute the rows of blocks; a row is ok if none of its points failed."""

@@ -261,13 +261,13 @@ class Points(Work):
         *_, first, count = call
         begun = Begun(runner, given, points, buffer.values, first, count)
         resumed, buffer.resumed = buffer.resumed, None
-        if resumed is not None:
+        if resumed is not None and resumed.call == call:
             begun.resume(resumed.place, resumed.state)
 
         def flight() -> Flight:
             state, none = list(map(np.asarray, begun.state)), np.zeros(0, bool)
-            size = runner.layout.batch_size
-            return Flight(call, size, begun.place, state, none)
+            size, text = runner.layout.batch_size, begun.progress()[1]
+            return Flight(call, size, begun.place, state, none, text=text)
 
         while not begun.ended and not watch.stopping():
             with quiet():
@@ -280,6 +280,7 @@ class Points(Work):
             buffer.finish(begun.rows(finished), len(finished))
             keeps = watch.hands_over and error is None and not begun.ended
             buffer.in_flight = flight if keeps else None
+            watch.show_inside(*begun.progress())
             yield len(finished), failed
             if error is not None:
                 return
@@ -326,6 +327,13 @@ class Points(Work):
             raise does_not_fit(self.function, error, chosen) from error.__cause__
         then = max(sizes, default=error.batch_size // 2)
         self.programs.note(error.batch_size, then)
+
+    @property
+    def is_split(self) -> bool:
+        """True if a call may end inside of a batch, for one of the cases."""
+        pairs = zip(self.cases, self.traced, strict=True)
+        sizes = ((t, min(self.largest_batch, case.size)) for case, t in pairs)
+        return any(traced.split(max(1, size)) is not None for traced, size in sizes)
 
     @property
     def _listed(self) -> bool:

@@ -197,7 +197,8 @@ class Runner:
         """The shapes and dtypes of the state between two calls, of all devices."""
         if self.split is None:
             return []
-        return [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in self.kernel.args_info[0][3]]
+        leaves = self.kernel.args_info[0][3]
+        return [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]
 
     def fresh(self) -> tuple[np.ndarray, list[jax.Array]]:
         """Return the place and the state before the first batch."""
@@ -246,7 +247,7 @@ class Begun:
     def resume(self, place: np.ndarray, state: Sequence[np.ndarray]) -> bool:
         """Go on from a place and a state; return whether they fit the program."""
         structs = self._runner.state
-        if place.shape != (len(self._runner.layout.devices), 4) or len(state) != len(structs):
+        if place.shape != self.place.shape or len(state) != len(structs):
             return False
         pairs = zip(state, structs, strict=True)
         if not all(x.shape == s.shape and x.dtype == s.dtype for x, s in pairs):
@@ -289,7 +290,28 @@ class Begun:
                 data = np.asarray(shard)[begin : begin + len(new)]
                 into[self.rows(new)] = data
 
-    def rows(self, offsets: Int64[np.ndarray, " points"]) -> Int64[np.ndarray, " points"]:
+    def progress(self) -> tuple[float, str]:
+        """Return the work on points in flight, in points, and how far they are."""
+        split, layout = self._runner.split, self._runner.layout
+        assert split is not None
+        lengths = [loop.length for loop in split.loops]
+        known = [n for n in lengths if n is not None]
+        flying, done, steps = 0, 0.0, []
+        for device, (batch, loop, at, _) in enumerate(self.place.tolist()):
+            here = len(range(self._count)[self._partition.own(device)])
+            points = min(layout.batch_size, max(0, here - batch * layout.batch_size))
+            if points:
+                before = lengths[:loop]
+                steps.append(at + sum(n for n in before if n is not None))
+                flying += points
+                if len(known) == len(lengths):
+                    done += points * steps[-1] / sum(known)
+        if not flying:
+            return 0.0, ""
+        end = f" of {sum(known):,}" if len(known) == len(lengths) else ""
+        return done, f"{flying:,} at step {min(steps):,}{end}"
+
+    def rows(self, offsets: Int64[np.ndarray, " some"]) -> Int64[np.ndarray, " some"]:
         """Return the rows of the values of some points."""
         rows = self._points.rows(self._first, self._first + self._count)
         return rows.start + offsets if isinstance(rows, slice) else rows[offsets]

@@ -63,7 +63,8 @@ class Flight(NamedTuple):
     `call` identifies the device call: its slice of the rows, its case, its first point
     and its number of points. `place` and `state` are those of the program, a row of
     `place` for each device. Of the rows that were asked for (`rows`, or all of the
-    chunk), those in `finished` were computed before.
+    chunk), those in `finished` were computed before. `text` says how far the points in
+    flight are.
     """
 
     call: tuple[int, int, int, int]
@@ -72,6 +73,7 @@ class Flight(NamedTuple):
     state: Rows
     finished: Bool[np.ndarray, " asked"]
     rows: Int64[np.ndarray, " asked"] | None = None
+    text: str = ""
 
 
 class Part(NamedTuple):

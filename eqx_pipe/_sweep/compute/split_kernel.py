@@ -185,9 +185,7 @@ def _over(
     ]
 
 
-def _batched(
-    split: Split, layout: Layout, control: Any, given: Any
-) -> list[bool]:
+def _batched(split: Split, layout: Layout, control: Any, given: Any) -> list[bool]:
     """Return for each leaf of the state whether JAX vectorises it over a batch.
 
     JAX itself answers: a `custom_vmap` function gets to know which arguments it has

@@ -132,6 +132,11 @@ class Watch:
         self._handed_over = now if late else self._handed_over
         return late
 
+    def show_inside(self, work: float, text: str) -> None:
+        """Show how far the points in flight are, and their work in points."""
+        if self._bar is not None:
+            self._bar.inside(work, text)
+
     def show(self, points: int, failed: int = 0) -> None:
         """Show finished points, of which some failed."""
         self._failed += failed

@@ -19,6 +19,7 @@ from .chunks import status_in as status_in
 from .disk import LONGEST as LONGEST
 from .disk import Folder as Folder
 from .disk import Taken as Taken
+from .disk import Undecodable as Undecodable
 from .disk import check_zarr as check_zarr
 from .disk import disk_errors as disk_errors
 from .disk import is_name as is_name
@@ -41,6 +42,8 @@ from .format import Variable as Variable
 from .format import well_formed as well_formed
 from .lazy import StoredArray as StoredArray
 from .lazy import stored_in as stored_in
+from .leaves import pack_leaves as pack_leaves
+from .leaves import unpack_leaves as unpack_leaves
 from .store import Account as Account
 from .store import Store as Store
 from .store import open_store as open_store

@@ -307,6 +307,11 @@ class Filling:
         computed = computed[status == OK]
         return manifest is not None and bool(np.all(manifest.status[computed] == OK))
 
+    def is_complete(self, number: int) -> bool:
+        """Return whether a chunk has no row left to compute."""
+        wanted = self._wanted(number)
+        return wanted is not None and not len(wanted)
+
     def _wanted(self, number: int) -> Int64[np.ndarray, " rows"] | None:
         """Return the rows of a chunk to compute; `None` if the chunk is missing."""
         manifest = self.store.manifest(number)
