@@ -60,6 +60,7 @@ if _typing.TYPE_CHECKING:
     from ._sweep import sweeper as sweeper
     from ._sweep import vmap_space as vmap_space
     from ._vmap import use_cpu_devices as use_cpu_devices
+    from ._vmap import vmap as vmap
 else:
     # Loaded on first use: together they take as long to import as Equinox, and
     # composing stages does not need them.
@@ -69,7 +70,7 @@ else:
         "_spaces": "Axis Geomspace Linspace LogUniform Mapped Random Seeds Space "
         "Static Uniform Values latin_hypercube sobol",
         "_sweep": "SweepPlan SweepResult plan sweep sweeper vmap_space",
-        "_vmap": "use_cpu_devices",
+        "_vmap": "use_cpu_devices vmap",
     }
     _PACKAGE_OF = {n: p for p, names in _PACKAGES.items() for n in names.split()}
 

@@ -29,6 +29,9 @@ NO_MESH = Mesh(np.empty((), object), ())
 RULES = jax.make_user_context(None)
 """The current sharding rules and their mesh; see `AxisRules.on`."""
 
+IN_LANE = jax.make_user_context(None)
+"""`"lane"` while `eqx_pipe.vmap` traces a lane, `"device"` if it has a mesh."""
+
 
 def check_mesh(function: str, mesh: object) -> None:
     """Raise a `TypeError` unless `mesh` is a mesh of devices."""

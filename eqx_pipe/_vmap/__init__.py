@@ -20,3 +20,7 @@ from .cpu import all_busy as all_busy
 from .cpu import use_cpu_devices as use_cpu_devices
 from .cpu import warn_if_cores_idle as warn_if_cores_idle
 from .cpu import warn_if_it_may_hang as warn_if_it_may_hang
+from .lanes import in_batches as in_batches
+from .vmap import Vmapped as Vmapped
+from .vmap import leaf_axes as leaf_axes
+from .vmap import vmap as vmap

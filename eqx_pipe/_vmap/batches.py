@@ -115,12 +115,14 @@ def over_devices(
     split: Sequence[bool],
     *,
     leave_mesh: bool = True,
+    joined: PyTree[bool] = True,
 ) -> Callable[..., Any]:
     """Return a function that every device runs by itself.
 
     `split` is true for each argument of `on_device` of which a device gets its part,
-    and false for arguments that it gets whole. Outputs are concatenated in the order of
-    the devices. With `leave_mesh`, the types of arrays within it do not name the mesh.
+    and false for arguments that it gets whole. Outputs that are `joined` (a prefix) are
+    concatenated in the order of the devices; others are equal on all devices. With
+    `leave_mesh`, the types of arrays within it do not name the mesh.
     """
     own, same = P(mesh.axis_names), P()
     # `check_vma` rejects ordinary user loops whose initial carry is constant. Without
@@ -129,9 +131,18 @@ def over_devices(
         _without_mesh(on_device) if leave_mesh else on_device,
         mesh=mesh,
         in_specs=tuple(own if parted else same for parted in split),
-        out_specs=own,
+        out_specs=jtu.tree_map(lambda parted: own if parted else same, joined),
         check_vma=False,
     )
+
+
+def is_on_device() -> bool:
+    """Return whether an `over_devices` on a `flat_mesh` is being traced."""
+    try:
+        jax.lax.axis_index(_POINTS)
+    except NameError:  # JAX has no public function for this
+        return False
+    return True
 
 
 def by_device(out: Array) -> list[Array]:

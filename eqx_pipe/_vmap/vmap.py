@@ -1,0 +1,657 @@
+"""`vmap`: `jax.vmap` in batches that fit in memory, on every device of a mesh."""
+
+import functools as ft
+import inspect
+import itertools as it
+import operator
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, Literal, SupportsIndex, TypeAlias
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from .._check import (
+    check_bool,
+    check_callable,
+    check_choice,
+    check_dense,
+    check_int,
+    is_integer,
+)
+from .._errors import bullets, describe_value, structure_error, type_error, value_error
+from .._jaxprs import as_function
+from .._mesh_context import IN_LANE, check_mesh, is_explicit
+from .._tree import (
+    Opaque,
+    can_be_traced,
+    fill,
+    is_none,
+    is_sparse,
+    leaf_text,
+    path_name,
+    tree_text,
+)
+from .._types import PyTree
+from .batch_size import analyze, choose_batch_size, even_out
+from .batches import flat_mesh, is_on_device, over_devices
+from .lanes import Marks, first_copies, in_batches, latest, marks_of, repeated, summed
+
+Axis: TypeAlias = int | None
+
+Outputs: TypeAlias = tuple[list[Any], list[Any]]
+"""Outputs that are stacked over the lanes, and outputs that are equal for all lanes."""
+
+
+class Vmapped(eqx.Module):
+    """A function under `vmap`; see `vmap`."""
+
+    fn: Callable[..., Any]
+    axes: Opaque = eqx.field(static=True)  # `in_axes` and `out_axes`
+    axis_name: Hashable | None = eqx.field(static=True)
+    axis_size: int | None = eqx.field(static=True)
+    batch_size: int | Literal["auto"] = eqx.field(static=True)
+    mesh: Mesh | None = eqx.field(static=True)
+    remat: bool = eqx.field(static=True)
+    reduce: Literal["sum", "mean"] | None = eqx.field(static=True)
+
+    def __call__(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
+        in_axes = self.axes.values[0]
+        if isinstance(in_axes, tuple) and len(in_axes) != len(args):
+            raise structure_error(
+                "vmap",
+                f"`in_axes` is {in_axes!r}, and there are {len(args)} positional "
+                "arguments.",
+                "Give one axis for each of them, or one integer for all; keyword "
+                "arguments are mapped over axis 0.",
+            )
+        axes = [
+            *leaf_axes("vmap", "in_axes", in_axes, args, "the arguments"),
+            *leaf_axes("vmap", "in_axes", 0, kwargs, "the keyword arguments"),
+        ]
+        given = args, kwargs
+        leaves = jtu.tree_leaves(given, is_leaf=is_sparse)
+        pairs = zip(leaves, axes, strict=True)
+        axes = [a if can_be_traced(x) or is_sparse(x) else None for x, a in pairs]
+        size = _common_size(self, given, axes)
+        return _Call(self, given, axes, size).run()
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        return self if instance is None else jtu.Partial(self, instance)
+
+    def __hash__(self) -> int:
+        # `jax.jit` needs a hash, which a Module with arrays does not have.
+        return id(self)
+
+
+class _Call:
+    """One call of a vectorised function."""
+
+    def __init__(self, of: Vmapped, given: PyTree, axes: Sequence[Axis], size: int):
+        leaves, self.structure = jtu.tree_flatten(given, is_leaf=is_sparse)
+        self.of, self.size = of, size
+        self.is_mapped = [axis is not None for axis in axes]
+        self.mapped = list(it.compress(leaves, self.is_mapped))
+        self.axes = [axis for axis in axes if axis is not None]
+        # The lanes share these arrays; a function may be a Module with some.
+        others = [None if m else x for x, m in zip(leaves, self.is_mapped, strict=True)]
+        self.shared, self.static = eqx.partition((of.fn, others), eqx.is_array)
+
+    def lane(self, shared: PyTree, *slices: Any) -> Outputs:
+        """Call the function for one lane, and record the structure of its output."""
+        fn, others = eqx.combine(shared, self.static)
+        leaves = fill(others, self.is_mapped, slices)
+        args, kwargs = jtu.tree_unflatten(self.structure, leaves)
+        on_device = self.of.mesh is not None or IN_LANE.value == "device"
+        with IN_LANE("device" if on_device else "lane"):
+            out = fn(*args, **kwargs)
+        check_dense("vmap", "the output", out, "Return its entries as an array.")
+        self.out, self.out_structure = jtu.tree_flatten(out)
+        axes = leaf_axes("vmap", "out_axes", self.of.axes.values[1], out, "the output")
+        self.is_output = list(map(_is_output, self.out))
+        arrays = list(it.compress(self.out, self.is_output))
+        self.out_axes = list(it.compress(axes, self.is_output))
+        if self.of.reduce is not None:
+            self.totals = [_dtype_of_total(self.of.reduce, x) for x in arrays]
+        both = list(zip(arrays, self.out_axes, strict=True))
+        return [x for x, a in both if a is not None], [x for x, a in both if a is None]
+
+    def run(self) -> PyTree:
+        """Return the output of the call."""
+        of, size = self.of, self.size
+        if of.mesh is not None:
+            _check_can_split(of.mesh)
+        if of.axis_name is not None:
+            self.check_one_batch()
+            return self.finish(self.vmapped(ft.partial(self.lane, self.shared)))
+        make: Any = jax.make_jaxpr(ft.partial(self.lane, self.shared))
+        jaxpr = make(*map(_lane_struct, self.mapped, self.axes))
+        run = ft.partial(self.evaluated, jaxpr, jaxpr.consts)
+        mesh = of.mesh or self.mesh_of_inputs()
+        each = -(-size // (1 if mesh is None else mesh.size))
+        # JAX counts the use of a named axis as an effect.
+        self.effects = [e for e in jaxpr.effects if not hasattr(e, "name")]
+        batch = 1 if self.effects else self.batch_size(jaxpr, mesh, max(each, 1))
+        at_once = of.mesh is None and batch >= each and not self.effects
+        if at_once or size == 0:
+            return self.finish(self.vmapped(run))
+        if None in self.out_axes:
+            # Without `vmap`, nothing else raises JAX's error for outputs that vary.
+            jax.eval_shape(ft.partial(self.vmapped, run))
+        lanes = [
+            jnp.moveaxis(x, a, 0) for x, a in zip(self.mapped, self.axes, strict=True)
+        ]
+        if mesh is not None:
+            return self.finish(self.on_mesh(jaxpr, mesh, lanes, batch))
+        marks = None if lanes else marks_of(size, size)
+        return self.finish(self.on_device(run, lanes, marks, batch))
+
+    def evaluated(self, jaxpr: Any, consts: Sequence[Any], *slices: Any) -> Outputs:
+        """Return the outputs of a lane that was traced, for other constants."""
+        outputs = as_function(jaxpr, consts)(*slices)
+        stacked = sum(axis is not None for axis in self.out_axes)
+        return outputs[:stacked], outputs[stacked:]
+
+    def vmapped(self, lane: Callable[..., Outputs]) -> Outputs:
+        """Return the outputs of all lanes at once."""
+        every: Any = jax.vmap(
+            lane,
+            in_axes=tuple(self.axes),
+            out_axes=(0, None),
+            axis_name=self.of.axis_name,
+            axis_size=self.size,
+        )
+        stacked, same = every(*self.mapped)
+        if self.of.reduce is None:
+            return stacked, same
+        pairs = zip(stacked, self.totals, strict=True)
+        return [summed(y.astype(_wide(dtype)), None) for y, dtype in pairs], same
+
+    def batch_size(self, jaxpr: Any, mesh: Any, each: int) -> int:
+        """Return the number of lanes of a batch, of the `each` lanes of a device."""
+        asked = self.of.batch_size
+        if asked != "auto":
+            return even_out(asked, each, 1)
+        if IN_LANE.value:
+            return each
+        if isinstance(mesh, Mesh):
+            here = jax.process_index()
+            devices = [d for d in mesh.devices.flat if d.process_index == here]
+        else:
+            devices = [_default_device()] * (1 if mesh is None else mesh.size)
+        analysis = analyze(jaxpr, [True] * len(self.mapped))
+        return choose_batch_size(analysis, each * len(devices), devices)
+
+    def on_device(
+        self,
+        lane: Callable[..., Outputs],
+        lanes: list[Any],
+        marks: Marks | None,
+        batch: int,
+    ) -> Outputs:
+        """Return the outputs of the lanes of a device, in batches.
+
+        `marks` are passed if some lanes are copies of others, or if no array is mapped.
+        """
+        number, reduce = len(lanes), self.of.reduce
+        rows = [*lanes, *(marks or ())]
+        share = 1 / -(-len(rows[0]) // batch)
+        stacked, same = jax.eval_shape(lambda: lane(*[x[0] for x in lanes]))
+
+        def step(carry: Any, rows: list[Any], again: Marks | None) -> Any:
+            marks: Any = again
+            if rows[number:]:
+                first, part = rows[number:]
+                marks = (
+                    (first, part)
+                    if again is None
+                    else (first & again[0], part * again[1])
+                )
+            outputs, latest_same = self.one_batch(lane, rows[:number], marks, batch)
+            if reduce is None:
+                pairs = zip(carry, latest_same, strict=True)
+                return [latest(c, y, share) for c, y in pairs], outputs
+            pairs = zip(carry, outputs, strict=True)
+            return [c + summed(y.astype(c.dtype), marks) for c, y in pairs], []
+
+        if reduce is None:
+            init = [_zeros(y, y.dtype) for y in same]
+        else:
+            pairs = zip(stacked, self.totals, strict=True)
+            init = [_zeros(y, _wide(dtype)) for y, dtype in pairs]
+        # JAX cannot repeat other effects than those for debugging.
+        remat = self.of.remat and all("Debug" in type(e).__name__ for e in self.effects)
+        carry, outputs = in_batches(step, init, rows, batch, remat=remat)
+        return (outputs, carry) if reduce is None else (carry, [])
+
+    def one_batch(
+        self, lane: Callable[..., Outputs], rows: list[Any], marks: Any, batch: int
+    ) -> Outputs:
+        """Return the outputs of a batch."""
+        if batch > 1:
+            every: Any = jax.vmap(lane, out_axes=(0, None), axis_size=batch)
+            return every(*rows)
+        slices = [x[0] for x in rows]
+        if self.effects and marks is not None:
+            # A copy must not have the effects once more.
+            outputs = jax.eval_shape(lane, *slices)
+            stacked, same = jax.lax.cond(
+                marks[0][0],
+                lane,
+                lambda *_: jtu.tree_map(lambda y: _zeros(y, y.dtype), outputs),
+                *slices,
+            )
+        else:
+            stacked, same = lane(*slices)
+        return [jnp.expand_dims(y, 0) for y in stacked], same
+
+    def on_mesh(self, jaxpr: Any, mesh: Any, lanes: list[Any], batch: int) -> Outputs:
+        """Return the outputs of all lanes, which are split over the devices."""
+        total = -(-self.size // mesh.size) * mesh.size
+        copied = total > self.size
+        marks = marks_of(self.size, total) if copied or not lanes else None
+        if copied and self.effects:
+            marks = self.marks_of_effects(marks)
+        lanes = repeated(lanes, total)
+        # An equation records the mesh in its arrays' types, so it must be traced again
+        # inside of the map. Where types name no mesh, the map has an internal one.
+        arrays = [x for x in jtu.tree_leaves((lanes, self.shared)) if _mesh_of(x)]
+        typed = bool(arrays) or not jax.sharding.get_abstract_mesh().empty
+        if typed:
+            mesh = _typed_like(mesh, arrays)
+        given: Any = self.shared if typed else list(jaxpr.consts)
+        explicit = typed and is_explicit(mesh)
+        if explicit:
+            self.check_closure(jaxpr)
+            lanes, marks = _placed((lanes, marks), mesh, P(mesh.axis_names))
+            given = _placed(given, mesh, P())
+        reduces = self.of.reduce is not None
+
+        def alone(lanes: list[Any], marks: Marks | None, given: Any) -> Outputs:
+            lane: Any = ft.partial(self.evaluated, jaxpr, given)
+            if typed:
+                lane = ft.partial(self.lane, given)
+            stacked, same = self.on_device(lane, lanes, marks, batch)
+            return [x[None] for x in stacked] if reduces else stacked, same
+
+        every = over_devices(
+            alone,
+            mesh if typed else flat_mesh(mesh.devices),
+            (True, True, False),
+            leave_mesh=not typed,
+            joined=(True, False),
+        )
+        # Outside of `jit`, JAX runs a `shard_map` operation by operation.
+        stacked, same = jax.jit(every, inline=True)(lanes, marks, given)
+        if reduces:
+            return [jnp.sum(x, axis=0) for x in stacked], same
+        if copied and explicit:
+            # JAX does not implement uneven slices of arrays with explicit sharding.
+            stacked = _placed(stacked, mesh, P())
+        if self.effects:
+            return [y[: self.size] for y in stacked], same
+        return [first_copies(y, self.size) for y in stacked], same
+
+    def marks_of_effects(self, marks: Any) -> Marks:
+        """Return marks for copies that are not computed, so have no derivative."""
+        if None in self.out_axes:
+            raise value_error(
+                "vmap",
+                f"{self.size} lanes with effects do not divide over the devices, and "
+                "an axis of `out_axes` is `None`: a device without lanes has no value.",
+                "Give axes for all outputs, or a mesh whose size divides the lanes.",
+            )
+        return marks[0], marks[0].astype(np.float32)
+
+    def finish(self, outputs: Outputs) -> PyTree:
+        """Return outputs as the function returns them, with the axis of lanes."""
+        stacked, same = map(iter, outputs)
+        axes, totals = iter(self.out_axes), iter(getattr(self, "totals", ()))
+        leaves = []
+        for leaf, is_output in zip(self.out, self.is_output, strict=True):
+            if not is_output:
+                leaves.append(self.constant(leaf))
+            elif (axis := next(axes)) is None:
+                leaves.append(next(same))
+            elif self.of.reduce is None:
+                leaves.append(jnp.moveaxis(next(stacked), 0, axis))
+            else:
+                total, dtype = next(stacked), next(totals)
+                mean = self.of.reduce == "mean"
+                total = total / self.size if mean else total
+                leaves.append(total.astype(dtype))
+        return self.out_structure.unflatten(leaves)
+
+    def constant(self, leaf: Any) -> Any:
+        """Return a leaf that is not an array; `float0` is stacked, as by `jax.vmap`."""
+        if getattr(leaf, "dtype", None) != jax.dtypes.float0:
+            return leaf
+        shape = leaf.shape if self.of.reduce else (self.size, *leaf.shape)
+        return np.zeros(shape, leaf.dtype)
+
+    def check_one_batch(self) -> None:
+        """Raise if a batch is not the whole axis, which a collective then misses."""
+        of = self.of
+        devices = 1 if of.mesh is None else of.mesh.size
+        batch = self.size if of.batch_size == "auto" else of.batch_size
+        if self.size > 1 and (devices > 1 or batch < self.size):
+            raise value_error(
+                "vmap",
+                f"`axis_name` is {of.axis_name!r}, and {self.size} lanes in batches of "
+                f"{min(batch, self.size)} on {devices} device{'s' * (devices > 1)} are "
+                "several batches: a collective would not see the whole axis.",
+                "Leave out `axis_name`, or `batch_size` and `mesh`.",
+            )
+
+    def check_closure(self, jaxpr: Any) -> None:
+        """Raise if the function closes over arrays that `shard_map` cannot take."""
+        own = {id(x) for x in jtu.tree_leaves(self.shared)}
+        for x in jaxpr.consts:
+            if id(x) not in own and _mesh_of(x):
+                raise value_error(
+                    "vmap",
+                    f"the function closes over {leaf_text(x)}, whose type names a mesh "
+                    "with explicit axes; JAX cannot pass it to the devices.",
+                    "Give it as an argument, with the axis `None` in `in_axes`.",
+                )
+
+    def mesh_of_inputs(self) -> Any:
+        """Return the mesh over which the types of arrays split the lanes, if any."""
+        for x, axis in zip(self.mapped, self.axes, strict=True):
+            mesh = _mesh_of(x)
+            if mesh is not None and jax.typeof(x).sharding.spec[axis] is not None:
+                return mesh
+        return None
+
+
+def _is_output(leaf: Any) -> bool:
+    """Return whether `jax.vmap` can stack an output."""
+    if isinstance(leaf, np.ndarray | np.generic):
+        return can_be_traced(np.asarray(leaf)) and leaf.dtype != jax.dtypes.float0
+    return eqx.is_array_like(leaf)
+
+
+def _lane_struct(x: Any, axis: int) -> jax.ShapeDtypeStruct:
+    """Return the struct of one lane of an array."""
+    kind: Any = jax.typeof(x)
+    shape = list(kind.shape)
+    del shape[axis]
+    also = {name: getattr(kind, name, None) for name in ("weak_type", "vma")}
+    also = {name: value for name, value in also.items() if value}
+    return jax.ShapeDtypeStruct(tuple(shape), kind.dtype, **also)
+
+
+def _zeros(struct: Any, dtype: Any) -> Any:
+    """Return zeros, typed as varying over the manual axes of an outer `shard_map`."""
+    zeros = jax.lax.full(struct.shape, 0, dtype)
+    varying = tuple(getattr(struct, "vma", None) or ())
+    return jax.lax.pcast(zeros, varying, to="varying") if varying else zeros
+
+
+def _mesh_of(x: Any) -> Any:
+    """Return the mesh in an array's type, if it has explicit axes."""
+    if not isinstance(x, jax.Array):
+        return None
+    mesh = jax.typeof(x).sharding.mesh
+    return mesh if is_explicit(mesh) else None
+
+
+def _typed_like(mesh: Any, arrays: Sequence[Any]) -> Any:
+    """Return the mesh with the types of axes that it has in the context, or arrays."""
+    context: Any = jax.sharding.get_abstract_mesh()
+    other = _mesh_of(arrays[0]) if context.empty else context
+    if not isinstance(mesh, Mesh) or other.axis_names != mesh.axis_names:
+        return mesh
+    return Mesh(mesh.devices, mesh.axis_names, axis_types=other.axis_types)
+
+
+def _placed(tree: PyTree, mesh: Any, spec: P) -> PyTree:
+    """Return arrays with an explicit sharding, which a `shard_map` requires."""
+
+    def one(x: Any) -> Any:
+        # A copy without a mesh would change the type of its cotangent.
+        plain = spec == P() and _mesh_of(x) is None
+        return x if plain else jax.sharding.reshard(x, NamedSharding(mesh, spec))
+
+    return jtu.tree_map(one, tree)
+
+
+def _default_device() -> Any:
+    device = jax.config.jax_default_device
+    if isinstance(device, str):
+        return jax.local_devices(backend=device)[0]
+    return device or jax.local_devices()[0]
+
+
+def _dtype_of_total(reduce: str, x: Any) -> Any:
+    """Return the dtype of `jnp.sum` or `jnp.mean` over lanes with such outputs."""
+    dtype = jnp.result_type(x)
+    if not jnp.issubdtype(dtype, jnp.number) and not jnp.issubdtype(dtype, jnp.bool_):
+        raise value_error(
+            "vmap",
+            f"`reduce` is {reduce!r}, and an output is {leaf_text(x)}.",
+            "Return numbers, or leave out `reduce`.",
+        )
+    total: Any = jnp.sum if reduce == "sum" else jnp.mean
+    return jax.eval_shape(total, jax.ShapeDtypeStruct((1,), dtype)).dtype
+
+
+def _wide(total: Any) -> Any:
+    """Return the dtype in which batches are summed: float32 for half precision."""
+    half = jnp.issubdtype(total, jnp.floating) and jnp.finfo(total).bits < 32
+    return jnp.dtype(jnp.float32) if half else total
+
+
+def leaf_axes(
+    function: str, argument: str, prefix: PyTree, tree: PyTree, subject: str
+) -> list[Axis]:
+    """Return the axis of each leaf of a tree, whether or not it is an array.
+
+    `prefix` is a prefix of the tree, of integers, `None`, and functions of a leaf.
+    """
+    leaves, structure = jtu.tree_flatten(tree, is_leaf=is_sparse)
+    indices = structure.unflatten(range(len(leaves)))
+    try:
+        spread = jax.tree.broadcast(prefix, indices, is_leaf=is_none)
+    except ValueError:
+        raise structure_error(
+            function,
+            f"`{argument}` is {prefix!r}, which is not a prefix of {subject}, "
+            f"{tree_text(tree)}.",
+            "Give one integer, or a pytree of integers and `None` with the same "
+            "containers, down to where they end.",
+        ) from None
+    axes = jtu.tree_leaves(spread, is_leaf=is_none)
+    both = zip(jtu.tree_leaves(indices, is_leaf=is_none), axes, strict=True)
+    real = [(leaves[i], axis) for i, axis in both if i is not None]
+    return [axis(leaf) if callable(axis) else axis for leaf, axis in real]
+
+
+def _common_size(of: Vmapped, given: PyTree, axes: Sequence[Axis]) -> int:
+    """Return the number of lanes; raise unless all arrays have the same."""
+    names = _parameters(of.fn)
+    leaves, _ = jtu.tree_flatten_with_path(given, is_leaf=is_sparse)
+    sizes, wrong = {}, []
+    if of.axis_size is not None:
+        sizes[f"`axis_size` is {of.axis_size}"] = of.axis_size
+    for (path, leaf), axis in zip(leaves, axes, strict=True):
+        if axis is None:
+            continue
+        name = path_name(path[1:])
+        if path[0].idx == 0:  # a positional argument
+            first, *rest = name.split(".")
+            known = int(first) < len(names)
+            name = ".".join([names[int(first)] if known else f"args[{first}]", *rest])
+        check_dense("vmap", f"`{name}`", leaf, "Make it dense by `.todense()`.")
+        part = f"`{name}` is {leaf_text(leaf)}"
+        if -leaf.ndim <= axis < leaf.ndim:
+            size = leaf.shape[axis]
+            sizes[f"{part}: {size} along axis {axis}"] = size
+        else:
+            wrong.append(f"{part} and has no axis {axis}")
+    if not wrong and len(set(sizes.values())) == 1:
+        return next(iter(sizes.values()))
+    if not wrong and not sizes:
+        raise value_error(
+            "vmap",
+            "no array is mapped, so the number of lanes is unknown.",
+            "Map at least one argument (`in_axes`), or give `axis_size`.",
+        )
+    raise structure_error(
+        "vmap",
+        f"the numbers of lanes differ:{bullets(sizes)}"
+        if not wrong
+        else f"an axis of `in_axes` is out of range:{bullets(wrong)}",
+        "Every mapped array needs the same size along its axis; use `None` in "
+        "`in_axes` for values that all lanes share.",
+    )
+
+
+def _parameters(fn: Any) -> list[str]:
+    """Return the names of a function's positional parameters, as far as known."""
+    try:
+        parameters = inspect.signature(fn).parameters.values()
+    except (TypeError, ValueError):  # a built-in function
+        return []
+    positional = (
+        inspect.Parameter.POSITIONAL_ONLY,
+        inspect.Parameter.POSITIONAL_OR_KEYWORD,
+    )
+    return [p.name for p in parameters if p.kind in positional]
+
+
+def _check_can_split(mesh: Mesh) -> None:
+    """Raise if devices already run different parts, so none is left for `mesh`."""
+    manual = AxisType.Manual in jax.sharding.get_abstract_mesh().axis_types
+    if manual or IN_LANE.value == "device" or is_on_device():
+        raise value_error(
+            "vmap",
+            f"`mesh` has the axes {mesh.axis_names}, and this is called inside of a "
+            "`shard_map` or another `vmap` with a mesh, where each device already runs "
+            "its own part.",
+            "Leave out `mesh` here.",
+        )
+
+
+def vmap(
+    fn: Callable[..., Any],
+    in_axes: PyTree = 0,
+    out_axes: PyTree = 0,
+    *,
+    axis_name: Hashable | None = None,
+    axis_size: SupportsIndex | None = None,
+    batch_size: SupportsIndex | Literal["auto"] = "auto",
+    mesh: Mesh | None = None,
+    remat: bool = True,
+    reduce: Literal["sum", "mean"] | None = None,
+) -> Vmapped:
+    """Vectorise a function like `jax.vmap`, in batches and on every device of a mesh.
+
+    Each device computes its lanes in one loop over batches, so temporary memory is that
+    of a batch, for a gradient too. Use it under `jit`: otherwise each call traces and
+    compiles again.
+
+    If lanes do not fill the last batch, some lanes are computed twice, and their copies
+    are dropped. Functions with effects (`jax.debug.print`, `io_callback`) run lane by
+    lane, each lane once; under `grad` the effects for debugging repeat, as under
+    `jax.checkpoint`, and other effects disable `remat`.
+
+    **Arguments:**
+
+    - `fn`: the function of one lane. Its output is a pytree; leaves that are not arrays
+        or numbers come from one lane.
+    - `in_axes`, `out_axes`: as for `jax.vmap`. An entry may also be a function of a
+        leaf that returns an axis, as `equinox.if_array(0)`. Leaves of arguments that
+        are not arrays are passed to each lane unchanged. Keyword arguments are mapped
+        over axis 0.
+    - `axis_name`: a name for the axis, for collectives inside of `fn`. All lanes must
+        be in one batch. (Keyword only.)
+    - `axis_size`: the number of lanes, needed only if no array is mapped. (Keyword
+        only.)
+    - `batch_size`: the maximum number of lanes of a batch on each device; batches are
+        made equal. `"auto"` chooses it from the operations of `fn` and the free memory,
+        as `sweep` does. Inside of another `eqx_pipe.vmap` `"auto"` is one batch, since
+        the sizes of nested batches multiply. With one batch this is `jax.vmap` without
+        a loop. (Keyword only.)
+    - `mesh`: a mesh; the lanes are split over all of its axes. By default, lanes stay
+        on the devices over which the types of arguments with explicit sharding split
+        them. (Keyword only.)
+    - `remat`: if true, reverse mode computes each batch again, and stores nothing of
+        it. If false, it stores what `jax.vmap` stores. (Keyword only.)
+    - `reduce`: `"sum"` or `"mean"` of the outputs over the lanes, added batch by batch,
+        so no output of a lane is stored. Half precision is summed in float32. (Keyword
+        only.)
+
+    **Returns:** a function with the arguments of `fn`, and additional axes at `in_axes`
+    and `out_axes`.
+
+    **Shapes:** an array `(*a,)` of a lane is `(n, *a)` for n lanes, or has n at the
+    given axis. With `reduce`, outputs have the shape of one lane's.
+
+    **Raises:**
+
+    - `StructureError` (a `ValueError`), when called, if numbers of lanes differ, or
+      axes do not fit the arguments.
+    - `ValueError`, when called, if `axis_name` is given and there are several batches,
+      `mesh` is given inside of a `shard_map`, an output cannot be summed, or, from JAX,
+      an output with the axis `None` varies.
+    - `TypeError` or `ValueError` if an argument is wrong.
+
+    **Laws:** equal to `jax.vmap(fn, in_axes, out_axes)` to rounding, as are all
+    derivatives, for every batch size and mesh; bitwise if the same number of lanes
+    shares a batch.
+
+    !!! example
+
+        >>> import eqx_pipe as ep, jax, jax.numpy as jnp
+        >>> energy = lambda w, x: jnp.sum(jnp.tanh(w * x))
+        >>> energies = ep.vmap(energy, in_axes=(None, 0), batch_size=64)
+        >>> samples = jnp.ones((1000, 3))
+        >>> jax.jit(energies)(0.0, samples).shape
+        (1000,)
+        >>> mean = ep.vmap(energy, in_axes=(None, 0), batch_size=64, reduce="mean")
+        >>> jax.jit(jax.grad(mean))(0.0, samples).item()
+        3.0
+    """
+    check_callable("vmap", "fn", fn, "Give the function of one lane.")
+    in_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
+    for name, axes in (("in_axes", in_axes), ("out_axes", out_axes)):
+        for axis in jtu.tree_leaves(axes):
+            if not is_integer(axis) and not callable(axis):
+                raise type_error(
+                    "vmap",
+                    f"`{name}` holds {describe_value(axis)}.",
+                    "Give an integer, `None`, or a pytree of these.",
+                )
+    if axis_size is not None:
+        check_int("vmap", "axis_size", axis_size, 0)
+        axis_size = operator.index(axis_size)
+    if batch_size != "auto":
+        check_int("vmap", "batch_size", batch_size, 1)
+        batch_size = operator.index(batch_size)  # type: ignore
+    if mesh is not None:
+        check_mesh("vmap", mesh)
+    check_bool("vmap", "remat", remat)
+    if reduce is not None:
+        check_choice("vmap", "reduce", reduce, ("sum", "mean"))
+        if out_axes != 0:
+            raise value_error(
+                "vmap",
+                f"`out_axes` is {out_axes!r}, and `reduce` is {reduce!r}: the outputs "
+                "have no axis of lanes.",
+                "Leave out one of them.",
+            )
+    return Vmapped(
+        fn,
+        Opaque((in_axes, out_axes)),
+        axis_name,
+        axis_size,
+        batch_size,
+        mesh,
+        bool(remat),
+        reduce,
+    )
