@@ -1,32 +1,36 @@
 """Batches of lanes: a loop on each device that also differentiates in little memory.
 
-Where lanes do not fill the last batch, the first lanes are computed again, and their
-second outputs are dropped. In reverse mode a dropped output would get the cotangent
-zero, and 0 * inf is NaN. So the derivative of dropping is another linear function of
-equal copies: their mean. Each copy gets its share of the lane's cotangent, and a
-gradient is infinite where that of `jax.vmap` is.
+Where lanes do not fill the last batch, the first lanes are computed again, and the
+outputs of these copies are dropped. In reverse mode a dropped output would get the
+cotangent zero, and 0 * inf is NaN where `jax.vmap` has inf. Copies have equal tangents,
+so the derivative of dropping may add any small part of them: a copy gets a small
+part of its lane's cotangent, which is lost in rounding unless the derivative is
+infinite.
 """
 
 import functools as ft
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool
 
 from .._tree import broadcast_mask
 from .._types import PyTree
 
-Marks = tuple[Bool[Array, " lanes"], Float[Array, " lanes"]]
-"""Which lanes are first copies, and the share of each copy in the derivative."""
+First: TypeAlias = Bool[Array, " lanes"]
+"""False for the copies among lanes."""
 
-Step = Callable[[PyTree, list[Any], Marks | None], tuple[PyTree, PyTree]]
+Step: TypeAlias = Callable[
+    [PyTree, list[Any], First | None, Any], tuple[PyTree, PyTree]
+]
 """Returns the carry after a batch, and its outputs, with lanes along their axis 0.
 
-It gets the carry, the arrays of the batch, and the `Marks`, if there are any.
+It gets the carry, the arrays of the batch, which lanes are first copies (`None` if all
+are), and whether the batch is the first.
 """
 
 
@@ -41,20 +45,21 @@ def in_batches(
     size = len(lanes[0])
     count = -(-size // batch_size)
     if count == 1:
-        return step(init, lanes, None)
+        return step(init, lanes, None, True)
     total = count * batch_size
-    marks = None if total == size else marks_of(size, total)
-    rows, marks = jtu.tree_map(
+    first = None if total == size else np.arange(total) < size
+    rows, first = jtu.tree_map(
         lambda x: x.reshape(count, batch_size, *x.shape[1:]),
-        (repeated(lanes, total), marks),
+        (repeated(lanes, total), first),
     )
 
-    def body(carry: PyTree, xs: tuple[list[Any], Any]) -> tuple[PyTree, PyTree]:
+    def body(carry: PyTree, xs: Any) -> tuple[PyTree, PyTree]:
         return step(carry, *xs)
 
     # A scan keeps the compiler from merging the two computations of a batch.
     body = jax.checkpoint(body, prevent_cse=False) if remat else body
-    carry, outputs = jax.lax.scan(body, init, (rows, marks))
+    xs = rows, first, np.arange(count) < 1
+    carry, outputs = jax.lax.scan(body, init, xs)
     return carry, jtu.tree_map(
         lambda y: first_copies(y.reshape(total, *y.shape[2:]), size), outputs
     )
@@ -69,17 +74,8 @@ def repeated(lanes: Sequence[Any], total: int) -> list[Any]:
     return [jnp.concatenate([*[x] * copies, x[:rest]]) for x in lanes]
 
 
-def marks_of(
-    size: int, total: int
-) -> tuple[Bool[np.ndarray, " total"], Float[np.ndarray, " total"]]:
-    """Return which lanes of `repeated` are first copies, and the share of each copy."""
-    lane = np.arange(total) % size
-    shares = 1 / np.bincount(lane)[lane]
-    return np.arange(total) < size, shares.astype(np.float32)
-
-
 def first_copies(y: Any, size: int) -> Any:
-    """Return the outputs of the first copies; they vary with the mean of all copies."""
+    """Return the outputs of the first copies, without those of the others."""
     if len(y) == size:
         return y
     return _first_copies(y, size) if _varies(y) else y[:size]
@@ -97,55 +93,71 @@ def _first_copies(y: Array, size: int) -> Array:
 @_first_copies.defjvp
 def _(size: int, primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
     (y,), (dy,) = primals, tangents
-    mean = _times(dy, marks_of(size, len(dy))[1])
-    total, *rest = (mean[k : k + size] for k in range(0, len(dy), size))
-    for part in rest:
-        total = total.at[: len(part)].add(part)
+    total = dy[:size]
+    for k in range(size, len(dy), size):
+        part = dy[k : k + size]
+        total = total.at[: len(part)].add(_shares(part, False))
     return y[:size], total
 
 
-def _times(y: Array, factors: Any) -> Array:
-    """Return lanes times a factor each, in their own dtype."""
-    return y * broadcast_mask(jnp.asarray(factors), y).astype(y.dtype)
+def _shares(y: Array, first: Any) -> Array:
+    """Return first copies, and a small part of others."""
+    # Two parts multiply if there are copies among devices and among batches.
+    small = {"float16": 2.0**-12, "float64": 2.0**-128}
+    share = small.get(jnp.finfo(y.dtype).dtype.name, 2.0**-48)
+    first = jnp.asarray(first)
+    first = jnp.expand_dims(first, range(first.ndim, y.ndim))
+    return jnp.where(first, y, y * np.asarray(share, y.dtype))
 
 
-def summed(y: Array, marks: Marks | None) -> Array:
+def summed(y: Array, first: First | None) -> Array:
     """Return the sum over the lanes, of first copies alone."""
-    if marks is None:
+    if first is None:
         return jnp.sum(y, axis=0)
-    return _summed(y, *marks) if _varies(y) else _sum_of_first(y, marks[0])
+    return _summed(y, first) if _varies(y) else _sum_of_first(y, first)
 
 
-def _sum_of_first(y: Array, first: Bool[Array, " lanes"]) -> Array:
+def _sum_of_first(y: Array, first: First) -> Array:
     return jnp.sum(jnp.where(broadcast_mask(first, y), y, jnp.zeros_like(y)), axis=0)
 
 
 @jax.custom_jvp
-def _summed(
-    y: Array, first: Bool[Array, " lanes"], share: Float[Array, " lanes"]
-) -> Array:
+def _summed(y: Array, first: First) -> Array:
     return _sum_of_first(y, first)
 
 
 @_summed.defjvp
-def _(primals: tuple[Array, ...], tangents: tuple[Any, ...]) -> tuple[Array, Array]:
-    y, first, share = primals
-    return _sum_of_first(y, first), jnp.sum(_times(tangents[0], share), axis=0)
+def _(primals: tuple[Array, Array], tangents: tuple[Any, Any]) -> tuple[Array, Array]:
+    y, first = primals
+    return _sum_of_first(y, first), jnp.sum(_shares(tangents[0], first), axis=0)
 
 
-def latest(carry: Any, y: Any, share: float) -> Any:
-    """Return `y`, which is equal for all batches, and varies with their mean."""
-    return _latest(carry, y, share) if _varies(y) and share < 1 else y
+def latest(carry: Any, y: Any, first: Any) -> Any:
+    """Return `y`, which is equal for all batches; it varies with the first one's."""
+    return _latest(carry, y, first) if _varies(y) else y
 
 
-@ft.partial(jax.custom_jvp, nondiff_argnums=(2,))
-def _latest(carry: Array, y: Array, share: float) -> Array:
+@jax.custom_jvp
+def _latest(carry: Array, y: Array, first: Bool[Array, ""]) -> Array:
     return y
 
 
 @_latest.defjvp
-def _(
-    share: float, primals: tuple[Array, Array], tangents: tuple[Array, Array]
-) -> tuple[Array, Array]:
-    before, of_y = tangents
-    return primals[1], before + of_y * np.asarray(share, of_y.dtype)
+def _(primals: tuple[Array, ...], tangents: tuple[Any, ...]) -> tuple[Array, Array]:
+    return primals[1], tangents[0] + _shares(tangents[1], primals[2])
+
+
+def equal(y: Any, of_devices: Any) -> Any:
+    """Return `y`, which is equal on all devices; it varies with the first one's."""
+    return _equal(y, of_devices) if _varies(y) else y
+
+
+@jax.custom_jvp
+def _equal(y: Array, of_devices: Array) -> Array:
+    return y
+
+
+@_equal.defjvp
+def _(primals: tuple[Array, Array], tangents: tuple[Any, Any]) -> tuple[Array, Array]:
+    first = np.arange(len(tangents[1])) < 1
+    return primals[0], jnp.sum(_shares(tangents[1], first), axis=0)

@@ -39,7 +39,7 @@ from .._tree import (
 from .._types import PyTree
 from .batch_size import analyze, choose_batch_size, even_out
 from .batches import flat_mesh, is_on_device, over_devices
-from .lanes import Marks, first_copies, in_batches, latest, marks_of, repeated, summed
+from .lanes import First, equal, first_copies, in_batches, latest, repeated, summed
 
 Axis: TypeAlias = int | None
 
@@ -147,8 +147,8 @@ class _Call:
         ]
         if mesh is not None:
             return self.finish(self.on_mesh(jaxpr, mesh, lanes, batch))
-        marks = None if lanes else marks_of(size, size)
-        return self.finish(self.on_device(run, lanes, marks, batch))
+        first = None if lanes else np.ones(size, bool)
+        return self.finish(self.on_device(run, lanes, first, batch))
 
     def evaluated(self, jaxpr: Any, consts: Sequence[Any], *slices: Any) -> Outputs:
         """Return the outputs of a lane that was traced, for other constants."""
@@ -190,33 +190,26 @@ class _Call:
         self,
         lane: Callable[..., Outputs],
         lanes: list[Any],
-        marks: Marks | None,
+        first: First | None,
         batch: int,
     ) -> Outputs:
         """Return the outputs of the lanes of a device, in batches.
 
-        `marks` are passed if some lanes are copies of others, or if no array is mapped.
+        `first` is given if some lanes are copies of others, or if no array is mapped.
         """
         number, reduce = len(lanes), self.of.reduce
-        rows = [*lanes, *(marks or ())]
-        share = 1 / -(-len(rows[0]) // batch)
+        rows = [*lanes] if first is None else [*lanes, first]
         stacked, same = jax.eval_shape(lambda: lane(*[x[0] for x in lanes]))
 
-        def step(carry: Any, rows: list[Any], again: Marks | None) -> Any:
-            marks: Any = again
-            if rows[number:]:
-                first, part = rows[number:]
-                marks = (
-                    (first, part)
-                    if again is None
-                    else (first & again[0], part * again[1])
-                )
-            outputs, latest_same = self.one_batch(lane, rows[:number], marks, batch)
+        def step(carry: Any, rows: list[Any], here: First | None, begins: Any) -> Any:
+            for among_devices in rows[number:]:
+                here = among_devices if here is None else here & among_devices
+            stacked, same = self.one_batch(lane, rows[:number], here, batch)
             if reduce is None:
-                pairs = zip(carry, latest_same, strict=True)
-                return [latest(c, y, share) for c, y in pairs], outputs
-            pairs = zip(carry, outputs, strict=True)
-            return [c + summed(y.astype(c.dtype), marks) for c, y in pairs], []
+                pairs = zip(carry, same, strict=True)
+                return [latest(c, y, begins) for c, y in pairs], stacked
+            pairs = zip(carry, stacked, strict=True)
+            return [c + summed(y.astype(c.dtype), here) for c, y in pairs], []
 
         if reduce is None:
             init = [_zeros(y, y.dtype) for y in same]
@@ -229,18 +222,18 @@ class _Call:
         return (outputs, carry) if reduce is None else (carry, [])
 
     def one_batch(
-        self, lane: Callable[..., Outputs], rows: list[Any], marks: Any, batch: int
+        self, lane: Callable[..., Outputs], rows: list[Any], first: Any, batch: int
     ) -> Outputs:
         """Return the outputs of a batch."""
         if batch > 1:
             every: Any = jax.vmap(lane, out_axes=(0, None), axis_size=batch)
             return every(*rows)
         slices = [x[0] for x in rows]
-        if self.effects and marks is not None:
+        if self.effects and first is not None:
             # A copy must not have the effects once more.
             outputs = jax.eval_shape(lane, *slices)
             stacked, same = jax.lax.cond(
-                marks[0][0],
+                first[0],
                 lane,
                 lambda *_: jtu.tree_map(lambda y: _zeros(y, y.dtype), outputs),
                 *slices,
@@ -253,9 +246,15 @@ class _Call:
         """Return the outputs of all lanes, which are split over the devices."""
         total = -(-self.size // mesh.size) * mesh.size
         copied = total > self.size
-        marks = marks_of(self.size, total) if copied or not lanes else None
-        if copied and self.effects:
-            marks = self.marks_of_effects(marks)
+        if copied and self.effects and None in self.out_axes:
+            raise value_error(
+                "vmap",
+                f"{self.size} lanes with effects do not divide over {mesh.size} "
+                "devices, and `out_axes` holds `None`: a device without a lane has no "
+                "value.",
+                "Give axes for all outputs, or a mesh whose size divides the lanes.",
+            )
+        first = np.arange(total) < self.size if copied or not lanes else None
         lanes = repeated(lanes, total)
         # An equation records the mesh in its arrays' types, so it must be traced again
         # inside of the map. Where types name no mesh, the map has an internal one.
@@ -267,45 +266,34 @@ class _Call:
         explicit = typed and is_explicit(mesh)
         if explicit:
             self.check_closure(jaxpr)
-            lanes, marks = _placed((lanes, marks), mesh, P(mesh.axis_names))
+            lanes, first = _placed((lanes, first), mesh, P(mesh.axis_names))
             given = _placed(given, mesh, P())
         reduces = self.of.reduce is not None
 
-        def alone(lanes: list[Any], marks: Marks | None, given: Any) -> Outputs:
+        def alone(lanes: list[Any], first: First | None, given: Any) -> Any:
             lane: Any = ft.partial(self.evaluated, jaxpr, given)
             if typed:
                 lane = ft.partial(self.lane, given)
-            stacked, same = self.on_device(lane, lanes, marks, batch)
-            return [x[None] for x in stacked] if reduces else stacked, same
+            stacked, same = self.on_device(lane, lanes, first, batch)
+            each = [x[None] for x in same]
+            return [x[None] for x in stacked] if reduces else stacked, same, each
 
         every = over_devices(
             alone,
             mesh if typed else flat_mesh(mesh.devices),
             (True, True, False),
             leave_mesh=not typed,
-            joined=(True, False),
+            joined=(True, False, True),
         )
         # Outside of `jit`, JAX runs a `shard_map` operation by operation.
-        stacked, same = jax.jit(every, inline=True)(lanes, marks, given)
+        stacked, same, each = jax.jit(every, inline=True)(lanes, first, given)
+        same = list(map(equal, same, each))
         if reduces:
             return [jnp.sum(x, axis=0) for x in stacked], same
         if copied and explicit:
             # JAX does not implement uneven slices of arrays with explicit sharding.
             stacked = _placed(stacked, mesh, P())
-        if self.effects:
-            return [y[: self.size] for y in stacked], same
         return [first_copies(y, self.size) for y in stacked], same
-
-    def marks_of_effects(self, marks: Any) -> Marks:
-        """Return marks for copies that are not computed, so have no derivative."""
-        if None in self.out_axes:
-            raise value_error(
-                "vmap",
-                f"{self.size} lanes with effects do not divide over the devices, and "
-                "an axis of `out_axes` is `None`: a device without lanes has no value.",
-                "Give axes for all outputs, or a mesh whose size divides the lanes.",
-            )
-        return marks[0], marks[0].astype(np.float32)
 
     def finish(self, outputs: Outputs) -> PyTree:
         """Return outputs as the function returns them, with the axis of lanes."""
@@ -378,17 +366,22 @@ def _is_output(leaf: Any) -> bool:
 def _lane_struct(x: Any, axis: int) -> jax.ShapeDtypeStruct:
     """Return the struct of one lane of an array."""
     kind: Any = jax.typeof(x)
-    shape = list(kind.shape)
-    del shape[axis]
-    also = {name: getattr(kind, name, None) for name in ("weak_type", "vma")}
-    also = {name: value for name, value in also.items() if value}
-    return jax.ShapeDtypeStruct(tuple(shape), kind.dtype, **also)
+    also = {}
+    if AxisType.Manual in jax.sharding.get_abstract_mesh().axis_types:
+        # In an outer `shard_map` types tell which values vary between devices.
+        spec = P(*np.delete(np.array(kind.sharding.spec, object), axis))
+        also["sharding"] = NamedSharding(kind.sharding.mesh, spec)
+        also["manual_axis_type"] = kind.manual_axis_type
+    shape = np.delete(kind.shape, axis).tolist()
+    weak = getattr(kind, "weak_type", False)
+    return jax.ShapeDtypeStruct(tuple(shape), kind.dtype, weak_type=weak, **also)
 
 
 def _zeros(struct: Any, dtype: Any) -> Any:
-    """Return zeros, typed as varying over the manual axes of an outer `shard_map`."""
+    """Return zeros that vary over the same axes of an outer `shard_map`."""
     zeros = jax.lax.full(struct.shape, 0, dtype)
-    varying = tuple(getattr(struct, "vma", None) or ())
+    kind = getattr(struct, "manual_axis_type", None)
+    varying = () if kind is None else tuple(kind.varying)
     return jax.lax.pcast(zeros, varying, to="varying") if varying else zeros
 
 
