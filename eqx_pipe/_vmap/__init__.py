@@ -1,7 +1,8 @@
 """Many lanes at once: batches, the loops over them, devices, and the batch size.
 
-A *lane* is a function of one point. `batch_of` vectorises it, `stacked` and `filled`
-loop over batches, and `over_devices` gives each device its own batches. `analyze` and
+A *lane* is a function of one point. `batch_of` vectorises it, `filled` loops over the
+batches of a sweep, and `over_devices` gives each device its own batches. `vmap` is all
+of this for any function, with derivatives: `in_batches` is its loop. `analyze` and
 `choose_batch_size` decide how many lanes a batch has.
 """
 
@@ -21,6 +22,6 @@ from .cpu import use_cpu_devices as use_cpu_devices
 from .cpu import warn_if_cores_idle as warn_if_cores_idle
 from .cpu import warn_if_it_may_hang as warn_if_it_may_hang
 from .lanes import in_batches as in_batches
-from .vmap import Vmapped as Vmapped
-from .vmap import leaf_axes as leaf_axes
-from .vmap import vmap as vmap
+from .mapped import Vmapped as Vmapped
+from .mapped import leaf_axes as leaf_axes
+from .mapped import vmap as vmap

@@ -9,7 +9,7 @@ from importlib import import_module
 
 FILES = (
     "axes branch compose data edit notes reduce search sharding spaces sweep testing "
-    "views wrap"
+    "views vmap wrap"
 ).split()
 
 

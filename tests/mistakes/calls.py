@@ -80,6 +80,7 @@ def of_sweeps():
         "sweep": call(value, LINE),
         "sweeper": call(value, LINE),
         "use_cpu_devices": call(2),
+        "vmap": call(sin, axis_size=2),
         "vmap_space": call(value, LINE),
         **{f"reduce.{name}": call() for name in of_nothing.split()},
         "search.Adaptive": call(),

@@ -26,20 +26,22 @@ CURES = {
     "Give a function from a key": "sharding.init_sharded.init",
     "Give a function of two arguments": "sharding.parallelize.fun",
     "Give a function that returns parameters": "get_input_batch init_params",
+    "Give the function of one lane": "vmap.fn",
     "Give a function of arrays of one batch": "sharding.microbatch.fun",
     "Give a function, or a stage": "testing.check_function.fn",
     r"jax.random.key\(seed\)": "key",
     "Give an integer of at least [012]": (
         "n num batch_size rounds unroll size stride microbatches length k eta "
-        "at_most max_axes max_depth max_shapes max_size"
+        "at_most max_axes max_depth max_shapes max_size axis_size"
     ),
     "Known names: `": (
         "draws mode normalize on_error resume returns until "
         "ensemble.merge sharding.microbatch.reduce sharding.pipelined.axis_name "
-        "search.sensitivity.method search.sensitivity_design.method expects"
+        "search.sensitivity.method search.sensitivity_design.method expects "
+        "vmap.reduce"
     ),
     "Give True or False": (
-        "is_log reverse shared shuffle drop_remainder count_steps progress"
+        "is_log reverse shared shuffle drop_remainder count_steps progress vmap.remat"
     ),
     r"jax.make_mesh\(": "mesh",
     "Put a `Linspace`": "space Space.tree",
@@ -63,7 +65,7 @@ CURES = {
     "Give a key or an index": "at.where",
     "Give a pipeline of this library": "outputs.pipe",
     "Give a tuple of names": "graph.inputs",
-    "Give an integer, `None`, or a pytree": "in_axes",
+    "Give an integer, `None`, or a pytree": "in_axes out_axes",
     r"Give four functions: `refill\(": "init body out refill.cond",
     "Give one gate per stage": "gates",
     "Give one integer": "gated.axis parallel.axis",

@@ -54,7 +54,7 @@ class Vmapped(eqx.Module):
     axes: Opaque = eqx.field(static=True)  # `in_axes` and `out_axes`
     axis_name: Hashable | None = eqx.field(static=True)
     axis_size: int | None = eqx.field(static=True)
-    batch_size: int | Literal["auto"] = eqx.field(static=True)
+    batch_size: Any = eqx.field(static=True)
     mesh: Mesh | None = eqx.field(static=True)
     remat: bool = eqx.field(static=True)
     reduce: Literal["sum", "mean"] | None = eqx.field(static=True)
@@ -147,7 +147,7 @@ class _Call:
         ]
         if mesh is not None:
             return self.finish(self.on_mesh(jaxpr, mesh, lanes, batch))
-        first = None if lanes else np.ones(size, bool)
+        first = None if lanes else jnp.ones(size, bool)
         return self.finish(self.on_device(run, lanes, first, batch))
 
     def evaluated(self, jaxpr: Any, consts: Sequence[Any], *slices: Any) -> Outputs:
@@ -441,7 +441,7 @@ def _wide(total: Any) -> Any:
 
 def leaf_axes(
     function: str, argument: str, prefix: PyTree, tree: PyTree, subject: str
-) -> list[Axis]:
+) -> list[Any]:
     """Return the axis of each leaf of a tree, whether or not it is an array.
 
     `prefix` is a prefix of the tree, of integers, `None`, and functions of a leaf.
@@ -458,8 +458,8 @@ def leaf_axes(
             "Give one integer, or a pytree of integers and `None` with the same "
             "containers, down to where they end.",
         ) from None
-    axes = jtu.tree_leaves(spread, is_leaf=is_none)
-    both = zip(jtu.tree_leaves(indices, is_leaf=is_none), axes, strict=True)
+    axes: list[Any] = jtu.tree_leaves(spread, is_leaf=is_none)
+    both: Any = zip(jtu.tree_leaves(indices, is_leaf=is_none), axes, strict=True)
     real = [(leaves[i], axis) for i, axis in both if i is not None]
     return [axis(leaf) if callable(axis) else axis for leaf, axis in real]
 
@@ -625,7 +625,7 @@ def vmap(
         axis_size = operator.index(axis_size)
     if batch_size != "auto":
         check_int("vmap", "batch_size", batch_size, 1)
-        batch_size = operator.index(batch_size)  # type: ignore
+        batch_size = operator.index(batch_size)
     if mesh is not None:
         check_mesh("vmap", mesh)
     check_bool("vmap", "remat", remat)
