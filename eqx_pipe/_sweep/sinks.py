@@ -235,7 +235,7 @@ class StoreSink:
         assert plan.request.store is not None
         self.files = Folder(plan.request.store)
         self.grown: Grown | None = None
-        with disk_errors(self.files.place(), "be opened"):
+        with disk_errors(self.files.path_of(), "be opened"):
             self.store, self.plan, has_grown = self._opened(plan, write)
         self.contents = _contents_of(self.plan)
         shard, again = self.plan.request.shard, self.plan.request.resume == "failed"

@@ -20,7 +20,7 @@ def test_another_file_in_the_place_of_one_is_told(files):
     small.fill(store, 0, failed=[0])
     keys = ["v/c.0.1", "w/c.0.1.0", "status/c.0.1", "status/c.1.1", "v/c.1.1"]
     for key in keys:
-        number = store.chunks.at([int(n) for n in key.split(".")[1:3]])
+        number = int("".join(key.split(".")[1:3]), 2)
         data, rng = files.get(key), random.Random(key)
         others = [b"", data[:-1], files.get("v/c.1.0"), files.get("status/c.1.0")]
         others += [old] if key == keys[-1] else []

@@ -113,7 +113,7 @@ def decoding_once():
             (store, "parsed", parsed),
             (store, "decompress", decompress),
             (store, "compress", functools.lru_cache(2**10)(format.compress)),
-            (Chunks, "place", functools.lru_cache(2**10)(Chunks.place)),
+            (Chunks, "position", functools.lru_cache(2**10)(Chunks.position)),
         ]:
             stack.enter_context(mock.patch.object(module, name, fast))
         yield
@@ -136,7 +136,7 @@ class World:
     def __init__(self, seed, faults):
         self.rng, self.faults, self.quiet = random.Random(seed), faults, False
         self.now, self.versions, self.late = 1000.0, {}, []
-        self.came_late = set()
+        self.came_late, self.after_late = set(), lambda: None
         self.locks, self.trace = collections.defaultdict(dict), []
 
     def tick(self):
@@ -145,6 +145,7 @@ class World:
             self.late.remove(write)
             self.came_late.add(write[3])
             self.apply(*write[1:])
+            self.after_late()
 
     def apply(self, who, op, key, data):
         """Apply a request; return whether a file was created."""
@@ -239,7 +240,7 @@ class View(Folder):
                     found[key[len(start) :].partition("/")[0]] = entry
         return found
 
-    def place(self, key=""):
+    def path_of(self, key=""):
         return f"simulated/{key}"
 
     def wait(self, seconds):
@@ -335,7 +336,7 @@ class History:
         self.world = World(seed, MODES[mode].split())
         self.world.trace = [] if trace else None
         self.rng, self.counts = self.world.rng, collections.Counter()
-        self.acked = set()
+        self.acked, self.world.after_late = set(), self.after_late
         """The points whose values a process has written, as it believes."""
         self.grown, self.often = None, self.rng.choice([0.02, 0.1, 0.5])
 
@@ -364,10 +365,6 @@ class History:
         if not (filling.todo(listed) or filling.has_leftovers()):
             return "complete"
         with filling.locked() as listed:
-            really = open_store("sweep", Quiet(self.world, "reader"))
-            for number in filling.broken:
-                if not really.is_sound(number):  # and not only hidden
-                    self.tell(store, number, xs, ys)
             for number, rows in filling.todo(listed).items():
                 first, last = store.chunks.span(number)
                 at = np.arange(last - first) if rows is None else rows
@@ -379,20 +376,32 @@ class History:
                     leaf[bad] = 0
                 status = np.where(bad, FAILED, OK).astype(np.int8)
                 filling.keep(number, rows, values, status, {"no": at[bad]})
-                all_ = self.points(store, number, xs, ys)
+                all_ = self.points(store, number)
                 self.acked |= {all_[row] for row in at[~bad]}
                 self.counts["commits"] += 1
         return "filled"
 
-    def points(self, store, number, xs, ys):
+    def points(self, store, number):
         """Return the coordinates of the points of a chunk."""
+        xs, ys = XS, YS
+        if tuple(store.record["lengths"]) != (len(XS), len(YS)):
+            xs, ys, _ = self.grown
         return [(x, y) for x in xs for y in ys][slice(*store.chunks.span(number))]
 
-    def tell(self, store, number, xs, ys):
+    def tell(self, store, number):
         """Count a damaged chunk, which an error names and the next run computes."""
-        assert {"late", "nolock"} & {*self.world.faults}, f"damage in {number}"
+        assert {"late", "clash"} & {*self.world.faults}, f"damage in {number}"
         self.counts["told"] += 1
-        self.acked -= {*self.points(store, number, xs, ys)}
+        self.acked -= {*self.points(store, number)}
+
+    def after_late(self):
+        """Find what a write of a dead process that has arrived now has damaged."""
+        files = Quiet(self.world, "reader")
+        if exists(files):
+            store = open_store("sweep", files)
+            for number in np.flatnonzero(store.listed().done).tolist():
+                if not store.is_sound(number):
+                    self.tell(store, number)
 
     def check(self):
         """Raise if a new reader gets a wrong value, or misses one without an error."""
@@ -409,13 +418,13 @@ class History:
         computed, is_whole = 0, True
         for number in range(len(store.chunks)):
             points = np.arange(*store.chunks.span(number))
-            places = self.points(store, number, xs, ys)
+            places = self.points(store, number)
             try:
                 known = bool(done[number])
                 found = [store.read(number, k, known) for k in (0, 1)]
                 manifest = store.manifest(number)
             except OSError:  # it is computed again, as the error says
-                self.tell(store, number, xs, ys)
+                self.tell(store, number)
                 is_whole = False
                 continue
             status = np.zeros(len(points)) if manifest is None else manifest.status

@@ -180,7 +180,7 @@ def _taken(files: Folder, wrong: str, more: str) -> FileExistsError:
     return FileExistsError(
         message(
             _SAVE,
-            f"{wrong} {files.place()!r} {more}".strip() + ".",
+            f"{wrong} {files.path_of()!r} {more}".strip() + ".",
             "Choose another path, remove it yourself, or give `overwrite=True` for a "
             "result that was saved before.",
         )

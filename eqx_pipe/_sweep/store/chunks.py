@@ -71,15 +71,15 @@ class Chunks:
 
     def span(self, number: int) -> tuple[int, int]:
         """Return the half-open range of the points of a chunk."""
-        row, place = divmod(number, self.in_row)
+        row, column = divmod(number, self.in_row)
         n = self.lengths[self.split]
-        first, last = place * self.count, min((place + 1) * self.count, n)
+        first, last = column * self.count, min((column + 1) * self.count, n)
         return (row * n + first) * self.inner, (row * n + last) * self.inner
 
     def holding(self, points: Integer[np.ndarray, "*_"]) -> Integer[np.ndarray, "*_"]:
         """Return the number of the chunk of each point."""
-        row, place = np.divmod(points // self.inner, self.lengths[self.split])
-        return np.asarray(row * self.in_row + place // self.count)
+        row, index = np.divmod(points // self.inner, self.lengths[self.split])
+        return np.asarray(row * self.in_row + index // self.count)
 
     def grouped(
         self, points: Integer[np.ndarray, " points"]
@@ -99,20 +99,12 @@ class Chunks:
 
     def names(self, root: str) -> Iterator[str]:
         """Return the names of the files of all chunks, in order."""
-        places = it.product(*(list(map(str, range(n))) for n in self.counts))
-        return map(root.__add__, map(".".join, places))
+        positions = it.product(*(list(map(str, range(n))) for n in self.counts))
+        return map(root.__add__, map(".".join, positions))
 
-    def place(self, number: int) -> tuple[int, ...]:
+    def position(self, number: int) -> tuple[int, ...]:
         """Return the position of a chunk among the chunks, on each dim."""
-        places = []
-        for n in reversed(self.counts):
-            number, place = divmod(number, n)
-            places.append(place)
-        return tuple(reversed(places))
-
-    def at(self, place: Sequence[int]) -> int:
-        """Return the number of the chunk at a position among the chunks."""
-        return int(np.ravel_multi_index(place, self.counts))
+        return tuple(map(int, np.unravel_index(number, self.counts)))
 
 
 def choose_chunks(
@@ -199,10 +191,10 @@ def picked_gaps(gaps: Gaps, index: Integer[np.ndarray, " picked"]) -> Gaps:
     return gaps_of(~within, within & (near[:, 2] == MISSING))
 
 
-def joined_gaps(some: Iterable[tuple[Gaps, int]]) -> Gaps:
+def joined_gaps(parts: Iterable[tuple[Gaps, int]]) -> Gaps:
     """Return the gaps of several concatenated results, given each with its size."""
     found, first = [NO_GAPS], 0
-    for gaps, size in some:
+    for gaps, size in parts:
         found.append(gaps + np.array([first, first, 0]))
         first += size
     return np.concatenate(found)
@@ -210,8 +202,8 @@ def joined_gaps(some: Iterable[tuple[Gaps, int]]) -> Gaps:
 
 def count_in(gaps: Gaps, status: int) -> int:
     """Return the number of points with a status: missing or failed."""
-    own = gaps[gaps[:, 2] == status]
-    return int(np.sum(own[:, 1] - own[:, 0]))
+    ranges = gaps[gaps[:, 2] == status]
+    return int(np.sum(ranges[:, 1] - ranges[:, 0]))
 
 
 def first_in(gaps: Gaps, status: int, most: int) -> list[int]:

@@ -87,7 +87,7 @@ class Folder:
     def put(self, key: str, data: bytes) -> None:
         """Write or replace a file atomically: write another file, then rename it."""
         with self._part(key, data) as part:
-            self._in_folder(key, lambda: os.replace(part, self.place(key)))
+            self._in_folder(key, lambda: os.replace(part, self.path_of(key)))
 
     def put_new(self, key: str, data: bytes) -> bool:
         """Create a file atomically unless it exists; return whether it was created.
@@ -96,7 +96,7 @@ class Folder:
         """
         with self._part(key, data) as part:
             try:
-                self._in_folder(key, lambda: os.link(part, self.place(key)))
+                self._in_folder(key, lambda: os.link(part, self.path_of(key)))
             except FileExistsError:
                 # The reply to a successful request may have been lost.
                 return os.stat(part).st_nlink == 2
@@ -109,7 +109,7 @@ class Folder:
     def _create(self, key: str, data: bytes) -> bool:
         """Create a file without a link; a kill may leave a part of it."""
         try:
-            file = open(self.place(key), "xb")
+            file = open(self.path_of(key), "xb")
         except FileExistsError:
             return False
         try:
@@ -117,7 +117,7 @@ class Folder:
                 file.write(data)
         except BaseException:
             with contextlib.suppress(OSError):
-                os.unlink(self.place(key))
+                os.unlink(self.path_of(key))
             raise
         return True
 
@@ -125,7 +125,7 @@ class Folder:
     def _part(self, key: str, data: bytes) -> Iterator[str]:
         """Write the content of `key` to another file, and remove it if it is left."""
         part = f"{PARTS}/{self.new_id()}"
-        path = self.place(part)
+        path = self.path_of(part)
         with self._naming(key):
             self._check_no_link(key)
             self._check_no_link(part)
@@ -144,7 +144,7 @@ class Folder:
         bytes, by default a quarter of the memory.
         """
         with self._naming(key):
-            file = os.open(self.place(key), _READ)
+            file = os.open(self.path_of(key), _READ)
             try:
                 found = os.fstat(file)
                 if not stat.S_ISREG(found.st_mode):
@@ -158,7 +158,7 @@ class Folder:
 
     def remove(self, key: str) -> None:
         """Remove a file if it exists, and its folder if it is then empty."""
-        path = self.place(key)
+        path = self.path_of(key)
         with self._naming(key):
             self._check_no_link(key)
             try:
@@ -173,19 +173,19 @@ class Folder:
 
     def exists(self, key: str) -> bool:
         """Return whether a file exists."""
-        return os.path.lexists(self.place(key))
+        return os.path.lexists(self.path_of(key))
 
     def names(self, below: str = "") -> set[str]:
         """Return the names in a folder; an empty set if the folder does not exist."""
         with self._naming(below), contextlib.suppress(*_ABSENT):
-            return {*os.listdir(self.place(below))}
+            return {*os.listdir(self.path_of(below))}
         return set()
 
     def entries(self, below: str) -> dict[str, Entry]:
         """Return the size and time of each file in a folder."""
         found = {}
         with self._naming(below), contextlib.suppress(*_ABSENT):
-            with os.scandir(self.place(below)) as entries:
+            with os.scandir(self.path_of(below)) as entries:
                 for entry in entries:
                     try:  # faster than a context, as there may be many files
                         now = entry.stat()
@@ -194,7 +194,7 @@ class Folder:
                     found[entry.name] = Entry(now.st_size, now.st_mtime_ns)
         return found
 
-    def place(self, key: str = "") -> str:
+    def path_of(self, key: str = "") -> str:
         """Return the path of the store, or of one of its files."""
         return f"{self._root}/{key}" if key else self._root
 
@@ -219,7 +219,7 @@ class Folder:
             yield False
             return
         key = f"{LOCKS}/{name}"
-        path = self.place(key)
+        path = self.path_of(key)
         with self._naming(key):
             self._check_no_link(key)
             file = self._in_folder(key, lambda: os.open(path, _LOCK, 0o644))
@@ -234,9 +234,9 @@ class Folder:
     def _check_no_link(self, key: str) -> None:
         """Raise an `OSError` if the folder of a key within the store is a link."""
         folder = os.path.dirname(key)
-        if folder and os.path.islink(self.place(folder)):
+        if folder and os.path.islink(self.path_of(folder)):
             text = "a link within a store is not followed, put a folder in its place"
-            raise OSError(errno.ELOOP, text, self.place(folder))
+            raise OSError(errno.ELOOP, text, self.path_of(folder))
 
     @contextlib.contextmanager
     def _naming(self, key: str) -> Iterator[None]:
@@ -245,7 +245,7 @@ class Folder:
             yield
         except OSError as error:
             if error.errno is not None and not isinstance(error.filename, str):
-                error.filename = self.place(key)
+                error.filename = self.path_of(key)
             raise
 
     def _in_folder(self, key: str, act: Callable[[], T]) -> T:
@@ -261,7 +261,7 @@ class Folder:
             if not folder:
                 raise
             with contextlib.suppress(FileExistsError):
-                os.mkdir(self.place(folder))
+                os.mkdir(self.path_of(folder))
             return act()
 
 

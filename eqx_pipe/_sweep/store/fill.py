@@ -107,7 +107,7 @@ def create(
     check_vacant(function, files, made)
     if not write:
         return store_of(files, root, record)
-    with disk_errors(files.place(), "be made"):
+    with disk_errors(files.path_of(), "be made"):
         files.make()
         if files.exists(GROWING):  # left by `save`
             with locked(files, None):
@@ -127,14 +127,14 @@ def check_vacant(function: str, files: Folder, made: Collection[str]) -> None:
 
     Hidden files, and those that creation has `made`, do not matter.
     """
-    if os.path.isfile(files.place()):
+    if os.path.isfile(files.path_of()):
         raise foreign(function, files, "is a file")
     growing = files.exists(GROWING)  # then `settle` will remove files of chunks
     for name in files.names():
-        own = {key.partition("/")[2] for key in made if key.startswith(f"{name}/")}
-        mine = bool(own) and (growing or files.names(name) <= own)
+        new = {key.partition("/")[2] for key in made if key.startswith(f"{name}/")}
+        is_ours = bool(new) and (growing or files.names(name) <= new)
         # Another process may have created the store since the caller looked for it.
-        if not (mine or name.startswith(".") or exists(files)):
+        if not (is_ours or name.startswith(".") or exists(files)):
             raise foreign(function, files, f"has no `{ROOT}`, but {name!r}")
 
 
@@ -166,7 +166,7 @@ def locked(files: Folder, shard: tuple[int, int] | None) -> Iterator[bool]:
     what = "the store"
     try:
         with contextlib.ExitStack() as stack:
-            with disk_errors(files.place(), "be locked"):
+            with disk_errors(files.path_of(), "be locked"):
                 # Processes with a shard share this lock, so that none locks the whole.
                 whole = files.lock(_WHOLE, shared=shard is not None)
                 has_locks = stack.enter_context(whole)
@@ -178,7 +178,7 @@ def locked(files: Folder, shard: tuple[int, int] | None) -> Iterator[bool]:
         raise SweepError(
             message(
                 "sweep",
-                f"{what} `{files.place()}` is being filled by {taken}.",
+                f"{what} `{files.path_of()}` is being filled by {taken}.",
                 "Wait for it or stop it; processes that fill one store together "
                 "each take their own `shard=(index, count)`.",
             )
@@ -276,20 +276,28 @@ class Filling:
         status: Int8[np.ndarray, " rows"],
         errors: RowErrors | None = None,
     ) -> None:
-        """Write a chunk, or some of its rows, unless another process has done it.
+        """Write a chunk, or some of its rows, but none that another process finished.
 
         Without locks, that process may be writing at this moment, and the files of both
         may be mixed. So the files are read back, and written again if they differ.
         """
+        index, errors = np.arange(len(status)) if rows is None else rows, errors or {}
         for _ in range(_TRIES):
-            if rows is None:
-                if self.store.is_sound(number):
-                    break
+            if rows is None and not self.store.is_sound(number):
+                self.store.commit(number, values, status, errors)
             else:
-                wanted = self._wanted(number)
-                if wanted is not None and not np.isin(rows, wanted).any():
+                current = self.store.manifest(number)
+                lacks = np.ones(len(index), bool)
+                if current is not None:
+                    now = current.status[index]
+                    lacks = (now == MISSING) | ((now == FAILED) & (status != MISSING))
+                if not lacks.any():
                     break
-            self.store.commit(number, values, status, errors, rows)
+                leaves = [leaf[lacks] for leaf in values]
+                left = index[~lacks & (status == FAILED)]
+                texts = {text: np.setdiff1d(at, left) for text, at in errors.items()}
+                at = index[lacks]
+                self.store.commit(number, leaves, status[lacks], texts, at)
             if self.has_locks or self._is_kept(number, rows, status):
                 break
         self.broken.discard(number)
@@ -378,7 +386,7 @@ def grow(files: Folder, growth_of: Callable[[Store], Growth | None]) -> Store | 
     `growth_of` is called under a lock, and raises for the store of another sweep.
     """
     with contextlib.ExitStack() as stack:
-        with disk_errors(files.place(), "be locked"):
+        with disk_errors(files.path_of(), "be locked"):
             stack.enter_context(files.lock(_GROW, wait=True))
         store = open_store("sweep", files)
         growth = growth_of(store)
@@ -415,18 +423,18 @@ def lay_out(
     """
     settle(files)
     # A random id distinguishes the files of this growth from those of a failed one.
-    cut, sides, kept = files.new_id()[:12], dict[str, int](), dict[str, int]()
+    cut, sides, old_sides = files.new_id()[:12], dict[str, int](), dict[str, int]()
     if old is not None:
-        kept = old.record["sides"]
+        old_sides = old.record["sides"]
         stay = [] if moved else [*old.names(), old.record["status"]]
-        sides = {name: kept[name] if name in stay else 1 - kept[name] for name in kept}
+        sides = {k: side if k in stay else 1 - side for k, side in old_sides.items()}
         cut = cut if moved else old.record["cut"]
     made, root, record = files_of(layout, cut, sides)
     listed = [_counts(root), *([] if old is None else [_counts(old.root)])]
     files.put(GROWING, json.dumps(listed).encode())
     try:
         # Requests of processes that were killed may have arrived since.
-        _remove_invalid(files, listed, kept)
+        _remove_invalid(files, listed, old_sides)
         for key, data in made.items():
             files.put(key, data)
         fill(store_of(files, root, record))
@@ -456,58 +464,55 @@ def _mark_ends(old: Store, new: Store) -> None:
 
 
 def _copy(old: Store, origin: Origin, new: Store) -> None:
-    """Commit each new chunk that contains rows of an old one."""
+    """Commit each new chunk that contains rows of an old one.
+
+    Rows of damaged chunks are missing, and the next sweep computes them.
+    """
     most = max(1, _KEPT_BYTES // max(1, old.row_bytes * old.chunks.points))
-    # Adjacent new chunks often take rows from the same old chunk.
-    read = ft.lru_cache(most * len(old.variables))(old.read)
-    listed = old.listed()
-    # The next sweep computes chunks whose values are gone.
-    lost = np.flatnonzero(old.lacks_values(listed.done)).tolist()
-    lost = [number for number in lost if not old.is_sound(number)]
-    raised = old.account(listed, lost).errors
-    states = statuses_of(old, new.chunks, origin, lost)
-    for number, (rows, status) in enumerate(states):
-        if np.all(status == MISSING):
-            continue
-        values = []
-        for k, variable in enumerate(new.variables):
-            found = variable.empty(len(rows))
-            known = np.flatnonzero(status != MISSING)
-            for was, at in old.chunks.grouped(rows[known]):
-                here = known[at]
-                found[here] = read(was, k)[rows[here] - old.chunks.span(was)[0]]
-            values.append(found)
-        errors = {
-            text: np.flatnonzero(np.isin(rows, points))
-            for text, points in raised.items()
-        }
-        new.commit(number, values, status, errors)
+
+    @ft.lru_cache(most)  # adjacent new chunks often take rows from the same old chunk
+    def read(number: int) -> Sequence[np.ndarray]:
+        return [old.read(number, k, known=True) for k in range(len(old.variables))]
+
+    raised = old.account().errors
+    for number, (rows, status) in enumerate(statuses_of(old, new.chunks, origin)):
+        values = [variable.empty(len(rows)) for variable in new.variables]
+        known = np.flatnonzero(status != MISSING)
+        for was, at in old.chunks.grouped(rows[known]):
+            index, first = known[at], old.chunks.span(was)[0]
+            try:
+                for leaf, old_leaf in zip(values, read(was), strict=True):
+                    leaf[index] = old_leaf[rows[index] - first]
+            except Damaged:
+                status[index] = MISSING
+        if not np.all(status == MISSING):
+            errors = {
+                text: np.flatnonzero(np.isin(rows, points) & (status == FAILED))
+                for text, points in raised.items()
+            }
+            new.commit(number, values, status, errors)
 
 
 def statuses_of(
-    old: Store, chunks: Chunks, origin: Origin, without: Collection[int] = ()
+    old: Store, chunks: Chunks, origin: Origin
 ) -> Iterator[tuple[Int64[np.ndarray, " rows"], Int8[np.ndarray, " rows"]]]:
-    """Yield the old index and status of each row, for each chunk of a larger grid.
-
-    Rows of old chunks in `without` are missing.
-    """
+    """Yield the old index and status of each row, for each chunk of a larger grid."""
     done, odd, _ = old.listed()
-    done[list(without)] = False
     step = max(1, _TOGETHER // max(1, chunks.points))
     for begin in range(0, len(chunks), step):
         spans = list(map(chunks.span, range(begin, min(begin + step, len(chunks)))))
         first, last = spans[0][0], spans[-1][1]
         rows = origin.rows(first, last)
-        there = np.flatnonzero(rows >= 0)
-        numbers = old.chunks.holding(rows[there])
+        known = np.flatnonzero(rows >= 0)
+        numbers = old.chunks.holding(rows[known])
         status = np.full(last - first, MISSING, np.int8)
-        status[there] = np.where(done[numbers], np.int8(OK), np.int8(MISSING))
-        some = there[(done & odd)[numbers]]
-        for number, at in old.chunks.grouped(rows[some]):
-            manifest, here = old.manifest(number), some[at]
+        status[known] = np.where(done[numbers], np.int8(OK), np.int8(MISSING))
+        unsure = known[(done & odd)[numbers]]
+        for number, at in old.chunks.grouped(rows[unsure]):
+            manifest, index = old.manifest(number), unsure[at]
             if manifest is not None:
                 start = old.chunks.span(number)[0]
-                status[here] = manifest.status[rows[here] - start]
+                status[index] = manifest.status[rows[index] - start]
         for a, b in spans:
             yield rows[a - first : b - first], status[a - first : b - first]
 
@@ -570,11 +575,11 @@ def _remove_invalid(
     """Remove the files of `listed` arrays, but those of valid ones on their `sides`."""
     for name in sorted({name for counts in listed for name in counts}):
         for counts in listed:
-            places = it.product(*(map(str, range(n)) for n in counts.get(name, [0])))
-            for place in map(".".join, places):
+            positions = it.product(*(map(str, range(n)) for n in counts.get(name, [0])))
+            for position in map(".".join, positions):
                 for side, kind in enumerate(SIDES):
                     if side != sides.get(name):
-                        files.remove(f"{name}/{kind['root']}{place}")
+                        files.remove(f"{name}/{kind['root']}{position}")
         if name not in sides:
             files.remove(f"{name}/{ROOT}")
 

@@ -266,7 +266,7 @@ def read_root(function: str, files: Folder) -> tuple[dict[str, Any], dict[str, A
     if isinstance(record, dict) and record.get("format") != FORMAT:
         raise value_error(
             function,
-            f"the store `{files.place()}` has the format {record.get('format')!r}, "
+            f"the store `{files.path_of()}` has the format {record.get('format')!r}, "
             f"this version of eqx_pipe knows the format {FORMAT}.",
             "Use the version that created it (its attribute `eqx_pipe`), or give a "
             "path where there is nothing yet.",
@@ -326,17 +326,17 @@ def _check(root: Mapping[str, Any], record: Mapping[str, Any]) -> None:
         array.name: _array_node(layout, array, sides[array.name])
         for array in (status_of(layout), *variables)
     }
-    for name, own in coordinates.items():
-        shape, parts = own["shape"], own["parts"]
+    for name, recorded in coordinates.items():
+        shape, parts = recorded["shape"], recorded["parts"]
         require(all(len(part) == 2 for part in parts), name)
         require(are_sizes([*shape, *(n for part in parts for n in part)]), name)
         length, chunk = dict(zip(dims, lengths, strict=True)), coordinate_chunk(shape)
-        require(length.get(own["dims"][0], shape[0]) == shape[0], name)
+        require(length.get(recorded["dims"][0], shape[0]) == shape[0], name)
         count = -(-shape[0] // chunk[0]) if math.prod(shape) else 0
         require(len(parts) == count, name)
-        dtype = coordinate_dtype(own)
-        asked = shape, chunk, dtype, own["dims"], VALUE_CODECS, sides[name]
-        expected[name] = _node(*asked, nodes[name]["attributes"])
+        kind = coordinate_dtype(recorded), recorded["dims"], VALUE_CODECS
+        attrs = nodes[name]["attributes"]
+        expected[name] = _node(shape, chunk, *kind, sides[name], attrs)
     for name, node in expected.items():
         require(nodes[name] == node, name)
 
@@ -357,11 +357,12 @@ def variables_of(record: Mapping[str, Any]) -> list[Variable]:
     return found
 
 
-def coordinate_dtype(own: Mapping[str, Any]) -> np.dtype:
+def coordinate_dtype(recorded: Mapping[str, Any]) -> np.dtype:
     """Return the dtype of a coordinate in the record; texts are objects."""
-    dtype = np.dtype(object if own["dtype"] == "string" else own["dtype"])
-    if dtype.kind not in "biufcO" or (dtype.kind == "O") != (own["dtype"] == "string"):
-        raise ValueError(f"a coordinate {own['dtype']}")
+    name = recorded["dtype"]
+    dtype = np.dtype(object if name == "string" else name)
+    if dtype.kind not in "biufcO" or (dtype.kind == "O") != (name == "string"):
+        raise ValueError(f"a coordinate {name}")
     return dtype
 
 
@@ -369,7 +370,7 @@ def foreign(function: str, files: Folder, what: str) -> ValueError:
     """Return the error for a path where something else is."""
     return value_error(
         function,
-        f"`{files.place()}` is not a store: it {what}.",
+        f"`{files.path_of()}` is not a store: it {what}.",
         "It is left as it is. Give a path where there is nothing yet, or a store "
         "that `sweep(..., store=)` has created.",
     )
@@ -379,7 +380,7 @@ def damaged(function: str, files: Folder, what: str) -> ValueError:
     """Return the error for metadata that differ from those written."""
     return value_error(
         function,
-        f"`{files.place(ROOT)}` is damaged or was changed: {what}.",
+        f"`{files.path_of(ROOT)}` is damaged or was changed: {what}.",
         "Put it back from a copy of the store, or give another path. A copy that "
         "xarray or Zarr wrote is not a store: copy the folder (`cp -r`). "
         "`xarray.open_zarr` may still show the values.",

@@ -21,7 +21,7 @@ class StoredArray(np.lib.mixins.NDArrayOperatorsMixin):
     NumPy functions read the whole variable; JAX functions require `leaf[:]`. The
     leading axis counts the points, or with `grid=True` the leading axes are the dims of
     the grid. `kind` is the kind of PRNG keys, which are stored as raw data. Reading
-    raises if a chunk that was `there` when the result was created is missing.
+    raises if a chunk that was `done` when the result was created is missing.
     """
 
     def __init__(
@@ -30,11 +30,11 @@ class StoredArray(np.lib.mixins.NDArrayOperatorsMixin):
         variable: int,
         dtype: Any,
         kind: Any = None,
-        there: Bool[np.ndarray, " chunks"] | None = None,
+        done: Bool[np.ndarray, " chunks"] | None = None,
         grid: bool = False,
     ):
         lengths = store.chunks.lengths
-        self.store, self.there = store, there
+        self.store, self.done = store, done
         self._variable, self._raw, self._kind, self._grid = variable, dtype, kind, grid
         self._inner = store.variables[variable].inner
         self._lead = lengths if grid else (math.prod(lengths),)
@@ -69,8 +69,8 @@ class StoredArray(np.lib.mixins.NDArrayOperatorsMixin):
         return whole if dtype is None else whole.astype(dtype)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kw: Any) -> Any:
-        given = [x[...] if isinstance(x, StoredArray) else x for x in inputs]
-        return getattr(ufunc, method)(*given, **kw)
+        arrays = [x[...] if isinstance(x, StoredArray) else x for x in inputs]
+        return getattr(ufunc, method)(*arrays, **kw)
 
     def __getattr__(self, name: str) -> Any:
         # Other attributes of arrays, such as `mean`, `max`, `T` and `astype`.
@@ -86,7 +86,7 @@ class StoredArray(np.lib.mixins.NDArrayOperatorsMixin):
         dtype, kind = self._raw, self._kind
         if stored:
             dtype, kind = self.store.variables[self._variable].dtype, None
-        return StoredArray(self.store, self._variable, dtype, kind, self.there, True)
+        return StoredArray(self.store, self._variable, dtype, kind, self.done, True)
 
     def __getitem__(self, index: Any) -> Any:
         index = index if isinstance(index, tuple) else (index,)
@@ -108,11 +108,11 @@ class StoredArray(np.lib.mixins.NDArrayOperatorsMixin):
     def _positions(self, index: Any) -> np.ndarray:
         """Return the positions on the leading axis of an index, by NumPy's rules."""
         n = self.shape[0]
-        given = np.asarray(index, np.int64 if np.size(index) == 0 else None)
-        np.broadcast_to(0, (n,))[given]  # raises NumPy's errors, without memory
-        if given.dtype == bool:
-            return np.flatnonzero(given)
-        return np.where(given < 0, given + n, given)
+        index = np.asarray(index, np.int64 if np.size(index) == 0 else None)
+        np.broadcast_to(0, (n,))[index]  # raises NumPy's errors, without memory
+        if index.dtype == bool:
+            return np.flatnonzero(index)
+        return np.where(index < 0, index + n, index)
 
     def _take(self, index: np.ndarray) -> Any:
         """Return the values at some points, in any order."""
@@ -141,7 +141,7 @@ class StoredArray(np.lib.mixins.NDArrayOperatorsMixin):
         last = self._last
         if last is not None and last[0] == number:
             return last[1]
-        known = self.there is not None and bool(self.there[number])
+        known = self.done is not None and bool(self.done[number])
         found = self.store.read(number, self._variable, known).astype(self._raw)
         self._last = (number, found)
         return found

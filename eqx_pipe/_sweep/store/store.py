@@ -121,7 +121,7 @@ class Store:
     @property
     def path(self) -> str:
         """The path as text for messages."""
-        return self.files.place()
+        return self.files.path_of()
 
     @property
     def row_bytes(self) -> int:
@@ -155,9 +155,9 @@ class Store:
             if 0 not in variable.inner:
                 behind = ".0" * len(variable.inner)
                 names = self.files.names(variable.name)
-                places = self.chunks.names(self._root(variable.name))
-                there = (place + behind in names for place in places)
-                whole &= np.fromiter(there, bool, len(done))
+                keys = self.chunks.names(self._root(variable.name))
+                exist = (key + behind in names for key in keys)
+                whole &= np.fromiter(exist, bool, len(done))
         return done & ~whole
 
     def manifest(self, number: int) -> Version | None:
@@ -240,10 +240,13 @@ class Store:
 
     def coordinate(self, name: str) -> np.ndarray:
         """Return the values of a coordinate; texts as objects."""
-        own = self.record["coordinates"][name]
-        dtype, (length, *inner) = coordinate_dtype(own), own["shape"]
-        shape, found = coordinate_chunk(own["shape"]), [np.zeros((0, *inner), dtype)]
-        for k, (digest, size) in enumerate(own["parts"]):
+        recorded = self.record["coordinates"][name]
+        dtype, (length, *inner) = coordinate_dtype(recorded), recorded["shape"]
+        shape, parts = (
+            coordinate_chunk(recorded["shape"]),
+            [np.zeros((0, *inner), dtype)],
+        )
+        for k, (digest, size) in enumerate(recorded["parts"]):
 
             def decode(key: str, size: int = size, digest: int = digest) -> np.ndarray:
                 raw = decompress(self.files, key, size)
@@ -252,8 +255,8 @@ class Store:
                 return array_of(raw, dtype, shape)
 
             key = f"{name}/{self._root(name)}{k}" + ".0" * len(inner)
-            found.append(self._read(key, decode, _PUT_BACK))
-        return np.concatenate(found)[:length]
+            parts.append(self._read(key, decode, _PUT_BACK))
+        return np.concatenate(parts)[:length]
 
     def changed(self) -> str | None:
         """Return the change of the store since it was opened and the fix, or `None`."""
@@ -345,7 +348,7 @@ class Store:
     def _finish(self, number: int, versions: Sequence[Version]) -> None:
         """Write the status file of a chunk: rows are ok if they are in all versions."""
         manifest = {
-            "place": self._place(number),
+            "chunk": self._position(number),
             "cut": self.record["cut"],
             "function": self.function,
             "versions": [
@@ -374,14 +377,14 @@ class Store:
         try:
             # The rows of a reduction are blocks, whose points may have failed.
             points = size * int(self.root["attributes"].get("block_points", 1))
-            place, cut, versions = parsed(self.files.get(key), size, points)
+            position, cut, versions = parsed(self.files.get(key), size, points)
         except FileNotFoundError:
             return None
         except OSError as error:
             raise self._unreadable(key, error) from error
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise self._damaged(key, f"cannot be read ({error})") from error
-        if place != self._place(number) or cut != self.record["cut"]:
+        if position != self._position(number) or cut != self.record["cut"]:
             raise self._damaged(key, "belongs to another chunk")
         if not versions or any(
             len(each.digests) != len(self.variables) or len(each.status) > size
@@ -406,14 +409,14 @@ class Store:
 
     def _values(self, number: int, k: int, versions: Sequence[Version]) -> np.ndarray:
         """Return the values of all rows of a chunk, which are those of a version."""
-        variable, size = self.variables[k], self.chunks.points
+        variable = self.variables[k]
         if 0 in variable.inner:
-            return variable.empty(size)
-        shape = size, *variable.inner
+            return variable.empty(self.chunks.points)
+        shape = self.chunks.points, *variable.inner
 
         def decode(key: str) -> np.ndarray:
-            bytes_ = math.prod(shape) * variable.dtype.itemsize
-            return array_of(decompress(self.files, key, bytes_), variable.dtype, shape)
+            size = math.prod(shape) * variable.dtype.itemsize
+            return array_of(decompress(self.files, key, size), variable.dtype, shape)
 
         key = self._value_key(variable, number)
         found = self._read(key, decode)
@@ -423,12 +426,12 @@ class Store:
 
     def _is_of(self, number: int, k: int, values: np.ndarray, version: Version) -> bool:
         """Return whether values are those of a version."""
-        own = values[: len(version.status)]
-        return self._digest(number, k, own) == version.digests[k]
+        rows = values[: len(version.status)]
+        return self._digest(number, k, rows) == version.digests[k]
 
     def _digest(self, number: int, k: int, values: np.ndarray) -> int:
         """Return the digest of the values of a chunk, which includes their identity."""
-        start = checksum(f"{self.variables[k].name} {self._place(number)} ".encode())
+        start = checksum(f"{self.variables[k].name} {self._position(number)} ".encode())
         return checksum(np.ascontiguousarray(values).tobytes(), start)
 
     def _read(
@@ -444,8 +447,8 @@ class Store:
         except (ValueError, RuntimeError, MemoryError) as error:
             raise self._damaged(key, f"cannot be read ({error})", cure) from error
 
-    def _place(self, number: int) -> str:
-        return ".".join(map(str, self.chunks.place(number)))
+    def _position(self, number: int) -> str:
+        return ".".join(map(str, self.chunks.position(number)))
 
     def _status_key(self, number: int) -> str:
         return self._key(self.record["status"], number)
@@ -454,27 +457,27 @@ class Store:
         return self._key(variable.name, number) + ".0" * len(variable.inner)
 
     def _key(self, name: str, number: int) -> str:
-        return f"{name}/{self._root(name)}{self._place(number)}"
+        return f"{name}/{self._root(name)}{self._position(number)}"
 
     def _root(self, name: str) -> str:
         return SIDES[self.record["sides"][name]]["root"]
 
     def _damaged(self, key: str, what: str, cure: str = _DELETE) -> Damaged:
         """Return the error for a file whose content has changed."""
-        wrong = f"`{self.files.place(key)}` {what}."
+        wrong = f"`{self.files.path_of(key)}` {what}."
         return Damaged(self.changed() or message("sweep", wrong, cure))
 
     def _unreadable(self, key: str, error: OSError) -> OSError:
         """Return the error for a file that the system does not read."""
-        wrong = f"`{self.files.place(key)}` cannot be read: {error}."
+        wrong = f"`{self.files.path_of(key)}` cannot be read: {error}."
         return OSError(message("sweep", wrong, _TRY_AGAIN))
 
 
 def parsed(data: bytes, rows: int, points: int) -> tuple[str, str, list[Version]]:
-    """Return the place, the cut and the versions of a chunk from its status file."""
+    """Return the position, the cut and the versions of a chunk from its status file."""
     found, _ = unpack(data, rows)
     versions = [_version(each, points) for each in found["versions"]]
-    return found["place"], found["cut"], versions
+    return found["chunk"], found["cut"], versions
 
 
 def _version(found: Mapping[str, Any], points: int) -> Version:
