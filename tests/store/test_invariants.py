@@ -11,8 +11,6 @@ from support import small_store as small
 from support.bucket import opened_by_zarr
 from support.helpers import THOROUGH
 
-from eqx_pipe._sweep.store.store import Store, Version
-
 xarray = pytest.importorskip("xarray")
 pytest.importorskip("zarr")
 
@@ -35,15 +33,19 @@ def test_the_simulator_finds_a_rule_that_is_broken(monkeypatch):
         if rows is None:
             each = enumerate(values)
             digests = [store._digest(number, k, leaf) for k, leaf in each]
-            store._finish(number, [Version(status, digests, errors or {})])
+            store._finish(
+                number, [simulate.store.Version(status, digests, errors or {})]
+            )
         commit(store, number, values, status, errors, rows)
 
+    Store = simulate.store.Store
     commit = Store.commit
     monkeypatch.setattr(Store, "commit", too_early)
     wrong = []
     simulate.histories(150, modes=("plain",), report=wrong.append)
     assert wrong
     monkeypatch.undo()
+    wrong.clear()
     monkeypatch.setattr(
         simulate.View, "put_new", lambda view, *file: view.put(*file) is None
     )
