@@ -5,7 +5,6 @@ are the arrays. `equinox.filter_jit` flattens a Module at every call (93 us inst
 11), and waits for the result.
 """
 
-import dataclasses
 from collections.abc import Callable, Hashable
 from typing import Any
 
@@ -21,23 +20,8 @@ from ._mesh_context import is_explicit, is_staged, with_axis_types
 from ._tree import as_hashable
 from ._types import PyTree
 
-
-@dataclasses.dataclass
-class _Cache:
-    """The programs and arrays that were made for a Module."""
-
-    programs: dict[Hashable, Callable[..., Any]] = dataclasses.field(
-        default_factory=dict
-    )
-    arrays: list[Array] | None = None
-
-
-_caches: WeakCache[_Cache] = WeakCache()
-
-
-def _cache_of(owner: eqx.Module) -> _Cache:
-    cache = _caches.get(owner)
-    return _caches.put(owner, _Cache()) if cache is None else cache
+_programs: WeakCache[dict[Hashable, Callable[..., Any]]] = WeakCache()
+_arrays: WeakCache[list[Array]] = WeakCache()
 
 
 def program(
@@ -52,7 +36,7 @@ def program(
     `arrays_of`. `without` is a type of leaves that no program reads: owners that differ
     only in such leaves share a program, in which they are None.
     """
-    programs = _cache_of(owner).programs
+    programs = _programs.get(owner) or _programs.put(owner, {})
     compiled = programs.get((function, options))
     if compiled is None:
         static = Static(owner, without)
@@ -73,8 +57,7 @@ def arrays_of(owner: eqx.Module, sharded: bool = False) -> list[Array]:
 
     `sharded` is True if its programs have a mesh, with automatic axes.
     """
-    cache = _cache_of(owner)
-    arrays = cache.arrays
+    arrays = _arrays.get(owner)
     if arrays is not None and not sharded:
         return arrays
     leaves = arrays_in(owner)
@@ -89,7 +72,7 @@ def arrays_of(owner: eqx.Module, sharded: bool = False) -> list[Array]:
         arrays = [jnp.asarray(leaf) for leaf in leaves]
         # Tracers are invalid after their trace, so they are not cached.
         if not any(isinstance(leaf, Tracer) for leaf in arrays):
-            cache.arrays = arrays
+            _arrays.put(owner, arrays)
     return arrays
 
 

@@ -32,6 +32,7 @@ from .._stage import (
     chosen_whole,
     each_path,
     is_composite,
+    is_state_index,
     is_stateful,
     named_leaves,
     parts_of,
@@ -51,7 +52,9 @@ class Frozen(Stage):
     @property
     def stage(self) -> AnyStage:
         """The stage that was frozen, with its parameters."""
-        return jtu.tree_map(_thaw, self.fixed)
+        return jtu.tree_map(
+            lambda leaf: leaf.value if isinstance(leaf, Fixed) else leaf, self.fixed
+        )
 
     def is_stateful(self) -> bool:
         """Return whether the frozen stage takes and returns an `equinox.nn.State`."""
@@ -75,7 +78,7 @@ class Frozen(Stage):
 def _is_whole(node: object) -> bool:
     # State indices stay visible to `make_with_state`; a wrapped function is hidden with
     # everything that it holds.
-    return isinstance(node, eqx.nn.StateIndex) or has_function(node)
+    return is_state_index(node) or has_function(node)
 
 
 def _fix(leaf: PyTree) -> PyTree:
@@ -89,10 +92,6 @@ def _fix(leaf: PyTree) -> PyTree:
 
 def _still(leaf: object) -> object:
     return jax.lax.stop_gradient(leaf) if eqx.is_inexact_array(leaf) else leaf
-
-
-def _thaw(leaf: object) -> object:
-    return leaf.value if isinstance(leaf, Fixed) else leaf
 
 
 def frozen(stage: StageLike) -> Frozen:
@@ -375,14 +374,15 @@ class _Caster:
         return self._of(stage, np.array("", object), True)
 
     def _of(self, node: PyTree, paths: np.ndarray, root: bool = False) -> PyTree:
-        if isinstance(node, eqx.nn.StateIndex):
+        if is_state_index(node):
             return node
         if not isinstance(node, eqx.Module):
             return _cast(node, self.dtype)
         node = cast(AnyStage, node)
         self.met.extend([] if root else paths.flat)
         kept = not root and chosen_whole("precision", paths, self.is_kept)
-        if kept or _holds_state(node):  # the state keeps its dtype from call to call
+        # A layer that itself has a state keeps the state's dtype from call to call.
+        if kept or any(map(is_state_index, vars(node).values())):
             return _Kept(node, self.dtype)
         if is_composite(node):
             parts, structure = parts_of(node)
@@ -395,11 +395,6 @@ class _Caster:
         return structure.unflatten(
             self._of(value, each_path(paths, path_name(path))) for path, value in flat
         )
-
-
-def _holds_state(node: eqx.Module) -> bool:
-    """Return whether a layer itself has a state, rather than a module inside it."""
-    return any(isinstance(x, eqx.nn.StateIndex) for x in vars(node).values())
 
 
 def _is_floating(x: PyTree) -> bool:

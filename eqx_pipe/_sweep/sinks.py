@@ -492,9 +492,6 @@ def _made_by(plan: Plan) -> dict[str, Any]:
     }
 
 
-_STATUS = "status"
-
-
 class StateContents:
     """The states of blocks as the arrays of a store."""
 
@@ -533,7 +530,7 @@ class StateContents:
             chunks=self.plan.chunks,
             coordinates=self.coordinates(),
             variables=variables,
-            status=_STATUS,
+            status="status",
             attributes={
                 **_made_by(self.plan),
                 "reduce": identity["reduce"]["reducers"],

@@ -381,11 +381,13 @@ def _looped(request: Request, bar: Progress) -> Outcome:
     """Return the values at all points; failed points have NaN, or 0."""
     outputs: list[PyTree | None] = []
     errors: dict[str, list[int]] = {}
-    for i in range(request.space.size):
+    space = request.space
+    for i in range(space.size):
         try:
-            outputs.append(_output(request, i))
+            point, key = space.point(i), space.point_key(i, key=request.key)
+            outputs.append(call(request.function, request.fn, point, key))
         except Exception as error:
-            at = request.space.geometry.index_as_written(i)
+            at = space.geometry.index_as_written(i)
             error.add_note(f"At point {at} of the space.")
             if not request.isolated:
                 raise
@@ -397,12 +399,6 @@ def _looped(request: Request, bar: Progress) -> Outcome:
     ok = np.array([output is not None for output in outputs], bool)
     failed = {text: np.array(points, np.int64) for text, points in errors.items()}
     return Outcome(values, gaps_of(ok), errors=failed)
-
-
-def _output(request: Request, i: int) -> PyTree:
-    space = request.space
-    key = space.point_key(i, key=request.key)
-    return call(request.function, request.fn, space.point(i), key)
 
 
 def _example(request: Request) -> PyTree:
