@@ -1,23 +1,25 @@
 """One stage over many examples."""
 
+import functools as ft
 import operator
-from collections.abc import Hashable, Mapping
-from typing import Any, SupportsIndex
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, Literal, SupportsIndex
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-from jax.sharding import NamedSharding
+from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array
 
-from .._check import common_size, is_integer
-from .._errors import describe_value, structure_error, type_error, value_error
-from .._mesh_context import is_explicit
+from .._check import check_int, common_size, is_integer
+from .._errors import describe_value, type_error, value_error
+from .._mesh_context import check_mesh, is_explicit
 from .._stage import Composite, Passes, Scope, as_stage, is_stateful
-from .._tree import as_arrays, combine, is_none, is_sparse, path_name, tree_text
+from .._tree import as_arrays, combine, is_none, is_sparse, path_name
 from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
+from .._vmap import in_batches, leaf_axes, vmap
 
 _CURE = (
     "Every array needs the same number of examples along its axis of `in_axes`; use "
@@ -33,6 +35,8 @@ class Batched(Composite):
     axes: tuple[int | None, ...] = eqx.field(static=True)
     axes_structure: Any = eqx.field(static=True)  # a `PyTreeDef`
     axis_name: Hashable | None = eqx.field(static=True)
+    batch_size: Any = eqx.field(static=True)  # an integer, "auto", or None
+    mesh: Mesh | None = eqx.field(static=True)
 
     @property
     def in_axes(self) -> PyTree[int | None]:
@@ -43,9 +47,10 @@ class Batched(Composite):
         return {"stage": self.stage}
 
     def settings(self) -> dict[str, Any]:
-        settings = {"in_axes": self.in_axes, "axis_name": self.axis_name}
-        usual = {"in_axes": 0, "axis_name": None}
-        return {name: v for name, v in settings.items() if v != usual[name]}
+        names = "axis_name batch_size mesh".split()
+        settings = {name: getattr(self, name) for name in names}
+        settings = {k: v for k, v in settings.items() if v is not None}
+        return settings if self.in_axes == 0 else {"in_axes": self.in_axes, **settings}
 
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
         x = as_arrays(x)
@@ -76,13 +81,18 @@ class Batched(Composite):
             constants.append(constant)
             return (arrays, passes.arrays()), shared
 
-        every = jax.vmap(
-            one,
-            in_axes=([a for a in axes if a is not None], None, 0),
-            out_axes=(0, None),
-            axis_name=self.axis_name,
-            axis_size=size,
-        )
+        along = [a for a in axes if a is not None]
+        settings: Any = {"out_axes": (0, None), "axis_name": self.axis_name}
+        in_axes, batch = (along, None, 0), self.batch_size
+        if batch is None and self.mesh is None:
+            every = jax.vmap(one, in_axes, axis_size=size, **settings)
+        elif not stateful:
+            batch = max(size, 1) if batch is None else batch
+            settings |= {"batch_size": batch, "mesh": self.mesh, "axis_size": size}
+            every = vmap(one, in_axes, **settings)
+        else:
+            self.check_state_in_batches(size, scope)
+            every = ft.partial(self.in_order, one, along, min(batch or size, size))
         try:
             (arrays, values), shared = every(mapped, shared, index)
         except ValueError as error:
@@ -105,25 +115,53 @@ class Batched(Composite):
         y = combine(arrays, constants[-1])
         return y, shared if stateful else state
 
+    def in_order(
+        self,
+        one: Callable[..., Any],
+        along: list[int],
+        batch_size: int,
+        mapped: list[Any],
+        state: MaybeState,
+        index: Any,
+    ) -> Any:
+        """Return the outputs of `one` in batches, through which the state passes."""
+        rows = [jnp.moveaxis(x, a, 0) for x, a in zip(mapped, along, strict=True)]
+        every: Any = jax.vmap(one, (0, None, 0), (0, None), axis_name=self.axis_name)
+
+        def step(state: Any, rows: list[Any], *_: Any) -> tuple[Any, Any]:
+            index = next(iter(rows[len(along) :]), None)
+            outputs, state = every(rows[: len(along)], state, index)
+            return state, outputs
+
+        rows = rows if index is None else [*rows, index]
+        state, outputs = in_batches(step, state, rows, batch_size)
+        return outputs, state
+
+    def check_state_in_batches(self, size: int, scope: Scope) -> None:
+        """Raise where a state cannot pass through batches in order."""
+        if self.mesh is not None or self.batch_size == "auto":
+            wrong = "`mesh`" if self.mesh is not None else '`batch_size="auto"`'
+            raise value_error(
+                "batched",
+                f"the stage{scope.where} is stateful, and {wrong} is given.",
+                "Give a number as `batch_size` and no `mesh`: the state passes through "
+                "the batches in order.",
+            )
+        if self.axis_name is not None and self.batch_size < size:
+            raise value_error(
+                "batched",
+                f"`axis_name` is {self.axis_name!r}, and {size} examples in batches of "
+                f"{self.batch_size} are several: a collective would not see all.",
+                "Leave out `batch_size`.",
+            )
+
 
 def _leaf_axes(in_axes: PyTree, x: PyTree, scope: Scope) -> list[int | None]:
     """Return the mapped axis of each leaf of `x`, or `None` if it is not an array."""
-    leaves, structure = jtu.tree_flatten(x, is_leaf=is_sparse)
-    indices = structure.unflatten(range(len(leaves)))
-    try:
-        spread = jax.tree.broadcast(in_axes, indices, is_leaf=is_none)
-    except ValueError:
-        raise structure_error(
-            "batched",
-            f"`in_axes` is {in_axes!r}, which is not a prefix of the input"
-            f"{scope.where}, {tree_text(x)}.",
-            "Give one integer, or a pytree of integers and `None` with the same "
-            "containers as the input, down to where they end.",
-        ) from None
-    axes = jtu.tree_leaves(spread, is_leaf=is_none)
-    both = zip(jtu.tree_leaves(indices, is_leaf=is_none), axes, strict=True)
-    real = [(leaves[i], axis) for i, axis in both if i is not None]
-    return [axis if _is_mapped(leaf) else None for leaf, axis in real]
+    axes = leaf_axes("batched", "in_axes", in_axes, x, f"the input{scope.where}")
+    leaves = jtu.tree_leaves(x, is_leaf=is_sparse)
+    pairs = zip(leaves, axes, strict=True)
+    return [axis if _is_mapped(leaf) else None for leaf, axis in pairs]
 
 
 def _is_mapped(leaf: Any) -> bool:
@@ -156,6 +194,9 @@ def batched(
     stage: StageLike,
     in_axes: PyTree[SupportsIndex | None] = 0,
     axis_name: Hashable | None = None,
+    *,
+    batch_size: SupportsIndex | Literal["auto"] | None = None,
+    mesh: Mesh | None = None,
 ) -> Batched:
     """Apply a stage to every example of a batch.
 
@@ -173,6 +214,11 @@ def batched(
         and `None` that is a prefix of the input. `None` marks leaves that all examples
         share.
     - `axis_name`: a name for the axis, for collectives inside the stage.
+    - `batch_size`: the maximum number of examples vectorised at once on a device, or
+        `"auto"`, as for `eqx_pipe.vmap`, also for gradients. By default, all. A state
+        passes through the batches in order. (Keyword only.)
+    - `mesh`: a mesh, over whose devices the examples are split; not for a stage with a
+        state. (Keyword only.)
 
     **Returns:** a stage that takes and returns batches.
 
@@ -184,7 +230,8 @@ def batched(
     - `TypeError` if `stage` is not a stage, or `in_axes` has the wrong type.
     - `StructureError` (a `ValueError`), when called, if sizes disagree, an axis is out
       of range, or `in_axes` does not fit the input; the error names the leaves.
-    - `ValueError`, when called, if the examples update the state differently.
+    - `ValueError`, when called, if the examples update the state differently, or if
+        `axis_name` is given and there are several batches.
 
     **Laws:** `batched(f)(x, key=key)[i]` is `f(x[i], key=fold_in(key, i))`.
 
@@ -212,4 +259,9 @@ def batched(
             "Give the axis along which the examples lie.",
         )
     axes = (axis if axis is None else operator.index(axis) for _, axis in named)
-    return Batched(child, tuple(axes), structure, axis_name)
+    if batch_size is not None and batch_size != "auto":
+        check_int("batched", "batch_size", batch_size, 1)
+        batch_size = operator.index(batch_size)
+    if mesh is not None:
+        check_mesh("batched", mesh)
+    return Batched(child, tuple(axes), structure, axis_name, batch_size, mesh)

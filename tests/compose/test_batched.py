@@ -8,7 +8,9 @@ import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
 import pytest
+from equinox import nn
 from hypothesis import given
+from jax.sharding import AxisType
 from support.helpers import assert_agree, filled, numbers
 
 import eqx_pipe as ep
@@ -149,3 +151,51 @@ def test_inputs_that_cannot_be_split(in_axes, x, lines):
     with pytest.raises(ep.StructureError, match="eqx_pipe.batched") as caught:
         pipe(x)
     assert all(line in str(caught.value) for line in [*lines, "`part`"])
+
+
+MESH = jax.make_mesh((8,), ("x",), axis_types=(AxisType.Auto,))
+
+
+@pytest.mark.parametrize("settings", [{"batch_size": 2}, {"mesh": MESH}])
+def test_batches_have_the_same_keys_and_gradients(settings):
+    stage = ep.chain(nn.Linear(3, 3, key=jr.key(0)), nn.Dropout(0.5))
+    xs = jnp.arange(15.0).reshape(5, 3)
+
+    def of(pipe):
+        loss = lambda pipe: jnp.sum(pipe(xs, key=jr.key(1)) ** 2)  # noqa: E731
+        return eqx.filter_jit(eqx.filter_value_and_grad(loss))(pipe)
+
+    value, grad = of(ep.batched(stage, **settings))
+    wanted, wanted_grad = of(ep.batched(stage))
+    assert_agree(value, wanted)
+    assert_agree(grad.stage[0].weight, wanted_grad.stage[0].weight)
+
+
+class Calls(nn.StatefulLayer):
+    index: nn.StateIndex
+
+    def __init__(self):
+        self.index = nn.StateIndex(jnp.array(0))
+
+    def __call__(self, x, state, *, key=None):
+        count = state.get(self.index)
+        return x + count, state.set(self.index, count + 1)
+
+
+def test_a_state_passes_through_the_batches_in_order():
+    pipe, state = nn.make_with_state(lambda: ep.batched(Calls(), batch_size=2))()
+    y, state = eqx.filter_jit(pipe)(jnp.zeros(5, int), state)
+    assert y.tolist() == [0, 0, 1, 1, 2]
+    assert state.get(pipe.stage.index) == 3
+    split = nn.make_with_state(lambda: ep.batched(Calls(), mesh=MESH))()
+    with pytest.raises(ValueError, match="no `mesh`"):
+        split[0](jnp.zeros(8, int), split[1])
+
+
+def test_a_named_axis_is_one_batch():
+    norm = nn.BatchNorm(3, "batch", mode="batch")
+    pipe, state = nn.make_with_state(
+        lambda: ep.batched(norm, axis_name="batch", batch_size=2)
+    )()
+    with pytest.raises(ValueError, match="Leave out `batch_size`"):
+        pipe(jnp.ones((5, 3)), state)
