@@ -59,6 +59,9 @@ if _typing.TYPE_CHECKING:
     from ._sweep import sweep as sweep
     from ._sweep import sweeper as sweeper
     from ._sweep import vmap_space as vmap_space
+    from ._train import Training as Training
+    from ._train import TrainResult as TrainResult
+    from ._train import train as train
     from ._vmap import use_cpu_devices as use_cpu_devices
     from ._vmap import vmap as vmap
 else:
@@ -70,6 +73,7 @@ else:
         "_spaces": "Axis Geomspace Linspace LogUniform Mapped Random Seeds Space "
         "Static Uniform Values latin_hypercube sobol",
         "_sweep": "SweepPlan SweepResult plan sweep sweeper vmap_space",
+        "_train": "TrainResult Training train",
         "_vmap": "use_cpu_devices vmap",
     }
     _PACKAGE_OF = {n: p for p, names in _PACKAGES.items() for n in names.split()}

@@ -1,4 +1,4 @@
-"""Search methods, which propose points, and sensitivity analysis.
+"""Search methods, which propose points; schedulers of `train`; sensitivity analysis.
 
 Methods that wrap other packages need `pip install 'eqx_pipe[search]'`.
 """
@@ -6,12 +6,12 @@ Methods that wrap other packages need `pip install 'eqx_pipe[search]'`.
 from ._search import Adaptive as Adaptive
 from ._search import Design as Design
 from ._search import Evosax as Evosax
-from ._search import HalvingResult as HalvingResult
 from ._search import Method as Method
 from ._search import Optuna as Optuna
 from ._search import SearchResult as SearchResult
-from ._search import Training as Training
 from ._search import explore as explore
-from ._search import halving as halving
 from ._search import sensitivity as sensitivity
 from ._search import sensitivity_design as sensitivity_design
+from ._train import PBT as PBT
+from ._train import Halving as Halving
+from ._train import Population as Population

@@ -125,11 +125,18 @@ found["TPE"].best()
 # to the end. In all it computes as many steps as 30 whole trainings.
 
 # %%
-train = ep.search.Training(init, step, score)
+training = ep.Training(
+    init,
+    lambda point, carry: (step(point, carry), None),
+    lambda point, carry: {"accuracy": score(point, carry)},
+)
 candidates = ep.sobol(space, 64)
-halved = ep.search.halving(train, candidates, rungs=(12, STEPS), mode="max")
-print(halved.steps[0] / STEPS, "trainings")
-print({name: f"{value:.3g}" for name, value in halved.best().point.items()})
+rungs = (12, STEPS)
+halving = ep.search.Halving("accuracy", mode="max")
+halved = ep.train(training, candidates, STEPS, every=rungs, scheduler=halving)
+accuracies = halved.curves.values["accuracy"]
+print(halved.trained.sum() / STEPS, "trainings")
+print({name: f"{x:.3g}" for name, x in halved.best("accuracy", "max").point.items()})
 
 # %% [markdown]
 # ## Accuracy over points computed
@@ -140,8 +147,8 @@ orders = np.random.default_rng(0).permuted(np.tile(grid.values, (500, 1)), axis=
 curves["grid"] = np.maximum.accumulate(orders, axis=1).mean(0)
 for name, curve in curves.items():
     plt.plot(range(1, 65), 100 * curve, label=name)
-trained = (~np.isnan(halved.scores)).sum(0) * np.diff((0, *halved.rungs)) / STEPS
-plt.plot(trained.cumsum(), 100 * np.nanmax(halved.scores, 0), "o-", label="halving")
+trained = (~np.isnan(accuracies)).sum(0) * np.diff((0, *rungs)) / STEPS
+plt.plot(trained.cumsum(), 100 * np.nanmax(accuracies, 0), "o-", label="halving")
 plt.xlabel("trainings computed")
 plt.ylabel("best validation accuracy so far [%]")
 plt.ylim(70, 100)
@@ -156,10 +163,10 @@ legend = plt.legend(loc="lower right")
 
 # %%
 best = {name: curve[-1] for name, curve in curves.items()}
-best["halving"] = halved.scores[halved.survivors[0], -1]
+best["halving"] = halved.best("accuracy", "max").value
 assert min(best.values()) > 0.93
 assert min(curves[name][15] for name in ("TPE", "CMA-ES")) > curves["grid"][15]
-assert halved.steps[0] < 32 * STEPS
+assert halved.trained.sum() < 32 * STEPS
 print({name: f"{accuracy:.1%}" for name, accuracy in best.items()})
 
 # %% [markdown]
@@ -170,7 +177,7 @@ print({name: f"{accuracy:.1%}" for name, accuracy in best.items()})
 
 # %%
 tables = {"grid": grid.to_pandas()} | {k: one.to_pandas() for k, one in found.items()}
-tables["halving"] = candidates.to_pandas().assign(value=halved.scores[:, -1])
+tables["halving"] = candidates.to_pandas().assign(value=accuracies[:, -1])
 figure, panels = plt.subplots(1, 5, figsize=(14, 3.2), sharex=True, sharey=True)
 for panel, (name, table) in zip(panels, tables.items(), strict=True):
     panel.scatter(table["rate"], table["decay"], s=12, c="lightgrey")

@@ -27,8 +27,16 @@ STAGES = ("_compose", "_stage", "_errors")
 """The packages whose names are on the page `compose`."""
 
 RETURNED = {
-    *("Best", "Composite", "Cursor", "Diagram", "Epoch", "Extreme", "HalvingResult"),
-    *("SearchResult", "ShardingInfo", "Summary", "SweepPlan", "SweepResult", "Sweeper"),
+    *("Best", "Composite", "Cursor", "Diagram", "Epoch", "Extreme", "Population"),
+    *(
+        "SearchResult",
+        "ShardingInfo",
+        "Summary",
+        "SweepPlan",
+        "SweepResult",
+        "Sweeper",
+        "TrainResult",
+    ),
 }
 """Classes that users get from functions, and do not construct."""
 

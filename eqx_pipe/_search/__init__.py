@@ -2,9 +2,6 @@
 
 from .explore import SearchResult as SearchResult
 from .explore import explore as explore
-from .halving import HalvingResult as HalvingResult
-from .halving import Training as Training
-from .halving import halving as halving
 from .method import Adaptive as Adaptive
 from .method import Design as Design
 from .method import Evosax as Evosax

@@ -33,8 +33,9 @@ from .._sweep import (
     request_of,
     scores,
 )
+from .._train import as_texts
 from .._types import Key, PyTree
-from .method import Method, as_texts, losses
+from .method import Method, losses
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -162,8 +163,8 @@ def round_path(folder: Path, number: int) -> Path:
     return folder / f"round-{number:04}.zarr"
 
 
-Stop: TypeAlias = Callable[[SearchResult], object]
-"""A condition that ends a search, called after each round."""
+Callback: TypeAlias = Callable[[SearchResult], object]
+"""A function called after each round; a true value ends the search."""
 
 
 def explore(
@@ -176,7 +177,7 @@ def explore(
     by: Compared = None,
     mode: Literal["min", "max"] = "min",
     key: Key | None = None,
-    stop: Stop | None = None,
+    callback: Callback | None = None,
     store: str | os.PathLike[str] | None = None,
     executor: Executor | None = None,
     batch_size: BatchSize = "auto",
@@ -201,13 +202,14 @@ def explore(
       output; not needed if the output is one number. (Keyword only.)
     - `mode`: `"min"` or `"max"`. (Keyword only.)
     - `key`: a PRNG key for the method and for `fn`. (Keyword only.)
-    - `stop`: called after each round with the `SearchResult` so far; the search ends
-      if it returns true: `lambda found: len(found) >= 1000`. `found.best()` raises
-      until a point has a number. (Keyword only.)
+    - `callback`: called after each round with the `SearchResult` so far; the search
+      ends if it returns a true value: `lambda found: len(found) >= 1000`.
+      `found.best()` raises until a point has a number. (Keyword only.)
     - `store`: a folder that contains one store for each round, `round-0000.zarr` and so
       on. After a kill, the same call reads the finished rounds, replays the proposals
       of the method, and resumes the unfinished round at its first missing chunk; only
-      `rounds` and `stop` may change. A different call raises before it writes anything.
+      `rounds` and `callback` may change. A different call raises before it writes
+      anything.
       `SearchResult.load` reads the folder at any time. (Keyword only.)
     - `executor`: as in `sweep`; requires a `store`. (Keyword only.)
     - `progress`: whether to show a progress bar of the rounds with the best number so
@@ -246,7 +248,7 @@ def explore(
     check_choice(function, "mode", mode, ("min", "max"))
     check_int(function, "rounds", rounds, 1)
     check_int(function, "num", num, 1)
-    _check_given(method, stop, executor, store, progress)
+    _check_given(method, callback, executor, store, progress)
     folder = None if store is None else as_path(function, store, "store")
     settings = {"num": operator.index(num), "by": by, "mode": mode}
     settings |= {"method": method, "key": key, "space": whole}
@@ -299,7 +301,8 @@ def explore(
                 shown = best if mode == "min" else -best
                 bar.note(**{by if isinstance(by, str) else "best": f"{shown:.5g}"})
                 bar.done(1)
-                if stop and stop(SearchResult(tuple(sweeps), state, by, mode)):
+                so_far = SearchResult(tuple(sweeps), state, by, mode)
+                if callback is not None and callback(so_far):
                     break
         except KeyboardInterrupt as interrupt:
             last = getattr(interrupt, "result", None)
@@ -319,7 +322,11 @@ def explore(
 
 
 def _check_given(
-    method: object, stop: object, executor: object, store: object, progress: object
+    method: object,
+    callback: object,
+    executor: object,
+    store: object,
+    progress: object,
 ) -> None:
     """Raise for arguments that are invalid for any function."""
     if not isinstance(method, Method) or isinstance(method, type):
@@ -329,12 +336,12 @@ def _check_given(
             "Give a method of `eqx_pipe.search`, such as `search.Adaptive()`, or an "
             "object with `init`, `ask` and `tell`.",
         )
-    if stop is not None:
+    if callback is not None:
         cure = (
             "Give a function of the `SearchResult` so far: `lambda found: len(found) "
             ">= 10_000`."
         )
-        check_is("search.explore", "stop", stop, Callable, cure)
+        check_is("search.explore", "callback", callback, Callable, cure)
     if executor is not None and store is None:
         raise value_error(
             "search.explore",

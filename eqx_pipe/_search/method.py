@@ -6,8 +6,7 @@
 import dataclasses
 import functools as ft
 import inspect
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import equinox as eqx
@@ -19,17 +18,12 @@ from jaxtyping import Array, Float
 from .._cache import WeakCache
 from .._check import check_is
 from .._errors import MissingKeyError, message, optional, value_error
-from .._jaxprs import digest, text_of
 from .._keys import seed_of
 from .._spaces import Cube, Space
 from .._sweep import Compared, SweepResult, scores
-from .._tree import as_data
 from .._types import Key, PyTree
 
 State = TypeVar("State")
-
-_LONG = 100
-"""The maximum length of a setting in a message."""
 
 Losses: TypeAlias = Float[np.ndarray, " points"]
 """A number to minimise for each point: infinite if the point failed or is NaN."""
@@ -69,25 +63,6 @@ def losses(result: SweepResult, by: Compared, mode: str) -> Losses:
     numbers = numbers.astype(np.float64)
     signed = numbers if mode == "min" else -numbers
     return np.where(result.ok & ~np.isnan(numbers), signed, np.inf)
-
-
-def as_texts(settings: Mapping[str, object]) -> dict[str, str]:
-    """Return the settings of a search as texts, by which its store recognises it.
-
-    A text is the same in every process. Functions count by name, and objects of unknown
-    classes by their class.
-    """
-    return {name: _text(value) for name, value in settings.items()}
-
-
-def _text(value: Any) -> str:
-    if value is None or isinstance(value, str | int):
-        return str(value)
-    value = as_data(value)
-    shown = str(value.tolist()) if eqx.is_array(value) else repr(value)
-    shown = " ".join(re.sub(r" at 0x\w+", "", shown).split())
-    cut = "..." if len(shown) > _LONG else ""
-    return f"{shown[:_LONG]}{cut} #{digest(text_of(value))[:8]}"
 
 
 def needed(function: str, key: Key | None) -> Key:

@@ -1,5 +1,14 @@
 """Sweeps: `sweep.py` is the entry, `compute` makes rows, and `sinks` keep them."""
 
+from .call import fn_name as fn_name
+from .compute.programs import TooLarge as TooLarge
+from .compute.programs import does_not_fit as does_not_fit
+from .compute.programs import error_text as error_text
+from .compute.programs import noting as noting
+from .compute.trace import no_mesh as no_mesh
+from .compute.watch import CTRL_C as CTRL_C
+from .compute.watch import ENDING as ENDING
+from .compute.watch import Interrupt as Interrupt
 from .plan import SweepPlan as SweepPlan
 from .plan import plan as plan
 from .request import BatchSize as BatchSize
@@ -10,6 +19,9 @@ from .results import Compared as Compared
 from .results import SweepResult as SweepResult
 from .results import ranked as ranked
 from .results import scores as scores
+from .store import Folder as Folder
+from .store import Taken as Taken
+from .store import check_zarr as check_zarr
 from .store import disk_errors as disk_errors
 from .store import gaps_of as gaps_of
 from .sweep import Sweeper as Sweeper

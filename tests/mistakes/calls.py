@@ -72,13 +72,15 @@ def of_axes():
 def of_sweeps():
     of_nothing = "ArgMax ArgMin Max Mean Min Sum Var"
     design = ep.search.Design([[0.0]])
-    training = ep.search.Training(sin, max, max)
+    training = ep.Training(float, lambda p, x: (x, None))
     with jax.disable_jit():  # which compiles nothing
         result = ep.sweep(value, LINE)
     return {
         "plan": call(value, LINE),
         "sweep": call(value, LINE),
         "sweeper": call(value, LINE),
+        "Training": call(sin, max),
+        "train": call(training, LINE, 1),
         "use_cpu_devices": call(2),
         "vmap": call(sin, axis_size=2),
         "vmap_space": call(value, LINE),
@@ -92,9 +94,9 @@ def of_sweeps():
         "search.Design": call([[0.0]]),
         "search.Evosax": call(print),
         "search.Optuna": call(print),
-        "search.Training": call(sin, max, max),
+        "search.Halving": call("value"),
+        "search.PBT": call("value", ["x"]),
         "search.explore": call(value, BOX, method=design, rounds=1, num=1),
-        "search.halving": call(training, LINE, rungs=(1, 2)),
         "search.sensitivity": call(result, BOX),
         "search.sensitivity_design": call(BOX, 2),
     }

@@ -21,15 +21,6 @@ def noisy(p, key):
     return p["x"]
 
 
-TRAINING = ep.search.Training(lambda p: 0.0, lambda p, x: x, lambda p, x: x)
-MODEL = ep.search.Training(lambda p: {"act": max}, TRAINING.step, TRAINING.score)
-LINE = ep.Space({"x": ep.Linspace(0, 1, 3)})
-
-
-def halving(train=TRAINING, space=LINE, rungs=(1, 2), **changes):
-    return ep.search.halving(train, space, rungs=rungs, **changes)
-
-
 def method(name, *arguments):
     return explore(method=getattr(ep.search, name)(*arguments))
 
@@ -43,17 +34,6 @@ EXPLORE = {
         "a column": lambda: method("Design", [[0.0]]),
     },
     ep.MissingKeyError: {"key=": lambda: explore(noisy)},
-}
-
-HALVING = {
-    ValueError: {
-        "each value of this axis": lambda: halving(space=SPACE),
-        "one": lambda: halving(space=LINE[:0]),
-        "real scalar": lambda: halving(
-            ep.search.Training(TRAINING.init, TRAINING.step, lambda p, x: x[None])
-        ),
-    },
-    TypeError: {"eqx.combine": lambda: halving(MODEL)},
 }
 
 METHODS = {

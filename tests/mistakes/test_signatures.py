@@ -127,8 +127,7 @@ CURE_OF = {name: cure for cure, names in CURES.items() for name in names.split()
 ANY = set(
     "argnum args axis_name branches by carry check_vma in_specs initial_batch keep "
     "logical out_specs random static tree u x draw.state summary.state "
-    "reduce.Var.ddof scan.init search.Training.init search.Training.score "
-    "search.Training.step sharding.microbatch.axis sharding.on.specs "
+    "reduce.Var.ddof scan.init sharding.microbatch.axis sharding.on.specs "
     "testing.check_method.fn testing.check_method.key testing.check_reducer.values "
     "testing.given_typed.fn testing.from_jaxtyping.annotation trainable.pipe".split()
 )
@@ -139,7 +138,8 @@ DRAWING = ("Space data.Loader.init search.explore sweep vmap_space").split()
 # Public classes that users do not make.
 MADE = set(
     "Axis MissingKeyError Stage StructureError SweepError SweepPlan SweepResult "
-    "data.Cursor search.HalvingResult search.Method search.SearchResult".split()
+    "TrainResult data.Cursor search.Method search.Population "
+    "search.SearchResult".split()
 )
 METHODS = ["data.Loader.init", "data.Loader.next", "data.Loader.scan"]
 

@@ -103,8 +103,8 @@ NOT_CALLED = {"Axis", "Cursor", "Stage", "SweepResult"}
 """Classes that users do not call: what their methods raise stands there."""
 
 
-SHOWN_BY = {"HalvingResult", "Method", "SearchResult", "Training"}
-"""Classes whose examples are those of `explore` and `halving`."""
+SHOWN_BY = {"Method", "Population", "SearchResult", "TrainResult", "Training"}
+"""Classes whose examples are those of `explore` and `train`."""
 
 
 def checks_arguments(name, value):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = set(
-    "compose data sharding spaces sweep store reduce search vmap testing package "
+    "compose data sharding spaces sweep store reduce search train vmap testing package "
     "clients mistakes support".split()
 )
 SOURCES = {path: path.read_text() for path in ROOT.rglob("*.py")}
@@ -16,7 +16,7 @@ PRIVATE = re.compile(r"^\s*from (eqx_pipe(?:\.testing)?\._\w+)", re.MULTILINE)
 KNOWN = set(
     "clients/test_jaxprs data/test_shuffle sweep/test_memory support/attack "
     "support/bucket support/simulate support/small_store support/stores "
-    "support/ways".split()
+    "support/trainings support/ways".split()
 )
 IMPORT = re.compile(r"^\s*(?:from|import)\s.*?\b(test_\w+)", re.MULTILINE)
 

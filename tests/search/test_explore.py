@@ -105,7 +105,7 @@ def test_a_killed_search_ends_as_one_that_was_not(tmp_path):
 
     folder = tmp_path / "b"
     with pytest.raises(KeyboardInterrupt) as interrupt:
-        search(store=folder, stop=killed)
+        search(store=folder, callback=killed)
     assert len(interrupt.value.result) == 8
     # Also read without the function, while it lies there.
     loaded = ep.search.SearchResult.load(folder)
@@ -185,7 +185,7 @@ def test_failed_points_are_infinite_losses():
 
 
 def test_a_search_stops_at_a_condition():
-    assert len(search(rounds=20, stop=lambda found: len(found) >= 10)) == 12
+    assert len(search(rounds=20, callback=lambda found: len(found) >= 10)) == 12
 
 
 def test_what_is_optimised_is_checked_before_anything_is_computed(tmp_path):

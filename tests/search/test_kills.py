@@ -53,7 +53,7 @@ def stores(folder):
 
 
 def whole_stores(folder):
-    """Return when each round or rung before the last one was written."""
+    """Return when each round before the last one was written."""
     chunks = (file for path in stores(folder)[:-1] for file in path.glob("**/c.*"))
     return {file: file.stat().st_mtime_ns for file in chunks if file.is_file()}
 
@@ -96,16 +96,15 @@ def check(kind, folder, whole):
         # To rounding: some was computed by a process with another number of devices.
         np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=2e-6)
     assert all(file.stat().st_mtime_ns == then for file, then in kept.items())
-    if kind != "halving":
-        asked = Path(f"{folder}.asked").read_text().splitlines()
-        assert len(set(asked)) == 6 and len(asked) > 6
+    asked = Path(f"{folder}.asked").read_text().splitlines()
+    assert len(set(asked)) == 6 and len(asked) > 6
 
 
-SEARCHES = {"own": 2, "halving": 1}
+SEARCHES = {"own": 2}
 """The number of kills for each kind of search; `thorough` tries all kinds."""
 
 if THOROUGH:
-    SEARCHES = dict.fromkeys(("own", "refine", "evolution", "optuna", "halving"), 6)
+    SEARCHES = dict.fromkeys(("own", "refine", "evolution", "optuna"), 6)
 
 
 @pytest.mark.slow

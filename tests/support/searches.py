@@ -79,20 +79,9 @@ def method(kind):
     return Wandering()
 
 
-TRAINING = ep.search.Training(
-    lambda p, key: p["y"] + jr.normal(key),
-    lambda p, y, key: y - p["x"] * y + 0.1 * jr.normal(key),
-    lambda p, y: valley({"x": p["x"], "y": y}),
-)
-
-
 def run(kind, folder):
-    """Run a search or a halving, and return its results as arrays."""
+    """Run a search, and return its results as arrays."""
     given = {**GIVEN, "store": folder, "mesh": one_device()}
-    if kind == "halving":
-        space = {"x": ep.Linspace(0.0, 1.0, 6), "y": ep.Linspace(0.0, 3.0, 6)}
-        found = ep.search.halving(TRAINING, space, rungs=(2, 5, 9), **given)
-        return found.scores, found.survivors, np.asarray(found.carry)
     logged = Logged(method(kind), f"{folder}.asked")
     # Both are strict in tests, and evosax is not.
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):

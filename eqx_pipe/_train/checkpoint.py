@@ -1,0 +1,261 @@
+"""Checkpoints of `train`: files under unused names, and one pointer put last."""
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .. import _leaves
+from .._errors import bullets, message, structure_error, value_error
+from .._files import as_path
+from .._sweep import Folder, SweepResult, Taken, disk_errors
+from .lanes import Lanes
+from .result import State, TrainResult, result_of
+
+POINTER = "train.json"
+"""The key that names the files of the newest checkpoint: replaced atomically."""
+
+SAVE_EVERY = 30.0
+"""The minimum seconds between checkpoints."""
+
+_SHARE = 20
+"""A checkpoint takes at most one of so many seconds."""
+
+_OWN = re.compile(r"(curves|carries)-\d{9}-[0-9a-f]{32}(\.zarr)?")
+_HIDDEN = {".parts", ".locks"}
+
+Identity = Mapping[str, Any]
+
+
+class Checkpoints:
+    """The store of a training, in a folder.
+
+    It is created by the first checkpoint, after all checks of the call.
+    """
+
+    def __init__(self, path: Path, identity: Identity):
+        self._folder, self._identity = Folder(path), identity
+        self._path = path
+        self._duration, self._when, self.saved_step = 0.0, time.monotonic(), -1
+
+    @property
+    def due(self) -> bool:
+        """True if it is time for a checkpoint."""
+        wait = max(SAVE_EVERY, _SHARE * self._duration)
+        return time.monotonic() - self._when >= wait
+
+    def check(self, steps: int) -> dict[str, Any] | None:
+        """Return the pointer; raise unless it belongs to the same training."""
+        pointer = _pointer(self._folder, "train")
+        if pointer is None:
+            others = self._folder.names() - _HIDDEN
+            others = {name for name in others if not _OWN.fullmatch(name)}
+            if others:
+                raise structure_error(
+                    "train",
+                    f"the folder `{self._path}` is not a store of `train`: it contains "
+                    f"{min(others)!r}.",
+                    "Give another path.",
+                )
+            return None
+        lines = _changes(pointer["identity"], self._identity)
+        if lines:
+            raise structure_error(
+                "train",
+                f"the store `{self._path}` belongs to another training:"
+                f"{bullets(lines)}",
+                "Give another path, or the arguments of the store. Nothing was "
+                "written.",
+            )
+        if pointer["step"] > steps:
+            raise value_error(
+                "train",
+                f"the store `{self._path}` has {pointer['step']} steps, and `steps` is "
+                f"{steps}.",
+                f"Give at least {pointer['step']}, or read it: `TrainResult.load`.",
+            )
+        return pointer
+
+    @contextlib.contextmanager
+    def filling(self, steps: int) -> Iterator[dict[str, Any] | None]:
+        """Hold the lock of the store; yield the pointer of the newest checkpoint."""
+        self.check(steps)
+        with disk_errors(str(self._path), "be locked", "train"):
+            self._folder.make()
+        try:
+            with self._folder.lock("train"):
+                pointer = self.check(steps)  # another process may have been faster
+                self._tidy(pointer)
+                yield pointer
+        except Taken as error:
+            raise RuntimeError(
+                message(
+                    "train",
+                    f"the store `{self._path}` is filled by {error}.",
+                    "Wait until it has finished, or give another path.",
+                )
+            ) from None
+
+    def restore(
+        self, pointer: Mapping[str, Any], state: State, groups: Sequence[Lanes]
+    ) -> None:
+        """Fill a new state and new lanes from a checkpoint."""
+        entries, arrays = _carries(self._folder, pointer)
+        curves = _curves(self._path, pointer)
+        state.step = pointer["step"]
+        state.errors = {int(i): text for i, text in entries["errors"].items()}
+        following = iter(arrays)
+        state.active, state.trained = next(following), next(following)
+        state.parents = next(following)
+        records, ends = next(following), next(following)
+        state.columns = {name: next(following) for name in state.columns}
+        for lanes in groups:
+            lanes.carries = [next(following) for _ in lanes.structs]
+        several = (
+            (records, state.records, state.curves),
+            (ends, state.ends, state.evals),
+        )
+        for was, now, kept in several:
+            # With larger `steps`, the end of the earlier call may be no record.
+            _, old, new = np.intersect1d(was, now, return_indices=True)
+            for name, curve in kept.items():
+                curve[:, new] = np.asarray(curves[name][...])[:, old]
+        self.saved_step = state.step
+
+    def save(self, state: State, groups: Sequence[Lanes], result: TrainResult) -> None:
+        """Write a checkpoint, and then remove the one before."""
+        begun = time.monotonic()
+        records, ends = state.until()
+        arrays = [
+            *(state.active, state.trained, state.parents),
+            *(state.records[:records], state.ends[:ends]),
+            *state.columns.values(),
+        ]
+        for lanes in groups:
+            arrays += [np.asarray(x)[: len(lanes.rows)] for x in lanes.carries]
+        name = f"{state.step:09}-{self._folder.new_id()}"
+        entries = {"errors": {str(i): text for i, text in state.errors.items()}}
+        pointer = {
+            "format": 1,
+            "identity": self._identity,
+            "step": state.step,
+            "curves": f"curves-{name}.zarr",
+            "carries": f"carries-{name}",
+            "columns": list(state.columns),
+            "by_step": list(state.curves),
+        }
+        with disk_errors(str(self._path), "be filled", "train"):
+            result.curves.save(self._path / pointer["curves"])
+            self._folder.put(pointer["carries"], _leaves.pack(arrays, entries))
+            self._folder.put(POINTER, json.dumps(pointer, indent=1).encode())
+        self._tidy(pointer)
+        self.saved_step, self._when = state.step, time.monotonic()
+        self._duration = self._when - begun
+
+    def _tidy(self, pointer: Mapping[str, Any] | None) -> None:
+        """Remove older checkpoints, and those that a killed process left."""
+        kept = set() if pointer is None else {pointer["curves"], pointer["carries"]}
+        for name in self._folder.names():
+            if _OWN.fullmatch(name) and name not in kept:
+                path = self._path / name
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path, ignore_errors=True)
+                else:
+                    with contextlib.suppress(OSError):
+                        path.unlink()
+
+
+def load(path: str | os.PathLike[str]) -> TrainResult:
+    """Return the newest checkpoint; see `TrainResult.load`."""
+    function = "TrainResult.load"
+    folder = Folder(as_path(function, path))
+    while True:
+        pointer = _pointer(folder, function)
+        if pointer is None:
+            text = f"`{folder.path}` has no checkpoint of `train`."
+            cure = "Give the path that `train` got as `store`."
+            raise FileNotFoundError(message(function, text, cure))
+        try:
+            return _read(folder, pointer)
+        except (FileNotFoundError, ValueError):
+            # A process that fills the store may have removed it meanwhile.
+            if _pointer(folder, function) == pointer:
+                raise
+
+
+def _read(folder: Folder, pointer: Mapping[str, Any]) -> TrainResult:
+    entries, arrays = _carries(folder, pointer)
+    curves = SweepResult.load(folder.path / pointer["curves"])
+    values = {name: np.asarray(x[...]) for name, x in curves.values.items()}
+    active, trained, parents, records, ends = arrays[:5]
+    by_step = pointer["by_step"]
+    state = State(
+        pointer["step"],
+        dict(zip(pointer["columns"], arrays[5:], strict=False)),
+        active,
+        trained,
+        parents,
+        records,
+        ends,
+        {name: x for name, x in values.items() if name in by_step},
+        {name: x for name, x in values.items() if name not in by_step},
+        {int(i): text for i, text in entries["errors"].items()},
+    )
+    return result_of(
+        curves.space, (), state, curves.started, curves.seconds, curves.function
+    )
+
+
+def _pointer(folder: Folder, function: str) -> dict[str, Any] | None:
+    try:
+        data = folder.get(POINTER)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    try:
+        found = json.loads(data)
+        if found["format"] != 1:
+            raise ValueError("it has another format")
+        return found
+    except (ValueError, KeyError, TypeError) as error:
+        wrong = f"`{folder.place(POINTER)}` is damaged: {error}."
+        cure = "Restore it from a copy, or give another path."
+        raise value_error(function, wrong, cure) from error
+
+
+def _carries(
+    folder: Folder, pointer: Mapping[str, Any]
+) -> tuple[dict[str, Any], list[np.ndarray]]:
+    try:
+        arrays, entries = _leaves.unpack(folder.get(pointer["carries"]))
+    except _leaves.DamagedLeaves as error:
+        wrong = f"`{folder.place(pointer['carries'])}` is damaged: {error}."
+        cure = "Restore it from a copy, or delete the store."
+        raise value_error("train", wrong, cure) from error
+    return entries, arrays
+
+
+def _curves(path: Path, pointer: Mapping[str, Any]) -> dict[str, Any]:
+    return SweepResult.load(path / pointer["curves"]).values
+
+
+def _changes(was: Identity, now: Identity) -> list[str]:
+    """Return a line for each setting that differs."""
+    lines = []
+    for name in {**was, **now}:
+        old, new = was.get(name), now.get(name)
+        if name == "every" and isinstance(old, list) and isinstance(new, list):
+            # A longer tuple continues a shorter one.
+            short = min(len(old), len(new))
+            old, new = old[:short], new[:short]
+        if old != new and name != "jax":
+            lines.append(f"`{name}` was {old}, now {new}")
+    if any("`training`" in line for line in lines) and was["jax"] != now["jax"]:
+        lines.append(f"it was written by JAX {was['jax']}, now {now['jax']}")
+    return lines

@@ -1,0 +1,120 @@
+"""`Population`: what a scheduler gets and returns."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from jaxtyping import ArrayLike, Bool, Int
+
+from .._check import check_choice
+from .._errors import describe_value, nearest, value_error
+from .._sweep import ranked
+
+_NEXT = "train: Population.next"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Population:
+    """All trainings after some steps, as a scheduler sees them.
+
+    Arrays have an entry for each training, in the order of the points. `points` has the
+    values of the axes by path, without `Static` axes, and `metrics` the latest metrics
+    by path. `active` is true for each training that continues, and `parents` has the
+    index of the training whose carry each continues from.
+
+    A scheduler is a pure function `scheduler(population, key)` that returns
+    `population.next(...)`.
+    """
+
+    step: int
+    points: Mapping[str, np.ndarray]
+    metrics: Mapping[str, np.ndarray]
+    active: Bool[np.ndarray, " trainings"]
+    parents: Int[np.ndarray, " trainings"]
+    _groups: Int[np.ndarray, " trainings"] = dataclasses.field(repr=False)
+
+    def __len__(self) -> int:
+        return len(self.active)
+
+    def ranked(self, by: str, mode: str = "min") -> Int[np.ndarray, " active"]:
+        """Return the indices of the active trainings, best first: NaN last.
+
+        Of equal metrics, the lower index comes first.
+
+        **Raises:** `ValueError` if `by` is not the path of a scalar metric.
+        """
+        check_choice("train: Population.ranked", "mode", mode, ("min", "max"))
+        return ranked(self.metric(by), mode, self.active)
+
+    def metric(self, by: str) -> np.ndarray:
+        """Return a scalar metric of each training.
+
+        **Raises:** `ValueError` if `by` is not the path of one.
+        """
+        known = [name for name, x in self.metrics.items() if x.ndim == 1]
+        if by not in known:
+            wrong = f"`by` is {describe_value(by)}, which is not a scalar metric."
+            raise value_error("train", wrong, nearest(by, known))
+        return self.metrics[by]
+
+    def next(
+        self,
+        *,
+        parents: ArrayLike | None = None,
+        points: Mapping[str, ArrayLike] | None = None,
+        active: ArrayLike | None = None,
+    ) -> "Population":
+        """Return the population that continues.
+
+        **Arguments:**
+
+        - `parents`: for each training the index of the training from whose carry it
+          continues; by default its own. A stopped training that gets another parent
+          continues, if `active` does not stop it. (Keyword only.)
+        - `points`: new values of axes by path, with an entry for each training.
+          (Keyword only.)
+        - `active`: false for each training to stop. (Keyword only.)
+
+        **Raises:** `ValueError` for wrong shapes or indices, unknown axes, and a parent
+        with another value of a `Static` axis.
+        """
+        own = np.arange(len(self))
+        parent = own if parents is None else self._array("parents", parents, "iu")
+        if ((parent < 0) | (parent >= len(self))).any():
+            wrong = f"`parents` has indices from {parent.min()} to {parent.max()}."
+            raise value_error(_NEXT, wrong, f"Give indices from 0 to {len(self) - 1}.")
+        across = np.flatnonzero(self._groups[parent] != self._groups)
+        if len(across):
+            i = int(across[0])
+            raise value_error(
+                _NEXT,
+                f"training {i} cannot continue from training {parent[i]}, which has "
+                "other values of the Static axes.",
+                "Give it a parent with the same values.",
+            )
+        changed = dict(self.points)
+        for name, values in (points or {}).items():
+            if name not in changed:
+                wrong = f"`points` has {describe_value(name)}, not an axis of arrays."
+                raise value_error(_NEXT, wrong, nearest(name, changed))
+            was, now = changed[name], np.asarray(values)
+            if now.shape != was.shape:
+                wrong = f"`points[{name!r}]` has the shape {now.shape}."
+                raise value_error(_NEXT, wrong, f"Give one of shape {was.shape}.")
+            changed[name] = now.astype(was.dtype)
+        going = self.active | (parent != own)
+        if active is not None:
+            going = going & self._array("active", active, "b")
+        return dataclasses.replace(
+            self, parents=parent.astype(np.int64), points=changed, active=going
+        )
+
+    def _array(self, name: str, given: Any, kinds: str) -> np.ndarray:
+        array = np.asarray(given)
+        if array.shape != (len(self),) or array.dtype.kind not in kinds:
+            wrong = f"`{name}` is {array.dtype}{list(array.shape)}."
+            kind = "booleans" if kinds == "b" else "integers"
+            cure = f"Give {len(self)} {kind}, one for each training."
+            raise value_error(_NEXT, wrong, cure)
+        return array

@@ -1,0 +1,143 @@
+"""Schedulers: successive halving, and population-based training."""
+
+import math
+
+import equinox as eqx
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+
+from .._check import check_choice, check_int
+from .._errors import describe_value, type_error, value_error
+from .._sweep import ranked
+from .._types import Key
+from .population import Population
+
+
+class Halving(eqx.Module):
+    """A scheduler of `train` that stops all but the best trainings.
+
+    At the end of each interval of `every`, the best `1/eta` of the active trainings, at
+    least one, continue. A training whose metric is NaN stops; of equal metrics, the
+    lower index continues. This is successive halving (Jamieson and Talwalkar, 2016).
+
+    **Arguments:**
+
+    - `by`: the path of a scalar metric of `step` or `evaluate`.
+    - `eta`: one of every `eta` trainings continues.
+    - `mode`: whether a small (`"min"`) or a large metric (`"max"`) is better.
+
+    **Raises:** `ValueError` for an `eta` below 2, and an unknown `mode`.
+
+    !!! example
+
+        >>> import eqx_pipe as ep
+        >>> descent = ep.Training(
+        ...     init=lambda p: 4.0,
+        ...     step=lambda p, x: (x - p["rate"] * 2 * x, None),
+        ...     evaluate=lambda p, x: {"loss": x**2},
+        ... )
+        >>> result = ep.train(
+        ...     descent, {"rate": ep.Geomspace(1e-3, 1.0, 9)}, 9, every=(1, 3, 9),
+        ...     scheduler=ep.search.Halving("loss"),
+        ... )
+        >>> result.trained.tolist()
+        [1, 1, 1, 1, 1, 1, 3, 9, 3]
+    """
+
+    by: str
+    eta: int = 3
+    mode: str = "min"
+
+    def __check_init__(self) -> None:
+        check_int("search.Halving", "eta", self.eta, 2)
+        check_choice("search.Halving", "mode", self.mode, ("min", "max"))
+
+    def __call__(self, population: Population, key: Key | None) -> Population:
+        """Return the population without the trainings that stop."""
+        metric = population.metric(self.by)
+        order = ranked(metric, self.mode, population.active & ~np.isnan(metric))
+        kept = np.zeros(len(population), bool)
+        kept[order[: max(1, math.ceil(population.active.sum() / self.eta))]] = True
+        return population.next(active=kept)
+
+
+class PBT(eqx.Module):
+    """A scheduler of `train`: population-based training (Jaderberg et al., 2017).
+
+    At the end of each interval of `every`, each of the worst `fraction` of the active
+    trainings continues from the carry of one of the best, with its values of the axes
+    in `vary`, each times one of `factors` at random. NaN counts as worst.
+
+    **Arguments:**
+
+    - `by`: the path of a scalar metric of `step` or `evaluate`.
+    - `vary`: the paths of axes with floating-point numbers.
+    - `mode`: whether a small (`"min"`) or a large metric (`"max"`) is better.
+    - `fraction`: the fraction of trainings to replace, at most a half.
+    - `factors`: the numbers to multiply by.
+
+    `train` needs a `key`. A rate that is stored in the carry, as by
+    `optax.inject_hyperparams`, does not follow `vary`: make the optimiser in `step`.
+
+    **Raises:** `ValueError` for a `fraction` that is not in (0, 0.5], and an unknown
+    `mode`; `TypeError` if `vary` is a text.
+
+    !!! example
+
+        >>> import eqx_pipe as ep, jax
+        >>> descent = ep.Training(
+        ...     init=lambda p: 4.0,
+        ...     step=lambda p, x: (x - p["rate"] * 2 * x, {"loss": x**2}),
+        ... )
+        >>> result = ep.train(
+        ...     descent, {"rate": ep.Geomspace(1e-3, 1.0, 8)}, 12, every=3,
+        ...     key=jax.random.key(0),
+        ...     scheduler=ep.search.PBT("loss", ["rate"], mode="min"),
+        ... )
+        >>> result.curves.values["point.rate"].shape
+        (8, 4)
+    """
+
+    by: str
+    vary: tuple[str, ...] = eqx.field(converter=lambda x: x if _is_text(x) else (*x,))
+    mode: str = "max"
+    fraction: float = 0.2
+    factors: tuple[float, ...] = eqx.field(default=(0.8, 1.2), converter=tuple)
+
+    def __check_init__(self) -> None:
+        check_choice("search.PBT", "mode", self.mode, ("min", "max"))
+        if isinstance(self.vary, str):
+            wrong = f"`vary` is {describe_value(self.vary)}."
+            raise type_error("search.PBT", wrong, f"Give a list: [{self.vary!r}].")
+        if not 0 < self.fraction <= 0.5:
+            wrong = f"`fraction` is {self.fraction}."
+            raise value_error("search.PBT", wrong, "Give a number from 0 to 0.5.")
+
+    def __call__(self, population: Population, key: Key | None) -> Population:
+        """Return the population in which the best have replaced the worst."""
+        if key is None:
+            wrong = "`search.PBT` draws random numbers and got no key."
+            raise value_error("train", wrong, "Give `key=jax.random.key(0)`.")
+        order = population.ranked(self.by, self.mode)
+        count = min(max(1, int(self.fraction * len(order))), len(order) // 2)
+        worst, best = order[len(order) - count :], order[:count]
+        parents = np.arange(len(population))
+        parents[worst] = best
+        points = {}
+        for k, name in enumerate(self.vary):
+            if name not in population.points:
+                population.next(points={name: 0})  # raises
+            values = population.points[name][parents]
+            if not jnp.issubdtype(values.dtype, jnp.floating):
+                wrong = f"the axis `{name}` in `vary` has the dtype {values.dtype}."
+                raise value_error("search.PBT", wrong, "Name axes of floats.")
+            shape = (count, *values.shape[1:])
+            factors = jr.choice(jr.fold_in(key, k), jnp.array(self.factors), shape)
+            values[worst] = values[worst] * np.asarray(factors).astype(values.dtype)
+            points[name] = values
+        return population.next(parents=parents, points=points)
+
+
+def _is_text(x: object) -> bool:
+    return isinstance(x, str)

@@ -1,0 +1,64 @@
+"""A population of trainings with decisions, and a run that kills its process."""
+
+import os
+import signal
+
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+
+import eqx_pipe as ep
+from eqx_pipe._train import checkpoint
+
+SPACE = {"rate": ep.Geomspace(1e-3, 1.0, 6), "width": ep.Static([2, 3])}
+TRAINING = ep.Training(
+    lambda p, key: {"x": jr.normal(key, (p["width"],)), "k": key, "h": jnp.bfloat16(1)},
+    lambda p, c, key: (
+        {**c, "x": c["x"] * (1 - p["rate"]) + 0.1 * jr.normal(key, c["x"].shape)},
+        {"loss": jnp.sum(c["x"] ** 2), "h": c["h"]},
+    ),
+    lambda p, c: {"score": jnp.max(c["x"])},
+)
+
+
+def pbt(population, key):
+    """Continue the worst from the best of the same width, and stop one training."""
+    parents, active = np.arange(12), np.arange(12) != 11 - population.step % 3
+    half = population.ranked("loss")
+    for static in (0, 1):
+        order = [i for i in half if i % 2 == static]
+        parents[order[-1]] = order[0]
+    factor = np.asarray(jr.choice(key, jnp.array([0.8, 1.2]), (12,)))
+    rates = population.points["rate"][parents] * factor
+    return population.next(parents=parents, points={"rate": rates}, active=active)
+
+
+GIVEN = {"every": 4, "log_every": 2, "key": jr.key(2), "scheduler": pbt}
+
+
+def run(steps=24, **given):
+    return ep.train(TRAINING, SPACE, steps, **{**GIVEN, **given})
+
+
+def run_until_killed(folder, number):
+    """Run with a save after each call, killed at the given point of the saves."""
+    checkpoint.SAVE_EVERY, checkpoint._SHARE = 0.0, 0
+    left = [number]
+
+    def kill():
+        left[0] -= 1
+        if not left[0]:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def killing(usual):
+        def called(*arguments):
+            kill()
+            result = usual(*arguments)
+            kill()
+            return result
+
+        return called
+
+    for owner, name in ((checkpoint.Folder, "put"), (checkpoint.Checkpoints, "_tidy")):
+        setattr(owner, name, killing(getattr(owner, name)))
+    run(store=folder)

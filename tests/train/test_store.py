@@ -1,0 +1,178 @@
+"""Checkpoints of trainings: resumed and extended with the bits of one run."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.random as jr
+import numpy as np
+import pytest
+from support.helpers import THOROUGH
+from support.processes import plain_flags
+from support.trainings import GIVEN, SPACE, TRAINING, checkpoint, run
+
+import eqx_pipe as ep
+
+pytest.importorskip("zarr")
+
+
+def assert_bits(one, other):
+    assert one.curves.values.keys() == other.curves.values.keys()
+    for name, a in one.curves.values.items():
+        b = other.curves.values[name]
+        assert a.dtype == b.dtype and a.tobytes() == b.tobytes(), name
+    assert (one.trained == other.trained).all() and (one.active == other.active).all()
+
+
+@pytest.fixture(scope="module")
+def whole():
+    return run()
+
+
+def test_a_training_is_extended(tmp_path, whole):
+    first = run(8, store=tmp_path / "runs")
+    assert first.step == 8
+    result = run(store=tmp_path / "runs")
+    assert_bits(result, whole)
+    for i in (0, 5, 11):
+        np.testing.assert_array_equal(result.carry(i)["x"], whole.carry(i)["x"])
+        assert result.carry(i)["k"] == whole.carry(i)["k"]
+    again = run(store=tmp_path / "runs")  # nothing is left
+    assert_bits(again, whole)
+    loaded = ep.TrainResult.load(tmp_path / "runs")
+    assert_bits(loaded, whole)
+    assert loaded.best("loss").value == whole.best("loss").value
+    with pytest.raises(TypeError, match="Call `train` again"):
+        loaded.carry(0)
+
+
+def test_without_every_an_extended_training_equals_a_whole_one(tmp_path):
+    given = {"every": None, "log_every": None, "scheduler": None}
+    run(30, store=tmp_path / "runs", **given)
+    assert_bits(run(60, store=tmp_path / "runs", **given), run(60, **given))
+
+
+def files(folder):
+    return {x: x.read_bytes() for x in folder.rglob("*") if x.is_file()}
+
+
+def test_another_training_is_refused_before_anything_is_written(tmp_path):
+    def scheduler(limit):
+        return lambda population, key: population.next(
+            active=population.metrics["loss"] > limit
+        )
+
+    given = {"store": tmp_path / "runs", "scheduler": scheduler(1e-9)}
+    run(8, **given)
+    before = files(tmp_path)
+    other = ep.Training(TRAINING.init, TRAINING.step, lambda p, c: {"score": c["x"][0]})
+    changes = {
+        "`every` was 4, now 8": {"every": 8},
+        "`log_every` was 2, now 4": {"log_every": 4},
+        "`key` was": {"key": jr.key(3)},
+        "`scheduler` was": {"scheduler": scheduler(1e-3)},
+        "`scheduler` was .* now Halving": {"scheduler": ep.search.Halving("loss")},
+        "`steps` is 4": {"steps": 4},
+    }
+    for text, changed in changes.items():
+        with pytest.raises(ValueError, match=text):
+            run(**{"steps": 8, **given, **changed})
+    with pytest.raises(ep.StructureError, match="`training` was"):
+        ep.train(other, SPACE, 8, **{**GIVEN, **given})
+    with pytest.raises(ep.StructureError, match="`space` was"):
+        ep.train(TRAINING, {**SPACE, "rate": ep.Linspace(0, 1, 6)}, 8, **GIVEN | given)
+    assert files(tmp_path) == before
+    run(12, **{**given, "scheduler": scheduler(1e-9)})  # equal code and values
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "mine.txt").write_text("")
+    with pytest.raises(ep.StructureError, match=r"contains 'mine.txt'"):
+        run(8, store=tmp_path / "other")
+
+
+def test_a_damaged_checkpoint_is_detected(tmp_path):
+    run(8, store=tmp_path)
+    (path,) = tmp_path.glob("carries-*")
+    data = bytearray(path.read_bytes())
+    data[-3] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(ValueError, match="checksum differs"):
+        run(12, store=tmp_path)
+    (tmp_path / "train.json").write_text("{")
+    with pytest.raises(ValueError, match="is damaged"):
+        run(12, store=tmp_path)
+    with pytest.raises(FileNotFoundError, match="no checkpoint"):
+        ep.TrainResult.load(tmp_path / "absent")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_after_a_checkpoint(tmp_path, whole, number):
+    def callback(result):
+        if result.step == 8:
+            os.kill(os.getpid(), number)
+
+    error = KeyboardInterrupt if number == signal.SIGINT else SystemExit
+    with pytest.raises(error) as caught:
+        run(store=tmp_path / "runs", callback=callback)
+    if number == signal.SIGINT:
+        assert caught.value.result.step >= 8
+    assert 8 <= ep.TrainResult.load(tmp_path / "runs").step < 24
+    assert_bits(run(store=tmp_path / "runs"), whole)
+
+
+def test_a_store_is_filled_by_one_process(tmp_path):
+    def callback(result):
+        with pytest.raises(RuntimeError, match="is filled by process"):
+            run(8, store=tmp_path)
+
+    run(8, store=tmp_path, callback=callback)
+
+
+def test_a_failed_save_leaves_the_checkpoint_before(tmp_path, whole, monkeypatch):
+    run(8, store=tmp_path)
+    put = checkpoint.Folder.put
+
+    def full(self, key, data):
+        if key == checkpoint.POINTER:
+            raise OSError(28, "No space left on device")
+        put(self, key, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint.Folder, "put", full)
+        with pytest.raises(OSError, match="Make room there"):
+            run(store=tmp_path)
+    assert ep.TrainResult.load(tmp_path).step == 8
+    assert_bits(run(store=tmp_path), whole)
+
+
+ROOT = Path(__file__).parents[2]
+CHILD = """
+import sys
+from support.trainings import run_until_killed
+run_until_killed(sys.argv[1], int(sys.argv[2]))
+print("finished")
+"""
+
+
+def kill_at(folder, number):
+    """Run in a process that is killed at the given point of its saves."""
+    env = os.environ | {
+        "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}",
+        "XLA_FLAGS": plain_flags() + " --xla_force_host_platform_device_count="
+        f"{jax.device_count()}",
+        "JAX_PLATFORMS": "cpu",
+    }
+    command = [sys.executable, "-W", "ignore", "-c", CHILD, str(folder), str(number)]
+    return subprocess.run(command, env=env, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize(
+    "number",
+    range(2, 60, 2) if THOROUGH else [5, pytest.param(12, marks=pytest.mark.slow)],
+)
+def test_kills_change_nothing(tmp_path, whole, number):
+    done = kill_at(tmp_path, number)
+    assert done.returncode == -signal.SIGKILL or "finished" in done.stdout, done.stderr
+    assert_bits(run(store=tmp_path), whole)
