@@ -1,14 +1,15 @@
 """Schedulers: successive halving, and population-based training."""
 
 import math
+from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 
-from .._check import check_choice, check_int
-from .._errors import describe_value, type_error, value_error
+from .._check import check_choice, check_int, check_is
+from .._errors import value_error
 from .._sweep import ranked
 from .._types import Key
 from .population import Population
@@ -50,6 +51,7 @@ class Halving(eqx.Module):
     mode: str = "min"
 
     def __check_init__(self) -> None:
+        check_is("search.Halving", "by", self.by, str, _BY)
         check_int("search.Halving", "eta", self.eta, 2)
         check_choice("search.Halving", "mode", self.mode, ("min", "max"))
 
@@ -81,7 +83,7 @@ class PBT(eqx.Module):
     `optax.inject_hyperparams`, does not follow `vary`: make the optimiser in `step`.
 
     **Raises:** `ValueError` for a `fraction` that is not in (0, 0.5], and an unknown
-    `mode`; `TypeError` if `vary` is a text.
+    `mode`; `TypeError` for other wrong types.
 
     !!! example
 
@@ -100,19 +102,28 @@ class PBT(eqx.Module):
     """
 
     by: str
-    vary: tuple[str, ...] = eqx.field(converter=lambda x: x if _is_text(x) else (*x,))
+    vary: tuple[str, ...] = eqx.field(converter=lambda x: _as_tuple(x))
     mode: str = "max"
     fraction: float = 0.2
-    factors: tuple[float, ...] = eqx.field(default=(0.8, 1.2), converter=tuple)
+    factors: tuple[float, ...] = eqx.field(
+        default=(0.8, 1.2), converter=lambda x: _as_tuple(x)
+    )
 
     def __check_init__(self) -> None:
         check_choice("search.PBT", "mode", self.mode, ("min", "max"))
-        if isinstance(self.vary, str):
-            wrong = f"`vary` is {describe_value(self.vary)}."
-            raise type_error("search.PBT", wrong, f"Give a list: [{self.vary!r}].")
+        check_is("search.PBT", "by", self.by, str, _BY)
+        cure = 'Give a list of paths of axes: `["lr"]`.'
+        check_is("search.PBT", "vary", self.vary, tuple, cure)
+        for name in self.vary:
+            check_is("search.PBT", "vary", name, str, cure)
+        cure = "Give numbers to multiply by: `(0.8, 1.2)`."
+        check_is("search.PBT", "factors", self.factors, tuple, cure)
+        for factor in self.factors:
+            check_is("search.PBT", "factors", factor, int | float, cure)
+        cure = "Give a number above 0, at most 0.5."
+        check_is("search.PBT", "fraction", self.fraction, int | float, cure)
         if not 0 < self.fraction <= 0.5:
-            wrong = f"`fraction` is {self.fraction}."
-            raise value_error("search.PBT", wrong, "Give a number from 0 to 0.5.")
+            raise value_error("search.PBT", f"`fraction` is {self.fraction}.", cure)
 
     def __call__(self, population: Population, key: Key | None) -> Population:
         """Return the population in which the best have replaced the worst."""
@@ -139,5 +150,9 @@ class PBT(eqx.Module):
         return population.next(parents=parents, points=points)
 
 
-def _is_text(x: object) -> bool:
-    return isinstance(x, str)
+_BY = 'Give the path of a metric: `"loss"`.'
+
+
+def _as_tuple(x: Any) -> Any:
+    """Return a list as a tuple; other values are checked later."""
+    return tuple(x) if isinstance(x, list) else x

@@ -72,7 +72,7 @@ def of_axes():
 def of_sweeps():
     of_nothing = "ArgMax ArgMin Max Mean Min Sum Var"
     design = ep.search.Design([[0.0]])
-    training = ep.Training(float, lambda p, x: (x, None))
+    training = ep.Training(lambda p: p["x"], lambda p, x: (x, None))
     with jax.disable_jit():  # which compiles nothing
         result = ep.sweep(value, LINE)
     return {

@@ -32,7 +32,7 @@ CURES = {
     r"jax.random.key\(seed\)": "key",
     "Give an integer of at least [012]": (
         "n num batch_size rounds unroll size stride microbatches length k eta "
-        "at_most max_axes max_depth max_shapes max_size axis_size"
+        "at_most max_axes max_depth max_shapes max_size axis_size steps every log_every"
     ),
     "Known names: `": (
         "draws mode normalize on_error resume returns until "
@@ -80,7 +80,13 @@ CURES = {
     "Give a dict from outputs": "output_coords",
     "Give a function from a point to one real number": "order_by",
     r"Give a function of `\(key, shape\)`": "Random.sampler",
-    "Give a function of the `SearchResult`": "search.explore.stop",
+    "Give a function of the `SearchResult`": "search.explore.callback",
+    "Give a function, `": "scheduler train.callback",
+    "Give a function: `": "Training.init Training.step evaluate",
+    "Give a list of paths of axes": "vary",
+    "Give a number above 0, at most 0.5": "fraction",
+    "Give numbers to multiply by": "factors",
+    "Give the path of a metric": "search.Halving.by search.PBT.by",
     "Give a list of the values": "Static.values",
     "Give a number from 0 to 1": "q",
     "Give a sequence of numbers": "Values.values",
@@ -89,10 +95,9 @@ CURES = {
     "Give functions: `Reducer": "update finish reduce.Reducer.merge stop "
     "reduce.Reducer.init",
     "Give the edges, such as": "reduce.Histogram.edges",
-    "Give the total steps after which": "rungs",
     "Give two integers": "shard",
     "Give what `sweep` returns": "result",
-    "Training.init, step, score": "train",
+    r"Give `eqx_pipe.Training\(": "training",
     "an object with `init`, `ask` and `tell`": "method",
     r"first: `Mapped\(jnp.exp": "Mapped.fn",
     # Data and devices.
