@@ -38,6 +38,11 @@ class SweepPlan:
       `chunk_points` points, and `chunks_left` the number of chunks to compute.
     - `value_bytes` is the size in bytes of all values in memory, or in a store before
       compression. For a reduction it is the size of its states.
+    - `interruptible` is true if the sweep can stop between two steps of the function's
+      loops, and resume there. A function without long loops, or with effects (prints,
+      callbacks), is computed in whole batches. `steps` is the number of steps of a
+      point, `None` if it depends on values, and `flight_bytes` the size of the state of
+      the points in flight, which a store keeps.
 
     Under `jax.disable_jit()` it describes the compiled sweep.
 
@@ -63,6 +68,9 @@ class SweepPlan:
     value_bytes: int
     store: str | None = None
     new: int = 0
+    interruptible: bool = False
+    steps: int | None = None
+    flight_bytes: int = 0
 
     def __repr__(self) -> str:
         dims = ", ".join(f"{name}: {n:,}" for name, n in self.dims.items())
@@ -82,6 +90,10 @@ class SweepPlan:
             rows.append(("growth", grows))
         devices = "1 device" if self.devices == 1 else f"each of {self.devices} devices"
         rows.append(("batches", f"{_points(self.batch_size)} on {devices}"))
+        if self.interruptible:
+            steps = "" if self.steps is None else f"{self.steps:,} steps, "
+            flight = f"{_bytes(self.flight_bytes)} in flight"
+            rows.append(("loop", f"{steps}interruptible; {flight}"))
         rows.append(("values", _bytes(self.value_bytes)))
         if self.chunks > 1 or self.store is not None:
             left = f"{self.chunks_left:,} of {self.chunks:,}"
@@ -158,6 +170,7 @@ def _in_numbers(coming: Plan) -> SweepPlan:
     _, size = coming.work.span(0, math.prod(coming.chunks.lengths))
     failed = count_in(gaps, FAILED)
     done = had - failed - count_in(gaps, MISSING)
+    loops = coming.points.loops()
     return SweepPlan(
         dims=dict(coming.points.space.dims),
         points=size,
@@ -173,6 +186,9 @@ def _in_numbers(coming: Plan) -> SweepPlan:
         chunk_points=coming.count([0]) if size else 0,
         value_bytes=value_bytes,
         store=None if request.store is None else str(request.store),
+        interruptible=loops is not None,
+        steps=None if loops is None else loops[0],
+        flight_bytes=0 if loops is None else loops[1],
     )
 
 

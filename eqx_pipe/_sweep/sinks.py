@@ -287,8 +287,7 @@ class StoreSink:
     def filling(self) -> Iterator[Todo]:
         """Lock the share of this process, and yield the missing chunks.
 
-        After Ctrl-C the chunk in flight finishes; errors get a note with the number of
-        stored points.
+        Errors, also Ctrl-C, get a note with the number of stored points.
         """
         store, filling = self.store, self._filling
         with disk_errors(store.path, "be opened"):

@@ -182,9 +182,11 @@ def sweep(
 
     Under `jax.disable_jit()` a sweep is a plain loop, so a debugger stops inside `fn`.
 
-    After Ctrl-C the chunk in flight is finished, and the `.result` of the
-    `KeyboardInterrupt` is a `SweepResult` of all finished points; its `.status` marks
-    the missing ones. A second Ctrl-C stops at once.
+    Ctrl-C stops after the step in flight of a long loop in `fn`, or else after the
+    batch in flight; a store keeps the state of the points in flight, and the same call
+    resumes them. The `.result` of the `KeyboardInterrupt` is a `SweepResult` of all
+    finished points; its `.status` marks the missing ones. A second Ctrl-C stops at
+    once.
 
     **Laws:** a sweep equals its definition, to rounding, for every batch size, mesh,
     executor, shard and restart; so does a reduction. The same call on the same machine
@@ -251,7 +253,7 @@ No chunk begins after the watch asks to stop.
 
 
 def gather(sink: Sink, compute: Compute) -> None:
-    """Compute the missing chunks of a sink; after a signal, finish those in flight.
+    """Compute the missing chunks of a sink; after a signal, keep what is finished.
 
     Ctrl-C then raises a `KeyboardInterrupt`. With a store, SIGTERM and SIGHUP are
     handled too, and raise a `SystemExit`; without one there is nothing to keep.

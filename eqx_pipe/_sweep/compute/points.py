@@ -18,6 +18,7 @@ import numpy as np
 from jaxtyping import Float, Int64, UInt32
 
 from ..._errors import MissingKeyError, log_once, value_error
+from ..._jaxprs import Split
 from ..._spaces import Geometry, Space, is_axis
 from ..._types import Device, Key, PyTree
 from ..._vmap import all_busy, choose_batch_size, warn_if_it_may_hang
@@ -47,8 +48,9 @@ from .programs import (
     quiet,
     search,
 )
-from .rows import CHUNK_BYTES, Buffer, Flight, Rows, Work, chunk_capacity, clear
-from .trace import Traced, arrays_of, check_concrete, trace, with_steps
+from .rows import CHUNK_BYTES, Buffer, Flight, Rows, Work, chunk_capacity, clear, nbytes
+from .split_kernel import state_of
+from .trace import Traced, abstract, arrays_of, check_concrete, trace, with_steps
 from .watch import Watch
 
 _LISTED_AT_ONCE = 2**22
@@ -331,9 +333,30 @@ class Points(Work):
     @property
     def is_split(self) -> bool:
         """True if a call may end inside of a batch, for one of the cases."""
-        pairs = zip(self.cases, self.traced, strict=True)
-        sizes = ((t, min(self.largest_batch, case.size)) for case, t in pairs)
-        return any(traced.split(max(1, size)) is not None for traced, size in sizes)
+        return any(split is not None for split in self._splits)
+
+    @property
+    def _splits(self) -> list[Split | None]:
+        sizes = (max(1, min(self.largest_batch, case.size)) for case in self.cases)
+        return [traced.split(n) for traced, n in zip(self.traced, sizes, strict=True)]
+
+    def loops(self) -> tuple[int | None, int] | None:
+        """Return the steps of a point, if they are known, and the bytes of a flight.
+
+        They are those of the case with the largest flight; `None` if no case is split.
+        """
+        found: list[tuple[int, int | None]] = []
+        for k, split in enumerate(self._splits):
+            if split is None:
+                continue
+            layout = self._layout(k, self.largest_batch, self._listed)
+            given = jtu.tree_map(abstract, self.given(k))
+            lengths = [loop.length for loop in split.loops]
+            known = [n for n in lengths if n is not None]
+            steps = sum(known) if len(known) == len(lengths) else None
+            found.append((nbytes(state_of(split, layout, given)), steps))
+        largest = max(found, key=lambda each: each[0], default=None)
+        return None if largest is None else (largest[1], largest[0])
 
     @property
     def _listed(self) -> bool:
@@ -347,7 +370,7 @@ class Points(Work):
 
         def make() -> Runner:
             traced = self.traced[k]
-            layout = self._layout(self.cases[k], traced, size, listed)
+            layout = self._layout(k, size, listed)
             lane_of, programs = point_lane(traced.jaxpr, layout), [traced.program]
             return Runner(
                 traced,
@@ -398,9 +421,8 @@ class Points(Work):
         options["key_digits"] = bool(self.key_digits)
         return Layout(*grid, devices=self.devices, **options)
 
-    def _layout(
-        self, case: Case, traced: Traced, batch_size: int, listed: bool
-    ) -> Layout:
+    def _layout(self, k: int, batch_size: int, listed: bool) -> Layout:
+        case, traced = self.cases[k], self.traced[k]
         # A listed point needs memory for its row in the table.
         row = jax.ShapeDtypeStruct((len(self.geometry.lengths) + 2,), jnp.uint32)
         held = [*traced.outputs, *([row] if listed else [])]

@@ -120,7 +120,7 @@ class Runner:
             if split is None:
                 return build(lane_of, outputs, layout).lower(*structs)
             control, table, own = structs
-            kernel, state = build_split(split, outputs, layout, control, own)
+            kernel, state = build_split(split, outputs, layout, own)
             place = jax.ShapeDtypeStruct((len(layout.devices), 4), jnp.uint32)
             return kernel.lower(control, table, place, state, own)
 

@@ -21,6 +21,7 @@ from ..._tree import as_data
 from ..._vmap import flat_mesh, over_devices
 from .kernel import (
     COUNT,
+    DIGITS,
     FIRST,
     LAST,
     Given,
@@ -44,19 +45,16 @@ def build_split(
     split: Split,
     outputs: Sequence[jax.ShapeDtypeStruct],
     layout: Layout,
-    control: Any,
     given: Given,
 ) -> tuple[Any, list[jax.ShapeDtypeStruct]]:
     """Return the function to compile, under `jax.jit`, and the structs of its state.
 
     It is like that of `kernel.build`, but is called as `kernel(control, table, place,
     state, given)` and returns a place, a state and the outputs. Rows of batches that
-    did not end in the call are 0. `control` and `given` are structs.
+    did not end in the call are 0. `given` has structs.
     """
     batch, partition = layout.batch_size, layout.partition(0)
-    inputs_of, devices = point_inputs(layout), len(layout.devices)
-    own = jax.ShapeDtypeStruct((1, control.shape[1]), control.dtype)
-    batched = _batched(split, layout, own, given)
+    inputs_of, batched = point_inputs(layout), _batched(split, layout, given)
     number_of_loops = len(split.loops)
 
     def on_device(
@@ -152,11 +150,23 @@ def build_split(
     parted = (True, True, True, True, False)
     mapped = over_devices(on_device, flat_mesh(layout.devices), parted)
     placed = tuple(mine if each else same for each in parted)
-    state = [
+    state = _state_of(split, layout, batched)
+    return jax.jit(mapped, in_shardings=placed, donate_argnums=(3,)), state
+
+
+def state_of(split: Split, layout: Layout, given: Given) -> list[jax.ShapeDtypeStruct]:
+    """Return the structs of a state; `given` has structs."""
+    return _state_of(split, layout, _batched(split, layout, given))
+
+
+def _state_of(
+    split: Split, layout: Layout, batched: Sequence[bool]
+) -> list[jax.ShapeDtypeStruct]:
+    devices, batch = len(layout.devices), layout.batch_size
+    return [
         jax.ShapeDtypeStruct((devices * (batch if own else 1), *leaf.shape), leaf.dtype)
         for leaf, own in zip(split.state, batched, strict=True)
     ]
-    return jax.jit(mapped, in_shardings=placed, donate_argnums=(3,)), state
 
 
 def _over(
@@ -185,7 +195,7 @@ def _over(
     ]
 
 
-def _batched(split: Split, layout: Layout, control: Any, given: Any) -> list[bool]:
+def _batched(split: Split, layout: Layout, given: Given) -> list[bool]:
     """Return for each leaf of the state whether JAX vectorises it over a batch.
 
     JAX itself answers: a `custom_vmap` function gets to know which arguments it has
@@ -199,6 +209,7 @@ def _batched(split: Split, layout: Layout, control: Any, given: Any) -> list[boo
     width = (row_width(layout),) if layout.listed else ()
     ids = jax.ShapeDtypeStruct((batch, *width), jnp.uint32)
     number = jax.ShapeDtypeStruct((), jnp.uint32)
+    control = jax.ShapeDtypeStruct((1, DIGITS + len(layout.lengths)), jnp.uint32)
 
     def marks(f: Callable[..., Any]) -> list[bool]:
         seen: list[bool] = []

@@ -1,0 +1,338 @@
+"""A sweep stops inside of its points, and the same call goes on there."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.stores import one_device
+
+import eqx_pipe as ep
+
+xarray = pytest.importorskip("xarray")
+pytest.importorskip("zarr")
+
+BUDGETS = st.lists(st.sampled_from([1, 2, 3, 7, 50, 1000]), min_size=1, max_size=6)
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch):
+    """Split every loop, save after every call, and have chunks of few batches."""
+    monkeypatch.setattr("eqx_pipe._sweep.compute.trace.LONG", 0)
+    monkeypatch.setattr("eqx_pipe._sweep.compute.watch.COMMIT_EVERY", 0.0)
+    monkeypatch.setattr("eqx_pipe._sweep.compute.watch._SAVE_PAUSE", 0)
+    monkeypatch.setattr("eqx_pipe._sweep.store.chunks._AT_LEAST", 3)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+class Steps:
+    """Gives each device call a number of steps, and presses Ctrl-C at one of them."""
+
+    def __init__(self, monkeypatch, budgets=(3,)):
+        self.budgets, self.calls, self.press_at, self.steps = list(budgets), 0, 0, 0
+        record = "eqx_pipe._sweep.compute.watch.Pace.record"
+        monkeypatch.setattr(record, lambda pace, *seen: self.record(pace, *seen))
+
+    def record(self, pace, steps, *_):
+        self.calls += 1
+        self.steps += steps
+        pace.steps = self.budgets[self.calls % len(self.budgets)]
+        if self.calls == self.press_at:
+            signal.raise_signal(signal.SIGINT)
+
+
+def train(p, key):
+    """Run a scan with keys in its carry and stacked outputs, and then another loop."""
+
+    def step(carry, x):
+        w, key = carry
+        key, own = jr.split(key)
+        w = jnp.tanh(p["rate"] * w + jr.normal(own, (3,)) * x)
+        return (w, key), (w.sum(), own)
+
+    (w, key), (curve, keys) = jax.lax.scan(step, (jnp.ones(3), key), jnp.arange(9.0))
+    ready = jax.lax.fori_loop(0, 7, lambda _, w: jnp.sin(w) + p["rate"], w)
+    return {"w": w, "key": key, "curve": curve, "keys": keys, "ready": ready}
+
+
+def solve(p, key):
+    """Loops whose length depends on the point, also in reverse and of no step."""
+
+    def goes(carry):
+        return carry[0] < p["rate"] * 10
+
+    n, x = jax.lax.while_loop(goes, lambda c: (c[0] + 1, jnp.cos(c[1])), (0, 1.0))
+    xs = jnp.linspace(0, x, 5)
+    back = jax.lax.scan(lambda c, y: (c * 0.5 + y, c), x, xs, reverse=True)
+    return n, x, back
+
+
+def solver(p, key):
+    """Run a checkpointed loop of Equinox, and its gradient, in a scan."""
+
+    def energy(x):
+        def step(c):
+            return c[0] + 1, jnp.sin(c[1]) + x
+
+        def goes(c):
+            return c[0] < jnp.where(x > 1, 7, 3)
+
+        loop = eqx.internal.while_loop
+        return loop(goes, step, (0, x), kind="checkpointed", max_steps=16)[1]
+
+    x, g = jax.lax.scan(lambda c, _: (c * 0.9, jax.grad(energy)(c)), p["rate"], None, 6)
+    return x, g, energy(x)
+
+
+FUNCTIONS = [train, solve, solver]
+SPACE = {"rate": ep.Linspace(0.1, 1.5, 6), "seed": ep.Seeds(2)}
+
+
+def swept(fn, **options):
+    options = {"batch_size": 2, "key": jr.key(0), "progress": False, **options}
+    return ep.sweep(fn, SPACE, **options)
+
+
+def bits(result):
+    leaves = jax.tree.leaves(result.values)
+    whole = [leaf if isinstance(leaf, jax.Array) else leaf[...] for leaf in leaves]
+    keys = [jnp.issubdtype(x.dtype, jax.dtypes.prng_key) for x in whole]
+    pairs = zip(whole, keys, strict=True)
+    return [np.asarray(jr.key_data(x) if is_key else x) for x, is_key in pairs]
+
+
+def assert_same(a, b):
+    for x, y in zip(bits(a), bits(b), strict=True):
+        assert np.array_equal(x, y, equal_nan=x.dtype.kind == "f")
+
+
+@pytest.mark.parametrize("fn", FUNCTIONS)
+@given(budgets=BUDGETS, batch=st.sampled_from([1, 2, 5]), few=st.booleans())
+@settings(max_examples=2, deadline=None)
+def test_budgets_change_no_bit(fn, budgets, batch, few):
+    """A sweep that is left at any steps equals one that is not, and an unsplit one."""
+    options = {"batch_size": batch, "mesh": one_device() if few else None}
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        Steps(monkeypatch, [10**6])
+        whole = swept(fn, **options)
+        Steps(monkeypatch, budgets)
+        assert_same(swept(fn, **options), whole)
+        ordered = swept(fn, order_by=-np.arange(12), **options)
+        monkeypatch.setattr("eqx_pipe._sweep.compute.trace.LONG", np.inf)
+        plain = swept(fn, **options)
+    for x, y, z in zip(bits(whole), bits(plain), bits(ordered), strict=True):
+        if x.dtype.kind != "f":
+            assert np.array_equal(x, y) and np.array_equal(x, z)
+        assert np.allclose(x, y, atol=1e-5) and np.allclose(x, z, atol=1e-5)
+
+
+@pytest.mark.parametrize("fn", FUNCTIONS)
+@given(data=st.data())
+@settings(max_examples=2, deadline=None)
+def test_an_interrupted_sweep_goes_on_in_the_middle(fn, data, tmp_path_factory):
+    path = tmp_path_factory.mktemp("flights") / "runs.zarr"
+    budgets = data.draw(BUDGETS)
+    options = {"order_by": data.draw(st.sampled_from([None, -np.arange(12)]))}
+    options["mesh"] = data.draw(st.sampled_from([None, one_device()]))
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        counted = Steps(monkeypatch, budgets)
+        whole = swept(fn, store=path.with_name("whole.zarr"), **options)
+        needed, pressed = counted.steps, 0
+        steps = Steps(monkeypatch, budgets)
+        for _ in range(3):
+            steps.press_at = steps.calls + data.draw(st.integers(1, 6))
+            try:
+                swept(fn, store=path, **options)
+            except KeyboardInterrupt as error:
+                pressed += 1
+                assert "kept" in error.__notes__[-1]
+        steps.press_at = 0
+        assert_same(swept(fn, store=path, **options), whole)
+        # Calls are barriers, so devices wait for each other a little more often.
+        assert steps.steps <= needed + 1000 * pressed
+    assert not (path / ".flights").exists()
+
+
+def left_at(monkeypatch, path, calls=2, fn=train, **options):
+    """Interrupt a sweep after some device calls of three steps; return the file."""
+    steps = Steps(monkeypatch)
+    steps.press_at = calls
+    with pytest.raises(KeyboardInterrupt) as caught:
+        swept(fn, store=path, mesh=one_device(), **options)
+    steps.press_at = 0
+    (file,) = (path / ".flights").iterdir()
+    return steps, file, caught.value
+
+
+def test_the_note_says_how_far_the_points_are(tmp_path, monkeypatch):
+    path = tmp_path / "runs.zarr"
+    steps, _, error = left_at(monkeypatch, path)
+    assert "0 of 12 points are finished" in error.__notes__[0]
+    assert "2 at step 4 of 16" in error.__notes__[0]
+    assert error.result.missing is not None
+    steps.calls = steps.steps = 0
+    swept(train, store=path, mesh=one_device())
+    assert steps.steps == 6 * 16 - 4  # six batches
+
+
+def test_a_flight_that_cannot_go_on_begins_again_and_is_kept(
+    tmp_path, monkeypatch, caplog
+):
+    path = tmp_path / "runs.zarr"
+    steps, file, _ = left_at(monkeypatch, path)
+    whole, data = swept(train, mesh=one_device()), file.read_bytes()
+    elsewhere = "eqx_pipe._sweep.flights._processor"
+    with monkeypatch.context() as other:
+        other.setattr(elsewhere, lambda: "another processor")
+        steps.press_at = steps.calls + 2
+        with pytest.raises(KeyboardInterrupt):
+            swept(train, store=path, mesh=one_device())
+    assert "processor:" in caplog.text and "begin again" in caplog.text
+    assert file.read_bytes() == data and len(list(file.parent.iterdir())) == 2
+    steps.press_at = steps.steps = 0
+    assert_same(swept(train, store=path, mesh=one_device()), whole)
+    assert steps.steps == 6 * 16 - 4 and not file.parent.exists()
+
+
+@pytest.mark.parametrize("damage", ["empty", "cut", "flipped", "text", "older"])
+def test_damaged_flights_begin_again(tmp_path, monkeypatch, damage, caplog):
+    path = tmp_path / "runs.zarr"
+    steps, file, _ = left_at(monkeypatch, path, calls=9)
+    data = bytearray(file.read_bytes())
+    if damage == "older":  # it lies before rows that are finished
+        for status in (path / "status").iterdir():
+            status.unlink()
+    else:
+        data[len(data) // 2] ^= 1
+        cut = bytes(data[: len(data) // 2])
+        changed = {"empty": b"", "cut": cut, "flipped": bytes(data), "text": b"{}" * 9}
+        file.write_bytes(changed[damage])
+    assert_same(
+        swept(train, store=path, mesh=one_device()), swept(train, mesh=one_device())
+    )
+    assert "begin again" in caplog.text and not file.parent.exists()
+
+
+def test_failing_points_are_found_and_marked(tmp_path, monkeypatch):
+    def fails(p, key):
+        def step(w, k):
+            return eqx.error_if(w * 1.1, (p["rate"] > 1) & (k == 4), "diverged"), w
+
+        return jax.lax.scan(step, p["rate"], jnp.arange(8))
+
+    Steps(monkeypatch)
+    with pytest.raises(ep.SweepError, match="diverged"):
+        swept(fails, mesh=one_device())
+    marked = swept(fails, mesh=one_device(), on_error="mark")
+    assert marked.ok.sum() == 2 * np.sum(np.linspace(0.1, 1.5, 6) <= 1)
+    path = tmp_path / "runs.zarr"
+    left_at(monkeypatch, path, fn=fails, on_error="mark")
+    there = swept(fails, mesh=one_device(), on_error="mark", store=path)
+    assert_same(there, marked)
+
+
+def test_a_reduction_is_split_too(monkeypatch):
+    reduce = {"w": ep.reduce.Mean(), "best": ep.reduce.Max()}
+    steps = Steps(monkeypatch)
+
+    def final(p, key):
+        return train(p, key)["w"].sum()
+
+    found = swept(final, reduce=reduce).values
+    assert steps.calls > 4
+    monkeypatch.setattr("eqx_pipe._sweep.compute.trace.LONG", np.inf)
+    there = swept(final, reduce=reduce).values
+    assert np.allclose(found["w"], there["w"], atol=1e-6)
+    assert np.allclose(found["best"], there["best"], atol=1e-6)
+
+
+def test_a_plan_says_how_many_steps_and_bytes():
+    options = {"key": jr.key(0), "batch_size": 2, "mesh": one_device()}
+    coming = ep.plan(train, SPACE, **options)
+    assert coming.interruptible and coming.steps == 16
+    assert "16 steps, interruptible" in repr(coming)
+    # Carry, key, curve, keys, and the carries of the second loop, for two points.
+    assert 2 * 4 * (3 + 2 + 9 + 18) <= coming.flight_bytes <= 2 * 4 * 100
+    assert ep.plan(solve, SPACE, **options).steps is None
+
+
+def test_effects_and_cheap_loops_are_not_split(monkeypatch):
+    steps = Steps(monkeypatch)
+
+    def prints(p, key):
+        jax.debug.callback(lambda _: None, p["rate"])
+        return train(p, key)["w"]
+
+    swept(prints)
+    monkeypatch.undo()
+    swept(train)
+    assert steps.calls == 0
+
+
+CHILD = """
+import sys
+import jax, jax.numpy as jnp, jax.random as jr
+import eqx_pipe as ep
+trace, watch = (
+    sys.modules[f"eqx_pipe._sweep.compute.{name}"] for name in ("trace", "watch")
+)
+trace.LONG, watch.COMMIT_EVERY, watch._SAVE_PAUSE = 0, 0.0, 0
+watch.Pace.record = lambda pace, *_: setattr(pace, "steps", 40)
+ep.use_cpu_devices(2)
+
+def fn(p, key):
+    def step(w, k):
+        w = jnp.tanh(p["rate"] * w @ jnp.full((30, 30), 0.1) + jr.normal(k, (30,)))
+        return w, w.sum()
+    return jax.lax.scan(step, jnp.ones(30), jr.split(key, 400))
+
+space = {"rate": ep.Linspace(0.1, 1.5, 12), "seed": ep.Seeds(2)}
+options = {"key": jr.key(0), "batch_size": 4, "progress": False, "store": sys.argv[1]}
+print("begun", flush=True)
+ep.sweep(fn, space, **options)
+"""
+
+
+@pytest.mark.slow
+def test_kills_in_the_middle_of_points_change_no_bit(tmp_path):
+    """`FLIGHT_KILLS` is the number of kills."""
+    kills, rng = int(os.environ.get("FLIGHT_KILLS", "3")), np.random.default_rng(0)
+    command = [sys.executable, "-c", CHILD]
+    root = str(Path(ep.__file__).parents[1])
+    env = os.environ | {"PYTHONPATH": root, "JAX_PLATFORMS": "cpu", "XLA_FLAGS": ""}
+
+    def run(path, seconds=None):
+        with subprocess.Popen(
+            [*command, str(path)], env=env, stdout=subprocess.PIPE, text=True
+        ) as child:
+            assert child.stdout is not None and child.stdout.readline() == "begun\n"
+            try:
+                return child.wait(seconds) == 0
+            except subprocess.TimeoutExpired:
+                child.kill()
+                return False
+
+    run(tmp_path / "whole.zarr")
+    whole = ep.SweepResult.load(tmp_path / "whole.zarr")
+    done, round_, path = 0, 0, tmp_path / "runs.zarr"
+    while done < kills:
+        if run(path, rng.uniform(0.5, 4)):
+            assert_same(ep.SweepResult.load(path), whole)
+            assert not (path / ".flights").exists()
+            round_ += 1
+            path = tmp_path / f"runs{round_}.zarr"
+        else:
+            done += 1
+    assert run(path)
+    assert_same(ep.SweepResult.load(path), whole)
