@@ -31,7 +31,7 @@ def test_pages_are_few_and_short():
     assert len(PAGES) <= 28
     assert len(lines_of(ROOT / "README.md")) <= 100
     sizes = {path.name: len(lines_of(path)) for path in PAGES}
-    assert max(sizes.values()) <= 370, sizes
+    assert max(sizes.values()) <= 380, sizes
 
 
 @pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.name)
