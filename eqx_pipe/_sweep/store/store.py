@@ -242,10 +242,8 @@ class Store:
         """Return the values of a coordinate; texts as objects."""
         recorded = self.record["coordinates"][name]
         dtype, (length, *inner) = coordinate_dtype(recorded), recorded["shape"]
-        shape, parts = (
-            coordinate_chunk(recorded["shape"]),
-            [np.zeros((0, *inner), dtype)],
-        )
+        shape = coordinate_chunk(recorded["shape"])
+        parts = [np.zeros((0, *inner), dtype)]
         for k, (digest, size) in enumerate(recorded["parts"]):
 
             def decode(key: str, size: int = size, digest: int = digest) -> np.ndarray:
