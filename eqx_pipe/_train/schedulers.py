@@ -43,7 +43,7 @@ class Halving(eqx.Module):
         ...     scheduler=ep.search.Halving("loss"),
         ... )
         >>> result.trained.tolist()
-        [1, 1, 1, 1, 1, 1, 3, 9, 3]
+        [1, 1, 1, 1, 1, 3, 3, 9, 1]
     """
 
     by: str
