@@ -43,7 +43,7 @@ _ROUTINES |= {"eigh": 10, "eig": 20, "svd": 20, "schur": 20, "hessenberg": 5}
 
 def work(jaxpr: Any) -> float:
     """Return the estimated number of operations of a jaxpr."""
-    return sum(map(_work_of, open_jaxpr(jaxpr)[0].eqns))
+    return float(sum(map(_work_of, open_jaxpr(jaxpr)[0].eqns)))
 
 
 def _work_of(eqn: Equation) -> float:
@@ -66,7 +66,7 @@ def _work_of(eqn: Equation) -> float:
     elif name in _ROUTINES:
         shape = avals[0].shape
         outputs += _ROUTINES[name] * math.prod(shape) * min(shape[-2:], default=1)
-    return 1 + outputs
+    return float(1 + outputs)
 
 
 @dataclasses.dataclass(frozen=True)
