@@ -10,17 +10,15 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from jax.sharding import AxisType, Mesh
-from jax.sharding import PartitionSpec as P
+from jax.sharding import Mesh
 from jaxtyping import Array, UInt32
 
 from .._check import check_int
 from .._errors import value_error
-from .._jaxprs import as_function
 from .._keys import check_mapped_key
 from .._spaces import Space, SpaceLike, advance, as_space, digits_of, point_key
 from .._types import Key, PyTree
-from .._vmap import batch_of, even_out, flat_mesh, local_devices, over_devices, stacked
+from .._vmap import local_devices, vmap
 from .call import call
 from .compute.cases import case_numbers, cases_of, check_agree, naming, static_values_of
 from .request import check_fn
@@ -77,7 +75,8 @@ def vmap_space(
             f"the space has {size} points, and all of their values are returned.",
             "At most 2**31 - 1 fit one array: take a slice, `space[a:b]`.",
         )
-    devices = () if mesh is None else local_devices("vmap_space", mesh)
+    if mesh is not None:
+        local_devices("vmap_space", mesh)
     parts = cases_of(space.geometry)
     lanes = [ft.partial(_lane, fn, plain=part.plain) for part in parts]
     if len(parts) > 1:
@@ -89,9 +88,9 @@ def vmap_space(
     geometry = space.geometry
     numbers = case_numbers(geometry, static_values_of(geometry), np.arange(size))
     order = [np.flatnonzero(numbers == part.number) for part in parts]
-    asked = None if batch_size is None else operator.index(batch_size)
+    batch = max(size, 1) if batch_size is None else operator.index(batch_size)
     values = [
-        _values(lane, space, key, index, asked, mesh, max(1, len(devices)))
+        _values(lane, space, key, index, batch, mesh)
         for lane, index in zip(lanes, order, strict=True)
     ]
     if len(parts) == 1:
@@ -105,29 +104,22 @@ def _values(
     space: Space,
     key: Key | None,
     index: np.ndarray,
-    batch_size: int | None,
+    batch_size: int,
     mesh: Mesh | None,
-    num_devices: int,
 ) -> PyTree:
     """Return the values at the points of `index`, in that order."""
-    size = len(index)
-    if size == 0:
+    if len(index) == 0:
         lane = lane_of(space._with(span=None, rows=None), key)
         out = jax.eval_shape(lane, np.uint32(0))
         return jtu.tree_map(lambda leaf: jnp.empty((0, *leaf.shape), leaf.dtype), out)
-    batch = even_out(min(batch_size or size, size), size, num_devices)
-    batches = num_devices * -(-size // (batch * num_devices))
-    # Pad with the last point to whole batches, since a shorter batch would need another
-    # program.
-    number = np.minimum(np.arange(batches * batch), size - 1)
-    rows = index[number].astype(np.uint32).reshape(batches, batch)
-    if mesh is None:
-        values = _stacked(lane_of(space, key), rows)
-    else:
-        values = _on_devices(lane_of, space, key, rows, mesh)
-    return jtu.tree_map(
-        lambda leaf: leaf.reshape((rows.size, *leaf.shape[2:]))[:size], values
-    )
+    # Explicit arrays cannot be closed over on a mesh, so they are arguments.
+    given, static = eqx.partition((space, key), eqx.is_array)
+
+    def at(given: PyTree, i: UInt32[Array, ""]) -> PyTree:
+        return lane_of(*eqx.combine(given, static))(i)
+
+    every = vmap(at, in_axes=(None, 0), batch_size=batch_size, mesh=mesh)
+    return every(given, index.astype(np.uint32))
 
 
 def _lane(
@@ -151,50 +143,3 @@ def _lane(
         return call("vmap_space", fn, point, lane_key)
 
     return lane
-
-
-def _stacked(lane: Callable[..., PyTree], rows: Any) -> PyTree:
-    """Return the values at `(batches, batch)` points, one batch after the other."""
-    return stacked(ft.partial(batch_of, lane), rows)
-
-
-def _on_devices(
-    lane_of: Callable[[Space, Key | None], Callable[..., PyTree]],
-    space: Space,
-    key: Key | None,
-    rows: Any,
-    mesh: Mesh,
-) -> PyTree:
-    """Return the values at `(batches, batch)` points, split over devices by batches."""
-    context = jax.sharding.get_abstract_mesh()
-    if context.empty:
-        # Pass values that the function closes over as arguments, also traced ones, so
-        # that gradients flow back to them.
-        make: Any = jax.make_jaxpr(lane_of(space, key), return_shape=True)
-        jaxpr, out = make(np.uint32(0))
-        structure = jtu.tree_structure(out)
-
-        def alone(rows: Array, constants: Any) -> PyTree:
-            def lane(i: Array) -> PyTree:
-                return jtu.tree_unflatten(structure, as_function(jaxpr, constants)(i))
-
-            return _stacked(lane, rows)
-
-        mapped = over_devices(alone, flat_mesh(mesh.devices), (True, False))
-        return mapped(rows, list(jaxpr.consts))
-
-    # JAX's equations record the mesh under which they were traced, so the function must
-    # be traced inside of the map.
-    arrays, static = eqx.partition((space, key), eqx.is_array)
-    explicit = AxisType.Explicit in context.axis_types
-
-    def here(rows: Array, arrays: Any) -> PyTree:
-        return _stacked(lane_of(*eqx.combine(arrays, static)), rows)
-
-    if explicit:
-        rows = jax.sharding.reshard(rows, P(mesh.axis_names))
-    values = over_devices(here, mesh, (True, False), leave_mesh=False)(rows, arrays)
-    if explicit:
-        # JAX does not implement uneven slices of arrays with explicit sharding.
-        values = jtu.tree_map(lambda leaf: jax.sharding.reshard(leaf, P()), values)
-    return values

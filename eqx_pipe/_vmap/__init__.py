@@ -16,7 +16,6 @@ from .batches import filled as filled
 from .batches import flat_mesh as flat_mesh
 from .batches import local_devices as local_devices
 from .batches import over_devices as over_devices
-from .batches import stacked as stacked
 from .cpu import all_busy as all_busy
 from .cpu import use_cpu_devices as use_cpu_devices
 from .cpu import warn_if_cores_idle as warn_if_cores_idle

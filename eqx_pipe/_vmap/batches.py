@@ -1,9 +1,9 @@
-"""A batch of lanes, the two loops over batches, and the map over devices.
+"""A batch of lanes, a sweep's loop over batches, and the map over devices.
 
-There are two loops because reverse mode through a loop that writes into buffers costs
-1.6 times the memory of one that stacks its outputs. A loop that stacks has a fixed
-length, but the number of batches of a sweep is data: XLA removes a loop of fixed length
-if there is one batch, and the same point then rounds differently.
+`vmap` has another loop, because reverse mode through a loop that writes into buffers
+costs 1.6 times the memory of one that stacks its outputs. A loop that stacks has a
+fixed length, but the number of batches of a sweep is data: XLA removes a loop of fixed
+length if there is one batch, and the same point then rounds differently.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,17 +37,6 @@ def batch_of(lane: Callable[[Any], PyTree], ids: Any) -> PyTree:
         return jax.vmap(lane)(ids)
     # A constant output is a literal of JAX, not an array.
     return jtu.tree_map(lambda out: jnp.expand_dims(out, 0), lane(ids[0]))
-
-
-def stacked(batch: Callable[[Any], PyTree], xs: PyTree) -> PyTree:
-    """Return `batch` of each row of `xs`, one after the other, stacked.
-
-    It is differentiable. A single batch needs no loop.
-    """
-    if jtu.tree_leaves(xs)[0].shape[0] == 1:
-        out = batch(jtu.tree_map(lambda x: x[0], xs))
-        return jtu.tree_map(lambda leaf: leaf[None], out)
-    return jax.lax.map(batch, xs)
 
 
 def filled(
