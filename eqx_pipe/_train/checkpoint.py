@@ -224,7 +224,7 @@ def _pointer(folder: Folder, function: str) -> dict[str, Any] | None:
             raise ValueError("it has another format")
         return found
     except (ValueError, KeyError, TypeError) as error:
-        wrong = f"`{folder.place(POINTER)}` is damaged: {error}."
+        wrong = f"`{folder.path_of(POINTER)}` is damaged: {error}."
         cure = "Restore it from a copy, or give another path."
         raise value_error(function, wrong, cure) from error
 
@@ -235,7 +235,7 @@ def _carries(
     try:
         arrays, entries = _leaves.unpack(folder.get(pointer["carries"]))
     except _leaves.DamagedLeaves as error:
-        wrong = f"`{folder.place(pointer['carries'])}` is damaged: {error}."
+        wrong = f"`{folder.path_of(pointer['carries'])}` is damaged: {error}."
         cure = "Restore it from a copy, or delete the store."
         raise value_error("train", wrong, cure) from error
     return entries, arrays

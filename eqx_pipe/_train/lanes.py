@@ -280,7 +280,7 @@ class Lanes:
         lanes: int,
         columns: Mapping[str, np.ndarray],
         plan: Sequence[Any],
-        found: list[tuple[Rows, list[Any]]],
+        found: list[tuple[Any, list[Any]]],
         failed: dict[int, str],
     ) -> None:
         """Compute a part of the trainings; if it fails, halves of it.

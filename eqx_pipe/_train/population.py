@@ -1,7 +1,7 @@
 """`Population`: what a scheduler gets and returns."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -61,9 +61,9 @@ class Population:
     def next(
         self,
         *,
-        parents: ArrayLike | None = None,
-        points: Mapping[str, ArrayLike] | None = None,
-        active: ArrayLike | None = None,
+        parents: ArrayLike | Sequence[int] | None = None,
+        points: Mapping[str, ArrayLike | Sequence[Any]] | None = None,
+        active: ArrayLike | Sequence[Any] | None = None,
     ) -> "Population":
         """Return the population that continues.
 

@@ -100,7 +100,7 @@ def flat_mesh(devices: Sequence[Device] | np.ndarray) -> Mesh:
 
 def over_devices(
     on_device: Callable[..., Any],
-    mesh: Mesh,
+    mesh: Mesh | AbstractMesh,
     split: Sequence[bool],
     *,
     leave_mesh: bool = True,

@@ -607,7 +607,7 @@ def vmap(
         >>> jax.jit(energies)(0.0, samples).shape
         (1000,)
         >>> mean = ep.vmap(energy, in_axes=(None, 0), batch_size=64, reduce="mean")
-        >>> jax.jit(jax.grad(mean))(0.0, samples).item()
+        >>> round(jax.jit(jax.grad(mean))(0.0, samples).item(), 4)
         3.0
     """
     check_callable("vmap", "fn", fn, "Give the function of one lane.")

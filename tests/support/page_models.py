@@ -1,7 +1,6 @@
 """The models of docs/models.md, as they stand there."""
 
 import ast
-import doctest
 import functools as ft
 import re
 from pathlib import Path
@@ -12,28 +11,33 @@ PAGE = Path(__file__).parents[2] / "docs" / "models.md"
 @ft.cache
 def sources():
     """Return the source of each function and class that the page defines, by name."""
-    found = {}
-    for example in doctest.DocTestParser().get_examples(_text()):
-        for node in ast.parse(example.source).body:
-            if isinstance(node, ast.FunctionDef | ast.ClassDef):
-                found[node.name] = example.source
-    return found
+    return {
+        node.name: source
+        for node, source in _statements()
+        if isinstance(node, ast.FunctionDef | ast.ClassDef)
+    }
 
 
 @ft.cache
 def definitions():
     """Make these functions and classes without running the rest of the page."""
     names = {}
-    for example in doctest.DocTestParser().get_examples(_text()):
-        first = ast.parse(example.source).body[0]
+    for node, source in _statements():
         if isinstance(
-            first, ast.FunctionDef | ast.ClassDef | ast.Import | ast.ImportFrom
+            node, ast.FunctionDef | ast.ClassDef | ast.Import | ast.ImportFrom
         ):
-            exec(example.source, names)
+            exec(source, names)
     return names
 
 
-def _text():
+def _statements():
+    """Yield each statement of the page's code blocks, and its source."""
     page = PAGE.read_text()
-    blocks = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
-    return "\n".join(block for block in blocks if "orbax" not in block)
+    for block in re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE):
+        if "orbax" not in block:
+            for node in ast.parse(block).body:
+                first = min(
+                    line.lineno for line in [node, *getattr(node, "decorator_list", [])]
+                )
+                lines = block.splitlines()[first - 1 : node.end_lineno]
+                yield node, "\n".join(lines)
