@@ -61,29 +61,31 @@ def train(
     - `space`: as in `sweep`. The trainings of each combination of values of `Static`
       axes have a program of their own.
     - `steps`: the number of steps.
-    - `every`: the number of steps after which `evaluate`, the scheduler and the
-      callback run, or increasing numbers of steps, such as `(10, 30, 90)`; by default
+    - `every`: for a scheduler, a callback or `evaluate`: the number of steps after
+      which they run, or increasing numbers of steps, such as `(10, 30, 90)`; by default
       `steps`. The last is `steps`. (Keyword only.)
-    - `log_every`: record the metrics of each step whose number is a multiple of it: the
-      values at that step, not a mean. Each end of `every` must be a multiple, too. By
-      default one record for each end of `every`. (Keyword only.)
-    - `key`: a PRNG key; see `Training`. (Keyword only.)
-    - `scheduler`: a pure function `scheduler(population, key)` that returns
+    - `log_every`: for finer curves: record the metrics of each step whose number is a
+      multiple of it: the values at that step, not a mean. Each end of `every` must be a
+      multiple, too. By default one record for each end of `every`. (Keyword only.)
+    - `key`: for a training that draws: a PRNG key; see `Training`. (Keyword only.)
+    - `scheduler`: to stop bad trainings, change their points, or continue them from the
+      carries of others: a pure function `scheduler(population, key)` that returns
       `population.next(...)`, such as `search.Halving` and `search.PBT`. It runs between
-      intervals, and stops trainings, changes their points, or continues them from the
-      carries of others. (Keyword only.)
-    - `callback`: a function of the `TrainResult` so far, called after each interval. If
-      it returns a true value, the training ends. (Keyword only.)
-    - `store`: a folder for checkpoints, which are written twice a minute, less often if
-      they take long, and at the end. After a kill, the same call resumes from the
-      newest one. Only `steps` (larger), a longer tuple `every`, `callback` and the
-      options below it may change. (Keyword only.)
-    - `on_error`: `"raise"` raises if a training fails, and `"mark"` stops it. (Keyword
-      only.)
-    - `batch_size`: the number of trainings that a device computes at once; by default
-      at most 256, chosen so that batches are full. If all fit, carries stay on the
-      devices. (Keyword only.)
-    - `mesh`: as in `sweep`. (Keyword only.)
+      intervals. (Keyword only.)
+    - `callback`: to watch trainings, or end all of them early: a function of the
+      `TrainResult` so far, called after each interval. If it returns a true value, the
+      training ends. (Keyword only.)
+    - `store`: for trainings that must survive a crash, or continue later: a folder for
+      checkpoints, which are written twice a minute, less often if they take long, and
+      at the end. After a kill, the same call resumes from the newest one. Only `steps`
+      (larger), a longer tuple `every`, `callback` and the options below it may change.
+      (Keyword only.)
+    - `on_error`: if some trainings may fail: `"mark"` stops these and continues the
+      others; `"raise"` ends all. (Keyword only.)
+    - `batch_size`: seldom needed: the number of trainings that a device computes at
+      once; by default at most 256, chosen so that batches are full. If all fit, carries
+      stay on the devices. (Keyword only.)
+    - `mesh`: to use only some devices, as in `sweep`. (Keyword only.)
     - `progress`: as in `sweep`. (Keyword only.)
 
     **Returns:** a `TrainResult`.
