@@ -80,6 +80,11 @@ class LRUCache:
             self.put(key, entry := self._entries.get(key, entry))
             return entry
 
+    def discard(self, key: Hashable) -> None:
+        """Remove the entry of a key, if there is one."""
+        with self._lock:
+            self._entries.pop(key, None)
+
     def put(self, key: Hashable, entry: Any) -> None:
         """Store an entry, replacing an existing one."""
         with self._lock:

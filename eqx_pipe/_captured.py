@@ -71,7 +71,7 @@ def _of_function(fn: types.FunctionType, plain: bool) -> Iterator[tuple[str, str
         yield "closure cell", name, value
     for name, value in defaults(fn).items():
         yield "default", name, value
-    if not _is_library(fn.__code__.co_filename):
+    if not is_library(fn.__code__.co_filename):
         yield from _globals(fn, plain)
 
 
@@ -101,7 +101,7 @@ def _globals(fn: types.FunctionType, plain: bool) -> Iterator[tuple[str, str, An
         value = fn.__globals__.get(name)
         if isinstance(value, _PLAIN) and not plain or _is_library_function(value):
             continue
-        if name in _global_names(fn.__code__):  # expensive, so tested last
+        if name in global_names(fn.__code__):  # expensive, so tested last
             yield "global", name, value
 
 
@@ -113,12 +113,12 @@ def code_names(code: types.CodeType) -> tuple[str, ...]:
 
 
 @ft.lru_cache(1024)
-def _global_names(code: types.CodeType) -> frozenset[str]:
+def global_names(code: types.CodeType) -> frozenset[str]:
     """Return the names read as globals; for `a.b` this is `a`, not `b`."""
     inner = [c for c in code.co_consts if isinstance(c, types.CodeType)]
     loads = ("LOAD_GLOBAL", "LOAD_NAME")
     read = [i.argval for i in dis.get_instructions(code) if i.opname in loads]
-    return frozenset(read).union(*map(_global_names, inner))
+    return frozenset(read).union(*map(global_names, inner))
 
 
 def _is_library_function(value: Any) -> bool:
@@ -129,7 +129,7 @@ def _is_library_function(value: Any) -> bool:
     """
     while value is not None:
         if isinstance(value, types.FunctionType):
-            if value.__closure__ or not _is_library(value.__code__.co_filename):
+            if value.__closure__ or not is_library(value.__code__.co_filename):
                 return False
         elif not isinstance(value, (types.BuiltinFunctionType, JITTED)):
             return False
@@ -147,6 +147,7 @@ _PLACES = (
 
 
 @ft.lru_cache(4096)
-def _is_library(filename: str) -> bool:
+def is_library(filename: str) -> bool:
+    """Return whether a file belongs to Python, an installed package or this one."""
     installed = "site-packages" in filename or "dist-packages" in filename
     return installed or filename.startswith(_PLACES)

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, Unpack
 
@@ -20,14 +20,15 @@ from .._keys import check_mapped_key
 from .._progress import Progress, tell
 from .._reduce import ReduceLike
 from .._spaces import Space, SpaceLike, as_space
-from .._tree import as_data, as_hashable, as_keys, can_be_traced, struct_of
+from .._tree import as_data, as_keys, struct_of
 from .._types import Key, PyTree
 from .._vmap import warn_if_cores_idle
 from .call import call, fn_name, key_parameter
+from .compute.kept import schema
 from .compute.points import prepare
 from .compute.programs import error_text
 from .compute.rows import nothing
-from .compute.trace import no_mesh, settings
+from .compute.trace import no_mesh
 from .compute.watch import CTRL_C, ENDING, Interrupt, Watch
 from .remote import compute_remotely
 from .request import (
@@ -85,6 +86,13 @@ def sweep(
     dtypes and lengths of the space) compiles nothing. The values of axes and of arrays,
     in `fn` or closed over by it, may change; Python and NumPy scalars are part of the
     program. A third compilation that differs only in such a number logs a warning.
+
+    `fn` is traced again if something that it reads has changed: its code, closure,
+    defaults, globals, helpers, attributes of modules, classes, Modules and dataclasses,
+    or JAX's configuration. If it reads other objects that may change in place, such as
+    NumPy arrays, it is traced in every call. As with `jax.jit`, changes of `np.random`,
+    `os.environ`, files, names that are looked up as text (`globals()["x"]`) and state
+    inside of installed packages are not seen.
 
     **Arguments:**
 
@@ -486,29 +494,12 @@ class Sweeper:
 
     def _planned(self, request: Request) -> Plan:
         """Return the plan of a request, traced if its schema is new."""
-        schema = _schema(request.whole, request.key)
-        plan = self._plans.get(schema)
+        place = schema(request.whole, request.key)
+        plan = self._plans.get(place)
         if plan is None:
             plan = plan_of(request)
-            self._plans.put(schema, plan)
+            self._plans.put(place, plan)
         return plan.at(request)
-
-
-def _schema(space: Space, key: Key | None) -> Hashable:
-    """Return everything that a trace depends on, without the values of arrays."""
-    leaves, structure = jtu.tree_flatten((space, key))
-    schemas = tuple(map(_leaf_schema, leaves))
-    # The selected points determine which of them share a program.
-    rows = None if space.rows is None else np.asarray(space.rows).tobytes()
-    return structure, schemas, rows, tuple(settings().values())
-
-
-def _leaf_schema(leaf: Any) -> Hashable:
-    if can_be_traced(leaf):
-        return leaf.shape, leaf.dtype, getattr(leaf, "weak_type", False)
-    if isinstance(leaf, np.generic):
-        return type(leaf), leaf.tobytes()
-    return as_hashable(leaf)
 
 
 def _needs_key(fn: Callable[..., Any]) -> bool:
@@ -521,8 +512,8 @@ def sweeper(
 ) -> Sweeper:
     """Trace and check a sweep once, to call it with many spaces of the same structure.
 
-    Use it for rounds of a search, optimisation loops and dashboards, where `sweep`
-    would trace `fn` in each call.
+    Use it for rounds of a search, optimisation loops and dashboards: `sweep` looks for
+    changes of `fn` in each call, and traces some functions again.
 
     Values that `fn` closes over are read when it is traced, that is, by this call: to
     change a value from one call to the next, put it into the space. An array in the

@@ -149,7 +149,7 @@ def plan_of(request: Request) -> Plan:
         isolated=request.isolated,
         counting=request.count_steps,
         function=request.function,
-        kept=request.function == "sweeper",
+        detached=request.function == "sweeper",
     )
     costs = None if request.order_by is None else costs_of(request)
     plan = _plan_of(request, work_of(points, request.reducers), costs)

@@ -34,6 +34,7 @@ from .cases import (
     points_of_a_case,
     static_values_of,
 )
+from .kept import kept
 from .kernel import Given, Layout, everywhere, point_lane
 from .programs import (
     Begun,
@@ -91,10 +92,16 @@ class Points(Work):
     def at(self, space: Space, key: Key | None) -> "Points":
         """Return the points of a space of the same structure, with another key."""
         leaves = jtu.tree_leaves(space.tree, is_leaf=is_axis)
-        geometry = dataclasses.replace(self.geometry, leaves=leaves)
+        geometry = dataclasses.replace(self.geometry, leaves=leaves, key=space.key)
         points = dataclasses.replace(self, space=space, key=key, geometry=geometry)
-        check_concrete("sweeper", [*points._arrays, key])
+        check_concrete(self.function, [*points._arrays, key])
         return points
+
+    def without_space(self) -> "Points":
+        """Return the same points without arrays of their space, for `at` alone."""
+        geometry = dataclasses.replace(self.geometry, leaves=[], key=None)
+        nothing: Any = None
+        return dataclasses.replace(self, space=nothing, key=None, geometry=geometry)
 
     def with_batch_size(self, batch_size: int) -> "Points":
         """Return the same points in batches of another size."""
@@ -449,22 +456,51 @@ def prepare(
     isolated: bool = False,
     counting: bool = False,
     function: str = "sweep",
-    kept: bool = False,
+    detached: bool = False,
 ) -> Points:
     """Trace a function on a space, for each combination of static values.
 
-    An automatic batch size is chosen for one of `shares` processes. If failures are
+    Points of an earlier call are used if their trace would be the same (`kept.py`). An
+    automatic batch size is chosen for one of `shares` processes. If failures are
     `isolated`, static values for which tracing the function raises are recorded. With
     `counting`, outputs are `(output, needed, executed)`, with the steps of loops. If
-    traces are `kept` for later calls, they copy the NumPy arrays of the function.
+    traces are `detached`, they copy the NumPy arrays of the function.
     """
+    options = dict(
+        batch_size=batch_size,
+        devices=devices,
+        ordered=ordered,
+        shares=shares,
+        isolated=isolated,
+        counting=counting,
+        function=function,
+        detached=detached,
+    )
+    make = ft.partial(_prepare, fn, space, key, **options)
+    return kept(fn, space, key, tuple(options.values()), make)
+
+
+def _prepare(
+    fn: Callable[..., Any],
+    space: Space,
+    key: Key | None,
+    *,
+    batch_size: Any,
+    devices: tuple[Device, ...],
+    ordered: bool,
+    shares: int,
+    isolated: bool,
+    counting: bool,
+    function: str,
+    detached: bool,
+) -> Points:
     geometry = space.geometry
     cases, traced, broken = _traced(function, fn, space, key, geometry, isolated)
     outputs = [jtu.tree_unflatten(each.structure, each.outputs) for each in traced]
     check_agree(function, cases, outputs)
     if counting:
         traced = [with_steps(each) for each in traced]
-    if kept:
+    if detached:
         traced = [each.detached() for each in traced]
     adapts = batch_size == "auto"
     if adapts and any(each.has_effects for each in traced):

@@ -21,7 +21,6 @@ from ..._errors import SweepError, log_once, message
 from ..._jaxprs import Fingerprint, Split
 from ..._types import PyTree
 from ..._vmap import by_device
-from ..call import fn_name
 from .cases import ByOffset, ByTable
 from .kernel import COUNT, Given, LaneOf, Layout, Partition, build, each_its_rows
 from .rows import Place
@@ -361,7 +360,7 @@ def _note_compilation(traced: Traced, layout: Layout) -> None:
     """
     if traced.is_static:
         return
-    program, code = traced.program, getattr(traced.fn, "__code__", type(traced.fn))
+    program, code = traced.program, traced.code
     # Use hashes, so that objects of a program can be collected.
     place = hash((program.outline, program.held, code, layout))
     numbers = _seen.setdefault(place, set())
@@ -373,7 +372,7 @@ def _note_compilation(traced: Traced, layout: Layout) -> None:
             "or NumPy number in it or in the space changed. Such numbers are part of "
             "the program, arrays are data: give `jnp.asarray(...)` of a number if no "
             "shape and no `if` depends on it.",
-            fn_name(traced.fn),
+            traced.name,
         )
 
 

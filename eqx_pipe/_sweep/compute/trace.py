@@ -36,7 +36,7 @@ from ..._spaces import Geometry, Space
 from ..._tree import can_be_traced, is_key_array
 from ..._types import ClosedJaxpr, Key, PyTree
 from ..._vmap import Analysis, analyze
-from ..call import call
+from ..call import call, fn_name
 
 # The settings that affect a trace. A worker uses the same ones.
 _SETTINGS = (
@@ -64,11 +64,13 @@ class Traced:
 
     `jaxpr` takes `num_arrays` arrays (`arrays_of` the space), one `int32` position for
     each dim, and the point's key if there is one. Arrays that the function closes
-    over are its constants; `own` is the jaxpr of the function `fn` alone. `is_static`
-    is true if the space has `Static` axes.
+    over are its constants; `own` is the jaxpr of the function alone. `is_static` is
+    true if the space has `Static` axes. `name` is the function's, and `code` its code
+    or class; the function itself may be collected.
     """
 
-    fn: Callable[..., Any]
+    name: str
+    code: Any
     point: PyTree
     own: ClosedJaxpr
     structure: Any
@@ -156,7 +158,14 @@ def trace(
     leaves = jtu.tree_leaves(arrays)
     check_concrete(function, [*jaxpr.consts, *leaves, key])
     is_static = bool(geometry.static_dims)
-    return Traced(fn, **alone, jaxpr=jaxpr, num_arrays=len(leaves), is_static=is_static)
+    return Traced(
+        fn_name(fn),
+        getattr(fn, "__code__", type(fn)),
+        **alone,
+        jaxpr=jaxpr,
+        num_arrays=len(leaves),
+        is_static=is_static,
+    )
 
 
 def detached(jaxpr: Any) -> Any:
