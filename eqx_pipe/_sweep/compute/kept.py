@@ -1,4 +1,4 @@
-"""Points kept from one call to the next, while nothing that their trace read changed.
+"""Traces kept from one call to the next, while nothing that they read has changed.
 
 A trace reads the function and everything it reaches: code, closures, defaults, globals,
 attributes of modules and classes, fields of Modules. A guard lists all of them, numbers
@@ -16,7 +16,7 @@ import sys
 import types
 import weakref
 from collections.abc import Callable, Hashable
-from typing import Any, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, NamedTuple, TypeAlias
 
 import equinox as eqx
 import jax
@@ -30,7 +30,7 @@ from ..._captured import cells, code_names, defaults, global_names, is_library
 from ..._spaces import Space
 from ..._tree import Opaque, as_hashable, can_be_traced, nbytes
 from ..._types import Key
-from .programs import Programs
+from .cases import Case
 from .trace import Traced
 
 _KEPT = LRUCache(32)
@@ -66,24 +66,14 @@ _ASIDE = {
 _CONFIG = [name for name in jax.config.values if hasattr(jax.config, name)]
 
 
-class Keepable(Protocol):
-    """Points that can be kept: `at` makes those of another space."""
-
-    @property
-    def traced(self) -> list[Traced]: ...
-    @property
-    def programs(self) -> Programs: ...
-    def at(self, space: Space, key: Key | None) -> Self: ...
-    def without_space(self) -> Self: ...
-
-
-_Points = TypeVar("_Points", bound=Keepable)
+Found: TypeAlias = tuple[list[Case], list[Traced], tuple[tuple[Case, str], ...]]
+"""Cases with their traces, and cases that raised with their errors."""
 
 
 class _Entry(NamedTuple):
     owner: weakref.ref[Any]
     guard: list[Any]
-    points: Any
+    found: Found
 
 
 def kept(
@@ -91,9 +81,9 @@ def kept(
     space: Space,
     key: Key | None,
     options: Hashable,
-    make: Callable[[], _Points],
-) -> _Points:
-    """Return the points of an earlier call if `make` would trace the same again.
+    make: Callable[[], Found],
+) -> Found:
+    """Return the traces of an earlier call if `make` would return the same again.
 
     An entry is removed with its function, to which it does not refer.
     """
@@ -107,15 +97,13 @@ def kept(
     except (_MayChange, TypeError):  # no hash, or no weak reference
         return make()
     if entry is not None and entry.owner() is owner and entry.guard == guard:
-        # Try a batch size again that did not fit into memory then.
-        if not entry.points.programs.too_large:
-            return entry.points.at(space, key)
-    points = make()
-    arrays = [x for each in points.traced for x in each.program.constants]
+        return entry.found
+    found = make()
+    arrays = [x for each in found[1] for x in each.program.constants]
     # Tracing may itself have changed what it read.
     if sum(map(nbytes, arrays)) <= _MOST_BYTES and _is_still(guard, fn, space):
-        _KEPT.put(place, _Entry(ref, guard, points.without_space()))
-    return points
+        _KEPT.put(place, _Entry(ref, guard, found))
+    return found
 
 
 def schema(space: Space, key: Key | None) -> Hashable:

@@ -97,12 +97,6 @@ class Points(Work):
         check_concrete(self.function, [*points._arrays, key])
         return points
 
-    def without_space(self) -> "Points":
-        """Return the same points without arrays of their space, for `at` alone."""
-        geometry = dataclasses.replace(self.geometry, leaves=[], key=None)
-        nothing: Any = None
-        return dataclasses.replace(self, space=nothing, key=None, geometry=geometry)
-
     def with_batch_size(self, batch_size: int) -> "Points":
         """Return the same points in batches of another size."""
         return dataclasses.replace(self, batch_size=batch_size)
@@ -460,48 +454,17 @@ def prepare(
 ) -> Points:
     """Trace a function on a space, for each combination of static values.
 
-    Points of an earlier call are used if their trace would be the same (`kept.py`). An
+    A trace of an earlier call is used if it would be the same (`kept.py`). An
     automatic batch size is chosen for one of `shares` processes. If failures are
     `isolated`, static values for which tracing the function raises are recorded. With
     `counting`, outputs are `(output, needed, executed)`, with the steps of loops. If
     traces are `detached`, they copy the NumPy arrays of the function.
     """
-    options = dict(
-        batch_size=batch_size,
-        devices=devices,
-        ordered=ordered,
-        shares=shares,
-        isolated=isolated,
-        counting=counting,
-        function=function,
-        detached=detached,
-    )
-    make = ft.partial(_prepare, fn, space, key, **options)
-    return kept(fn, space, key, tuple(options.values()), make)
-
-
-def _prepare(
-    fn: Callable[..., Any],
-    space: Space,
-    key: Key | None,
-    *,
-    batch_size: Any,
-    devices: tuple[Device, ...],
-    ordered: bool,
-    shares: int,
-    isolated: bool,
-    counting: bool,
-    function: str,
-    detached: bool,
-) -> Points:
     geometry = space.geometry
-    cases, traced, broken = _traced(function, fn, space, key, geometry, isolated)
-    outputs = [jtu.tree_unflatten(each.structure, each.outputs) for each in traced]
-    check_agree(function, cases, outputs)
-    if counting:
-        traced = [with_steps(each) for each in traced]
-    if detached:
-        traced = [each.detached() for each in traced]
+    options = function, isolated, counting, detached
+    make = ft.partial(_traced, fn, space, key, geometry, *options)
+    cases, traced, broken = kept(fn, space, key, options, make)
+    check_concrete(function, [*arrays_of(geometry, space.key), key])
     adapts = batch_size == "auto"
     if adapts and any(each.has_effects for each in traced):
         batch_size = 1  # without padding that repeats a point, or lanes that wait
@@ -544,12 +507,14 @@ def _prepare(
 
 
 def _traced(
-    function: str,
     fn: Callable[..., Any],
     space: Space,
     key: Key | None,
     geometry: Geometry,
+    function: str,
     isolated: bool,
+    counting: bool,
+    detached: bool,
 ) -> tuple[list[Case], list[Traced], tuple[tuple[Case, str], ...]]:
     """Return the cases with their traces, and the cases that raised with their errors.
 
@@ -574,4 +539,10 @@ def _traced(
     for case, _, what in broken:
         text = "eqx_pipe.sweep: `fn` fails for `%s`, which is left out: %s."
         log_once(f"{case.name}: {what}", text, case.name, what)
+    outputs = [jtu.tree_unflatten(each.structure, each.outputs) for each in traced]
+    check_agree(function, cases, outputs)
+    if counting:
+        traced = [with_steps(each) for each in traced]
+    if detached:
+        traced = [each.detached() for each in traced]
     return cases, traced, tuple((case, what) for case, _, what in broken)
