@@ -11,6 +11,7 @@ of them is missing; otherwise a kill came between, or a chunk was damaged.
 """
 
 import functools as ft
+import itertools as it
 import json
 import os
 import platform
@@ -23,10 +24,12 @@ import jaxlib.version
 import numpy as np
 from jaxtyping import Int8
 
+from .. import _leaves
 from .._errors import log_once
 from .._jaxprs import array_text, digest
 from .compute.rows import Flight
-from .store import FAILED, MISSING, Store, Undecodable, pack_leaves, unpack_leaves
+from .identity import reducing_identity
+from .store import FAILED, MISSING, Store, Undecodable
 from .work import Plan
 
 _FOLDER = ".flights"
@@ -77,11 +80,11 @@ class Flights:
             "chunk": number,
             "call": flight.call,
             "batch_size": flight.batch_size,
-            "asked": len(flight.finished),
-            "listed": len(rows),
+            "entries": flight.entries,
+            "lists": list(map(len, (rows, flight.groups, flight.values))),
         }
-        bits = np.packbits(flight.finished)
-        data = pack_leaves(header, [flight.place, bits, *rows, *flight.state])
+        lists = *rows, *flight.groups, *flight.values, *flight.state
+        data = _leaves.pack([flight.place, flight.finished, *lists], header)
         name = self._name(number)
         try:
             self._store.files.put(f"{_FOLDER}/{name}", data)
@@ -151,10 +154,11 @@ class Flights:
 
     def _read(self, name: str) -> tuple[dict[str, Any], list[np.ndarray]]:
         try:
-            return unpack_leaves(self._store.files.get(f"{_FOLDER}/{name}"))
+            leaves, header = _leaves.unpack(self._store.files.get(f"{_FOLDER}/{name}"))
+            return header, leaves
         except FileNotFoundError:
             raise
-        except OSError as error:
+        except (OSError, _leaves.DamagedLeaves) as error:
             raise Undecodable(f"{error}") from error
 
     def _name(self, number: int) -> str:
@@ -174,6 +178,9 @@ class Flights:
         arrays += [*points.given(0).arrays, *points.key_digits]
         arrays += [] if points.key is None else [points.key]
         texts = [*(p.text for p in programs), *map(array_text, arrays)]
+        reducers = self._plan.request.reducers
+        if reducers is not None:
+            texts.append(reducing_identity(reducers, points.traced[0])["text"])
         grid = points.geometry.lengths, points.geometry.key_dims, points.ordered
         return {
             "program": digest("\n".join(texts)),
@@ -188,14 +195,22 @@ class Flights:
 
 
 def _flight_of(header: dict[str, Any], leaves: list[np.ndarray]) -> Flight:
-    place, bits, *rest = leaves
-    num_lists = int(header["listed"])
+    place, finished, *rest = leaves
+    left = iter(rest)
+    lists = [[*it.islice(left, count)] for count in header["lists"]]
+    rows, groups, values = lists
     slice_first, case, first, count = map(int, header["call"])
-    finished = np.unpackbits(bits, count=int(header["asked"])).astype(bool)
-    rows = rest[0].astype(np.int64) if num_lists else None
-    call = slice_first, case, first, count
-    size, state = int(header["batch_size"]), rest[num_lists:]
-    return Flight(call, size, place, state, finished, rows)
+    return Flight(
+        (slice_first, case, first, count),
+        int(header["batch_size"]),
+        place,
+        [*left],
+        finished,
+        rows[0].astype(np.int64) if rows else None,
+        groups=groups,
+        values=values,
+        entries=header["entries"],
+    )
 
 
 @ft.cache

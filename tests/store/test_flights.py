@@ -1,5 +1,6 @@
 """A sweep stops inside of its points, and the same call goes on there."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -175,14 +176,21 @@ def left_at(monkeypatch, path, calls=2, fn=train, **options):
     return steps, file, caught.value
 
 
-def test_the_note_says_how_far_the_points_are(tmp_path, monkeypatch):
-    path = tmp_path / "runs.zarr"
-    steps, _, error = left_at(monkeypatch, path)
+def loss(p, key):
+    return train(p, key)["w"].sum()
+
+
+@pytest.mark.parametrize("over", ["points", "cells", "all"])
+def test_the_note_says_how_far_the_points_are(tmp_path, monkeypatch, over):
+    path, options = tmp_path / "runs.zarr", {}
+    if over != "points":
+        options["reduce"] = ep.reduce.Max(over="seed" if over == "cells" else None)
+    steps, _, error = left_at(monkeypatch, path, fn=loss, **options)
     assert "0 of 12 points are finished" in error.__notes__[0]
     assert "2 at step 4 of 16" in error.__notes__[0]
     assert error.result.missing is not None
     steps.calls = steps.steps = 0
-    swept(train, store=path, mesh=one_device())
+    swept(loss, store=path, mesh=one_device(), **options)
     assert steps.steps == 6 * 16 - 4  # six batches
 
 
@@ -242,19 +250,41 @@ def test_failing_points_are_found_and_marked(tmp_path, monkeypatch):
     assert_same(there, marked)
 
 
-def test_a_reduction_is_split_too(monkeypatch):
-    reduce = {"w": ep.reduce.Mean(), "best": ep.reduce.Max()}
-    steps = Steps(monkeypatch)
+def final(p, key):
+    """Return a number of a training, which fails for large rates."""
+    loss = train(p, key)["w"].sum()
+    return eqx.error_if(loss, p["rate"] > 1.3, "diverged")
 
-    def final(p, key):
-        return train(p, key)["w"].sum()
 
-    found = swept(final, reduce=reduce).values
-    assert steps.calls > 4
-    monkeypatch.setattr("eqx_pipe._sweep.compute.trace.LONG", np.inf)
-    there = swept(final, reduce=reduce).values
-    assert np.allclose(found["w"], there["w"], atol=1e-6)
-    assert np.allclose(found["best"], there["best"], atol=1e-6)
+REDUCERS = {"mean": ep.reduce.Mean(), "best": ep.reduce.TopK(3)}
+
+
+@pytest.mark.parametrize("over", [None, "seed", "rate"])
+@given(budgets=BUDGETS, presses=st.lists(st.integers(1, 9), min_size=1, max_size=3))
+@settings(max_examples=2, deadline=None)
+def test_an_interrupted_reduction_goes_on_in_the_middle(
+    over, budgets, presses, tmp_path_factory
+):
+    path = tmp_path_factory.mktemp("flights") / "runs.zarr"
+    options = {"reduce": REDUCERS, "on_error": "mark", "mesh": one_device()}
+    if over is not None:
+        options["reduce"] = {"best": ep.reduce.Max(over=over)}
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        steps = Steps(monkeypatch, budgets)
+        whole = swept(final, store=path.with_name("whole.zarr"), **options)
+        for press in presses:
+            steps.press_at = steps.calls + press
+            with contextlib.suppress(KeyboardInterrupt):
+                swept(final, store=path, **options)
+        steps.press_at = 0
+        there = swept(final, store=path, **options)
+        assert_same(there, whole)
+        assert there.errors == whole.errors and there.errors
+        assert not (path / ".flights").exists()
+        monkeypatch.setattr("eqx_pipe._sweep.compute.trace.LONG", np.inf)
+        plain = swept(final, **options)
+    for x, y in zip(bits(whole), bits(plain), strict=True):
+        assert np.allclose(x, y, atol=1e-5, equal_nan=True)
 
 
 def test_a_plan_says_how_many_steps_and_bytes():

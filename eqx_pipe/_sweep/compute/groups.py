@@ -17,8 +17,8 @@ import abc
 import dataclasses
 import functools as ft
 import math
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Generator, Iterator, Sequence
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import equinox as eqx
 import jax
@@ -52,15 +52,96 @@ from .rows import (
     CHUNK_BYTES,
     Buffer,
     Errors,
+    Flight,
     Rows,
     Verdict,
     Work,
     joined,
     stretches_of,
-    whole,
 )
 from .trace import abstract
 from .watch import Watch
+
+
+@dataclasses.dataclass
+class _Tally:
+    """The state of groups after some points of each, up to the point `begin`.
+
+    Groups are `live` if they need more points, and `missing` if some were not computed.
+    There are numbers of their points and of those that failed, and `bits` of them.
+    """
+
+    live: Bool[np.ndarray, " side"]
+    missing: Bool[np.ndarray, " side"]
+    points: Int64[np.ndarray, " side"]
+    failed: Int64[np.ndarray, " side"]
+    bits: Bool[np.ndarray, "side bits"]
+    states: list[Array]
+    errors: list[Errors] = dataclasses.field(default_factory=list)
+    begin: int = 0
+
+    @property
+    def _own(self) -> dict[str, np.ndarray]:
+        return {name: getattr(self, name) for name in _ARRAYS}
+
+    def copy(self) -> "_Tally":
+        """Return a copy that does not change with this one."""
+        own = {name: leaf.copy() for name, leaf in self._own.items()}
+        return dataclasses.replace(self, errors=[*self.errors], **own)
+
+    def flight(self, row: int, buffer: Buffer) -> Flight:
+        """Return the points in flight, with these groups; `row` is the first of them.
+
+        The points of the next run are in `buffer`.
+        """
+        arrays = [*self._own.values(), *map(np.asarray, self.states)]
+        errors = {text: at.tolist() for text, at in joined(self.errors).items()}
+        flight, own = buffer.saved(), {"row": row, "begin": self.begin}
+        entries = {**flight.entries, **own, "errors": errors}
+        return flight._replace(groups=arrays, entries=entries)
+
+    def resumed(self, flight: Flight) -> "_Tally":
+        """Return the groups of a flight."""
+        own, left = {}, list(flight.groups)
+        for name in _ARRAYS:
+            own[name] = left.pop(0)
+        places = (leaf.sharding for leaf in self.states)
+        errors = flight.entries["errors"].items()
+        return dataclasses.replace(
+            self,
+            **own,
+            states=[*map(jax.device_put, left, places)],
+            errors=[{text: np.array(at) for text, at in errors}],
+            begin=flight.entries["begin"],
+        )
+
+
+_ARRAYS = "live", "missing", "points", "failed", "bits"
+"""The arrays of groups besides their states."""
+
+
+class _Call(NamedTuple):
+    """A call for some rows, the first of which is the `row` of a buffer."""
+
+    row: int
+    buffer: Buffer
+    watch: Watch
+
+
+_T = TypeVar("_T")
+_Steps: TypeAlias = Generator[tuple[int, int], None, _T]
+"""Yields the points of each device call, and how many failed; returns the rest."""
+
+_Made: TypeAlias = tuple[Rows, Verdict]
+
+
+def _ended(steps: _Steps[_T]) -> _T:
+    """Return what some steps return."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -106,30 +187,33 @@ class Groups(Work):
         """The maximum number of groups computed at once."""
 
     @abc.abstractmethod
-    def _some(self, first: int, last: int, watch: Watch) -> tuple[Rows, Verdict]:
+    def _some(self, first: int, last: int, call: _Call) -> _Steps[_Made]:
         """Compute at most `at_once` neighbouring rows."""
 
     def _calls(
         self, buffer: Buffer, costs: object, watch: Watch
     ) -> Iterator[tuple[int, int]]:
-        done, silent = 0, watch.silent()
+        done = 0
         for first, last in stretches_of(buffer.index):
             for at in range(first, last, self.at_once):
                 if watch.stopping():
                     return
-                rows, verdict = self._some(at, min(last, at + self.at_once), silent)
-                end = done + len(verdict.ok)
-                place = np.arange(done, end)
+                until, begin = min(last, at + self.at_once), done
+                done += until - at
+                if buffer.resumed and buffer.resumed.entries["row"] != begin:
+                    continue  # they were finished before
+                call = _Call(begin, buffer, watch)
+                rows, verdict = yield from self._some(at, until, call)
+                place = np.arange(begin, done)
                 for leaf, new in zip(buffer.values, rows, strict=True):
-                    leaf[done:end] = new
+                    leaf[begin:done] = new
                 if verdict.errors or not verdict.ok.all():
-                    wrong = done + np.flatnonzero(~verdict.ok)
+                    wrong = begin + np.flatnonzero(~verdict.ok)
                     buffer.fail(wrong, verdict.errors, verdict.failed)
                 if verdict.missing is not None:
                     place = place[~verdict.missing]
                 buffer.finish(place, len(place))
-                done = end
-                yield 0, 0  # `silent` has shown the points
+                yield 0, 0
 
     def reducing(self, count: int) -> TracedReducers:
         """Return the reducers for `count` points at once."""
@@ -156,45 +240,70 @@ class Groups(Work):
         """The device on which values are reduced and states are merged."""
         return jax.sharding.SingleDeviceSharding(self.points.devices[0])
 
-    def _runs(
-        self,
-        states: list[Array],
-        first: int,
-        live: Bool[np.ndarray, " side"],
-        run: int,
-        watch: Watch,
-    ) -> Iterator["_Run"]:
-        """Add the points of the groups from `first` on, a `run` of each at a time.
+    @property
+    def _num_bits(self) -> int:
+        """The number of points for which a row has a bit: true if it failed."""
+        return 0
 
-        The group `first + k` has the lane k. The caller ends lanes by setting `live` to
-        false. The number of lanes and the run depend on the space, the outputs and the
-        batch size only, so that nothing else changes the bits of a state.
+    def _reduce(
+        self, first: int, count: int, side: int, run: int, call: _Call
+    ) -> _Steps[_Tally]:
+        """Reduce the points of `count` groups from `first` on, a `run` of each at once.
+
+        The group `first + k` has the lane k of `side`. The number of lanes and the run
+        depend on the space, the outputs and the batch size only, so that nothing else
+        changes the bits of a state.
         """
-        side = len(live)
-        points = self._points_of(side * run)
-        for begin in range(0, self.each, run):
-            lanes, length = np.flatnonzero(live), min(run, self.each - begin)
+        shape, live = (side, self._num_bits), np.arange(side) < count
+        missing, (points, failed) = np.zeros(side, bool), np.zeros((2, side), np.int64)
+        arrays = live, missing, points, failed, np.zeros(shape, bool)
+        tally = _Tally(*arrays, self._initial(side, run))
+        inner = self._points_of(side * run)
+        resumed, call.buffer.resumed = call.buffer.resumed, None
+        if resumed is not None:
+            tally = tally.resumed(resumed)
+        for begin in range(tally.begin, self.each, run):
+            lanes, length = np.flatnonzero(tally.live), min(run, self.each - begin)
             start = first * self.each + begin
-            if points.ordered:
+            if inner.ordered:
                 index = start + lanes[:, None] * self.each + np.arange(length)
                 index = index.ravel()
             else:
                 # All points of adjacent groups, or consecutive points of one group; the
                 # last group may have fewer.
-                index = range(start, min(start + len(lanes) * length, points.size))
+                index = range(start, min(start + len(lanes) * length, inner.size))
             if not len(index):
-                return
-            values, verdict = whole(points.compute(index, None, watch))
-            missing = np.zeros(len(index), bool)
+                break
+            buffer = Buffer(index, inner.empty(len(index)))
+            if resumed is not None:
+                buffer.restore(resumed)
+                resumed = None
+            tally.begin, before = begin, tally.copy()
+            for step in inner._calls(buffer, None, call.watch):
+                flight = ft.partial(before.flight, call.row, buffer)
+                call.buffer.in_flight = flight if buffer.in_flight else None
+                yield step
+            values, verdict = buffer.rows()
+            absent = np.zeros(len(index), bool)
             if verdict.missing is not None:
-                missing = verdict.missing
-            failed = ~(verdict.ok | missing)
+                absent = verdict.missing
             full = ft.partial(_full, lanes=lanes, length=length, shape=(side, run))
-            ok = full(verdict.ok)
-            states = self._absorb(states, [full(leaf) for leaf in values], ok, live)
-            yield _Run(
-                states, lanes, begin, full(failed), full(missing).any(axis=1), verdict
-            )
+            ok, wrong = full(verdict.ok), full(~(verdict.ok | absent))
+            leaves = [full(leaf) for leaf in values]
+            tally.states = self._absorb(tally.states, leaves, ok, tally.live)
+            tally.points[lanes] += length
+            tally.failed += wrong.sum(axis=1)
+            tally.bits[:, begin : begin + length] = wrong[:, : min(length, shape[1])]
+            tally.errors.append(verdict.errors)
+            tally.missing |= full(absent).any(axis=1)
+            tally.live &= ~tally.missing
+            left = self.each - begin - length
+            if inner.ordered and left:  # groups stop separately
+                states = self._states(tally.states, run)
+                stopped = self.reducers.stop_each(states, tally.live)
+                tally.live &= ~stopped
+                yield int(stopped.sum()) * left, 0
+        return tally
 
     def _initial(self, side: int, run: int) -> list[Array]:
         """Return the states of no points, along a leading axis."""
@@ -230,21 +339,6 @@ class Groups(Work):
         on_host = [np.asarray(leaf) for leaf in leaves]
         keys = list(map(as_keys, on_host, reducing.init))
         return jtu.tree_unflatten(reducing.structure, keys)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Run:
-    """The states of groups after a run of points, with the points that failed.
-
-    `is_missing` is true for groups whose points were not all computed.
-    """
-
-    states: list[Array]
-    lanes: Int64[np.ndarray, " live"]
-    begin: int
-    failed: Bool[np.ndarray, "side run"]
-    is_missing: Bool[np.ndarray, " side"]
-    verdict: Verdict
 
 
 def _full(
@@ -331,41 +425,28 @@ class Cells(Groups):
         """Return the results of cells, from the leaves of their rows."""
         return jtu.tree_unflatten(jtu.tree_structure(self.outputs), rows)
 
-    def _some(self, first: int, last: int, watch: Watch) -> tuple[Rows, Verdict]:
+    def _some(self, first: int, last: int, call: _Call) -> _Steps[_Made]:
         """Compute the rows of cells at once; a row is ok if it has a value.
 
         Errors are numbered by the cells whose points failed.
         """
         (side, run), count = self._tile, last - first
-        missing, live = np.zeros((2, side), bool)
-        points, failed = np.zeros((2, side), np.int64)
-        live[:count] = True
-        errors: dict[int, str] = {}
-        states = self._initial(side, run)
-        for step in self._runs(states, first, live, run, watch):
-            states, lanes = step.states, step.lanes
-            length = min(run, self.each - step.begin)
-            points[lanes] += length
-            failed[lanes] += step.failed[lanes].sum(axis=1)
-            for text, at in step.verdict.errors.items():
+        tally = yield from self._reduce(first, count, side, run, call)
+        points, failed, missing = (
+            leaf[:count] for leaf in (tally.points, tally.failed, tally.missing)
+        )
+        ended = self._states([np.asarray(leaf)[:count] for leaf in tally.states], run)
+        rows = [*jtu.tree_leaves(self.reducers.finish_each(ended, count))]
+        ok, numbered = (points > failed) & ~missing, {}
+        for errors in tally.errors:
+            for text, at in errors.items():
                 for cell in np.unique(at // self.each).tolist():
-                    errors.setdefault(cell, text)
-            missing |= step.is_missing
-            live &= ~missing
-            left = self.each - step.begin - length
-            if self.reducers.stops and left:
-                stopped = self.reducers.stop_each(self._states(states, run), live)
-                watch.show(int(stopped.sum()) * left)
-                live &= ~stopped
-        ended = self._states([np.asarray(leaf)[:count] for leaf in states], run)
-        results = jtu.tree_leaves(self.reducers.finish_each(ended, count))
-        rows = [*results, points[:count], failed[:count]]
-        ok = (points > failed)[:count] & ~missing[:count]
+                    numbered.setdefault(cell, text)
         by_text: dict[str, list[int]] = {}
-        for cell, text in errors.items():
+        for cell, text in numbered.items():
             by_text.setdefault(text, []).append(cell)
         cells = {text: np.array(numbers) for text, numbers in by_text.items()}
-        return rows, Verdict(ok, cells, missing[:count], int(failed.sum()))
+        return [*rows, points, failed], Verdict(ok, cells, missing, int(failed.sum()))
 
 
 class BlockStates(eqx.Module):
@@ -438,10 +519,10 @@ class Blocks(Groups):
         listed = geometry.static_dims or geometry.rows is not None
         return not (listed or self.points.is_split)
 
-    def _some(self, first: int, last: int, watch: Watch) -> tuple[Rows, Verdict]:
+    def _some(self, first: int, last: int, call: _Call) -> _Steps[_Made]:
         """Compute the rows of blocks; a row is ok if none of its points failed."""
         if not self._in_order:
-            return self._by_values(first, last, self.at_once, watch)
+            return (yield from self._by_values(first, last, self.at_once, call))
         while True:
             try:
                 with quiet():
@@ -453,7 +534,7 @@ class Blocks(Groups):
                 smaller = [n for n in range(1, size // 2 + 1) if size % n == 0]
                 self.points.halve(error, *smaller)
         begin, end = self.span(first, last)
-        watch.show(end - begin, verdict.failed)
+        yield end - begin, verdict.failed
         return rows, verdict
 
     def _fused(self, first: int, last: int) -> tuple[Rows, Verdict]:
@@ -469,7 +550,9 @@ class Blocks(Groups):
         if compute(0, count) is not None:
             for at, _ in search(compute, 0, count, only_first=not points.isolated):
                 block = first + at
-                own, verdict = self._by_values(block, block + 1, 1, Watch())
+                alone = _Call(0, Buffer(range(1), []), Watch())
+                steps = self._by_values(block, block + 1, 1, alone)
+                own, verdict = _ended(steps)
                 for leaf, value in zip(rows, own, strict=True):
                     leaf[at] = value[0]
                 errors.append(verdict.errors)
@@ -510,22 +593,19 @@ class Blocks(Groups):
         return points.programs.runner(("blocks", size), make), given
 
     def _by_values(
-        self, first: int, last: int, side: int, watch: Watch
-    ) -> tuple[Rows, Verdict]:
+        self, first: int, last: int, side: int, call: _Call
+    ) -> _Steps[_Made]:
         """Compute the values of at most `side` blocks, and reduce them."""
         count, run = last - first, self._run_of_values
-        live, missing = np.arange(side) < count, np.zeros(side, bool)
-        bits, errors = np.zeros((count, 8 * self._bytes), bool), []
-        states = self._initial(side, run)
-        for step in self._runs(states, first, live, run, watch):
-            states = step.states
-            length = min(run, self.each - step.begin)
-            bits[:, step.begin : step.begin + length] = step.failed[:count, :length]
-            missing |= step.is_missing
-            errors.append(step.verdict.errors)
-        rows = [np.asarray(leaf)[:count] for leaf in states]
-        rows.append(np.packbits(bits, axis=1))
-        return rows, _verdict(rows[-1], joined(errors), missing[:count])
+        tally = yield from self._reduce(first, count, side, run, call)
+        rows = [np.asarray(leaf)[:count] for leaf in tally.states]
+        rows.append(np.packbits(tally.bits[:count], axis=1))
+        errors = joined(tally.errors)
+        return rows, _verdict(rows[-1], errors, tally.missing[:count])
+
+    @property
+    def _num_bits(self) -> int:
+        return 8 * self._bytes
 
     @property
     def _run_of_values(self) -> int:

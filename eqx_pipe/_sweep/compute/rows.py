@@ -64,7 +64,8 @@ class Flight(NamedTuple):
     and its number of points. `place` and `state` are those of the program, a row of
     `place` for each device. Of the rows that were asked for (`rows`, or all of the
     chunk), those in `finished` were computed before. `text` says how far the points in
-    flight are.
+    flight are. If rows are groups of points, `groups` and `entries` have their states
+    so far, and `values` the values of points that are not reduced yet.
     """
 
     call: tuple[int, int, int, int]
@@ -74,6 +75,9 @@ class Flight(NamedTuple):
     finished: Bool[np.ndarray, " asked"]
     rows: Int64[np.ndarray, " asked"] | None = None
     text: str = ""
+    groups: Rows = []  # noqa: RUF012
+    values: Rows = []  # noqa: RUF012
+    entries: Mapping[str, Any] = {}  # noqa: RUF012
 
 
 class Part(NamedTuple):
@@ -123,43 +127,86 @@ class Buffer:
         The `last` part of a call is yielded also if no row is finished.
         """
         if last and not self._left and not self._is_begun:
-            yield Part(None, self.values, self._verdict(slice(None)))
+            yield Part(None, self.values, self._taken(slice(None)))
             return
-        new = np.zeros(self._size, bool)
-        for place in self._finished:
-            new[place] = True
+        new = self._is_finished()
         self._finished = []
         flight = None if self.in_flight is None else self.in_flight()
         if flight is not None:
-            known = self._computed if len(self._computed) else np.zeros_like(new)
-            self._computed = known | new
+            self._computed = self._known | new
             flight = flight._replace(finished=self._computed)
             if not new.any():
                 none = np.zeros(0, np.int64)
                 values = [leaf[:0] for leaf in self.values]
-                yield Part(none, values, self._verdict(none), flight)
+                yield Part(none, values, self._taken(none), flight)
                 return
         if self._is_begun:
             at = np.flatnonzero(new)
             if len(at):
                 values = [leaf[at] for leaf in self.values]
-                yield Part(at, values, self._verdict(at), flight)
+                yield Part(at, values, self._taken(at), flight)
         elif last or new.any():
             self._is_begun = True
             # Later parts need the rows of this call.
             values = self.values if last else [leaf.copy() for leaf in self.values]
             clear(values, ~new)
-            verdict = self._verdict(slice(None))
+            verdict = self._taken(slice(None))
             ok = verdict.ok & new
             verdict = dataclasses.replace(verdict, ok=ok, missing=~new)
             yield Part(None, values, verdict, flight)
+
+    def rows(self) -> tuple[Rows, Verdict]:
+        """Return all rows, some of which may be missing, if no part was yielded."""
+        done, verdict = self._is_finished(), self._verdict(slice(None))
+        if done.all():
+            return self.values, verdict
+        clear(self.values, ~done)
+        ok = verdict.ok & done
+        return self.values, dataclasses.replace(verdict, ok=ok, missing=~done)
+
+    def saved(self) -> Flight:
+        """Return the points in flight, with the values of those that are finished."""
+        assert self.in_flight is not None
+        done = self._is_finished()
+        ok = np.ones(self._size, bool) if self._ok is None else self._ok
+        errors = {text: at.tolist() for text, at in joined(self._errors).items()}
+        values = [done, ok, *(leaf[done] for leaf in self.values)]
+        return self.in_flight()._replace(values=values, entries={"failed": errors})
+
+    def restore(self, flight: Flight) -> None:
+        """Go on from what `saved` returned."""
+        done, ok, *values = flight.values
+        for into, leaf in zip(self.values, values, strict=True):
+            into[done] = leaf
+        self.finish(np.flatnonzero(done), int(done.sum()))
+        errors = flight.entries["failed"]
+        if errors:
+            self._ok = ok
+            self._errors = [{text: np.array(at) for text, at in errors.items()}]
+        self.resumed = flight
+
+    @property
+    def _known(self) -> Bool[np.ndarray, " rows"]:
+        """The rows that were finished before the last part of a call with flights."""
+        return self._computed if len(self._computed) else np.zeros(self._size, bool)
+
+    def _is_finished(self) -> Bool[np.ndarray, " rows"]:
+        """Return which rows were finished since the last part, and not before."""
+        new = np.zeros(self._size, bool)
+        for place in self._finished:
+            new[place] = True
+        return new & ~self._known
 
     def _verdict(self, place: Place) -> Verdict:
         """Return the verdict on some rows; without failures it takes no memory."""
         ok = self._ok
         if ok is None:
             ok = np.broadcast_to(np.True_, (self._size,))
-        verdict = Verdict(ok[place], joined(self._errors), failed=self._failed)
+        return Verdict(ok[place], joined(self._errors), failed=self._failed)
+
+    def _taken(self, place: Place) -> Verdict:
+        """Return the verdict on some rows, with the errors since the last one."""
+        verdict = self._verdict(place)
         self._errors, self._failed = [], 0
         return verdict
 

@@ -5,7 +5,6 @@ progress bar only shows.
 """
 
 import contextlib
-import copy
 import signal
 import threading
 import time
@@ -72,13 +71,6 @@ class Watch:
         self._points_per_second: float | None = None
         self._failed = 0
         self._save_seconds = 0.0
-
-    def silent(self) -> "Watch":
-        """Return a watch for computing a row: it hands over nothing."""
-        watch = copy.copy(self)
-        watch._hands_over = False
-        watch.show = self.show  # it counts the points that failed
-        return watch
 
     def restart(self) -> None:
         """Count the time until rows are handed over from the next device call on."""

@@ -42,8 +42,6 @@ from .format import Variable as Variable
 from .format import well_formed as well_formed
 from .lazy import StoredArray as StoredArray
 from .lazy import stored_in as stored_in
-from .leaves import pack_leaves as pack_leaves
-from .leaves import unpack_leaves as unpack_leaves
 from .store import Account as Account
 from .store import Store as Store
 from .store import open_store as open_store
