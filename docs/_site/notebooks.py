@@ -21,6 +21,8 @@ import eqx_pipe
 
 _EXAMPLES = Path(__file__).parents[2] / "examples"
 _MARK = re.compile(r"^# %%( \[markdown\])?\n", re.MULTILINE)
+_LIST = re.compile(r"^Whole experiments: .*?\n\n", re.MULTILINE | re.DOTALL)
+"""The list of examples in the README, which the start page shows as pictures."""
 
 
 class Cell(NamedTuple):
@@ -55,6 +57,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             files.append(File.generated(config, f"examples/{name}", content=content))
     gallery = File.generated(config, "examples/index.md", content=_gallery(cards))
     files.append(gallery)
+    start = files.get_file_from_path("index.md")
+    text, replaced = _LIST.subn(lambda _: _start(cards), start.content_string)
+    assert replaced == 1, "the README has no list of examples"
+    start.content_string = text
     return files
 
 
@@ -71,6 +77,18 @@ def _card(name: str, text: str, picture: str) -> str:
 """
 
 
+def _start(cards: list[str]) -> str:
+    """Return the part of the start page that shows all examples."""
+    moved = re.sub(r"\((?=[\w-]+\.(?:md|png)\))", "(examples/", _grid(cards))
+    return f"## Examples\n\n{moved}\n"
+
+
+def _grid(cards: list[str]) -> str:
+    """Return pictures that lead to the examples."""
+    items = "\n".join(cards)
+    return f'<div class="grid cards" markdown>\n\n{items}\n</div>\n'
+
+
 def _gallery(cards: list[str]) -> str:
     """Return the page that shows all examples."""
     return """# Examples
@@ -78,11 +96,7 @@ def _gallery(cards: list[str]) -> str:
 Each example is a whole experiment on real data. The site runs it, and each page has a
 notebook to download. In a clone, `pip install '.[examples]'` installs the packages.
 
-<div class="grid cards" markdown>
-
-{}
-</div>
-""".format("\n".join(cards))
+{}""".format(_grid(cards))
 
 
 def _page(name: str, found: list[Cell]) -> tuple[str, dict[str, bytes]]:

@@ -95,7 +95,7 @@ class PBT(eqx.Module):
         >>> result = ep.train(
         ...     descent, {"rate": ep.Geomspace(1e-3, 1.0, 8)}, 12, every=3,
         ...     key=jax.random.key(0),
-        ...     scheduler=ep.search.PBT("loss", ["rate"], mode="min"),
+        ...     scheduler=ep.search.PBT("loss", ["rate"]),
         ... )
         >>> result.curves.values["point.rate"].shape
         (8, 4)
@@ -103,7 +103,7 @@ class PBT(eqx.Module):
 
     by: str
     vary: tuple[str, ...] = eqx.field(converter=lambda x: _as_tuple(x))
-    mode: str = "max"
+    mode: str = "min"
     fraction: float = 0.2
     factors: tuple[float, ...] = eqx.field(
         default=(0.8, 1.2), converter=lambda x: _as_tuple(x)

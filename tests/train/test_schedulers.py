@@ -87,7 +87,7 @@ def test_pbt_solves_the_toy_of_its_paper():
     # Each worker alone moves one parameter, and cannot exceed 1.2 - 0.9^2 = 0.39.
     alone = ep.train(TOY, TWO, 400)
     assert alone.best("q", "max").value <= 0.39 + 1e-6
-    explore = ep.search.PBT("q", ["h0", "h1"], fraction=0.5)
+    explore = ep.search.PBT("q", ["h0", "h1"], mode="max", fraction=0.5)
     swap = lambda population, key: _swapped(explore(population, key))  # noqa: E731
     result = ep.train(TOY, TWO, 400, every=10, scheduler=swap, key=jax.random.key(0))
     assert result.best("q", "max").value > 1.15
