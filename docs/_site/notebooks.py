@@ -91,12 +91,12 @@ def _grid(cards: list[str]) -> str:
 
 def _gallery(cards: list[str]) -> str:
     """Return the page that shows all examples."""
-    return """# Examples
+    return f"""# Examples
 
 Each example is a whole experiment on real data. The site runs it, and each page has a
 notebook to download. In a clone, `pip install '.[examples]'` installs the packages.
 
-{}""".format(_grid(cards))
+{_grid(cards)}"""
 
 
 def _page(name: str, found: list[Cell]) -> tuple[str, dict[str, bytes]]:

@@ -13,6 +13,7 @@ _TEXTS = {
     "README.md": "index.md",
     "CHANGELOG.md": "changes.md",
     "CONTRIBUTING.md": "contributing.md",
+    "SECURITY.md": "security.md",
     "benchmarks/README.md": "performance.md",
     "tests/README.md": "tests.md",
 }
