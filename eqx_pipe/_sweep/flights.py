@@ -22,14 +22,13 @@ from typing import Any
 import jax
 import jaxlib.version
 import numpy as np
-from jaxtyping import Int8
 
 from .. import _leaves
 from .._errors import log_once
 from .._jaxprs import array_text, digest
 from .compute.rows import Flight
 from .identity import reducing_identity
-from .store import FAILED, MISSING, Store, Undecodable
+from .store import FAILED, MISSING, Filling, Undecodable
 from .work import Plan
 
 _FOLDER = ".flights"
@@ -38,41 +37,50 @@ _NAME = re.compile(r"(\d{1,18})\.([0-9a-f]{12})\.[0-9a-f]{12}")
 
 
 class Flights:
-    """The flights in a store, for a plan."""
+    """The flights in a store that is filled, for a plan."""
 
-    def __init__(self, store: Store, plan: Plan):
-        self._store, self._plan = store, plan
+    def __init__(self, plan: Plan, filling: Filling):
+        self._store, self._plan, self._filling = filling.store, plan, filling
         self._names: dict[int, set[str]] = {}
         self.text = ""
         """What is in flight, for a note; empty if nothing was saved."""
 
-    def look(self) -> Collection[int]:
-        """List the flights, and return the numbers of their chunks."""
+    def look(self) -> bool:
+        """List the flights, and return whether there are any in our share."""
         self._names = {}
         for name in self._store.files.names(_FOLDER):
             found = _NAME.fullmatch(name)
             if found is not None:
                 self._names.setdefault(int(found[1]), set()).add(name)
-        return self._names.keys()
+        return any(number in self._filling.owned for number in self._names)
 
-    def __contains__(self, number: int) -> bool:
-        return number in self._names
-
-    def remove(self, number: int) -> None:
-        """Remove the flights of a chunk, which is complete."""
-        for name in self._names.pop(number, set()):
-            self._store.files.remove(f"{_FOLDER}/{name}")
-
-    def remove_outdated(self) -> None:
-        """Remove flights whose layout no longer exists, since the store has grown."""
+    def tidy(self, todo: Collection[int]) -> None:
+        """Remove flights of complete chunks, and of a layout before the store grew."""
+        self.look()
+        filling = self._filling
+        alone = filling.shard is None and filling.has_locks
         for number, names in list(self._names.items()):
-            gone = {name for name in names if name.split(".")[1] != self._cut}
-            for name in gone:
-                self._store.files.remove(f"{_FOLDER}/{name}")
-            if names == gone:
-                del self._names[number]
+            complete = number in filling.owned and number not in todo
+            for name in [*names]:
+                if complete or (alone and name.split(".")[1] != self._cut):
+                    self._remove(number, name)
 
-    def put(self, number: int, flight: Flight) -> None:
+    def keep(self, number: int, flight: Flight | None) -> None:
+        """Save what is in flight in a chunk, after its finished rows are written.
+
+        Flights of a complete chunk are removed.
+        """
+        if flight is not None:
+            self._put(number, flight)
+        elif self._names.get(number) and self._filling.is_complete(number):
+            for name in [*self._names[number]]:
+                self._remove(number, name)
+
+    def _remove(self, number: int, name: str) -> None:
+        self._store.files.remove(f"{_FOLDER}/{name}")
+        self._names[number].discard(name)
+
+    def _put(self, number: int, flight: Flight) -> None:
         """Save a flight; a full disk is logged, and ends nothing."""
         rows = [] if flight.rows is None else [flight.rows]
         header = {
@@ -100,18 +108,16 @@ class Flights:
         self._names.setdefault(number, set()).add(name)
         self.text = flight.text
 
-    def get(
-        self, number: int, status: Int8[np.ndarray, " rows"] | None, again: bool
-    ) -> Flight | None:
+    def get(self, number: int) -> Flight | None:
         """Return the flight of a chunk that can go on, or `None`.
 
-        `status` is that of the chunk, `None` if no row is written. With `again`, failed
-        rows are computed again, so a flight that has finished one begins again, too.
+        If failed rows are computed again, a flight that has finished one begins again,
+        too.
         """
-        if number not in self._names:
+        if not self._names.get(number) or number in self._filling.broken:
             return None
         try:
-            return self._valid(number, status, again)
+            return self._valid(number)
         except (Undecodable, FileNotFoundError) as error:
             log_once(
                 f"flight {self._store.path} {number}",
@@ -123,9 +129,7 @@ class Flights:
             )
             return None
 
-    def _valid(
-        self, number: int, status: Int8[np.ndarray, " rows"] | None, again: bool
-    ) -> Flight:
+    def _valid(self, number: int) -> Flight:
         name, names = self._name(number), self._names[number]
         header, leaves = self._read(name if name in names else min(names))
         of = header.get("of")
@@ -142,9 +146,11 @@ class Flights:
         fits = len(rows) == len(flight.finished) and header["chunk"] == number
         if not fits or (len(rows) and not 0 <= rows.min() <= rows.max() < last - first):
             raise Undecodable("it belongs to another chunk")
-        done = rows[flight.finished]
-        lost = [MISSING, FAILED] if again else [MISSING]
-        if len(done) and (status is None or np.isin(status[done], lost).any()):
+        done, manifest = rows[flight.finished], self._store.manifest(number)
+        lost = [MISSING, FAILED] if self._filling.again else [MISSING]
+        if len(done) and (
+            manifest is None or np.isin(manifest.status[done], lost).any()
+        ):
             raise Undecodable("some of the points that it has finished are missing")
         points = self._plan.points
         if flight.batch_size < points.largest_batch and points.adapts:

@@ -23,7 +23,7 @@ from .._tree import leaves_with_names
 from .._types import PyTree
 from .call import fn_name
 from .compute.groups import Blocks
-from .compute.rows import Errors, Flight, Rows, Verdict, clear, in_order, joined
+from .compute.rows import Errors, Rows, Verdict, clear, in_order, joined
 from .flights import Flights
 from .identity import (
     Grown,
@@ -240,7 +240,7 @@ class StoreSink:
         self.contents = _contents_of(self.plan)
         shard, again = self.plan.request.shard, self.plan.request.resume == "failed"
         self._filling = Filling(self.store, shard, again, settles=not has_grown)
-        self._flights = Flights(self.store, self.plan)
+        self._flights = Flights(self.plan, self._filling)
         self._kept: set[int] = set()
 
     def _opened(self, plan: Plan, write: bool) -> tuple[Store, Plan, bool]:
@@ -295,8 +295,7 @@ class StoreSink:
             self._refuse(store.account(listed, filling.broken))
             self.contents.advance(store)
             done = self.stopped or not filling.todo(listed)
-            done = done and not filling.has_leftovers()
-            done = done and not any(n in filling.owned for n in self._flights.look())
+            done = done and not (filling.has_leftovers() or self._flights.look())
         if done:
             yield Todo(filling.owned, [])
             return
@@ -305,11 +304,7 @@ class StoreSink:
                 # Other processes may have written chunks meanwhile.
                 self._refuse(store.account(listed, filling.broken))
                 todo = self._todo(filling.todo(listed))
-                for number in [*self._flights.look()]:
-                    if number in filling.owned and number not in todo.chunks:
-                        self._flights.remove(number)
-                if self.plan.request.shard is None and filling.has_locks:
-                    self._flights.remove_outdated()
+                self._flights.tidy(todo.chunks)
             try:
                 yield todo
             # Also for Ctrl-C, whose note counts the stored points.
@@ -330,11 +325,7 @@ class StoreSink:
             if rows is None or len(rows):
                 self._filling.keep(number, rows, kept, status, errors)
                 self._kept.add(number)
-            # Rows come first: a flight is valid if those it has finished are there.
-            if flight is not None:
-                self._flights.put(number, flight)
-            elif number in self._flights and self._filling.is_complete(number):
-                self._flights.remove(number)
+            self._flights.keep(number, flight)
         self.contents.advance(self.store)
 
     def outcome(self) -> Outcome:
@@ -359,15 +350,7 @@ class StoreSink:
 
     def _todo(self, rows_by_chunk: Mapping[int, Any]) -> Todo:
         rows = {number: at for number, at in rows_by_chunk.items() if at is not None}
-        return Todo(self._filling.owned, list(rows_by_chunk), rows, self._flight)
-
-    def _flight(self, number: int) -> Flight | None:
-        """Return the points in flight in a chunk, if they can go on."""
-        if number not in self._flights or number in self._filling.broken:
-            return None
-        manifest = self.store.manifest(number)
-        status = None if manifest is None else manifest.status
-        return self._flights.get(number, status, self._filling.again)
+        return Todo(self._filling.owned, list(rows_by_chunk), rows, self._flights.get)
 
     def _todo_after(self, grown: Grown) -> Todo:
         """Return the chunks to compute once the store has grown."""

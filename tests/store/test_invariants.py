@@ -27,7 +27,7 @@ def test_simulated_histories_lose_nothing_and_are_completed(count):
 
 
 def test_the_simulator_finds_a_rule_that_is_broken(monkeypatch):
-    """A status file that is written before the values, and a creation that replaces."""
+    """A status file before the values, a creation that replaces, any flight."""
 
     def too_early(store, number, values, status, errors=None, rows=None):
         if rows is None:
@@ -49,6 +49,16 @@ def test_the_simulator_finds_a_rule_that_is_broken(monkeypatch):
     monkeypatch.setattr(
         simulate.View, "put_new", lambda view, *file: view.put(*file) is None
     )
+    simulate.histories(150, modes=("plain",), report=wrong.append)
+    assert wrong
+    monkeypatch.undo()
+    wrong.clear()
+
+    def unchecked(flying, number):
+        names = flying._names[number]
+        return simulate.flights._flight_of(*flying._read(min(names)))
+
+    monkeypatch.setattr(simulate.flights.Flights, "_valid", unchecked)
     simulate.histories(150, modes=("plain",), report=wrong.append)
     assert wrong
 

@@ -15,6 +15,8 @@ one chunk. The simulator of the tests (`tests/support/simulate.py`) checks these
 7. A listing only shows where to look, since one of a network disk may be a minute old.
    A process reads a chunk before it writes it, and does not repeat finished rows.
 8. Without locks it also reads back what it wrote, in case two processes mixed files.
+   If both finish some rows of a chunk, those of one may be missing, and are computed
+   again.
 9. Growth requires locks. It puts files of the larger layout under unused names (see
    `SIDES`), and replaces `zarr.json`. Files of chunks stay if the grid only appends.
 10. Only `settle` removes files, under the lock of the whole store: those that are not
