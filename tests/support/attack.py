@@ -69,6 +69,43 @@ def fails(p):
     return plain(p | {"b": eqx.error_if(p["b"], p["b"] == BAD, "bad")})
 
 
+def looped(p):
+    """Compute `plain` in ten steps."""
+    y = jax.lax.fori_loop(0, 10, lambda _, y: y + p["a"], p["b"])
+    return plain(p) | {"y": y}
+
+
+@contextlib.contextmanager
+def in_steps(press_at=-1):
+    """Compute loops three steps at a time, with a save after each; press Ctrl-C."""
+    calls = []
+
+    def record(pace, *_):
+        pace.steps = 3
+        calls.append(0)
+        if len(calls) == press_at:
+            signal.raise_signal(signal.SIGINT)
+
+    usual = signal.signal(signal.SIGINT, signal.default_int_handler)
+    with contextlib.ExitStack() as stack:
+        stack.callback(signal.signal, signal.SIGINT, usual)
+        compute = "eqx_pipe._sweep.compute"
+        for name, value in [
+            ("trace.LONG", 0),
+            ("watch.COMMIT_EVERY", 0.0),
+            ("watch._SAVE_PAUSE", 0),
+            ("watch.Pace.record", record),
+        ]:
+            stack.enter_context(mock.patch(f"{compute}.{name}", value))
+        yield
+
+
+def stepped(fn, points, path, press_at=-1, **asked):
+    """Sweep in steps, or leave a sweep in the middle of its points."""
+    with in_steps(press_at), contextlib.suppress(KeyboardInterrupt):
+        return sweep(fn, points, path, **asked)
+
+
 def _note(x):
     if LOG in os.environ:
         with open(os.environ[LOG], "ab", buffering=0) as log:
@@ -151,10 +188,14 @@ def search(path, num=4):
 
 def targets(folder):
     """Make one store of each kind."""
-    full, half, failed, mended, grown, moved, states, saved = (
+    full, half, failed, mended, grown, moved, states, saved, left, halves = (
         folder / name
         for name in "full half failed mended grown moved states saved.zarr".split()
+        + ["left", "halves"]
     )
+    stepped(looped, space(4), left, press_at=11)
+    stepped(looped, space(4), halves, press_at=11, reduce=REDUCE)
+    assert all([*(path / ".flights").iterdir()] for path in (left, halves))
     sweep(plain, space(4), full)
     sweep(plain, space(4), half, shard=(0, 2))
     mark(fails, space(4), failed)
@@ -188,6 +229,8 @@ def targets(folder):
         Target(grown, call(mark, fails, four), call(mark, fails, wide)),
         Target(moved, call(mark, fails, space(3, INSERTED)), call(mark, fails, other)),
         Target(states, call(sweep, plain, four, reduce=REDUCE), loads=False),
+        Target(left, call(stepped, looped, four), call(stepped, looped, wide)),
+        Target(halves, call(stepped, looped, four, reduce=REDUCE), loads=False),
         Target(saved, None),
         Target(
             folder / "search",
