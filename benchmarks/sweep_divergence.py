@@ -3,7 +3,7 @@
 Each way at the batch size that is best for it, of those tried in one pass; then all in
 turn. `waste` is how many steps of loops are executed for each one that a point needs.
 `order_by` gets the steps that each point takes, as an earlier sweep counts them, or
-(`guessed`) those times a number of 0.7 to 1.3. Solvers of others cannot be refilled.
+(`guessed`) those times a number of 0.7 to 1.3.
 
 Loops of 1 to 1,000 steps, 150 on average; Van der Pol's oscillator from easy to stiff
 (`mu` from 0.3 to 100) by diffrax; fits by optimistix. Points are in random order.
@@ -24,25 +24,15 @@ ROUNDS = 7
 QUICK = {"points": 64, "sizes": (8,), "only": ("sine, random", "optimistix")}
 
 
-SINE = (
-    lambda p: (jnp.int32(0), p["x"]),
-    lambda p, c: c[0] < p["n"],
-    lambda p, c: (c[0] + 1, c[1] + 0.01 * jnp.sin(c[1])),
-    lambda p, c: c[1],
-)
-"""A loop of `p["n"]` steps, as the parts of `refill`."""
+def sine(p):
+    """Return the result of a loop of `p["n"]` steps."""
+    step = lambda c: (c[0] + 1, c[1] + 0.01 * jnp.sin(c[1]))  # noqa: E731
+    start = jnp.int32(0), p["x"]
+    return jax.lax.while_loop(lambda c: c[0] < p["n"], step, start)[1]
 
 
 def van_der_pol(mu, y):
     return jnp.stack([y[1], mu * (1 - y[0] ** 2) * y[1] - y[0]])
-
-
-def plain(init, cond, body, out):
-    def fn(p):
-        going, step = functools.partial(cond, p), functools.partial(body, p)
-        return out(p, jax.lax.while_loop(going, step, init(p)))
-
-    return fn
 
 
 def by_diffrax():
@@ -80,7 +70,7 @@ def by_optimistix():
 
 
 def cases(points):
-    """Yield each case: the package, the function, the same by `refill`, the points."""
+    """Yield each case: the package, the function, the points."""
     rng = np.random.default_rng(0)
     trips = rng.exponential(152, 2 * points).astype(np.int32)
     trips = trips[(trips >= 1) & (trips <= 1000)][:points]
@@ -88,12 +78,12 @@ def cases(points):
     few = points // 4
     mu = np.float32(np.geomspace(0.3, 100, few))
     mixed = {"mu": rng.permutation(mu), "x": np.float32(rng.uniform(0.5, 2, few))}
-    yield "sine, random", None, plain(*SINE), ep.refill(*SINE), loops
-    yield "diffrax Tsit5, random", "diffrax", by_diffrax, None, mixed
-    yield "optimistix BFGS, random", "optimistix", by_optimistix, None, mixed
+    yield "sine, random", None, lambda: sine, loops
+    yield "diffrax Tsit5, random", "diffrax", by_diffrax, mixed
+    yield "optimistix BFGS, random", "optimistix", by_optimistix, mixed
 
 
-def ways(run, fn, refilled, space, sizes):
+def ways(run, fn, space, sizes):
     """Return each way as a call that gives a result, with its best size."""
     middle = sizes[(len(sizes) - 1) // 2]
     counted = ep.sweep(fn, space, batch_size=middle, count_steps=True)
@@ -106,10 +96,8 @@ def ways(run, fn, refilled, space, sizes):
         ("small batches", fn, None),
         ("order_by", fn, needed),
         ("order_by, guessed", fn, guess),
-        ("refill", refilled, None),
+        ("refill", jax.jit(ep.refill(fn)), None),
     ):
-        if of is None:
-            continue
         call = functools.partial(sweep, of, order_by=order_by)
         tried = [s if name != "refill" else 16 * s for s in sizes]
         sides = {
@@ -121,14 +109,13 @@ def ways(run, fn, refilled, space, sizes):
 
 
 def main(run, *, points=16_384, sizes=(8, 32, 128, 512)):
-    for case, package, fn, refilled, arrays in cases(points):
+    for case, package, make, arrays in cases(points):
         if not run.chosen([case]) or (package and not run.has(package)):
             continue
         # Under `jit` each is traced once, and not in every sweep.
-        fn = jax.jit(fn() if package else fn)
-        refilled = refilled and jax.jit(refilled)
+        fn = jax.jit(make())
         space = ep.Space({k: ep.Values(v) for k, v in arrays.items()}, "zip")
-        found = ways(run, fn, refilled, space, sizes)
+        found = ways(run, fn, space, sizes)
         sides = {
             name: lambda call=call, size=size: call(batch_size=size).values
             for name, (call, size) in found.items()

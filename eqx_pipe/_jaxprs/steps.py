@@ -18,8 +18,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, UInt32
 
+from .._types import ClosedJaxpr
 from .evaluate import remade, stepped
-from .jaxpr import Equation, equations, interpret, open_jaxpr, rebind
+from .jaxpr import Equation, equations, interpret, open_jaxpr, rebind, trace
 from .table import bodies, kind, scan_counts, while_counts
 
 Count: TypeAlias = UInt32[Array, ""]
@@ -123,6 +124,15 @@ def _while_loop(eqn: Equation, inputs: list[Any]) -> list[Any]:
         lambda state: jnp.any(goes(state[0], rebind)), step, first
     )
     return [*carry, needed, eqxi.unvmap_max(executed)]
+
+
+def alone(cond: ClosedJaxpr) -> ClosedJaxpr:
+    """Return the condition of a loop, or of a loop of Equinox, for a lane by itself."""
+    if not any(eqn.primitive.name in _ALONE for eqn in equations(cond)):
+        return cond
+    avals = [v.aval for v in open_jaxpr(cond)[0].invars]
+    structs = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals]
+    return trace(lambda *args: interpret(cond, args, _alone), *structs)
 
 
 def _alone(eqn: Equation, inputs: list[Any]) -> list[Any]:

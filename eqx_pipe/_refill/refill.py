@@ -1,8 +1,9 @@
-"""`refill`: a loop whose finished lanes take the next point under `vmap`.
+"""`refill`: loops whose finished lanes take the next point under `vmap`.
 
 Under `jax.vmap`, `lax.while_loop` runs in all lanes until the last one is finished. The
 loop here instead records its batch of points, through any number of `vmap`s, and
-decides when it is compiled how many of them run at a time. This requires a primitive.
+decides when it is compiled how many of them run at a time. This requires a primitive,
+which replaces each `while_loop` of a traced function.
 
 Its parameters are those of the equation of a `lax.while_loop` of a single point, and
 the `sizes` of its batches, the outermost first. The carries have a leading axis for
@@ -11,9 +12,10 @@ copy nothing.
 
 A `vmap` adds to the points of the loop. If all points take the same number of steps
 there is nothing to refill, and it stays the loop of a single point, with a batch in its
-carry. The derivative is that of the `lax.while_loop`, in forward mode.
+carry. Derivatives are those of the function as it is, whose lanes wait.
 """
 
+import functools as ft
 import itertools as it
 import math
 from collections.abc import Callable, Sequence
@@ -25,47 +27,34 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 from jax import lax
 from jax.extend.core import Primitive
-from jax.interpreters import ad, batching, mlir
+from jax.interpreters import batching, mlir
 from jaxtyping import Array, Bool, Int32
 
-from .._errors import describe_value, structure_error, type_error
+from .._errors import describe_value, type_error, value_error
 from .._jaxprs import (
     Body,
     Entry,
     Equation,
+    alone,
     as_function,
     depends_on,
     interpret,
+    kind,
     may_loop_or_call_back,
+    open_jaxpr,
     rebind,
     register,
+    sub_jaxprs,
     trace,
 )
-from .._tree import as_arrays, as_data, as_keys, broadcast_mask, differences, fill
+from .._tree import as_data, as_keys, broadcast_mask
 from .._types import ClosedJaxpr, PyTree
 
-Point = TypeVar("Point")
-Output = TypeVar("Output")
+_Output = TypeVar("_Output")
 
 
-def refill(
-    # The carry has no type variable: a loop may start with `0` and continue with an
-    # array, which a type checker would reject.
-    init: Callable[[Point], PyTree],
-    cond: Callable[[Point, PyTree], Bool[Array, ""] | bool],
-    body: Callable[[Point, PyTree], PyTree],
-    out: Callable[[Point, PyTree], Output],
-) -> Callable[[Point], Output]:
-    """Return a function of a point with a loop in which lanes do not wait for others.
-
-    For a single point it is a `while_loop`:
-
-    ```
-    carry = init(point)
-    while cond(point, carry):
-        carry = body(point, carry)
-    return out(point, carry)
-    ```
+def refill(fn: Callable[..., _Output]) -> Callable[..., _Output]:
+    """Return a function with the same values, in whose loops no lane waits for others.
 
     Under `jax.vmap`, a `while_loop` runs in every lane until the slowest point of the
     batch is finished. Here a lane whose point is finished takes the next point of the
@@ -74,114 +63,112 @@ def refill(
 
     **Arguments:**
 
-    - `init`: called as `init(point)`, returns the first carry: any pytree.
-    - `cond`: called as `cond(point, carry)`, returns whether to take another step: a
-      scalar boolean.
-    - `body`: called as `body(point, carry)`, returns the next carry, of the same
-      structure, shapes and dtypes.
-    - `out`: called as `out(point, carry)` with the last carry, returns the output.
+    - `fn`: a function with a `while_loop` that is not inside of another loop, a branch
+      or a `vmap`. The loop may be in a library, such as a solver.
 
-    **Returns:** a function `point -> output`, which may be the whole function of a
-    sweep or a part of it. A point is any pytree; for random draws, pass `(point, key)`.
-    It is differentiable in forward mode, as a `while_loop`, whose lanes wait.
+    **Returns:** a function with the signature of `fn`. It is traced in each call, like
+    a function under `jax.jit`. Its derivatives are those of `fn`, whose lanes wait.
 
     **Raises:**
 
-    - `TypeError` if one of the four functions cannot be called.
-    - `TypeError`, when called, if `body` returns another structure, shape or dtype than
-      `init`, or if `cond` does not return a scalar boolean: JAX's error, with the fix.
-    - `ValueError` in reverse mode (`jax.grad`, `jax.vjp`), from JAX.
-    - `StructureError` (a `ValueError`), when called, if `body` changes a part of the
-      carry that is not an array.
+    - `TypeError` if `fn` cannot be called.
+    - `ValueError`, when called, if `fn` has no such loop.
 
-    `init` and `out` run for the whole batch at once, and the carries of the whole batch
-    are in memory. The functions cannot use the batch's axis by name (`jax.lax.psum`),
-    since not all points of the batch take a step together.
+    Work before and after a loop runs for the whole batch at once, and the carries of
+    the whole batch are in memory. A step that contains another `while_loop` still waits
+    for the slowest of the lanes that take it, so gains are small: see `order_by` of
+    `sweep`. Loops cannot use the batch's axis by name (`jax.lax.psum`), since not all
+    points of the batch take a step together.
 
-    **Laws:** each lane equals the loop above, to rounding, under any `vmap`s.
+    **Laws:** each lane equals `fn` of its point, to rounding, under any `vmap`s. XLA
+    compiles the steps in another context than those of `fn`, and rounds otherwise: the
+    number of steps of a chaotic or tolerance-controlled loop may differ.
 
     !!! example
 
-        >>> import eqx_pipe as ep, jax.numpy as jnp
-        >>> steps = ep.refill(
-        ...     init=lambda n: (n, 0),
-        ...     cond=lambda _, carry: carry[0] > 1,
-        ...     body=lambda _, carry: (
-        ...         jnp.where(carry[0] % 2, 3 * carry[0] + 1, carry[0] // 2),
-        ...         carry[1] + 1,
-        ...     ),
-        ...     out=lambda _, carry: carry[1],
-        ... )
-        >>> ep.sweep(steps, ep.Values([1, 7, 27, 97])).values.tolist()
+        >>> import eqx_pipe as ep, jax, jax.numpy as jnp
+        >>> def collatz(n):
+        ...     step = lambda n: jnp.where(n % 2, 3 * n + 1, n // 2)
+        ...     count = lambda c: (step(c[0]), c[1] + 1)
+        ...     return jax.lax.while_loop(lambda c: c[0] > 1, count, (n, 0))[1]
+        >>> ep.sweep(ep.refill(collatz), ep.Values([1, 7, 27, 97])).values.tolist()
         [0, 16, 111, 118]
     """
-    for name, fn in (("init", init), ("cond", cond), ("body", body), ("out", out)):
-        if not callable(fn):
-            raise type_error(
-                "refill",
-                f"`{name}` is {describe_value(fn)}, which cannot be called.",
-                "Give four functions: `refill(init, cond, body, out)`.",
-            )
+    if not callable(fn):
+        raise type_error(
+            "refill",
+            f"`fn` is {describe_value(fn)}, which cannot be called.",
+            "Give a function with a `while_loop`: `refill(fn)`.",
+        )
 
-    def run(point: Point) -> Output:
-        return out(point, _last_carry(cond, body, point, as_arrays(init(point))))
+    @ft.wraps(fn)
+    def run(*args: Any, **kwargs: Any) -> _Output:
+        if jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
+            return fn(*args, **kwargs)  # Python loops: a debugger stops inside
+        arrays, static = eqx.partition((args, kwargs), eqx.is_array)
+        leaves, structure = jtu.tree_flatten(arrays)
+        outputs: Any = None
+
+        def flat(*leaves: Any) -> list[Any]:
+            nonlocal outputs
+            given = jtu.tree_unflatten(structure, leaves)
+            args, kwargs = eqx.combine(given, static)
+            out, others = eqx.partition(fn(*args, **kwargs), eqx.is_array)
+            out, tree = jtu.tree_flatten(out)
+            outputs = tree, others
+            return out
+
+        jaxpr = trace(flat, *leaves)
+        if not any(map(_is_loop, open_jaxpr(jaxpr)[0].eqns)):
+            raise value_error(
+                "refill",
+                "`fn` has no `while_loop` outside of other loops, branches and `vmap`.",
+                "Sweep `fn` itself, or refill the function that has the loop.",
+            )
+        tree, others = outputs
+        out = _evaluate_refilled(jaxpr, list(jaxpr.consts), leaves)
+        return eqx.combine(jtu.tree_unflatten(tree, out), others)
 
     return run
 
 
-def _last_carry(
-    cond: Callable[..., object],
-    body: Callable[..., PyTree],
-    point: PyTree,
-    first: PyTree,
-) -> PyTree:
-    carry, others = eqx.partition(first, eqx.is_array)
+def _evaluate_refilled(
+    jaxpr: ClosedJaxpr, consts: list[Any], args: list[Any]
+) -> list[Any]:
+    """Return the outputs of a jaxpr with refilled loops, and derivatives without."""
 
-    def test(carry: PyTree) -> object:
-        return cond(point, eqx.combine(carry, others))
+    def plain(consts: list[Any], args: list[Any]) -> list[Any]:
+        return as_function(jaxpr, consts)(*args)
 
-    def step(carry: PyTree) -> PyTree:
-        after = as_arrays(body(point, eqx.combine(carry, others)))
-        arrays, fixed = eqx.partition(after, eqx.is_array)
-        _check_fixed(others, fixed)
-        return arrays
+    @jax.custom_jvp
+    def refilled(consts: list[Any], args: list[Any]) -> list[Any]:
+        return interpret(jaxpr, args, _rule, consts=consts)
 
-    leaves, structure = jtu.tree_flatten(carry)
-
-    def loop(*leaves: Any) -> list[Any]:
-        carry = jtu.tree_unflatten(structure, leaves)
-        return jtu.tree_leaves(lax.while_loop(test, step, carry))
-
-    try:
-        if jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
-            last = loop(*leaves)  # the plain Python loop: a debugger stops inside
-        else:
-            last = refilled(loop, *leaves)
-    except TypeError as error:
-        if any(name in str(error) for name in ("while_loop", "_fun")):
-            error.add_note(_CURE)
-        raise
-    return eqx.combine(jtu.tree_unflatten(structure, last), others)
+    refilled.defjvp(lambda primals, tangents: jax.jvp(plain, primals, tangents))
+    return refilled(consts, args)
 
 
-_CURE = (
-    "This is the loop of `eqx_pipe.refill`: its condition is `cond`, which returns one "
-    "boolean, true to go on; its body is `body`, which returns the structure, shapes "
-    "and dtypes of `init` (for example `jnp.float32(0)` instead of `0`)."
-)
+def _is_loop(eqn: Equation) -> bool:
+    """Return whether an equation is a `while_loop` of one point, or calls one."""
+    if kind(eqn) == "call":
+        return any(map(_is_loop, open_jaxpr(next(sub_jaxprs(eqn)))[0].eqns))
+    if eqn.primitive.name == "while":
+        # A loop under `vmap` has a condition for each lane.
+        return not open_jaxpr(eqn.params["cond_jaxpr"])[0].outvars[0].aval.shape
+    return eqn.primitive is refill_p
 
 
-def _check_fixed(first: PyTree, after: PyTree) -> None:
-    """Raise unless `body` keeps the parts of the carry that are not arrays."""
-    if jtu.tree_structure(first) != jtu.tree_structure(after):
-        return  # JAX's error describes containers better
-    changes = "; ".join(differences(first, after))
-    if changes:
-        raise structure_error(
-            "refill",
-            f"`body` changes a part of the carry that is not an array: {changes}.",
-            "Let `body` return it as `init` gives it, or make it an array.",
-        )
+def _rule(eqn: Equation, inputs: list[Any]) -> list[Any]:
+    """Return the outputs of an equation, with refilled loops."""
+    if not _is_loop(eqn) or eqn.primitive is refill_p:
+        return rebind(eqn, inputs)
+    if kind(eqn) == "call":
+        return interpret(next(sub_jaxprs(eqn)), inputs, _rule)
+    params = {name: eqn.params[name] for name in Loop._fields[:4]}
+    params["cond_jaxpr"] = alone(params["cond_jaxpr"])
+    num_consts = params["cond_nconsts"] + params["body_nconsts"]
+    with eqn.ctx.manager:
+        return Loop(**params, axes=((),) * num_consts).bind(*inputs)
 
 
 refill_p = Primitive("eqx_pipe_refill")
@@ -250,19 +237,8 @@ class Loop(NamedTuple):
 
 
 def refilled(function: Callable[..., Any], *args: Any) -> list[Any]:
-    """Run a function of arrays with a refilled loop in place of its `while_loop`.
-
-    So JAX determines the types of the carry, the closed-over values and the derivative.
-    """
-
-    def rule(eqn: Equation, inputs: list[Any]) -> list[Any]:
-        if eqn.primitive.name != "while":
-            return rebind(eqn, inputs)
-        params = {name: eqn.params[name] for name in Loop._fields[:4]}
-        num_consts = params["cond_nconsts"] + params["body_nconsts"]
-        return Loop(**params, axes=((),) * num_consts).bind(*inputs)
-
-    return interpret(trace(function, *args), args, rule)
+    """Run a function of arrays with a refilled loop in place of its `while_loop`."""
+    return interpret(trace(function, *args), args, _rule)
 
 
 def _run(*args: Any, **params: Any) -> list[Any]:
@@ -379,34 +355,7 @@ def _with_axis(
     return loop._replace(axes=axes, sizes=(size, *loop.sizes)).bind(*consts, *carry)
 
 
-def _jvp(
-    primals: Sequence[Any], tangents: Sequence[Any], **params: Any
-) -> tuple[list[Any], list[Any]]:
-    """Differentiate the loops of all points, which then wait for each other."""
-    loop = Loop(**params)
-    moving = [
-        type(t) is not ad.Zero and _has_slope(x)
-        for x, t in zip(primals, tangents, strict=True)
-    ]
-
-    def every(*moved: Any) -> list[Any]:
-        args = fill(primals, moving, moved)
-        return loop.each_point(loop.of_point, args, loop.axes_of(args))
-
-    both = list(it.compress(primals, moving)), list(it.compress(tangents, moving))
-    outputs, slopes = jax.jvp(every, *both)
-    return outputs, [
-        t if _has_slope(y) else ad.Zero(jax.typeof(y).to_tangent_aval())
-        for y, t in zip(outputs, slopes, strict=True)
-    ]
-
-
-def _has_slope(x: Any) -> bool:
-    return jnp.issubdtype(jax.typeof(x).dtype, jnp.inexact)
-
-
 batching.fancy_primitive_batchers[refill_p] = _batch
-ad.primitive_jvps[refill_p] = _jvp
 
 
 # Loops of different length in few lanes: a lane runs the loop of one point. When a

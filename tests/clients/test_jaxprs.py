@@ -154,7 +154,7 @@ PROGRAMS = {
     "choices": jax.vmap(ep.cond(lambda x: x > 0, jnp.sin, jnp.cos)),
     "refill": jax.vmap(
         ep.refill(
-            lambda x: x, lambda x, c: c > 0, lambda x, c: c - 1, lambda x, c: (x, c)
+            lambda x: (x, jax.lax.while_loop(lambda c: c > 0, lambda c: c - 1, x))
         )
     ),
 }

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.loops import LOOPS, WEIGHTS, points, reference
+from support.loops import LOOPS, WEIGHTS, points, reference, refilled
 from support.sweeps import make_mesh
 
 import eqx_pipe as ep
@@ -55,17 +55,17 @@ def agree(a, b):
 @given(st.sampled_from([1, 64, 300]), st.integers(0, 99))
 def test_every_point_has_the_result_of_its_own_loop(size, seed):
     given = points(size, seed)
-    refilled = jax.jit(jax.vmap(ep.refill(*STEPS)))(given)
-    agree(refilled, jax.jit(jax.vmap(reference(*STEPS)))(given))
+    ours = jax.jit(jax.vmap(refilled(*STEPS)))(given)
+    agree(ours, jax.jit(jax.vmap(reference(*STEPS)))(given))
 
 
 def test_a_single_point_runs_the_loop():
     for n in (0, 5):
         point = {"n": jnp.int32(n), "x": jnp.float32(0.3)}
-        agree(ep.refill(*STEPS)(point), reference(*STEPS)(point))
-        agree(jax.jit(ep.refill(*STEPS))(point), reference(*STEPS)(point))
+        agree(refilled(*STEPS)(point), reference(*STEPS)(point))
+        agree(jax.jit(refilled(*STEPS))(point), reference(*STEPS)(point))
         with jax.disable_jit():
-            agree(ep.refill(*STEPS)(point), reference(*STEPS)(point))
+            agree(refilled(*STEPS)(point), reference(*STEPS)(point))
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_under_vmap_of_vmap(sizes, axes):
         for name in ("n", "x")
     }
     given = {"n": points(shape["n"])["n"], "x": points(shape["x"], 1)["x"]}
-    ours, plain = ep.refill(*STEPS), reference(*STEPS)
+    ours, plain = refilled(*STEPS), reference(*STEPS)
     for each in reversed(axes):
         ours, plain = jax.vmap(ours, (each,)), jax.vmap(plain, (each,))
     agree(jax.jit(ours)(given), jax.jit(plain)(given))
@@ -109,7 +109,7 @@ def test_other_batch_axes_and_closed_over_tracers():
 
     x = jr.normal(jr.key(0), (3, 50))
     args = jnp.float32([0.5, 0.9]), x, jnp.array([4, 9])
-    agree(fn(ep.refill)(*args), fn(reference)(*args))
+    agree(fn(refilled)(*args), fn(reference)(*args))
 
 
 @pytest.mark.parametrize("name", LOOPS)
@@ -117,7 +117,7 @@ def test_a_loop_of_each_kind(name):
     given = points(100)
     ours, plain = (
         jax.jit(jax.vmap(LOOPS[name](make), axis_name="i"))
-        for make in (ep.refill, reference)
+        for make in (refilled, reference)
     )
     agree(ours(given), plain(given))
     if name == "a matrix for all":  # which is not copied
@@ -126,7 +126,7 @@ def test_a_loop_of_each_kind(name):
 
 
 def test_points_that_end_together_are_one_loop():
-    fn = ep.refill(
+    fn = refilled(
         lambda x: (0, x),
         lambda x, c: c[0] < 5,
         lambda x, c: (c[0] + 1, c[1] + x),
@@ -147,7 +147,7 @@ def test_the_same_in_a_sweep_on_any_devices():
     space = ep.Space(
         {"n": ep.Values(n), "x": ep.Values(np.float32(rng.random(600)))}, "zip"
     )
-    loop = ep.refill(*STEPS)
+    loop = refilled(*STEPS)
 
     def fn(point, key):
         first = {**point, "x": point["x"] + jr.uniform(key)}
@@ -173,7 +173,7 @@ def test_the_same_in_a_sweep_on_any_devices():
 def test_other_arrays_compile_nothing():
     def swept(array, hidden):
         step = jax.jit(lambda x: x * hidden[0])
-        fn = ep.refill(
+        fn = refilled(
             lambda x: x,
             lambda x, c: c < array.sum(),
             lambda x, c: c + step(x),
@@ -199,7 +199,7 @@ def test_no_step_runs_after_the_end_of_a_point():
         return eqx.error_if(i + 1, i >= n, "past its end")
 
     def make(step):
-        return ep.refill(lambda n: 0, lambda n, i: i < n, step, lambda n, i: i)
+        return refilled(lambda n: 0, lambda n, i: i < n, step, lambda n, i: i)
 
     n = np.int32([3, 0, 9, 1, 30, 2, 5, 0, 4, 4] * 10)
     assert ep.sweep(make(step), ep.Values(n), batch_size=100).values.tolist() == [*n]
@@ -223,39 +223,80 @@ def test_points_and_carries_of_any_kind():
         )
 
     space = {"n": ep.Values([3, 0, 7]), "layer": layer, "name": "a", "factor": 2}
-    ours, plain = (ep.sweep(make(f), space).values for f in (ep.refill, reference))
+    ours, plain = (ep.sweep(make(f), space).values for f in (refilled, reference))
     np.testing.assert_allclose(ours, plain, rtol=1e-5)
 
 
+def solver_of_diffrax(p):
+    diffrax = pytest.importorskip("diffrax")
+    decay = lambda t, y, rate: -rate * y  # noqa: E731
+    solution = diffrax.diffeqsolve(
+        diffrax.ODETerm(decay),
+        diffrax.Tsit5(),
+        0.0,
+        1.0,
+        0.1,
+        p["x"],
+        20 * p["n"].astype(jnp.float32),
+        stepsize_controller=diffrax.PIDController(rtol=1e-4, atol=1e-6),
+        saveat=diffrax.SaveAt(ts=jnp.linspace(0, 1, 3)),
+    )
+    return solution.ys, solution.stats["num_accepted_steps"]
+
+
+def solver_of_optimistix(p):
+    optx = pytest.importorskip("optimistix")
+    solver = optx.Newton(1e-4, 1e-4)
+    root = lambda y, x: y**3 + y - x  # noqa: E731
+    return optx.root_find(
+        root, solver, jnp.float32(5), p["n"].astype(jnp.float32) + p["x"]
+    ).value
+
+
+@pytest.mark.parametrize("fn", [solver_of_diffrax, solver_of_optimistix])
+def test_loops_of_other_libraries(fn):
+    given = points(100)
+    ours, plain = (jax.jit(jax.vmap(f))(given) for f in (ep.refill(fn), fn))
+    for x, y in zip(jax.tree.leaves(ours), jax.tree.leaves(plain), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-3, atol=1e-4)
+    assert "sizes=(100,)" in str(jax.make_jaxpr(jax.vmap(ep.refill(fn)))(given))
+
+
+def test_the_signature_and_the_output_of_the_function():
+    class Model(eqx.Module):
+        scale: jax.Array
+
+        def __call__(self, x, *, key, name="a"):
+            n = jr.randint(key, (), 0, 20)
+            total = jax.lax.fori_loop(0, n, lambda _, c: c + self.scale, x)
+            return {"total": jax.jit(lambda: total)(), "n": n, "name": name, "no": None}
+
+    fn = Model(jnp.float32(2))
+    keys, xs = jr.split(jr.key(0), 9), ep.Linspace(0, 8, 9)
+    out = ep.refill(fn)(jnp.float32(1), key=keys[1], name="b")
+    assert out["name"] == "b" and out["no"] is None
+    ours = ep.sweep(lambda x, key: ep.refill(fn)(x, key=key)["total"], xs, key=keys[0])
+    again = ep.sweep(lambda x, key: fn(x, key=key)["total"], xs, key=keys[0])
+    np.testing.assert_allclose(ours.values, again.values)
+    keyed = ep.refill(lambda x, key: fn(x, key=key)["n"])
+    assert ep.sweep(keyed, xs, key=keys[0]).values.max() < 20
+    twice = ep.refill(ep.refill(solver))
+    assert twice(jnp.float32(1)) == solver(jnp.float32(1))
+
+
+def solver(x):
+    return jax.lax.while_loop(lambda c: c < 9, lambda c: c + x, x)
+
+
 @pytest.mark.parametrize(
-    ("after", "says"),
+    "fn",
     [
-        (lambda c: {"i": c["i"], "name": "a"}, "x"),
-        (lambda c: {**c, "x": c["i"]}, "float32.*int32"),
-        (lambda c: {**c, "x": jnp.ones(2)}, r"float32\[2\]"),
+        jnp.sin,
+        lambda x: jax.lax.scan(lambda c, _: (solver(c), None), x, None, 3)[0],
+        lambda x: jax.vmap(solver)(x + jnp.ones(2)).sum(),
+        lambda x: jax.lax.cond(x > 1, solver, jnp.sin, x),
     ],
 )
-def test_a_body_that_changes_the_carry_raises(after, says):
-    fn = ep.refill(
-        lambda x: {"i": jnp.int32(0), "x": x, "name": "a"},
-        lambda x, c: c["i"] < 3,
-        lambda x, c: after(c),
-        lambda x, c: c,
-    )
-    with pytest.raises(TypeError, match=f"(?s){says}") as error:
-        fn(jnp.float32(1))
-    assert (
-        "`body`, which returns the structure, shapes and dtypes of `init`"
-        in " ".join(error.value.__notes__)
-    )
-
-
-def test_a_changed_constant_of_the_carry_raises():
-    fn = ep.refill(
-        lambda x: {"x": x, "name": "a"},
-        lambda x, c: c["x"] < 3,
-        lambda x, c: {**c, "name": "b"},
-        lambda x, c: c,
-    )
-    with pytest.raises(ep.StructureError, match="at `.name`: 'a'"):
-        fn(jnp.float32(1))
+def test_a_function_without_such_a_loop_raises(fn):
+    with pytest.raises(ValueError, match="`fn` has no `while_loop` outside"):
+        ep.refill(fn)(jnp.float32(1))

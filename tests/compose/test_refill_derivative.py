@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.loops import points, reference
+from support.loops import points, reference, refilled
 
 import eqx_pipe as ep
 
@@ -34,7 +34,7 @@ def test_forward_mode_is_that_of_the_loop(which):
             lambda: jax.jacfwd(jax.jacfwd(lambda a: over(x, a, n)))(a),
         ][which]
 
-    ours, plain = jax.jit(results(ep.refill))(), jax.jit(results(reference))()
+    ours, plain = jax.jit(results(refilled))(), jax.jit(results(reference))()
     for x, y in zip(jax.tree.leaves(ours), jax.tree.leaves(plain), strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5)
 
@@ -55,13 +55,13 @@ def test_forward_mode_of_python_numbers():
             jax.vmap(lambda x: jax.jvp(lambda a: closed(a)(x), (2.0,), (1.0,)))(xs),
         )
 
-    ours, plain = results(ep.refill), results(reference)
+    ours, plain = results(refilled), results(reference)
     for x, y in zip(jax.tree.leaves(ours), jax.tree.leaves(plain), strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-5)
 
 
 def test_reverse_mode_raises_the_error_of_jax():
-    fn = gradients(ep.refill)
+    fn = gradients(refilled)
     with pytest.raises(ValueError, match="Reverse-mode"):
         jax.grad(fn)(jnp.float32(1), jnp.float32(0.5), jnp.int32(3))
     xs, n = points(20)["x"], points(20)["n"]
@@ -70,3 +70,13 @@ def test_reverse_mode_raises_the_error_of_jax():
     # A loop without differentiated inputs is a constant.
     both = lambda x: x**2 * fn(jnp.float32(1), jnp.float32(0.5), jnp.int32(3))  # noqa: E731
     assert jnp.isfinite(jax.grad(both)(jnp.float32(2)))
+
+
+def test_own_rules_are_kept():
+    @jax.custom_jvp
+    def fn(x):
+        return jax.lax.while_loop(lambda c: c < 9, lambda c: c + x, x)
+
+    fn.defjvps(lambda t, out, x: 7 * t)
+    over = jax.vmap(ep.refill(fn))
+    assert jax.grad(lambda x: over(x).sum())(jnp.ones(3)).tolist() == [7, 7, 7]

@@ -42,7 +42,7 @@ def of_stages():
         "gated": call(sin, gates=(jnp.all,)),
         "graph": call({"a": sin}, {"a": []}, "a"),
         "outputs": call(ep.chain(a=sin), "a"),
-        "refill": call(sin, sin, sin, sin),
+        "refill": call(ft.partial(jax.lax.while_loop, lambda c: c < 3, jnp.sin)),
         "repeat": call(linear, 2, key=key()),
         "scan": call(jnp.add, 0),
         "summary": call(sin, ones(3)),

@@ -12,7 +12,6 @@ from .compose import Forgetful
 from .data import source
 from .sweep import sweep, vmap_space
 from .views import swept
-from .wrap import steps
 
 
 def reshaped(p):
@@ -43,11 +42,5 @@ NOTES = {
         "equinox.filter_jit": lambda: hash(ep.chain(linear(key()))),
         "`fn` was traced for `n = 4`": lambda: sweep(reshaped, SIZES),
         "While `fn` was traced for `n": lambda: vmap_space(reshaped, SIZES),
-        "`body`, which returns the structure, shapes": lambda: steps(
-            body=lambda x, c: ones(2)
-        )(jnp.float32(1)),
-        "`cond`, which returns one boolean": lambda: steps(cond=lambda x, c: c)(
-            jnp.float32(1)
-        ),
     },
 }

@@ -66,7 +66,7 @@ CURES = {
     "Give a pipeline of this library": "outputs.pipe",
     "Give a tuple of names": "graph.inputs",
     "Give an integer, `None`, or a pytree": "in_axes out_axes",
-    r"Give four functions: `refill\(": "init body out refill.cond",
+    r"Give a function with a `while_loop`": "refill.fn",
     "Give one gate per stage": "gates",
     "Give one integer": "gated.axis parallel.axis",
     "Give one number per stage": "weights",

@@ -1,4 +1,4 @@
-"""One stage in another: `at`, `batched`, `repeat`, `outputs`, `refill`."""
+"""One stage in another: `at`, `batched`, `repeat`, `outputs`."""
 
 import jax
 import jax.numpy as jnp
@@ -8,17 +8,6 @@ from jax.numpy import sin
 import eqx_pipe as ep
 
 from .common import Counter, block, key, linear, ones, stack
-
-
-def steps(**changes):
-    given = {
-        "init": lambda x: x,
-        "cond": lambda x, c: c < 3,
-        "body": lambda x, c: c + 1,
-        "out": lambda x, c: c,
-    } | changes
-    return ep.refill(*given.values())
-
 
 FOCUS = {
     TypeError: {"a tuple of them read as a path": lambda: ep.at(["a"], sin)},

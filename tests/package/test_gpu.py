@@ -132,12 +132,14 @@ def test_reductions(agree):
 
 
 def test_refill(agree):
-    refilled = ep.refill(
-        lambda p: (0, p["b"]),
-        lambda p, c: c[0] < 300 * p["a"],
-        lambda p, c: (c[0] + 1, c[1] + 0.01 * jnp.sin(c[1])),
-        lambda p, c: c,
-    )
+    @ep.refill
+    def refilled(p):
+        return jax.lax.while_loop(
+            lambda c: c[0] < 300 * p["a"],
+            lambda c: (c[0] + 1, c[1] + 0.01 * jnp.sin(c[1])),
+            (0, p["b"]),
+        )
+
     agree(lambda device: swept(device, refilled, 4096, batch_size="auto").values)
 
 

@@ -114,12 +114,7 @@ def looping(point):
     return jax.lax.while_loop(lambda v: v < 30, lambda v: 2 * v + 1, start)
 
 
-def refilled(point):
-    start = jnp.abs(total(point)["sum"]) + 1
-    loop = ep.refill(
-        lambda p: start, lambda p, v: v < 30, lambda p, v: 2 * v + 1, lambda p, v: v
-    )
-    return loop(point)
+refilled = ep.refill(looping)
 
 
 def piped(point):

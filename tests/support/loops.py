@@ -9,7 +9,7 @@ import eqx_pipe as ep
 
 
 def reference(init, cond, body, out):
-    """Return the loop that `refill` stands for."""
+    """Return a function of a point with one loop."""
 
     def fn(point):
         last = jax.lax.while_loop(
@@ -18,6 +18,10 @@ def reference(init, cond, body, out):
         return out(point, last)
 
     return fn
+
+
+def refilled(*parts):
+    return ep.refill(reference(*parts))
 
 
 def points(sizes, seed=0, most=40):
@@ -68,7 +72,7 @@ LOOPS = {
     "a matrix for all": matrix_steps,
     "a while loop": counting(inner_while),
     "a loop that is refilled": counting(
-        lambda p, i: i + 1 + 0 * counting(inner_while)(ep.refill)({"n": i})
+        lambda p, i: i + 1 + 0 * counting(inner_while)(refilled)({"n": i})
     ),
     "draws": draws,
     "numbers": lambda make: make(

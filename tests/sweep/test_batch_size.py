@@ -25,9 +25,7 @@ def loop(x):
     return jax.lax.while_loop(lambda c: c < 3, lambda c: c + 0.1, x)
 
 
-refilled = ep.refill(
-    lambda x: x, lambda x, c: c < 3, lambda x, c: c + 0.1, lambda x, c: c
-)
+refilled = ep.refill(loop)
 
 
 def test_each_kind_of_loop_has_its_size():
@@ -139,13 +137,11 @@ def test_a_loop_in_an_open_jaxpr_is_found():
 
 
 def test_a_loop_inside_a_refilled_loop_does_not_wait():
-    fn = ep.refill(
-        lambda x: x,
-        lambda x, c: c < 3,
-        lambda x, c: c + loop(c) * 0 + 0.1,
-        lambda x, c: c,
-    )
-    assert chosen(fn) == chosen(refilled)
+    def fn(x):
+        step = lambda c: c + loop(c) * 0 + 0.1  # noqa: E731
+        return jax.lax.while_loop(lambda c: c < 3, step, x)
+
+    assert chosen(ep.refill(fn)) == chosen(refilled)
 
 
 def test_large_intermediates_give_small_batches():

@@ -54,14 +54,9 @@ def waiting(p):
     return jax.lax.while_loop(lambda x: x < p["b"], lambda x: 2.7183 * x + 1, p["a"])
 
 
+@ep.refill
 def refilled(p):
-    double = ep.refill(
-        lambda p: p["a"],
-        lambda p, x: x < p["b"],
-        lambda p, x: 3.7183 * x + 1,
-        lambda p, x: x,
-    )
-    return double(p)
+    return jax.lax.while_loop(lambda x: x < p["b"], lambda x: 3.7183 * x + 1, p["a"])
 
 
 def drawn(p, key):
