@@ -49,6 +49,15 @@ def fenced(text: str) -> str:
     return _EXAMPLE.sub(fence, text)
 
 
+SHOWN = {
+    "AbstractReducer": "Reducer",
+    "DeviceSource": "ArraySource",
+    "HostSource": "Sequence",
+    "Vmapped": "Callable",
+}
+"""Internal classes, and what users know in their place."""
+
+
 class Doctests(griffe.Extension):
     """An extension that rewrites every docstring."""
 
@@ -129,12 +138,15 @@ def spelled_out(type_: Any, pkg: griffe.Module) -> Any:
             known = known.final_target if known.is_alias else known
         except (KeyError, ValueError, griffe.AliasResolutionError):
             return type_  # of another package
-        alias = known.is_attribute and str(known.annotation).endswith("TypeAlias")
+        alias = known.is_attribute and (
+            str(known.annotation).endswith("TypeAlias")
+            or str(known.value).startswith("Literal[")
+        )
         if alias and str(known.value) != "PRNGKeyArray":
             return spelled_out(known.value, pkg)
         if known.is_class and any(b.name == "Composite" for b in known.mro()):
             return "Composite"
-        return type_
+        return SHOWN.get(type_.name, type_)
     if isinstance(type_, griffe.Expr):
         fields = {f.name: getattr(type_, f.name) for f in dataclasses.fields(type_)}
         changed = {

@@ -48,7 +48,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     eqx_pipe.use_cpu_devices(8)
     matplotlib.use("agg")
     cards = []
-    for path in sorted(_EXAMPLES.glob("*.py")):
+    for name in _listed():
+        path = _EXAMPLES / name
         found = list(cells(path.read_text()))
         text, pictures = _page(path.stem, found)
         cards.append(_card(path.stem, found[0].source, next(iter(pictures))))
@@ -61,6 +62,14 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     text, replaced = _LIST.subn(lambda _: _start(cards), start.content_string)
     assert replaced == 1, "the README has no list of examples"
     start.content_string = text
+    return files
+
+
+def _listed() -> list[str]:
+    """Return the files of the examples in the order of the README."""
+    readme = (_EXAMPLES.parent / "README.md").read_text()
+    files = re.findall(r"\(examples/(\w+\.py)\)", readme)
+    assert sorted(files) == sorted(path.name for path in _EXAMPLES.glob("*.py"))
     return files
 
 

@@ -18,6 +18,11 @@ _TEXTS = {
     "tests/README.md": "tests.md",
 }
 
+_ENTRY = re.compile(
+    r"\[`((?:[a-z]+\.)*((?:[A-Z]\w*\.)?\w+)[^`]*)`\]\(\.\./\.\./(eqx_pipe/[\w/]+)\.py\)"
+)
+"""A call in a table of the reference, its name without the module, and its source."""
+
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!\w+:)([^)#\s]+)(#[^)\s]*)?\)")
 
 
@@ -35,7 +40,15 @@ def on_page_markdown(
     """Return a page of `docs/` with links to the pages that live elsewhere."""
     if page.file.generated_by is not None:
         return markdown
+    if page.file.src_uri.startswith("api/"):
+        markdown = _ENTRY.sub(_to_docstring, markdown)
     return _moved(markdown, f"docs/{page.file.src_uri}")
+
+
+def _to_docstring(found: re.Match[str]) -> str:
+    """Return a link to the docstring of a name in place of that to its source."""
+    call, name, path = found.groups()
+    return f"[`{call}`](#{path.replace('/', '.')}.{name})"
 
 
 def _moved(text: str, source: str) -> str:

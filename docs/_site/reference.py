@@ -64,7 +64,8 @@ def page_of(page: str) -> str:
         blocks.append(f"{anchor}::: {defined}\n{options(value)}")
     table = ["| call, without its options | purpose |", "|---|---|", *rows]
     intro = (
-        "The site shows the docstrings below this table; the links lead to the source."
+        "On the site the links lead to the docstrings below this table, and in the "
+        "repository\nto the source."
     )
     return "\n".join([f"# {TITLES[page]}\n", f"{intro}\n", *table, "", *blocks])
 
@@ -124,10 +125,16 @@ def methods(value: object) -> list[tuple[str, object]]:
 
 
 def options(value: object) -> str:
-    """Return what the site needs besides to show the methods of `BASES`."""
+    """Return the options of an entry for the site.
+
+    It shows the methods of `BASES`, and no constructors that users do not call.
+    """
     names = {k.__name__ for k in getattr(value, "__mro__", ())}
-    shown = names & BASES
-    return "    options:\n      inherited_members: true\n" if shown else ""
+    shown = ["inherited_members: true"] * bool(names & BASES)
+    if getattr(value, "__name__", "") in RETURNED:
+        shown.append("merge_init_into_class: false")
+    lines = [f"      {line}\n" for line in shown]
+    return "".join(["    options:\n", *lines]) if shown else ""
 
 
 def call(path: str, value: object) -> str:
