@@ -1,6 +1,9 @@
 """Sweeps: `sweep.py` is the entry, `compute` makes rows, and `sinks` keep them."""
 
 from .call import fn_name as fn_name
+from .compute.cases import cases_of as cases_of
+from .compute.cases import check_agree as check_agree
+from .compute.cases import rows_of as rows_of
 from .compute.programs import TooLarge as TooLarge
 from .compute.programs import does_not_fit as does_not_fit
 from .compute.programs import error_text as error_text

@@ -20,7 +20,7 @@ from .._spaces import Space, SpaceLike, advance, as_space, digits_of, point_key
 from .._types import Key, PyTree
 from .._vmap import local_devices, vmap
 from .call import call
-from .compute.cases import case_numbers, cases_of, check_agree, naming, static_values_of
+from .compute.cases import cases_of, check_agree, naming, rows_of
 from .request import check_fn
 
 
@@ -85,9 +85,7 @@ def vmap_space(
             with naming(part):
                 structs.append(jax.eval_shape(lane(space, key), np.uint32(0)))
         check_agree("vmap_space", parts, structs)
-    geometry = space.geometry
-    numbers = case_numbers(geometry, static_values_of(geometry), np.arange(size))
-    order = [np.flatnonzero(numbers == part.number) for part in parts]
+    order = rows_of(space.geometry, parts)
     batch = max(size, 1) if batch_size is None else operator.index(batch_size)
     values = [
         _values(lane, space, key, index, batch, mesh)

@@ -17,7 +17,7 @@ from .._errors import bullets, message, structure_error, value_error
 from .._files import as_path
 from .._sweep import Folder, SweepResult, Taken, disk_errors
 from .lanes import Lanes
-from .result import State, TrainResult, result_of
+from .result import Curves, State, TrainResult, result_of
 
 POINTER = "train.json"
 """The key that names the files of the newest checkpoint: replaced atomically."""
@@ -107,37 +107,23 @@ class Checkpoints:
         self, pointer: Mapping[str, Any], state: State, groups: Sequence[Lanes]
     ) -> None:
         """Fill a new state and new lanes from a checkpoint."""
-        entries, arrays = _carries(self._folder, pointer)
-        curves = _curves(self._path, pointer)
-        state.step = pointer["step"]
-        state.errors = {int(i): text for i, text in entries["errors"].items()}
-        following = iter(arrays)
-        state.active, state.trained = next(following), next(following)
-        state.parents = next(following)
-        records, ends = next(following), next(following)
-        state.columns = {name: next(following) for name in state.columns}
+        _, was, carries = _read(self._folder, pointer, "train")
+        following = iter(carries)
         for lanes in groups:
             lanes.carries = [next(following) for _ in lanes.structs]
-        several = (
-            (records, state.records, state.curves),
-            (ends, state.ends, state.evals),
-        )
-        for was, now, kept in several:
+        for old, new in ((was.records, state.records), (was.evals, state.evals)):
             # With larger `steps`, the end of the earlier call may be no record.
-            _, old, new = np.intersect1d(was, now, return_indices=True)
-            for name, curve in kept.items():
-                curve[:, new] = np.asarray(curves[name][...])[:, old]
+            _, here, there = np.intersect1d(old.steps, new.steps, return_indices=True)
+            for name, curve in new.values.items():
+                curve[:, there] = old.values[name][:, here]
+        for field in ("step", "columns", "active", "trained", "parents", "errors"):
+            setattr(state, field, getattr(was, field))
         self.saved_step = state.step
 
     def save(self, state: State, groups: Sequence[Lanes], result: TrainResult) -> None:
         """Write a checkpoint, and then remove the one before."""
         begun = time.monotonic()
-        records, ends = state.until()
-        arrays = [
-            *(state.active, state.trained, state.parents),
-            *(state.records[:records], state.ends[:ends]),
-            *state.columns.values(),
-        ]
+        arrays = [state.active, state.trained, state.parents, *state.columns.values()]
         for lanes in groups:
             arrays += [np.asarray(x)[: len(lanes.rows)] for x in lanes.carries]
         name = f"{state.step:09}-{self._folder.new_id()}"
@@ -149,7 +135,6 @@ class Checkpoints:
             "curves": f"curves-{name}.zarr",
             "carries": f"carries-{name}",
             "columns": list(state.columns),
-            "by_step": list(state.curves),
         }
         with disk_errors(str(self._path), "be filled", "train"):
             result.curves.save(self._path / pointer["curves"])
@@ -183,34 +168,41 @@ def load(path: str | os.PathLike[str]) -> TrainResult:
             cure = "Give the path that `train` got as `store`."
             raise FileNotFoundError(message(function, text, cure))
         try:
-            return _read(folder, pointer)
+            curves, state, _ = _read(folder, pointer, function)
+            about = curves.started, curves.seconds, curves.function
+            return result_of(curves.space, (), state, *about)
         except (FileNotFoundError, ValueError):
             # A process that fills the store may have removed it meanwhile.
             if _pointer(folder, function) == pointer:
                 raise
 
 
-def _read(folder: Folder, pointer: Mapping[str, Any]) -> TrainResult:
-    entries, arrays = _carries(folder, pointer)
-    curves = SweepResult.load(folder.path / pointer["curves"])
-    values = {name: np.asarray(x[...]) for name, x in curves.values.items()}
-    active, trained, parents, records, ends = arrays[:5]
-    by_step = pointer["by_step"]
+def _read(
+    folder: Folder, pointer: Mapping[str, Any], function: str
+) -> tuple[SweepResult, State, list[np.ndarray]]:
+    """Return the curves of a checkpoint, its state, and the carries."""
+    try:
+        arrays, entries = _leaves.unpack(folder.get(pointer["carries"]))
+    except _leaves.DamagedLeaves as error:
+        wrong = f"`{folder.path_of(pointer['carries'])}` is damaged: {error}."
+        cure = "Restore it from a copy, or delete the store."
+        raise value_error(function, wrong, cure) from error
+    result = SweepResult.load(folder.path / pointer["curves"])
+    records, evals = (
+        Curves(d, np.zeros(0, np.int64), {}) for d in ("step", "eval_step")
+    )
+    for name, values in result.values.items():
+        for curves in (records, evals):
+            if curves.dim in result.output_coords[name]:
+                curves.steps = np.asarray(result.output_coords[name][curves.dim])
+                curves.values[name] = np.asarray(values[...])
+    active, trained, parents, *rest = arrays
+    columns = {name: rest.pop(0) for name in pointer["columns"]}
+    errors = {int(i): text for i, text in entries["errors"].items()}
     state = State(
-        pointer["step"],
-        dict(zip(pointer["columns"], arrays[5:], strict=False)),
-        active,
-        trained,
-        parents,
-        records,
-        ends,
-        {name: x for name, x in values.items() if name in by_step},
-        {name: x for name, x in values.items() if name not in by_step},
-        {int(i): text for i, text in entries["errors"].items()},
+        pointer["step"], columns, active, trained, parents, records, evals, errors
     )
-    return result_of(
-        curves.space, (), state, curves.started, curves.seconds, curves.function
-    )
+    return result, state, rest
 
 
 def _pointer(folder: Folder, function: str) -> dict[str, Any] | None:
@@ -227,22 +219,6 @@ def _pointer(folder: Folder, function: str) -> dict[str, Any] | None:
         wrong = f"`{folder.path_of(POINTER)}` is damaged: {error}."
         cure = "Restore it from a copy, or give another path."
         raise value_error(function, wrong, cure) from error
-
-
-def _carries(
-    folder: Folder, pointer: Mapping[str, Any]
-) -> tuple[dict[str, Any], list[np.ndarray]]:
-    try:
-        arrays, entries = _leaves.unpack(folder.get(pointer["carries"]))
-    except _leaves.DamagedLeaves as error:
-        wrong = f"`{folder.path_of(pointer['carries'])}` is damaged: {error}."
-        cure = "Restore it from a copy, or delete the store."
-        raise value_error("train", wrong, cure) from error
-    return entries, arrays
-
-
-def _curves(path: Path, pointer: Mapping[str, Any]) -> dict[str, Any]:
-    return SweepResult.load(path / pointer["curves"]).values
 
 
 def _changes(was: Identity, now: Identity) -> list[str]:

@@ -1,5 +1,6 @@
 """The settings of a search or a training as texts, by which a store recognises them."""
 
+import functools as ft
 import re
 import types
 from collections.abc import Mapping
@@ -7,7 +8,7 @@ from typing import Any
 
 import equinox as eqx
 
-from .._captured import cells, defaults
+from .._captured import JITTED, contents
 from .._jaxprs import digest, text_of
 from .._tree import as_data
 
@@ -37,30 +38,37 @@ def _text(value: Any) -> str:
 def code_text(fn: Any) -> str:
     """Return a callable as text: its name, and a digest of all that it computes with.
 
-    A function counts by its code, constants, defaults and the values that it closes
-    over; another callable by its fields.
+    A function counts by its code, constants, defaults, globals and the values that it
+    closes over; another callable by its fields.
     """
-    if not isinstance(fn, types.FunctionType):
+    if not isinstance(fn, _FUNCTIONS):
         return _text(fn)
-    return f"{fn.__qualname__} #{digest(_function(fn, ()))[:8]}"
+    return f"{getattr(fn, '__qualname__', 'partial')} #{digest(_function(fn, ()))[:8]}"
 
 
-def _function(fn: types.FunctionType, outer: tuple[Any, ...]) -> str:
-    held = {**cells(fn), **defaults(fn)}
-    # A threshold is as often a constant of the module as one of a closure.
-    known = fn.__globals__
-    held |= {name: known[name] for name in fn.__code__.co_names if name in known}
-    texts = [_code(fn.__code__)]
-    for name, value in held.items():
+_FUNCTIONS = (types.FunctionType, types.MethodType, ft.partial, JITTED)
+
+
+def _function(fn: Any, outer: tuple[Any, ...]) -> str:
+    outer = *outer, fn
+    texts = [_code(fn.__code__)] if isinstance(fn, types.FunctionType) else []
+    for _, name, value in contents(fn, plain=True):
         if isinstance(value, types.ModuleType):
             value = value.__name__
-        elif isinstance(value, types.FunctionType):
-            again = value is fn or value in outer
-            value = value.__qualname__ if again else _function(value, (*outer, fn))
+        elif isinstance(value, _FUNCTIONS):
+            again = any(value is each for each in outer)
+            value = name if again else _function(value, outer)
         texts.append(f"{name}={text_of(value)}")
     return "\n".join(texts)
 
 
 def _code(code: types.CodeType) -> str:
-    consts = [_code(x) if isinstance(x, types.CodeType) else x for x in code.co_consts]
-    return f"{code.co_code.hex()} {code.co_names} {consts}"
+    consts = map(_constant, code.co_consts)
+    return f"{code.co_code.hex()} {code.co_names} {[*consts]}"
+
+
+def _constant(value: Any) -> str:
+    if isinstance(value, types.CodeType):
+        return _code(value)
+    # The order of a set of texts differs from process to process.
+    return repr(sorted(map(repr, value)) if isinstance(value, frozenset) else value)

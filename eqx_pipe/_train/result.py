@@ -1,5 +1,6 @@
 """`TrainResult`: the curves of trainings, and their carries."""
 
+import copy
 import dataclasses
 import os
 from collections.abc import Mapping, Sequence
@@ -25,13 +26,26 @@ STATUS = "step_status"
 
 
 @dataclasses.dataclass
+class Curves:
+    """Values of each training at each of `steps`, by path; later entries are empty."""
+
+    dim: str
+    steps: Int[np.ndarray, " steps"]
+    values: dict[str, np.ndarray]
+
+    def until(self, step: int) -> int:
+        """Return the number of entries at the first `step` steps."""
+        return int(np.searchsorted(self.steps, step, "right"))
+
+
+@dataclasses.dataclass
 class State:
     """All trainings after `step` steps.
 
     `columns` are the values of axes as trained last, and `parents` the indices of the
-    trainings from whose carries the current interval began. `curves` have an entry for
-    each training and record, and `evals` for each training and evaluation; the entries
-    of later steps are empty. `errors` has the error of each training that failed.
+    trainings from whose carries the current interval began. `records` are the curves of
+    `step`, and `evals` those of `evaluate` and of decisions, which have an entry for
+    each interval. `errors` has the error of each training that failed.
     """
 
     step: int
@@ -39,32 +53,19 @@ class State:
     active: Bool[np.ndarray, " trainings"]
     trained: Int[np.ndarray, " trainings"]
     parents: Int[np.ndarray, " trainings"]
-    records: Int[np.ndarray, " records"]
-    ends: Int[np.ndarray, " ends"]
-    curves: dict[str, np.ndarray]
-    evals: dict[str, np.ndarray]
+    records: Curves
+    evals: Curves
     errors: dict[int, str]
 
-    def until(self) -> tuple[int, int]:
-        """Return the numbers of records and of evaluations so far."""
-        several = (self.records, self.ends)
-        records, ends = (int(np.searchsorted(x, self.step, "right")) for x in several)
-        return records, ends
-
-    def latest(self) -> tuple[dict[str, np.ndarray], Bool[np.ndarray, " trainings"]]:
-        """Return the newest metrics of each training, and which have any."""
-        rows = np.arange(len(self.active))
-        found: dict[str, np.ndarray] = {}
-        known = np.ones(len(rows), bool)
-        several = (self.records, self.curves), (self.ends, self.evals)
-        for steps, curves in several:
-            at = np.searchsorted(steps, self.trained, "right") - 1
-            for name, curve in curves.items():
+    def latest(self) -> dict[str, np.ndarray]:
+        """Return the newest metrics and decisions of each training."""
+        found, rows = {}, np.arange(len(self.active))
+        for curves in (self.records, self.evals):
+            at = np.searchsorted(curves.steps, self.trained, "right") - 1
+            for name, curve in curves.values.items():
                 if name != STATUS:
                     found[name] = curve[rows, np.maximum(at, 0)]
-            if steps is self.records:
-                known = at >= 0
-        return found, known
+        return found
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -203,33 +204,27 @@ def result_of(
     function: str,
 ) -> TrainResult:
     """Return the result of the trainings so far; the curves are copies."""
-    records, ends = state.until()
-    steps, eval_steps = state.records[:records], state.ends[:ends]
     values, coords = {}, {}
-    parts = (
-        ("step", steps, records, state.curves),
-        ("eval_step", eval_steps, ends, state.evals),
-    )
-    for dim, at, count, curves in parts:
-        for name, curve in curves.items():
+    for curves in (state.records, state.evals):
+        count = curves.until(state.step)
+        for name, curve in curves.values.items():
             values[name] = curve[:, :count].copy()
             inner = {f"{name}.{k}": None for k in range(curve.ndim - 2)}
-            coords[name] = {dim: at, **inner}
-    latest, known = state.latest()
+            coords[name] = {curves.dim: curves.steps[:count], **inner}
+    known = state.trained >= state.records.steps[0]
     ok = np.ones(len(state.active), bool)
     ok[list(state.errors)] = False
     errors: dict[str, Any] = {}
     for i, text in sorted(state.errors.items()):
         errors.setdefault(text, []).append(i)
-    lanes = max((len(lanes.rows) for lanes in groups), default=0)
 
     def made(values: dict[str, Any], coords: Any, missing: Any) -> SweepResult:
         return SweepResult(
             values=values,
             space=space,
             _gaps=gaps_of(ok & ~missing, ok & missing),
-            batch_size=lanes,
-            num_devices=groups[0].num_devices if groups else 1,
+            batch_size=max((len(lanes.rows) for lanes in groups), default=0),
+            num_devices=len(groups[0].devices) if groups else 1,
             started=started,
             seconds=seconds,
             function=function,
@@ -239,10 +234,10 @@ def result_of(
 
     return TrainResult(
         curves=made(values, coords, np.zeros_like(ok)),
-        latest=made(latest, {}, ~known),
+        latest=made(state.latest(), {}, ~known),
         step=state.step,
         active=state.active.copy(),
         trained=state.trained.copy(),
         _columns=state.columns,
-        _groups=[lanes.frozen() for lanes in groups],
+        _groups=[copy.copy(lanes) for lanes in groups],  # their carries are replaced,
     )

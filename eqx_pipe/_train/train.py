@@ -1,6 +1,7 @@
 """`train`: many trainings at once, in intervals between which they are scheduled."""
 
 import contextlib
+import dataclasses
 import operator
 import os
 import time
@@ -10,6 +11,7 @@ from typing import Any, Literal, SupportsIndex
 import jax
 import numpy as np
 from jax.sharding import Mesh
+from jaxtyping import Int
 
 from .._check import check_bool, check_callable, check_choice, check_int, check_is
 from .._errors import SweepError, describe_value, message, type_error, value_error
@@ -18,14 +20,33 @@ from .._jaxprs import array_text, digest
 from .._keys import check_draws, check_key, fold
 from .._progress import Progress
 from .._spaces import Space, SpaceLike, as_space
-from .._sweep import CTRL_C, ENDING, Interrupt, check_zarr, fn_name, no_mesh
+from .._sweep import (
+    CTRL_C,
+    ENDING,
+    Interrupt,
+    cases_of,
+    check_agree,
+    check_zarr,
+    fn_name,
+    no_mesh,
+    rows_of,
+)
+from .._tree import struct_of
 from .._types import Key
 from .._vmap import local_devices, warn_if_cores_idle
 from .checkpoint import Checkpoints
 from .identity import as_texts, code_text
-from .lanes import Lanes, groups_of
+from .lanes import Lanes
 from .population import Population
-from .result import FAILED, RECORDED, STATUS, State, TrainResult, result_of
+from .result import (
+    FAILED,
+    RECORDED,
+    STATUS,
+    Curves,
+    State,
+    TrainResult,
+    result_of,
+)
 from .training import Training
 
 _CALL_SECONDS = 1.0
@@ -35,6 +56,8 @@ _GROWTH = 8
 """A call has at most this many times the steps of the one before."""
 
 _MOST_STEPS = 2**31 - 1
+
+Steps = Int[np.ndarray, " steps"]
 
 
 def train(
@@ -114,7 +137,6 @@ def train(
         >>> result.curves.values["loss"].shape, result.best("loss").index
         ((4, 5), 2)
     """
-    started = time.time()
     cure = "Give `eqx_pipe.Training(init, step)`."
     check_is("train", "training", training, Training, cure)
     whole = as_space("train", space)
@@ -141,30 +163,40 @@ def train(
         check_zarr("train")
     devices = local_devices("train", mesh)
     warn_if_cores_idle(devices, mesh)
+    most = 1 if log_every is None else int(np.diff(ends, prepend=0).max()) // records[0]
     with no_mesh("train"):
-        groups = groups_of(training, whole, key, devices, size)
-        most = int(np.diff(np.searchsorted(records, [0, *ends], "right")).max())
-        for lanes in groups:
-            lanes.prepare(1 if log_every is None else most)
-        _check_alike(groups)
-        run = _Run(whole, groups, ends, records, log_every, key, started)
-        run.scheduler, run.callback = scheduler, callback
-        run.name, run.marks = fn_name(training.step), on_error == "mark"
-        run.begin_state()
+        cases, groups = cases_of(whole.geometry), []
+        for rows in rows_of(whole.geometry, cases):
+            given = rows, devices, size, int(most)
+            groups.append(Lanes(training, whole, key, *given))
+        _check_metrics(cases, groups)
+        run = _Run(
+            whole,
+            groups,
+            _begin(whole.size, groups, ends, records, scheduler is not None),
+            None if log_every is None else operator.index(log_every),
+            key,
+            scheduler,
+            callback,
+            on_error == "mark",
+            fn_name(training.step),
+        )
         if path is not None:
-            settings = as_texts({"space": whole, "key": key})
+            identity = as_texts({"space": whole, "key": key})
             # A function that an axis applies counts by its values.
             texts = map(array_text, run.state.columns.values())
-            settings["points"] = digest("".join(texts))
-            settings["training"] = " ".join(lanes.text() for lanes in groups)
-            identity = {
-                **settings,
-                "every": _plain(every),
-                "log_every": _plain(log_every),
-                "scheduler": "None" if scheduler is None else code_text(scheduler),
-                "jax": jax.__version__,
-            }
-            run.checkpoints = Checkpoints(path, identity)
+            run.checkpoints = Checkpoints(
+                path,
+                {
+                    **identity,
+                    "points": digest("".join(texts)),
+                    "training": " ".join(lanes.text() for lanes in groups),
+                    "every": _plain(every),
+                    "log_every": run.log_every,
+                    "scheduler": "None" if scheduler is None else code_text(scheduler),
+                    "jax": jax.__version__,
+                },
+            )
         return run.complete(progress)
 
 
@@ -222,99 +254,79 @@ def _schedule(steps: Any, every: Any, log_every: Any) -> tuple[np.ndarray, np.nd
     return ends, np.arange(each, steps + 1, each, dtype=np.int64)
 
 
-def _check_alike(groups: Sequence[Lanes]) -> None:
-    """Raise unless all groups have the same metrics."""
-    texts = [
-        {name: str(x) for name, x in {**g.metrics, **g.evaluations}.items()}
-        for g in groups
-    ]
-    for text in texts[1:]:
-        if text != texts[0]:
-            raise value_error(
-                "train",
-                f"the metrics differ between values of the Static axes: {texts[0]} and "
-                f"{text}.",
-                "Return the same metrics, with the same shapes and dtypes, for all.",
-            )
+def _check_metrics(cases: Sequence[Any], groups: Sequence[Lanes]) -> None:
+    """Raise unless all groups have the same metrics, with names of their own."""
+    metrics = [{**lanes.metrics, **lanes.evaluations} for lanes in groups]
+    check_agree("train", cases, metrics, "metrics")
     taken = {STATUS, "parent", *(f"point.{name}" for name in groups[0].columns)}
-    clash = sorted(taken & texts[0].keys())
+    clash = sorted(taken & metrics[0].keys())
     if clash:
         wrong = f"a metric is called `{clash[0]}`, as a curve that `train` records."
         raise value_error("train", wrong, "Rename it.")
 
 
+def _begin(
+    size: int, groups: Sequence[Lanes], ends: Steps, records: Steps, decides: bool
+) -> State:
+    """Return the state before the first step."""
+
+    def empty(length: int, struct: Any) -> np.ndarray:
+        is_inexact = jax.numpy.issubdtype(struct.dtype, jax.numpy.inexact)
+        shape = size, length, *struct.shape
+        return np.full(shape, np.nan if is_inexact else 0, struct.dtype)
+
+    first, columns = groups[0], {}
+    for name, column in first.columns.items():
+        columns[name] = np.zeros((size, *column.shape[1:]), column.dtype)
+        for lanes in groups:
+            columns[name][lanes.rows] = lanes.columns[name]
+    curves = {name: empty(len(records), x) for name, x in first.metrics.items()}
+    curves[STATUS] = np.zeros((size, len(records)), np.int8)
+    evals = {name: empty(len(ends), x) for name, x in first.evaluations.items()}
+    if decides:
+        for name, column in columns.items():
+            evals[f"point.{name}"] = empty(len(ends), struct_of(column, drop=1))
+        evals["parent"] = np.zeros((size, len(ends)), np.int64)
+    return State(
+        step=0,
+        columns=columns,
+        active=np.ones(size, bool),
+        trained=np.zeros(size, np.int64),
+        parents=np.arange(size),
+        records=Curves("step", records, curves),
+        evals=Curves("eval_step", ends, evals),
+        errors={},
+    )
+
+
+@dataclasses.dataclass
 class _Run:
     """The loop over intervals, and its state."""
 
-    scheduler: Any = None
-    callback: Any = None
+    space: Space
+    groups: list[Lanes]
+    state: State
+    log_every: int | None
+    key: Key | None
+    scheduler: Callable[..., Any] | None
+    callback: Callable[..., Any] | None
+    marks: bool
+    name: str
     checkpoints: Checkpoints | None = None
-    name = ""
-    marks = False
-
-    def __init__(
-        self,
-        space: Space,
-        groups: list[Lanes],
-        ends: np.ndarray,
-        records: np.ndarray,
-        log_every: Any,
-        key: Key | None,
-        started: float,
-    ):
-        self.space, self.groups, self.ends, self.records = space, groups, ends, records
-        self.log_every = None if log_every is None else operator.index(log_every)
-        self.key, self.started = key, started
-        self._pace = 0
-        self._group = np.zeros(space.size, np.int64)
-        for g, lanes in enumerate(groups):
-            self._group[lanes.rows] = g
-
-    def begin_state(self) -> None:
-        """Make the state before the first step, without carries."""
-        count = self.space.size
-
-        def empty(length: int, struct: Any) -> np.ndarray:
-            return _nothing((count, length, *struct.shape), struct.dtype)
-
-        records, ends = len(self.records), len(self.ends)
-        first = self.groups[0]
-        columns = {}
-        for name, column in first.columns.items():
-            columns[name] = np.zeros((count, *column.shape[1:]), column.dtype)
-            for lanes in self.groups:
-                columns[name][lanes.rows] = lanes.columns[name]
-        curves = {name: empty(records, x) for name, x in first.metrics.items()}
-        curves[STATUS] = np.zeros((count, records), np.int8)
-        evals = {name: empty(ends, x) for name, x in first.evaluations.items()}
-        if self.scheduler is not None:
-            for name, column in columns.items():
-                struct = jax.ShapeDtypeStruct(column.shape[1:], column.dtype)
-                evals[f"point.{name}"] = empty(ends, struct)
-            evals["parent"] = np.zeros((count, ends), np.int64)
-        self.state = State(
-            step=0,
-            columns=columns,
-            active=np.ones(count, bool),
-            trained=np.zeros(count, np.int64),
-            parents=np.arange(count),
-            records=self.records,
-            ends=self.ends,
-            curves=curves,
-            evals=evals,
-            errors={},
-        )
+    started: float = dataclasses.field(default_factory=time.time)
+    pace: int = 1
+    """The steps of the next call."""
 
     def complete(self, progress: bool | None) -> TrainResult:
         """Run the loop, and write the last checkpoint also if it is interrupted."""
-        steps = int(self.ends[-1])
-        stored = self.checkpoints
+        state, stored = self.state, self.checkpoints
+        steps = int(state.evals.steps[-1])
         with contextlib.ExitStack() as stack:
             pointer = None
             if stored is not None:
                 pointer = stack.enter_context(stored.filling(steps))
             if stored is not None and pointer is not None:
-                stored.restore(pointer, self.state, self.groups)
+                stored.restore(pointer, state, self.groups)
             else:
                 failed: dict[int, str] = {}
                 for lanes in self.groups:
@@ -323,8 +335,8 @@ class _Run:
                 self._save()  # raises early if a name or the disk is not valid
             signals = ENDING if stored is not None else CTRL_C
             interrupt = stack.enter_context(Interrupt(signals))
-            done, title = self.state.step, {"title": "train", "unit": "steps"}
-            bar = stack.enter_context(Progress(progress, steps, done, **title))
+            title = {"title": "train", "unit": "steps"}
+            bar = stack.enter_context(Progress(progress, steps, state.step, **title))
             try:
                 self._loop(interrupt, bar)
             finally:
@@ -332,12 +344,11 @@ class _Run:
             try:
                 interrupt.end()
             except KeyboardInterrupt as error:
-                ended: Any = error
-                ended.result = self.result()
+                error.result = self.result()  # pyright: ignore
                 error.add_note(
-                    f"{self.state.step:,} of {steps:,} steps are finished: they are "
-                    "the `.result` of this KeyboardInterrupt (`sys.last_value.result` "
-                    "in a notebook)."
+                    f"{state.step:,} of {steps:,} steps are finished: they are the "
+                    "`.result` of this KeyboardInterrupt (`sys.last_value.result` in a "
+                    "notebook)."
                 )
                 raise
         return self.result()
@@ -350,140 +361,126 @@ class _Run:
         )
 
     def _loop(self, interrupt: Interrupt, bar: Progress) -> None:
-        state = self.state
-        for number, end in enumerate(map(int, self.ends)):
-            if end <= state.step:
-                continue
-            begin = int(self.ends[number - 1]) if number else 0
-            if self.scheduler is not None and 0 < state.step == begin:
-                self._schedule()
-            if not state.active.any():
+        state, evals = self.state, self.state.evals
+        while state.step < evals.steps[-1] and state.active.any():
+            number = evals.until(state.step)
+            if state.step == (evals.steps[number - 1] if number else 0):
+                if self.scheduler is not None and state.step:
+                    self._schedule(self.scheduler)
+                    if not state.active.any():
+                        return
+                if self.scheduler is not None:
+                    for name, column in state.columns.items():
+                        evals.values[f"point.{name}"][:, number] = column
+                    evals.values["parent"][:, number] = state.parents
+            bar.done(self._advance(number))
+            bar.failed(len(state.errors))
+            if self.checkpoints is not None and self.checkpoints.due:
+                self._save()
+            if interrupt.asked:
                 return
-            if self.scheduler is not None:
-                for name, column in state.columns.items():
-                    state.evals[f"point.{name}"][:, number] = column
-                state.evals["parent"][:, number] = state.parents
-            while state.step < end:
-                before = state.step
-                self._advance(end, number)
-                bar.done(state.step - before)
-                bar.failed(len(state.errors))
-                if self.checkpoints is not None and self.checkpoints.due:
-                    self._save()
-                if interrupt.asked or not state.active.any():
+            if self.callback is not None and state.step == evals.steps[number]:
+                if self.callback(self.result()):
                     return
-            if self.callback is not None and self.callback(self.result()):
-                return
 
     def _save(self) -> None:
         stored = self.checkpoints
         if stored is not None and stored.saved_step != self.state.step:
             stored.save(self.state, self.groups, self.result())
 
-    def _advance(self, end: int, number: int) -> None:
-        """Train for about a second, at most until `end`."""
+    def _advance(self, number: int) -> int:
+        """Train for about a second, at most to the end of the interval `number`.
+
+        Returns the number of steps.
+        """
         state, began = self.state, time.monotonic()
-        each = self.log_every or end
-        target = int(self.records[np.searchsorted(self.records, state.step, "right")])
-        budget = min(max(1, self._pace), end - state.step)
-        count = 1
-        if self.log_every is None or budget < each or state.step % each:
-            length = min(budget, target - state.step)
-        else:
-            length = each
-            count = min(budget // each, min(g.records for g in self.groups))
+        records, evals = state.records, state.evals
+        end, at = int(evals.steps[number]), records.until(state.step)
+        left = int(records.steps[at]) - state.step
+        budget = min(self.pace, end - state.step)
+        length, count = min(budget, left), 1
+        if length == self.log_every:
+            count = min(budget // length, *(lanes.records for lanes in self.groups))
         after = state.step + length * count
-        is_record = after == target or count > 1
-        at = int(np.searchsorted(self.records, state.step, "right"))
-        plan = (np.int32(state.step), np.int32(length), np.int32(count))
+        plan = np.int32(state.step), np.int32(length), np.int32(count)
+        done: list[Any] = []
         failed: dict[int, str] = {}
         for lanes in self.groups:
             active = np.flatnonzero(state.active[lanes.rows])
-            if not len(active):
-                continue
-            columns = {name: x[lanes.rows] for name, x in state.columns.items()}
-            found, wrong = lanes.advance(
-                active, columns, (*plan, np.bool_(after == end))
-            )
-            failed |= {int(lanes.rows[i]): text for i, text in wrong.items()}
-            rows = np.setdiff1d(lanes.rows[active], list(failed))
-            inside = np.searchsorted(lanes.rows, rows)
-            if is_record:
+            if len(active):
+                columns = {name: x[lanes.rows] for name, x in state.columns.items()}
+                flag = np.bool_(after == end)
+                *new, wrong = lanes.advance(active, columns, (*plan, flag))
+                done.append((lanes, np.setdiff1d(active, list(wrong)), *new))
+                failed |= {int(lanes.rows[i]): text for i, text in wrong.items()}
+        # Until here nothing has changed, so that an error leaves the state whole.
+        self._fail(failed, "step")
+        for lanes, inside, carries, found in done:
+            lanes.carries, rows = carries, lanes.rows[inside]
+            if length == left:
                 for name in lanes.metrics:
-                    state.curves[name][rows, at : at + count] = found[name][
-                        inside, :count
-                    ]
-                state.curves[STATUS][rows, at : at + count] = RECORDED
+                    kept = found[name][inside, :count]
+                    records.values[name][rows, at : at + count] = kept
+                records.values[STATUS][rows, at : at + count] = RECORDED
             if after == end:
                 for name in lanes.evaluations:
-                    state.evals[name][rows, number] = found[name][inside]
+                    evals.values[name][rows, number] = found[name][inside]
             state.trained[rows] = after
-        self._fail(failed, "step")
         state.step = after
-        seconds = time.monotonic() - began
-        wanted = int(_CALL_SECONDS * length * count / max(seconds, 1e-6))
-        self._pace = max(1, min(wanted, _GROWTH * max(1, self._pace)))
+        seconds = max(time.monotonic() - began, 1e-6)
+        wanted = int(_CALL_SECONDS * length * count / seconds)
+        self.pace = max(1, min(wanted, _GROWTH * self.pace))
+        return length * count
 
     def _fail(self, failed: dict[int, str], function: str) -> None:
         """Stop the trainings that failed, or raise."""
         if not failed:
             return
+        state = self.state
         if not self.marks:
             i, text = min(failed.items())
             raise SweepError(
                 message(
                     "train",
                     f"`{function}` failed for {len(failed)} of {self.space.size} "
-                    f"trainings after step {self.state.step}: training {i}: {text}.",
+                    f"trainings after step {state.step}: training {i}: {text}.",
                     "Look at `space.point(i)`, or continue the others with "
                     '`on_error="mark"`.',
                 ),
                 sorted(failed),
             )
-        state = self.state
         state.errors |= failed
         rows = sorted(failed)
         state.active[rows] = False
-        later = int(np.searchsorted(self.records, state.step, "right"))
-        state.curves[STATUS][rows, later:] = FAILED
+        later = state.records.until(state.step)
+        state.records.values[STATUS][rows, later:] = FAILED
 
-    def _schedule(self) -> None:
+    def _schedule(self, scheduler: Callable[..., Any]) -> None:
         """Let the scheduler decide how the trainings continue."""
-        state = self.state
-        metrics, _ = state.latest()
-        own = np.arange(len(state.active))
-        metrics = {k: x for k, x in metrics.items() if not _is_decision(k, state)}
-        seen = Population(
+        state, groups = self.state, np.zeros(self.space.size, np.int64)
+        for g, lanes in enumerate(self.groups):
+            groups[lanes.rows] = g
+        names = *self.groups[0].metrics, *self.groups[0].evaluations
+        metrics = state.latest()
+        population = Population(
             step=state.step,
             points={name: x.copy() for name, x in state.columns.items()},
-            metrics=metrics,
+            metrics={name: metrics[name] for name in names},
             active=state.active.copy(),
-            parents=own,
-            _groups=self._group,
+            parents=np.arange(self.space.size),
+            _groups=groups,
         )
         key = fold(fold(self.key, "scheduler"), state.step)
-        after = self.scheduler(seen, key)
+        after = scheduler(population, key)
         if not isinstance(after, Population):
             wrong = f"`scheduler` returned {describe_value(after)}."
             raise type_error("train", wrong, "Return `population.next(...)`.")
         for lanes in self.groups:
-            source = np.searchsorted(lanes.rows, after.parents[lanes.rows])
-            lanes.inherit(source)
+            lanes.inherit(np.searchsorted(lanes.rows, after.parents[lanes.rows]))
         revived = after.active & ~state.active
         state.columns = {name: np.asarray(x) for name, x in after.points.items()}
         state.active, state.parents = after.active.copy(), after.parents
         # A training that failed continues from the carry of another.
-        at = int(np.searchsorted(self.records, state.step, "right"))
-        state.curves[STATUS][revived, at:] = 0
+        at = state.records.until(state.step)
+        state.records.values[STATUS][revived, at:] = 0
         state.errors = {i: t for i, t in state.errors.items() if not revived[i]}
-
-
-def _is_decision(name: str, state: State) -> bool:
-    prefix, _, axis = name.partition("point.")
-    return name == "parent" or (not prefix and axis in state.columns)
-
-
-def _nothing(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """Return an array of NaN, or of 0 for dtypes without it."""
-    is_inexact = jax.numpy.issubdtype(dtype, jax.numpy.inexact)
-    return np.full(shape, np.nan if is_inexact else 0, dtype)

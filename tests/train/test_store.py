@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import equinox as eqx
 import jax
 import jax.random as jr
 import numpy as np
@@ -120,6 +121,19 @@ def test_a_signal_ends_after_a_checkpoint(tmp_path, whole, number):
         assert caught.value.result.step >= 8
     assert 8 <= ep.TrainResult.load(tmp_path / "runs").step < 24
     assert_bits(run(store=tmp_path / "runs"), whole)
+
+
+def test_the_others_go_on_after_a_failed_training(tmp_path):
+    def step(p, x):
+        return eqx.error_if(x + p, (p > 1.5) & (x > 9), "too large"), {"x": x}
+
+    training, space = ep.Training(lambda p: 0.0, step), ep.Values([1.0, 2.0, 3.0])
+    given = {"log_every": 1, "batch_size": 1, "store": tmp_path}
+    with pytest.raises(ep.SweepError, match="too large"):
+        ep.train(training, space, 40, **given)
+    result = ep.train(training, space, 40, on_error="mark", **given)
+    assert result.active.tolist() == [True, False, False] and result.carry(0) == 40
+    assert result.curves.values["x"][0].tolist() == list(range(40))
 
 
 def test_a_store_is_filled_by_one_process(tmp_path):

@@ -107,6 +107,15 @@ def case_numbers(
     return number
 
 
+def rows_of(
+    geometry: Geometry, cases: Sequence[Case]
+) -> list[Int64[np.ndarray, " points"]]:
+    """Return the indices of the points of each case."""
+    index = np.arange(geometry.size)
+    numbers = case_numbers(geometry, static_values_of(geometry), index)
+    return [np.flatnonzero(numbers == case.number) for case in cases]
+
+
 def points_of_a_case(geometry: Geometry) -> int:
     """Return the number of consecutive points that share a program, or 0."""
     statics = () if geometry.is_part else geometry.static_dims
@@ -147,7 +156,12 @@ def _text(geometry: Geometry, at: Mapping[int, int]) -> str:
     )
 
 
-def check_agree(function: str, cases: Sequence[Case], outputs: Sequence[Any]) -> None:
+def check_agree(
+    function: str,
+    cases: Sequence[Case],
+    outputs: Sequence[Any],
+    what: str = "outputs of `fn`",
+) -> None:
     """Raise a `StructureError` unless the outputs of all cases agree in structure."""
     lines = []
     for case, output in zip(cases[1:], outputs[1:], strict=True):
@@ -158,7 +172,7 @@ def check_agree(function: str, cases: Sequence[Case], outputs: Sequence[Any]) ->
         more = [f"- and {len(lines) - 5} more"] if len(lines) > 5 else []
         raise structure_error(
             function,
-            "the outputs of `fn` differ between `Static` values:\n"
+            f"the {what} differ between `Static` values:\n"
             + "\n".join(lines[:5] + more)
             + "\n",
             "Return the same structure, shapes and dtypes for all of them, for "
