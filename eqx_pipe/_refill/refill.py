@@ -241,7 +241,7 @@ def refilled(function: Callable[..., Any], *args: Any) -> list[Any]:
     return interpret(trace(function, *args), args, _rule)
 
 
-def _run(*args: Any, **params: Any) -> list[Any]:
+def _run(*args: Any, on_gpu: bool = False, **params: Any) -> list[Any]:
     loop = Loop(**params)
     if not loop.sizes:
         return loop.of_point(*args)
@@ -250,7 +250,7 @@ def _run(*args: Any, **params: Any) -> list[Any]:
         return init
     num = len(loop.sizes)
     flat = [x.reshape(loop.num_points, *x.shape[num:]) for x in init]
-    results = Lanes(loop, consts).run(flat)
+    results = Lanes(loop, consts, on_gpu).run(flat)
     return [x.reshape(*loop.sizes, *x.shape[1:]) for x in results]
 
 
@@ -268,6 +268,8 @@ def _evaluate(*args: Any, **params: Any) -> list[Any]:
 
 
 mlir.register_lowering(refill_p, mlir.lower_fun(_run, multiple_results=True))
+_run_on_gpu = mlir.lower_fun(ft.partial(_run, on_gpu=True), multiple_results=True)
+mlir.register_lowering(refill_p, _run_on_gpu, platform="gpu")
 
 
 def _remake(eqn: Equation, bodies: list[Body], inputs: list[Any]) -> list[Any]:
@@ -377,10 +379,14 @@ _LANE_BYTES = 128 * 1024  # they stay in a cache
 _IDLE = 4
 
 
-def num_lanes(size: int, carry_bytes: int) -> int:
-    """Return the number of lanes for `size` points."""
+def num_lanes(size: int, carry_bytes: int, on_gpu: bool) -> int:
+    """Return the number of lanes for `size` points.
+
+    On a GPU a step takes about equally long for any number of lanes (not measured).
+    """
     room = _LANE_BYTES // max(1, carry_bytes)
-    wanted = min(_MOST_LANES, room, size // _POINTS_PER_LANE)
+    most = size if on_gpu else min(_MOST_LANES, room)
+    wanted = min(most, size // _POINTS_PER_LANE)
     return min(size, max(_LEAST_LANES, wanted))
 
 
@@ -390,8 +396,8 @@ class Lanes:
     Constants that all lanes share are `None` among the lanes' own constants.
     """
 
-    def __init__(self, loop: Loop, consts: Sequence[Array]):
-        self.size, self.consts = loop.num_points, consts
+    def __init__(self, loop: Loop, consts: Sequence[Array], on_gpu: bool):
+        self.size, self.consts, self.on_gpu = loop.num_points, consts, on_gpu
         self.sizes, self.axes = loop.sizes, loop.axes
         self.test = self._over_lanes(loop.test)
         self.step = self._over_lanes(loop.step)
@@ -409,7 +415,7 @@ class Lanes:
         """Return the final carries; `results` contains the first carries."""
         # PRNG keys cannot be scattered into a buffer; their data can.
         carry_bytes = sum(x.nbytes // self.size for x in map(as_data, results))
-        lanes = num_lanes(self.size, carry_bytes)
+        lanes = num_lanes(self.size, carry_bytes, self.on_gpu)
         point = jnp.arange(lanes, dtype=jnp.int32)
         lane_consts, carry = self._load(point), _take(results, point)
         alive = self.test(lane_consts, carry)

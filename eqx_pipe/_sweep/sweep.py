@@ -158,8 +158,9 @@ def sweep(
       `result.steps` has the number of steps of `while_loop`s that it needed, including
       those in solvers, and the number executed until its whole batch had finished;
       `result.waste` is their ratio. A step is one run of a loop's body; nested loops
-      count separately. Loops of `scan` and `refill` are not counted. Counting takes a
-      little longer, and values stay in memory. (Keyword only.)
+      count separately. Loops of `scan` and `refill` are not counted. A sweep that
+      counts takes up to 2.5 times as long, and its values stay in memory: count on a
+      part of the space. (Keyword only.)
     - `output_coords`: for outputs that are arrays at each point, such as a loss curve:
       names and coordinates for their dims, as in `{"curve": {"step": steps}}`: a dict
       from the path of an output (`"value"` for a bare one) to a dict from the name of

@@ -18,7 +18,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from .._jaxprs import Equation, Flow, kind, live_bytes
+from .._jaxprs import Equation, Flow, kind, live_bytes, open_jaxpr
 from .._refill import refill_p
 from .._types import Device
 from .cpu import linalg_limit, may_hang
@@ -57,8 +57,26 @@ From 16 KiB on, sums over short axes took 2.4 times (softmax over 4) or 3 times 
 LAST_CACHE = 8 * 1024 * 1024
 """Bytes of the largest value of a function with loops, over all lanes."""
 
-ELSEWHERE = 16_384
-"""Points at once on devices other than CPUs, if memory suffices (not measured)."""
+LAUNCH = 8e-6
+"""Seconds of a step on a GPU, for few lanes (QuantEcon/lecture-python#440)."""
+
+BANDWIDTHS = {
+    "H200": 4.8e12,
+    "H100": 3.3e12,
+    "A100": 1.9e12,
+    "V100": 9e11,
+    "Tesla T4": 3e11,
+}
+"""Bytes per second of the memory of some GPUs, by their data sheets."""
+
+LAUNCHES = 5
+"""The time of the lanes of a step, in launches: a launch is a sixth of the step.
+
+On a CPU the fixed cost of a step is about 12 lanes, so `WAITING` is about the same.
+"""
+
+ELSEWHERE = 2**14, 2**20
+"""The least and most points at once on devices other than CPUs (not measured)."""
 
 SPARE = 0.8
 """The fraction of free memory to use, since allocators need some room."""
@@ -79,15 +97,17 @@ class Analysis:
 
     `largest` is the size in bytes of the largest value, `of_a_step` the size of the
     largest value in a loop, and `alive` the size of all values that are needed at the
-    same time. `loops` is true if there is a loop, `refilled` if a loop is refilled, and
-    `waits` if the end of a loop depends on the point, so that a batch waits for its
-    slowest lane. `linalg_limit` is the maximum number of points for which no linear
-    algebra is split over threads (`cpu.py`), or `None` without such a limit.
+    same time; `carried` is the size of the largest carry of a loop. `loops` is true if
+    there is a loop, `refilled` if a loop is refilled, and `waits` if the end of a loop
+    depends on the point, so that a batch waits for its slowest lane. `linalg_limit` is
+    the maximum number of points for which no linear algebra is split over threads
+    (`cpu.py`), or `None` without such a limit.
     """
 
     largest: int = 1
     of_a_step: int = 1
     alive: int = 1
+    carried: int = 4
     loops: bool = False
     waits: bool = False
     refilled: bool = False
@@ -133,6 +153,9 @@ class _Analyzer(Flow):
         if kind(eqn) not in ("scan", "while"):
             return self
         refilled = eqn.primitive is refill_p
+        body = eqn.params.get("body_jaxpr", eqn.params.get("jaxpr"))
+        carried = sum(map(_nbytes, open_jaxpr(body)[0].outvars))
+        self.analysis.carried = max(self.analysis.carried, carried)
         self.analysis.refilled |= refilled
         # A loop inside a refilled loop waits for a few lanes, not for the batch.
         self.analysis.loops |= refilled or not self.in_refill
@@ -162,7 +185,7 @@ def choose_batch_size(
     of linear algebra may hang, batches are small enough not to.
     """
     on_cpu = devices[0].platform == "cpu"
-    most = _most(analysis, alike) if on_cpu else ELSEWHERE
+    most = _most(analysis, alike) if on_cpu else _lanes_elsewhere(analysis, devices[0])
     most = max(1, most // REGISTER) * REGISTER
     even = -(-even_out(most, size, len(devices)) // REGISTER) * REGISTER
     chosen = min(even, -(-size // len(devices)))
@@ -181,6 +204,18 @@ def _most(analysis: Analysis, alike: bool) -> int:
         return min(REFILLED, around)
     most = WAITING if analysis.waits and not alike else MOST
     return min(most, NEAREST_CACHE // analysis.of_a_step, around)
+
+
+def _lanes_elsewhere(analysis: Analysis, device: Device) -> int:
+    """Return the lanes of a step whose cost is not mainly its launch.
+
+    A step reads and writes its carry: XLA fuses the rest.
+    """
+    kind = device.device_kind
+    known = (rate for name, rate in BANDWIDTHS.items() if name in kind)
+    lanes = LAUNCHES * LAUNCH * next(known, 1e12) / (2 * analysis.carried)
+    least, most = ELSEWHERE
+    return max(least, min(most, int(lanes)))
 
 
 def even_out(batch_size: int, size: int, num_devices: int) -> int:

@@ -1,5 +1,7 @@
 """`batch_size="auto"`: the size for each kind of function, and its bounds."""
 
+import types
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,6 +10,7 @@ from jax.extend.core import Primitive
 
 import eqx_pipe as ep
 import eqx_pipe.testing as ept
+from eqx_pipe._vmap.batch_size import Analysis, choose_batch_size
 
 
 def chosen(fn, n=10**6, devices=1, space=None, **asked):
@@ -225,3 +228,13 @@ def test_a_warm_sweep_compiles_nothing_if_devices_report_memory(memory):
     ep.sweep(scan, space)
     with ept.assert_compiles(0):
         ep.sweep(scan, space)
+
+
+def test_a_gpu_gets_so_many_lanes_that_the_launch_of_a_step_is_small():
+    gpu = types.SimpleNamespace(
+        platform="gpu", device_kind="NVIDIA A100-SXM4-40GB", memory_stats=lambda: None
+    )
+    tiny, middle, large = (
+        choose_batch_size(Analysis(carried=n), 2**30, [gpu]) for n in (8, 800, 8000)
+    )
+    assert tiny == 2**20 and 40_000 < middle < 50_000 and large == 2**14
