@@ -2,6 +2,7 @@
 
 import contextlib
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +19,10 @@ _LINES = {
 # If points are long, the bar moves inside of them.
 _INSIDE = "{desc}: {percentage:.0f}%|{bar}|{postfix} [{elapsed}<{remaining}]"
 _INSIDE_LOGGED = "{desc}: {percentage:.0f}%{postfix} in {elapsed}, {remaining} left"
+
+
+_PATIENCE = 1.0
+"""Seconds of a compilation until the bar shows that it runs."""
 
 
 class Progress:
@@ -40,6 +45,7 @@ class Progress:
         self._bar = None
         self._notes: dict[str, Any] = {}
         self._finished, self._work, self._inside = before, 0.0, ""
+        self._timer: threading.Timer | None = None
         if shown if shown is not None else _is_seen():
             delay = 0 if shown else 1
             text: dict[str, Any] = {"desc": title, "unit": f" {unit}"}
@@ -54,6 +60,21 @@ class Progress:
         """Record that `points` more points are finished."""
         self._finished += points
         self._draw(lambda bar: bar.update(points))
+
+    def compiling(self) -> None:
+        """Show that a program is compiled, once that has taken a second."""
+        if self._bar is not None:
+            self._inside = "compiling"
+            self._timer = threading.Timer(_PATIENCE, self._draw, [self._show])
+            self._timer.daemon = True
+            self._timer.start()
+
+    def compiled(self) -> None:
+        """Show that the computation begins."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer, self._inside = None, ""
+            self._draw(self._postfix)
 
     def inside(self, work: float, text: str) -> None:
         """Show the `work` on unfinished points, in points, and how far they are."""
@@ -78,17 +99,24 @@ class Progress:
         self._notes |= notes
         self._draw(self._postfix)
 
+    def _show(self, bar: Any) -> None:
+        self._postfix(bar)
+        bar.refresh()
+
     def _postfix(self, bar: Any) -> None:
         texts = [f"{name}={value}" for name, value in self._notes.items()]
         if bar.bar_format in (_INSIDE, _INSIDE_LOGGED):
             count = f"{self._finished:,} of {bar.total:,}{bar.unit}"
-            texts = [count, *filter(None, [self._inside]), *texts]
+            texts.insert(0, count)
+        if self._inside:
+            texts.append(self._inside)
         bar.set_postfix_str(", ".join(texts), refresh=False)
 
     def __enter__(self) -> "Progress":
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.compiled()
         self._draw(lambda bar: bar.close())
 
     def _draw(self, draw: Callable[[Any], object]) -> None:

@@ -157,3 +157,23 @@ def test_a_bar_within_another_goes_away(monkeypatch):
     last = stream.getvalue().rstrip().split("\r")[-1]
     assert last.startswith("sweep: 100%") and "2/2" in last
     assert "0/5" in stream.getvalue() and "\x1b[A" in stream.getvalue()
+
+
+def test_the_bar_says_that_a_program_is_compiled(capsys, monkeypatch):
+    monkeypatch.setattr("eqx_pipe._progress._PATIENCE", 0.0)
+    ep.sweep(lambda p: p["x"] + 0.125, {"x": ep.Linspace(0, 1, 4)}, progress=True)
+    shown = capsys.readouterr().err
+    assert "compiling" in shown and "compiling" not in shown.splitlines()[-1]
+
+
+def test_a_slow_step_is_named_once(caplog, monkeypatch):
+    monkeypatch.setattr("eqx_pipe._sweep.compute.trace.LONG", 0)
+    monkeypatch.setattr("eqx_pipe._sweep.compute.programs._LONG_STEP", 0.0)
+
+    def epochs(p):
+        return jax.lax.fori_loop(0, 5, lambda _, x: jnp.sin(x), p["x"])
+
+    for _ in range(2):
+        ep.sweep(epochs, {"x": ep.Linspace(0, 1, 4)})
+    assert caplog.text.count("a step of the loop of `") == 1
+    assert "epochs` takes" in caplog.text and "scan over steps" in caplog.text

@@ -223,6 +223,7 @@ class Points(Work):
             done = resumed.call[2]
         while done < count and not watch.stopping():
             try:
+                watch.compile()
                 runner, given = self._runner(k, points)
                 watch.begin()
                 if watch.stopping():

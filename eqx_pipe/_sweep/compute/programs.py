@@ -50,6 +50,10 @@ _copies: WeakCache[dict[Any, jax.Array]] = WeakCache()
 _controls = LRUCache(256)
 
 
+_LONG_STEP = 60.0
+"""Seconds that a step of a loop may take until a hint is logged."""
+
+
 class Programs:
     """The compiled programs of some points, and the batch sizes that did not fit.
 
@@ -106,7 +110,7 @@ class Runner:
 
         If it is `split`, a call may stop inside of a batch.
         """
-        self.layout, self.finite = layout, finite
+        self.layout, self.finite, self.name = layout, finite, traced.name
         self.split, self.pace = split, Pace()
 
         def lower() -> jax.stages.Lowered:
@@ -273,7 +277,16 @@ class Begun:
             now, self.state, outputs = runner.kernel(*args)
             self.place = np.asarray(now)
         steps = budget - int(self.place[:, BUDGET].min())
-        runner.pace.record(steps, time.monotonic() - begun, seconds)
+        taken = time.monotonic() - begun
+        runner.pace.record(steps, taken, seconds)
+        if taken > _LONG_STEP * max(1, steps):
+            log_once(
+                f"slow {runner.name}",
+                "eqx_pipe.sweep: a step of the loop of `%s` takes %.0f s. The sweep "
+                "stops and saves only between steps: scan over steps, not over epochs.",
+                runner.name,
+                taken / max(1, steps),
+            )
         finished = self._between(was, self.place)
         if len(finished):
             check_finite(outputs, infs=runner.finite)

@@ -93,9 +93,16 @@ class Watch:
         yield
         self._save_seconds = _clock() - begun
 
+    def compile(self) -> None:
+        """Show that the first program is compiled."""
+        if self._bar is not None and self._handed_over is None:
+            self._bar.compiling()
+
     def begin(self) -> None:
         """Start the clock, after the program is compiled."""
         self._begun = _clock()
+        if self._bar is not None:
+            self._bar.compiled()
         if self._handed_over is None:
             self._handed_over = self._begun
 
