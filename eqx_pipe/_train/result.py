@@ -188,10 +188,10 @@ class TrainResult:
     def __repr__(self) -> str:
         count, active = len(self.active), int(self.active.sum())
         failed = f", {len(self.errors):,} failed" if self.errors else ""
-        names = ", ".join(self.latest.values)
+        names = "; " + ", ".join(self.latest.values) if self.latest.values else ""
         return (
             f"TrainResult({count:,} trainings, {active:,} active{failed}, step "
-            f"{self.step:,}; {names})"
+            f"{self.step:,}{names})"
         )
 
 

@@ -14,10 +14,17 @@ from jax.sharding import Mesh
 from jaxtyping import Int
 
 from .._check import check_bool, check_callable, check_choice, check_int, check_is
-from .._errors import SweepError, describe_value, message, type_error, value_error
+from .._errors import (
+    MissingKeyError,
+    SweepError,
+    describe_value,
+    message,
+    type_error,
+    value_error,
+)
 from .._files import as_path
 from .._jaxprs import array_text, digest
-from .._keys import check_draws, check_key, fold
+from .._keys import check_draws, check_key, fold, key_argument
 from .._progress import Progress
 from .._spaces import Space, SpaceLike, as_space
 from .._sweep import (
@@ -145,6 +152,12 @@ def train(
     check_key("train", key)
     if key is not None:
         check_draws("train", "`key` is", key)
+    for name in ("init", "step", "evaluate") if key is None else ():
+        if key_argument(getattr(training, name), None):
+            wrong = f"`{name}` needs a PRNG key and got `key=None`."
+            cure = "Call `eqx_pipe.train(..., key=jax.random.key(0))`: each training "
+            text = message("train", wrong, f"{cure}gets a key of its own.")
+            raise MissingKeyError(name, text)
     check_choice("train", "on_error", on_error, ("raise", "mark"))
     for name, fn in (("scheduler", scheduler), ("callback", callback)):
         if fn is not None:

@@ -227,6 +227,8 @@ def test_mistaken_calls():
     }.items():
         with pytest.raises(TypeError, match=text):
             ep.train(ep.Training(DESCENT.init, fn), SPACE, 1)
+    with pytest.raises(ep.MissingKeyError, match="`step` needs a PRNG key"):
+        ep.train(ep.Training(DESCENT.init, lambda p, x, key: (x, None)), SPACE, 1)
     with pytest.raises(ep.StructureError, match="another carry"):
         ep.train(ep.Training(DESCENT.init, lambda p, x: ((x, x), None)), SPACE, 1)
     with pytest.raises(TypeError, match=r"population.next\(...\)"):
