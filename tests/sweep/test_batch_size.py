@@ -1,6 +1,6 @@
 """`batch_size="auto"`: the size for each kind of function, and its bounds."""
 
-import types
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -231,9 +231,8 @@ def test_a_warm_sweep_compiles_nothing_if_devices_report_memory(memory):
 
 
 def test_a_gpu_gets_so_many_lanes_that_the_launch_of_a_step_is_small():
-    gpu = types.SimpleNamespace(
-        platform="gpu", device_kind="NVIDIA A100-SXM4-40GB", memory_stats=lambda: None
-    )
+    gpu = mock.Mock(jax.Device, platform="gpu", device_kind="NVIDIA A100-SXM4-40GB")
+    gpu.memory_stats = lambda: None
     tiny, middle, large = (
         choose_batch_size(Analysis(carried=n), 2**30, [gpu]) for n in (8, 800, 8000)
     )
