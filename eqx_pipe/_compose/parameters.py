@@ -86,12 +86,9 @@ def _fix(leaf: PyTree) -> PyTree:
         return leaf
     if any(isinstance(x, Tracer) for x in jtu.tree_leaves(leaf)):
         # A stage frozen inside a gradient with respect to it is a constant there too.
-        leaf = jtu.tree_map(_still, leaf)
+        arrays, rest = eqx.partition(leaf, eqx.is_inexact_array)
+        leaf = eqx.combine(jax.lax.stop_gradient(arrays), rest)
     return Fixed(leaf)
-
-
-def _still(leaf: object) -> object:
-    return jax.lax.stop_gradient(leaf) if eqx.is_inexact_array(leaf) else leaf
 
 
 def frozen(stage: StageLike) -> Frozen:

@@ -688,7 +688,7 @@ def _guard(
         for x, b in zip(operands, batched, strict=True)
     ]
     values = list(it.compress(operands, replaced))
-    spare = _lane_in(mask, list(map(lax.stop_gradient, values)))
+    spare = _lanes(_first_lane)(mask, list(map(lax.stop_gradient, values)))
     guarded = [
         lax.select(broadcast_mask(mask, x), x, jnp.broadcast_to(s, x.shape))
         for x, s in zip(values, spare, strict=True)
@@ -777,16 +777,12 @@ ad.primitive_transposes[masked_operand_p] = _transpose_masked
 batching.primitive_batchers[masked_operand_p] = _batch_masked
 
 
-def _lane_in(mask: Bool[Array, " batch"], operands: list[Any]) -> list[Any]:
-    """Return the operands of one lane in the mask.
-
-    Under `vmap`, each member gets its own lane, or that of another member if its mask
-    is all false. Not differentiable.
-    """
-    return _lanes(_first_lane)(mask, operands)
-
-
 def _first_lane(mask: Any, operands: list[Any]) -> list[Any]:
+    """Return the operands of one lane in the mask; not differentiable.
+
+    With `_lanes`, each member of an outer `vmap` gets its own lane, or that of another
+    member if its mask is all false.
+    """
     lane = lax.argmax(mask, 0, jnp.int32)
 
     def pick(x: Any) -> Any:

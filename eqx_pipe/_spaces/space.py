@@ -747,7 +747,8 @@ def joined(function: str, spaces: Sequence[Space]) -> Space:
     first = spaces[0]
     geometries = [space.geometry for space in spaces]  # each access computes it
     digits = [geometry.digits(np.arange(geometry.size)) for geometry in geometries]
-    if all(_of_one_grid(first, space) for space in spaces[1:]):
+    grids = [(space.tree, space.key, space.mode) for space in spaces]
+    if eqx.tree_equal(*grids):
         return first._with(span=None, rows=on_device(np.concatenate(digits)))
     for k, space in enumerate(spaces[1:], 1):
         _check_alike(function, k, first.tree, space.tree)
@@ -756,11 +757,6 @@ def joined(function: str, spaces: Sequence[Space]) -> Space:
     names = geometries[0].names
     columns = [_column(function, name, geometries, spaces, digits) for name in names]
     return first.with_axes(columns)
-
-
-def _of_one_grid(first: Space, other: Space) -> bool:
-    whole = [(space.tree, space.key) for space in (first, other)]
-    return first.mode == other.mode and bool(eqx.tree_equal(*whole))
 
 
 def _check_alike(function: str, k: int, first: PyTree, other: PyTree) -> None:

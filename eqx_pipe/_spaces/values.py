@@ -329,7 +329,8 @@ class Values(Axis):
         elif self.values.ndim > 1:
             text = f"{self.values.dtype}{list(self.values.shape)}"
         else:
-            shown = [_number_text(x) for x in np.asarray(self.values[:6]).tolist()]
+            numbers = np.asarray(self.values[:6]).tolist()
+            shown = [f"{x:.6g}" if isinstance(x, float) else str(x) for x in numbers]
             text = f"[{', '.join(shown + ['...'] * (len(self) > 6))}]"
         return f"Values({text}{self._dim_text})"
 
@@ -364,10 +365,6 @@ class LoadedValues(Values):
         chosen = self.values[on_device(positions.astype(np.int32))]
         more = {"is_log": self.is_log, "draws": self.draws, **self.texts}
         return LoadedValues(chosen, dim=dim, **more)
-
-
-def _number_text(x: object) -> str:
-    return f"{x:.6g}" if isinstance(x, float) else str(x)
 
 
 def _as_opaque(values: Iterable[object]) -> Opaque:

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import math
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -14,8 +13,6 @@ import jax.tree_util as jtu
 
 from .._captured import Fixed, contents
 from .._check import check_callable
-from .._errors import message, value_error
-from .._files import as_path
 from .._tree import (
     as_arrays,
     join_path,
@@ -414,46 +411,6 @@ class Diagram:
     def _repr_markdown_(self) -> str:
         return f"```mermaid\n{self}\n```\n"
 
-    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        """Write the diagram to a file.
-
-        **Arguments:**
-
-        - `path`: the path of the file. The suffix `.mmd` writes the Mermaid text, and
-            `.md` writes Markdown with the text in a code block, which GitHub and many
-            editors draw.
-        - `overwrite`: whether to replace an existing file. (Keyword only.)
-
-        **Raises:** `ValueError` for another suffix; `FileExistsError` if the file
-        exists and `overwrite` is not set.
-
-        !!! example
-
-            >>> import eqx_pipe as ep, jax.numpy as jnp, pathlib, tempfile
-            >>> file = pathlib.Path(tempfile.mkdtemp()) / "pipe.md"
-            >>> ep.draw(ep.chain(jnp.sin, jnp.sum)).save(file)
-            >>> file.read_text().splitlines()[:2]
-            ['```mermaid', 'flowchart TD']
-        """
-        file = as_path("draw(...).save", path)
-        texts = {".md": self._repr_markdown_(), ".mmd": self.text}
-        if file.suffix not in texts:
-            raise value_error(
-                "draw(...).save",
-                f"`path` is {str(file)!r}, with the suffix {file.suffix!r}.",
-                "Give a path that ends in `.md` or `.mmd`.",
-            )
-        if os.path.lexists(file) and not overwrite:
-            raise FileExistsError(
-                message(
-                    "draw(...).save",
-                    f"{str(file)!r} already exists.",
-                    "Choose another path, or give `overwrite=True`.",
-                )
-            )
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(texts[file.suffix], encoding="utf-8")
-
 
 def draw(
     pipe: StageLike, x: PyTree | None = None, *, state: eqx.nn.State | None = None
@@ -461,9 +418,9 @@ def draw(
     """Draw a pipeline as boxes and arrows.
 
     Branches are side by side and meet in the box that joins them; loops and other
-    nested pipelines are frames. The diagram is Mermaid text: `str()` returns it,
-    JupyterLab (4.1 or newer) and VS Code draw it, and `.save("pipe.md")` writes a file
-    that GitHub draws.
+    nested pipelines are frames. The diagram is Mermaid text: `str()` returns it, for
+    instance for a `mermaid` code block on GitHub, and JupyterLab (4.1 or newer) and VS
+    Code draw it.
 
     **Arguments:**
 

@@ -6,7 +6,6 @@ import equinox as eqx
 import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
-import pytest
 from hypothesis import given
 from support.pictures import KEY, linear, read, stages
 
@@ -91,19 +90,10 @@ def test_the_input_of_a_residual_goes_round_its_only_stage():
     assert arrows == [("n1", "n2"), ("n1", "n3"), ("n2", "n3"), ("n3", "n4")]
 
 
-def test_files(tmp_path):
+def test_a_notebook_shows_the_text():
     diagram = ep.draw(ep.chain(**{'<b>&"script': jnp.sin}), jnp.ones(3))
-    for suffix in ("md", "mmd"):
-        diagram.save(tmp_path / "new" / f"pipe.{suffix}")
-    text = (tmp_path / "new" / "pipe.mmd").read_text()
-    assert text == str(diagram) == repr(diagram)
-    page = (tmp_path / "new" / "pipe.md").read_text()
-    assert page == f"```mermaid\n{text}\n```\n" == diagram._repr_markdown_()
-    with pytest.raises(FileExistsError, match="or give `overwrite=True`"):
-        diagram.save(tmp_path / "new" / "pipe.md")
-    diagram.save(str(tmp_path / "new" / "pipe.md"), overwrite=True)
-    with pytest.raises(ValueError, match="ends in `.md` or `.mmd`"):
-        diagram.save(tmp_path / "pipe.png")
+    assert str(diagram) == repr(diagram)
+    assert diagram._repr_markdown_() == f"```mermaid\n{diagram}\n```\n"
 
 
 def test_the_picture_of_the_page_is_of_its_pipeline():

@@ -41,7 +41,6 @@ def beside(**tree):
 
 VIEWS = {
     ValueError: {
-        "ends in `.md` or `.mmd`": lambda: ep.draw(len).save("pipe.png"),
         r"y, state = pipe\(x, state\)": lambda: ep.draw(
             nn.make_with_state(lambda: ep.chain(Counter()))()[0], ones(2)
         ),

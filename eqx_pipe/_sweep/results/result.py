@@ -680,16 +680,13 @@ class SweepResult:
         return made
 
     def __repr__(self) -> str:
-        width = max((len(name) for name, _ in self._output_rows), default=0)
-        rows = [f"{name:<{width}}  {text}" for name, text in self._output_rows]
-        lines = [*_reduced(self), *rows, *_problems(self), _run(self)]
-        return "\n  ".join([_title(self), *lines])
-
-    @property
-    def _output_rows(self) -> list[tuple[str, str]]:
-        """The name of each output, and its type or its single reduced number."""
-        leaves = leaves_with_names(self.values)
-        return [(name or "value", _leaf_row(self, leaf)) for name, leaf in leaves]
+        leaves = [(n or "value", leaf) for n, leaf in leaves_with_names(self.values)]
+        width = max((len(name) for name, _ in leaves), default=0)
+        rows = [f"{name:<{width}}  {_leaf_row(self, leaf)}" for name, leaf in leaves]
+        dims = ", ".join(f"{name}: {n:,}" for name, n in self.space.dims.items())
+        title = f"SweepResult({len(self):,} points; {dims})"
+        lines = [title, *_reduced(self), *rows, *_problems(self), _run(self)]
+        return "\n  ".join(lines)
 
 
 def selected(
@@ -1009,11 +1006,6 @@ def _errors(results: Sequence[SweepResult]) -> dict[str, np.ndarray]:
             errors[text] = np.append(errors.get(text, points[:0]), first + points)
         first += len(result)
     return errors
-
-
-def _title(result: SweepResult) -> str:
-    dims = ", ".join(f"{name}: {n:,}" for name, n in result.space.dims.items())
-    return f"SweepResult({len(result):,} points; {dims})"
 
 
 def _reduced(result: SweepResult) -> list[str]:

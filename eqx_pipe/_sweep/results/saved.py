@@ -237,14 +237,17 @@ def _fields(store: Store) -> dict[str, Any]:
     names, attributes = store.names(), store.root["attributes"]
     schema = store.record["schema"]
 
-    def leaf(name: str, dtype: Any, kind: str | None) -> Any:
+    def stored(name: str, dtype: Any, kind: str | None = None) -> Any:
         array = StoredArray(store, names.index(name), dtype, kind, done)
         return array[...] if "saved" in store.record else array
 
-    cells = [leaf(name, np.dtype(np.int64), None)[...] for name in schema["cells"]]
+    def leaf(node: dict[str, Any]) -> Any:
+        return stored(node["array"], jnp.dtype(node["dtype"]), node.get("key"))
+
+    cells = [stored(name, np.dtype(np.int64))[...] for name in schema["cells"]]
     seconds = attributes.get("seconds", "nan")  # unknown while a sweep runs
     return dict(
-        values=outputs_from(schema, leaf),
+        values=_read(schema["outputs"], leaf),
         space=space_from(schema, store.coordinate),
         _gaps=gaps,
         batch_size=int(attributes["batch_size"]),
@@ -294,21 +297,6 @@ def schema_of(
         "cells": list(name),
         "output_dims": {path: list(dims) for path, dims in known.items()},
     }
-
-
-def outputs_from(
-    schema: dict[str, Any], read: Callable[[str, Any, Any], Any]
-) -> PyTree:
-    """Return the outputs, with a leading axis over the points.
-
-    `read(name, dtype, kind)` returns an array of a dtype, as PRNG keys if there is a
-    `kind`.
-    """
-
-    def leaf(node: dict[str, Any]) -> Any:
-        return read(node["array"], jnp.dtype(node["dtype"]), node.get("key"))
-
-    return _read(schema["outputs"], leaf)
 
 
 def space_from(schema: dict[str, Any], read: Callable[[str], Any]) -> Space:
