@@ -143,22 +143,20 @@ class Lanes:
             point, own, arrays, static = self._lane(row, rest[:width], leaves)
 
             def one(i: Any, state: Any) -> Any:
-                return stepped(training, point, own, (state[0], static), i + 1)
-
-            def record(r: Any, state: Any) -> Any:
                 arrays, kept = state
-                first = start + r * each
-                none = _zeros(self.metrics)
-                ends = first, first + each
-                arrays, now = jax.lax.fori_loop(*ends, one, (arrays, none))
-                return arrays, jtu.tree_map(lambda k, x: k.at[r].set(x), kept, now)
+                arrays, now = stepped(training, point, own, (arrays, static), i + 1)
+                # The last step of a record overwrites the others: a loop for each
+                # record would copy the carry.
+                at = (i - start) // each
+                return arrays, jtu.tree_map(lambda k, x: k.at[at].set(x), kept, now)
 
             kept = _zeros(self.metrics, self.records)
-            arrays, kept = jax.lax.fori_loop(0, count, record, (arrays, kept))
+            ends = start, start + each * count
+            arrays, kept = jax.lax.fori_loop(*ends, one, (arrays, kept))
 
             def evaluate() -> Any:
-                end, carry = start + count * each, eqx.combine(arrays, static)
-                return evaluated(training, point, own, carry, end)
+                carry = eqx.combine(arrays, static)
+                return evaluated(training, point, own, carry, ends[1])
 
             found: Any = _zeros(self.evaluations)
             if found:

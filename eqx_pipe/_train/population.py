@@ -4,10 +4,11 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import ArrayLike, Bool, Int
 
-from .._check import check_choice
+from .._check import check_choice, check_is
 from .._errors import describe_value, nearest, value_error
 from .._sweep import ranked
 
@@ -61,7 +62,7 @@ class Population:
     def next(
         self,
         *,
-        parents: ArrayLike | Sequence[int] | None = None,
+        parents: ArrayLike | Sequence[Any] | None = None,
         points: Mapping[str, ArrayLike | Sequence[Any]] | None = None,
         active: ArrayLike | Sequence[Any] | None = None,
     ) -> "Population":
@@ -80,7 +81,11 @@ class Population:
         with another value of a `Static` axis.
         """
         own = np.arange(len(self))
-        parent = own if parents is None else self._array("parents", parents, "iu")
+        parent = (
+            own
+            if parents is None
+            else self._array("parents", parents, own.shape, "integers")
+        )
         if ((parent < 0) | (parent >= len(self))).any():
             wrong = f"`parents` has indices from {parent.min()} to {parent.max()}."
             raise value_error(_NEXT, wrong, f"Give indices from 0 to {len(self) - 1}.")
@@ -94,27 +99,41 @@ class Population:
                 "Give it a parent with the same values.",
             )
         changed = dict(self.points)
+        check_is(_NEXT, "points", points or {}, Mapping, 'Give `{"lr": values}`.')
         for name, values in (points or {}).items():
             if name not in changed:
                 wrong = f"`points` has {describe_value(name)}, not an axis of arrays."
                 raise value_error(_NEXT, wrong, nearest(name, changed))
-            was, now = changed[name], np.asarray(values)
-            if now.shape != was.shape:
-                wrong = f"`points[{name!r}]` has the shape {now.shape}."
-                raise value_error(_NEXT, wrong, f"Give one of shape {was.shape}.")
-            changed[name] = now.astype(was.dtype)
+            was = changed[name]
+            now = self._array(f"points[{name!r}]", values, was.shape, "numbers")
+            with np.errstate(all="ignore"):
+                changed[name] = now.astype(was.dtype)
+            lost = ~np.isfinite(changed[name]) & np.isfinite(now)
+            if not jnp.issubdtype(was.dtype, jnp.inexact):
+                lost = changed[name] != now
+            if lost.any():
+                wrong = f"`points[{name!r}]` has {now[lost][0]}, but is {was.dtype}."
+                raise value_error(_NEXT, wrong, "Give numbers that fit this dtype.")
         going = self.active | (parent != own)
         if active is not None:
-            going = going & self._array("active", active, "b")
+            going = going & self._array("active", active, own.shape, "booleans")
         return dataclasses.replace(
             self, parents=parent.astype(np.int64), points=changed, active=going
         )
 
-    def _array(self, name: str, given: Any, kinds: str) -> np.ndarray:
-        array = np.asarray(given)
-        if array.shape != (len(self),) or array.dtype.kind not in kinds:
-            wrong = f"`{name}` is {array.dtype}{list(array.shape)}."
-            kind = "booleans" if kinds == "b" else "integers"
-            cure = f"Give {len(self)} {kind}, one for each training."
-            raise value_error(_NEXT, wrong, cure)
+    def _array(
+        self, name: str, given: Any, shape: tuple[int, ...], kind: str
+    ) -> np.ndarray:
+        try:
+            array = np.asarray(given)
+        except ValueError:  # lists of unequal lengths
+            array = np.asarray(None)
+        dtypes = {"booleans": [np.bool_], "integers": [np.integer]}
+        allowed = dtypes.get(kind, [np.number, np.bool_])
+        fits = any(jnp.issubdtype(array.dtype, one) for one in allowed)
+        if array.shape != shape or not fits:
+            found = f"{array.dtype}{list(array.shape)}"
+            text = describe_value(given) if array.dtype.kind in "OU" else found
+            cure = f"Give {kind} of shape {shape}, one entry for each training."
+            raise value_error(_NEXT, f"`{name}` is {text}.", cure)
         return array

@@ -120,6 +120,8 @@ class PBT(eqx.Module):
         check_is("search.PBT", "factors", self.factors, tuple, cure)
         for factor in self.factors:
             check_is("search.PBT", "factors", factor, int | float, cure)
+        if not self.factors or not np.isfinite(self.factors).all():
+            raise value_error("search.PBT", f"`factors` is {self.factors}.", cure)
         cure = "Give a number above 0, at most 0.5."
         check_is("search.PBT", "fraction", self.fraction, int | float, cure)
         if not 0 < self.fraction <= 0.5:
@@ -143,7 +145,7 @@ class PBT(eqx.Module):
             if not jnp.issubdtype(values.dtype, jnp.floating):
                 wrong = f"the axis `{name}` in `vary` has the dtype {values.dtype}."
                 raise value_error("search.PBT", wrong, "Name axes of floats.")
-            shape = (count, *values.shape[1:])
+            shape = count, *values.shape[1:]
             factors = jr.choice(jr.fold_in(key, k), jnp.array(self.factors), shape)
             values[worst] = values[worst] * np.asarray(factors).astype(values.dtype)
             points[name] = values

@@ -162,6 +162,9 @@ def train(
     for name, fn in (("scheduler", scheduler), ("callback", callback)):
         if fn is not None:
             check_callable("train", name, fn, f"Give a function, `{name}=...`.")
+    if scheduler is not None and every is None:
+        wrong = "`scheduler` runs between intervals of `every`, which is None."
+        raise value_error("train", wrong, "Give the steps of an interval as `every`.")
     if progress is not None:
         check_bool("train", "progress", progress)
     size = None

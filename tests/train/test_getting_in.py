@@ -112,3 +112,52 @@ def test_the_cursor_of_a_loader_is_part_of_the_carry():
     for k in range(5):
         batch, cursor = loader.next(cursor)
         assert (result.curves.values["batch"][1, k] == batch).all()
+
+
+def test_a_runner_state_of_reinforcement_learning():
+    # As in PureJaxRL: `update_step(runner_state, None)` returns it, and metrics.
+    def make_runner(p, key):
+        params = {"w": jnp.zeros(2), "lr": p["lr"]}
+        return params, {"time": jnp.int32(0), "x": jnp.float32(0)}, key
+
+    def update_step(runner, _):
+        def rollout(state, key):
+            params, env = state
+            action = jr.categorical(key, params["w"])
+            env = {"time": env["time"] + 1, "x": action.astype(jnp.float32)}
+            return (params, env), (action, env["x"])
+
+        params, env, key = runner
+        key, own = jr.split(key)
+        (_, env), (action, reward) = jax.lax.scan(
+            rollout, (params, env), jr.split(own, 16)
+        )
+
+        def loss(w):
+            return -jnp.mean(jax.nn.log_softmax(w)[action] * (reward - reward.mean()))
+
+        w = params["w"] - params["lr"] * jax.grad(loss)(params["w"])
+        return ({**params, "w": w}, env, key), {"return": reward.sum()}
+
+    training = ep.Training(make_runner, lambda p, runner: update_step(runner, None))
+    space = ep.Space({"lr": ep.Values([0.0, 2.0]), "seed": ep.Seeds(3)})
+    result = ep.train(training, space, 60, key=KEY)
+    best = result.best("return", "max", over="seed")
+    assert best.point["lr"] == 2 and best.value > 12
+    params, env, _ = result.carry(int(best.index[0]))
+    assert env["time"] == 60 * 16 and params["w"][1] > params["w"][0]
+
+
+def test_molecular_dynamics():
+    def step(p, state):  # leapfrog, whose energy does not drift
+        q, v = state
+        v = v - 0.5 * p["dt"] * q
+        q = q + p["dt"] * v
+        v = v - 0.5 * p["dt"] * q
+        return (q, v), {"energy": 0.5 * jnp.sum(q**2 + v**2)}
+
+    training = ep.Training(lambda p: (jnp.ones(3), jnp.zeros(3)), step)
+    space = {"dt": ep.Geomspace(1e-3, 1e-1, 3)}
+    result = ep.train(training, space, 200, log_every=1)
+    error = np.abs(result.curves.values["energy"] - 1.5).max(1)
+    assert (error < np.array([1e-5, 1e-3, 1e-2])).all() and error[2] > error[1]

@@ -159,6 +159,49 @@ def test_few_compilations_for_trainings_that_stop_one_by_one():
     assert result.trained.tolist() == [*range(1, 40), 40]
 
 
+def test_no_step_is_computed_twice():
+    calls = []
+
+    def step(p, x):
+        jax.debug.callback(lambda x: calls.append(1), x)
+        return x * p["rate"], {"x": x}
+
+    mesh = jax.make_mesh((1,), ("x",), devices=jax.devices()[:1])
+    training = ep.Training(lambda p: 1.0, step, lambda p, x: {"end": x})
+    for options in ({"every": 5}, {"log_every": 1}, {"every": 10, "batch_size": 4}):
+        calls.clear()
+        ep.train(training, {"rate": ep.Linspace(0.1, 0.9, 8)}, 20, mesh=mesh, **options)
+        jax.effects_barrier()
+        assert len(calls) == 8 * 20
+
+
+def test_a_step_has_the_operations_of_one_by_hand():
+    def init(p):
+        return jnp.full((16, 16), p["start"])
+
+    def step(p, w):
+        slope = jax.grad(lambda w: jnp.sum(jnp.tanh(w @ w) ** 2))(w)
+        return w - p["rate"] * slope, {"norm": jnp.sum(w**2)}
+
+    mesh = jax.make_mesh((1,), ("x",), devices=jax.devices()[:1])
+    result = ep.train(ep.Training(init, step), SPACE, 2, log_every=1, mesh=mesh)
+    (lanes,) = result._groups
+    _, program, consts = lanes._programs["step"]
+    plan = np.int32(0), np.int32(1), np.int32(1), np.bool_(False)
+    own = lanes.rows.astype(np.int32), *lanes.columns.values(), *lanes.carries
+    points = jax.vmap(SPACE.point)(jnp.arange(8))
+
+    def by_hand(points, ws):
+        def run(p, w):
+            return jax.lax.scan(lambda w, _: step(p, w), w, length=10)
+
+        return jax.vmap(run)(points, ws)
+
+    ours = program.lower(*consts, *own, *plan).compile().cost_analysis()["flops"]
+    hand = jax.jit(by_hand).lower(points, lanes.carries[0]).compile()
+    assert ours <= 1.001 * hand.cost_analysis()["flops"]
+
+
 def test_curves_are_labelled():
     data = ep.train(TRAINING, SPACE, 4, every=2, log_every=1, key=KEY).curves
     table = data.to_xarray()
@@ -214,6 +257,11 @@ def test_mistaken_calls():
         "booleans": {"scheduler": lambda p, k: p.next(active=[1])},
         "from 0 to 7": {"scheduler": lambda p, k: p.next(parents=[8] * 8)},
         "shape": {"scheduler": lambda p, k: p.next(points={"rate": 0.0})},
+        "of shape": {"scheduler": lambda p, k: p.next(parents=[[1], [1, 2]])},
+        "points.*numbers of": {"scheduler": lambda p, k: p.next(points={"rate": "a"})},
+        "fit this dtype": {
+            "scheduler": lambda p, k: p.next(points={"rate": [1e60] * 8})
+        },
         "`search.PBT` draws": {"scheduler": ep.search.PBT("score", ["rate"])},
     }
     for text, options in wrong.items():
@@ -221,6 +269,8 @@ def test_mistaken_calls():
             options = {"every": 5, **options}
         with pytest.raises(ValueError, match=f"(?i){text}"):
             ep.train(DESCENT, SPACE, 10, **options)
+    with pytest.raises(ValueError, match="as `every`"):
+        ep.train(DESCENT, SPACE, 10, scheduler=ep.search.Halving("score"))
     for text, fn in {
         "not a pair": lambda p, x: x,
         "as the metric": lambda p, x: (x, {"act": max}),
