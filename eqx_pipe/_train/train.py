@@ -64,7 +64,7 @@ _GROWTH = 8
 
 _MOST_STEPS = 2**31 - 1
 
-Steps = Int[np.ndarray, " steps"]
+Steps = Int[np.ndarray, " _steps"]
 
 
 def train(

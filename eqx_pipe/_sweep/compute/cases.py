@@ -109,7 +109,7 @@ def case_numbers(
 
 def rows_of(
     geometry: Geometry, cases: Sequence[Case]
-) -> list[Int64[np.ndarray, " points"]]:
+) -> list[Int64[np.ndarray, " _points"]]:
     """Return the indices of the points of each case."""
     index = np.arange(geometry.size)
     numbers = case_numbers(geometry, static_values_of(geometry), index)
