@@ -110,14 +110,14 @@ class Traced:
 
         Effects must happen once, so a program with effects is not split.
         """
-        if batch_size not in self._splits:
-            constants, least = self.program.constants, LONG / batch_size
+        constants, least = self.program.constants, LONG / batch_size
+        if least not in self._splits:
             found = None if self.has_effects else split_of(self.jaxpr, constants, least)
-            self._splits[batch_size] = found
-        return self._splits[batch_size]
+            self._splits[least] = found
+        return self._splits[least]
 
     @ft.cached_property
-    def _splits(self) -> dict[int, Split | None]:
+    def _splits(self) -> dict[float, Split | None]:
         return {}
 
     @ft.cached_property
