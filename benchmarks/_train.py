@@ -4,6 +4,8 @@ Networks trained by Adam, with small and large carries, on one device: the ratio
 times of an interval of about a second, that of the same program by hand twice
 ("again"), the ratio of the floating-point operations of a step, and the bytes of the
 carries. By hand, the carries stay on the device, and losses come to the host.
+
+From the root of a clone: `python benchmarks/_train.py`.
 """
 
 import statistics
@@ -19,7 +21,6 @@ import optax
 import eqx_pipe as ep
 
 ROUNDS = 15
-QUICK = {"small": (16, 4, 20), "large": (64, 4, 20)}
 CASES = {"small": (64, 64, 300), "large": (256, 32, 12)}
 """The width of the networks, the number of trainings, and the steps of an interval."""
 
