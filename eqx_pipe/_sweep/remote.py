@@ -10,7 +10,7 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -20,6 +20,7 @@ from jaxtyping import Float, Int64
 from .._cache import LRUCache
 from .._errors import SweepError, message, optional, type_error
 from .._jaxprs import array_text, digest
+from .._progress import tell
 from .._reduce import as_reducers
 from .._types import PyTree
 from .compute.points import Points, prepare
@@ -36,6 +37,11 @@ _TRIES = 3
 _IN_FLIGHT_BYTES = 2**30
 # Each check for finished chunks asks every future.
 _IN_FLIGHT = 1024
+# After a signal, wait so many seconds for chunks that cannot be cancelled: a stopped
+# worker never answers, and Slurm kills a job 30 s after SIGTERM.
+_GRACE = 20.0
+# A signal to a process group may end a worker before it arrives here.
+_SIGNAL_SECONDS = 0.5
 
 
 def compute_remotely(plan: Plan, todo: Todo, watch: Watch) -> Iterator[Chunk]:
@@ -45,13 +51,24 @@ def compute_remotely(plan: Plan, todo: Todo, watch: Watch) -> Iterator[Chunk]:
     flying: list[_Try] = []
     room = plan.work.row_bytes * plan.chunks.points + len(packed)
     most = max(2, min(_IN_FLIGHT, _IN_FLIGHT_BYTES // room))
+    end: float | None = None
     try:
         while flying or (waiting and not watch.stopping()):
             if watch.stopping():
-                flying = [it for it in flying if not it.cancelled()]
+                if end is None:
+                    end = time.monotonic() + _GRACE
+                    flying = [it for it in flying if not it.cancelled()]
+                elif time.monotonic() > end:
+                    tell(
+                        f"the sweep stops: {len(flying)} of the chunks in flight did "
+                        f"not arrive within {_GRACE:g} s."
+                    )
+                    return
             elif waiting and len(flying) < most:
-                flying.append(waiting.popleft())
-                flying[-1].launch(plan, packed)
+                it = waiting.popleft()
+                if not it.launch(plan, packed, watch.stopping):
+                    continue
+                flying.append(it)
                 # Launch as many as may be in flight first, unless `submit` itself
                 # computes.
                 if not flying[-1].future.done():
@@ -59,10 +76,11 @@ def compute_remotely(plan: Plan, todo: Todo, watch: Watch) -> Iterator[Chunk]:
             trouble: Exception | None = None
             # Fetch results as they finish: Dask recomputes results of a killed worker
             # that were not fetched.
-            for it in _finished(flying, wait=not waiting or len(flying) >= most):
+            full = not waiting or len(flying) >= most
+            for it in _finished(flying, full, watch.stopping):
                 flying.remove(it)
                 try:
-                    chunk = it.result(plan)
+                    chunk = it.result(plan, watch.stopping)
                 except Exception as error:
                     # Keep the other finished chunks before raising.
                     trouble = trouble or error
@@ -92,8 +110,8 @@ class _Try:
         """Return the number of points."""
         return plan.count([self.number]) if self.rows is None else len(self.rows)
 
-    def launch(self, plan: Plan, packed: bytes) -> None:
-        """Submit the chunk once more."""
+    def launch(self, plan: Plan, packed: bytes, stopping: Callable[[], bool]) -> bool:
+        """Submit the chunk once more; return False if a signal broke the executor."""
         executor = plan.request.executor
         assert executor is not None
         self.tries += 1
@@ -101,7 +119,10 @@ class _Try:
         try:
             self.future = executor.submit(work, packed, *asked)
         except Exception as error:
+            if _ended_by_signal(stopping):
+                return False
             raise _broken(error) from error
+        return True
 
     def cancelled(self) -> bool:
         """Try to cancel the future; return whether it was cancelled."""
@@ -110,13 +131,19 @@ class _Try:
             return bool(self.future.cancel())
         return False
 
-    def result(self, plan: Plan) -> Chunk | None:
-        """Return the finished chunk, or `None` if it is worth another try."""
+    def result(self, plan: Plan, stopping: Callable[[], bool]) -> Chunk | None:
+        """Return the finished chunk, or `None` if it is to be computed later."""
         try:
             values, verdict, error = self.future.result()
         except concurrent.futures.BrokenExecutor as error:
+            if _ended_by_signal(stopping):
+                return None
             raise _broken(error) from error
         except (Exception, KeyboardInterrupt) as error:
+            if stopping() and isinstance(error, KeyboardInterrupt):
+                raise  # a second Ctrl-C
+            if stopping():
+                return None
             # Errors of the function are returned as values, so here a worker died.
             if self.tries < _TRIES and not isinstance(error, KeyboardInterrupt):
                 return None
@@ -127,16 +154,27 @@ class _Try:
         return Chunk(self.number, self.rows, values, verdict)
 
 
-def _finished(flying: Sequence[_Try], wait: bool) -> list[_Try]:
-    """Return the finished ones; with `wait`, at least one if there are any."""
+def _finished(
+    flying: Sequence[_Try], full: bool, stopping: Callable[[], bool]
+) -> list[_Try]:
+    """Return the finished ones; if `full`, wait for one until the sweep stops."""
     pause = 0.0005
     while True:
         finished = [it for it in flying if it.future.done()]
-        if finished or not wait or not flying:
+        if finished or not flying or not (full or stopping()):
             return finished
-        time.sleep(pause)
+        time.sleep(0.02 if stopping() else pause)
+        if stopping():
+            return [it for it in flying if it.future.done()]
         # Wait briefly for short chunks, and poll rarely for long ones.
         pause = min(2 * pause, 0.02)
+
+
+def _ended_by_signal(stopping: Callable[[], bool]) -> bool:
+    """Return whether a signal stops the sweep, and so may have broken its executor."""
+    if not stopping():
+        time.sleep(_SIGNAL_SECONDS)
+    return stopping()
 
 
 def _broken(error: BaseException) -> SweepError:

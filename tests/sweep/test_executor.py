@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 import warnings
+from concurrent.futures.process import BrokenProcessPool
 
 import equinox as eqx
 import jax
@@ -111,6 +112,51 @@ def test_ctrl_c_ends_where_everything_can_be_cancelled(tmp_path):
     finally:
         signal.signal(signal.SIGINT, before)
     assert all(future.cancelled() for future in executor.futures)
+
+
+class Fading:
+    """An executor that finishes two chunks; then SIGTERM arrives, and it fails.
+
+    The third future never ends and cannot be cancelled, or it is that of a broken pool.
+    """
+
+    def __init__(self, how):
+        self.how, self.futures = how, []
+
+    def submit(self, fn, *args):
+        future = cf.Future()
+        future.set_running_or_notify_cancel()
+        self.futures.append(future)
+        if len(self.futures) <= 2:
+            future.set_result(fn(*args))
+            return future
+        signal.raise_signal(signal.SIGTERM)
+        if self.how == "submit":
+            raise BrokenProcessPool("a worker was ended")
+        if self.how == "result":
+            future.set_exception(BrokenProcessPool("a worker was ended"))
+        if self.how == "retry":
+            future.set_exception(RuntimeError("the node went away"))
+        return future
+
+
+@pytest.mark.parametrize("how", ["hangs", "submit", "result", "retry"])
+def test_sigterm_ends_the_wait_for_a_lost_worker(how, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("eqx_pipe._sweep.remote._GRACE", 0.05)
+    asked = {"store": tmp_path / "runs.zarr", "batch_size": 1}
+    space, executor = ep.Linspace(0, 1, 8), Fading(how)
+    with pytest.raises(SystemExit) as caught:
+        ep.sweep(jnp.sin, space, executor=executor, **asked)
+    assert caught.value.code == 128 + signal.SIGTERM and len(executor.futures) == 3
+    assert ("1 of the chunks" in capsys.readouterr().err) == (how == "hangs")
+    loaded = ep.SweepResult.load(asked["store"])
+    assert np.asarray(loaded.ok).tolist() == [True, True] + 6 * [False]
+    mended = Plain()
+    close(
+        ep.sweep(jnp.sin, space, executor=mended, **asked).values,
+        np.sin(np.linspace(0, 1, 8, dtype=np.float32)),
+    )
+    assert mended.calls == [2, 3, 4, 5, 6, 7]
 
 
 def test_a_chunk_that_another_process_finished_is_left_alone(tmp_path):
