@@ -50,6 +50,7 @@ from eqx_pipe._sweep.store import (
     store,
 )
 from eqx_pipe._sweep.store.disk import Entry
+from eqx_pipe._sweep.work import Plan
 
 from . import small_store as small
 from .bucket import Bucket
@@ -82,9 +83,7 @@ GROWTHS = [
 ]
 
 # Flights ask a plan for the batch size only.
-PLAN = types.SimpleNamespace(
-    points=types.SimpleNamespace(adapts=False, largest_batch=1)
-)
+PLAN = mock.Mock(spec=Plan, points=types.SimpleNamespace(adapts=False, largest_batch=1))
 
 
 @functools.cache

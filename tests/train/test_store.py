@@ -108,6 +108,15 @@ def test_a_damaged_checkpoint_is_detected(tmp_path):
         ep.TrainResult.load(tmp_path / "absent")
 
 
+@pytest.fixture
+def ctrl_c():
+    """Handle SIGINT as usual: a shell ignores it in processes in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_after_a_checkpoint(tmp_path, whole, number):
     def callback(result):
