@@ -117,7 +117,14 @@ class Progress:
 
     def __exit__(self, *_: object) -> None:
         self.compiled()
-        self._draw(lambda bar: bar.close())
+
+        def draw(bar: Any) -> None:
+            if self._finished == bar.total:
+                bar.n, self._inside = bar.total, ""
+            self._postfix(bar)
+            bar.close()
+
+        self._draw(draw)
 
     def _draw(self, draw: Callable[[Any], object]) -> None:
         # A terminal may be closed while a sweep runs, or a notebook may lose its front
