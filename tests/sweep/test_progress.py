@@ -166,7 +166,7 @@ def test_the_bar_says_that_a_program_is_compiled(capsys, monkeypatch):
     assert "compiling" in shown and "compiling" not in shown.splitlines()[-1]
 
 
-def test_a_slow_step_is_named_once(caplog, monkeypatch):
+def test_a_slow_step_is_named_once(caplog, capsys, monkeypatch):
     monkeypatch.setattr("eqx_pipe._sweep.compute.trace.LONG", 0)
     monkeypatch.setattr("eqx_pipe._sweep.compute.programs._LONG_STEP", 0.0)
 
@@ -174,6 +174,7 @@ def test_a_slow_step_is_named_once(caplog, monkeypatch):
         return jax.lax.fori_loop(0, 5, lambda _, x: jnp.sin(x), p["x"])
 
     for _ in range(2):
-        ep.sweep(epochs, {"x": ep.Linspace(0, 1, 4)})
+        ep.sweep(epochs, {"x": ep.Linspace(0, 1, 4)}, progress=True)
+        assert "100%, 4 of 4 points" in capsys.readouterr().err.splitlines()[-1]
     assert caplog.text.count("a step of the loop of `") == 1
     assert "epochs` takes" in caplog.text and "scan over steps" in caplog.text
