@@ -1,6 +1,7 @@
 """Settings for every test: devices, compilation, strictness, hypothesis profiles."""
 
 import collections
+import contextlib
 import ctypes
 import gc
 import os
@@ -99,6 +100,9 @@ def pytest_runtest_teardown(item, nextitem):
 
     Programs that later files use again are found in the shared folder.
     """
+    # JAX would raise the errors of failed programs in a later test.
+    with contextlib.suppress(Exception):
+        jax.effects_barrier()
     if nextitem is None or nextitem.path != item.path:
         if _resident_bytes() > _MOST_BYTES:
             jax.clear_caches()
