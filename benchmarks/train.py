@@ -4,8 +4,6 @@ Networks trained by Adam, with small and large carries, on one device: the ratio
 times of an interval of about a second, that of the same program by hand twice
 ("again"), the ratio of the floating-point operations of a step, and the bytes of the
 carries. By hand, the carries stay on the device, and losses come to the host.
-
-From the root of a clone: `python benchmarks/_train.py`.
 """
 
 import statistics
@@ -20,7 +18,12 @@ import optax
 
 import eqx_pipe as ep
 
+from ._timing import spread
+
 ROUNDS = 15
+DEVICES = 1
+QUICK = {"steps": 3}
+
 CASES = {"small": (64, 64, 300), "large": (256, 32, 12)}
 """The width of the networks, the number of trainings, and the steps of an interval."""
 
@@ -77,7 +80,7 @@ def flops_of(lanes):
     return program.lower(*consts, *own, *plan).compile().cost_analysis()["flops"]
 
 
-def measured(width, lanes, steps, rounds=ROUNDS):
+def measured(width, lanes, steps, rounds):
     """Return the ratios of times, and of the operations of a step."""
     training, key = training_of(width), jr.key(0)
     space = ep.Space({"rate": ep.Geomspace(1e-4, 1e-2, lanes)})
@@ -108,23 +111,16 @@ def measured(width, lanes, steps, rounds=ROUNDS):
     ours = flops_of(result._groups[0])
     size = sum(x.nbytes for x in jax.tree.leaves(arrays))
     return {
-        "time": statistics.median(r for r, _ in ratios),
-        "again": statistics.median(r for _, r in ratios),
+        "train": spread(r for r, _ in ratios),
+        "again": spread(r for _, r in ratios),
         "seconds": statistics.median(kept["hand"]),
         "flops": ours / flops,
         "bytes": size,
     }
 
 
-def main():
-    print("| carries | MB | s of an interval | train | again | flops of a step |")
-    print("|---|---|---|---|---|---|")
-    for name, case in CASES.items():
-        r = measured(*case)
-        cells = f"{r['bytes'] / 1e6:.1f}", f"{r['seconds']:.2f}", f"{r['time']:.3f}"
-        more = f"{r['again']:.3f}", f"{r['flops']:.5f}"
-        print("|", " | ".join([name, *cells, *more]), "|")
-
-
-if __name__ == "__main__":
-    main()
+def main(run, *, steps=0):
+    """Measure each case; `steps` replaces the length of its intervals."""
+    for case in run.chosen(CASES):
+        width, lanes, usual = CASES[case]
+        run.row(case=case, **measured(width, lanes, steps or usual, run.rounds))
