@@ -35,8 +35,9 @@ WAITING = 64
 
 Fewer points waste fewer steps, but each step has a fixed cost of about 12 lanes. In
 random order 64 points took 0.22 to 1.06 times as long as 256 with jaxlib 0.12 (Newton's
-method 0.22, BFGS 0.46, solvers of diffrax 1.04 and 1.06), and 0.48 to 1.27 times with
-0.10, where steps of a few additions lose; geometric means 0.65 and 0.88. If costs are
+method 0.22, BFGS 0.46, solvers of diffrax 1.04 and 1.06; an earlier run on the same
+busy machine had 1.27 and 1.59 for these), and 0.48 to 1.27 times with 0.10, where steps
+of a few additions lose; geometric means 0.65 (earlier 0.75) and 0.88. If costs are
 alike within a batch no lane waits, and this limit does not apply.
 """
 

@@ -117,7 +117,7 @@ def test_ctrl_c_ends_where_everything_can_be_cancelled(tmp_path):
 class Fading:
     """An executor that finishes two chunks; then SIGTERM arrives, and it fails.
 
-    The third future never ends and cannot be cancelled, or it is that of a broken pool.
+    The third future never ends and cannot be cancelled, or its pool is broken.
     """
 
     def __init__(self, how):

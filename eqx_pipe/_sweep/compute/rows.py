@@ -75,8 +75,8 @@ class Flight(NamedTuple):
     finished: Bool[np.ndarray, " asked"]
     rows: Int64[np.ndarray, " asked"] | None = None
     text: str = ""
-    groups: Rows = []  # noqa: RUF012
-    values: Rows = []  # noqa: RUF012
+    groups: Sequence[np.ndarray] = ()
+    values: Sequence[np.ndarray] = ()
     entries: Mapping[str, Any] = {}  # noqa: RUF012
 
 
