@@ -44,8 +44,6 @@ VIEWS = {
         r"y, state = pipe\(x, state\)": lambda: ep.draw(
             nn.make_with_state(lambda: ep.chain(Counter()))()[0], ones(2)
         ),
-        "Known names: `x`": lambda: swept().sel(b=1),
-        r"A range is `sel\(x=slice": lambda: swept().sel(x=0.3),
         "Give at least one result": lambda: concat(),
         "that return the same structure": lambda: concat(swept(), beside()),
         "the same axes at the same paths": lambda: concat(
@@ -89,9 +87,6 @@ VIEWS = {
     TypeError: {
         r"`result.values\['a'\]`.*a slice": lambda: swept()["a"],
         "Give a dict": lambda: plot(sel=["a"]),
-        r"`sel` needs .*`result.to_xarray\(\)` labels": lambda: reduced().sel(x=1),
-        "without a step": lambda: swept().sel(x=slice(0, 1, 2)),
-        "is selected by slice.'a'": lambda: swept().sel(x=slice("a", None)),
         'over="seed"': lambda: swept().best("loss", over=3),
         "Give a list of results of `sweep`": lambda: concat(3),
         "as a text or a `pathlib.Path`": lambda: swept().save(3),

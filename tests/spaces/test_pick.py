@@ -119,24 +119,6 @@ def test_a_grid_beyond_every_integer():
     np.testing.assert_allclose(part.values, [3, 0, at / 2**31], atol=1e-6)
 
 
-def test_sel():
-    data = SPACE.to_pandas()
-    for wanted, mask in (
-        ({"b": 2}, data.b == 2),
-        ({"b": [3, 1], "a": 1}, (data.b != 2) & (data.a == 1)),
-        ({"a": slice(1 / 3, None)}, data.a > 0.3),
-        ({"a": slice(0.1, 2 / 3)}, (data.a > 0.1) & (data.a < 0.7)),
-        ({}, data.b > 0),
-    ):
-        assert (
-            swept()
-            .sel(wanted)
-            .space.to_pandas()
-            .equals(data[mask].reset_index()[["a", "b"]])
-        )
-    assert all_scaled().sel(n=3, a=1.0).values.tolist() == [3.0]
-
-
 EMPTY = SPACE[[]]
 
 

@@ -151,10 +151,6 @@ def test_dims_that_were_named_are_so_everywhere(tmp_path):
     for other in ({}, {"curve": {"at": time + 1}}):
         with pytest.raises(ValueError, match="output_coords"):
             ep.sweep(fn, space, store=store, **options | {"output_coords": other})
-    with pytest.raises(
-        ValueError, match=r"Say `result.to_xarray\(\).sel\(which=...\)`"
-    ):
-        result.sel(which="bias")
     with pytest.raises(ValueError, match="results.1.. have different `output_coords`"):
         ep.SweepResult.concat([result, ep.sweep(fn, space, mesh=one_device())])
     means = ep.sweep(

@@ -4,7 +4,7 @@ import dataclasses
 import datetime
 import json
 import os
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias, overload
 
 import equinox as eqx
@@ -27,13 +27,10 @@ from ..._errors import (
 from ..._reduce import Over, as_over
 from ..._spaces import Indices, Space, as_index, cells_of, indices, is_several, joined
 from ..._tree import (
-    as_data,
-    as_hashable,
     differences,
     leaf_text,
     leaves_with_names,
     on_device,
-    static_text,
 )
 from ..._types import PyTree
 from ..call import needs_value
@@ -59,7 +56,6 @@ from .label import (
     attributes,
     coords_texts,
     dataset_of,
-    dims_of,
     frame_of,
     reduction_dataset,
     reduction_frame,
@@ -81,13 +77,7 @@ _READ_BYTES = 64 * 1024 * 1024
 _FEW = 8
 """Arrays with more entries than this are shown by their shape."""
 
-_SEL, _BEST = "SweepResult.sel", "SweepResult.best"
-
-Wanted: TypeAlias = object | Sequence[object] | slice
-"""One value of an axis, several values, or a range of numbers."""
-
-_Equal: TypeAlias = Callable[[np.ndarray, Any], Bool[np.ndarray, " points"]]
-"""Return where a column equals a value."""
+_BEST = "SweepResult.best"
 
 Compared: TypeAlias = str | Callable[[PyTree], Any] | None
 """The score of a point: the path of a scalar output, or a function of one output."""
@@ -337,38 +327,6 @@ class SweepResult:
             return leaf.reshape(lengths + leaf.shape[1:])
 
         return jtu.tree_map(grid, self.values)
-
-    def sel(
-        self, wanted: Mapping[str, Wanted] | None = None, /, **more: Wanted
-    ) -> "SweepResult":
-        """Select the points at which axes have given values.
-
-        **Arguments:**
-
-        - `wanted`, `more`: a dict, or keywords, from the path of an axis to a value, a
-          list of values, or `slice(lo, hi)`, the numbers from `lo` to `hi`, both
-          included. Floats are compared to rounding, and Python values of a `Static`
-          axis by their text.
-
-        **Returns:** a `SweepResult` of the points with these values on all axes, with
-        one dim named `point`. To keep the dims, use `result.to_xarray().sel(...)`.
-
-        **Raises:** `ValueError` for an unknown axis, and for a value that no point has.
-
-        **Laws:** `result.sel(a=x)` is `result[mask]` for the mask of the points whose
-        `a` is `x`.
-
-        !!! example
-
-            >>> import eqx_pipe as ep
-            >>> space = {"rate": ep.Geomspace(0.125, 1, 4), "on": ep.Values([0, 1])}
-            >>> result = ep.sweep(lambda p: p["rate"] * p["on"], space)
-            >>> result.sel(rate=[0.125, 1], on=1).values.tolist()
-            [0.125, 1.0]
-        """
-        self._check_all_values("sel")
-        asked = {**(wanted or {}), **more}
-        return self[selected(self.space, asked, dims_of(self.output_coords))]
 
     def best(
         self, by: Compared = None, mode: str = "min", *, over: Over = None
@@ -687,124 +645,6 @@ class SweepResult:
         title = f"SweepResult({len(self):,} points; {dims})"
         lines = [title, *_reduced(self), *rows, *_problems(self), _run(self)]
         return "\n  ".join(lines)
-
-
-def selected(
-    space: Space, wanted: Mapping[str, Wanted], output_dims: Container[str]
-) -> Bool[np.ndarray, " points"]:
-    """Return a mask of the points at which axes have given values.
-
-    `output_dims` are the dims of outputs, by which no point is selected.
-    """
-    geometry = space.geometry
-    columns = geometry.columns()
-    mask = np.ones(space.size, bool)
-    for name, values in wanted.items():
-        if name in output_dims:
-            wrong = f"{name!r} is a dim of outputs, which all points have."
-            raise value_error(_SEL, wrong, f"Say `result.to_xarray().sel({name}=...)`.")
-        if name not in columns:
-            wrong = f"the space has no axis {describe_value(name)}."
-            raise value_error(_SEL, wrong, nearest(name, columns))
-        column, equal = columns[name], _equal
-        axis = geometry.axes.get(name)
-        if axis is not None and axis.is_static:
-            dim = geometry.axis_dims[geometry.names.index(name)]
-            positions = geometry.digits(np.arange(space.size))[:, dim]
-            equal = _equal_static(axis, positions)
-        if isinstance(values, slice):
-            mask &= _in_range(name, column, values)
-        else:
-            mask &= _any_of(name, column, equal, values)
-    return mask
-
-
-def _any_of(
-    name: str, column: np.ndarray, equal: _Equal, wanted: Any
-) -> Bool[np.ndarray, " points"]:
-    """Return where a column equals the wanted value, or any of several ones."""
-    chosen = equal(column, wanted)  # a value may itself be an array or a tuple
-    is_several = isinstance(wanted, list | tuple | range) or np.ndim(wanted) > 0
-    for value in wanted if is_several and not chosen.any() else [wanted]:
-        same = equal(column, value)
-        if not same.any() and len(column):  # an empty space has no values at all
-            raise value_error(
-                _SEL,
-                f"no point has the value {describe_value(value)} of `{name}`.",
-                f"A range is `sel({name}=slice(low, high))`; "
-                "`result.space.to_pandas()` shows the values at all points, and "
-                "`result[[i, j]]` selects points by position.",
-            )
-        chosen |= same
-    return chosen
-
-
-def _in_range(
-    name: str, column: np.ndarray, wanted: slice
-) -> Bool[np.ndarray, " points"]:
-    """Return a mask of the numbers in a range, both ends included to rounding."""
-    numbers = storable(column)
-    ends = [storable(end) for end in (wanted.start, wanted.stop) if end is not None]
-    is_real = all(end.dtype.kind in "biuf" and end.ndim == 0 for end in ends)
-    if column.ndim > 1 or numbers.dtype.kind not in "iuf" or wanted.step or not is_real:
-        raise type_error(
-            _SEL,
-            f"`{name}`, {column.dtype}{list(column.shape)}, is selected by {wanted}.",
-            "`slice(low, high)`, without a step, selects a range of numbers. Select "
-            "other values one by one, in a list, or by a mask: `result[mask]`.",
-        )
-    inside = np.ones(len(column), bool)
-    if wanted.start is not None:
-        inside &= (numbers >= storable(wanted.start)) | _equal(column, wanted.start)
-    if wanted.stop is not None:
-        inside &= (numbers <= storable(wanted.stop)) | _equal(column, wanted.stop)
-    return inside
-
-
-def _equal_static(axis: Any, positions: Int[np.ndarray, " points"]) -> _Equal:
-    """Return `_equal` for a `Static` axis at some positions: values by identity."""
-    keys = [as_hashable(axis.value(i, None)) for i in range(len(axis))]
-
-    def equal(column: np.ndarray, value: Any) -> Bool[np.ndarray, " points"]:
-        key = as_hashable(value)
-        same = np.isin(positions, [i for i, other in enumerate(keys) if other == key])
-        # A loaded axis has the texts of functions and other objects.
-        return same if same.any() else _equal(column, value)
-
-    return equal
-
-
-def _equal(column: np.ndarray, value: Any) -> Bool[np.ndarray, " points"]:
-    """Return where a column equals a value: floats in its dtype, to rounding."""
-    if column.dtype.kind == "U":
-        return column == (value if isinstance(value, str) else static_text(value))
-    try:
-        value = np.asarray(as_data(value))
-    except ValueError:  # a list of lists of different lengths
-        return np.zeros(len(column), bool)
-    if value.dtype.kind not in "biufcV" or value.shape != column.shape[1:]:
-        return np.zeros(len(column), bool)
-    if jnp.issubdtype(column.dtype, jnp.inexact):
-        same = _close(column, value)
-    else:
-        same = storable(column) == storable(value)
-    return same.reshape(len(column), -1).all(axis=1)
-
-
-def _close(column: np.ndarray, value: np.ndarray) -> np.ndarray:
-    """Return where floats equal a value, or if none does, where they are close."""
-    dtype, wide, exact = column.dtype, storable(column), storable(value)
-    if np.iscomplexobj(exact):
-        dtype = np.result_type(wide, exact)
-    elif value.dtype.kind == dtype.kind and value.dtype.itemsize < dtype.itemsize:
-        dtype = value.dtype  # a point has 32 bits of a coordinate with 64
-    with np.errstate(over="ignore", invalid="ignore"):
-        same = column.astype(dtype) == exact.astype(dtype)
-    same &= np.isfinite(wide) == np.isfinite(exact)  # not a number that overflows
-    if same.any() or dtype.itemsize < 4:
-        return same
-    # The number 0.1 differs between float32 and Python.
-    return np.isclose(wide, exact, rtol=8 * np.finfo(dtype).eps, atol=0)
 
 
 def _short(value: Any) -> str:
