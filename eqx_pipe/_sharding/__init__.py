@@ -14,6 +14,5 @@ from .place import AxisRules as AxisRules
 from .place import constrain as constrain
 from .place import info as info
 from .place import init_sharded as init_sharded
-from .place import pad_to as pad_to
 from .place import resolve as resolve
 from .place import shard as shard

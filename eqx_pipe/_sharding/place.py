@@ -14,15 +14,13 @@ from typing import Any, NamedTuple, TypeAlias, TypeGuard
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
 from jax.core import Tracer
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from jaxtyping import Array, Bool
 
-from .._check import check_callable, check_is, check_unmasked
+from .._check import check_callable, check_is
 from .._errors import (
     bullets,
     describe_value,
@@ -291,13 +289,12 @@ def resolve(
     specs: SpecsLike,
     rules: RulesLike | None = None,
     *,
-    divide: bool = True,
     local: bool = False,
 ) -> tuple[list[LeafSharding], PyTreeDef]:
     """Return every leaf of `tree` with its sharding, and the structure of `tree`.
 
-    One error lists every misfit. With `divide=False` sizes need not be divisible. With
-    `local` the arrays of one process are its part of a global array.
+    One error lists every misfit. With `local` the arrays of one process are its part of
+    a global array.
     """
     check_mesh(function, mesh)
     known = as_rules(rules)
@@ -310,7 +307,7 @@ def resolve(
             if known is not None:  # the names are logical
                 spec, wrong = known.resolve(tuple(spec))
             wrong = wrong or _wrong_axes(at.leaf, spec, mesh)
-            if divide and not wrong:
+            if not wrong:
                 wrong = _uneven_sizes(at.leaf, spec, mesh, local=local)
                 uneven = uneven or bool(wrong)
             sharding = None if wrong else NamedSharding(mesh, spec)
@@ -318,7 +315,7 @@ def resolve(
         resolved.append(LeafSharding(at.name, at.leaf, sharding))
     if problems:
         names = "specs" if known is None else "logical names or the rules"
-        pad = " or the sizes; `eqx_pipe.sharding.pad_to` pads arrays to sizes that fit."
+        pad = " or the sizes: `jnp.pad` pads an array to a size that fits."
         raise value_error(
             function,
             f"these specs do not fit the arrays and the mesh {dict(mesh.shape)}:"
@@ -624,72 +621,6 @@ def init_sharded(
     # Placed again with the kind of axes of the user's mesh, which moves no data.
     model = eqx.filter_jit(make)(key)
     return shard_as("sharding.init_sharded", model, mesh, specs, rules)
-
-
-def pad_to(
-    tree: Tree, mesh: Mesh, specs: SpecsLike, rules: RulesLike | None = None
-) -> tuple[Tree, PyTree[Bool[Array | np.ndarray, "..."] | None]]:
-    """Pad arrays so that `shard` can split them, and return a mask of the real entries.
-
-    Each axis grows at its end to the next divisible size. The new entries are zero (for
-    PRNG keys, copies of the last key). Nothing is moved: NumPy arrays stay on the host.
-
-    **Arguments:** those of `shard`.
-
-    **Returns:** the padded tree, and a mask: for each array a Bool array of the padded
-    shape, true where the entries are real, and `None` for other leaves. The mean of
-    the real entries is `jnp.mean(padded, where=mask)`.
-
-    **Shapes:** an array `(*a,)` becomes `(*b,)` with each `b` the smallest multiple,
-    at least `a`, of the number of parts; the mask is `(*b,)`.
-
-    **Raises:** as `shard`, except for sizes that do not divide.
-
-    **Laws:** `padded[:a]` is the array; nothing changes if all sizes fit.
-
-    !!! example
-
-        >>> import eqx_pipe as ep, jax, numpy as np
-        >>> from jax.sharding import PartitionSpec as P
-        >>> mesh = jax.make_mesh((len(jax.devices()),), ("data",))
-        >>> n = len(jax.devices())
-        >>> padded, mask = ep.sharding.pad_to(np.ones((n + 1, 3)), mesh, P("data"))
-        >>> padded.shape == (2 * n, 3), int(mask[:, 0].sum()) == n + 1
-        (True, True)
-    """
-    resolved, structure = resolve(
-        "sharding.pad_to", tree, mesh, specs, rules, divide=False
-    )
-    leaves, masks = [], []
-    for name, leaf, sharding in resolved:
-        mask = None
-        if sharding is not None:
-            check_unmasked("sharding.pad_to", name or "tree", leaf)
-            xp = np if isinstance(leaf, np.ndarray | np.generic) else jnp
-            local = mesh.is_multi_process and not is_global(leaf)
-            over = mesh.local_mesh if local else mesh
-            widths = _widths(leaf.shape, over, sharding.spec)
-            mask = _pad(xp.ones(leaf.shape, bool), widths)
-            leaf = _pad(leaf, widths)
-        leaves.append(leaf)
-        masks.append(mask)
-    padded = jtu.tree_unflatten(structure, leaves)
-    return padded, jtu.tree_unflatten(structure, masks)
-
-
-def _widths(shape: tuple[int, ...], mesh: Mesh, spec: P) -> list[tuple[int, int]]:
-    entries = list(spec) + [None] * (len(shape) - len(spec))
-    parts = [num_shards(mesh, entry) for entry in entries]
-    return [(0, -size % n) for size, n in zip(shape, parts, strict=True)]
-
-
-def _pad(leaf: Any, widths: list[tuple[int, int]]) -> Any:
-    if not any(after for _, after in widths):
-        return leaf
-    if is_key_array(leaf):  # zeros are not a key
-        data = jnp.pad(jr.key_data(leaf), [*widths, (0, 0)], mode="edge")
-        return jr.wrap_key_data(data, impl=jr.key_impl(leaf))
-    return (jnp if isinstance(leaf, jax.Array) else np).pad(leaf, widths)
 
 
 def constrain(x: Tree, *logical: LogicalAxis) -> Tree:

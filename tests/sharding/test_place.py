@@ -1,4 +1,4 @@
-"""shard, pad_to and info: placing arrays changes where they are, not what."""
+"""shard and info: placing arrays changes where they are, not what."""
 
 import equinox as eqx
 import hypothesis.strategies as st
@@ -128,44 +128,9 @@ def test_all_misfits_in_one_error(mesh):
     assert "`b.0`: the mesh axis `model` stands twice" in text
     assert "`c`:" in text and "2 entries, but float32[8] has 1 axes" in text
     assert "`d`: the mesh has no axis `modl`. Did you mean `model`?" in text
-    assert "{'data': 4, 'model': 2}" in text and "sharding.pad_to" in text
+    assert "{'data': 4, 'model': 2}" in text and "`jnp.pad` pads" in text
     with pytest.raises(ValueError, match="nearest that fits: 8"):
         ep.sharding.shard(jnp.ones(3), mesh, P(("data", "model")))
-
-
-@given(st.integers(1, 9), st.integers(1, 5), SPECS)
-def test_pad_to(rows, columns, spec):
-    mesh = make()
-    x = np.arange(rows * columns, dtype=np.float32).reshape(rows, columns) + 1
-    tree = {"x": x, "j": jnp.asarray(x), "s": "text", "n": 3}
-    padded, mask = ep.sharding.pad_to(tree, mesh, spec)
-    assert padded["s"] == "text" and padded["n"] == 3 and mask["s"] is None
-    assert type(padded["x"]) is np.ndarray and type(mask["x"]) is np.ndarray
-    for name in ("x", "j"):
-        y = np.asarray(padded[name])
-        assert y.dtype == x.dtype and mask[name].shape == y.shape
-        assert np.array_equal(y[:rows, :columns], x)
-        assert np.array_equal(y[np.asarray(mask[name])], x.ravel())
-        assert y.sum() == x.sum()
-        assert all(new - old < 8 for new, old in zip(y.shape, x.shape, strict=True))
-    assert_agree(host(ep.sharding.shard(padded, mesh, spec)["x"]), padded["x"])
-    ep.sharding.shard(mask, mesh, spec)
-
-
-def test_pad_to_of_keys_scalars_and_what_fits(getkey):
-    keys = jr.split(getkey(), 5)
-    padded, mask = ep.sharding.pad_to(keys, make(), P("data"))
-    assert padded.shape == (8,) and mask.tolist() == [True] * 5 + [False] * 3
-    assert np.array_equal(jr.key_data(padded[:5]), jr.key_data(keys))
-    tree = {"step": jnp.array(3), "n": np.int32(2)}
-    padded, mask = ep.sharding.pad_to(tree, make(), P("data"))
-    assert padded["step"] is tree["step"] and padded["n"] == 2
-    assert mask["step"] and mask["n"]
-    x = jnp.ones((8, 2))
-    same, mask = ep.sharding.pad_to(x, make(), P("data"))
-    assert same is x and mask.all()
-    with pytest.raises(ValueError, match="pad_to.*no axis `nope`|no axis `nope`"):
-        ep.sharding.pad_to(x, make(), P("nope"))
 
 
 def test_sharding_info():
