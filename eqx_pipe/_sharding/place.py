@@ -98,7 +98,7 @@ class AxisRules(eqx.Module):
             is replicated, or a tuple of names for an axis that merges several.
 
         **Raises:** `ValueError` if there is no pair for a name, if other axes of the
-        array have taken all mesh axes for it, or if a name is given twice.
+        array have taken all mesh axes for it, also another axis of the same name.
         """
         spec, problems = self.resolve(logical)
         if problems:
@@ -140,39 +140,22 @@ class AxisRules(eqx.Module):
 
     def resolve(self, logical: tuple[LogicalAxis, ...]) -> tuple[P, list[str]]:
         """Return the spec and a list of its problems, empty if there are none."""
-        problems = [
-            f"the axis {describe_value(entry)} is not a logical name."
-            for entry in logical
-            if not _is_axis(entry)
-        ]
-        if problems:
-            return P(), problems
+        wrong = [entry for entry in logical if not _is_axis(entry)]
+        if wrong:
+            texts = ", ".join(map(describe_value, wrong))
+            return P(), [f"these axes have no logical names: {texts}."]
         names = names_of(logical)
         assigned, owner = self._assign(names)
-        known = list(dict.fromkeys(name for name, _ in self.pairs))
+        problems = []
         for name in dict.fromkeys(names):
-            if names.count(name) > 1:
+            axes = names_of(axes for n, axes in self.pairs if n == name)
+            taken = [f"`{a}` is taken by `{owner[a]}`" for a in axes if a in owner]
+            if name not in assigned or (names.count(name) > 1 and assigned[name]):
+                known = dict(self.pairs)
+                why = f"{'; '.join(taken)}." if taken else nearest(name, known)
                 problems.append(
-                    f"the logical axis `{name}` appears {names.count(name)} times in "
-                    f"one array, {logical}. Give one of these axes another name."
-                )
-            if name not in known:
-                problems.append(
-                    f"there is no rule for `{name}`. {nearest(name, known)} Add the "
-                    f"pair `({name!r}, None)` to replicate such axes."
-                )
-            elif name not in assigned:
-                wanted = [
-                    axis
-                    for n, axes in self.pairs
-                    if n == name
-                    for axis in names_of([axes])
-                    if axis in owner
-                ]
-                taken = "; ".join(f"`{a}` is taken by `{owner[a]}`" for a in wanted)
-                problems.append(
-                    f"no pair is left for `{name}`: {taken}. Add the pair "
-                    f"`({name!r}, None)` after them to replicate this axis."
+                    f"no rule is left for `{name}`. {why} Give the axis "
+                    f"another name, or add the pair `({name!r}, None)` to replicate it."
                 )
         if problems:
             return P(), problems

@@ -33,13 +33,15 @@ RULES = {
     TypeError: {"A pair is a logical n": lambda: AxisRules([("a",)])},
     ValueError: {
         "`batch`": lambda: AxisRules({"batch": "x"}).spec("bach"),
-        "appears 2 times.*another name": lambda: AxisRules({"a": "x"}).spec("a", "a"),
-        r"Add the pair `\('b', None\)": lambda: AxisRules({"a": "x", "b": "x"}).spec(
+        "`x` is taken by `a`.*another name": lambda: AxisRules({"a": "x"}).spec(
+            "a", "a"
+        ),
+        r"add the pair `\('b', None\)": lambda: AxisRules({"a": "x", "b": "x"}).spec(
             "b", "a"
         ),
         "`jnp.pad` pads": lambda: constrain(ones(7, 4), "a", "b"),
         "one name per axis": lambda: constrain(ones(8, 4), "a"),
-        "Add the pair.*names or the rules": lambda: constrain(ones(8, 4), "a", "d"),
+        "add the pair.*names or the rules": lambda: constrain(ones(8, 4), "a", "d"),
         "no axis `nope`.*names or the rules": lambda: constrain(ones(8, 4), "c", None),
     },
 }
