@@ -441,15 +441,16 @@ class SweepResult:
         One dim is drawn as a line, two dims as a heat map with the first dim along x,
         and three or four dims as a heat map for each position on the others. An output
         that is an array at each point (a loss curve) is drawn as a line for each point,
-        over the position in the array. Two axes of one dim (random draws, joint
-        designs) are drawn as points coloured by the value. Replicates (`Seeds`, PRNG
-        keys) are averaged; around lines a band shows one standard deviation. With
-        `reduce=` over all points, the dims are those of the results: the mean of curves
-        is a line, and quantiles of curves are a line for each level.
+        over the position in the array. If axes share a dim (random draws, joint
+        designs), `x=` and `y=` name two of them, for points coloured by the value.
+        Replicates (`Seeds`, PRNG keys) are averaged; around lines a band shows one
+        standard deviation. With `reduce=` over all points, the dims are those of the
+        results: the mean of curves is a line, and quantiles of curves are a line for
+        each level.
 
         Axes show their `label` and `unit`, a `Geomspace` is logarithmic, and names
         (`Static`, bools) are tick labels. Points that failed, are NaN or infinite, or
-        are missing are marked, and a legend explains the marks.
+        are missing leave a gap. More than 10 lines have no legend.
 
         **Arguments:**
 
@@ -470,8 +471,8 @@ class SweepResult:
         **Returns:** the `Axes`; an array of them if there are panels. The figure is
         `ax.figure`.
 
-        **Raises:** `ValueError` if there are more dims than a plot can show, more than
-        two axes of one dim without `x=` and `y=`, or only one number. Needs `pip
+        **Raises:** `ValueError` if there are more dims than a plot can show, several
+        axes of one dim without `x=` and `y=`, or only one number. Needs `pip
         install 'eqx_pipe[sweep]'`.
 
         !!! example
