@@ -1,6 +1,7 @@
 """Compare pytrees, name their leaves, and make Python values hashable."""
 
 import dataclasses
+import functools as ft
 import math
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -56,16 +57,39 @@ def is_sparse(x: Any) -> bool:
 
 
 def as_data(leaf: Any) -> Any:
-    """Return the raw data of PRNG keys, for buffers and files; else the leaf."""
-    return jax.random.key_data(leaf) if is_key_array(leaf) else leaf
+    """Return the raw data of PRNG keys, for buffers and files; else the leaf.
+
+    Of a struct, return the struct of the raw data.
+    """
+    if not hasattr(leaf, "dtype") or key_kind(leaf) is None:
+        return leaf
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return jax.eval_shape(jax.random.key_data, leaf)
+    return jax.random.key_data(leaf)
 
 
 def as_keys(data: Any, like: Any) -> Any:
     """Return raw data as keys of the kind of `like`, if that holds keys (`as_data`)."""
-    if not is_key_array(like):
+    impl = key_kind(like)
+    if impl is None:
         return data
-    impl = jax.random.key_impl(like)
     return jax.random.wrap_key_data(jnp.asarray(data), impl=impl)
+
+
+def key_kind(like: Any) -> Any:
+    """Return the kind of PRNG keys of an array or a struct; `None` for numbers."""
+    if not jnp.issubdtype(like.dtype, jax.dtypes.prng_key):
+        return None
+    return _kind_of(like.dtype)
+
+
+@ft.lru_cache(64)
+def _kind_of(dtype: Any) -> Any:
+    kinds: list[Any] = []
+    # JAX returns the kind of arrays and traced arrays only.
+    key = jax.ShapeDtypeStruct((), dtype)
+    jax.eval_shape(lambda x: kinds.append(jax.random.key_impl(x)), key)
+    return kinds[0]
 
 
 def can_be_traced(x: Any) -> bool:

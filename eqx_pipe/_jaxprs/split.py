@@ -15,8 +15,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import jax.random as jr
 
+from .._tree import as_data, as_keys, key_kind
 from .evaluate import Body, evaluate_equation, stepped
 from .jaxpr import (
     Equation,
@@ -142,17 +142,17 @@ class Split:
         """Return the leaves of a loop before its first step."""
         loop, values = self.loops[k], self._values(inputs, state)
         _run(loop.before, values)
-        held = [_as_data(values[v]) for v in loop.held]
+        held = [as_data(jnp.asarray(values[v])) for v in loop.held]
         carried = _read(loop.eqn.invars[_carried(loop.eqn)], values)
         made: list[Any] = loop.eqn.outvars
         # An initial carry may be a Python number, or have a weak type.
         carry = [
-            x if _is_key(v.aval) else jnp.asarray(x, v.aval.dtype)
+            x if key_kind(v.aval) else jnp.asarray(x, v.aval.dtype)
             for x, v in zip(carried, made, strict=False)
         ]
         stacked = [_data_struct(v.aval) for v in made[len(carry) :]]
         zeros = [jnp.zeros(leaf.shape, leaf.dtype) for leaf in stacked]
-        return [*held, *map(_as_data, carry), *zeros]
+        return [*held, *map(as_data, carry), *zeros]
 
     def advance(
         self, k: int, inputs: Sequence[Any], state: Sequence[Any], at: Any, left: Any
@@ -169,7 +169,7 @@ class Split:
         inputs = _read(eqn.invars, values)
         run = _scan if eqn.primitive.name == "scan" else _while_loop
         carry, steps = run(eqn, inputs, carry, at, left)
-        return list(map(_as_data, carry)), steps
+        return list(map(as_data, carry)), steps
 
     def finish(self, inputs: Sequence[Any], state: Sequence[Any]) -> list[Any]:
         """Return the outputs of the program after its last loop."""
@@ -181,7 +181,7 @@ class Split:
         values = dict(zip(self._jaxpr.constvars, self._consts, strict=True))
         values |= zip(self._jaxpr.invars, inputs, strict=True)
         pairs = zip(self.slots, state, strict=True)
-        return values | {v: _from_data(x, v.aval) for v, x in pairs}
+        return values | {v: as_keys(x, v.aval) for v, x in pairs}
 
 
 def _scan(
@@ -303,25 +303,5 @@ def _struct(x: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(x.shape, x.dtype, weak_type=weak)
 
 
-def _is_key(aval: Any) -> bool:
-    return jnp.issubdtype(aval.dtype, jax.dtypes.prng_key)
-
-
 def _data_struct(aval: Any) -> jax.ShapeDtypeStruct:
-    struct = jax.ShapeDtypeStruct(aval.shape, aval.dtype)
-    return jax.eval_shape(jr.key_data, struct) if _is_key(aval) else struct
-
-
-def _as_data(x: Any) -> Any:
-    x = x if hasattr(x, "dtype") else jnp.asarray(x)
-    return jr.key_data(x) if _is_key(x) else x
-
-
-def _from_data(x: Any, aval: Any) -> Any:
-    if not _is_key(aval):
-        return x
-    impls: list[Any] = []
-    # `key_impl` takes no `ShapeDtypeStruct`, but a traced key.
-    scalar = jax.ShapeDtypeStruct((), aval.dtype)
-    jax.eval_shape(lambda key: impls.append(jr.key_impl(key)), scalar)
-    return jr.wrap_key_data(x, impl=impls[0])
+    return as_data(jax.ShapeDtypeStruct(aval.shape, aval.dtype))

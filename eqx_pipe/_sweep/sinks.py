@@ -19,7 +19,7 @@ from jaxtyping import Int64
 
 from .._errors import SweepError, message
 from .._jaxprs import digest, text_of
-from .._tree import leaves_with_names
+from .._tree import key_kind, leaves_with_names
 from .._types import PyTree
 from .call import fn_name
 from .compute.groups import Blocks
@@ -457,11 +457,13 @@ class ValueContents:
         self.refuse(store, account)
         gaps, errors, done = account
         work = self.plan.work
+        outputs, structure = jtu.tree_flatten(work.outputs)
+        pairs = enumerate(zip(work.row, outputs, strict=True))
         leaves = [
-            StoredArray(store, k, struct.dtype, kind, done)
-            for k, (struct, kind) in enumerate(zip(work.row, work.kinds, strict=True))
+            StoredArray(store, k, row.dtype, key_kind(output), done)
+            for k, (row, output) in pairs
         ]
-        values = jtu.tree_unflatten(jtu.tree_structure(work.outputs), leaves)
+        values = jtu.tree_unflatten(structure, leaves)
         return Outcome(values, gaps, errors=errors)
 
 

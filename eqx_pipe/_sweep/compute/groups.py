@@ -319,13 +319,13 @@ class Groups(Work):
         live: Bool[np.ndarray, " side"],
     ) -> list[Array]:
         """Return the states of live groups after the `ok` values."""
-        reducing, kinds = self.reducing(ok.shape[1]), self.points.kinds
+        reducing = self.reducing(ok.shape[1])
         absorb = reducing.absorb.program
         given = states, values, ok, live, put(absorb.constants, self._home)
         program = self._absorbing.get(ok.shape)
         if program is None:
-            lower = ft.partial(build_absorb(reducing, kinds).lower, *given)
-            key = "groups", *ok.shape, *map(str, kinds), self.points.devices[0]
+            lower = ft.partial(build_absorb(reducing).lower, *given)
+            key = "groups", *ok.shape, self.points.devices[0]
             program = self._absorbing[ok.shape] = compiled([absorb], key, lower)
         return program(*given)
 

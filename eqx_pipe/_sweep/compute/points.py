@@ -12,7 +12,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Float, Int64, UInt32
@@ -20,6 +19,7 @@ from jaxtyping import Float, Int64, UInt32
 from ..._errors import MissingKeyError, log_once, value_error
 from ..._jaxprs import Split
 from ..._spaces import Geometry, Space, is_axis
+from ..._tree import as_keys
 from ..._types import Device, Key, PyTree
 from ..._vmap import all_busy, choose_batch_size, warn_if_it_may_hang
 from .cases import (
@@ -125,11 +125,6 @@ class Points(Work):
         return self.traced[0].stored
 
     @property
-    def kinds(self) -> list[Any]:
-        """The kinds of PRNG keys of the leaves; `None` for numbers."""
-        return self.traced[0].key_kinds
-
-    @property
     def outputs(self) -> PyTree:
         """The shapes and dtypes of the output at a point."""
         return jtu.tree_unflatten(self.traced[0].structure, self.traced[0].outputs)
@@ -157,11 +152,8 @@ class Points(Work):
     def unflatten(self, rows: Rows) -> PyTree:
         """Return the outputs as the function gives them, with keys from raw data."""
         first = self.traced[0]
-        wrapped = [
-            leaf if kind is None else jr.wrap_key_data(jnp.asarray(leaf), impl=kind)
-            for leaf, kind in zip(rows, first.key_kinds, strict=True)
-        ]
-        return jtu.tree_unflatten(first.structure, wrapped)
+        leaves = list(map(as_keys, rows, first.outputs))
+        return jtu.tree_unflatten(first.structure, leaves)
 
     def span(self, first: int, last: int) -> tuple[int, int]:
         """Return the range of points of a range of rows, which is the same."""

@@ -18,7 +18,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, Bool, Int32, UInt32
@@ -26,7 +25,7 @@ from jaxtyping import Array, Bool, Int32, UInt32
 from ..._cache import LRUCache
 from ..._jaxprs import Fingerprint, evaluate, fingerprint_of, key_of
 from ..._reduce import AbstractReducer, Reducer, ReducerTree
-from ..._tree import as_data, is_key_array
+from ..._tree import as_data, as_keys, key_kind
 from ..._vmap import batch_of
 from .kernel import DIGITS, Given, Lane, LaneOf, Layout, lanes, point_lane, read, up_to
 from .rows import CHUNK_BYTES
@@ -171,10 +170,8 @@ def block_lane(traced: Traced, reducing: TracedReducers, layout: Layout) -> Lane
         def lane(point_id: UInt32[Array, "..."]) -> list[Any]:
             # A constant output is a literal.
             return [
-                jnp.asarray(out, None if kind is not None else leaf.dtype)
-                for out, leaf, kind in zip(
-                    at(point_id), traced.outputs, traced.key_kinds, strict=True
-                )
+                out if key_kind(leaf) else jnp.asarray(out, leaf.dtype)
+                for out, leaf in zip(at(point_id), traced.outputs, strict=True)
             ]
 
         def block(number: UInt32[Array, ""]) -> list[Array]:
@@ -231,19 +228,19 @@ def filled_up(
     full = []
     for leaf, like in zip(rows, init, strict=True):
         # A store may have a wider dtype, since files do not support bfloat16.
-        dtype = leaf.dtype if is_key_array(like) else like.dtype
+        dtype = leaf.dtype if key_kind(like) else like.dtype
         full.append(np.zeros((most, *leaf.shape[1:]), dtype))
         full[-1][: len(leaf)] = leaf
     return full
 
 
-def build_absorb(reducing: TracedReducers, kinds: Sequence[Any]) -> Any:
+def build_absorb(reducing: TracedReducers) -> Any:
     """Return `absorb(states, values, ok, live, constants)`: the states after points.
 
     All have a leading axis over groups; only `live` groups change. PRNG keys are raw
-    data, of the given `kinds`.
+    data.
     """
-    own = [jr.key_impl(leaf) if is_key_array(leaf) else None for leaf in reducing.init]
+    *likes, _ = reducing.absorb.jaxpr.in_avals
 
     def absorb(
         states: list[Array],
@@ -258,19 +255,11 @@ def build_absorb(reducing: TracedReducers, kinds: Sequence[Any]) -> Any:
             ok: Bool[Array, " run"],
             live: Bool[Array, ""],
         ) -> list[Array]:
-            before, outputs = wrapped(state, own), wrapped(values, kinds)
-            after = map(as_data, reducing.absorb(constants, *before, *outputs, ok))
+            leaves = map(as_keys, [*state, *values], likes)
+            after = map(as_data, reducing.absorb(constants, *leaves, ok))
             pairs = zip(after, state, strict=True)
             return [jnp.where(live, new, old) for new, old in pairs]
 
         return jax.vmap(one)(states, values, ok, live)
 
     return jax.jit(absorb)
-
-
-def wrapped(leaves: Sequence[Array], kinds: Sequence[Any]) -> list[Array]:
-    """Return raw data as PRNG keys if it has a kind."""
-    return [
-        leaf if kind is None else jr.wrap_key_data(leaf, impl=kind)
-        for leaf, kind in zip(leaves, kinds, strict=True)
-    ]

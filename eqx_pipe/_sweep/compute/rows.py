@@ -268,11 +268,6 @@ class Work(abc.ABC):
         """The shape and dtype of each leaf of a row."""
 
     @property
-    def kinds(self) -> list[Any]:
-        """The kinds of PRNG keys of the leaves; `None` for raw data and numbers."""
-        return [None] * len(self.row)
-
-    @property
     def row_bytes(self) -> int:
         """The size of a row in bytes, at least 1."""
         return max(1, nbytes(self.row))

@@ -14,7 +14,6 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
 from jax.core import Tracer
@@ -33,7 +32,7 @@ from ..._jaxprs import (
 from ..._jaxprs import trace as trace_jaxpr
 from ..._mesh_context import NO_MESH
 from ..._spaces import Geometry, Space
-from ..._tree import can_be_traced, is_key_array
+from ..._tree import as_data, can_be_traced
 from ..._types import ClosedJaxpr, Key, PyTree
 from ..._vmap import Analysis, analyze
 from ..call import call, fn_name
@@ -75,7 +74,6 @@ class Traced:
     own: ClosedJaxpr
     structure: Any
     outputs: list[jax.ShapeDtypeStruct]
-    key_kinds: list[Any]
     jaxpr: Any
     num_arrays: int
     is_static: bool
@@ -123,10 +121,7 @@ class Traced:
     @ft.cached_property
     def stored(self) -> list[jax.ShapeDtypeStruct]:
         """The output leaves as they are stored: PRNG keys as raw data."""
-        return [
-            leaf if kind is None else jax.eval_shape(jr.key_data, leaf)
-            for leaf, kind in zip(self.outputs, self.key_kinds, strict=True)
-        ]
+        return list(map(as_data, self.outputs))
 
 
 def trace(
@@ -194,7 +189,6 @@ def with_steps(traced: Traced) -> Traced:
         ),
         structure=jtu.treedef_tuple((traced.structure, leaf, leaf)),
         outputs=[*traced.outputs, number, number],
-        key_kinds=[*traced.key_kinds, None, None],
     )
 
 
@@ -209,15 +203,9 @@ def _on_point(
     """Return the fields of `Traced` for the function alone."""
     arrays, static = eqx.partition(point, _is_tracer)
     structs = jtu.tree_map(abstract, (arrays, key))
-    kinds: list[Any] = []
 
     def on_point(point: PyTree, key: Key | None = None) -> PyTree:
-        out = call(function, fn, eqx.combine(point, static), key)
-        kinds[:] = [
-            jr.key_impl(leaf) if is_key_array(leaf) else None
-            for leaf in jtu.tree_leaves(out)
-        ]
-        return out
+        return call(function, fn, eqx.combine(point, static), key)
 
     if isinstance(fn, types.FunctionType):
         # With this, JAX's messages name the user's function, its file and its
@@ -231,7 +219,6 @@ def _on_point(
         "own": jaxpr,
         "structure": structure,
         "outputs": outputs,
-        "key_kinds": kinds,
     }
 
 

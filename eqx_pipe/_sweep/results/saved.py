@@ -31,7 +31,7 @@ from ..._spaces import (
     axis_structs,
     is_axis,
 )
-from ..._tree import is_key_array, nbytes, path_name, struct_of
+from ..._tree import is_key_array, key_kind, nbytes, path_name, struct_of
 from ..._types import PyTree
 from ..store import (
     Chunks,
@@ -331,13 +331,10 @@ def _as_kind(array: Any, kind: dict[str, Any]) -> Any:
 
 
 def _kind(leaf: Any) -> dict[str, Any]:
-    if not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+    key = key_kind(leaf)
+    if key is None:
         return {"dtype": str(leaf.dtype)}
-    # JAX returns the kind of arrays and traced arrays only.
-    kinds: list[str] = []
-    key = jax.ShapeDtypeStruct((), leaf.dtype)
-    jax.eval_shape(lambda x: kinds.append(str(jr.key_impl(x))), key)
-    return {"dtype": "uint32", "key": kinds[0]}
+    return {"dtype": "uint32", "key": str(key)}
 
 
 def _axis(axis: Axis, path: Any, space: Space) -> Any:
