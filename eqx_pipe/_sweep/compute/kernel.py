@@ -181,7 +181,6 @@ def build(
     table, given)`, and returns an array for each leaf, in which block d has the rows of
     device d. If points are listed, `table` has those of each device, in whole batches.
     """
-    batch, partition = layout.batch_size, layout.partition(0)
 
     def on_device(
         control: UInt32[Array, "1 control"],
@@ -191,30 +190,12 @@ def build(
         at = lane_of(control, given)
 
         def lane(row: UInt32[Array, "..."]) -> list[Array]:
-            # A constant output is a literal.
-            return [
-                jnp.asarray(as_data(out), leaf.dtype)
-                for out, leaf in zip(at(row), outputs, strict=True)
-            ]
-
-        def begin(number: UInt32[Array, ""]) -> UInt32[Array, ""]:
-            return jax.lax.mul(number, np.uint32(batch))
+            return as_stored(at(row), outputs)
 
         def microbatch(number: UInt32[Array, ""]) -> list[Array]:
-            if table is not None:
-                size, zero = (batch, table.shape[1]), np.uint32(0)
-                return batch_of(
-                    lane, jax.lax.dynamic_slice(table, (begin(number), zero), size)
-                )
-            pace = np.uint32(batch * partition.stride)
-            first = read(control, FIRST) + jax.lax.mul(number, pace)
-            offsets = lanes(first, batch, partition.stride)
-            return batch_of(lane, up_to(read(control, LAST), offsets))
+            return batch_of(lane, rows_of_batch(layout, control, table, number))
 
-        empty = [
-            jax.lax.full((layout.capacity * batch, *leaf.shape), 0, leaf.dtype)
-            for leaf in outputs
-        ]
+        empty, begin = buffers(layout, outputs), ft.partial(begin_of, layout)
         return filled(microbatch, lambda: read(control, COUNT), empty, begin)
 
     own, same = each_its_rows(layout), everywhere(layout.devices)
@@ -231,6 +212,42 @@ def read(control: UInt32[Array, "1 control"], column: int) -> UInt32[Array, ""]:
     return jax.lax.squeeze(
         jax.lax.slice_in_dim(control, column, column + 1, axis=1), [0, 1]
     )
+
+
+def begin_of(layout: Layout, number: UInt32[Array, ""]) -> UInt32[Array, ""]:
+    """Return the first row of a device's batch."""
+    return jax.lax.mul(number, np.uint32(layout.batch_size))
+
+
+def rows_of_batch(
+    layout: Layout,
+    control: UInt32[Array, "1 control"],
+    table: UInt32[Array, "rows columns"] | None,
+    number: UInt32[Array, ""],
+) -> UInt32[Array, "batch ..."]:
+    """Return the rows of a batch: offsets in the call, or rows of the table."""
+    batch, stride = layout.batch_size, layout.partition(0).stride
+    if table is not None:
+        size, zero = (batch, table.shape[1]), np.uint32(0)
+        return jax.lax.dynamic_slice(table, (begin_of(layout, number), zero), size)
+    pace = np.uint32(batch * stride)
+    first = read(control, FIRST) + jax.lax.mul(number, pace)
+    offsets = lanes(first, batch, stride)
+    return up_to(read(control, LAST), offsets)
+
+
+def buffers(layout: Layout, outputs: Sequence[jax.ShapeDtypeStruct]) -> list[Array]:
+    """Return the arrays that receive the rows of a device."""
+    size = layout.capacity * layout.batch_size
+    return [jax.lax.full((size, *leaf.shape), 0, leaf.dtype) for leaf in outputs]
+
+
+def as_stored(
+    row: Sequence[Any], outputs: Sequence[jax.ShapeDtypeStruct]
+) -> list[Array]:
+    """Return the leaves of a row as they are stored; a constant output is a literal."""
+    pairs = zip(row, outputs, strict=True)
+    return [jnp.asarray(as_data(out), leaf.dtype) for out, leaf in pairs]
 
 
 def lanes(

@@ -17,22 +17,21 @@ from jax.custom_batching import custom_vmap
 from jaxtyping import Array, UInt32
 
 from ..._jaxprs import Split
-from ..._tree import as_data
 from ..._vmap import flat_mesh, over_devices
 from .kernel import (
     COUNT,
     DIGITS,
-    FIRST,
-    LAST,
     Given,
     Layout,
+    as_stored,
+    begin_of,
+    buffers,
     each_its_rows,
     everywhere,
-    lanes,
     point_inputs,
     read,
     row_width,
-    up_to,
+    rows_of_batch,
 )
 
 BATCH, LOOP, AT, BUDGET = range(4)
@@ -53,7 +52,7 @@ def build_split(
     state, given)` and returns a place, a state and the outputs. Rows of batches that
     did not end in the call are 0. `given` has structs.
     """
-    batch, partition = layout.batch_size, layout.partition(0)
+    batch = layout.batch_size
     inputs_of, batched = point_inputs(layout), _batched(split, layout, given)
     number_of_loops = len(split.loops)
 
@@ -65,17 +64,6 @@ def build_split(
         given: Given,
     ) -> tuple[Array, list[Array], list[Array]]:
         inputs = inputs_of(control, given)
-
-        def begin_at(number: Any) -> Any:
-            return jax.lax.mul(number, np.uint32(batch))
-
-        def ids_of(number: Any) -> Any:
-            if table is not None:
-                size, zero = (batch, table.shape[1]), np.uint32(0)
-                return jax.lax.dynamic_slice(table, (begin_at(number), zero), size)
-            pace = np.uint32(batch * partition.stride)
-            first = read(control, FIRST) + jax.lax.mul(number, pace)
-            return up_to(read(control, LAST), lanes(first, batch, partition.stride))
 
         def over(f: Callable[..., Any], ids: Any, state: Any, out: Any, *more: Any):
             return _over(f, batch, (ids, state, *more), batched, out)
@@ -103,8 +91,8 @@ def build_split(
             return state, jnp.max(steps)
 
         def step(s: Any) -> Any:
-            number, loop, at, left, state, buffers = s
-            ids = ids_of(number)
+            number, loop, at, left, state, made = s
+            ids = rows_of_batch(layout, control, table, number)
             runs = [lambda s, k=k: run(k, s) for k in range(number_of_loops)]
             now = ids, at, left, state
             if number_of_loops == 1:
@@ -117,34 +105,31 @@ def build_split(
 
             def rows() -> list[Array]:
                 def f(row: Any, state: Any) -> list[Any]:
-                    made = split.finish(inputs(row), state)
-                    pairs = zip(made, outputs, strict=True)
-                    return [jnp.asarray(as_data(x), leaf.dtype) for x, leaf in pairs]
+                    return as_stored(split.finish(inputs(row), state), outputs)
 
                 return over(f, ids, state, [batch > 1] * len(outputs))
 
             def write() -> list[Array]:
-                origin = [begin_at(number), *[np.uint32(0)] * 64]
+                origin = [begin_of(layout, number), *[np.uint32(0)] * 64]
                 return [
                     jax.lax.dynamic_update_slice(b, r, origin[: b.ndim])
-                    for b, r in zip(buffers, rows(), strict=True)
+                    for b, r in zip(made, rows(), strict=True)
                 ]
 
-            buffers = jax.lax.cond(done, write, lambda: buffers)
+            made = jax.lax.cond(done, write, lambda: made)
             # It does not become 0 again: a `while_loop` may run longer than 2^32 steps.
             at = jnp.where(ended, jnp.uint32(0), jnp.maximum(at, at + steps))
             loop = jnp.where(done, jnp.uint32(0), loop)
             number = number + done.astype(jnp.uint32)
-            return number, loop, at, left - steps, state, buffers
+            return number, loop, at, left - steps, state, made
 
         def goes_on(s: Any) -> Array:
             return (s[0] < read(control, COUNT)) & (s[3] > 0)
 
-        size = layout.capacity * batch
-        empty = [jax.lax.full((size, *leaf.shape), 0, leaf.dtype) for leaf in outputs]
+        empty = buffers(layout, outputs)
         first = *(place[0, k] for k in (BATCH, LOOP, AT, BUDGET)), state, empty
-        *now, state, buffers = jax.lax.while_loop(goes_on, step, first)
-        return jnp.stack(now)[None], state, buffers
+        *now, state, made = jax.lax.while_loop(goes_on, step, first)
+        return jnp.stack(now)[None], state, made
 
     mine, same = each_its_rows(layout), everywhere(layout.devices)
     parted = (True, True, True, True, False)
