@@ -129,6 +129,12 @@ class Split:
         """The shapes and dtypes of the state of a point."""
         return [_data_struct(v.aval) for v in self.slots]
 
+    @property
+    def steps(self) -> int | None:
+        """The number of steps of all loops, if it is known."""
+        known = [loop.length for loop in self.loops if loop.length is not None]
+        return sum(known) if len(known) == len(self.loops) else None
+
     def place(self, k: int) -> slice:
         """Return the leaves of the state that belong to a loop."""
         return slice(self._begins[k], self._begins[k] + len(self.loops[k].slots))

@@ -50,7 +50,7 @@ from .programs import (
     search,
 )
 from .rows import CHUNK_BYTES, Buffer, Flight, Rows, Work, chunk_capacity, clear, nbytes
-from .split_kernel import state_of
+from .split_kernel import batched_in, state_of
 from .trace import Traced, abstract, arrays_of, check_concrete, trace, with_steps
 from .watch import Watch
 
@@ -345,10 +345,8 @@ class Points(Work):
                 continue
             layout = self._layout(k, self.largest_batch, self._listed)
             given = jtu.tree_map(abstract, self.given(k))
-            lengths = [loop.length for loop in split.loops]
-            known = [n for n in lengths if n is not None]
-            steps = sum(known) if len(known) == len(lengths) else None
-            found.append((nbytes(state_of(split, layout, given)), steps))
+            state = state_of(split, layout, batched_in(split, layout, given))
+            found.append((nbytes(state), split.steps))
         largest = max(found, key=lambda each: each[0], default=None)
         return None if largest is None else (largest[1], largest[0])
 

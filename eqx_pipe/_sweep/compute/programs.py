@@ -24,7 +24,7 @@ from ..._vmap import by_device
 from .cases import ByOffset, ByTable
 from .kernel import COUNT, Given, LaneOf, Layout, Partition, build, each_its_rows
 from .rows import Place
-from .split_kernel import BATCH, BUDGET, build_split
+from .split_kernel import BATCH, BUDGET, batched_in, build_split, state_of
 from .trace import Traced, abstract
 from .watch import Pace
 
@@ -123,7 +123,9 @@ class Runner:
             if split is None:
                 return build(lane_of, outputs, layout).lower(*structs)
             control, table, own = structs
-            kernel, state = build_split(split, outputs, layout, own)
+            batched = batched_in(split, layout, own)
+            kernel = build_split(split, outputs, layout, batched)
+            state = state_of(split, layout, batched)
             place = jax.ShapeDtypeStruct((len(layout.devices), 4), jnp.uint32)
             return kernel.lower(control, table, place, state, own)
 
@@ -291,7 +293,8 @@ class Begun:
         if len(finished):
             check_finite(outputs, infs=runner.finite)
             self._collect_some(outputs, was)
-        self._finish(finished)
+        self.finished = finished[self._is_left[finished]]
+        self._is_left[finished] = False
 
     def _collect_some(self, outputs: list[Any], was: np.ndarray) -> None:
         """Copy the rows of the batches that were finished since `was`."""
@@ -306,21 +309,18 @@ class Begun:
         """Return the work on points in flight, in points, and how far they are."""
         split, layout = self._runner.split, self._runner.layout
         assert split is not None
-        lengths = [loop.length for loop in split.loops]
-        known = [n for n in lengths if n is not None]
         flying, done, steps = 0, 0.0, []
         for device, (batch, loop, at, _) in enumerate(self.place.tolist()):
             here = len(range(self._count)[self._partition.own(device)])
             points = min(layout.batch_size, max(0, here - batch * layout.batch_size))
             if points:
-                before = lengths[:loop]
-                steps.append(at + sum(n for n in before if n is not None))
+                steps.append(at + sum(each.length or 0 for each in split.loops[:loop]))
                 flying += points
-                if len(known) == len(lengths):
-                    done += points * steps[-1] / sum(known)
+                if split.steps:
+                    done += points * steps[-1] / split.steps
         if not flying:
             return 0.0, ""
-        end = f" of {sum(known):,}" if len(known) == len(lengths) else ""
+        end = f" of {split.steps:,}" if split.steps else ""
         return done, f"{flying:,} at step {min(steps):,}{end}"
 
     def rows(self, offsets: Int64[np.ndarray, " some"]) -> Int64[np.ndarray, " some"]:
@@ -337,10 +337,6 @@ class Begun:
     def _between(self, was: Any, now: Any) -> np.ndarray:
         devices = range(len(self._runner.layout.devices))
         return np.concatenate([self._own(device, was, now) for device in devices])
-
-    def _finish(self, offsets: np.ndarray) -> None:
-        self.finished = offsets[self._is_left[offsets]]
-        self._is_left[offsets] = False
 
 
 def compiled(

@@ -44,16 +44,15 @@ def build_split(
     split: Split,
     outputs: Sequence[jax.ShapeDtypeStruct],
     layout: Layout,
-    given: Given,
-) -> tuple[Any, list[jax.ShapeDtypeStruct]]:
-    """Return the function to compile, under `jax.jit`, and the structs of its state.
+    batched: Sequence[bool],
+) -> Any:
+    """Return the function to compile, under `jax.jit`.
 
     It is like that of `kernel.build`, but is called as `kernel(control, table, place,
     state, given)` and returns a place, a state and the outputs. Rows of batches that
-    did not end in the call are 0. `given` has structs.
+    did not end in the call are 0. `batched` is that of `batched_in`.
     """
-    batch = layout.batch_size
-    inputs_of, batched = point_inputs(layout), _batched(split, layout, given)
+    batch, inputs_of = layout.batch_size, point_inputs(layout)
     number_of_loops = len(split.loops)
 
     def on_device(
@@ -135,18 +134,13 @@ def build_split(
     parted = (True, True, True, True, False)
     mapped = over_devices(on_device, flat_mesh(layout.devices), parted)
     placed = tuple(mine if each else same for each in parted)
-    state = _state_of(split, layout, batched)
-    return jax.jit(mapped, in_shardings=placed, donate_argnums=(3,)), state
+    return jax.jit(mapped, in_shardings=placed, donate_argnums=(3,))
 
 
-def state_of(split: Split, layout: Layout, given: Given) -> list[jax.ShapeDtypeStruct]:
-    """Return the structs of a state; `given` has structs."""
-    return _state_of(split, layout, _batched(split, layout, given))
-
-
-def _state_of(
+def state_of(
     split: Split, layout: Layout, batched: Sequence[bool]
 ) -> list[jax.ShapeDtypeStruct]:
+    """Return the structs of the state of all devices."""
     devices, batch = len(layout.devices), layout.batch_size
     return [
         jax.ShapeDtypeStruct((devices * (batch if own else 1), *leaf.shape), leaf.dtype)
@@ -180,8 +174,10 @@ def _over(
     ]
 
 
-def _batched(split: Split, layout: Layout, given: Given) -> list[bool]:
+def batched_in(split: Split, layout: Layout, given: Given) -> list[bool]:
     """Return for each leaf of the state whether JAX vectorises it over a batch.
+
+    `given` has structs.
 
     JAX itself answers: a `custom_vmap` function gets to know which arguments it has
     with a batch axis. A mark too many would add lanes to values that libraries require
