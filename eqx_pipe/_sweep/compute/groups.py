@@ -364,21 +364,6 @@ def _full(
 _MOST_POINTS = 2**16
 
 
-def tile(
-    count: int, each: int, room: int, batch_size: int, stops: bool
-) -> tuple[int, int]:
-    """Return how many of `count` cells are computed at once, and the points in a run.
-
-    A cell has `each` points, and `room` points fit into memory.
-    """
-    if not stops:
-        run = max(1, min(each, room))
-        return max(1, min(count, room // run)), run
-    # Use the shortest run that fills a batch, so that little is computed after a stop.
-    cells = max(1, min(count, room))
-    return cells, max(1, min(each, -(-batch_size // cells)))
-
-
 class Cells(Groups):
     """The results of cells, a row for each.
 
@@ -393,11 +378,16 @@ class Cells(Groups):
 
     @ft.cached_property
     def _tile(self) -> tuple[int, int]:
+        """The number of cells computed at once, and of points of each in a run."""
         points = self.points
         room = CHUNK_BYTES // max(points.row_bytes, self.reducing(1).state_bytes)
         room = max(1, min(room, _MOST_POINTS))
-        args = self.size, self.each, room, points.batch_size, self.reducers.stops
-        return tile(*args)
+        if not self.reducers.stops:
+            run = max(1, min(self.each, room))
+            return max(1, min(self.size, room // run)), run
+        # The shortest run that fills a batch: little is computed after a stop.
+        cells = max(1, min(self.size, room))
+        return cells, max(1, min(self.each, -(-points.batch_size // cells)))
 
     @property
     def at_once(self) -> int:
@@ -437,15 +427,8 @@ class Cells(Groups):
         )
         ended = self._states([np.asarray(leaf)[:count] for leaf in tally.states], run)
         rows = [*jtu.tree_leaves(self.reducers.finish_each(ended, count))]
-        ok, numbered = (points > failed) & ~missing, {}
-        for errors in tally.errors:
-            for text, at in errors.items():
-                for cell in np.unique(at // self.each).tolist():
-                    numbered.setdefault(cell, text)
-        by_text: dict[str, list[int]] = {}
-        for cell, text in numbered.items():
-            by_text.setdefault(text, []).append(cell)
-        cells = {text: np.array(numbers) for text, numbers in by_text.items()}
+        ok, errors = (points > failed) & ~missing, joined(tally.errors).items()
+        cells = {text: np.unique(at // self.each) for text, at in errors}
         return [*rows, points, failed], Verdict(ok, cells, missing, int(failed.sum()))
 
 

@@ -290,11 +290,8 @@ class _Walk:
 
 
 def _is_plain_dataclass(x: Any) -> bool:
-    return dataclasses.is_dataclass(x) and not isinstance(x, type) and _has_dict(x)
-
-
-def _has_dict(x: Any) -> bool:
-    return hasattr(x, "__dict__") and not hasattr(type(x), "__slots__")
+    is_one = dataclasses.is_dataclass(x) and not isinstance(x, type)
+    return is_one and hasattr(x, "__dict__") and not hasattr(type(x), "__slots__")
 
 
 def _is_of_library(x: type | types.ModuleType) -> bool:

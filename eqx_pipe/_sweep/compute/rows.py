@@ -273,8 +273,27 @@ class Work(abc.ABC):
         return max(1, nbytes(self.row))
 
     def empty(self, size: int) -> Rows:
-        """Return arrays for some rows."""
-        return empty_values(size, self.row, self.function)
+        """Return arrays for some rows.
+
+        Raises a `ValueError` if they do not fit into the memory of this machine or its
+        container.
+        """
+        # Operating systems overcommit memory, and kill the process that uses too much.
+        # Its limit is read from files, which would be a tenth of a small sweep.
+        needed = size * self.row_bytes
+        memory = _memory() if needed > CHUNK_BYTES else math.inf
+        try:
+            if needed > memory:
+                raise MemoryError
+            return [np.empty((size, *leaf.shape), leaf.dtype) for leaf in self.row]
+        except (MemoryError, ValueError) as error:  # more than NumPy can count
+            raise value_error(
+                self.function,
+                f"the values of {size:,} points take {needed / 2**30:,.0f} GiB, and "
+                f"this process may use {memory / 2**30:,.0f} GiB of memory.",
+                "Keep less of them: a reduction by `reduce=`, or values on disk by "
+                '`store="runs.zarr"`; or sweep over a part of the space, `space[a:b]`.',
+            ) from error
 
     @abc.abstractmethod
     def unflatten(self, rows: Rows) -> PyTree:
@@ -361,32 +380,6 @@ def chunk_capacity(
     batch_bytes = max(1, nbytes(outputs)) * batch_size * num_devices
     needed = -(-size // (batch_size * num_devices))
     return max(1, min(needed, CHUNK_BYTES // batch_bytes))
-
-
-def empty_values(
-    size: int, outputs: Sequence[jax.ShapeDtypeStruct], function: str = "sweep"
-) -> list[np.ndarray]:
-    """Return arrays for the values of all points, leaf by leaf.
-
-    Raises a `ValueError` if they do not fit into the memory of this machine or its
-    container.
-    """
-    # Operating systems overcommit memory, and kill the process that uses too much. Its
-    # limit is read from files, which would be a tenth of a small sweep.
-    needed = size * max(1, nbytes(outputs))
-    memory = _memory() if needed > CHUNK_BYTES else math.inf
-    try:
-        if needed > memory:
-            raise MemoryError
-        return [np.empty((size, *leaf.shape), leaf.dtype) for leaf in outputs]
-    except (MemoryError, ValueError) as error:  # more than NumPy can count
-        raise value_error(
-            function,
-            f"the values of {size:,} points take {needed / 2**30:,.0f} GiB, and "
-            f"this process may use {memory / 2**30:,.0f} GiB of memory.",
-            "Keep less of them: a reduction by `reduce=`, or values on disk by "
-            '`store="runs.zarr"`; or sweep over a part of the space, `space[a:b]`.',
-        ) from error
 
 
 # The limits of a container, for both versions of Linux's control groups. A file with
