@@ -21,7 +21,7 @@ from typing import Any
 from .._jaxprs import Equation, Flow, kind, live_bytes, open_jaxpr
 from .._refill import refill_p
 from .._types import Device
-from .cpu import linalg_limit, may_hang
+from .devices import linalg_limit, may_hang
 
 MOST = 1024
 """Points at once for functions without loops, or with loops of equal length.

@@ -20,9 +20,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, UInt32
 
-from .._errors import value_error
 from .._jaxprs import Entry, register
-from .._mesh_context import check_mesh
 from .._types import Device, PyTree
 
 
@@ -72,27 +70,6 @@ def _put(buffer: Array, rows: Array, at: UInt32[Array, ""]) -> Array:
 _POINTS = "eqx_pipe_points"
 
 
-def local_devices(function: str, mesh: Mesh | None) -> tuple[Device, ...]:
-    """Return the devices of `mesh`, or all of this process.
-
-    Raises unless they all belong to this process.
-    """
-    if mesh is None:
-        return tuple(jax.local_devices())
-    check_mesh(function, mesh)
-    devices = tuple(mesh.devices.flat)
-    foreign = [d for d in devices if d.process_index != jax.process_index()]
-    if foreign or not devices:
-        raise value_error(
-            function,
-            f"`mesh` has {len(devices)} devices, {len(foreign)} of them of other "
-            "processes.",
-            "Give a mesh of this process's own devices: "
-            "`jax.make_mesh((n,), ('x',), devices=jax.local_devices()[:n])`.",
-        )
-    return devices
-
-
 def flat_mesh(devices: Sequence[Device] | np.ndarray) -> Mesh:
     """Return an internal mesh, with one automatic axis, over some devices."""
     return Mesh(np.ravel(devices), (_POINTS,), axis_types=(AxisType.Auto,))
@@ -132,12 +109,6 @@ def is_on_device() -> bool:
     except NameError:  # JAX has no public function for this
         return False
     return True
-
-
-def by_device(out: Array) -> list[Array]:
-    """Return each device's part of an output of `over_devices`, in their order."""
-    # `.addressable_shards` would compute indices that are known here.
-    return [out.addressable_data(k) for k in range(out.sharding.num_devices)]
 
 
 # Inside `shard_map` the type of every array names the mesh. Libraries that record the

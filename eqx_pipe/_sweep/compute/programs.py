@@ -14,13 +14,12 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import Int64
+from jaxtyping import Array, Int64
 
 from ..._cache import PROGRAMS, LRUCache, WeakCache
 from ..._errors import SweepError, log_once, message
 from ..._jaxprs import Fingerprint, Split
 from ..._types import PyTree
-from ..._vmap import by_device
 from .cases import ByOffset, ByTable
 from .kernel import COUNT, Given, LaneOf, Layout, Partition, build, each_its_rows
 from .rows import Place
@@ -299,7 +298,7 @@ class Begun:
     def _collect_some(self, outputs: list[Any], was: np.ndarray) -> None:
         """Copy the rows of the batches that were finished since `was`."""
         for out, into in zip(outputs, self._values, strict=True):
-            for device, shard in enumerate(by_device(out)):
+            for device, shard in enumerate(_by_device(out)):
                 new = self._own(device, was, self.place)
                 begin = int(was[device, BATCH]) * self._runner.layout.batch_size
                 data = np.asarray(shard)[begin : begin + len(new)]
@@ -337,6 +336,12 @@ class Begun:
     def _between(self, was: Any, now: Any) -> np.ndarray:
         devices = range(len(self._runner.layout.devices))
         return np.concatenate([self._own(device, was, now) for device in devices])
+
+
+def _by_device(out: Array) -> list[Array]:
+    """Return each device's part of an output of `over_devices`, in their order."""
+    # `.addressable_shards` would compute indices that are known here.
+    return [out.addressable_data(k) for k in range(out.sharding.num_devices)]
 
 
 def compiled(
@@ -390,7 +395,7 @@ def _collect(
 ) -> None:
     """Copy the outputs of one call to their rows, without padding."""
     for out, into in zip(outputs, values, strict=True):
-        for device, shard in enumerate(by_device(out)):
+        for device, shard in enumerate(_by_device(out)):
             data, own = np.asarray(shard), partition.own(device)
             if isinstance(rows, slice):
                 place = into[rows][own]

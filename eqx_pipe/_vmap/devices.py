@@ -1,4 +1,4 @@
-"""CPU devices: one for each core, and batches of linear algebra that may hang on them.
+"""Devices of this process: one for each core, and linear algebra that may hang on them.
 
 JAX 0.10.0 to 0.11.0 split a batch of matrices over the thread pool that all CPU devices
 of a process share, and wait for the pieces. A program may itself run in a thread of
@@ -20,9 +20,31 @@ import jaxlib.version
 from jax.sharding import Mesh
 
 from .._check import check_int
-from .._errors import log_once, message
+from .._errors import log_once, message, value_error
 from .._jaxprs import Equation
+from .._mesh_context import check_mesh
 from .._types import Device
+
+
+def local_devices(function: str, mesh: Mesh | None) -> tuple[Device, ...]:
+    """Return the devices of `mesh`, or all of this process.
+
+    Raises unless they all belong to this process.
+    """
+    if mesh is None:
+        return tuple(jax.local_devices())
+    check_mesh(function, mesh)
+    devices = tuple(mesh.devices.flat)
+    foreign = [d for d in devices if d.process_index != jax.process_index()]
+    if foreign or not devices:
+        raise value_error(
+            function,
+            f"`mesh` has {len(devices)} devices, {len(foreign)} of them of other "
+            "processes.",
+            "Give a mesh of this process's own devices: "
+            "`jax.make_mesh((n,), ('x',), devices=jax.local_devices()[:n])`.",
+        )
+    return devices
 
 
 def use_cpu_devices(n: SupportsIndex | None = None) -> None:
