@@ -1,17 +1,21 @@
 """Chunks computed by the workers of an executor.
 
 An executor needs only `submit(fn, *args)`, and the futures that it returns only
-`.done()` and `.result()`. The function, the space and the key are sent by cloudpickle.
-A worker calls `work` for a chunk; it traces and compiles once, for its own devices.
+`.done()` and `.result()`. The function, the space and the key are sent by cloudpickle,
+once to each worker (see `_Sharing`). A worker calls `work` for a chunk; it traces and
+compiles once, for its own devices.
 """
 
 import collections
 import concurrent.futures
 import contextlib
 import dataclasses
+import os
+import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import numpy as np
@@ -27,16 +31,20 @@ from .compute.points import Points, prepare
 from .compute.rows import Index, Rows, Verdict, Work, whole
 from .compute.trace import no_mesh, settings
 from .compute.watch import CTRL_C, Interrupt, Watch
-from .work import Chunk, Plan, Todo, work_of
+from .work import Chunk, Plan, Todo, known_workers, work_of
 
 # Retry a chunk whose worker died, since another may have more memory; give up on points
 # that kill every worker.
 _TRIES = 3
-# Each call sends the packed function: 40 chunks with a closure of 10 MB are 800 MB on
-# the wire.
+# The bytes in flight of results, and again of packed functions.
 _IN_FLIGHT_BYTES = 2**30
 # Each check for finished chunks asks every future.
 _IN_FLIGHT = 1024
+# Keep so many calls for each worker in flight, so that it does not wait for the next.
+_DEPTH = 4
+# The workers of some executors compute a single call: assume this after so many
+# different workers.
+_SINGLE_USE = 16
 # After a signal, wait so many seconds for chunks that cannot be cancelled: a stopped
 # worker never answers, and Slurm kills a job 30 s after SIGTERM.
 _GRACE = 20.0
@@ -47,13 +55,16 @@ _SIGNAL_SECONDS = 0.5
 def compute_remotely(plan: Plan, todo: Todo, watch: Watch) -> Iterator[Chunk]:
     """Compute chunks by the workers of an executor, in the order they are finished."""
     packed = pack(plan)
+    name = digest(packed)
+    sharing = _Sharing(known_workers(plan.request.executor) or 2, len(packed))
     waiting = collections.deque(_Try(n, todo.rows.get(n)) for n in todo.chunks)
     flying: list[_Try] = []
-    room = plan.work.row_bytes * plan.chunks.points + len(packed)
-    most = max(2, min(_IN_FLIGHT, _IN_FLIGHT_BYTES // room))
+    room = plan.work.row_bytes * plan.chunks.points
+    most = max(2, min(_IN_FLIGHT, _IN_FLIGHT_BYTES // max(1, room)))
     end: float | None = None
     try:
         while flying or (waiting and not watch.stopping()):
+            full = not waiting or len(flying) >= most or not sharing.ready()
             if watch.stopping():
                 if end is None:
                     end = time.monotonic() + _GRACE
@@ -64,9 +75,11 @@ def compute_remotely(plan: Plan, todo: Todo, watch: Watch) -> Iterator[Chunk]:
                         f"not arrive within {_GRACE:g} s."
                     )
                     return
-            elif waiting and len(flying) < most:
+            elif not full:
                 it = waiting.popleft()
-                if not it.launch(plan, packed, watch.stopping):
+                sharing.launch(it)
+                sent = packed if it.carries else None
+                if not it.launch(plan, name, sent, watch.stopping):
                     continue
                 flying.append(it)
                 # Launch as many as may be in flight first, unless `submit` itself
@@ -76,20 +89,28 @@ def compute_remotely(plan: Plan, todo: Todo, watch: Watch) -> Iterator[Chunk]:
             trouble: Exception | None = None
             # Fetch results as they finish: Dask recomputes results of a killed worker
             # that were not fetched.
-            full = not waiting or len(flying) >= most
             for it in _finished(flying, full, watch.stopping):
                 flying.remove(it)
+                answer: _Answer | None = None
                 try:
-                    chunk = it.result(plan, watch.stopping)
+                    answer = it.result(plan, watch.stopping)
+                    chunk = it.chunk(answer)
                 except Exception as error:
                     # Keep the other finished chunks before raising.
                     trouble = trouble or error
                     continue
+                finally:
+                    sharing.land(it, answer)
                 if chunk is not None:
                     watch.after(it.count(plan), chunk.verdict.failed)
                     yield chunk
-                elif not watch.stopping():
+                elif watch.stopping():
+                    continue
+                elif answer is None:
                     waiting.append(it)
+                else:
+                    it.tries -= 1
+                    waiting.appendleft(it)
             if trouble is not None:
                 raise trouble
     finally:
@@ -97,27 +118,52 @@ def compute_remotely(plan: Plan, todo: Todo, watch: Watch) -> Iterator[Chunk]:
             it.cancelled()
 
 
+_Computed: TypeAlias = tuple[Rows, Verdict] | Exception
+"""The rows of a chunk, or the error that the function raised."""
+
+
+class _Answer(NamedTuple):
+    """The answer of a worker: `computed`, or `None` if it lacks the function.
+
+    A worker is a thread of a process.
+    """
+
+    worker: tuple[str, int]
+    computed: _Computed | None
+
+
 @dataclasses.dataclass(eq=False)
 class _Try:
-    """A chunk or some of its rows, with the number of tries and the last future."""
+    """A chunk or some of its rows, with the number of tries and the last future.
+
+    A call that carries the function is meant for the process `target`.
+    """
 
     number: int
     rows: Int64[np.ndarray, " some"] | None = None
     tries: int = 0
     future: Any = None
+    target: str | int | None = None
+
+    @property
+    def carries(self) -> bool:
+        """True if the last call had the function."""
+        return self.target is not None
 
     def count(self, plan: Plan) -> int:
         """Return the number of points."""
         return plan.count([self.number]) if self.rows is None else len(self.rows)
 
-    def launch(self, plan: Plan, packed: bytes, stopping: Callable[[], bool]) -> bool:
+    def launch(
+        self, plan: Plan, name: str, packed: bytes | None, stopping: Callable[[], bool]
+    ) -> bool:
         """Submit the chunk once more; return False if a signal broke the executor."""
         executor = plan.request.executor
         assert executor is not None
         self.tries += 1
         asked = plan.asked(self.number, self.rows)
         try:
-            self.future = executor.submit(work, packed, *asked)
+            self.future = executor.submit(work, name, packed, *asked)
         except Exception as error:
             if _ended_by_signal(stopping):
                 return False
@@ -131,10 +177,10 @@ class _Try:
             return bool(self.future.cancel())
         return False
 
-    def result(self, plan: Plan, stopping: Callable[[], bool]) -> Chunk | None:
-        """Return the finished chunk, or `None` if it is to be computed later."""
+    def result(self, plan: Plan, stopping: Callable[[], bool]) -> _Answer | None:
+        """Return the answer, or `None` if the chunk is to be computed later."""
         try:
-            values, verdict, error = self.future.result()
+            return _Answer(*self.future.result())
         except concurrent.futures.BrokenExecutor as error:
             if _ended_by_signal(stopping):
                 return None
@@ -149,9 +195,74 @@ class _Try:
                 return None
             points = plan.work.span(*plan.chunks.span(self.number))
             raise _killing(*points, self.tries, error) from error
-        if error is not None:
-            raise error
-        return Chunk(self.number, self.rows, values, verdict)
+
+    def chunk(self, answer: _Answer | None) -> Chunk | None:
+        """Return the chunk if it was computed; raise what the function raised."""
+        if answer is None or answer.computed is None:
+            return None
+        if isinstance(answer.computed, Exception):
+            raise answer.computed
+        return Chunk(self.number, self.rows, *answer.computed)
+
+
+class _Sharing:
+    """The decision which calls carry the function, so that it travels once per worker.
+
+    At first as many calls carry it as there are workers. The others have its name only;
+    a worker that lacks it answers so at once, and one more call carries it for this
+    worker. If another worker takes that call, the next answer asks again.
+    """
+
+    def __init__(self, workers: int, size: int):
+        self._size = size
+        # The numbers stand for workers that have not answered yet.
+        self._owed = collections.deque[str | int](range(workers))
+        self._asking = set[str | int](self._owed)  # owed, or on the way
+        self._carrying = self._light = self._refused = 0
+        self._able = set[tuple[str, int]]()
+        self._seen = set[str]()
+        self._returned = False
+
+    def ready(self) -> bool:
+        """Return whether another call may be submitted."""
+        # Refused calls would come back until the function arrives: wait for an answer.
+        light = self._light + self._refused
+        return self._carries() or light < _DEPTH * max(2, len(self._able))
+
+    def launch(self, it: _Try) -> None:
+        """Choose the process for which a call carries the function, if it does."""
+        it.target = None
+        if self._carries():
+            it.target = self._owed.popleft() if self._owed else "any"
+        self._carrying += it.carries
+        self._light += not it.carries
+
+    def land(self, it: _Try, answer: _Answer | None) -> None:
+        """Record the answer of a call, which is `None` if the worker died."""
+        self._carrying -= it.carries
+        self._light -= not it.carries
+        if it.target is not None:
+            self._asking.discard(it.target)
+        refused = answer is not None and answer.computed is None
+        self._refused = self._refused + 1 if refused else 0
+        if answer is None:
+            return
+        process, _ = answer.worker
+        self._returned |= process in self._seen
+        self._seen.add(process)
+        if answer.computed is not None:
+            self._able.add(answer.worker)
+        elif process not in self._asking:
+            self._owed.append(process)
+            self._asking.add(process)
+
+    def _carries(self) -> bool:
+        """Return whether the next call carries the function."""
+        single_use = not self._returned and len(self._seen) >= _SINGLE_USE
+        fits = not self._carrying or (
+            (self._carrying + 1) * self._size <= _IN_FLIGHT_BYTES
+        )
+        return fits and (single_use or bool(self._owed))
 
 
 def _finished(
@@ -204,6 +315,7 @@ def _killing(first: int, last: int, tries: int, error: BaseException) -> SweepEr
 
 # Keep few sweeps in a worker, since each holds the arrays its function closes over.
 _jobs = LRUCache(4)
+_PROCESS = uuid.uuid4().hex
 
 
 class _Task(NamedTuple):
@@ -239,25 +351,44 @@ def pack(plan: Plan) -> bytes:
 
 
 def work(
-    packed: bytes, index: Index, costs: Float[np.ndarray, " rows"] | None
-) -> tuple[Rows | None, Verdict | None, Exception | None]:
-    """Compute some rows in a worker; return the error of the function if it raises."""
+    name: str,
+    packed: bytes | None,
+    index: Index,
+    costs: Float[np.ndarray, " rows"] | None,
+) -> tuple[tuple[str, int], _Computed | None]:
+    """Compute some rows in a worker; return the error of the function if it raises.
+
+    `name` identifies the packed sweep. Without `packed`, a worker that does not know
+    the name returns `None` for the rows. The other result identifies the worker.
+    """
+    # A fork has the same `_PROCESS`.
+    worker = f"{_PROCESS}.{os.getpid()}", threading.get_ident()
+    sweep = _jobs.get(name) or packed
+    if sweep is None:
+        return worker, None
+    return worker, _computed(name, sweep, index, costs)
+
+
+def _computed(
+    name: str,
+    sweep: tuple[_Task, Work] | bytes,
+    index: Index,
+    costs: Float[np.ndarray, " rows"] | None,
+) -> _Computed:
     import cloudpickle
 
-    name = digest(packed)
     try:
-        # Do not unpickle a known sweep, which takes 0.3 s for 100 MB.
-        task, job = _jobs.get(name) or (cloudpickle.loads(packed), None)
+        is_new = isinstance(sweep, bytes)
+        task, job = (cloudpickle.loads(sweep), None) if is_new else sweep
         # Ctrl-C also reaches the processes of a pool, which finish their chunks.
         with Interrupt(CTRL_C, loud=False), contextlib.ExitStack() as stack:
             for setting, value in task.settings.items():
                 stack.enter_context(getattr(jax, setting)(value))
             stack.enter_context(no_mesh())
             job = job or _prepared(name, task)
-            values, verdict = whole(job.compute(index, costs, Watch()))
+            return whole(job.compute(index, costs, Watch()))
     except Exception as error:
-        return None, None, _portable(error)
-    return values, verdict, None
+        return _portable(error)
 
 
 def _prepared(name: str, task: _Task) -> Work:

@@ -137,7 +137,10 @@ def plan_of(request: Request) -> Plan:
     devices, (_, shares) = request.devices, request.shard or (0, 1)
     if request.executor is not None:
         # The devices of a worker are unknown before it runs: assume one.
-        devices, shares = devices[:1], shares * _num_workers(request.executor)
+        devices, shares = (
+            devices[:1],
+            shares * (known_workers(request.executor) or _GUESSED_WORKERS),
+        )
     points = prepare(
         request.fn,
         request.whole,
@@ -191,10 +194,10 @@ def _plan_of(request: Request, work: Work, costs: CostsOf | None) -> Plan:
     return Plan(request, work.with_most(chunks.points), chunks, costs)
 
 
-def _num_workers(executor: object) -> int:
-    """Return the number of workers of an executor, or a guess."""
+def known_workers(executor: object) -> int | None:
+    """Return the number of workers of an executor, or `None`."""
     known = getattr(executor, "_max_workers", None)  # the pools of the standard library
-    return known if isinstance(known, int) and known > 0 else _GUESSED_WORKERS
+    return known if isinstance(known, int) and known > 0 else None
 
 
 class Chunk(NamedTuple):

@@ -1,5 +1,14 @@
 """Executors for tests, which do their work in this process."""
 
+import collections
+import concurrent.futures as cf
+import uuid
+from unittest import mock
+
+import cloudpickle
+
+from eqx_pipe._cache import LRUCache
+
 
 class Promise:
     """The future of a plain executor: what a sweep needs of a future, and no more."""
@@ -27,7 +36,7 @@ class Plain:
         self.calls, self.open, self.most = [], 0, 0
 
     def submit(self, fn, *args):
-        first = int(args[1][0])
+        first = int(args[2][0])
         self.calls.append(first)
         self.open += 1
         self.most = max(self.most, self.open)
@@ -39,3 +48,54 @@ class Plain:
             return fn(*args)
 
         return Promise(outcome, self.asks)
+
+
+class Cluster:
+    """Processes that keep functions of their own, imitated in this process.
+
+    `choose(calls, free)` is the number of the free process that takes the next call.
+    A process that computes is busy while the futures are asked 20 times. In the calls
+    `deaths` it dies, and another replaces it; if `single`, it ends after each call.
+    `carried` counts the calls with more than 10^5 bytes.
+    """
+
+    def __init__(self, processes, choose, deaths=(), single=False):
+        self.processes = [self.process() for _ in range(processes)]
+        self.free_at = [0] * processes
+        self.choose, self.deaths, self.single = choose, deaths, single
+        self.queue, self.taken, self.now = collections.deque(), 0, 0
+        self.carried = self.sent = self.submitted = 0
+
+    def process(self):
+        return LRUCache(4), uuid.uuid4().hex
+
+    def submit(self, fn, *args):
+        size = len(cloudpickle.dumps((fn, args)))
+        self.carried, self.sent = self.carried + (size > 1e5), self.sent + size
+        self.submitted += 1
+        future = cf.Future()
+        self.queue.append((future, fn, args))
+        future.done = lambda: self.work() or cf.Future.done(future)
+        return future
+
+    def work(self):
+        """Let a free process take the next call."""
+        self.now += 1
+        free = [i for i, time in enumerate(self.free_at) if time <= self.now]
+        if not self.queue or not free:
+            return
+        future, fn, args = self.queue.popleft()
+        number = free[self.choose(self.taken, len(free))]
+        self.taken += 1
+        jobs, name = self.processes[number]
+        if self.single or self.taken in self.deaths:
+            self.processes[number] = self.process()
+        if self.taken in self.deaths:
+            future.set_exception(RuntimeError("the node went away"))
+            return
+        remote = "eqx_pipe._sweep.remote"
+        with mock.patch(f"{remote}._jobs", jobs):
+            with mock.patch(f"{remote}._PROCESS", name):
+                answer = fn(*args)
+        self.free_at[number] = self.now + (1 if answer[1] is None else 20)
+        future.set_result(answer)

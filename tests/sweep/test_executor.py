@@ -14,7 +14,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.executors import Plain
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.executors import Cluster, Plain
 from support.stores import (
     FUNCTIONS,
     KEY,
@@ -87,6 +89,52 @@ def test_chunks_in_flight_are_bounded(monkeypatch):
     executor = Plain(asks=5)
     ep.sweep(jnp.sin, ep.Linspace(0, 1, 30), executor=executor, batch_size=1)
     assert executor.most == 3 and len(executor.calls) == 30
+
+
+def in_turn(calls, free):
+    return calls % free
+
+
+@pytest.mark.parametrize(("processes", "known"), [(1, None), (2, 2), (2, None), (5, 0)])
+def test_the_function_travels_once_to_each_worker(processes, known):
+    cluster, big = Cluster(processes, in_turn), jnp.arange(100_000.0)
+    if known is not None:
+        cluster._max_workers = known
+    space = ep.Linspace(0, 1, 60)
+    fn = lambda p: p + big[3]  # noqa: E731
+    there = ep.sweep(fn, space, executor=cluster, batch_size=1)
+    close(there.values, ep.sweep(fn, space, mesh=one_device()).values)
+    assert processes <= cluster.carried <= max(2, processes)
+    assert cluster.submitted <= 60 + 10 * processes
+
+
+def test_workers_that_compute_a_single_call():
+    """As those of submitit, and of a pool with `max_tasks_per_child=1`."""
+    big = jnp.arange(100_000.0)
+    fn = lambda p: p + big[3]  # noqa: E731
+    cluster, space = Cluster(3, in_turn, single=True), ep.Linspace(0, 1, 60)
+    there = ep.sweep(fn, space, executor=cluster, batch_size=1)
+    close(there.values, ep.sweep(fn, space, mesh=one_device()).values)
+    assert cluster.submitted <= 60 + 20
+
+
+@settings(max_examples=max(2, settings().max_examples // 10), deadline=None)
+@given(
+    st.integers(1, 4),
+    st.integers(0, 2**32 - 1),
+    st.sets(st.integers(0, 30), max_size=2),
+    st.booleans(),
+)
+def test_any_worker_may_take_a_call_or_die(processes, seed, deaths, pool):
+    random = np.random.default_rng(seed)
+    cluster = Cluster(processes, lambda _, many: random.integers(many), deaths)
+    if pool:
+        cluster._max_workers = processes
+    asked = {"batch_size": 2, "key": KEY}
+    there = ep.sweep(FUNCTIONS[1], some_space(0), executor=cluster, **asked)
+    here = ep.sweep(FUNCTIONS[1], some_space(0), mesh=one_device(), **asked)
+    np.testing.assert_array_equal(there.missing, here.missing)
+    close(there.values, here.values)
 
 
 def test_ctrl_c_ends_where_everything_can_be_cancelled(tmp_path):
