@@ -30,7 +30,7 @@ from .._types import PyTree
 from .compute.points import Points, prepare
 from .compute.rows import Index, Rows, Verdict, Work, whole
 from .compute.trace import no_mesh, settings
-from .compute.watch import CTRL_C, Interrupt, Watch
+from .compute.watch import CTRL_C, Interrupt, Pace, Watch
 from .work import Chunk, Plan, Todo, known_workers, work_of
 
 # Retry a chunk whose worker died, since another may have more memory; give up on points
@@ -45,6 +45,10 @@ _DEPTH = 4
 # The workers of some executors compute a single call: assume this after so many
 # different workers.
 _SINGLE_USE = 16
+# The duration of a call in seconds, within limits, for each worker: this process takes
+# 0.3 ms for a call, and should be idle nine tenths of the time.
+_CALL_SECONDS = 3e-3
+_UNIT_SECONDS = 1.0, 30.0
 # After a signal, wait so many seconds for chunks that cannot be cancelled: a stopped
 # worker never answers, and Slurm kills a job 30 s after SIGTERM.
 _GRACE = 20.0
@@ -58,64 +62,68 @@ def compute_remotely(plan: Plan, todo: Todo, watch: Watch) -> Iterator[Chunk]:
     name = digest(packed)
     sharing = _Sharing(known_workers(plan.request.executor) or 2, len(packed))
     waiting = collections.deque(_Try(n, todo.rows.get(n)) for n in todo.chunks)
-    flying: list[_Try] = []
+    flying: list[_Unit] = []
     room = plan.work.row_bytes * plan.chunks.points
-    most = max(2, min(_IN_FLIGHT, _IN_FLIGHT_BYTES // max(1, room)))
+    most = max(2, _IN_FLIGHT_BYTES // max(1, room))
     end: float | None = None
     try:
         while flying or (waiting and not watch.stopping()):
-            full = not waiting or len(flying) >= most or not sharing.ready()
+            left = most - sum(len(unit.tries) for unit in flying)
+            full = not (waiting and left > 0 and len(flying) < _IN_FLIGHT)
+            full = full or not sharing.ready()
             if watch.stopping():
                 if end is None:
                     end = time.monotonic() + _GRACE
-                    flying = [it for it in flying if not it.cancelled()]
+                    flying = [unit for unit in flying if not unit.cancelled()]
                 elif time.monotonic() > end:
+                    lost = sum(len(unit.tries) for unit in flying)
                     tell(
-                        f"the sweep stops: {len(flying)} of the chunks in flight did "
-                        f"not arrive within {_GRACE:g} s."
+                        f"the sweep stops: {lost} of the chunks in flight did not "
+                        f"arrive within {_GRACE:g} s."
                     )
                     return
             elif not full:
-                it = waiting.popleft()
-                sharing.launch(it)
-                sent = packed if it.carries else None
-                if not it.launch(plan, name, sent, watch.stopping):
+                unit = sharing.take(waiting, left)
+                sent = packed if unit.carries else None
+                if not unit.launch(plan, name, sent, watch.stopping):
                     continue
-                flying.append(it)
+                flying.append(unit)
                 # Launch as many as may be in flight first, unless `submit` itself
                 # computes.
-                if not flying[-1].future.done():
+                if not unit.future.done():
                     continue
             trouble: Exception | None = None
             # Fetch results as they finish: Dask recomputes results of a killed worker
             # that were not fetched.
-            for it in _finished(flying, full, watch.stopping):
-                flying.remove(it)
+            for unit in _finished(flying, full, watch.stopping):
+                flying.remove(unit)
                 answer: _Answer | None = None
                 try:
-                    answer = it.result(plan, watch.stopping)
-                    chunk = it.chunk(answer)
+                    answer = unit.result(plan, watch.stopping)
                 except Exception as error:
                     # Keep the other finished chunks before raising.
                     trouble = trouble or error
+                sharing.land(unit, answer)
+                if answer is None:
+                    waiting.extend(unit.tries)
                     continue
-                finally:
-                    sharing.land(it, answer)
-                if chunk is not None:
-                    watch.after(it.count(plan), chunk.verdict.failed)
-                    yield chunk
-                elif watch.stopping():
-                    continue
-                elif answer is None:
-                    waiting.append(it)
-                else:
+                computed = answer.computed or []
+                for it, found in zip(unit.tries, computed, strict=False):
+                    if isinstance(found, Exception):
+                        trouble = trouble or found
+                        continue
+                    values, verdict = found
+                    watch.after(it.count(plan), verdict.failed)
+                    yield Chunk(it.number, it.rows, values, verdict)
+                # The worker lacks the function, or was interrupted.
+                for it in reversed(unit.tries[len(computed) :]):
                     it.tries -= 1
                     waiting.appendleft(it)
             if trouble is not None:
                 raise trouble
     finally:
-        for it in flying:
-            it.cancelled()
+        for unit in flying:
+            unit.cancelled()
 
 
 _Computed: TypeAlias = tuple[Rows, Verdict] | Exception
@@ -125,45 +133,56 @@ _Computed: TypeAlias = tuple[Rows, Verdict] | Exception
 class _Answer(NamedTuple):
     """The answer of a worker: `computed`, or `None` if it lacks the function.
 
-    A worker is a thread of a process.
+    A worker is a thread of a process. It took `seconds` for the chunks in `computed`,
+    and ends with the first error.
     """
 
     worker: tuple[str, int]
-    computed: _Computed | None
+    seconds: float
+    computed: list[_Computed] | None
 
 
 @dataclasses.dataclass(eq=False)
 class _Try:
-    """A chunk or some of its rows, with the number of tries and the last future.
-
-    A call that carries the function is meant for the process `target`.
-    """
+    """A chunk or some of its rows, with the number of tries."""
 
     number: int
     rows: Int64[np.ndarray, " some"] | None = None
     tries: int = 0
-    future: Any = None
-    target: str | int | None = None
-
-    @property
-    def carries(self) -> bool:
-        """True if the last call had the function."""
-        return self.target is not None
 
     def count(self, plan: Plan) -> int:
         """Return the number of points."""
         return plan.count([self.number]) if self.rows is None else len(self.rows)
 
+
+@dataclasses.dataclass(eq=False)
+class _Unit:
+    """Chunks in one call of `work`, and its future.
+
+    A call that carries the function is meant for the process `target`.
+    """
+
+    tries: Sequence[_Try]
+    target: str | int | None
+    future: Any = None
+
+    @property
+    def carries(self) -> bool:
+        """True if the call has the function."""
+        return self.target is not None
+
     def launch(
         self, plan: Plan, name: str, packed: bytes | None, stopping: Callable[[], bool]
     ) -> bool:
-        """Submit the chunk once more; return False if a signal broke the executor."""
+        """Submit the chunks; return False if a signal broke the executor."""
         executor = plan.request.executor
         assert executor is not None
-        self.tries += 1
-        asked = plan.asked(self.number, self.rows)
+        asked = []
+        for it in self.tries:
+            it.tries += 1
+            asked.append(plan.asked(it.number, it.rows))
         try:
-            self.future = executor.submit(work, name, packed, *asked)
+            self.future = executor.submit(work, name, packed, asked)
         except Exception as error:
             if _ended_by_signal(stopping):
                 return False
@@ -178,7 +197,7 @@ class _Try:
         return False
 
     def result(self, plan: Plan, stopping: Callable[[], bool]) -> _Answer | None:
-        """Return the answer, or `None` if the chunk is to be computed later."""
+        """Return the answer, or `None` if the chunks are to be computed later."""
         try:
             return _Answer(*self.future.result())
         except concurrent.futures.BrokenExecutor as error:
@@ -191,22 +210,16 @@ class _Try:
             if stopping():
                 return None
             # Errors of the function are returned as values, so here a worker died.
-            if self.tries < _TRIES and not isinstance(error, KeyboardInterrupt):
+            tries = self.tries[0].tries
+            if tries < _TRIES and not isinstance(error, KeyboardInterrupt):
                 return None
-            points = plan.work.span(*plan.chunks.span(self.number))
-            raise _killing(*points, self.tries, error) from error
-
-    def chunk(self, answer: _Answer | None) -> Chunk | None:
-        """Return the chunk if it was computed; raise what the function raised."""
-        if answer is None or answer.computed is None:
-            return None
-        if isinstance(answer.computed, Exception):
-            raise answer.computed
-        return Chunk(self.number, self.rows, *answer.computed)
+            first, _ = plan.chunks.span(self.tries[0].number)
+            _, last = plan.chunks.span(self.tries[-1].number)
+            raise _killing(*plan.work.span(first, last), tries, error) from error
 
 
 class _Sharing:
-    """The decision which calls carry the function, so that it travels once per worker.
+    """What the next call has: how many chunks, and whether the function.
 
     At first as many calls carry it as there are workers. The others have its name only;
     a worker that lacks it answers so at once, and one more call carries it for this
@@ -214,7 +227,8 @@ class _Sharing:
     """
 
     def __init__(self, workers: int, size: int):
-        self._size = size
+        self._workers, self._size = workers, size
+        self._pace = Pace()
         # The numbers stand for workers that have not answered yet.
         self._owed = collections.deque[str | int](range(workers))
         self._asking = set[str | int](self._owed)  # owed, or on the way
@@ -229,20 +243,29 @@ class _Sharing:
         light = self._light + self._refused
         return self._carries() or light < _DEPTH * max(2, len(self._able))
 
-    def launch(self, it: _Try) -> None:
-        """Choose the process for which a call carries the function, if it does."""
-        it.target = None
+    def take(self, waiting: collections.deque[_Try], most: int) -> _Unit:
+        """Return the next call, with at most so many of the chunks that wait."""
+        workers = max(self._workers, len(self._able))
+        # The last calls are short, so that all workers end at about the same time.
+        most = min(most, self._pace.steps, max(1, len(waiting) // (_DEPTH * workers)))
+        tries = [waiting.popleft()]
+        # Chunks whose worker died travel alone, since one of them may have killed it.
+        while len(tries) < most and not (tries[0].tries or waiting[0].tries):
+            tries.append(waiting.popleft())
+        target: str | int | None = None
         if self._carries():
-            it.target = self._owed.popleft() if self._owed else "any"
-        self._carrying += it.carries
-        self._light += not it.carries
+            target = self._owed.popleft() if self._owed else "any"
+        unit = _Unit(tries, target)
+        self._carrying += unit.carries
+        self._light += not unit.carries
+        return unit
 
-    def land(self, it: _Try, answer: _Answer | None) -> None:
+    def land(self, unit: _Unit, answer: _Answer | None) -> None:
         """Record the answer of a call, which is `None` if the worker died."""
-        self._carrying -= it.carries
-        self._light -= not it.carries
-        if it.target is not None:
-            self._asking.discard(it.target)
+        self._carrying -= unit.carries
+        self._light -= not unit.carries
+        if unit.target is not None:
+            self._asking.discard(unit.target)
         refused = answer is not None and answer.computed is None
         self._refused = self._refused + 1 if refused else 0
         if answer is None:
@@ -252,6 +275,12 @@ class _Sharing:
         self._seen.add(process)
         if answer.computed is not None:
             self._able.add(answer.worker)
+            workers = max(self._workers, len(self._able))
+            least, most = _UNIT_SECONDS
+            wanted = min(max(least, _CALL_SECONDS * workers), most)
+            # The first call in a process also compiles.
+            if not unit.carries:
+                self._pace.record(len(answer.computed), answer.seconds, wanted)
         elif process not in self._asking:
             self._owed.append(process)
             self._asking.add(process)
@@ -266,17 +295,17 @@ class _Sharing:
 
 
 def _finished(
-    flying: Sequence[_Try], full: bool, stopping: Callable[[], bool]
-) -> list[_Try]:
+    flying: Sequence[_Unit], full: bool, stopping: Callable[[], bool]
+) -> list[_Unit]:
     """Return the finished ones; if `full`, wait for one until the sweep stops."""
     pause = 0.0005
     while True:
-        finished = [it for it in flying if it.future.done()]
+        finished = [unit for unit in flying if unit.future.done()]
         if finished or not flying or not (full or stopping()):
             return finished
         time.sleep(0.02 if stopping() else pause)
         if stopping():
-            return [it for it in flying if it.future.done()]
+            return [unit for unit in flying if unit.future.done()]
         # Wait briefly for short chunks, and poll rarely for long ones.
         pause = min(2 * pause, 0.02)
 
@@ -350,23 +379,32 @@ def pack(plan: Plan) -> bytes:
         ) from error
 
 
+_Asked: TypeAlias = tuple[Index, Float[np.ndarray, " rows"] | None]
+
+
 def work(
-    name: str,
-    packed: bytes | None,
-    index: Index,
-    costs: Float[np.ndarray, " rows"] | None,
-) -> tuple[tuple[str, int], _Computed | None]:
-    """Compute some rows in a worker; return the error of the function if it raises.
+    name: str, packed: bytes | None, asked: Sequence[_Asked]
+) -> tuple[tuple[str, int], float, list[_Computed] | None]:
+    """Compute the rows of chunks in a worker; return the fields of an `_Answer`.
 
     `name` identifies the packed sweep. Without `packed`, a worker that does not know
-    the name returns `None` for the rows. The other result identifies the worker.
+    the name computes nothing.
     """
     # A fork has the same `_PROCESS`.
     worker = f"{_PROCESS}.{os.getpid()}", threading.get_ident()
-    sweep = _jobs.get(name) or packed
-    if sweep is None:
-        return worker, None
-    return worker, _computed(name, sweep, index, costs)
+    known = _jobs.get(name) or packed
+    if known is None:
+        return worker, 0.0, None
+    begun, computed = time.monotonic(), list[_Computed]()
+    # Ctrl-C also reaches the processes of a pool, which finish the chunk.
+    with Interrupt(CTRL_C, loud=False) as interrupt:
+        for index, costs in asked:
+            if interrupt.asked:
+                break
+            computed.append(_computed(name, _jobs.get(name) or known, index, costs))
+            if isinstance(computed[-1], Exception):
+                break
+    return worker, time.monotonic() - begun, computed
 
 
 def _computed(
@@ -380,8 +418,7 @@ def _computed(
     try:
         is_new = isinstance(sweep, bytes)
         task, job = (cloudpickle.loads(sweep), None) if is_new else sweep
-        # Ctrl-C also reaches the processes of a pool, which finish their chunks.
-        with Interrupt(CTRL_C, loud=False), contextlib.ExitStack() as stack:
+        with contextlib.ExitStack() as stack:
             for setting, value in task.settings.items():
                 stack.enter_context(getattr(jax, setting)(value))
             stack.enter_context(no_mesh())

@@ -33,17 +33,18 @@ class Plain:
 
     def __init__(self, fails=None, asks=0):
         self.fails, self.asks = fails or {}, asks
-        self.calls, self.open, self.most = [], 0, 0
+        self.calls, self.open, self.most, self.submitted = [], 0, 0, 0
 
     def submit(self, fn, *args):
-        first = int(args[2][0])
-        self.calls.append(first)
+        firsts = [int(index[0]) for index, _ in args[2]]
+        self.calls += firsts
+        self.submitted += 1
         self.open += 1
         self.most = max(self.most, self.open)
 
         def outcome():
             self.open -= 1
-            if self.calls.count(first) <= self.fails.get(first, 0):
+            if any(self.calls.count(i) <= self.fails.get(i, 0) for i in firsts):
                 return RuntimeError("the node went away")
             return fn(*args)
 
@@ -97,5 +98,5 @@ class Cluster:
         with mock.patch(f"{remote}._jobs", jobs):
             with mock.patch(f"{remote}._PROCESS", name):
                 answer = fn(*args)
-        self.free_at[number] = self.now + (1 if answer[1] is None else 20)
+        self.free_at[number] = self.now + (1 if answer[2] is None else 20)
         future.set_result(answer)

@@ -8,6 +8,7 @@ import sys
 import threading
 import warnings
 from concurrent.futures.process import BrokenProcessPool
+from unittest import mock
 
 import equinox as eqx
 import jax
@@ -91,6 +92,10 @@ def test_chunks_in_flight_are_bounded(monkeypatch):
     assert executor.most == 3 and len(executor.calls) == 30
 
 
+LONG = 0.0, 1e9
+"""The shortest and the longest calls, in seconds."""
+
+
 def in_turn(calls, free):
     return calls % free
 
@@ -124,17 +129,38 @@ def test_workers_that_compute_a_single_call():
     st.integers(0, 2**32 - 1),
     st.sets(st.integers(0, 30), max_size=2),
     st.booleans(),
+    st.sampled_from(LONG),
 )
-def test_any_worker_may_take_a_call_or_die(processes, seed, deaths, pool):
+def test_any_worker_may_take_a_call_or_die(processes, seed, deaths, pool, seconds):
     random = np.random.default_rng(seed)
     cluster = Cluster(processes, lambda _, many: random.integers(many), deaths)
     if pool:
         cluster._max_workers = processes
     asked = {"batch_size": 2, "key": KEY}
-    there = ep.sweep(FUNCTIONS[1], some_space(0), executor=cluster, **asked)
+    with mock.patch("eqx_pipe._sweep.remote._UNIT_SECONDS", (seconds, seconds)):
+        there = ep.sweep(FUNCTIONS[1], some_space(0), executor=cluster, **asked)
     here = ep.sweep(FUNCTIONS[1], some_space(0), mesh=one_device(), **asked)
-    np.testing.assert_array_equal(there.missing, here.missing)
     close(there.values, here.values)
+
+
+@pytest.mark.parametrize("seconds", LONG)
+def test_short_chunks_share_a_call(seconds, monkeypatch):
+    monkeypatch.setattr("eqx_pipe._sweep.remote._UNIT_SECONDS", (seconds, seconds))
+    cluster, space = Cluster(2, in_turn), ep.Linspace(0, 1, 1_000_000)
+    asked = {"executor": cluster, "reduce": ep.reduce.Mean(), "batch_size": 256}
+    assert ep.sweep(lambda x: x, space, **asked).points == 1_000_000
+    assert (cluster.submitted < 100) == (seconds > 0)
+
+
+def test_the_chunks_of_a_worker_that_died_travel_alone(monkeypatch):
+    monkeypatch.setattr("eqx_pipe._sweep.remote._UNIT_SECONDS", (LONG[1], LONG[1]))
+    space, asked = ep.Linspace(0, 1, 250), {"batch_size": 1}
+    twice, ever = Plain({100: 2}), Plain({100: 99})
+    there = ep.sweep(jnp.sin, space, executor=twice, **asked)
+    close(there.values, ep.sweep(jnp.sin, space, mesh=one_device(), **asked).values)
+    assert twice.submitted < 150 and twice.calls.count(100) == 3
+    with pytest.raises(ep.SweepError, match="3 times at the points 100 to 100"):
+        ep.sweep(jnp.sin, space, executor=ever, **asked)
 
 
 def test_ctrl_c_ends_where_everything_can_be_cancelled(tmp_path):
