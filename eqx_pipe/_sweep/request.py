@@ -36,6 +36,7 @@ from .._types import Device, Key, PyTree
 from .._vmap import local_devices
 from .call import key_parameter
 from .results import KnownCoords, OutputCoords, as_output_coords
+from .shard_env import shard_of_environment
 from .store import check_zarr
 
 BatchSize: TypeAlias = SupportsIndex | Literal["auto"]
@@ -49,8 +50,8 @@ Costs: TypeAlias = (
 Resume: TypeAlias = Literal["force", "failed"]
 """The values of `resume=` for a store that another function filled."""
 
-Shard: TypeAlias = Sequence[SupportsIndex]
-"""`(index, count)`: the share `index` of `count` shares."""
+Shard: TypeAlias = Sequence[SupportsIndex] | Literal["auto"]
+"""`(index, count)`: the share `index` of `count` shares, or that of the launcher."""
 
 
 @runtime_checkable
@@ -107,7 +108,13 @@ def _as_batch_size(function: str, size: Any) -> int | str:
 
 
 def _as_shard(function: str, shard: Any) -> tuple[int, int]:
-    cure = "Give two integers, `(index, count)`, with 0 <= index < count."
+    if isinstance(shard, str) and shard == "auto":
+        return shard_of_environment(function)
+    return _as_pair(function, shard)
+
+
+def _as_pair(function: str, shard: Any) -> tuple[int, int]:
+    cure = "Give two integers, `(index, count)`, with 0 <= index < count, or 'auto'."
     try:
         index, count = map(operator.index, shard)
     except (TypeError, ValueError):

@@ -137,6 +137,8 @@ def sweep(
       store when it is indexed. Needs `pip install 'eqx_pipe[sweep]'`. (Keyword only.)
     - `shard`: for several processes, such as the tasks of a Slurm array, that fill one
       store: `(index, count)` computes share `index` of `count` shares of its chunks.
+      `"auto"` reads both from the environment of Slurm (arrays and `srun`), PBS,
+      HyperQueue, Kubernetes or MPI, or from `EQX_PIPE_SHARD=7/16`, and prints a line.
       The result is the store at that moment; `.ok` is `False` at missing points.
       (Keyword only.)
     - `executor`: for workers that a scheduler manages, such as Dask's: an object that

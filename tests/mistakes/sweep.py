@@ -83,6 +83,7 @@ SWEEP = {
             },
         ).to_xarray(),
         "same path, `store=": lambda: plan(shard=(0, 2)),
+        "index < count, or 'auto'": lambda: sweep(store="x", shard=(2, 2)),
         "`auto`": lambda: sweep(batch_size="atuo"),
         "names 'v'. Known names: `u`": lambda: sweep(
             lambda x: {"u": x * ones(3)},

@@ -1,5 +1,7 @@
 """Processes that fill one store together: shares that cover it, and no one's twice."""
 
+import os
+import re
 import threading
 
 import jax.numpy as jnp
@@ -103,3 +105,84 @@ def test_wrong_parts(part, kind, tmp_path):
 def test_a_part_of_no_store_is_refused():
     with pytest.raises(ValueError, match="`shard` requires `store`.*same path"):
         ep.sweep(jnp.sin, ep.Linspace(0, 1, 3), shard=(0, 2))
+
+
+def array(task, least=0, step=1, count=4):
+    names = {"ID": task, "MIN": least, "STEP": step, "COUNT": count}
+    return {f"SLURM_ARRAY_TASK_{name}": value for name, value in names.items()}
+
+
+def ranks(rank, count, name="OMPI_COMM_WORLD_RANK", size="OMPI_COMM_WORLD_SIZE"):
+    return {name: rank, size: count}
+
+
+def step(rank, count):
+    return ranks(rank, count, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS")
+
+
+COUNT = {"EQX_PIPE_SHARD_COUNT": 3}
+ALONE = {"SLURM_PROCID": 0, "SLURM_NTASKS": 4}  # a batch script without `srun`
+LAUNCHED = {
+    "4, by SLURM_ARRAY": [array(i) for i in range(4)],
+    "3, by SLURM_ARRAY": [array(i, 5, 2, 3) for i in (5, 7, 9)],
+    "3, by PBS": [COUNT | {"PBS_ARRAY_INDEX": i} for i in range(3)],
+    "3, by HQ_": [COUNT | {"HQ_TASK_ID": i} for i in range(3)],
+    "3, by JOB_": [COUNT | {"JOB_COMPLETION_INDEX": i} for i in range(3)],
+    "2, by OMPI": [ranks(i, 2) for i in range(2)],
+    "2, by PMI": [ranks(i, 2, "PMI_RANK", "PMI_SIZE") for i in range(2)],
+    "2, by SLURM_PROCID": [step(i, 2) for i in range(2)],
+    # `mpirun` in Slurm starts its own process on each node by `srun`.
+    "4, by OMPI": [ranks(i, 4) | step(i // 2, 2) for i in range(4)],
+    "6, by SLURM_ARRAY_TASK_ID and SLURM_PROCID": [
+        array(i, count=2) | step(j, 3) for i in range(2) for j in range(3)
+    ],
+    "2, by EQX_PIPE_SHARD": [
+        {"EQX_PIPE_SHARD": f"{i}/2"} | array(7, 7, 1, 1) for i in range(2)
+    ],
+    "4, by SLURM_ARRAY_TASK_ID.": [array(i) | ALONE for i in range(4)],
+    "all chunks: SLURM_NTASKS is 4, but `srun` did not": [ALONE],
+    "all chunks, since no launcher": [{}],
+}
+UNKNOWN = {
+    "task 7 is the only one.*requeue": array(7, 7, 1, 1),
+    "task 7 is one of 2 without": array(7, 3, 1, 2),
+    "`HQ_TASK_ID` is 7, and.*EQX_PIPE_SHARD_COUNT=16": {"HQ_TASK_ID": 7},
+    "`PBS_ARRAY_INDEX` is 3 of 3.*count - 1": COUNT | {"PBS_ARRAY_INDEX": 3},
+    "`EQX_PIPE_SHARD` is '7-16'.*7/16": {"EQX_PIPE_SHARD": "7-16"},
+    "`EQX_PIPE_SHARD` is 4 of 4": {"EQX_PIPE_SHARD": "4/4"},
+    "`PMI_RANK` is 'x'": ranks("x", 2, "PMI_RANK", "PMI_SIZE"),
+}
+
+
+@pytest.fixture
+def launched(monkeypatch):
+    def launch(environment):
+        for name in list(os.environ):
+            if re.match("EQX_PIPE_SHARD|SLURM_|PBS_|HQ_|JOB_COM|OMPI_|PMI_", name):
+                monkeypatch.delenv(name)
+        for name, value in environment.items():
+            monkeypatch.setenv(name, str(value))
+
+    return launch
+
+
+@pytest.mark.parametrize("origin", LAUNCHED)
+def test_the_processes_of_a_launcher_divide_the_chunks(
+    origin, launched, tmp_path, capsys
+):
+    asked = {"store": tmp_path / "r", "shard": "auto", "batch_size": 1}
+    asked["mesh"] = one_device()
+    computed, space = [], ep.Linspace(0, 1, 12)
+    for environment in LAUNCHED[origin]:
+        launched(environment)
+        computed.append(ep.sweep(jnp.sin, space, **asked).ok.sum())
+        assert origin in capsys.readouterr().err
+    many = len(computed)
+    assert computed == [12 * (i + 1) // many for i in range(many)]
+
+
+@pytest.mark.parametrize("message", UNKNOWN)
+def test_a_share_that_the_launcher_does_not_tell(message, launched, tmp_path):
+    launched(UNKNOWN[message])
+    with pytest.raises(ValueError, match=message):
+        ep.plan(jnp.sin, ep.Linspace(0, 1, 3), store=tmp_path / "r", shard="auto")
