@@ -219,7 +219,7 @@ class _Unit:
 
 
 class _Sharing:
-    """What the next call has: how many chunks, and whether the function.
+    """The number of chunks in the next call, and whether it carries the function.
 
     At first as many calls carry it as there are workers. The others have its name only;
     a worker that lacks it answers so at once, and one more call carries it for this

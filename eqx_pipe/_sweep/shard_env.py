@@ -37,7 +37,7 @@ def shard_of_environment(function: str) -> tuple[int, int]:
         shard, origin = (index, count), " and ".join(name for name, *_ in found)
     if origin:
         text = f"computes share {shard[0]} of {shard[1]}, by {origin}."
-    elif int(os.environ.get("SLURM_NTASKS") or 1) > 1:
+    elif (_integer(function, "SLURM_NTASKS") or 1) > 1:
         text = (
             f"computes all chunks: SLURM_NTASKS is {os.environ['SLURM_NTASKS']}, but "
             "`srun` did not start this process."
