@@ -49,6 +49,10 @@ _SINGLE_USE = 16
 # 0.3 ms for a call, and should be idle nine tenths of the time.
 _CALL_SECONDS = 3e-3
 _UNIT_SECONDS = 1.0, 30.0
+# A job waits in a queue, imports JAX and compiles, so it should take longer.
+_JOB_SECONDS = 60.0
+# The calls that carry the function at first, if the number of workers is unknown.
+_FIRST_WORKERS, _FIRST_JOBS = 2, 8
 # After a signal, wait so many seconds for chunks that cannot be cancelled: a stopped
 # worker never answers, and Slurm kills a job 30 s after SIGTERM.
 _GRACE = 20.0
@@ -60,17 +64,26 @@ def compute_remotely(plan: Plan, todo: Todo, watch: Watch) -> Iterator[Chunk]:
     """Compute chunks by the workers of an executor, in the order they are finished."""
     packed = pack(plan)
     name = digest(packed)
-    sharing = _Sharing(known_workers(plan.request.executor) or 2, len(packed))
+    # The executors of submitit start a job for each call.
+    are_jobs = hasattr(plan.request.executor, "map_array")
+    guess = _FIRST_JOBS if are_jobs else _FIRST_WORKERS
+    workers = known_workers(plan.request.executor) or guess
+    sharing = _Sharing(workers, len(packed), are_jobs)
     waiting = collections.deque(_Try(n, todo.rows.get(n)) for n in todo.chunks)
     flying: list[_Unit] = []
-    room = plan.work.row_bytes * plan.chunks.points
-    most = max(2, _IN_FLIGHT_BYTES // max(1, room))
+    chunk_bytes = plan.work.row_bytes * plan.chunks.points
+    most = max(2, _IN_FLIGHT_BYTES // max(1, chunk_bytes))
     end: float | None = None
+
+    def room_for(units: Sequence[_Unit]) -> int:
+        """Return how many more chunks a call may have."""
+        if len(units) >= _IN_FLIGHT or not sharing.ready():
+            return 0
+        return max(0, most - sum(len(unit.tries) for unit in units))
+
     try:
         while flying or (waiting and not watch.stopping()):
-            left = most - sum(len(unit.tries) for unit in flying)
-            full = not (waiting and left > 0 and len(flying) < _IN_FLIGHT)
-            full = full or not sharing.ready()
+            full = not (waiting and room_for(flying))
             if watch.stopping():
                 if end is None:
                     end = time.monotonic() + _GRACE
@@ -83,14 +96,15 @@ def compute_remotely(plan: Plan, todo: Todo, watch: Watch) -> Iterator[Chunk]:
                     )
                     return
             elif not full:
-                unit = sharing.take(waiting, left)
-                sent = packed if unit.carries else None
-                if not unit.launch(plan, name, sent, watch.stopping):
+                units = [sharing.take(waiting, room_for(flying))]
+                while are_jobs and waiting and (room := room_for(flying + units)):
+                    units.append(sharing.take(waiting, room))
+                if not _launch(plan, units, name, packed, watch.stopping):
                     continue
-                flying.append(unit)
+                flying += units
                 # Launch as many as may be in flight first, unless `submit` itself
                 # computes.
-                if not unit.future.done():
+                if not units[0].future.done():
                     continue
             trouble: Exception | None = None
             # Fetch results as they finish: Dask recomputes results of a killed worker
@@ -134,7 +148,7 @@ class _Answer(NamedTuple):
     """The answer of a worker: `computed`, or `None` if it lacks the function.
 
     A worker is a thread of a process. It took `seconds` for the chunks in `computed`,
-    and ends with the first error.
+    without the first if the call had the function. It ends with the first error.
     """
 
     worker: tuple[str, int]
@@ -171,24 +185,6 @@ class _Unit:
         """True if the call has the function."""
         return self.target is not None
 
-    def launch(
-        self, plan: Plan, name: str, packed: bytes | None, stopping: Callable[[], bool]
-    ) -> bool:
-        """Submit the chunks; return False if a signal broke the executor."""
-        executor = plan.request.executor
-        assert executor is not None
-        asked = []
-        for it in self.tries:
-            it.tries += 1
-            asked.append(plan.asked(it.number, it.rows))
-        try:
-            self.future = executor.submit(work, name, packed, asked)
-        except Exception as error:
-            if _ended_by_signal(stopping):
-                return False
-            raise _broken(error) from error
-        return True
-
     def cancelled(self) -> bool:
         """Try to cancel the future; return whether it was cancelled."""
         # Not every future can be cancelled.
@@ -218,17 +214,53 @@ class _Unit:
             raise _killing(*plan.work.span(first, last), tries, error) from error
 
 
+def _launch(
+    plan: Plan,
+    units: Sequence[_Unit],
+    name: str,
+    packed: bytes,
+    stopping: Callable[[], bool],
+) -> bool:
+    """Submit chunks, as one array if there are several jobs.
+
+    Return False if a signal broke the executor.
+    """
+    executor: Any = plan.request.executor
+    calls = []
+    for unit in units:
+        for it in unit.tries:
+            it.tries += 1
+        asked = [plan.asked(it.number, it.rows) for it in unit.tries]
+        calls.append((name, packed if unit.carries else None, asked))
+    try:
+        if len(calls) == 1:
+            futures = [executor.submit(work, *calls[0])]
+        else:
+            futures = executor.map_array(work, *zip(*calls, strict=True))
+    except Exception as error:
+        if _ended_by_signal(stopping):
+            return False
+        raise _broken(error) from error
+    for unit, future in zip(units, futures, strict=True):
+        unit.future = future
+    return True
+
+
 class _Sharing:
     """The number of chunks in the next call, and whether it carries the function.
 
     At first as many calls carry it as there are workers. The others have its name only;
     a worker that lacks it answers so at once, and one more call carries it for this
     worker. If another worker takes that call, the next answer asks again.
+
+    Every call that is a job of its own carries it. The first jobs have two chunks, of
+    which they measure the second; after an answer all other jobs are submitted.
     """
 
-    def __init__(self, workers: int, size: int):
-        self._workers, self._size = workers, size
+    def __init__(self, workers: int, size: int, are_jobs: bool):
+        self._workers, self._size, self._are_jobs = workers, size, are_jobs
         self._pace = Pace()
+        self._pace.steps = 2 if are_jobs else 1
         # The numbers stand for workers that have not answered yet.
         self._owed = collections.deque[str | int](range(workers))
         self._asking = set[str | int](self._owed)  # owed, or on the way
@@ -239,6 +271,10 @@ class _Sharing:
 
     def ready(self) -> bool:
         """Return whether another call may be submitted."""
+        if self._are_jobs and self._carrying >= self._workers and not self._able:
+            return False
+        if self._single_use():
+            return self._fits()
         # Refused calls would come back until the function arrives: wait for an answer.
         light = self._light + self._refused
         return self._carries() or light < _DEPTH * max(2, len(self._able))
@@ -246,11 +282,15 @@ class _Sharing:
     def take(self, waiting: collections.deque[_Try], most: int) -> _Unit:
         """Return the next call, with at most so many of the chunks that wait."""
         workers = max(self._workers, len(self._able))
-        # The last calls are short, so that all workers end at about the same time.
-        most = min(most, self._pace.steps, max(1, len(waiting) // (_DEPTH * workers)))
+        most = min(most, self._pace.steps)
+        if not self._are_jobs:
+            # The last calls are short, so that workers end at about the same time.
+            most = min(most, max(1, len(waiting) // (_DEPTH * workers)))
         tries = [waiting.popleft()]
         # Chunks whose worker died travel alone, since one of them may have killed it.
-        while len(tries) < most and not (tries[0].tries or waiting[0].tries):
+        while (
+            waiting and len(tries) < most and not (tries[0].tries or waiting[0].tries)
+        ):
             tries.append(waiting.popleft())
         target: str | int | None = None
         if self._carries():
@@ -275,23 +315,29 @@ class _Sharing:
         self._seen.add(process)
         if answer.computed is not None:
             self._able.add(answer.worker)
-            workers = max(self._workers, len(self._able))
             least, most = _UNIT_SECONDS
+            workers = max(self._workers, len(self._able))
             wanted = min(max(least, _CALL_SECONDS * workers), most)
-            # The first call in a process also compiles.
-            if not unit.carries:
-                self._pace.record(len(answer.computed), answer.seconds, wanted)
+            wanted = _JOB_SECONDS if self._are_jobs else wanted
+            timed = len(answer.computed) - unit.carries
+            self._pace.record(timed, answer.seconds, wanted)
         elif process not in self._asking:
             self._owed.append(process)
             self._asking.add(process)
 
     def _carries(self) -> bool:
         """Return whether the next call carries the function."""
-        single_use = not self._returned and len(self._seen) >= _SINGLE_USE
-        fits = not self._carrying or (
-            (self._carrying + 1) * self._size <= _IN_FLIGHT_BYTES
-        )
-        return fits and (single_use or bool(self._owed))
+        return self._fits() and (self._single_use() or bool(self._owed))
+
+    def _single_use(self) -> bool:
+        """Return whether workers seem to compute a single call."""
+        many = len(self._seen) >= _SINGLE_USE
+        return self._are_jobs or (many and not self._returned)
+
+    def _fits(self) -> bool:
+        """Return whether one more function in flight fits into memory."""
+        size = (self._carrying + 1) * self._size
+        return not self._carrying or size <= _IN_FLIGHT_BYTES
 
 
 def _finished(
@@ -404,6 +450,8 @@ def work(
             computed.append(_computed(name, _jobs.get(name) or known, index, costs))
             if isinstance(computed[-1], Exception):
                 break
+            if len(computed) == 1 and packed is not None:
+                begun = time.monotonic()  # the first chunk also compiles
     return worker, time.monotonic() - begun, computed
 
 

@@ -98,3 +98,15 @@ class Cluster:
                 answer = fn(*args)
         self.free_at[number] = self.now + (1 if answer[2] is None else 20)
         future.set_result(answer)
+
+
+class Jobs(Cluster):
+    """An executor that starts a job for each call, such as those of submitit."""
+
+    def __init__(self, processes, choose, deaths=()):
+        super().__init__(processes, choose, deaths, single=True)
+        self.arrays = []
+
+    def map_array(self, fn, *arguments):
+        self.arrays.append(len(arguments[0]))
+        return [self.submit(fn, *each) for each in zip(*arguments, strict=True)]

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.executors import Cluster, Plain
+from support.executors import Cluster, Jobs, Plain
 from support.stores import (
     FUNCTIONS,
     KEY,
@@ -113,8 +113,20 @@ def test_the_function_travels_once_to_each_worker(processes, known):
     assert cluster.submitted <= 60 + 10 * processes
 
 
+@pytest.mark.parametrize("deaths", [(), range(1, 9), (3, 10)])
+def test_jobs_are_submitted_in_arrays(deaths, monkeypatch):
+    monkeypatch.setattr("eqx_pipe._sweep.remote._JOB_SECONDS", 1e9)
+    jobs, space = Jobs(4, in_turn, deaths), ep.Linspace(0, 1, 100)
+    there = ep.sweep(jnp.sin, space, executor=jobs, batch_size=1)
+    close(there.values, ep.sweep(jnp.sin, space, mesh=one_device()).values)
+    assert jobs.arrays[0] == 8
+    if not deaths:
+        # The first answer allows 16 chunks in a job.
+        assert len(jobs.arrays) <= 2 and jobs.submitted <= 8 + 6
+
+
 def test_workers_that_compute_a_single_call():
-    """As those of submitit, and of a pool with `max_tasks_per_child=1`."""
+    """As those of a pool with `max_tasks_per_child=1`."""
     big = jnp.arange(100_000.0)
     fn = lambda p: p + big[3]  # noqa: E731
     cluster, space = Cluster(3, in_turn, single=True), ep.Linspace(0, 1, 60)
