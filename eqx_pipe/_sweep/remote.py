@@ -322,6 +322,8 @@ class _Sharing:
             timed = len(answer.computed) - unit.carries
             self._pace.record(timed, answer.seconds, wanted)
         elif process not in self._asking:
+            if self._owed and isinstance(self._owed[-1], int):
+                self._asking.discard(self._owed.pop())
             self._owed.append(process)
             self._asking.add(process)
 
