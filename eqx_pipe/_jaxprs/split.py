@@ -30,7 +30,7 @@ from .jaxpr import (
 )
 from .table import bodies, kind, num_constants, scan_counts, while_counts
 
-_UNKNOWN_STEPS = 100
+_UNKNOWN_STEPS = 1600
 """The assumed number of steps of a `while_loop`."""
 
 _SHARE = 0.05

@@ -49,12 +49,15 @@ _SETTINGS = (
     "debug_infs",
 )
 
-LONG = 2**22
+LONG = 2**26
 """The estimated operations of a loop, over a batch, from which on it can be left.
 
-A batch with fewer takes a few milliseconds, and its program is not split: that would
-cost about 40 microseconds for each batch.
+A batch with fewer takes 1 to 70 milliseconds, and its program is not split: that would
+double the time of its compilation, and cost about 40 microseconds for each batch.
 """
+
+_FIXED = 12
+"""The lanes that take as long as the fixed cost of a step, on a CPU."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,7 +111,7 @@ class Traced:
 
         Effects must happen once, so a program with effects is not split.
         """
-        constants, least = self.program.constants, LONG / batch_size
+        constants, least = self.program.constants, LONG / (batch_size + _FIXED)
         if least not in self._splits:
             found = None if self.has_effects else split_of(self.jaxpr, constants, least)
             self._splits[least] = found
