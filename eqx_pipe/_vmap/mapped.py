@@ -567,17 +567,19 @@ def vmap(
         only.)
     - `batch_size`: the maximum number of lanes of a batch on each device; batches are
         made equal. `"auto"` chooses it from the operations of `fn` and the free memory,
-        as `sweep` does. Inside of another `eqx_pipe.vmap` `"auto"` is one batch, since
-        the sizes of nested batches multiply. With one batch this is `jax.vmap` without
-        a loop. (Keyword only.)
-    - `mesh`: a mesh; the lanes are split over all of its axes. By default, lanes stay
-        on the devices over which the types of arguments with explicit sharding split
-        them. (Keyword only.)
+        as `sweep` does; give a number if that runs out of memory, or after you measured
+        a faster one. Inside of another `eqx_pipe.vmap` `"auto"` is one batch, since the
+        sizes of nested batches multiply. With one batch this is `jax.vmap` without a
+        loop. (Keyword only.)
+    - `mesh`: a mesh, to use several devices; the lanes are split over all of its axes.
+        By default, lanes stay on the devices over which the types of arguments with
+        explicit sharding split them. (Keyword only.)
     - `remat`: if true, reverse mode computes each batch again, and stores nothing of
-        it. If false, it stores what `jax.vmap` stores. (Keyword only.)
+        it. If false, it stores what `jax.vmap` stores: faster, if that fits into
+        memory. (Keyword only.)
     - `reduce`: `"sum"` or `"mean"` of the outputs over the lanes, added batch by batch,
-        so no output of a lane is stored. Half precision is summed in float32. (Keyword
-        only.)
+        for a loss over more samples than fit: no output of a lane is stored. Half
+        precision is summed in float32. (Keyword only.)
 
     **Returns:** a function with the arguments of `fn`, and additional axes at `in_axes`
     and `out_axes`.
