@@ -5,14 +5,13 @@ import re
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 from ._errors import SweepError
-from ._files import as_path
 from ._sweep.store import (
     FAILED,
     MISSING,
-    Folder,
+    Files,
+    as_files,
     check_zarr,
     count_in,
     disk_errors,
@@ -35,13 +34,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         description="Print how many points of a store are done, missing and failed, "
         "also while it is being filled. Reads no values.",
     )
-    status.add_argument("store", type=Path, help="a folder that `store=` has created")
+    status.add_argument("store", help="a folder or URL that `store=` has created")
     options = parser.parse_args(argv)
     try:
         check_zarr("status")
-        folder = as_path("status", options.store, "store")
-        with disk_errors(str(folder), "be read", "status"):
-            print(_status(Folder(folder)))
+        files = as_files("status", options.store)
+        with disk_errors(files.path_of(), "be read", "status"):
+            print(_status(files))
     except (ImportError, OSError, ValueError, SweepError) as error:
         # Drop the name of the function, which means nothing on the command line.
         reason = re.sub(r"^`eqx_pipe\.\w+`: ", "", str(error))
@@ -50,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _status(files: Folder) -> str:
+def _status(files: Files) -> str:
     """Return the numbers of points done, missing and failed, and of chunks."""
     store = open_store("status", files)
     gaps, errors, done = store.account()

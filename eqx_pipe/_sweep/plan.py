@@ -185,7 +185,7 @@ def _in_numbers(coming: Plan) -> SweepPlan:
         chunks_left=len(todo.chunks) if size else 0,
         chunk_points=coming.count([0]) if size else 0,
         value_bytes=value_bytes,
-        store=None if request.store is None else str(request.store),
+        store=None if request.store is None else request.store.path_of(),
         interruptible=loops is not None,
         steps=None if loops is None else loops[0],
         flight_bytes=0 if loops is None else loops[1],

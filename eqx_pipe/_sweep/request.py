@@ -7,9 +7,7 @@ line in a `TypedDict`, a field of `Request` with its default, and perhaps a chec
 
 import dataclasses
 import operator
-import os
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import (
     Any,
     Literal,
@@ -28,7 +26,6 @@ from jaxtyping import Array, ArrayLike
 
 from .._check import check_bool, check_choice, check_int
 from .._errors import describe_value, nearest, type_error, value_error
-from .._files import as_path
 from .._keys import check_mapped_key
 from .._reduce import ReduceLike, ReducerTree, as_reducers
 from .._spaces import Space, SpaceLike, as_space, by_cell, cells_of
@@ -37,7 +34,7 @@ from .._vmap import local_devices
 from .call import key_parameter
 from .results import KnownCoords, OutputCoords, as_output_coords
 from .shard_env import shard_of_environment
-from .store import check_zarr
+from .store import Files, as_files, check_zarr
 
 BatchSize: TypeAlias = SupportsIndex | Literal["auto"]
 """The number of points vectorised at once, or the way in which it is chosen."""
@@ -77,7 +74,7 @@ class SweepOptions(SweeperOptions, total=False):
     """The options of `sweep` and `plan`."""
 
     order_by: Costs | None
-    store: str | os.PathLike[str] | None
+    store: Any
     shard: Shard | None
     executor: Executor | None
     resume: Resume | None
@@ -154,7 +151,7 @@ def _check_executor(function: str, executor: Any) -> Executor:
 _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "key": check_mapped_key,
     "batch_size": _as_batch_size,
-    "store": lambda function, path: as_path(function, path, "store"),
+    "store": as_files,
     "shard": _as_shard,
     "executor": _check_executor,
     "output_coords": as_output_coords,
@@ -203,7 +200,7 @@ class Request:
     reduce: ReduceLike | None = None
     on_error: Literal["raise", "mark"] = "raise"
     order_by: Costs | None = None
-    store: Path | None = None
+    store: Files | None = None
     shard: tuple[int, int] | None = None
     executor: Executor | None = None
     resume: Resume | None = None

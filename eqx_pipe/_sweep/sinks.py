@@ -50,7 +50,6 @@ from .store import (
     Account,
     Chunks,
     Filling,
-    Folder,
     Growth,
     Store,
     StoredArray,
@@ -233,7 +232,7 @@ class StoreSink:
 
     def __init__(self, plan: Plan, write: bool = True):
         assert plan.request.store is not None
-        self.files = Folder(plan.request.store)
+        self.files = plan.request.store
         self.grown: Grown | None = None
         with disk_errors(self.files.path_of(), "be opened"):
             self.store, self.plan, has_grown = self._opened(plan, write)

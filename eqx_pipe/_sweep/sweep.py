@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -51,7 +50,7 @@ from .results import (
     reduced_coords,
 )
 from .sinks import ArraySink, ReductionSink, StoreSink
-from .store import MISSING, count_in, gaps_of
+from .store import MISSING, Folder, count_in, gaps_of
 from .work import Chunk, Outcome, Plan, Sink, Todo, plan_of
 
 
@@ -64,7 +63,7 @@ def sweep(
     mesh: Mesh | None = None,
     order_by: Costs | None = None,
     reduce: ReduceLike | None = None,
-    store: str | os.PathLike[str] | None = None,
+    store: Any = None,
     shard: Shard | None = None,
     executor: Executor | None = None,
     resume: Resume | None = None,
@@ -131,7 +130,9 @@ def sweep(
       other. (Keyword only.)
     - `store`: for a sweep that must survive a crash, or whose values do not fit into
       memory: the path of a folder to which values are written, chunk by chunk as they
-      are computed; `xarray.open_zarr` reads it at any time. The same call resumes a
+      are computed; `xarray.open_zarr` reads it at any time. Or a URL of a bucket,
+      `s3://bucket/name.zarr` (`gs://`, `az://`), or a store object of obstore, with
+      `pip install 'eqx_pipe[cloud]'`: there it cannot grow. The same call resumes a
       sweep that was stopped. With a larger space it computes only the new points; those
       in the store are recognised by their coordinates. `.values` is then read from the
       store when it is indexed. Needs `pip install 'eqx_pipe[sweep]'`. (Keyword only.)
@@ -485,7 +486,7 @@ class Sweeper:
             if request.by_hand:
                 return plain_sweep(request, started)
             if store is not None:
-                request = dataclasses.replace(request, store=store)
+                request = dataclasses.replace(request, store=Folder(store))
             return complete(self._planned(request), started)
 
     def outputs(self, space: Space, key: Key | None) -> PyTree:

@@ -522,12 +522,13 @@ class SweepResult:
         write_result(self, path, overwrite)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> "SweepResult":
+    def load(cls, path: Any) -> "SweepResult":
         """Return a saved result, or the result in the store of a sweep.
 
         It reads a result that `SweepResult.save` wrote, or a store that `sweep(store=)`
         fills, also while it is being filled: missing points are not `.ok`, and values
-        are read from the store when they are indexed. No code in the files is run.
+        are read from the store when they are indexed. No code in the files is run. The
+        path may be anything that `sweep(store=)` supports.
 
         The result equals the one that was saved, with these differences. In `.values`,
         dicts, lists and tuples are kept; other containers (dataclasses, modules, named

@@ -35,12 +35,14 @@ from ..._tree import is_key_array, key_kind, nbytes, path_name, struct_of
 from ..._types import PyTree
 from ..store import (
     Chunks,
+    Files,
     Folder,
     Store,
     StoredArray,
     StoreLayout,
     Taken,
     Variable,
+    as_files,
     check_vacant,
     check_zarr,
     choose_chunks,
@@ -153,9 +155,9 @@ def write_result(
         _put(Folder(folder), layout, fill, overwrite)
 
 
-def _put(files: Folder, layout: StoreLayout, fill: Any, overwrite: bool) -> None:
+def _put(files: Files, layout: StoreLayout, fill: Any, overwrite: bool) -> None:
     """Write a new store, or replace an existing one."""
-    old, begun = None, exists(files) or os.path.isfile(files.path)
+    old, begun = None, exists(files) or os.path.isfile(files.path_of())
     if begun and not overwrite:
         raise _taken(files, "", "already exists")
     try:
@@ -176,7 +178,7 @@ def _put(files: Folder, layout: StoreLayout, fill: Any, overwrite: bool) -> None
         raise _taken(files, "a sweep fills the store", f"({taken})") from None
 
 
-def _taken(files: Folder, wrong: str, more: str) -> FileExistsError:
+def _taken(files: Files, wrong: str, more: str) -> FileExistsError:
     return FileExistsError(
         message(
             _SAVE,
@@ -187,32 +189,39 @@ def _taken(files: Folder, wrong: str, more: str) -> FileExistsError:
     )
 
 
-def read_fields(path: str | os.PathLike[str]) -> dict[str, Any]:
+def read_fields(path: Any) -> dict[str, Any]:
     """Return the fields of the result at a path; see `SweepResult.load`."""
     check_zarr(_LOAD)
-    folder = as_path(_LOAD, path)
-    with disk_errors(str(folder), "be read", _LOAD):
-        try:
-            os.lstat(folder)
-        except (FileNotFoundError, NotADirectoryError):
-            wrong = f"{str(folder)!r} does not exist."
-            raise FileNotFoundError(message(_LOAD, wrong, _hint(folder))) from None
-        if (folder / "round-0000.zarr").is_dir():
-            raise value_error(
-                _LOAD,
-                f"{str(folder)!r} is the folder of a search.",
-                "Read it by `search.SearchResult.load`.",
-            )
-        store = open_store(_LOAD, Folder(folder))
+    files = as_files(_LOAD, path, "path")
+    folder = files.path_of()
+    with disk_errors(folder, "be read", _LOAD):
+        if isinstance(files, Folder):
+            _check_folder(files.path)
+        store = open_store(_LOAD, files)
         if "reduce" in store.record:
             raise value_error(
                 _LOAD,
-                f"the store {str(folder)!r} keeps the states of a reduction.",
+                f"the store {folder!r} keeps the states of a reduction.",
                 "Call the same sweep with the same `reduce` and `store`: it computes "
                 "only missing points. `xarray.open_zarr` shows the states.",
             )
         with well_formed(_LOAD, store.files):
             return _fields(store)
+
+
+def _check_folder(folder: Path) -> None:
+    """Raise unless there may be a store in a folder."""
+    try:
+        os.lstat(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        wrong = f"{str(folder)!r} does not exist."
+        raise FileNotFoundError(message(_LOAD, wrong, _hint(folder))) from None
+    if (folder / "round-0000.zarr").is_dir():
+        raise value_error(
+            _LOAD,
+            f"{str(folder)!r} is the folder of a search.",
+            "Read it by `search.SearchResult.load`.",
+        )
 
 
 def _hint(path: Path) -> str:

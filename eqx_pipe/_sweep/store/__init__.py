@@ -1,4 +1,4 @@
-"""Labelled chunks of values in a folder, in Zarr's format, independent of sweeps."""
+"""Labelled chunks of values in a folder or bucket, in Zarr's format, without sweeps."""
 
 from .chunks import FAILED as FAILED
 from .chunks import MISSING as MISSING
@@ -17,6 +17,7 @@ from .chunks import points_in as points_in
 from .chunks import ranges_of as ranges_of
 from .chunks import status_in as status_in
 from .disk import LONGEST as LONGEST
+from .disk import Files as Files
 from .disk import Folder as Folder
 from .disk import Taken as Taken
 from .disk import Undecodable as Undecodable
@@ -42,6 +43,8 @@ from .format import Variable as Variable
 from .format import well_formed as well_formed
 from .lazy import StoredArray as StoredArray
 from .lazy import stored_in as stored_in
+from .objects import Objects as Objects
+from .objects import as_files as as_files
 from .store import Account as Account
 from .store import Store as Store
 from .store import open_store as open_store

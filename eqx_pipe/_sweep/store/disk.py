@@ -1,10 +1,11 @@
 """The files of a store: keys with bytes, in a folder; and the locks of its writers.
 
-A store uses only the methods of `Folder`: each key is created once or replaced, in
-either case atomically, and nothing is appended, renamed or changed in place. An object
-store could provide the same.
+A store uses only the methods of `Files`: each key is created once or replaced, in
+either case atomically, and nothing is appended, renamed or changed in place. So the
+files may be in a folder, or in a bucket of an object store (`objects.py`).
 """
 
+import abc
 import contextlib
 import errno
 import functools as ft
@@ -14,7 +15,7 @@ import socket
 import stat
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -68,7 +69,83 @@ class Entry(NamedTuple):
     when: int
 
 
-class Folder:
+class Files(abc.ABC):
+    """The files of a store: keys with bytes, and locks; `Folder` describes each method.
+
+    If they are `conditional`, `swap` is atomic and listings are current, so that
+    processes need no locks.
+    """
+
+    conditional = False
+
+    def __init__(self, root: str):
+        self._root = root
+
+    @abc.abstractmethod
+    def make(self) -> None: ...
+
+    @abc.abstractmethod
+    def put(self, key: str, data: bytes) -> None: ...
+
+    @abc.abstractmethod
+    def put_new(self, key: str, data: bytes) -> bool: ...
+
+    @abc.abstractmethod
+    def get(self, key: str, most: int | float | None = None) -> bytes: ...
+
+    @abc.abstractmethod
+    def remove(self, key: str) -> None: ...
+
+    @abc.abstractmethod
+    def exists(self, key: str) -> bool: ...
+
+    @abc.abstractmethod
+    def names(self, below: str = "") -> set[str]: ...
+
+    @abc.abstractmethod
+    def entries(self, below: str) -> dict[str, Entry]: ...
+
+    @abc.abstractmethod
+    def lock(
+        self, name: str, shared: bool = False, wait: bool = False
+    ) -> contextlib.AbstractContextManager[bool]: ...
+
+    def put_all(self, files: Mapping[str, bytes]) -> None:
+        """Write or replace several files."""
+        for key, data in files.items():
+            self.put(key, data)
+
+    def tag(self, key: str) -> str | None:
+        """Return the version of a file for `swap`; `None` if it is missing."""
+        return None
+
+    def swap(self, key: str, data: bytes, tag: str | None) -> str | None:
+        """Put a file and return its new tag.
+
+        If the files are `conditional` and the tag of this one is not `tag` any more,
+        put nothing and return `None`.
+        """
+        self.put(key, data)
+        return ""
+
+    def at_once(self, acts: list[Callable[[], T]]) -> list[T]:
+        """Return the results of several reads, which may run side by side."""
+        return [act() for act in acts]
+
+    def path_of(self, key: str = "") -> str:
+        """Return the path of the store, or of one of its files."""
+        return f"{self._root}/{key}" if key else self._root
+
+    def wait(self, seconds: float) -> None:
+        """Let some time pass."""
+        time.sleep(seconds)
+
+    def new_id(self) -> str:
+        """Return 32 random hexadecimal digits."""
+        return uuid.uuid4().hex
+
+
+class Folder(Files):
     """The files of a store in a folder of this machine's file systems.
 
     The path of the store may be a link. Within it, nothing is written, locked or
@@ -76,8 +153,8 @@ class Folder:
     """
 
     def __init__(self, path: Path):
+        super().__init__(str(path))
         self.path = path
-        self._root = str(path)
 
     def make(self) -> None:
         """Create the folder of the store if it does not exist."""
@@ -194,18 +271,6 @@ class Folder:
                     found[entry.name] = Entry(now.st_size, now.st_mtime_ns)
         return found
 
-    def path_of(self, key: str = "") -> str:
-        """Return the path of the store, or of one of its files."""
-        return f"{self._root}/{key}" if key else self._root
-
-    def wait(self, seconds: float) -> None:
-        """Let some time pass."""
-        time.sleep(seconds)
-
-    def new_id(self) -> str:
-        """Return 32 random hexadecimal digits."""
-        return uuid.uuid4().hex
-
     @contextlib.contextmanager
     def lock(
         self, name: str, shared: bool = False, wait: bool = False
@@ -296,7 +361,8 @@ def disk_errors(path: str, what: str, function: str = "sweep") -> Iterator[None]
         if error.errno is None:
             raise
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        cure = "Make room there" if full else "See that the folder can be written to"
+        where = "bucket" if "://" in path else "folder"
+        cure = "Make room there" if full else f"See that the {where} can be written to"
         if function == "sweep":
             cure += ", then call the same sweep again. Chunks that are finished are "
             cure += "kept."

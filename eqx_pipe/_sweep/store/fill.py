@@ -16,7 +16,7 @@ one chunk. The simulator of the tests (`tests/support/simulate.py`) checks these
    A process reads a chunk before it writes it, and does not repeat finished rows.
 8. Without locks it also reads back what it wrote, in case two processes mixed files.
    If both finish some rows of a chunk, those of one may be missing, and are computed
-   again.
+   again. In a bucket, status files are swapped: a process that is late reads back.
 9. Growth requires locks. It puts files of the larger layout under unused names (see
    `SIDES`), and replaces `zarr.json`. Files of chunks stay if the grid only appends.
 10. Only `settle` removes files, under the lock of the whole store: those that are not
@@ -40,7 +40,7 @@ from jaxtyping import Int8, Int64
 
 from ..._errors import SweepError, message
 from .chunks import FAILED, MISSING, OK, Chunks
-from .disk import GROWING, PARTS, ROOT, Folder, Taken, Undecodable, disk_errors, is_name
+from .disk import GROWING, PARTS, ROOT, Files, Taken, Undecodable, disk_errors, is_name
 from .format import (
     MALFORMED,
     MOST_CHUNKS,
@@ -86,7 +86,7 @@ Todo: TypeAlias = Mapping[int, Int64[np.ndarray, " rows"] | None]
 """The chunks to compute, each with the rows that it lacks, or `None` for all."""
 
 
-def exists(files: Folder) -> bool:
+def exists(files: Files) -> bool:
     """Return whether there is a store, by reading: a listing may be outdated."""
     try:
         files.get(ROOT, 0)
@@ -98,7 +98,7 @@ def exists(files: Folder) -> bool:
 
 
 def create(
-    function: str, files: Folder, layout: StoreLayout, write: bool = True
+    function: str, files: Files, layout: StoreLayout, write: bool = True
 ) -> Store:
     """Return the store of a layout, created by this process or by another one.
 
@@ -124,7 +124,7 @@ def create(
         return open_store(function, files)
 
 
-def check_vacant(function: str, files: Folder, made: Collection[str]) -> None:
+def check_vacant(function: str, files: Files, made: Collection[str]) -> None:
     """Raise a `ValueError` if there is something in the folder of a new store.
 
     Hidden files, and those that creation has `made`, do not matter.
@@ -160,7 +160,7 @@ def restore(store: Store, layout: Callable[[], StoreLayout]) -> None:
 
 
 @contextlib.contextmanager
-def locked(files: Folder, shard: tuple[int, int] | None) -> Iterator[bool]:
+def locked(files: Files, shard: tuple[int, int] | None) -> Iterator[bool]:
     """Lock the share of this process, or the whole store without shares.
 
     Yields whether the file system supports locks.
@@ -262,9 +262,11 @@ class Filling:
     def todo(self, listed: Listed) -> Todo:
         """Return the chunks of the share to compute, with the rows that they lack."""
         found: dict[int, Int64[np.ndarray, " rows"] | None] = {}
+        current = self.store.files.conditional
         for number in np.flatnonzero(~listed.done | listed.odd).tolist():
             if number in self.owned and number not in self.broken:
-                rows = self._wanted(number)
+                is_new = current and not listed.done[number]
+                rows = None if is_new else self._wanted(number)
                 if rows is None or len(rows):
                     found[number] = rows
         found |= dict.fromkeys(self.broken)
@@ -286,7 +288,7 @@ class Filling:
         index, errors = np.arange(len(status)) if rows is None else rows, errors or {}
         for _ in range(_TRIES):
             if rows is None and not self.store.is_sound(number):
-                self.store.commit(number, values, status, errors)
+                is_alone = self.store.commit(number, values, status, errors)
             else:
                 current = self.store.manifest(number)
                 lacks = np.ones(len(index), bool)
@@ -299,8 +301,10 @@ class Filling:
                 left = index[~lacks & (status == FAILED)]
                 texts = {text: np.setdiff1d(at, left) for text, at in errors.items()}
                 at = index[lacks]
-                self.store.commit(number, leaves, status[lacks], texts, at)
-            if self.has_locks or self._is_kept(number, rows, status):
+                is_alone = self.store.commit(number, leaves, status[lacks], texts, at)
+            # In a bucket a process that comes second knows it, and reads back.
+            is_safe = self.has_locks or self.store.files.conditional
+            if (is_alone and is_safe) or self._is_kept(number, rows, status):
                 break
         self.broken.discard(number)
 
@@ -382,7 +386,7 @@ def in_place(old: Chunks, lengths: Sequence[int], fresh: Chunks) -> Chunks | Non
     return chunks if len(chunks) <= max(_FEW, _MOST * len(fresh)) else None
 
 
-def grow(files: Folder, growth_of: Callable[[Store], Growth | None]) -> Store | None:
+def grow(files: Files, growth_of: Callable[[Store], Growth | None]) -> Store | None:
     """Let a store grow, and return it; `None` if another process has done it.
 
     `growth_of` is called under a lock, and raises for the store of another sweep.
@@ -399,9 +403,10 @@ def grow(files: Folder, growth_of: Callable[[Store], Growth | None]) -> Store | 
                 raise SweepError(
                     message(
                         "sweep",
-                        "growing a store requires file locks, which the file system of "
+                        "growing a store requires file locks, which "
                         f"`{store.path}` does not support.",
-                        "Copy the store to another disk, or give another path.",
+                        "Copy the store to a disk with locks, let it grow there, and "
+                        "copy it back; or give another path.",
                     )
                 )
             fill = ft.partial(_mark_ends, store)
@@ -412,7 +417,7 @@ def grow(files: Folder, growth_of: Callable[[Store], Growth | None]) -> Store | 
 
 
 def lay_out(
-    files: Folder,
+    files: Files,
     layout: StoreLayout,
     fill: Callable[[Store], None],
     old: Store | None = None,
@@ -519,7 +524,7 @@ def statuses_of(
             yield rows[a - first : b - first], status[a - first : b - first]
 
 
-def settle(files: Folder) -> None:
+def settle(files: Files) -> None:
     """Remove the invalid files of a store; no other process may write meanwhile.
 
     Only files that this store, or one that it was or was to become, has names for are
@@ -572,7 +577,7 @@ def _listed(data: bytes) -> list[_Counts]:
 
 
 def _remove_invalid(
-    files: Folder, listed: Sequence[_Counts], sides: Mapping[str, int]
+    files: Files, listed: Sequence[_Counts], sides: Mapping[str, int]
 ) -> None:
     """Remove the files of `listed` arrays, but those of valid ones on their `sides`."""
     for name in sorted({name for counts in listed for name in counts}):

@@ -26,7 +26,7 @@ import numpy as np
 
 from ..._errors import StructureError, value_error
 from .chunks import Chunks
-from .disk import ROOT, Folder, Undecodable, is_name, most_bytes
+from .disk import ROOT, Files, Undecodable, is_name, most_bytes
 
 FORMAT = 7
 """The version of the format of stores."""
@@ -244,7 +244,7 @@ def _seal(root: Mapping[str, Any], record: str) -> str:
     return f"{checksum(text.encode()):08x}"
 
 
-def read_root(function: str, files: Folder) -> tuple[dict[str, Any], dict[str, Any]]:
+def read_root(function: str, files: Files) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the metadata of a store and its record.
 
     Raises a `ValueError` if it is not a store, if it was changed, or for another
@@ -282,7 +282,7 @@ MALFORMED += (RecursionError, MemoryError)
 
 
 @contextlib.contextmanager
-def well_formed(function: str, files: Folder) -> Iterator[None]:
+def well_formed(function: str, files: Files) -> Iterator[None]:
     """Raise a `ValueError` that names the store if its metadata are malformed.
 
     A checksum detects damage, but not a change by somebody who computes it again.
@@ -366,7 +366,7 @@ def coordinate_dtype(recorded: Mapping[str, Any]) -> np.dtype:
     return dtype
 
 
-def foreign(function: str, files: Folder, what: str) -> ValueError:
+def foreign(function: str, files: Files, what: str) -> ValueError:
     """Return the error for a path where something else is."""
     return value_error(
         function,
@@ -376,7 +376,7 @@ def foreign(function: str, files: Folder, what: str) -> ValueError:
     )
 
 
-def damaged(function: str, files: Folder, what: str) -> ValueError:
+def damaged(function: str, files: Files, what: str) -> ValueError:
     """Return the error for metadata that differ from those written."""
     return value_error(
         function,
@@ -440,7 +440,7 @@ def compress(raw: bytes) -> bytes:
     return data + struct.pack("<I", checksum(data))
 
 
-def decompress(files: Folder, key: str, size: int) -> bytes:
+def decompress(files: Files, key: str, size: int) -> bytes:
     """Return the `size` uncompressed bytes of a file.
 
     Raises `Undecodable` if the file is damaged or would have another size.

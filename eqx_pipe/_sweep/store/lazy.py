@@ -1,8 +1,9 @@
 """Values that are read from a store when they are indexed."""
 
+import functools as ft
 import math
 import operator
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -11,6 +12,9 @@ import numpy as np
 from jaxtyping import Bool
 
 from .store import Store
+
+_AT_ONCE = 16
+"""The number of chunks to read side by side from a bucket."""
 
 
 class StoredArray(np.lib.mixins.NDArrayOperatorsMixin):
@@ -118,23 +122,31 @@ class StoredArray(np.lib.mixins.NDArrayOperatorsMixin):
         """Return the values at some points, in any order."""
         flat, chunks = index.reshape(-1), self.store.chunks
         found = np.empty((len(flat), *self._inner), self._raw)
-        for number, here in chunks.grouped(flat):
-            found[here] = self._chunk(number)[flat[here] - chunks.span(number)[0]]
+        parts = dict(chunks.grouped(flat))
+        for number, values in self._chunks([*parts]):
+            here = parts[number]
+            found[here] = values[flat[here] - chunks.span(number)[0]]
         return self._wrap(found.reshape(*index.shape, *self._inner))
 
     def _read(self, first: int, last: int) -> Any:
         """Return the values of a range of positions on the leading axis."""
         row = math.prod(self._lead[1:])
         found = np.empty(((last - first) * row, *self._inner), self._raw)
-        begin, at, end = first * row, first * row, last * row
-        while at < end:
-            number = int(self.store.chunks.holding(np.array(at)))
-            start, stop = self.store.chunks.span(number)
-            stop = min(stop, end)
-            values = self._chunk(number)[at - start : stop - start]
-            found[at - begin : stop - begin] = values
-            at = stop
+        begin, end = first * row, last * row
+        if begin < end:
+            edges = self.store.chunks.holding(np.array([begin, end - 1])).tolist()
+            for number, values in self._chunks(range(edges[0], edges[1] + 1)):
+                start, stop = self.store.chunks.span(number)
+                at, until = max(start, begin), min(stop, end)
+                found[at - begin : until - begin] = values[at - start : until - start]
         return self._wrap(found.reshape(last - first, *self._lead[1:], *self._inner))
+
+    def _chunks(self, numbers: Sequence[int]) -> Iterator[tuple[int, np.ndarray]]:
+        """Yield some chunks with their values; a bucket sends several at once."""
+        for k in range(0, len(numbers), _AT_ONCE):
+            some = numbers[k : k + _AT_ONCE]
+            acts = [ft.partial(self._chunk, number) for number in some]
+            yield from zip(some, self.store.files.at_once(acts), strict=True)
 
     def _chunk(self, number: int) -> np.ndarray:
         """Return the values of a chunk; the last one is cached for iteration."""

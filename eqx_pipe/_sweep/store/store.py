@@ -27,7 +27,7 @@ from .chunks import (
     ranges_of,
     runs_of,
 )
-from .disk import ROOT, Folder, Undecodable, most_bytes
+from .disk import ROOT, Files, Undecodable, most_bytes
 from .format import (
     RECORD,
     SIDES,
@@ -111,7 +111,7 @@ class Store:
     cached, so each method sees the files that other processes have written.
     """
 
-    files: Folder
+    files: Files
     root: Mapping[str, Any]
     record: Mapping[str, Any]
     chunks: Chunks
@@ -279,15 +279,19 @@ class Store:
         status: Int8[np.ndarray, " rows"],
         errors: RowErrors | None = None,
         rows: Int64[np.ndarray, " rows"] | None = None,
-    ) -> None:
+    ) -> bool:
         """Write a chunk, or some `rows` of it: values, statuses, and errors.
 
         `errors` have rows of the chunk. If the chunk exists, a status file comes first
         that adds the new version to the present ones, so that a kill, or another
-        process that writes the chunk at this moment, loses nothing.
+        process that writes the chunk at this moment, loses nothing. Returns `False` if
+        another process put a status file meanwhile: the values may be of either.
         """
+        # Before the versions, so that `swap` refuses if they change meanwhile.
+        tag = self.files.tag(self._status_key(number))
+        is_new = self.files.conditional and tag is None
         try:
-            old = self._versions(number) or []
+            old = ([] if is_new else self._versions(number)) or []
         except Damaged:
             if rows is not None:
                 raise
@@ -298,14 +302,20 @@ class Store:
             values, status, errors = merged
         digests = [self._digest(number, k, leaf) for k, leaf in enumerate(values)]
         if old:
-            self._finish(number, [*old, Version(status, digests, errors)])
+            version = Version(status, digests, errors)
+            tag = self._finish(number, [*old, version], tag)
+            if tag is None:
+                return False
+        files = {}
         for variable, leaf in zip(self.variables, values, strict=True):
             if 0 not in variable.inner:
                 whole = variable.empty(self.chunks.points)
                 whole[: len(leaf)] = leaf
                 data = compress(raw_of(whole))
-                self.files.put(self._value_key(variable, number), data)
-        self._finish(number, [Version(status, digests, errors)])
+                files[self._value_key(variable, number)] = data
+        self.files.put_all(files)
+        version = Version(status, digests, errors)
+        return self._finish(number, [version], tag) is not None
 
     def _merged(
         self,
@@ -343,8 +353,10 @@ class Store:
             return
         self.files.put(key, pack(found, status, False))
 
-    def _finish(self, number: int, versions: Sequence[Version]) -> None:
-        """Write the status file of a chunk: rows are ok if they are in all versions."""
+    def _finish(
+        self, number: int, versions: Sequence[Version], tag: str | None
+    ) -> str | None:
+        """Swap the status file of a chunk: rows are ok if they are in all versions."""
         manifest = {
             "chunk": self._position(number),
             "cut": self.record["cut"],
@@ -362,9 +374,8 @@ class Store:
         rows = max(len(version.status) for version in versions)
         is_ok = len(versions) == 1 and not any(map(len, errors.values()))
         is_ok &= bool(np.all(status[:rows] == OK))
-        self.files.put(
-            self._status_key(number), pack(manifest, status.tobytes(), is_ok)
-        )
+        data = pack(manifest, status.tobytes(), is_ok)
+        return self.files.swap(self._status_key(number), data, tag)
 
     def _versions(self, number: int) -> list[Version] | None:
         """Return the possible versions of a chunk, or `None` if it is missing.
@@ -508,7 +519,7 @@ def _common(versions: Sequence[Version], count: int) -> Version:
     return Version(first, [], versions[0].errors)
 
 
-def open_store(function: str, files: Folder) -> Store:
+def open_store(function: str, files: Files) -> Store:
     """Return an existing store; raise a `ValueError` if there is none.
 
     Its metadata are checked, but chunks are not.
@@ -516,8 +527,6 @@ def open_store(function: str, files: Folder) -> Store:
     return store_of(files, *read_root(function, files))
 
 
-def store_of(
-    files: Folder, root: Mapping[str, Any], record: Mapping[str, Any]
-) -> Store:
+def store_of(files: Files, root: Mapping[str, Any], record: Mapping[str, Any]) -> Store:
     """Return the store that metadata describe, even if they are not valid yet."""
     return Store(files, root, record, chunks_of(record), variables_of(record))

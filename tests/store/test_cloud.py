@@ -1,0 +1,261 @@
+"""Stores in object storage: in memory, and on a local S3 server where there is one."""
+
+import collections
+import contextlib
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+import urllib.request
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support import small_store as small
+
+import eqx_pipe as ep
+from eqx_pipe._cli import main
+from eqx_pipe._sweep.store import Filling, Objects, create, open_store
+
+obstore = pytest.importorskip("obstore")
+stores = pytest.importorskip("obstore.store")
+
+SPACE = {"x": ep.Linspace(0, 1, 12), "y": ep.Values([0.5, 2.0, 3.0])}
+KEY = jax.random.key(3)
+REQUESTS = ("put", "get", "head", "list", "list_with_delimiter", "delete")
+
+
+def fn(p, key):
+    noise = jax.random.normal(key, (2,))
+    return {"v": p["x"] * p["y"], "w": noise + p["x"]}
+
+
+@pytest.fixture
+def requests(monkeypatch):
+    """Count the requests to a bucket."""
+    counts = collections.Counter()
+    for name in REQUESTS:
+        call = getattr(obstore, name)
+
+        def counted(*args, name=name, call=call, **options):
+            counts[name] += 1
+            return call(*args, **options)
+
+        monkeypatch.setattr(obstore, name, counted)
+    return counts
+
+
+def same(result, other):
+    for leaf, right in zip(
+        jax.tree.leaves(result.values), jax.tree.leaves(other.values), strict=True
+    ):
+        np.testing.assert_array_equal(np.asarray(leaf[...]), np.asarray(right[...]))
+
+
+def test_laws(tmp_path, requests):
+    """A store in a bucket has the bits of one on a disk; shards, load and resume."""
+    options = {"key": KEY, "batch_size": 4}
+    disk = ep.sweep(fn, SPACE, store=tmp_path / "r.zarr", **options)
+    bucket = stores.MemoryStore()
+    part = ep.sweep(fn, SPACE, store=bucket, shard=(1, 3), **options)
+    assert 0 < part.ok.sum() < len(part)
+    plan = ep.plan(fn, SPACE, store=bucket, **options)
+    assert plan.missing == (~part.ok).sum()
+    assert plan.store.startswith("memory://")
+    same(ep.sweep(fn, SPACE, store=bucket, **options), disk)
+    requests.clear()
+    same(ep.sweep(fn, SPACE, store=bucket, **options), disk)
+    assert not requests["put"] and not requests["delete"]
+    loaded = ep.SweepResult.load(bucket)
+    same(loaded, disk)
+    for picked in ([3, 30, 5], slice(4, 20, 3), 7):
+        found, right = loaded.values["w"][picked], disk.values["w"][picked]
+        np.testing.assert_array_equal(found, right)
+    xarray = pytest.importorskip("xarray")
+    from zarr.storage import ObjectStore
+
+    opened = xarray.open_zarr(ObjectStore(bucket))
+    np.testing.assert_array_equal(opened.v.values, disk.to_xarray().v.values)
+
+
+def test_reductions_marks_and_mends():
+    space, mean = ep.Linspace(0, 1, 40), ep.reduce.Mean()
+    bucket = stores.MemoryStore()
+    for _ in range(2):
+        found = ep.sweep(jnp.sin, space, reduce=mean, store=bucket)
+        same(found, ep.sweep(jnp.sin, space, reduce=mean))
+
+    def broken(x):
+        return jax.experimental.io_callback(
+            lambda x: _refuse(x), jax.ShapeDtypeStruct((), "float32"), x
+        )
+
+    failing = {3.0, 5.0}
+
+    def _refuse(x):
+        if float(x) in failing:
+            raise ValueError("no")
+        return np.float32(x * 2)
+
+    space, bucket = ep.Values(list(np.arange(8.0))), stores.MemoryStore()
+    options = {"store": bucket, "on_error": "mark"}
+    found = ep.sweep(broken, space, **options)
+    assert np.flatnonzero(~found.ok).tolist() == [3, 5]
+    failing.clear()
+    found = ep.sweep(broken, space, resume="failed", **options)
+    np.testing.assert_array_equal(found.values[...], np.arange(8) * 2)
+
+
+def test_requests_of_a_chunk(requests):
+    """A chunk of two arrays takes three puts, after two looks for what is there."""
+    store = create("sweep", Objects(stores.MemoryStore(), "m"), small.layout())
+    filling = Filling(store)
+    with filling.locked():
+        for number in range(len(store.chunks)):
+            values = small.rows_of(store, number)
+            requests.clear()
+            filling.keep(number, None, values, np.ones(len(values[0]), np.int8))
+            assert requests == {"put": 3, "get": 1, "head": 1}
+
+
+def test_two_writers_of_one_chunk():
+    """Who is late reads back, and writes again if the values of both are mixed."""
+    bucket = stores.MemoryStore()
+    store = create("sweep", Objects(bucket, "m"), small.layout())
+    one, other = (
+        Filling(open_store("sweep", Objects(bucket, "m")), has_locks=False)
+        for _ in range(2)
+    )
+    values = small.rows_of(store, 0)
+    rounded = [leaf + leaf.dtype.type(1) for leaf in values]
+    status = np.ones(len(values[0]), np.int8)
+    put_all = one.store.files.put_all
+
+    def late(files):
+        other.keep(0, None, rounded, status)
+        put_all(files)  # replaces the values of the other writer
+
+    one.store.files.put_all = late
+    real, calls = one.store.commit, []
+
+    def commit(*args):
+        calls.append(real(*args))
+        one.store.files.put_all = put_all
+        return calls[-1]
+
+    object.__setattr__(one.store, "commit", commit)
+    one.keep(0, None, values, status)
+    assert calls == [False, True]
+    for k, right in enumerate(values):
+        np.testing.assert_array_equal(store.read(0, k), right)
+
+
+def test_refused(capsys):
+    bucket = stores.MemoryStore()
+    ep.sweep(jnp.sin, ep.Values([1.0, 2.0]), store=bucket)
+    before = {x["path"]: x["e_tag"] for x in sum(obstore.list(bucket), [])}
+    with pytest.raises(ep.SweepError, match="Copy the store to a disk with locks"):
+        ep.sweep(jnp.sin, ep.Values([1.0, 2.0, 3.0]), store=bucket)
+    with pytest.raises(ValueError, match="created by a different sweep|differs"):
+        ep.sweep(jnp.cos, ep.Values([1.0, 2.0]), store=bucket)
+    assert before == {x["path"]: x["e_tag"] for x in sum(obstore.list(bucket), [])}
+    wrong = {
+        "credentials": "s3://key:hidden@bucket/r.zarr",
+        "credentials or options": "s3://bucket/r.zarr?token=hidden",
+        "a name in it": "s3://bucket",
+        "could not open `az://c/r.zarr`": "az://c/r.zarr",
+    }
+    for says, url in wrong.items():
+        with pytest.raises(ValueError, match=says) as caught:
+            ep.SweepResult.load(url)
+        assert "hidden" not in str(caught.value)
+    with pytest.raises(TypeError, match="conditional puts"):
+        ep.sweep(jnp.sin, ep.Linspace(0, 1, 3), store=stores.LocalStore("/tmp"))
+    foreign = stores.MemoryStore()
+    obstore.put(foreign, "notes.txt", b"1")
+    with pytest.raises(ValueError, match="is not a store"):
+        ep.sweep(jnp.sin, ep.Linspace(0, 1, 3), store=foreign)
+
+
+def test_damage():
+    bucket = stores.MemoryStore()
+    ep.sweep(jnp.sin, ep.Linspace(0, 1, 9), store=bucket)
+    obstore.put(bucket, "value/c.0", b"no values")
+    with pytest.raises(OSError, match="value/c.0"):
+        ep.SweepResult.load(bucket).values[...]
+    found = ep.sweep(jnp.sin, ep.Linspace(0, 1, 9), store=bucket)
+    same(found, ep.sweep(jnp.sin, ep.Linspace(0, 1, 9)))
+
+
+@pytest.fixture
+def server(monkeypatch):
+    """Start a local S3 server, whose secrets are in the environment."""
+    program = shutil.which("moto_server")
+    if program is None:
+        pytest.skip("install moto[server] to run a local S3 server")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    url = f"http://127.0.0.1:{port}"
+    for name, value in {
+        "ACCESS_KEY_ID": "visible",
+        "SECRET_ACCESS_KEY": "hidden",
+        "REGION": "us-east-1",
+        "ENDPOINT": url,
+        "ALLOW_HTTP": "true",
+    }.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    process = subprocess.Popen([program, "-p", str(port)], **quiet)
+    try:
+        for _ in range(300):
+            with contextlib.suppress(OSError):
+                request = urllib.request.Request(f"{url}/runs", method="PUT")
+                urllib.request.urlopen(request, timeout=5)
+                break
+            time.sleep(0.1)
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+SCRIPT = """
+import sys
+import eqx_pipe as ep
+import jax.numpy as jnp
+space = {"x": ep.Linspace(0, 1, 60)}
+print(ep.sweep(lambda p: jnp.sin(p["x"]), space, store="s3://runs/a.zarr",
+               batch_size=1).ok.sum())
+"""
+
+
+@pytest.mark.slow
+def test_a_server(server, capsys):
+    """Two processes fill one store; one is killed, and the call is repeated."""
+    command = [sys.executable, "-c", textwrap.dedent(SCRIPT)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    both = [subprocess.Popen(command, **pipes) for _ in range(2)]
+    files = Objects(stores.from_url("s3://runs/a.zarr"), "a")
+    while len(files.names("status")) < 10 and both[0].poll() is None:
+        time.sleep(0.05)
+    both[0].send_signal(signal.SIGKILL)
+    for process in both:
+        process.communicate()
+    assert both[1].returncode == 0
+    assert main(["status", "s3://runs/a.zarr"]) == 0
+    assert "missing" in capsys.readouterr().out
+    space = {"x": ep.Linspace(0, 1, 60)}
+
+    def sin(p):
+        return jnp.sin(p["x"])
+
+    found = ep.SweepResult.load("s3://runs/a.zarr")
+    assert found.ok.all()
+    same(found, ep.sweep(sin, space, batch_size=1))
+    kept = [bytes(files.get(key)) for key in ("zarr.json", "status/zarr.json")]
+    assert not any(word in data for data in kept for word in (b"visible", b"hidden"))
