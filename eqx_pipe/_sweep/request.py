@@ -34,7 +34,7 @@ from .._vmap import local_devices
 from .call import key_parameter
 from .results import KnownCoords, OutputCoords, as_output_coords
 from .shard_env import shard_of_environment
-from .store import Files, as_files, check_zarr
+from .store import Files, StoreLike, as_files, check_zarr
 
 BatchSize: TypeAlias = SupportsIndex | Literal["auto"]
 """The number of points vectorised at once, or the way in which it is chosen."""
@@ -74,7 +74,7 @@ class SweepOptions(SweeperOptions, total=False):
     """The options of `sweep` and `plan`."""
 
     order_by: Costs | None
-    store: Any
+    store: StoreLike | None
     shard: Shard | None
     executor: Executor | None
     resume: Resume | None

@@ -50,7 +50,7 @@ from .results import (
     reduced_coords,
 )
 from .sinks import ArraySink, ReductionSink, StoreSink
-from .store import MISSING, Folder, count_in, gaps_of
+from .store import MISSING, Folder, StoreLike, count_in, gaps_of
 from .work import Chunk, Outcome, Plan, Sink, Todo, plan_of
 
 
@@ -63,7 +63,7 @@ def sweep(
     mesh: Mesh | None = None,
     order_by: Costs | None = None,
     reduce: ReduceLike | None = None,
-    store: Any = None,
+    store: StoreLike | None = None,
     shard: Shard | None = None,
     executor: Executor | None = None,
     resume: Resume | None = None,

@@ -40,6 +40,7 @@ from ..store import (
     OK,
     Gaps,
     StoredArray,
+    StoreLike,
     count_in,
     first_in,
     joined_gaps,
@@ -522,7 +523,7 @@ class SweepResult:
         write_result(self, path, overwrite)
 
     @classmethod
-    def load(cls, path: Any) -> "SweepResult":
+    def load(cls, path: StoreLike) -> "SweepResult":
         """Return a saved result, or the result in the store of a sweep.
 
         It reads a result that `SweepResult.save` wrote, or a store that `sweep(store=)`

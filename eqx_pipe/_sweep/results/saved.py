@@ -40,6 +40,7 @@ from ..store import (
     Store,
     StoredArray,
     StoreLayout,
+    StoreLike,
     Taken,
     Variable,
     as_files,
@@ -189,7 +190,7 @@ def _taken(files: Files, wrong: str, more: str) -> FileExistsError:
     )
 
 
-def read_fields(path: Any) -> dict[str, Any]:
+def read_fields(path: StoreLike) -> dict[str, Any]:
     """Return the fields of the result at a path; see `SweepResult.load`."""
     check_zarr(_LOAD)
     files = as_files(_LOAD, path, "path")

@@ -44,6 +44,7 @@ from .format import well_formed as well_formed
 from .lazy import StoredArray as StoredArray
 from .lazy import stored_in as stored_in
 from .objects import Objects as Objects
+from .objects import StoreLike as StoreLike
 from .objects import as_files as as_files
 from .store import Account as Account
 from .store import Store as Store

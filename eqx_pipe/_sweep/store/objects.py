@@ -16,11 +16,19 @@ import threading
 import urllib.parse
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from ..._errors import optional, type_error, value_error
 from ..._files import as_path
 from .disk import Entry, Files, Folder, Undecodable, most_bytes
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+else:
+    ObjectStore = Any
+
+StoreLike: TypeAlias = str | os.PathLike[str] | ObjectStore | Files
+"""Where a store is: a path, a URL of a bucket, or a store object of obstore."""
 
 _SCHEMES = {"S3Store": "s3", "GCSStore": "gs", "AzureStore": "az"}
 
@@ -167,7 +175,7 @@ def _pool(process: int) -> concurrent.futures.ThreadPoolExecutor:
     return concurrent.futures.ThreadPoolExecutor(AT_ONCE, "eqx_pipe-store")
 
 
-def as_files(function: str, store: object, argument: str = "store") -> Files:
+def as_files(function: str, store: StoreLike, argument: str = "store") -> Files:
     """Return the files at a path, at a URL of a bucket, or in a store of obstore.
 
     Nothing is read. Raises a `TypeError` or a `ValueError` that shows no credentials.
