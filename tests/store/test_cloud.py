@@ -110,47 +110,63 @@ def test_reductions_marks_and_mends():
     np.testing.assert_array_equal(found.values[...], np.arange(8) * 2)
 
 
+def filled(bucket):
+    """Return a process that fills a store in a bucket."""
+    files = Objects(bucket, "m")
+    if not files.exists("zarr.json"):
+        create("sweep", files, small.layout())
+    return Filling(open_store("sweep", files), has_locks=False)
+
+
 def test_requests_of_a_chunk(requests):
-    """A chunk of two arrays takes three puts, after two looks for what is there."""
-    store = create("sweep", Objects(stores.MemoryStore(), "m"), small.layout())
-    filling = Filling(store)
-    with filling.locked():
-        for number in range(len(store.chunks)):
-            values = small.rows_of(store, number)
-            requests.clear()
-            filling.keep(number, None, values, np.ones(len(values[0]), np.int8))
-            assert requests == {"put": 3, "get": 1, "head": 1}
+    """A put for each output and the status; a mend reads first, and puts one more."""
+    filling = filled(stores.MemoryStore())
+    store = filling.store
+    for number in range(len(store.chunks)):
+        values = small.rows_of(store, number)
+        status = np.ones(len(values[0]), np.int8)
+        status[0] = 2 if number == 0 else 1
+        requests.clear()
+        filling.keep(number, None, values, status, {"no": np.flatnonzero(status == 2)})
+        assert requests == {"put": 3}
+    requests.clear()
+    rows = np.array([0])
+    leaves = [leaf[:1] for leaf in small.rows_of(store, 0)]
+    filling.keep(0, rows, leaves, np.ones(1, np.int8))
+    assert requests == {"put": 4, "get": 4, "head": 3}
+    requests.clear()
+    store.listed()
+    assert requests == {"list": 1}
 
 
-def test_two_writers_of_one_chunk():
-    """Who is late reads back, and writes again if the values of both are mixed."""
+@pytest.mark.parametrize("whole", [True, False])
+def test_two_writers_of_one_chunk(whole):
+    """A process that is late replaces nothing: it reads again, and adds its rows."""
     bucket = stores.MemoryStore()
-    store = create("sweep", Objects(bucket, "m"), small.layout())
-    one, other = (
-        Filling(open_store("sweep", Objects(bucket, "m")), has_locks=False)
-        for _ in range(2)
-    )
-    values = small.rows_of(store, 0)
+    one, other = filled(bucket), filled(bucket)
+    store = one.store
+    values, status = small.rows_of(store, 0), np.ones(store.chunks.points, np.int8)
     rounded = [leaf + leaf.dtype.type(1) for leaf in values]
-    status = np.ones(len(values[0]), np.int8)
-    put_all = one.store.files.put_all
+    halves = None, None
+    if not whole:
+        filled(bucket).keep(0, None, [0 * leaf for leaf in values], 0 * status)
+        halves = np.array([0]), np.arange(1, len(status))
+    picked = [slice(None) if rows is None else rows for rows in halves]
+    put, waiting = store.files.at_once, [True]
 
-    def late(files):
-        other.keep(0, None, rounded, status)
-        put_all(files)  # replaces the values of the other writer
+    def late(acts):
+        if acts and acts[0].func == store.files.swap and waiting:
+            waiting.clear()
+            theirs = [leaf[picked[1]] for leaf in rounded]
+            other.keep(0, halves[1], theirs, status[picked[1]])
+        return put(acts)
 
-    one.store.files.put_all = late
-    real, calls = one.store.commit, []
-
-    def commit(*args):
-        calls.append(real(*args))
-        one.store.files.put_all = put_all
-        return calls[-1]
-
-    object.__setattr__(one.store, "commit", commit)
-    one.keep(0, None, values, status)
-    assert calls == [False, True]
-    for k, right in enumerate(values):
+    store.files.at_once = late
+    one.keep(0, halves[0], [leaf[picked[0]] for leaf in values], status[picked[0]])
+    assert not waiting and store.manifest(0).status.all()
+    for k, right in enumerate(rounded):
+        if not whole:
+            right[0] = values[k][0]
         np.testing.assert_array_equal(store.read(0, k), right)
 
 

@@ -27,15 +27,15 @@ def test_simulated_histories_lose_nothing_and_are_completed(count):
 
 
 def test_the_simulator_finds_a_rule_that_is_broken(monkeypatch):
-    """A status file before the values, a creation that replaces, any flight."""
+    """A status file before the values, a creation that replaces, any flight, and in a
+    bucket values that are put whatever is there."""
 
     def too_early(store, number, values, status, errors=None, rows=None):
         if rows is None:
             each = enumerate(values)
             digests = [store._digest(number, k, leaf) for k, leaf in each]
-            store._finish(
-                number, [simulate.store.Version(status, digests, errors or {})]
-            )
+            version = simulate.store.Version(status, digests, errors or {})
+            store._finish(number, [version], None)
         commit(store, number, values, status, errors, rows)
 
     Store = simulate.store.Store
@@ -60,6 +60,17 @@ def test_the_simulator_finds_a_rule_that_is_broken(monkeypatch):
 
     monkeypatch.setattr(simulate.flights.Flights, "_valid", unchecked)
     simulate.histories(150, modes=("plain",), report=wrong.append)
+    assert wrong
+    monkeypatch.undo()
+    wrong.clear()
+
+    def replaces(view, key, data, tag):
+        if "status" not in key:
+            tag = simulate.tag_of(view.world.at(key))
+        return view.step("swap", key, data, tag)
+
+    monkeypatch.setattr(simulate.View, "swap", replaces)
+    simulate.histories(150, modes=("rounding bucket",), report=wrong.append)
     assert wrong
 
 

@@ -4,7 +4,8 @@ Processes create, fill, mend and grow one small store, stop inside of a chunk an
 what is in flight. One of them runs at a time, and which is next is drawn. Each
 operation on a file may crash the process before or after it. Depending on the mode,
 requests and replies are lost, files are written late, network disks show old listings,
-there are no locks, and two processes write the same chunks. After each phase a new
+there are no locks, and two processes write the same chunks. A bucket has no locks, but
+conditional puts, which a client repeats if it gets no reply. After each phase a new
 reader checks every value. In the end nothing fails any more, and one run must complete
 the store. `--seed 34 --mode nolock --trace` repeats one history.
 """
@@ -16,6 +17,7 @@ import contextlib
 import errno
 import fcntl
 import functools
+import hashlib
 import json
 import multiprocessing
 import random
@@ -72,6 +74,11 @@ MODES = {
     "late rounding": "late nolock clash rounding",
     "stale rounding": "stale nolock clash rounding",
     "late stale growth": "late stale growth rounding",
+    "bucket": "nolock bucket",
+    "late bucket": "late nolock bucket",
+    "clash bucket": "nolock bucket clash",
+    "rounding bucket": "nolock bucket clash rounding",
+    "late rounding bucket": "late nolock bucket clash rounding",
 }
 HIDDEN_SECONDS = 60.0
 XS, YS = [2.0], [0.0, 1.0, 2.0, 3.0, 4.0]
@@ -155,8 +162,13 @@ class World:
             self.apply(*write[1:])
             self.after_late()
 
-    def apply(self, who, op, key, data):
-        """Apply a request; return whether a file was created."""
+    def apply(self, who, op, key, data, tag=None):
+        """Apply a request; return whether a file was created, or its new tag."""
+        if op == "swap":
+            if tag_of(self.at(key)) != tag:
+                return None
+            self.versions.setdefault(key, []).append((self.now, who, data))
+            return tag_of(self.at(key))
         is_new = self.at(key) is None
         if op != "put_new" or is_new:
             self.versions.setdefault(key, []).append((self.now, who, data))
@@ -170,15 +182,20 @@ class World:
         return None
 
 
+def tag_of(found):
+    """Return the tag of a file: that of equal content is equal, as on S3."""
+    return None if found is None else hashlib.md5(found[1]).hexdigest()
+
+
 class View(Folder):
     """The files of the world as one process sees them."""
 
     def __init__(self, world, who, turn=lambda: None):
         super().__init__(Path("simulated"))
         self.world, self.who, self.turn = world, who, turn
-        self.hidden = {}
+        self.hidden, self.conditional = {}, "bucket" in world.faults
 
-    def step(self, op, key, data=None):
+    def step(self, op, key, data=None, tag=None):
         """Let another process run, or let this one crash; apply a request."""
         self.turn()
         world = self.world
@@ -188,15 +205,17 @@ class View(Folder):
         draw = 80.0 if world.quiet else world.rng.random() * 80
         if draw < 0.5:
             raise Kill
-        if op not in ("put", "put_new", "remove"):
+        if op not in ("put", "put_new", "swap", "remove"):
             return False
         if 1 <= draw < 2:
             raise Fault("request lost")
         if 2 <= draw < 3 and "late" in world.faults and op != "remove":
             arrives = world.now + world.rng.uniform(0, HIDDEN_SECONDS)
-            world.late.append((arrives, self.who, op, key, data))
+            world.late.append((arrives, self.who, op, key, data, tag))
             raise Fault("timed out")
-        done = world.apply(self.who, op, key, data)
+        done = world.apply(self.who, op, key, data, tag)
+        if 4 <= draw < 6 and self.conditional:  # the client has repeated the request
+            done = world.apply(self.who, op, key, data, tag)
         if 3 <= draw < 4:
             raise Fault("reply lost")
         if 0.5 <= draw < 1:
@@ -211,6 +230,23 @@ class View(Folder):
 
     def put_new(self, key, data):
         return self.step("put_new", key, data)
+
+    def tag(self, key):
+        if self.conditional:
+            self.step("head", key)
+            return tag_of(self.world.at(key))
+
+    def swap(self, key, data, tag):
+        if self.conditional:
+            return self.step("swap", key, data, tag)
+        return super().swap(key, data, tag)
+
+    def at_once(self, acts):
+        if not self.conditional:
+            return super().at_once(acts)
+        order = self.world.rng.sample(range(len(acts)), len(acts))
+        found = {k: acts[k]() for k in order}
+        return [found[k] for k in range(len(acts))]
 
     def remove(self, key):
         self.step("remove", key)
@@ -285,7 +321,7 @@ class View(Folder):
 class Quiet(View):
     """The files as they are, read without steps."""
 
-    def step(self, op, key, data=None):
+    def step(self, op, key, data=None, tag=None):
         return False
 
     def _is_stale(self):
@@ -348,6 +384,7 @@ class History:
         self.acked, self.world.after_late = set(), self.after_late
         """The points whose values a process has written, as it believes."""
         self.grown, self.often = None, self.rng.choice([0.02, 0.1, 0.5])
+        self.is_bucket = "bucket" in self.world.faults
 
     def values(self, index, xs, ys, bits=0):
         """Return the values of some points; `bits` is how a writer rounds."""
@@ -440,7 +477,8 @@ class History:
 
     def tell(self, store, number):
         """Count a damaged chunk, which an error names and the next run computes."""
-        assert {"late", "nolock"} & {*self.world.faults}, f"damage in {number}"
+        may = {"late", "nolock"} & {*self.world.faults} and not self.is_bucket
+        assert may, f"damage in {number}"
         self.counts["told"] += 1
         self.acked -= {*self.points(store, number)}
 
@@ -486,7 +524,8 @@ class History:
             computed += int(np.sum(status == OK))
             lost = self.acked & {places[k] for k in np.flatnonzero(status != OK)}
             # Without locks, of two that finish some rows of a chunk one may win.
-            assert not lost or "nolock" in self.world.faults, (number, lost)
+            undoes = "nolock" in self.world.faults and not self.is_bucket
+            assert not lost or undoes, (number, lost)
             self.counts["undone"] += len(lost)
             self.acked -= lost
         return computed if is_whole else -1

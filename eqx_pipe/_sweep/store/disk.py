@@ -15,7 +15,7 @@ import socket
 import stat
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -110,11 +110,6 @@ class Files(abc.ABC):
         self, name: str, shared: bool = False, wait: bool = False
     ) -> contextlib.AbstractContextManager[bool]: ...
 
-    def put_all(self, files: Mapping[str, bytes]) -> None:
-        """Write or replace several files."""
-        for key, data in files.items():
-            self.put(key, data)
-
     def tag(self, key: str) -> str | None:
         """Return the version of a file for `swap`; `None` if it is missing."""
         return None
@@ -129,7 +124,7 @@ class Files(abc.ABC):
         return ""
 
     def at_once(self, acts: list[Callable[[], T]]) -> list[T]:
-        """Return the results of several reads, which may run side by side."""
+        """Return the results of several requests, which may run side by side."""
         return [act() for act in acts]
 
     def path_of(self, key: str = "") -> str:

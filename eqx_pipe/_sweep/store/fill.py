@@ -16,7 +16,8 @@ one chunk. The simulator of the tests (`tests/support/simulate.py`) checks these
    A process reads a chunk before it writes it, and does not repeat finished rows.
 8. Without locks it also reads back what it wrote, in case two processes mixed files.
    If both finish some rows of a chunk, those of one may be missing, and are computed
-   again. In a bucket, status files are swapped: a process that is late reads back.
+   again. In a bucket each file of a chunk is put only if it is absent or unchanged
+   since it was read: a process that is late reads again, and nothing is lost.
 9. Growth requires locks. It puts files of the larger layout under unused names (see
    `SIDES`), and replaces `zarr.json`. Files of chunks stay if the grid only appends.
 10. Only `settle` removes files, under the lock of the whole store: those that are not
@@ -286,6 +287,10 @@ class Filling:
         may be mixed. So the files are read back, and written again if they differ.
         """
         index, errors = np.arange(len(status)) if rows is None else rows, errors or {}
+        is_new = rows is None and number not in self.broken
+        if self.store.files.conditional and is_new:
+            if self.store.add(number, values, status, errors):
+                return
         for _ in range(_TRIES):
             if rows is None and not self.store.is_sound(number):
                 is_alone = self.store.commit(number, values, status, errors)
@@ -302,7 +307,7 @@ class Filling:
                 texts = {text: np.setdiff1d(at, left) for text, at in errors.items()}
                 at = index[lacks]
                 is_alone = self.store.commit(number, leaves, status[lacks], texts, at)
-            # In a bucket a process that comes second knows it, and reads back.
+            # In a bucket a process that is late knows it.
             is_safe = self.has_locks or self.store.files.conditional
             if (is_alone and is_safe) or self._is_kept(number, rows, status):
                 break

@@ -399,6 +399,9 @@ _UNIT = 64
 _MANIFEST_BYTES, _ROW_BYTES = 2**24, 2**12
 """The maximum bytes of a manifest: texts of errors for each row, and the rest."""
 
+_SKIPPABLE = 0x184D2A50
+"""The number that begins a frame of user data in zstd (RFC 8878, 3.1.2)."""
+
 # The flags announce a comment. There is no time stamp, so equal chunks are identical.
 _HEADER = b"\x1f\x8b\x08\x10\0\0\0\0\0\xff"
 
@@ -432,11 +435,16 @@ def array_of(raw: bytes, dtype: np.dtype, shape: Sequence[int]) -> np.ndarray:
     return np.frombuffer(raw, dtype, count).reshape(shape)
 
 
-def compress(raw: bytes) -> bytes:
-    """Return the bytes of a file: compressed, with a checksum."""
+def compress(raw: bytes, salt: bytes = b"") -> bytes:
+    """Return the bytes of a file: compressed, with a checksum.
+
+    A `salt` makes the bytes unique; decoders skip it.
+    """
     from numcodecs.zstd import Zstd
 
     data = bytes(Zstd(level=1).encode(raw))
+    if salt:
+        data += struct.pack("<II", _SKIPPABLE, len(salt)) + salt
     return data + struct.pack("<I", checksum(data))
 
 

@@ -14,7 +14,7 @@ import os
 import re
 import threading
 import urllib.parse
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -61,10 +61,6 @@ class Objects(Files):
         """Write or replace an object."""
         with self._naming(key):
             self._obstore.put(self._bucket, key, data)
-
-    def put_all(self, files: Mapping[str, bytes]) -> None:
-        """Write or replace several objects at once."""
-        self.at_once([ft.partial(self.put, key, data) for key, data in files.items()])
 
     def put_new(self, key: str, data: bytes) -> bool:
         """Create an object unless it exists; return whether it was created."""

@@ -8,6 +8,7 @@ one file, replaced atomically, has all metadata of a chunk.
 
 import contextlib
 import dataclasses
+import functools as ft
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -94,8 +95,8 @@ class Account(NamedTuple):
 class Version(NamedTuple):
     """One content of a chunk: statuses and errors of rows, digests of their values.
 
-    `digests` has one for each array. A chunk that became longer has more rows than
-    `status`, which are missing.
+    `digests` has one for each array; none if all rows are missing and the values do not
+    matter. A chunk that became longer has more rows than `status`, which are missing.
     """
 
     status: Int8[np.ndarray, " rows"]
@@ -272,6 +273,17 @@ class Store:
         wrong = f"the store `{self.path}` {what} since it was opened."
         return message("sweep", wrong, cure)
 
+    def add(
+        self,
+        number: int,
+        values: Sequence[np.ndarray],
+        status: Int8[np.ndarray, " rows"],
+        errors: RowErrors,
+    ) -> bool:
+        """Write a new chunk; in a bucket, return `False` if a file of it exists."""
+        version = Version(status, self._digests(number, values), errors)
+        return self._put(number, values, version, {}, None)
+
     def commit(
         self,
         number: int,
@@ -284,37 +296,52 @@ class Store:
 
         `errors` have rows of the chunk. If the chunk exists, a status file comes first
         that adds the new version to the present ones, so that a kill, or another
-        process that writes the chunk at this moment, loses nothing. Returns `False` if
-        another process put a status file meanwhile: the values may be of either.
+        process that writes the chunk at this moment, loses nothing. In a bucket,
+        returns `False` if another process has changed a file since it was read here.
         """
-        # Before the versions, so that `swap` refuses if they change meanwhile.
-        tag = self.files.tag(self._status_key(number))
-        is_new = self.files.conditional and tag is None
+        files, errors = self.files, errors or {}
+        # Before their content, so that `swap` notices every change.
+        keys = [self._status_key(number), *self._value_keys(number)]
+        reads = [ft.partial(files.tag, key) for key in keys]
+        tags = dict(zip(keys, files.at_once(reads), strict=True))
+        tag = tags[keys[0]]
         try:
-            old = ([] if is_new else self._versions(number)) or []
+            old = self._versions(number) or []
         except Damaged:
             if rows is not None:
                 raise
             old = []
-        errors = errors or {}
+        if files.conditional and not old:
+            old = [Version(np.full(self.chunks.points, MISSING, np.int8), [], {})]
         if rows is not None:
             merged = self._merged(number, old, rows, values, status, errors)
             values, status, errors = merged
-        digests = [self._digest(number, k, leaf) for k, leaf in enumerate(values)]
+        version = Version(status, self._digests(number, values), errors)
         if old:
-            version = Version(status, digests, errors)
             tag = self._finish(number, [*old, version], tag)
             if tag is None:
                 return False
-        files = {}
-        for variable, leaf in zip(self.variables, values, strict=True):
-            if 0 not in variable.inner:
-                whole = variable.empty(self.chunks.points)
-                whole[: len(leaf)] = leaf
-                data = compress(raw_of(whole))
-                files[self._value_key(variable, number)] = data
-        self.files.put_all(files)
-        version = Version(status, digests, errors)
+        return self._put(number, values, version, tags, tag)
+
+    def _put(
+        self,
+        number: int,
+        values: Sequence[np.ndarray],
+        version: Version,
+        tags: Mapping[str, str | None],
+        tag: str | None,
+    ) -> bool:
+        """Put values, then their status file, over those that have these tags."""
+        puts = []
+        for key, k in self._value_keys(number).items():
+            whole = self.variables[k].empty(self.chunks.points)
+            whole[: len(values[k])] = values[k]
+            # Tags may be digests: no content returns, so a late process has an old tag.
+            salt = self.files.new_id() if tags.get(key) else ""
+            data = compress(raw_of(whole), salt.encode())
+            puts.append(ft.partial(self.files.swap, key, data, tags.get(key)))
+        if None in self.files.at_once(puts):
+            return False
         return self._finish(number, [version], tag) is not None
 
     def _merged(
@@ -396,7 +423,7 @@ class Store:
         if position != self._position(number) or cut != self.record["cut"]:
             raise self._damaged(key, "belongs to another chunk")
         if not versions or any(
-            len(each.digests) != len(self.variables) or len(each.status) > size
+            len(each.digests) not in (0, len(self.variables)) or len(each.status) > size
             for each in versions
         ):
             raise self._damaged(key, "belongs to another store")
@@ -428,15 +455,26 @@ class Store:
             return array_of(decompress(self.files, key, size), variable.dtype, shape)
 
         key = self._value_key(variable, number)
-        found = self._read(key, decode)
-        if not any(self._is_of(number, k, found, version) for version in versions):
-            raise self._damaged(key, "holds other values than were written there last")
+        known = [version for version in versions if version.digests]
+        try:
+            found = self._read(key, decode)
+            if not any(self._is_of(number, k, found, version) for version in known):
+                what = "holds other values than were written there last"
+                raise self._damaged(key, what)
+        except Damaged:
+            if len(known) == len(versions):
+                raise
+            return variable.empty(self.chunks.points)
         return found
 
     def _is_of(self, number: int, k: int, values: np.ndarray, version: Version) -> bool:
         """Return whether values are those of a version."""
         rows = values[: len(version.status)]
-        return self._digest(number, k, rows) == version.digests[k]
+        digests = version.digests
+        return not digests or self._digest(number, k, rows) == digests[k]
+
+    def _digests(self, number: int, values: Sequence[np.ndarray]) -> list[int]:
+        return [self._digest(number, k, leaf) for k, leaf in enumerate(values)]
 
     def _digest(self, number: int, k: int, values: np.ndarray) -> int:
         """Return the digest of the values of a chunk, which includes their identity."""
@@ -464,6 +502,14 @@ class Store:
 
     def _value_key(self, variable: Variable, number: int) -> str:
         return self._key(variable.name, number) + ".0" * len(variable.inner)
+
+    def _value_keys(self, number: int) -> dict[str, int]:
+        """Return the keys of the values of a chunk, with the numbers of variables."""
+        return {
+            self._value_key(variable, number): k
+            for k, variable in enumerate(self.variables)
+            if 0 not in variable.inner
+        }
 
     def _key(self, name: str, number: int) -> str:
         return f"{name}/{self._root(name)}{self._position(number)}"
