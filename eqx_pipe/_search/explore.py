@@ -4,9 +4,8 @@ import dataclasses
 import functools as ft
 import math
 import operator
-import os
+import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import jax.numpy as jnp
@@ -18,7 +17,6 @@ from jaxtyping import Int
 
 from .._check import check_bool, check_choice, check_int, check_is
 from .._errors import describe_value, message, type_error, value_error
-from .._files import as_path
 from .._keys import check_key, fold
 from .._progress import Progress
 from .._spaces import Space, SpaceLike, as_space
@@ -27,8 +25,11 @@ from .._sweep import (
     Best,
     Compared,
     Executor,
+    Files,
+    StoreLike,
     Sweeper,
     SweepResult,
+    as_files,
     disk_errors,
     request_of,
     scores,
@@ -96,7 +97,7 @@ class SearchResult:
         return frame.assign(**{_free("round", frame): self.rounds})
 
     @staticmethod
-    def load(path: str | os.PathLike[str]) -> "SearchResult":
+    def load(path: StoreLike) -> "SearchResult":
         """Read a search from its folder, without the function or the method.
 
         The search may still be running, or may have been killed: missing points of an
@@ -125,28 +126,29 @@ class SearchResult:
             Best(index=2, value=16, x=4)
         """
         function = "search.SearchResult.load"
-        folder, count = as_path(function, path), 0
-        with disk_errors(str(folder), "be read", function):
-            while round_path(folder, count).is_dir():
+        files, count = as_files(function, path, "path"), 0
+        folder = files.path_of()
+        with disk_errors(folder, "be read", function):
+            names = {x for x in files.names() if re.fullmatch(r"round-\d+\.zarr", x)}
+            while round_name(count) in names:
                 count += 1
-            later = len(list(folder.glob("round-*.zarr"))) > count
         if not count:
             raise FileNotFoundError(
                 message(
                     function,
-                    f"there is no round of a search at {str(folder)!r}.",
+                    f"there is no round of a search at {folder!r}.",
                     "Give the folder of `explore(..., store=)`; `SweepResult.load` "
                     "reads the store of a sweep.",
                 )
             )
-        if later:
+        if len(names) > count:
             raise value_error(
                 function,
-                f"{str(folder)!r} has later rounds, but no `round-{count:04}.zarr`.",
+                f"{folder!r} has later rounds, but no `{round_name(count)}`.",
                 "Call the same search again, which computes this round.",
             )
-        paths = [round_path(folder, k) for k in range(count)]
-        return SearchResult(tuple(map(SweepResult.load, paths)))
+        rounds = [files.below(round_name(k)) for k in range(count)]
+        return SearchResult(tuple(map(SweepResult.load, rounds)))
 
     def __repr__(self) -> str:
         return f"SearchResult({len(self):,} points in {len(self.sweeps):,} rounds)"
@@ -158,9 +160,9 @@ def _free(name: str, taken: Any) -> str:
     return name
 
 
-def round_path(folder: Path, number: int) -> Path:
-    """Return the path of the store of a round."""
-    return folder / f"round-{number:04}.zarr"
+def round_name(number: int) -> str:
+    """Return the name of the store of a round."""
+    return f"round-{number:04}.zarr"
 
 
 Callback: TypeAlias = Callable[[SearchResult], object]
@@ -178,7 +180,7 @@ def explore(
     mode: Literal["min", "max"] = "min",
     key: Key | None = None,
     callback: Callback | None = None,
-    store: str | os.PathLike[str] | None = None,
+    store: StoreLike | None = None,
     executor: Executor | None = None,
     batch_size: BatchSize = "auto",
     mesh: Mesh | None = None,
@@ -205,12 +207,12 @@ def explore(
     - `callback`: called after each round with the `SearchResult` so far; the search
       ends if it returns a true value: `lambda found: len(found) >= 1000`.
       `found.best()` raises until a point has a number. (Keyword only.)
-    - `store`: a folder that contains one store for each round, `round-0000.zarr` and so
-      on. After a kill, the same call reads the finished rounds, replays the proposals
-      of the method, and resumes the unfinished round at its first missing chunk; only
-      `rounds` and `callback` may change. A different call raises before it writes
-      anything.
-      `SearchResult.load` reads the folder at any time. (Keyword only.)
+    - `store`: a folder, or as in `sweep` a URL or a store object, that contains one
+      store for each round, `round-0000.zarr` and so on. After a kill, the same call
+      reads the finished rounds, replays the proposals of the method, and resumes the
+      unfinished round at its first missing chunk; only `rounds` and `callback` may
+      change. A different call raises before it writes anything. `SearchResult.load`
+      reads the folder at any time. (Keyword only.)
     - `executor`: as in `sweep`; requires a `store`. (Keyword only.)
     - `progress`: whether to show a progress bar of the rounds with the best number so
       far, and one for each long round; by default in a terminal or notebook. A file
@@ -249,18 +251,18 @@ def explore(
     check_int(function, "rounds", rounds, 1)
     check_int(function, "num", num, 1)
     _check_given(method, callback, executor, store, progress)
-    folder = None if store is None else as_path(function, store, "store")
+    folder = None if store is None else as_files(function, store)
     settings = {"num": operator.index(num), "by": by, "mode": mode}
     settings |= {"method": method, "key": key, "space": whole}
     texts = None if folder is None else as_texts(settings)
 
-    def prepared(points: Space, key: Key | None, path: Path | None) -> Sweeper:
+    def prepared(points: Space, key: Key | None, files: Files | None) -> Sweeper:
         request = request_of(
             function,
             fn,
             points,
             key=key,
-            store=path,
+            store=files,
             executor=executor,
             batch_size=batch_size,
             mesh=mesh,
@@ -285,14 +287,15 @@ def explore(
                 if not points.size:
                     break
                 round_key = None if key is None else jr.fold_in(key, number)
-                path = None if folder is None else round_path(folder, number)
+                here = None if folder is None else folder.below(round_name(number))
                 try:
                     # The trace depends on the axes of the proposed points.
-                    run = run or prepared(points, round_key, path)
-                    sweeps.append(run.run(points, round_key, path))
+                    run = run or prepared(points, round_key, here)
+                    sweeps.append(run.run(points, round_key, here))
                 except ValueError as error:
                     if folder is not None:
-                        error.add_note(f"In round {number} of the search in {folder}.")
+                        where = f"round {number} of the search in {folder.path_of()}"
+                        error.add_note(f"In {where}.")
                     raise
                 numbers = losses(sweeps[-1], by, mode)
                 state = method.tell(state, numbers, sweeps[-1])

@@ -22,8 +22,10 @@ from .results import Compared as Compared
 from .results import SweepResult as SweepResult
 from .results import ranked as ranked
 from .results import scores as scores
-from .store import Folder as Folder
+from .store import Files as Files
+from .store import StoreLike as StoreLike
 from .store import Taken as Taken
+from .store import as_files as as_files
 from .store import check_zarr as check_zarr
 from .store import disk_errors as disk_errors
 from .store import gaps_of as gaps_of

@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any, Literal, TypeAlias, Unpack
 
 import jax
@@ -50,7 +49,7 @@ from .results import (
     reduced_coords,
 )
 from .sinks import ArraySink, ReductionSink, StoreSink
-from .store import MISSING, Folder, StoreLike, count_in, gaps_of
+from .store import MISSING, Files, StoreLike, count_in, gaps_of
 from .work import Chunk, Outcome, Plan, Sink, Todo, plan_of
 
 
@@ -477,7 +476,7 @@ class Sweeper:
         return self.run(space, self._request.key if key is None else key)
 
     def run(
-        self, space: Space, key: Key | None, store: Path | None = None
+        self, space: Space, key: Key | None, store: Files | None = None
     ) -> SweepResult:
         """Return the result for a space; a search passes a store for each round."""
         started = time.time()
@@ -486,7 +485,7 @@ class Sweeper:
             if request.by_hand:
                 return plain_sweep(request, started)
             if store is not None:
-                request = dataclasses.replace(request, store=Folder(store))
+                request = dataclasses.replace(request, store=store)
             return complete(self._planned(request), started)
 
     def outputs(self, space: Space, key: Key | None) -> PyTree:

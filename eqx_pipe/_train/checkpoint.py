@@ -2,20 +2,16 @@
 
 import contextlib
 import json
-import os
 import re
-import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from .. import _leaves
 from .._errors import bullets, message, structure_error, value_error
-from .._files import as_path
-from .._sweep import Folder, SweepResult, Taken, disk_errors
+from .._sweep import Files, StoreLike, SweepResult, Taken, as_files, disk_errors
 from .lanes import Lanes
 from .result import Curves, State, TrainResult, result_of
 
@@ -35,14 +31,15 @@ Identity = Mapping[str, Any]
 
 
 class Checkpoints:
-    """The store of a training, in a folder.
+    """The store of a training, in a folder or bucket.
 
-    It is created by the first checkpoint, after all checks of the call.
+    It is created by the first checkpoint, after all checks of the call. In a bucket
+    without locks, a process that finds a pointer of another one ends.
     """
 
-    def __init__(self, path: Path, identity: Identity):
-        self._folder, self._identity = Folder(path), identity
-        self._path = path
+    def __init__(self, files: Files, identity: Identity):
+        self._files, self._identity = files, identity
+        self._path, self._tag = files.path_of(), None
         self._duration, self._when, self.saved_step = 0.0, time.monotonic(), -1
 
     @property
@@ -53,9 +50,10 @@ class Checkpoints:
 
     def check(self, steps: int) -> dict[str, Any] | None:
         """Return the pointer; raise unless it belongs to the same training."""
-        pointer = _pointer(self._folder, "train")
+        self._tag = self._files.tag(POINTER)  # before the content
+        pointer = _pointer(self._files, "train")
         if pointer is None:
-            others = self._folder.names() - _HIDDEN
+            others = self._files.names() - _HIDDEN
             others = {name for name in others if not _OWN.fullmatch(name)}
             if others:
                 raise structure_error(
@@ -87,12 +85,13 @@ class Checkpoints:
     def filling(self, steps: int) -> Iterator[dict[str, Any] | None]:
         """Hold the lock of the store; yield the pointer of the newest checkpoint."""
         self.check(steps)
-        with disk_errors(str(self._path), "be locked", "train"):
-            self._folder.make()
+        with disk_errors(self._path, "be locked", "train"):
+            self._files.make()
         try:
-            with self._folder.lock("train"):
+            with self._files.lock("train") as has_locks:
+                old = self._files.names() if has_locks else set()
                 pointer = self.check(steps)  # another process may have been faster
-                self._tidy(pointer)
+                self._tidy(pointer, old)
                 yield pointer
         except Taken as error:
             raise RuntimeError(
@@ -107,7 +106,7 @@ class Checkpoints:
         self, pointer: Mapping[str, Any], state: State, groups: Sequence[Lanes]
     ) -> None:
         """Fill a new state and new lanes from a checkpoint."""
-        _, was, carries = _read(self._folder, pointer, "train")
+        _, was, carries = _read(self._files, pointer, "train")
         following = iter(carries)
         for lanes in groups:
             lanes.carries = [next(following) for _ in lanes.structs]
@@ -126,7 +125,7 @@ class Checkpoints:
         arrays = [state.active, state.trained, state.parents, *state.columns.values()]
         for lanes in groups:
             arrays += [np.asarray(x)[: len(lanes.rows)] for x in lanes.carries]
-        name = f"{state.step:09}-{self._folder.new_id()}"
+        name = f"{state.step:09}-{self._files.new_id()}"
         entries = {"errors": {str(i): text for i, text in state.errors.items()}}
         pointer = {
             "format": 1,
@@ -136,58 +135,58 @@ class Checkpoints:
             "carries": f"carries-{name}",
             "columns": list(state.columns),
         }
-        with disk_errors(str(self._path), "be filled", "train"):
-            result.curves.save(self._path / pointer["curves"])
-            self._folder.put(pointer["carries"], _leaves.pack(arrays, entries))
-            self._folder.put(POINTER, json.dumps(pointer, indent=1).encode())
-        self._tidy(pointer)
+        with disk_errors(self._path, "be filled", "train"):
+            result.curves.save(self._files.below(pointer["curves"]))
+            self._files.put(pointer["carries"], _leaves.pack(arrays, entries))
+            old, text = self._files.names(), json.dumps(pointer, indent=1).encode()
+            self._tag = self._files.swap(POINTER, text, self._tag)
+            if self._tag is None:  # perhaps a repeated request, whose reply was lost
+                self._tag = self._files.tag(POINTER)
+                if self._files.get(POINTER) != text:
+                    raise Taken("another process")
+        self._tidy(pointer, old)
         self.saved_step, self._when = state.step, time.monotonic()
         self._duration = self._when - begun
 
-    def _tidy(self, pointer: Mapping[str, Any] | None) -> None:
+    def _tidy(self, pointer: Mapping[str, Any] | None, old: Collection[str]) -> None:
         """Remove older checkpoints, and those that a killed process left."""
         kept = set() if pointer is None else {pointer["curves"], pointer["carries"]}
-        for name in self._folder.names():
+        for name in old:
             if _OWN.fullmatch(name) and name not in kept:
-                path = self._path / name
-                if path.is_dir() and not path.is_symlink():
-                    shutil.rmtree(path, ignore_errors=True)
-                else:
-                    with contextlib.suppress(OSError):
-                        path.unlink()
+                self._files.remove_all(name)
 
 
-def load(path: str | os.PathLike[str]) -> TrainResult:
+def load(path: StoreLike) -> TrainResult:
     """Return the newest checkpoint; see `TrainResult.load`."""
     function = "TrainResult.load"
-    folder = Folder(as_path(function, path))
+    files = as_files(function, path, "path")
     while True:
-        pointer = _pointer(folder, function)
+        pointer = _pointer(files, function)
         if pointer is None:
-            text = f"`{folder.path}` has no checkpoint of `train`."
+            text = f"`{files.path_of()}` has no checkpoint of `train`."
             cure = "Give the path that `train` got as `store`."
             raise FileNotFoundError(message(function, text, cure))
         try:
-            curves, state, _ = _read(folder, pointer, function)
+            curves, state, _ = _read(files, pointer, function)
             about = curves.started, curves.seconds, curves.function
             return result_of(curves.space, (), state, *about)
         except (FileNotFoundError, ValueError):
             # A process that fills the store may have removed it meanwhile.
-            if _pointer(folder, function) == pointer:
+            if _pointer(files, function) == pointer:
                 raise
 
 
 def _read(
-    folder: Folder, pointer: Mapping[str, Any], function: str
+    files: Files, pointer: Mapping[str, Any], function: str
 ) -> tuple[SweepResult, State, list[np.ndarray]]:
     """Return the curves of a checkpoint, its state, and the carries."""
     try:
-        arrays, entries = _leaves.unpack(folder.get(pointer["carries"]))
+        arrays, entries = _leaves.unpack(files.get(pointer["carries"]))
     except _leaves.DamagedLeaves as error:
-        wrong = f"`{folder.path_of(pointer['carries'])}` is damaged: {error}."
+        wrong = f"`{files.path_of(pointer['carries'])}` is damaged: {error}."
         cure = "Restore it from a copy, or delete the store."
         raise value_error(function, wrong, cure) from error
-    result = SweepResult.load(folder.path / pointer["curves"])
+    result = SweepResult.load(files.below(pointer["curves"]))
     records, evals = (
         Curves(d, np.zeros(0, np.int64), {}) for d in ("step", "eval_step")
     )
@@ -205,9 +204,9 @@ def _read(
     return result, state, rest
 
 
-def _pointer(folder: Folder, function: str) -> dict[str, Any] | None:
+def _pointer(files: Files, function: str) -> dict[str, Any] | None:
     try:
-        data = folder.get(POINTER)
+        data = files.get(POINTER)
     except (FileNotFoundError, NotADirectoryError):
         return None
     try:
@@ -216,7 +215,7 @@ def _pointer(folder: Folder, function: str) -> dict[str, Any] | None:
             raise ValueError("it has another format")
         return found
     except (ValueError, KeyError, TypeError) as error:
-        wrong = f"`{folder.path_of(POINTER)}` is damaged: {error}."
+        wrong = f"`{files.path_of(POINTER)}` is damaged: {error}."
         cure = "Restore it from a copy, or give another path."
         raise value_error(function, wrong, cure) from error
 

@@ -2,7 +2,6 @@
 
 import copy
 import dataclasses
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,7 +13,7 @@ from .._check import check_int
 from .._errors import describe_value, type_error, value_error
 from .._reduce import Over
 from .._spaces import Space
-from .._sweep import Best, Compared, SweepResult, gaps_of
+from .._sweep import Best, Compared, StoreLike, SweepResult, gaps_of
 from .._types import PyTree
 from .lanes import Lanes
 
@@ -159,7 +158,7 @@ class TrainResult:
         )
 
     @staticmethod
-    def load(path: str | os.PathLike[str]) -> "TrainResult":
+    def load(path: StoreLike) -> "TrainResult":
         """Load the newest checkpoint of a store of `train`, also while it is filled.
 
         It has the curves and metrics. For carries call `train` again with the same

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import operator
-import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, SupportsIndex
@@ -22,7 +21,6 @@ from .._errors import (
     type_error,
     value_error,
 )
-from .._files import as_path
 from .._jaxprs import array_text, digest
 from .._keys import check_draws, check_key, fold, key_argument
 from .._progress import Progress
@@ -31,6 +29,8 @@ from .._sweep import (
     CTRL_C,
     ENDING,
     Interrupt,
+    StoreLike,
+    as_files,
     cases_of,
     check_agree,
     check_zarr,
@@ -77,7 +77,7 @@ def train(
     key: Key | None = None,
     scheduler: Callable[[Population, Key | None], Population] | None = None,
     callback: Callable[[TrainResult], Any] | None = None,
-    store: str | os.PathLike[str] | None = None,
+    store: StoreLike | None = None,
     on_error: Literal["raise", "mark"] = "raise",
     batch_size: SupportsIndex | Literal["auto"] = "auto",
     mesh: Mesh | None = None,
@@ -105,11 +105,11 @@ def train(
     - `callback`: to watch trainings, or end all of them early: a function of the
       `TrainResult` so far, called after each interval. If it returns a true value, the
       training ends. (Keyword only.)
-    - `store`: for trainings that must survive a crash, or continue later: a folder for
-      checkpoints, which are written twice a minute, less often if they take long, and
-      at the end. After a kill, the same call resumes from the newest one. Only `steps`
-      (larger), a longer tuple `every`, `callback` and the options below it may change.
-      (Keyword only.)
+    - `store`: for trainings that must survive a crash, or continue later: a folder (or
+      as in `sweep` a URL or a store object) for checkpoints, which are written twice a
+      minute, less often if they take long, and at the end. After a kill, the same call
+      resumes from the newest one. Only `steps` (larger), a longer tuple `every`,
+      `callback` and the options below it may change. (Keyword only.)
     - `on_error`: if some trainings may fail: `"mark"` stops these and continues the
       others; `"raise"` ends all. (Keyword only.)
     - `batch_size`: seldom needed: the number of trainings that a device computes at
@@ -174,8 +174,8 @@ def train(
         check_int("train", "batch_size", batch_size, 1)
         size = operator.index(batch_size)
     ends, records = _schedule(steps, every, log_every)
-    path = None if store is None else as_path("train", store, "store")
-    if path is not None:
+    files = None if store is None else as_files("train", store)
+    if files is not None:
         check_zarr("train")
     devices = local_devices("train", mesh)
     warn_if_cores_idle(devices, mesh)
@@ -197,12 +197,12 @@ def train(
             on_error == "mark",
             fn_name(training.step),
         )
-        if path is not None:
+        if files is not None:
             identity = as_texts({"space": whole, "key": key})
             # A function that an axis applies counts by its values.
             texts = map(array_text, run.state.columns.values())
             run.checkpoints = Checkpoints(
-                path,
+                files,
                 {
                     **identity,
                     "points": digest("".join(texts)),

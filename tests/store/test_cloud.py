@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support import small_store as small
+from support.executors import Plain
 
 import eqx_pipe as ep
 from eqx_pipe._cli import main
@@ -75,6 +76,10 @@ def test_laws(tmp_path, requests):
     for picked in ([3, 30, 5], slice(4, 20, 3), 7):
         found, right = loaded.values["w"][picked], disk.values["w"][picked]
         np.testing.assert_array_equal(found, right)
+    worked = ep.sweep(
+        fn, SPACE, store=stores.MemoryStore(), executor=Plain(), **options
+    )
+    same(worked, disk)
     xarray = pytest.importorskip("xarray")
     from zarr.storage import ObjectStore
 
@@ -129,9 +134,9 @@ def test_requests_of_a_chunk(requests):
         requests.clear()
         filling.keep(number, None, values, status, {"no": np.flatnonzero(status == 2)})
         assert requests == {"put": 3}
-    requests.clear()
-    rows = np.array([0])
     leaves = [leaf[:1] for leaf in small.rows_of(store, 0)]
+    rows = np.array([0])
+    requests.clear()
     filling.keep(0, rows, leaves, np.ones(1, np.int8))
     assert requests == {"put": 4, "get": 4, "head": 3}
     requests.clear()
@@ -168,6 +173,59 @@ def test_two_writers_of_one_chunk(whole):
         if not whole:
             right[0] = values[k][0]
         np.testing.assert_array_equal(store.read(0, k), right)
+
+
+def test_searches_and_results(requests):
+    """A search, a saved result and their `load`, in a bucket as on a disk."""
+    bucket = stores.MemoryStore()
+    points = ep.search.Design(np.linspace(0, 1, 6)[:, None])
+    options = {"rounds": 3, "num": 2, "by": None}
+    space = {"x": ep.Uniform(0, 4)}
+
+    def square(p):
+        return p["x"] ** 2
+
+    right = ep.search.explore(square, space, points, **options)
+    for _ in range(2):
+        found = ep.search.explore(square, space, points, store=bucket, **options)
+        same(found.result, right.result)
+    same(ep.search.SearchResult.load(bucket).result, right.result)
+    saved = stores.MemoryStore()
+    right.result.save(saved)
+    same(ep.SweepResult.load(saved), right.result)
+    with pytest.raises(FileExistsError):
+        right.result.save(saved)
+    right.sweeps[0].save(saved, overwrite=True)
+    same(ep.SweepResult.load(saved), right.sweeps[0])
+
+
+def test_trainings():
+    """A process whose checkpoint is not the newest any more ends, and replaces none."""
+    bucket, space = stores.MemoryStore(), {"rate": ep.Values([0.1, 0.2])}
+    training = ep.Training(
+        lambda p: jnp.ones(3), lambda p, w: (w - p["rate"] * w, {"loss": jnp.sum(w)})
+    )
+    options = {"every": 2, "store": bucket}
+
+    def names():
+        found = sum(obstore.list(bucket), [])
+        return {each["path"].partition("/")[0] for each in found}
+
+    ep.train(training, space, 4, **options)
+    first = names()
+    assert len(first) == 3
+    found = ep.train(training, space, 8, **options)
+    same(found.latest, ep.train(training, space, 8, every=2).latest)
+    same(ep.TrainResult.load(bucket).latest, found.latest)
+    assert first & names() == {"train.json"} and len(names()) == 3
+
+    def rival(result):
+        if result.step == 10:
+            ep.train(training, space, 12, **options)
+
+    with pytest.raises(RuntimeError, match="is filled by another process"):
+        ep.train(training, space, 12, callback=rival, **options)
+    assert ep.TrainResult.load(bucket).step == 12
 
 
 def test_refused(capsys):

@@ -3,7 +3,6 @@
 import dataclasses
 import datetime
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias, overload
 
@@ -494,7 +493,7 @@ class SweepResult:
             options["ax"] = ax
         return draw(data, axes, variable, outputs, sel or {}, roles, options)
 
-    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+    def save(self, path: StoreLike, *, overwrite: bool = False) -> None:
         """Write the result to a folder, which `SweepResult.load` and xarray can open.
 
         The folder is the store of a finished sweep, in Zarr's format 3, with checksums
@@ -503,7 +502,8 @@ class SweepResult:
 
         **Arguments:**
 
-        - `path`: the folder; its name ends in `.zarr`.
+        - `path`: the folder; its name ends in `.zarr`. Or a URL or a store object, as
+          in `sweep(store=)`.
         - `overwrite`: whether to replace an existing result. (Keyword only.)
 
         **Raises:** `FileExistsError` if `path` exists, and with `overwrite` if it is

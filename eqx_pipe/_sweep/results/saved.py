@@ -20,7 +20,6 @@ import jax.tree_util as jtu
 import numpy as np
 
 from ..._errors import message, nearest, value_error
-from ..._files import as_path
 from ..._spaces import (
     Axis,
     LoadedValues,
@@ -120,16 +119,16 @@ def layout_of(
     )
 
 
-def write_result(
-    result: SweepResult, path: str | os.PathLike[str], overwrite: bool
-) -> None:
-    """Write a result to a folder; see `SweepResult.save`."""
+def write_result(result: SweepResult, path: StoreLike, overwrite: bool) -> None:
+    """Write a result to a folder or bucket; see `SweepResult.save`."""
     check_zarr(_SAVE)
-    folder, space = as_path(_SAVE, path), result.space
-    if folder.suffix != ".zarr":
+    files, space = as_files(_SAVE, path, "path"), result.space
+    where = files.path_of()
+    suffix = os.path.splitext(where)[1]
+    if suffix != ".zarr" and isinstance(path, str | os.PathLike):
         raise value_error(
             _SAVE,
-            f"`path` is {str(folder)!r}, with the suffix {folder.suffix!r}.",
+            f"`path` is {where!r}, with the suffix {suffix!r}.",
             "Give a path that ends in `.zarr`. For NetCDF: "
             "`result.to_xarray().to_netcdf(path)`.",
         )
@@ -150,10 +149,11 @@ def write_result(
                 text: points[(points >= first) & (points < last)] - first
                 for text, points in result._errors.items()
             }
-            store.commit(number, values, status[first:last], errors)
+            if not store.add(number, values, status[first:last], errors):
+                raise Taken("another process, which saves a result there")
 
-    with disk_errors(str(folder), "be written", _SAVE):
-        _put(Folder(folder), layout, fill, overwrite)
+    with disk_errors(where, "be written", _SAVE):
+        _put(files, layout, fill, overwrite)
 
 
 def _put(files: Files, layout: StoreLayout, fill: Any, overwrite: bool) -> None:

@@ -11,6 +11,7 @@ import errno
 import functools as ft
 import math
 import os
+import shutil
 import socket
 import stat
 import time
@@ -95,6 +96,12 @@ class Files(abc.ABC):
 
     @abc.abstractmethod
     def remove(self, key: str) -> None: ...
+
+    @abc.abstractmethod
+    def remove_all(self, name: str) -> None: ...
+
+    @abc.abstractmethod
+    def below(self, name: str) -> "Files": ...
 
     @abc.abstractmethod
     def exists(self, key: str) -> bool: ...
@@ -242,6 +249,19 @@ class Folder(Files):
         if "/" in key:
             with contextlib.suppress(OSError):
                 os.rmdir(os.path.dirname(path))
+
+    def remove_all(self, name: str) -> None:
+        """Remove a file or a folder as far as the system permits it."""
+        path = self.path / name
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+    def below(self, name: str) -> "Folder":
+        """Return the files of another store in a folder of this one."""
+        return Folder(self.path / name)
 
     def exists(self, key: str) -> bool:
         """Return whether a file exists."""

@@ -586,6 +586,8 @@ def _remove_invalid(
 ) -> None:
     """Remove the files of `listed` arrays, but those of valid ones on their `sides`."""
     for name in sorted({name for counts in listed for name in counts}):
+        if files.conditional and not files.names(name):  # a request for each file
+            continue
         for counts in listed:
             positions = it.product(*(map(str, range(n)) for n in counts.get(name, [0])))
             for position in map(".".join, positions):

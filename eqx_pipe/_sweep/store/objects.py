@@ -45,13 +45,16 @@ T = TypeVar("T")
 
 
 class Objects(Files):
-    """The files of a store as objects of a bucket; `name` is shown in messages."""
+    """The files of a store as objects of a bucket, whose names begin with `prefix`.
+
+    `name` is shown in messages.
+    """
 
     conditional = True
 
-    def __init__(self, bucket: Any, name: str):
+    def __init__(self, bucket: Any, name: str, prefix: str = ""):
         super().__init__(name)
-        self._bucket = bucket
+        self._bucket, self._prefix = bucket, prefix
         self._obstore = optional("sweep", "obstore", "cloud")
 
     def make(self) -> None:
@@ -60,7 +63,7 @@ class Objects(Files):
     def put(self, key: str, data: bytes) -> None:
         """Write or replace an object."""
         with self._naming(key):
-            self._obstore.put(self._bucket, key, data)
+            self._obstore.put(self._bucket, self._prefix + key, data)
 
     def put_new(self, key: str, data: bytes) -> bool:
         """Create an object unless it exists; return whether it was created."""
@@ -74,14 +77,15 @@ class Objects(Files):
         refused = ["AlreadyExistsError", "PreconditionError", *removed]
         try:
             with self._naming(key, refused):
-                return self._obstore.put(self._bucket, key, data, mode=mode)["e_tag"]
+                full = self._prefix + key
+                return self._obstore.put(self._bucket, full, data, mode=mode)["e_tag"]
         except FileExistsError:
             return None
 
     def tag(self, key: str) -> str | None:
         """Return the e-tag of an object, or `None` if it is missing."""
         with contextlib.suppress(FileNotFoundError), self._naming(key):
-            return self._obstore.head(self._bucket, key)["e_tag"]
+            return self._obstore.head(self._bucket, self._prefix + key)["e_tag"]
         return None
 
     def get(self, key: str, most: int | float | None = None) -> bytes:
@@ -91,7 +95,7 @@ class Objects(Files):
         memory.
         """
         with self._naming(key):
-            found = self._obstore.get(self._bucket, key)
+            found = self._obstore.get(self._bucket, self._prefix + key)
             if found.meta["size"] > (most_bytes() if most is None else most):
                 raise Undecodable(f"it has {found.meta['size']:,} bytes")
             return bytes(found.bytes())
@@ -99,7 +103,20 @@ class Objects(Files):
     def remove(self, key: str) -> None:
         """Remove an object if it exists."""
         with contextlib.suppress(FileNotFoundError), self._naming(key):
-            self._obstore.delete(self._bucket, key)
+            self._obstore.delete(self._bucket, self._prefix + key)
+
+    def remove_all(self, name: str) -> None:
+        """Remove an object, and all objects whose names begin with `name/`."""
+        self.remove(name)
+        with self._naming(name):
+            for batch in self._obstore.list(self._bucket, self._prefix + name):
+                paths = [each["path"] for each in batch]
+                self._obstore.delete(self._bucket, paths)
+
+    def below(self, name: str) -> "Objects":
+        """Return the files of another store, whose names begin with `name/`."""
+        name, prefix = self.path_of(name), f"{self._prefix}{name}/"
+        return Objects(self._bucket, name, prefix)
 
     def exists(self, key: str) -> bool:
         """Return whether an object exists."""
@@ -108,7 +125,9 @@ class Objects(Files):
     def names(self, below: str = "") -> set[str]:
         """Return the names of the objects below a prefix, and of deeper prefixes."""
         with self._naming(below):
-            found = self._obstore.list_with_delimiter(self._bucket, below or None)
+            found = self._obstore.list_with_delimiter(
+                self._bucket, self._prefix + below or None
+            )
         paths = [*found["common_prefixes"], *(x["path"] for x in found["objects"])]
         return {path.rstrip("/").rpartition("/")[2] for path in paths}
 
@@ -116,10 +135,11 @@ class Objects(Files):
         """Return the size and time of each object below a prefix."""
         found = {}
         with self._naming(below):
-            for batch in self._obstore.list(self._bucket, below, chunk_size=1000):
+            path = self._prefix + below
+            for batch in self._obstore.list(self._bucket, path, chunk_size=1000):
                 for each in batch:
                     when = int(each["last_modified"].timestamp() * 1e9)
-                    name = each["path"].removeprefix(f"{below}/")
+                    name = each["path"].removeprefix(f"{path}/")
                     found[name] = Entry(each["size"], when)
         return found
 
