@@ -8,6 +8,7 @@ import jax.random as jr
 import numpy as np
 
 import eqx_pipe as ep
+from eqx_pipe._sweep.store import Folder
 from eqx_pipe._train import checkpoint
 
 SPACE = {"rate": ep.Geomspace(1e-3, 1.0, 6), "width": ep.Static([2, 3])}
@@ -59,6 +60,6 @@ def run_until_killed(folder, number):
 
         return called
 
-    for owner, name in ((checkpoint.Folder, "put"), (checkpoint.Checkpoints, "_tidy")):
+    for owner, name in ((Folder, "put"), (checkpoint.Checkpoints, "_tidy")):
         setattr(owner, name, killing(getattr(owner, name)))
     run(store=folder)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from support.helpers import THOROUGH
 from support.processes import plain_flags
-from support.trainings import GIVEN, SPACE, TRAINING, checkpoint, run
+from support.trainings import GIVEN, SPACE, TRAINING, Folder, checkpoint, run
 
 import eqx_pipe as ep
 
@@ -155,7 +155,7 @@ def test_a_store_is_filled_by_one_process(tmp_path):
 
 def test_a_failed_save_leaves_the_checkpoint_before(tmp_path, whole, monkeypatch):
     run(8, store=tmp_path)
-    put = checkpoint.Folder.put
+    put = Folder.put
 
     def full(self, key, data):
         if key == checkpoint.POINTER:
@@ -163,7 +163,7 @@ def test_a_failed_save_leaves_the_checkpoint_before(tmp_path, whole, monkeypatch
         put(self, key, data)
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint.Folder, "put", full)
+        patch.setattr(Folder, "put", full)
         with pytest.raises(OSError, match="Make room there"):
             run(store=tmp_path)
     assert ep.TrainResult.load(tmp_path).step == 8
