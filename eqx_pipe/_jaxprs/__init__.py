@@ -26,6 +26,7 @@ from .jaxpr import used_inputs as used_inputs
 from .jaxpr import within as within
 from .split import Split as Split
 from .split import split_of as split_of
+from .split import work as work
 from .steps import alone as alone
 from .steps import counted as counted
 from .table import TABLE as TABLE

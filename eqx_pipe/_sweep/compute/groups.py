@@ -227,7 +227,8 @@ class Groups(Work):
         if most not in self._points:
             # If groups stop separately, the remaining ones are no longer adjacent.
             apart = self.reducers.stops and self.reducers.over is not None
-            points = dataclasses.replace(self.points, most=most, ordered=apart)
+            own = {"most": most, "ordered": apart, "turns": False}
+            points = dataclasses.replace(self.points, **own)
             self._points[most] = points
         return self._points[most]
 

@@ -16,8 +16,8 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Float, Int64, UInt32
 
-from ..._errors import MissingKeyError, log_once, value_error
-from ..._jaxprs import Split
+from ..._errors import MissingKeyError, SweepError, log_once, value_error
+from ..._jaxprs import Split, work
 from ..._spaces import Geometry, Space, is_axis
 from ..._tree import as_keys
 from ..._types import Device, Key, PyTree
@@ -36,6 +36,7 @@ from .cases import (
 )
 from .kept import kept
 from .kernel import Given, Layout, everywhere, point_lane
+from .order import lines, order_of, turned
 from .programs import (
     Begun,
     Programs,
@@ -49,9 +50,19 @@ from .programs import (
     quiet,
     search,
 )
-from .rows import CHUNK_BYTES, Buffer, Flight, Rows, Work, chunk_capacity, clear, nbytes
+from .rows import (
+    CHUNK_BYTES,
+    Buffer,
+    Flight,
+    Rows,
+    Work,
+    chunk_capacity,
+    clear,
+    nbytes,
+    whole,
+)
 from .split_kernel import batched_in, state_of
-from .trace import Traced, abstract, arrays_of, check_concrete, trace, with_steps
+from .trace import Traced, abstract, arrays_of, check_concrete, trace
 from .watch import Watch
 
 _LISTED_AT_ONCE = 2**22
@@ -61,6 +72,9 @@ _LISTED_AT_ONCE = 2**22
 # some thousands are no slower than larger ones.
 _AT_ONCE = 2**30
 
+# Fewer points, or less work, take less time than counting steps takes to compile.
+_LEAST_COUNTED, _LEAST_WORK = 2**15, 2**28
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Points(Work):
@@ -68,7 +82,8 @@ class Points(Work):
 
     An automatic `batch_size` (`adapts`) is halved if memory does not suffice. Points
     are `ordered` if they come with costs, or by arbitrary indices; a call computes at
-    most `most` points. Failed points are `isolated`, or else end the sweep. `broken`
+    most `most` points. On a grid they share batches in the order that suits their
+    loops, if it `turns`. Failed points are `isolated`, or else end the sweep. `broken`
     has the cases for which tracing the function raises, with the errors: they have no
     program, and their points failed.
     """
@@ -82,6 +97,7 @@ class Points(Work):
     devices: tuple[Device, ...]
     ordered: bool
     most: int
+    turns: bool = True
     isolated: bool = False
     broken: tuple[tuple[Case, str], ...] = ()
     adapts: bool = False
@@ -164,6 +180,15 @@ class Points(Work):
     ) -> Iterator[tuple[int, int]]:
         index = buffer.index
         if isinstance(index, range) and not self._listed:
+            order = self._order(watch)
+            if order is not None:
+                grid = self.geometry.lengths
+                for rows in turned(grid, order, index, _LISTED_AT_ONCE):
+                    places = rows - index.start
+                    points, first = ByTable(self.geometry, rows, places), places[0]
+                    which = int(first), 0
+                    yield from self._run(which, points, len(rows), buffer, watch)
+                return
             points = ByOffset(self.geometry.start + index.start)
             yield from self._run((0, 0), points, len(index), buffer, watch)
             return
@@ -171,6 +196,55 @@ class Points(Work):
         for first in range(0, len(index), most):
             listed = np.asarray(index[first : first + most], np.int64)
             yield from self._cases(listed, first, costs, buffer, watch)
+
+    def _order(self, watch: Watch) -> tuple[int, ...] | None:
+        """Return the dims of the grid, the fastest last, or `None` as written.
+
+        It is a function of the space and the program.
+        """
+        if "order" not in self._found and self._may_turn:
+            watch.compile()
+            grid = self.geometry.lengths
+            index = lines(grid)
+            listed = np.concatenate([each.ravel() for each in index])
+            counting = dataclasses.replace(
+                self,
+                traced=[self.traced[0].counting],
+                ordered=True,
+                most=len(listed),
+                isolated=False,
+                programs=Programs(),
+            )
+            asked = Watch(stopping=watch.stopping)
+            try:
+                values, verdict = whole(counting.compute(listed, None, asked))
+            except (SweepError, FloatingPointError):
+                return self._found.setdefault("order", None)
+            if verdict.missing is not None:
+                return None
+            ends = np.cumsum([each.size for each in index])[:-1]
+            parts = zip(np.split(values[-2], ends), index, strict=True)
+            steps = [part.reshape(each.shape) for part, each in parts]
+            self._found["order"] = order_of(grid, steps)
+        return self._found.get("order")
+
+    @property
+    def _may_turn(self) -> bool:
+        """True if lanes wait on a grid, for longer than it takes to count steps."""
+        geometry, first = self.geometry, self.traced[0]
+        return (
+            self.turns
+            and first.analysis.waits
+            and self.batch_size > 1
+            and not (geometry.is_part or first.has_effects)
+            and sum(n > 1 for n in geometry.lengths) > 1
+            and self.size >= _LEAST_COUNTED
+            and self.size * work(first.jaxpr) >= _LEAST_WORK
+        )
+
+    @ft.cached_property
+    def _found(self) -> dict[str, Any]:
+        return {}
 
     def _cases(
         self,
@@ -533,7 +607,7 @@ def _traced(
     outputs = [jtu.tree_unflatten(each.structure, each.outputs) for each in traced]
     check_agree(function, cases, outputs)
     if counting:
-        traced = [with_steps(each) for each in traced]
+        traced = [each.counting for each in traced]
     if detached:
         traced = [each.detached() for each in traced]
     return cases, traced, tuple((case, what) for case, _, what in broken)

@@ -67,8 +67,9 @@ class Traced:
     `jaxpr` takes `num_arrays` arrays (`arrays_of` the space), one `int32` position for
     each dim, and the point's key if there is one. Arrays that the function closes
     over are its constants; `own` is the jaxpr of the function alone. `is_static` is
-    true if the space has `Static` axes. `name` is the function's, and `code` its code
-    or class; the function itself may be collected.
+    true if the space has `Static` axes, `counts` if the steps of loops follow the
+    outputs. `name` is the function's, and `code` its code or class; the function itself
+    may be collected.
     """
 
     name: str
@@ -80,6 +81,12 @@ class Traced:
     jaxpr: Any
     num_arrays: int
     is_static: bool
+    counts: bool = False
+
+    @ft.cached_property
+    def counting(self) -> "Traced":
+        """The same function with the outputs `(output, needed, executed)`."""
+        return self if self.counts else _with_steps(self)
 
     @property
     def has_effects(self) -> bool:
@@ -182,8 +189,7 @@ def detached(jaxpr: Any) -> Any:
     return jaxpr.replace(consts=consts)
 
 
-def with_steps(traced: Traced) -> Traced:
-    """Return the same function with the outputs `(output, needed, executed)`."""
+def _with_steps(traced: Traced) -> Traced:
     number, leaf = jax.ShapeDtypeStruct((), jnp.uint32), jtu.tree_structure(0)
     return dataclasses.replace(
         traced,
@@ -192,6 +198,7 @@ def with_steps(traced: Traced) -> Traced:
         ),
         structure=jtu.treedef_tuple((traced.structure, leaf, leaf)),
         outputs=[*traced.outputs, number, number],
+        counts=True,
     )
 
 
