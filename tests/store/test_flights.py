@@ -194,6 +194,20 @@ def test_the_note_says_how_far_the_points_are(tmp_path, monkeypatch, over):
     assert steps.steps == 6 * 16 - 4  # six batches
 
 
+def test_an_interrupted_sweep_in_a_bucket_goes_on_in_the_middle(monkeypatch):
+    bucket = pytest.importorskip("obstore.store").MemoryStore()
+    steps, one = Steps(monkeypatch), one_device()
+    whole = swept(loss, mesh=one)
+    steps.press_at = steps.calls + 2
+    with pytest.raises(KeyboardInterrupt):
+        swept(loss, store=bucket, mesh=one)
+    steps.press_at = steps.steps = 0
+    assert_same(swept(loss, store=bucket, mesh=one), whole)
+    assert steps.steps == 6 * 16 - 4
+    left = [file["path"] for files in bucket.list(".flights") for file in files]
+    assert not left
+
+
 def test_a_flight_that_cannot_go_on_begins_again_and_is_kept(
     tmp_path, monkeypatch, caplog
 ):
