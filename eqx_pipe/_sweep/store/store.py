@@ -305,6 +305,8 @@ class Store:
         reads = [ft.partial(files.tag, key) for key in keys]
         tags = dict(zip(keys, files.at_once(reads), strict=True))
         tag = tags[keys[0]]
+        if files.conditional and rows is None and self.is_sound(number):
+            return False  # another process has created it meanwhile
         try:
             old = self._versions(number) or []
         except Damaged:
@@ -434,14 +436,19 @@ class Store:
     ) -> tuple[Version, list[np.ndarray]]:
         """Return the version whose values are in the files, and the values.
 
-        If some arrays are older than others, rows are ok if they are in all versions.
+        If some arrays are older than others, rows are ok if they are in each array.
         """
         count = range(len(self.variables))
         found = [self._values(number, k, versions) for k in count]
         for version in reversed(versions):
             if all(self._is_of(number, k, found[k], version) for k in count):
                 return version, found
-        return _common(versions, self.chunks.points), found
+        # The newest version that each array may have; others do not count.
+        each = []
+        for k in count:
+            of = (v for v in reversed(versions) if self._is_of(number, k, found[k], v))
+            each.append(next(of, versions[0]))
+        return _common(each, self.chunks.points), found
 
     def _values(self, number: int, k: int, versions: Sequence[Version]) -> np.ndarray:
         """Return the values of all rows of a chunk, which are those of a version."""
@@ -455,14 +462,13 @@ class Store:
             return array_of(decompress(self.files, key, size), variable.dtype, shape)
 
         key = self._value_key(variable, number)
-        known = [version for version in versions if version.digests]
         try:
             found = self._read(key, decode)
-            if not any(self._is_of(number, k, found, version) for version in known):
+            if not any(self._is_of(number, k, found, version) for version in versions):
                 what = "holds other values than were written there last"
                 raise self._damaged(key, what)
         except Damaged:
-            if len(known) == len(versions):
+            if all(version.digests for version in versions):
                 raise
             return variable.empty(self.chunks.points)
         return found
@@ -471,7 +477,7 @@ class Store:
         """Return whether values are those of a version."""
         rows = values[: len(version.status)]
         digests = version.digests
-        return not digests or self._digest(number, k, rows) == digests[k]
+        return bool(digests) and self._digest(number, k, rows) == digests[k]
 
     def _digests(self, number: int, values: Sequence[np.ndarray]) -> list[int]:
         return [self._digest(number, k, leaf) for k, leaf in enumerate(values)]
