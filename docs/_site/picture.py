@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 PICTURES = {
     "README.md": {"ax": "rates"},
+    "docs/train.md": {"population": "population"},
     "docs/tour.md": {"curves": "tour-curves", "line": "tour-rates"},
 }
 """For each page, the variables that hold plots, and their files in `docs/assets`."""

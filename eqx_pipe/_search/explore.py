@@ -30,11 +30,11 @@ from .._sweep import (
     Sweeper,
     SweepResult,
     as_files,
+    as_texts,
     disk_errors,
     request_of,
     scores,
 )
-from .._train import as_texts
 from .._types import Key, PyTree
 from .method import Method, losses
 

@@ -1,6 +1,6 @@
 """Sweeps: `sweep.py` is the entry, `compute` makes rows, and `sinks` keep them."""
 
-from .call import fn_name as fn_name
+from .call import needs_key as needs_key
 from .compute.cases import cases_of as cases_of
 from .compute.cases import check_agree as check_agree
 from .compute.cases import rows_of as rows_of
@@ -8,14 +8,20 @@ from .compute.programs import TooLarge as TooLarge
 from .compute.programs import does_not_fit as does_not_fit
 from .compute.programs import error_text as error_text
 from .compute.programs import noting as noting
+from .compute.rows import nothing as nothing
 from .compute.trace import no_mesh as no_mesh
 from .compute.watch import CTRL_C as CTRL_C
 from .compute.watch import ENDING as ENDING
 from .compute.watch import Interrupt as Interrupt
+from .compute.watch import Pace as Pace
+from .compute.watch import Watch as Watch
+from .identity import as_texts as as_texts
+from .identity import check_settings as check_settings
 from .plan import SweepPlan as SweepPlan
 from .plan import plan as plan
 from .request import BatchSize as BatchSize
 from .request import Executor as Executor
+from .request import Request as Request
 from .request import request_of as request_of
 from .results import Best as Best
 from .results import Compared as Compared
@@ -29,7 +35,10 @@ from .store import as_files as as_files
 from .store import check_zarr as check_zarr
 from .store import disk_errors as disk_errors
 from .store import gaps_of as gaps_of
+from .store import locked as locked
 from .sweep import Sweeper as Sweeper
+from .sweep import result_of as result_of
 from .sweep import sweep as sweep
 from .sweep import sweeper as sweeper
 from .vmap_space import vmap_space as vmap_space
+from .work import Outcome as Outcome

@@ -55,7 +55,7 @@ def call(function: str, fn: Callable[..., Any], point: PyTree, key: Key | None) 
     if parameter is not None and key is not None:
         return _checked(function, _noted(function, fn, point, key=key))
     if parameter is not None and parameter.default is parameter.empty:
-        raise _needs_key(function)
+        raise needs_key(function)
     try:
         return _checked(function, _noted(function, fn, point))
     except Exception as error:
@@ -63,7 +63,7 @@ def call(function: str, fn: Callable[..., Any], point: PyTree, key: Key | None) 
             if parameter is None:
                 parameter = _other_key_parameter(fn)
             if parameter is not None and parameter.default is None:
-                raise _needs_key(function, parameter.name) from error
+                raise needs_key(function, parameter.name) from error
         raise
 
 
@@ -105,17 +105,17 @@ def _other_key_parameter(fn: Callable[..., Any]) -> inspect.Parameter | None:
     return next((p for p in later if _is_key_like(p.name)), None)
 
 
-def _needs_key(function: str, name: str = "key") -> MissingKeyError:
+def needs_key(function: str, name: str = "key", fn: str = "fn") -> MissingKeyError:
     """Return the error for a function that needs a key, but got none."""
     cure = f"Call `eqx_pipe.{function}(..., key=jax.random.key(0))`: each point gets a "
     if name == "key":
-        wrong = "`fn` needs a PRNG key and got `key=None`."
+        wrong = f"`{fn}` needs a PRNG key and got `key=None`."
         cure += "key of its own."
     else:
-        wrong = f"`fn` needs a PRNG key, but its parameter `{name}` gets none."
+        wrong = f"`{fn}` needs a PRNG key, but its parameter `{name}` gets none."
         cure += "key of its own, as the parameter `key`. Rename the parameter, or give "
         cure += f"`lambda p, key: fn(p, {name}={_key_text(name)})` in place of `fn`."
-    return MissingKeyError("fn", message(function, wrong, cure))
+    return MissingKeyError(fn, message(function, wrong, cure))
 
 
 def _key_text(name: str) -> str:

@@ -9,7 +9,10 @@ digests in the record.
 import base64
 import collections
 import dataclasses
+import functools as ft
 import math
+import re
+import types
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -21,11 +24,12 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Int64, UInt8, UInt32
 
+from .._captured import JITTED, contents
 from .._errors import bullets, structure_error, value_error
 from .._jaxprs import array_text, digest, fingerprint_of, text_of
 from .._reduce import ReducerTree
 from .._spaces import Space, axis_name, is_axis, static_column
-from .._tree import is_key_array, path_name, tree_text
+from .._tree import as_data, is_key_array, path_name, tree_text
 from .._types import Key
 from .compute.cases import Case, has_any
 from .compute.reduce_programs import trace_reducers
@@ -33,7 +37,8 @@ from .compute.trace import Traced
 from .store import Origin, Store, in_place
 from .work import Plan
 
-_LONG = 200
+_LONG, _SHORT = 200, 100
+"""The maximum length of a constant in a message, and of a setting."""
 _NO_KEY = "no key"
 
 
@@ -146,7 +151,8 @@ def check_same(
             f"`{path}` was written by `SweepResult.save`, as a finished result.",
             "Give another path: a sweep resumes only stores that `store=` created.",
         )
-    _check_same_search(path, was, now)
+    searches = (record.get("search", {}) for record in (was, now))
+    check_settings("sweep", "search", path, *searches)
     lines = _changes("space", was["space"], now["space"])
     lines += [why] if why else []
     if was["key"] != now["key"]:
@@ -170,23 +176,71 @@ def check_same(
     raise structure_error("sweep", wrong, cure)
 
 
-def _check_same_search(
-    path: str, was: Mapping[str, Any], now: Mapping[str, Any]
+def check_settings(
+    function: str, what: str, path: str, was: Mapping[str, str], now: Mapping[str, str]
 ) -> None:
-    """Raise a `StructureError` for a round of a search with other settings.
+    """Raise a `StructureError` for the store of a search or training with others.
 
-    A setting that only one of the two has does not count, such as a further rung.
+    A setting that only one of the two has does not count, such as a further rung, and
+    neither does another version of JAX by itself.
     """
-    before, after = (record.get("search", {}) for record in (was, now))
-    lines = [
-        f"`{name}`: {before[name]} in the store, now {text}"
-        for name, text in after.items()
-        if before.get(name, text) != text
-    ]
-    if lines:
-        wrong = f"the store `{path}` was created by a different search:{bullets(lines)}"
-        cure = "Give another path, or the arguments of that search."
-        raise structure_error("sweep", wrong, cure)
+    names = [name for name, text in now.items() if was.get(name, text) != text]
+    if names not in ([], ["jax"]):
+        lines = [f"`{x}`: {was[x]} in the store, now {now[x]}" for x in names]
+        wrong = f"the store `{path}` was created by a different {what}:{bullets(lines)}"
+        cure = f"Give another path, or the arguments of that {what}."
+        raise structure_error(function, wrong, cure)
+
+
+def as_texts(settings: Mapping[str, object]) -> dict[str, str]:
+    """Return settings as texts, by which a store recognises them.
+
+    A text is the same in every process. A function counts by its name, and by all that
+    it computes with: its code, constants, defaults, globals and the values that it
+    closes over. Objects of unknown classes count by their class.
+    """
+    return {name: _text(value) for name, value in settings.items()}
+
+
+def _text(value: Any) -> str:
+    if value is None or isinstance(value, str | int):
+        return str(value)
+    if isinstance(value, _FUNCTIONS):
+        name = getattr(value, "__qualname__", "partial")
+        return f"{name} #{digest(_function(value, ()))[:8]}"
+    value = as_data(value)
+    shown = str(value.tolist()) if eqx.is_array(value) else repr(value)
+    shown = " ".join(re.sub(r" at 0x\w+", "", shown).split())
+    cut = "..." if len(shown) > _SHORT else ""
+    return f"{shown[:_SHORT]}{cut} #{digest(text_of(value))[:8]}"
+
+
+_FUNCTIONS = (types.FunctionType, types.MethodType, ft.partial, JITTED)
+
+
+def _function(fn: Any, outer: tuple[Any, ...]) -> str:
+    outer = *outer, fn
+    texts = [_code(fn.__code__)] if isinstance(fn, types.FunctionType) else []
+    for _, name, value in contents(fn, plain=True):
+        if isinstance(value, types.ModuleType):
+            value = value.__name__
+        elif isinstance(value, _FUNCTIONS):
+            again = any(value is each for each in outer)
+            value = name if again else _function(value, outer)
+        texts.append(f"{name}={text_of(value)}")
+    return "\n".join(texts)
+
+
+def _code(code: types.CodeType) -> str:
+    consts = map(_constant, code.co_consts)
+    return f"{code.co_code.hex()} {code.co_names} {[*consts]}"
+
+
+def _constant(value: Any) -> str:
+    if isinstance(value, types.CodeType):
+        return _code(value)
+    # The order of a set of texts differs from process to process.
+    return repr(sorted(map(repr, value)) if isinstance(value, frozenset) else value)
 
 
 def _function_change(

@@ -1,25 +1,58 @@
-"""The program of trainings with one structure, and the turns in which it runs."""
+"""`Training`, and the program that runs trainings with one structure as lanes."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
-from jaxtyping import Int
+from jaxtyping import Array, Bool, Int
 
-from .._check import check_distinct
+from .._check import check_callable, check_distinct, check_same
+from .._errors import describe_value, type_error
 from .._jaxprs import array_text, as_function, digest, fingerprint_of, trace
-from .._spaces import Space
-from .._sweep import TooLarge, does_not_fit, error_text, noting
-from .._tree import as_data, as_keys, nbytes, struct_of
-from .._types import ClosedJaxpr, Device, Key, PyTree
+from .._keys import fold, key_argument
+from .._sweep import Request, TooLarge, does_not_fit, error_text, noting
+from .._tree import as_arrays, as_data, as_keys, leaves_with_names, nbytes, struct_of
+from .._types import ClosedJaxpr, Key, PyTree
 from .._vmap import flat_mesh, over_devices
-from .training import Training, begun, evaluated, stepped
+
+
+class Training(eqx.Module):
+    """A training: the functions that begin, continue and evaluate it.
+
+    - `init(point)` returns the first carry: any pytree, such as a model with the state
+      of its optimiser. Its arrays are trained; functions and other values stay as
+      `init` returned them. Python numbers become arrays.
+    - `step(point, carry)` returns `(carry, metrics)`: the next carry, with the same
+      structure, shapes and dtypes, and a pytree of numbers and arrays, or `None`.
+    - `evaluate(point, carry)`, if given, returns further metrics. It runs every `every`
+      steps.
+
+    Each may have a parameter `key`. From the key of the point, `own =
+    space.point_key(i, key=key)`, `init` gets `fold_in(own, 0)`, and step `k`, counted
+    from 1, gets `fold_in(own, k)`. `evaluate` gets another key, which depends on the
+    step, too.
+
+    **Raises:** `TypeError` if one of them cannot be called.
+    """
+
+    init: Callable[..., PyTree]
+    step: Callable[..., PyTree]
+    evaluate: Callable[..., PyTree] | None = None
+
+    def __check_init__(self) -> None:
+        for name in ("init", "step", "evaluate"):
+            fn = getattr(self, name)
+            if fn is not None:
+                cure = f"Give a function: `{name}(point, ...)`."
+                check_callable("Training", name, fn, cure)
+
 
 _BATCH = 256
 """The maximum number of trainings of a device in a turn, unless it is given.
@@ -30,242 +63,261 @@ Carries are as large as models, so a batch of all trainings may not fit into mem
 _BUFFER_BYTES = 16 * 1024 * 1024
 """The maximum bytes of the records of one call, unless one record has more."""
 
+_RETURNS = "`step` returned {}, not a pair of a carry and metrics."
+_PAIR = "Return `(carry, metrics)`; without metrics, `(carry, None)`."
+_OTHER = "`step` returned another carry than it got (before, after)"
+_KEEP = "Return a carry with the same structure, shapes and dtypes as that of `init`."
+
 Rows = Int[np.ndarray, " rows"]
-Columns = Mapping[str, Any]
-"""Values of the axes by path, with an entry for each training."""
+Columns = Mapping[str, np.ndarray]
+"""Values of the axes by path, with an entry for each training of the space."""
+
+Carries = list[Any]
+"""The leaves of carries, PRNG keys as raw data, with an entry for each training.
+
+On the devices, they may have more entries, which repeat the last training.
+"""
+
+
+_Program = tuple[ClosedJaxpr, Callable[..., Any], list[Any]]
+"""A program of all lanes, and the arrays that its functions close over."""
+
+
+class _Lane(NamedTuple):
+    """A training: its point and key, the arrays of its carry, and the rest of it."""
+
+    point: PyTree
+    key: Key | None
+    arrays: PyTree
+    rest: PyTree
+
+    @property
+    def carry(self) -> PyTree:
+        return eqx.combine(self.arrays, self.rest)
 
 
 class Lanes:
     """The trainings with the same values of `Static` axes, as lanes of one program.
 
-    `rows` are their indices in the space, and `carries` the arrays of their carries,
-    PRNG keys as raw data, with an axis over the trainings. On the devices, these may
-    have more rows, which repeat the last training.
+    `rows` are their indices in the space. `structs`, `metrics` and `evaluations` have
+    the shapes and dtypes of a carry, and of what `step` and `evaluate` return.
     """
 
     def __init__(
         self,
         training: Training,
-        space: Space,
+        request: Request,
         key: Key | None,
         rows: Rows,
-        devices: Sequence[Device],
-        batch_size: int | None,
-        records: int,
+        columns: Columns,
+        each: int,
+        most: int,
     ):
-        self.training, self.space, self.key, self.rows = training, space, key, rows
-        self.devices, self._given = devices, batch_size
-        self._mesh = flat_mesh(devices)
-        self._split = NamedSharding(self._mesh, P(self._mesh.axis_names))
+        """Trace the program, which makes at most `most` records of `each` steps."""
+        self.rows, self._each, self._key = rows, each, key
+        self._training, self._space = training, request.space
+        self._devices, self._mesh = len(request.devices), flat_mesh(request.devices)
+        self._given = None if request.batch_size == "auto" else request.batch_size
         # The values of Static axes are those of the first point.
-        geometry = space.geometry
-        self._structure = geometry.structure
-        self._nodes = self._structure.flatten_up_to(space.point(int(rows[0])))
-        self._axes: list[int] = []
-        self.columns: dict[str, np.ndarray] = {}
-        dims = zip(geometry.axis_dims, geometry.leaf_indices, strict=True)
-        for (name, axis), (dim, leaf) in zip(geometry.axes.items(), dims, strict=True):
-            if not axis.is_static:
-                self._axes.append(leaf)
-                few, back = np.unique(
-                    geometry.digits(rows)[:, dim], return_inverse=True
-                )
-                for column, value in geometry.axis_values(name, few):
-                    dtype = jax.dtypes.canonicalize_dtype(value.dtype)
-                    self.columns[column] = value[back].astype(dtype)
-        self._programs: dict[str, tuple[ClosedJaxpr, Any, list[Any]]] = {}
-        self._trace(records)
-        self.carries: list[Any] = []
+        geometry = self._space.geometry
+        point = self._space.point(int(rows[0]))
+        self._nodes = geometry.structure.flatten_up_to(point)
+        pairs = zip(geometry.leaf_indices, geometry.axes.values(), strict=True)
+        self._axes = [leaf for leaf, axis in pairs if not axis.is_static]
+        number = jax.ShapeDtypeStruct((), np.int32)
+        own = [number, *(struct_of(x, drop=1) for x in columns.values())]
+        self.structs = jax.eval_shape(self._begin, *own)
+        once = jax.make_jaxpr(self._once, return_shape=True)
+        self._one, made = once(*own, *self.structs)
+        _, self.metrics, self.evaluations = made
+        size = sum(map(nbytes, self.metrics.values())) * len(rows)
+        self._records = max(1, min(most, _BUFFER_BYTES // max(1, size)))
+        self.init = self._program(self._begin, own, [])
+        plan = [number, number, jax.ShapeDtypeStruct((), np.bool_)]
+        self.step = self._program(self._advance, [*own, *self.structs], plan)
 
-    def point(self, columns: Columns) -> PyTree:
+    def text(self) -> str:
+        """Return the identity of the functions and of the arrays they hold.
+
+        It does not depend on the number of records of a call, and so not on `steps`.
+        """
+        texts = []
+        for jaxpr in (self.init[0], self._one):
+            found = fingerprint_of(jaxpr)
+            texts += [found.text, *map(array_text, found.constants)]
+        return digest("\n".join(texts))
+
+    def point(self, columns: Iterable[Any]) -> PyTree:
         """Return a point with the given values of axes."""
-        nodes, following = list(self._nodes), iter(columns.values())
+        nodes, following = list(self._nodes), iter(columns)
         for index in self._axes:
             like, structure = jtu.tree_flatten(self._nodes[index])
             leaves = [as_keys(next(following), leaf) for leaf in like]
             nodes[index] = structure.unflatten(leaves)
-        return self._structure.unflatten(nodes)
+        return self._space.geometry.structure.unflatten(nodes)
 
-    def carry(self, columns: Columns, at: int) -> PyTree:
+    def carry(self, i: int, columns: Columns, carries: Carries) -> PyTree:
         """Return the carry of a training, with the static parts of its point."""
-        own = [jnp.asarray(x[at]) for x in columns.values()]
-        leaves = [jnp.asarray(np.asarray(x)[at]) for x in self.carries]
-        _, _, arrays, rest = self._lane(int(self.rows[at]), own, leaves)
-        return eqx.combine(arrays, rest)
+        at, own = np.searchsorted(self.rows, i), columns.values()
+        leaves = [jnp.asarray(np.asarray(x)[at]) for x in carries]
+        return self._lane(i, [jnp.asarray(x[i]) for x in own], leaves).carry
 
     # ---- the programs --------------------------------------------------------------
 
-    def _lane(self, row: Any, columns: Sequence[Any], leaves: Any = None) -> Any:
-        """Return the point of a training, its key, and the two parts of its carry.
-
-        The arrays of the carry are those of `init`, or `leaves`.
-        """
-        point = self.point(dict(zip(self.columns, columns, strict=True)))
-        own = self.space.point_key(row, key=self.key)
+    def _lane(self, row: Any, columns: Sequence[Any], leaves: Any = None) -> _Lane:
+        """Return a training, whose arrays are those of `init`, or `leaves`."""
+        point, init = self.point(columns), self._training.init
+        own = self._space.point_key(row, key=self._key)
+        first = None if own is None else jr.fold_in(own, 0)
         # XLA drops the first carry, whose static parts may hold traced numbers.
-        arrays, rest = begun(self.training, point, own)
+        arrays, rest = _parted(init(point, **key_argument(init, first)))
         if leaves is not None:
             like, structure = jtu.tree_flatten(arrays)
             pairs = zip(leaves, like, strict=True)
             arrays = structure.unflatten([as_keys(x, old) for x, old in pairs])
-        return point, own, arrays, rest
+        return _Lane(point, own, arrays, rest)
 
-    def _trace(self, records: int) -> None:
-        """Trace the programs; a call records the metrics of at most `records` steps."""
-        training, width = self.training, len(self.columns)
-        number = jax.ShapeDtypeStruct((), np.int32)
-        own = [number, *(struct_of(x, drop=1) for x in self.columns.values())]
+    def _given_lane(self, row: Any, given: Sequence[Any]) -> _Lane:
+        """Return a training from its columns, followed by the leaves of its carry."""
+        width = len(given) - len(self.structs)
+        return self._lane(row, given[:width], given[width:])
 
-        def begin(row: Any, *columns: Any) -> list[Any]:
-            return _raw(self._lane(row, columns)[2])
+    def _stepped(self, lane: _Lane, number: Any) -> tuple[PyTree, dict[str, Array]]:
+        """Return the arrays of the carry after step `number`, and the metrics."""
+        step, key = self._training.step, lane.key
+        key = None if key is None else jr.fold_in(key, number)
+        out = step(lane.point, lane.carry, **key_argument(step, key))
+        if not isinstance(out, tuple) or len(out) != 2:
+            raise type_error("train", _RETURNS.format(describe_value(out)), _PAIR)
+        after, _ = _parted(out[0])
+        check_same("train", _OTHER, lane.arrays, after, _KEEP)
+        return after, _named(out[1], "step")
 
-        def step(row: Any, *rest: Any) -> Any:
-            point, own, arrays, static = self._lane(row, rest[:width], rest[width:])
-            return stepped(training, point, own, (arrays, static), jnp.int32(1))[1]
+    def _evaluated(self, lane: _Lane, number: Any) -> dict[str, Array]:
+        """Return the metrics of `evaluate` after step `number`."""
+        evaluate, key = self._training.evaluate, lane.key
+        if evaluate is None:
+            return {}
+        key = None if key is None else fold(jr.fold_in(key, number), "evaluate")
+        found = evaluate(lane.point, lane.carry, **key_argument(evaluate, key))
+        return _named(found, "evaluate")
 
-        def evaluate(row: Any, *rest: Any) -> Any:
-            point, own, arrays, static = self._lane(row, rest[:width], rest[width:])
-            carry = eqx.combine(arrays, static)
-            return evaluated(training, point, own, carry, jnp.int32(1))
+    def _begin(self, row: Any, *columns: Any) -> list[Any]:
+        return _raw(self._lane(row, columns).arrays)
 
-        self.structs = jax.eval_shape(begin, *own)
-        given = [*own, *self.structs]
-        self.metrics: dict[str, Any] = jax.eval_shape(step, *given)
-        self.evaluations: dict[str, Any] = jax.eval_shape(evaluate, *given)
-        names = [*self.metrics, *self.evaluations]
-        check_distinct("train", "metrics of `step` and `evaluate`", names)
-        each = sum(map(nbytes, self.metrics.values())) * len(self.rows)
-        self.records = max(1, min(records, _BUFFER_BYTES // max(1, each)))
+    def _once(self, row: Any, *given: Any) -> tuple[Any, ...]:
+        lane, first = self._given_lane(row, given), jnp.int32(1)
+        arrays, metrics = self._stepped(lane, first)
+        return _raw(arrays), metrics, self._evaluated(lane, first)
 
-        def advance(row: Any, *rest: Any) -> list[Any]:
-            start, each, count, ending = rest[-4:]
-            leaves = rest[width:-4]
-            point, own, arrays, static = self._lane(row, rest[:width], leaves)
+    def _advance(self, row: Any, *given: Any) -> list[Any]:
+        *own, start, stop, ending = given
+        lane, each = self._given_lane(row, own), np.int32(self._each)
 
-            def one(i: Any, state: Any) -> Any:
-                arrays, kept = state
-                arrays, now = stepped(training, point, own, (arrays, static), i + 1)
-                # The last step of a record overwrites the others: a loop for each
-                # record would copy the carry.
-                at = (i - start) // each
-                return arrays, jtu.tree_map(lambda k, x: k.at[at].set(x), kept, now)
+        def one(i: Any, state: Any) -> Any:
+            arrays, kept = state
+            arrays, now = self._stepped(lane._replace(arrays=arrays), i + np.int32(1))
+            # The last step of a record overwrites the others: a loop for each record
+            # would copy the carry.
+            at = jax.lax.div(i, each) - jax.lax.div(start, each)
+            return arrays, {k: x.at[at].set(now[k]) for k, x in kept.items()}
 
-            kept = _zeros(self.metrics, self.records)
-            ends = start, start + each * count
-            arrays, kept = jax.lax.fori_loop(*ends, one, (arrays, kept))
+        state = lane.arrays, _zeros(self.metrics, self._records)
+        arrays, kept = jax.lax.fori_loop(start, stop, one, state)
 
-            def evaluate() -> Any:
-                carry = eqx.combine(arrays, static)
-                return evaluated(training, point, own, carry, ends[1])
+        def evaluate() -> dict[str, Any]:
+            found = self._evaluated(lane._replace(arrays=arrays), stop)
+            return {name: x[None] for name, x in found.items()}
 
-            found: Any = _zeros(self.evaluations)
-            if found:
-                found = jax.lax.cond(ending, evaluate, lambda: found)
-            # A dict is flattened by its sorted keys.
-            return [*_raw(arrays), *kept.values(), *found.values()]
+        found = _zeros(self.evaluations, 1)
+        if found:
+            found = jax.lax.cond(ending, evaluate, lambda: found)
+        return [*_raw(arrays), *jtu.tree_leaves(kept), *jtu.tree_leaves(found)]
 
-        self._add("init", begin, own, [])
-        flag = jax.ShapeDtypeStruct((), np.bool_)
-        self._add("step", advance, given, [number, number, number, flag])
-
-    def _add(
-        self, name: str, lane: Callable[..., Any], own: list[Any], shared: list[Any]
-    ) -> None:
+    def _program(
+        self, lane: Callable[..., Any], own: list[Any], shared: list[Any]
+    ) -> _Program:
+        """Return the program of all lanes; they have their `own` arguments."""
         jaxpr = trace(lane, *own, *shared)
         # Arrays that the functions close over are passed in, since compiling constants
         # takes long.
         held = list(jaxpr.consts)
-        split = [False] * len(held) + [True] * len(own) + [False] * len(shared)
-        axes = [0 if parted else None for parted in split[len(held) :]]
+        axes = [*[0] * len(own), *[None] * len(shared)]
 
         def on_device(*given: Any) -> list[Any]:
             run = as_function(jaxpr, given[: len(held)])
             return jax.vmap(run, axes)(*given[len(held) :])
 
-        program: Any = on_device
-        if len(self.devices) > 1:
-            program = over_devices(on_device, self._mesh, split)
-        whole = NamedSharding(self._mesh, P())
-        consts = [jax.device_put(x, whole) for x in held]
-        self._programs[name] = jaxpr, jax.jit(program), consts
-
-    def text(self) -> str:
-        """Return the identity of the programs and of the arrays they hold."""
-        texts = []
-        for name, (jaxpr, _, _) in self._programs.items():
-            found = fingerprint_of(jaxpr)
-            texts += [name, found.text, *map(array_text, found.constants)]
-        return digest("\n".join(texts))
+        split = [False] * len(held) + [axis == 0 for axis in axes]
+        call = over_devices(on_device, self._mesh, split)
+        consts = [jax.device_put(x, NamedSharding(self._mesh, P())) for x in held]
+        return jaxpr, jax.jit(call), consts
 
     # ---- turns ---------------------------------------------------------------------
 
-    def begin(self) -> dict[int, str]:
-        """Make the first carries; return the error of each training that failed."""
-        whole = np.arange(len(self.rows))
-        self.carries, _, failed = self._run("init", whole, self.columns, ())
-        return failed
+    def last(self, step: int) -> int:
+        """Return the last step of a call after `step`, whose records fit the buffer."""
+        return (step // self._each + self._records) * self._each
 
-    def advance(
-        self, active: Rows, columns: Columns, plan: Sequence[Any]
-    ) -> tuple[list[Any], dict[str, np.ndarray], dict[int, str]]:
-        """Train the `active` trainings; return new carries, records and errors.
+    def run(
+        self,
+        program: _Program,
+        active: Bool[np.ndarray, " trainings"],
+        columns: Columns,
+        carries: Carries,
+        plan: Sequence[Any],
+    ) -> tuple[Carries, Rows, dict[str, np.ndarray], dict[int, str]]:
+        """Run `init`, or train by `step`, those of all trainings that are `active`.
 
-        `plan` is the step to begin after, the steps of a record, the number of records,
-        and whether to evaluate. Carries of failed trainings stay what they were.
+        Returns the carries, the trainings that did not fail, their metrics, and the
+        errors of the others. Metrics have an axis over the records of the call, those
+        of `evaluate` over one. `plan` is the step to begin after, the last step, and
+        whether to evaluate. Other trainings keep their carries.
         """
-        carries, outputs, failed = self._run("step", active, columns, plan)
-        names = *self.metrics, *self.evaluations
-        return carries, dict(zip(names, outputs, strict=True)), failed
-
-    def _run(
-        self, name: str, active: Rows, columns: Columns, plan: Sequence[Any]
-    ) -> tuple[list[Any], list[np.ndarray], dict[int, str]]:
-        count, moving = len(self.rows), len(self.structs)
-        lanes = self._size(len(active)) * len(self.devices)
+        whole, moving = np.flatnonzero(active[self.rows]), len(self.structs)
+        if not len(whole):
+            return carries, whole, {}, {}
+        jaxpr, call, consts = program
+        lanes = self._size(len(whole)) * self._devices
+        values = [self.rows.astype(np.int32), *(x[self.rows] for x in columns.values())]
+        place = NamedSharding(self._mesh, P(self._mesh.axis_names))
         failed: dict[int, str] = {}
         found: list[tuple[Rows, list[Any]]] = []
-
-        def attempt(part: Rows) -> None:
-            """Compute a part of the trainings; if it fails, halves of it.
-
-            All parts have the same number of lanes, the last training repeated, so that
-            they run the same program.
-            """
+        parts = [whole[k : k + lanes] for k in range(0, len(whole), lanes)]
+        for part in parts:
+            # All parts have the same number of lanes, the last training repeated, so
+            # that they run the same program.
             at = np.concatenate([part, np.repeat(part[-1:], lanes - len(part))])
-            _, program, consts = self._programs[name]
-            own = [self.rows[at].astype(np.int32), *(x[at] for x in columns.values())]
-            if name == "step":
-                own += [self._lanes_of(leaf, at) for leaf in self.carries]
-            own = [jax.device_put(x, self._split) for x in own]
+            own = [*(x[at] for x in values), *(self._lanes_of(x, at) for x in carries)]
+            own = [jax.device_put(x, place) for x in own]
             try:
-                with noting(lanes // len(self.devices)):
-                    out = jax.block_until_ready(program(*consts, *own, *plan))
-                found.append((part, list(out)))
+                with noting(lanes // self._devices):
+                    out = jax.block_until_ready(call(*consts, *own, *plan))
+                found.append((part, out))
             except TooLarge as error:
                 raise does_not_fit("train", error, self._given is not None) from error
             except Exception as error:
-                if len(part) == 1:
-                    failed[int(part[0])] = error_text(error)
-                    return
                 half = len(part) // 2
-                attempt(part[:half])
-                attempt(part[half:])
-
-        for k in range(0, len(active), lanes):
-            attempt(active[k : k + lanes])
-        stay = len(found) == 1 and len(active) == count and not failed
+                if half:  # compute each half, to find the trainings that fail
+                    parts += [part[:half], part[half:]]
+                else:
+                    failed[int(self.rows[part[0]])] = error_text(error)
+        stay = len(found) == 1 and len(found[0][0]) == len(self.rows)
         leaves: list[Any] = []
-        for i, struct in enumerate(self._programs[name][0].out_avals):
+        for i, struct in enumerate(jaxpr.out_avals):
             if stay and i < moving:
                 leaves.append(found[0][1][i])  # on the devices
                 continue
-            leaf = np.zeros((count, *struct.shape), struct.dtype)
-            if i < len(self.carries):
-                leaf[:] = np.asarray(self.carries[i])[:count]
+            leaf = np.zeros((len(self.rows), *struct.shape), struct.dtype)
+            if i < len(carries):
+                leaf[:] = np.asarray(carries[i])[: len(leaf)]
             for at, out in found:
                 leaf[at] = np.asarray(out[i])[: len(at)]
             leaves.append(leaf)
-        return leaves[:moving], leaves[moving:], failed
+        done = np.sort(np.concatenate([whole[:0], *(part for part, _ in found)]))
+        metrics = zip([*self.metrics, *self.evaluations], leaves[moving:], strict=False)
+        outputs = {name: leaf[done] for name, leaf in metrics}
+        return leaves[:moving], self.rows[done], outputs, failed
 
     def _lanes_of(self, leaf: Any, at: Rows) -> Any:
         """Return the carries of some trainings, without a copy if they are in place."""
@@ -281,22 +333,54 @@ class Lanes:
         """
         if self._given is not None:
             return self._given
-        devices = len(self.devices)
-        each = -(-len(self.rows) // devices)
+        each = -(-len(self.rows) // self._devices)
         size = -(-each // -(-each // _BATCH))
-        while size > 1 and -(-size // 2) * devices >= trainings:
+        while size > 1 and -(-size // 2) * self._devices >= trainings:
             size = -(-size // 2)
         return size
 
-    def inherit(self, source: Rows) -> None:
-        """Let each training continue from the carry of another."""
-        if (source != np.arange(len(source))).any():
-            self.carries = [np.asarray(x)[source] for x in self.carries]
+    def inherited(self, parents: Rows, carries: Carries) -> Carries:
+        """Return carries of which each is that of a parent, an index in the space."""
+        source = np.searchsorted(self.rows, parents[self.rows])
+        if (source == np.arange(len(source))).all():
+            return carries
+        return [np.asarray(x)[source] for x in carries]
 
 
 def _raw(arrays: PyTree) -> list[Any]:
-    return [jnp.asarray(as_data(x)) for x in jtu.tree_leaves(arrays)]
+    """Return the leaves of a carry; no weak types, so that all calls have the same."""
+    leaves = map(as_data, jtu.tree_leaves(arrays))
+    return [jax.lax.convert_element_type(x, x.dtype) for x in leaves]
 
 
-def _zeros(structs: PyTree, *lead: int) -> PyTree:
-    return jtu.tree_map(lambda s: jnp.zeros((*lead, *s.shape), s.dtype), structs)
+def _zeros(structs: Mapping[str, Any], count: int) -> dict[str, Any]:
+    return {k: jnp.zeros((count, *s.shape), s.dtype) for k, s in structs.items()}
+
+
+def _parted(carry: PyTree) -> tuple[PyTree, PyTree]:
+    """Return the arrays of a carry, and the rest.
+
+    Numbers become arrays, except those in modules: a model may use one while it is
+    traced, as a dropout uses its probability.
+    """
+
+    def arrays(x: Any) -> Any:
+        if isinstance(x, eqx.Module):
+            numpy, rest = eqx.partition(x, lambda leaf: isinstance(leaf, np.ndarray))
+            return eqx.combine(as_arrays(numpy), rest)
+        return as_arrays(x)
+
+    carry = jtu.tree_map(arrays, carry, is_leaf=lambda x: isinstance(x, eqx.Module))
+    return eqx.partition(carry, eqx.is_array)
+
+
+def _named(metrics: PyTree, function: str) -> dict[str, Array]:
+    """Return metrics by path, the only one as `value`."""
+    pairs = [(name or "value", leaf) for name, leaf in leaves_with_names(metrics)]
+    check_distinct("train", f"metrics of `{function}`", [name for name, _ in pairs])
+    for name, leaf in pairs:
+        if not eqx.is_array_like(leaf):
+            wrong = f"`{function}` returned {describe_value(leaf)} as the metric "
+            cure = "Metrics are numbers, arrays and pytrees of them."
+            raise type_error("train", f"{wrong}`{name}`.", cure)
+    return {name: jnp.asarray(as_data(jnp.asarray(leaf))) for name, leaf in pairs}

@@ -1,21 +1,49 @@
-"""`TrainResult`: the curves of trainings, and their carries."""
+"""`TrainResult`, the curves and carries of trainings, and its checkpoints in a folder.
 
-import copy
+A checkpoint has the curves under an unused name, and one file put last, which names
+them.
+"""
+
+import contextlib
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any
+import functools as ft
+import re
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Int, Int8
 
-from .._check import check_int
-from .._errors import describe_value, type_error, value_error
+from .. import _leaves
+from .._check import check_distinct, check_int
+from .._errors import SweepError, message, structure_error, type_error, value_error
 from .._reduce import Over
 from .._spaces import Space
-from .._sweep import Best, Compared, StoreLike, SweepResult, gaps_of
+from .._sweep import (
+    Best,
+    Compared,
+    Files,
+    Outcome,
+    Request,
+    StoreLike,
+    SweepResult,
+    Taken,
+    as_files,
+    check_settings,
+    disk_errors,
+    gaps_of,
+    locked,
+    nothing,
+    result_of,
+)
+from .._tree import struct_of
 from .._types import PyTree
-from .lanes import Lanes
+from .lanes import Carries, Columns, Lanes
+
+Steps = Int[np.ndarray, " _steps"]
 
 RECORDED, FAILED = 1, 2
 """The status of a training at a recorded step; 0 after it was stopped."""
@@ -24,47 +52,40 @@ STATUS = "step_status"
 """The curve of the status."""
 
 
-@dataclasses.dataclass
-class Curves:
-    """Values of each training at each of `steps`, by path; later entries are empty."""
+KEY = "checkpoint"
+"""The key of the newest checkpoint, which names its curves: replaced atomically."""
+
+_CURVES = re.compile(r"curves-\d{9}-[0-9a-f]{32}\.zarr")
+
+
+class Curve(NamedTuple):
+    """Values of each training at each of `steps`; those of later steps are empty."""
 
     dim: str
     steps: Int[np.ndarray, " steps"]
-    values: dict[str, np.ndarray]
+    values: np.ndarray
 
     def until(self, step: int) -> int:
         """Return the number of entries at the first `step` steps."""
         return int(np.searchsorted(self.steps, step, "right"))
 
-
-@dataclasses.dataclass
-class State:
-    """All trainings after `step` steps.
-
-    `columns` are the values of axes as trained last, and `parents` the indices of the
-    trainings from whose carries the current interval began. `records` are the curves of
-    `step`, and `evals` those of `evaluate` and of decisions, which have an entry for
-    each interval. `errors` has the error of each training that failed.
-    """
-
-    step: int
-    columns: dict[str, np.ndarray]
-    active: Bool[np.ndarray, " trainings"]
-    trained: Int[np.ndarray, " trainings"]
-    parents: Int[np.ndarray, " trainings"]
-    records: Curves
-    evals: Curves
-    errors: dict[int, str]
-
-    def latest(self) -> dict[str, np.ndarray]:
-        """Return the newest metrics and decisions of each training."""
-        found, rows = {}, np.arange(len(self.active))
-        for curves in (self.records, self.evals):
-            at = np.searchsorted(curves.steps, self.trained, "right") - 1
-            for name, curve in curves.values.items():
-                if name != STATUS:
-                    found[name] = curve[rows, np.maximum(at, 0)]
+    def newest(self, trained: Int[np.ndarray, " trainings"]) -> np.ndarray:
+        """Return the last entry of each training; NaN or 0 if there is none."""
+        at = np.searchsorted(self.steps, trained, "right") - 1
+        known, values = np.flatnonzero(at >= 0), self.values
+        shape, dtype = (len(at), *values.shape[2:]), values.dtype
+        found = np.full(shape, nothing(dtype), dtype)
+        found[known] = values[known, at[known]]
         return found
+
+
+def curves_of(result: SweepResult) -> dict[str, Curve]:
+    """Return the outputs of a result as curves."""
+    found = {}
+    for name, values in result.values.items():
+        dim, steps = next(iter(result.output_coords[name].items()))
+        found[name] = Curve(dim, np.asarray(steps), np.asarray(values))
+    return found
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -78,23 +99,32 @@ class TrainResult:
     the training had failed, 0 it was stopped before. Elsewhere, curves are NaN, and
     integers 0.
 
-    `latest` is a `SweepResult` of the newest metrics of each training. `step` is the
-    number of steps so far, `trained` that of each training, and `active` is true for
-    each training that was not stopped and did not fail.
+    `step` is the number of steps so far, `trained` that of each training, and `active`
+    is true for each training that was not stopped and did not fail.
     """
 
     curves: SweepResult
-    latest: SweepResult
     step: int
     active: Bool[np.ndarray, " trainings"]
     trained: Int[np.ndarray, " trainings"]
-    _columns: Mapping[str, np.ndarray]
-    _groups: Sequence[Lanes] = ()
+    _columns: Columns
+    _groups: Sequence[tuple[Lanes, Carries]] = ()
 
     @property
     def space(self) -> Space:
         """The space of the trainings."""
         return self.curves.space
+
+    @ft.cached_property
+    def latest(self) -> SweepResult:
+        """The newest metrics of each training, as a `SweepResult`."""
+        curves = curves_of(self.curves)
+        del curves[STATUS]
+        missing = (self.status != RECORDED).all(axis=1)
+        gaps = gaps_of(self.curves.ok & ~missing, self.curves.ok & missing)
+        values = {name: x.newest(self.trained) for name, x in curves.items()}
+        given: Any = {"values": values, "_gaps": gaps, "output_coords": {}}
+        return dataclasses.replace(self.curves, **given)
 
     @property
     def status(self) -> Int8[np.ndarray, "trainings records"]:
@@ -104,25 +134,24 @@ class TrainResult:
     @property
     def errors(self) -> dict[int, str]:
         """The error of each failed training, with `on_error="mark"`."""
-        return self.latest.errors
+        return self.curves.errors
 
     def point(self, i: int) -> PyTree:
         """Return the point of a training as trained last, after changes by PBT.
 
         **Raises:** `IndexError` if `i` is out of range; `TypeError` if the result was
-        loaded, and the point was changed.
+        loaded.
         """
-        lanes, at = self._lanes(i)
-        row = lanes.rows[at]
-        return lanes.point({k: jnp.asarray(x[row]) for k, x in self._columns.items()})
+        lanes, _ = self._group(i)
+        return lanes.point(jnp.asarray(x[i]) for x in self._columns.values())
 
     def carry(self, i: int) -> PyTree:
         """Return the carry of a training, with the static parts of its last point.
 
         **Raises:** as `point`.
         """
-        lanes, at = self._lanes(i)
-        return lanes.carry({k: x[lanes.rows] for k, x in self._columns.items()}, at)
+        lanes, carries = self._group(i)
+        return lanes.carry(i, self._columns, carries)
 
     def best(
         self, by: Compared = None, mode: str = "min", *, over: Over = None
@@ -136,26 +165,19 @@ class TrainResult:
         **Raises:** as `SweepResult.best`; `ValueError` for `over` if a scheduler has
         changed points.
         """
-        best = self.latest.best(by, mode, over=over)
-        first = self.space.geometry.columns()
-        changed = [
-            name
-            for name, x in self._columns.items()
-            if x.tobytes() != first[name].astype(x.dtype).tobytes()
-        ]
-        if not changed:
-            return best
-        if over is not None:
-            wrong = f"a scheduler has changed `{changed[0]}` of single trainings."
+        best, first = self.latest.best(by, mode, over=over), columns_of(self.space)
+        pairs = self._columns.items()
+        changed = {name: x for name, x in pairs if x.tobytes() != first[name].tobytes()}
+        if changed and over is not None:
+            wrong = f"a scheduler has changed `{min(changed)}` of single trainings."
             cure = "Leave `over` out: replicates no longer share a setting."
             raise value_error("TrainResult.best", wrong, cure)
-        i = int(best.index)
-        values = {name: self._columns[name][i] for name in changed}
-        return dataclasses.replace(
-            best,
-            point=self.point(i) if self._groups else best.point,
-            coordinates={**best.coordinates, **values},
-        )
+        if changed:
+            i = int(best.index)
+            point = self.point(i) if self._groups else best.point
+            now = {**best.coordinates, **{name: x[i] for name, x in changed.items()}}
+            best = dataclasses.replace(best, point=point, coordinates=now)
+        return best
 
     @staticmethod
     def load(path: StoreLike) -> "TrainResult":
@@ -166,77 +188,255 @@ class TrainResult:
 
         **Raises:** `FileNotFoundError` if there is no checkpoint.
         """
-        from .checkpoint import load
+        function = "TrainResult.load"
+        files = as_files(function, path, "path")
+        arrays, entries = _read(files, function)
+        if not entries:
+            text = f"`{files.path_of()}` has no checkpoint of `train`."
+            cure = "Give the path that `train` got as `store`."
+            raise FileNotFoundError(message(function, text, cure))
+        try:
+            curves = SweepResult.load(files.below(entries["curves"]))
+        except (FileNotFoundError, ValueError):
+            # A process that fills the store may have removed them meanwhile.
+            if _read(files, function)[1] == entries:
+                raise
+            return TrainResult.load(path)
+        active, trained, _, *rest = arrays
+        columns = dict(zip(entries["columns"], rest, strict=False))
+        return TrainResult(curves, entries["step"], active, trained, columns)
 
-        return load(path)
-
-    def _lanes(self, i: int) -> tuple[Lanes, int]:
+    def _group(self, i: int) -> tuple[Lanes, Carries]:
         check_int("TrainResult", "i", i, 0)
         if i >= len(self.active):
             raise IndexError(f"{i} is out of range for {len(self.active)} trainings")
-        for lanes in self._groups:
-            at = np.flatnonzero(lanes.rows == i)
-            if len(at):
-                return lanes, int(at[0])
-        wrong = (
-            f"{describe_value(self)} was loaded without the functions of `Training`."
-        )
+        for lanes, carries in self._groups:
+            if i in lanes.rows:
+                return lanes, carries
+        wrong = f"{self!r} was loaded without the functions of `Training`."
         cure = "Call `train` again with the same arguments and `store=`."
         raise type_error("TrainResult", wrong, cure)
 
     def __repr__(self) -> str:
         count, active = len(self.active), int(self.active.sum())
         failed = f", {len(self.errors):,} failed" if self.errors else ""
-        names = "; " + ", ".join(self.latest.values) if self.latest.values else ""
-        return (
-            f"TrainResult({count:,} trainings, {active:,} active{failed}, step "
-            f"{self.step:,}{names})"
+        names = ", ".join(["", *self.latest.values])
+        text = f"{count:,} trainings, {active:,} active{failed}, step {self.step:,}"
+        return f"TrainResult({text}{names})"
+
+
+def columns_of(space: Space) -> dict[str, np.ndarray]:
+    """Return the values of the axes at all points by path, without `Static` axes."""
+    static = {name for name, axis in space.geometry.axes.items() if axis.is_static}
+    return {
+        name: x.astype(jax.dtypes.canonicalize_dtype(x.dtype))
+        for name, x in space.geometry.columns().items()
+        if name not in static
+    }
+
+
+class State:
+    """All trainings after `step` steps.
+
+    `columns` are the values of axes as trained last, and `parents` the indices of the
+    trainings from whose carries the current interval began, as the scheduler decided
+    after `decided` steps. `carries` has those of each group. `errors` has the error of
+    each training that failed.
+    """
+
+    def __init__(
+        self, request: Request, groups: list[Lanes], columns: Columns, decides: bool
+    ):
+        size, self.request, self.groups = request.space.size, request, groups
+        self.step, self.decided, self.started = 0, 0, time.time()
+        self.active, self.trained = np.ones(size, bool), np.zeros(size, np.int64)
+        self.columns, self.parents, self._decides = columns, np.arange(size), decides
+        self.carries: list[Carries] = [lanes.structs for lanes in groups]
+        self.errors, self.curves = dict[int, str](), dict[str, Curve]()
+
+    def begin(self, records: Steps, ends: Steps) -> None:
+        """Make empty curves, for the steps with a record and the ends of intervals."""
+        first, made = self.groups[0], self._decisions()
+        names = [*first.metrics, *first.evaluations, *made, STATUS]
+        check_distinct("train", "curves", names)
+        logged = {**first.metrics, STATUS: jax.ShapeDtypeStruct((), np.int8)}
+        found = {**first.evaluations}
+        if self._decides:
+            found |= {name: struct_of(x, drop=1) for name, x in made.items()}
+        for name, x in {**logged, **found}.items():
+            dim, steps = ("step", records) if name in logged else ("eval_step", ends)
+            shape = len(self.active), len(steps), *x.shape
+            self.curves[name] = Curve(
+                dim, steps, np.full(shape, nothing(x.dtype), x.dtype)
+            )
+
+    def _decisions(self) -> dict[str, np.ndarray]:
+        """Return the values of the curves that record what a scheduler decided."""
+        points = {f"point.{name}": x for name, x in self.columns.items()}
+        return {**points, "parent": self.parents}
+
+    def fail(self, failures: Iterable[Mapping[int, str]], function: str) -> None:
+        """Stop the trainings that failed, or raise."""
+        failed = {i: texts[i] for texts in failures for i in texts}
+        if failed and not self.request.isolated:
+            i, text = min(failed.items())
+            wrong = f"`{function}` failed for {len(failed)} of {len(self.active)} "
+            wrong += f"trainings after step {self.step}: training {i}: {text}."
+            cure = "Look at `space.point(i)`, or continue the others with "
+            text = message("train", wrong, f'{cure}`on_error="mark"`.')
+            raise SweepError(text, sorted(failed))
+        self.errors |= failed
+        self.active[[*failed]] = False
+
+    def record(self, after: int, runs: Iterable[tuple[Any, ...]]) -> None:
+        """Record the metrics of trainings until the step `after`."""
+        for _, rows, outputs, _ in runs:
+            self.trained[rows] = after
+            status = np.full((len(rows), 1), RECORDED)
+            for name, values in {**outputs, STATUS: status}.items():
+                self._write(name, after, rows, values)
+        failed, every = [*self.errors], np.arange(len(self.active))
+        self._write(STATUS, after, failed, np.full((len(failed), 1), FAILED))
+        for name, values in self._decisions().items() if self._decides else ():
+            self._write(name, after, every, values[:, None])
+        self.step = after
+
+    def _write(self, name: str, after: int, rows: Any, values: np.ndarray) -> None:
+        """Write the entries of a curve until the step `after`, if there are any."""
+        curve = self.curves[name]
+        first, last = curve.until(self.step), curve.until(after)
+        curve.values[rows, first:last] = values[:, : last - first]
+
+    def result(self) -> TrainResult:
+        """Return the result so far; the curves are copies."""
+        values, coords = {}, {}
+        for name, curve in self.curves.items():
+            count = curve.until(self.step)
+            values[name] = curve.values[:, :count].copy()
+            inner = {f"{name}.{k}": None for k in range(curve.values.ndim - 2)}
+            coords[name] = {curve.dim: curve.steps[:count], **inner}
+        ok, pairs = np.ones(len(self.active), bool), self.errors.items()
+        ok[[*self.errors]] = False
+        errors = {t: np.array([i for i, x in pairs if x == t]) for _, t in pairs}
+        metrics = [*self.groups[0].metrics, *self.groups[0].evaluations]
+        curves = result_of(
+            dataclasses.replace(self.request, output_coords=coords),
+            Outcome(values, gaps_of(ok), errors=errors),
+            batch_size=max(len(lanes.rows) for lanes in self.groups),
+            num_devices=len(self.request.devices),
+            attrs={"metric": metrics[0]} if len(metrics) == 1 else {},
+            started=self.started,
         )
+        now = self.step, self.active.copy(), self.trained.copy(), self.columns
+        groups = [*zip(self.groups, self.carries, strict=True)]
+        return TrainResult(curves, *now, groups)
 
 
-def result_of(
-    space: Space,
-    groups: Sequence[Lanes],
-    state: State,
-    started: float,
-    seconds: float,
-    function: str,
-) -> TrainResult:
-    """Return the result of the trainings so far; the curves are copies."""
-    values, coords = {}, {}
-    for curves in (state.records, state.evals):
-        count = curves.until(state.step)
-        for name, curve in curves.values.items():
-            values[name] = curve[:, :count].copy()
-            inner = {f"{name}.{k}": None for k in range(curve.ndim - 2)}
-            coords[name] = {curves.dim: curves.steps[:count], **inner}
-    known = state.trained >= state.records.steps[0]
-    ok = np.ones(len(state.active), bool)
-    ok[list(state.errors)] = False
-    errors: dict[str, Any] = {}
-    for i, text in sorted(state.errors.items()):
-        errors.setdefault(text, []).append(i)
+class Checkpoints:
+    """The store of a training, in a folder or bucket.
 
-    def made(values: dict[str, Any], coords: Any, missing: Any) -> SweepResult:
-        return SweepResult(
-            values=values,
-            space=space,
-            _gaps=gaps_of(ok & ~missing, ok & missing),
-            batch_size=max((len(lanes.rows) for lanes in groups), default=0),
-            num_devices=len(groups[0].devices) if groups else 1,
-            started=started,
-            seconds=seconds,
-            function=function,
-            _errors={text: np.array(at, np.int64) for text, at in errors.items()},
-            output_coords=coords,
-        )
+    It is created by the first checkpoint, after all checks of the call. In a bucket
+    without locks, a process that finds a checkpoint of another one ends. `settings` are
+    those of the training, as texts.
+    """
 
-    return TrainResult(
-        curves=made(values, coords, np.zeros_like(ok)),
-        latest=made(state.latest(), {}, ~known),
-        step=state.step,
-        active=state.active.copy(),
-        trained=state.trained.copy(),
-        _columns=state.columns,
-        _groups=[copy.copy(lanes) for lanes in groups],  # their carries are replaced,
-    )
+    def __init__(self, files: Files, settings: Mapping[str, str]):
+        self._path, self._files, self._settings = files.path_of(), files, settings
+        self._saved, self._tag = -1, None
+
+    @contextlib.contextmanager
+    def filling(self, state: State, steps: int) -> Iterator[bool]:
+        """Hold the lock of the store; continue from its checkpoint, if there is one.
+
+        `state` is that before the first step.
+        """
+        self._check(steps)
+        with disk_errors(self._path, "be locked", "train"):
+            self._files.make()
+        with locked(self._files, None, "train") as has_locks:
+            old = self._files.names() if has_locks else set()
+            # Another process may have been faster.
+            arrays, entries = self._check(steps)
+            self._tidy(entries, old)
+            if entries:
+                self._restore(state, arrays, entries)
+            yield bool(entries)
+
+    def _check(self, steps: int) -> tuple[list[np.ndarray], dict[str, Any]]:
+        """Return the newest checkpoint; raise for that of another training."""
+        self._tag = self._files.tag(KEY)  # before the content
+        arrays, entries = _read(self._files, "train")
+        if not entries:
+            names = (name for name in self._files.names() if name[0] != ".")
+            others = [name for name in names if not _CURVES.fullmatch(name)]
+            if others:
+                wrong = f"the folder `{self._path}` is not a store of `train`: it "
+                wrong += f"contains {min(others)!r}."
+                raise structure_error("train", wrong, "Give another path.")
+            return arrays, entries
+        was, done, path = entries["settings"], entries["step"], self._path
+        check_settings("train", "training", path, was, self._settings)
+        if done > steps:
+            wrong = f"the store `{path}` has {done} steps, and `steps` is {steps}."
+            cure = f"Give at least {done}, or read it: `TrainResult.load`."
+            raise value_error("train", wrong, cure)
+        return arrays, entries
+
+    def _restore(
+        self, state: State, arrays: list[np.ndarray], entries: Mapping[str, Any]
+    ) -> None:
+        curves = SweepResult.load(self._files.below(entries["curves"]))
+        state.active, state.trained, state.parents, *rest = arrays
+        state.columns = {name: rest.pop(0) for name in state.columns}
+        state.carries = [[rest.pop(0) for _ in leaves] for leaves in state.carries]
+        state.step, state.decided = entries["step"], entries["decided"]
+        self._saved, state.errors = state.step, curves.errors
+        for name, old in curves_of(curves).items():
+            new = state.curves[name]
+            # With larger `steps`, the end of the earlier call may be no record.
+            _, here, there = np.intersect1d(old.steps, new.steps, return_indices=True)
+            new.values[:, there] = old.values[:, here]
+
+    def save(self, state: State) -> None:
+        """Write a checkpoint unless there is one, and then remove the one before."""
+        if self._saved == state.step:
+            return
+        made = state.result()
+        arrays = [state.active, state.trained, state.parents, *state.columns.values()]
+        for lanes, carries in made._groups:
+            arrays += [np.asarray(x)[: len(lanes.rows)] for x in carries]
+        entries = {
+            "settings": self._settings,
+            "step": state.step,
+            "decided": state.decided,
+            "columns": [*state.columns],
+            "curves": f"curves-{state.step:09}-{self._files.new_id()}.zarr",
+        }
+        with disk_errors(self._path, "be filled", "train"):
+            made.curves.save(self._files.below(entries["curves"]))
+            old, data = self._files.names(), _leaves.pack(arrays, entries)
+            self._tag = self._files.swap(KEY, data, self._tag)
+            if self._tag is None:  # perhaps a repeated request, whose reply was lost
+                self._tag = self._files.tag(KEY)
+                if self._files.get(KEY) != data:
+                    raise Taken("another process")
+        self._tidy(entries, old)
+        self._saved = state.step
+
+    def _tidy(self, entries: Mapping[str, Any], old: Collection[str]) -> None:
+        """Remove older curves, and those that a killed process left."""
+        for name in {*old} - {entries.get("curves")}:
+            if _CURVES.fullmatch(name):
+                self._files.remove_all(name)
+
+
+def _read(files: Files, function: str) -> tuple[list[np.ndarray], dict[str, Any]]:
+    """Return the arrays of the newest checkpoint, and its other entries, if any."""
+    try:
+        return _leaves.unpack(files.get(KEY))
+    except (FileNotFoundError, NotADirectoryError):
+        return [], {}
+    except _leaves.DamagedLeaves as error:
+        wrong = f"`{files.path_of(KEY)}` is damaged: {error}."
+        cure = "Restore it from a copy, or delete the store."
+        raise value_error(function, wrong, cure) from error

@@ -1,18 +1,128 @@
 """Schedulers: successive halving, and population-based training."""
 
+import dataclasses
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
+from jaxtyping import ArrayLike, Bool, Int
 
 from .._check import check_choice, check_int, check_is
-from .._errors import value_error
+from .._errors import describe_value, nearest, value_error
 from .._sweep import ranked
 from .._types import Key
-from .population import Population
+
+_NEXT = "train: Population.next"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Population:
+    """All trainings after some steps, as a scheduler sees them.
+
+    Arrays have an entry for each training, in the order of the points. `points` has the
+    values of the axes by path, without `Static` axes, and `metrics` the latest metrics
+    by path. `active` is true for each training that continues, and `parents` has the
+    index of the training whose carry each continues from.
+
+    A scheduler is a pure function `scheduler(population, key)` that returns
+    `population.next(...)`.
+    """
+
+    step: int
+    points: Mapping[str, np.ndarray]
+    metrics: Mapping[str, np.ndarray]
+    active: Bool[np.ndarray, " trainings"]
+    parents: Int[np.ndarray, " trainings"]
+    _groups: Int[np.ndarray, " trainings"] = dataclasses.field(repr=False)
+
+    def ranked(self, by: str, mode: str = "min") -> Int[np.ndarray, " active"]:
+        """Return the indices of the active trainings, best first: NaN last.
+
+        Of equal metrics, the lower index comes first.
+
+        **Raises:** `ValueError` if `by` is not the path of a scalar metric.
+        """
+        check_choice("train: Population.ranked", "mode", mode, ("min", "max"))
+        return ranked(self.metric(by), mode, self.active)
+
+    def metric(self, by: str) -> np.ndarray:
+        """Return a scalar metric of each training.
+
+        **Raises:** `ValueError` if `by` is not the path of one.
+        """
+        known = [name for name, x in self.metrics.items() if x.ndim == 1]
+        if by not in known:
+            wrong = f"`by` is {describe_value(by)}, which is not a scalar metric."
+            raise value_error("train", wrong, nearest(by, known))
+        return self.metrics[by]
+
+    def next(
+        self,
+        *,
+        parents: ArrayLike | Sequence[Any] | None = None,
+        points: Mapping[str, ArrayLike | Sequence[Any]] | None = None,
+        active: ArrayLike | Sequence[Any] | None = None,
+    ) -> "Population":
+        """Return the population that continues.
+
+        **Arguments:**
+
+        - `parents`: for each training the index of the training from whose carry it
+          continues; by default its own. A stopped training that gets another parent
+          continues, if `active` does not stop it. (Keyword only.)
+        - `points`: new values of axes by path, with an entry for each training.
+          (Keyword only.)
+        - `active`: false for each training to stop. (Keyword only.)
+
+        **Raises:** `ValueError` for wrong shapes or indices, unknown axes, and a parent
+        with another value of a `Static` axis.
+        """
+        own = np.arange(len(self.active))
+        parent = self._array("parents", parents, own, "integers")
+        if not np.isin(parent, own).all():
+            wrong = f"`parents` has indices from {parent.min()} to {parent.max()}."
+            raise value_error(_NEXT, wrong, f"Give indices from 0 to {len(own) - 1}.")
+        across = np.flatnonzero(self._groups[parent] != self._groups)
+        if len(across):
+            wrong = f"training {across[0]} cannot continue from training "
+            wrong += f"{parent[across[0]]}, which has other values of the Static axes."
+            raise value_error(_NEXT, wrong, "Give it a parent with the same values.")
+        changed = dict(self.points)
+        check_is(_NEXT, "points", points or {}, Mapping, 'Give `{"lr": values}`.')
+        for name, values in (points or {}).items():
+            if name not in changed:
+                wrong = f"`points` has {describe_value(name)}, not an axis of arrays."
+                raise value_error(_NEXT, wrong, nearest(name, changed))
+            argument = f"points[{name!r}]"
+            changed[name] = self._array(argument, values, changed[name], "numbers")
+        going = self._array("active", active, np.ones(len(own), bool), "booleans")
+        going &= self.active | (parent != own)
+        return dataclasses.replace(self, parents=parent, points=changed, active=going)
+
+    def _array(
+        self, name: str, given: Any, default: np.ndarray, kind: str
+    ) -> np.ndarray:
+        """Return an array with the shape and dtype of the default."""
+        if given is None:
+            return default
+        array, dtype = np.asarray(given), default.dtype
+        kinds = {"booleans": [np.bool_], "integers": [np.integer]}
+        allowed = kinds.get(kind, [np.number, np.bool_])
+        fits = any(jnp.issubdtype(array.dtype, one) for one in allowed)
+        if array.shape != default.shape or not fits:
+            cure = f"Give {kind} of shape {default.shape}, one entry for each training."
+            raise value_error(_NEXT, f"`{name}` is {describe_value(given)}.", cure)
+        with np.errstate(all="ignore"):
+            cast, is_real = array.astype(dtype), jnp.issubdtype(dtype, jnp.inexact)
+        lost = np.isfinite(array) & ~np.isfinite(cast) if is_real else cast != array
+        if lost.any():
+            wrong = f"`{name}` has {array[lost][0]}, but is {dtype}."
+            raise value_error(_NEXT, wrong, "Give numbers that fit this dtype.")
+        return cast
 
 
 class Halving(eqx.Module):
@@ -59,7 +169,7 @@ class Halving(eqx.Module):
         """Return the population without the trainings that stop."""
         metric = population.metric(self.by)
         order = ranked(metric, self.mode, population.active & ~np.isnan(metric))
-        kept = np.zeros(len(population), bool)
+        kept = np.zeros_like(population.active)
         kept[order[: max(1, math.ceil(population.active.sum() / self.eta))]] = True
         return population.next(active=kept)
 
@@ -114,18 +224,13 @@ class PBT(eqx.Module):
         check_is("search.PBT", "by", self.by, str, _BY)
         cure = 'Give a list of paths of axes: `["lr"]`.'
         check_is("search.PBT", "vary", self.vary, tuple, cure)
-        for name in self.vary:
-            check_is("search.PBT", "vary", name, str, cure)
-        cure = "Give numbers to multiply by: `(0.8, 1.2)`."
+        cure = "Give a list of numbers to multiply by: `[0.8, 1.2]`."
         check_is("search.PBT", "factors", self.factors, tuple, cure)
-        for factor in self.factors:
-            check_is("search.PBT", "factors", factor, int | float, cure)
-        if not self.factors or not np.isfinite(self.factors).all():
+        if not self.factors or not all(map(_is_finite, self.factors)):
             raise value_error("search.PBT", f"`factors` is {self.factors}.", cure)
-        cure = "Give a number above 0, at most 0.5."
-        check_is("search.PBT", "fraction", self.fraction, int | float, cure)
-        if not 0 < self.fraction <= 0.5:
-            raise value_error("search.PBT", f"`fraction` is {self.fraction}.", cure)
+        if not _is_finite(self.fraction) or not 0 < self.fraction <= 0.5:
+            wrong = f"`fraction` is {describe_value(self.fraction)}."
+            raise value_error("search.PBT", wrong, "Give a number in (0, 0.5].")
 
     def __call__(self, population: Population, key: Key | None) -> Population:
         """Return the population in which the best have replaced the worst."""
@@ -135,19 +240,14 @@ class PBT(eqx.Module):
         order = population.ranked(self.by, self.mode)
         count = min(max(1, int(self.fraction * len(order))), len(order) // 2)
         worst, best = order[len(order) - count :], order[:count]
-        parents = np.arange(len(population))
+        parents = np.arange(len(population.active))
         parents[worst] = best
         points = {}
         for k, name in enumerate(self.vary):
-            if name not in population.points:
-                population.next(points={name: 0})  # raises
-            values = population.points[name][parents]
-            if not jnp.issubdtype(values.dtype, jnp.floating):
-                wrong = f"the axis `{name}` in `vary` has the dtype {values.dtype}."
-                raise value_error("search.PBT", wrong, "Name axes of floats.")
-            shape = count, *values.shape[1:]
-            factors = jr.choice(jr.fold_in(key, k), jnp.array(self.factors), shape)
-            values[worst] = values[worst] * np.asarray(factors).astype(values.dtype)
+            # `next` raises for an unknown axis, and for products that are no integers.
+            values = population.points.get(name, parents)[parents].astype(float)
+            shape, factors = values[worst].shape, jnp.array(self.factors)
+            values[worst] *= np.asarray(jr.choice(jr.fold_in(key, k), factors, shape))
             points[name] = values
         return population.next(parents=parents, points=points)
 
@@ -158,3 +258,7 @@ _BY = 'Give the path of a metric: `"loss"`.'
 def _as_tuple(x: Any) -> Any:
     """Return a list as a tuple; other values are checked later."""
     return tuple(x) if isinstance(x, list) else x
+
+
+def _is_finite(x: Any) -> bool:
+    return isinstance(x, int | float) and math.isfinite(x)

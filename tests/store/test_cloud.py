@@ -213,17 +213,17 @@ def test_trainings():
 
     ep.train(training, space, 4, **options)
     first = names()
-    assert len(first) == 3
+    assert len(first) == 2
     found = ep.train(training, space, 8, **options)
     same(found.latest, ep.train(training, space, 8, every=2).latest)
     same(ep.TrainResult.load(bucket).latest, found.latest)
-    assert first & names() == {"train.json"} and len(names()) == 3
+    assert first & names() == {"checkpoint"} and len(names()) == 2
 
     def rival(result):
         if result.step == 10:
             ep.train(training, space, 12, **options)
 
-    with pytest.raises(RuntimeError, match="is filled by another process"):
+    with pytest.raises(RuntimeError, match="is being filled by another process"):
         ep.train(training, space, 12, callback=rival, **options)
     assert ep.TrainResult.load(bucket).step == 12
 

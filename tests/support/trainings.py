@@ -2,14 +2,16 @@
 
 import os
 import signal
+import threading
 
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 
 import eqx_pipe as ep
+from eqx_pipe._sweep.compute import watch
 from eqx_pipe._sweep.store import Folder
-from eqx_pipe._train import checkpoint
+from eqx_pipe._train import result as checkpoints
 
 SPACE = {"rate": ep.Geomspace(1e-3, 1.0, 6), "width": ep.Static([2, 3])}
 TRAINING = ep.Training(
@@ -35,21 +37,37 @@ def pbt(population, key):
 
 
 GIVEN = {"every": 4, "log_every": 2, "key": jr.key(2), "scheduler": pbt}
+KINDS = {
+    "pbt": {},
+    "halving": {"every": (4, 12, 24), "scheduler": ep.search.Halving("loss", 2)},
+    "stopping": {
+        "scheduler": lambda population, key: population.next(
+            active=population.metrics["loss"] > 0.1
+        )
+    },
+}
 
 
-def run(steps=24, **given):
-    return ep.train(TRAINING, SPACE, steps, **{**GIVEN, **given})
+def run(steps=24, kind="pbt", **given):
+    return ep.train(TRAINING, SPACE, steps, **{**GIVEN, **KINDS[kind], **given})
 
 
-def run_until_killed(folder, number):
-    """Run with a save after each call, killed at the given point of the saves."""
-    checkpoint.SAVE_EVERY, checkpoint._SHARE = 0.0, 0
-    left = [number]
+def run_until_killed(folder, number, seconds=0.0, kind="pbt", steps=24):
+    """Run with a save after each call, killed at the given point of the saves.
+
+    The kill comes some `seconds` later.
+    """
+    watch.COMMIT_EVERY, watch._SAVE_PAUSE = 0.0, 0
+    left, end = [number], (os.getpid(), signal.SIGKILL)
 
     def kill():
         left[0] -= 1
-        if not left[0]:
-            os.kill(os.getpid(), signal.SIGKILL)
+        if not left[0] and not seconds:
+            os.kill(*end)
+        elif not left[0]:
+            timer = threading.Timer(seconds, os.kill, end)
+            timer.daemon = True
+            timer.start()
 
     def killing(usual):
         def called(*arguments):
@@ -60,6 +78,7 @@ def run_until_killed(folder, number):
 
         return called
 
-    for owner, name in ((Folder, "put"), (checkpoint.Checkpoints, "_tidy")):
+    stored = checkpoints.Checkpoints
+    for owner, name in ((Folder, "put"), (stored, "_tidy")):
         setattr(owner, name, killing(getattr(owner, name)))
-    run(store=folder)
+    run(steps, kind, store=folder)

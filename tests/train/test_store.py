@@ -1,19 +1,25 @@
 """Checkpoints of trainings: resumed and extended with the bits of one run."""
 
+import multiprocessing
 import os
+import random
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import equinox as eqx
-import jax
 import jax.random as jr
 import numpy as np
 import pytest
 from support.helpers import THOROUGH
-from support.processes import plain_flags
-from support.trainings import GIVEN, SPACE, TRAINING, Folder, checkpoint, run
+from support.trainings import (
+    GIVEN,
+    KINDS,
+    SPACE,
+    TRAINING,
+    Folder,
+    checkpoints,
+    run,
+    run_until_killed,
+)
 
 import eqx_pipe as ep
 
@@ -50,8 +56,9 @@ def test_a_training_is_extended(tmp_path, whole):
         loaded.carry(0)
 
 
-def test_without_every_an_extended_training_equals_a_whole_one(tmp_path):
-    given = {"every": None, "log_every": None, "scheduler": None}
+@pytest.mark.parametrize("log_every", [None, 2])
+def test_without_every_an_extended_training_equals_a_whole_one(tmp_path, log_every):
+    given = {"every": None, "log_every": log_every, "scheduler": None}
     run(30, store=tmp_path / "runs", **given)
     assert_bits(run(60, store=tmp_path / "runs", **given), run(60, **given))
 
@@ -71,19 +78,20 @@ def test_another_training_is_refused_before_anything_is_written(tmp_path):
     before = files(tmp_path)
     other = ep.Training(TRAINING.init, TRAINING.step, lambda p, c: {"score": c["x"][0]})
     changes = {
-        "`every` was 4, now 8": {"every": 8},
-        "`log_every` was 2, now 4": {"log_every": 4},
-        "`key` was": {"key": jr.key(3)},
-        "`scheduler` was": {"scheduler": scheduler(1e-3)},
-        "`scheduler` was .* now Halving": {"scheduler": ep.search.Halving("loss")},
+        "`every`: 4 in the store, now 8": {"every": 8},
+        "`every`: 4 in the store, now several": {"every": (4, 8)},
+        "`log_every`: 2 in the store, now 4": {"log_every": 4},
+        "`key`: ": {"key": jr.key(3)},
+        "`scheduler`: ": {"scheduler": scheduler(1e-3)},
+        "`scheduler`: .* now Halving": {"scheduler": ep.search.Halving("loss")},
         "`steps` is 4": {"steps": 4},
     }
     for text, changed in changes.items():
         with pytest.raises(ValueError, match=text):
             run(**{"steps": 8, **given, **changed})
-    with pytest.raises(ep.StructureError, match="`training` was"):
+    with pytest.raises(ep.StructureError, match="`training`: "):
         ep.train(other, SPACE, 8, **{**GIVEN, **given})
-    with pytest.raises(ep.StructureError, match="`space` was"):
+    with pytest.raises(ep.StructureError, match="`space`: "):
         ep.train(TRAINING, {**SPACE, "rate": ep.Linspace(0, 1, 6)}, 8, **GIVEN | given)
     assert files(tmp_path) == before
     run(12, **{**given, "scheduler": scheduler(1e-9)})  # equal code and values
@@ -95,13 +103,13 @@ def test_another_training_is_refused_before_anything_is_written(tmp_path):
 
 def test_a_damaged_checkpoint_is_detected(tmp_path):
     run(8, store=tmp_path)
-    (path,) = tmp_path.glob("carries-*")
+    path = tmp_path / checkpoints.KEY
     data = bytearray(path.read_bytes())
     data[-3] ^= 1
     path.write_bytes(data)
     with pytest.raises(ValueError, match="checksum differs"):
         run(12, store=tmp_path)
-    (tmp_path / "train.json").write_text("{")
+    path.write_text("{")
     with pytest.raises(ValueError, match="is damaged"):
         run(12, store=tmp_path)
     with pytest.raises(FileNotFoundError, match="no checkpoint"):
@@ -147,7 +155,7 @@ def test_the_others_go_on_after_a_failed_training(tmp_path):
 
 def test_a_store_is_filled_by_one_process(tmp_path):
     def callback(result):
-        with pytest.raises(RuntimeError, match="is filled by process"):
+        with pytest.raises(RuntimeError, match="is being filled by process"):
             run(8, store=tmp_path)
 
     run(8, store=tmp_path, callback=callback)
@@ -158,7 +166,7 @@ def test_a_failed_save_leaves_the_checkpoint_before(tmp_path, whole, monkeypatch
     put = Folder.put
 
     def full(self, key, data):
-        if key == checkpoint.POINTER:
+        if key == checkpoints.KEY:
             raise OSError(28, "No space left on device")
         put(self, key, data)
 
@@ -170,32 +178,39 @@ def test_a_failed_save_leaves_the_checkpoint_before(tmp_path, whole, monkeypatch
     assert_bits(run(store=tmp_path), whole)
 
 
-ROOT = Path(__file__).parents[2]
-CHILD = """
-import sys
-from support.trainings import run_until_killed
-run_until_killed(sys.argv[1], int(sys.argv[2]))
-print("finished")
-"""
-
-
-def kill_at(folder, number):
-    """Run in a process that is killed at the given point of its saves."""
-    env = os.environ | {
-        "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}",
-        "XLA_FLAGS": plain_flags() + " --xla_force_host_platform_device_count="
-        f"{jax.device_count()}",
-        "JAX_PLATFORMS": "cpu",
-    }
-    command = [sys.executable, "-W", "ignore", "-c", CHILD, str(folder), str(number)]
-    return subprocess.run(command, env=env, capture_output=True, text=True)
+def killed(*given):
+    """Run in a process that may be killed; return whether it was."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["eqx_pipe.search", "xarray", "zarr"])
+    child = context.Process(target=run_until_killed, args=given)
+    child.start()
+    child.join()
+    assert child.exitcode in (0, -signal.SIGKILL)
+    return child.exitcode != 0
 
 
 @pytest.mark.parametrize(
     "number",
     range(2, 60, 2) if THOROUGH else [5, pytest.param(12, marks=pytest.mark.slow)],
 )
-def test_kills_change_nothing(tmp_path, whole, number):
-    done = kill_at(tmp_path, number)
-    assert done.returncode == -signal.SIGKILL or "finished" in done.stdout, done.stderr
+def test_a_kill_changes_nothing(tmp_path, whole, number):
+    killed(tmp_path, number)
     assert_bits(run(store=tmp_path), whole)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_many_kills_change_nothing(tmp_path, kind):
+    """`TRAIN_KILLS` is the number of kills of each, most of them at random times."""
+    least, rng, done = int(os.environ.get("TRAIN_KILLS", "1")), random.Random(0), 0
+    whole = run(kind=kind)
+    while done < least:
+        store = tmp_path / str(done)
+        for steps in (12, 24):  # the second extends the first
+            at = rng.randint(1, 99), rng.choice([0, 1e-3, 1e-2, 0.1])
+            while killed(store, *at, kind, steps):
+                done += 1
+                at = rng.randint(1, 99), rng.choice([0, 1e-3, 1e-2, 0.1])
+        assert_bits(ep.TrainResult.load(store), whole)
+        assert_bits(run(kind=kind, store=store), whole)
+    print(kind, "killed", done)

@@ -185,10 +185,10 @@ def test_a_step_has_the_operations_of_one_by_hand():
 
     mesh = jax.make_mesh((1,), ("x",), devices=jax.devices()[:1])
     result = ep.train(ep.Training(init, step), SPACE, 2, log_every=1, mesh=mesh)
-    (lanes,) = result._groups
-    _, program, consts = lanes._programs["step"]
-    plan = np.int32(0), np.int32(1), np.int32(1), np.bool_(False)
-    own = lanes.rows.astype(np.int32), *lanes.columns.values(), *lanes.carries
+    ((lanes, carries),) = result._groups
+    _, program, consts = lanes.step
+    plan = np.int32(0), np.int32(1), np.bool_(False)
+    own = lanes.rows.astype(np.int32), *result._columns.values(), *carries
     points = jax.vmap(SPACE.point)(jnp.arange(8))
 
     def by_hand(points, ws):
@@ -198,7 +198,7 @@ def test_a_step_has_the_operations_of_one_by_hand():
         return jax.vmap(run)(points, ws)
 
     ours = program.lower(*consts, *own, *plan).compile().cost_analysis()["flops"]
-    hand = jax.jit(by_hand).lower(points, lanes.carries[0]).compile()
+    hand = jax.jit(by_hand).lower(points, carries[0]).compile()
     assert ours <= 1.001 * hand.cost_analysis()["flops"]
 
 
@@ -249,15 +249,15 @@ def test_failed_trainings_are_named_or_marked(batch_size):
 def test_mistaken_calls():
     wrong = {
         "`steps` is 10, and `every` is 3": {"every": 3},
-        "9 or 12": {"every": 3},
-        "of which `steps` is one": {"every": (3, 9)},
+        "the end of an interval": {"every": (3, 9)},
+        "increasing ends": {"every": (10, 3)},
         "a divisor of 10": {"log_every": 4},
         "known": {"scheduler": lambda p, k: p.next(points={"rat": [0.0] * 8})},
         "is not a scalar metric": {"scheduler": lambda p, k: p.ranked("los")},
         "booleans": {"scheduler": lambda p, k: p.next(active=[1])},
         "from 0 to 7": {"scheduler": lambda p, k: p.next(parents=[8] * 8)},
         "shape": {"scheduler": lambda p, k: p.next(points={"rate": 0.0})},
-        "of shape": {"scheduler": lambda p, k: p.next(parents=[[1], [1, 2]])},
+        "of shape": {"scheduler": lambda p, k: p.next(parents=[[1], [2]])},
         "points.*numbers of": {"scheduler": lambda p, k: p.next(points={"rate": "a"})},
         "fit this dtype": {
             "scheduler": lambda p, k: p.next(points={"rate": [1e60] * 8})

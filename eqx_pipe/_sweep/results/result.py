@@ -455,7 +455,7 @@ class SweepResult:
         **Arguments:**
 
         - `variable`: the output's name in `to_xarray()`, its path; not needed for a
-          single output.
+          single output, or the curves of a single metric of `train`.
         - `sel`: values to fix, as a dict from a dim, or a coordinate on it, to a value
           (numbers match the nearest one), or to a position on a dim without
           coordinates, such as the dims of arrays. (Keyword only.)
@@ -488,6 +488,9 @@ class SweepResult:
         axes, outputs = self.space.axes(), len(jtu.tree_leaves(self.values))
         if self.points is not None:
             axes, outputs = {}, len(data.data_vars)
+        metric = dict(self.made).get("metric")  # of `train`, beside other curves
+        if variable is None and metric in data.data_vars:
+            variable = metric
         roles = {"x": x, "y": y, "hue": hue, "row": row, "col": col}
         if ax is not None:
             options["ax"] = ax

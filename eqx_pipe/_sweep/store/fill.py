@@ -161,7 +161,9 @@ def restore(store: Store, layout: Callable[[], StoreLayout]) -> None:
 
 
 @contextlib.contextmanager
-def locked(files: Files, shard: tuple[int, int] | None) -> Iterator[bool]:
+def locked(
+    files: Files, shard: tuple[int, int] | None, function: str = "sweep"
+) -> Iterator[bool]:
     """Lock the share of this process, or the whole store without shares.
 
     Yields whether the file system supports locks.
@@ -169,7 +171,7 @@ def locked(files: Files, shard: tuple[int, int] | None) -> Iterator[bool]:
     what = "the store"
     try:
         with contextlib.ExitStack() as stack:
-            with disk_errors(files.path_of(), "be locked"):
+            with disk_errors(files.path_of(), "be locked", function):
                 # Processes with a shard share this lock, so that none locks the whole.
                 whole = files.lock(_WHOLE, shared=shard is not None)
                 has_locks = stack.enter_context(whole)
@@ -178,14 +180,12 @@ def locked(files: Files, shard: tuple[int, int] | None) -> Iterator[bool]:
                     stack.enter_context(files.lock(f"shard-{shard[0]}-of-{shard[1]}"))
             yield has_locks
     except Taken as taken:
-        raise SweepError(
-            message(
-                "sweep",
-                f"{what} `{files.path_of()}` is being filled by {taken}.",
-                "Wait for it or stop it; processes that fill one store together "
-                "each take their own `shard=(index, count)`.",
-            )
-        ) from None
+        wrong = f"{what} `{files.path_of()}` is being filled by {taken}."
+        cure = "Wait for it or stop it."
+        if function == "sweep":
+            cure = f"{cure[:-1]}; processes that fill one store together each take "
+            cure += "their own `shard=(index, count)`."
+        raise SweepError(message(function, wrong, cure)) from None
 
 
 def check_current(store: Store) -> None:
