@@ -230,7 +230,9 @@ class PBT(eqx.Module):
             raise value_error("search.PBT", f"`factors` is {self.factors}.", cure)
         if not _is_finite(self.fraction) or not 0 < self.fraction <= 0.5:
             wrong = f"`fraction` is {describe_value(self.fraction)}."
-            raise value_error("search.PBT", wrong, "Give a number in (0, 0.5].")
+            raise value_error(
+                "search.PBT", wrong, "Give a number above 0, at most 0.5."
+            )
 
     def __call__(self, population: Population, key: Key | None) -> Population:
         """Return the population in which the best have replaced the worst."""
