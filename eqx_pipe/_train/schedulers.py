@@ -224,7 +224,7 @@ class PBT(eqx.Module):
         check_is("search.PBT", "by", self.by, str, _BY)
         cure = 'Give a list of paths of axes: `["lr"]`.'
         check_is("search.PBT", "vary", self.vary, tuple, cure)
-        cure = "Give a list of numbers to multiply by: `[0.8, 1.2]`."
+        cure = "Give numbers to multiply by: `(0.8, 1.2)`."
         check_is("search.PBT", "factors", self.factors, tuple, cure)
         if not self.factors or not all(map(_is_finite, self.factors)):
             raise value_error("search.PBT", f"`factors` is {self.factors}.", cure)
