@@ -73,7 +73,7 @@ _LISTED_AT_ONCE = 2**22
 _AT_ONCE = 2**30
 
 # Fewer points, or less work, take less time than counting steps takes to compile.
-_LEAST_COUNTED, _LEAST_WORK = 2**15, 2**28
+_LEAST_COUNTED, _LEAST_WORK = 2**15, 2**32
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
