@@ -2,11 +2,17 @@
 
 import os
 import re
+import subprocess
+import sys
+import textwrap
 import threading
 
+import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from support.stores import FUNCTIONS, KEY, close, one_device, plain, some_space, stored
 
 import eqx_pipe as ep
@@ -186,3 +192,69 @@ def test_a_share_that_the_launcher_does_not_tell(message, launched, tmp_path):
     launched(UNKNOWN[message])
     with pytest.raises(ValueError, match=message):
         ep.plan(jnp.sin, ep.Linspace(0, 1, 3), store=tmp_path / "r", shard="auto")
+
+
+@pytest.mark.usefixtures("few")
+@settings(deadline=None)
+@given(st.lists(st.integers(-12, 11)), st.slices(12), st.integers(-12, 11))
+def test_marks_of_points_are_as_arrays_of_them(partly, index, cut, one):
+    result, status = partly
+    picked, expected = result[index], status[index]
+    assert np.array_equal(picked.status, expected)
+    views = [(picked.status, expected), (picked.ok, expected == 1)]
+    if picked.missing is not None:
+        views.append((picked.missing, expected == 0))
+    for marks, array in views:
+        assert len(marks) == len(array) and marks.dtype == array.dtype
+        assert not isinstance(marks, np.ndarray) and marks.tolist() == array.tolist()
+        for name in ("sum", "any", "all", "argmax" if len(array) else "sum"):
+            expect = getattr(array, name)()
+            assert getattr(marks, name)() == getattr(np, name)(marks) == expect
+        assert [*marks] == [*array] and (marks.sum(axis=0) == array.sum(axis=0)).all()
+        assert np.array_equal(marks[cut], array[cut])
+        assert np.array_equal(marks != 1, array != 1)
+        assert np.array_equal(marks == array, array == array)
+        assert np.array_equal(marks[array > 0], array[array > 0])
+    assert np.array_equal(~picked.ok, expected != 1)
+    assert result.status[one] == status[one] and result.ok[one] == (status[one] == 1)
+
+
+@pytest.fixture(scope="module")
+def few():
+    """Let results of any size keep ranges of points."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("eqx_pipe._sweep.results.result._LARGEST", -1)
+        yield
+
+
+@pytest.fixture(scope="module")
+def partly(tmp_path_factory):
+    """Return a result with missing and failed points, and their statuses."""
+    path = tmp_path_factory.mktemp("partly") / "runs.zarr"
+    fn = lambda x: eqx.error_if(x, (x > 2.5) & (x < 4.5), "no")  # noqa: E731
+    asked = {"on_error": "mark", "batch_size": 2, "mesh": one_device()}
+    space = ep.Values(np.arange(12.0, dtype=np.float32))
+    result = ep.sweep(fn, space, store=path, shard=(1, 2), **asked)
+    status = result.to_xarray()["status"].values.ravel()
+    assert set(status) == {0, 1, 2}
+    return result, status
+
+
+@pytest.mark.slow
+def test_a_share_of_many_points_takes_little_memory(tmp_path):
+    code = f"""
+        import resource, sys
+        import eqx_pipe as ep
+        space = {{"a": ep.Linspace(0, 1, 10**5), "b": ep.Linspace(0, 1, 10**4)}}
+        fn = lambda p: p["a"] * p["b"]
+        part = ep.sweep(fn, space, store={str(tmp_path / "r")!r}, shard=(5, 4096))
+        computed = int(part.ok.sum())
+        assert 0 < computed < 10**6 and (part.status == 0).sum() == 10**9 - computed
+        assert part.missing.sum() + part.ok.sum() == len(part) and not part.ok.all()
+        assert part.ok[:10**8].any() and not part.ok[-1] and "missing" in repr(part)
+        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+    """
+    env = {**os.environ, "XLA_FLAGS": ""}
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    out = subprocess.run(command, env=env, check=True, capture_output=True, text=True)
+    assert int(out.stdout) < 600

@@ -38,6 +38,7 @@ from ..store import (
     MISSING,
     OK,
     Gaps,
+    Marks,
     StoredArray,
     StoreLike,
     count_in,
@@ -45,7 +46,6 @@ from ..store import (
     joined_gaps,
     picked_gaps,
     ranges_of,
-    status_in,
     stored_in,
 )
 from .label import (
@@ -117,6 +117,9 @@ _STATIC = {"static": True}
 """The metadata of a field that is not a leaf of the pytree."""
 
 _LISTED = 5
+
+_LARGEST = 2**24
+"""The maximum number of points with an array of their statuses."""
 
 _CONCAT = "SweepResult.concat"
 
@@ -236,19 +239,24 @@ class SweepResult:
         return None if self.steps is None else self.steps.waste
 
     @property
-    def status(self) -> Int8[np.ndarray, " points"]:
-        """The status of each point: 0 not computed yet, 1 has a value, 2 failed."""
-        return status_in(self._gaps, self._reached)
+    def status(self) -> Int8[np.ndarray | Marks, " points"]:
+        """The status of each point: 0 not computed yet, 1 has a value, 2 failed.
+
+        Beyond 2^24 points, `status`, `ok` and `missing` keep ranges of points in place
+        of an entry for each: `sum`, `any`, `all`, `~`, `==` and slices take little
+        memory, and `numpy.asarray` creates the array.
+        """
+        kinds = np.array([MISSING, OK, FAILED], np.int8)
+        marks = Marks(self._gaps, self._reached, kinds)
+        return marks if len(marks) > _LARGEST else marks[...]
 
     @property
-    def ok(self) -> Bool[np.ndarray, " points"]:
+    def ok(self) -> Bool[np.ndarray | Marks, " points"]:
         """True for each point that has a value."""
-        if not len(self._gaps):
-            return np.broadcast_to(np.True_, (self._reached,))  # takes no memory
         return self.status == OK
 
     @property
-    def missing(self) -> Bool[np.ndarray, " points"] | None:
+    def missing(self) -> Bool[np.ndarray | Marks, " points"] | None:
         """True for each point that is not computed yet; `None` if all are."""
         return self.status == MISSING if count_in(self._gaps, MISSING) else None
 
@@ -362,7 +370,7 @@ class SweepResult:
             (4, 2.0)
         """
         self._check_all_values("best")
-        return best_of(self.values, self.ok, self.space, by, mode, over)
+        return best_of(self.values, self.ok[...], self.space, by, mode, over)
 
     def to_xarray(self) -> Dataset:
         """Return the result as an `xarray.Dataset`.
@@ -399,7 +407,7 @@ class SweepResult:
         if self.points is not None:
             attrs["points_reduced"] = self.points
             return reduction_dataset(self.values, known, attrs)
-        return dataset_of(self._outputs, self.space, known, self.status, attrs)
+        return dataset_of(self._outputs, self.space, known, self.status[...], attrs)
 
     def to_pandas(self) -> DataFrame:
         """Return the result as a `pandas.DataFrame` with one row for each point.
@@ -421,7 +429,7 @@ class SweepResult:
         optional("SweepResult.to_pandas", "pandas")
         if self.points is not None:
             return reduction_frame(self.to_xarray())
-        return frame_of(self._outputs, self.space, self.status, self.errors)
+        return frame_of(self._outputs, self.space, self.status[...], self.errors)
 
     def plot(
         self,

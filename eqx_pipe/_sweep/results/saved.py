@@ -132,7 +132,7 @@ def write_result(result: SweepResult, path: StoreLike, overwrite: bool) -> None:
             "Give a path that ends in `.zarr`. For NetCDF: "
             "`result.to_xarray().to_netcdf(path)`.",
         )
-    leaves, status = jtu.tree_leaves(result._outputs), result.status
+    leaves, status = jtu.tree_leaves(result._outputs), result.status[...]
     structs = jtu.tree_map(ft.partial(struct_of, drop=1), result._outputs)
     row = [struct_of(storable(leaf[:0]), drop=1) for leaf in leaves]
     most = max(1, _CHUNK_BYTES // max(1, sum(map(nbytes, row))))

@@ -15,9 +15,9 @@ from .chunks import merged as merged
 from .chunks import picked_gaps as picked_gaps
 from .chunks import points_in as points_in
 from .chunks import ranges_of as ranges_of
-from .chunks import status_in as status_in
 from .disk import LONGEST as LONGEST
 from .disk import Files as Files
+from .disk import PARTS as PARTS
 from .disk import Folder as Folder
 from .disk import Taken as Taken
 from .disk import Undecodable as Undecodable
@@ -41,6 +41,7 @@ from .fill import statuses_of as statuses_of
 from .format import StoreLayout as StoreLayout
 from .format import Variable as Variable
 from .format import well_formed as well_formed
+from .lazy import Marks as Marks
 from .lazy import StoredArray as StoredArray
 from .lazy import stored_in as stored_in
 from .objects import Objects as Objects

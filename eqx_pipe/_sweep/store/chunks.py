@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
-from jaxtyping import Bool, Int8, Int64, Integer
+from jaxtyping import Bool, Int64, Integer
 
 MISSING, OK, FAILED = 0, 1, 2
 """The status of a row."""
@@ -170,15 +170,6 @@ def merged(ranges: Mapping[int, Int64[np.ndarray, "_ranges 2"]]) -> Gaps:
     ]
     found = np.concatenate([NO_GAPS, *each])
     return found[np.argsort(found[:, 0], kind="stable")]
-
-
-def status_in(gaps: Gaps, size: int) -> Int8[np.ndarray, " points"]:
-    """Return the status of each of `size` points."""
-    edges = np.concatenate([[0], gaps[:, :2].reshape(-1), [size]])
-    kinds = np.full(len(edges) - 1, OK, np.int8)
-    # Every second range between the edges is a gap; empty ranges have no effect.
-    kinds[1::2] = gaps[:, 2]
-    return np.repeat(kinds, np.diff(edges))
 
 
 def picked_gaps(gaps: Gaps, index: Integer[np.ndarray, " picked"]) -> Gaps:
