@@ -1,20 +1,24 @@
-"""The command `eqx-pipe status`."""
+"""The command `eqx-pipe`, with `status`, `verify` and `repair`."""
 
 import argparse
 import re
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
 
 from ._errors import SweepError
 from ._sweep.store import (
     FAILED,
     MISSING,
-    Files,
+    Store,
     as_files,
     check_zarr,
     count_in,
     disk_errors,
+    locked,
     open_store,
 )
 
@@ -28,30 +32,30 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="eqx-pipe", description="Inspect the store of a sweep."
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    status = commands.add_parser(
-        "status",
-        help="what the store of a sweep has",
-        description="Print how many points of a store are done, missing and failed, "
-        "also while it is being filled. Reads no values.",
-    )
-    status.add_argument("store", help="a folder or URL that `store=` has created")
+    for name, (_, text) in _COMMANDS.items():
+        command = commands.add_parser(name, help=text, description=text)
+        command.add_argument("store", help="a folder or URL that `store=` created")
     options = parser.parse_args(argv)
+    name, (run, _) = options.command, _COMMANDS[options.command]
     try:
-        check_zarr("status")
-        files = as_files("status", options.store)
-        with disk_errors(files.path_of(), "be read", "status"):
-            print(_status(files))
+        check_zarr(name)
+        files = as_files(name, options.store)
+        with disk_errors(files.path_of(), "be read", name):
+            text, code = run(open_store(name, files))
     except (ImportError, OSError, ValueError, SweepError) as error:
-        # Drop the name of the function, which means nothing on the command line.
-        reason = re.sub(r"^`eqx_pipe\.\w+`: ", "", str(error))
-        print(f"eqx-pipe status: {reason}", file=sys.stderr)
+        print(f"eqx-pipe {name}: {_plain(str(error))}", file=sys.stderr)
         return 2
-    return 0
+    print(text)
+    return code
 
 
-def _status(files: Files) -> str:
+def _plain(text: str) -> str:
+    """Drop the name of the function, which means nothing on the command line."""
+    return re.sub(r"^`eqx_pipe\.\w+`: ", "", text)
+
+
+def _status(store: Store) -> tuple[str, int]:
     """Return the numbers of points done, missing and failed, and of chunks."""
-    store = open_store("status", files)
     gaps, errors, done = store.account()
     size, record = store.chunks.size, store.record
     missing, failed = count_in(gaps, MISSING), count_in(gaps, FAILED)
@@ -74,8 +78,72 @@ def _status(files: Files) -> str:
     if last:
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(last / 1e9))
         lines.append(f"  written  {when} for the last time")
-    return "\n".join(lines)
+    return "\n".join(lines), 0
+
+
+def _verify(store: Store) -> tuple[str, int]:
+    """Return the damaged files, and 1 if there are any."""
+    damage = [*_lost_coordinates(store), *_damage(store).values()]
+    return "\n".join([*damage, _counted(store, len(damage))]), int(bool(damage))
+
+
+def _repair(store: Store) -> tuple[str, int]:
+    """Make damaged chunks missing."""
+    lost = _lost_coordinates(store)
+    with locked(store.files, None):
+        damage = _damage(store)
+        for number in damage:
+            store.discard(number)
+    lines = [*lost, _counted(store, len(lost) + len(damage))]
+    if damage:
+        text = f"{len(damage):,} chunks are now missing: call the same sweep again, "
+        lines += [f"{text}which computes their points."]
+    return "\n".join(lines), int(bool(lost))
+
+
+def _damage(store: Store) -> dict[int, str]:
+    """Return what is wrong with each damaged chunk, by reading all values."""
+    numbers = np.flatnonzero(store.listed().done).tolist()
+    with ThreadPoolExecutor() as pool:
+        pairs = zip(numbers, pool.map(store.damage, numbers), strict=True)
+        return {number: _plain(text) for number, text in pairs if text is not None}
+
+
+def _lost_coordinates(store: Store) -> list[str]:
+    lost = []
+    for name in store.record["coordinates"]:
+        try:
+            store.coordinate(name)
+        except OSError as error:
+            lost.append(_plain(str(error)))
+    return lost
+
+
+def _counted(store: Store, damaged: int) -> str:
+    there = int(store.listed().done.sum())
+    return (
+        f"{store.path}: {there:,} of {len(store.chunks):,} chunks, {damaged:,} damaged"
+    )
 
 
 def _named(first: int, stop: int) -> str:
     return f"{first}" if stop == first + 1 else f"{first} to {stop - 1}"
+
+
+_COMMANDS: dict[str, tuple[Callable[[Store], tuple[str, int]], str]] = {
+    "status": (
+        _status,
+        "Print how many points of a store are done, missing and failed, also while it "
+        "is being filled. Reads no values.",
+    ),
+    "verify": (
+        _verify,
+        "Read all values of a store, and print the files that are damaged. The exit "
+        "status is 1 if there are any.",
+    ),
+    "repair": (
+        _repair,
+        "Make damaged chunks of a store missing, so that the same sweep computes their "
+        "points again.",
+    ),
+}

@@ -121,3 +121,28 @@ def test_the_command_says_what_a_store_has(tmp_path, capsys):
     ):
         assert main(["status", str(tmp_path / wrong)]) == 2
         assert says in capsys.readouterr().err
+
+
+def test_damaged_files_are_named_and_their_chunks_computed_again(tmp_path, capsys):
+    path = tmp_path / "runs.zarr"
+    run(lambda x: {"a": x}, path)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    main = pkgutil.resolve_name(project["scripts"]["eqx-pipe"])
+    assert main(["verify", str(path)]) == main(["repair", str(path)]) == 0
+    assert "7 of 7 chunks, 0 damaged" in capsys.readouterr().out
+    (path / "a/c.1").write_bytes((path / "a/c.2").read_bytes())
+    (path / "status/c.3").write_bytes(b"")
+    (path / "a/c.5").unlink()
+    assert main(["verify", str(path)]) == 1
+    out = capsys.readouterr().out
+    assert out.count("Delete it") == 3 and "7 of 7 chunks, 3 damaged" in out
+    assert all(f"{path}/{file}`" in out for file in ("a/c.1", "status/c.3", "a/c.5"))
+    assert main(["repair", str(path)]) == 0
+    assert "3 chunks are now missing" in capsys.readouterr().out
+    loaded = ep.SweepResult.load(path)
+    assert np.flatnonzero(loaded.missing).tolist() == [2, 3, 6, 7, 10, 11]
+    assert run(lambda x: {"a": x}, path).values["a"][:].tolist() == list(range(13))
+    assert main(["verify", str(path)]) == 0
+    (path / "x/c.0").write_bytes(b"")
+    assert main(["verify", str(path)]) == main(["repair", str(path)]) == 1
+    assert capsys.readouterr().out.count(f"{path}/x/c.0`") == 2

@@ -6,7 +6,6 @@ of the chunk, a digest of the values of each array, and the errors of failed row
 one file, replaced atomically, has all metadata of a chunk.
 """
 
-import contextlib
 import dataclasses
 import functools as ft
 import math
@@ -197,17 +196,24 @@ class Store:
 
     def is_sound(self, number: int) -> bool:
         """Return whether a chunk exists and its files are sound, by reading them."""
-        try:
-            for _ in range(2):  # as in `read`
+        return self.damage(number) is None
+
+    def damage(self, number: int) -> str | None:
+        """Return what is wrong with a chunk, or `None` if it is sound."""
+        found = "it is missing"
+        for _ in range(2):  # as in `read`
+            try:
                 versions = self._versions(number)
-                if versions is None:
-                    return False
-                with contextlib.suppress(Damaged):
+                if versions is not None:
                     self._current(number, versions)
-                    return True
-        except Damaged:
-            pass
-        return False
+                    return None
+            except Damaged as error:
+                found = str(error)
+        return found
+
+    def discard(self, number: int) -> None:
+        """Make a chunk missing."""
+        self.files.remove(self._status_key(number))
 
     def account(
         self, listed: Listed | None = None, without: Collection[int] = ()
