@@ -10,6 +10,7 @@ import collections
 import concurrent.futures
 import contextlib
 import dataclasses
+import math
 import os
 import threading
 import time
@@ -31,7 +32,18 @@ from .compute.points import Points, prepare
 from .compute.rows import Index, Rows, Verdict, Work, whole
 from .compute.trace import no_mesh, settings
 from .compute.watch import CTRL_C, Interrupt, Pace, Watch
-from .work import Chunk, Plan, Todo, known_workers, work_of
+from .results import versions
+from .store import disk_errors
+from .work import (
+    Chunk,
+    Plan,
+    Target,
+    Todo,
+    chunks_of,
+    keep_chunk,
+    known_workers,
+    work_of,
+)
 
 # Retry a chunk whose worker died, since another may have more memory; give up on points
 # that kill every worker.
@@ -42,9 +54,6 @@ _IN_FLIGHT_BYTES = 2**30
 _IN_FLIGHT = 1024
 # Keep so many calls for each worker in flight, so that it does not wait for the next.
 _DEPTH = 4
-# The workers of some executors compute a single call: assume this after so many
-# different workers.
-_SINGLE_USE = 16
 # The duration of a call in seconds, within limits, for each worker: this process takes
 # 0.3 ms for a call, and should be idle nine tenths of the time.
 _CALL_SECONDS = 3e-3
@@ -74,6 +83,8 @@ def compute_remotely(plan: Plan, todo: Todo, watch: Watch) -> Iterator[Chunk]:
     chunk_bytes = plan.work.row_bytes * plan.chunks.points
     most = max(2, _IN_FLIGHT_BYTES // max(1, chunk_bytes))
     end: float | None = None
+    timeout = plan.request.timeout or math.inf
+    heard = time.monotonic()
 
     def room_for(units: Sequence[_Unit]) -> int:
         """Return how many more chunks a call may have."""
@@ -99,9 +110,11 @@ def compute_remotely(plan: Plan, todo: Todo, watch: Watch) -> Iterator[Chunk]:
                 units = [sharing.take(waiting, room_for(flying))]
                 while are_jobs and waiting and (room := room_for(flying + units)):
                     units.append(sharing.take(waiting, room))
-                if not _launch(plan, units, name, packed, watch.stopping):
+                shared = name, packed, todo.target
+                if not _launch(plan, units, shared, watch.stopping):
                     continue
                 flying += units
+                heard = time.monotonic()
                 # Launch as many as may be in flight first, unless `submit` itself
                 # computes.
                 if not units[0].future.done():
@@ -109,7 +122,19 @@ def compute_remotely(plan: Plan, todo: Todo, watch: Watch) -> Iterator[Chunk]:
             trouble: Exception | None = None
             # Fetch results as they finish: Dask recomputes results of a killed worker
             # that were not fetched.
-            for unit in _finished(flying, full, watch.stopping):
+            finished = _finished(flying, full, watch.stopping, heard + timeout)
+            if finished:
+                heard = time.monotonic()
+            elif time.monotonic() > heard + timeout and not watch.stopping():
+                # The workers hang: others may take these chunks. Late answers are lost.
+                while flying:
+                    unit = flying.pop()
+                    unit.cancelled()
+                    sharing.land(unit, None)
+                    late = f"no worker has answered for `timeout={timeout:g}` seconds"
+                    unit.check_tries(plan, TimeoutError(late))
+                    waiting.extend(unit.tries)
+            for unit in finished:
                 flying.remove(unit)
                 answer: _Answer | None = None
                 try:
@@ -140,8 +165,8 @@ def compute_remotely(plan: Plan, todo: Todo, watch: Watch) -> Iterator[Chunk]:
             unit.cancelled()
 
 
-_Computed: TypeAlias = tuple[Rows, Verdict] | Exception
-"""The rows of a chunk, or the error that the function raised."""
+_Computed: TypeAlias = tuple[Rows | None, Verdict] | Exception
+"""The rows of a chunk, `None` if they are in the store, or an error of the function."""
 
 
 class _Answer(NamedTuple):
@@ -206,9 +231,13 @@ class _Unit:
             if stopping():
                 return None
             # Errors of the function are returned as values, so here a worker died.
-            tries = self.tries[0].tries
-            if tries < _TRIES and not isinstance(error, KeyboardInterrupt):
-                return None
+            self.check_tries(plan, error)
+            return None
+
+    def check_tries(self, plan: Plan, error: BaseException) -> None:
+        """Raise a `SweepError` if the call may not be tried again after an error."""
+        tries = self.tries[0].tries
+        if tries >= _TRIES or isinstance(error, KeyboardInterrupt):
             first, _ = plan.chunks.span(self.tries[0].number)
             _, last = plan.chunks.span(self.tries[-1].number)
             raise _killing(*plan.work.span(first, last), tries, error) from error
@@ -217,8 +246,7 @@ class _Unit:
 def _launch(
     plan: Plan,
     units: Sequence[_Unit],
-    name: str,
-    packed: bytes,
+    shared: tuple[str, bytes, Target | None],
     stopping: Callable[[], bool],
 ) -> bool:
     """Submit chunks, as one array if there are several jobs.
@@ -226,12 +254,13 @@ def _launch(
     Return False if a signal broke the executor.
     """
     executor: Any = plan.request.executor
+    name, packed, target = shared
     calls = []
     for unit in units:
         for it in unit.tries:
             it.tries += 1
         asked = [plan.asked(it.number, it.rows) for it in unit.tries]
-        calls.append((name, packed if unit.carries else None, asked))
+        calls.append((name, packed if unit.carries else None, asked, target))
     try:
         if len(calls) == 1:
             futures = [executor.submit(work, *calls[0])]
@@ -266,14 +295,12 @@ class _Sharing:
         self._asking = set[str | int](self._owed)  # owed, or on the way
         self._carrying = self._light = self._refused = 0
         self._able = set[tuple[str, int]]()
-        self._seen = set[str]()
-        self._returned = False
 
     def ready(self) -> bool:
         """Return whether another call may be submitted."""
         if self._are_jobs and self._carrying >= self._workers and not self._able:
             return False
-        if self._single_use():
+        if self._are_jobs:
             return self._fits()
         # Refused calls would come back until the function arrives: wait for an answer.
         light = self._light + self._refused
@@ -311,8 +338,6 @@ class _Sharing:
         if answer is None:
             return
         process, _ = answer.worker
-        self._returned |= process in self._seen
-        self._seen.add(process)
         if answer.computed is not None:
             self._able.add(answer.worker)
             least, most = _UNIT_SECONDS
@@ -329,12 +354,7 @@ class _Sharing:
 
     def _carries(self) -> bool:
         """Return whether the next call carries the function."""
-        return self._fits() and (self._single_use() or bool(self._owed))
-
-    def _single_use(self) -> bool:
-        """Return whether workers seem to compute a single call."""
-        many = len(self._seen) >= _SINGLE_USE
-        return self._are_jobs or (many and not self._returned)
+        return self._fits() and (self._are_jobs or bool(self._owed))
 
     def _fits(self) -> bool:
         """Return whether one more function in flight fits into memory."""
@@ -343,13 +363,17 @@ class _Sharing:
 
 
 def _finished(
-    flying: Sequence[_Unit], full: bool, stopping: Callable[[], bool]
+    flying: Sequence[_Unit], full: bool, stopping: Callable[[], bool], until: float
 ) -> list[_Unit]:
-    """Return the finished ones; if `full`, wait for one until the sweep stops."""
+    """Return the finished ones; if `full`, wait for one until the sweep stops.
+
+    It waits no longer than `until`.
+    """
     pause = 0.0005
     while True:
         finished = [unit for unit in flying if unit.future.done()]
-        if finished or not flying or not (full or stopping()):
+        waits = stopping() or (full and time.monotonic() <= until)
+        if finished or not flying or not waits:
             return finished
         time.sleep(0.02 if stopping() else pause)
         if stopping():
@@ -363,6 +387,12 @@ def _ended_by_signal(stopping: Callable[[], bool]) -> bool:
     if not stopping():
         time.sleep(_SIGNAL_SECONDS)
     return stopping()
+
+
+def end_workers(executor: Any) -> None:
+    """Kill the processes of a pool, since Python would wait for them at its end."""
+    for process in [*(getattr(executor, "_processes", None) or {}).values()]:
+        process.kill()
 
 
 def _broken(error: BaseException) -> SweepError:
@@ -399,13 +429,15 @@ class _Task(NamedTuple):
     """A sweep as sent to a worker; `program` identifies the program traced here.
 
     `arguments` are those of `prepare`, and `fields` those of `Points` to replace.
+    `programs` is the folder of JAX's compilation cache.
     """
 
     arguments: dict[str, Any]
     fields: dict[str, Any]
     reduce: PyTree
     settings: dict[str, Any]
-    program: tuple[str, str]
+    program: str
+    programs: str | None
 
 
 def pack(plan: Plan) -> bytes:
@@ -415,9 +447,11 @@ def pack(plan: Plan) -> bytes:
     names = ("space", "key", "batch_size", "ordered", "isolated")
     arguments = {"fn": request.fn, **{name: getattr(job, name) for name in names}}
     fields = {name: getattr(job, name) for name in ("most", "adapts", "key_digits")}
-    task = _Task(arguments, fields, request.reduce, settings(), _program(job))
+    cache = jax.config.jax_compilation_cache_dir
+    task = _Task(arguments, fields, request.reduce, settings(), _program(job), cache)
     try:
-        return cloudpickle.dumps(task)
+        # Versions come first, since pickles of others may not be readable.
+        return f"{_versions()}\n".encode() + cloudpickle.dumps(task)
     except Exception as error:
         raise type_error(
             "sweep",
@@ -431,12 +465,15 @@ _Asked: TypeAlias = tuple[Index, Float[np.ndarray, " rows"] | None]
 
 
 def work(
-    name: str, packed: bytes | None, asked: Sequence[_Asked]
+    name: str,
+    packed: bytes | None,
+    asked: Sequence[_Asked],
+    target: Target | None = None,
 ) -> tuple[tuple[str, int], float, list[_Computed] | None]:
     """Compute the rows of chunks in a worker; return the fields of an `_Answer`.
 
     `name` identifies the packed sweep. Without `packed`, a worker that does not know
-    the name computes nothing.
+    the name computes nothing. A worker that sees the store writes the chunks there.
     """
     # A fork has the same `_PROCESS`.
     worker = f"{_PROCESS}.{os.getpid()}", threading.get_ident()
@@ -444,12 +481,14 @@ def work(
     if known is None:
         return worker, 0.0, None
     begun, computed = time.monotonic(), list[_Computed]()
+    seen = target if target is not None and target.is_open() else None
     # Ctrl-C also reaches the processes of a pool, which finish the chunk.
     with Interrupt(CTRL_C, loud=False) as interrupt:
         for index, costs in asked:
             if interrupt.asked:
                 break
-            computed.append(_computed(name, _jobs.get(name) or known, index, costs))
+            job = _jobs.get(name) or known
+            computed.append(_computed(name, job, index, costs, seen))
             if isinstance(computed[-1], Exception):
                 break
             if len(computed) == 1 and packed is not None:
@@ -462,20 +501,68 @@ def _computed(
     sweep: tuple[_Task, Work] | bytes,
     index: Index,
     costs: Float[np.ndarray, " rows"] | None,
+    target: Target | None,
 ) -> _Computed:
-    import cloudpickle
-
     try:
         is_new = isinstance(sweep, bytes)
-        task, job = (cloudpickle.loads(sweep), None) if is_new else sweep
+        task, job = (_unpacked(sweep), None) if is_new else sweep
         with contextlib.ExitStack() as stack:
             for setting, value in task.settings.items():
                 stack.enter_context(getattr(jax, setting)(value))
             stack.enter_context(no_mesh())
             job = job or _prepared(name, task)
-            return whole(job.compute(index, costs, Watch()))
+            if target is None:
+                return whole(job.compute(index, costs, Watch()))
+            return None, _written(job, index, costs, target)
     except Exception as error:
         return _portable(error)
+
+
+def _written(
+    job: Work, index: Index, costs: Float[np.ndarray, " rows"] | None, target: Target
+) -> Verdict:
+    """Write a chunk, in parts if it is long; return the number of failed points."""
+    filling, failed = target.filling(), 0
+    chunks = filling.store.chunks
+    number = int(chunks.holding(np.array(index[0])))
+    rows = None if isinstance(index, range) else index - chunks.span(number)[0]
+    parts = job.compute(index, costs, Watch(hands_over=True))
+    for chunk in chunks_of(number, rows, parts):
+        if not target.is_open():
+            raise SweepError("The sweep that asked for these points has ended.")
+        with disk_errors(filling.store.path, "take a chunk"):
+            keep_chunk(filling, job, chunk)
+        failed += chunk.verdict.failed
+    return Verdict(np.zeros(0, bool), failed=failed)
+
+
+def _versions() -> str:
+    """Return the versions that this process and its workers have in common."""
+    found = versions()
+    names = "python", "jax", "equinox", "eqx_pipe"
+    # Releases of a Python version have the same bytecode.
+    found["python"] = ".".join(found["python"].split(".")[:2])
+    return ", ".join(f"{name} {found[name]}" for name in names)
+
+
+def _unpacked(packed: bytes) -> _Task:
+    """Return the sweep that `pack` has packed, with the same versions."""
+    import cloudpickle
+
+    there, _, data = packed.partition(b"\n")
+    if there.decode() != _versions():
+        raise SweepError(
+            message(
+                "sweep",
+                f"a worker has {_versions()}, and the process that sweeps has "
+                f"{there.decode()}.",
+                "Give both the same environment.",
+            )
+        )
+    task = cloudpickle.loads(data)
+    if not jax.config.jax_compilation_cache_dir and os.path.isdir(task.programs or ""):
+        jax.config.update("jax_compilation_cache_dir", task.programs)
+    return task
 
 
 def _prepared(name: str, task: _Task) -> Work:
@@ -485,10 +572,8 @@ def _prepared(name: str, task: _Task) -> Work:
         raise SweepError(
             message(
                 "sweep",
-                f"a worker traces another program from `fn` (jax {jax.__version__} "
-                f"there, {task.program[1]} here).",
-                "Give the workers the same versions of JAX, and of the modules that "
-                "`fn` uses.",
+                "a worker traces another program from `fn`.",
+                "Give the workers the same versions of the modules that `fn` uses.",
             )
         )
     reducers = None if task.reduce is None else as_reducers("sweep", task.reduce)
@@ -496,14 +581,14 @@ def _prepared(name: str, task: _Task) -> Work:
     return _jobs.setdefault(name, (task, work_of(points, reducers)))[1]
 
 
-def _program(job: Points) -> tuple[str, str]:
-    """Return what identifies the program of a sweep, and the version of JAX."""
+def _program(job: Points) -> str:
+    """Return what identifies the program of a sweep."""
     # Compare programs only: a callable among static values may lose its name in
     # transit.
     programs = [traced.program for traced in job.traced]
     constants = [array_text(x) for program in programs for x in program.constants]
     texts = [program.text for program in programs]
-    return digest("\n".join([*texts, *constants])), jax.__version__
+    return digest("\n".join([*texts, *constants]))
 
 
 def _portable(error: Exception) -> Exception:

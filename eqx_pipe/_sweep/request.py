@@ -12,6 +12,7 @@ from typing import (
     Any,
     Literal,
     Protocol,
+    SupportsFloat,
     SupportsIndex,
     TypeAlias,
     TypedDict,
@@ -77,6 +78,7 @@ class SweepOptions(SweeperOptions, total=False):
     store: StoreLike | None
     shard: Shard | None
     executor: Executor | None
+    timeout: float | None
     resume: Resume | None
     progress: bool | None
     count_steps: bool
@@ -148,12 +150,21 @@ def _check_executor(function: str, executor: Any) -> Executor:
     return executor
 
 
+def _as_seconds(function: str, timeout: Any) -> float:
+    real = isinstance(timeout, SupportsFloat) and not isinstance(timeout, bool | str)
+    if not (real and float(timeout) > 0):
+        wrong = f"`timeout` is {describe_value(timeout)}."
+        raise value_error(function, wrong, "Give a positive number of seconds.")
+    return float(timeout)
+
+
 _CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "key": check_mapped_key,
     "batch_size": _as_batch_size,
     "store": as_files,
     "shard": _as_shard,
     "executor": _check_executor,
+    "timeout": _as_seconds,
     "output_coords": as_output_coords,
 }
 """The checks of options, which return the value for `Request`.
@@ -203,6 +214,7 @@ class Request:
     store: Files | None = None
     shard: tuple[int, int] | None = None
     executor: Executor | None = None
+    timeout: float | None = None
     resume: Resume | None = None
     progress: bool | None = None
     count_steps: bool = False
@@ -226,6 +238,17 @@ class Request:
         cells = cells_of(self.function, space, over)
         inner = by_cell(space, over)
         return dataclasses.replace(self, space=cells, key=key, inner=inner)
+
+    @property
+    def is_global(self) -> bool:
+        """True if the mesh has devices of several processes."""
+        return self.mesh is not None and len(self.devices) < self.mesh.size
+
+    @property
+    def share(self) -> tuple[int, int] | None:
+        """The share of this process, `(index, count)`, or `None` if it computes all."""
+        here = jax.process_index(), jax.process_count()
+        return here if self.is_global else self.shard
 
     @property
     def isolated(self) -> bool:
@@ -260,10 +283,8 @@ def request_of(
         for name, value in options.items()
         if value is not None or name in _NEVER_NONE
     }
-    reduce, devices = (
-        checked.get("reduce"),
-        local_devices(function, options.get("mesh")),
-    )
+    reduce, several = checked.get("reduce"), function in ("sweep", "plan")
+    devices = local_devices(function, options.get("mesh"), several)
     reducers = None if reduce is None else as_reducers(function, reduce)
     request = Request(function, fn, space, devices, reducers=reducers, **checked)
     check_together(request)
@@ -302,6 +323,11 @@ _EXCLUSIVE = (
         "`mesh`",
         "Leave `mesh` out: each worker uses all of its own devices.",
     ),
+    (
+        "`mesh` of several processes",
+        "`shard`",
+        "Leave `shard` out: each process computes a share.",
+    ),
     ("`count_steps`", "`store`", _COUNTED),
     ("`count_steps`", "`reduce`", _COUNTED),
     ("`count_steps`", "`executor`", _COUNTED),
@@ -316,10 +342,11 @@ _EXCLUSIVE = (
 def check_together(request: Request) -> None:
     """Raise a `ValueError` for options that exclude each other."""
     reducers = request.reducers
-    names = ("store", "executor", "mesh", "count_steps")
+    names = ("store", "executor", "mesh", "shard", "count_steps")
     used = {
         **{f"`{name}`": getattr(request, name) for name in names},
         "`reduce`": reducers,
+        "`mesh` of several processes": request.is_global,
         "`reduce` for an empty space": reducers and request.space.size == 0,
         "`resume='failed'`": request.resume == "failed",
         "`jax.disable_jit()`": request.by_hand,
@@ -327,6 +354,9 @@ def check_together(request: Request) -> None:
     for name, cure in _REQUIRE_STORE.items():
         if getattr(request, name) and not request.store:
             raise value_error(request.function, f"`{name}` requires `store`.", cure)
+    if request.timeout and not request.executor:
+        wrong, cure = "`timeout` requires `executor`.", "Leave `timeout` out."
+        raise value_error(request.function, wrong, cure)
     for one, other, cure in _EXCLUSIVE:
         if used[one] and used[other]:
             raise value_error(

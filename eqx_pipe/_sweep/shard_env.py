@@ -25,18 +25,26 @@ def shard_of_environment(function: str) -> tuple[int, int]:
 
     The processes of each task of an array divide the share of the task.
     """
-    shard, origin = _given(function), _SHARD
-    if shard is None:
-        found = [
-            part for part in (_task(function), _rank(function)) if part is not None
-        ]
-        index, count = 0, 1
-        for name, part, parts in found:
-            _check(function, name, part, parts)
-            index, count = index * parts + part, count * parts
-        shard, origin = (index, count), " and ".join(name for name, *_ in found)
+    given = os.environ.get(_SHARD)
+    if given:
+        try:
+            index, count = map(int, given.split("/"))
+        except ValueError:
+            wrong = f"`{_SHARD}` is {given!r}."
+            raise value_error(function, wrong, f"{_CURE}.") from None
+        found = [(_SHARD, index, count)]
+    else:
+        found = [_task(function), _rank(function)]
+    origin, shard = [], (0, 1)
+    for name, part, parts in filter(None, found):
+        if not 0 <= part < parts:
+            wrong = f"`{name}` is {part} of {parts}."
+            cure = f"The index must be from 0 to the count - 1. {_CURE}."
+            raise value_error(function, wrong, cure)
+        origin.append(name)
+        shard = shard[0] * parts + part, shard[1] * parts
     if origin:
-        text = f"computes share {shard[0]} of {shard[1]}, by {origin}."
+        text = f"computes share {shard[0]} of {shard[1]}, by {' and '.join(origin)}."
     elif (_integer(function, "SLURM_NTASKS") or 1) > 1:
         text = (
             f"computes all chunks: SLURM_NTASKS is {os.environ['SLURM_NTASKS']}, but "
@@ -45,20 +53,6 @@ def shard_of_environment(function: str) -> tuple[int, int]:
     else:
         text = "computes all chunks, since no launcher of several processes is known."
     tell(f'shard="auto": this process {text}')
-    return shard
-
-
-def _given(function: str) -> tuple[int, int] | None:
-    """Return the share that the user gave."""
-    text = os.environ.get(_SHARD)
-    if not text:
-        return None
-    index, _, count = text.partition("/")
-    try:
-        shard = int(index), int(count)
-    except ValueError:
-        raise value_error(function, f"`{_SHARD}` is {text!r}.", f"{_CURE}.") from None
-    _check(function, _SHARD, *shard)
     return shard
 
 
@@ -110,12 +104,3 @@ def _integer(function: str, name: str) -> int | None:
         return int(text) if text else None
     except ValueError:
         raise value_error(function, f"`{name}` is {text!r}.", f"{_CURE}.") from None
-
-
-def _check(function: str, name: str, index: int, count: int) -> None:
-    if not 0 <= index < count:
-        raise value_error(
-            function,
-            f"`{name}` is {index} of {count}.",
-            f"The index must be from 0 to the count - 1. {_CURE}.",
-        )

@@ -46,7 +46,7 @@ from .results import (
 from .store import (
     FAILED,
     MISSING,
-    OK,
+    PARTS,
     Account,
     Chunks,
     Filling,
@@ -69,7 +69,7 @@ from .store import (
     statuses_of,
     well_formed,
 )
-from .work import Chunk, Outcome, Plan, Todo
+from .work import Chunk, Outcome, Plan, Target, Todo, keep_chunk
 
 
 class OrderedMerge:
@@ -237,7 +237,7 @@ class StoreSink:
         with disk_errors(self.files.path_of(), "be opened"):
             self.store, self.plan, has_grown = self._opened(plan, write)
         self.contents = _contents_of(self.plan)
-        shard, again = self.plan.request.shard, self.plan.request.resume == "failed"
+        shard, again = self.plan.request.share, self.plan.request.resume == "failed"
         self._filling = Filling(self.store, shard, again, settles=not has_grown)
         self._flights = Flights(self.plan, self._filling)
         self._kept: set[int] = set()
@@ -305,24 +305,37 @@ class StoreSink:
                 todo = self._todo(filling.todo(listed))
                 self._flights.tidy(todo.chunks)
             try:
-                yield todo
+                with self._open_to_workers() as target:
+                    yield dataclasses.replace(todo, target=target)
             # Also for Ctrl-C, whose note counts the stored points.
             except BaseException as error:
                 self._note_kept(error)
                 raise
 
+    @contextlib.contextmanager
+    def _open_to_workers(self) -> Iterator[Target | None]:
+        """Put the token of this sweep, by which workers know that they see the store.
+
+        If it is left by a kill, the next sweep removes it.
+        """
+        if self.plan.request.executor is None:
+            yield None
+            return
+        token = f"{PARTS}/{self.files.new_id()}"
+        with disk_errors(self.store.path, "take a chunk"):
+            self.files.put(token, b"")
+        try:
+            yield Target(self.files, token, self.store.function)
+        finally:
+            with contextlib.suppress(OSError):
+                self.files.remove(token)
+
     def keep(self, chunk: Chunk) -> None:
         """Write a chunk, or some rows of it."""
-        number, rows, values, verdict, flight = chunk
-        status = np.where(verdict.ok, OK, FAILED).astype(np.int8)
-        if verdict.missing is not None:
-            status[verdict.missing] = MISSING
-        begin = self.contents.begin(self.store, number)
-        errors = {text: at - begin for text, at in verdict.errors.items()}
-        kept = list(map(storable, values))
+        number, rows, *_, flight = chunk
         with disk_errors(self.store.path, "take a chunk"):
+            keep_chunk(self._filling, self.plan.work, chunk)
             if rows is None or len(rows):
-                self._filling.keep(number, rows, kept, status, errors)
                 self._kept.add(number)
             self._flights.keep(number, flight)
         self.contents.advance(self.store)
@@ -354,7 +367,7 @@ class StoreSink:
     def _todo_after(self, grown: Grown) -> Todo:
         """Return the chunks to compute once the store has grown."""
         rows_by_chunk: dict[int, Any] = {}
-        index, count = grown.plan.request.shard or (0, 1)
+        index, count = grown.plan.request.share or (0, 1)
         owned = range(index, len(grown.plan.chunks), count)
         wanted = [MISSING, FAILED] if self._filling.again else [MISSING]
         statuses = statuses_of(self.store, grown.plan.chunks, grown.origin)
@@ -436,10 +449,6 @@ class ValueContents:
             {**_made_by(self.plan), "started": now, **self.plan.points.attrs},
             {**identity, "batch_size": self.plan.batch_size, **keys},
         )
-
-    def begin(self, store: Store, number: int) -> int:
-        """Return the first row of a chunk, from which its errors are counted."""
-        return store.chunks.span(number)[0]
 
     def refuse(self, store: Store, account: Account) -> None:
         """Raise if there are failed points in the store, unless they are marked."""
@@ -524,10 +533,6 @@ class StateContents:
             },
             record={**identity, "batch_size": self.plan.batch_size},
         )
-
-    def begin(self, store: Store, number: int) -> int:
-        """Return the first point of a chunk, from which its errors are counted."""
-        return self.blocks.span(*store.chunks.span(number))[0]
 
     def refuse(self, store: Store, account: Account) -> None:
         """Raise if there are failed points in the store, unless they are marked."""

@@ -28,7 +28,7 @@ from .compute.programs import error_text
 from .compute.rows import nothing
 from .compute.trace import no_mesh
 from .compute.watch import CTRL_C, ENDING, Interrupt, Watch
-from .remote import compute_remotely
+from .remote import compute_remotely, end_workers
 from .request import (
     BatchSize,
     Costs,
@@ -50,7 +50,8 @@ from .results import (
 )
 from .sinks import ArraySink, ReductionSink, StoreSink
 from .store import MISSING, Files, StoreLike, count_in, gaps_of
-from .work import Chunk, Outcome, Plan, Sink, Todo, plan_of
+from .together import TogetherSink
+from .work import Chunk, Outcome, Plan, Sink, Todo, chunks_of, plan_of
 
 
 def sweep(
@@ -65,6 +66,7 @@ def sweep(
     store: StoreLike | None = None,
     shard: Shard | None = None,
     executor: Executor | None = None,
+    timeout: float | None = None,
     resume: Resume | None = None,
     on_error: Literal["raise", "mark"] = "raise",
     progress: bool | None = None,
@@ -113,7 +115,10 @@ def sweep(
       size, a function that prints, writes or calls back (`jax.debug.print`,
       `io_callback`) runs once at each point, not vectorised. (Keyword only.)
     - `mesh`: to use only some devices: the points are split over all axes of the mesh.
-      By default they are split over all local devices. (Keyword only.)
+      By default they are split over all local devices. Under `jax.distributed` it may
+      have devices of all processes, equally many of each: then all processes make the
+      same call, each computes a share of the points, and every one of them gets the
+      whole result. (Keyword only.)
     - `order_by`: for points of unequal cost, such as adaptive solves: the approximate
       cost of a point, as a function from a point to a number, or an array with a number
       for each point. Points of similar cost then share a batch, so that few lanes wait
@@ -145,6 +150,10 @@ def sweep(
       has a method `submit(fn, *args)`, whose return value has the methods `done()` and
       `result()`. Each worker uses all of its own devices. Needs
       `pip install 'eqx_pipe[distributed]'`. (Keyword only.)
+    - `timeout`: for workers that may hang: the time in seconds after which the calls in
+      flight are submitted again, if no worker has answered meanwhile. Choose more than
+      a chunk takes, with its compilation, and more than jobs wait in a queue. After
+      three times the sweep ends with a `SweepError`. (Keyword only.)
     - `resume`: after an edit of the function: `"force"` resumes a store even if another
       function created it. `"failed"` also does so, and recomputes failed points; the
       others keep their values. (Keyword only.)
@@ -231,6 +240,7 @@ def complete(plan: Plan, started: float) -> SweepResult:
             carry(interrupt, _finished(sink, started), plan.request)
         raise
     except SystemExit as ending:  # Python does not print its notes
+        end_workers(plan.request.executor)
         for note in getattr(ending, "__notes__", []):
             tell(note)
         raise
@@ -252,8 +262,10 @@ def _finished(sink: Sink, started: float) -> SweepResult:
 def _sink(plan: Plan) -> Sink:
     """Return the sink that keeps the rows of a plan."""
     if plan.request.store is not None:
-        return StoreSink(plan)
-    return ArraySink(plan) if plan.blocks is None else ReductionSink(plan)
+        sink = StoreSink(plan)
+    else:
+        sink = ArraySink(plan) if plan.blocks is None else ReductionSink(plan)
+    return TogetherSink(sink) if plan.request.is_global else sink
 
 
 Compute: TypeAlias = Callable[[Plan, Todo, Watch], Iterator[Chunk]]
@@ -304,14 +316,7 @@ def compute_here(plan: Plan, todo: Todo, watch: Watch) -> Iterator[Chunk]:
         rows = todo.rows.get(number) if resumed is None else resumed.rows
         index, costs = plan.asked(number, rows)
         parts = plan.work.compute(index, costs, watch, resumed)
-        for at, values, verdict, flight in parts:
-            if flight is not None:
-                flight = flight._replace(rows=rows)
-            elif verdict.missing is not None and verdict.missing.all():
-                continue
-            if at is not None:
-                at = at if rows is None else rows[at]
-            yield Chunk(number, rows if at is None else at, values, verdict, flight)
+        yield from chunks_of(number, rows, parts)
 
 
 def result_of(

@@ -29,11 +29,38 @@ from .._types import Device, PyTree
 from .compute.groups import Blocks, groups_of
 from .compute.points import Points, prepare
 from .compute.programs import reason
-from .compute.rows import CHUNK_BYTES, Errors, Flight, Index, Rows, Verdict, Work, whole
+from .compute.rows import (
+    CHUNK_BYTES,
+    Errors,
+    Flight,
+    Index,
+    Part,
+    Rows,
+    Verdict,
+    Work,
+    whole,
+)
 from .compute.watch import Watch
 from .request import Request
-from .results import check_reduced_coords, names_in, names_of, reduced_coords
-from .store import NO_GAPS, Chunks, Gaps, choose_chunks
+from .results import (
+    check_reduced_coords,
+    names_in,
+    names_of,
+    reduced_coords,
+    storable,
+)
+from .store import (
+    FAILED,
+    MISSING,
+    NO_GAPS,
+    OK,
+    Chunks,
+    Filling,
+    Folder,
+    Gaps,
+    choose_chunks,
+    open_store,
+)
 
 CostsOf: TypeAlias = Callable[[int, int, int], Float[np.ndarray, " points"]]
 """The costs of the points in a half-open range, given the maximum length of ranges."""
@@ -134,7 +161,7 @@ class Plan:
 
 def plan_of(request: Request) -> Plan:
     """Trace the function of a request, and decide how to compute it."""
-    devices, (_, shares) = request.devices, request.shard or (0, 1)
+    devices, (_, shares) = request.devices, request.share or (0, 1)
     if request.executor is not None:
         # The devices of a worker are unknown before it runs: assume one.
         devices, shares = (
@@ -182,14 +209,15 @@ def _named(plan: Plan) -> Request:
 def _plan_of(request: Request, work: Work, costs: CostsOf | None) -> Plan:
     """Return a plan with chunks that fit the destination of the rows."""
     chunks = Chunks((work.size,), 0, work.in_memory)
-    stored, is_sent = request.store is not None, request.executor is not None
+    stored = request.store is not None
+    is_sent = request.executor is not None or request.is_global
     stops = work.is_merged and request.reducers is not None and request.reducers.stops
     if work.size and (stored or is_sent or stops):
         # Use small chunks, so that a kill loses little and a stop takes effect soon.
         most = max(1, CHUNK_BYTES // work.row_bytes)
         in_grid = stored and not work.is_merged
         lengths = tuple(request.space.dims.values()) if in_grid else (work.size,)
-        _, shares = request.shard or (0, 1)
+        _, shares = request.share or (0, 1)
         chunks = choose_chunks(lengths, work.unit, most, shares)
     return Plan(request, work.with_most(chunks.points), chunks, costs)
 
@@ -204,14 +232,63 @@ class Chunk(NamedTuple):
     """Computed rows of a chunk: all rows, or those with the numbers `rows`.
 
     The verdict marks rows that are still missing because the computation ended early;
-    the points in `flight` among them can go on in another call.
+    the points in `flight` among them can go on in another call. `values` is `None` if a
+    worker has written them.
     """
 
     number: int
     rows: Int64[np.ndarray, " rows"] | None
-    values: Rows
+    values: Rows | None
     verdict: Verdict
     flight: Flight | None = None
+
+
+def chunks_of(
+    number: int, rows: Int64[np.ndarray, " rows"] | None, parts: Iterator[Part]
+) -> Iterator[Chunk]:
+    """Yield the parts of a chunk, of which all or some `rows` are computed."""
+    for at, values, verdict, flight in parts:
+        if flight is not None:
+            flight = flight._replace(rows=rows)
+        elif verdict.missing is not None and verdict.missing.all():
+            continue
+        if at is not None:
+            at = at if rows is None else rows[at]
+        yield Chunk(number, rows if at is None else at, values, verdict, flight)
+
+
+def keep_chunk(filling: Filling, work: Work, chunk: Chunk) -> None:
+    """Write a chunk, or some rows of it, to a store."""
+    number, rows, values, verdict, _ = chunk
+    if values is None or not (rows is None or len(rows)):
+        return
+    status = np.where(verdict.ok, OK, FAILED).astype(np.int8)
+    if verdict.missing is not None:
+        status[verdict.missing] = MISSING
+    first, last = filling.store.chunks.span(number)
+    if work.is_merged:  # a row is a block of points
+        first, _ = work.span(first, last)
+    errors = {text: at - first for text, at in verdict.errors.items()}
+    filling.keep(number, rows, list(map(storable, values)), status, errors)
+
+
+class Target(NamedTuple):
+    """A store that workers fill, while the file `token` exists in its folder."""
+
+    files: Folder
+    token: str
+    function: str
+
+    def is_open(self) -> bool:
+        """Return whether this process sees the store, and the sweep is running."""
+        return self.files.exists(self.token)
+
+    def filling(self) -> Filling:
+        """Return the store to be filled."""
+        store = open_store("sweep", self.files)
+        store = dataclasses.replace(store, function=self.function)
+        # Another worker may compute the same chunk, so read back what is written.
+        return Filling(store, has_locks=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -219,7 +296,7 @@ class Todo:
     """The missing chunks of a sink, among those `owned` by this process.
 
     Chunks in `rows` lack only these rows. `flight` returns the points in flight in a
-    chunk when an earlier call ended.
+    chunk when an earlier call ended. Workers write to the `target`, if there is one.
     """
 
     owned: Sequence[int]
@@ -228,6 +305,7 @@ class Todo:
         default_factory=dict
     )
     flight: Callable[[int], Flight | None] = lambda _: None
+    target: Target | None = None
 
     def left(self, plan: Plan) -> int:
         """Return the number of missing points."""

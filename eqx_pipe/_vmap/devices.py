@@ -9,6 +9,7 @@ are safe. The second half of this file can be removed when JAX 0.11.1 is the old
 version supported.
 """
 
+import collections
 import math
 import operator
 import os
@@ -26,25 +27,31 @@ from .._mesh_context import check_mesh
 from .._types import Device
 
 
-def local_devices(function: str, mesh: Mesh | None) -> tuple[Device, ...]:
-    """Return the devices of `mesh`, or all of this process.
+def local_devices(
+    function: str, mesh: Mesh | None, several: bool = False
+) -> tuple[Device, ...]:
+    """Return the devices of this process in `mesh`, or all of them.
 
-    Raises unless they all belong to this process.
+    Raises if other processes have devices in it, unless it may be of `several`: then
+    each process has as many.
     """
     if mesh is None:
         return tuple(jax.local_devices())
     check_mesh(function, mesh)
     devices = tuple(mesh.devices.flat)
-    foreign = [d for d in devices if d.process_index != jax.process_index()]
-    if foreign or not devices:
+    own = tuple(d for d in devices if d.process_index == jax.process_index())
+    counts = collections.Counter(d.process_index for d in devices)
+    fair = len(counts) == jax.process_count() and len({*counts.values()}) == 1
+    if not devices or (len(own) < len(devices) and not (several and fair)):
+        whole = "Give `jax.make_mesh((jax.device_count(),), ('x',))`, or " * several
         raise value_error(
             function,
-            f"`mesh` has {len(devices)} devices, {len(foreign)} of them of other "
-            "processes.",
-            "Give a mesh of this process's own devices: "
+            f"`mesh` has {len(devices)} devices, {len(devices) - len(own)} of them of "
+            "other processes.",
+            f"{whole or 'Give '}a mesh of this process's own devices: "
             "`jax.make_mesh((n,), ('x',), devices=jax.local_devices()[:n])`.",
         )
-    return devices
+    return own
 
 
 def use_cpu_devices(n: SupportsIndex | None = None) -> None:

@@ -40,6 +40,7 @@ CURES = {
         "search.sensitivity.method search.sensitivity_design.method expects "
         "vmap.reduce"
     ),
+    "Give a positive number of seconds": "timeout",
     "Give True or False": (
         "is_log reverse shared shuffle drop_remainder count_steps progress vmap.remat"
     ),

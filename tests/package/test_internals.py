@@ -129,6 +129,7 @@ def test_executors_have_their_workers_and_their_start_method():
     spawn = multiprocessing.get_context("spawn")
     with cf.ProcessPoolExecutor(2, spawn) as pool:  # starts none before a task
         assert (pool._max_workers, pool._mp_context) == (2, spawn)
+        assert pool._processes == {}
 
 
 def test_tqdm_has_its_open_bars_and_its_lock():

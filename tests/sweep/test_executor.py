@@ -125,16 +125,6 @@ def test_jobs_are_submitted_in_arrays(deaths, monkeypatch):
         assert len(jobs.arrays) <= 2 and jobs.submitted <= 8 + 6
 
 
-def test_workers_that_compute_a_single_call():
-    """As those of a pool with `max_tasks_per_child=1`."""
-    big = jnp.arange(100_000.0)
-    fn = lambda p: p + big[3]  # noqa: E731
-    cluster, space = Cluster(3, in_turn, single=True), ep.Linspace(0, 1, 60)
-    there = ep.sweep(fn, space, executor=cluster, batch_size=1)
-    close(there.values, ep.sweep(fn, space, mesh=one_device()).values)
-    assert cluster.submitted <= 60 + 20
-
-
 @settings(max_examples=max(2, settings().max_examples // 10), deadline=None)
 @given(
     st.integers(1, 4),
@@ -173,6 +163,101 @@ def test_the_chunks_of_a_worker_that_died_travel_alone(monkeypatch):
     assert twice.submitted < 150 and twice.calls.count(100) == 3
     with pytest.raises(ep.SweepError, match="3 times at the points 100 to 100"):
         ep.sweep(jnp.sin, space, executor=ever, **asked)
+
+
+class Altered(Plain):
+    """An executor whose workers get other arguments, and whose answers are kept."""
+
+    def __init__(self, alter):
+        super().__init__()
+        self.alter, self.answers = alter, []
+
+    def submit(self, fn, *args):
+        def altered(*args):
+            self.answers.append(fn(*self.alter(args)))
+            return self.answers[-1]
+
+        return super().submit(altered, *args)
+
+    def carried(self):
+        """Return whether each chunk came back with its values."""
+        return [
+            rows is not None
+            for *_, computed in self.answers
+            if computed is not None
+            for rows, _ in computed
+        ]
+
+
+REDUCED = {"reduce": ep.reduce.Mean()}
+
+
+@pytest.mark.parametrize("asked", [{}, {"order_by": lambda x: -x}, REDUCED])
+def test_workers_write_to_a_store_that_they_see(asked, tmp_path):
+    asked, space = {**asked, "batch_size": 2}, ep.Linspace(0, 1, 1001)
+    expected = ep.sweep(jnp.sin, space, **asked).values
+    for name, alter, carried in (
+        ("seen", lambda args: args, False),
+        ("elsewhere", lambda args: args[:3], True),
+        ("closed", remove_parts, True),
+    ):
+        path, executor = tmp_path / name, Altered(alter)
+        for call in range(2):
+            there = ep.sweep(jnp.sin, space, store=path, executor=executor, **asked)
+            close(there.values, expected)
+            chunks = executor.carried()
+            assert len(chunks) > 1 and set(chunks) == {carried}, call
+        assert not (path / ".parts").exists()
+
+
+def remove_parts(args):
+    """Remove what says that the sweep runs, as if it had been killed."""
+    for file in (args[3].files.path / ".parts").glob("*"):
+        file.unlink()
+    return args
+
+
+def test_errors_and_failed_points_of_workers_that_write(tmp_path):
+    space, executor = ep.Linspace(0, 3, 13), Altered(lambda args: args)
+    asked = {"executor": executor, "store": tmp_path / "runs.zarr", "batch_size": 2}
+    marked = ep.sweep(fails_above, space, on_error="mark", **asked)
+    assert list(marked.errors) == [11, 12] and not any(executor.carried())
+    with pytest.raises(ep.SweepError, match="failed at 2 points") as caught:
+        ep.sweep(fails_above, space, **asked)
+    assert caught.value.indices == (11, 12)
+    again = ep.sweep(jnp.sin, space, resume="failed", **asked)
+    close(again.values[11:], np.sin(np.linspace(0, 3, 13, dtype=np.float32)[11:]))
+
+
+def test_a_worker_with_other_versions(tmp_path):
+    def older(args):
+        return args[0], args[1].replace(b"jax ", b"jax 0.0.", 1), *args[2:]
+
+    with pytest.raises(ep.SweepError, match=r"jax 0\.0\..*the same environment"):
+        ep.sweep(jnp.sin, ep.Linspace(0, 1, 3), executor=Altered(older))
+
+
+class Hanging(Plain):
+    """An executor whose first calls never end."""
+
+    def __init__(self, calls):
+        super().__init__()
+        self.left = calls
+
+    def submit(self, fn, *args):
+        future = super().submit(fn, *args)
+        self.left -= 1
+        if self.left >= 0:
+            future.asks = 10**9
+        return future
+
+
+def test_chunks_of_workers_that_hang_are_submitted_again(tmp_path):
+    space, asked = ep.Linspace(0, 1, 6), {"batch_size": 1, "timeout": 0.2}
+    there = ep.sweep(jnp.sin, space, executor=Hanging(3), **asked)
+    close(there.values, ep.sweep(jnp.sin, space, mesh=one_device()).values)
+    with pytest.raises(ep.SweepError, match=r"3 times at.*`timeout=0.2` seconds"):
+        ep.sweep(jnp.sin, space, executor=Hanging(10**9), **asked)
 
 
 def test_ctrl_c_ends_where_everything_can_be_cancelled(tmp_path):
