@@ -50,6 +50,7 @@ from .store import (
     Account,
     Chunks,
     Filling,
+    Folder,
     Growth,
     Store,
     StoredArray,
@@ -318,14 +319,15 @@ class StoreSink:
 
         If it is left by a kill, the next sweep removes it.
         """
-        if self.plan.request.executor is None:
+        folder = self.files if isinstance(self.files, Folder) else None
+        if folder is None or self.plan.request.executor is None:
             yield None
             return
         token = f"{PARTS}/{self.files.new_id()}"
         with disk_errors(self.store.path, "take a chunk"):
             self.files.put(token, b"")
         try:
-            yield Target(self.files, token, self.store.function)
+            yield Target(folder, token, self.store.function)
         finally:
             with contextlib.suppress(OSError):
                 self.files.remove(token)
