@@ -16,8 +16,8 @@ from .chunks import picked_gaps as picked_gaps
 from .chunks import points_in as points_in
 from .chunks import ranges_of as ranges_of
 from .disk import LONGEST as LONGEST
-from .disk import Files as Files
 from .disk import PARTS as PARTS
+from .disk import Files as Files
 from .disk import Folder as Folder
 from .disk import Taken as Taken
 from .disk import Undecodable as Undecodable
