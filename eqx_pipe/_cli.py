@@ -81,49 +81,38 @@ def _status(store: Store) -> tuple[str, int]:
     return "\n".join(lines), 0
 
 
-def _verify(store: Store) -> tuple[str, int]:
-    """Return the damaged files, and 1 if there are any."""
-    damage = [*_lost_coordinates(store), *_damage(store).values()]
-    return "\n".join([*damage, _counted(store, len(damage))]), int(bool(damage))
+def _verify(store: Store, mend: bool = False) -> tuple[str, int]:
+    """Read all files; return those that are damaged, and 1 if there are any.
 
-
-def _repair(store: Store) -> tuple[str, int]:
-    """Make damaged chunks missing."""
-    lost = _lost_coordinates(store)
-    with locked(store.files, None):
-        damage = _damage(store)
-        for number in damage:
-            store.discard(number)
-    lines = [*lost, _counted(store, len(lost) + len(damage))]
-    if damage:
-        text = f"{len(damage):,} chunks are now missing: call the same sweep again, "
-        lines += [f"{text}which computes their points."]
-    return "\n".join(lines), int(bool(lost))
-
-
-def _damage(store: Store) -> dict[int, str]:
-    """Return what is wrong with each damaged chunk, by reading all values."""
-    numbers = np.flatnonzero(store.listed().done).tolist()
-    with ThreadPoolExecutor() as pool:
-        pairs = zip(numbers, pool.map(store.damage, numbers), strict=True)
-        return {number: _plain(text) for number, text in pairs if text is not None}
-
-
-def _lost_coordinates(store: Store) -> list[str]:
-    lost = []
+    With `mend`, damaged chunks become missing, and do not count.
+    """
+    damage = []
     for name in store.record["coordinates"]:
         try:
             store.coordinate(name)
         except OSError as error:
-            lost.append(_plain(str(error)))
-    return lost
+            damage.append(str(error))
+    left, numbers = len(damage), np.flatnonzero(store.listed().done).tolist()
+    with ThreadPoolExecutor() as pool:
+        for number, text in zip(numbers, pool.map(store.damage, numbers), strict=True):
+            if text is not None:
+                damage.append(text)
+                if mend:
+                    store.discard(number)
+    chunks = f"{len(numbers):,} of {len(store.chunks):,} chunks"
+    damage.append(f"{store.path}: {chunks}, {len(damage):,} damaged files")
+    if not mend:
+        left = len(damage) - 1
+    elif len(damage) - 1 > left:
+        text = f"{len(damage) - 1 - left:,} chunks are now missing"
+        damage.append(f"{text}: call the same sweep again, which computes them.")
+    return "\n".join(map(_plain, damage)), int(left > 0)
 
 
-def _counted(store: Store, damaged: int) -> str:
-    there = int(store.listed().done.sum())
-    return (
-        f"{store.path}: {there:,} of {len(store.chunks):,} chunks, {damaged:,} damaged"
-    )
+def _repair(store: Store) -> tuple[str, int]:
+    """Make damaged chunks missing; return 1 if other files are damaged."""
+    with locked(store.files, None):
+        return _verify(store, mend=True)
 
 
 def _named(first: int, stop: int) -> str:
