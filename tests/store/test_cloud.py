@@ -138,7 +138,7 @@ def test_requests_of_a_chunk(requests):
     rows = np.array([0])
     requests.clear()
     filling.keep(0, rows, leaves, np.ones(1, np.int8))
-    assert requests == {"put": 4, "get": 4, "head": 3}
+    assert requests == {"put": 4, "get": 3, "head": 3}
     requests.clear()
     store.listed()
     assert requests == {"list": 1}

@@ -292,21 +292,9 @@ class Filling:
             if self.store.add(number, values, status, errors):
                 return
         for _ in range(_TRIES):
-            if rows is None and not self.store.is_sound(number):
-                is_alone = self.store.commit(number, values, status, errors)
-            else:
-                current = self.store.manifest(number)
-                lacks = np.ones(len(index), bool)
-                if current is not None:
-                    now = current.status[index]
-                    lacks = (now == MISSING) | ((now == FAILED) & (status != MISSING))
-                if not lacks.any():
-                    break
-                leaves = [leaf[lacks] for leaf in values]
-                left = index[~lacks & (status == FAILED)]
-                texts = {text: np.setdiff1d(at, left) for text, at in errors.items()}
-                at = index[lacks]
-                is_alone = self.store.commit(number, leaves, status[lacks], texts, at)
+            whole = rows is None and not self.store.is_sound(number)
+            at = None if whole else index
+            is_alone = self.store.commit(number, values, status, errors, at)
             # In a bucket a process that is late knows it.
             is_safe = self.has_locks or self.store.files.conditional
             if (is_alone and is_safe) or self._is_kept(number, rows, status):

@@ -300,10 +300,11 @@ class Store:
     ) -> bool:
         """Write a chunk, or some `rows` of it: values, statuses, and errors.
 
-        `errors` have rows of the chunk. If the chunk exists, a status file comes first
-        that adds the new version to the present ones, so that a kill, or another
-        process that writes the chunk at this moment, loses nothing. In a bucket,
-        returns `False` if another process has changed a file since it was read here.
+        `errors` have rows of the chunk; those of `rows` that are finished stay as they
+        are. If the chunk exists, a status file comes first that adds the new version to
+        the present ones, so that a kill, or another process that writes the chunk at
+        this moment, loses nothing. In a bucket, returns `False` if another process has
+        changed a file since it was read here.
         """
         files, errors = self.files, errors or {}
         # Before their content, so that `swap` notices every change.
@@ -322,7 +323,14 @@ class Store:
         if files.conditional and not old:
             old = [Version(np.full(self.chunks.points, MISSING, np.int8), [], {})]
         if rows is not None:
-            merged = self._merged(number, old, rows, values, status, errors)
+            try:
+                merged = self._merged(number, old, rows, values, status, errors)
+            except Damaged:
+                if files.tag(keys[0]) == tag:
+                    raise
+                return False  # another process has written between the reads
+            if merged is None:
+                return True
             values, status, errors = merged
         version = Version(status, self._digests(number, values), errors)
         if old:
@@ -360,8 +368,11 @@ class Store:
         values: Sequence[np.ndarray],
         status: Int8[np.ndarray, " rows"],
         errors: RowErrors,
-    ) -> tuple[Sequence[np.ndarray], Int8[np.ndarray, " all"], RowErrors]:
-        """Return the values, statuses and errors of a chunk with some rows replaced."""
+    ) -> tuple[Sequence[np.ndarray], Int8[np.ndarray, " all"], RowErrors] | None:
+        """Return the values, statuses and errors of a chunk with some rows replaced.
+
+        Returns `None` if all of them are finished.
+        """
         first, last = self.chunks.span(number)
         now, others = np.full(last - first, MISSING, np.int8), {}
         merged = [variable.empty(last - first) for variable in self.variables]
@@ -370,13 +381,19 @@ class Store:
             version, leaves = self._current(number, old)
             now = _resized(version.status, last - first)
             merged = [leaf[: last - first].copy() for leaf in leaves]
-            errs = version.errors.items()
-            others = {text: np.setdiff1d(at, rows) for text, at in errs}
+            others = dict(version.errors)
+        was = now[rows]
+        lacks = (was == MISSING) | ((was == FAILED) & (status != MISSING))
+        if not lacks.any():
+            return None
+        left, rows = rows[~lacks & (status == FAILED)], rows[lacks]
+        others = {text: np.setdiff1d(at, rows) for text, at in others.items()}
         for into, leaf in zip(merged, values, strict=True):
-            into[rows] = leaf
-        now[rows] = status
+            into[rows] = leaf[lacks]
+        now[rows] = status[lacks]
         for text, at in errors.items():
-            others[text] = np.union1d(others.get(text, np.zeros(0, np.int64)), at)
+            before = others.get(text, np.zeros(0, np.int64))
+            others[text] = np.union1d(before, np.setdiff1d(at, left))
         return merged, now, others
 
     def mark_odd(self, number: int) -> None:
