@@ -1,13 +1,14 @@
 """Points in flight in the chunks of a store: saved, and resumed by the same call.
 
 A flight is the state of a batch that was left between two steps of its loop. Its file
-names the chunk, the layout of the store, and a digest of everything that the bits of a
-state depend on: the program with its arrays, versions, devices and their processor. So
-a sweep elsewhere finds no flight of its own, begins again, and leaves the file alone:
-flights are removed when their chunk is complete.
+names the position of the chunk, the layout of the store, and a digest of everything
+that the bits of a state depend on and the store does not record: versions, devices,
+their processor and more. So a sweep elsewhere finds no flight of its own, begins again,
+and leaves the file alone: flights are removed when their chunk is complete, or moves.
 
-The rows that a flight has finished are written before it. So a flight is valid if none
-of them is missing; otherwise a kill came between, or a chunk was damaged.
+The rows that a flight has finished are written before it, or saved in it. So a flight
+is valid if none of those written is missing; otherwise a kill came between, or a chunk
+was damaged.
 """
 
 import functools as ft
@@ -25,15 +26,27 @@ import numpy as np
 
 from .. import _leaves
 from .._errors import log_once
-from .._jaxprs import array_text, digest
+from .._jaxprs import digest
 from .compute.rows import Flight
 from .identity import reducing_identity
-from .store import FAILED, MISSING, Filling, Undecodable
+from .store import FAILED, MISSING, Files, Filling, Undecodable
 from .work import Plan
 
 _FOLDER = ".flights"
 
-_NAME = re.compile(r"(\d{1,18})\.([0-9a-f]{12})\.[0-9a-f]{12}")
+_NAME = re.compile(r"(\d+(?:\.\d+)*)\.([0-9a-f]{12})\.[0-9a-f]{12}")
+
+
+def in_flight(files: Files) -> list[str]:
+    """Return how far the points in flight in a store are, for a message."""
+    texts = []
+    for name in sorted(filter(_NAME.fullmatch, files.names(_FOLDER))):
+        try:
+            _, header = _leaves.unpack(files.get(f"{_FOLDER}/{name}"))
+            texts.append(str(header["text"]))
+        except (OSError, Undecodable, _leaves.DamagedLeaves, LookupError, TypeError):
+            continue
+    return texts
 
 
 class Flights:
@@ -41,29 +54,23 @@ class Flights:
 
     def __init__(self, plan: Plan, filling: Filling):
         self._store, self._plan, self._filling = filling.store, plan, filling
-        self._names: dict[int, set[str]] = {}
+        self._names: set[str] = set()
         self.text = ""
         """What is in flight, for a note; empty if nothing was saved."""
 
     def look(self) -> bool:
         """List the flights, and return whether there are any in our share."""
-        self._names = {}
-        for name in self._store.files.names(_FOLDER):
-            found = _NAME.fullmatch(name)
-            if found is not None:
-                self._names.setdefault(int(found[1]), set()).add(name)
-        return any(number in self._filling.owned for number in self._names)
+        self._names = {*filter(_NAME.fullmatch, self._store.files.names(_FOLDER))}
+        return bool(self._names) and any(map(self._at, self._filling.owned))
 
     def tidy(self, todo: Collection[int]) -> None:
         """Remove flights of complete chunks, and of a layout before the store grew."""
         self.look()
-        filling = self._filling
-        alone = filling.shard is None and filling.has_locks
-        for number, names in list(self._names.items()):
-            complete = number in filling.owned and number not in todo
-            for name in [*names]:
-                if complete or (alone and name.split(".")[1] != self._cut):
-                    self._remove(number, name)
+        filling, old = self._filling, set[str]()
+        if filling.shard is None and filling.has_locks:
+            old = {name for name in self._names if name.split(".")[-2] != self._cut}
+        done = (n for n in filling.owned if n not in todo) if self._names else ()
+        self._remove(old.union(*map(self._at, done)))
 
     def keep(self, number: int, flight: Flight | None) -> None:
         """Save what is in flight in a chunk, after its finished rows are written.
@@ -72,26 +79,31 @@ class Flights:
         """
         if flight is not None:
             self._put(number, flight)
-        elif self._names.get(number) and self._filling.is_complete(number):
-            for name in [*self._names[number]]:
-                self._remove(number, name)
+        elif (names := self._at(number)) and self._filling.is_complete(number):
+            self._remove(names)
 
-    def _remove(self, number: int, name: str) -> None:
-        self._store.files.remove(f"{_FOLDER}/{name}")
-        self._names[number].discard(name)
+    def _at(self, number: int) -> set[str]:
+        at = self._store.position(number)
+        return {name for name in self._names if name.rsplit(".", 2)[0] == at}
+
+    def _remove(self, names: set[str]) -> None:
+        for name in sorted(names):
+            self._store.files.remove(f"{_FOLDER}/{name}")
+        self._names -= names
 
     def _put(self, number: int, flight: Flight) -> None:
         """Save a flight; a full disk is logged, and ends nothing."""
         rows = [] if flight.rows is None else [flight.rows]
         header = {
             "of": self._identity,
-            "chunk": number,
+            "chunk": self._store.position(number),
             "call": flight.call,
             "batch_size": flight.batch_size,
             "entries": flight.entries,
-            "lists": list(map(len, (rows, flight.groups, flight.values))),
+            "lists": list(map(len, (rows, flight.groups, *flight.buffers))),
+            "text": flight.text,
         }
-        lists = *rows, *flight.groups, *flight.values, *flight.state
+        lists = *rows, *flight.groups, *it.chain(*flight.buffers), *flight.state
         data = _leaves.pack([flight.place, flight.finished, *lists], header)
         name = self._name(number)
         try:
@@ -105,7 +117,7 @@ class Flights:
                 error,
             )
             return
-        self._names.setdefault(number, set()).add(name)
+        self._names.add(name)
         self.text = flight.text
 
     def get(self, number: int) -> Flight | None:
@@ -114,7 +126,7 @@ class Flights:
         If failed rows are computed again, a flight that has finished one begins again,
         too.
         """
-        if not self._names.get(number) or number in self._filling.broken:
+        if not self._at(number) or number in self._filling.broken:
             return None
         try:
             return self._valid(number)
@@ -130,7 +142,7 @@ class Flights:
             return None
 
     def _valid(self, number: int) -> Flight:
-        name, names = self._name(number), self._names[number]
+        name, names = self._name(number), self._at(number)
         header, leaves = self._read(name if name in names else min(names))
         of = header.get("of")
         for what, here in self._identity.items():
@@ -142,8 +154,13 @@ class Flights:
             flight = _flight_of(header, leaves)
         except (LookupError, TypeError, ValueError) as error:
             raise Undecodable(f"it cannot be read ({error})") from error
-        rows = np.arange(last - first) if flight.rows is None else flight.rows
-        fits = len(rows) == len(flight.finished) and header["chunk"] == number
+        rows = flight.rows
+        if rows is None:  # the chunk may have become longer since
+            rows = np.arange(len(flight.finished))
+            if len(rows) < last - first:
+                flight = flight._replace(rows=rows)
+        fits = len(rows) == len(flight.finished)
+        fits &= header["chunk"] == self._store.position(number)
         if not fits or (len(rows) and not 0 <= rows.min() <= rows.max() < last - first):
             raise Undecodable("it belongs to another chunk")
         done, manifest = rows[flight.finished], self._store.manifest(number)
@@ -169,7 +186,8 @@ class Flights:
 
     def _name(self, number: int) -> str:
         text = json.dumps(self._identity, sort_keys=True)
-        return f"{number}.{self._cut}.{digest(text)[:12]}"
+        at = self._store.position(number)
+        return f"{at}.{self._cut}.{digest(text)[:12]}"
 
     @property
     def _cut(self) -> str:
@@ -177,20 +195,14 @@ class Flights:
 
     @ft.cached_property
     def _identity(self) -> dict[str, str]:
-        """Everything that the bits of a state depend on."""
-        points, chunks = self._plan.points, self._plan.chunks
-        programs = [traced.program for traced in points.traced]
-        arrays = [x for program in programs for x in program.constants]
-        arrays += [*points.given(0).arrays, *points.key_digits]
-        arrays += [] if points.key is None else [points.key]
-        texts = [*(p.text for p in programs), *map(array_text, arrays)]
+        """What the bits of a state depend on, besides the record of the store."""
+        points, text = self._plan.points, self._store.function
         reducers = self._plan.request.reducers
         if reducers is not None:
-            texts.append(reducing_identity(reducers, points.traced[0])["text"])
-        grid = points.geometry.lengths, points.geometry.key_dims, points.ordered
+            text += reducing_identity(reducers, points.traced[0])["text"]
         return {
-            "program": digest("\n".join(texts)),
-            "grid": repr((*grid, points.batch_size, points.most, repr(chunks))),
+            "function": digest(text),
+            "batches": repr((points.batch_size, points.most, points.ordered)),
             "layout": self._cut,
             "jax": jax.__version__,
             "jaxlib": jaxlib.version.__version__,
@@ -204,7 +216,7 @@ def _flight_of(header: dict[str, Any], leaves: list[np.ndarray]) -> Flight:
     place, finished, *rest = leaves
     left = iter(rest)
     lists = [[*it.islice(left, count)] for count in header["lists"]]
-    rows, groups, values = lists
+    rows, groups, *buffers = lists
     slice_first, case, first, count = map(int, header["call"])
     return Flight(
         (slice_first, case, first, count),
@@ -214,7 +226,7 @@ def _flight_of(header: dict[str, Any], leaves: list[np.ndarray]) -> Flight:
         finished,
         rows[0].astype(np.int64) if rows else None,
         groups=groups,
-        values=values,
+        buffers=buffers,
         entries=header["entries"],
     )
 

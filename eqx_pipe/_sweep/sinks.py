@@ -24,7 +24,7 @@ from .._types import PyTree
 from .call import fn_name
 from .compute.groups import Blocks
 from .compute.rows import Errors, Rows, Verdict, clear, in_order, joined
-from .flights import Flights
+from .flights import Flights, in_flight
 from .identity import (
     Grown,
     growth_in,
@@ -264,6 +264,7 @@ class StoreSink:
                 return store, plan, False
         # Without a lock, as nothing may be written to the store of another sweep.
         if growth_of(store) is not None and write:
+            self._check_dropped(plan)
             has_grown = grow(files, growth_of) is not None
             store, self.grown = open_store("sweep", files), None
         if self.grown is not None:
@@ -277,6 +278,19 @@ class StoreSink:
                 restore(store, lambda: _contents_of(plan).layout(now))
         program = now["function"]["program"]
         return dataclasses.replace(store, function=program), plan, has_grown
+
+    def _check_dropped(self, plan: Plan) -> None:
+        """Raise a `SweepError` if a growth would drop points in flight unasked."""
+        assert self.grown is not None
+        asked = not self.grown.moved or plan.request.resume is not None
+        flying = [] if asked else in_flight(self.files)
+        if flying:
+            wrong = f"the store `{self.files.path_of()}` has points in flight "
+            wrong += f"({'; '.join(flying)}), which this growth would drop, since it "
+            wrong += "moves points."
+            cure = "Complete the sweep of the smaller space first, or pass "
+            cure += '`resume="force"`, which begins these points again.'
+            raise SweepError(message("sweep", wrong, cure))
 
     @property
     def stopped(self) -> bool:
@@ -364,7 +378,8 @@ class StoreSink:
 
     def _todo(self, rows_by_chunk: Mapping[int, Any]) -> Todo:
         rows = {number: at for number, at in rows_by_chunk.items() if at is not None}
-        return Todo(self._filling.owned, list(rows_by_chunk), rows, self._flights.get)
+        filling, get = self._filling, self._flights.get
+        return Todo(filling.owned, list(rows_by_chunk), rows, get, not filling.in_parts)
 
     def _todo_after(self, grown: Grown) -> Todo:
         """Return the chunks to compute once the store has grown."""

@@ -12,6 +12,7 @@ import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
 from jax.sharding import Mesh
+from jaxtyping import Int64
 
 from .._cache import LRUCache
 from .._keys import check_mapped_key
@@ -25,7 +26,7 @@ from .call import call, fn_name, key_parameter
 from .compute.kept import schema
 from .compute.points import prepare
 from .compute.programs import error_text
-from .compute.rows import nothing
+from .compute.rows import Flight, nothing
 from .compute.trace import no_mesh
 from .compute.watch import CTRL_C, ENDING, Interrupt, Watch
 from .remote import compute_remotely, end_workers
@@ -155,7 +156,8 @@ def sweep(
       a chunk takes, with its compilation, and more than jobs wait in a queue. After
       three times the sweep ends with a `SweepError`. (Keyword only.)
     - `resume`: after an edit of the function: `"force"` resumes a store even if another
-      function created it. `"failed"` also does so, and recomputes failed points; the
+      function created it, and drops points in flight if a growth moves points.
+      `"failed"` also does so, and recomputes failed points; the
       others keep their values. (Keyword only.)
     - `on_error`: if some points may fail: `"mark"` finds the points at which `fn`
       raises (by `equinox.error_if`, or when it is traced for one combination of
@@ -292,7 +294,10 @@ def gather(sink: Sink, compute: Compute) -> None:
         size, left = plan.count(todo.owned), todo.left(plan)
         with Progress(plan.request.progress, size, size - left) as bar:
             watch = Watch(
-                bar, lambda: interrupt.asked or sink.stopped, hands_over=is_stored
+                bar,
+                lambda: interrupt.asked or sink.stopped,
+                hands_over=is_stored,
+                whole=todo.whole,
             )
             for chunk in compute(plan, todo, watch):
                 sink.keep(chunk)
@@ -309,14 +314,32 @@ def compute_here(plan: Plan, todo: Todo, watch: Watch) -> Iterator[Chunk]:
     finished meanwhile.
     """
     for number in todo.chunks:
-        if watch.stopping():
-            return
-        resumed = todo.flight(number)
-        # The rows that were asked for then, since they determine the batches.
-        rows = todo.rows.get(number) if resumed is None else resumed.rows
-        index, costs = plan.asked(number, rows)
-        parts = plan.work.compute(index, costs, watch, resumed)
-        yield from chunks_of(number, rows, parts)
+        for rows, resumed in _passes(plan, todo, number):
+            if watch.stopping():
+                return
+            index, costs = plan.asked(number, rows)
+            parts = plan.work.compute(index, costs, watch, resumed)
+            yield from chunks_of(number, rows, parts)
+
+
+def _passes(
+    plan: Plan, todo: Todo, number: int
+) -> Iterator[tuple[Int64[np.ndarray, " rows"] | None, Flight | None]]:
+    """Yield the rows of a chunk to compute at once, with the flight that goes on.
+
+    A flight has the rows that were asked for then, since they determine the batches.
+    Since then the chunk may have become longer, or failed rows are asked for, too.
+    """
+    rows, flight = todo.rows.get(number), todo.flight(number)
+    if flight is None:
+        yield rows, None
+        return
+    yield flight.rows, flight
+    if flight.rows is not None:
+        first, last = plan.chunks.span(number)
+        rows = np.arange(last - first) if rows is None else rows
+        if len(rest := np.setdiff1d(rows, flight.rows)):
+            yield rest, None
 
 
 def result_of(

@@ -296,7 +296,8 @@ class Todo:
     """The missing chunks of a sink, among those `owned` by this process.
 
     Chunks in `rows` lack only these rows. `flight` returns the points in flight in a
-    chunk when an earlier call ended. Workers write to the `target`, if there is one.
+    chunk when an earlier call ended. If chunks are kept `whole`, finished rows stay in
+    flight until then. Workers write to the `target`, if there is one.
     """
 
     owned: Sequence[int]
@@ -305,6 +306,7 @@ class Todo:
         default_factory=dict
     )
     flight: Callable[[int], Flight | None] = lambda _: None
+    whole: bool = False
     target: Target | None = None
 
     def left(self, plan: Plan) -> int:

@@ -3,6 +3,7 @@
 import contextlib
 import multiprocessing
 import os
+import re
 import signal
 import time
 
@@ -147,6 +148,8 @@ def test_an_interrupted_sweep_goes_on_in_the_middle(fn, data, tmp_path_factory):
     options = {"order_by": data.draw(st.sampled_from([None, -np.arange(12)]))}
     options["mesh"] = data.draw(st.sampled_from([None, one_device()]))
     with pytest.MonkeyPatch.context() as monkeypatch:
+        if data.draw(st.booleans()):
+            without_locks(monkeypatch)
         counted = Steps(monkeypatch, budgets)
         whole = swept(fn, store=path.with_name("whole.zarr"), **options)
         needed, pressed = counted.steps, 0
@@ -163,6 +166,10 @@ def test_an_interrupted_sweep_goes_on_in_the_middle(fn, data, tmp_path_factory):
         # Calls are barriers, so devices wait for each other a little more often.
         assert steps.steps <= needed + 1000 * pressed
     assert not (path / ".flights").exists()
+
+
+def without_locks(monkeypatch):
+    monkeypatch.setattr("eqx_pipe._sweep.store.disk._locked", lambda *_: False)
 
 
 def left_at(monkeypatch, path, calls=2, fn=train, **options):
@@ -246,22 +253,61 @@ def test_damaged_flights_begin_again(tmp_path, monkeypatch, damage, caplog):
     assert "begin again" in caplog.text and not file.parent.exists()
 
 
-def test_failing_points_are_found_and_marked(tmp_path, monkeypatch):
-    def fails(p, key):
+def fails(p, key):
+    """Fail at a step that depends on the point, which few points reach."""
+
+    def step(w, k):
+        w = jnp.sin(w) + 0.1 * p["rate"]
+        return eqx.error_if(w, (w > 0.7) & (k > 4 + 9 * p["rate"]), "diverged"), w
+
+    return jax.lax.scan(step, p["rate"] + jr.uniform(key), jnp.arange(24.0))
+
+
+@given(
+    budgets=BUDGETS,
+    batch=st.sampled_from([1, 3, 5]),
+    few=st.booleans(),
+    presses=st.lists(st.integers(1, 6), max_size=2),
+)
+@settings(max_examples=6, deadline=None)
+def test_failed_points_are_marked(budgets, batch, few, presses, tmp_path_factory):
+    path = tmp_path_factory.mktemp("flights") / "runs.zarr"
+    options = {"batch_size": batch, "mesh": one_device() if few else None}
+    options["on_error"] = "mark"
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        steps = Steps(monkeypatch, budgets)
+        found = swept(fails, **options)
+        for press in presses:
+            steps.press_at = steps.calls + press
+            with contextlib.suppress(KeyboardInterrupt):
+                swept(fails, store=path, **options)
+        steps.press_at = 0
+        there = swept(fails, store=path, **options)
+        with pytest.raises(ep.SweepError, match="at point .*diverged") as caught:
+            swept(fails, **options | {"on_error": "raise"})
+        monkeypatch.setattr("eqx_pipe._sweep.compute.trace.LONG", np.inf)
+        plain = swept(fails, **options)
+    assert 0 < plain.ok.sum() < 12 and not plain.ok[caught.value.indices[0]]
+    for each in (found, there):
+        assert each.errors == plain.errors
+        for x, y in zip(bits(each), bits(plain), strict=True):
+            assert np.allclose(x, y, atol=1e-5, equal_nan=True)
+    assert_same(found, there)
+
+
+def test_the_search_for_a_failed_point_begins_at_the_last_save(monkeypatch):
+    def late(p, key):
         def step(w, k):
-            return eqx.error_if(w * 1.1, (p["rate"] > 1) & (k == 4), "diverged"), w
+            w = eqx.error_if(jnp.sin(w), (p["rate"] > 1.4) & (k == 280), "late")
+            return w, None
 
-        return jax.lax.scan(step, p["rate"], jnp.arange(8))
+        return jax.lax.scan(step, p["rate"], jnp.arange(300))
 
-    Steps(monkeypatch)
-    with pytest.raises(ep.SweepError, match="diverged"):
-        swept(fails, mesh=one_device())
-    marked = swept(fails, mesh=one_device(), on_error="mark")
-    assert marked.ok.sum() == 2 * np.sum(np.linspace(0.1, 1.5, 6) <= 1)
-    path = tmp_path / "runs.zarr"
-    left_at(monkeypatch, path, fn=fails, on_error="mark")
-    there = swept(fails, mesh=one_device(), on_error="mark", store=path)
-    assert_same(there, marked)
+    Steps(monkeypatch, [10])
+    entered = long_points.entered(monkeypatch)
+    found = swept(late, batch_size=4, mesh=one_device(), on_error="mark")
+    assert found.ok.sum() == 10
+    assert sum(entered) <= 3 * 310 + 10 * 2 * 8  # three batches, and the search
 
 
 def final(p, key):
@@ -284,6 +330,8 @@ def test_an_interrupted_reduction_goes_on_in_the_middle(
     if over is not None:
         options["reduce"] = {"best": ep.reduce.Max(over=over)}
     with pytest.MonkeyPatch.context() as monkeypatch:
+        if len(presses) > 1:
+            without_locks(monkeypatch)
         steps = Steps(monkeypatch, budgets)
         whole = swept(final, store=path.with_name("whole.zarr"), **options)
         for press in presses:
@@ -309,6 +357,44 @@ def test_a_plan_says_how_many_steps_and_bytes():
     # Carry, key, curve, keys, and the carries of the second loop, for two points.
     assert 2 * 4 * (3 + 2 + 9 + 18) <= coming.flight_bytes <= 2 * 4 * 100
     assert ep.plan(solve, SPACE, **options).steps is None
+
+
+@pytest.mark.parametrize(
+    ("at", "count", "calls", "batches"),
+    [("end", 6, 2, 4), ("longer", 5, 15, 3), ("between", 6, 2, 4)],
+)
+def test_growth_keeps_flights_or_asks(tmp_path, monkeypatch, at, count, calls, batches):
+    """In one case the points in flight are in a chunk that becomes longer."""
+
+    def chain(p, key):
+        def step(w, k):
+            return jnp.tanh(p["rate"] * w + jr.normal(k)), w
+
+        return jax.lax.scan(step, p["rate"], jr.split(key, 16))
+
+    path, options = tmp_path / "runs.zarr", {"mesh": one_device(), "batch_size": 2}
+    options |= {"key": jr.key(0), "progress": False}
+    rates = np.linspace(0.1, 1.5, count)
+    steps = Steps(monkeypatch)
+    whole = ep.sweep(chain, {"rate": ep.Values(rates)}, **options)
+    steps.press_at = steps.calls + calls
+    with pytest.raises(KeyboardInterrupt) as caught:
+        ep.sweep(chain, {"rate": ep.Values(rates)}, store=path, **options)
+    step = int(re.findall(r"at step (\d+) of 16", caught.value.__notes__[0])[0])
+    new, kept = [*rates, 2.0, 2.1, 2.2], slice(count)
+    if at == "between":
+        new, kept = [rates[0], 0.2, *rates[1:]], [0, *range(2, count + 1)]
+    larger = {"rate": ep.Values(np.array(new[:8]))}
+    steps.press_at = steps.steps = 0
+    if at == "between":
+        with pytest.raises(ep.SweepError, match=f"2 at step {step} of 16.*would drop"):
+            ep.sweep(chain, larger, store=path, **options)
+        options["resume"], step = "force", 0
+    there = ep.sweep(chain, larger, store=path, **options)
+    assert steps.steps == batches * 16 - step
+    assert not (path / ".flights").exists() and there.ok.all()
+    for x, y in zip(bits(there), bits(whole), strict=True):
+        assert np.allclose(x[kept], y, atol=1e-5)
 
 
 def test_effects_and_cheap_loops_are_not_split(monkeypatch):
@@ -385,5 +471,4 @@ def test_kills_in_the_middle_of_points_change_no_bit(tmp_path, case):
         assert np.array_equal(x, y, equal_nan=x.dtype.kind == "f")
     print(case, "killed", done, "steps", taken(path), "of", taken(whole))
     # A call was running, and one may not have been saved; devices wait for each other.
-    if case[1] != "marked":  # the search begins at the beginning of the points
-        assert taken(path) - taken(whole) <= 3 * 40 * done
+    assert taken(path) - taken(whole) <= 3 * 40 * done

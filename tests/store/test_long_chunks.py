@@ -18,7 +18,9 @@ class Slow:
 
     def __init__(self, monkeypatch):
         self.now, self.calls, self.bad = 0.0, [], None
-        monkeypatch.setattr("eqx_pipe._sweep.compute.watch._clock", lambda: self.now)
+        for file in ("watch", "points", "programs"):
+            name = f"eqx_pipe._sweep.compute.{file}.clock"
+            monkeypatch.setattr(name, lambda: self.now)
         # It comes back to the host after each batch, however fast these are.
         monkeypatch.setattr("eqx_pipe._sweep.compute.watch._CALL_SECONDS", 0)
         # Chunks of four batches.
@@ -38,6 +40,20 @@ class Slow:
 def swept(fn, **options):
     options = {"batch_size": 2, "mesh": one_device(), **options}
     return ep.sweep(fn, SPACE, progress=False, **options)
+
+
+def test_without_locks_finished_batches_wait_for_their_chunk(tmp_path, monkeypatch):
+    monkeypatch.setattr("eqx_pipe._sweep.store.disk._locked", lambda *_: False)
+    slow, path = Slow(monkeypatch), tmp_path / "runs.zarr"
+    slow.bad = 5
+    with pytest.raises(ep.SweepError, match="broken"):
+        swept(slow, store=path)
+    assert not ep.SweepResult.load(path).ok.any()
+    slow.bad = None
+    slow.calls.clear()
+    result = swept(slow, store=path)
+    assert sorted(slow.calls) == [*range(4, 32)] and result.ok.all()
+    assert np.array_equal(result.values[:], swept(slow).values)
 
 
 @pytest.mark.parametrize("order", [None, -np.arange(32)])

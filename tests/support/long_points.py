@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import jax.random as jr
 
 import eqx_pipe as ep
-from eqx_pipe._sweep.compute import trace, watch
+from eqx_pipe._sweep.compute import programs, trace, watch
 
 
 def training(p, key):
@@ -82,6 +82,18 @@ def _size(store):
         return len(ep.SweepResult.load(store))
     except FileNotFoundError:
         return 0
+
+
+def entered(monkeypatch):
+    """Return a list that gets the steps for which a split program is called."""
+    found, enter = [], programs.Begun._enter
+
+    def counted(begun, budget, *args, **options):
+        found.append(budget)
+        return enter(begun, budget, *args, **options)
+
+    monkeypatch.setattr(programs.Begun, "_enter", counted)
+    return found
 
 
 def run(store, name, kind, devices):

@@ -408,7 +408,7 @@ class History:
         restore(store, lambda: small.layout(xs, ys))
         filling = Filling(store, shard, again=True)
         flying = flights.Flights(PLAN, filling)
-        vars(flying)["_identity"] = {"grid": f"{store.record['lengths']}"}
+        vars(flying)["_identity"] = {}
         listed, seen = filling.look(), set()
         if not (filling.todo(listed) or filling.has_leftovers() or flying.look()):
             return "complete"
@@ -417,35 +417,54 @@ class History:
             flying.tidy(todo)
             for number, rows in todo.items():
                 flight = flying.get(number)
-                rows = rows if flight is None else flight.rows
-                first, last = store.chunks.span(number)
-                at = np.arange(last - first) if rows is None else rows
-                assert not seen & {*(first + at).tolist()}, "computed twice"
-                seen |= {*(first + at).tolist()}
-                bad = np.isin(at, fails(number))
-                values = self.values(first + at, xs, ys, bits)
-                done = np.zeros(len(at), bool)
-                if flight is not None:  # go on from its state
-                    self.counts["resumed"] += 1
-                    done = flight.finished.copy()
-                    for leaf, state in zip(values, flight.state, strict=True):
-                        leaf[~done] = state * 2
-                given = filling, number, at, values, bad
-                keep = functools.partial(self.keep, *given)
-                whole = rows if flight is None else at
-                while self.rng.random() < 0.5:  # stop inside, and save
-                    some = ~done & (self.draws.random(len(at)) < 0.3)
-                    whole = keep(some, whole)
-                    done |= some
-                    state = [leaf[~done] / 2 for leaf in values]
-                    call, place = (0, 0, 0, len(at)), np.zeros((1, 4), np.uint32)
-                    flying.keep(number, Flight(call, 1, place, state, done, rows))
-                    self.counts["saved"] += 1
-                    if self.rng.random() < 0.3 and not self.world.quiet:
+                passes = [(rows, None)] if flight is None else [(flight.rows, flight)]
+                if flight is not None and flight.rows is not None:
+                    first, last = store.chunks.span(number)
+                    rows = np.arange(last - first) if rows is None else rows
+                    rest = np.setdiff1d(rows, flight.rows)
+                    passes += [(rest, None)] if len(rest) else []
+                for rows, flight in passes:
+                    place = filling, flying, number
+                    asked = rows, flight, seen, fails(number), xs, ys, bits
+                    if not self.fill(*place, *asked):
                         return "stopped"
-                keep(~done, whole)
-                flying.keep(number, None)
         return "filled"
+
+    def fill(self, filling, flying, number, rows, flight, seen, bad, xs, ys, bits):
+        """Compute some rows of a chunk; return whether it did not stop inside of it."""
+        first, last = filling.store.chunks.span(number)
+        at = np.arange(last - first) if rows is None else rows
+        assert not seen & {*(first + at).tolist()}, "computed twice"
+        seen |= {*(first + at).tolist()}
+        bad = np.isin(at, bad)
+        values = self.values(first + at, xs, ys, bits)
+        kept = done = np.zeros(len(at), bool)
+        if flight is not None:  # go on from its state
+            self.counts["resumed"] += 1
+            kept = flight.finished
+            ((done, *own),) = flight.buffers
+            for leaf, had, state in zip(values, own, flight.state, strict=True):
+                leaf[done] = had
+                leaf[~(done | kept)] = state * 2
+        keep = functools.partial(self.keep, filling, number, at, values, bad)
+        whole = at if kept.any() else rows
+        while self.rng.random() < 0.5:  # stop inside, and save
+            some = ~(done | kept) & (self.draws.random(len(at)) < 0.3)
+            done = done | some
+            if filling.in_parts:
+                whole = keep(done, whole)
+                kept, done = kept | done, np.zeros_like(done)
+            own = [done, *(leaf[done] for leaf in values)]
+            state = [leaf[~(done | kept)] / 2 for leaf in values]
+            call, place = (0, 0, 0, len(at)), np.zeros((1, 4), np.uint32)
+            saved = Flight(call, 1, place, state, kept, rows, buffers=[own])
+            flying.keep(number, saved)
+            self.counts["saved"] += 1
+            if self.rng.random() < 0.3 and not self.world.quiet:
+                return False
+        keep(~kept, whole)
+        flying.keep(number, None)
+        return True
 
     def keep(self, filling, number, at, values, bad, some, rows):
         """Keep `some` of the rows `at` of a chunk; `bad` ones have failed.
@@ -523,11 +542,7 @@ class History:
             assert {*points[status == FAILED].tolist()} <= failed, "no text of an error"
             computed += int(np.sum(status == OK))
             lost = self.acked & {places[k] for k in np.flatnonzero(status != OK)}
-            # Without locks, of two that finish some rows of a chunk one may win.
-            undoes = "nolock" in self.world.faults and not self.is_bucket
-            assert not lost or undoes, (number, lost)
-            self.counts["undone"] += len(lost)
-            self.acked -= lost
+            assert not lost, f"{number} has lost {lost}"
         return computed if is_whole else -1
 
     def phase(self, number):

@@ -204,6 +204,7 @@ class Groups(Work):
                     continue  # they were finished before
                 call = _Call(begin, buffer, watch)
                 rows, verdict = yield from self._some(at, until, call)
+                buffer.in_flight = None
                 place = np.arange(begin, done)
                 for leaf, new in zip(buffer.values, rows, strict=True):
                     leaf[begin:done] = new

@@ -7,7 +7,7 @@ compared before anything is computed.
 
 import dataclasses
 import functools as ft
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -63,7 +63,7 @@ from .rows import (
 )
 from .split_kernel import batched_in, state_of
 from .trace import Traced, abstract, arrays_of, check_concrete, trace
-from .watch import Watch
+from .watch import Watch, clock
 
 _LISTED_AT_ONCE = 2**22
 """The maximum number of points sorted into cases at once; each takes about 30 bytes."""
@@ -259,7 +259,7 @@ class Points(Work):
         for case, error in self.broken:
             rows = np.flatnonzero(numbers == case.number)
             if len(rows) and buffer.resumed is None:
-                self._mark(buffer, first + rows, error)
+                self._clear(buffer, first + rows, error)
                 buffer.finish(first + rows, len(rows))
                 yield len(rows), len(rows)
         for k, case in enumerate(self.cases):
@@ -286,7 +286,7 @@ class Points(Work):
         if resumed is not None:
             if resumed.call[:2] != which:
                 return  # they were finished before
-            done = resumed.call[2]
+            done, buffer.resumed = resumed.call[2], None
         while done < count and not watch.stopping():
             try:
                 watch.compile()
@@ -297,92 +297,90 @@ class Points(Work):
                 layout = runner.layout
                 across = layout.batch_size * len(layout.devices)
                 batches = layout.capacity
-                if runner.split is None:
-                    batches = watch.batches(-(-(count - done) // across), across)
-                now = min(count - done, across * min(layout.capacity, batches))
+                if runner.split is None and watch.paced:
+                    batches = min(batches, runner.pace.steps)
+                now = min(count - done, across * batches)
                 if runner.split is not None:
-                    call = *which, done, now
-                    yield from self._inside(runner, given, points, call, buffer, watch)
+                    begun = Begun(runner, given, points, buffer.values, done, now)
+                    if resumed is not None and resumed.call == (*which, done, now):
+                        begun.resume(resumed.place, resumed.state)
+                    resumed = None
+                    yield from self._inside(begun, which, buffer, watch)
                     done += now
                     continue
                 compute = ft.partial(runner.compute, given, points, buffer.values)
+                before = clock()
                 with quiet():
                     error = compute(done, now)
-                    failed = (
-                        self._search(compute, points, buffer, done, now) if error else 0
-                    )
+                    found = [] if error is None else self._search(compute, done, now)
             except TooLarge as error:
                 self.halve(error)
                 continue
+            runner.pace.record(-(-now // across), clock() - before, watch.call_seconds)
+            self._mark(found, points, buffer)
             buffer.finish(points.rows(done, done + now), now)
-            yield now, failed
             done += now
+            if watch.whole:
+                place, none = np.zeros((0, 4), np.uint32), np.zeros(0, bool)
+                at = (*which, done, 0), self.largest_batch, place, [], none
+                buffer.in_flight = ft.partial(Flight, *at)
+            yield now, len(found)
 
     def _inside(
-        self,
-        runner: Runner,
-        given: Given,
-        points: ByOffset | ByTable,
-        call: tuple[int, int, int, int],
-        buffer: Buffer,
-        watch: Watch,
+        self, begun: Begun, which: tuple[int, int], buffer: Buffer, watch: Watch
     ) -> Iterator[tuple[int, int]]:
         """Compute points by a program that may stop inside of a batch."""
-        *_, first, count = call
-        begun = Begun(runner, given, points, buffer.values, first, count)
-        resumed, buffer.resumed = buffer.resumed, None
-        if resumed is not None and resumed.call == call:
-            begun.resume(resumed.place, resumed.state)
+        call, size = (*which, begun.first, begun.count), begun.batch_size
 
         def flight() -> Flight:
-            state, none = list(map(np.asarray, begun.state)), np.zeros(0, bool)
-            size, text = runner.layout.batch_size, begun.progress()[1]
-            return Flight(call, size, begun.place, state, none, text=text)
+            place, state = begun.save()
+            text = begun.progress()[1]
+            return Flight(call, size, place, state, np.zeros(0, bool), text=text)
 
         while not begun.ended and not watch.stopping():
+            found: list[tuple[int, Exception]] | None = []
             with quiet():
-                error, failed = begun.advance(watch.call_seconds), 0
-                finished = begun.finished
-                if error is not None:
-                    compute = ft.partial(runner.compute, given, points, buffer.values)
-                    finished = begun.left
-                    failed = self._search(compute, points, buffer, first, count)
-            buffer.finish(begun.rows(finished), len(finished))
-            keeps = watch.hands_over and error is None and not begun.ended
+                if begun.advance(watch.call_seconds) is not None:
+                    found = begun.isolate(only_first=not self.isolated)
+            if found is None:
+                raise differs(self.function, begun.count)
+            self._mark(found, begun.points, buffer)
+            buffer.finish(begun.rows(begun.finished), len(begun.finished))
+            keeps = watch.hands_over and (watch.whole or not begun.ended)
             buffer.in_flight = flight if keeps else None
             watch.show_inside(*begun.progress())
-            yield len(finished), failed
-            if error is not None:
-                return
+            yield len(begun.finished), len(found)
 
     def _search(
+        self, compute: Callable[[int, int], Exception | None], first: int, count: int
+    ) -> list[tuple[int, Exception]]:
+        """Return the points that failed among `count`, with their errors."""
+        found = search(compute, first, count, only_first=not self.isolated)
+        if not found and not self.isolated:
+            raise differs(self.function, count)
+        return found
+
+    def _mark(
         self,
-        compute: Callable[[int, int], Exception | None],
+        found: Sequence[tuple[int, Exception]],
         points: ByOffset | ByTable,
         buffer: Buffer,
-        first: int,
-        count: int,
-    ) -> int:
-        """Find and mark the points that failed among `count`; return their number.
+    ) -> None:
+        """Record that points failed, and clear their rows.
 
-        Raises a `SweepError` that names the first failed point, or a
-        `FloatingPointError` under `jax_debug_nans`, unless failures are isolated.
+        Unless failures are isolated, raises a `SweepError` that names the first one, or
+        a `FloatingPointError` under `jax_debug_nans`.
         """
-        alone = search(compute, first, count, only_first=not self.isolated)
-        if not alone and not self.isolated:
-            raise differs(self.function, count)
-        for at, error in alone:
+        for at, error in found:
             rows = np.arange(len(buffer.index))[points.rows(at, at + 1)]
             if not self.isolated:
                 i = self.geometry.index_as_written(int(buffer.index[int(rows[0])]))
                 raise failed_point(self.function, i, error) from error
-            self._mark(buffer, rows, error_text(error))
-        return len(alone)
+            self._clear(buffer, rows, error_text(error))
 
-    def _mark(
+    def _clear(
         self, buffer: Buffer, rows: Int64[np.ndarray, " failed"], text: str
     ) -> None:
-        """Record that points failed, and clear their rows."""
         clear(buffer.values, rows)
         numbers = np.asarray(buffer.index, np.int64)[rows]
         buffer.fail(rows, {text: numbers}, len(rows))

@@ -1,12 +1,11 @@
 """The host's part of a running sweep: programs, their arguments, calls and failures."""
 
 import contextlib
-import functools as ft
+import itertools as it
 import logging
 import math
 import re
 import threading
-import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, TypeAlias
 
@@ -25,7 +24,7 @@ from .kernel import COUNT, Given, LaneOf, Layout, Partition, build, each_its_row
 from .rows import Place
 from .split_kernel import BATCH, BUDGET, batched_in, build_split, state_of
 from .trace import Traced, abstract
-from .watch import Pace
+from .watch import Pace, clock, save_pause
 
 Points: TypeAlias = ByOffset | ByTable
 
@@ -125,8 +124,8 @@ class Runner:
             batched = batched_in(split, layout, own)
             kernel = build_split(split, outputs, layout, batched)
             state = state_of(split, layout, batched)
-            place = jax.ShapeDtypeStruct((len(layout.devices), 4), jnp.uint32)
-            return kernel.lower(control, table, place, state, own)
+            place, sources = map(abstract, _fresh(layout))
+            return kernel.lower(control, table, place, sources, state, own)
 
         options = _UNSPLIT if layout.unsplit else None
         place = layout if split is None else (layout, split.at)
@@ -145,12 +144,6 @@ class Runner:
 
         Raises a `TooLarge` if there is not enough memory.
         """
-        if self.split is not None:
-            begun = Begun(self, given, points, values, first, count)
-            error = None
-            while error is None and not begun.ended:
-                error = begun.advance(1.0)
-            return error
 
         def whole() -> None:
             selected = _selecting(points, first, count, self.layout)
@@ -192,7 +185,10 @@ class Runner:
             # If a batch is the whole table, XLA moves it out of the loop and computes
             # it even for no points: then compute another point.
             table[:] = 0
-        middle = () if self.split is None else self.fresh()
+        middle: tuple[Any, ...] = ()
+        if self.split is not None:
+            place, sources, state = self.fresh()
+            middle = place, sources, self.placed(state)
         with contextlib.suppress(jax.errors.JaxRuntimeError):
             jax.block_until_ready(self.kernel(nothing, table, *middle, given))
 
@@ -201,24 +197,32 @@ class Runner:
         """The shapes and dtypes of the state between two calls, of all devices."""
         if self.split is None:
             return []
-        leaves = self.kernel.args_info[0][3]
+        leaves = self.kernel.args_info[0][4]
         return [jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves]
 
-    def fresh(self) -> tuple[np.ndarray, list[jax.Array]]:
-        """Return the place and the state before the first batch."""
-        place = np.zeros((len(self.layout.devices), 4), np.uint32)
-        zeros = [np.zeros(leaf.shape, leaf.dtype) for leaf in self.state]
-        return place, self.placed(zeros)
+    def fresh(self) -> "Saved":
+        """Return the place, the sources of lanes and the state before all batches."""
+        return *_fresh(self.layout), [np.zeros(x.shape, x.dtype) for x in self.state]
 
     def placed(self, state: Sequence[np.ndarray]) -> list[jax.Array]:
         """Return a state on the devices."""
         return jax.device_put(list(state), each_its_rows(self.layout))
 
 
+Saved: TypeAlias = tuple[np.ndarray, np.ndarray, list[np.ndarray]]
+"""The place, the sources of lanes and the state of a split program, on the host."""
+
+
+def _fresh(layout: Layout) -> tuple[np.ndarray, np.ndarray]:
+    devices, lanes = len(layout.devices), np.arange(layout.batch_size, dtype=np.uint32)
+    return np.zeros((devices, 4), np.uint32), np.tile(lanes, devices)
+
+
 class Begun:
     """Some points that a split program computes, from the index `first` on.
 
-    `place` and `state` are those between two calls.
+    The place, the sources of lanes and the state are those between two calls. They are
+    saved at times: the search for a point that failed begins at the last save.
     """
 
     def __init__(
@@ -230,107 +234,205 @@ class Begun:
         first: int,
         count: int,
     ):
-        self._runner, self._given, self._points = runner, given, points
-        self._values, self._first, self._count = values, first, count
+        self._runner, self._given, self.points = runner, given, points
+        self._values, self.first, self.count = values, first, count
+        self.batch_size = runner.layout.batch_size
         self._partition = runner.layout.partition(count)
         self._is_left = np.ones(count, bool)
-        self.place, self.state = runner.fresh()
         self.finished = np.zeros(0, np.int64)
         """The offsets of the points that the last call has finished."""
+        self._save_seconds = 0.0
+        self._go_to(runner.fresh())
 
     @property
     def ended(self) -> bool:
         """True if all points are computed."""
         return not self._is_left.any()
 
-    @property
-    def left(self) -> Int64[np.ndarray, " points"]:
-        """The offsets of the points that are not finished."""
-        return np.flatnonzero(self._is_left)
+    def save(self) -> tuple[np.ndarray, list[np.ndarray]]:
+        """Save the state on the host, and return it with its place."""
+        begun = clock()
+        state = [np.array(leaf) for leaf in self._state]
+        self._saved = self._place, self._sources, state
+        self._since, self._when = 0, clock()
+        self._save_seconds = self._when - begun
+        return self._place, [self._sources, *state]
 
-    def resume(self, place: np.ndarray, state: Sequence[np.ndarray]) -> bool:
-        """Go on from a place and a state; return whether they fit the program."""
-        structs = self._runner.state
-        if place.shape != self.place.shape or len(state) != len(structs):
-            return False
-        pairs = zip(state, structs, strict=True)
-        if not all(x.shape == s.shape and x.dtype == s.dtype for x, s in pairs):
-            return False
-        self.place, self.state = place, self._runner.placed(state)
-        nothing = np.zeros_like(place)
-        self._is_left[self._between(nothing, place)] = False
-        return True
+    def resume(self, place: np.ndarray, state: Sequence[np.ndarray]) -> None:
+        """Go on from what `save` returned, if it fits the program."""
+        fresh, found = (
+            [self._place, self._sources, *self._runner.state],
+            [place, *state],
+        )
+        if [(x.shape, x.dtype) for x in found] != [(x.shape, x.dtype) for x in fresh]:
+            return
+        self._go_to((place, state[0], list(state[1:])))
+        self._is_left[self._between(np.zeros_like(place), place)] = False
+        # Lanes compute other points if their own have failed.
+        alive = self._sources == _fresh(self._runner.layout)[1]
+        self._is_left[[at for at, lane in self._lanes() if not alive[lane]]] = False
 
     def advance(self, seconds: float) -> Exception | None:
         """Compute for about some `seconds`; return the error if a point fails."""
-        call = ft.partial(self._call, seconds)
-        return self._runner.guarded(self._given, self._points, self._first, call)
-
-    def _call(self, seconds: float) -> None:
-        runner = self._runner
-        selected = _selecting(self._points, self._first, self._count, runner.layout)
-        was, place = self.place, self.place.copy()
-        place[:, BUDGET] = budget = runner.pace.steps
-        begun = time.monotonic()
-        # JAX would check the state, in which NaN is allowed; outputs are checked below.
-        with jax.debug_nans(False), jax.debug_infs(False):
-            args = *selected, place, self.state, self._given
-            now, self.state, outputs = runner.kernel(*args)
-            self.place = np.asarray(now)
-        steps = budget - int(self.place[:, BUDGET].min())
-        taken = time.monotonic() - begun
-        runner.pace.record(steps, taken, seconds)
+        if clock() - self._when > save_pause(self._save_seconds):
+            self.save()
+        pace, begun = self._runner.pace, clock()
+        budget = pace.steps
+        error = self._enter(budget)
+        if error is not None:
+            return error
+        taken = clock() - begun
+        steps = budget - int(self._place[:, BUDGET].min())
+        self._since += budget
+        pace.record(steps, taken, seconds)
         if taken > _LONG_STEP * max(1, steps):
             log_once(
-                f"slow {runner.name}",
+                f"slow {self._runner.name}",
                 "eqx_pipe.sweep: a step of the loop of `%s` takes %.0f s. The sweep "
                 "stops and saves only between steps: scan over steps, not over epochs.",
-                runner.name,
+                self._runner.name,
                 taken / max(1, steps),
             )
-        finished = self._between(was, self.place)
-        if len(finished):
-            check_finite(outputs, infs=runner.finite)
-            self._collect_some(outputs, was)
-        self.finished = finished[self._is_left[finished]]
-        self._is_left[finished] = False
+        return None
 
-    def _collect_some(self, outputs: list[Any], was: np.ndarray) -> None:
-        """Copy the rows of the batches that were finished since `was`."""
+    def isolate(self, only_first: bool) -> list[tuple[int, Exception]] | None:
+        """Find the points that failed in the last call, and leave them out.
+
+        Returns their indices with their errors; `None` if `fn` is non-deterministic.
+        The batches in flight are computed again from the last save on. If none of their
+        points failed, a later one did: then they advance by a call.
+        """
+        budget, since = self._runner.pace.steps, self._since
+        self._go_to(self._saved)
+        if since and self._enter(since) is None:
+            self.save()
+        elif since:
+            self._go_to(self._saved)
+            budget += since
+        saved, end = self._saved, self._place[:, BATCH] + 1
+        left = [(at, lane) for at, lane in self._lanes() if self._is_left[at]]
+
+        def fails(first: int, count: int) -> Exception | None:
+            some = left[first : first + count]
+            self._go_to(self._only(saved, [lane for _, lane in some]))
+            return self._enter(budget, end, trial=True)
+
+        found = search(fails, 0, len(left), only_first)
+        failed = {k for k, _ in found}
+        healthy = [lane for k, (_, lane) in enumerate(left) if k not in failed]
+        self._go_to(self._only(saved, healthy))
+        if not found:
+            return None if self._enter(budget, end) else []
+        offsets = np.array([left[k][0] for k, _ in found])
+        self._is_left[offsets], self.finished = False, offsets
+        return [(self.first + left[k][0], error) for k, error in found]
+
+    def _go_to(self, saved: Saved) -> None:
+        self._saved, self._since, self._when = saved, 0, clock()
+        self._place, self._sources, state = saved
+        self._state = self._runner.placed(state)
+
+    def _only(self, saved: Saved, lanes: Sequence[int]) -> Saved:
+        """Return what was saved, with some lanes only; others repeat one of them.
+
+        The batches of other devices are skipped.
+        """
+        place, sources, state = saved
+        place, size = place.copy(), self.batch_size
+        into = sources.copy().reshape(-1, size)
+        for device, own in enumerate(into):
+            some = [lane % size for lane in lanes if lane // size == device]
+            if some:
+                own[:] = some[0]
+                own[some] = some
+            else:
+                place[device] = place[device, BATCH] + 1, 0, 0, 0
+        rows = (np.arange(len(into))[:, None] * size + into).reshape(-1)
+        own = [size > 1 and len(leaf) == len(rows) for leaf in state]
+        state = [x[rows] if each else x for x, each in zip(state, own, strict=True)]
+        return place, into.reshape(-1), state
+
+    def _enter(
+        self, budget: int, end: np.ndarray | None = None, trial: bool = False
+    ) -> Exception | None:
+        """Run the program for some steps; return the error if a point fails.
+
+        `end` has the batch of each device at which a call stops at the latest; a
+        `trial` keeps no rows.
+        """
+        runner, was, place = self._runner, self._place, self._place.copy()
+        place[:, BUDGET] = budget
+
+        def call() -> None:
+            selected = _selecting(self.points, self.first, self.count, runner.layout)
+            control, table = selected
+            if end is not None:
+                control = np.array(control)
+                control[:, COUNT] = np.minimum(control[:, COUNT], end)
+            # JAX would check the state, in which NaN is allowed; outputs are checked
+            # below.
+            with jax.debug_nans(False), jax.debug_infs(False):
+                args = control, table, place, self._sources, self._state, self._given
+                now, self._state, outputs = runner.kernel(*args)
+                self._place = np.asarray(now)
+            new = self._between(was, self._place)
+            if len(new):
+                check_finite(outputs, infs=runner.finite)
+            if not trial:
+                self._finish(new, outputs, was)
+
+        return runner.guarded(self._given, self.points, self.first, call)
+
+    def _finish(self, new: np.ndarray, outputs: list[Any], was: np.ndarray) -> None:
+        """Copy the rows of the points of batches that were finished since `was`."""
         for out, into in zip(outputs, self._values, strict=True):
             for device, shard in enumerate(_by_device(out)):
-                new = self._own(device, was, self.place)
-                begin = int(was[device, BATCH]) * self._runner.layout.batch_size
-                data = np.asarray(shard)[begin : begin + len(new)]
-                into[self.rows(new)] = data
+                own = self._own(device, was, self._place)
+                begin = int(was[device, BATCH]) * self.batch_size
+                data, left = np.asarray(shard)[begin:], self._is_left[own]
+                into[self.rows(own[left])] = data[: len(own)][left]
+        self.finished = new[self._is_left[new]]
+        self._is_left[new] = False
+        changed = was[:, BATCH] != self._place[:, BATCH]
+        fresh = _fresh(self._runner.layout)[1]
+        again = np.repeat(changed, self.batch_size)
+        self._sources = np.where(again, fresh, self._sources)
+
+    def _lanes(self) -> list[tuple[int, int]]:
+        """Return the offset and the lane of each point of the batches in flight."""
+        now, size = self._place, self.batch_size
+        then = now + (np.arange(4) == BATCH).astype(np.uint32)
+        own = [self._own(device, now, then) for device in range(len(now))]
+        pairs = [
+            (x, d * size + k)
+            for d, some in enumerate(own)
+            for k, x in enumerate(some.tolist())
+        ]
+        return sorted(pairs)
 
     def progress(self) -> tuple[float, str]:
         """Return the work on points in flight, in points, and how far they are."""
-        split, layout = self._runner.split, self._runner.layout
-        assert split is not None
-        flying, done, steps = 0, 0.0, []
-        for device, (batch, loop, at, _) in enumerate(self.place.tolist()):
-            here = len(range(self._count)[self._partition.own(device)])
-            points = min(layout.batch_size, max(0, here - batch * layout.batch_size))
-            if points:
-                steps.append(at + sum(each.length or 0 for each in split.loops[:loop]))
-                flying += points
-                if split.steps:
-                    done += points * steps[-1] / split.steps
+        assert self._runner.split is not None
+        split, size = self._runner.split, self.batch_size
+        before = [0, *it.accumulate(loop.length or 0 for loop in split.loops)]
+        steps = [int(at) + before[loop] for _, loop, at, _ in self._place.tolist()]
+        flying = [steps[x // size] for at, x in self._lanes() if self._is_left[at]]
         if not flying:
             return 0.0, ""
-        end = f" of {split.steps:,}" if split.steps else ""
-        return done, f"{flying:,} at step {min(steps):,}{end}"
+        text = f"{len(flying):,} at step {min(flying):,}"
+        if split.steps is None:
+            return 0.0, text
+        return sum(flying) / split.steps, f"{text} of {split.steps:,}"
 
     def rows(self, offsets: Int64[np.ndarray, " some"]) -> Int64[np.ndarray, " some"]:
         """Return the rows of the values of some points."""
-        rows = self._points.rows(self._first, self._first + self._count)
+        rows = self.points.rows(self.first, self.first + self.count)
         return rows.start + offsets if isinstance(rows, slice) else rows[offsets]
 
     def _own(self, device: int, was: Any, now: Any) -> np.ndarray:
         """Return the points of a device that were finished between two places."""
-        size = self._runner.layout.batch_size
-        own = np.arange(self._count)[self._partition.own(device)]
+        size = self.batch_size
+        own = np.arange(self.count)[self._partition.own(device)]
         return own[int(was[device, BATCH]) * size : int(now[device, BATCH]) * size]
 
     def _between(self, was: Any, now: Any) -> np.ndarray:

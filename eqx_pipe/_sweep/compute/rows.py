@@ -61,11 +61,12 @@ class Flight(NamedTuple):
     """A computation that was left in the middle of a batch.
 
     `call` identifies the device call: its slice of the rows, its case, its first point
-    and its number of points. `place` and `state` are those of the program, a row of
-    `place` for each device. Of the rows that were asked for (`rows`, or all of the
-    chunk), those in `finished` were computed before. `text` says how far the points in
-    flight are. If rows are groups of points, `groups` and `entries` have their states
-    so far, and `values` the values of points that are not reduced yet.
+    and its number of points, which is 0 between two calls. `place` and `state` are
+    those of the program, a row of `place` for each device. Of the rows that were asked
+    for (`rows`, or all of the chunk), those in `finished` were handed over before.
+    `text` says how far the points in flight are. If rows are groups of points, `groups`
+    and `entries` have their states so far. `buffers` have the rows that are finished
+    and not handed over, those of the points of a group first.
     """
 
     call: tuple[int, int, int, int]
@@ -76,7 +77,7 @@ class Flight(NamedTuple):
     rows: Int64[np.ndarray, " asked"] | None = None
     text: str = ""
     groups: Sequence[np.ndarray] = ()
-    values: Sequence[np.ndarray] = ()
+    buffers: Sequence[Rows] = ()
     entries: Mapping[str, Any] = {}  # noqa: RUF012
 
 
@@ -102,11 +103,15 @@ class Buffer:
         """Returns the points in flight, if they can go on elsewhere."""
         self._size = self._left = len(index)
         self._finished: list[Place] = []
-        self._is_begun = resumed is not None
-        self._computed = np.zeros(0, bool) if resumed is None else resumed.finished
+        self._given = np.broadcast_to(np.False_, (self._size,))
+        if resumed is not None:
+            self._given = resumed.finished
+        self._is_first = not self._given.any()
         self._ok: Bool[np.ndarray, " rows"] | None = None
         self._errors: list[Errors] = []
         self._failed = 0
+        if resumed is not None and "whole" in resumed.entries:
+            self.restore(resumed)
 
     def finish(self, place: Place, count: int) -> None:
         """Record that `count` rows are computed, failed ones included."""
@@ -121,32 +126,27 @@ class Buffer:
         self._errors.append(errors)
         self._failed += points
 
-    def part(self, last: bool = True) -> Iterator[Part]:
-        """Yield the rows that were finished since the last part, if there are any.
+    def part(self, last: bool = True, whole: bool = False) -> Iterator[Part]:
+        """Yield the rows that were finished since the last part, and what is in flight.
 
-        The `last` part of a call is yielded also if no row is finished.
+        The `last` part of a call is yielded also if no row is finished. If rows may
+        only be handed over as a `whole`, finished ones are in flight until then.
         """
-        if last and not self._left and not self._is_begun:
+        if last and not self._left and self._is_first:
             yield Part(None, self.values, self._taken(slice(None)))
             return
         new = self._is_finished()
-        self._finished = []
-        flight = None if self.in_flight is None else self.in_flight()
+        flight, keeps = None, not whole or bool(np.all(new | self._given))
+        if self.in_flight is not None:
+            flight = self.in_flight() if keeps else self.saved(whole=True)
+        if keeps:
+            self._finished, self._given = [], self._given | new
+        else:
+            new = np.zeros_like(new)
         if flight is not None:
-            self._computed = self._known | new
-            flight = flight._replace(finished=self._computed)
-            if not new.any():
-                none = np.zeros(0, np.int64)
-                values = [leaf[:0] for leaf in self.values]
-                yield Part(none, values, self._taken(none), flight)
-                return
-        if self._is_begun:
-            at = np.flatnonzero(new)
-            if len(at):
-                values = [leaf[at] for leaf in self.values]
-                yield Part(at, values, self._taken(at), flight)
-        elif last or new.any():
-            self._is_begun = True
+            flight = flight._replace(finished=self._given)
+        if self._is_first and keeps and (last or new.any()):
+            self._is_first = False
             # Later parts need the rows of this call.
             values = self.values if last else [leaf.copy() for leaf in self.values]
             clear(values, ~new)
@@ -154,6 +154,11 @@ class Buffer:
             ok = verdict.ok & new
             verdict = dataclasses.replace(verdict, ok=ok, missing=~new)
             yield Part(None, values, verdict, flight)
+        elif new.any() or flight is not None:
+            at = np.flatnonzero(new)
+            values = [leaf[at] for leaf in self.values]
+            verdict = self._taken(at) if keeps else Verdict(np.ones(0, bool))
+            yield Part(at, values, verdict, flight)
 
     def rows(self) -> tuple[Rows, Verdict]:
         """Return all rows, some of which may be missing, if no part was yielded."""
@@ -164,38 +169,42 @@ class Buffer:
         ok = verdict.ok & done
         return self.values, dataclasses.replace(verdict, ok=ok, missing=~done)
 
-    def saved(self) -> Flight:
-        """Return the points in flight, with the values of those that are finished."""
+    def saved(self, **entries: Any) -> Flight:
+        """Return the points in flight, with the rows that are finished.
+
+        `entries` are added to those of the flight.
+        """
         assert self.in_flight is not None
-        done = self._is_finished()
+        flight, done = self.in_flight(), self._is_finished()
+        count = f"{done.sum():,} finished in a chunk that is not" if done.any() else ""
         ok = np.ones(self._size, bool) if self._ok is None else self._ok
         errors = {text: at.tolist() for text, at in joined(self._errors).items()}
-        values = [done, ok, *(leaf[done] for leaf in self.values)]
-        return self.in_flight()._replace(values=values, entries={"failed": errors})
+        entries = {**flight.entries, **entries}
+        entries["failed"] = [*entries.get("failed", []), errors]
+        rows = [done, ok, *(leaf[done] for leaf in self.values)]
+        text = ", ".join(filter(None, [count, flight.text]))
+        buffers = [*flight.buffers, rows]
+        return flight._replace(buffers=buffers, entries=entries, text=text)
 
     def restore(self, flight: Flight) -> None:
         """Go on from what `saved` returned."""
-        done, ok, *values = flight.values
+        *buffers, (done, ok, *values) = flight.buffers
+        *others, errors = flight.entries["failed"]
         for into, leaf in zip(self.values, values, strict=True):
             into[done] = leaf
         self.finish(np.flatnonzero(done), int(done.sum()))
-        errors = flight.entries["failed"]
         if errors:
             self._ok = ok
             self._errors = [{text: np.array(at) for text, at in errors.items()}]
-        self.resumed = flight
-
-    @property
-    def _known(self) -> Bool[np.ndarray, " rows"]:
-        """The rows that were finished before the last part of a call with flights."""
-        return self._computed if len(self._computed) else np.zeros(self._size, bool)
+        entries = {**flight.entries, "failed": others}
+        self.resumed = flight._replace(buffers=buffers, entries=entries)
 
     def _is_finished(self) -> Bool[np.ndarray, " rows"]:
-        """Return which rows were finished since the last part, and not before."""
+        """Return which rows are finished and were not handed over."""
         new = np.zeros(self._size, bool)
         for place in self._finished:
             new[place] = True
-        return new & ~self._known
+        return new & ~self._given
 
     def _verdict(self, place: Place) -> Verdict:
         """Return the verdict on some rows; without failures it takes no memory."""
@@ -253,8 +262,8 @@ class Work(abc.ABC):
         for points, failed in self._calls(buffer, costs, watch):
             if watch.after(points, failed):
                 with watch.saving():
-                    yield from buffer.part(last=False)
-        yield from buffer.part()
+                    yield from buffer.part(last=False, whole=watch.whole)
+        yield from buffer.part(whole=watch.whole)
 
     @abc.abstractmethod
     def _calls(

@@ -49,8 +49,10 @@ def build_split(
     """Return the function to compile, under `jax.jit`.
 
     It is like that of `kernel.build`, but is called as `kernel(control, table, place,
-    state, given)` and returns a place, a state and the outputs. Rows of batches that
-    did not end in the call are 0. `batched` is that of `batched_in`.
+    sources, state, given)` and returns a place, a state and the outputs. Rows of
+    batches that did not end in the call are 0. In the batch in flight, lane k computes
+    the point of the lane `sources[k]`, so that points that failed are left out; a state
+    is that of the points which lanes compute. `batched` is that of `batched_in`.
     """
     batch, inputs_of = layout.batch_size, point_inputs(layout)
     number_of_loops = len(split.loops)
@@ -59,6 +61,7 @@ def build_split(
         control: UInt32[Array, "1 control"],
         table: UInt32[Array, "rows columns"] | None,
         place: UInt32[Array, "1 4"],
+        sources: UInt32[Array, " batch"],
         state: list[Array],
         given: Given,
     ) -> tuple[Array, list[Array], list[Array]]:
@@ -91,7 +94,9 @@ def build_split(
 
         def step(s: Any) -> Any:
             number, loop, at, left, state, made = s
-            ids = rows_of_batch(layout, control, table, number)
+            own = jnp.arange(batch, dtype=jnp.uint32)
+            own = jnp.where(number == place[0, BATCH], sources, own)
+            ids = rows_of_batch(layout, control, table, number)[own]
             runs = [lambda s, k=k: run(k, s) for k in range(number_of_loops)]
             now = ids, at, left, state
             if number_of_loops == 1:
@@ -131,10 +136,10 @@ def build_split(
         return jnp.stack(now)[None], state, made
 
     mine, same = each_its_rows(layout), everywhere(layout.devices)
-    parted = (True, True, True, True, False)
+    parted = (True, True, True, True, True, False)
     mapped = over_devices(on_device, flat_mesh(layout.devices), parted)
     placed = tuple(mine if each else same for each in parted)
-    return jax.jit(mapped, in_shardings=placed, donate_argnums=(3,))
+    return jax.jit(mapped, in_shardings=placed, donate_argnums=(4,))
 
 
 def state_of(

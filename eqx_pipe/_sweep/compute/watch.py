@@ -17,20 +17,27 @@ from ..._progress import Progress, tell
 COMMIT_EVERY = 30.0
 """Seconds after which the finished rows of a chunk are handed over to a store."""
 
-# The duration of a device call in seconds, and the number of calls of a sweep until its
-# speed is known. (The host moves the bar: `io_callback` fails in a `vmap` of a `cond`.)
+# The duration of a device call in seconds. (The host moves the bar: `io_callback` fails
+# in a `vmap` of a `cond`.)
 _CALL_SECONDS = 0.25
 _SILENT_SECONDS = 1.0
-_FIRST_CALLS = 32
 
 _SAVE_PAUSE = 20
 """The time between two saves, in durations of a save: they take at most 5 %."""
 
-_clock = time.monotonic
+
+def clock() -> float:
+    """Return the time in seconds, from a fixed point on."""
+    return time.monotonic()
+
+
+def save_pause(seconds: float) -> float:
+    """Return the seconds between two saves, if one takes some `seconds`."""
+    return max(COMMIT_EVERY, _SAVE_PAUSE * seconds)
 
 
 class Pace:
-    """The number of steps of the next device call of a program.
+    """The number of steps, or of batches, of the next device call of a program.
 
     An estimate of the duration of a step may be far off (a convolution, linear
     algebra), so the first call has one step, and a call at most 8 times as many as the
@@ -52,7 +59,8 @@ class Watch:
 
     It computes no further after `stopping()` is true. If it is `paced`, it returns to
     the host several times a second, and after half a minute it hands over the rows that
-    are finished. By default it computes everything in as few calls as possible.
+    are finished, or what is in flight if chunks are only handed over as a `whole`. By
+    default it computes everything in as few calls as possible.
     """
 
     def __init__(
@@ -61,14 +69,14 @@ class Watch:
         stopping: Callable[[], bool] = bool,  # `bool()` is False
         *,
         hands_over: bool = False,
+        whole: bool = False,
     ):
-        self.stopping = stopping
+        self.stopping, self.whole = stopping, whole
         self._bar = bar
         self._hands_over = hands_over
-        self._paced = hands_over or (bar is not None and bar.is_shown)
-        self._begun: float | None = None
+        self.paced = hands_over or (bar is not None and bar.is_shown)
+        """True if a call returns to the host before all batches are computed."""
         self._handed_over: float | None = None
-        self._points_per_second: float | None = None
         self._failed = 0
         self._save_seconds = 0.0
 
@@ -84,14 +92,14 @@ class Watch:
     @property
     def call_seconds(self) -> float:
         """The wanted duration of a device call that may end inside of a batch."""
-        return _CALL_SECONDS if self._paced else _SILENT_SECONDS
+        return _CALL_SECONDS if self.paced else _SILENT_SECONDS
 
     @contextlib.contextmanager
     def saving(self) -> Iterator[None]:
         """Measure how long it takes to save what is handed over."""
-        begun = _clock()
+        begun = clock()
         yield
-        self._save_seconds = _clock() - begun
+        self._save_seconds = clock() - begun
 
     def compile(self) -> None:
         """Show that the first program is compiled."""
@@ -100,34 +108,18 @@ class Watch:
 
     def begin(self) -> None:
         """Start the clock, after the program is compiled."""
-        self._begun = _clock()
         if self._bar is not None:
             self._bar.compiled()
         if self._handed_over is None:
-            self._handed_over = self._begun
-
-    def batches(self, left: int, batch_points: int) -> int:
-        """Return how many of the `left` batches to compute in the next call."""
-        if not self._paced:
-            return left
-        if self._points_per_second is None:
-            return max(1, left // _FIRST_CALLS)
-        within = int(self._points_per_second * _CALL_SECONDS / batch_points)
-        return max(1, min(left, within))
+            self._handed_over = clock()
 
     def after(self, points: int, failed: int = 0) -> bool:
         """Record finished points; return whether to hand over what is finished."""
         self.show(points, failed)
-        if not self._paced:
-            return False
-        now = _clock()
-        if self._begun is not None:
-            self._points_per_second = points / max(now - self._begun, 1e-6)
-            self._begun = None
         if not self._hands_over or self._handed_over is None:
             return False
-        pause = max(COMMIT_EVERY, _SAVE_PAUSE * self._save_seconds)
-        late = now - self._handed_over >= pause
+        now = clock()
+        late = now - self._handed_over >= save_pause(self._save_seconds)
         self._handed_over = now if late else self._handed_over
         return late
 

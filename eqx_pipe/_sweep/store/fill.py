@@ -14,10 +14,11 @@ one chunk. The simulator of the tests (`tests/support/simulate.py`) checks these
 6. Values of no version are damaged: reading raises, and the next run computes them.
 7. A listing only shows where to look, since one of a network disk may be a minute old.
    A process reads a chunk before it writes it, and does not repeat finished rows.
-8. Without locks it also reads back what it wrote, in case two processes mixed files.
-   If both finish some rows of a chunk, those of one may be missing, and are computed
-   again. In a bucket each file of a chunk is put only if it is absent or unchanged
-   since it was read: a process that is late reads again, and nothing is lost.
+8. Without locks it writes a chunk as a whole, since of two processes that write some
+   of its rows each one could undo those of the other, and reads back what it wrote, in
+   case two processes mixed files. Until then, finished rows are saved in a flight. In a
+   bucket each file of a chunk is put only if it is absent or unchanged since it was
+   read: a process that is late reads again, and nothing is lost.
 9. Growth requires locks. It puts files of the larger layout under unused names (see
    `SIDES`), and replaces `zarr.json`. Files of chunks stay if the grid only appends.
 10. Only `settle` removes files, under the lock of the whole store: those that are not
@@ -214,6 +215,11 @@ class Filling:
     def __post_init__(self) -> None:
         index, count = self.shard or (0, 1)
         self.owned = range(index, len(self.store.chunks), count)
+
+    @property
+    def in_parts(self) -> bool:
+        """True if a chunk may be written in parts, which nobody else can undo."""
+        return self.has_locks or self.store.files.conditional
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[Listed]:

@@ -410,7 +410,7 @@ class Store:
     ) -> str | None:
         """Swap the status file of a chunk: rows are ok if they are in all versions."""
         manifest = {
-            "chunk": self._position(number),
+            "chunk": self.position(number),
             "cut": self.record["cut"],
             "function": self.function,
             "versions": [
@@ -445,7 +445,7 @@ class Store:
             raise self._unreadable(key, error) from error
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise self._damaged(key, f"cannot be read ({error})") from error
-        if position != self._position(number) or cut != self.record["cut"]:
+        if position != self.position(number) or cut != self.record["cut"]:
             raise self._damaged(key, "belongs to another chunk")
         if not versions or any(
             len(each.digests) not in (0, len(self.variables)) or len(each.status) > size
@@ -507,7 +507,7 @@ class Store:
 
     def _digest(self, number: int, k: int, values: np.ndarray) -> int:
         """Return the digest of the values of a chunk, which includes their identity."""
-        start = checksum(f"{self.variables[k].name} {self._position(number)} ".encode())
+        start = checksum(f"{self.variables[k].name} {self.position(number)} ".encode())
         return checksum(np.ascontiguousarray(values).tobytes(), start)
 
     def _read(
@@ -523,7 +523,8 @@ class Store:
         except (ValueError, RuntimeError, MemoryError) as error:
             raise self._damaged(key, f"cannot be read ({error})", cure) from error
 
-    def _position(self, number: int) -> str:
+    def position(self, number: int) -> str:
+        """Return the position of a chunk among the chunks, as text."""
         return ".".join(map(str, self.chunks.position(number)))
 
     def _status_key(self, number: int) -> str:
@@ -541,7 +542,7 @@ class Store:
         }
 
     def _key(self, name: str, number: int) -> str:
-        return f"{name}/{self._root(name)}{self._position(number)}"
+        return f"{name}/{self._root(name)}{self.position(number)}"
 
     def _root(self, name: str) -> str:
         return SIDES[self.record["sides"][name]]["root"]
