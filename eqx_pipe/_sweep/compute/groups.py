@@ -80,44 +80,26 @@ class _Tally:
     errors: list[Errors] = dataclasses.field(default_factory=list)
     begin: int = 0
 
-    @property
-    def _own(self) -> dict[str, np.ndarray]:
-        return {name: getattr(self, name) for name in _ARRAYS}
-
-    def copy(self) -> "_Tally":
-        """Return a copy that does not change with this one."""
-        own = {name: leaf.copy() for name, leaf in self._own.items()}
-        return dataclasses.replace(self, errors=[*self.errors], **own)
-
     def flight(self, row: int, buffer: Buffer) -> Flight:
         """Return the points in flight, with these groups; `row` is the first of them.
 
         The points of the next run are in `buffer`.
         """
-        arrays = [*self._own.values(), *map(np.asarray, self.states)]
+        arrays = self.live, self.missing, self.points, self.failed, self.bits
         errors = {text: at.tolist() for text, at in joined(self.errors).items()}
         flight, own = buffer.saved(), {"row": row, "begin": self.begin}
         entries = {**flight.entries, **own, "errors": errors}
-        return flight._replace(groups=arrays, entries=entries)
+        groups = [*arrays, *map(np.asarray, self.states)]
+        return flight._replace(groups=groups, entries=entries)
 
     def resumed(self, flight: Flight) -> "_Tally":
         """Return the groups of a flight."""
-        own, left = {}, list(flight.groups)
-        for name in _ARRAYS:
-            own[name] = left.pop(0)
-        places = (leaf.sharding for leaf in self.states)
-        errors = flight.entries["errors"].items()
-        return dataclasses.replace(
-            self,
-            **own,
-            states=[*map(jax.device_put, left, places)],
-            errors=[{text: np.array(at) for text, at in errors}],
-            begin=flight.entries["begin"],
-        )
-
-
-_ARRAYS = "live", "missing", "points", "failed", "bits"
-"""The arrays of groups besides their states."""
+        live, missing, points, failed, bits, *states = flight.groups
+        pairs = zip(states, self.states, strict=True)
+        states = [jax.device_put(x, like.sharding) for x, like in pairs]
+        texts, begin = flight.entries["errors"].items(), flight.entries["begin"]
+        errors: Errors = {text: np.array(at) for text, at in texts}
+        return _Tally(live, missing, points, failed, bits, states, [errors], begin)
 
 
 class _Call(NamedTuple):
@@ -204,7 +186,6 @@ class Groups(Work):
                     continue  # they were finished before
                 call = _Call(begin, buffer, watch)
                 rows, verdict = yield from self._some(at, until, call)
-                buffer.in_flight = None
                 place = np.arange(begin, done)
                 for leaf, new in zip(buffer.values, rows, strict=True):
                     leaf[begin:done] = new
@@ -280,11 +261,11 @@ class Groups(Work):
             if resumed is not None:
                 buffer.restore(resumed)
                 resumed = None
-            tally.begin, before = begin, tally.copy()
+            tally.begin, flight = begin, ft.partial(tally.flight, call.row, buffer)
             for step in inner._calls(buffer, None, call.watch):
-                flight = ft.partial(before.flight, call.row, buffer)
                 call.buffer.in_flight = flight if buffer.in_flight else None
                 yield step
+            call.buffer.in_flight = None
             values, verdict = buffer.rows()
             absent = np.zeros(len(index), bool)
             if verdict.missing is not None:
