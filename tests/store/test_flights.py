@@ -398,16 +398,17 @@ def test_growth_keeps_flights_or_asks(tmp_path, monkeypatch, at, count, calls, b
 
 
 def test_effects_and_cheap_loops_are_not_split(monkeypatch):
-    steps = Steps(monkeypatch)
-
     def prints(p, key):
         jax.debug.callback(lambda _: None, p["rate"])
         return train(p, key)["w"]
 
+    entered = long_points.entered(monkeypatch)
     swept(prints)
     monkeypatch.undo()
+    assert not entered
+    entered = long_points.entered(monkeypatch)
     swept(train)
-    assert steps.calls == 0
+    assert not entered
 
 
 KILLED = [
