@@ -142,6 +142,19 @@ def check_same(
         raise structure_error(function, f"{wrong}:{bullets(lines)}", cure)
 
 
+def check_carry(function: str, who: str, before: PyTree, after: PyTree) -> None:
+    """Raise a `StructureError` unless a step returns a carry like the one it got."""
+    check_same(
+        function,
+        f"the carry that {who} returns differs from the carry that it got; first what "
+        "it got, then what it returned",
+        before,
+        after,
+        "Keep the structure, shapes and dtypes of the carry, for instance `0.0` in "
+        "place of `0`; return values that differ from step to step as outputs.",
+    )
+
+
 def check_dense(function: str, subject: str, tree: PyTree, cure: str) -> None:
     """Raise a `TypeError` if a node is a sparse matrix of JAX.
 
@@ -155,14 +168,21 @@ def check_dense(function: str, subject: str, tree: PyTree, cure: str) -> None:
 
 
 def common_size(
-    function: str, subject: str, tree: PyTree, axes: Sequence[int | None], cure: str
+    function: str,
+    subject: str,
+    tree: PyTree,
+    axes: int | Sequence[int | None],
+    cure: str,
 ) -> int:
     """Return the size of all arrays along their axes; raise unless it is the same.
 
-    Leaves whose axis is `None` do not count. `subject` names the tree in errors.
+    `axes` is one axis for all leaves, or one for each, `None` for leaves that do not
+    count. `subject` names the tree in errors.
     """
     sizes, wrong = {}, []
-    for (name, leaf), axis in zip(leaves_with_names(tree), axes, strict=True):
+    leaves = leaves_with_names(tree)
+    each = axes if isinstance(axes, Sequence) else [axes] * len(leaves)
+    for (name, leaf), axis in zip(leaves, each, strict=True):
         if axis is None:
             continue
         part = f"{f'`.{name}`' if name else subject} is {leaf_text(leaf)}"

@@ -140,12 +140,14 @@ def optional(function: str, package: str, extra: str = "sweep") -> Any:
         ) from error
 
 
-def nearest(name: object, known: Iterable[object]) -> str:
-    """Return a sentence with the known names, the most similar first."""
+def nearest(name: object, known: Iterable[object], limit: int = 12) -> str:
+    """Return a sentence with some of the known names, the most similar first."""
     names = [str(k) for k in known]
-    close = difflib.get_close_matches(str(name), names, n=1)
+    close = difflib.get_close_matches(str(name), names, n=limit)
+    shown = list(dict.fromkeys([*close, *names]))[:limit]
+    more = f", and {len(names) - limit} more" if len(names) > limit else ""
     hint = f"Did you mean `{close[0]}`? " if close else ""
-    return f"{hint}Known names: {quoted(names) or 'none'}."
+    return f"{hint}Known names: {quoted(shown) or 'none'}{more}."
 
 
 def quoted(names: Iterable[object]) -> str:

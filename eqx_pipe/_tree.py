@@ -153,6 +153,13 @@ def _as_array(leaf: Any) -> Any:
     return jnp.asarray(leaf) if eqx.is_array_like(leaf) and not text else leaf
 
 
+def numpy_as_jax(tree: PyTree) -> PyTree:
+    """Convert NumPy arrays in the tree to JAX arrays; Python numbers do not change."""
+    return jtu.tree_map(
+        lambda leaf: jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf, tree
+    )
+
+
 def leaf_text(leaf: Any) -> str:
     """Return `float32[3,4]` for an array, and the value and type of other leaves."""
     if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
@@ -160,16 +167,19 @@ def leaf_text(leaf: Any) -> str:
     return function_name(leaf) or f"{leaf!r} ({type(leaf).__name__})"
 
 
+def leaf_texts(tree: PyTree, limit: int) -> list[str]:
+    """Return the names and texts of up to `limit` leaves, and the number of others."""
+    named = leaves_with_names(tree)
+    texts = [f"{n}: {leaf_text(x)}" if n else leaf_text(x) for n, x in named[:limit]]
+    return texts + [f"... {len(named) - limit} more"] * (len(named) > limit)
+
+
 def tree_text(tree: PyTree) -> str:
     """Return a short text of a pytree's structure, shapes and dtypes."""
     if tree is None:
         return "None"
-    named = leaves_with_names(tree)
-    if len(named) == 1 and named[0][0] == "":
-        return leaf_text(named[0][1])
-    shown = [f"{name}: {leaf_text(leaf)}" for name, leaf in named[:8]]
-    more = [f"... {len(named) - 8} more"] if len(named) > 8 else []
-    return "{" + ", ".join(shown + more) + "}"
+    texts = leaf_texts(tree, 8)
+    return texts[0] if jtu.all_leaves([tree]) else "{" + ", ".join(texts) + "}"
 
 
 def differences(left: PyTree, right: PyTree, free_axis: int | None = None) -> list[str]:

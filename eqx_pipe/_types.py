@@ -8,7 +8,10 @@ import jax.extend.core
 from jaxtyping import PRNGKeyArray
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes as Axes
+    from pandas import DataFrame as DataFrame
     from typing_extensions import TypeAliasType, TypeVar
+    from xarray import Dataset as Dataset
 
     class _Untyped:
         """A class with attributes that type checkers do not know."""
@@ -40,6 +43,9 @@ else:
     from jaxtyping import PyTree as PyTree
 
     AnyStage = Callable[..., Any]
+
+    # Optional packages, which are imported where they are used.
+    Axes = DataFrame = Dataset = Any
 
     # JAX 0.12 has one class for both, and still has the second name.
     ClosedJaxpr = getattr(jax.extend.core, "ClosedJaxpr", jax.extend.core.Jaxpr)

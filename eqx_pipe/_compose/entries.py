@@ -22,9 +22,6 @@ class At(Composite):
     stage: AnyStage
     where: tuple[Hashable, ...] = eqx.field(static=True)
 
-    def children(self) -> Mapping[str, AnyStage]:
-        return {"stage": self.stage}
-
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
         def select(x: PyTree) -> PyTree:
             return ft.reduce(_step, self.where, x)
@@ -180,9 +177,6 @@ class Feed(Composite):
     inputs: tuple[str, ...] = eqx.field(static=True)
     # Pairs of an input's name in the stage and its name in the mapping.
     keywords: tuple[tuple[str, str], ...] = eqx.field(static=True)
-
-    def children(self) -> Mapping[str, AnyStage]:
-        return {"stage": self.stage}
 
     def with_child(self, segment: str, stage: StageLike) -> "Feed":
         return feed(stage, *self.inputs, **dict(self.keywords))

@@ -25,9 +25,6 @@ class Outputs(Composite):
     stage: AnyStage
     patterns: tuple[str, ...] = eqx.field(static=True)
 
-    def children(self) -> dict[str, AnyStage]:
-        return {"stage": self.stage}
-
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
         path = scope.child("stage").path
         outer, chosen = scope.record, chooser(self.patterns)

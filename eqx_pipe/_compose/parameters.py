@@ -332,9 +332,6 @@ class Precision(Composite):
     output: str | None = eqx.field(static=True, default="float32")
     keep: tuple[str, ...] = eqx.field(static=True, default=())
 
-    def children(self) -> Mapping[str, AnyStage]:
-        return {"stage": self.stage}
-
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
         stage = _Caster(self.keep, self.compute).of(self.stage)
         x = _cast(x, self.compute)

@@ -6,8 +6,8 @@ read them, transforms them, and places the batch by `placement`. `combine` makes
 of other sources.
 """
 
-from .combine import mixture as mixture
-from .combine import windows as windows
-from .cursor import Cursor as Cursor
+from .loader import Cursor as Cursor
 from .loader import Loader as Loader
 from .source import ArraySource as ArraySource
+from .source import mixture as mixture
+from .source import windows as windows

@@ -1,8 +1,9 @@
-"""`Loader`: batches of a source, made from a position.
+"""`Loader`: batches of a source, made from a position, the `Cursor`.
 
-Every batch goes through the same steps: select, read, transform and place records. For
-device sources this is one compiled program; for host sources the records are read
-first, ahead of the batch in an epoch, and are arguments of the program.
+A cursor is a small pytree, and has a text. Every batch goes through the same steps:
+select, read, transform and place records. For device sources this is one compiled
+program; for host sources the records are read first, ahead of the batch in an epoch,
+and are arguments of the program.
 """
 
 import concurrent.futures as cf
@@ -10,10 +11,13 @@ import contextlib
 import dataclasses
 import functools as ft
 import itertools as it
+import json
 import threading
 import weakref
+import zlib
 from collections import deque
 from collections.abc import Callable, Generator, Hashable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any, Literal, NamedTuple, SupportsIndex, TypeAlias, TypeVar
 
 import equinox as eqx
@@ -22,39 +26,28 @@ import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
-from jax.sharding import NamedSharding
+from jax.core import Tracer
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Shaped, UInt32, UInt64
 
-from .._check import check_bool, check_callable, check_int, check_same
+from .._check import check_bool, check_callable, check_carry, check_int, check_is
 from .._errors import describe_value, structure_error, type_error, value_error
 from .._jit import arrays_of, program
-from .._keys import fold
+from .._keys import check_draws, check_mapped_key, fold
 from .._mesh_context import is_explicit, is_staged, no_context, with_axis_types
-from .._sharding import resolve
+from .._sharding import (
+    constrain_to,
+    fitting_sizes,
+    mesh_like,
+    num_shards,
+    resolve,
+    shard,
+    with_types,
+)
 from .._stage import Scope, as_stage, identity, is_stateful
-from .._tree import as_arrays, leaf_text, leaves_with_names
+from .._tree import as_arrays, is_key_array, leaf_text, leaves_with_names
 from .._types import Key, PyTree, StageLike
-from .cursor import (
-    Cursor,
-    check_concrete,
-    check_cursor,
-    check_last_epoch,
-    is_concrete,
-    split,
-    start,
-)
-from .placement import (
-    auto_mesh,
-    check_sharding,
-    constrained,
-    in_users_sharding,
-    local_rows,
-    replicated,
-    source_on_mesh,
-    spec_of,
-    to_devices,
-    without_users_mesh,
-)
 from .shuffle import permute, permute_on_host
 from .source import (
     DeviceSource,
@@ -65,6 +58,232 @@ from .source import (
     as_source,
     schema_of,
 )
+
+_NAME = "eqx_pipe.Cursor"
+_FORMAT = 1
+_LAST_EPOCH = 2**32 - 1
+
+_Numbers = Array | np.ndarray
+
+
+class Cursor(eqx.Module):
+    """A position in the data: an epoch, and how many of its records were read.
+
+    A cursor, which includes the PRNG key, determines all records and random draws of a
+    `Loader` from there on. The order of records and the draws of `pipe` do not depend
+    on the batch size or the number of hosts. `Loader.init` makes the first cursor;
+    `Loader.next`, `scan` and `epoch` return later ones.
+
+    It is a pytree of a few integer arrays: save it with a model by
+    `equinox.tree_serialise_leaves`, or as text by `to_json`. It also identifies its
+    source (the number and the structure of its records, shuffled or not), so a loader
+    rejects the cursor of another source.
+
+    !!! example
+
+        >>> import eqx_pipe as ep, jax, jax.numpy as jnp
+        >>> loader = ep.data.Loader(ep.data.ArraySource(jnp.arange(10)), batch_size=4)
+        >>> batch, cursor = loader.next(loader.init(jax.random.key(0)))
+        >>> cursor.epoch, cursor.position
+        (0, 4)
+        >>> ep.data.Cursor.from_json(cursor.to_json())
+        Cursor(epoch=0, position=4)
+    """
+
+    # Raw data: `equinox.tree_serialise_leaves` cannot write typed keys.
+    words: UInt32[_Numbers, " words"]
+    epochs: UInt32[_Numbers, ""]
+    record: UInt32[_Numbers, "2"]
+    made_for: UInt32[_Numbers, "3"]
+    kind: str = eqx.field(static=True)
+
+    def __repr__(self) -> str:
+        try:
+            shown = f"epoch={int(self.epochs)}, position={_joined(self.record)}"
+        except (TypeError, ValueError):
+            shown = "epoch=?, position=?"  # traced, or with an axis of examples
+        return f"Cursor({shown})"
+
+    @property
+    def key(self) -> Key:
+        """The PRNG key of all random draws."""
+        return jr.wrap_key_data(jnp.asarray(self.words), impl=self.kind)
+
+    @property
+    def epoch(self) -> int:
+        """The number of the epoch, from 0; inside `jit`, use `epochs` instead."""
+        check_concrete("data.Cursor.epoch", self)
+        return int(self.epochs)
+
+    @property
+    def position(self) -> int:
+        """The number of records of the epoch that were read."""
+        check_concrete("data.Cursor.position", self)
+        return _joined(self.record)
+
+    def next_epoch(self) -> "Cursor":
+        """Return the cursor at the beginning of the next epoch.
+
+        **Raises:** `ValueError` after epoch 2^32 - 1, the last.
+        """
+        if is_concrete(self):
+            _check_epoch("data.Cursor.next_epoch", int(self.epochs) + 1)
+        later = self.epochs + np.uint32(1)
+        epochs = later if isinstance(later, jax.Array) else np.asarray(later)
+        return dataclasses.replace(self, epochs=epochs, record=split(0))
+
+    def to_json(self) -> str:
+        """Return the cursor as text."""
+        check_concrete("data.Cursor.to_json", self)
+        fields = {
+            _NAME: _FORMAT,
+            "key": np.asarray(self.words).tolist(),
+            "kind": self.kind,
+            "epoch": self.epoch,
+            "position": self.position,
+            "records": _joined(self.made_for),
+            "form": _form(self),
+        }
+        checksum = zlib.crc32(json.dumps(fields, sort_keys=True).encode())
+        return json.dumps(fields | {"checksum": checksum})
+
+    @staticmethod
+    def from_json(text: str) -> "Cursor":
+        """Return the cursor from the text of `to_json`.
+
+        **Raises:** `ValueError` if the text is not that of a cursor, or was changed.
+        """
+        try:
+            return _parsed(json.loads(text, object_pairs_hook=_unique))
+        # Text that is nested too deeply raises a `RecursionError`.
+        except _WRONG as why:
+            raise value_error(
+                "data.Cursor.from_json",
+                f"`text` is {describe_value(text)}, not a cursor: {why!s:.200}.",
+                "Give what `to_json` returned.",
+            ) from None
+
+
+_WRONG = KeyError, OverflowError, RecursionError, TypeError, ValueError
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the fields of a text; raise if a name occurs twice."""
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        raise ValueError("a field occurs twice")
+    return fields
+
+
+def _parsed(fields: Any) -> Cursor:
+    """Return the cursor from the fields of a text, after checks."""
+    cursor = Cursor(
+        words=np.asarray(fields["key"], np.uint32),
+        epochs=np.asarray(fields["epoch"], np.uint32),
+        record=split(fields["position"]),
+        made_for=_made_for(fields["records"], fields["form"]),
+        kind=fields["kind"],
+    )
+    check_draws("data.Cursor.from_json", "`key` is", cursor.key)
+    # Changed numbers, numbers out of range or of another type, and unknown fields do
+    # not survive the round trip, which includes the checksum.
+    again = json.loads(cursor.to_json())
+    if json.dumps(again, sort_keys=True) != json.dumps(fields, sort_keys=True):
+        raise ValueError("it was changed: its fields do not fit its checksum")
+    if cursor.position > fields["records"]:
+        raise ValueError("its position is after the last record")
+    return cursor
+
+
+def start(key: Key, size: int, schema: int) -> Cursor:
+    """Return the cursor at the beginning of the first epoch."""
+    check_mapped_key("data.Loader.init", key, required=True)
+    if not is_key_array(key):
+        key = jr.wrap_key_data(jnp.asarray(key))
+    words = jr.key_data(key)
+    return Cursor(
+        # In NumPy where possible, so that reading a cursor does not wait for a device.
+        words=words if isinstance(words, Tracer) else np.asarray(words),
+        epochs=np.asarray(0, np.uint32),
+        record=split(0),
+        made_for=_made_for(size, schema),
+        kind=str(jr.key_impl(key)),
+    )
+
+
+def split(number: int) -> UInt32[np.ndarray, "2"]:
+    """Return a number below 2^64 as its lower and upper half."""
+    return np.asarray([number % 2**32, number // 2**32], np.uint32)
+
+
+def _joined(halves: UInt32[_Numbers, "..."]) -> int:
+    """Return the number from its lower and upper half."""
+    low, high = np.asarray(halves).tolist()[:2]
+    return low + 2**32 * high
+
+
+def _form(cursor: Cursor) -> int:
+    # Moved to the host first: indexing an array on the device compiles a program.
+    return int(np.asarray(cursor.made_for)[2])
+
+
+def _made_for(size: int, schema: int) -> UInt32[np.ndarray, "3"]:
+    return np.concatenate([split(size), np.asarray([schema], np.uint32)])
+
+
+def is_concrete(cursor: Cursor) -> bool:
+    """Return whether the position of a cursor is concrete, not traced."""
+    return not any(isinstance(x, Tracer) for x in (cursor.epochs, cursor.record))
+
+
+def check_concrete(function: str, cursor: Cursor) -> None:
+    """Raise a `TypeError` if the position of the cursor is traced."""
+    if not is_concrete(cursor):
+        raise type_error(
+            function,
+            "the cursor is traced, so its position is not known.",
+            "Call it outside of `jit` and `vmap`; inside, use `next` or `scan` of "
+            "a loader with a source on the device.",
+        )
+
+
+def check_last_epoch(function: str, cursor: Cursor, records: int, size: int) -> None:
+    """Raise a `ValueError` if the next records are beyond the last epoch of `size`.
+
+    Cursors on the device are not checked: reading one waits for the device. They begin
+    as a NumPy cursor, and count 2^32 epochs to get there.
+    """
+    if isinstance(cursor.epochs, np.ndarray) and isinstance(cursor.record, np.ndarray):
+        over = (_joined(cursor.record) + records - 1) // size
+        _check_epoch(function, int(cursor.epochs) + over)
+
+
+def _check_epoch(function: str, epoch: int) -> None:
+    if epoch > _LAST_EPOCH:
+        raise value_error(
+            function,
+            f"epoch {epoch} does not exist: the last is 2^32 - 1.",
+            "Begin again with another key: `loader.init(key)`.",
+        )
+
+
+def check_cursor(function: str, cursor: Cursor, size: int, form: int) -> None:
+    """Raise unless a cursor was made for a source of this size and schema."""
+    cure = "Give a `Cursor`: `loader.init(jax.random.key(0))` makes the first."
+    check_is(function, "cursor", cursor, Cursor, cure)
+    if not isinstance(cursor.made_for, Tracer):
+        other = _joined(cursor.made_for)
+        if other != size or _form(cursor) != form:
+            wrong = f"{other} records, and this source has {size}"
+            if other == size:
+                wrong = "records of another form, or another order (`shuffle`)"
+            raise value_error(
+                function,
+                f"the cursor is of another source: it was made for {wrong}.",
+                "Continue with the source and `shuffle` that it was made for, or "
+                "begin again with `loader.init(key)`.",
+            )
+
 
 _Carry = TypeVar("_Carry")
 
@@ -320,7 +539,19 @@ class Loader(eqx.Module):
                 "Iterate over `epoch`, or put the data on the device: "
                 "`ArraySource(arrays)`.",
             )
-        return scan_batches(self, step, carry, cursor, length.__index__())
+        # If no batch crosses the end of the epoch, the program need not handle that. It
+        # must not depend on the position in any other way, so that the next call
+        # reuses it.
+        count, size = self.batch_size, len(self.source)
+        whole = is_concrete(cursor) and size % count == 0 == cursor.position % count
+        overrun = "skip" if self.drop_remainder or whole else "wrap"
+        known = self
+        if self.sharding is not None and not _has_explicit_axes(carry):
+            known = with_axis_types(self)
+        # In a user's program the loop is inlined: a nested `jit` would copy the source.
+        run = _steps if is_staged() else _compiled_steps
+        steps = length.__index__()
+        return run(known, step, cursor, steps, overrun, _carry_arrays(carry))
 
 
 def _check_batches(loader: Loader, function: str, cursor: Cursor, batches: int) -> None:
@@ -355,8 +586,6 @@ def _check_full(function: str, size: int, batch_size: int) -> None:
         )
 
 
-_Numbers = Array | np.ndarray
-
 _SEAM_PART = 8
 """The seam is made for batches of at most this part of a source."""
 
@@ -382,20 +611,8 @@ Overrun: TypeAlias = Literal["never", "skip", "wrap"]
 the next epoch; or it continues into the next epoch."""
 
 
-class Position(NamedTuple):
-    """An epoch, and how many of its records were read."""
-
-    epoch: UInt32[Array, ""]
-    start: UInt32[Array, ""]
-
-    @staticmethod
-    def of(epoch: UInt32[_Numbers, ""], record: UInt32[_Numbers, "2"]) -> "Position":
-        """Return the position that a cursor holds."""
-        return Position(jnp.asarray(epoch), jnp.asarray(record)[0])
-
-    def record(self) -> UInt32[Array, "2"]:
-        """Return the position in the epoch as a cursor holds it."""
-        return jnp.stack([self.start, jnp.zeros_like(self.start)])
+Position: TypeAlias = tuple[UInt32[Array, ""], UInt32[Array, "2"]]
+"""An epoch, and how many of its records were read, as a cursor holds them."""
 
 
 class Selection(NamedTuple):
@@ -423,7 +640,7 @@ def select(
 
     `words` is the data of the loader's key.
     """
-    epoch, start = position
+    epoch, start = position[0], position[1][0]
     if overrun == "skip":
         over = start > np.uint32(size - count)
         epoch = epoch + over.astype(np.uint32)
@@ -434,10 +651,11 @@ def select(
     if overrun == "wrap":
         over = (at >= np.uint32(size)).astype(np.uint32)
         epoch, at = epoch + over, at - over * np.uint32(size)
-        after = Position(epoch[-1], at[-1] + np.uint32(1))
+        last, end = epoch[-1], at[-1] + np.uint32(1)
     else:
-        after = Position(epoch, start + np.uint32(count))
+        last, end = epoch, start + np.uint32(count)
     ids = _shuffled(words, epoch, at, size) if shuffle else at
+    after = last, jnp.stack([end, jnp.zeros_like(end)])
     return Selection(epoch, ids[None], at[:1]), after
 
 
@@ -495,7 +713,7 @@ def device_batch(
     if loader.shuffle:
         records = source.take(selection.ids[-1])
     elif overrun == "wrap":
-        records = _across(source, selection.ids[-1], position.start, seam)
+        records = _across(source, selection.ids[-1], position[1][0], seam)
     else:
         records = source.slice(selection.offset[-1], count)
     return transform(loader, impl, words, selection, as_numbers(records)), after
@@ -643,28 +861,13 @@ def loader_arrays(loader: Loader) -> list[Array]:
     return arrays_of(loader, loader.sharding is not None)
 
 
-def batch_at(
-    loader: Loader,
-    impl: str,
-    count: int,
-    overrun: Overrun,
-    words: UInt32[Array, " words"],
-    epoch: UInt32[Array, ""],
-    record: UInt32[Array, "2"],
-) -> tuple[PyTree, UInt32[Array, ""], UInt32[Array, "2"]]:
-    """Return `device_batch`, with positions as cursors hold them."""
-    position = Position.of(epoch, record)
-    batch, after = device_batch(loader, impl, count, overrun, words, position)
-    return batch, after.epoch, after.record()
-
-
 def next_on_device(loader: Loader, cursor: Cursor) -> tuple[PyTree, Cursor]:
     """Return the next full batch, and the cursor after it."""
     count = loader.batch_size
     overrun = "skip" if loader.drop_remainder else "wrap"
-    run = loader_program(loader, batch_at, cursor.kind, count, overrun)
-    position = cursor.words, cursor.epochs, cursor.record
-    batch, epoch, record = run(loader_arrays(loader), *position)
+    run = loader_program(loader, device_batch, cursor.kind, count, overrun)
+    position = cursor.epochs, cursor.record
+    batch, (epoch, record) = run(loader_arrays(loader), cursor.words, position)
     if not is_staged():
         batch = in_users_sharding(batch, loader.sharding, count)
     return batch, dataclasses.replace(cursor, epochs=epoch, record=record)
@@ -731,35 +934,6 @@ def ordered(
 
 # Many batches in one program.
 
-_OTHER_CARRY = (
-    "the carry that `step` returns differs from the carry that it got; first what it "
-    "got, then what it returned"
-)
-_KEEP_CARRY = (
-    "Keep the structure, shapes and dtypes of the carry, for instance `0.0` instead of "
-    "`0`; return values that differ from step to step as outputs, or make them arrays."
-)
-
-
-def scan_batches(
-    loader: Loader,
-    step: Callable[..., tuple[PyTree, PyTree]],
-    carry: PyTree,
-    cursor: Cursor,
-    length: int,
-) -> tuple[PyTree, PyTree, Cursor]:
-    """Return the carry and outputs of `length` steps, and the cursor after them."""
-    # If no batch crosses the end of the epoch, the program need not handle that. It
-    # must not depend on the position in any other way, so that the next call reuses it.
-    count, size = loader.batch_size, len(loader.source)
-    whole = is_concrete(cursor) and size % count == 0 == cursor.position % count
-    overrun = "skip" if loader.drop_remainder or whole else "wrap"
-    if loader.sharding is not None and not _has_explicit_axes(carry):
-        loader = with_axis_types(loader)
-    # Inside a user's program the loop is inlined: a nested `jit` would copy the source.
-    run = _steps if is_staged() else _compiled_steps
-    return run(loader, step, cursor, length, overrun, _carry_arrays(carry))
-
 
 def _has_explicit_axes(carry: PyTree) -> bool:
     """Return whether the program has explicit axes, by its context or its inputs."""
@@ -778,7 +952,7 @@ def _steps(
     carry: PyTree,
 ) -> tuple[PyTree, PyTree, Cursor]:
     words = jnp.asarray(cursor.words)
-    position = Position.of(cursor.epochs, cursor.record)
+    position = jnp.asarray(cursor.epochs), jnp.asarray(cursor.record)
     arrays, rest = eqx.partition(carry, eqx.is_array)
     constants: list[Any] = []
     count, impl = loader.batch_size, cursor.kind
@@ -800,7 +974,7 @@ def _steps(
                 "None.",
             )
         after, output = _carry_arrays(pair[0]), pair[1]
-        check_same("data.Loader.scan", _OTHER_CARRY, before, after, _KEEP_CARRY)
+        check_carry("data.Loader.scan", "`step`", before, after)
         outputs, constant = eqx.partition(as_arrays(output), eqx.is_array)
         # A loop returns only arrays; other outputs of a step are returned this way.
         constants.append(constant)
@@ -808,7 +982,7 @@ def _steps(
 
     begin = arrays, position
     (arrays, position), outputs = jax.lax.scan(body, begin, None, length)
-    after = dataclasses.replace(cursor, epochs=position.epoch, record=position.record())
+    after = dataclasses.replace(cursor, epochs=position[0], record=position[1])
     return eqx.combine(arrays, rest), eqx.combine(outputs, constants[-1]), after
 
 
@@ -892,16 +1066,16 @@ def _from_device(
     size, sharding, arrays = loader.batch_size, loader.sharding, loader_arrays(loader)
     numbers = tuple(map(np.asarray, (cursor.words, cursor.epochs, cursor.record)))
     # Computed once for all batches; each call returns the position of the next batch.
-    words, epoch, record = (
+    words, *position = (
         jax.device_put(numbers) if sharding is None else replicated(numbers, sharding)
     )
     whole, rest = divmod(end - cursor.position, size)
     for count, times in ((size, whole), (rest, min(rest, 1))):
         if not times:
             continue
-        run = loader_program(loader, batch_at, cursor.kind, count, "never")
+        run = loader_program(loader, device_batch, cursor.kind, count, "never")
         for _ in range(times):
-            batch, epoch, record = run(arrays, words, epoch, record)
+            batch, position = run(arrays, words, tuple(position))
             yield in_users_sharding(batch, sharding, count)
 
 
@@ -986,3 +1160,182 @@ class ReadAhead(Iterator[Any]):
         except BaseException:  # also after Ctrl-C while it waits
             self.close()
             raise
+
+
+# Place batches and records on devices.
+#
+# Most functions take the user's sharding, or None, and the number of records in the
+# batch: a short last batch that does not divide is not split along its leading axis.
+#
+# Explicit axes of a mesh are part of an array's type, and a program accepts only one
+# kind of axes. The loader's programs use automatic axes, whatever the user's meshes
+# have: arrays are converted at the boundary, which moves no data.
+_BY_PROGRAM_BYTES = 2**20
+"""A batch of at most this many bytes is moved to the device by a program."""
+
+
+def check_sharding(sharding: object, batch_size: int) -> NamedSharding | None:
+    """Return the sharding for batches; raise unless it splits them evenly."""
+    if sharding is None:
+        return None
+    if not isinstance(sharding, NamedSharding) or not isinstance(sharding.mesh, Mesh):
+        raise type_error(
+            "data.Loader",
+            f"`sharding` is {describe_value(sharding)}.",
+            "Give a `jax.sharding.NamedSharding(mesh, PartitionSpec('data'))` over a "
+            "mesh of devices.",
+        )
+    parts = num_parts(sharding)
+    if batch_size % parts:
+        raise value_error(
+            "data.Loader",
+            f"`batch_size` is {batch_size}, which {sharding.spec} splits into "
+            f"{parts} parts.",
+            f"Give a batch size that divides by {parts}, such as "
+            f"{fitting_sizes(batch_size, parts)}.",
+        )
+    return sharding
+
+
+def num_parts(sharding: NamedSharding) -> int:
+    """Return the number of parts of the leading axis of a batch."""
+    entry = sharding.spec[0] if len(sharding.spec) else None
+    return num_shards(auto_mesh(sharding), entry)
+
+
+def without_users_mesh(
+    sharding: NamedSharding | None,
+) -> AbstractContextManager[object]:
+    """Leave the user's `jax.set_mesh` if the loader has its own mesh."""
+    return contextlib.nullcontext() if sharding is None else no_context()
+
+
+def constrained(batch: PyTree, sharding: NamedSharding | None, count: int) -> PyTree:
+    """Constrain a batch inside a program to the loader's sharding."""
+    if sharding is None:
+        return batch
+    mesh, wanted = auto_mesh(sharding), _for_count(sharding, count)
+
+    def one(leaf: Array) -> Array:
+        return constrain_to(leaf, mesh_like(mesh, leaf), spec_of(wanted, leaf.ndim))
+
+    return jtu.tree_map(one, batch)
+
+
+def in_users_sharding(
+    batch: PyTree, sharding: NamedSharding | None, count: int
+) -> PyTree:
+    """Return a computed batch in exactly the sharding that the user gave.
+
+    Its mesh may have explicit axes, and programs use another spec for the sharding of a
+    single device.
+    """
+    if sharding is None:
+        return batch
+    wanted = _for_count(sharding, count)
+
+    def one(leaf: Array) -> Array:
+        target = NamedSharding(sharding.mesh, spec_of(wanted, leaf.ndim))
+        if isinstance(leaf, Tracer):  # under a gradient: its sharding is unknown
+            return jax.device_put(leaf, target) if is_explicit(target.mesh) else leaf
+        return leaf if leaf.sharding == target else jax.device_put(leaf, target)
+
+    return jtu.tree_map(one, batch)
+
+
+def local_rows(sharding: NamedSharding | None, count: int) -> list[int] | None:
+    """Return the rows of a batch that this process holds, or None for all."""
+    if sharding is None or sharding.is_fully_addressable:
+        return None
+    parts = _rows_only(sharding, count).addressable_devices_indices_map((count,))
+    slices = [index[0] for index in parts.values() if index is not None]
+    return sorted({row for part in slices for row in range(*part.indices(count))})
+
+
+def to_devices(
+    tree: PyTree, sharding: NamedSharding | None, count: int, rows: list[int] | None
+) -> PyTree:
+    """Return arrays of this process's own rows as global arrays on the devices."""
+    if sharding is None:
+        size = sum(leaf.nbytes for leaf in jtu.tree_leaves(tree))
+        with no_context():
+            return (_on_device if size <= _BY_PROGRAM_BYTES else jax.device_put)(tree)
+    target = _rows_only(sharding, count)
+    if rows is None:
+        return jax.device_put(tree, target)
+
+    def one(leaf: np.ndarray) -> Array:
+        shape = (count, *leaf.shape[1:])
+        if not rows:  # no device of this process holds any rows
+            return jax.make_array_from_single_device_arrays(
+                shape, target, [], dtype=leaf.dtype
+            )
+        return jax.make_array_from_process_local_data(target, leaf, shape)
+
+    return jtu.tree_map(one, tree)
+
+
+@jax.jit
+def _on_device(tree: PyTree) -> PyTree:
+    # Arguments of a program reach the device in about 20 us, by `device_put` in about
+    # 90 (two arrays of some kilobytes). But a program copies its arguments, while
+    # `device_put` uses the arrays themselves if it can, which is faster for large
+    # arrays.
+    return jtu.tree_map(jnp.asarray, tree)
+
+
+def replicated(tree: PyTree, sharding: NamedSharding | None) -> PyTree:
+    """Copy values that all processes have, such as a key, to every device."""
+    if sharding is None:
+        return tree
+    target = NamedSharding(auto_mesh(sharding), P())
+    if sharding.is_fully_addressable:
+        return jax.device_put(tree, target)
+
+    def one(leaf: np.ndarray | Array) -> Array:
+        return jax.make_array_from_process_local_data(target, np.asarray(leaf))
+
+    return jtu.tree_map(one, tree)
+
+
+def source_on_mesh(source: Source, sharding: NamedSharding | None) -> Source:
+    """Copy a device source to all devices of the mesh, so no batch moves it again."""
+    if sharding is None or not isinstance(source, DeviceSource):
+        return source
+    arrays = [x for x in jtu.tree_leaves(source) if eqx.is_array(x)]
+    on_mesh = all(_is_on(x, sharding) for x in arrays)
+    with no_context():
+        source = source if on_mesh else shard(source, auto_mesh(sharding), P())
+        # Explicit axes are part of the types of arrays: use those of the user's mesh.
+        return with_axis_types(source, sharding.mesh.axis_types)
+
+
+def _for_count(sharding: NamedSharding, count: int) -> NamedSharding:
+    """Return the sharding of a batch of `count` records."""
+    if count % num_parts(sharding) == 0:
+        return sharding
+    return NamedSharding(sharding.mesh, P(None, *tuple(sharding.spec)[1:]))
+
+
+def spec_of(sharding: NamedSharding, ndim: int) -> P:
+    """Return the spec for a leaf, which may have fewer axes than the sharding."""
+    return P(*tuple(sharding.spec)[:ndim])
+
+
+def _rows_only(sharding: NamedSharding, count: int) -> NamedSharding:
+    """Return the sharding of records, which splits only the leading axis."""
+    return NamedSharding(auto_mesh(sharding), spec_of(_for_count(sharding, count), 1))
+
+
+def _is_on(x: object, sharding: NamedSharding) -> bool:
+    if isinstance(x, Tracer):
+        return True
+    if not isinstance(x, jax.Array) or not isinstance(x.sharding, NamedSharding):
+        return False
+    return x.sharding.device_set == sharding.device_set
+
+
+def auto_mesh(sharding: NamedSharding) -> Mesh:
+    """Return the mesh of a sharding with automatic axes, as the programs use it."""
+    assert isinstance(sharding.mesh, Mesh)
+    return with_types(sharding.mesh, AxisType.Auto)

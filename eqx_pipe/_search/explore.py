@@ -6,7 +6,7 @@ import math
 import operator
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import jax.numpy as jnp
 import jax.random as jr
@@ -35,14 +35,8 @@ from .._sweep import (
     request_of,
     scores,
 )
-from .._types import Key, PyTree
+from .._types import DataFrame, Dataset, Key, PyTree
 from .method import Method, losses
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
-    from xarray import Dataset
-else:
-    DataFrame = Dataset = Any
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

@@ -1,6 +1,6 @@
 """Sensitivities by SALib: its designs as spaces, its analyses as labelled datasets."""
 
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from jaxtyping import Float
@@ -11,12 +11,7 @@ from .._keys import check_key, seed_of
 from .._spaces import Space, SpaceLike, as_space
 from .._sweep import SweepResult
 from .._tree import leaves_with_names
-from .._types import Key
-
-if TYPE_CHECKING:
-    from xarray import Dataset
-else:  # imported where it is used
-    Dataset = Any
+from .._types import Dataset, Key
 
 Method: TypeAlias = Literal["sobol", "morris"]
 """The design and the analysis, by their names in SALib."""

@@ -22,8 +22,8 @@ from .._errors import type_error, value_error
 from .._mesh_context import is_staged
 from .._tree import as_arrays, leaf_text, leaves_with_names
 from .._types import PyTree
-from .mesh import is_placeable, wraps_function
 from .on_mesh import InsideProgram
+from .place import is_placeable, wraps_function
 
 Inputs = ParamSpec("Inputs")
 Output = TypeVar("Output")
@@ -111,8 +111,7 @@ def microbatch(
         )
         check_dense("sharding.microbatch", what, batch, _SPARSE)
         split = eqx.filter(batch, _is_split)
-        axes = [axis] * len(jtu.tree_leaves(split))
-        total = common_size("sharding.microbatch", what, split, axes, cure)
+        total = common_size("sharding.microbatch", what, split, axis, cure)
 
         def part(start: int | Int[Array, ""], size: int) -> PyTree:
             piece = jtu.tree_map(

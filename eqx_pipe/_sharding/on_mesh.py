@@ -1,7 +1,7 @@
 """Stages that run on a mesh: `on` a set of devices, and `shard_map` over its axes."""
 
 import functools as ft
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import equinox as eqx
 import jax
@@ -18,10 +18,19 @@ from .._jaxprs import as_function, depends_on, trace
 from .._jit import Static, arrays_in
 from .._mesh_context import check_mesh, is_staged
 from .._stage import Composite, Scope, as_stage
-from .._tree import leaves_with_names, tree_text
+from .._tree import leaves_with_names, numpy_as_jax, tree_text
 from .._types import AnyStage, ClosedJaxpr, Key, PyTree, PyTreeDef, StageLike
-from .mesh import constrain_to, mesh_like, names_of, numpy_as_jax, with_types
-from .place import SpecsLike, is_spec_leaf, resolve, shard, shard_as
+from .place import (
+    SpecsLike,
+    constrain_to,
+    is_spec_leaf,
+    mesh_like,
+    names_of,
+    resolve,
+    shard,
+    shard_as,
+    with_types,
+)
 
 
 class InsideProgram(ValueError):
@@ -33,10 +42,6 @@ class OnMesh(Composite):
 
     stage: AnyStage
     mesh: Mesh = eqx.field(static=True)
-
-    def children(self) -> Mapping[str, AnyStage]:
-        """Return the stage by its path segment."""
-        return {"stage": self.stage}
 
 
 class On(OnMesh):

@@ -4,16 +4,7 @@ import contextlib
 import inspect
 import warnings
 from collections.abc import Callable, Hashable
-from typing import (
-    Any,
-    NamedTuple,
-    ParamSpec,
-    Protocol,
-    TypeVar,
-    cast,
-    overload,
-    runtime_checkable,
-)
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -30,9 +21,18 @@ from .._check import check_callable
 from .._errors import value_error
 from .._jaxprs import equations
 from .._mesh_context import check_mesh, is_staged, with_axis_types
+from .._tree import numpy_as_jax
 from .._types import PyTree
-from .mesh import is_placeable, names_of, numpy_as_jax, with_types, wraps_function
-from .place import AxisRules, RulesLike, as_rules, current_rules
+from .place import (
+    AxisRules,
+    RulesLike,
+    as_rules,
+    current_rules,
+    is_placeable,
+    names_of,
+    with_types,
+    wraps_function,
+)
 
 # Without any of these the compiler has no sharding to propagate to the inputs.
 _ANNOTATIONS = "sharding_constraint", "shard_map", "reshard"
@@ -207,25 +207,6 @@ def _derive(fun: Function, struct: tuple[PyTree, PyTree], mesh: Mesh) -> Program
     return Program(compiled, jtu.tree_unflatten(structure, derived), others[0], start)
 
 
-InitArgs = ParamSpec("InitArgs")
-FeedArgs = ParamSpec("FeedArgs")
-Params = TypeVar("Params")
-Batch = TypeVar("Batch")
-Output = TypeVar("Output")
-_Params = TypeVar("_Params", contravariant=True)
-_Batch = TypeVar("_Batch", contravariant=True)
-_Output = TypeVar("_Output", covariant=True)
-
-
-@runtime_checkable
-class ParallelFunction(Protocol[_Params, _Batch, _Output]):
-    """A function on all devices, with its compiled programs."""
-
-    compiled: Callable[[PyTree, PyTree], Compiled]
-
-    def __call__(self, params: _Params, batch: _Batch) -> _Output: ...
-
-
 def _like(fun: Callable[..., Any], method: Callable[..., Any]) -> Any:
     """Return a method as a function with the attributes of the user's function."""
 
@@ -236,29 +217,6 @@ def _like(fun: Callable[..., Any], method: Callable[..., Any]) -> Any:
     return function
 
 
-@overload
-def parallelize(
-    fun: Callable[[Params, Batch], Output],
-    *,
-    init_params: Callable[InitArgs, Params] | None = None,
-    get_input_batch: Callable[FeedArgs, Batch],
-    initial_batch: Batch | None = None,
-    mesh: Mesh | None = None,
-    rules: RulesLike | None = None,
-) -> tuple[
-    ParallelFunction[Params, Batch, Output],
-    Callable[InitArgs, Params],
-    Callable[FeedArgs, Batch],
-]: ...
-@overload
-def parallelize(
-    fun: Callable[[Params, Batch], Output],
-    *,
-    init_params: Callable[InitArgs, Params] | None = None,
-    initial_batch: Batch,
-    mesh: Mesh | None = None,
-    rules: RulesLike | None = None,
-) -> tuple[ParallelFunction[Params, Batch, Output], Callable[InitArgs, Params]]: ...
 def parallelize(
     fun: Function,
     *,
@@ -267,7 +225,7 @@ def parallelize(
     initial_batch: PyTree = None,
     mesh: Mesh | None = None,
     rules: RulesLike | None = None,
-) -> tuple[Callable[..., PyTree] | None, ...]:
+) -> tuple[Any, ...]:
     """Run a function of parameters and a batch on all devices of a mesh.
 
     Constraints inside `fun` set the shardings: `eqx_pipe.sharding.constrain` with
@@ -343,7 +301,7 @@ def parallelize(
         known, mesh = around[0], around[1] if mesh is None else mesh
     run = _Parallel(fun, init_params, get_input_batch, _mesh_for(mesh, known), known)
     run.batch = None if initial_batch is None else struct_of(initial_batch)
-    parallel = cast(ParallelFunction, _like(fun, run))
+    parallel = _like(fun, run)
     parallel.compiled = lambda params, batch: run.program(params, batch).compiled
     init = None if init_params is None else _like(init_params, run.init_params)
     if get_input_batch is None:

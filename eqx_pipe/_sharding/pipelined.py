@@ -26,8 +26,7 @@ from .._mesh_context import check_mesh, is_explicit
 from .._stage import Composite, Scope, is_stateful
 from .._tree import as_arrays, is_key_array
 from .._types import AnyStage, Key, MaybeState, Output, PyTree
-from .mesh import constrain_to, fitting_sizes, mesh_like, with_types
-from .place import shard
+from .place import constrain_to, fitting_sizes, mesh_like, shard, with_types
 
 
 class Pipelined(Composite):
@@ -157,8 +156,7 @@ def _check_batch(carry: PyTree, count: int) -> None:
         "The leading axis of every array is split into microbatches; values that are "
         "the same for all belong in the stages."
     )
-    axes = [0] * len(jtu.tree_leaves(carry))
-    size = common_size("sharding.pipelined", "the input", carry, axes, cure)
+    size = common_size("sharding.pipelined", "the input", carry, 0, cure)
     if size % count or not size:
         raise value_error(
             "sharding.pipelined",

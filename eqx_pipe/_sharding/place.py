@@ -2,14 +2,20 @@
 
 `resolve` finds the spec of each array, by a prefix, by patterns of paths, or by logical
 names and rules.
+
+JAX has automatic axes, for which the compiler propagates shardings, and explicit axes,
+for which shardings are part of an array's type. Both work: the program depends on the
+types of the arrays, not on the kind of the user's mesh.
 """
 
 import contextlib
 import dataclasses
+import functools as ft
+import inspect
 import itertools as it
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias, TypeGuard
+from typing import Any, NamedTuple, TypeAlias, TypeGuard, TypeVar
 
 import equinox as eqx
 import jax
@@ -17,8 +23,9 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 from jax.core import Tracer
-from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+from jaxtyping import Array
 
 from .._check import check_callable, check_is
 from .._errors import (
@@ -30,24 +37,132 @@ from .._errors import (
     value_error,
 )
 from .._keys import check_key
-from .._mesh_context import RULES, check_mesh, is_explicit
-from .._stage import check_matched, matches, named_leaves
-from .._tree import fill, is_key_array, leaf_text, leaves_with_names
+from .._mesh_context import RULES, check_mesh, is_explicit, is_staged
+from .._stage import NamedLeaf, check_matched, matches, named_leaves
+from .._tree import fill, is_key_array, leaf_text, leaves_with_names, numpy_as_jax
 from .._types import Key, PyTree, PyTreeDef
-from .mesh import (
-    MeshAxes,
-    Placeable,
-    Tree,
-    constrain_to,
-    fitting_sizes,
-    is_global,
-    is_placeable,
-    mesh_like,
-    names_of,
-    num_shards,
-    numpy_as_jax,
-    with_types,
-)
+
+MeshAxes: TypeAlias = str | tuple[str, ...] | None
+"""The mesh axis, or axes, over which an axis of an array is split; or None."""
+
+Placeable: TypeAlias = jax.Array | np.ndarray | np.generic | jax.ShapeDtypeStruct
+"""An array or its struct; Python numbers pass through all functions."""
+
+Tree = TypeVar("Tree")
+"""A pytree that is returned with the same structure and other shardings."""
+
+
+def wraps_function(fun: Callable[..., Any]) -> Callable[[Any], Any]:
+    """Decorate a function like `functools.wraps(fun)`, but never with a Module.
+
+    For a Module such as `eqx.filter_value_and_grad(fun)` it uses the function inside:
+    Equinox warns about functions that hold the arrays of a Module as an attribute.
+    """
+    return ft.wraps(inspect.unwrap(fun))
+
+
+def is_placeable(leaf: object) -> TypeGuard[Placeable]:
+    """Return whether a leaf is an array, of JAX or NumPy, that devices can hold."""
+    if isinstance(leaf, np.ndarray | np.generic):
+        return leaf.dtype.kind not in "OSUMm"
+    return isinstance(leaf, jax.Array | jax.ShapeDtypeStruct)
+
+
+def is_global(leaf: object) -> bool:
+    """Return whether an array is already on the devices of several processes."""
+    if isinstance(leaf, Tracer):  # inside `jit` an array is whole
+        return True
+    return isinstance(leaf, jax.Array) and not leaf.is_fully_addressable
+
+
+def names_of(spec: Iterable[object]) -> list[str]:
+    """Return the mesh axes in a spec, in order, with repetitions."""
+    # An entry may also be None, or `PartitionSpec.UNCONSTRAINED`.
+    entries = ([entry] if isinstance(entry, str) else entry for entry in spec)
+    return [
+        name for entry in entries if isinstance(entry, list | tuple) for name in entry
+    ]
+
+
+def num_shards(mesh: Mesh | AbstractMesh, entry: object) -> int:
+    """Return the number of parts into which an entry of a spec splits an axis."""
+    return math.prod(mesh.shape[name] for name in names_of([entry]))
+
+
+def fitting_sizes(size: int, parts: int) -> str:
+    """Return the multiples of `parts` nearest to a size, for a message."""
+    below, above = size // parts * parts, -(-max(size, 1) // parts) * parts
+    return f"{below} or {above}" if below else f"{above}"
+
+
+def with_types(mesh: Mesh, kind: AxisType) -> Mesh:
+    """Return a mesh of the same devices and names, with axes of one kind."""
+    return Mesh(mesh.devices, mesh.axis_names, axis_types=(kind,) * mesh.devices.ndim)
+
+
+def mesh_like(mesh: Mesh, *leaves: object) -> Mesh:
+    """Return `mesh` with the kind of axes of these arrays and of the context.
+
+    Explicit axes are part of the arrays' types, and cannot be mixed with others.
+    """
+    meshes = [jax.sharding.get_abstract_mesh()]
+    meshes += [_mesh_of(leaf) for leaf in leaves if isinstance(leaf, jax.Array)]
+    explicit = [m for m in meshes if AxisType.Explicit in m.axis_types]
+    for other in explicit:
+        if other.axis_names == mesh.axis_names:  # may have both kinds
+            return Mesh(mesh.devices, mesh.axis_names, axis_types=other.axis_types)
+    return with_types(mesh, AxisType.Explicit if explicit else AxisType.Auto)
+
+
+def _mesh_of(x: Array) -> AbstractMesh:
+    """Return the mesh in the type of `x`; it may be empty."""
+    return jax.typeof(x).sharding.mesh
+
+
+@ft.partial(jax.jit, static_argnums=1)
+def _constrained(x: Array, sharding: NamedSharding) -> Array:
+    return jax.lax.with_sharding_constraint(x, sharding)
+
+
+def constrain_to(x: Array, mesh: Mesh, spec: P) -> Array:
+    """Constrain `x` to a spec while tracing; otherwise move it.
+
+    The mesh must have the same kind of axes as the arrays; see `mesh_like`.
+    """
+    sharding = NamedSharding(mesh, spec)
+    explicit = AxisType.Explicit in mesh.axis_types
+    if not isinstance(x, Tracer):
+        return jax.device_put(x, sharding)
+    if not (explicit or is_staged()):
+        # `device_put` would apply the spec's first entry to the axis of an outer
+        # `vmap`; it is used only to copy whole arrays to the mesh.
+        try:
+            return _constrained(x, sharding)
+        except ValueError:  # it is on other devices
+            return _constrained(jax.device_put(x, NamedSharding(mesh, P())), sharding)
+    if explicit:
+        if not names_of(spec) and not _mesh_of(x).axis_names:
+            # It is already replicated. A `reshard` would change its type, and then its
+            # cotangent would not have the type of the argument.
+            return x
+        x = jax.sharding.reshard(x, _part(sharding, AxisType.Explicit))
+        if AxisType.Auto not in mesh.axis_types:
+            return x
+        sharding = _part(sharding, AxisType.Auto)
+    return jax.lax.with_sharding_constraint(x, sharding)
+
+
+def _part(sharding: NamedSharding, kind: AxisType) -> NamedSharding:
+    """Return the part of a sharding on axes of one kind, which one function applies."""
+    mesh = sharding.mesh
+    kinds = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
+
+    def one(entry: MeshAxes) -> MeshAxes:
+        names = tuple(name for name in names_of([entry]) if kinds[name] == kind)
+        return names or None
+
+    return NamedSharding(mesh, P(*map(one, sharding.spec)))
+
 
 LogicalAxis: TypeAlias = str | tuple[str, ...] | None
 """The logical name of an array's axis, the names of several merged axes, or None."""
@@ -237,26 +352,6 @@ SpecsLike: TypeAlias = PyTree[P | None] | Mapping[str, P | None]
 """A prefix tree of specs, or a mapping from patterns of paths to specs."""
 
 
-class PathLeaf(NamedTuple):
-    """A leaf with its paths, one for each of the stages stacked in it."""
-
-    paths: tuple[str, ...]
-    leaf: Any  # of a user's tree: anything
-
-    @property
-    def name(self) -> str:
-        """The path, with `*` for the positions of stacked stages."""
-        parts = zip(*(path.split(".") for path in self.paths), strict=True)
-        return ".".join(p[0] if len(set(p)) == 1 else "*" for p in parts)
-
-
-def path_leaves(tree: PyTree) -> tuple[list[PathLeaf], PyTreeDef]:
-    """Return every leaf of `tree` with its paths, and the structure of `tree`."""
-    leaves, structure = jtu.tree_flatten(tree)
-    named = zip(named_leaves(tree), leaves, strict=True)
-    return [PathLeaf(tuple(n.paths.flat), leaf) for n, leaf in named], structure
-
-
 class LeafSharding(NamedTuple):
     """A leaf with its intended sharding, which is None if it is not an array."""
 
@@ -281,21 +376,21 @@ def resolve(
     """
     check_mesh(function, mesh)
     known = as_rules(rules)
-    leaves, structure = path_leaves(tree)
+    leaves = named_leaves(tree)
     resolved, problems, uneven = [], [], False
     for at, spec in zip(leaves, _specs_of(function, tree, leaves, specs), strict=True):
         sharding, wrong = None, []
-        if is_placeable(at.leaf):
-            spec = spec if at.leaf.ndim else P()  # an array without axes is not split
+        if is_placeable(at.value):
+            spec = spec if at.value.ndim else P()  # an array without axes is not split
             if known is not None:  # the names are logical
                 spec, wrong = known.resolve(tuple(spec))
-            wrong = wrong or _wrong_axes(at.leaf, spec, mesh)
+            wrong = wrong or _wrong_axes(at.value, spec, mesh)
             if not wrong:
-                wrong = _uneven_sizes(at.leaf, spec, mesh, local=local)
+                wrong = _uneven_sizes(at.value, spec, mesh, local=local)
                 uneven = uneven or bool(wrong)
             sharding = None if wrong else NamedSharding(mesh, spec)
         problems += [f"`{at.name}`: {line}" if at.name else line for line in wrong]
-        resolved.append(LeafSharding(at.name, at.leaf, sharding))
+        resolved.append(LeafSharding(at.name, at.value, sharding))
     if problems:
         names = "specs" if known is None else "logical names or the rules"
         pad = " or the sizes: `jnp.pad` pads an array to a size that fits."
@@ -305,7 +400,7 @@ def resolve(
             + bullets(problems),
             f"Change the {names}" + (pad if uneven else "."),
         )
-    return resolved, structure
+    return resolved, jtu.tree_structure(tree)
 
 
 def _wrong_axes(leaf: Placeable, spec: P, mesh: Mesh) -> list[str]:
@@ -354,7 +449,7 @@ def is_spec_leaf(spec: object) -> TypeGuard[P | None]:
 
 
 def _specs_of(
-    function: str, tree: PyTree, leaves: Sequence[PathLeaf], specs: SpecsLike
+    function: str, tree: PyTree, leaves: Sequence[NamedLeaf], specs: SpecsLike
 ) -> list[P]:
     """Return the spec of each leaf; it is P() for a leaf that is not an array."""
     # Wrapped, because a spec may be None.
@@ -377,10 +472,10 @@ def _specs_of(
     both = zip(leaves, jtu.tree_flatten_with_path(whole)[0], strict=True)
     for at, (path, entry) in both:
         spec = P()
-        if is_placeable(at.leaf):
+        if is_placeable(at.value):
             argument = f"specs` for `{at.name}" if at.name else "specs"
             spec = _as_spec(function, argument, entry.spec)
-            spec = spec if path in exact else _cut(spec, at.leaf)
+            spec = spec if path in exact else _cut(spec, at.value)
         chosen.append(spec)
     return chosen
 
@@ -404,25 +499,25 @@ def _are_patterns(specs: PyTree) -> TypeGuard[Mapping[str, P | None]]:
 
 
 def _by_pattern(
-    function: str, leaves: Sequence[PathLeaf], specs: Mapping[str, P | None]
+    function: str, leaves: Sequence[NamedLeaf], specs: Mapping[str, P | None]
 ) -> list[P]:
     """Return the spec of each leaf: that of a pattern that matches it or a parent."""
-    arrays = [at for at in leaves if is_placeable(at.leaf)]
-    paths = [path for at in arrays for path in at.paths]
+    arrays = [at for at in leaves if is_placeable(at.value)]
+    paths = [path for at in arrays for path in at.paths.flat]
     check_matched(function, specs, paths, "array", below=True)
-    placeable = (is_placeable(at.leaf) for at in leaves)
+    placeable = (is_placeable(at.value) for at in leaves)
     both = zip(leaves, placeable, strict=True)
     return [_of_patterns(function, at, specs) if good else P() for at, good in both]
 
 
-def _of_patterns(function: str, at: PathLeaf, specs: Mapping[str, P | None]) -> P:
+def _of_patterns(function: str, at: NamedLeaf, specs: Mapping[str, P | None]) -> P:
     """Return the spec of an array, which must be the same for stages stacked in it."""
     lines: dict[P, str] = {}
-    for path in at.paths:
+    for path in at.paths.flat:
         matched = [p for p in specs if matches(p, path, below=True)]
         for pattern in matched:
             spec = specs[pattern] or P()
-            spec = spec if matches(pattern, path) else _cut(spec, at.leaf)
+            spec = spec if matches(pattern, path) else _cut(spec, at.value)
             lines.setdefault(spec, f"`{pattern}` for `{path}`: {spec}")
         if not matched:
             lines.setdefault(P(), f"no pattern for `{path}`: {P()}")
@@ -736,8 +831,8 @@ def info(tree: PyTree) -> ShardingInfo:
         x      (16, 3)  float32  P('data',)        1               192
         total                                                      192
     """
-    leaves = [at for at in path_leaves(tree)[0] if is_placeable(at.leaf)]
-    return ShardingInfo({at.name: _row(at.name, at.leaf) for at in leaves})
+    leaves = [at for at in named_leaves(tree) if is_placeable(at.value)]
+    return ShardingInfo({at.name: _row(at.name, at.value) for at in leaves})
 
 
 def _row(name: str, leaf: Placeable) -> LeafInfo:

@@ -1,18 +1,34 @@
-"""The base class of axes, axes made from others, and the checks that all share."""
+"""Axes: the base class, axes that hold their values, between two ends, and random ones.
+
+Rounding is allowed. A number outside the range of the dtype that JAX gives it raises,
+and distinct numbers that become equal emit a warning, since a sweep would compute the
+same point several times.
+
+A value of a grid is read from a table. So it is bitwise identical in a sweep, in
+`space.point(i)` and in a coordinate. A value computed by a formula may differ, since
+XLA may fuse a multiplication and an addition in one program but not in another. Tables
+are computed in float64, whatever the dtype of the axis. A long axis has two short
+tables instead of one long one: its value is an entry of `coarse` joined with an entry
+of `fine`.
+"""
 
 import abc
+import functools as ft
 import operator
-from collections.abc import Callable
-from typing import Any, ClassVar, SupportsIndex, TypeAlias, TypeGuard
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Set
+from typing import Any, ClassVar, Literal, SupportsIndex, TypeAlias, TypeGuard
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
-from jaxtyping import Array, Float, Int, Shaped
+from jax.core import Tracer
+from jaxtyping import Array, ArrayLike, Float, Inexact, Int, Shaped
 
-from .._check import check_int, check_is
+from .._check import check_bool, check_choice, check_int, check_is, check_unmasked
 from .._errors import (
     MissingKeyError,
     asks_for_key,
@@ -22,7 +38,7 @@ from .._errors import (
     value_error,
 )
 from .._keys import check_draws
-from .._tree import as_arrays, is_key_array, on_device, path_name
+from .._tree import Opaque, as_arrays, is_key_array, on_device, path_name
 from .._types import Key, PyTree
 
 MAX_LENGTH = 2**31 - 1
@@ -360,3 +376,878 @@ def take(table: Array | np.ndarray, i: Int[Array, ""]) -> Array:
         table, [i, *origin], (1, *table.shape[1:]), allow_negative_indices=False
     )
     return jax.lax.squeeze(row, [0])
+
+
+NUMBERS = "biufcV"
+"""NumPy's letters for numbers; JAX's small dtypes such as bfloat16 have `V`."""
+
+_CURE = (
+    "Use a wider dtype (64 bits need `jax.config.update('jax_enable_x64', True)` at "
+    "the top of the program), or rescale the numbers."
+)
+_MOST = 2**16
+"""Longer arrays are not compared, which would take longer than making them."""
+
+ValuesLike: TypeAlias = ArrayLike | Iterable[object]
+"""An array whose leading axis counts the values, or numbers, arrays or keys."""
+
+
+def as_values(values: Any) -> Array:
+    """Return a sequence of numbers, arrays or keys as one array."""
+    wrong = isinstance(values, str | bytes | Mapping | Set)
+    if wrong or not isinstance(values, Iterable):
+        raise type_error("Values", f"`values` is {describe_value(values)}.", _FORMS)
+    is_column = hasattr(values, "shape") or hasattr(values, "null_count")
+    numbers: Any = values if is_column else list(values)
+    check_unmasked("Values", "values", numbers)
+    gaps = missing_in(numbers)
+    if gaps:
+        raise value_error(
+            "Values",
+            f"`values` has {gaps} missing values.",
+            "Fill them, or leave them out, `values.dropna()`; a NaN in an array of "
+            "floats is a value.",
+        )
+    if isinstance(numbers, list):
+        numbers = _stack(numbers)
+    elif not hasattr(numbers, "shape"):  # a column of Arrow
+        numbers = np.asarray(numbers)
+    if len(numbers.shape) == 0:
+        wrong = f"`values` is {describe_value(values)}, a single value."
+        raise type_error("Values", wrong, _FORMS)
+    if numbers.shape[0] == 0:
+        raise value_error("Values", "`values` is empty.", "Give at least one value.")
+    array = _as_array(numbers)
+    if is_key_array(array):
+        check_draws("Values", "`values` are keys", array)
+    return array
+
+
+def missing_in(column: Any) -> int:
+    """Return the number of missing values in a column of pandas, Polars or Arrow.
+
+    NumPy converts a column of integers with gaps to floats, which rounds large ones. A
+    NaN in a column of NumPy's floats is not missing.
+    """
+    nulls: Any = getattr(column, "null_count", None)  # Polars has a method
+    if nulls is not None:
+        return nulls if isinstance(nulls, int) else nulls()
+    is_null: Any = getattr(column, "isnull", getattr(column, "isna", None))
+    # A frame has several dtypes.
+    if is_null is None or isinstance(getattr(column, "dtype", np.dtype(int)), np.dtype):
+        return 0
+    return int(is_null().sum())
+
+
+_FORMS = "Give a sequence of numbers, of arrays of one shape, or of PRNG keys."
+
+
+def _stack(values: list[Any]) -> Any:
+    """Return a list as one array: of NumPy if the list contains no JAX array."""
+    if not any(isinstance(x, jax.Array) for x in values):
+        try:
+            return np.asarray(values)
+        except ValueError as error:
+            raise _unlike(values) from error
+    if len({np.shape(x) for x in values}) > 1:
+        raise _unlike(values)
+    arrays = [_as_array(x) for x in values]
+    try:
+        dtype = arrays[0].dtype
+        if any(array.dtype != dtype for array in arrays):
+            dtype = jnp.result_type(*arrays)
+    except (TypeError, ValueError) as error:
+        dtypes = ", ".join(sorted({str(array.dtype) for array in arrays}))
+        wrong, cure = f"`values` mixes the dtypes {dtypes}.", "Give values of one kind."
+        raise type_error("Values", wrong, cure) from error
+    for i, (value, array) in enumerate(zip(values, arrays, strict=True)):
+        if array.dtype != dtype and not isinstance(value, Tracer):
+            check_fits("Values", f"values[{i}]", value, dtype)
+    return jnp.stack(arrays)
+
+
+def _unlike(values: list[Any]) -> ValueError:
+    return value_error(
+        "Values",
+        f"the entries of `values` differ in shape: {describe_value(values)}.",
+        "Give numbers, or arrays of one shape; for several shapes use `Static`, which "
+        "compiles a program for each value.",
+    )
+
+
+def _as_array(values: Any) -> Array:
+    """Return numbers as an array of JAX's dtype for them; raise if they do not fit."""
+    if isinstance(values, jax.Array):
+        return values
+    numbers = np.asarray(values)
+    if numbers.dtype == object:
+        numbers = np.asarray(numbers.tolist())
+    too_wide = f"an integer in `values` does not fit {jnp.result_type(int)}."
+    if numbers.dtype.kind not in NUMBERS:
+        if numbers.dtype == object and all(isinstance(x, int) for x in numbers.flat):
+            raise value_error("Values", too_wide, _CURE)
+        raise type_error(
+            "Values",
+            f"`values` is {describe_value(numbers.tolist())}, of {numbers.dtype}.",
+            "Give numbers, PRNG keys or arrays of them; for text, functions and other "
+            "Python values use `eqx_pipe.Static`.",
+        )
+    try:
+        # Numbers that are too large become infinite, for which `check_fits` raises.
+        with np.errstate(over="ignore"):
+            native = _as_native(numbers)
+            # Plain Python numbers are weakly typed for JAX.
+            is_array = isinstance(values, np.ndarray) or native is not numbers
+            array = on_device(native) if is_array else jnp.asarray(values)
+    except OverflowError as error:
+        raise value_error("Values", too_wide, _CURE) from error
+    except (TypeError, ValueError) as error:
+        wrong = f"JAX does not support the dtype {numbers.dtype} of `values`."
+        raise type_error("Values", wrong, "Convert them to another dtype.") from error
+    check_fits("Values", "values", numbers, array.dtype)
+    warn_if_alike("Values", numbers, array.dtype)
+    return array
+
+
+def _as_native(x: Any) -> Any:
+    """Return NumPy's numbers in a byte order and a width that JAX supports."""
+    if not isinstance(x, np.ndarray | np.generic) or x.dtype.kind not in "iufc":
+        return x
+    widest = np.dtype(complex if x.dtype.kind == "c" else float)
+    wide = x.dtype.itemsize > widest.itemsize
+    with np.errstate(over="ignore"):  # `check_fits` raises for infinite ones
+        return x.astype(widest if wide else x.dtype.newbyteorder("="), copy=False)
+
+
+def as_ends(
+    function: str, start: Any, stop: Any
+) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
+    """Return both ends as finite arrays of one shape and one inexact dtype.
+
+    Return them also in float64, unless one is traced, so that the values between are
+    computed from the decimals passed and not from their rounding to float32.
+    """
+    start, stop = map(_as_native, (start, stop))
+    ends = {"start": start, "stop": stop}
+    for name, x in ends.items():
+        check_unmasked(function, name, x)
+        if not _is_real(x):
+            raise type_error(
+                function,
+                f"`{name}` is {describe_value(x)}.",
+                "Give a real number or an array of them; for values of another kind "
+                "use `Values`.",
+            )
+    typed = [x.dtype for x in (start, stop) if hasattr(x, "dtype")]
+    dtype: Any = jnp.promote_types(typed[0], typed[-1]) if typed else np.dtype(int)
+    if not jnp.issubdtype(dtype, jnp.inexact):
+        dtype = jnp.result_type(float)
+    dtype = jax.dtypes.canonicalize_dtype(dtype)
+    if isinstance(start, Tracer) or isinstance(stop, Tracer):
+        first, last = precise = jnp.asarray(start, dtype), jnp.asarray(stop, dtype)
+    else:
+        precise = np.asarray(start).astype(float), np.asarray(stop).astype(float)
+        for (name, end), x in zip(ends.items(), precise, strict=True):
+            if not np.all(np.isfinite(x)):
+                wrong = f"`{name}` is {describe_value(end)}, not finite."
+                raise value_error(function, wrong, "Give finite ends.")
+            check_fits(function, name, x, dtype)
+        first, last = np.asarray(start).astype(dtype), np.asarray(stop).astype(dtype)
+    if first.shape != last.shape:
+        raise value_error(
+            function,
+            f"`start` has the shape {first.shape} and `stop` {last.shape}.",
+            "Give two numbers, or two arrays of the same shape.",
+        )
+    return (first, last), precise
+
+
+def _is_real(x: Any) -> bool:
+    if not isinstance(x, bool | int | float | np.generic | np.ndarray | jax.Array):
+        return False
+    dtype = jnp.result_type(x)
+    return jnp.issubdtype(dtype, jnp.integer) or jnp.issubdtype(dtype, jnp.floating)
+
+
+def check_same_sign(function: str, first: Any, last: Any) -> None:
+    """Raise unless both ends have the same sign and neither is zero.
+
+    Ends that are traced are not checked.
+    """
+    if not isinstance(first, np.ndarray):
+        return
+    if np.any(first * last == 0) or np.any(np.signbit(first) != np.signbit(last)):
+        low, high = (describe_value(x) if x.ndim else x.item() for x in (first, last))
+        raise value_error(
+            function,
+            f"`start` is {low} and `stop` is {high}.",
+            "A logarithmic scale needs two ends of the same sign, neither zero: use "
+            "`Linspace` or `Uniform`, or `Values` with the numbers you want.",
+        )
+
+
+def check_fits(function: str, name: str, numbers: Any, dtype: Any) -> None:
+    """Raise if a number is too large for `dtype`, or so small that it becomes 0.
+
+    `name` is the argument's name, for the message.
+    """
+    numbers = np.asarray(numbers)  # use NumPy: under `jit`, JAX arrays are traced
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        fitted = numbers.astype(dtype)
+    kinds = []
+    if jnp.issubdtype(dtype, jnp.integer):
+        kinds = [(fitted != numbers, "does not fit")]
+    if jnp.issubdtype(dtype, jnp.inexact):
+        too_large = np.isfinite(numbers) & ~np.isfinite(fitted)
+        becomes_0 = (numbers != 0) & (fitted == 0)
+        kinds = [(too_large, "is too large for"), (becomes_0, "becomes 0 in")]
+    for lost, what in kinds:
+        if np.any(lost):
+            entry = tuple(int(k) for k in np.argwhere(lost)[0])
+            at = f"[{', '.join(map(str, entry))}]" if entry else ""
+            number = numbers[entry].item()
+            wrong = f"`{name}{at}` is {number!r}, which {what} {dtype}."
+            raise value_error(function, wrong, _CURE)
+
+
+def warn_if_alike(function: str, numbers: Any, dtype: Any) -> None:
+    """Warn if more than 1% of the distinct numbers become equal."""
+    narrower = np.issubdtype(numbers.dtype, np.floating) and numbers.dtype != dtype
+    if not narrower or not 1 < numbers.size <= _MOST:
+        return
+    different, left = len(np.unique(numbers)), len(np.unique(numbers.astype(dtype)))
+    if 100 * (different - left) > different:
+        wrong = f"{left} of {different} different numbers are left in {dtype}."
+        warnings.warn(message(function, wrong, _CURE), stacklevel=3)
+
+
+class Values(Axis):
+    """A sequence of values, one by one.
+
+    **Arguments:**
+
+    - `values`: a sequence of numbers, or of arrays of one shape, or of PRNG keys; or
+      one array whose leading axis counts the values. Any dtype of JAX.
+    - `dim`: the dimension's name; axes with the same `dim` vary together. By default
+      the axis's path in the space. (Keyword only.)
+    - `label`, `unit`: texts for plots and for xarray's attributes `long_name` and
+      `units`. They change nothing else. (Keyword only.)
+    - `is_log`: whether plots use a logarithmic scale for these values, as they do for
+      a `Geomspace` and for designs over a `LogUniform`. (Keyword only.)
+
+    **Shapes:** `values` is `(n, *shape)`; each value is `(*shape,)`.
+
+    **Raises:** `ValueError` if there are no values, if their shapes differ, for masked
+    arrays and missing values (a NaN in an array of floats is a value), if a number is
+    too large for the dtype that JAX gives it, or for PRNG keys of the kind `rbg`,
+    whose draws under `vmap` differ from those of a single point; `TypeError` for values
+    that are not numbers, or are keys of several kinds.
+
+    !!! example
+
+        >>> import eqx_pipe as ep
+        >>> space = ep.Space({"width": ep.Values([8, 32]), "flip": ep.Values([True])})
+        >>> [int(point["width"]) for point in space]
+        [8, 32]
+    """
+
+    values: Shaped[Array, "n ..."] = eqx.field(converter=as_values)
+    dim: str | None = eqx.field(default=None, static=True, kw_only=True)
+    is_log: bool = eqx.field(default=False, static=True, kw_only=True, compare=False)
+
+    def __check_init__(self) -> None:
+        check_bool("Values", "is_log", self.is_log)
+
+    @property
+    def known(self) -> Array | None:
+        # A subclass may have a `value` of its own.
+        return self.values if type(self) is Values else None
+
+    def __len__(self) -> int:
+        return self.values.shape[0]
+
+    def value(self, i: Int[Array, ""], key: Key | None) -> Shaped[Array, "..."]:
+        return take(self.values, i)
+
+    def take(
+        self, positions: Int[np.ndarray, " points"], dim: str | None = None
+    ) -> "Values":
+        if is_key_array(self.values):
+            chosen = self.values[on_device(positions.astype(np.int32))]
+        else:
+            chosen = on_device(np.asarray(self.values)[positions])
+        return Values(chosen, dim=dim, is_log=self.is_log, **self.texts)
+
+    def __repr__(self) -> str:
+        if isinstance(self.values, Tracer) or is_key_array(self.values):
+            text = str(jax.typeof(self.values))
+        elif self.values.ndim > 1:
+            text = f"{self.values.dtype}{list(self.values.shape)}"
+        else:
+            numbers = np.asarray(self.values[:6]).tolist()
+            shown = [f"{x:.6g}" if isinstance(x, float) else str(x) for x in numbers]
+            text = f"[{', '.join(shown + ['...'] * (len(self) > 6))}]"
+        return f"Values({text}{self._dim_text})"
+
+
+class LoadedValues(Values):
+    """The values of an axis from a file, in NumPy, which keeps 64 bits.
+
+    A point has them in the dtype that JAX uses. `draws` are the `replicates` of the
+    axis that was saved.
+    """
+
+    values: Shaped[np.ndarray | Array, "n ..."] = eqx.field()
+    draws: str | None = eqx.field(default=None, static=True, kw_only=True)
+
+    @property
+    def replicates(self) -> str | None:
+        return self.draws
+
+    @property
+    def known(self) -> Any:
+        return self.values
+
+    def value(self, i: Int[Array, ""], key: Key | None) -> Shaped[Array, "..."]:
+        if isinstance(self.values, np.ndarray) and not isinstance(i, Tracer):
+            dtype = jax.dtypes.canonicalize_dtype(self.values.dtype)
+            check_fits("Space.point", "values", self.values[int(i)], dtype)
+        return take(self.values, i)
+
+    def take(
+        self, positions: Int[np.ndarray, " points"], dim: str | None = None
+    ) -> "LoadedValues":
+        chosen = self.values[on_device(positions.astype(np.int32))]
+        more = {"is_log": self.is_log, "draws": self.draws, **self.texts}
+        return LoadedValues(chosen, dim=dim, **more)
+
+
+def _as_opaque(values: Iterable[object]) -> Opaque:
+    """Return the values of a `Static` axis, which JAX does not look into."""
+    # The order of a set differs between processes, and a dict would give its keys.
+    wrong = isinstance(values, str | bytes | Mapping | Set)
+    wrong |= getattr(values, "ndim", 1) == 0
+    if wrong or not isinstance(values, Iterable):
+        raise type_error(
+            "Static",
+            f"`values` is {describe_value(values)}.",
+            "Give a list of the values, also if there is only one; for a dict "
+            "`list(values.values())`.",
+        )
+    check_unmasked("Static", "values", values)
+    opaque = Opaque(tuple(values))
+    if not opaque.values:
+        wrong = "`values` is empty."
+        raise value_error("Static", wrong, "Give at least one value.")
+    return opaque
+
+
+class Static(Axis):
+    """Any Python values: widths of layers, activation functions, solvers, models.
+
+    The function gets the values themselves, not arrays. So a sweep compiles a separate
+    program for every combination of static values, and `point(i)` requires an index
+    that is not traced.
+
+    **Arguments:**
+
+    - `values`: a sequence of at least one value. JAX does not look into them.
+    - `dim`: the dimension's name; axes with the same `dim` vary together. By default
+      the axis's path in the space. (Keyword only.)
+    - `label`, `unit`: texts for plots and for xarray's attributes `long_name` and
+      `units`. They change nothing else. (Keyword only.)
+
+    **Raises:** `ValueError` if there are no values; `TypeError` if `values` cannot be
+    iterated over, or is a string, a dict or a set.
+
+    !!! example
+
+        >>> import eqx_pipe as ep, jax.numpy as jnp
+        >>> space = {"f": ep.Static([jnp.sin, jnp.cos]), "n": ep.Static([1, 2, 3])}
+        >>> result = ep.sweep(lambda p: p["f"](jnp.zeros(p["n"])).sum(), space)
+        >>> result.grid().tolist()
+        [[0.0, 0.0, 0.0], [1.0, 2.0, 3.0]]
+    """
+
+    is_static: ClassVar[bool] = True
+
+    values: Opaque = eqx.field(static=True, converter=_as_opaque)
+    dim: str | None = eqx.field(default=None, static=True, kw_only=True)
+
+    def __len__(self) -> int:
+        return len(self.values.values)
+
+    def value(self, i: Position, key: Key | None) -> Any:
+        if isinstance(i, Tracer):
+            raise type_error(
+                "Space",
+                "the index is traced, and the space has `Static` axes.",
+                "Their values are Python values, which a compiled program cannot "
+                "choose from. Use a plain integer, or `sweep` and `vmap_space`.",
+            )
+        return self.values.values[int(i)]
+
+    def take(
+        self, positions: Int[np.ndarray, " points"], dim: str | None = None
+    ) -> "Static":
+        values = [self.values.values[k] for k in positions]
+        return Static(values, dim=dim, **self.texts)
+
+    def __repr__(self) -> str:
+        return f"Static({self.values!r}{self._dim_text})"
+
+
+BLOCK = 2**16
+"""Axes up to this length have one table; longer axes have a fine table of this length.
+
+The longest axis then has two tables of at most 2**16 entries, small enough to be inputs
+of a program instead of being computed in each.
+"""
+
+
+class Lookup(eqx.Module):
+    """The values at `n` positions: `coarse[i]`, or with a `fine` part joined to it.
+
+    The last entry of `coarse` is the value at the last position, exactly.
+    """
+
+    coarse: Inexact[Array, "coarse *shape"]
+    fine: Inexact[Array, "fine *shape"] | None
+
+
+def look_up(
+    lookup: Lookup, i: Int[Array, ""], n: int, join: Callable[[Any, Any], Any]
+) -> Inexact[Array, "..."]:
+    """Return the value at position `i` of `n`."""
+    coarse, fine = lookup.coarse, lookup.fine
+    if fine is None:
+        return take(coarse, i)
+    last = i == n - 1
+    block = jnp.where(last, coarse.shape[0] - 1, i // BLOCK)
+    value = join(take(coarse, block), take(fine, jnp.where(last, 0, i % BLOCK)))
+    # The select separates this arithmetic from the arithmetic of the user's function,
+    # so that XLA cannot fuse the two with a single rounding.
+    return jnp.where(last, take(coarse, block), value)
+
+
+def tabulate(
+    function: str,
+    whole: Callable[[Any, Any], Any],
+    part: Callable[[Any, Any], Any],
+    first: Any,
+    last: Any,
+    n: int,
+) -> Lookup:
+    """Return the table of an axis with `n` values from `first` to `last`.
+
+    `function` is the name of the axis class, for messages. `whole(xp, t)` returns the
+    values at the fractions `t` between the ends, and `part(xp, t)` the steps (terms or
+    factors) that move a value by the fractions `t`. Both use the array module `xp`:
+    NumPy for plain numbers, `jax.numpy` for traced ones.
+    """
+    traced = isinstance(first, jax.Array)
+    xp, dtype = (jnp if traced else np), first.dtype
+
+    def entries(fn: Callable[[Any, Any], Any], positions: Any) -> Any:
+        fractions = positions / max(n - 1, 1)
+        fractions = fractions.reshape((-1,) + (1,) * first.ndim)
+        with np.errstate(over="ignore"):
+            return fn(xp, fractions.astype(dtype) if traced else fractions)
+
+    step = 1 if n <= BLOCK else BLOCK
+    coarse = entries(whole, np.arange(0, n, step, dtype=np.float64))
+    if not traced:
+        warn_if_alike(function, coarse, dtype)
+    # Both ends are exactly the user's numbers, which the formula would round.
+    middle = coarse[1:-1] if step == 1 else coarse[1:]
+    ends = [first[None], middle.astype(dtype), last[None]]
+    coarse = xp.concatenate(ends if n > 1 else ends[:1])
+    fine = None
+    if step > 1:
+        fine = entries(part, np.arange(BLOCK, dtype=np.float64)).astype(dtype)
+    return Lookup(on_device(coarse), None if fine is None else on_device(fine))
+
+
+def _formulas(
+    is_log: bool, a: Any, b: Any
+) -> tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]:
+    """Return the functions `whole` and `part` of `tabulate`, from `a` to `b`."""
+    if not is_log:
+        # The formula of `numpy.linspace`: (-1, 2, 4) contains 0 exactly.
+        return lambda xp, t: a + (b - a) * t, lambda xp, t: (b - a) * t
+
+    def whole(xp: Any, t: Any) -> Any:
+        log_a, log_b = xp.log10(xp.abs(a)), xp.log10(xp.abs(b))
+        return xp.sign(a) * 10.0 ** (log_a * (1 - t) + log_b * t)
+
+    def part(xp: Any, t: Any) -> Any:
+        return 10.0 ** ((xp.log10(xp.abs(b)) - xp.log10(xp.abs(a))) * t)
+
+    return whole, part
+
+
+class _Spaced(Axis):
+    """The base class of axes between two ends; a search may propose any number."""
+
+    lookup: Lookup
+    num: int = eqx.field(static=True)
+    dim: str | None = eqx.field(static=True)
+
+    def __init__(
+        self,
+        start: ArrayLike,
+        stop: ArrayLike,
+        num: SupportsIndex,
+        *,
+        dim: str | None = None,
+        label: str | None = None,
+        unit: str | None = None,
+    ):
+        name = type(self).__name__
+        self.num = check_length(name, num)
+        self.dim = dim
+        self.label: str | None = label
+        self.unit: str | None = unit
+        (first, last), precise = as_ends(name, start, stop)
+        if self.is_log:
+            check_same_sign(name, first, last)
+        whole, part = _formulas(self.is_log, *precise)
+        self.lookup = tabulate(name, whole, part, first, last, self.num)
+
+    @property
+    def is_range(self) -> bool:
+        return self.num > 1
+
+    @property
+    def known(self) -> Array | None:
+        return self.lookup.coarse if self.lookup.fine is None else None
+
+    def __len__(self) -> int:
+        return self.num
+
+    def value(self, i: Int[Array, ""], key: Key | None) -> Inexact[Array, "..."]:
+        return look_up(
+            self.lookup, i, self.num, jnp.multiply if self.is_log else jnp.add
+        )
+
+    def _both(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return both ends in float64, each with a leading axis of length 1."""
+        # On the host: an operation of JAX would slow down each round of a search.
+        both = np.asarray(self.lookup.coarse)[[0, -1]].astype(np.float64)
+        return both[:1], both[1:]
+
+    def _scaled(self, values: np.ndarray) -> np.ndarray:
+        """Return numbers, or their logarithms if `is_log`: NaN for the wrong sign."""
+        if not self.is_log:
+            return values
+        sign = np.sign(self._both()[0])
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.log(sign * values)
+
+    def from_unit(
+        self, u: Float[np.ndarray, " points"], dim: str | None = None
+    ) -> Values:
+        first, last = self._both()
+        u = u.reshape((-1,) + (1,) * (first.ndim - 1))
+        between = _formulas(self.is_log, first, last)[0](np, u)
+        # The ends are exact, which the formula is not.
+        values = np.where(u == 0, first, np.where(u == 1, last, between))
+        values = on_device(values.astype(self.lookup.coarse.dtype))
+        return Values(values, dim=dim, is_log=self.is_log, **self.texts)
+
+    def to_unit(
+        self, values: Shaped[np.ndarray, "points ..."]
+    ) -> Float[np.ndarray, " points"]:
+        first, last = map(self._scaled, self._both())
+        way = (last - first).reshape(-1)
+        # In arrays, use the entry that changes most: it is the most precise.
+        longest = int(np.argmax(np.abs(way)))
+        done = self._scaled(np.asarray(values, np.float64)) - first
+        # If both ends are equal, every value is at 0.
+        u = done.reshape(len(values), way.size)[:, longest] / (way[longest] or 1.0)
+        # Rounding to the dtype of the axis may move values beyond its ends.
+        eps = 64 * float(jnp.finfo(self.lookup.coarse.dtype).eps)
+        inside = (u >= -eps) & (u <= 1 + eps)
+        return np.where(inside, np.clip(u, 0.0, 1.0), np.nan)
+
+    def __repr__(self) -> str:
+        table = self.lookup.coarse
+        if isinstance(table, Tracer) or table.ndim > 1:
+            shown = f"{table.dtype}{list(table.shape[1:])}"
+        else:
+            first, last = map(float, np.asarray(table)[[0, -1]])
+            shown = f"{first:.6g}, {last:.6g}"
+        num = "" if isinstance(self, _Range) else f", {len(self)}"
+        return f"{type(self).__name__}({shown}{num}{self._dim_text})"
+
+
+class Linspace(_Spaced):
+    r"""Evenly spaced values from `start` to `stop`, both ends included exactly.
+
+    **Arguments:**
+
+    - `start`, `stop`: the ends: two finite numbers, or two arrays of the same shape for
+      a straight line between them. `start` may be above `stop`. Integers become floats.
+    - `num`: the number of values, at least 1 (a single one is `start`).
+    - `dim`: the dimension's name; axes with the same `dim` vary together. By default
+      the axis's path in the space. (Keyword only.)
+    - `label`, `unit`: texts for plots and for xarray's attributes `long_name` and
+      `units`. They change nothing else. (Keyword only.)
+
+    **Units:** those of `start` and `stop`, which must be the same.
+
+    **Raises:** `ValueError` if an end is not finite or `num` is not between 1 and
+    `2**31 - 1`; `TypeError` if an end is not a real number or `num` not an integer.
+
+    !!! example
+
+        >>> import eqx_pipe as ep
+        >>> [point.item() for point in ep.Space(ep.Linspace(0, 1, 5))]
+        [0.0, 0.25, 0.5, 0.75, 1.0]
+    """
+
+    __init__ = _Spaced.__init__  # for type checkers, which would generate another
+
+
+class Geomspace(_Spaced):
+    r"""Values from `start` to `stop` with a constant ratio, ends included exactly.
+
+    **Arguments:**
+
+    - `start`, `stop`: the ends: two finite numbers other than zero, of the same sign,
+      or two arrays of the same shape.
+    - `num`: the number of values, at least 1 (a single one is `start`).
+    - `dim`, `label`, `unit`: as in `Linspace`. (Keyword only.)
+
+    **Raises:** `ValueError` if an end is zero or not finite, if the signs differ, or
+    if `num` is not between 1 and `2**31 - 1`; `TypeError` if an end is not a real
+    number or `num` not an integer.
+
+    !!! example
+
+        >>> import eqx_pipe as ep
+        >>> [round(point.item(), 6) for point in ep.Space(ep.Geomspace(1e-3, 1, 4))]
+        [0.001, 0.01, 0.1, 1.0]
+    """
+
+    __init__ = _Spaced.__init__
+    is_log: ClassVar[bool] = True
+
+
+class _Range(_Spaced):
+    """The base class of axes that have no values of their own, but for searches."""
+
+    def __init__(
+        self,
+        start: ArrayLike,
+        stop: ArrayLike,
+        *,
+        dim: str | None = None,
+        label: str | None = None,
+        unit: str | None = None,
+    ):
+        # The table has two entries, the ends.
+        _Spaced.__init__(self, start, stop, 2, dim=dim, label=label, unit=unit)
+
+    @property
+    def known(self) -> None:
+        return None
+
+    def __len__(self) -> int:
+        return 1
+
+    def value(self, i: Int[Array, ""], key: Key | None) -> Inexact[Array, "..."]:
+        grid = "Geomspace" if self.is_log else "Linspace"
+        raise value_error(
+            type(self).__name__,
+            "a range has no values of its own.",
+            f"For a grid give `{grid}(start, stop, num)`, for random draws "
+            "`Random(sampler, num)`; `explore`, `sobol` and `latin_hypercube` choose "
+            "values from a range.",
+        )
+
+
+class Uniform(_Range):
+    """All numbers from `start` to `stop`: a range for searches and designs.
+
+    `explore`, `sobol`, `latin_hypercube`, `sensitivity_design` and `Space.from_unit`
+    choose values from it. A range itself has no values, so a plain `sweep` over it
+    raises a `ValueError`.
+
+    **Arguments:**
+
+    - `start`, `stop`: the ends: two finite numbers, or two arrays of the same shape for
+      a straight line between them. Integers become floats.
+    - `dim`, `label`, `unit`: as in `Linspace`. (Keyword only.)
+
+    **Raises:** `ValueError` if an end is not finite; `TypeError` if it is not a real
+    number.
+
+    !!! example
+
+        >>> import eqx_pipe as ep
+        >>> space = ep.Space({"rate": ep.Uniform(0, 8)})
+        >>> [p["rate"].item() for p in space.from_unit([[0.25], [1.0]])]
+        [2.0, 8.0]
+    """
+
+    __init__ = _Range.__init__
+
+
+class LogUniform(_Range):
+    """All numbers from `start` to `stop`, evenly in the logarithm: see `Uniform`.
+
+    **Arguments:**
+
+    - `start`, `stop`: the ends: two finite numbers other than zero, of the same sign,
+      or two arrays of the same shape.
+    - `dim`, `label`, `unit`: as in `Linspace`. (Keyword only.)
+
+    **Raises:** as `Geomspace`.
+
+    !!! example
+
+        >>> import eqx_pipe as ep
+        >>> space = ep.Space({"rate": ep.LogUniform(0.01, 100)})
+        >>> [p["rate"].item() for p in space.from_unit([[0.5], [1.0]])]
+        [1.0, 100.0]
+    """
+
+    __init__ = _Range.__init__
+    is_log: ClassVar[bool] = True
+
+
+Sampler: TypeAlias = Callable[[Key, tuple[int, ...]], PyTree] | Any
+"""A function of a key and a shape, or an object with a method `sample` of both."""
+
+
+class Random(Axis):
+    r"""Independent random values.
+
+    Value `i` is `sampler(fold_in(axis_key, i), ())`, where `axis_key` is made from the
+    key of the space and the path of the axis. So more values or more axes never change
+    the other draws, and a value has the same key, and is equal to rounding, wherever it
+    is computed.
+
+    **Arguments:**
+
+    - `sampler`: a function `(key, shape) -> Array` such as `jax.random.normal`, or an
+      object with a method `sample(key, sample_shape)` such as a NumPyro distribution.
+      It is called with the shape `()`. A sweep is not recompiled if arrays in it
+      change.
+    - `num`: the number of values, at least 1.
+    - `dim`: the dimension's name; axes with the same `dim` vary together. By default
+      the axis's path in the space. (Keyword only.)
+    - `label`, `unit`: texts for plots and for xarray's attributes `long_name` and
+      `units`. They change nothing else. (Keyword only.)
+
+    **Raises:** `TypeError` if `sampler` is neither kind of object; `ValueError`
+    if `num` is not between 1 and `2**31 - 1`; a `MissingKeyError` (a `ValueError`) from
+    `Space` if the space has no key.
+
+    **Laws:** a longer axis begins with the values of a shorter one.
+
+    !!! example
+
+        >>> import eqx_pipe as ep, jax
+        >>> tree = {"noise": ep.Random(jax.random.normal, 3)}
+        >>> space = ep.Space(tree, key=jax.random.key(0))
+        >>> [round(point["noise"].item(), 2) for point in space]
+        [0.17, -1.89, 1.18]
+    """
+
+    needs_key: ClassVar[bool] = True
+
+    sampler: Sampler
+    num: int = eqx.field(static=True, converter=ft.partial(check_length, "Random"))
+    dim: str | None = eqx.field(default=None, static=True, kw_only=True)
+
+    def __check_init__(self) -> None:
+        sampler = self.sampler
+        if isinstance(sampler, type) or not (
+            callable(sampler) or hasattr(sampler, "sample")
+        ):
+            raise type_error(
+                "Random",
+                f"`sampler` is {describe_value(sampler)}.",
+                "Give a function of `(key, shape)` such as `jax.random.normal`, "
+                "or an object with `.sample(key, sample_shape)`.",
+            )
+
+    def __len__(self) -> int:
+        return self.num
+
+    def value(self, i: Int[Array, ""], key: Key | None) -> PyTree:
+        if key is None:
+            # The name of an axis that is the whole space.
+            raise needs_space_key("x")
+        # A distribution may also be callable, with another meaning.
+        sample: Any = getattr(self.sampler, "sample", self.sampler)
+        return sample(jr.fold_in(key, i), ())
+
+    def __repr__(self) -> str:
+        name = getattr(self.sampler, "__name__", type(self.sampler).__name__)
+        return f"Random({name}, {self.num}{self._dim_text})"
+
+
+Draws = Literal["common", "independent"]
+"""The draws of a replicate: the same at each point of the grid, or independent."""
+
+
+class Seeds(Axis):
+    r"""Replicates: repeats each point of the other axes `num` times, with new draws.
+
+    The value is the number of the replicate, from 0 to `num - 1`; draws come from the
+    `key` of the sweep. With common draws, the key of a point depends on its replicate
+    alone, so points are compared under the same noise (common random numbers), and
+    differences between them show with far fewer replicates.
+
+    **Arguments:**
+
+    - `num`: the number of replicates, at least 1.
+    - `draws`: `"common"` (the default), the same draws at each point of the other
+      axes, or `"independent"`, different draws at each. If a space has several axes of
+      replicates, draws are common if they are common for one of them. (Keyword only.)
+    - `dim`: the dimension's name; axes with the same `dim` vary together. By default
+      the axis's path in the space. (Keyword only.)
+    - `label`, `unit`: texts for plots and for xarray's attributes `long_name` and
+      `units`. They change nothing else. (Keyword only.)
+
+    **Raises:** `ValueError` if `num` is not between 1 and `2**31 - 1`, or for any other
+    value of `draws`; `TypeError` if `num` is not an integer.
+
+    **Laws:** with common draws `space.point_key(i, key=key)` is `key` folded with the
+    positions on the dims of replicates alone; with independent draws, and without
+    replicates, with those on all dims. More replicates change no draw.
+
+    !!! example
+
+        >>> import eqx_pipe as ep, jax
+        >>> space = {"mean": ep.Values([0.0, 5.0]), "seed": ep.Seeds(3)}
+        >>> def draw(p, key):
+        ...     return p["mean"] + jax.random.normal(key)
+        >>> low, high = ep.sweep(draw, space, key=jax.random.key(0)).grid()
+        >>> (high - low).round(3).tolist()
+        [5.0, 5.0, 5.0]
+    """
+
+    num: int = eqx.field(static=True, converter=ft.partial(check_length, "Seeds"))
+    draws: Draws = eqx.field(default="common", static=True, kw_only=True)
+    dim: str | None = eqx.field(default=None, static=True, kw_only=True)
+
+    def __check_init__(self) -> None:
+        check_choice("Seeds", "draws", self.draws, ("common", "independent"))
+
+    @property
+    def replicates(self) -> Draws:
+        return self.draws
+
+    def __len__(self) -> int:
+        return self.num
+
+    def value(self, i: Int[Array, ""], key: Key | None) -> Int[Array, ""]:
+        return i
+
+    def __repr__(self) -> str:
+        draws = "" if self.draws == "common" else ", draws='independent'"
+        return f"Seeds({self.num}{draws}{self._dim_text})"

@@ -34,9 +34,12 @@ class Composite(Stage):
         size = None
         """The number of stages that are stacked into the only child, if they are."""
 
-    @abc.abstractmethod
     def children(self) -> Mapping[str, AnyStage]:
-        """Return the children by their paths relative to this stage, in order."""
+        """Return the children by their paths relative to this stage, in order.
+
+        By default the only child is the field `stage`.
+        """
+        return {"stage": cast(Any, self).stage}
 
     @abc.abstractmethod
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:

@@ -17,7 +17,7 @@ from .._tree import (
     as_arrays,
     join_path,
     leaf_text,
-    leaves_with_names,
+    leaf_texts,
     path_name,
     static_text,
     struct_of,
@@ -38,6 +38,7 @@ from .stage import (
 )
 
 _ARRAYS = 3
+_LEAVES = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,16 +181,6 @@ def _is_array(x: object) -> bool:
 
 def _of_first(leaf: PyTree) -> PyTree:
     return struct_of(leaf, drop=1) if _is_array(leaf) else leaf
-
-
-def shapes_text(tree: PyTree, limit: int = 4) -> str:
-    """Return the shapes of a pytree, one per line, at most `limit`."""
-    lines = [
-        f"{name}: {leaf_text(leaf)}" if name else leaf_text(leaf)
-        for name, leaf in leaves_with_names(tree)
-    ]
-    more = [f"... {len(lines) - limit} more"] if len(lines) > limit else []
-    return "\n".join(lines[:limit] + more)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -355,8 +346,9 @@ class Canvas:
 
     def leaving(self, wire: Wire, path: str) -> Wire:
         """Return the wire with the shape of the output at `path`, if that is known."""
-        known = path in self.values
-        return Wire(wire.source, shapes_text(self.values[path])) if known else wire
+        if path not in self.values:
+            return wire
+        return Wire(wire.source, "\n".join(leaf_texts(self.values[path], _LEAVES)))
 
     @contextlib.contextmanager
     def _frame(self, title: str) -> Iterator[None]:
@@ -457,7 +449,7 @@ def draw(
     whole = as_module(pipe)
     canvas = Canvas({} if x is None else output_shapes("draw", whole, x, state))
     begin = canvas.box("input", brackets="([])")
-    wire = Wire(begin.source, "" if x is None else shapes_text(x))
+    wire = Wire(begin.source, "" if x is None else "\n".join(leaf_texts(x, _LEAVES)))
     if children_shown(whole):
         wire = canvas.leaving(canvas.inside("", whole, wire), "")
     else:

@@ -1,6 +1,5 @@
 """Parts, stages and leaves of a pipeline by path, patterns of paths, and `replace`."""
 
-import difflib
 import functools as ft
 import itertools as it
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -11,7 +10,7 @@ import equinox as eqx
 import jax.tree_util as jtu
 import numpy as np
 
-from .._errors import describe_value, quoted, type_error, value_error
+from .._errors import describe_value, nearest, type_error, value_error
 from .._tree import join_path, path_name
 from .._types import AnyStage, PyTree, PyTreeDef
 from .stage import is_composite
@@ -75,6 +74,12 @@ class NamedLeaf(NamedTuple):
     paths: np.ndarray
     value: PyTree
     is_state: bool
+
+    @property
+    def name(self) -> str:
+        """The path, with `*` for the positions of stacked stages."""
+        parts = zip(*(path.split(".") for path in self.paths.flat), strict=True)
+        return ".".join(p[0] if len(set(p)) == 1 else "*" for p in parts)
 
 
 def named_leaves(stage: PyTree, path: str = "") -> list[NamedLeaf]:
@@ -165,7 +170,7 @@ def _unknown(root: PyTree, parent: str, path: str, known: Sequence[str]) -> Valu
     return value_error(
         type(root).__name__.lower(),
         f"there is no `{path}`{where}.",
-        nearest_paths(join_path(parent, path), paths),
+        nearest(join_path(parent, path), paths),
     )
 
 
@@ -263,7 +268,7 @@ def check_matched(
         bare = pattern.removeprefix("!")
         if not any(matches(bare, path, below=below) for path in known):
             raise value_error(
-                function, f"`{pattern}` matches no {what}.", nearest_paths(bare, named)
+                function, f"`{pattern}` matches no {what}.", nearest(bare, named)
             )
 
 
@@ -272,13 +277,3 @@ def _with_parents(paths: Iterable[str]) -> list[str]:
     parts = [path.split(".") for path in paths]
     prefixes = (".".join(p[:end]) for p in parts for end in range(1, len(p) + 1))
     return sorted(dict.fromkeys(prefixes), key=lambda path: path.count("."))
-
-
-def nearest_paths(path: str, known: Iterable[str], limit: int = 8) -> str:
-    """Return a sentence with some of the paths, the likeliest first."""
-    paths = list(known)
-    close = difflib.get_close_matches(path, paths, n=limit, cutoff=0.5)
-    shown = list(dict.fromkeys([*close, *paths]))[:limit]
-    more = f", and {len(paths) - limit} more" if len(paths) > limit else ""
-    hint = f"Did you mean `{close[0]}`? " if close else ""
-    return f"{hint}Known paths: {quoted(shown) or 'none'}{more}."

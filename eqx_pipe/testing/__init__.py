@@ -7,12 +7,12 @@ strategies require Hypothesis: `pip install 'eqx_pipe[testing]'`.
 import typing as _typing
 
 from .._errors import optional as _optional
-from ._laws.check_function import check_function as check_function
-from ._laws.compilations import assert_compiles as assert_compiles
 from ._laws.extensions import check_axis as check_axis
 from ._laws.extensions import check_loader as check_loader
 from ._laws.extensions import check_method as check_method
 from ._laws.extensions import check_reducer as check_reducer
+from ._laws.function import check_function as check_function
+from ._laws.law import assert_compiles as assert_compiles
 
 _STRATEGIES = (
     "arguments",

@@ -111,7 +111,7 @@ SOURCES = {
         "Bring them into one form": lambda: ep.data.mixture(
             [source(), ArraySource(ones(3))]
         ),
-        "let it return one entry for each record": lambda: (
+        "return one entry for each record": lambda: (
             lambda x: reduce_batches(x.epoch(x.init(key())), Mean())
         )(load(batch_pipe=jnp.sum)),
     },
@@ -123,7 +123,7 @@ SOURCES = {
         "is empty. Give a list of sources": lambda: ep.data.mixture([]),
         "one positive number": lambda: ep.data.mixture([source()], [0]),
         "number for each": lambda: ep.data.mixture([source()], [1, 2]),
-        "Mix smaller sources": lambda: ep.data.mixture([Huge(2**62)] * 2),
+        "9223372036854775808 records": lambda: load(ep.data.mixture([Huge(2**62)] * 2)),
         "Leave it out": lambda: ep.data.mixture([source(), source(0)]),
         "Give a smaller size": lambda: ep.data.windows(source(), 6),
     },

@@ -45,7 +45,7 @@ EDIT = {
 CHOOSE = {
     ValueError: {
         "mean `head": lambda: ep.trainable(pipe(), "heads"),
-        "Known paths": lambda: ep.trainable(pipe(), "body"),
+        "Known names": lambda: ep.trainable(pipe(), "body"),
         "all stages of `blocks` or none": lambda: ep.trainable(pipe(), "blocks.0"),
         "Choose all of its stages or none": lambda: ep.trainable(
             ep.ensemble([linear(key()), linear(key(1))]), "0"

@@ -90,7 +90,7 @@ SCAN = {
         "`.b` is float32.3.*same length": lambda: ep.scan(add, 0.0)(
             {"a": ones(2), "b": ones(3)}
         ),
-        "dtypes of the carry.*`init=0.0` instead": lambda: ep.scan(add, 0)(ones(3)),
+        "dtypes of the carry.*`0.0` in place of": lambda: ep.scan(add, 0)(ones(3)),
         "Give one step at least": lambda: ep.scan(add, 0.0, returns="last")(ones(0)),
     },
 }

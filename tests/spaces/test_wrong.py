@@ -107,13 +107,6 @@ def test_jax_arrays_and_numbers_are_values_together():
         jax.jit(lambda x: ep.Space(ep.Values([x, 1e5])).point(0))(jnp.float16(1))
 
 
-def test_a_dict_whose_keys_cannot_be_sorted():
-    says = r"at `a\.1` has keys such as None \(NoneType\) and 3 .*keys of one type"
-    for make in (ep.Space, lambda tree: ep.sweep(lambda p: 0, tree)):
-        with pytest.raises(TypeError, match=says):
-            make({"a": [ep.Values([1]), {None: 1, 3: 2}]})
-
-
 def test_an_error_of_an_axis_names_it():
     axis = ep.Mapped(lambda x: [1, 2][x], ep.Values([0, 1]))
     for run in (ep.sweep, ep.vmap_space):

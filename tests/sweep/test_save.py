@@ -259,9 +259,9 @@ def test_what_cannot_be_saved_or_loaded(tmp_path, unchecked):
     with pytest.raises(TypeError, match="reduced them"):
         reduced = ep.sweep(square, ep.Linspace(0, 3, 4), reduce=ep.reduce.Mean())
         reduced.save("r.zarr")
-    with pytest.raises(FileNotFoundError, match="does not exist.*contains no `.zarr`"):
+    with pytest.raises(FileNotFoundError, match="does not exist.*Known names: none"):
         ep.SweepResult.load(tmp_path / "none.zarr")
-    with pytest.raises(FileNotFoundError, match="older .*lost.* check the path"):
+    with pytest.raises(FileNotFoundError, match="lost.*paths begin where"):
         ep.SweepResult.load(tmp_path / "lost" / "none.zarr")
     (tmp_path / "grid_1.zarr").mkdir()
     with pytest.raises(FileNotFoundError, match="Did you mean `grid_1.zarr`"):

@@ -14,8 +14,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 import jax.numpy as jnp
 import numpy as np
 
-from .law import Broken, Tolerance, Undecided, agree, as_numpy, error_line, law
-from .trial import Programs, Trial, direction, is_absent, is_of_user
+from .law import (
+    Broken,
+    Programs,
+    Tolerance,
+    Trial,
+    Undecided,
+    agree,
+    as_numpy,
+    direction,
+    error_line,
+    is_absent,
+    is_of_user,
+    law,
+)
 
 STEPS = (-1, -0.5, 0, 0.5, 1)
 """The positions along a direction at which a function is evaluated, in steps."""

@@ -37,6 +37,8 @@ from .function import DRAWS, key_law
 from .law import (
     USUAL,
     Broken,
+    Call,
+    Trial,
     Undecided,
     agree,
     agree_in_struct,
@@ -51,7 +53,6 @@ from .law import (
     must_work,
     stack,
 )
-from .trial import Call, Trial
 
 _MOST = 16  # positions of a long axis that are checked
 

@@ -1,9 +1,18 @@
-"""Laws, broken laws, and comparisons of pytrees."""
+"""Laws, comparisons of pytrees, and trials: calls of a function under test.
 
+A `Trial` has a call of the function, its trace, and the compiled programs that all laws
+share.
+"""
+
+import collections
 import contextlib
 import dataclasses
 import functools as ft
-from collections.abc import Callable, Collection, Iterator, Sequence
+import hashlib
+import re
+import sys
+import types
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import equinox as eqx
@@ -12,11 +21,27 @@ import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
+from equinox.nn import State
+from jax import numpy_dtype_promotion
+from jax.core import Tracer
+from jax.experimental import checkify
 from jax.typing import DTypeLike
 
-from ..._check import check_choice, check_is
-from ..._tree import differences, is_key_array, leaves_with_names
-from ..._types import PyTree
+from ..._cache import PROGRAMS
+from ..._captured import Fixed, code_names, contents
+from ..._check import check_choice, check_int, check_is
+from ..._jaxprs import (
+    Equation,
+    as_function,
+    equations,
+    open_jaxpr,
+    sub_jaxprs,
+    used_inputs,
+)
+from ..._keys import key_argument
+from ..._stage import Lift, Scope, call, copy_state, is_composite
+from ..._tree import Same, as_hashable, differences, is_key_array, leaves_with_names
+from ..._types import Key, PyTree
 
 
 class Broken(Exception):
@@ -293,3 +318,715 @@ def stacked(leaves: Sequence[Any]) -> Any:
         data: Any = np.stack([np.asarray(jr.key_data(v)) for v in leaves])
         return jr.wrap_key_data(data, impl=jr.key_impl(leaves[0]))
     return np.stack([np.asarray(v) for v in leaves])
+
+
+# JAX also sends this event for a program that it finds in its cache on disk.
+_EVENT = "/jax/core/compile/backend_compile_duration"
+_names: list[str] = []
+
+
+@ft.cache
+def _listen() -> None:
+    def note(event: str, duration_secs: float, **kwargs: str | int) -> None:
+        if event == _EVENT:
+            _names.append(str(kwargs.get("fun_name", "a program")))
+
+    jax.monitoring.register_event_duration_secs_listener(note)
+
+
+@contextlib.contextmanager
+def compilations() -> Iterator[list[str]]:
+    """Collect the names of programs compiled inside the block; filled at its end."""
+    _listen()
+    names: list[str] = []
+    before = len(_names)
+    try:
+        yield names
+    finally:
+        names += _names[before:]
+
+
+@contextlib.contextmanager
+def assert_compiles(at_most: int) -> Iterator[None]:
+    """Check that at most `at_most` programs are compiled inside the block.
+
+    Everything that XLA compiles counts: functions under `jax.jit`, and each operation
+    outside `jit`. A program that JAX has in memory is not compiled again; a program
+    that JAX finds in its cache on disk counts, since it would be compiled on another
+    machine.
+
+    **Arguments:**
+
+    - `at_most`: the number of programs that may be compiled; 0 for a second call.
+
+    **Returns:** a context manager.
+
+    **Raises:** `AssertionError` if more programs are compiled, with their names. Errors
+    raised inside the block are raised unchanged.
+
+    !!! example
+
+        >>> import eqx_pipe.testing as ept, jax, jax.numpy as jnp
+        >>> step = jax.jit(lambda w: w - 0.1 * jnp.sin(w))
+        >>> w = step(jnp.ones(3))
+        >>> with ept.assert_compiles(0):
+        ...     w = step(w)
+        >>> with ept.assert_compiles(0):
+        ...     w = jax.jit(lambda w: w - 0.1)(w)
+        Traceback (most recent call last):
+            ...
+        AssertionError: `eqx_pipe.testing.assert_compiles`: expected at most 0 ...
+    """
+    __tracebackhide__ = True
+    check_int("testing.assert_compiles", "at_most", at_most, 0)
+    with compilations() as names:
+        yield
+    if len(names) > at_most:
+        limit = f"{at_most} compilation{'s' * (at_most != 1)}"
+        raise AssertionError(
+            f"`eqx_pipe.testing.assert_compiles`: expected at most {limit}, got "
+            f"{len(names)}: {names_of(names)}. A function made at each call, a "
+            "shape or dtype that changes, or an operation outside of `jax.jit` is "
+            "compiled again."
+        )
+
+
+def names_of(programs: list[str]) -> str:
+    """Return the names of programs, each once, with the number of compilations."""
+    counts = collections.Counter(programs)
+    shown = [f"{n} x {name}" if n > 1 else name for name, n in counts.items()]
+    return ", ".join(shown[:8] + ["..."] * (len(shown) > 8))
+
+
+Leaves: TypeAlias = Sequence[Any]
+
+Indices: TypeAlias = frozenset[int]
+
+_QUICK = {"xla_backend_optimization_level": 0}
+"""Options for programs that run a few times: most of the cost is compilation."""
+
+
+class Call(eqx.Module):
+    """A function with its arguments by name.
+
+    `positional` lists the names of the arguments that are passed by position. A state
+    among them has the name `"state"`; otherwise it is passed by keyword.
+    """
+
+    fn: Any
+    args: dict[str, PyTree]
+    state: State | None = None
+    key: Key | None = None
+    positional: tuple[str, ...] = eqx.field(static=True, default=())
+
+    def run(self) -> dict[str, PyTree]:
+        """Return the output, and the new state if the function returns one."""
+        named = dict(self.args)
+        if is_composite(self.fn):
+            args = tuple(named.pop(n) for n in self.positional if n != "state")
+            state = copy_state(self.state)
+            y, new = call(self.fn, args, state, Scope(self.key), named)
+            return {"output": y} if self.state is None else {"output": y, "state": new}
+        if self.state is not None:
+            named["state"] = copy_state(self.state)  # an update invalidates a state
+        fn = self.fn.fn if isinstance(self.fn, Lift) else self.fn
+        if "key" not in named and self.key is not None:
+            named |= {"key": self.key} if not named else key_argument(fn, self.key)
+        args = tuple(named.pop(name) for name in self.positional)
+        return split_state(fn(*args, **named))
+
+
+def split_state(result: PyTree) -> dict[str, PyTree]:
+    """Return an output, and the new state if the result is a pair with a state."""
+    is_pair = isinstance(result, tuple) and len(result) == 2
+    if is_pair and isinstance(result[1], State):
+        return {"output": result[0], "state": result[1]}
+    return {"output": result}
+
+
+def _compiled(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a method run as a compiled program, which may have batched leaves."""
+
+    @ft.wraps(fn)
+    def run(self: "Programs", *args: Leaves, batched: Indices = frozenset()) -> Any:
+        method = ft.wraps(fn)(ft.partial(fn, self))
+        return self._run(method, batched, *args)
+
+    return run
+
+
+class Programs:
+    """The programs for calls with one structure, shapes and dtypes.
+
+    The function itself is called once, to be traced. Arrays are passed and returned as
+    NumPy arrays: compiled programs take them directly, while `jnp.asarray` would
+    compile a program to convert them.
+
+    `moving` has the positions of the differentiable leaves, and `smooth` those of the
+    differentiable outputs, both without the state, which training does not
+    differentiate. `inexact` has the positions of all floating-point and complex
+    outputs.
+    """
+
+    def __init__(self, call: Call):
+        arrays, static = eqx.partition(call, eqx.is_array)
+        leaves, structure = jtu.tree_flatten(arrays)
+        form: list[Any] = []
+
+        def flat(*leaves: Any) -> list[Any]:
+            whole = eqx.combine(jtu.tree_unflatten(structure, leaves), static)
+            outputs, rest = eqx.partition(whole.run(), eqx.is_array)
+            form[:] = [jtu.tree_structure(outputs), rest]
+            return jtu.tree_leaves(outputs)
+
+        self.jaxpr: Any = jax.make_jaxpr(flat)(*leaves)
+        self._form, self.retraced = tuple(form), flat
+        self.is_wide = is_wide()
+        self.names = [name for name, _ in leaves_with_names(arrays)]
+        avals = self.jaxpr.out_avals
+        outs = self.output([jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals])
+        kinds = jax.ShapeDtypeStruct
+        self.out_names = [n for n, v in leaves_with_names(outs) if isinstance(v, kinds)]
+        self.moving = [i for i in _inexact(leaves) if not _of_state(self.names[i])]
+        self.inexact = _inexact(avals)
+        self.smooth = [i for i in self.inexact if not _of_state(self.out_names[i])]
+        self.moving_names = [self.names[i] for i in self.moving]
+        self.smooth_names = [self.out_names[i] for i in self.smooth]
+        self.function: Callable[..., list[Any]] = as_function(self.jaxpr)
+        self.equations = list(equations(self.jaxpr))
+        self.iterates = _iterates(self.equations)
+        self.primitives = {eqn.primitive.name for eqn in self.equations}
+        computed = [v.aval for eqn in self.equations for v in eqn.outvars]
+        dtypes = {getattr(v, "dtype", int) for v in [*self.jaxpr.in_avals, *computed]}
+        self.dtypes = [v for v in dtypes if jnp.issubdtype(v, jnp.inexact)]
+        # Set if a second plain call compiles: later checks run the program instead.
+        self.compiles_anew = False
+        self._compiled: dict[Hashable, Callable[..., Any]] = {}
+        # Tracing a derivative that does not exist takes long.
+        self._absent: dict[Hashable, Exception] = {}
+
+    def leaves(self, call: Call) -> list[Any]:
+        """Return the arrays of a call."""
+        return jtu.tree_leaves(eqx.filter(call, eqx.is_array))
+
+    def output(self, leaves: Leaves) -> Any:
+        """Return the outputs in the structure that the function returns."""
+        return eqx.combine(jtu.tree_unflatten(self._form[0], leaves), self._form[1])
+
+    def cotangents(self) -> list[np.ndarray]:
+        """Return fixed weights for the smooth outputs."""
+        avals = [self.jaxpr.out_avals[i] for i in self.smooth]
+        return [direction(k, aval) for k, aval in enumerate(avals)]
+
+    @_compiled
+    def value(self, leaves: Leaves) -> list[Any]:
+        """Return the outputs."""
+        return self.function(*leaves)
+
+    @_compiled
+    def forward(self, leaves: Leaves, tangents: Leaves) -> Any:
+        """Return the smooth outputs and their tangents."""
+        return jax.jvp(self.of_moving(leaves), (self._moving(leaves),), (tangents,))
+
+    @_compiled
+    def backward(self, leaves: Leaves, cotangents: Leaves) -> Any:
+        """Return the smooth outputs, and the cotangents of the moving leaves."""
+        return self._pull(leaves, self._moving(leaves), cotangents)
+
+    @_compiled
+    def second(self, leaves: Leaves, tangents: Leaves, cotangents: Leaves) -> Any:
+        """Return the results of `backward`, and the tangents of its cotangents."""
+        first, (_, change) = jax.jvp(
+            lambda moving: self._pull(leaves, moving, cotangents),
+            (self._moving(leaves),),
+            (tangents,),
+        )
+        return first, change
+
+    @_compiled
+    def index_error(self, leaves: Leaves) -> Any:
+        """Return the error of `checkify` for an index that is out of bounds."""
+        checked = checkify.checkify(self.function, errors=checkify.index_checks)
+        return checked(*leaves)[0]
+
+    def _moving(self, leaves: Leaves) -> list[Any]:
+        return [leaves[i] for i in self.moving]
+
+    def _pull(self, leaves: Leaves, moving: Leaves, cotangents: Leaves) -> Any:
+        value, pull = jax.vjp(self.of_moving(leaves), moving)
+        return value, pull(cotangents)[0]
+
+    def smooth_of(self, outputs: list[Any]) -> list[Any]:
+        """Return the outputs that can be differentiated."""
+        return [outputs[i] for i in self.smooth]
+
+    def of_moving(
+        self, leaves: Leaves, run: Callable[[Leaves], list[Any]] | None = None
+    ) -> Callable[[Leaves], list[Any]]:
+        """Return the smooth outputs of the program, or of `run`, by moving leaves."""
+
+        def fn(moving: Leaves) -> list[Any]:
+            every = list(leaves)
+            for i, v in zip(self.moving, moving, strict=True):
+                every[i] = v
+            return run(every) if run else self.smooth_of(self.function(*every))
+
+        return fn
+
+    def partial(self, leaves: Leaves, cotangents: Leaves, only: int, of: str) -> list:
+        """Return the gradient of one moving leaf, or of one smooth output.
+
+        The other leaves, or the cotangents of the other outputs, are symbolic zeros.
+        """
+
+        def gradient(leaves: Leaves, cotangents: Leaves) -> list[Any]:
+            fn, moving = self.of_moving(leaves), self._moving(leaves)
+            if of == "output":
+                return jax.vjp(lambda v: fn(v)[only], moving)[1](cotangents[only])[0]
+
+            def alone(leaf: Any) -> list[Any]:
+                return fn([*moving[:only], leaf, *moving[only + 1 :]])
+
+            return list(jax.vjp(alone, moving[only])[1](cotangents))
+
+        gradient.__name__ = f"{of} {only}"
+        return self._run(gradient, frozenset(), leaves, cotangents)
+
+    @property
+    def constants(self) -> list[Any]:
+        """The arrays that the program closes over, in inner jaxprs too."""
+        inner = [j for eqn in self.equations for j in sub_jaxprs(eqn)]
+        arrays = [v for j in (self.jaxpr, *inner) for v in open_jaxpr(j)[1]]
+        return [v for v in arrays if hasattr(v, "nbytes") and not is_key_array(v)]
+
+    def _run(self, fn: Callable[..., Any], batched: Indices, *args: Leaves) -> Any:
+        """Run a program, batched over some leaves; it is compiled once."""
+        name = (fn.__name__, batched)
+        if name not in self._compiled:
+            axes = [0 if i in batched else None for i in range(len(self.names))]
+            over = jax.vmap(fn, (axes, *[None] * (len(args) - 1))) if batched else fn
+            # The law `jit` judges the program as users compile it.
+            plain = name == ("value", frozenset())
+            options = None if plain or jax.default_backend() != "cpu" else _QUICK
+            self._compiled[name] = jax.jit(over, compiler_options=options)
+        if name in self._absent:
+            raise self._absent[name]
+        try:
+            with jax.enable_x64(self.is_wide):
+                outputs = self._compiled[name](*map(list, args))
+                return jtu.tree_map(as_numpy_or_key, outputs)
+        except Exception as error:
+            if is_absent(error):
+                self._absent[name] = error
+            raise
+
+
+def is_absent(error: Exception) -> bool:
+    """Return whether JAX or Equinox says that a derivative does not exist."""
+    text = str(error).partition("\n")[0]
+    return isinstance(error, NotImplementedError) or bool(_ABSENT.search(text))
+
+
+_ABSENT = re.compile(r"(forward|reverse)-mode|not support JVP|autodifferentiat", re.I)
+
+
+def _iterates(equations: Sequence[Equation]) -> bool:
+    """Return whether a loop ends by a computed condition, not after a fixed count."""
+    for eqn in equations:
+        if eqn.primitive.name == "while":
+            test = eqn.params["cond_jaxpr"]
+            read = zip(open_jaxpr(test)[0].invars, used_inputs(test), strict=True)
+            dtypes = [v.aval.dtype for v, is_read in read if is_read]
+            if not all(jnp.issubdtype(dtype, jnp.integer) for dtype in dtypes):
+                return True
+    return False
+
+
+def direction(seed: int, like: Any, scaled_by: Any = None) -> Any:
+    """Return numbers between 0.5 and 1 of either sign, the same in every call.
+
+    They are scaled by the numbers that they will change.
+    """
+    rng = np.random.default_rng(seed)
+    # Not near zero, which would move nothing.
+    drawn = rng.uniform(0.5, 1, like.shape) * rng.choice([-1, 1], like.shape)
+    if jnp.issubdtype(like.dtype, jnp.complexfloating):
+        drawn = drawn * np.exp(1j * rng.uniform(0, 2 * np.pi, like.shape))
+    if scaled_by is not None:
+        size = np.abs(np.asarray(scaled_by).astype(drawn.dtype))
+        usual = (size > 0) & np.isfinite(size)
+        drawn = drawn * np.where(usual, np.maximum(size, 0.01), 1)
+    return np.asarray(drawn).astype(like.dtype)
+
+
+def _of_state(name: str) -> bool:
+    """Return whether a leaf of a call, or of its outputs, belongs to its state."""
+    return name.partition(".")[0] == "state"
+
+
+def _inexact(values: Leaves) -> list[int]:
+    return [i for i, v in enumerate(values) if jnp.issubdtype(v.dtype, jnp.inexact)]
+
+
+def is_wide() -> bool:
+    """Return whether double precision is enabled in the current context."""
+    return jax.dtypes.canonicalize_dtype(np.float64) == np.float64
+
+
+def as_numpy_or_key(leaf: Any) -> Any:
+    """Return an array as a NumPy array, but keys unchanged."""
+    return leaf if is_key_array(leaf) else np.asarray(leaf)
+
+
+def programs_of(call: Call) -> Programs:
+    """Return the programs of a call, cached if possible.
+
+    In a property test all examples of one structure share them.
+    """
+    try:
+        key = "check", _form_of(call)
+        hash(key)
+    except TypeError:  # an array in a static field
+        return Programs(call)
+    known = PROGRAMS.get(key)
+    return PROGRAMS.setdefault(key, Programs(call)) if known is None else known
+
+
+def _form_of(call: Call) -> Any:
+    arrays, static = eqx.partition(call, eqx.is_array)
+    avals = [
+        (v.shape, str(v.dtype), getattr(v, "weak_type", False))
+        for v in jtu.tree_leaves(arrays)
+    ]
+    others = tuple(map(as_hashable, jtu.tree_leaves(static)))
+    structures = jtu.tree_structure(arrays), jtu.tree_structure(static)
+    # Equal static fields may make different programs: 1, 1.0 and NumPy's 1.0.
+    return structures, str(structures), others, tuple(avals), is_wide()
+
+
+@dataclasses.dataclass(frozen=True)
+class Trial:
+    """A call under test.
+
+    Results that several laws need are cached, since a plain call compiles its loops
+    each time, and compiling takes longer than running.
+    """
+
+    call: Call
+    asked_tolerance: Tolerance = Tolerance()
+    before: dict[str, Any] = dataclasses.field(default_factory=dict)
+    rows: tuple[str, ...] = ()
+
+    @ft.cached_property
+    def passed(self) -> PyTree:
+        """Copies of the arguments, for the plain calls, which may write to them."""
+        return jtu.tree_map(copied, self.call.args)
+
+    @ft.cached_property
+    def plain(self) -> dict[str, PyTree]:
+        """The result of the first plain call."""
+        if self.is_compiled:
+            return self.programs.output(self.programs.value(self.leaves))
+        result = dataclasses.replace(self.call, args=self.passed).run()
+        return jtu.tree_map(copied, result)
+
+    @ft.cached_property
+    def again(self) -> tuple[dict[str, PyTree], list[str]]:
+        """The result of a second plain call, and the programs that it compiled."""
+        _ = self.plain
+        args = jtu.tree_map(copied, self.call.args)
+        with compilations() as compiled:
+            result = dataclasses.replace(self.call, args=args).run()
+        if self.trace_error is None:
+            self.programs.compiles_anew = bool(compiled)
+        return jtu.tree_map(copied, result), compiled
+
+    @ft.cached_property
+    def is_compiled(self) -> bool:
+        """True if the compiled program replaces plain calls, since each one compiles.
+
+        Plain calls of the same function, with arguments of the same types, were checked
+        before.
+        """
+        return self.trace_error is None and self.programs.compiles_anew
+
+    def changed(self) -> list[str]:
+        """Return the names of values of the function that differ from before."""
+        after = held(self.call.fn)
+        names = {**after, **self.before}
+        return [n for n in names if after.get(n, ...) != self.before.get(n, ...)]
+
+    @property
+    def leaves(self) -> list[Any]:
+        """The arrays of the call."""
+        return self.programs.leaves(self.call)
+
+    @ft.cached_property
+    def _traced(self) -> Programs | Exception:
+        try:
+            return programs_of(self.call)
+        except Exception as error:
+            return error
+
+    @property
+    def programs(self) -> Programs:
+        """The programs of the call; `Undecided` if it cannot be traced."""
+        if isinstance(self._traced, Exception):
+            raise Undecided("the function cannot be traced") from self._traced
+        return self._traced
+
+    @property
+    def trace_error(self) -> Exception | None:
+        """The error that tracing raises, or `None`."""
+        return self._traced if isinstance(self._traced, Exception) else None
+
+    @ft.cached_property
+    def wide(self) -> "Trial | None":
+        """The same call in double precision, or `None` if it cannot be traced."""
+        return self.in_dtype(np.float64)
+
+    def in_dtype(self, real: DTypeLike) -> "Trial | None":
+        """Return the same call in another precision, or `None` if it cannot be traced.
+
+        Arrays that the function closes over are promoted.
+        """
+        x64 = jax.enable_x64(real == np.float64 or is_wide())
+        with contextlib.suppress(Exception), x64, numpy_dtype_promotion("standard"):
+            other = Trial(cast(self.call, real), self.asked_tolerance)
+            _ = other.programs
+            return other
+        return None
+
+    @ft.cached_property
+    def lanes(self) -> list[list[Any]]:
+        """The leaves of the call, the leaves rolled by one, and rolled and halved."""
+        leaves = self.leaves
+        return [leaves, list(map(moved, leaves)), list(map(halved, leaves))]
+
+    @ft.cached_property
+    def tolerance(self) -> Tolerance:
+        """The tolerance; that of half precision if the function computes in it.
+
+        Half-precision rounding inside a float32 function depends on XLA's fusion. An
+        iterative solver has an error of the same size: rounding changes its steps.
+        """
+        if isinstance(self._traced, Exception) or self.asked_tolerance != Tolerance():
+            return self.asked_tolerance
+        names = {np.dtype(dtype).name for dtype in self._traced.dtypes}
+        names |= {"float16"} if self._traced.iterates else set()
+        coarse = [name for name in ("bfloat16", "float16") if name in names]
+        return Tolerance(coarsest=coarse[0]) if coarse else Tolerance()
+
+
+def trial_of(call: Call, tolerance: Tolerance, rows: tuple[str, ...] = ()) -> Trial:
+    """Return a trial that has recorded the function's values before any call."""
+    return Trial(call, tolerance, held(call.fn), rows)
+
+
+def cast(tree: PyTree, real: DTypeLike) -> PyTree:
+    """Cast inexact arrays to a real dtype, or to the complex dtype of its precision.
+
+    Arrays of a `frozen` stage are cast too: they should have the stage's precision.
+    """
+
+    def one(leaf: Any) -> Any:
+        if isinstance(leaf, Fixed):
+            return Fixed(one(leaf.value)) if eqx.is_inexact_array(leaf.value) else leaf
+        if not eqx.is_inexact_array(leaf):
+            return leaf
+        is_complex = jnp.issubdtype(leaf.dtype, jnp.complexfloating)
+        dtype = jnp.result_type(real, jnp.complex64) if is_complex else real
+        with np.errstate(over="ignore"):  # numbers may overflow in half precision
+            # `jnp.asarray` would compile a program for each shape.
+            return jax.device_put(np.asarray(leaf).astype(dtype))
+
+    return jtu.tree_map(one, tree)
+
+
+def copied(leaf: Any) -> Any:
+    """Return a copy of an array, through NumPy, which compiles nothing."""
+    if isinstance(leaf, np.ndarray):
+        return leaf.copy()
+    if not isinstance(leaf, jax.Array) or isinstance(leaf, Tracer):
+        return leaf
+    # NumPy would lose the key, the weak type or the sharding.
+    if is_key_array(leaf) or leaf.weak_type or len(leaf.devices()) > 1:
+        return leaf
+    return jax.device_put(np.array(leaf))
+
+
+def moved(leaf: Any, by: int = 1) -> Any:
+    """Return an array with its elements rolled; keys unchanged."""
+    return leaf if is_key_array(leaf) else np.roll(np.asarray(leaf), by)
+
+
+def halved(leaf: Any) -> Any:
+    """Return an array rolled the other way, and halved if inexact."""
+    leaf = moved(leaf, -1)
+    inexact = jnp.issubdtype(leaf.dtype, jnp.inexact)
+    half = np.asarray(0.5, leaf.dtype) if inexact else None
+    return leaf if half is None else np.asarray(leaf * half).astype(leaf.dtype)
+
+
+def function_text(fn: Any) -> str:
+    """Return the name of a function, or of a module's type."""
+    fn = fn.fn if isinstance(fn, Lift) else fn
+    return getattr(fn, "__name__", type(fn).__name__)
+
+
+_LIBRARIES = {"jax", "jaxlib", "equinox", "numpy", "jaxtyping", "beartype", "eqx_pipe"}
+
+_LIBRARIES |= sys.stdlib_module_names
+
+_PLAIN = bool | int | float | complex | str | bytes | type(None)
+
+_CLOSED = np.ndarray | jax.Array | set | frozenset | types.ModuleType
+
+_DEEPEST = 8
+
+_LONG = 1000  # in containers with more entries, only identities are compared
+
+
+def held(stage: Any) -> dict[str, Any]:
+    """Return a comparable token, by name, for each value that a stage holds."""
+    tokens: dict[str, Any] = {}
+    seen: dict[int, Any] = {}
+    stage = stage.fn if isinstance(stage, Lift) else stage
+    queue = collections.deque([("", stage, _package(stage), 0)])
+    while queue:
+        name, value, package, depth = queue.popleft()
+        if id(value) in seen and not isinstance(value, _PLAIN):
+            continue
+        seen[id(value)] = value
+        tokens[name] = _token(value)
+        if depth < _DEEPEST:
+            for part, inner in _parts(value, package):
+                # A stage inside a pipeline has its own package.
+                of_part = package or _package(inner)
+                queue.append((f"{name}{part}", inner, of_part, depth + 1))
+    # Each program depends on the configuration.
+    config = {k: _token(v) for k, v in jax.config.values.items()}  # type: ignore
+    return {**tokens, **{f" > jax.config.{name}": v for name, v in config.items()}}
+
+
+def _package(value: Any) -> str | None:
+    """Return the package of a value, or `None` for a library."""
+    module = getattr(value, "__module__", None) or type(value).__module__
+    root = _root(str(module))
+    return None if root in _LIBRARIES else root
+
+
+def _root(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def _token(value: Any) -> Any:
+    if isinstance(value, _PLAIN):
+        return type(value), repr(value)
+    if isinstance(value, np.ndarray) and value.dtype != object:
+        data = hashlib.blake2b(value.tobytes()).digest()
+        return value.shape, str(value.dtype), data
+    if isinstance(value, set | frozenset):
+        return frozenset(value)
+    if isinstance(value, dict):
+        return list(value)
+    if isinstance(value, list | tuple | collections.deque):
+        return Same(*value) if len(value) > _LONG else len(value)
+    return Same(value)
+
+
+def _parts(value: Any, package: str | None) -> Iterator[tuple[str, Any]]:
+    """Yield the values that a value holds, each with its access path."""
+    if isinstance(value, _PLAIN | _CLOSED):
+        return
+    is_searched = package is not None and _package(value) == package
+    if isinstance(value, dict | list | tuple | collections.deque):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        if len(value) <= _LONG:
+            yield from ((f"[{key!r}]", item) for key, item in items)
+    elif isinstance(value, types.FunctionType | types.MethodType | ft.partial):
+        if is_searched or not isinstance(value, types.FunctionType):
+            yield from _captured(value, package)
+    elif hasattr(value, "__wrapped__"):  # made by `jax.jit`, `functools.cache`, ...
+        yield ".__wrapped__", value.__wrapped__
+    elif isinstance(value, type):
+        if is_searched:
+            yield from _class_parts(value, package)
+    elif isinstance(value, eqx.Module) or is_searched:
+        yield from _attributes(value)
+        yield ".__class__", type(value)
+    elif not jtu.all_leaves([value]):
+        yield from ((f"[{i}]", v) for i, v in enumerate(jtu.tree_leaves(value)))
+
+
+def _captured(fn: Any, package: str | None) -> Iterator[tuple[str, Any]]:
+    """Yield the values that a function, method or partial holds, and its globals."""
+    for how, name, value in contents(fn, plain=True):
+        yield f" > {name}" if how else f".{name}", value
+        if isinstance(value, types.ModuleType) and _root(value.__name__) == package:
+            inner, names = vars(value), code_names(fn.__code__)
+            yield from ((f" > {name}.{n}", inner[n]) for n in names if n in inner)
+    yield from ((f".{name}", value) for name, value in vars(fn).items())
+
+
+def _class_parts(cls: type, package: str | None) -> Iterator[tuple[str, Any]]:
+    """Yield attributes that all instances share, and methods."""
+    for base in cls.__mro__:
+        if _package(base) == package:
+            for name, value in vars(base).items():
+                if not name.startswith(("__", "_abc_")) or name == "__call__":
+                    # The stored function: each access makes a new bound method.
+                    value = getattr(value, "__func__", value)
+                    yield f".{name}", getattr(value, "fget", value)
+
+
+def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
+    for name, inner in getattr(value, "__dict__", {}).items():
+        # A cached property is filled by the first call, and is not hidden state.
+        if not isinstance(getattr(type(value), name, None), ft.cached_property):
+            yield f".{name}", inner
+
+
+def lines_of(eqn: Equation) -> list[tuple[str, int]]:
+    """Return the files and lines that made an equation, innermost first.
+
+    Those in JAX, and in Equinox's transformations, are left out.
+    """
+    trace: Any = eqn.source_info.traceback
+    frames = [] if trace is None else trace.frames
+    lines = [(frame.file_name, frame.line_num) for frame in frames]
+    return [
+        (file, line)
+        for file, line in lines
+        if not file.startswith(_TRANSFORMING) or file.startswith(_LAYERS)
+    ]
+
+
+_TRANSFORMING = tuple(str(m.__file__).rpartition("__init__")[0] for m in (jax, eqx))
+_LAYERS = tuple(f"{_TRANSFORMING[1]}{name}" for name in ("nn", "internal"))
+
+
+def is_installed(file: str) -> bool:
+    """Return whether a file belongs to an installed package."""
+    return "site-packages" in file
+
+
+def file_of(eqn: Equation, default: str = "") -> str:
+    """Return the innermost file that made an equation."""
+    return next(iter(lines_of(eqn)), (default, 0))[0]
+
+
+def is_of_user(eqn: Equation) -> bool:
+    """Return whether an equation was made outside of installed packages."""
+    return not is_installed(file_of(eqn, "site-packages"))
+
+
+def user_line(lines: Sequence[tuple[str, int]]) -> str:
+    """Return the innermost line outside of installed packages as text, or `""`."""
+    for file, line in lines:
+        if file and not is_installed(file) and not file.startswith(_THIS):
+            return f" (at {file}:{line})"
+    return ""
+
+
+_THIS = __file__.rpartition("testing")[0]

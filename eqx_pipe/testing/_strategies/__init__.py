@@ -1,9 +1,9 @@
 """Hypothesis strategies for arrays, arguments, pipelines and spaces."""
 
-from .structures import pipelines as pipelines
-from .structures import spaces as spaces
-from .values import arguments as arguments
-from .values import arrays as arrays
-from .values import from_jaxtyping as from_jaxtyping
-from .values import given_typed as given_typed
-from .values import keys as keys
+from .strategies import arguments as arguments
+from .strategies import arrays as arrays
+from .strategies import from_jaxtyping as from_jaxtyping
+from .strategies import given_typed as given_typed
+from .strategies import keys as keys
+from .strategies import pipelines as pipelines
+from .strategies import spaces as spaces

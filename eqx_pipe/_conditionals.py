@@ -61,8 +61,8 @@ from jax.extend.core import Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
 from jaxtyping import Array, Bool, Int
 
-from .._errors import structure_error
-from .._jaxprs import (
+from ._errors import structure_error
+from ._jaxprs import (
     Bodies,
     Entry,
     Equation,
@@ -78,9 +78,9 @@ from .._jaxprs import (
     trace,
     used_inputs,
 )
-from .._mesh_context import is_explicit, is_staged
-from .._tree import as_arrays, broadcast_mask, differences, fill
-from .._types import ClosedJaxpr, PyTree
+from ._mesh_context import is_explicit, is_staged
+from ._tree import as_arrays, broadcast_mask, differences, fill
+from ._types import ClosedJaxpr, PyTree
 
 
 class Like(NamedTuple):
@@ -510,18 +510,16 @@ def _batch(
         run(mask, branch, over_batch(branch, batched, out_batched), operands, batched)
         for mask, branch, out_batched in zip(masks, branches, depends, strict=True)
     ]
-    if pays:
-        return _add(branches, results, depends, num_known)
-    return _select_or_owned(masks, results, depends, owners)
+    if pays:  # the sum, since each branch is zero in the lanes of the others
+        is_linear = [False] * num_known + [True] * num_linear
+        moved = [depends_on(branch, is_linear) for branch in branches]
+        outputs = []
+        for k, column in enumerate(zip(*results, strict=True)):
+            terms = [y for y, moves in zip(column, moved, strict=True) if moves[k]]
+            outputs.append(ft.reduce(jnp.add, terms) if terms else column[0])
+        dims = [0 if any(column) else None for column in zip(*depends, strict=True)]
+        return outputs, dims
 
-
-def _select_or_owned(
-    masks: Sequence[Any],
-    results: Sequence[Any],
-    depends: Sequence[Sequence[bool]],
-    owners: Sequence[int | None],
-) -> tuple[list[Any], list[int | None]]:
-    """Select the outputs lane by lane, except those that one branch owns."""
     outputs, out_dims = [], []
     for k, owner in enumerate(owners):
         if owner is not None:
@@ -534,28 +532,6 @@ def _select_or_owned(
         outputs.append(_select(masks, choices))
         out_dims.append(0)
     return outputs, out_dims
-
-
-def _add(
-    branches: Sequence[ClosedJaxpr],
-    results: Sequence[Any],
-    depends: Sequence[Sequence[bool]],
-    num_known: int,
-) -> tuple[list[Any], list[int | None]]:
-    """Return the sum of linear branches, each zero in the lanes of the others."""
-    terms = []
-    for branch, result in zip(branches, results, strict=True):
-        num_linear = len(branch.in_avals) - num_known
-        linear = depends_on(branch, [False] * num_known + [True] * num_linear)
-        terms.append(
-            [y if moves else None for y, moves in zip(result, linear, strict=True)]
-        )
-    outputs: list[Any] = []
-    for k, column in enumerate(zip(*terms, strict=True)):
-        present = [y for y in column if y is not None]
-        outputs.append(ft.reduce(jnp.add, present) if present else results[0][k])
-    dims = [0 if any(column) else None for column in zip(*depends, strict=True)]
-    return outputs, dims
 
 
 def _pays_to_mask_tangents(
@@ -855,8 +831,35 @@ def _jvp(
     forward = _with_all_saved(parts, num_out, operands)
     results = _bind(index, operands, forward, (*owners, *savers))
     outputs, saved = results[:num_out], results[num_out:]
-    moved = _linear_choice(index, operands, saved, moving, parts, owners, inexact)
     still = [ad.Zero(aval.to_tangent_aval()) for aval in out_avals]
+    if not any(inexact) or not moving:
+        return outputs, still
+
+    # Choose one of the branches' linear maps, and apply it to the tangents.
+    wanted = sorted({i for p in parts for kind, i in p.sources if kind == "operand"})
+    position = {i: k for k, i in enumerate(wanted)}
+    needed = [operands[i] for i in wanted]
+    starts = list(it.accumulate((p.num_saved for p in parts), initial=len(needed)))
+    first = starts[-1]
+
+    def linear(part: _Linearized, start: int) -> Any:
+        def function(*args: Any) -> Any:
+            leaves = [
+                args[position[i] if kind == "operand" else start + i]
+                for kind, i in part.sources
+            ]
+            return jtu.tree_unflatten(part.structure, leaves)(*args[first:])
+
+        return function
+
+    inputs = [*needed, *saved, *moving]
+    maps = [
+        trace(linear(part, start), *inputs)
+        # Not strict: `starts` also has the end of the last part.
+        for part, start in zip(parts, starts, strict=False)
+    ]
+    kept_owners = list(it.compress(owners, inexact))
+    moved = _bind(index, inputs, maps, kept_owners, len(moving))
     return outputs, fill(still, inexact, moved)
 
 
@@ -924,45 +927,6 @@ def _with_all_saved(
     return [trace(padded(i), *operands) for i in range(len(parts))]
 
 
-def _linear_choice(
-    index: Any,
-    operands: Sequence[Any],
-    saved: Sequence[Any],
-    moving: Sequence[Any],
-    parts: Sequence[_Linearized],
-    owners: Sequence[int | None],
-    inexact: Sequence[bool],
-) -> list[Any]:
-    """Choose one of the branches' linear maps, and apply it to the tangents."""
-    if not any(inexact) or not moving:
-        avals = it.compress(parts[0].forward.out_avals, inexact)
-        return [ad.Zero(aval.to_tangent_aval()) for aval in avals]
-    wanted = sorted({i for p in parts for kind, i in p.sources if kind == "operand"})
-    position = {i: k for k, i in enumerate(wanted)}
-    needed = [operands[i] for i in wanted]
-    starts = list(it.accumulate((p.num_saved for p in parts), initial=len(needed)))
-    first = starts[-1]
-
-    def linear(part: _Linearized, start: int) -> Any:
-        def function(*args: Any) -> Any:
-            leaves = [
-                args[position[i] if kind == "operand" else start + i]
-                for kind, i in part.sources
-            ]
-            return jtu.tree_unflatten(part.structure, leaves)(*args[first:])
-
-        return function
-
-    inputs = [*needed, *saved, *moving]
-    branches = [
-        trace(linear(part, start), *inputs)
-        # Not strict: `starts` also has the end of the last part.
-        for part, start in zip(parts, starts, strict=False)
-    ]
-    kept_owners = list(it.compress(owners, inexact))
-    return _bind(index, inputs, branches, kept_owners, len(moving))
-
-
 def _transpose(
     cotangents: Any,
     index: Any,
@@ -976,29 +940,14 @@ def _transpose(
     alive = [type(ct) is not ad.Zero for ct in cotangents]
     cotangents = list(it.compress(cotangents, alive))
     inputs = [*known, *cotangents]
-    backward = [
-        trace(_backward(branch, operands, linear, alive), *inputs)
-        for branch in branches
-    ]
-    results = _bind(index, inputs, backward, num_linear=len(cotangents))
-    return [None, *fill([None] * len(linear), linear, results)]
-
-
-def _backward(
-    branch: ClosedJaxpr,
-    operands: Sequence[Any],
-    linear: Sequence[bool],
-    alive: Sequence[bool],
-) -> Any:
-    """Return the transpose of a branch, with known operands and cotangents."""
-    used = used_inputs(branch)
     tangents = list(it.compress(operands, linear))
-    moves = list(it.compress(used, linear))
-    # `linear_transpose` makes zeros for unused operands; they share one array.
-    unknown = [x.aval for x in it.compress(tangents, moves)]
-    num_known = len(linear) - sum(linear)
 
-    def function(*args: Any) -> list[Any]:
+    def backward(branch: ClosedJaxpr, *args: Any) -> list[Any]:
+        """Return the cotangents of a branch, for known operands and cotangents."""
+        moves = list(it.compress(used_inputs(branch), linear))
+        # `linear_transpose` makes zeros for unused operands; they share one array.
+        unknown = [x.aval for x in it.compress(tangents, moves)]
+
         def forward(*moving: Any) -> list[Any]:
             primals = fill([None] * len(moves), moves, moving)
             is_known = [not is_linear for is_linear in linear]
@@ -1008,12 +957,14 @@ def _backward(
         moved = ()
         if unknown:
             transposed = jax.linear_transpose(forward, *unknown)
-            moved = transposed(list(args[num_known:]))
+            moved = transposed(list(args[len(known) :]))
         unmoved = [x.aval for x, m in zip(tangents, moves, strict=True) if not m]
         rest = fill(list(moves), [not m for m in moves], _zeros(unmoved))
         return fill(rest, moves, moved)
 
-    return function
+    transposed = [trace(ft.partial(backward, branch), *inputs) for branch in branches]
+    results = _bind(index, inputs, transposed, num_linear=len(cotangents))
+    return [None, *fill([None] * len(linear), linear, results)]
 
 
 ad.primitive_jvps[choose_p] = _jvp

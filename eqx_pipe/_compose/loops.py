@@ -1,0 +1,1092 @@
+"""Loops: stages of equal structure in turn or side by side, over steps, over examples.
+
+`repeat` and `ensemble` stack stages, every array with a leading axis, from a function
+of one key or from existing stages. The stages of a `repeat` run under one scan, those
+of an `ensemble` under `vmap`. `scan` applies a cell to each step of a sequence, and
+`batched` a stage to each example of a batch.
+"""
+
+import dataclasses
+import functools as ft
+import operator
+import types
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Literal,
+    SupportsIndex,
+    TypeAlias,
+    TypeVar,
+    cast,
+    get_args,
+)
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import jax.tree_util as jtu
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+from jaxtyping import Array
+
+from .._captured import cells
+from .._check import (
+    check_bool,
+    check_callable,
+    check_carry,
+    check_choice,
+    check_dense,
+    check_int,
+    check_same,
+    common_size,
+    is_integer,
+)
+from .._conditionals import zeros_varying
+from .._errors import describe_value, structure_error, type_error, value_error
+from .._keys import check_key, parameters
+from .._mesh_context import check_mesh, is_explicit
+from .._stage import (
+    Canvas,
+    Composite,
+    Passes,
+    Scope,
+    Wire,
+    as_stage,
+    is_composite,
+    is_state_index,
+    is_stateful,
+    own_state,
+    why_not,
+)
+from .._tree import (
+    as_arrays,
+    combine,
+    differences,
+    is_none,
+    is_sparse,
+    join_path,
+    numpy_as_jax,
+    path_name,
+)
+from .._types import AnyStage, Key, MaybeState, Output, PyTree, StageLike
+from .._vmap import in_batches, leaf_axes, vmap
+from .container import Container, read_list
+from .entries import Broadcast, carried_entry, look_up, read_broadcast
+from .parallel import FOLDS, check_arrays
+
+_PLAIN = bool | int | float | complex | str | bytes
+
+
+Makers: TypeAlias = Callable[..., StageLike] | Sequence[StageLike]
+"""A function that makes a stage from a key, or the stages themselves."""
+
+
+_Own = TypeVar("_Own", bound="Stacked")  # beartype takes `Self` in decorated classes
+
+
+class Stacked(Container):
+    """The base of `Repeat` and `Ensemble`: stages stacked into one."""
+
+    if TYPE_CHECKING:  # fields of both, which they declare
+        stages: ClassVar[AnyStage]
+        size: ClassVar[int]
+
+    def children(self) -> Mapping[str, AnyStage]:
+        """Return the stages stacked into one: arrays have a leading axis of `size`."""
+        return {"0": self.stages}
+
+    def __len__(self) -> int:
+        return self.size
+
+    def segments(self) -> tuple[str, ...]:
+        return tuple(map(str, range(self.size)))
+
+    def child(self, segment: str) -> AnyStage:
+        return self.pick(int(segment))
+
+    def pick(self, position: int) -> AnyStage:
+        """Return the stage at that position, its arrays unstacked.
+
+        If it is stateful, its state is that slice of `state.substate(pipe)`.
+        """
+        return _each_array(lambda every: every[position], self.stages)
+
+    def with_child(self: _Own, segment: str, stage: StageLike) -> _Own:
+        """Return a copy with the arrays of one stage set to those of another.
+
+        A stateful stage keeps the current state.
+        """
+        function, i = type(self).__name__.lower(), int(segment)
+        new = _read_stage(function, f"[{i}]", stage)
+        new = align(function, "stage", f"[{i}]", self.pick(i), new)
+        stages = _each_array(lambda all, one: all.at[i].set(one), self.stages, new)
+        return dataclasses.replace(self, stages=stages)
+
+    def sliced(self: _Own, part: slice) -> _Own:
+        stages = _each_array(lambda every: every[part], self.stages)
+        size = len(range(self.size)[part])
+        return dataclasses.replace(self, stages=stages, size=size)
+
+
+def _each_array(fn: Callable[..., Array], tree: PyTree, *others: PyTree) -> PyTree:
+    """Map over the arrays of trees; other leaves come from the first tree."""
+    return jtu.tree_map(
+        lambda leaf, *more: fn(leaf, *more) if eqx.is_array(leaf) else leaf,
+        tree,
+        *others,
+    )
+
+
+def read_stacked(
+    function: str, make: Any, n: Any, key: Any, fewest: int
+) -> tuple[AnyStage, int]:
+    """Return the stages stacked into one, and their number.
+
+    `make` is a list of stages, or a function that makes one from a key and is traced
+    once.
+    """
+    if not isinstance(make, list | tuple):
+        return _made(function, make, n, key, fewest)
+    if n is not None or key is not None:
+        raise type_error(
+            function,
+            f"got {len(make)} stages, and `{'key' if n is None else 'n'}` too.",
+            "Give the stages alone, or a function that makes one from a key, "
+            f"`{function}(make, n, key=key)`.",
+        )
+    stages = read_list(function, make)
+    first, *others = map(numpy_as_jax, stages)
+    aligned = [
+        align(function, f"stages[{i}]", "stages[0]", first, stage)
+        for i, stage in enumerate(others, 1)
+    ]
+    return _each_array(lambda *every: jnp.stack(every), first, *aligned), len(stages)
+
+
+def _read_stage(function: str, argument: str, stage: object) -> AnyStage:
+    return numpy_as_jax(as_stage(function, argument, stage))
+
+
+def _made(
+    function: str, make: Any, n: Any, key: Any, fewest: int
+) -> tuple[AnyStage, int]:
+    """Make stages from keys under `vmap`, with one trace for any number of stages."""
+    check_int(function, "n", n, fewest)
+    check_key(function, key, required=True)
+    by_keyword = _takes_keyword(function, make)
+    size = operator.index(n)
+
+    def make_one(key: Key) -> AnyStage:
+        made = make(key=key) if by_keyword else make(key)
+        return _read_stage(function, "make(key)", made)
+
+    # Not `split`: its first keys may depend on the number of keys.
+    keys = jax.vmap(lambda i: jr.fold_in(key, i))(jnp.arange(size))
+    # Not a loop: each iteration would make its own state indices, which cannot be
+    # stacked.
+    return eqx.filter_vmap(make_one)(keys), size
+
+
+def _takes_keyword(function: str, make: Any) -> bool:
+    """Return whether a factory takes its key as a keyword; raise if it takes none."""
+    # `filter_jit(make)` is also a Module, which wraps the function.
+    is_layer = isinstance(make, eqx.Module) and not hasattr(make, "__wrapped__")
+    if not callable(make) or is_layer:
+        shown = f"a `{type(make).__name__}`" if is_layer else describe_value(make)
+        raise type_error(
+            function,
+            f"`make` is {shown}.",
+            "Give a function that makes one stage from a key: `lambda key: "
+            "equinox.nn.Linear(3, 3, key=key)`; or a list of stages. To apply one "
+            "layer several times, write `repeat(layer, n, shared=True)`.",
+        )
+    key = parameters(make).get("key")
+    if key is not None and key.kind is key.KEYWORD_ONLY:  # `partial(Layer, 3, 3)`
+        return True
+    wrong = why_not(make, 1)
+    if wrong:
+        raise type_error(
+            function,
+            f"`make` cannot be called with one key: {wrong}.",
+            "Wrap it: `lambda key: Layer(..., key=key)`.",
+        )
+    return False
+
+
+def align(
+    function: str, argument: str, other: str, first: AnyStage, stage: AnyStage
+) -> AnyStage:
+    """Return the stage with the functions and the state indices of the first.
+
+    Raise unless the two differ in the values of arrays only.
+    """
+    ours, structure = jtu.tree_flatten(first, is_leaf=is_state_index)
+    theirs, their_structure = jtu.tree_flatten(stage, is_leaf=is_state_index)
+    if structure == their_structure:
+        both = zip(ours, theirs, strict=True)
+        stage = structure.unflatten([_as_first(a, b) for a, b in both])
+    lines = differences(first, stage)
+    if lines:
+        raise structure_error(
+            function,
+            f"`{other}` and `{argument}` differ: {lines[0]}.",
+            "Only the values of arrays may differ. Give each the same settings, share "
+            "functions between them, or use `eqx_pipe.chain`, which takes any stages.",
+        )
+    return stage
+
+
+def _as_first(ours: PyTree, theirs: PyTree) -> PyTree:
+    if is_state_index(ours) and is_state_index(theirs):
+        # Each stage has its own state indices. Each keeps its initial state, unless the
+        # first stage has moved its initial state into a `State`.
+        has_init = bool(jtu.tree_leaves(ours.init))
+        return eqx.tree_at(lambda i: i.init, ours, theirs.init) if has_init else ours
+    return ours if _same_function(ours, theirs) else theirs
+
+
+def _same_function(ours: Any, theirs: Any) -> bool:
+    """Return whether both have the same code and equal values in their closures."""
+    if not isinstance(ours, types.FunctionType) or type(theirs) is not type(ours):
+        return False
+    if ours.__code__ is not theirs.__code__:
+        return False
+    held = [(*cells(fn).values(), *(fn.__defaults__ or ())) for fn in (ours, theirs)]
+    return all(map(_same, *held)) and ours.__kwdefaults__ == theirs.__kwdefaults__
+
+
+def _same(ours: Any, theirs: Any) -> bool:
+    # Arrays are compared by identity: values can be large, or traced.
+    plain = isinstance(ours, _PLAIN) and type(ours) is type(theirs) and ours == theirs
+    return ours is theirs or plain or _same_function(ours, theirs)
+
+
+Policy: TypeAlias = Callable[..., Any]
+"""A policy of `jax.checkpoint_policies`: the values to keep for the backward pass."""
+
+
+class Repeat(Stacked):
+    """Stages of equal structure under one scan; see `repeat`."""
+
+    fewest = 0
+
+    stages: AnyStage
+    size: int = eqx.field(static=True)
+    broadcast: tuple[str, ...] = eqx.field(static=True, default=())
+    remat: bool | Policy = eqx.field(static=True, default=False)
+    unroll: int = eqx.field(static=True, default=1)
+
+    def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
+        return _loop(self, self.stages, self.size, True, x, state, scope)
+
+
+class SharedRepeat(Composite):
+    """One stage under a scan, with the same parameters each time; see `repeat`."""
+
+    stage: AnyStage
+    n: int = eqx.field(static=True)
+    broadcast: tuple[str, ...] = eqx.field(static=True, default=())
+    remat: bool | Policy = eqx.field(static=True, default=False)
+    unroll: int = eqx.field(static=True, default=1)
+
+    def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
+        return _loop(self, self.stage, self.n, False, x, state, scope)
+
+
+def _loop(
+    pipe: "Repeat | SharedRepeat",
+    stage: AnyStage,
+    size: int,
+    stacked: bool,
+    x: PyTree,
+    state: MaybeState,
+    scope: Scope,
+) -> Output:
+    """Run a stage under one scan; if it is stacked, each step runs one slice."""
+    begin, inputs = carried_entry("repeat", pipe.broadcast, x, scope)
+    if size == 0:
+        return begin, state
+    carry, constant = eqx.partition(as_arrays(begin), eqx.is_array)
+    stage_state, put_back = own_state(stage, state)
+    # A stacked state is scanned over. Any other state is carried, since a state may be
+    # used only once, and the body is traced repeatedly.
+    scanned, carried = (stage_state, None) if stacked else (None, stage_state)
+    parts, rest = eqx.partition(stage, eqx.is_array) if stacked else (None, stage)
+    # The index is needed only for random draws: without a key there is none.
+    index = None if scope.key is None else jnp.arange(size)
+    passes = Passes(scope, size if stacked else None)
+    segment = 0 if stacked else "stage"
+
+    def body(before: PyTree, slices: PyTree) -> PyTree:
+        (part, carried), (arrays, scanned, i) = before, slices
+        inner, value = passes.begin(), eqx.combine(part, constant)
+        # The trace stands for all stages; errors name the first.
+        child, state = (
+            (eqx.combine(arrays, rest), scanned) if stacked else (rest, carried)
+        )
+        # Entries that are broadcast are constants of the loop, not part of the carry.
+        y, state = inner.enter(segment, child, inputs(value), state=state, index=i)
+        y = as_arrays(y)
+        check_output("repeat", scope, value, y)
+        scanned, carried = (state, None) if stacked else (None, state)
+        return (eqx.filter(y, eqx.is_array), carried), (scanned, passes.arrays())
+
+    (carry, carried), (scanned, values) = jax.lax.scan(
+        with_remat(body, pipe.remat),
+        (carry, carried),
+        (parts, scanned, index),
+        size,
+        unroll=pipe.unroll,
+    )
+    passes.end(values)
+    state = put_back(scanned if stacked else carried)
+    return eqx.combine(carry, constant), state
+
+
+def check_output(function: str, scope: Scope, x: PyTree, y: PyTree) -> None:
+    """Raise unless the output of a stage can be the input of the next one."""
+    check_same(
+        function,
+        f"the output of the stage{scope.where} differs from its input; first what it "
+        "got, then what it returned",
+        x,
+        y,
+        "Return the structure, shapes and dtypes of the input, or use `chain`.",
+    )
+
+
+def with_remat(body: Callable[..., Any], remat: bool | Policy) -> Callable[..., Any]:
+    """Return the body of a scan, with rematerialisation if requested."""
+    if remat is False:
+        return body
+    # Inside a scan, XLA cannot merge the recomputation with the forward pass.
+    policy = None if remat is True else remat
+    return jax.checkpoint(body, policy=policy, prevent_cse=False)
+
+
+def repeat(
+    make: Makers | StageLike,
+    n: SupportsIndex | None = None,
+    *,
+    key: Key | None = None,
+    shared: bool = False,
+    broadcast: Broadcast = (),
+    remat: bool | Policy = False,
+    unroll: SupportsIndex = 1,
+) -> Any:  # a `SharedRepeat` if `shared`, else a `Repeat`
+    """Apply `n` stages of equal structure one after the other.
+
+    Stage `i` is `make(fold_in(key, i))`. The function is traced once, under
+    `equinox.filter_vmap` over the keys, so the parameters are stacked; the stages run
+    under one `jax.lax.scan`. Neither the compile time nor the size of the program grows
+    with `n`. When called with a key, stage `i` draws from `fold_in(key, i)`.
+
+    Existing stages, with trained weights for instance, are given as a list,
+    `repeat([first, second])`, without `n` and `key`.
+
+    In both cases each stage has its own parameters, even if their initial values are
+    equal: `repeat([layer] * 4)` and `repeat(lambda key: layer, 4, key=key)` are four
+    copies of a layer, which differ after training. To apply one layer four times write
+    `repeat(layer, 4, shared=True)`.
+
+    `n = 0` is the identity, as `chain()` is. All stages share their non-array leaves,
+    such as functions.
+
+    **Arguments:**
+
+    - `make`: a function of one key, by position or as the keyword `key`, that returns a
+        stage; or a list of stages that differ in the values of their arrays only
+        (functions must have the same code and equal values in their closures). A stage
+        must return the structure, shapes and dtypes that it takes.
+    - `n`: the number of stages, at least 0.
+    - `key`: a PRNG key for the parameters. (Keyword only.)
+    - `shared`: whether `make` is one stage, to be applied `n` times with the same
+        parameters, without `key`. (Keyword only.)
+    - `broadcast`: the name, or names, of the entries that every stage reads, if the
+        stages take a mapping of several inputs, as in `chain`; they are constants of
+        the loop. The output of each stage replaces the one other entry. (Keyword only.)
+    - `remat`: whether to recompute intermediate values in the backward pass, instead of
+        keeping those of all stages: True, or a policy of `jax.checkpoint_policies` that
+        selects the values to keep. (Keyword only.)
+    - `unroll`: the number of stages per iteration of the loop; see `jax.lax.scan`. A
+        larger program may run faster. (Keyword only.)
+
+    **Returns:** a stage, with the container methods of a `chain`; `[i]` is the stage at
+    position `i`, `[:2]` a `repeat` of the first two. To replace a stage, write
+    `pipe.replace({i: stage})`; to set one array, set a slice of the stacked array:
+    `equinox.tree_at(lambda p: p.stages.weight, pipe, replace_fn=lambda w:
+    w.at[i].set(new))`. With `shared` it has one stage, at the path `stage`, and no
+    length or index; `outputs` stacks the values of all steps.
+
+    **Shapes:** an array of a stage of shape `(*a,)` is held as `(n, *a)`.
+
+    **Raises:**
+
+    - `TypeError` if `make` is not a function of one key, or does not return a stage, or
+      `n` is not an integer, or `key` is not a key, or either is given with a list, or
+      `remat` is neither a bool nor a function.
+    - `ValueError` if `n` is negative, or `unroll` not positive, or a list is empty.
+    - `StructureError` (a `ValueError`) if stages of a list differ in more than the
+      values of arrays; when called, if a stage's output differs from its input in
+      structure, shape or dtype. The error names the leaves.
+
+    **Laws:** `repeat(make, n, key=key)` is the loop `for i in range(n): x = make(
+    fold_in(key, i))(x)`, forward and in gradients; `repeat(list(pipe))` is `pipe`;
+    `repeat(f, n, shared=True)` is `chain(f, ..., f)` with shared parameters.
+
+    !!! example
+
+        >>> import equinox as eqx, eqx_pipe as ep, jax.numpy as jnp, jax.random as jr
+        >>> make = lambda key: ep.chain(eqx.nn.Linear(3, 3, key=key), jnp.tanh)
+        >>> deep = ep.repeat(make, 50, key=jr.key(0))
+        >>> deep(jnp.ones(3)).shape, deep[-1][0].weight.shape, len(deep)
+        ((3,), (3, 3), 50)
+        >>> ep.repeat(deep[0], 50, shared=True).stage[0].weight.shape
+        (3, 3)
+    """
+    broadcast = read_broadcast("repeat", broadcast)
+    if not isinstance(remat, bool):
+        cure = "Give True, False, or a function of `jax.checkpoint_policies`."
+        check_callable("repeat", "remat", remat, cure)
+    check_int("repeat", "unroll", unroll, 1)
+    check_bool("repeat", "shared", shared)
+    settings = (broadcast, remat, unroll.__index__())
+    if not shared:
+        return Repeat(*read_stacked("repeat", make, n, key, Repeat.fewest), *settings)
+    if key is not None:
+        raise type_error(
+            "repeat",
+            "`shared=True` with a `key`, from which nothing is made.",
+            "Give the stage itself: `repeat(layer, 4, shared=True)`.",
+        )
+    check_int("repeat", "n", n, 0)
+    stage = as_stage("repeat", "make", make)
+    return SharedRepeat(stage, operator.index(cast(SupportsIndex, n)), *settings)
+
+
+Join: TypeAlias = Literal["mean", "sum", "max", "min", "prod", "stack"]
+"""The merge of the outputs of the members."""
+
+
+class Ensemble(Stacked):
+    """Stages of equal structure under one `vmap`; see `ensemble`."""
+
+    stages: AnyStage
+    size: int = eqx.field(static=True)
+    merge: str = eqx.field(static=True, default="mean")
+
+    def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
+        stacked, rest = eqx.partition(self.stages, eqx.is_array)
+        states, put_back = own_state(self.stages, state)
+        index = None if scope.key is None else jnp.arange(self.size)
+        passes = Passes(scope, self.size)
+        constants = []
+
+        def one(part, part_state, i):
+            stage, inner = eqx.combine(part, rest), passes.begin()
+            # The trace stands for all members; errors name the first.
+            y, part_state = inner.enter(0, stage, x, state=part_state, index=i)
+            arrays, constant = eqx.partition(as_arrays(y), eqx.is_array)
+            # `vmap` returns only arrays; other leaves, such as text, are returned this
+            # way.
+            constants.append(constant)
+            return arrays, part_state, passes.arrays()
+
+        every = jax.vmap(one, axis_size=self.size)
+        y, states, values = every(stacked, states, index)
+        passes.end(values)
+        state = put_back(states)
+        y = combine(y, constants[-1])
+        if self.merge == "stack":
+            return y, state
+        path, merge = join_path(scope.path, 0), f'merge="{self.merge}"'
+        check_arrays("ensemble", path, y, merge, ', or use `merge="stack"`.')
+        over = FOLDS[self.merge].over
+        return jtu.tree_map(lambda leaf: over(leaf, axis=0), y), state
+
+
+def ensemble(
+    make: Makers,
+    n: SupportsIndex | None = None,
+    *,
+    key: Key | None = None,
+    merge: Join = "mean",
+) -> Ensemble:
+    """Apply `n` models of equal structure to the same input and merge the outputs.
+
+    Member `i` is `make(fold_in(key, i))`. The function is traced once, and the
+    parameters are stacked, as in `repeat`; the members run together under `jax.vmap`.
+    When called with a key, member `i` draws from `fold_in(key, i)`. Existing models are
+    given as a list, without `n` and `key`.
+
+    `.stages` is one stage with the stacked arrays of all members, for
+    `equinox.filter_vmap`: `filter_vmap(loss)(pipe.stages, batches)` calls a function of
+    a member and a batch for every member, each with its own batch.
+    `eqx_pipe.sharding.shard(pipe, mesh, P("models"))` spreads the members over the
+    devices of a mesh axis.
+
+    **Arguments:**
+
+    - `make`: a function of one key, by position or as the keyword `key`, that returns
+        a stage; or a list of stages that differ in the values of their arrays only.
+    - `n`: the number of members, at least 1.
+    - `key`: a PRNG key for the parameters. (Keyword only.)
+    - `merge`: `"mean"`, `"sum"`, `"max"`, `"min"` or `"prod"`, leaf by leaf over the
+        members, or `"stack"`: all outputs, along a new leading axis. For any other
+        merge, add a stage: `chain(ensemble(..., merge="stack"), stage)`. (Keyword
+        only.)
+
+    **Returns:** a stage, with the container methods of a `chain`; `[i]` is member `i`,
+    `[:2]` an ensemble of the first two.
+
+    **Shapes:** an array of a member of shape `(*a,)` is held as `(n, *a)`; an output
+    leaf `(*b,)` of the members stays `(*b,)`, and becomes `(n, *b)` with `"stack"`.
+
+    **Raises:**
+
+    - `TypeError` if `make` is not a function of one key, or does not return a stage, or
+      `n` is not an integer, or `key` is not a key, or either is given with a list; when
+      called, if the merge cannot act on a leaf (text, keys).
+    - `ValueError` if `n` is not positive, a list is empty, or `merge` is unknown.
+    - `StructureError` (a `ValueError`) if members of a list differ in more than the
+      values of arrays; the error names the first such leaf.
+
+    **Laws:** with `merge="stack"`, `pipe(x, key=key)[i]` is `pipe[i](x,
+    key=fold_in(key, i))`; `"mean"` is the mean of these, and so on.
+
+    !!! example
+
+        >>> import equinox as eqx, eqx_pipe as ep, jax.numpy as jnp, jax.random as jr
+        >>> make = lambda key: eqx.nn.MLP(3, 2, 8, 1, key=key)
+        >>> models = ep.ensemble(make, 5, key=jr.key(0), merge="stack")
+        >>> ys = models(jnp.ones(3))
+        >>> ys.shape, ys.std(axis=0).shape, len(models), models[0](jnp.ones(3)).shape
+        ((5, 2), (2,), 5, (2,))
+    """
+    check_choice("ensemble", "merge", merge, get_args(Join))
+    stages, size = read_stacked("ensemble", make, n, key, Ensemble.fewest)
+    return Ensemble(stages, size, merge)
+
+
+Returns: TypeAlias = Literal["sequence", "last", "both"]
+"""The output of a scan: all outputs, the last one, or the last carry with all."""
+
+_CELLS = eqx.nn.GRUCell | eqx.nn.LSTMCell
+
+_STEPS = (
+    "Each array needs a leading axis of steps, all of the same length. Values that "
+    "every step reads may be entries of a dict, which `broadcast` names: "
+    '`scan(..., broadcast="memory")`.'
+)
+
+
+_DENSE = (
+    "A loop splits and stacks dense arrays: use `.todense()`, or carry the matrix, or "
+    "name its entry in `broadcast`."
+)
+
+
+class Scan(Composite):
+    """A cell under `lax.scan`; see `scan`."""
+
+    cell: AnyStage
+    init: PyTree
+    broadcast: tuple[str, ...] = eqx.field(static=True, default=())
+    returns: str = eqx.field(static=True, default="sequence")
+    reverse: bool = eqx.field(static=True, default=False)
+    unroll: int = eqx.field(static=True, default=1)
+
+    @property
+    def computes_init(self) -> bool:
+        """Return whether a stage computes the first carry from the input."""
+        return callable(self.init)
+
+    def children(self) -> Mapping[str, AnyStage]:
+        init = {"init": self.init} if self.computes_init else {}
+        return {**init, "cell": self.cell}
+
+    def with_child(self, segment: str, stage: StageLike) -> "Scan":
+        if segment == "init":
+            return super().with_child(segment, stage)
+        return dataclasses.replace(self, cell=_read_cell(stage))
+
+    def picture(self, canvas: Canvas, path: str, wire: Wire) -> Wire:
+        wires = [wire]
+        if self.computes_init:
+            wires.append(canvas.stage(path, "init", self.init, wire))
+        return canvas.stage(path, "cell", self.cell, *wires)
+
+    def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
+        x = as_arrays(x)
+        last = self.returns == "last"
+        sequence, shared = x, None
+        if self.broadcast:
+            shared = look_up("scan", self.broadcast, x, scope, others=("x",))
+            sequence = {name: x[name] for name in x if name not in shared}
+        check_dense("scan", f"the input{scope.where}", sequence, _DENSE)
+        arrays = eqx.filter(sequence, eqx.is_array)
+        size = common_size("scan", f"the input{scope.where}", arrays, 0, _STEPS)
+        if size == 0 and last:
+            raise structure_error(
+                "scan",
+                f"the sequence{scope.where} has no steps, and so no last output.",
+                'Give one step at least, or use `returns="sequence"`.',
+            )
+        carry = self.init
+        if self.computes_init:
+            carry, state = scope.enter("init", self.init, x, state=state)
+        elif carry is None:
+            carry = _zeros(self.cell)
+        carry, fixed = eqx.partition(as_arrays(carry), eqx.is_array)
+        xs, constant = eqx.partition(sequence, eqx.is_array)
+        # The state is carried, since it may be used only once, and the body of a loop
+        # is traced more than once.
+        cell_state, put_back = own_state(self.cell, state)
+        index = None if scope.key is None else jnp.arange(size)
+        passes, parts = Passes(scope), []
+
+        def body(carried, slices):
+            (part, cell_state, _), (step, i) = carried, slices
+            before, now = eqx.combine(part, fixed), eqx.combine(step, constant)
+            # Constants of the loop: neither carried nor split.
+            now = now if shared is None else {**now, **shared}
+            inner = passes.begin()
+            after, y, cell_state = self._step(inner, before, now, cell_state, i)
+            if not last:
+                check_dense("scan", f"the output of the cell{scope.where}", y, _DENSE)
+            ys, rest = _apart(y, after if last else None)
+            parts.append(rest)
+            after = as_arrays(after)
+            # JAX's own error would include the state, and types instead of names.
+            check_carry("scan", f"the cell{scope.where}", before, after)
+            carried = eqx.filter(after, eqx.is_array), cell_state, ys if last else None
+            return carried, (None if last else ys, passes.arrays())
+
+        begin = (carry, cell_state, None)
+        if last:
+            # Only the last output is wanted, so it is carried, and nothing is stacked.
+            first = jtu.tree_map(lambda leaf: leaf[0], (xs, index))
+
+            def output(*inputs: Any) -> PyTree:
+                return body(*inputs)[0][2]
+
+            one, shapes = jax.make_jaxpr(output, return_shape=True)(begin, first)
+            zeros = jtu.tree_unflatten(
+                jtu.tree_structure(shapes), zeros_varying(one.out_avals)
+            )
+            begin = (carry, cell_state, zeros)
+        (carry, cell_state, last_ys), (ys, values) = jax.lax.scan(
+            body, begin, (xs, index), size, reverse=self.reverse, unroll=self.unroll
+        )
+        passes.end(values)
+        carry = eqx.combine(carry, fixed)
+        y = _whole(last_ys if last else ys, parts[-1], carry)
+        return ((carry, y) if self.returns == "both" else y), put_back(cell_state)
+
+    def _step(
+        self, scope: Scope, carry: PyTree, x: PyTree, state: MaybeState, i: Any
+    ) -> tuple[PyTree, PyTree, MaybeState]:
+        """Return the carry, output and state after one step."""
+        cell = self.cell
+        if isinstance(cell, _CELLS):  # take the input first, return a carry
+            carry, state = scope.enter("cell", cell, x, carry, state=state, index=i)
+            return carry, carry[0] if isinstance(carry, tuple) else carry, state
+        args = ({"carry": carry, "x": x},) if is_composite(cell) else (carry, x)
+        both, state = scope.enter("cell", cell, *args, state=state, index=i)
+        if not isinstance(both, tuple) or len(both) != 2:
+            raise type_error(
+                "scan",
+                f"`{join_path(scope.path, 'cell')}` returned {describe_value(both)}, "
+                "not a pair.",
+                "Return `(carry, y)`: the carry for the next step, and the output of "
+                "this step.",
+            )
+        return *both, state
+
+
+def _apart(y: PyTree, carry: PyTree) -> tuple[PyTree, tuple[PyTree, PyTree]]:
+    """Return the arrays of an output that are not leaves of the carry, and the rest.
+
+    The last output is often part of the last carry, and is then not carried twice.
+    """
+    # By identity: traced values cannot be compared.
+    leaves = enumerate(jtu.tree_leaves(carry))
+    positions = {id(v): i for i, v in leaves if eqx.is_array(v)}
+    at = jtu.tree_map(lambda v: positions.get(id(v), -1), y)
+    arrays, constants = eqx.partition(as_arrays(y), eqx.is_array)
+    rest = jtu.tree_map(lambda position, v: v if position < 0 else None, at, arrays)
+    return rest, (at, constants)
+
+
+def _whole(arrays: PyTree, rest: tuple[PyTree, PyTree], carry: PyTree) -> PyTree:
+    """Reassemble an output that `_apart` took apart."""
+    (at, constants), leaves = rest, jtu.tree_leaves(carry)
+    shared = jtu.tree_map(lambda i: None if i < 0 else leaves[i], at)
+    return eqx.combine(arrays, shared, constants)
+
+
+def _zeros(cell: Any) -> PyTree:
+    """Return the zero carry of an Equinox cell."""
+    zeros = jnp.zeros((cell.hidden_size,), cell.weight_hh.dtype)
+    return (zeros, zeros) if isinstance(cell, eqx.nn.LSTMCell) else zeros
+
+
+def scan(
+    cell: StageLike,
+    init: PyTree | StageLike = None,
+    *,
+    broadcast: Broadcast = (),
+    returns: Returns = "sequence",
+    reverse: bool = False,
+    unroll: SupportsIndex = 1,
+) -> Scan:
+    """Apply a cell to each step of a sequence in order.
+
+    The input's arrays are split along their leading axis, time. One `jax.lax.scan`
+    passes the carry from step to step: `cell(carry, x) -> (carry, y)`. Equinox's
+    `GRUCell` and `LSTMCell` work directly: their state is the carry, and the hidden
+    vector is the output. The cell draws from `fold_in(key, i)` for element `i` of the
+    sequence; a stateful cell passes its state from step to step. For both directions,
+    use a `parallel` of two scans, as below.
+
+    **Arguments:**
+
+    - `cell`: a function or layer of two inputs, `cell(carry, x, *, key=None)`. A
+        stateful one is called as `cell(carry, x, state, *, key=None)` and returns
+        `((carry, y), state)`. A pipeline gets them as a mapping, `{"carry": ...,
+        "x": ...}`.
+    - `init`: the first carry. Either a pytree of arrays, which are parameters of the
+        stage, or a stage that computes the carry from the whole input, such as
+        `lambda xs: jnp.zeros(3)`; its path is `init`. By default Equinox's cells begin
+        with zeros.
+    - `broadcast`: the name, or names, of the entries that every step reads whole, if
+        the input is a mapping: the memory of a decoder, a mask. The other entries are
+        sequences. `x` is then a mapping, too. (Keyword only.)
+    - `returns`: `"sequence"`: the outputs of all steps, along a new leading axis;
+        `"last"`: the output of the last step only; `"both"`: the last carry and all
+        outputs, as `(carry, ys)`. (Keyword only.)
+    - `reverse`: whether to begin with the last element. Outputs keep the positions of
+        their inputs, so the last step is at the first element. (Keyword only.)
+    - `unroll`: the number of steps per iteration of the loop; see `jax.lax.scan`.
+        (Keyword only.)
+
+    **Returns:** a stage that takes a sequence.
+
+    **Shapes:** the cell gets an input leaf `(steps, *a)` as `(*a,)`; an output leaf
+    `(*b,)` of the cell becomes `(steps, *b)`, or stays `(*b,)` with `"last"`.
+
+    **Raises:**
+
+    - `TypeError` if the cell does not take two inputs, `init` is missing, `reverse` is
+      not a bool, or `broadcast` is given with a cell of Equinox; when called, if the
+      cell does not return a pair, or a sequence is a sparse matrix.
+    - `ValueError` if `returns` is unknown, or `unroll` is not positive; when called, if
+      the sequence is empty and `returns` is `"last"`.
+    - `StructureError` (a `ValueError`), when called, if arrays have leading axes of
+      different lengths, a broadcast entry is missing, or the new carry differs from the
+      old one in structure, shape or dtype; the error names the leaves.
+
+    **Laws:** it equals the loop `for i, x in enumerate(xs): carry, y = cell(carry, x,
+    key=fold_in(key, i))`, forward and in gradients; `"last"` is the last entry of the
+    sequence; an entry that is broadcast is the sequence of its copies.
+
+    !!! example
+
+        >>> import equinox as eqx, eqx_pipe as ep, jax.numpy as jnp, jax.random as jr
+        >>> add = lambda total, x: (total + x, total + x)
+        >>> ep.scan(add, jnp.zeros(()))(jnp.arange(4.0)).tolist()
+        [0.0, 1.0, 3.0, 6.0]
+        >>> add = lambda total, x: (total + x["x"] * x["by"],) * 2
+        >>> times = ep.scan(add, 0.0, broadcast="by")
+        >>> times({"x": jnp.arange(4.0), "by": 2.0}).tolist()
+        [0.0, 2.0, 6.0, 12.0]
+        >>> cell = eqx.nn.GRUCell(2, 8, key=jr.key(0))
+        >>> both = ep.parallel(ep.scan(cell), ep.scan(cell, reverse=True))
+        >>> last, xs = ep.scan(cell, returns="last"), jnp.ones((5, 2))
+        >>> both(xs).shape, last(xs).shape
+        ((5, 16), (8,))
+    """
+    read = _read_cell(cell)
+    broadcast = read_broadcast("scan", broadcast)
+    if broadcast and isinstance(cell, _CELLS):
+        raise type_error(
+            "scan",
+            f"`broadcast` with a `{type(cell).__name__}`, which takes one array.",
+            "Give a function of the carry and a mapping with the entries of one step.",
+        )
+    check_choice("scan", "returns", returns, get_args(Returns))
+    check_bool("scan", "reverse", reverse)
+    check_int("scan", "unroll", unroll, 1)
+    if init is None and not isinstance(cell, _CELLS):
+        raise type_error(
+            "scan",
+            "`init` is None.",
+            "Give the carry of the first step: arrays, or a function of the whole "
+            "input, `lambda xs: jax.numpy.zeros(3)`.",
+        )
+    first = as_stage("scan", "init", init) if callable(init) else as_arrays(init)
+    return Scan(read, first, broadcast, returns, bool(reverse), unroll.__index__())
+
+
+def _read_cell(cell: StageLike) -> AnyStage:
+    """Return the cell as a module; raise unless it takes a carry and an input."""
+    named = ("carry", "x") if is_composite(cell) else ()
+    return as_stage(
+        "scan",
+        "cell",
+        cell,
+        "Give a function of the carry and one step of the input that returns "
+        "`(carry, y)`. To apply a stage to each step alone, use "
+        "`eqx_pipe.batched(stage)`.",
+        num_inputs=0 if named else 2,
+        named=named,
+        inputs="a carry and a step of the input",
+    )
+
+
+_EXAMPLES = (
+    "Every array needs the same number of examples along its axis of `in_axes`; use "
+    "`None` in `in_axes` for entries that all examples share."
+)
+
+
+class Batched(Composite):
+    """A stage under `vmap`; see `batched`."""
+
+    stage: AnyStage
+    # `in_axes` is stored flattened: a static field must be hashable, and a dict is not.
+    axes: tuple[int | None, ...] = eqx.field(static=True)
+    axes_structure: Any = eqx.field(static=True)  # a `PyTreeDef`
+    axis_name: Hashable | None = eqx.field(static=True)
+    batch_size: Any = eqx.field(static=True)  # an integer, "auto", or None
+    mesh: Mesh | None = eqx.field(static=True)
+
+    @property
+    def in_axes(self) -> PyTree[int | None]:
+        """The axes along which examples lie, as they were given."""
+        return jtu.tree_unflatten(self.axes_structure, self.axes)
+
+    def settings(self) -> dict[str, Any]:
+        names = "axis_name batch_size mesh".split()
+        settings = {name: getattr(self, name) for name in names}
+        settings = {k: v for k, v in settings.items() if v is not None}
+        return settings if self.in_axes == 0 else {"in_axes": self.in_axes, **settings}
+
+    def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
+        x = as_arrays(x)
+        # `vmap` maps a sparse matrix as one array.
+        leaves, structure = jtu.tree_flatten(x, is_leaf=is_sparse)
+        axes = _leaf_axes(self.in_axes, x, scope)
+        shapes = structure.unflatten(map(_shape, leaves))
+        size = common_size(
+            "batched", f"the input{scope.where}", shapes, axes, _EXAMPLES
+        )
+        both = list(zip(leaves, axes, strict=True))
+        mapped = [leaf for leaf, a in both if a is not None]
+        # The index is mapped only if the stage gets a key; otherwise all else stays
+        # unbatched.
+        index = None if scope.key is None else _positions(size, mapped, axes)
+        stateful = is_stateful(self.stage)
+        shared = state if stateful else None
+        passes = Passes(scope)
+        constants = []
+
+        def one(slices, shared, i):
+            rest = iter(slices)
+            parts = [leaf if a is None else next(rest) for leaf, a in both]
+            item = jtu.tree_unflatten(structure, parts)
+            inner = passes.begin()
+            y, shared = inner.enter("stage", self.stage, item, state=shared, index=i)
+            arrays, constant = eqx.partition(as_arrays(y), eqx.is_array)
+            # `vmap` returns only arrays; other leaves, such as text, are returned this
+            # way.
+            constants.append(constant)
+            return (arrays, passes.arrays()), shared
+
+        along = [a for a in axes if a is not None]
+        settings: Any = {"out_axes": (0, None), "axis_name": self.axis_name}
+        in_axes, batch = (along, None, 0), self.batch_size
+        if batch is None and self.mesh is None:
+            every = jax.vmap(one, in_axes, axis_size=size, **settings)
+        elif not stateful:
+            batch = max(size, 1) if batch is None else batch
+            settings |= {"batch_size": batch, "mesh": self.mesh, "axis_size": size}
+            every = vmap(one, in_axes, **settings)
+        else:
+            self.check_state_in_batches(size, scope)
+            every = ft.partial(self.in_order, one, along, min(batch or size, size))
+        try:
+            (arrays, values), shared = every(mapped, shared, index)
+        except ValueError as error:
+            # The stage has run, so `vmap` rejects the state: every other output may
+            # vary.
+            if stateful and constants:
+                raise value_error(
+                    "batched",
+                    f"the stage{scope.where} updates its state differently for each "
+                    "example, but all examples share one state.",
+                    "Combine the examples inside the stage by a collective over "
+                    "`axis_name` (`jax.lax.pmean`, as `equinox.nn.BatchNorm` does). "
+                    "For a state of each example, such as a cache, use "
+                    "`equinox.filter_vmap(pipe, in_axes=(0, None))(xs, state)` in "
+                    "place of `batched`; the state that it returns has an axis of "
+                    "examples, and goes in by `in_axes=(0, 0)` from then on.",
+                ) from error
+            raise
+        passes.end(values)
+        y = combine(arrays, constants[-1])
+        return y, shared if stateful else state
+
+    def in_order(
+        self,
+        one: Callable[..., Any],
+        along: list[int],
+        batch_size: int,
+        mapped: list[Any],
+        state: MaybeState,
+        index: Any,
+    ) -> Any:
+        """Return the outputs of `one` in batches, through which the state passes."""
+        rows = [jnp.moveaxis(x, a, 0) for x, a in zip(mapped, along, strict=True)]
+        every: Any = jax.vmap(one, (0, None, 0), (0, None), axis_name=self.axis_name)
+
+        def step(state: Any, rows: list[Any], *_: Any) -> tuple[Any, Any]:
+            index = next(iter(rows[len(along) :]), None)
+            outputs, state = every(rows[: len(along)], state, index)
+            return state, outputs
+
+        rows = rows if index is None else [*rows, index]
+        state, outputs = in_batches(step, state, rows, batch_size)
+        return outputs, state
+
+    def check_state_in_batches(self, size: int, scope: Scope) -> None:
+        """Raise where a state cannot pass through batches in order."""
+        if self.mesh is not None or self.batch_size == "auto":
+            wrong = "`mesh`" if self.mesh is not None else '`batch_size="auto"`'
+            raise value_error(
+                "batched",
+                f"the stage{scope.where} is stateful, and {wrong} is given.",
+                "Give a number as `batch_size` and no `mesh`: the state passes through "
+                "the batches in order.",
+            )
+        if self.axis_name is not None and self.batch_size < size:
+            raise value_error(
+                "batched",
+                f"`axis_name` is {self.axis_name!r}, and {size} examples in batches of "
+                f"{self.batch_size} are several: a collective would not see all.",
+                "Leave out `batch_size`.",
+            )
+
+
+def _leaf_axes(in_axes: PyTree, x: PyTree, scope: Scope) -> list[int | None]:
+    """Return the mapped axis of each leaf of `x`, or `None` if it is not an array."""
+    axes = leaf_axes("batched", "in_axes", in_axes, x, f"the input{scope.where}")
+    leaves = jtu.tree_leaves(x, is_leaf=is_sparse)
+    pairs = zip(leaves, axes, strict=True)
+    return [axis if _is_mapped(leaf) else None for leaf, axis in pairs]
+
+
+def _is_mapped(leaf: Any) -> bool:
+    return eqx.is_array(leaf) or is_sparse(leaf)
+
+
+def _shape(leaf: Any) -> Any:
+    """Return the struct of a sparse matrix; other leaves as they are."""
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) if is_sparse(leaf) else leaf
+
+
+def _positions(size: int, mapped: list[Array], axes: list[int | None]) -> Array:
+    """Return the positions of the examples, placed as the examples are.
+
+    On a mesh with explicit axes, `vmap` rejects arrays that are split differently.
+    """
+    index = jnp.arange(size)
+    along = (a for a in axes if a is not None)
+    for leaf, axis in zip(mapped, along, strict=True):
+        if is_sparse(leaf):
+            continue
+        sharding = jax.typeof(leaf).sharding
+        if is_explicit(sharding.mesh) and sharding.spec[axis] is not None:
+            split = NamedSharding(sharding.mesh, P(sharding.spec[axis]))
+            return jax.sharding.reshard(index, split)
+    return index
+
+
+def batched(
+    stage: StageLike,
+    in_axes: PyTree[SupportsIndex | None] = 0,
+    axis_name: Hashable | None = None,
+    *,
+    batch_size: SupportsIndex | Literal["auto"] | None = None,
+    mesh: Mesh | None = None,
+) -> Batched:
+    """Apply a stage to every example of a batch.
+
+    The input's arrays are split along `in_axes` and the stage runs on each example
+    under `jax.vmap`; outputs are stacked along a new leading axis. Example `i` draws
+    from `fold_in(key, i)`. The state is shared: the stage sees the same one for each
+    example, and must make the same update for each (`equinox.nn.BatchNorm` does, given
+    its `axis_name` here). Other leaves, such as strings, are passed to each example
+    unchanged. An empty batch is allowed.
+
+    **Arguments:**
+
+    - `stage`: the stage for one example.
+    - `in_axes`: the axis along which examples lie, an integer, or a pytree of integers
+        and `None` that is a prefix of the input. `None` marks leaves that all examples
+        share.
+    - `axis_name`: a name for the axis, for collectives inside the stage.
+    - `batch_size`: the maximum number of examples vectorised at once on a device, or
+        `"auto"`, as for `eqx_pipe.vmap`, also for gradients. By default, all. A state
+        passes through the batches in order. (Keyword only.)
+    - `mesh`: a mesh, over whose devices the examples are split; not for a stage with a
+        state. (Keyword only.)
+
+    **Returns:** a stage that takes and returns batches.
+
+    **Shapes:** the stage gets an input leaf `(batch, *a)` as `(*a,)`; an output leaf
+    `(*b,)` of the stage becomes `(batch, *b)`.
+
+    **Raises:**
+
+    - `TypeError` if `stage` is not a stage, or `in_axes` has the wrong type.
+    - `StructureError` (a `ValueError`), when called, if sizes disagree, an axis is out
+      of range, or `in_axes` does not fit the input; the error names the leaves.
+    - `ValueError`, when called, if the examples update the state differently, or if
+        `axis_name` is given and there are several batches.
+
+    **Laws:** `batched(f)(x, key=key)[i]` is `f(x[i], key=fold_in(key, i))`.
+
+    !!! example
+
+        >>> import equinox as eqx, eqx_pipe as ep, jax.numpy as jnp, jax.random as jr
+        >>> layer = ep.batched(eqx.nn.Linear(3, 2, key=jr.key(0)))
+        >>> layer(jnp.ones((5, 3))).shape
+        (5, 2)
+    """
+    child = as_stage("batched", "stage", stage)
+    named, structure = jtu.tree_flatten_with_path(in_axes, is_leaf=is_none)
+    for path, axis in named:
+        if axis is not None and not is_integer(axis):
+            where = f" at `.{path_name(path)}`" if path else ""
+            raise type_error(
+                "batched",
+                f"`in_axes` is {describe_value(axis)}{where}.",
+                "Give an integer, `None`, or a pytree of these.",
+            )
+    if all(axis is None for _, axis in named):
+        raise value_error(
+            "batched",
+            f"`in_axes` is {in_axes!r}: nothing is mapped.",
+            "Give the axis along which the examples lie.",
+        )
+    axes = (axis if axis is None else operator.index(axis) for _, axis in named)
+    if batch_size is not None and batch_size != "auto":
+        check_int("batched", "batch_size", batch_size, 1)
+        batch_size = operator.index(batch_size)
+    if mesh is not None:
+        check_mesh("batched", mesh)
+    return Batched(child, tuple(axes), structure, axis_name, batch_size, mesh)
