@@ -120,11 +120,54 @@ def choose(
     arrays, static = eqx.partition((x, state), eqx.is_array)
     # State indices and text cannot be operands of a primitive; branches add them again.
     leaves, structure = jtu.tree_flatten(arrays)
-    traced = _trace_branches(branches, leaves, structure, static)
+
+    def traced_of(branch: Callable[..., Any]) -> _Traced:
+        kept: list[Any] = []
+
+        def flat(*leaves: Any) -> Any:
+            out = branch(*eqx.combine(jtu.tree_unflatten(structure, leaves), static))
+            arrays, rest = eqx.partition(as_arrays(out), eqx.is_array)
+            out_leaves, out_structure = jtu.tree_flatten(arrays)
+            kept[:] = [out_structure, rest]
+            return out_leaves
+
+        return _Traced(trace(flat, *leaves), *kept)
+
+    plain = {i: b for i, b in enumerate(branches) if not isinstance(b, Like)}
+    by_position = {i: traced_of(branch) for i, branch in plain.items()}
+    first = next(iter(by_position.values()))
+    avals = first.jaxpr.out_avals
+    # A branch made of these shapes must have the sharding, too, where it is in a type.
+    shardings = _shardings_to_agree(avals)
+    structs = [
+        jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=sharding)
+        for a, sharding in zip(avals, shardings, strict=True)
+    ]
+    shapes, _ = first.assemble(structs)
+    for i, branch in enumerate(branches):
+        if isinstance(branch, Like):
+            with _mesh_of(next(filter(None, shardings), None)):
+                by_position[i] = traced_of(ft.partial(branch.fn, shapes))
+    traced = [by_position[i] for i in range(len(branches))]
+
     dtypes = _common_dtypes(function, names, traced)
     same = _handed_on([t.jaxpr for t in traced])
     changed = [k for k, source in enumerate(same) if source is None]
-    jaxprs = [_changed_outputs(t.jaxpr, changed, dtypes, leaves) for t in traced]
+
+    def changed_outputs(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
+        """Return a branch with the outputs that change, in common dtypes, none weak."""
+        pairs = list(zip(jaxpr.out_avals, dtypes, strict=True))
+        right = all(a.dtype == d and not a.weak_type for a, d in pairs)
+        if right and len(changed) == len(pairs):
+            return jaxpr
+
+        def function(*leaves: Any) -> Any:
+            outputs = jaxpr_as_fun(jaxpr)(*leaves)
+            return [lax.convert_element_type(outputs[k], dtypes[k]) for k in changed]
+
+        return trace(function, *leaves)
+
+    jaxprs = [changed_outputs(t.jaxpr) for t in traced]
     # Values that the branches close over (parameters, tracers) become operands.
     constants, jaxprs = hoist(jaxprs, leaves)
     chosen = iter(_bind(index, [*constants, *leaves], jaxprs))
@@ -144,49 +187,6 @@ class _Traced(NamedTuple):
 
     def assemble(self, leaves: Sequence[Any]) -> PyTree:
         return eqx.combine(jtu.tree_unflatten(self.structure, leaves), self.static)
-
-
-def _trace_branches(
-    branches: Sequence[Callable[..., Any] | Like],
-    leaves: list[Any],
-    structure: Any,
-    static: PyTree,
-) -> list[_Traced]:
-    traced = {
-        i: _trace_branch(branch, leaves, structure, static)
-        for i, branch in enumerate(branches)
-        if not isinstance(branch, Like)
-    }
-    first = next(iter(traced.values()))
-    avals = first.jaxpr.out_avals
-    # A branch made of these shapes must have the sharding, too, where it is in a type.
-    shardings = _shardings_to_agree(avals)
-    structs = [
-        jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=sharding)
-        for a, sharding in zip(avals, shardings, strict=True)
-    ]
-    shapes, _ = first.assemble(structs)
-    for i, branch in enumerate(branches):
-        if isinstance(branch, Like):
-            alike = ft.partial(branch.fn, shapes)
-            with _mesh_of(next(filter(None, shardings), None)):
-                traced[i] = _trace_branch(alike, leaves, structure, static)
-    return [traced[i] for i in range(len(branches))]
-
-
-def _trace_branch(
-    branch: Callable[..., Any], leaves: list[Any], structure: Any, static: PyTree
-) -> _Traced:
-    kept: list[Any] = []
-
-    def flat(*leaves: Any) -> Any:
-        out = branch(*eqx.combine(jtu.tree_unflatten(structure, leaves), static))
-        arrays, rest = eqx.partition(as_arrays(out), eqx.is_array)
-        out_leaves, out_structure = jtu.tree_flatten(arrays)
-        kept[:] = [out_structure, rest]
-        return out_leaves
-
-    return _Traced(trace(flat, *leaves), *kept)
 
 
 def _common_dtypes(
@@ -272,28 +272,6 @@ def _handed_on(jaxprs: Sequence[ClosedJaxpr]) -> list[int | None]:
 
     columns = zip(*map(sources, jaxprs), strict=True)
     return [column[0] if len(set(column)) == 1 else None for column in columns]
-
-
-def _changed_outputs(
-    jaxpr: ClosedJaxpr,
-    changed: Sequence[int],
-    dtypes: Sequence[Any],
-    leaves: Sequence[Any],
-) -> ClosedJaxpr:
-    """Return a branch with only the outputs that some branch changes, in common dtypes.
-
-    The outputs are not weakly typed.
-    """
-    pairs = list(zip(jaxpr.out_avals, dtypes, strict=True))
-    right = all(a.dtype == d and not a.weak_type for a, d in pairs)
-    if right and len(changed) == len(pairs):
-        return jaxpr
-
-    def function(*leaves: Any) -> Any:
-        outputs = jaxpr_as_fun(jaxpr)(*leaves)
-        return [lax.convert_element_type(outputs[k], dtypes[k]) for k in changed]
-
-    return trace(function, *leaves)
 
 
 choose_p = Primitive("eqx_pipe_choose")
@@ -501,15 +479,30 @@ def _batch(
 
     masks = _masks(index, len(branches))
     num_known = len(operands) - num_linear
-    run, pays = _run_where, _pays_to_mask_tangents(branches, batched, num_known)
+    pays = _pays_to_mask_tangents(branches, batched, num_known)
     if pays:
         batched = batched[:num_known] + [True] * num_linear
-        run = ft.partial(_run_linear_where, num_known=num_known, size=axis_data.size)
+
+    def linear(branch: ClosedJaxpr, function: Any, mask: Any, *operands: Any) -> Any:
+        """Run a branch that is linear in its last operands; zero outside the mask."""
+        known = _guard(mask, operands[:num_known], batched[:num_known])
+        moving = []
+        for x, aval in zip(
+            operands[num_known:], branch.in_avals[num_known:], strict=True
+        ):
+            x = jnp.broadcast_to(x, (axis_data.size, *aval.shape))
+            moving.append(lax.select(broadcast_mask(mask, x), x, jnp.zeros_like(x)))
+        return list(function(*known, *moving))
+
     depends = [depends_on(branch, batched, axis_data.name) for branch in branches]
-    results = [
-        run(mask, branch, over_batch(branch, batched, out_batched), operands, batched)
-        for mask, branch, out_batched in zip(masks, branches, depends, strict=True)
-    ]
+    results = []
+    for mask, branch, out_batched in zip(masks, branches, depends, strict=True):
+        run = over_batch(branch, batched, out_batched)
+        if pays:
+            result = _if_any(ft.partial(linear, branch, run), mask, *operands)
+        else:
+            result = _run_where(mask, branch, run, operands, batched)
+        results.append(result)
     if pays:  # the sum, since each branch is zero in the lanes of the others
         is_linear = [False] * num_known + [True] * num_linear
         moved = [depends_on(branch, is_linear) for branch in branches]
@@ -620,31 +613,6 @@ def _if_any(function: Any, mask: Any, *operands: Any) -> list[Any]:
     # One boolean over the whole batch, for any number of outer `vmap`s, so the branch
     # can be skipped.
     return _bind(eqxi.unvmap_any(mask), inputs, [skipped, taken])
-
-
-def _run_linear_where(
-    mask: Bool[Array, " batch"],
-    branch: ClosedJaxpr,
-    function: Any,
-    operands: Sequence[Any],
-    batched: Sequence[bool],
-    *,
-    num_known: int,
-    size: int,
-) -> list[Any]:
-    """Run a branch that is linear in its last operands; zero outside the mask."""
-
-    def run(mask: Any, *operands: Any) -> list[Any]:
-        known = _guard(mask, operands[:num_known], batched[:num_known])
-        moving = []
-        for x, aval in zip(
-            operands[num_known:], branch.in_avals[num_known:], strict=True
-        ):
-            x = jnp.broadcast_to(x, (size, *aval.shape))
-            moving.append(lax.select(broadcast_mask(mask, x), x, jnp.zeros_like(x)))
-        return list(function(*known, *moving))
-
-    return _if_any(run, mask, *operands)
 
 
 def _guard(
