@@ -104,7 +104,7 @@ def choose(
     """Run the branch `(x, state) -> (y, state)` at `index`, clamped as in JAX.
 
     Without batching this is `lax.cond` (boolean index, two branches: false, true) or
-    `lax.switch`. For `vmap` with an index per example, see `batching.py`.
+    `lax.switch`. For `vmap` with an index per example, see `_batch`.
 
     `function` and `names` name the caller and the branches in errors. A branch may be a
     `Like`. `x` may hold leaves that are not arrays; `y` too, if all branches return the
@@ -621,7 +621,7 @@ def _guard(
     """Return the operands with a lane of the mask copied into all lanes outside it.
 
     Operands that are not batched here may be batched by an outer `vmap`; see
-    `masked_operand.py`.
+    `masked_operand_p`.
     """
     # An empty batch has no lane to copy.
     if mask.shape[0] == 0:

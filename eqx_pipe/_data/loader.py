@@ -654,20 +654,10 @@ def select(
         last, end = epoch[-1], at[-1] + np.uint32(1)
     else:
         last, end = epoch, start + np.uint32(count)
-    ids = _shuffled(words, epoch, at, size) if shuffle else at
-    after = last, jnp.stack([end, jnp.zeros_like(end)])
-    return Selection(epoch, ids[None], at[:1]), after
-
-
-def _shuffled(
-    words: UInt32[Array, " words"],
-    epoch: UInt32[Array, "..."],
-    at: UInt32[Array, " n"],
-    size: int,
-) -> UInt32[Array, " n"]:
-    if epoch.ndim == 0:
+    ids = at
+    if shuffle and epoch.ndim == 0:
         ids = permute(words, epoch, at, size)
-    else:
+    elif shuffle:
         # Few batches cross an epoch's end, and one order is computed much faster than
         # many.
         ids = jax.lax.cond(
@@ -675,9 +665,12 @@ def _shuffled(
             lambda: permute(words, epoch[0], at, size),
             lambda: permute(words, epoch, at, size),
         )
-    # Without the barrier, XLA recomputes the permutation for every element of the
-    # gather: 153 us instead of 125 for batches of 256 images.
-    return jax.lax.optimization_barrier(ids)
+    if shuffle:
+        # Without the barrier, XLA recomputes the permutation for every element of the
+        # gather: 153 us instead of 125 for batches of 256 images.
+        ids = jax.lax.optimization_barrier(ids)
+    after = last, jnp.stack([end, jnp.zeros_like(end)])
+    return Selection(epoch, ids[None], at[:1]), after
 
 
 def as_words(
@@ -710,12 +703,26 @@ def device_batch(
     source, size = loader.source, len(loader.source)
     assert isinstance(source, DeviceSource)
     selection, after = select(words, position, count, size, loader.shuffle, overrun)
+    ids, start, last = selection.ids[-1], position[1][0], np.uint32(size - count)
     if loader.shuffle:
-        records = source.take(selection.ids[-1])
-    elif overrun == "wrap":
-        records = _across(source, selection.ids[-1], position[1][0], seam)
-    else:
+        records = source.take(ids)
+    elif overrun != "wrap":
         records = source.slice(selection.offset[-1], count)
+    elif seam is None:  # a slice that may wrap around from the last record to the first
+        records = jax.lax.cond(
+            start <= last, lambda: source.slice(start, count), lambda: source.take(ids)
+        )
+    else:
+        # A `cond` would write the whole batch to memory; a select fuses with what
+        # follows.
+        over = start > last
+        at = jnp.where(over, start - last, np.uint32(0)).astype(np.int32)
+
+        def one(inside: Array, seam: Array) -> Array:
+            across = jax.lax.dynamic_slice_in_dim(seam, at, count)
+            return jax.lax.select_n(over, inside, across)
+
+        records = jtu.tree_map(one, source.slice(start, count), seam)
     return transform(loader, impl, words, selection, as_numbers(records)), after
 
 
@@ -728,30 +735,6 @@ def seam_of(loader: Loader, count: int, overrun: Overrun) -> PyTree:
     starts = (jnp.asarray(at, np.uint32) for at in (size - count, 0))
     pair = [source.slice(start, count) for start in starts]
     return jtu.tree_map(lambda *leaves: jnp.concatenate(leaves), *pair)
-
-
-def _across(
-    source: DeviceSource,
-    ids: UInt32[Array, " n"],
-    start: UInt32[Array, ""],
-    seam: PyTree,
-) -> PyTree:
-    """Return a slice of records that may wrap around from the last to the first."""
-    count = len(ids)
-    last = np.uint32(len(source) - count)
-    if seam is None:
-        return jax.lax.cond(
-            start <= last, lambda: source.slice(start, count), lambda: source.take(ids)
-        )
-    # A `cond` would write the whole batch to memory; a select fuses with what follows.
-    over = start > last
-    at = jnp.where(over, start - last, np.uint32(0)).astype(np.int32)
-
-    def one(inside: Array, seam: Array) -> Array:
-        across = jax.lax.dynamic_slice_in_dim(seam, at, count)
-        return jax.lax.select_n(over, inside, across)
-
-    return jtu.tree_map(one, source.slice(start, count), seam)
 
 
 def transform(

@@ -815,63 +815,14 @@ class Lookup(eqx.Module):
     fine: Inexact[Array, "fine *shape"] | None
 
 
-def look_up(
-    lookup: Lookup, i: Int[Array, ""], n: int, join: Callable[[Any, Any], Any]
-) -> Inexact[Array, "..."]:
-    """Return the value at position `i` of `n`."""
-    coarse, fine = lookup.coarse, lookup.fine
-    if fine is None:
-        return take(coarse, i)
-    last = i == n - 1
-    block = jnp.where(last, coarse.shape[0] - 1, i // BLOCK)
-    value = join(take(coarse, block), take(fine, jnp.where(last, 0, i % BLOCK)))
-    # The select separates this arithmetic from the arithmetic of the user's function,
-    # so that XLA cannot fuse the two with a single rounding.
-    return jnp.where(last, take(coarse, block), value)
-
-
-def tabulate(
-    function: str,
-    whole: Callable[[Any, Any], Any],
-    part: Callable[[Any, Any], Any],
-    first: Any,
-    last: Any,
-    n: int,
-) -> Lookup:
-    """Return the table of an axis with `n` values from `first` to `last`.
-
-    `function` is the name of the axis class, for messages. `whole(xp, t)` returns the
-    values at the fractions `t` between the ends, and `part(xp, t)` the steps (terms or
-    factors) that move a value by the fractions `t`. Both use the array module `xp`:
-    NumPy for plain numbers, `jax.numpy` for traced ones.
-    """
-    traced = isinstance(first, jax.Array)
-    xp, dtype = (jnp if traced else np), first.dtype
-
-    def entries(fn: Callable[[Any, Any], Any], positions: Any) -> Any:
-        fractions = positions / max(n - 1, 1)
-        fractions = fractions.reshape((-1,) + (1,) * first.ndim)
-        with np.errstate(over="ignore"):
-            return fn(xp, fractions.astype(dtype) if traced else fractions)
-
-    step = 1 if n <= BLOCK else BLOCK
-    coarse = entries(whole, np.arange(0, n, step, dtype=np.float64))
-    if not traced:
-        warn_if_alike(function, coarse, dtype)
-    # Both ends are exactly the user's numbers, which the formula would round.
-    middle = coarse[1:-1] if step == 1 else coarse[1:]
-    ends = [first[None], middle.astype(dtype), last[None]]
-    coarse = xp.concatenate(ends if n > 1 else ends[:1])
-    fine = None
-    if step > 1:
-        fine = entries(part, np.arange(BLOCK, dtype=np.float64)).astype(dtype)
-    return Lookup(on_device(coarse), None if fine is None else on_device(fine))
-
-
 def _formulas(
     is_log: bool, a: Any, b: Any
 ) -> tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]:
-    """Return the functions `whole` and `part` of `tabulate`, from `a` to `b`."""
+    """Return functions of the array module `xp` and a fraction `t`, from `a` to `b`.
+
+    `whole(xp, t)` returns the values at the fractions `t` between the ends, and
+    `part(xp, t)` the steps (terms or factors) that move a value by the fractions `t`.
+    """
     if not is_log:
         # The formula of `numpy.linspace`: (-1, 2, 4) contains 0 exactly.
         return lambda xp, t: a + (b - a) * t, lambda xp, t: (b - a) * t
@@ -912,7 +863,29 @@ class _Spaced(Axis):
         if self.is_log:
             check_same_sign(name, first, last)
         whole, part = _formulas(self.is_log, *precise)
-        self.lookup = tabulate(name, whole, part, first, last, self.num)
+        n, dtype = self.num, first.dtype
+        traced = isinstance(first, jax.Array)
+        xp = jnp if traced else np
+
+        def entries(fn: Callable[[Any, Any], Any], positions: Any) -> Any:
+            fractions = positions / max(n - 1, 1)
+            fractions = fractions.reshape((-1,) + (1,) * first.ndim)
+            with np.errstate(over="ignore"):
+                return fn(xp, fractions.astype(dtype) if traced else fractions)
+
+        step = 1 if n <= BLOCK else BLOCK
+        coarse = entries(whole, np.arange(0, n, step, dtype=np.float64))
+        if not traced:
+            warn_if_alike(name, coarse, dtype)
+        # Both ends are exactly the user's numbers, which the formula would round.
+        middle = coarse[1:-1] if step == 1 else coarse[1:]
+        ends = [first[None], middle.astype(dtype), last[None]]
+        coarse = xp.concatenate(ends if n > 1 else ends[:1])
+        fine = None
+        if step > 1:
+            fine = entries(part, np.arange(BLOCK, dtype=np.float64)).astype(dtype)
+            fine = on_device(fine)
+        self.lookup = Lookup(on_device(coarse), fine)
 
     @property
     def is_range(self) -> bool:
@@ -926,9 +899,16 @@ class _Spaced(Axis):
         return self.num
 
     def value(self, i: Int[Array, ""], key: Key | None) -> Inexact[Array, "..."]:
-        return look_up(
-            self.lookup, i, self.num, jnp.multiply if self.is_log else jnp.add
-        )
+        coarse, fine = self.lookup.coarse, self.lookup.fine
+        if fine is None:
+            return take(coarse, i)
+        last = i == self.num - 1
+        block = jnp.where(last, coarse.shape[0] - 1, i // BLOCK)
+        join = jnp.multiply if self.is_log else jnp.add
+        value = join(take(coarse, block), take(fine, jnp.where(last, 0, i % BLOCK)))
+        # The select separates this arithmetic from the arithmetic of the user's
+        # function, so that XLA cannot fuse the two with a single rounding.
+        return jnp.where(last, take(coarse, block), value)
 
     def _both(self) -> tuple[np.ndarray, np.ndarray]:
         """Return both ends in float64, each with a leading axis of length 1."""

@@ -284,7 +284,26 @@ class _Derivatives:
                 tangents = [np.where(f, t, np.zeros_like(t)) for t, f in pairs]
                 row = self._again(tangents)
                 cotangents = self._weights([s.smooth for s in row], cotangents)
-            self._same_dots(inside, row, tangents, cotangents, grads)
+            # Compare the gradient along the direction with the slopes of the outputs.
+            pairs = list(zip(cotangents, row, strict=True))
+            with np.errstate(invalid="ignore", over="ignore"):
+                left = [np.where(s.smooth, np.real(c * s.value), 0) for c, s in pairs]
+                errors = [
+                    np.where(s.smooth, np.abs(c) * (2 * s.doubt + 50 * s.noise), 0)
+                    for c, s in pairs
+                ]
+            products = zip(tangents, grads, strict=True)
+            right = [np.real(tangent * grad) for tangent, grad in products]
+            one, other = _total(left), _total(right)
+            size = _total([np.abs(v) for v in left + right])
+            allowed = _total(errors) + self.rtol * size
+            if not abs(one - other) <= allowed:
+                raise Broken(
+                    f"reverse mode gives {other:.6g} along a direction, but finite "
+                    f"differences or forward mode give {one:.6g} "
+                    f"(within {allowed:.2g})",
+                    self._blamed(inside, 0),
+                )
             self._same_value(value, "reverse mode")
         return ""
 
@@ -319,34 +338,6 @@ class _Derivatives:
                 scaled = cotangents[i] / np.maximum(size, least * largest)
                 cotangents[i] = scaled.astype(cotangents[i].dtype)
         return cotangents
-
-    def _same_dots(
-        self,
-        inside: list[int],
-        known: list[Slope],
-        tangents: list[Numbers],
-        cotangents: list[Numbers],
-        grads: list[Numbers],
-    ) -> None:
-        """Compare a gradient along a direction with the slopes of the outputs."""
-        pairs = list(zip(cotangents, known, strict=True))
-        with np.errstate(invalid="ignore", over="ignore"):
-            left = [np.where(s.smooth, np.real(c * s.value), 0) for c, s in pairs]
-            doubts = [np.abs(c) * (2 * s.doubt + 50 * s.noise) for c, s in pairs]
-            errors = [
-                np.where(s.smooth, v, 0) for v, s in zip(doubts, known, strict=True)
-            ]
-        products = zip(tangents, grads, strict=True)
-        right = [np.real(tangent * grad) for tangent, grad in products]
-        one, other = _total(left), _total(right)
-        size = _total([np.abs(v) for v in left + right])
-        allowed = _total(errors) + self.rtol * size
-        if not abs(one - other) <= allowed:
-            raise Broken(
-                f"reverse mode gives {other:.6g} along a direction, but finite "
-                f"differences or forward mode give {one:.6g} (within {allowed:.2g})",
-                self._blamed(inside, 0),
-            )
 
     def _second(self, smooth: list[Numbers]) -> str:
         """Compare second derivatives with finite differences of first derivatives.

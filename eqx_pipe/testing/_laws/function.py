@@ -626,18 +626,6 @@ def dtype_law(trial: Trial) -> str | None:
         if not lines or not is_installed(lines[0][0][0]):
             by_dtype[dtype] = _forms_of(other.programs)
             where[dtype] = next(filter(None, map(user_line, lines)), "")
-    _keeps(by_dtype, input_dtype, where, trial)
-    refused = {d.name for d in dtypes} - {d.name for d in by_dtype}
-    return f"{', '.join(sorted(refused))} cannot be judged" if refused else None
-
-
-def _keeps(
-    by_dtype: dict[np.dtype, dict[str, Any]],
-    input_dtype: np.dtype,
-    where: dict[np.dtype, str],
-    trial: Trial,
-) -> None:
-    """Raise `Broken` for an output that does not follow the dtype of the inputs."""
     for source in (input_dtype, np.dtype(np.float32)):
         forms = by_dtype.get(source, {})
         follow = [n for n, form in forms.items() if _real(form.dtype) == source]
@@ -652,6 +640,8 @@ def _keeps(
                     f"and draws that it uses in `x.dtype`{_closed_over(trial)}",
                     name,
                 )
+    refused = {d.name for d in dtypes} - {d.name for d in by_dtype}
+    return f"{', '.join(sorted(refused))} cannot be judged" if refused else None
 
 
 def _closed_over(trial: Trial) -> str:
