@@ -1,6 +1,6 @@
 """Stages one after the other: `chain`, and `residual`, which adds their input."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -16,17 +16,13 @@ from .parallel import SUM_BY_CALLABLE, check_agree, check_arrays
 
 
 def in_order(
-    function: str,
-    stages: Iterable[tuple[Segment, AnyStage]],
-    broadcast: tuple[str, ...],
-    x: PyTree,
-    state: MaybeState,
-    scope: Scope,
+    pipe: "Chain | Residual", x: PyTree, state: MaybeState, scope: Scope
 ) -> Output:
     """Run stages left to right; with `broadcast` each gets the whole mapping."""
-    y, inputs = carried_entry(function, broadcast, x, scope)
+    function = type(pipe).__name__.lower()
+    y, inputs = carried_entry(function, pipe.broadcast, x, scope)
     origin: Segment | None = None  # the stage that returned None, if `y` is None
-    for segment, stage in stages:
+    for segment, stage in keyed(pipe):
         before = y
         y, state = scope.enter(segment, stage, inputs(y), state=state, none_from=origin)
         if y is not None:
@@ -46,7 +42,7 @@ class Chain(Container):
     broadcast: tuple[str, ...] = eqx.field(static=True, default=())
 
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
-        return in_order("chain", keyed(self), self.broadcast, x, state, scope)
+        return in_order(self, x, state, scope)
 
     def picture(self, canvas: Canvas, path: str, wire: Wire) -> Wire:
         ends = [wire]
@@ -127,11 +123,10 @@ class Residual(Container):
     broadcast: tuple[str, ...] = eqx.field(static=True, default=())
 
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
-        broadcast = self.broadcast
-        y, state = in_order("residual", keyed(self), broadcast, x, state, scope)
+        y, state = in_order(self, x, state, scope)
         *_, (last, _) = keyed(self)
         last = join_path(scope.path, last)
-        x, _ = carried_entry("residual", broadcast, x, scope)
+        x, _ = carried_entry("residual", self.broadcast, x, scope)
         both = as_arrays(x), as_arrays(y)
         check_arrays("residual", last, both[1], "residual", SUM_BY_CALLABLE)
         cure = ', or give the input a projection by `parallel(..., merge="sum")`.'

@@ -294,10 +294,9 @@ class Gated(Container):
             if scope.record is not None:
                 scope.record.add(path, y)
             outputs.append(y)
-        segments = [segment for segment, _ in keyed(self)]
         if fold is None:
-            return merged(self.merge, "gated", segments, outputs, state, scope)
-        paths = [join_path(scope.path, segment) for segment in segments]
+            return merged(self, outputs, state, scope)
+        paths = [join_path(scope.path, segment) for segment, _ in keyed(self)]
         check_agree("gated", paths, outputs, cure=KEEP_APART)
         return _reduce_open(fold, opens, outputs), state
 

@@ -280,7 +280,7 @@ class Repeat(Stacked):
     unroll: int = eqx.field(static=True, default=1)
 
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
-        return _loop(self, self.stages, self.size, True, x, state, scope)
+        return _loop(self, x, state, scope)
 
 
 class SharedRepeat(Composite):
@@ -293,19 +293,15 @@ class SharedRepeat(Composite):
     unroll: int = eqx.field(static=True, default=1)
 
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
-        return _loop(self, self.stage, self.n, False, x, state, scope)
+        return _loop(self, x, state, scope)
 
 
 def _loop(
-    pipe: "Repeat | SharedRepeat",
-    stage: AnyStage,
-    size: int,
-    stacked: bool,
-    x: PyTree,
-    state: MaybeState,
-    scope: Scope,
+    pipe: "Repeat | SharedRepeat", x: PyTree, state: MaybeState, scope: Scope
 ) -> Output:
     """Run a stage under one scan; if it is stacked, each step runs one slice."""
+    stacked = isinstance(pipe, Repeat)
+    stage, size = (pipe.stages, pipe.size) if stacked else (pipe.stage, pipe.n)
     begin, inputs = carried_entry("repeat", pipe.broadcast, x, scope)
     if size == 0:
         return begin, state

@@ -6,7 +6,7 @@ stacking first would hold all outputs at once.
 
 import dataclasses
 import functools as ft
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, SupportsIndex, TypeAlias, cast, get_args
 
 import equinox as eqx
@@ -36,7 +36,7 @@ from .._tree import (
     leaves_with_names,
     tree_text,
 )
-from .._types import AnyStage, MaybeState, Output, PyTree, Segment, StageLike
+from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
 from .container import Container, Names, check_reserved, keyed, no_slices, read_stages
 
 
@@ -147,14 +147,14 @@ class Merge(eqx.Module):
 
 
 def merged(
-    merge: Merge,
-    function: str,
-    segments: Iterable[Segment],
+    container: "Parallel | Any",
     outputs: Sequence[PyTree],
     state: MaybeState,
     scope: Scope,
 ) -> Output:
-    """Merge the outputs of several stages into one."""
+    """Merge the outputs of the stages of a `Parallel` or `Gated` into one."""
+    merge, function = container.merge, type(container).__name__.lower()
+    segments = [segment for segment, _ in keyed(container)]
     if merge.stage is not None:
         return scope.enter("merge", merge.stage, tuple(outputs), state=state)
     if merge.name == "tuple":
@@ -325,8 +325,7 @@ class Parallel(Container):
         for segment, stage in keyed(self):
             y, state = scope.enter(segment, stage, x, state=state)
             outputs.append(y)
-        segments = (segment for segment, _ in keyed(self))
-        return merged(self.merge, "parallel", segments, outputs, state, scope)
+        return merged(self, outputs, state, scope)
 
     def picture(self, canvas: Canvas, path: str, wire: Wire) -> Wire:
         ends = [canvas.stage(path, str(s), stage, wire) for s, stage in keyed(self)]
