@@ -628,51 +628,6 @@ class Selection(NamedTuple):
     offset: UInt32[_Numbers, " words"]
 
 
-def select(
-    words: UInt32[Array, " words"],
-    position: Position,
-    count: int,
-    size: int,
-    shuffle: bool,
-    overrun: Overrun,
-) -> tuple[Selection, Position]:
-    """Select the next `count` of `size` records, and return the position after them.
-
-    `words` is the data of the loader's key.
-    """
-    epoch, start = position[0], position[1][0]
-    if overrun == "skip":
-        over = start > np.uint32(size - count)
-        epoch = epoch + over.astype(np.uint32)
-        start = jnp.where(over, np.uint32(0), start)
-    # Positions stay below 2^32: there are fewer than 2^31 records, and no device has
-    # memory for a batch of 2^31.
-    at = start + jnp.arange(count, dtype=np.uint32)
-    if overrun == "wrap":
-        over = (at >= np.uint32(size)).astype(np.uint32)
-        epoch, at = epoch + over, at - over * np.uint32(size)
-        last, end = epoch[-1], at[-1] + np.uint32(1)
-    else:
-        last, end = epoch, start + np.uint32(count)
-    ids = at
-    if shuffle and epoch.ndim == 0:
-        ids = permute(words, epoch, at, size)
-    elif shuffle:
-        # Few batches cross an epoch's end, and one order is computed much faster than
-        # many.
-        ids = jax.lax.cond(
-            epoch[0] == epoch[-1],
-            lambda: permute(words, epoch[0], at, size),
-            lambda: permute(words, epoch, at, size),
-        )
-    if shuffle:
-        # Without the barrier, XLA recomputes the permutation for every element of the
-        # gather: 153 us instead of 125 for batches of 256 images.
-        ids = jax.lax.optimization_barrier(ids)
-    after = last, jnp.stack([end, jnp.zeros_like(end)])
-    return Selection(epoch, ids[None], at[:1]), after
-
-
 def as_words(
     numbers: int | Shaped[np.ndarray, "*n"], size: int
 ) -> UInt32[np.ndarray, "words *n"]:
@@ -702,12 +657,39 @@ def device_batch(
     """
     source, size = loader.source, len(loader.source)
     assert isinstance(source, DeviceSource)
-    selection, after = select(words, position, count, size, loader.shuffle, overrun)
-    ids, start, last = selection.ids[-1], position[1][0], np.uint32(size - count)
+    epoch, start = position[0], position[1][0]
+    last = np.uint32(size - count)
+    if overrun == "skip":
+        epoch = epoch + (start > last).astype(np.uint32)
+        start = jnp.where(start > last, np.uint32(0), start)
+    # Positions stay below 2^32: there are fewer than 2^31 records, and no device has
+    # memory for a batch of 2^31.
+    at = start + jnp.arange(count, dtype=np.uint32)
+    if overrun == "wrap":
+        over = (at >= np.uint32(size)).astype(np.uint32)
+        epoch, at = epoch + over, at - over * np.uint32(size)
+        ended, end = epoch[-1], at[-1] + np.uint32(1)
+    else:
+        ended, end = epoch, start + np.uint32(count)
+    after = ended, jnp.stack([end, jnp.zeros_like(end)])
+    ids = at
     if loader.shuffle:
+        # Few batches cross an epoch's end, and one order is computed much faster than
+        # many.
+        if epoch.ndim == 0:
+            ids = permute(words, epoch, at, size)
+        else:
+            ids = jax.lax.cond(
+                epoch[0] == epoch[-1],
+                lambda: permute(words, epoch[0], at, size),
+                lambda: permute(words, epoch, at, size),
+            )
+        # Without the barrier, XLA recomputes the permutation for every element of the
+        # gather: 153 us instead of 125 for batches of 256 images.
+        ids = jax.lax.optimization_barrier(ids)
         records = source.take(ids)
     elif overrun != "wrap":
-        records = source.slice(selection.offset[-1], count)
+        records = source.slice(at[0], count)
     elif seam is None:  # a slice that may wrap around from the last record to the first
         records = jax.lax.cond(
             start <= last, lambda: source.slice(start, count), lambda: source.take(ids)
@@ -716,13 +698,14 @@ def device_batch(
         # A `cond` would write the whole batch to memory; a select fuses with what
         # follows.
         over = start > last
-        at = jnp.where(over, start - last, np.uint32(0)).astype(np.int32)
+        into = jnp.where(over, start - last, np.uint32(0)).astype(np.int32)
 
         def one(inside: Array, seam: Array) -> Array:
-            across = jax.lax.dynamic_slice_in_dim(seam, at, count)
+            across = jax.lax.dynamic_slice_in_dim(seam, into, count)
             return jax.lax.select_n(over, inside, across)
 
         records = jtu.tree_map(one, source.slice(start, count), seam)
+    selection = Selection(epoch, ids[None], at[:1])
     return transform(loader, impl, words, selection, as_numbers(records)), after
 
 

@@ -706,30 +706,6 @@ class Geometry:
         )
 
 
-def geometry_of(
-    tree: PyTree,
-    names: Sequence[str],
-    mode: str,
-    key: Key | None = None,
-    span: tuple[int, int] | None = None,
-    rows: Rows | None = None,
-) -> Geometry:
-    """Return the geometry of a space; `names` are the axes' names in the order written.
-
-    Raises a `ValueError` if the axes do not form a space.
-    """
-    check_distinct("Space", "axes", names)
-    pairs, structure = jtu.tree_flatten_with_path(tree, is_leaf=is_axis)
-    index_of = {axis_name(path): k for k, (path, x) in enumerate(pairs) if is_axis(x)}
-    indices = tuple(index_of[name] for name in names)
-    leaves = [leaf for _, leaf in pairs]
-    axes = {name: leaves[index] for name, index in zip(names, indices, strict=True)}
-    grid_dims, axis_dims = arranged(axes, mode)
-    return Geometry(
-        key, structure, leaves, tuple(names), indices, grid_dims, axis_dims, span, rows
-    )
-
-
 Cube: TypeAlias = (
     Shaped[Array, "points axes"]
     | Shaped[np.ndarray, "points axes"]
@@ -829,8 +805,7 @@ class Space(eqx.Module):
             raise no_axis("Space", "tree", tree)
         if key is not None:
             check_names_draw_apart("Space", self.names)
-        geometry = geometry_of(tree, self.names, mode)
-        for name, axis in geometry.axes.items():
+        for name, axis in self.geometry.axes.items():
             if key is None and axis.needs_key:
                 raise needs_space_key(name)
             for leaf in filter(is_key_array, jtu.tree_leaves(axis)):
@@ -886,8 +861,18 @@ class Space(eqx.Module):
     @property
     def geometry(self) -> Geometry:
         """The axes, the dims and the number of points, computed at each access."""
-        how = self.mode, self.key, self.span, self.rows
-        geometry = geometry_of(self.tree, self.names, *how)
+        names = self.names  # in the order written
+        check_distinct("Space", "axes", names)
+        pairs, structure = jtu.tree_flatten_with_path(self.tree, is_leaf=is_axis)
+        axes = [(axis_name(path), k) for k, (path, x) in enumerate(pairs) if is_axis(x)]
+        index_of, leaves = dict(axes), [leaf for _, leaf in pairs]
+        indices = tuple(index_of[name] for name in names)
+        by_name = {name: leaves[index_of[name]] for name in names}
+        arrangement = arranged(by_name, self.mode)
+        part = self.span, self.rows
+        geometry = Geometry(
+            self.key, structure, leaves, names, indices, *arrangement, *part
+        )
         return geometry.turned(self.last) if self.last else geometry
 
     def axes(self) -> dict[str, Axis]:
@@ -1442,9 +1427,37 @@ def joined(function: str, spaces: Sequence[Space]) -> Space:
         _check_alike(function, k, first.tree, space.tree)
     if not any(map(len, digits)):
         return first[:0]
-    names = geometries[0].names
-    columns = [_column(function, name, geometries, spaces, digits) for name in names]
-    return first.with_axes(columns)
+
+    def column(name: str) -> PyTree[Axis]:
+        """Return an axis with the values of one axis at the points of all spaces."""
+        values, axes = [], [geometry.axes[name] for geometry in geometries]
+        every = zip(axes, geometries, spaces, digits, strict=True)
+        for axis, geometry, space, at in every:
+            positions = at[:, geometry.axis_dims[geometry.names.index(name)]]
+            values.append(values_at(name, axis, space.axis_key(name), positions))
+        texts = axes[0].texts
+        if all(axis.is_static for axis in axes):
+            return Static([x for part in values for x in part], **texts)
+        pairs = list(zip(axes, values, strict=True))
+        forms = [None if axis.is_static else part for axis, part in pairs]
+        for k, form in enumerate(forms[1:], 1):
+            lines = differences(forms[0], form, free_axis=0)
+            if lines:
+                raise value_error(
+                    function,
+                    f"the values of the axis `{name}` differ between `results[0]` and "
+                    f"`results[{k}]`: {'; '.join(lines)}.",
+                    "Give them the same structure, shape and dtype.",
+                )
+        is_log = all(axis.is_log for axis in axes)
+        # Values from files keep 64 bits.
+        is_loaded = any(isinstance(axis, LoadedValues) for axis in axes)
+        kind = LoadedValues if is_loaded else Values
+        return jtu.tree_map(
+            lambda *parts: kind(_joined(parts), is_log=is_log, **texts), *values
+        )
+
+    return first.with_axes(list(map(column, geometries[0].names)))
 
 
 def _check_alike(function: str, k: int, first: PyTree, other: PyTree) -> None:
@@ -1462,42 +1475,6 @@ def _check_alike(function: str, k: int, first: PyTree, other: PyTree) -> None:
             "Join results of spaces with the same axes at the same paths, and make "
             "the values that differ axes with one value in each.",
         )
-
-
-def _column(
-    function: str,
-    name: str,
-    geometries: Sequence[Geometry],
-    spaces: Sequence[Space],
-    digits: Sequence[Int[np.ndarray, "_ _"]],
-) -> PyTree[Axis]:
-    """Return an axis with the values of one axis at the points of several spaces."""
-    values, axes = [], [geometry.axes[name] for geometry in geometries]
-    for axis, geometry, space, at in zip(axes, geometries, spaces, digits, strict=True):
-        positions = at[:, geometry.axis_dims[geometry.names.index(name)]]
-        values.append(values_at(name, axis, space.axis_key(name), positions))
-    texts = axes[0].texts
-    if all(axis.is_static for axis in axes):
-        return Static([x for part in values for x in part], **texts)
-    for k, (axis, other) in enumerate(zip(axes[1:], values[1:], strict=True), 1):
-        forms = [
-            None if a.is_static else v for a, v in ((axes[0], values[0]), (axis, other))
-        ]
-        lines = differences(*forms, free_axis=0)
-        if lines:
-            raise value_error(
-                function,
-                f"the values of the axis `{name}` differ between `results[0]` and "
-                f"`results[{k}]`: {'; '.join(lines)}.",
-                "Give them the same structure, shape and dtype.",
-            )
-    is_log = all(axis.is_log for axis in axes)
-    # Values from files keep 64 bits.
-    is_loaded = any(isinstance(axis, LoadedValues) for axis in axes)
-    kind = LoadedValues if is_loaded else Values
-    return jtu.tree_map(
-        lambda *parts: kind(_joined(parts), is_log=is_log, **texts), *values
-    )
 
 
 def _joined(parts: tuple[Any, ...]) -> Any:
