@@ -1044,9 +1044,36 @@ class Space(eqx.Module):
             [(2.0, 'tanh')]
         """
         check_dim("Space.from_unit", dim)
-        space = self.with_axes(
-            axes_at(self.geometry, u, dim), "product" if dim else "zip"
-        )
+        geometry = self.geometry
+        _check_untied(geometry, "Space.from_unit")
+        check_unmasked("Space.from_unit", "u", u)
+        array: Any = np.zeros(0)
+        try:
+            array = np.asarray(u, np.float64)
+        # Raised below, as for arrays of other shapes; also JAX's error for tracers.
+        except (TypeError, ValueError):
+            pass
+        width = len(geometry.names)
+        if array.ndim != 2 or array.shape[1] != width:
+            raise value_error(
+                "Space.from_unit",
+                f"`u` is {describe_value(u)}.",
+                f"Give numbers of the shape (points, {width}), a column for each of "
+                f"{quoted(geometry.names)}, outside of `jit`.",
+            )
+        outside = ~((array >= 0) & (array <= 1))
+        if np.any(outside):
+            row, column = (int(k) for k in np.argwhere(outside)[0])
+            raise value_error(
+                "Space.from_unit",
+                f"`u[{row}, {column}]` is {array[row, column]}.",
+                "Give numbers from 0 to 1.",
+            )
+        # An axis has at least one value: this point is removed again.
+        array = array if len(array) else np.zeros((1, width))
+        pairs = zip(geometry.axes.values(), array.T, strict=True)
+        axes = [axis.from_unit(column, dim) for axis, column in pairs]
+        space = self.with_axes(axes, "product" if dim else "zip")
         return space if len(u) else space[:0]
 
     def to_unit(
@@ -1072,8 +1099,38 @@ class Space(eqx.Module):
             >>> space.to_unit().ravel().tolist()
             [0.0, 0.5, 1.0]
         """
-        other = self if points is None else points
-        return unit_of(self.geometry, other.geometry)
+        geometry = self.geometry
+        made = (self if points is None else points).geometry
+        _check_untied(geometry, "Space.to_unit")
+        if made.names != geometry.names:
+            raise value_error(
+                "Space.to_unit",
+                f"`points` has the axes {quoted(made.names)}, but the space has "
+                f"{quoted(geometry.names)}.",
+                "Give a space with the same axes, in the same order.",
+            )
+        digits = made.digits(np.arange(made.size))
+        columns = []
+        for (name, axis), dim in zip(
+            geometry.axes.items(), made.axis_dims, strict=True
+        ):
+            other = made.axes[name]
+            while isinstance(axis, Mapped) and isinstance(other, Mapped):
+                axis, other = axis.axis, other.axis
+            # Convert each value once: on a grid most positions occur many times.
+            few, back = np.unique(digits[:, dim], return_inverse=True)
+            values = values_at(name, other, made.axis_key(name), few)
+            if axis.is_range:
+                u = axis.to_unit(np.asarray(values))
+            else:
+                hashable = _hashable(other.is_static, values)
+                u = _middles(name, axis, geometry.axis_key(name), hashable)
+            back = back.reshape(-1)
+            columns.append(u[back])
+            if np.isnan(u).any():
+                i = int(np.argmax(np.isnan(columns[-1])))
+                raise _no_value(name, axis, other, values, int(back[i]), i)
+        return np.stack(columns, axis=1)
 
     def with_axes(
         self, axes: Sequence[PyTree[Axis]], mode: Literal["product", "zip"] = "zip"
@@ -1173,71 +1230,6 @@ def cells_of(
     pairs = zip(geometry.axes.values(), geometry.axis_dims, strict=True)
     axes = [None if dims[dim] in over else axis for axis, dim in pairs]
     return space.with_axes(axes, "product")
-
-
-def axes_at(geometry: Geometry, u: Any, dim: str | None) -> list[Axis]:
-    """Return the axes of a space at points of the unit cube, in the order written."""
-    _check_untied(geometry, "Space.from_unit")
-    check_unmasked("Space.from_unit", "u", u)
-    array: Any = np.zeros(0)
-    try:
-        array = np.asarray(u, np.float64)
-    # The error is raised below, as for arrays of other shapes. JAX's error for tracers
-    # is a `TypeError`.
-    except (TypeError, ValueError):
-        pass
-    width = len(geometry.names)
-    if array.ndim != 2 or array.shape[1] != width:
-        raise value_error(
-            "Space.from_unit",
-            f"`u` is {describe_value(u)}.",
-            f"Give numbers of the shape (points, {width}), a column for each of "
-            f"{quoted(geometry.names)}, outside of `jit`.",
-        )
-    outside = ~((array >= 0) & (array <= 1))
-    if np.any(outside):
-        row, column = (int(k) for k in np.argwhere(outside)[0])
-        raise value_error(
-            "Space.from_unit",
-            f"`u[{row}, {column}]` is {array[row, column]}.",
-            "Give numbers from 0 to 1.",
-        )
-    # An axis has at least one value: `Space.from_unit` removes this point again.
-    array = array if len(array) else np.zeros((1, width))
-    pairs = zip(geometry.axes.values(), array.T, strict=True)
-    return [axis.from_unit(column, dim) for axis, column in pairs]
-
-
-def unit_of(geometry: Geometry, points: Geometry) -> Float[np.ndarray, "points axes"]:
-    """Return the coordinates of some points in the unit cube of a space."""
-    _check_untied(geometry, "Space.to_unit")
-    if points.names != geometry.names:
-        raise value_error(
-            "Space.to_unit",
-            f"`points` has the axes {quoted(points.names)}, but the space has "
-            f"{quoted(geometry.names)}.",
-            "Give a space with the same axes, in the same order.",
-        )
-    digits = points.digits(np.arange(points.size))
-    columns = []
-    for (name, axis), dim in zip(geometry.axes.items(), points.axis_dims, strict=True):
-        other = points.axes[name]
-        while isinstance(axis, Mapped) and isinstance(other, Mapped):
-            axis, other = axis.axis, other.axis
-        # Convert each value once: on a grid most positions occur many times.
-        few, back = np.unique(digits[:, dim], return_inverse=True)
-        values = values_at(name, other, points.axis_key(name), few)
-        if axis.is_range:
-            u = axis.to_unit(np.asarray(values))
-        else:
-            hashable = _hashable(other.is_static, values)
-            u = _middles(name, axis, geometry.axis_key(name), hashable)
-        back = back.reshape(-1)
-        columns.append(u[back])
-        if np.isnan(u).any():
-            i = int(np.argmax(np.isnan(columns[-1])))
-            raise _no_value(name, axis, other, values, int(back[i]), i)
-    return np.stack(columns, axis=1)
 
 
 def _no_value(

@@ -129,7 +129,7 @@ class Composite(Stage):
         check_is(name, "stages", stages, Mapping | None, cure)
         new, by_path = self, cast(Mapping[Any, Any], stages or {})
         for path, stage in {**by_path, **named}.items():
-            new = put(new, str(path), stage)
+            new = put(new, new, "", str(path), stage)
         return new
 
     def __bool__(self) -> bool:

@@ -4,7 +4,7 @@ import functools as ft
 import itertools as it
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax.tree_util as jtu
@@ -14,8 +14,6 @@ from .._errors import describe_value, nearest, type_error, value_error
 from .._tree import join_path, path_name
 from .._types import AnyStage, PyTree, PyTreeDef
 from .stage import is_composite
-
-_Root = TypeVar("_Root", bound=eqx.Module)
 
 
 class Part(NamedTuple):
@@ -126,20 +124,15 @@ def each_path(paths: np.ndarray, segments: Any) -> np.ndarray:
     return np.asarray(np.frompyfunc(join_path, 2, 1)(paths, segments), object)
 
 
-def put(root: _Root, path: str, new: PyTree) -> _Root:
-    """Return the pipeline with the value at a path replaced.
+def put(root: PyTree, node: PyTree, parent: str, path: str, new: PyTree) -> PyTree:
+    """Return `node`, at the path `parent`, with the value at a path below replaced.
 
     The path may lead into a layer, by names of fields and positions.
     """
-    return cast(_Root, _put(root, root, "", path, new))
-
-
-def _put(root: PyTree, node: PyTree, parent: str, path: str, new: PyTree) -> PyTree:
-    """Return `node`, at the path `parent`, with the value at a path below replaced."""
     if is_composite(node):
         segment, rest = _first(root, node, parent, path)
         if rest:
-            new = _put(root, node.child(segment), join_path(parent, segment), rest, new)
+            new = put(root, node.child(segment), join_path(parent, segment), rest, new)
         return node.with_child(segment, new)
     parts, structure = jtu.tree_flatten_with_path(node, is_leaf=lambda x: x is not node)
     names = [path_name(key) for key, _ in parts if key]
@@ -149,7 +142,7 @@ def _put(root: PyTree, node: PyTree, parent: str, path: str, new: PyTree) -> PyT
     values = [value for _, value in parts]
     at = names.index(segment)
     if rest:
-        new = _put(root, values[at], join_path(parent, segment), rest, new)
+        new = put(root, values[at], join_path(parent, segment), rest, new)
     values[at] = new
     return structure.unflatten(values)
 
