@@ -244,7 +244,27 @@ def explore(
     check_choice(function, "mode", mode, ("min", "max"))
     check_int(function, "rounds", rounds, 1)
     check_int(function, "num", num, 1)
-    _check_given(method, callback, executor, store, progress)
+    if not isinstance(method, Method) or isinstance(method, type):
+        raise type_error(
+            function,
+            f"`method` is {describe_value(method)}.",
+            "Give a method of `eqx_pipe.search`, such as `search.Adaptive()`, or an "
+            "object with `init`, `ask` and `tell`.",
+        )
+    if callback is not None:
+        cure = (
+            "Give a function of the `SearchResult` so far: `lambda found: len(found) "
+            ">= 10_000`."
+        )
+        check_is(function, "callback", callback, Callable, cure)
+    if executor is not None and store is None:
+        raise value_error(
+            function,
+            "`executor` requires `store`.",
+            "Give a folder, `store=`: workers are for long rounds.",
+        )
+    if progress is not None:
+        check_bool(function, "progress", progress)
     folder = None if store is None else as_files(function, store)
     settings = {"num": operator.index(num), "by": by, "mode": mode}
     settings |= {"method": method, "key": key, "space": whole}
@@ -266,7 +286,11 @@ def explore(
         )
         made = Sweeper(dataclasses.replace(request, search=texts))
         if not request.by_hand:
-            _check_by(made.outputs(points, key), by)
+            # Raise, before any computation, unless `by` selects one number.
+            one = jtu.tree_map(
+                lambda x: jnp.empty((1, *x.shape), x.dtype), made.outputs(points, key)
+            )
+            scores(function, one, 1, by)
         return made
 
     # Fold in a name, since rounds fold in their numbers.
@@ -316,43 +340,3 @@ def explore(
             "search that has ended.",
         )
     return SearchResult(tuple(sweeps), state, by, mode)
-
-
-def _check_given(
-    method: object,
-    callback: object,
-    executor: object,
-    store: object,
-    progress: object,
-) -> None:
-    """Raise for arguments that are invalid for any function."""
-    if not isinstance(method, Method) or isinstance(method, type):
-        raise type_error(
-            "search.explore",
-            f"`method` is {describe_value(method)}.",
-            "Give a method of `eqx_pipe.search`, such as `search.Adaptive()`, or an "
-            "object with `init`, `ask` and `tell`.",
-        )
-    if callback is not None:
-        cure = (
-            "Give a function of the `SearchResult` so far: `lambda found: len(found) "
-            ">= 10_000`."
-        )
-        check_is("search.explore", "callback", callback, Callable, cure)
-    if executor is not None and store is None:
-        raise value_error(
-            "search.explore",
-            "`executor` requires `store`.",
-            "Give a folder, `store=`: workers are for long rounds.",
-        )
-    if progress is not None:
-        check_bool("search.explore", "progress", progress)
-
-
-def _check_by(outputs: PyTree, by: Compared) -> None:
-    """Raise, before any computation, unless `by` selects one number of an output."""
-
-    def one(leaf: Any) -> Any:
-        return jnp.empty((1, *leaf.shape), leaf.dtype)
-
-    scores("search.explore", jtu.tree_map(one, outputs), 1, by)

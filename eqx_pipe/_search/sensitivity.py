@@ -3,7 +3,6 @@
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
-from jaxtyping import Float
 
 from .._check import check_choice, check_int, check_is
 from .._errors import describe_value, nearest, optional, value_error
@@ -136,7 +135,21 @@ def sensitivity(
     cure = "Give what `sweep` returns."
     check_is("search.sensitivity", "result", result, SweepResult, cure)
     space, kind = as_space("search.sensitivity", space), _KINDS[method]
-    name, values = _values(result, by)
+    named = {name or "value": leaf for name, leaf in leaves_with_names(result.values)}
+    name = next(iter(named)) if by is None and len(named) == 1 else by
+    if not isinstance(name, str) or name not in named:
+        wrong = f"`by` is {describe_value(by)}, but there are {len(named)} outputs."
+        raise value_error("search.sensitivity", wrong, nearest(by, named))
+    values = np.asarray(named[name][...], np.float64)
+    wrong = ~result.ok | ~np.isfinite(values.reshape(len(values), -1)).all(axis=1)
+    if wrong.any():
+        raise value_error(
+            "search.sensitivity",
+            f"`{name}` has no finite value at {int(wrong.sum())} points, of which the "
+            f"first is {int(np.argmax(wrong))}.",
+            "A design is analysed as a whole: let the function give a number at every "
+            "point, or narrow the axes.",
+        )
     rows, problem = len(values), _problem(space)
     each = len(problem["names"]) + kind.more
     # This also raises for other axes, and for values beyond the ends of these axes.
@@ -170,25 +183,3 @@ def sensitivity(
 def _problem(space: Space) -> dict[str, Any]:
     names = list(space.names)
     return {"num_vars": len(names), "names": names, "bounds": [[0.0, 1.0]] * len(names)}
-
-
-def _values(
-    result: SweepResult, by: object
-) -> tuple[str, Float[np.ndarray, "points ..."]]:
-    """Return the name and the values of the output to analyse."""
-    named = {name or "value": leaf for name, leaf in leaves_with_names(result.values)}
-    name = next(iter(named)) if by is None and len(named) == 1 else by
-    if not isinstance(name, str) or name not in named:
-        wrong = f"`by` is {describe_value(by)}, but there are {len(named)} outputs."
-        raise value_error("search.sensitivity", wrong, nearest(by, named))
-    values = np.asarray(named[name][...], np.float64)
-    wrong = ~result.ok | ~np.isfinite(values.reshape(len(values), -1)).all(axis=1)
-    if wrong.any():
-        raise value_error(
-            "search.sensitivity",
-            f"`{name}` has no finite value at {int(wrong.sum())} points, of which the "
-            f"first is {int(np.argmax(wrong))}.",
-            "A design is analysed as a whole: let the function give a number at every "
-            "point, or narrow the axes.",
-        )
-    return name, values

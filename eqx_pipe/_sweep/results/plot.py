@@ -9,6 +9,7 @@ import math
 from collections.abc import Container, Mapping
 from typing import Any
 
+import jax.tree_util as jtu
 import numpy as np
 
 from ..._errors import nearest, optional, type_error, value_error
@@ -28,18 +29,17 @@ _MOST_PANELS = 36
 
 
 def draw(
-    data: Any,
-    axes: Mapping[str, Axis],
-    variable: str | None,
-    num_outputs: int,
-    sel: Mapping[str, object],
-    roles: Mapping[str, str | None],
-    options: dict[str, Any],
+    result: Any, variable: str | None, sel: Any, roles: Any, options: dict[str, Any]
 ) -> Any:
-    """Draw one output of a dataset; see `SweepResult.plot`.
-
-    `axes` are the axes of the space; a reduction of all points has none.
-    """
+    """Draw one output of a result; see `SweepResult.plot`."""
+    data = result.to_xarray()
+    # All variables of a reduction of all points are outputs, and it has no axes.
+    axes, num_outputs = result.space.axes(), len(jtu.tree_leaves(result.values))
+    if result.points is not None:
+        axes, num_outputs = {}, len(data.data_vars)
+    metric = dict(result.made).get("metric")  # of `train`, beside other curves
+    if variable is None and metric in data.data_vars:
+        variable = metric
     plt = optional(_FUNCTION, "matplotlib.pyplot")
     asked = {role: name for role, name in roles.items() if name is not None}
     array, of_space = _array_of(data, variable, num_outputs, bool(axes))

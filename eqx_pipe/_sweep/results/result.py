@@ -626,18 +626,10 @@ class SweepResult:
             >>> ax.get_xscale(), ax.get_title()
             ('log', 'b = 0.5')
         """
-        data = self.to_xarray()
-        # All variables of a reduction of all points are outputs, and it has no axes.
-        axes, outputs = self.space.axes(), len(jtu.tree_leaves(self.values))
-        if self.points is not None:
-            axes, outputs = {}, len(data.data_vars)
-        metric = dict(self.made).get("metric")  # of `train`, beside other curves
-        if variable is None and metric in data.data_vars:
-            variable = metric
         roles = {"x": x, "y": y, "hue": hue, "row": row, "col": col}
         if ax is not None:
             options["ax"] = ax
-        return draw(data, axes, variable, outputs, sel or {}, roles, options)
+        return draw(self, variable, sel or {}, roles, options)
 
     def save(self, path: StoreLike, *, overwrite: bool = False) -> None:
         """Write the result to a folder, which `SweepResult.load` and xarray can open.
