@@ -29,7 +29,7 @@ EXPLORE = {
     TypeError: {"Adaptive": lambda: explore(method=ep.search.Design)},
     ValueError: {
         "Known names: `value`": lambda: explore(by="los"),
-        "path on a disk": lambda: explore(store="s3://bucket/run"),
+        "path on a disk": lambda: explore(store="ftp://host/run"),
         "design has points": lambda: method("Design", np.zeros((0, 2))),
         "a column": lambda: method("Design", [[0.0]]),
     },
