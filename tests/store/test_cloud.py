@@ -71,6 +71,8 @@ def test_laws(tmp_path, requests):
     requests.clear()
     same(ep.sweep(fn, SPACE, store=bucket, **options), disk)
     assert not requests["put"] and not requests["delete"]
+    # Statuses twice, each output, and two short lists: 1,000 names a request.
+    assert (requests["list"], requests["list_with_delimiter"]) == (2, 2 + 2)
     loaded = ep.SweepResult.load(bucket)
     same(loaded, disk)
     for picked in ([3, 30, 5], slice(4, 20, 3), 7):

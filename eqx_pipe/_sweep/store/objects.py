@@ -12,7 +12,6 @@ import errno
 import functools as ft
 import os
 import re
-import threading
 import urllib.parse
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -177,17 +176,9 @@ class Objects(Files):
             raise OSError(number, f"obstore: {what}", self.path_of(key)) from None
 
 
-_lock = threading.Lock()
-
-
+@ft.lru_cache(1)
 def _threads(process: int) -> concurrent.futures.ThreadPoolExecutor:
     """Return the threads of this process, which wait for requests."""
-    with _lock:
-        return _pool(process)
-
-
-@ft.lru_cache(1)
-def _pool(process: int) -> concurrent.futures.ThreadPoolExecutor:
     return concurrent.futures.ThreadPoolExecutor(AT_ONCE, "eqx_pipe-store")
 
 
