@@ -222,7 +222,7 @@ def against_optuna(run, rungs):
         found[name] = by_optuna(training, space, rungs, pruner())
 
     sides = {"train": halving}
-    if run.has("optuna") and run.has("sklearn"):
+    if run.has("optuna"):
         from optuna.pruners import (
             HyperbandPruner,
             MedianPruner,
@@ -250,7 +250,7 @@ def against_optuna(run, rungs):
 def main(run, *, steps=0):
     """Measure each case; `steps` replaces the length of its intervals."""
     for case in run.chosen([*CASES, "digits"]):
-        if case == "digits" and run.has("sklearn"):
+        if case == "digits":
             against_optuna(run, tuple(k * steps for k in (1, 2)) if steps else RUNGS)
         elif case in CASES:
             width, lanes, usual = CASES[case]

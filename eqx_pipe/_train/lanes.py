@@ -288,8 +288,12 @@ class Lanes:
             # All parts have the same number of lanes, the last training repeated, so
             # that they run the same program.
             at = np.concatenate([part, np.repeat(part[-1:], lanes - len(part))])
-            own = [*(x[at] for x in values), *(self._lanes_of(x, at) for x in carries)]
-            own = [jax.device_put(x, place) for x in own]
+            # Carries that are in place are not copied.
+            ordered = (at == np.minimum(np.arange(lanes), len(self.rows) - 1)).all()
+            given = [*(x[at] for x in values)]
+            for x in carries:
+                given.append(x if ordered and len(x) == lanes else np.asarray(x)[at])
+            own = [jax.device_put(x, place) for x in given]
             try:
                 with noting(lanes // self._devices):
                     out = jax.block_until_ready(call(*consts, *own, *plan))
@@ -318,13 +322,6 @@ class Lanes:
         metrics = zip([*self.metrics, *self.evaluations], leaves[moving:], strict=False)
         outputs = {name: leaf[done] for name, leaf in metrics}
         return leaves[:moving], self.rows[done], outputs, failed
-
-    def _lanes_of(self, leaf: Any, at: Rows) -> Any:
-        """Return the carries of some trainings, without a copy if they are in place."""
-        last = len(self.rows) - 1
-        if len(leaf) == len(at) and (at == np.minimum(np.arange(len(at)), last)).all():
-            return leaf
-        return np.asarray(leaf)[at]
 
     def _size(self, trainings: int) -> int:
         """Return the lanes of a device: full turns, halved as trainings stop.

@@ -47,18 +47,11 @@ class Population:
         **Raises:** `ValueError` if `by` is not the path of a scalar metric.
         """
         check_choice("train: Population.ranked", "mode", mode, ("min", "max"))
-        return ranked(self.metric(by), mode, self.active)
-
-    def metric(self, by: str) -> np.ndarray:
-        """Return a scalar metric of each training.
-
-        **Raises:** `ValueError` if `by` is not the path of one.
-        """
         known = [name for name, x in self.metrics.items() if x.ndim == 1]
         if by not in known:
             wrong = f"`by` is {describe_value(by)}, which is not a scalar metric."
             raise value_error("train", wrong, nearest(by, known))
-        return self.metrics[by]
+        return ranked(self.metrics[by], mode, self.active)
 
     def next(
         self,
@@ -167,8 +160,8 @@ class Halving(eqx.Module):
 
     def __call__(self, population: Population, key: Key | None) -> Population:
         """Return the population without the trainings that stop."""
-        metric = population.metric(self.by)
-        order = ranked(metric, self.mode, population.active & ~np.isnan(metric))
+        order = population.ranked(self.by, self.mode)
+        order = order[~np.isnan(population.metrics[self.by][order])]
         kept = np.zeros_like(population.active)
         kept[order[: max(1, math.ceil(population.active.sum() / self.eta))]] = True
         return population.next(active=kept)

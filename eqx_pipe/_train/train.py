@@ -223,9 +223,9 @@ class _Run:
             interrupt = stack.enter_context(Interrupt(ENDING if stored else CTRL_C))
             bar = Progress(state.request.progress, steps, state.step, "train", "steps")
             bar = stack.enter_context(bar)
-            stopping, is_stored = (lambda: interrupt.asked), stored is not None
+            watch = Watch(bar, lambda: interrupt.asked, hands_over=stored is not None)
             try:
-                self._loop(Watch(bar, stopping, hands_over=is_stored))
+                self._loop(watch)
             finally:
                 self._save()
             try:
