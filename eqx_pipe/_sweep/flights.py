@@ -195,7 +195,7 @@ class Flights:
 
     @ft.cached_property
     def _identity(self) -> dict[str, str]:
-        """What the bits of a state depend on, besides the record of the store."""
+        """The dependencies of the bits of a state, besides the record of the store."""
         points, text = self._plan.points, self._store.function
         reducers = self._plan.request.reducers
         if reducers is not None:
