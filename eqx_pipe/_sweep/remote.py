@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import math
 import os
+import signal
 import threading
 import time
 import uuid
@@ -165,8 +166,8 @@ def compute_remotely(plan: Plan, todo: Todo, watch: Watch) -> Iterator[Chunk]:
             unit.cancelled()
 
 
-_Computed: TypeAlias = tuple[Rows | None, Verdict] | Exception
-"""The rows of a chunk, `None` if they are in the store, or an error of the function."""
+_Computed: TypeAlias = tuple[Rows, Verdict] | Exception
+"""The rows of a chunk, `[]` if they are in the store, or an error of the function."""
 
 
 class _Answer(NamedTuple):
@@ -391,8 +392,10 @@ def _ended_by_signal(stopping: Callable[[], bool]) -> bool:
 
 def end_workers(executor: Any) -> None:
     """Kill the processes of a pool, since Python would wait for them at its end."""
-    for process in [*(getattr(executor, "_processes", None) or {}).values()]:
-        process.kill()
+    processes = getattr(executor, "_processes", None)
+    for pid in [*processes] if isinstance(processes, dict) else []:
+        with contextlib.suppress(OSError):  # it has ended
+            os.kill(pid, getattr(signal, "SIGKILL", signal.SIGTERM))
 
 
 def _broken(error: BaseException) -> SweepError:
@@ -513,7 +516,7 @@ def _computed(
             job = job or _prepared(name, task)
             if target is None:
                 return whole(job.compute(index, costs, Watch()))
-            return None, _written(job, index, costs, target)
+            return [], _written(job, index, costs, target)
     except Exception as error:
         return _portable(error)
 

@@ -61,7 +61,10 @@ class TogetherSink:
                 wrong = f"it failed in process {process}: {text}."
                 cure = "That process shows the whole error, and which points failed."
                 raise SweepError(message("sweep", wrong, cure))
-        while any(several := _gathered(self._mine[:1])):
+        while True:
+            several = _gathered(self._mine[:1])
+            if not any(several):
+                return
             del self._mine[:1]
             for chunk in (chunk for chunks in several for chunk in chunks):
                 self._sink.keep(chunk)

@@ -232,13 +232,13 @@ class Chunk(NamedTuple):
     """Computed rows of a chunk: all rows, or those with the numbers `rows`.
 
     The verdict marks rows that are still missing because the computation ended early;
-    the points in `flight` among them can go on in another call. `values` is `None` if a
+    the points in `flight` among them can go on in another call. `values` is empty if a
     worker has written them.
     """
 
     number: int
     rows: Int64[np.ndarray, " rows"] | None
-    values: Rows | None
+    values: Rows
     verdict: Verdict
     flight: Flight | None = None
 
@@ -260,7 +260,7 @@ def chunks_of(
 def keep_chunk(filling: Filling, work: Work, chunk: Chunk) -> None:
     """Write a chunk, or some rows of it, to a store."""
     number, rows, values, verdict, _ = chunk
-    if values is None or not (rows is None or len(rows)):
+    if not values or not (rows is None or len(rows)):
         return
     status = np.where(verdict.ok, OK, FAILED).astype(np.int8)
     if verdict.missing is not None:

@@ -43,7 +43,7 @@ def run_processes(script, size=2):
         for rank in range(size)
     ]
     try:
-        said = [process.communicate(timeout=120)[0] for process in started]
+        said = [process.communicate(timeout=300)[0] for process in started]
     finally:
         for process in started:
             process.kill()

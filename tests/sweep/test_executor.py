@@ -182,7 +182,7 @@ class Altered(Plain):
     def carried(self):
         """Return whether each chunk came back with its values."""
         return [
-            rows is not None
+            bool(rows)
             for *_, computed in self.answers
             if computed is not None
             for rows, _ in computed

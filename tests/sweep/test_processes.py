@@ -3,7 +3,7 @@
 import pytest
 from support.processes import run_processes
 
-SCRIPT = """
+SETUP = """
 import jax.numpy as jnp
 import numpy as np
 import eqx_pipe as ep
@@ -22,6 +22,9 @@ points = [(space.point(i), space.point_key(i, key=key)) for i in range(15)]
 wanted = np.array([p["a"] * p["b"] for p, _ in points])
 drawn = np.array([noisy(p, k) for p, k in points])
 a = np.linspace(0, 1, 5, dtype="f4")
+"""
+
+ALONE = """
 mesh = jax.make_mesh((2,), ("x",), devices=jax.local_devices())
 found = {
     "all local devices": (ep.sweep(plain, space).values, wanted),
@@ -39,9 +42,7 @@ for name, (values, expected) in found.items():
     np.testing.assert_allclose(values, expected, rtol=1e-5, err_msg=name)
 """
 
-TOGETHER = (
-    SCRIPT
-    + """
+TOGETHER = """
 both = jax.make_mesh((4,), ("x",))
 assert len({d.process_index for d in both.devices.flat}) == 2
 computed = []
@@ -100,14 +101,13 @@ except ValueError as error:
 else:
     raise AssertionError("no error")
 """
-)
 
 
 @pytest.mark.slow
 def test_each_process_sweeps_on_its_own_devices():
-    run_processes(SCRIPT)
+    run_processes(SETUP + ALONE)
 
 
 @pytest.mark.slow
 def test_processes_sweep_together_and_each_has_the_whole_result(tmp_path):
-    run_processes(f"folder = {str(tmp_path)!r}\n" + TOGETHER)
+    run_processes(f"folder = {str(tmp_path)!r}\n{SETUP}{TOGETHER}")
