@@ -12,6 +12,7 @@ import dataclasses
 import enum
 import functools as ft
 import inspect
+import operator
 import sys
 import types
 import weakref
@@ -63,7 +64,7 @@ _ASIDE = {
     "__slots__", "__static_attributes__", "__str__", "__weakref__", "_abc_impl",
 }  # fmt: skip
 
-_CONFIG = [name for name in jax.config.values if hasattr(jax.config, name)]
+_config = operator.attrgetter(*(k for k in jax.config.values if hasattr(jax.config, k)))
 
 
 Found: TypeAlias = tuple[list[Case], list[Traced], tuple[tuple[Case, str], ...]]
@@ -112,7 +113,7 @@ def schema(space: Space, key: Key | None) -> Hashable:
     schemas = tuple(map(_leaf_schema, leaves))
     # The selected points determine which of them share a program.
     rows = None if space.rows is None else np.asarray(space.rows).tobytes()
-    return structure, schemas, rows, tuple(getattr(jax.config, k) for k in _CONFIG)
+    return structure, schemas, rows, _config(jax.config)
 
 
 def _leaf_schema(leaf: Any) -> Hashable:
@@ -182,7 +183,6 @@ class _Walk:
             self.found += id(x), x
 
     def _add_new(self, x: Any) -> None:
-        wrapped = getattr(x, "__wrapped__", None)
         if isinstance(x, jax.Array) and not isinstance(x, Tracer):
             self._same(x)
         elif isinstance(x, tuple) or type(x) is list:
@@ -220,10 +220,10 @@ class _Walk:
             self.add(x.__func__)
         elif isinstance(x, _BY_IDENTITY):
             self._same(x)
-        elif wrapped is not None and _is_of_library(type(x)):
+        elif hasattr(x, "__wrapped__") and _is_of_library(type(x)):
             self._same(x)  # made by `jax.jit`, `jax.custom_jvp`, ...
             rules = getattr(x, "__dict__", {}).values()
-            self.add((wrapped, *(f for f in rules if callable(f))))
+            self.add((x.__wrapped__, *(f for f in rules if callable(f))))
         else:
             raise _MayChange
 
