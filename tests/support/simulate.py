@@ -408,7 +408,7 @@ class History:
         restore(store, lambda: small.layout(xs, ys))
         filling = Filling(store, shard, again=True)
         flying = flights.Flights(PLAN, filling)
-        vars(flying)["_identity"] = {}
+        vars(flying)["_identity"] = {"layout": store.record["cut"]}
         listed, seen = filling.look(), set()
         if not (filling.todo(listed) or filling.has_leftovers() or flying.look()):
             return "complete"
