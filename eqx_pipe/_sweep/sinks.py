@@ -153,6 +153,7 @@ class ArraySink:
     def keep(self, chunk: Chunk) -> None:
         """Store the values of a chunk at their points."""
         number, _, values, verdict, _ = chunk
+        assert values is not None  # workers write to stores alone
         self._chunks[number] = verdict
         if len(verdict.ok) == self.size:  # the chunk has all points: do not copy
             self._values = values
@@ -205,6 +206,7 @@ class ReductionSink:
     def keep(self, chunk: Chunk) -> None:
         """Merge a chunk after its predecessors, unless blocks of it are missing."""
         if chunk.verdict.missing is None:
+            assert chunk.values is not None  # workers write to stores alone
             self.fold.put(chunk.number, chunk.values, chunk.verdict.errors)
 
     def outcome(self) -> Outcome:
