@@ -1,23 +1,20 @@
 """`refill`: loops whose finished lanes take the next point under `vmap`.
 
 Under `jax.vmap`, `lax.while_loop` runs in all lanes until the last one is finished. The
-loop here instead records its batch of points, through any number of `vmap`s, and
-decides when it is compiled how many of them run at a time. This requires a primitive,
-which replaces each `while_loop` of a traced function.
+loop here instead records its batch of points, and decides when it is compiled how many
+of them run at a time. This requires a primitive, which replaces each `while_loop` of a
+traced function.
 
-Its parameters are those of the equation of a `lax.while_loop` of a single point, and
-the `sizes` of its batches, the outermost first. The carries have a leading axis for
-each batch; `axes` marks which of these axes each constant has, so that nested `vmap`s
-copy nothing.
+Its parameters are those of the equation of a `lax.while_loop` of a single point, the
+`size` of its batch, and the marks of the constants that have a leading axis over the
+batch, as the carries have. Another `vmap` runs several such loops side by side.
 
-A `vmap` adds to the points of the loop. If all points take the same number of steps
-there is nothing to refill, and it stays the loop of a single point, with a batch in its
-carry. Derivatives are those of the function as it is, whose lanes wait.
+If all points of a batch take the same number of steps there is nothing to refill, and
+it stays the loop of a single point, with a batch in its carry. Derivatives are those of
+the function as it is, whose lanes wait.
 """
 
 import functools as ft
-import itertools as it
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -168,7 +165,7 @@ def _rule(eqn: Equation, inputs: list[Any]) -> list[Any]:
     params["cond_jaxpr"] = alone(params["cond_jaxpr"])
     num_consts = params["cond_nconsts"] + params["body_nconsts"]
     with eqn.ctx.manager:
-        return Loop(**params, axes=((),) * num_consts).bind(*inputs)
+        return Loop(**params, own=(False,) * num_consts).bind(*inputs)
 
 
 refill_p = Primitive("eqx_pipe_refill")
@@ -186,23 +183,13 @@ class Loop(NamedTuple):
     body_jaxpr: ClosedJaxpr
     cond_nconsts: int
     body_nconsts: int
-    axes: tuple[tuple[bool, ...], ...]
-    sizes: tuple[int, ...] = ()
-
-    @property
-    def num_points(self) -> int:
-        """The number of points in all batches."""
-        return math.prod(self.sizes)
+    own: tuple[bool, ...]
+    size: int | None = None
 
     def split(self, args: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         """Return the constants and the carry."""
-        num_consts = len(self.axes)
+        num_consts = len(self.own)
         return list(args[:num_consts]), list(args[num_consts:])
-
-    def axes_of(self, args: Sequence[Any]) -> list[tuple[bool, ...]]:
-        """Return which batch axes each constant and each carry has."""
-        carries = len(args) - len(self.axes)
-        return [*self.axes, *[(True,) * len(self.sizes)] * carries]
 
     def bind(self, *args: Any) -> list[Any]:
         return refill_p.bind(*args, **self._asdict())
@@ -224,17 +211,6 @@ class Loop(NamedTuple):
             init,
         )
 
-    def each_point(
-        self,
-        run: Callable[..., list[Any]],
-        args: Sequence[Any],
-        axes: Sequence[tuple[bool, ...]],
-    ) -> list[Any]:
-        """Run a function of one point for all points; `axes` are those of `args`."""
-        for k in reversed(range(len(self.sizes))):
-            run = jax.vmap(run, [0 if has[k] else None for has in axes])
-        return run(*args)
-
 
 def refilled(function: Callable[..., Any], *args: Any) -> list[Any]:
     """Run a function of arrays with a refilled loop in place of its `while_loop`."""
@@ -243,15 +219,10 @@ def refilled(function: Callable[..., Any], *args: Any) -> list[Any]:
 
 def _run(*args: Any, on_gpu: bool = False, **params: Any) -> list[Any]:
     loop = Loop(**params)
-    if not loop.sizes:
+    if loop.size is None:
         return loop.of_point(*args)
     consts, init = loop.split(args)
-    if loop.num_points == 0:
-        return init
-    num = len(loop.sizes)
-    flat = [x.reshape(loop.num_points, *x.shape[num:]) for x in init]
-    results = Lanes(loop, consts, on_gpu).run(flat)
-    return [x.reshape(*loop.sizes, *x.shape[1:]) for x in results]
+    return Lanes(loop, consts, on_gpu).run(init) if loop.size else init
 
 
 @refill_p.def_effectful_abstract_eval
@@ -283,8 +254,11 @@ def _remake(eqn: Equation, bodies: list[Body], inputs: list[Any]) -> list[Any]:
             init,
         )
 
-    axes = loop.axes_of(inputs)
-    return loop.each_point(lambda *args: refilled(of_point, *args), inputs, axes)
+    run = ft.partial(refilled, of_point)
+    if loop.size is None:
+        return run(*inputs)
+    marks = [*loop.own, *[True] * (len(inputs) - len(loop.own))]
+    return jax.vmap(run, [0 if mine else None for mine in marks])(*inputs)
 
 
 register(
@@ -302,12 +276,15 @@ register(
 def _batch(
     axis_data: Any, args: Sequence[Any], dims: Sequence[int | None], **params: Any
 ) -> tuple[list[Any], list[int | None]]:
-    loop = Loop(**params)
+    loop, batched = Loop(**params), [dim is not None for dim in dims]
+    if loop.size is not None:
+        run = ft.partial(_run, **params)
+        out = jax.vmap(run, list(dims), axis_size=axis_data.size)(*args)
+        return out, [0] * len(out)
     args = [
         x if dim is None else jnp.moveaxis(x, dim, 0)
         for x, dim in zip(args, dims, strict=True)
     ]
-    batched = [dim is not None for dim in dims]
     depends = _carry_depends(loop, args, batched)
     read = [*batched[: loop.cond_nconsts], *depends]
     if depends_on(loop.cond_jaxpr, read)[0]:
@@ -315,20 +292,14 @@ def _batch(
         return out, [0] * len(out)
 
     # All points end at the same step, so no lane would wait: put the batch into the
-    # carry, after the existing axes over points.
+    # carry.
     every = jax.vmap(
         loop.of_point,
         [0 if b else None for b in batched],
         [0 if d else None for d in depends],
         axis_size=axis_data.size,
     )
-    axes = loop.axes_of(args)
-    behind = [
-        jnp.moveaxis(x, 0, sum(has)) if b else x
-        for x, b, has in zip(args, batched, axes, strict=True)
-    ]
-    out = loop.each_point(lambda *args: refilled(every, *args), behind, axes)
-    return out, [len(loop.sizes) if d else None for d in depends]
+    return refilled(every, *args), [0 if d else None for d in depends]
 
 
 def _carry_depends(
@@ -336,8 +307,8 @@ def _carry_depends(
 ) -> list[bool]:
     """Return which final carries differ between the points of a batch."""
     of_one = [
-        jax.typeof(x).update(shape=jnp.shape(x)[b + sum(has) :])
-        for x, b, has in zip(args, batched, loop.axes_of(args), strict=True)
+        jax.typeof(x).update(shape=jnp.shape(x)[int(b) :])
+        for x, b in zip(args, batched, strict=True)
     ]
     return depends_on(trace(loop.of_point, *of_one), batched)
 
@@ -345,16 +316,13 @@ def _carry_depends(
 def _with_axis(
     loop: Loop, args: Sequence[Any], batched: Sequence[bool], size: int
 ) -> list[Any]:
-    """Run the loop with one more batch of points."""
-    of_consts, of_init = loop.split(batched)
-    consts, init = loop.split(args)
+    """Run the loop with a batch of points."""
+    (own, of_init), (consts, init) = loop.split(batched), loop.split(args)
     carry = [
         x if b else jnp.broadcast_to(x, (size, *jnp.shape(x)))
         for x, b in zip(init, of_init, strict=True)
     ]
-    pairs = zip(of_consts, loop.axes, strict=True)
-    axes = tuple((b, *has) for b, has in pairs)
-    return loop._replace(axes=axes, sizes=(size, *loop.sizes)).bind(*consts, *carry)
+    return loop._replace(own=tuple(own), size=size).bind(*consts, *carry)
 
 
 batching.fancy_primitive_batchers[refill_p] = _batch
@@ -397,8 +365,8 @@ class Lanes:
     """
 
     def __init__(self, loop: Loop, consts: Sequence[Array], on_gpu: bool):
-        self.size, self.consts, self.on_gpu = loop.num_points, consts, on_gpu
-        self.sizes, self.axes = loop.sizes, loop.axes
+        self.size, self.consts, self.on_gpu = loop.size or 0, consts, on_gpu
+        self.own = loop.own
         self.test = self._over_lanes(loop.test)
         self.step = self._over_lanes(loop.step)
         # A body that may raise or loop must not run for a point after its end.
@@ -496,13 +464,8 @@ class Lanes:
 
     def _load(self, point: Int32[Array, " lanes"]) -> list[Any]:
         """Return the lanes' own constants."""
-        digits = [point]
-        if len(self.sizes) > 1:
-            digits = jnp.unravel_index(point, self.sizes)
-        return [
-            x.at[tuple(it.compress(digits, has))].get(mode="clip") if any(has) else None
-            for x, has in zip(self.consts, self.axes, strict=True)
-        ]
+        pairs = zip(self.consts, self.own, strict=True)
+        return [x.at[point].get(mode="clip") if mine else None for x, mine in pairs]
 
 
 def _take(arrays: list[Any], point: Int32[Array, " lanes"]) -> list[Any]:
