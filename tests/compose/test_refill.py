@@ -136,7 +136,7 @@ def test_points_that_end_together_are_one_loop():
     count, total = jax.vmap(fn, out_axes=(None, 0))(values)
     assert count == 5 and np.array_equal(total, 6 * values)
     jaxpr = str(jax.make_jaxpr(jax.vmap(fn))(values))
-    assert "sizes=()" in jaxpr
+    assert "size=None" in jaxpr
     total = jax.vmap(lambda x: fn(x)[1], axis_name="i")(values)
     assert np.array_equal(total, 6 * values)
 
