@@ -88,6 +88,6 @@ def test_bad_statistics(unchecked):
     with pytest.raises(TypeError, match="Give an iterable of batches"):
         ep.reduce.reduce_batches(loader, ep.reduce.Mean())
     scalar = ep.data.Loader(loader.source, batch_pipe=jnp.sum, batch_size=5)
-    with pytest.raises(ep.StructureError, match="Leave `batch_pipe` out"):
+    with pytest.raises(ep.StructureError, match="Let `batch_pipe` return one entry"):
         ep.reduce.reduce_batches(scalar.epoch(scalar.init(KEY)), ep.reduce.Mean())
     assert jax.tree.leaves(loader)

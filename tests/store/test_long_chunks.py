@@ -22,7 +22,7 @@ class Slow:
             name = f"eqx_pipe._sweep.compute.{file}.clock"
             monkeypatch.setattr(name, lambda: self.now)
         # It comes back to the host after each batch, however fast these are.
-        monkeypatch.setattr("eqx_pipe._sweep.compute.watch._CALL_SECONDS", 0)
+        monkeypatch.setattr("eqx_pipe._sweep.compute.watch._CALL_SECONDS", 0.0)
         # Chunks of four batches.
         monkeypatch.setattr("eqx_pipe._sweep.store.chunks._AT_LEAST", 4)
 

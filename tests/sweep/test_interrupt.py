@@ -40,7 +40,7 @@ class Twice:
 @pytest.fixture(autouse=True)
 def usual(monkeypatch):
     # It comes back to the host after each batch, however fast these are.
-    monkeypatch.setattr("eqx_pipe._sweep.compute.watch._CALL_SECONDS", 0)
+    monkeypatch.setattr("eqx_pipe._sweep.compute.watch._CALL_SECONDS", 0.0)
     # The children of a shell's background job ignore Ctrl-C.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
