@@ -222,8 +222,9 @@ class _Walk:
             self._same(x)
         elif hasattr(x, "__wrapped__") and _is_of_library(type(x)):
             self._same(x)  # made by `jax.jit`, `jax.custom_jvp`, ...
+            wrapped: Any = x
             rules = getattr(x, "__dict__", {}).values()
-            self.add((x.__wrapped__, *(f for f in rules if callable(f))))
+            self.add((wrapped.__wrapped__, *(f for f in rules if callable(f))))
         else:
             raise _MayChange
 

@@ -52,12 +52,14 @@ class Marks(_LazyArray):
     memory; `numpy.asarray`, other operations and other functions create the array.
     """
 
-    ndim = 1
+    ndim: int = 1
 
     def __init__(self, gaps: Gaps, size: int, entries: np.ndarray):
         self._gaps, self._entries = gaps, entries
-        self.size, self.shape, self.dtype = size, (size,), entries.dtype
-        self.nbytes = size * self.dtype.itemsize
+        self.size: int = size
+        self.shape: tuple[int, ...] = (size,)
+        self.dtype: np.dtype[Any] = entries.dtype
+        self.nbytes: int = size * self.dtype.itemsize
 
     def __repr__(self) -> str:
         pairs = zip(self._counts.tolist(), self._entries.tolist(), strict=True)
