@@ -212,6 +212,14 @@ def test_curves_are_labelled():
     assert table["n"].dtype == np.int32 and table["step_status"].values.all()
 
 
+def test_a_single_metric_needs_no_name_in_a_plot(tmp_path):
+    descent = ep.Training(DESCENT.init, DESCENT.step)
+    curves = ep.train(descent, SPACE, 4, log_every=2).curves
+    curves.save(tmp_path / "curves.zarr")
+    for each in (curves, ep.SweepResult.load(tmp_path / "curves.zarr")):
+        assert each.plot(x="step", row="rate", hue="start")[0, 0].lines
+
+
 def test_a_callback_sees_each_interval_and_may_end_the_training():
     seen = []
 
