@@ -20,7 +20,6 @@ from support.stores import one_device
 
 import eqx_pipe as ep
 import eqx_pipe.testing as ept
-from eqx_pipe._cache import LRUCache
 
 xarray = pytest.importorskip("xarray")
 pytest.importorskip("zarr")
@@ -173,8 +172,7 @@ def test_an_interrupted_sweep_goes_on_in_the_middle(fn, data, tmp_path_factory):
 def test_a_process_that_goes_on_compiles_one_program(tmp_path, monkeypatch):
     options = {"path": tmp_path / "runs.zarr", "fn": lambda p, key: train(p, key)["w"]}
     left_at(monkeypatch, **options)
-    cache = LRUCache(8)  # as in a new process
-    monkeypatch.setattr("eqx_pipe._sweep.compute.programs.PROGRAMS", cache)
+    long_points.forget_programs(monkeypatch)
     one = pytest.raises(AssertionError, match=r"got 1: jit\(run\)")
     with one, ept.assert_compiles(0):
         swept(options["fn"], store=options["path"], mesh=one_device())

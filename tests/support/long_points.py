@@ -96,6 +96,11 @@ def entered(monkeypatch):
     return found
 
 
+def forget_programs(monkeypatch):
+    """Let sweeps compile their programs again, as in a new process."""
+    monkeypatch.setattr(programs, "PROGRAMS", type(programs.PROGRAMS)(8))
+
+
 def run(store, name, kind, devices):
     """Sweep over a function, forty steps at a time, which are noted, with saves."""
     trace.LONG, watch.COMMIT_EVERY, watch._SAVE_PAUSE = 0, 0.0, 0
