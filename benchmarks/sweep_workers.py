@@ -1,4 +1,4 @@
-"""How far is the time of a sweep by 1, 2 and 4 workers from the model of its costs?
+"""Does the model of costs predict the time of a sweep by 1, 2 and 4 workers?
 
 Chunks sleep, since two cores cannot compute for four workers. First it measures the
 costs of the model: of a call of `sweep` with warm workers, of a chunk that does not

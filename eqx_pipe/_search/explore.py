@@ -130,7 +130,7 @@ class SearchResult:
             raise FileNotFoundError(
                 message(
                     function,
-                    f"there is no round of a search at {folder!r}.",
+                    f"{folder!r} has no rounds of a search.",
                     "Give the folder of `explore(..., store=)`; `SweepResult.load` "
                     "reads the store of a sweep.",
                 )

@@ -51,8 +51,8 @@ def build_split(
     It is like that of `kernel.build`, but is called as `kernel(control, table, place,
     sources, state, given)` and returns a place, a state and the outputs. Rows of
     batches that did not end in the call are 0. In the batch in flight, lane k computes
-    the point of the lane `sources[k]`, so that points that failed are left out; a state
-    is that of the points which lanes compute. `batched` is that of `batched_in`.
+    the point of the lane `sources[k]`, so that points that failed are left out; the
+    state of lane k belongs to that point. `batched` comes from `batched_in`.
     """
     batch, inputs_of = layout.batch_size, point_inputs(layout)
     number_of_loops = len(split.loops)

@@ -384,7 +384,7 @@ class Binding:
                 if all(_evaluate(text, sizes) >= least for text in texts):
                     self.sizes.update(sizes)
                     return
-                sizes = defaultdict(lambda: wider.choice(_ALL), self.sizes)  # noqa: B023
+                sizes = defaultdict(ft.partial(wider.choice, _ALL), self.sizes)
         bound = f" with {dict(self.sizes)}" if self.sizes else ""
         raise invalid(
             "from_jaxtyping",
