@@ -81,23 +81,21 @@ def over_devices(
     split: Sequence[bool],
     *,
     leave_mesh: bool = True,
-    joined: PyTree[bool] = True,
 ) -> Callable[..., Any]:
     """Return a function that every device runs by itself.
 
     `split` is true for each argument of `on_device` of which a device gets its part,
-    and false for arguments that it gets whole. Outputs that are `joined` (a prefix) are
-    concatenated in the order of the devices; others are equal on all devices. With
-    `leave_mesh`, the types of arrays within it do not name the mesh.
+    and false for arguments that it gets whole. Outputs are concatenated in the order of
+    the devices. With `leave_mesh`, the types of arrays within it do not name the mesh.
     """
-    own, same = P(mesh.axis_names), P()
+    own = P(mesh.axis_names)
     # `check_vma` rejects ordinary user loops whose initial carry is constant. Without
     # it a wrong `out_specs` would go unnoticed, but these are internal and tested.
     return jax.shard_map(
         _without_mesh(on_device) if leave_mesh else on_device,
         mesh=mesh,
-        in_specs=tuple(own if parted else same for parted in split),
-        out_specs=jtu.tree_map(lambda parted: own if parted else same, joined),
+        in_specs=tuple(own if parted else P() for parted in split),
+        out_specs=own,
         check_vma=False,
     )
 

@@ -24,13 +24,11 @@ from .._types import PyTree
 First: TypeAlias = Bool[Array, " lanes"]
 """False for the copies among lanes."""
 
-Step: TypeAlias = Callable[
-    [PyTree, list[Any], First | None, Any], tuple[PyTree, PyTree]
-]
+Step: TypeAlias = Callable[[PyTree, list[Any], First | None], tuple[PyTree, PyTree]]
 """Returns the carry after a batch, and its outputs, with lanes along their axis 0.
 
-It gets the carry, the arrays of the batch, which lanes are first copies (`None` if all
-are), and whether the batch is the first.
+It gets the carry, the arrays of the batch, and which lanes are first copies (`None` if
+all are).
 """
 
 
@@ -45,7 +43,7 @@ def in_batches(
     size = len(lanes[0])
     count = -(-size // batch_size)
     if count == 1:
-        return step(init, lanes, None, True)
+        return step(init, lanes, None)
     total = count * batch_size
     first = None if total == size else np.arange(total) < size
     rows, first = jtu.tree_map(
@@ -58,8 +56,7 @@ def in_batches(
 
     # A scan keeps the compiler from merging the two computations of a batch.
     body = jax.checkpoint(body, prevent_cse=False) if remat else body
-    xs = rows, first, np.arange(count) < 1
-    carry, outputs = jax.lax.scan(body, init, xs)
+    carry, outputs = jax.lax.scan(body, init, (rows, first))
     return carry, jtu.tree_map(
         lambda y: first_copies(y.reshape(total, *y.shape[2:]), size), outputs
     )
@@ -130,34 +127,3 @@ def _summed(y: Array, first: First) -> Array:
 def _(primals: tuple[Array, Array], tangents: tuple[Any, Any]) -> tuple[Array, Array]:
     y, first = primals
     return _sum_of_first(y, first), jnp.sum(_shares(tangents[0], first), axis=0)
-
-
-def latest(carry: Any, y: Any, first: Any) -> Any:
-    """Return `y`, which is equal for all batches; it varies with the first one's."""
-    return _latest(carry, y, first) if _varies(y) else y
-
-
-@jax.custom_jvp
-def _latest(carry: Array, y: Array, first: Bool[Array, ""]) -> Array:
-    return y
-
-
-@_latest.defjvp
-def _(primals: tuple[Array, ...], tangents: tuple[Any, ...]) -> tuple[Array, Array]:
-    return primals[1], tangents[0] + _shares(tangents[1], primals[2])
-
-
-def equal(y: Any, of_devices: Any) -> Any:
-    """Return `y`, which is equal on all devices; it varies with the first one's."""
-    return _equal(y, of_devices) if _varies(y) else y
-
-
-@jax.custom_jvp
-def _equal(y: Array, of_devices: Array) -> Array:
-    return y
-
-
-@_equal.defjvp
-def _(primals: tuple[Array, Array], tangents: tuple[Any, Any]) -> tuple[Array, Array]:
-    first = np.arange(len(tangents[1])) < 1
-    return primals[0], jnp.sum(_shares(tangents[1], first), axis=0)

@@ -22,8 +22,9 @@ from .._check import (
     check_dense,
     check_int,
     is_integer,
+    size_along,
 )
-from .._errors import bullets, describe_value, structure_error, type_error, value_error
+from .._errors import describe_value, structure_error, type_error, value_error
 from .._jaxprs import as_function
 from .._mesh_context import IN_LANE, check_mesh, is_explicit
 from .._tree import (
@@ -39,7 +40,7 @@ from .._tree import (
 from .._types import PyTree
 from .batch_size import analyze, choose_batch_size, even_out
 from .batches import flat_mesh, is_on_device, over_devices
-from .lanes import First, equal, first_copies, in_batches, latest, repeated, summed
+from .lanes import First, first_copies, in_batches, repeated, summed
 
 Axis: TypeAlias = int | None
 
@@ -77,7 +78,7 @@ class Vmapped(eqx.Module):
         leaves = jtu.tree_leaves(given, is_leaf=is_sparse)
         pairs = zip(leaves, axes, strict=True)
         axes = [a if can_be_traced(x) or is_sparse(x) else None for x, a in pairs]
-        size = _common_size(self, given, axes)
+        size = _num_lanes(self, given, axes)
         return _Call(self, given, axes, size).run()
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
@@ -136,19 +137,22 @@ class _Call:
         # JAX counts the use of a named axis as an effect.
         self.effects = [e for e in jaxpr.effects if not hasattr(e, "name")]
         batch = 1 if self.effects else self.batch_size(jaxpr, mesh, max(each, 1))
+        # Outputs that all lanes share are those of the plain `vmap`, so effects happen
+        # there.
         at_once = of.mesh is None and batch >= each and not self.effects
-        if at_once or size == 0:
+        if at_once or size == 0 or (self.effects and None in self.out_axes):
             return self.finish(self.vmapped(run))
+        same = []
         if None in self.out_axes:
-            # Without `vmap`, nothing else raises JAX's error for outputs that vary.
-            jax.eval_shape(ft.partial(self.vmapped, run))
+            # JAX raises if they vary. Under `jit` nothing else is computed.
+            same = jax.jit(lambda: self.vmapped(run)[1])()
         lanes = [
             jnp.moveaxis(x, a, 0) for x, a in zip(self.mapped, self.axes, strict=True)
         ]
         if mesh is not None:
-            return self.finish(self.on_mesh(jaxpr, mesh, lanes, batch))
+            return self.finish((self.on_mesh(jaxpr, mesh, lanes, batch), same))
         first = None if lanes else jnp.ones(size, bool)
-        return self.finish(self.on_device(run, lanes, first, batch))
+        return self.finish((self.on_device(run, lanes, first, batch), same))
 
     def evaluated(self, jaxpr: Any, consts: Sequence[Any], *slices: Any) -> Outputs:
         """Return the outputs of a lane that was traced, for other constants."""
@@ -192,68 +196,58 @@ class _Call:
         lanes: list[Any],
         first: First | None,
         batch: int,
-    ) -> Outputs:
-        """Return the outputs of the lanes of a device, in batches.
+    ) -> list[Any]:
+        """Return the stacked outputs of the lanes of a device, or totals, in batches.
 
         `first` is given if some lanes are copies of others, or if no array is mapped.
         """
-        number, reduce = len(lanes), self.of.reduce
+        number, reduces = len(lanes), self.of.reduce is not None
         rows = [*lanes] if first is None else [*lanes, first]
-        stacked, same = jax.eval_shape(lambda: lane(*[x[0] for x in lanes]))
 
-        def step(carry: Any, rows: list[Any], here: First | None, begins: Any) -> Any:
+        def step(carry: Any, rows: list[Any], here: First | None) -> Any:
             for among_devices in rows[number:]:
                 here = among_devices if here is None else here & among_devices
-            stacked, same = self.one_batch(lane, rows[:number], here, batch)
-            if reduce is None:
-                pairs = zip(carry, same, strict=True)
-                return [latest(c, y, begins) for c, y in pairs], stacked
+            stacked = self.one_batch(lane, rows[:number], here, batch)
+            if not reduces:
+                return carry, stacked
             pairs = zip(carry, stacked, strict=True)
             return [c + summed(y.astype(c.dtype), here) for c, y in pairs], []
 
-        if reduce is None:
-            init = [_zeros(y, y.dtype) for y in same]
-        else:
-            pairs = zip(stacked, self.totals, strict=True)
+        init = []
+        if reduces:
+            structs, _ = jax.eval_shape(lambda: lane(*[x[0] for x in lanes]))
+            pairs = zip(structs, self.totals, strict=True)
             init = [_zeros(y, _wide(dtype)) for y, dtype in pairs]
         # JAX cannot repeat other effects than those for debugging.
         remat = self.of.remat and all("Debug" in type(e).__name__ for e in self.effects)
-        carry, outputs = in_batches(step, init, rows, batch, remat=remat)
-        return (outputs, carry) if reduce is None else (carry, [])
+        totals, outputs = in_batches(step, init, rows, batch, remat=remat)
+        return totals if reduces else outputs
 
     def one_batch(
         self, lane: Callable[..., Outputs], rows: list[Any], first: Any, batch: int
-    ) -> Outputs:
-        """Return the outputs of a batch."""
+    ) -> list[Any]:
+        """Return the stacked outputs of a batch."""
         if batch > 1:
             every: Any = jax.vmap(lane, out_axes=(0, None), axis_size=batch)
-            return every(*rows)
+            return every(*rows)[0]
         slices = [x[0] for x in rows]
         if self.effects and first is not None:
             # A copy must not have the effects once more.
             outputs = jax.eval_shape(lane, *slices)
-            stacked, same = jax.lax.cond(
+            stacked, _ = jax.lax.cond(
                 first[0],
                 lane,
                 lambda *_: jtu.tree_map(lambda y: _zeros(y, y.dtype), outputs),
                 *slices,
             )
         else:
-            stacked, same = lane(*slices)
-        return [jnp.expand_dims(y, 0) for y in stacked], same
+            stacked, _ = lane(*slices)
+        return [jnp.expand_dims(y, 0) for y in stacked]
 
-    def on_mesh(self, jaxpr: Any, mesh: Any, lanes: list[Any], batch: int) -> Outputs:
-        """Return the outputs of all lanes, which are split over the devices."""
+    def on_mesh(self, jaxpr: Any, mesh: Any, lanes: list[Any], batch: int) -> list[Any]:
+        """Return the stacked outputs of all lanes, which are split over the devices."""
         total = -(-self.size // mesh.size) * mesh.size
         copied = total > self.size
-        if copied and self.effects and None in self.out_axes:
-            raise value_error(
-                "vmap",
-                f"{self.size} lanes with effects do not divide over {mesh.size} "
-                "devices, and `out_axes` holds `None`: a device without a lane has no "
-                "value.",
-                "Give axes for all outputs, or a mesh whose size divides the lanes.",
-            )
         first = np.arange(total) < self.size if copied or not lanes else None
         lanes = repeated(lanes, total)
         # An equation records the mesh in its arrays' types, so it must be traced again
@@ -274,26 +268,23 @@ class _Call:
             lane: Any = ft.partial(self.evaluated, jaxpr, given)
             if typed:
                 lane = ft.partial(self.lane, given)
-            stacked, same = self.on_device(lane, lanes, first, batch)
-            each = [x[None] for x in same]
-            return [x[None] for x in stacked] if reduces else stacked, same, each
+            stacked = self.on_device(lane, lanes, first, batch)
+            return [x[None] for x in stacked] if reduces else stacked
 
         every = over_devices(
             alone,
             mesh if typed else flat_mesh(mesh.devices),
             (True, True, False),
             leave_mesh=not typed,
-            joined=(True, False, True),
         )
         # Outside of `jit`, JAX runs a `shard_map` operation by operation.
-        stacked, same, each = jax.jit(every, inline=True)(lanes, first, given)
-        same = list(map(equal, same, each))
+        stacked = jax.jit(every, inline=True)(lanes, first, given)
         if reduces:
-            return [jnp.sum(x, axis=0) for x in stacked], same
+            return [jnp.sum(x, axis=0) for x in stacked]
         if copied and explicit:
             # JAX does not implement uneven slices of arrays with explicit sharding.
             stacked = _placed(stacked, mesh, P())
-        return [first_copies(y, self.size) for y in stacked], same
+        return [first_copies(y, self.size) for y in stacked]
 
     def finish(self, outputs: Outputs) -> PyTree:
         """Return outputs as the function returns them, with the axis of lanes."""
@@ -464,44 +455,25 @@ def leaf_axes(
     return [axis(leaf) if callable(axis) else axis for leaf, axis in real]
 
 
-def _common_size(of: Vmapped, given: PyTree, axes: Sequence[Axis]) -> int:
+def _num_lanes(of: Vmapped, given: PyTree, axes: Sequence[Axis]) -> int:
     """Return the number of lanes; raise unless all arrays have the same."""
     names = _parameters(of.fn)
     leaves, _ = jtu.tree_flatten_with_path(given, is_leaf=is_sparse)
-    sizes, wrong = {}, []
-    if of.axis_size is not None:
-        sizes[f"`axis_size` is {of.axis_size}"] = of.axis_size
+    named = []
     for (path, leaf), axis in zip(leaves, axes, strict=True):
-        if axis is None:
-            continue
         name = path_name(path[1:])
         if path[0].idx == 0:  # a positional argument
             first, *rest = name.split(".")
             known = int(first) < len(names)
             name = ".".join([names[int(first)] if known else f"args[{first}]", *rest])
-        check_dense("vmap", f"`{name}`", leaf, "Make it dense by `.todense()`.")
-        part = f"`{name}` is {leaf_text(leaf)}"
-        if -leaf.ndim <= axis < leaf.ndim:
-            size = leaf.shape[axis]
-            sizes[f"{part}: {size} along axis {axis}"] = size
-        else:
-            wrong.append(f"{part} and has no axis {axis}")
-    if not wrong and len(set(sizes.values())) == 1:
-        return next(iter(sizes.values()))
-    if not wrong and not sizes:
-        raise value_error(
-            "vmap",
-            "no array is mapped, so the number of lanes is unknown.",
-            "Map at least one argument (`in_axes`), or give `axis_size`.",
-        )
-    raise structure_error(
-        "vmap",
-        f"the numbers of lanes differ:{bullets(sizes)}"
-        if not wrong
-        else f"an axis of `in_axes` is out of range:{bullets(wrong)}",
-        "Every mapped array needs the same size along its axis; use `None` in "
-        "`in_axes` for values that all lanes share.",
-    )
+        if axis is not None:
+            check_dense("vmap", f"`{name}`", leaf, "Make it dense by `.todense()`.")
+        named.append((f"`{name}`", leaf, axis))
+    cure = "Every mapped array needs the same size along its axis, and at least one is "
+    cure += "mapped (or give `axis_size`); use `None` in `in_axes` for values that all "
+    cure += "lanes share."
+    wrong = "the arguments have no common number of lanes"
+    return size_along("vmap", wrong, named, cure, axis_size=of.axis_size)
 
 
 def _parameters(fn: Any) -> list[str]:
@@ -550,8 +522,9 @@ def vmap(
 
     If lanes do not fill the last batch, some lanes are computed twice, and their copies
     are dropped. Functions with effects (`jax.debug.print`, `io_callback`) run lane by
-    lane, each lane once; under `grad` the effects for debugging repeat, as under
-    `jax.checkpoint`, and other effects disable `remat`.
+    lane, each lane once, or as under `jax.vmap` if `out_axes` holds `None`; under `grad`
+    the effects for debugging repeat, as under `jax.checkpoint`, and other effects
+    disable `remat`.
 
     **Arguments:**
 
