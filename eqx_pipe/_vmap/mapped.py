@@ -522,9 +522,9 @@ def vmap(
 
     If lanes do not fill the last batch, some lanes are computed twice, and their copies
     are dropped. Functions with effects (`jax.debug.print`, `io_callback`) run lane by
-    lane, each lane once, or as under `jax.vmap` if `out_axes` holds `None`; under `grad`
-    the effects for debugging repeat, as under `jax.checkpoint`, and other effects
-    disable `remat`.
+    lane, each lane once, or as under `jax.vmap` if `out_axes` has a `None`; under
+    `grad` the effects for debugging repeat, as under `jax.checkpoint`, and other
+    effects disable `remat`.
 
     **Arguments:**
 

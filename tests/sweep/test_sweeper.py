@@ -91,6 +91,28 @@ def test_an_array_that_changes_in_place(name, dtype):
     assert run(space).values == 6.5  # the sweeper has read the array when it was made
 
 
+def test_the_same_space_again():
+    """What was kept for it is used only while it cannot have changed."""
+    scale, key = np.ones(2**20, np.float32), jr.key(1)
+    spaces = [
+        ep.Space({"x": ep.Values([1.0, 2.0]), "scale": scale}),
+        ep.Space(table(4)),
+    ]
+    run = ep.sweeper(lambda p, key: p["x"] * jnp.max(p["scale"]), spaces[0], key=key)
+    for factor in (1.0, 3.0):
+        scale[:] = factor
+        for space, wanted in zip(spaces, ([1, 2], np.arange(4) / 7 * 3), strict=True):
+            wanted = np.array(wanted) * (factor if space is spaces[0] else 1)
+            for _ in range(2):
+                np.testing.assert_allclose(run(space).values, wanted, rtol=1e-6)
+    draws = ep.sweeper(lambda p, key: jr.uniform(key) + p["x"], spaces[1], key=key)
+    first = draws(spaces[1]).values
+    assert (draws(spaces[1], key=jr.key(2)).values != first).all()
+    assert (draws(spaces[1]).values == first).all()
+    with jax.numpy_dtype_promotion("strict"), jax.disable_jit():
+        np.testing.assert_allclose(draws(spaces[1]).values, first, rtol=1e-6)
+
+
 def test_an_array_of_a_reducer_that_changes_in_place():
     array, space = np.array([1.0, 2.0, 3.0]), ep.Values([0.5])
     total = ep.reduce.Reducer(

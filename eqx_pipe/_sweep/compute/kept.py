@@ -113,7 +113,12 @@ def schema(space: Space, key: Key | None) -> Hashable:
     schemas = tuple(map(_leaf_schema, leaves))
     # The selected points determine which of them share a program.
     rows = None if space.rows is None else np.asarray(space.rows).tobytes()
-    return structure, schemas, rows, _config(jax.config)
+    return structure, schemas, rows, configuration()
+
+
+def configuration() -> Hashable:
+    """Return the configuration of JAX."""
+    return _config(jax.config)
 
 
 def _leaf_schema(leaf: Any) -> Hashable:
