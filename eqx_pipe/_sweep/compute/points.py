@@ -5,6 +5,7 @@ static values: the function is traced once for each, and the outputs of all case
 compared before anything is computed.
 """
 
+import contextlib
 import dataclasses
 import functools as ft
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +17,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Float, Int64, UInt32
 
+from ..._cache import WeakCache
 from ..._errors import MissingKeyError, SweepError, log_once, value_error
 from ..._jaxprs import Split, work
 from ..._spaces import Geometry, Space, is_axis
@@ -72,8 +74,13 @@ _LISTED_AT_ONCE = 2**22
 # some thousands are no slower than larger ones.
 _AT_ONCE = 2**30
 
-# Fewer points, or less work, take less time than counting steps takes to compile.
-_LEAST_COUNTED, _LEAST_WORK = 2**15, 2**32
+# Steps are counted from as many points on, with as much work in all. To compile a
+# program that counts takes as long as the first call, and longer than it saves there.
+# 2**14 solves of diffrax, of 2**43 operations, then take half the time.
+_COUNTED = ((2**15, 2**32), (2**13, 2**42))
+
+_ORDERS: WeakCache[tuple[Traced, Key | None, tuple[int, ...] | None]] = WeakCache()
+"""The order in which the points of a space share batches, for a trace and a key."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -200,51 +207,50 @@ class Points(Work):
     def _order(self, watch: Watch) -> tuple[int, ...] | None:
         """Return the dims of the grid, the fastest last, or `None` as written.
 
-        It is a function of the space and the program.
+        It is a function of the space and the program, and kept with the space.
         """
-        if "order" not in self._found and self._may_turn:
-            watch.compile()
-            grid = self.geometry.lengths
-            index = lines(grid)
-            listed = np.concatenate([each.ravel() for each in index])
-            counting = dataclasses.replace(
-                self,
-                traced=[self.traced[0].counting],
-                ordered=True,
-                most=len(listed),
-                isolated=False,
-                programs=Programs(),
-            )
-            asked = Watch(stopping=watch.stopping)
-            try:
-                values, verdict = whole(counting.compute(listed, None, asked))
-            except (SweepError, FloatingPointError):
-                return self._found.setdefault("order", None)
+        first = self.traced[0]
+        traced, key, order = _ORDERS.get(self.space) or (None, None, None)
+        if (traced is first and key is self.key) or not self._may_turn:
+            return order if traced is first else None
+        watch.compile()
+        grid = self.geometry.lengths
+        index = lines(grid)
+        listed = np.concatenate([each.ravel() for each in index])
+        counting = dataclasses.replace(
+            self,
+            traced=[first.counting],
+            ordered=True,
+            most=len(listed),
+            isolated=False,
+            programs=Programs(),
+        )
+        asked, order = Watch(stopping=watch.stopping), None
+        with contextlib.suppress(SweepError, FloatingPointError):
+            values, verdict = whole(counting.compute(listed, None, asked))
             if verdict.missing is not None:
                 return None
             ends = np.cumsum([each.size for each in index])[:-1]
             parts = zip(np.split(values[-2], ends), index, strict=True)
-            steps = [part.reshape(each.shape) for part, each in parts]
-            self._found["order"] = order_of(grid, steps)
-        return self._found.get("order")
+            order = order_of(grid, [part.reshape(each.shape) for part, each in parts])
+        _ORDERS.put(self.space, (first, self.key, order))
+        return order
 
     @property
     def _may_turn(self) -> bool:
         """True if lanes wait on a grid, for longer than it takes to count steps."""
-        geometry, first = self.geometry, self.traced[0]
+        geometry, first, size = self.geometry, self.traced[0], self.size
         return (
             self.turns
             and first.analysis.waits
             and self.batch_size > 1
             and not (geometry.is_part or first.has_effects)
             and sum(n > 1 for n in geometry.lengths) > 1
-            and self.size >= _LEAST_COUNTED
-            and self.size * work(first.jaxpr) >= _LEAST_WORK
+            and any(
+                size >= points and size * work(first.jaxpr) >= operations
+                for points, operations in _COUNTED
+            )
         )
-
-    @ft.cached_property
-    def _found(self) -> dict[str, Any]:
-        return {}
 
     def _cases(
         self,
