@@ -81,7 +81,7 @@ def by_hand(training, space, key, steps):
 def flops_of(result):
     """Return the operations of the program of `train`, each loop counted once."""
     ((lanes, carries),) = result._groups
-    _, program, consts = lanes.step
+    program, consts = lanes.step.call, lanes.step.consts
     plan = np.int32(0), np.int32(1), np.bool_(False)
     own = lanes.rows.astype(np.int32), *result._columns.values(), *carries
     return program.lower(*consts, *own, *plan).compile().cost_analysis()["flops"]

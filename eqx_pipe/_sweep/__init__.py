@@ -5,6 +5,8 @@ from .compute.cases import cases_of as cases_of
 from .compute.cases import check_agree as check_agree
 from .compute.cases import rows_of as rows_of
 from .compute.programs import TooLarge as TooLarge
+from .compute.programs import check_finite as check_finite
+from .compute.programs import compiled as compiled
 from .compute.programs import does_not_fit as does_not_fit
 from .compute.programs import error_text as error_text
 from .compute.programs import noting as noting

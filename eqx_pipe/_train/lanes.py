@@ -1,5 +1,6 @@
 """`Training`, and the program that runs trainings with one structure as lanes."""
 
+import functools as ft
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -15,9 +16,24 @@ from jaxtyping import Array, Bool, Int
 
 from .._check import check_callable, check_distinct, check_same
 from .._errors import describe_value, type_error
-from .._jaxprs import array_text, as_function, digest, fingerprint_of, trace
+from .._jaxprs import (
+    Fingerprint,
+    array_text,
+    digest,
+    evaluate,
+    fingerprint_of,
+    trace,
+)
 from .._keys import fold, key_argument
-from .._sweep import Request, TooLarge, does_not_fit, error_text, noting
+from .._sweep import (
+    Request,
+    TooLarge,
+    check_finite,
+    compiled,
+    does_not_fit,
+    error_text,
+    noting,
+)
 from .._tree import as_arrays, as_data, as_keys, leaves_with_names, nbytes, struct_of
 from .._types import ClosedJaxpr, Key, PyTree
 from .._vmap import flat_mesh, over_devices
@@ -79,8 +95,13 @@ On the devices, they may have more entries, which repeat the last training.
 """
 
 
-_Program = tuple[ClosedJaxpr, Callable[..., Any], list[Any]]
-"""A program of all lanes, and the arrays that its functions close over."""
+class _Program(NamedTuple):
+    """A program of all lanes, and the arrays that its functions close over."""
+
+    jaxpr: ClosedJaxpr
+    fingerprint: Fingerprint
+    call: Any
+    consts: list[Any]
 
 
 class _Lane(NamedTuple):
@@ -117,6 +138,7 @@ class Lanes:
         self.rows, self._each, self._key = rows, each, key
         self._training, self._space = training, request.space
         self._devices, self._mesh = len(request.devices), flat_mesh(request.devices)
+        self._place = NamedSharding(self._mesh, P(self._mesh.axis_names))
         self._given = None if request.batch_size == "auto" else request.batch_size
         # The values of Static axes are those of the first point.
         geometry = self._space.geometry
@@ -142,8 +164,7 @@ class Lanes:
         It does not depend on the number of records of a call, and so not on `steps`.
         """
         texts = []
-        for jaxpr in (self.init[0], self._one):
-            found = fingerprint_of(jaxpr)
+        for found in (self.init.fingerprint, fingerprint_of(self._one)):
             texts += [found.text, *map(array_text, found.constants)]
         return digest("\n".join(texts))
 
@@ -239,19 +260,23 @@ class Lanes:
     ) -> _Program:
         """Return the program of all lanes; they have their `own` arguments."""
         jaxpr = trace(lane, *own, *shared)
+        fingerprint = fingerprint_of(jaxpr)
         # Arrays that the functions close over are passed in, since compiling constants
         # takes long.
-        held = list(jaxpr.consts)
+        held = len(fingerprint.constants)
         axes = [*[0] * len(own), *[None] * len(shared)]
 
         def on_device(*given: Any) -> list[Any]:
-            run = as_function(jaxpr, given[: len(held)])
-            return jax.vmap(run, axes)(*given[len(held) :])
+            run = ft.partial(evaluate, jaxpr, given[:held])
+            return jax.vmap(lambda *args: run(args), axes)(*given[held:])
 
-        split = [False] * len(held) + [axis == 0 for axis in axes]
+        split = [False] * held + [axis == 0 for axis in axes]
+        same = NamedSharding(self._mesh, P())
+        shardings = [self._place if parted else same for parted in split]
         call = over_devices(on_device, self._mesh, split)
-        consts = [jax.device_put(x, NamedSharding(self._mesh, P())) for x in held]
-        return jaxpr, jax.jit(call), consts
+        call = jax.jit(call, in_shardings=shardings)
+        consts = [jax.device_put(x, same) for x in fingerprint.constants]
+        return _Program(jaxpr, fingerprint, call, consts)
 
     # ---- turns ---------------------------------------------------------------------
 
@@ -277,10 +302,8 @@ class Lanes:
         whole, moving = np.flatnonzero(active[self.rows]), len(self.structs)
         if not len(whole):
             return carries, whole, {}, {}
-        jaxpr, call, consts = program
         lanes = self._size(len(whole)) * self._devices
         values = [self.rows.astype(np.int32), *(x[self.rows] for x in columns.values())]
-        place = NamedSharding(self._mesh, P(self._mesh.axis_names))
         failed: dict[int, str] = {}
         found: list[tuple[Rows, list[Any]]] = []
         parts = [whole[k : k + lanes] for k in range(0, len(whole), lanes)]
@@ -293,10 +316,15 @@ class Lanes:
             given = [*(x[at] for x in values)]
             for x in carries:
                 given.append(x if ordered and len(x) == lanes else np.asarray(x)[at])
-            own = [jax.device_put(x, place) for x in given]
+            own = [jax.device_put(x, self._place) for x in given]
+            args = [*program.consts, *own, *plan]
             try:
                 with noting(lanes // self._devices):
-                    out = jax.block_until_ready(call(*consts, *own, *plan))
+                    lower = ft.partial(program.call.lower, *args)
+                    key = "train", lanes, self._mesh
+                    call = compiled([program.fingerprint], key, lower)
+                    out = jax.block_until_ready(call(*args))
+                    check_finite(out)
                 found.append((part, out))
             except TooLarge as error:
                 raise does_not_fit("train", error, self._given is not None) from error
@@ -308,7 +336,7 @@ class Lanes:
                     failed[int(self.rows[part[0]])] = error_text(error)
         stay = len(found) == 1 and len(found[0][0]) == len(self.rows)
         leaves: list[Any] = []
-        for i, struct in enumerate(jaxpr.out_avals):
+        for i, struct in enumerate(program.jaxpr.out_avals):
             if stay and i < moving:
                 leaves.append(found[0][1][i])  # on the devices
                 continue

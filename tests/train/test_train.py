@@ -157,6 +157,8 @@ def test_few_compilations_for_trainings_that_stop_one_by_one():
     with ept.assert_compiles(9):
         result = ep.train(DESCENT, space, 40, every=1, scheduler=scheduler)
     assert result.trained.tolist() == [*range(1, 40), 40]
+    with ept.assert_compiles(0):  # programs are kept
+        ep.train(DESCENT, space, 40, every=1, scheduler=scheduler)
 
 
 def test_no_step_is_computed_twice():
@@ -186,7 +188,7 @@ def test_a_step_has_the_operations_of_one_by_hand():
     mesh = jax.make_mesh((1,), ("x",), devices=jax.devices()[:1])
     result = ep.train(ep.Training(init, step), SPACE, 2, log_every=1, mesh=mesh)
     ((lanes, carries),) = result._groups
-    _, program, consts = lanes.step
+    program, consts = lanes.step.call, lanes.step.consts
     plan = np.int32(0), np.int32(1), np.bool_(False)
     own = lanes.rows.astype(np.int32), *result._columns.values(), *carries
     points = jax.vmap(SPACE.point)(jnp.arange(8))
