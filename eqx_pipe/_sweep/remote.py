@@ -40,7 +40,6 @@ from .work import (
     Plan,
     Target,
     Todo,
-    chunks_of,
     keep_chunk,
     known_workers,
     work_of,
@@ -524,19 +523,21 @@ def _computed(
 def _written(
     job: Work, index: Index, costs: Float[np.ndarray, " rows"] | None, target: Target
 ) -> Verdict:
-    """Write a chunk, in parts if it is long; return the number of failed points."""
-    filling, failed = target.filling(), 0
-    chunks = filling.store.chunks
-    number = int(chunks.holding(np.array(index[0])))
-    rows = None if isinstance(index, range) else index - chunks.span(number)[0]
-    parts = job.compute(index, costs, Watch(hands_over=True))
-    for chunk in chunks_of(number, rows, parts):
-        if not target.is_open():
-            raise SweepError("The sweep that asked for these points has ended.")
-        with disk_errors(filling.store.path, "take a chunk"):
-            keep_chunk(filling, job, chunk)
-        failed += chunk.verdict.failed
-    return Verdict(np.zeros(0, bool), failed=failed)
+    """Write a chunk as a whole; return the number of failed points.
+
+    Another worker may compute the same chunk, since a unit is submitted again if no
+    worker answers: of two that write parts, each one could undo those of the other.
+    """
+    values, verdict = whole(job.compute(index, costs, Watch()))
+    if not target.is_open():
+        raise SweepError("The sweep that asked for these points has ended.")
+    with disk_errors(target.files.path_of(), "take a chunk"):
+        filling = target.filling()
+        chunks = filling.store.chunks
+        number = int(chunks.holding(np.array(index[0])))
+        rows = None if isinstance(index, range) else index - chunks.span(number)[0]
+        keep_chunk(filling, job, Chunk(number, rows, values, verdict))
+    return Verdict(np.zeros(0, bool), failed=verdict.failed)
 
 
 def _versions() -> str:

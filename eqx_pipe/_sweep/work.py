@@ -34,7 +34,6 @@ from .compute.rows import (
     Errors,
     Flight,
     Index,
-    Part,
     Rows,
     Verdict,
     Work,
@@ -241,20 +240,6 @@ class Chunk(NamedTuple):
     values: Rows
     verdict: Verdict
     flight: Flight | None = None
-
-
-def chunks_of(
-    number: int, rows: Int64[np.ndarray, " rows"] | None, parts: Iterator[Part]
-) -> Iterator[Chunk]:
-    """Yield the parts of a chunk, of which all or some `rows` are computed."""
-    for at, values, verdict, flight in parts:
-        if flight is not None:
-            flight = flight._replace(rows=rows)
-        elif verdict.missing is not None and verdict.missing.all():
-            continue
-        if at is not None:
-            at = at if rows is None else rows[at]
-        yield Chunk(number, rows if at is None else at, values, verdict, flight)
 
 
 def keep_chunk(filling: Filling, work: Work, chunk: Chunk) -> None:
