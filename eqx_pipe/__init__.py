@@ -28,7 +28,6 @@ from ._errors import StructureError as StructureError
 from ._errors import SweepError as SweepError
 from ._mesh_context import RULES as _RULES  # noqa: F401  made now, see there
 from ._stage import Stage as Stage
-from ._stage import draw as draw
 from ._stage import summary as summary
 
 __version__ = _version("eqx_pipe")

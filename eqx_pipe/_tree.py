@@ -167,18 +167,13 @@ def leaf_text(leaf: Any) -> str:
     return function_name(leaf) or f"{leaf!r} ({type(leaf).__name__})"
 
 
-def leaf_texts(tree: PyTree, limit: int) -> list[str]:
-    """Return the names and texts of up to `limit` leaves, and the number of others."""
-    named = leaves_with_names(tree)
-    texts = [f"{n}: {leaf_text(x)}" if n else leaf_text(x) for n, x in named[:limit]]
-    return texts + [f"... {len(named) - limit} more"] * (len(named) > limit)
-
-
 def tree_text(tree: PyTree) -> str:
     """Return a short text of a pytree's structure, shapes and dtypes."""
     if tree is None:
         return "None"
-    texts = leaf_texts(tree, 8)
+    named = leaves_with_names(tree)
+    texts = [f"{n}: {leaf_text(x)}" if n else leaf_text(x) for n, x in named[:8]]
+    texts += [f"... {len(named) - 8} more"] * (len(named) > 8)
     return texts[0] if jtu.all_leaves([tree]) else "{" + ", ".join(texts) + "}"
 
 

@@ -98,7 +98,7 @@ names = {
     "blocks.**.down.stage.weight": P(None, None, "hidden"),
 }
 model = ep.sharding.init_sharded(make, jr.key(0), mesh, names, rules)
-ep.draw(model, images[0])
+ep.summary(model, images[0])
 
 # %%
 ep.sharding.info(model)

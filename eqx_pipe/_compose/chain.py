@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import jax.tree_util as jtu
 
 from .._errors import quoted, type_error
-from .._stage import Canvas, Scope, Wire, as_stage
+from .._stage import Scope, as_stage
 from .._tree import as_arrays, join_path
 from .._types import AnyStage, MaybeState, Output, PyTree, Segment, StageLike
 from .container import Container, Names, keyed, read_names, read_stages
@@ -43,14 +43,6 @@ class Chain(Container):
 
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
         return in_order(self, x, state, scope)
-
-    def picture(self, canvas: Canvas, path: str, wire: Wire) -> Wire:
-        ends = [wire]
-        for segment, stage in keyed(self):
-            ends = [canvas.stage(path, str(segment), stage, *ends)]
-            if self.broadcast:  # each also gets the input of the chain
-                ends.append(wire)
-        return ends[0]
 
 
 def chain(*stages: StageLike, broadcast: Broadcast = (), **named: StageLike) -> Chain:
@@ -132,9 +124,6 @@ class Residual(Container):
         cure = ', or give the input a projection by `parallel(..., merge="sum")`.'
         check_agree("residual", ("input", last), both, cure=cure)
         return jtu.tree_map(jnp.add, *both), state
-
-    def picture(self, canvas: Canvas, path: str, wire: Wire) -> Wire:
-        return canvas.join("sum", [wire, canvas.row(path, self.children(), wire)])
 
 
 def residual(

@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Int
 from .._check import check_is
 from .._conditionals import Like, choose, varying_as
 from .._errors import locate, quoted, value_error
-from .._stage import Canvas, Composite, Scope, Wire, as_stage, identity
+from .._stage import Composite, Scope, as_stage, identity
 from .._tree import as_arrays, join_path, tree_text
 from .._types import AnyStage, MaybeState, Output, PyTree, Segment, StageLike
 from .container import Container, Names, check_reserved, keyed, no_slices, read_stages
@@ -103,22 +103,6 @@ class Cond(Composite):
             state,
         )
 
-    def picture(self, canvas: Canvas, path: str, wire: Wire) -> Wire:
-        decided = canvas.decision("pred", self.pred, wire)
-        stages = {"then": self.then, "otherwise": self.otherwise}
-        return _draw_branches(canvas, path, "cond", stages, decided)
-
-
-def _draw_branches(
-    canvas: Canvas, path: str, kind: str, stages: Mapping[str, AnyStage], wire: Wire
-) -> Wire:
-    """Draw branches side by side, with their names on the arrows into them."""
-    source = wire.source
-    ends = [
-        canvas.stage(path, s, stage, Wire(source, s)) for s, stage in stages.items()
-    ]
-    return canvas.join(kind, ends)
-
 
 def cond(pred: StageLike, then: StageLike, otherwise: StageLike = identity) -> Cond:
     """Apply one stage if a predicate of the input is true, else another.
@@ -187,10 +171,6 @@ class Switch(Container):
 
     def sliced(self, part: slice) -> "Switch":
         raise no_slices("switch", "its selector counts all of its stages")
-
-    def picture(self, canvas: Canvas, path: str, wire: Wire) -> Wire:
-        decided = canvas.decision("selector", self.selector, wire)
-        return _draw_branches(canvas, path, "switch", Container.children(self), decided)
 
     def _index(self, value: PyTree) -> Int[Array, ""]:
         """Return the selector's index, checked and as an int32 scalar."""
@@ -312,14 +292,6 @@ class Gated(Container):
             return jtu.tree_map(fold.prepare, y), state
 
         return run if fold is None else prepared
-
-    def picture(self, canvas: Canvas, path: str, wire: Wire) -> Wire:
-        ends = []
-        for (segment, stage), gate in zip(keyed(self), self.gates, strict=True):
-            decided = canvas.decision(_gate_path(segment), gate, wire)
-            start = Wire(decided.source, "open")
-            ends.append(canvas.stage(path, str(segment), stage, start))
-        return self.merge.picture(canvas, path, ends)
 
 
 def _gate_path(segment: Segment) -> str:

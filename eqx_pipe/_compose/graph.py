@@ -8,7 +8,7 @@ import equinox as eqx
 
 from .._check import check_is, check_name
 from .._errors import describe_value, nearest, quoted, value_error
-from .._stage import Canvas, Scope, Wire, as_stage
+from .._stage import Scope, as_stage
 from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
 from .container import Container, no_slices, read_names
 from .entries import look_up
@@ -56,22 +56,6 @@ class Graph(Container):
         if self.sink_keys is None:
             return edges, self.sink
         return edges, dict(zip(self.sink_keys, self.sink, strict=True))
-
-    def picture(self, canvas: Canvas, path: str, wire: Wire) -> Wire:
-        wires = {INPUT: wire} | {name: wire.entry(name) for name in self.inputs or ()}
-        for name, stage, predecessors, keywords in self.joined():
-            incoming = [wires[p] for p in predecessors]
-            if keywords:
-                both = zip(incoming, keywords, strict=True)
-                incoming = [wire.labelled(keyword) for wire, keyword in both]
-            wires[name] = canvas.stage(path, name, stage, *incoming)
-        if isinstance(self.sink, str):
-            return wires[self.sink]
-        ends = [wires[name] for name in self.sink]
-        if self.sink_keys is None:
-            return canvas.join("tuple", ends)
-        both = zip(ends, self.sink_keys, strict=True)
-        return canvas.join("dict", [end.labelled(str(key)) for end, key in both])
 
     def joined(
         self,

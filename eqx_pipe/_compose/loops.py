@@ -49,11 +49,9 @@ from .._errors import describe_value, structure_error, type_error, value_error
 from .._keys import check_key, parameters
 from .._mesh_context import check_mesh, is_explicit
 from .._stage import (
-    Canvas,
     Composite,
     Passes,
     Scope,
-    Wire,
     as_stage,
     is_composite,
     is_state_index,
@@ -608,12 +606,6 @@ class Scan(Composite):
         if segment == "init":
             return super().with_child(segment, stage)
         return dataclasses.replace(self, cell=_read_cell(stage))
-
-    def picture(self, canvas: Canvas, path: str, wire: Wire) -> Wire:
-        wires = [wire]
-        if self.computes_init:
-            wires.append(canvas.stage(path, "init", self.init, wire))
-        return canvas.stage(path, "cell", self.cell, *wires)
 
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
         x = as_arrays(x)

@@ -25,7 +25,7 @@ from .._errors import (
     type_error,
     value_error,
 )
-from .._stage import Canvas, Scope, Wire, as_stage, is_composite
+from .._stage import Scope, as_stage
 from .._tree import (
     as_arrays,
     differences,
@@ -136,14 +136,6 @@ class Merge(eqx.Module):
             return {}
         along = self.name in ("concat", "stack") and self.axis != -1
         return {"merge": self.name} | ({"axis": self.axis} if along else {})
-
-    def picture(self, canvas: Canvas, path: str, ends: Sequence[Wire]) -> Wire:
-        """Draw the node that joins the outputs."""
-        if self.stage is None:
-            return canvas.join(str(self.name), ends)
-        if is_composite(self.stage):  # which takes the outputs as one tuple
-            ends = [canvas.join("tuple", ends)]
-        return canvas.stage(path, "merge", self.stage, *ends)
 
 
 def merged(
@@ -327,10 +319,6 @@ class Parallel(Container):
             outputs.append(y)
         return merged(self, outputs, state, scope)
 
-    def picture(self, canvas: Canvas, path: str, wire: Wire) -> Wire:
-        ends = [canvas.stage(path, str(s), stage, wire) for s, stage in keyed(self)]
-        return self.merge.picture(canvas, path, ends)
-
 
 def parallel(
     *stages: StageLike | Mapping[str, StageLike],
@@ -442,13 +430,6 @@ class Weighted(Container):
         assert first is not None
         like = first[1]
         return jtu.tree_map(lambda x, y: x.astype(y.dtype), total, like), state
-
-    def picture(self, canvas: Canvas, path: str, wire: Wire) -> Wire:
-        ends = [canvas.stage(path, str(s), stage, wire) for s, stage in keyed(self)]
-        if self.computed:
-            weights = canvas.stage(path, "weights", self.weights, wire)
-            ends.append(weights.labelled("weights"))
-        return canvas.join("weighted", ends)
 
 
 def _weigh(weight: Float[Array, ""], leaf: Array) -> Array:

@@ -17,12 +17,10 @@ from .._captured import Fixed, has_function
 from .._check import check_callable
 from .._errors import describe_value, structure_error, type_error, value_error
 from .._stage import (
-    Canvas,
     Composite,
     NamedLeaf,
     Scope,
     Stage,
-    Wire,
     as_stage,
     call,
     call_layer,
@@ -170,9 +168,6 @@ class Tied(Composite):
 
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
         return call(self.pipe, (x,), state, scope)
-
-    def picture(self, canvas: Canvas, path: str, wire: Wire) -> Wire:
-        return canvas.inside(path, self.shared.pytree, wire)
 
 
 def tied(

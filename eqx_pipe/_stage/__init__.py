@@ -1,9 +1,6 @@
 """Stages: the base class, and how stages are called, edited and shown."""
 
 from .composite import Composite as Composite
-from .describe import Canvas as Canvas
-from .describe import Wire as Wire
-from .describe import draw as draw
 from .describe import summary as summary
 from .paths import NamedLeaf as NamedLeaf
 from .paths import check_matched as check_matched

@@ -1,4 +1,4 @@
-"""Stages made of stages: their children, calls, edits and pictures."""
+"""Stages made of stages: their children, calls and edits."""
 
 import abc
 import dataclasses
@@ -11,7 +11,7 @@ from .._check import check_is
 from .._errors import message, nearest
 from .._keys import check_key
 from .._types import AnyStage, Key, MaybeState, Output, PyTree, StageLike
-from .describe import Canvas, Wire, children_shown, row_lines, row_of
+from .describe import row_lines, row_of
 from .paths import parts_of, put
 from .stage import Scope, Stage, as_stage, check_state, check_state_is_ours, is_stateful
 
@@ -76,10 +76,6 @@ class Composite(Stage):
         changed = {n: v for n, v in named.items() if v != defaults[n]}
         changed.pop("names", None)  # the names of the children
         return changed
-
-    def picture(self, canvas: Canvas, path: str, wire: Wire) -> Wire:
-        """Draw the children, by default in a row; return the wire that leaves them."""
-        return canvas.row(path, children_shown(self), wire)
 
     def is_stateful(self) -> bool:
         """Return whether any child takes and returns an `equinox.nn.State`."""

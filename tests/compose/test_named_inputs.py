@@ -121,9 +121,6 @@ def test_paths_of_outputs_errors_and_views():
     first, second = ep.summary(pipe).row.children
     assert first.settings["inputs"] == ["x", "by"]
     assert second.settings == {"inputs": ["x", "by=by"]}
-    text = str(ep.draw(pipe, X))
-    assert "chain(broadcast" not in text  # the root has no frame
-    assert '|"by: float32[3]"|' in text and "by=by" in text
     with pytest.raises(
         ep.StructureError, match="no entry `by`. Known names: `x`"
     ) as caught:

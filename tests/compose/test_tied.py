@@ -47,7 +47,7 @@ def test_the_same_layer_in_two_places_is_one_only_if_tied():
     inputs = {"l": X, "r": X[::-1]}
     np.testing.assert_array_equal(pipe(inputs), apart(inputs))
     assert list(ep.outputs(pipe)(inputs)[1]) == ["left", "right", "far"]
-    assert "left: Linear" in str(ep.draw(pipe, inputs))
+    assert "left: Linear" in str(ep.summary(pipe, inputs))
     moved = eqx.apply_updates(apart, slopes(apart, inputs))
     assert not np.array_equal(moved["left"].weight, moved["right"].weight)
     count = len(jax.tree.leaves(eqx.filter(pipe, eqx.is_array)))

@@ -36,7 +36,6 @@ def of_stages():
         **{name: call(sin) for name in of_one.split()},
         "at": call("a", sin),
         "cond": call(jnp.all, sin, sin),
-        "draw": call(sin, ones(3)),
         "ensemble": call(linear, 2, key=key()),
         "feed": call(sin, "x"),
         "gated": call(sin, gates=(jnp.all,)),

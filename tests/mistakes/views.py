@@ -41,7 +41,7 @@ def beside(**tree):
 
 VIEWS = {
     ValueError: {
-        r"y, state = pipe\(x, state\)": lambda: ep.draw(
+        r"y, state = pipe\(x, state\)": lambda: ep.summary(
             nn.make_with_state(lambda: ep.chain(Counter()))()[0], ones(2)
         ),
         "Give at least one result": lambda: concat(),

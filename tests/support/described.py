@@ -1,7 +1,6 @@
-"""One stage of each kind, to be described and drawn, and a reader of Mermaid text."""
+"""One stage of each kind, to be described."""
 
 import math
-import re
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -58,32 +57,3 @@ stages = {
     **filled(make_stages, KEY),
     "spare": eqx.filter_eval_shape(linear, KEY),
 }
-
-
-BOX = re.compile(r'^(n\d+)(\[|\(\[|\{|\{\{)"([^"<>`]|<br/>)*"(\]|\]\)|\}|\}\})$')
-
-
-ARROW = re.compile(r'^(n\d+) -->(\|"([^"<>`]|<br/>)*"\|)? (n\d+)$')
-
-
-FRAME = re.compile(r'^subgraph (n\d+)\["([^"<>`]|<br/>)*"\]$')
-
-
-def read(diagram):
-    """Return the names of boxes and the arrows; fail unless the text is well-formed."""
-    first, *lines = str(diagram).splitlines()
-    assert first == "flowchart TD"
-    names, arrows, depth = [], [], 0
-    for line in map(str.strip, lines):
-        if found := BOX.match(line) or FRAME.match(line):
-            depth += line.startswith("subgraph")
-            names.append(found[1])
-        elif found := ARROW.match(line):
-            arrows.append((found[1], found[4]))
-        else:
-            assert line == "end", line
-            depth -= 1
-        assert depth >= 0
-    assert depth == 0 and len(set(names)) == len(names)
-    assert {end for arrow in arrows for end in arrow} <= set(names)
-    return names, arrows
