@@ -9,5 +9,4 @@ of other sources.
 from .loader import Cursor as Cursor
 from .loader import Loader as Loader
 from .source import ArraySource as ArraySource
-from .source import mixture as mixture
 from .source import windows as windows

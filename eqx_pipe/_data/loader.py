@@ -302,7 +302,7 @@ class Loader(eqx.Module):
 
     **Arguments:**
 
-    - `source`: an `ArraySource`, `mixture` or `windows` on the device; or a host
+    - `source`: an `ArraySource` or `windows` on the device; or a host
         source: a NumPy array or memory map, an array of a Zarr or HDF5 file, or a
         dictionary or tuple of these; or anything with `__len__` and `__getitem__` (a
         Grain `MapDataset`, a Hugging Face dataset, a list of records).

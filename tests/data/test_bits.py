@@ -40,12 +40,7 @@ def sharded():
 
 SOURCES = {
     "arrays": lambda: ep.data.ArraySource(tree()),
-    "mixture": lambda: ep.data.mixture(
-        [
-            ep.data.ArraySource(jax.tree.map(jnp.asarray, tree())),
-            ep.data.ArraySource(tree(5)),
-        ]
-    ),
+    "JAX arrays": lambda: ep.data.ArraySource(jax.tree.map(jnp.asarray, tree())),
     "host": lambda: [jax.tree.map(lambda leaf: leaf[0], tree())] * 12,
 }
 
@@ -89,7 +84,7 @@ def learned(source, **options):
     ("name", "loss", "jit", "options"),
     [
         ("arrays", loss_by_next, eqx.filter_jit, sharded),
-        ("mixture", loss_by_scan, eqx.filter_jit, dict),
+        ("JAX arrays", loss_by_scan, eqx.filter_jit, dict),
         ("host", loss_by_next, lambda step: step, dict),
     ],
 )
@@ -107,7 +102,7 @@ def test_a_training_of_the_loader_trains_its_pipe_alone(
 
 
 def test_no_leaf_of_a_source_is_a_parameter():
-    source = ep.data.windows(SOURCES["mixture"](), 2)
+    source = ep.data.windows(SOURCES["JAX arrays"](), 2)
     loader = learned(SOURCES["arrays"]())
     assert jax.tree.leaves(eqx.filter(source, eqx.is_inexact_array)) == []
     slope, _ = eqx.filter_grad(loss_by_next, has_aux=True)(loader, loader.init(KEY))

@@ -96,7 +96,7 @@ steps = st.one_of(
 
 
 @given(settings=settings, steps=st.lists(steps, max_size=8))
-def test_any_mixture_goes_on_where_it_stands(settings, steps):
+def test_any_calls_go_on_where_it_stands(settings, steps):
     loader = make(**settings)
     model, cursor = Model(loader), loader.init(KEY)
     for step, count in steps:

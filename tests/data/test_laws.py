@@ -41,12 +41,8 @@ SOURCES = {
     "arrays": lambda: ep.data.ArraySource(tree(7)),
     "one record": lambda: ep.data.ArraySource(tree(1)),
     "own": Lazy,
-    "uneven mixture": lambda: ep.data.mixture(
-        [records(5), ep.data.ArraySource(tree(2))], [3, 1]
-    ),
-    "windows of a mixture": lambda: ep.data.windows(
-        ep.data.mixture([ep.data.ArraySource(tree(4)), ep.data.ArraySource(tree(4))]), 2
-    ),
+    "list": lambda: records(8),
+    "windows": lambda: ep.data.windows(ep.data.ArraySource(tree(8)), 2),
 }
 
 

@@ -106,10 +106,8 @@ CURES = {
     r"Give a `Cursor`: `loader.init\(jax.random.key": "cursor",
     "Give a `jax.sharding.NamedSharding": "sharding",
     "Give a `jax.sharding.PartitionSpec": "specs",
-    "Give a list of sources": "sources",
     "Give a mapping from logical names to mesh axes": "rules pairs",
     "Give an iterable of batches": "batches",
-    "Give one positive number for each source": "data.mixture.weights",
     "Give what `eqx_pipe.repeat": "stack",
     "The leading axis of every array": "data.ArraySource.tree",
     # Properties.
