@@ -179,39 +179,24 @@ def common_size(
     `axes` is one axis for all leaves, or one for each, `None` for leaves that do not
     count. `subject` names the tree in errors.
     """
+    sizes, wrong = {}, []
     leaves = leaves_with_names(tree)
     each = axes if isinstance(axes, Sequence) else [axes] * len(leaves)
-    named = [
-        (f"`.{name}`" if name else subject, leaf, axis)
-        for (name, leaf), axis in zip(leaves, each, strict=True)
-    ]
-    return size_along(function, f"{subject} cannot be split", named, cure)
-
-
-def size_along(
-    function: str,
-    wrong: str,
-    named: Iterable[tuple[str, Any, int | None]],
-    cure: str,
-    **sizes: int | None,
-) -> int:
-    """Return the size of named arrays along their axes; raise unless it is the same.
-
-    `sizes` are arguments that give the size, too, or `None`. `wrong` begins the error.
-    """
-    found = {f"`{k}` is {size}": size for k, size in sizes.items() if size is not None}
-    out_of_range = []
-    for name, leaf, axis in named:
+    for (name, leaf), axis in zip(leaves, each, strict=True):
         if axis is None:
             continue
-        part = f"{name} is {leaf_text(leaf)}"
+        part = f"{f'`.{name}`' if name else subject} is {leaf_text(leaf)}"
         if -leaf.ndim <= axis < leaf.ndim:
             size = leaf.shape[axis]
-            found[f"{part}: {size} along axis {axis}"] = size
+            sizes[f"{part}: {size} along axis {axis}"] = size
         else:
-            out_of_range.append(f"{part} and has no axis {axis}")
-    if not out_of_range and len({*found.values()}) == 1:
-        return next(iter(found.values()))
-    parts = out_of_range or list(found)
-    listed = bullets(parts) if parts else " there are no arrays."
-    raise structure_error(function, f"{wrong}:{listed}", cure)
+            wrong.append(f"{part} and has no axis {axis}")
+    if not wrong and len(set(sizes.values())) == 1:
+        return next(iter(sizes.values()))
+    wrong = wrong or list(sizes)
+    raise structure_error(
+        function,
+        f"{subject} cannot be split:"
+        + (bullets(wrong) if wrong else " it contains no arrays."),
+        cure,
+    )

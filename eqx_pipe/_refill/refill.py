@@ -9,9 +9,7 @@ Its parameters are those of the equation of a `lax.while_loop` of a single point
 `size` of its batch, and the marks of the constants that have a leading axis over the
 batch, as the carries have. Another `vmap` runs several such loops side by side.
 
-If all points of a batch take the same number of steps there is nothing to refill, and
-it stays the loop of a single point, with a batch in its carry. Derivatives are those of
-the function as it is, whose lanes wait.
+Derivatives are those of the function as it is, whose lanes wait.
 """
 
 import functools as ft
@@ -34,7 +32,6 @@ from .._jaxprs import (
     Equation,
     alone,
     as_function,
-    depends_on,
     interpret,
     kind,
     may_loop_or_call_back,
@@ -285,44 +282,13 @@ def _batch(
         x if dim is None else jnp.moveaxis(x, dim, 0)
         for x, dim in zip(args, dims, strict=True)
     ]
-    depends = _carry_depends(loop, args, batched)
-    read = [*batched[: loop.cond_nconsts], *depends]
-    if depends_on(loop.cond_jaxpr, read)[0]:
-        out = _with_axis(loop, args, batched, axis_data.size)
-        return out, [0] * len(out)
-
-    # All points end at the same step, so no lane would wait: put the batch into the
-    # carry.
-    every = jax.vmap(
-        loop.of_point,
-        [0 if b else None for b in batched],
-        [0 if d else None for d in depends],
-        axis_size=axis_data.size,
-    )
-    return refilled(every, *args), [0 if d else None for d in depends]
-
-
-def _carry_depends(
-    loop: Loop, args: Sequence[Any], batched: Sequence[bool]
-) -> list[bool]:
-    """Return which final carries differ between the points of a batch."""
-    of_one = [
-        jax.typeof(x).update(shape=jnp.shape(x)[int(b) :])
-        for x, b in zip(args, batched, strict=True)
-    ]
-    return depends_on(trace(loop.of_point, *of_one), batched)
-
-
-def _with_axis(
-    loop: Loop, args: Sequence[Any], batched: Sequence[bool], size: int
-) -> list[Any]:
-    """Run the loop with a batch of points."""
     (own, of_init), (consts, init) = loop.split(batched), loop.split(args)
     carry = [
-        x if b else jnp.broadcast_to(x, (size, *jnp.shape(x)))
+        x if b else jnp.broadcast_to(x, (axis_data.size, *jnp.shape(x)))
         for x, b in zip(init, of_init, strict=True)
     ]
-    return loop._replace(own=tuple(own), size=size).bind(*consts, *carry)
+    loop = loop._replace(own=tuple(own), size=axis_data.size)
+    return loop.bind(*consts, *carry), [0] * len(carry)
 
 
 batching.fancy_primitive_batchers[refill_p] = _batch

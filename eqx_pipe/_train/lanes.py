@@ -148,13 +148,13 @@ class Lanes:
         self._axes = [leaf for leaf, axis in pairs if not axis.is_static]
         number = jax.ShapeDtypeStruct((), np.int32)
         own = [number, *(struct_of(x, drop=1) for x in columns.values())]
-        self.structs = jax.eval_shape(self._begin, *own)
+        self.init = self._program(self._begin, own, [])
+        self.structs = [*map(struct_of, self.init.jaxpr.out_avals)]
         once = jax.make_jaxpr(self._once, return_shape=True)
         self._one, made = once(*own, *self.structs)
         _, self.metrics, self.evaluations = made
         size = sum(map(nbytes, self.metrics.values())) * len(rows)
         self._records = max(1, min(most, _BUFFER_BYTES // max(1, size)))
-        self.init = self._program(self._begin, own, [])
         plan = [number, number, jax.ShapeDtypeStruct((), np.bool_)]
         self.step = self._program(self._advance, [*own, *self.structs], plan)
 

@@ -1,7 +1,6 @@
 """`vmap`: `jax.vmap` in batches that fit in memory, on every device of a mesh."""
 
 import functools as ft
-import inspect
 import itertools as it
 import operator
 from collections.abc import Callable, Hashable, Sequence
@@ -21,8 +20,8 @@ from .._check import (
     check_choice,
     check_dense,
     check_int,
+    common_size,
     is_integer,
-    size_along,
 )
 from .._errors import describe_value, structure_error, type_error, value_error
 from .._jaxprs import as_function
@@ -34,7 +33,6 @@ from .._tree import (
     is_none,
     is_sparse,
     leaf_text,
-    path_name,
     tree_text,
 )
 from .._types import PyTree
@@ -74,11 +72,24 @@ class Vmapped(eqx.Module):
             *leaf_axes("vmap", "in_axes", in_axes, args, "the arguments"),
             *leaf_axes("vmap", "in_axes", 0, kwargs, "the keyword arguments"),
         ]
-        given = args, kwargs
-        leaves = jtu.tree_leaves(given, is_leaf=is_sparse)
+        given = {"args": args, "kwargs": kwargs}
+        leaves, structure = jtu.tree_flatten(given, is_leaf=is_sparse)
         pairs = zip(leaves, axes, strict=True)
         axes = [a if can_be_traced(x) or is_sparse(x) else None for x, a in pairs]
-        size = _num_lanes(self, given, axes)
+        pairs = zip(leaves, axes, strict=True)
+        mapped = structure.unflatten([None if a is None else x for x, a in pairs])
+        check_dense("vmap", "the input", mapped, "Make it dense by `.todense()`.")
+        size, along = self.axis_size, [a for a in axes if a is not None]
+        if along or size is None:
+            cure = "Every mapped array needs the same size along its axis; use `None` "
+            cure += (
+                "in `in_axes` for values that all lanes share. If no array is mapped, "
+            )
+            cure += "give `axis_size`."
+            size = common_size("vmap", "the input", mapped, along, cure)
+            if self.axis_size not in (None, size):
+                wrong = f"`axis_size` is {self.axis_size}, but the input has {size} "
+                raise structure_error("vmap", f"{wrong}lanes.", cure)
         return _Call(self, given, axes, size).run()
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
@@ -106,10 +117,10 @@ class _Call:
         """Call the function for one lane, and record the structure of its output."""
         fn, others = eqx.combine(shared, self.static)
         leaves = fill(others, self.is_mapped, slices)
-        args, kwargs = jtu.tree_unflatten(self.structure, leaves)
+        given = jtu.tree_unflatten(self.structure, leaves)
         on_device = self.of.mesh is not None or IN_LANE.value == "device"
         with IN_LANE("device" if on_device else "lane"):
-            out = fn(*args, **kwargs)
+            out = fn(*given["args"], **given["kwargs"])
         check_dense("vmap", "the output", out, "Return its entries as an array.")
         self.out, self.out_structure = jtu.tree_flatten(out)
         axes = leaf_axes("vmap", "out_axes", self.of.axes.values[1], out, "the output")
@@ -186,7 +197,7 @@ class _Call:
             here = jax.process_index()
             devices = [d for d in mesh.devices.flat if d.process_index == here]
         else:
-            devices = [_default_device()] * (1 if mesh is None else mesh.size)
+            devices = jax.local_devices()[:1] * (1 if mesh is None else mesh.size)
         analysis = analyze(jaxpr, [True] * len(self.mapped))
         return choose_batch_size(analysis, each * len(devices), devices)
 
@@ -404,13 +415,6 @@ def _placed(tree: PyTree, mesh: Any, spec: P) -> PyTree:
     return jtu.tree_map(one, tree)
 
 
-def _default_device() -> Any:
-    device = jax.config.jax_default_device
-    if isinstance(device, str):
-        return jax.local_devices(backend=device)[0]
-    return device or jax.local_devices()[0]
-
-
 def _dtype_of_total(reduce: str, x: Any) -> Any:
     """Return the dtype of `jnp.sum` or `jnp.mean` over lanes with such outputs."""
     dtype = jnp.result_type(x)
@@ -453,40 +457,6 @@ def leaf_axes(
     both: Any = zip(jtu.tree_leaves(indices, is_leaf=is_none), axes, strict=True)
     real = [(leaves[i], axis) for i, axis in both if i is not None]
     return [axis(leaf) if callable(axis) else axis for leaf, axis in real]
-
-
-def _num_lanes(of: Vmapped, given: PyTree, axes: Sequence[Axis]) -> int:
-    """Return the number of lanes; raise unless all arrays have the same."""
-    names = _parameters(of.fn)
-    leaves, _ = jtu.tree_flatten_with_path(given, is_leaf=is_sparse)
-    named = []
-    for (path, leaf), axis in zip(leaves, axes, strict=True):
-        name = path_name(path[1:])
-        if path[0].idx == 0:  # a positional argument
-            first, *rest = name.split(".")
-            known = int(first) < len(names)
-            name = ".".join([names[int(first)] if known else f"args[{first}]", *rest])
-        if axis is not None:
-            check_dense("vmap", f"`{name}`", leaf, "Make it dense by `.todense()`.")
-        named.append((f"`{name}`", leaf, axis))
-    cure = "Every mapped array needs the same size along its axis, and at least one is "
-    cure += "mapped (or give `axis_size`); use `None` in `in_axes` for values that all "
-    cure += "lanes share."
-    wrong = "the arguments have no common number of lanes"
-    return size_along("vmap", wrong, named, cure, axis_size=of.axis_size)
-
-
-def _parameters(fn: Any) -> list[str]:
-    """Return the names of a function's positional parameters, as far as known."""
-    try:
-        parameters = inspect.signature(fn).parameters.values()
-    except (TypeError, ValueError):  # a built-in function
-        return []
-    positional = (
-        inspect.Parameter.POSITIONAL_ONLY,
-        inspect.Parameter.POSITIONAL_OR_KEYWORD,
-    )
-    return [p.name for p in parameters if p.kind in positional]
 
 
 def _check_can_split(mesh: Mesh) -> None:

@@ -143,7 +143,7 @@ def test_batch_norm_sees_the_batch():
         ),
         (0, {"a": jnp.ones((2, 3)), "b": 1}, ["`.b` is int32[] and has no axis 0"]),
         ({"a": 0}, {"b": jnp.ones(2)}, ["not a prefix", "{b: float32[2]}"]),
-        (0, ("text",), ["there are no arrays"]),
+        (0, ("text",), ["it contains no arrays"]),
     ],
 )
 def test_inputs_that_cannot_be_split(in_axes, x, lines):

@@ -125,22 +125,6 @@ def test_a_loop_of_each_kind(name):
         assert memory < 4 * WEIGHTS.nbytes + 6 * 100 * 64 * 4
 
 
-def test_points_that_end_together_are_one_loop():
-    fn = refilled(
-        lambda x: (0, x),
-        lambda x, c: c[0] < 5,
-        lambda x, c: (c[0] + 1, c[1] + x),
-        lambda x, c: c,
-    )
-    values = jnp.arange(4.0)
-    count, total = jax.vmap(fn, out_axes=(None, 0))(values)
-    assert count == 5 and np.array_equal(total, 6 * values)
-    jaxpr = str(jax.make_jaxpr(jax.vmap(fn))(values))
-    assert "size=None" in jaxpr
-    total = jax.vmap(lambda x: fn(x)[1], axis_name="i")(values)
-    assert np.array_equal(total, 6 * values)
-
-
 def test_the_same_in_a_sweep_on_any_devices():
     rng = np.random.default_rng(0)
     n = np.minimum(rng.geometric(0.05, 600) - 1, 200).astype(np.int32)
