@@ -25,7 +25,8 @@ from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 from jaxtyping import Array, Bool, Int32
 
-from .._errors import describe_value, type_error, value_error
+from .._check import check_callable
+from .._errors import value_error
 from .._jaxprs import (
     Body,
     Entry,
@@ -88,12 +89,8 @@ def refill(fn: Callable[..., _Output]) -> Callable[..., _Output]:
         >>> ep.sweep(ep.refill(collatz), ep.Values([1, 7, 27, 97])).values.tolist()
         [0, 16, 111, 118]
     """
-    if not callable(fn):
-        raise type_error(
-            "refill",
-            f"`fn` is {describe_value(fn)}, which cannot be called.",
-            "Give a function with a `while_loop`: `refill(fn)`.",
-        )
+    cure = "Give a function with a `while_loop`: `refill(fn)`."
+    check_callable("refill", "fn", fn, cure)
 
     @ft.wraps(fn)
     def run(*args: Any, **kwargs: Any) -> _Output:
@@ -191,22 +188,24 @@ class Loop(NamedTuple):
     def bind(self, *args: Any) -> list[Any]:
         return refill_p.bind(*args, **self._asdict())
 
-    def test(self, consts: Sequence[Any], carry: Sequence[Any]) -> Any:
-        """Return whether the loop of a point continues."""
-        return as_function(self.cond_jaxpr)(*consts[: self.cond_nconsts], *carry)[0]
+    def functions(self, *bodies: Callable[..., Any]) -> tuple[Callable[..., Any], ...]:
+        """Return functions of the constants and the carry of a point.
 
-    def step(self, consts: Sequence[Any], carry: Sequence[Any]) -> list[Any]:
-        """Return the next carry of a point."""
-        return as_function(self.body_jaxpr)(*consts[self.cond_nconsts :], *carry)
+        They return whether the loop continues, and the next carry. `bodies` replace
+        the two jaxprs.
+        """
+        of = bodies or (as_function(self.cond_jaxpr), as_function(self.body_jaxpr))
+        count = self.cond_nconsts
+        return (
+            lambda consts, carry: of[0](*consts[:count], *carry)[0],
+            lambda consts, carry: of[1](*consts[count:], *carry),
+        )
 
-    def of_point(self, *args: Any) -> list[Any]:
+    def of_point(self, *args: Any, bodies: Sequence[Callable[..., Any]] = ()) -> Any:
         """Run the loop of one point from its constants and its first carry."""
         consts, init = self.split(args)
-        return lax.while_loop(
-            lambda carry: self.test(consts, carry),
-            lambda carry: self.step(consts, carry),
-            init,
-        )
+        test, step = self.functions(*bodies)
+        return lax.while_loop(ft.partial(test, consts), ft.partial(step, consts), init)
 
 
 def refilled(function: Callable[..., Any], *args: Any) -> list[Any]:
@@ -241,16 +240,8 @@ mlir.register_lowering(refill_p, _run_on_gpu, platform="gpu")
 
 
 def _remake(eqn: Equation, bodies: list[Body], inputs: list[Any]) -> list[Any]:
-    loop, (cond, body) = Loop(**eqn.params), bodies
-
-    def of_point(*args: Any) -> list[Any]:
-        consts, init = loop.split(args)
-        return lax.while_loop(
-            lambda carry: cond(*consts[: loop.cond_nconsts], *carry)[0],
-            lambda carry: body(*consts[loop.cond_nconsts :], *carry),
-            init,
-        )
-
+    loop = Loop(**eqn.params)
+    of_point = ft.partial(loop.of_point, bodies=bodies)
     run = ft.partial(refilled, of_point)
     if loop.size is None:
         return run(*inputs)
@@ -333,8 +324,7 @@ class Lanes:
     def __init__(self, loop: Loop, consts: Sequence[Array], on_gpu: bool):
         self.size, self.consts, self.on_gpu = loop.size or 0, consts, on_gpu
         self.own = loop.own
-        self.test = self._over_lanes(loop.test)
-        self.step = self._over_lanes(loop.step)
+        self.test, self.step = map(self._over_lanes, loop.functions())
         # A body that may raise or loop must not run for a point after its end.
         self.guarded = may_loop_or_call_back(loop.body_jaxpr)
 

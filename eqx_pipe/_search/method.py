@@ -17,10 +17,10 @@ from jaxtyping import Array, Float
 
 from .._cache import WeakCache
 from .._check import check_is
-from .._errors import MissingKeyError, message, optional, value_error
+from .._errors import optional, value_error
 from .._keys import seed_of
 from .._spaces import Cube, Space
-from .._sweep import Compared, SweepResult, scores
+from .._sweep import Compared, SweepResult, needs_key, scores
 from .._types import Key, PyTree
 
 State = TypeVar("State")
@@ -65,15 +65,10 @@ def losses(result: SweepResult, by: Compared, mode: str) -> Losses:
     return np.where(result.ok & ~np.isnan(numbers), signed, np.inf)
 
 
-def needed(function: str, key: Key | None) -> Key:
+def needed(key: Key | None) -> Key:
     """Return the key of a method that draws; raise if it is `None`."""
     if key is None:
-        text = message(
-            function,
-            "the method draws random numbers and got `key=None`.",
-            "Give one: `explore(..., key=jax.random.key(0))`.",
-        )
-        raise MissingKeyError("method", text)
+        raise needs_key("search.explore", fn="method")
     return key
 
 
@@ -253,18 +248,11 @@ class Evosax:
     def init(self, space: Space, key: Key | None) -> EvosaxState:
         """Return an empty state: the strategy is created when `num` is known."""
         none = jnp.zeros((0, len(space.names)))
-        return EvosaxState(space, needed("search.Evosax", key), None, none)
+        return EvosaxState(space, needed(key), None, none)
 
     def ask(self, state: EvosaxState, num: int) -> tuple[Space, EvosaxState]:
         """Return a generation, with candidates outside of the space reflected."""
         before, width = state.candidates.shape
-        if before not in (0, num):
-            raise value_error(
-                "search.Evosax",
-                "the population size cannot change between rounds: it was "
-                f"{before}, but `num` is {num}.",
-                f"Give `num={before}`.",
-            )
         key, first, draws = jr.split(state.key, 3)
         strategy, params = _made(self.strategy, num, width)
         known = state.known
@@ -399,7 +387,7 @@ class Optuna:
 
     def init(self, space: Space, key: Key | None) -> OptunaState:
         """Return a state without trials."""
-        return OptunaState(space, needed("search.Optuna", key), ())
+        return OptunaState(space, needed(key), ())
 
     def ask(self, state: OptunaState, num: int) -> tuple[Space, OptunaState]:
         """Return the suggestions of the sampler, none after it has stopped."""

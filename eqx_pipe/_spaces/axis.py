@@ -783,7 +783,7 @@ class Static(Axis):
                 "Space",
                 "the index is traced, and the space has `Static` axes.",
                 "Their values are Python values, which a compiled program cannot "
-                "choose from. Use a plain integer, or `sweep` and `vmap_space`.",
+                "choose from. Use a plain integer, or `sweep`.",
             )
         return self.values.values[int(i)]
 

@@ -1,14 +1,10 @@
 """`vmap_space`: a function at every point of a space, as a pure function."""
 
-import functools as ft
 import operator
-from collections.abc import Callable, Sequence
-from typing import Any, SupportsIndex
+from collections.abc import Callable
+from typing import SupportsIndex
 
 import equinox as eqx
-import jax
-import jax.numpy as jnp
-import jax.tree_util as jtu
 import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, UInt32
@@ -16,11 +12,10 @@ from jaxtyping import Array, UInt32
 from .._check import check_int
 from .._errors import value_error
 from .._keys import check_mapped_key
-from .._spaces import Space, SpaceLike, advance, as_space, digits_of, point_key
+from .._spaces import SpaceLike, as_space
 from .._types import Key, PyTree
 from .._vmap import local_devices, vmap
 from .call import call
-from .compute.cases import cases_of, check_agree, naming, rows_of
 from .request import check_fn
 
 
@@ -51,7 +46,8 @@ def vmap_space(
     **Returns:** the pytree of outputs, as JAX arrays with a leading axis over the
     points.
 
-    **Raises:** as `sweep`, and `ValueError` for `2**31` points or more.
+    **Raises:** as `sweep`; also `TypeError` for `Static` axes, of which each value
+    needs a program of its own, and `ValueError` for `2**31` points or more.
 
     **Laws:** equal to `sweep(...).values`, to rounding, for every batch size and mesh.
 
@@ -77,67 +73,15 @@ def vmap_space(
         )
     if mesh is not None:
         local_devices("vmap_space", mesh)
-    parts = cases_of(space.geometry)
-    lanes = [ft.partial(_lane, fn, plain=part.plain) for part in parts]
-    if len(parts) > 1:
-        structs = []
-        for part, lane in zip(parts, lanes, strict=True):
-            with naming(part):
-                structs.append(jax.eval_shape(lane(space, key), np.uint32(0)))
-        check_agree("vmap_space", parts, structs)
-    order = rows_of(space.geometry, parts)
-    batch = max(size, 1) if batch_size is None else operator.index(batch_size)
-    values = [
-        _values(lane, space, key, index, batch, mesh)
-        for lane, index in zip(lanes, order, strict=True)
-    ]
-    if len(parts) == 1:
-        return values[0]
-    back = np.argsort(np.concatenate(order))
-    return jtu.tree_map(lambda *leaves: jnp.concatenate(leaves)[back], *values)
-
-
-def _values(
-    lane_of: Callable[[Space, Key | None], Callable[..., PyTree]],
-    space: Space,
-    key: Key | None,
-    index: np.ndarray,
-    batch_size: int,
-    mesh: Mesh | None,
-) -> PyTree:
-    """Return the values at the points of `index`, in that order."""
-    if len(index) == 0:
-        lane = lane_of(space._with(span=None, rows=None), key)
-        out = jax.eval_shape(lane, np.uint32(0))
-        return jtu.tree_map(lambda leaf: jnp.empty((0, *leaf.shape), leaf.dtype), out)
+    # No point of an empty part is computed, but the function is traced at one.
+    space = space if size else space._with(span=None, rows=None)
     # Explicit arrays cannot be closed over on a mesh, so they are arguments.
-    given, static = eqx.partition((space, key), eqx.is_array)
+    given, rest = eqx.partition((space, key), eqx.is_array)
 
     def at(given: PyTree, i: UInt32[Array, ""]) -> PyTree:
-        return lane_of(*eqx.combine(given, static))(i)
+        space, key = eqx.combine(given, rest)
+        return call("vmap_space", fn, space.point(i), space.point_key(i, key=key))
 
-    every = vmap(at, in_axes=(None, 0), batch_size=batch_size, mesh=mesh)
-    return every(given, index.astype(np.uint32))
-
-
-def _lane(
-    fn: Callable[..., Any], space: Space, key: Key | None, plain: Sequence[int]
-) -> Callable[..., PyTree]:
-    """Return the function of a point's index."""
-    geometry = space.geometry
-    lengths, rows = geometry.lengths, geometry.rows
-    first = [np.uint32(digit) for digit in digits_of(geometry.start, lengths)]
-
-    # A single lane gets an element of a NumPy array.
-    def lane(i: UInt32[Array, ""] | np.uint32) -> PyTree:
-        i = jnp.asarray(i)
-        if rows is not None:
-            digits = list(rows[i])
-        else:
-            digits = advance([jnp.asarray(digit) for digit in first], i, lengths)
-        positions = [digit.astype(jnp.int32) for digit in digits]
-        point = geometry.point(geometry.leaves, space.key, positions, plain)
-        lane_key = point_key(key, geometry.key_digits(positions))
-        return call("vmap_space", fn, point, lane_key)
-
-    return lane
+    batch = max(size, 1) if batch_size is None else operator.index(batch_size)
+    every = vmap(at, in_axes=(None, 0), batch_size=batch, mesh=mesh)
+    return every(given, np.arange(size, dtype=np.uint32))

@@ -144,9 +144,11 @@ class _Call:
         jaxpr = make(*map(_lane_struct, self.mapped, self.axes))
         run = ft.partial(self.evaluated, jaxpr, jaxpr.consts)
         mesh = of.mesh or self.mesh_of_inputs()
-        each = -(-size // (1 if mesh is None else mesh.size))
         # JAX counts the use of a named axis as an effect.
         self.effects = [e for e in jaxpr.effects if not hasattr(e, "name")]
+        if self.effects and mesh is not None and size % mesh.size:
+            mesh = None  # copies of lanes would have the effects once more
+        each = -(-size // (1 if mesh is None else mesh.size))
         batch = 1 if self.effects else self.batch_size(jaxpr, mesh, max(each, 1))
         # Outputs that all lanes share are those of the plain `vmap`, so effects happen
         # there.
@@ -218,7 +220,7 @@ class _Call:
         def step(carry: Any, rows: list[Any], here: First | None) -> Any:
             for among_devices in rows[number:]:
                 here = among_devices if here is None else here & among_devices
-            stacked = self.one_batch(lane, rows[:number], here, batch)
+            stacked = self.one_batch(lane, rows[:number], batch)
             if not reduces:
                 return carry, stacked
             pairs = zip(carry, stacked, strict=True)
@@ -235,24 +237,13 @@ class _Call:
         return totals if reduces else outputs
 
     def one_batch(
-        self, lane: Callable[..., Outputs], rows: list[Any], first: Any, batch: int
+        self, lane: Callable[..., Outputs], rows: list[Any], batch: int
     ) -> list[Any]:
         """Return the stacked outputs of a batch."""
         if batch > 1:
             every: Any = jax.vmap(lane, out_axes=(0, None), axis_size=batch)
             return every(*rows)[0]
-        slices = [x[0] for x in rows]
-        if self.effects and first is not None:
-            # A copy must not have the effects once more.
-            outputs = jax.eval_shape(lane, *slices)
-            stacked, _ = jax.lax.cond(
-                first[0],
-                lane,
-                lambda *_: jtu.tree_map(lambda y: _zeros(y, y.dtype), outputs),
-                *slices,
-            )
-        else:
-            stacked, _ = lane(*slices)
+        stacked, _ = lane(*[x[0] for x in rows])
         return [jnp.expand_dims(y, 0) for y in stacked]
 
     def on_mesh(self, jaxpr: Any, mesh: Any, lanes: list[Any], batch: int) -> list[Any]:

@@ -41,6 +41,6 @@ NOTES = {
         ),
         "equinox.filter_jit": lambda: hash(ep.chain(linear(key()))),
         "`fn` was traced for `n = 4`": lambda: sweep(reshaped, SIZES),
-        "While `fn` was traced for `n": lambda: vmap_space(reshaped, SIZES),
+        "Use a plain integer, or `sweep`": lambda: vmap_space(reshaped, SIZES),
     },
 }

@@ -41,8 +41,8 @@ METHODS = {
         "Uniform": lambda: method("Adaptive"),
     },
     ep.MissingKeyError: {
-        "Evosax.*key=": lambda: method("Evosax", print),
-        "Optuna.*key=": lambda: method("Optuna", print),
+        "`method` needs a PRNG key.*key=": lambda: method("Evosax", print),
+        "`method` needs a PRNG.*key=": lambda: method("Optuna", print),
     },
     FileNotFoundError: {
         "SweepResult.load": lambda: ep.search.SearchResult.load("runs")

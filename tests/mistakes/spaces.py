@@ -65,7 +65,7 @@ SPACE = {
         "True .bool.. Give an integer": lambda: ep.Space(ONE)[True],
         "list of indices": lambda: ep.Space(ONE)[[0.5]],
         "at once use `jax.vmap`": lambda: jax.eval_shape(ep.Space(ONE).point, ones()),
-        "Use a plain integer, or `sweep` and `vmap_space`": lambda: jax.eval_shape(
+        "Use a plain integer, or `sweep`": lambda: jax.eval_shape(
             ep.Space(ep.Static([1])).point, Struct((), jnp.dtype("int32"))
         ),
     },

@@ -14,14 +14,6 @@ def double(x):
     return 2 * x
 
 
-def test_vmap_space_is_differentiable():
-    def total(lo):
-        space = {"act": ep.Static([jnp.square, double]), "x": ep.Linspace(lo, 1.0, 2)}
-        return ep.vmap_space(lambda p: p["act"](p["x"]), space).sum()
-
-    assert jax.jit(jax.grad(total))(3.0) == 2 * 3 + 2
-
-
 WIDTH, ACT = ep.Static([1, 3, 1]), ep.Static([jnp.sin, double])
 RATE = ep.Linspace(0, 1, 3)
 
@@ -61,11 +53,10 @@ def test_outputs_that_differ_are_an_error_before_anything_is_computed():
         return {"a": jnp.ones(point["n"], kind)}
 
     space = {"n": ep.Static([1, 1, 2, 3]), "x": ep.Values([1.0])}
-    for run in (ep.sweep, ep.vmap_space):
-        with pytest.raises(ep.StructureError) as caught:
-            run(ones, space)
-        for part in ("`n` = 1 against `n` = 2", "`.a`: float32[1]", "int32[3]"):
-            assert part in str(caught.value)
+    with pytest.raises(ep.StructureError) as caught:
+        ep.sweep(ones, space)
+    for part in ("`n` = 1 against `n` = 2", "`.a`: float32[1]", "int32[3]"):
+        assert part in str(caught.value)
     jax.effects_barrier()
     assert not seen
 
