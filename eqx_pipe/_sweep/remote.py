@@ -529,10 +529,11 @@ def _written(
     worker answers: of two that write parts, each one could undo those of the other.
     """
     values, verdict = whole(job.compute(index, costs, Watch()))
-    if not target.is_open():
-        raise SweepError("The sweep that asked for these points has ended.")
     with disk_errors(target.files.path_of(), "take a chunk"):
         filling = target.filling()
+        # Before a store grows, its token is removed: so this is the store as it was.
+        if not target.is_open():
+            raise SweepError("The sweep that asked for these points has ended.")
         chunks = filling.store.chunks
         number = int(chunks.holding(np.array(index[0])))
         rows = None if isinstance(index, range) else index - chunks.span(number)[0]

@@ -46,11 +46,9 @@ from .results import (
 from .store import (
     FAILED,
     MISSING,
-    PARTS,
     Account,
     Chunks,
     Filling,
-    Folder,
     Growth,
     Store,
     StoredArray,
@@ -70,7 +68,7 @@ from .store import (
     statuses_of,
     well_formed,
 )
-from .work import Chunk, Outcome, Plan, Target, Todo, keep_chunk
+from .work import Chunk, Outcome, Plan, Todo, keep_chunk, open_to_workers
 
 
 class OrderedMerge:
@@ -322,31 +320,15 @@ class StoreSink:
                 todo = self._todo(filling.todo(listed))
                 self._flights.tidy(todo.chunks)
             try:
-                with self._open_to_workers() as target:
-                    yield dataclasses.replace(todo, target=target)
+                with contextlib.ExitStack() as stack:
+                    if self.plan.request.executor is not None:
+                        target = stack.enter_context(open_to_workers(store))
+                        todo = dataclasses.replace(todo, target=target)
+                    yield todo
             # Also for Ctrl-C, whose note counts the stored points.
             except BaseException as error:
                 self._note_kept(error)
                 raise
-
-    @contextlib.contextmanager
-    def _open_to_workers(self) -> Iterator[Target | None]:
-        """Put the token of this sweep, by which workers know that they see the store.
-
-        If it is left by a kill, the next sweep removes it.
-        """
-        folder = self.files if isinstance(self.files, Folder) else None
-        if folder is None or self.plan.request.executor is None:
-            yield None
-            return
-        token = f"{PARTS}/{self.files.new_id()}"
-        with disk_errors(self.store.path, "take a chunk"):
-            self.files.put(token, b"")
-        try:
-            yield Target(folder, token, self.store.function)
-        finally:
-            with contextlib.suppress(OSError):
-                self.files.remove(token)
 
     def keep(self, chunk: Chunk) -> None:
         """Write a chunk, or some rows of it."""

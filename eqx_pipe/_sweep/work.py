@@ -6,6 +6,7 @@ Sinks and the code that computes do not depend on each other.
 import contextlib
 import dataclasses
 import functools as ft
+import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
@@ -53,11 +54,14 @@ from .store import (
     MISSING,
     NO_GAPS,
     OK,
+    PARTS,
     Chunks,
+    Files,
     Filling,
-    Folder,
     Gaps,
+    Store,
     choose_chunks,
+    disk_errors,
     open_store,
 )
 
@@ -258,15 +262,17 @@ def keep_chunk(filling: Filling, work: Work, chunk: Chunk) -> None:
 
 
 class Target(NamedTuple):
-    """A store that workers fill, while the file `token` exists in its folder."""
+    """A store that workers fill, while the file `token` exists in it."""
 
-    files: Folder
+    files: Files
     token: str
     function: str
 
     def is_open(self) -> bool:
         """Return whether this process sees the store, and the sweep is running."""
-        return self.files.exists(self.token)
+        with contextlib.suppress(OSError):  # such as a bucket that it may not read
+            return self.files.exists(self.token)
+        return False
 
     def filling(self) -> Filling:
         """Return the store to be filled."""
@@ -274,6 +280,29 @@ class Target(NamedTuple):
         store = dataclasses.replace(store, function=self.function)
         # Another worker may compute the same chunk, so read back what is written.
         return Filling(store, has_locks=False)
+
+
+@contextlib.contextmanager
+def open_to_workers(store: Store) -> Iterator[Target | None]:
+    """Put the token of a sweep, by which workers know that they see its store.
+
+    If a kill leaves it in a folder, the next sweep removes it. A bucket in memory does
+    not travel: then workers return the values.
+    """
+    files = store.files
+    try:
+        pickle.dumps(files)
+    except Exception:
+        yield None
+        return
+    token = f"{PARTS}/{files.new_id()}"
+    with disk_errors(store.path, "take a chunk"):
+        files.put(token, b"")
+    try:
+        yield Target(files, token, store.function)
+    finally:
+        with contextlib.suppress(OSError):
+            files.remove(token)
 
 
 @dataclasses.dataclass(frozen=True)

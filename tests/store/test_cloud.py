@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import multiprocessing
 import shutil
 import signal
 import socket
@@ -10,6 +11,7 @@ import sys
 import textwrap
 import time
 import urllib.request
+from concurrent.futures import ProcessPoolExecutor
 
 import jax
 import jax.numpy as jnp
@@ -71,8 +73,8 @@ def test_laws(tmp_path, requests):
     requests.clear()
     same(ep.sweep(fn, SPACE, store=bucket, **options), disk)
     assert not requests["put"] and not requests["delete"]
-    # Statuses twice, each output, and two short lists: 1,000 names a request.
-    assert (requests["list"], requests["list_with_delimiter"]) == (2, 2 + 2)
+    # Statuses twice, each output, and a short list: 1,000 names a request.
+    assert (requests["list"], requests["list_with_delimiter"]) == (2, 2 + 1)
     loaded = ep.SweepResult.load(bucket)
     same(loaded, disk)
     for picked in ([3, 30, 5], slice(4, 20, 3), 7):
@@ -257,12 +259,17 @@ def test_refused(capsys):
         ep.sweep(jnp.sin, ep.Linspace(0, 1, 3), store=foreign)
 
 
-def test_damage():
+def test_damage(monkeypatch, capsys):
     bucket = stores.MemoryStore()
+    monkeypatch.setattr("eqx_pipe._cli.as_files", lambda *_: Objects(bucket, "memory"))
     ep.sweep(jnp.sin, ep.Linspace(0, 1, 9), store=bucket)
+    assert main(["verify", "memory"]) == 0
     obstore.put(bucket, "value/c.0", b"no values")
     with pytest.raises(OSError, match="value/c.0"):
         ep.SweepResult.load(bucket).values[...]
+    assert main(["verify", "memory"]) == 1
+    assert main(["repair", "memory"]) == main(["verify", "memory"]) == 0
+    assert "1 chunks are now missing" in capsys.readouterr().out
     found = ep.sweep(jnp.sin, ep.Linspace(0, 1, 9), store=bucket)
     same(found, ep.sweep(jnp.sin, ep.Linspace(0, 1, 9)))
 
@@ -300,6 +307,10 @@ def server(monkeypatch):
         process.wait()
 
 
+def _sin(p):
+    return jnp.sin(p["x"])
+
+
 SCRIPT = """
 import sys
 import eqx_pipe as ep
@@ -311,7 +322,7 @@ print(ep.sweep(lambda p: jnp.sin(p["x"]), space, store="s3://runs/a.zarr",
 
 
 @pytest.mark.slow
-def test_a_server(server, capsys):
+def test_a_server(server, monkeypatch, capsys):
     """Two processes fill one store; one is killed, and the call is repeated."""
     command = [sys.executable, "-c", textwrap.dedent(SCRIPT)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
@@ -326,12 +337,14 @@ def test_a_server(server, capsys):
     assert main(["status", "s3://runs/a.zarr"]) == 0
     assert "missing" in capsys.readouterr().out
     space = {"x": ep.Linspace(0, 1, 60)}
-
-    def sin(p):
-        return jnp.sin(p["x"])
-
     found = ep.SweepResult.load("s3://runs/a.zarr")
     assert found.ok.all()
-    same(found, ep.sweep(sin, space, batch_size=1))
+    same(found, ep.sweep(_sin, space, batch_size=1))
+    with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
+        asked = {"store": "s3://runs/b.zarr", "executor": pool, "batch_size": 1}
+        with monkeypatch.context() as patch:  # the workers write
+            patch.setattr(Filling, "keep", None)
+            same(ep.sweep(_sin, space, **asked), found)
+    assert not Objects(stores.from_url("s3://runs/b.zarr"), "b").names(".parts")
     kept = [bytes(files.get(key)) for key in ("zarr.json", "status/zarr.json")]
     assert not any(word in data for data in kept for word in (b"visible", b"hidden"))

@@ -11,6 +11,8 @@ from support import small_store as small
 from support.bucket import opened_by_zarr
 from support.helpers import THOROUGH
 
+from eqx_pipe._sweep.store import FAILED, OK
+
 xarray = pytest.importorskip("xarray")
 pytest.importorskip("zarr")
 
@@ -27,8 +29,8 @@ def test_simulated_histories_lose_nothing_and_are_completed(count):
 
 
 def test_the_simulator_finds_a_rule_that_is_broken(monkeypatch):
-    """A status file before the values, a creation that replaces, any flight, and in a
-    bucket values that are put whatever is there."""
+    """A status file before the values, a creation that replaces, any flight, in a
+    bucket values that are put whatever is there, and workers that write parts."""
 
     def too_early(store, number, values, status, errors=None, rows=None):
         if rows is None:
@@ -71,6 +73,22 @@ def test_the_simulator_finds_a_rule_that_is_broken(monkeypatch):
 
     monkeypatch.setattr(simulate.View, "swap", replaces)
     simulate.histories(150, modes=("rounding bucket",), report=wrong.append)
+    assert wrong
+    monkeypatch.undo()
+    wrong.clear()
+
+    def in_parts(job, index, costs, target):
+        filling, rows = target.filling(), np.asarray(index) - job.call.first
+        ((_, values, verdict, _),) = job.compute(index, costs, None)
+        number = int(filling.store.chunks.holding(np.array(index[0])))
+        for half in (slice(None, None, 2), slice(1, None, 2)):
+            status = np.where(verdict.ok, OK, FAILED).astype(np.int8)[half]
+            errors = {"no": rows[half][status == FAILED]}
+            leaves = [leaf[half] for leaf in values]
+            filling.keep(number, rows[half], leaves, status, errors)
+
+    monkeypatch.setattr(simulate.remote, "_written", in_parts)
+    simulate.histories(40, 80, modes=("workers",), report=wrong.append)
     assert wrong
 
 

@@ -5,9 +5,11 @@ what is in flight. One of them runs at a time, and which is next is drawn. Each
 operation on a file may crash the process before or after it. Depending on the mode,
 requests and replies are lost, files are written late, network disks show old listings,
 there are no locks, and two processes write the same chunks. A bucket has no locks, but
-conditional puts, which a client repeats if it gets no reply. After each phase a new
-reader checks every value. In the end nothing fails any more, and one run must complete
-the store. `--seed 34 --mode nolock --trace` repeats one history.
+conditional puts, which a client repeats if it gets no reply; a throttled request is a
+lost one. In the modes with workers these write the chunks of a sweep, which submits
+some twice and is started again if it dies, while its workers go on. After each phase a
+new reader checks every value. In the end nothing fails any more, and one run must
+complete the store. `--seed 34 --mode nolock --trace` repeats one history.
 """
 
 import argparse
@@ -33,12 +35,13 @@ from unittest import mock
 import numpy as np
 
 from eqx_pipe import SweepError
-from eqx_pipe._sweep import flights
-from eqx_pipe._sweep.compute.rows import Flight
+from eqx_pipe._sweep import flights, remote
+from eqx_pipe._sweep.compute.rows import Flight, Part, Verdict
 from eqx_pipe._sweep.store import (
     FAILED,
     MISSING,
     OK,
+    PARTS,
     Chunks,
     Filling,
     Folder,
@@ -52,7 +55,7 @@ from eqx_pipe._sweep.store import (
     store,
 )
 from eqx_pipe._sweep.store.disk import Entry
-from eqx_pipe._sweep.work import Plan
+from eqx_pipe._sweep.work import Plan, open_to_workers
 
 from . import small_store as small
 from .bucket import Bucket
@@ -79,6 +82,16 @@ MODES = {
     "clash bucket": "nolock bucket clash",
     "rounding bucket": "nolock bucket clash rounding",
     "late rounding bucket": "late nolock bucket clash rounding",
+    "workers": "workers",
+    "late workers": "late workers",
+    "stale workers": "stale workers",
+    "rounding workers": "workers rounding",
+    "nolock workers": "nolock workers",
+    "rounding nolock workers": "nolock workers rounding",
+    "growth workers": "growth workers",
+    "bucket workers": "nolock bucket workers",
+    "late bucket workers": "late nolock bucket workers",
+    "rounding bucket workers": "nolock bucket workers clash rounding",
 }
 HIDDEN_SECONDS = 60.0
 XS, YS = [2.0], [0.0, 1.0, 2.0, 3.0, 4.0]
@@ -194,16 +207,23 @@ class View(Folder):
         super().__init__(Path("simulated"))
         self.world, self.who, self.turn = world, who, turn
         self.hidden, self.conditional = {}, "bucket" in world.faults
+        self.is_dead = False
+
+    def __reduce__(self):
+        return Path, ("simulated",)  # that it travels is all that is asked
 
     def step(self, op, key, data=None, tag=None):
         """Let another process run, or let this one crash; apply a request."""
         self.turn()
         world = self.world
+        if self.is_dead:  # a process that is killed cleans nothing up
+            raise Kill
         world.tick()
         if world.trace is not None:
             world.trace.append(f"{world.now:8.1f} {self.who:5} {op:8} {key}")
         draw = 80.0 if world.quiet else world.rng.random() * 80
         if draw < 0.5:
+            self.is_dead = draw < 0.3
             raise Kill
         if op not in ("put", "put_new", "swap", "remove"):
             return False
@@ -219,6 +239,7 @@ class View(Folder):
         if 3 <= draw < 4:
             raise Fault("reply lost")
         if 0.5 <= draw < 1:
+            self.is_dead = draw < 0.8
             raise Kill
         return done
 
@@ -328,7 +349,7 @@ class Quiet(View):
         return False
 
 
-_THREADS = concurrent.futures.ThreadPoolExecutor(2)
+_THREADS = concurrent.futures.ThreadPoolExecutor(4)
 
 
 def _closed():
@@ -340,20 +361,20 @@ def _closed():
 def in_turns(rng, often, works):
     """Run each work in a thread, one at a time; return what each returns or raises.
 
-    At each step another one may go on, as `often` says.
+    At each step another one may go on, as `often` says; one that `waits` lets others.
     """
     if len(works) == 1:
         ((who, work),) = works.items()
         try:
-            return {who: work(lambda: None)}
+            return {who: work(lambda waits=False: None)}
         except (Kill, Exception) as error:
             return {who: error}
     found, alive, done = {}, [*works], _closed()
     go = {who: _closed() for who in works}
 
     def body(who):
-        def turn():
-            other = rng.choice(alive) if rng.random() < often else who
+        def turn(waits=False):
+            other = rng.choice(alive) if waits or rng.random() < often else who
             if other != who:
                 go[other].release()
                 go[who].acquire()
@@ -371,6 +392,30 @@ def in_turns(rng, often, works):
     go[rng.choice(alive)].release()
     done.acquire()
     return found
+
+
+class Job:
+    """The work of a call of a worker, whose values end in some bits."""
+
+    is_merged = False
+
+    def __init__(self, history, call, bits):
+        self.history, self.call, self.bits = history, call, bits
+
+    def compute(self, index, costs, watch):
+        call, index = self.call, np.asarray(index)
+        values = self.history.values(index, call.xs, call.ys, self.bits)
+        bad = np.isin(index - call.first, call.bad)
+        for leaf in values:
+            leaf[bad] = 0
+        yield Part(None, values, Verdict(~bad, {"no": index[bad]}, failed=bad.sum()))
+
+
+class Engine:
+    """The calls of sweeps that wait for a worker."""
+
+    def __init__(self, callers):
+        self.callers, self.waiting = callers, []
 
 
 class History:
@@ -392,8 +437,8 @@ class History:
         found[0] = found[0] + np.float32(bits * 2**-10)
         return found
 
-    def run(self, files, shard, fails, bits):
-        """Do what a sweep does with its store."""
+    def run(self, files, shard, fails, bits, engine=None):
+        """Do what a sweep does with its store, alone or by the workers of an engine."""
         if exists(files):
             store = open_store("sweep", files)
         else:
@@ -415,6 +460,8 @@ class History:
         with filling.locked() as listed:
             todo = filling.todo(listed)
             flying.tidy(todo)
+            if engine is not None:
+                return self.by_workers(filling, todo, fails, xs, ys, engine)
             for number, rows in todo.items():
                 flight = flying.get(number)
                 passes = [(rows, None)] if flight is None else [(flight.rows, flight)]
@@ -429,6 +476,84 @@ class History:
                     if not self.fill(*place, *asked):
                         return "stopped"
         return "filled"
+
+    def by_workers(self, filling, todo, fails, xs, ys, engine):
+        """Let workers write chunks; submit some again, as after a timeout."""
+        files, rng, chunks = filling.store.files, self.rng, filling.store.chunks
+        with open_to_workers(filling.store) as target:
+
+            def submit(number, rows):
+                first, last = chunks.span(number)
+                index = range(first, last) if rows is None else first + rows
+                call = types.SimpleNamespace(
+                    index=index, bad=fails(number), first=first
+                )
+                call.xs, call.ys, call.target, call.found = xs, ys, target, None
+                engine.waiting.append(call)
+                return call
+
+            calls = {number: [submit(number, rows)] for number, rows in todo.items()}
+            try:
+                while calls:
+                    files.turn(waits=True)
+                    if rng.random() < 0.02:
+                        files.step("wait", "")
+                    for number, own in [*calls.items()]:
+                        found = [call.found for call in own if call.found is not None]
+                        errors = [x for x in found if isinstance(x, Exception)]
+                        if len(errors) < len(found):  # an answer; later ones are lost
+                            call = next(x for x in own if x.found in ("done", "values"))
+                            self.take(filling, number, call, todo[number])
+                            del calls[number]
+                        elif len(errors) == len(own) or rng.random() < 0.02:
+                            again = all(isinstance(x, TimeoutError) for x in errors)
+                            if not again or len(own) == 3:
+                                raise SweepError("the worker failed") from None
+                            self.counts["again"] += 1
+                            own.append(submit(number, todo[number]))
+            finally:
+                if not files.is_dead or rng.random() < 0.5:  # else the engine goes on
+                    calls = engine.waiting
+                    engine.waiting = [call for call in calls if call.target != target]
+        return "filled"
+
+    def take(self, filling, number, call, rows):
+        """Take the answer of a worker, and write values that it could not write."""
+        at = np.asarray(call.index) - call.first
+        bad = np.isin(at, call.bad)
+        if call.found == "values":
+            values = self.values(np.asarray(call.index), call.xs, call.ys)
+            whole = at if rows is not None else None
+            all_ = np.ones(len(at), bool)
+            self.keep(filling, number, at, values, bad, all_, whole)
+            return
+        places = self.points(filling.store, number)
+        self.acked |= {places[row] for row in at[~bad]}
+        self.counts["commits"] += 1
+
+    def work(self, who, engine, bits, turn):
+        """Work for the sweeps of an engine until there are none."""
+        number = 0
+        while engine.waiting or engine.callers:
+            if not engine.waiting:
+                turn(waits=True)
+                continue
+            call = engine.waiting.pop(self.rng.randrange(len(engine.waiting)))
+            number += 1
+            target = call.target._replace(
+                files=View(self.world, f"{who}.{number}", turn)
+            )
+            try:
+                writes = target.is_open()
+                if writes:
+                    remote._written(Job(self, call, bits), call.index, None, target)
+                call.found = "done" if writes else "values"
+            except Kill:  # a dead worker; an engine may not notice it
+                lost = TimeoutError("the worker died")
+                call.found = lost if self.rng.random() < 0.8 else None
+            except (SweepError, OSError, ValueError) as error:
+                call.found = error
+        return "worked"
 
     def fill(self, filling, flying, number, rows, flight, seen, bad, xs, ys, bits):
         """Compute some rows of a chunk; return whether it did not stop inside of it."""
@@ -496,8 +621,9 @@ class History:
 
     def tell(self, store, number):
         """Count a damaged chunk, which an error names and the next run computes."""
-        may = {"late", "nolock"} & {*self.world.faults} and not self.is_bucket
-        assert may, f"damage in {number}"
+        faults = {*self.world.faults}
+        may = faults & {"late", "nolock"} or {"workers", "rounding"} <= faults
+        assert may and not self.is_bucket, f"damage in {number}"
         self.counts["told"] += 1
         self.acked -= {*self.points(store, number)}
 
@@ -548,24 +674,46 @@ class History:
     def phase(self, number):
         """Let one or two processes run, which may fail or end at any step."""
         rng, faults = self.rng, self.world.faults
-        if "growth" in faults and number == 2:
-            self.grown = rng.choice(GROWTHS)
         shards = rng.choice([[None], [(0, 2), (1, 2)], [None, None]])
+        grown = self.grown
+        if "growth" in faults and number == 2:
+            grown = rng.choice(GROWTHS)
+            if "workers" in faults and rng.random() < 0.5:
+                shards = [None]  # the space grows when the sweep is started again
+            else:
+                self.grown = grown
         if "clash" in faults:
             shards = [None, None]
         works, bad = {}, rng.choice([(), (0,), (0, 1)])
+        engine = Engine(len(shards)) if "workers" in faults else None
         for k, shard in enumerate(shards):
             who, bits = f"{number}.{k}", k if "rounding" in faults else 0
 
             def work(turn, who=who, shard=shard, bits=bits):
                 view = View(self.world, who, turn)
-                return self.run(view, shard, lambda n: bad if n % 2 == 0 else (), bits)
+                asked = shard, lambda n: bad if n % 2 == 0 else (), bits, engine
+                try:
+                    return self.run(view, *asked)
+                except Kill:
+                    if engine is None:
+                        raise
+                    self.counts["Kill"] += 1  # its workers go on
+                    self.grown = grown
+                    return self.run(View(self.world, f"{who}b", turn), *asked)
+                finally:
+                    if engine is not None:
+                        engine.callers -= 1
 
             works[who] = work
+        for k in range(2 if engine else 0):
+            bits = k if "rounding" in faults else 0
+            who = f"{number}w{k}"
+            works[who] = functools.partial(self.work, who, engine, bits)
         for found in in_turns(rng, self.often, works).values():
             self.counts[found if isinstance(found, str) else type(found).__name__] += 1
             if not isinstance(found, str | Kill | SweepError | OSError | ValueError):
                 raise found
+        self.grown = grown
         assert not any(self.world.locks.values())
         if "unhidden" in faults:  # somebody copies the folder without hidden files
             for key in [key for key in self.world.versions if key.startswith(".")]:
@@ -585,7 +733,9 @@ class History:
         assert self.check() == len(xs) * len(ys), "stuck"
         if self.grown:  # the call after a growth removes invalid files
             assert self.run(View(world, "again"), None, lambda number: (), 0)
-        assert self.run(View(world, "still"), None, lambda number: (), 0) == "complete"
+        found = self.run(View(world, "still"), None, lambda number: (), 0)
+        tokens = any(key.startswith(PARTS) for key in world.versions)  # of dead sweeps
+        assert found == "complete" or ("nolock" in world.faults and tokens)
         assert "unhidden" in world.faults or not self.leftovers(), self.leftovers()
         return self.counts
 
@@ -599,6 +749,8 @@ class History:
             places = store.chunks.names(f"{name}/{store._root(name)}")
             known |= {place + behind for place in places}
         known |= {f"{name}/{store._root(name)}0" for name in ("x", "y")}
+        if "nolock" in self.world.faults:  # nobody knows which sweep has ended
+            known |= {key for key in self.world.versions if key.startswith(PARTS)}
         # The next growth removes files that arrived after the last one had ended.
         known |= self.world.came_late
         return {k for k in self.world.versions if self.world.at(k) is not None} - known

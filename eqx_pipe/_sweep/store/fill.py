@@ -239,7 +239,8 @@ class Filling:
     def has_leftovers(self) -> bool:
         """Return whether a growth or a kill left files that this process may remove."""
         files = self.store.files
-        if not (self.settles and self.has_locks and self.shard is None):
+        may_remove = self.has_locks and not files.conditional
+        if not (self.settles and may_remove and self.shard is None):
             return False
         return files.exists(GROWING) or any(map(_is_part, files.names(PARTS)))
 

@@ -56,6 +56,9 @@ class Objects(Files):
         self._bucket, self._prefix = bucket, prefix
         self._obstore = optional("sweep", "obstore", "cloud")
 
+    def __reduce__(self) -> Any:
+        return Objects, (self._bucket, self._root, self._prefix)
+
     def make(self) -> None:
         """Do nothing: a bucket has no folders."""
 
