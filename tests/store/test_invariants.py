@@ -11,8 +11,6 @@ from support import small_store as small
 from support.bucket import opened_by_zarr
 from support.helpers import THOROUGH
 
-from eqx_pipe._sweep.store import FAILED, OK
-
 xarray = pytest.importorskip("xarray")
 pytest.importorskip("zarr")
 
@@ -82,8 +80,10 @@ def test_the_simulator_finds_a_rule_that_is_broken(monkeypatch):
         ((_, values, verdict, _),) = job.compute(index, costs, None)
         number = int(filling.store.chunks.holding(np.array(index[0])))
         for half in (slice(None, None, 2), slice(1, None, 2)):
-            status = np.where(verdict.ok, OK, FAILED).astype(np.int8)[half]
-            errors = {"no": rows[half][status == FAILED]}
+            status = np.where(verdict.ok, simulate.OK, simulate.FAILED).astype(np.int8)[
+                half
+            ]
+            errors = {"no": rows[half][status == simulate.FAILED]}
             leaves = [leaf[half] for leaf in values]
             filling.keep(number, rows[half], leaves, status, errors)
 
