@@ -1,5 +1,7 @@
 """Evaluate a function of a batch as a sum over parts of the batch."""
 
+import functools as ft
+import inspect
 from collections.abc import Callable
 from typing import Any, Literal, ParamSpec, SupportsIndex, TypeAlias, TypeGuard, TypeVar
 
@@ -23,7 +25,7 @@ from .._mesh_context import is_staged
 from .._tree import as_arrays, leaf_text, leaves_with_names
 from .._types import PyTree
 from .on_mesh import InsideProgram
-from .place import is_placeable, wraps_function
+from .place import is_placeable
 
 Inputs = ParamSpec("Inputs")
 Output = TypeVar("Output")
@@ -93,7 +95,9 @@ def microbatch(
     check_choice("sharding.microbatch", "reduce", reduce, ("sum", "mean"))
     step, mean = size.__index__(), reduce == "mean"
 
-    @wraps_function(fun)
+    # Unwrapped: Equinox warns about functions that hold the arrays of a Module, such as
+    # `eqx.filter_value_and_grad(fun)`, as an attribute.
+    @ft.wraps(inspect.unwrap(fun))
     def in_parts(*args: Inputs.args, **kwargs: Inputs.kwargs) -> Output:
         if not -len(args) <= argnum < len(args):
             raise type_error(
