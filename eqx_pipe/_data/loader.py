@@ -586,10 +586,6 @@ def _check_full(function: str, size: int, batch_size: int) -> None:
         )
 
 
-_SEAM_PART = 8
-"""The seam is made for batches of at most this part of a source."""
-
-
 class Read(NamedTuple):
     """Records read from the host, now on the device, with their numbers and offset.
 
@@ -648,12 +644,10 @@ def device_batch(
     overrun: Overrun,
     words: UInt32[Array, " words"],
     position: Position,
-    seam: PyTree = None,
 ) -> tuple[PyTree, Position]:
     """Return the next `count` records as a batch, and the position after them.
 
-    `impl` and `words` are the implementation and the data of the loader's key; `seam`
-    is the result of `seam_of`.
+    `impl` and `words` are the implementation and the data of the loader's key.
     """
     source, size = loader.source, len(loader.source)
     assert isinstance(source, DeviceSource)
@@ -690,34 +684,12 @@ def device_batch(
         records = source.take(ids)
     elif overrun != "wrap":
         records = source.slice(at[0], count)
-    elif seam is None:  # a slice that may wrap around from the last record to the first
+    else:  # a slice that may wrap around from the last record to the first
         records = jax.lax.cond(
             start <= last, lambda: source.slice(start, count), lambda: source.take(ids)
         )
-    else:
-        # A `cond` would write the whole batch to memory; a select fuses with what
-        # follows.
-        over = start > last
-        into = jnp.where(over, start - last, np.uint32(0)).astype(np.int32)
-
-        def one(inside: Array, seam: Array) -> Array:
-            across = jax.lax.dynamic_slice_in_dim(seam, into, count)
-            return jax.lax.select_n(over, inside, across)
-
-        records = jtu.tree_map(one, source.slice(start, count), seam)
     selection = Selection(epoch, ids[None], at[:1])
     return transform(loader, impl, words, selection, as_numbers(records)), after
-
-
-def seam_of(loader: Loader, count: int, overrun: Overrun) -> PyTree:
-    """Return the last records followed by the first, if a batch may wrap around."""
-    source, size = loader.source, len(loader.source)
-    if overrun != "wrap" or loader.shuffle or count > size // _SEAM_PART:
-        return None
-    assert isinstance(source, DeviceSource)
-    starts = (jnp.asarray(at, np.uint32) for at in (size - count, 0))
-    pair = [source.slice(start, count) for start in starts]
-    return jtu.tree_map(lambda *leaves: jnp.concatenate(leaves), *pair)
 
 
 def transform(
@@ -922,13 +894,10 @@ def _steps(
     arrays, rest = eqx.partition(carry, eqx.is_array)
     constants: list[Any] = []
     count, impl = loader.batch_size, cursor.kind
-    seam = seam_of(loader, count, overrun)
 
     def body(state: Any, _: None) -> Any:
         arrays, position = state
-        batch, position = device_batch(
-            loader, impl, count, overrun, words, position, seam
-        )
+        batch, position = device_batch(loader, impl, count, overrun, words, position)
         before = eqx.combine(arrays, rest)
         pair = step(before, batch)
         if not isinstance(pair, tuple) or len(pair) != 2:
