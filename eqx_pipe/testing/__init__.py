@@ -21,7 +21,6 @@ _STRATEGIES = (
     "given_typed",
     "keys",
     "pipelines",
-    "spaces",
 )
 
 if _typing.TYPE_CHECKING:

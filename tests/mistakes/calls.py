@@ -139,7 +139,6 @@ def of_testing():
         "testing.given_typed": call(annotated),
         "testing.keys": call(),
         "testing.pipelines": call(Struct((), "f4")),
-        "testing.spaces": call(),
     }
 
 

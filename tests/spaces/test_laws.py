@@ -11,7 +11,7 @@ import jax.random as jr
 import pytest
 from support.helpers import few, slow_unless
 from support.laws import check_space, check_sweep
-from support.strategies import axes
+from support.strategies import axes, spaces
 
 import eqx_pipe as ep
 import eqx_pipe.testing as ept
@@ -96,7 +96,7 @@ def test_each_space_keeps_every_law(name):
 @few
 @hp.given(st.data())
 def test_every_drawn_space_keeps_every_law(data):
-    check_space(data.draw(ept.spaces(static=True), label="space"))
+    check_space(data.draw(spaces(static=True), label="space"))
 
 
 def total(point):
@@ -125,7 +125,7 @@ def piped(point):
 @few
 @hp.given(st.data())
 def test_a_sweep_of_every_drawn_space_is_its_definition(data):
-    space = data.draw(ept.spaces(max_axes=2, static=True), label="space")
+    space = data.draw(spaces(max_axes=2, static=True), label="space")
     fns = [total, noisy, looping, refilled, piped]
     fn = data.draw(st.sampled_from(fns), label="fn")
     check_sweep(fn, space, key=KEY if fn is noisy else None)

@@ -5,11 +5,13 @@ import math
 import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
+import jax.random as jr
 import numpy as np
 from hypothesis import given, settings
 from jax.sharding import AxisType, Mesh
 
-from eqx_pipe.testing import pipelines, spaces
+import eqx_pipe as ep
+from eqx_pipe.testing import pipelines
 
 VECTOR = jax.ShapeDtypeStruct((4,), jnp.float32)
 # Few, as each compiles anew; examples shrink to the first.
@@ -66,3 +68,56 @@ def _mesh(shape, kind):
     chosen = np.array(jax.local_devices()[: math.prod(shape)]).reshape(shape)
     names = ("data", "model")[: len(shape)]
     return Mesh(chosen, names, axis_types=(kind,) * len(shape))
+
+
+_NAMES = ("a", "b", "c")
+
+_KINDS = {
+    "values": lambda v, dim: ep.Values(np.asarray(v, np.float32), dim=dim),
+    "linspace": lambda v, dim: ep.Linspace(v[0], v[-1], len(v), dim=dim),
+    "geomspace": lambda v, dim: ep.Geomspace(1, 2.0 ** np.sign(v[0]), len(v), dim=dim),
+    "arrays": lambda v, dim: ep.Values(np.stack([v, v], -1).astype(np.int32), dim=dim),
+    "mapped": lambda v, dim: ep.Mapped(
+        _square, ep.Linspace(v[0], v[-1], len(v), dim=dim)
+    ),
+    "random": lambda v, dim: ep.Random(jr.normal, len(v), dim=dim),
+    "static": lambda v, dim: ep.Static([f"choice {i}" for i in range(len(v))], dim=dim),
+}
+
+
+def _axis(draw, size, static, dim):
+    """Draw an axis of any kind."""
+    numbers = st.integers(-8, 8).map(lambda i: i / 4)
+    kind = draw(st.sampled_from([k for k in _KINDS if static or k != "static"]))
+    # Every kind uses the same draws, so all shrink to the first kind.
+    return _KINDS[kind](draw(st.lists(numbers, min_size=size, max_size=size)), dim)
+
+
+def _square(value):
+    return value * value
+
+
+@st.composite
+def spaces(draw, max_axes=3, max_size=3, static=False):
+    """Draw a `Space`: a product or zip, with shared dims, joint designs and slices."""
+    count = draw(st.integers(1, min(max_axes, len(_NAMES))))
+    mode = draw(st.sampled_from(["product", "zip"]))
+    size = draw(st.integers(1, max_size))
+    # Both modes use the same draws, so both shrink to the first mode.
+    shared = draw(st.booleans()) and mode == "product" and count > 1
+    has_design = draw(st.booleans()) and mode == "product" and count < max_axes
+    tree = {}
+    for i, name in enumerate(_NAMES[:count]):
+        dim = "both" if shared and i < 2 else None
+        length = draw(st.integers(1, max_size))
+        length = size if mode == "zip" or dim else length
+        tree[name] = _axis(draw, length, static, dim)
+    if draw(st.booleans()):
+        tree["fixed"] = "text"
+    if has_design:
+        box = {"u": ep.Uniform(0.0, 1.0), "v": ep.Uniform(-1.0, 1.0)}
+        tree["design"] = ep.sobol(box, max_size, dim="design").tree
+    space = ep.Space(tree, mode=mode, key=jr.key(draw(st.integers(0, 3))))
+    if space.size > 1 and draw(st.booleans()):
+        return space[draw(st.integers(0, space.size - 1)) :]
+    return space

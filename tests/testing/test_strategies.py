@@ -74,13 +74,6 @@ def test_a_pipeline_shrinks_to_the_stage_that_matters():
     assert isinstance(found, eqx.nn.LayerNorm)
 
 
-@pytest.mark.slow
-def test_spaces_shrink_to_one_point():
-    space = simplest(ept.spaces())
-    assert space.size == 1 and list(space.dims) == ["a"]
-    assert are_zeros(space.point(0))
-
-
 def test_values_of_annotations_shrink_to_size_one():
     assert simplest(ept.from_jaxtyping(Float[Array, "n m"])).shape == (1, 1)
     assert are_zeros(simplest(ept.from_jaxtyping(PyTree[Float[Array, " n"]])))
@@ -112,16 +105,6 @@ def test_a_pipeline_accepts_and_keeps_the_struct_that_it_was_drawn_for(data):
     assert forms[0] == forms[1]
 
 
-def test_a_named_parallel_keeps_the_struct():
-    # By default `parallel` concatenates.
-    def is_named(pipe):
-        found = [p for p in stages_in(pipe) if type(p).__name__ == "Parallel"]
-        return any("b" in p.children() for p in found)
-
-    pipe = simplest(ept.pipelines(VECTOR, max_depth=1, random=False), is_named, 2000)
-    assert ep.chain(pipe)(jnp.ones(4)).shape == (4,)
-
-
 @hp.given(ept.pipelines(VECTOR, random=False, branches=False))
 def test_what_is_left_out_is_not_drawn(pipe):
     kinds = {type(stage).__name__ for stage in stages_in(pipe)}
@@ -142,14 +125,12 @@ def has(kind):
     return lambda pipe: any(type(stage) is kind for stage in stages_in(pipe))
 
 
-def test_stages_and_axes_of_ones_own_are_drawn():
+def test_stages_of_ones_own_are_drawn():
     own = st.just(Own(jnp.float32(2)))
     pipelines = ept.pipelines(VECTOR, max_depth=2, stages=[own])
     assert type(simplest(pipelines, has(Own))) is Own
     deep = simplest(pipelines, lambda p: type(p) is not Own and has(Own)(p))
     assert len(stages_in(deep)) <= 4
-    spaces = ept.spaces(axes=[st.just(ep.Values([7.0]))])
-    assert simplest(spaces, lambda s: s.point(0).get("own") == 7.0).size == 1
 
 
 # Hypothesis is optional.

@@ -1,4 +1,4 @@
-"""Hypothesis strategies for arrays, arguments, pipelines and spaces."""
+"""Hypothesis strategies for arrays, arguments and pipelines."""
 
 from .strategies import arguments as arguments
 from .strategies import arrays as arrays
@@ -6,4 +6,3 @@ from .strategies import from_jaxtyping as from_jaxtyping
 from .strategies import given_typed as given_typed
 from .strategies import keys as keys
 from .strategies import pipelines as pipelines
-from .strategies import spaces as spaces

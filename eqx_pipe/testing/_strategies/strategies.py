@@ -1,4 +1,4 @@
-"""Strategies for arrays, keys and values of annotations, and for pipelines and spaces.
+"""Strategies for arrays, keys and values of annotations, and for pipelines.
 
 The names of axes in annotations are bound: each stands for one size.
 """
@@ -17,7 +17,7 @@ import types
 import typing
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import beartype
 import equinox as eqx
@@ -35,34 +35,20 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree, jaxtyped
 
 from ... import (
-    Axis,
-    Geomspace,
-    Linspace,
-    Mapped,
-    Random,
-    Space,
     Stage,
-    Static,
-    Uniform,
-    Values,
     at,
     batched,
     chain,
     cond,
     ensemble,
-    feed,
     frozen,
     gated,
     graph,
-    outputs,
     parallel,
-    precision,
     repeat,
     residual,
     scan,
-    sobol,
     switch,
-    tied,
     weighted,
 )
 from ..._check import check_int
@@ -1058,16 +1044,6 @@ class Joining(eqx.Module):
         return chain(self.stage)(trees, key=key)
 
 
-class Weigh(Stage):
-    """A gate: weights that depend on the input."""
-
-    size: int = eqx.field(static=True)
-
-    def __call__(self, x: PyTree, *, key: Key | None = None) -> Array:
-        first = jax.nn.sigmoid(_first_number(x))
-        return (jnp.arange(1.0, self.size + 1) + first) / self.size
-
-
 class Cell(eqx.Module):
     """A cell that carries a mean of its inputs, and returns a mean with its input."""
 
@@ -1078,9 +1054,8 @@ class Cell(eqx.Module):
         return y, y
 
 
-def mean(parts: tuple[PyTree, ...] | dict[str, PyTree]) -> PyTree:
+def mean(trees: tuple[PyTree, ...]) -> PyTree:
     """Return a mean in which later parts have smaller shares."""
-    trees = parts.values() if isinstance(parts, dict) else parts
 
     def mix(*leaves: Array) -> Array:
         shares = [v * SHARE**i for i, v in enumerate(leaves)]
@@ -1092,11 +1067,6 @@ def mean(parts: tuple[PyTree, ...] | dict[str, PyTree]) -> PyTree:
 def mean_of_stack(tree: PyTree) -> PyTree:
     """Return the mean of two stacked parts."""
     return mean(tuple(jtu.tree_map(lambda v, i=i: v[i], tree) for i in range(2)))
-
-
-def mean_of_outputs(both: tuple[PyTree, dict[str, PyTree]]) -> PyTree:
-    """Return the mean of an output and of a recorded output inside."""
-    return mean((both[0], both[1]["one"]))
 
 
 def largest(trees: tuple[PyTree, ...]) -> PyTree:
@@ -1112,16 +1082,6 @@ def join_of(struct: PyTree) -> Callable[[tuple[PyTree, ...]], PyTree]:
 def less(tree: PyTree) -> PyTree:
     """Scale down each number."""
     return jtu.tree_map(lambda v: v * SHARE, tree)
-
-
-def named(x: PyTree) -> dict[str, PyTree]:
-    """Return a mapping of two inputs made of one input."""
-    return {"x": x, "by": x}
-
-
-def second_as_first(both: tuple[PyTree, PyTree]) -> PyTree:
-    """Return the second of two pytrees, in the dtypes of the first."""
-    return jtu.tree_map(lambda a, b: b.astype(a.dtype), *both)
 
 
 def twice(x: PyTree) -> PyTree:
@@ -1154,16 +1114,6 @@ def selector(x: PyTree) -> Int[Array, ""]:
 def first(xs: PyTree) -> PyTree:
     """Return the first entry of a sequence."""
     return jtu.tree_map(lambda v: v[0], xs)
-
-
-def scale_of_one(pipe: PyTree) -> PyTree:
-    """Return a parameter of the stage `one`."""
-    return pipe["one"].scale
-
-
-def scale_of_two(pipe: PyTree) -> PyTree:
-    """Return the parameter of the stage `two` to tie to it."""
-    return pipe["two"].scale
 
 
 @dataclasses.dataclass
@@ -1223,42 +1173,14 @@ def _fold(d: Drawing) -> StageLike:
     return chain(parallel(*parts, merge=d.one_of("mean", "sum", "prod")), squash)
 
 
-def _inputs(d: Drawing) -> StageLike:
-    """Draw a chain that broadcasts one of two inputs and contains a graph of both."""
-    join = Joining(join_of(d.struct))
-    block = graph(
-        {"node": d.inner(), "join": join},
-        {"node": "x", "join": d.one_of(["node", "by"], ["by", "node", "x"])},
-        "join",
-        inputs=("x", "by"),
-    )
-    return chain(named, chain(feed(block, x="x", by="by"), block, broadcast="by"))
-
-
-def _wide(d: Drawing) -> StageLike:
-    merge = d.one_of("tuple", "stack", "dict", "function")
-    parts = [d.inner(), d.inner()]
-    if merge == "function":
-        return parallel(*parts, merge=mean)
-    if merge == "dict":
-        named = dict(zip("ba", parts, strict=True))
-        return chain(parallel(named, merge="dict"), mean)
-    if merge == "stack":
-        return chain(parallel(*parts, merge=merge, axis=0), mean_of_stack)
-    return chain(parallel(*parts, merge=merge), mean)
-
-
 def _weighted(d: Drawing) -> StageLike:
     children = d.few()
     fixed = jnp.linspace(0.2, 0.8, len(children))
-    weights = Weigh(len(children)) if d.draw(st.booleans()) else fixed
-    normalize = d.one_of("softmax", "sum", "none")
-    return weighted(*children, weights=weights, normalize=normalize)
+    return weighted(*children, weights=fixed, normalize=d.one_of("softmax", "none"))
 
 
-def _maker(d: Drawing, *, noisy: bool | None = None) -> Callable[[Key], StageLike]:
-    if noisy is None:
-        noisy = d.random and d.draw(st.booleans())
+def _maker(d: Drawing) -> Callable[[Key], StageLike]:
+    noisy = d.random and d.draw(st.booleans())
 
     def make(key: Key) -> StageLike:
         scale = jtu.tree_map(lambda s: jr.normal(key, s.shape, s.dtype) / 2, d.struct)
@@ -1283,31 +1205,6 @@ def _scan(d: Drawing) -> StageLike:
     whole = scan(cell, first, returns=returns, reverse=reverse)
     back = mean_of_stack if returns == "sequence" else identity
     return chain(twice, whole, back)
-
-
-def _tied(d: Drawing) -> StageLike:
-    one, two = (_maker(d, noisy=False)(jr.key(i)) for i in range(2))
-    pipe = chain(one=one, between=d.inner(), two=two)
-    return tied(pipe, scale_of_two, scale_of_one)
-
-
-def _outputs(d: Drawing) -> StageLike:
-    inner = outputs(chain(one=d.inner(), two=d.inner()), "one")
-    return chain(inner, mean_of_outputs)
-
-
-def _precision(d: Drawing) -> StageLike:
-    # Not narrower: different rounding would exceed the tolerances of the laws.
-    double = any(jnp.finfo(v.dtype).bits == 64 for v in jtu.tree_leaves(d.struct))
-    compute = "float64" if double else "float32"
-    inside = d.inner(jtu.tree_map(lambda v: _widened(v, compute), d.struct))
-    within = precision(inside, compute, output=None)
-    return parallel(identity, within, merge=second_as_first)
-
-
-def _widened(leaf: jax.ShapeDtypeStruct, dtype: str) -> jax.ShapeDtypeStruct:
-    real = jnp.issubdtype(leaf.dtype, jnp.floating)
-    return jax.ShapeDtypeStruct(leaf.shape, jnp.dtype(dtype)) if real else leaf
 
 
 def _graph(d: Drawing) -> StageLike:
@@ -1338,7 +1235,6 @@ _ANY = {
     "extremum": lambda d: parallel(*d.few(), merge=d.one_of("max", "min")),
     "at": _at,
     "graph": _graph,
-    "inputs": _inputs,
     "frozen": lambda d: frozen(d.inner()),
 }
 
@@ -1349,16 +1245,13 @@ _BRANCHES = {
 
 _INEXACT = {
     "fold": _fold,
-    "wide": _wide,
+    "tuple": lambda d: chain(parallel(d.inner(), d.inner(), merge="tuple"), mean),
     "weighted": _weighted,
     "batched": lambda d: chain(twice, batched(d.inner()), mean_of_stack),
     "residual": lambda d: chain(residual(*d.few()), squash),
     "scan": _scan,
-    "outputs": _outputs,
     "repeat": _repeat,
     "ensemble": _ensemble,
-    "tied": _tied,
-    "precision": _precision,
 }
 
 
@@ -1380,7 +1273,7 @@ def pipelines(
     random: bool = True,
     branches: bool = True,
 ) -> StageLike:
-    """Draw a pipeline of any combinators that keeps structure, shapes and dtypes.
+    """Draw a pipeline of nested combinators that keeps structure, shapes and dtypes.
 
     **Arguments:**
 
@@ -1416,90 +1309,3 @@ def pipelines(
     check_int("testing.pipelines", "max_depth", max_depth, 0)
     check_strategies("pipelines", "stages", stages)
     return Drawing(draw, struct, max_depth, random, branches, stages).pipeline()
-
-
-_NAMES = ("a", "b", "c")
-
-_KINDS: dict[str, Callable[[list[float], str | None], Axis]] = {
-    "values": lambda v, dim: Values(np.asarray(v, np.float32), dim=dim),
-    "linspace": lambda v, dim: Linspace(v[0], v[-1], len(v), dim=dim),
-    "geomspace": lambda v, dim: Geomspace(1, 2.0 ** np.sign(v[0]), len(v), dim=dim),
-    "arrays": lambda v, dim: Values(np.stack([v, v], -1).astype(np.int32), dim=dim),
-    "mapped": lambda v, dim: Mapped(_square, Linspace(v[0], v[-1], len(v), dim=dim)),
-    "random": lambda v, dim: Random(jr.normal, len(v), dim=dim),
-    "static": lambda v, dim: Static([f"choice {i}" for i in range(len(v))], dim=dim),
-}
-
-
-def _axis(draw: Draw, size: int, static: bool, dim: str | None) -> Axis:
-    """Draw an axis of any kind."""
-    numbers = st.integers(-8, 8).map(lambda i: i / 4)
-    kind = draw(st.sampled_from([k for k in _KINDS if static or k != "static"]))
-    # Every kind uses the same draws, so all shrink to the first kind.
-    return _KINDS[kind](draw(st.lists(numbers, min_size=size, max_size=size)), dim)
-
-
-def _square(value: Array) -> Array:
-    return value * value
-
-
-@st.composite
-def spaces(
-    draw: Draw,
-    *,
-    axes: Sequence[st.SearchStrategy[Axis]] = (),
-    max_axes: int = 3,
-    max_size: int = 3,
-    static: bool = False,
-) -> Space:
-    """Draw a `Space`: a product or zip, with shared dims, joint designs and slices.
-
-    **Arguments:**
-
-    - `axes`: strategies of your own axes; every product without shared dims contains
-        one. (Keyword only.)
-    - `max_axes`: the largest number of axes. (Keyword only.)
-    - `max_size`: the largest number of values of an axis. (Keyword only.)
-    - `static`: whether to draw `Static` axes. (Keyword only.)
-
-    **Returns:** a strategy. Examples shrink to one axis with one value.
-
-    **Raises:** when drawn, `hypothesis.errors.InvalidArgument`, a `TypeError`, if
-    `axes` is not a list of strategies; `ValueError` if `max_axes` or `max_size` is
-    below 1.
-
-    !!! example
-
-        >>> import eqx_pipe.testing as ept, hypothesis
-        >>> @hypothesis.given(ept.spaces(max_axes=2))
-        ... def test_size(space):
-        ...     assert 1 <= space.size <= 9
-        >>> test_size()
-    """
-    check_strategies("spaces", "axes", axes)
-    check_int("testing.spaces", "max_axes", max_axes, 1)
-    check_int("testing.spaces", "max_size", max_size, 1)
-    count = draw(st.integers(1, min(max_axes, len(_NAMES))))
-    modes: list[Literal["product", "zip"]] = ["product", "zip"]
-    mode = draw(st.sampled_from(modes))
-    size = draw(st.integers(1, max_size))
-    # Both modes use the same draws, so both shrink to the first mode.
-    shared = draw(st.booleans()) and mode == "product" and count > 1
-    has_design = draw(st.booleans()) and mode == "product" and count < max_axes
-    tree: dict[str, PyTree] = {}
-    for i, name in enumerate(_NAMES[:count]):
-        dim = "both" if shared and i < 2 else None
-        length = draw(st.integers(1, max_size))
-        length = size if mode == "zip" or dim else length
-        tree[name] = _axis(draw, length, static, dim)
-    if axes and mode == "product" and not shared:
-        tree["own"] = draw(draw(st.sampled_from(list(axes))))
-    if draw(st.booleans()):
-        tree["fixed"] = "text"
-    if has_design:
-        box = {"u": Uniform(0.0, 1.0), "v": Uniform(-1.0, 1.0)}
-        tree["design"] = sobol(box, max_size, dim="design").tree
-    space = Space(tree, mode=mode, key=jr.key(draw(st.integers(0, 3))))
-    if space.size > 1 and draw(st.booleans()):
-        return space[draw(st.integers(0, space.size - 1)) :]
-    return space
