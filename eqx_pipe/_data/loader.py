@@ -684,10 +684,8 @@ def device_batch(
         records = source.take(ids)
     elif overrun != "wrap":
         records = source.slice(at[0], count)
-    else:  # a slice that may wrap around from the last record to the first
-        records = jax.lax.cond(
-            start <= last, lambda: source.slice(start, count), lambda: source.take(ids)
-        )
+    else:  # from the last record to the first; a `cond` would move the whole source
+        records = source.take(ids)
     selection = Selection(epoch, ids[None], at[:1])
     return transform(loader, impl, words, selection, as_numbers(records)), after
 
