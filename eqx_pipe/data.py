@@ -3,4 +3,3 @@
 from ._data import ArraySource as ArraySource
 from ._data import Cursor as Cursor
 from ._data import Loader as Loader
-from ._data import windows as windows

@@ -51,7 +51,6 @@ def fenced(text: str) -> str:
 
 SHOWN = {
     "AbstractReducer": "Reducer",
-    "DeviceSource": "ArraySource",
     "HostSource": "Sequence",
     "Vmapped": "Callable",
 }

@@ -9,4 +9,3 @@ of other sources.
 from .loader import Cursor as Cursor
 from .loader import Loader as Loader
 from .source import ArraySource as ArraySource
-from .source import windows as windows

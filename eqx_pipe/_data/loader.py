@@ -50,7 +50,7 @@ from .._tree import as_arrays, is_key_array, leaf_text, leaves_with_names
 from .._types import Key, PyTree, StageLike
 from .shuffle import permute, permute_on_host
 from .source import (
-    DeviceSource,
+    ArraySource,
     HostSource,
     Source,
     SourceLike,
@@ -302,7 +302,7 @@ class Loader(eqx.Module):
 
     **Arguments:**
 
-    - `source`: an `ArraySource` or `windows` on the device; or a host
+    - `source`: an `ArraySource` on the device; or a host
         source: a NumPy array or memory map, an array of a Zarr or HDF5 file, or a
         dictionary or tuple of these; or anything with `__len__` and `__getitem__` (a
         Grain `MapDataset`, a Hugging Face dataset, a list of records).
@@ -385,7 +385,7 @@ class Loader(eqx.Module):
     @property
     def on_device(self) -> bool:
         """True if the source is on the device, where compiled programs can read it."""
-        return isinstance(self.source, DeviceSource)
+        return isinstance(self.source, ArraySource)
 
     def init(self, key: Key) -> Cursor:
         """Return the cursor at the beginning of the first epoch.
@@ -650,7 +650,7 @@ def device_batch(
     `impl` and `words` are the implementation and the data of the loader's key.
     """
     source, size = loader.source, len(loader.source)
-    assert isinstance(source, DeviceSource)
+    assert isinstance(source, ArraySource)
     epoch, start = position[0], position[1][0]
     last = np.uint32(size - count)
     if overrun == "skip":
@@ -959,7 +959,7 @@ class Epoch(Iterator[PyTree]):
         self._batch_size = loader.batch_size
         self._position = cursor.position
         self._end = _batches_end(loader, self._position)
-        on_device = isinstance(loader.source, DeviceSource)
+        on_device = isinstance(loader.source, ArraySource)
         batches = _from_device if on_device else _from_host
         self._batches = batches(loader, cursor, self._end)
 
@@ -1233,7 +1233,7 @@ def replicated(tree: PyTree, sharding: NamedSharding | None) -> PyTree:
 
 def source_on_mesh(source: Source, sharding: NamedSharding | None) -> Source:
     """Copy a device source to all devices of the mesh, so no batch moves it again."""
-    if sharding is None or not isinstance(source, DeviceSource):
+    if sharding is None or not isinstance(source, ArraySource):
         return source
     arrays = [x for x in jtu.tree_leaves(source) if eqx.is_array(x)]
     on_mesh = all(_is_on(x, sharding) for x in arrays)

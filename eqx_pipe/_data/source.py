@@ -8,7 +8,6 @@ the last step of making a batch converts them back, which XLA fuses with later
 operations. Records of a host source are checked and converted to dtypes of JAX.
 """
 
-import abc
 import contextlib
 import functools as ft
 import threading
@@ -28,7 +27,6 @@ from jaxtyping import Array, Integer, UInt32
 from .._cache import WeakCache
 from .._check import (
     check_dense,
-    check_int,
     common_size,
     is_integer,
 )
@@ -67,25 +65,6 @@ _MANY = (
 )
 
 
-class HostRecords(abc.ABC):
-    """The abstract base of host sources that read many records at a time, stacked."""
-
-    thread_safe: bool = True
-
-    @abc.abstractmethod
-    def __len__(self) -> int:
-        """Return the number of records."""
-
-    @abc.abstractmethod
-    def take(self, indices: Integer[np.ndarray, " n"]) -> PyTree:
-        """Return records by index, stacked along a leading axis."""
-
-    def __getitem__(self, index: SupportsIndex) -> PyTree:
-        """Return one record; a negative index counts from the end."""
-        one = self.take(np.asarray([index_of(index, len(self))]))
-        return jtu.tree_map(lambda leaf: leaf[0], one)
-
-
 def index_of(index: SupportsIndex, size: int) -> int:
     """Return the index from 0 of the record that `source[index]` means."""
     if not is_integer(index):
@@ -120,7 +99,7 @@ def is_of(library: str, value: object) -> bool:
     )
 
 
-class HostArrays(HostRecords):
+class HostArrays:
     """A pytree of arrays on the host as a source, read by one index per array.
 
     Record `i` is entry `i` of every leading axis. The arrays may be memory maps, or
@@ -147,7 +126,11 @@ class HostArrays(HostRecords):
     def __len__(self) -> int:
         return self.size
 
+    def __getitem__(self, index: int) -> PyTree:
+        return jtu.tree_map(lambda leaf: leaf[0], self.take(np.asarray([index])))
+
     def take(self, indices: Integer[np.ndarray, " n"]) -> PyTree:
+        """Return records by index, stacked along a leading axis."""
         first, n = int(indices[0]), len(indices)
         in_order = int(indices[-1]) == first + n - 1 and (np.diff(indices) == 1).all()
         # A slice of a file is one read; an index reads row by row.
@@ -290,7 +273,7 @@ class HostSource:
         It returns a list of records, or one record whose arrays hold them all.
         """
         source = self.source
-        if isinstance(source, HostRecords):
+        if isinstance(source, HostArrays):
             return source.take
         if self.has_columns:
             return lambda at: jtu.tree_map(np.asarray, dict(source[at.tolist()]))
@@ -592,37 +575,7 @@ def as_numbers(tree: PyTree) -> PyTree:
     )
 
 
-class DeviceSource(eqx.Module):
-    """The abstract base of sources whose records a compiled program can read."""
-
-    @abc.abstractmethod
-    def __len__(self) -> int:
-        """Return the number of records."""
-
-    @abc.abstractmethod
-    def take(self, indices: UInt32[Array, " n"]) -> PyTree:
-        """Return records by index, stacked along a leading axis, as bits.
-
-        Indices are not checked.
-        """
-
-    def slice(self, start: UInt32[Array, ""], count: int) -> PyTree:
-        """Return `count` consecutive records, as bits."""
-        return self.take(start + jnp.arange(count, dtype=np.uint32))
-
-    def struct(self) -> PyTree:
-        """Return the shapes and dtypes of one record."""
-        index = jax.ShapeDtypeStruct((1,), np.uint32)
-        one = jax.eval_shape(lambda index: as_numbers(self.take(index)), index)
-        return jtu.tree_map(lambda s: jax.ShapeDtypeStruct(s.shape[1:], s.dtype), one)
-
-    def __getitem__(self, index: SupportsIndex) -> PyTree:
-        """Return one record; a negative index counts from the end."""
-        one = self.take(jnp.asarray([index_of(index, len(self))], np.uint32))
-        return as_numbers(jtu.tree_map(lambda leaf: leaf[0], one))
-
-
-class ArraySource(DeviceSource):
+class ArraySource(eqx.Module):
     """Arrays on the device as a source of records.
 
     Record `i` is entry `i` of the leading axis of every array. NumPy arrays are moved
@@ -680,9 +633,25 @@ class ArraySource(DeviceSource):
         return as_numbers(self.held)
 
     def __len__(self) -> int:
+        """Return the number of records."""
         return jtu.tree_leaves(self.held)[0].shape[0]
 
+    def __getitem__(self, index: SupportsIndex) -> PyTree:
+        """Return one record; a negative index counts from the end."""
+        one = self.take(jnp.asarray([index_of(index, len(self))], np.uint32))
+        return as_numbers(jtu.tree_map(lambda leaf: leaf[0], one))
+
+    def struct(self) -> PyTree:
+        """Return the shapes and dtypes of one record."""
+        index = jax.ShapeDtypeStruct((1,), np.uint32)
+        one = jax.eval_shape(lambda index: as_numbers(self.take(index)), index)
+        return jtu.tree_map(lambda s: jax.ShapeDtypeStruct(s.shape[1:], s.dtype), one)
+
     def take(self, indices: UInt32[Array, " n"]) -> PyTree:
+        """Return records by index, stacked along a leading axis, as bits.
+
+        Indices are not checked.
+        """
         at = indices.astype(np.int32)
 
         # The indices come from a permutation of the records, so JAX need not check
@@ -693,6 +662,7 @@ class ArraySource(DeviceSource):
         return jtu.tree_map(one, self.held)
 
     def slice(self, start: UInt32[Array, ""], count: int) -> PyTree:
+        """Return `count` consecutive records, as bits."""
         first = start.astype(np.int32)
 
         def one(leaf: Array) -> Array:
@@ -743,7 +713,7 @@ def _fits_device(dtype: np.dtype | None) -> bool:
     return hasattr(jnp, f"uint{jnp.finfo(dtype).bits}")
 
 
-Source: TypeAlias = DeviceSource | HostSource
+Source: TypeAlias = ArraySource | HostSource
 """A source as loaders hold it."""
 
 SourceLike: TypeAlias = Source | Array | Records | Mapping[str, Any] | tuple[Any, ...]
@@ -752,7 +722,7 @@ SourceLike: TypeAlias = Source | Array | Records | Mapping[str, Any] | tuple[Any
 
 def as_source(function: str, argument: str, source: SourceLike) -> Source:
     """Return a source, after a check that it is one."""
-    if isinstance(source, DeviceSource | HostSource):
+    if isinstance(source, ArraySource | HostSource):
         return source
     if isinstance(source, jax.Array):
         return ArraySource(source)
@@ -770,90 +740,3 @@ def as_source(function: str, argument: str, source: SourceLike) -> Source:
         "Hugging Face dataset (one, not a dictionary of them), a list of records. A "
         "stream has no positions: keep its records in a list, or read them by number.",
     )
-
-
-class Windows(DeviceSource):
-    """Windows of a source on the device; see `windows`."""
-
-    source: DeviceSource
-    width: int = eqx.field(static=True)
-    stride: int = eqx.field(static=True)
-
-    def __len__(self) -> int:
-        return (len(self.source) - self.width) // self.stride + 1
-
-    def take(self, indices: UInt32[Array, " n"]) -> PyTree:
-        first = indices * np.uint32(self.stride)
-        at = first[:, None] + jnp.arange(self.width, dtype=np.uint32)[None]
-        return _split(self.source.take(at.reshape(-1)), self.width)
-
-
-class HostWindows(HostRecords):
-    """Windows of a host source; see `windows`."""
-
-    def __init__(self, source: HostSource, width: int, stride: int):
-        self.source: HostSource = source
-        self.width: int = width
-        self.stride: int = stride
-        self.thread_safe: bool = source.threads > 1
-
-    def __len__(self) -> int:
-        return (len(self.source) - self.width) // self.stride + 1
-
-    def take(self, indices: Integer[np.ndarray, " n"]) -> PyTree:
-        first = indices.astype(np.int64) * self.stride
-        at = first[:, None] + np.arange(self.width)
-        return _split(self.source.read(at.reshape(-1)), self.width)
-
-
-def _split(records: PyTree, width: int) -> PyTree:
-    """Reshape records into windows of a width."""
-    return jtu.tree_map(lambda leaf: leaf.reshape(-1, width, *leaf.shape[1:]), records)
-
-
-def windows(
-    source: SourceLike, size: SupportsIndex, stride: SupportsIndex = 1
-) -> Windows | HostWindows:
-    """Cut a source into windows of equal length, each as one record.
-
-    Record `i` holds the records `i * stride` to `i * stride + size - 1` of the source,
-    stacked along a leading axis; windows may overlap. Records at the end that do not
-    fill a window are left out. Nothing is copied in advance.
-
-    **Arguments:**
-
-    - `source`: a source, such as the tokens of a long text.
-    - `size`: the number of records in a window, at least 1.
-    - `stride`: the distance between the beginnings of two neighbouring windows, at
-        least 1.
-
-    **Returns:** a source, for `Loader` and for further `windows`.
-
-    **Shapes:** leaves `(*a,)` of a record become `(size, *a)`.
-
-    **Raises:** `ValueError` if the source is shorter than a window, or `size` or
-    `stride` is below 1; `TypeError` if one of these is not an integer, or `source` is
-    not a source.
-
-    !!! example
-
-        >>> import eqx_pipe as ep, jax.numpy as jnp
-        >>> text = ep.data.windows(ep.data.ArraySource(jnp.arange(8)), size=4, stride=2)
-        >>> len(text), text[1].tolist()
-        (3, [2, 3, 4, 5])
-    """
-    known = as_source("data.windows", "source", source)
-    check_int("data.windows", "size", size, 1)
-    check_int("data.windows", "stride", stride, 1)
-    size, stride = size.__index__(), stride.__index__()
-    if len(known) < size:
-        raise value_error(
-            "data.windows",
-            f"`size` is {size}, and the source has {len(known)} records.",
-            "Give a smaller size or a longer source.",
-        )
-    # A longer stride also gives one window, but may not fit into the index's dtype.
-    stride = min(stride, len(known))
-    if isinstance(known, DeviceSource):
-        return Windows(known, size, stride)
-    return HostWindows(known, size, stride)

@@ -125,6 +125,6 @@ def bytes_of_scan(drop, shuffle=False):
     return compiled.compiled.cost_analysis()["bytes accessed"]
 
 
-def test_batches_that_run_over_move_hardly_more_than_those_that_do_not():
+def test_batches_that_run_over_move_no_more_than_shuffled_ones():
     """A choice between a stretch and a gather once moved the whole source each time."""
-    assert bytes_of_scan(drop=False) < 5 * bytes_of_scan(drop=True)
+    assert bytes_of_scan(drop=False) < 1.2 * bytes_of_scan(drop=True, shuffle=True)

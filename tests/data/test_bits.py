@@ -102,7 +102,7 @@ def test_a_training_of_the_loader_trains_its_pipe_alone(
 
 
 def test_no_leaf_of_a_source_is_a_parameter():
-    source = ep.data.windows(SOURCES["JAX arrays"](), 2)
+    source = SOURCES["JAX arrays"]()
     loader = learned(SOURCES["arrays"]())
     assert jax.tree.leaves(eqx.filter(source, eqx.is_inexact_array)) == []
     slope, _ = eqx.filter_grad(loss_by_next, has_aux=True)(loader, loader.init(KEY))

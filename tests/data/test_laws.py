@@ -42,7 +42,6 @@ SOURCES = {
     "one record": lambda: ep.data.ArraySource(tree(1)),
     "own": Lazy,
     "list": lambda: records(8),
-    "windows": lambda: ep.data.windows(ep.data.ArraySource(tree(8)), 2),
 }
 
 

@@ -76,7 +76,6 @@ SOURCES = {
         array, lambda at: [array[i : i + 1] for i in at]
     ),
     "stacked": lambda array: Rows(array, lambda at: array[np.asarray(at)][:, None]),
-    "windows": lambda array: ep.data.windows(array, 1),
 }
 
 

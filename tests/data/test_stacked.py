@@ -70,8 +70,6 @@ def test_arrays_on_the_host_are_the_array_source(kind, tmp_path):
     arrays = on_disk(tmp_path, kind, images())
     pairs = zip(batches_of(arrays), expected(), strict=True)
     assert all(a.dtype == b.dtype and (a == b).all() for a, b in pairs)
-    cut = ep.data.windows(arrays, 4, 2)
-    assert (cut[1]["image"] == images()["image"][2:6]).all()
 
 
 def test_a_batch_of_arrays_is_no_view_of_them():

@@ -111,7 +111,6 @@ def of_data_and_devices():
         "data.Loader.init": call(loader, key()),
         "data.Loader.next": call(loader, cursor),
         "data.Loader.scan": call(loader, max, 0.0, cursor, 1),
-        "data.windows": call(source, 2),
         "sharding.AxisRules": call({}),
         "sharding.constrain": call(ones(8)),
         "sharding.info": call(ones(8)),

@@ -117,6 +117,5 @@ SOURCES = {
     },
     ValueError: {
         "9223372036854775808 records": lambda: load(Huge(2**63)),
-        "Give a smaller size": lambda: ep.data.windows(source(), 6),
     },
 }
