@@ -207,17 +207,16 @@ def explore(
       unfinished round at its first missing chunk; only `rounds` and `callback` may
       change. A different call raises before it writes anything. `SearchResult.load`
       reads the folder at any time. (Keyword only.)
-    - `executor`: as in `sweep`; requires a `store`. (Keyword only.)
+    - `executor`: as in `sweep`. (Keyword only.)
     - `progress`: whether to show a progress bar of the rounds with the best number so
       far, and one for each long round; by default in a terminal or notebook. A file
       gets a line each minute. (Keyword only.)
 
     **Returns:** a `SearchResult`.
 
-    **Raises:** `ValueError` if the method proposes no points in the first round, if
-    `executor` is passed without `store`; `StructureError` (a `ValueError`) if the store
-    belongs to another search, with the settings that differ; `TypeError` if `method` is
-    not a `Method`; and as `sweep`.
+    **Raises:** `ValueError` if the method proposes no points in the first round;
+    `StructureError` (a `ValueError`) if the store belongs to another search, with the
+    settings that differ; `TypeError` if `method` is not a `Method`; and as `sweep`.
 
     After Ctrl-C, the `.result` of the `KeyboardInterrupt` is a `SearchResult` of all
     finished points.
@@ -257,12 +256,6 @@ def explore(
             ">= 10_000`."
         )
         check_is(function, "callback", callback, Callable, cure)
-    if executor is not None and store is None:
-        raise value_error(
-            function,
-            "`executor` requires `store`.",
-            "Give a folder, `store=`: workers are for long rounds.",
-        )
     if progress is not None:
         check_bool(function, "progress", progress)
     folder = None if store is None else as_files(function, store)

@@ -261,7 +261,6 @@ class _Call:
         given: Any = self.shared if typed else list(jaxpr.consts)
         explicit = typed and is_explicit(mesh)
         if explicit:
-            self.check_closure(jaxpr)
             lanes, first = _placed((lanes, first), mesh, P(mesh.axis_names))
             given = _placed(given, mesh, P())
         reduces = self.of.reduce is not None
@@ -327,18 +326,6 @@ class _Call:
                 "several batches: a collective would not see the whole axis.",
                 "Leave out `axis_name`, or `batch_size` and `mesh`.",
             )
-
-    def check_closure(self, jaxpr: Any) -> None:
-        """Raise if the function closes over arrays that `shard_map` cannot take."""
-        own = {id(x) for x in jtu.tree_leaves(self.shared)}
-        for x in jaxpr.consts:
-            if id(x) not in own and _mesh_of(x):
-                raise value_error(
-                    "vmap",
-                    f"the function closes over {leaf_text(x)}, whose type names a mesh "
-                    "with explicit axes; JAX cannot pass it to the devices.",
-                    "Give it as an argument, with the axis `None` in `in_axes`.",
-                )
 
     def mesh_of_inputs(self) -> Any:
         """Return the mesh over which the types of arrays split the lanes, if any."""

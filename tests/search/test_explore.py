@@ -1,8 +1,10 @@
 """Searches: rounds of points that a method proposes."""
 
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 
 import equinox as eqx
+import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
@@ -262,3 +264,16 @@ BROKEN = {
 def test_broken_methods_are_reported(method):
     with pytest.raises(AssertionError, match=f"(?s){BROKEN[method]}"):
         ept.check_method(method(), bowl, SPACE)
+
+
+def test_workers_compute_the_rounds():
+    space, design = ep.Space(ep.Uniform(0, 4)), np.linspace(0, 1, 6)[:, None]
+
+    def found(executor=None):
+        asked = {"rounds": 2, "num": 3, "executor": executor}
+        method = ep.search.Design(design)
+        return ep.search.explore(jnp.sin, space, method, **asked)
+
+    with ThreadPoolExecutor(2) as pool:
+        values = found(pool).result.values
+    assert np.array_equal(values, found().result.values)

@@ -209,10 +209,12 @@ class Points(Work):
 
         It is a function of the space and the program, and kept with the space.
         """
+        if not self._may_turn:
+            return None
         first = self.traced[0]
         traced, key, order = _ORDERS.get(self.space) or (None, None, None)
-        if (traced is first and key is self.key) or not self._may_turn:
-            return order if traced is first else None
+        if traced is first and key is self.key:
+            return order
         watch.compile()
         grid = self.geometry.lengths
         index = lines(grid)
