@@ -92,7 +92,7 @@ def test_an_array_that_changes_in_place(name, dtype):
 
 
 def test_the_same_space_again():
-    """What was kept for it is used only while it cannot have changed."""
+    """A plan that is kept for a space is used only while it cannot have changed."""
     scale, key = np.ones(2**20, np.float32), jr.key(1)
     spaces = [
         ep.Space({"x": ep.Values([1.0, 2.0]), "scale": scale}),
