@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import matplotlib.pyplot as plt
 import optax
+import pandas as pd
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 from sklearn.datasets import load_digits
@@ -101,7 +102,7 @@ model = ep.sharding.init_sharded(make, jr.key(0), mesh, names, rules)
 ep.summary(model, images[0])
 
 # %%
-ep.sharding.info(model)
+pd.DataFrame(ep.sharding.info(model).values())
 
 # %% [markdown]
 # ## Training

@@ -30,7 +30,6 @@ RETURNED = {
     *("Best", "Composite", "Cursor", "Epoch", "Extreme", "Population"),
     *(
         "SearchResult",
-        "ShardingInfo",
         "Summary",
         "SweepPlan",
         "SweepResult",

@@ -741,9 +741,6 @@ def constrain(x: Tree, *logical: LogicalAxis) -> Tree:
     return eqx.combine(jtu.tree_unflatten(structure, placed), rest)
 
 
-_HEAD = ("path", "shape", "dtype", "spec", "devices", "bytes per device")
-
-
 class LeafInfo(NamedTuple):
     """The sharding of one array.
 
@@ -759,38 +756,8 @@ class LeafInfo(NamedTuple):
     bytes_per_device: int
     devices: int
 
-    def cells(self) -> tuple[str, ...]:
-        """Return the row of the table as text."""
-        spec = "-" if self.spec is None else str(self.spec)
-        shape = f"({', '.join(map(str, self.shape))})"
-        numbers = str(self.devices), f"{self.bytes_per_device:,}"
-        path = self.path or "."
-        return path, shape, str(self.dtype), spec, *numbers
 
-
-class ShardingInfo(dict[str, LeafInfo]):
-    """The result of `info`: a dict from path to `LeafInfo`, shown as a table."""
-
-    @property
-    def bytes_per_device(self) -> int:
-        """An upper bound on the bytes that all arrays take on one device."""
-        return sum(row.bytes_per_device for row in self.values())
-
-    def __repr__(self) -> str:
-        total = ("total", "", "", "", "", f"{self.bytes_per_device:,}")
-        lines = [_HEAD, *(row.cells() for row in self.values()), total]
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        # Text is aligned left, and the numbers of the last two columns right.
-        sides = ["<"] * 4 + [">"] * 2
-
-        def text(line: tuple[str, ...]) -> str:
-            cells = zip(line, sides, widths, strict=True)
-            return "  ".join(f"{c:{side}{width}}" for c, side, width in cells).rstrip()
-
-        return "\n".join(map(text, lines))
-
-
-def info(tree: PyTree) -> ShardingInfo:
+def info(tree: PyTree) -> dict[str, LeafInfo]:
     """Return the sharding, and the size on a device, of each array of a pytree.
 
     **Arguments:**
@@ -799,9 +766,10 @@ def info(tree: PyTree) -> ShardingInfo:
         leaves are skipped.
 
     **Returns:** a dict from each array's path to its `path`, `shape`, `dtype`, `spec`,
-    `bytes_per_device` and number of `devices` (0 on the host). It prints as a table.
-    Paths are those of `eqx_pipe.trainable`, with `*` for the positions of stages that
-    are stacked in one array: `blocks.*.mlp.weight`.
+    `bytes_per_device` and number of `devices` (0 on the host).
+    `pandas.DataFrame(info(tree).values())` is a table of them. Paths are those of
+    `eqx_pipe.trainable`, with `*` for the positions of stages that are stacked in one
+    array: `blocks.*.mlp.weight`.
 
     **Units:** `bytes_per_device` is in bytes.
 
@@ -810,14 +778,13 @@ def info(tree: PyTree) -> ShardingInfo:
         >>> import eqx_pipe as ep, jax, jax.numpy as jnp
         >>> from jax.sharding import AxisType, Mesh, PartitionSpec as P
         >>> mesh = Mesh(jax.devices()[:1], ("data",))
-        >>> ep.sharding.info(ep.sharding.shard({"x": jnp.ones((16, 3))}, mesh,
-        ...     P("data")))
-        path   shape    dtype    spec        devices  bytes per device
-        x      (16, 3)  float32  P('data',)        1               192
-        total                                                      192
+        >>> placed = ep.sharding.shard({"x": jnp.ones((16, 3))}, mesh, P("data"))
+        >>> row = ep.sharding.info(placed)["x"]
+        >>> row.shape, row.spec, row.bytes_per_device
+        ((16, 3), P('data',), 192)
     """
     leaves = [at for at in named_leaves(tree) if is_placeable(at.value)]
-    return ShardingInfo({at.name: _row(at.name, at.value) for at in leaves})
+    return {at.name: _row(at.name, at.value) for at in leaves}
 
 
 def _row(name: str, leaf: Placeable) -> LeafInfo:
