@@ -10,7 +10,7 @@ import contextlib
 import functools as ft
 import inspect
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeAlias
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 import equinox as eqx
 import jax
@@ -89,8 +89,7 @@ class AbstractReducer(eqx.Module):
     A state summarises consecutive points. `begin` returns the state of no points;
     `absorb` adds a batch of points, of which only those marked `ok` count;
     `merge(first, second)` combines a state with that of the points right after it, and
-    is associative. `finish(state)` returns the result, in NumPy on the host, and the
-    optional `stop` returns whether the points so far are enough.
+    is associative. `finish(state)` returns the result, in NumPy on the host.
     """
 
     by: eqx.AbstractVar[By]
@@ -98,10 +97,6 @@ class AbstractReducer(eqx.Module):
     # Methods of the reducers of this package, fields of a `Reducer`.
     merge: eqx.AbstractVar[Callable[..., PyTree]]
     finish: eqx.AbstractVar[Callable[..., PyTree]]
-    if TYPE_CHECKING:
-        stop: ClassVar[Callable[..., Any] | None] = None
-    else:  # an annotation here would fix the position of a subclass's field
-        stop = None
 
     @abc.abstractmethod
     def begin(self, struct: PyTree) -> PyTree:
@@ -293,13 +288,9 @@ class Reducer(AbstractReducer):
     - `merge`: `merge(first, second) -> state`, for two adjacent ranges of points. It
       must be associative, with `init`'s state as its identity.
     - `finish`: `finish(state) -> result`, on the host.
-    - `stop`: `stop(state) -> bool`, called on the host after each block with the state
-      of all points so far; true ends the sweep, and the result's `.points` is the
-      number of points until then.
     - `by`: the part of an output that `init` and `update` get: the path of one leaf, or
       a function of the output. By default the whole output. (Keyword only.)
-    - `over`: the dims to reduce, as in `Mean`. `stop` is then called for each cell, and
-      ends that cell: its later points are not computed. `finish` must return the same
+    - `over`: the dims to reduce, as in `Mean`. `finish` must then return the same
       shapes and dtypes for every cell. (Keyword only.)
 
     **Raises:** `TypeError` if one of the functions cannot be called; when the sweep is
@@ -322,14 +313,13 @@ class Reducer(AbstractReducer):
     update: Callable[[PyTree, PyTree], PyTree]
     merge: Callable[[PyTree, PyTree], PyTree]
     finish: Callable[[PyTree], PyTree]
-    stop: Callable[[PyTree], bool | Bool[ArrayLike, ""]] | None = None
     by: By = eqx.field(default=None, kw_only=True)
     over: Over = over_field()
 
     def __check_init__(self) -> None:
-        for name in ("init", "update", "merge", "finish", "stop"):
+        for name in ("init", "update", "merge", "finish"):
             value = getattr(self, name)
-            if not callable(value) and not (name == "stop" and value is None):
+            if not callable(value):
                 raise type_error(
                     "reduce.Reducer",
                     f"`{name}` is {describe_value(value)}, which cannot be called.",
@@ -484,26 +474,6 @@ class ReducerTree(eqx.Module):
         over: Any = self.reducers[0].over
         return over
 
-    @property
-    def stops(self) -> bool:
-        """True if a reducer has a `stop`."""
-        return any(r.stop is not None for r in self.reducers)
-
-    def stop(self, state: list[PyTree]) -> bool:
-        """Return whether the `stop` of any reducer is true for this state."""
-        both = zip(self.reducers, state, strict=True)
-        return any(r.stop is not None and bool(r.stop(s)) for r, s in both)
-
-    def stop_each(self, states: list[PyTree], asked: np.ndarray) -> np.ndarray:
-        """Return `stop` for each state along the leading axis.
-
-        It is called for the states in `asked` only, and false for the others.
-        """
-        stops = np.zeros(len(asked), bool)
-        for i in np.flatnonzero(asked):
-            stops[i] = self.stop(jtu.tree_map(lambda leaf, i=i: leaf[i], states))
-        return stops
-
 
 def as_reducers(function: str, reduce: ReduceLike) -> ReducerTree:
     """Return a reducer or a pytree of reducers as one; raise for anything else."""
@@ -577,8 +547,7 @@ def reduce_batches(batches: Iterable[PyTree], reducers: ReduceLike) -> PyTree:
     - `batches`: an iterable of batches, such as `loader.epoch(cursor)` for the rest of
         an epoch: pytrees of arrays, JAX's or NumPy's, with a common leading axis.
     - `reducers`: a reducer (`Mean`, `Var`, `Sum`, `Min`, `Max`, `ArgMin`, `ArgMax`,
-        `TopK`, `Histogram`, `Quantile`, `Reducer`) or a pytree of them. A `stop` is
-        called after each batch.
+        `TopK`, `Histogram`, `Quantile`, `Reducer`) or a pytree of them.
 
     **Returns:** the pytree of reducers with a reduction in place of each, as NumPy
     arrays. Indices count the entries of all batches in order.
@@ -618,8 +587,6 @@ def reduce_batches(batches: Iterable[PyTree], reducers: ReduceLike) -> PyTree:
                 one = jtu.tree_map(lambda leaf: struct_of(leaf, drop=1), batch)
                 state = many.begin(one)
             state = absorb(arrays, state, batch)
-            if many.stops and many.stop(state):
-                break
         if state is None:
             raise value_error(
                 "reduce.reduce_batches",
@@ -638,6 +605,8 @@ class _Summed(LeafReducer):
     """The base class of `Sum` and `Mean`, whose states are sums."""
 
     ordered: ClassVar[bool] = False
+    by: By = None
+    over: Over = over_field()
 
     def empty(self, leaf: jax.ShapeDtypeStruct) -> exact.Pair:
         return exact.zero(leaf.shape, leaf.dtype)
@@ -672,9 +641,6 @@ class Sum(_Summed):
         6
     """
 
-    by: By = None
-    over: Over = over_field()
-
     def result(
         self, state: exact.AnyPair, dtype: np.dtype, count: np.ndarray
     ) -> np.ndarray:
@@ -703,9 +669,6 @@ class Mean(_Summed):
         ...     reduce=ep.reduce.Mean()).values.item()
         1.5
     """
-
-    by: By = None
-    over: Over = over_field()
 
     def result(
         self, state: exact.AnyPair, dtype: np.dtype, count: np.ndarray
@@ -835,6 +798,8 @@ class _Bound(LeafReducer):
 
     ordered: ClassVar[bool] = True
     minimal: eqx.AbstractClassVar[bool]
+    by: By = None
+    over: Over = over_field()
 
     def empty(self, leaf: jax.ShapeDtypeStruct) -> Array:
         return jnp.full(leaf.shape, worst_of(leaf.dtype, self.minimal))
@@ -875,8 +840,6 @@ class Min(_Bound):
     """
 
     minimal: ClassVar[bool] = True
-    by: By = None
-    over: Over = over_field()
 
 
 class Max(_Bound):
@@ -902,8 +865,6 @@ class Max(_Bound):
     """
 
     minimal: ClassVar[bool] = False
-    by: By = None
-    over: Over = over_field()
 
 
 def worst_of(dtype: DTypeLike, minimal: bool) -> np.ndarray:
@@ -951,6 +912,8 @@ class _ArgBound(ScalarReducer):
     """The base of `ArgMin` and `ArgMax`, which differ in the end that wins."""
 
     minimal: eqx.AbstractClassVar[bool]
+    by: By = None
+    over: Over = over_field()
 
     def begin(self, struct: PyTree) -> Leaders:
         zero = exact.zero((), jnp.uint32)
@@ -1026,8 +989,6 @@ class ArgMin(_ArgBound):
     """
 
     minimal: ClassVar[bool] = True
-    by: By = None
-    over: Over = over_field()
 
 
 class ArgMax(_ArgBound):
@@ -1059,8 +1020,6 @@ class ArgMax(_ArgBound):
     """
 
     minimal: ClassVar[bool] = False
-    by: By = None
-    over: Over = over_field()
 
 
 class TopK(ScalarReducer):

@@ -716,8 +716,8 @@ Cube: TypeAlias = (
 if TYPE_CHECKING:
     import pandas
 
-TableLike: TypeAlias = Mapping[str, ValuesLike] | Sequence[Mapping[str, object]] | Any
-"""Columns by name, rows by name, or a data frame."""
+TableLike: TypeAlias = Mapping[str, ValuesLike] | Any
+"""Columns by name, or a data frame."""
 
 Point: TypeAlias = PyTree
 """A space's pytree with a value in place of each axis."""
@@ -823,22 +823,22 @@ class Space(eqx.Module):
 
         - `columns`: a dict from names to columns of one length; a data frame of pandas
           or Polars, whose index is not a column (`df.reset_index()` makes it one); a
-          table of Arrow; or a list of dicts with the same keys. For an array, such as a
-          design of SALib, give `dict(zip(names, array.T))`.
+          table of Arrow. For an array, such as a design of SALib, give
+          `dict(zip(names, array.T))`.
         - `dim`: a name for the dim of the points, so that its axes (`.tree`) can be
           combined with other axes in a space. (Keyword only.)
 
         **Returns:** a `Space` with one dim, by default `point`; empty if there are no
         rows.
 
-        **Raises:** `ValueError` if columns differ in length, if rows differ in keys, or
-        if a number is missing (a NaN in a column of floats is a number), or for masked
-        arrays; `TypeError` if `columns` is not a table, for dates, or for an empty
-        column of Python values, since no value is left to trace a function with; and as
-        `Values` for numbers that JAX cannot represent.
+        **Raises:** `ValueError` if columns differ in length, if a number is missing (a
+        NaN in a column of floats is a number), or for masked arrays; `TypeError` if
+        `columns` is not a table, for dates, or for an empty column of Python values,
+        since no value is left to trace a function with; and as `Values` for numbers
+        that JAX cannot represent.
 
         **Laws:** `Space.from_table(space.to_pandas())` has the points of `space`, if
-        its axes hold numbers and texts. `from_table(rows)[part]` is `from_table` of
+        its axes hold numbers and texts. `from_table(table)[part]` is `from_table` of
         the selected rows.
 
         !!! example
@@ -1293,8 +1293,6 @@ _DATES += (np.datetime64, np.timedelta64)
 
 def _columns(table: Any) -> dict[Any, Any]:
     """Return the columns by name, in order."""
-    if isinstance(table, list | tuple) and all(isinstance(r, Mapping) for r in table):
-        table = _transposed(table)
     # A dict has its columns as keys, a data frame as an attribute; that of a table of
     # Arrow has another name.
     names = getattr(table, "column_names", getattr(table, "columns", ()))
@@ -1303,8 +1301,8 @@ def _columns(table: Any) -> dict[Any, Any]:
         raise type_error(
             "Space.from_table",
             f"`columns` is {describe_value(table)}, which has no columns.",
-            "Give a dict of columns, a data frame, or a list of dicts; for an array "
-            "`dict(zip(names, array.T))`.",
+            "Give a dict of columns or a data frame; for an array "
+            "`dict(zip(names, array.T))`, for rows `pandas.DataFrame(rows)`.",
         )
     columns = {name: table[name] for name in names}
     for name, column in columns.items():
@@ -1320,19 +1318,6 @@ def _columns(table: Any) -> dict[Any, Any]:
                 "dim='row').tree, 'rate': 0.1})`.",
             )
     return columns
-
-
-def _transposed(rows: Sequence[Mapping[str, object]]) -> dict[str, list[object]]:
-    """Return the columns of a list of rows."""
-    for i, row in enumerate(rows):
-        if row.keys() != rows[0].keys():
-            differ = sorted(map(str, row.keys() ^ rows[0].keys()))
-            raise value_error(
-                "Space.from_table",
-                f"`columns[{i}]` and `columns[0]` differ in {', '.join(differ)}.",
-                "Give each row the same keys.",
-            )
-    return {name: [row[name] for row in rows] for name in (rows[0] if rows else ())}
 
 
 def _axis(name: str, column: Any, dim: str | None) -> Axis:

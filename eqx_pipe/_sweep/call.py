@@ -162,31 +162,22 @@ def _not_a_point(
     except ValueError:  # the signature is unknown
         return None
     except TypeError:
-        wanted = [p for p in parameters(fn).values() if _is_required(p)]
-    if len(wanted) < 2:
-        wrong = "`fn` takes keyword arguments alone, but gets the point by position."
-        return type_error(function, wrong, "Write `lambda p: fn(**p)`.")
-    names = [parameter.name for parameter in wanted]
+        names = [p.name for p in parameters(fn).values() if _is_required(p)]
     in_point = point if isinstance(point, Mapping) else {}
     keys = {n for n in names[1:] if n == "key" or _is_key_like(n) and n not in in_point}
-    parts, by_name = [], False
-    for parameter in wanted:
-        name = parameter.name
-        is_point = name in ("p", "point") or len(names) == len(keys) + 1
-        value = "p" if is_point else f'p["{name}"]'
-        value = _key_text(name) if name in keys else value
-        by_name |= parameter.kind is parameter.KEYWORD_ONLY or name in keys
-        parts.append(f"{name}={value}" if by_name else value)
-    instead = f"`lambda p{', key' * bool(keys)}: fn({', '.join(parts)})`"
-    if len(names) == len(keys) + 1:
-        cure = f"Give {instead}, and `key=jax.random.key(0)` to `eqx_pipe.{function}`: "
-        cure += "a PRNG key is passed to a parameter called `key` only."
+    values = [f"{name}={_key_text(name)}" for name in names if name in keys]
+    if keys and len(names) == len(keys) + 1:
+        values = [f"{names[0]}=p", *values]
+        cure = f"and `key=jax.random.key(0)` to `eqx_pipe.{function}`: a PRNG key is "
+        cure += "passed to a parameter called `key` only."
     else:
-        cure = f"Take them from the point, {instead}, with a dict of these names as "
-        cure += "the space. Constants can be in the space, too, or be given by "
-        cure += "`functools.partial`."
-    wrong = f"`fn` takes {len(names)} arguments ({quoted(names)}), but gets one point."
-    return type_error(function, wrong, cure)
+        values = ["**p", *values]
+        cure = "with a dict of the arguments as the space. Constants can be in the "
+        cure += "space, too, or be given by `functools.partial`."
+    instead = f"`lambda p{', key' * bool(keys)}: fn({', '.join(values)})`"
+    takes = quoted(names) or "keyword arguments alone"
+    wrong = f"`fn` takes {takes}, but gets one point by position."
+    return type_error(function, wrong, f"Give {instead}, {cure}")
 
 
 def _is_required(parameter: inspect.Parameter) -> bool:

@@ -258,7 +258,8 @@ class Request:
     @property
     def by_hand(self) -> bool:
         """True if JAX must not compile, so that the sweep is a plain loop."""
-        return jax.config.jax_disable_jit  # pyright: ignore[reportAttributeAccessIssue]
+        off = jax.config.jax_disable_jit  # pyright: ignore[reportAttributeAccessIssue]
+        return off and self.space.size > 0
 
 
 def request_of(
@@ -335,6 +336,7 @@ _EXCLUSIVE = (
     ("`store`", "`jax.disable_jit()`", _BY_HAND),
     ("`reduce`", "`jax.disable_jit()`", _BY_HAND),
     ("`executor`", "`jax.disable_jit()`", _BY_HAND),
+    ("`on_error='mark'`", "`jax.disable_jit()`", _BY_HAND),
 )
 """The pairs of options that exclude each other, each with a fix."""
 
@@ -349,6 +351,7 @@ def check_together(request: Request) -> None:
         "`mesh` of several processes": request.is_global,
         "`reduce` for an empty space": reducers and request.space.size == 0,
         "`resume='failed'`": request.resume == "failed",
+        "`on_error='mark'`": request.isolated,
         "`jax.disable_jit()`": request.by_hand,
     }
     for name, cure in _REQUIRE_STORE.items():

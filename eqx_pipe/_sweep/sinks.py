@@ -10,7 +10,7 @@ import dataclasses
 import datetime
 import functools as ft
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax.tree_util as jtu
@@ -72,18 +72,13 @@ from .work import Chunk, Outcome, Plan, Todo, keep_chunk, open_to_workers
 
 
 class OrderedMerge:
-    """The reduction of chunks of blocks, merged in order up to the first one missing.
-
-    A reducer may stop after any block: then it is `stopped`, and later blocks are not
-    merged.
-    """
+    """The reduction of chunks, merged in order up to the first missing one."""
 
     def __init__(self, blocks: Blocks, chunks: Chunks):
         self.blocks, self.chunks = blocks, chunks
         self.state = blocks.begin()
         self.next = 0
         """The number of the next chunk to merge."""
-        self.stopped = False
         self._taken = 0
         self._waiting: dict[int, Rows] = {}
         self._errors: list[Errors] = []
@@ -96,7 +91,7 @@ class OrderedMerge:
 
     @property
     def points(self) -> int:
-        """The number of points before the stop, or of all points."""
+        """The number of points that are merged."""
         return self.blocks.span(0, self._taken)[1]
 
     @property
@@ -109,32 +104,19 @@ class OrderedMerge:
         """Add a chunk, and merge all chunks whose predecessors are merged."""
         self._waiting[number] = values
         self._errors.append(errors)
-        while self.next in self._waiting and not self.stopped:
-            self._merge(self._waiting.pop(self.next))
+        while self.next in self._waiting:
+            rows = self._waiting.pop(self.next)
+            self.state = self.blocks.merge(self.state, rows)
+            self._taken += len(rows[-1])
             self.next += 1
 
     def finish(self) -> PyTree:
         """Return the reduction."""
         return self.blocks.finish(self.state)
 
-    def _merge(self, values: Rows) -> None:
-        blocks, count = self.blocks, len(values[-1])
-        # Merge one by one if a reducer may stop.
-        stops = blocks.reducers.stops
-        spans = [(i, i + 1) for i in range(count)] if stops else [(0, count)]
-        states = blocks.merge(self.state, values, spans)
-        for (first, last), state in zip(spans, states, strict=True):
-            self.state = state
-            self._taken += last - first
-            if stops and blocks.stop(state):
-                self.stopped = True
-                return
-
 
 class ArraySink:
     """The values at all points."""
-
-    stopped = False
 
     def __init__(self, plan: Plan):
         self.plan = plan
@@ -190,11 +172,6 @@ class ReductionSink:
         self.plan = plan
         self.fold = OrderedMerge(plan.blocks, plan.chunks)
 
-    @property
-    def stopped(self) -> bool:
-        """True if the `stop` of a reducer was true."""
-        return self.fold.stopped
-
     @contextlib.contextmanager
     def filling(self) -> Iterator[Todo]:
         """Return all chunks: nothing is there yet."""
@@ -208,19 +185,19 @@ class ReductionSink:
             self.fold.put(chunk.number, chunk.values, chunk.verdict.errors)
 
     def outcome(self) -> Outcome:
-        """Return the reduction of the points before the stop."""
-        return reduced_outcome(self.fold)
+        """Return the reduction of the points that are merged; others are missing."""
+        ends = self.fold.points, self.plan.request.space.size
+        return reduced_outcome(self.fold, np.array([ends], np.int64))
 
 
 def reduced_outcome(
-    fold: OrderedMerge, missing: Int64[np.ndarray, "ranges 2"] | None = None
+    fold: OrderedMerge, missing: Int64[np.ndarray, "ranges 2"]
 ) -> Outcome:
     """Return a reduction, its points, and those that failed or are `missing`."""
-    absent = np.zeros((0, 2), np.int64) if missing is None else missing
     failed = fold.failed[:, None] + np.array([0, 1])
-    gaps = merged({MISSING: absent, FAILED: failed})
-    points = fold.points - count_in(gaps, MISSING)
-    return Outcome(fold.finish(), gaps, points, fold.points, fold.errors)
+    gaps = merged({MISSING: missing, FAILED: failed})
+    points = fold.blocks.points.size - count_in(gaps, MISSING)
+    return Outcome(fold.finish(), gaps, points, fold.errors)
 
 
 class StoreSink:
@@ -292,11 +269,6 @@ class StoreSink:
             cure += '`resume="force"`, which begins these points again.'
             raise SweepError(message("sweep", wrong, cure))
 
-    @property
-    def stopped(self) -> bool:
-        """True if the `stop` of a reducer was true."""
-        return self.contents.stopped
-
     @contextlib.contextmanager
     def filling(self) -> Iterator[Todo]:
         """Lock the share of this process, and yield the missing chunks.
@@ -307,8 +279,7 @@ class StoreSink:
         with disk_errors(store.path, "be opened"):
             listed = filling.look()
             self._refuse(store.account(listed, filling.broken))
-            self.contents.advance(store)
-            done = self.stopped or not filling.todo(listed)
+            done = not filling.todo(listed)
             done = done and not (filling.has_leftovers() or self._flights.look())
         if done:
             yield Todo(filling.owned, [])
@@ -338,7 +309,6 @@ class StoreSink:
             if rows is None or len(rows):
                 self._kept.add(number)
             self._flights.keep(number, flight)
-        self.contents.advance(self.store)
 
     def outcome(self) -> Outcome:
         """Return the current contents of the store."""
@@ -403,7 +373,6 @@ class ValueContents:
     """The outputs of a sweep as the arrays of a store."""
 
     plan: Plan
-    stopped = False
 
     @property
     def identity(self) -> Mapping[str, Any]:
@@ -457,9 +426,6 @@ class ValueContents:
             gaps = account.gaps
             _refuse_failed(store.path, points_in(gaps[gaps[:, 2] == FAILED, :2]))
 
-    def advance(self, store: Store) -> None:
-        """Do nothing: values do not stop a sweep."""
-
     def outcome(self, store: Store, account: Account) -> Outcome:
         """Return the current contents; values are read when they are indexed."""
         # Other processes may have written more since the last check.
@@ -491,12 +457,6 @@ class StateContents:
     def __init__(self, plan: Plan):
         assert plan.blocks is not None
         self.plan, self.blocks = plan, plan.blocks
-        self.merge = OrderedMerge(self.blocks, plan.chunks)
-
-    @property
-    def stopped(self) -> bool:
-        """True if a reducer stops within the first finished chunks."""
-        return self.merge.stopped
 
     @property
     def identity(self) -> Mapping[str, Any]:
@@ -537,17 +497,8 @@ class StateContents:
 
     def refuse(self, store: Store, account: Account) -> None:
         """Raise if there are failed points in the store, unless they are marked."""
-        # If a reducer stops the sweep, later blocks do not count.
-        counts = not (self.plan.request.isolated or self.blocks.reducers.stops)
-        if counts and count_in(account.gaps, FAILED):
+        if not self.plan.request.isolated and count_in(account.gaps, FAILED):
             _refuse_failed(store.path, self._all(store)[0].failed)
-
-    def advance(self, store: Store) -> None:
-        """Merge finished chunks up to the first missing one, if a reducer may stop."""
-        if self.blocks.reducers.stops:
-            # A damaged chunk is removed, or reported when all is read.
-            with contextlib.suppress(OSError):
-                self._merge(self.merge, store)
 
     def outcome(self, store: Store, account: Account) -> Outcome:
         """Return the reduction of all chunks in the store."""
@@ -559,23 +510,9 @@ class StateContents:
 
     def _all(self, store: Store) -> tuple[OrderedMerge, list[tuple[int, int]]]:
         """Merge all chunks; return also the missing blocks, as ranges."""
-        merge = OrderedMerge(self.blocks, store.chunks)
-        # Chunks have two lengths, and each one compiles.
-        return merge, self._merge(merge, store, ft.cache(self.blocks.gap))
-
-    def _merge(
-        self,
-        merge: OrderedMerge,
-        store: Store,
-        gap: Callable[[int], Rows] | None = None,
-    ) -> list[tuple[int, int]]:
-        """Merge chunks in order, and return the missing blocks, as ranges.
-
-        `gap` returns the rows of missing blocks; without it, the first one ends it.
-        """
-        gaps = []
-        while merge.next < len(store.chunks) and not merge.stopped:
-            number = merge.next
+        merge, gaps = OrderedMerge(self.blocks, store.chunks), []
+        gap = ft.cache(self.blocks.gap)  # chunks have two lengths, and each compiles
+        for number in range(len(store.chunks)):
             span = store.chunks.span(number)
             manifest = store.manifest(number)
             if manifest is not None:
@@ -583,12 +520,10 @@ class StateContents:
                 errors = {text: begin + at for text, at in manifest.errors.items()}
                 names = range(len(store.variables))
                 merge.put(number, [store.read(number, k) for k in names], errors)
-            elif gap is not None:
+            else:
                 gaps.append(span)
                 merge.put(number, gap(span[1] - span[0]), {})
-            else:
-                break
-        return gaps
+        return merge, gaps
 
 
 def _refuse_failed(path: str, failed: np.ndarray) -> None:

@@ -6,8 +6,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, TypeAlias, Unpack
 
-import jax
-import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
@@ -24,9 +22,7 @@ from .._types import Key, PyTree
 from .._vmap import warn_if_cores_idle
 from .call import call, fn_name, key_parameter
 from .compute.kept import configuration, schema
-from .compute.points import prepare
-from .compute.programs import error_text
-from .compute.rows import Flight, nothing
+from .compute.rows import Flight
 from .compute.trace import no_mesh
 from .compute.watch import CTRL_C, ENDING, Interrupt, Watch
 from .remote import compute_remotely, end_workers
@@ -50,7 +46,7 @@ from .results import (
     reduced_coords,
 )
 from .sinks import ArraySink, ReductionSink, StoreSink
-from .store import MISSING, Files, StoreLike, count_in, gaps_of
+from .store import MISSING, Files, StoreLike, count_in
 from .together import TogetherSink
 from .work import Chunk, Outcome, Plan, Sink, Todo, plan_of
 
@@ -295,14 +291,12 @@ def gather(sink: Sink, compute: Compute) -> None:
         with Progress(plan.request.progress, size, size - left) as bar:
             watch = Watch(
                 bar,
-                lambda: interrupt.asked or sink.stopped,
+                lambda: interrupt.asked,
                 hands_over=is_stored,
                 whole=todo.whole,
             )
             for chunk in compute(plan, todo, watch):
                 sink.keep(chunk)
-                if sink.stopped:
-                    break
         # Also if all chunks are done, since a loop over sweeps should end too.
         interrupt.end()
 
@@ -374,7 +368,6 @@ def result_of(
         values=values,
         space=request.space,
         _gaps=outcome.gaps,
-        _ended=outcome.ended,
         batch_size=batch_size,
         num_devices=num_devices,
         started=started,
@@ -410,14 +403,23 @@ def carry(interrupt: KeyboardInterrupt, result: SweepResult, request: Request) -
 def plain_sweep(request: Request, started: float) -> SweepResult:
     """Return the result of a request, computed by the plain loop."""
     check_together(request)  # a sweeper may have been made before JIT was disabled
-    with Progress(request.progress, request.space.size) as bar:
-        outcome = _looped(request, bar)
+    space, outputs = request.space, []
+    with Progress(request.progress, space.size) as bar:
+        for i in range(space.size):
+            try:
+                point, key = space.point(i), space.point_key(i, key=request.key)
+                outputs.append(call(request.function, request.fn, point, key))
+            except Exception as error:
+                error.add_note(f"At point {i} of the space.")
+                raise
+            bar.done(1)
+    values = jtu.tree_map(_stacked, *outputs)
     if request.output_coords:
-        structs = jtu.tree_map(lambda x: struct_of(x, drop=1), outcome.values)
+        structs = jtu.tree_map(lambda x: struct_of(x, drop=1), values)
         names_of(structs, request.space, request.output_coords)
     return result_of(
         request,
-        outcome,
+        Outcome(values),
         batch_size=1,
         num_devices=len(request.devices),
         attrs={},
@@ -425,55 +427,9 @@ def plain_sweep(request: Request, started: float) -> SweepResult:
     )
 
 
-def _looped(request: Request, bar: Progress) -> Outcome:
-    """Return the values at all points; failed points have NaN, or 0."""
-    outputs: list[PyTree | None] = []
-    errors: dict[str, list[int]] = {}
-    space = request.space
-    for i in range(space.size):
-        try:
-            point, key = space.point(i), space.point_key(i, key=request.key)
-            outputs.append(call(request.function, request.fn, point, key))
-        except Exception as error:
-            at = space.geometry.index_as_written(i)
-            error.add_note(f"At point {at} of the space.")
-            if not request.isolated:
-                raise
-            outputs.append(None)
-            errors.setdefault(error_text(error), []).append(i)
-        bar.done(1)
-    known = [output for output in outputs if output is not None]
-    values = _stacked(outputs, known[0] if known else _example(request))
-    ok = np.array([output is not None for output in outputs], bool)
-    failed = {text: np.array(points, np.int64) for text, points in errors.items()}
-    return Outcome(values, gaps_of(ok), errors=failed)
-
-
-def _example(request: Request) -> PyTree:
-    """Return a placeholder output, for a function that never returned one."""
-    with jax.disable_jit(False):
-        traced = prepare(
-            request.fn,
-            request.space,
-            request.key,
-            1,
-            request.devices,
-            function=request.function,
-        )
-    return jtu.tree_map(lambda s: jnp.empty(s.shape, s.dtype), traced.outputs)
-
-
-def _stacked(outputs: list[PyTree | None], example: PyTree) -> PyTree:
-    like, structure = jtu.tree_flatten(example)
-    raw = [np.asarray(as_data(leaf)) for leaf in like]
-    none = [np.full_like(leaf, nothing(leaf.dtype)) for leaf in raw]
-    rows = [none if out is None else jtu.tree_leaves(out) for out in outputs]
-    # Add a row and drop it again, so that `stack` works without points.
-    leaves = [
-        np.stack([np.asarray(as_data(leaf)) for leaf in column])[:-1]
-        for column in zip(*rows, none, strict=True)
-    ]
-    return jtu.tree_unflatten(structure, list(map(as_keys, leaves, like)))
+def _stacked(*leaves: Any) -> Any:
+    """Return the leaves of all outputs as one array on the host, or as keys."""
+    return as_keys(np.stack([np.asarray(as_data(x)) for x in leaves]), leaves[0])
 
 
 # Each schema of a space keeps a trace and its programs.

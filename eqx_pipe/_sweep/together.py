@@ -29,11 +29,6 @@ class TogetherSink:
         """The plan of the sink."""
         return self._sink.plan
 
-    @property
-    def stopped(self) -> bool:
-        """True if the sink needs no more chunks."""
-        return self._sink.stopped
-
     @contextlib.contextmanager
     def filling(self) -> Iterator[Todo]:
         """Yield the missing chunks of this process; exchange all of them at the end.

@@ -214,9 +214,8 @@ def _plan_of(request: Request, work: Work, costs: CostsOf | None) -> Plan:
     chunks = Chunks((work.size,), 0, work.in_memory)
     stored = request.store is not None
     is_sent = request.executor is not None or request.is_global
-    stops = work.is_merged and request.reducers is not None and request.reducers.stops
-    if work.size and (stored or is_sent or stops):
-        # Use small chunks, so that a kill loses little and a stop takes effect soon.
+    if work.size and (stored or is_sent):
+        # Use small chunks, so that a kill loses little.
         most = max(1, CHUNK_BYTES // work.row_bytes)
         in_grid = stored and not work.is_merged
         lengths = tuple(request.space.dims.values()) if in_grid else (work.size,)
@@ -336,7 +335,6 @@ class Outcome:
     values: PyTree
     gaps: Gaps = dataclasses.field(default_factory=lambda: NO_GAPS)
     points: int | None = None
-    ended: int | None = None
     errors: Errors = dataclasses.field(default_factory=dict)
 
 
@@ -347,11 +345,6 @@ class Sink(Protocol):
     @property
     def plan(self) -> Plan:
         """The plan, with the batch size and chunks of a store that exists."""
-        ...
-
-    @property
-    def stopped(self) -> bool:
-        """True if it needs no more chunks: a reducer asked to stop."""
         ...
 
     def filling(self) -> AbstractContextManager[Todo]:

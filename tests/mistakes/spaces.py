@@ -80,7 +80,7 @@ TABLE = {
         r"for an array `dict\(zip\(names, array.T": lambda: table(np.ones((2, 2))),
         "no columns. Give a dict of columns": lambda: table({}),
         "stands beside": lambda: table({"a": [1], "b": 2}),
-        "list of dicts": lambda: table([{"a": 1}, 1]),
+        r"`pandas.DataFrame\(rows\)`": lambda: table([{"a": 1}, 1]),
         r"`ep.Space.from_table\(df\)\[mask\]`": lambda: table(
             {"a": np.array([], object)}
         ),
@@ -89,7 +89,6 @@ TABLE = {
     },
     ValueError: {
         "`b` has 2. Give": lambda: table({"a": [1], "b": [1, 2]}),
-        "the same keys": lambda: table([{"a": 1}, {"b": 1}]),
         r"1 missing values. .*`df.dropna\(": lambda: table({"a": [1, None, 3]}),
     },
 }

@@ -125,23 +125,21 @@ SWEEP = {
         "Use `eqx_pipe.vmap_space`": lambda: jax.eval_shape(
             lambda w: sweep(lambda x: w * x).values, ones()
         ),
-        r"`lambda p: fn\(p\[\"rate\"\], p\[\"time\"\]\)`": lambda: sweep(
-            lambda rate, time: rate
-        ),
-        r"`lambda p, key: fn\(p, p\[\"n\"\], key=key\)`": lambda: sweep(
+        r"`lambda p: fn\(\*\*p\)`": lambda: sweep(lambda rate, time: rate),
+        r"`lambda p, key: fn\(\*\*p, key=key\)`": lambda: sweep(
             lambda p, n, key: p, key=jr.key(0)
         ),
-        r"`lambda p, key: fn\(p, rng=key\)`.*`key=jax": lambda: sweep(
+        r"`lambda p, key: fn\(p=p, rng=key\)`.*`key=jax": lambda: sweep(
             lambda p, rng: jr.normal(rng)
         ),
-        r"fn\(p, seed=jax.random.bits\(key\)\)": lambda: sweep(
+        r"fn\(x=p, seed=jax.random.bits\(key\)\)": lambda: sweep(
             lambda x, seed: jr.normal(jr.key(seed)), key=jr.key(0)
         ),
-        r"fn\(p\[\"x\"\], p\[\"seed\"\], rng_key=key\)": lambda: sweep(
+        r"fn\(\*\*p, rng_key=key\)": lambda: sweep(
             lambda x, seed, rng_key: x, {"x": ep.Values([1.0]), "seed": 0}
         ),
-        r"fn\(p\[\"x\"\], n=p\[\"n\"\]\)": lambda: sweep(lambda x, *, n: x),
-        r"fn\(\*\*p\)": lambda: sweep(lambda **p: p["x"]),
+        r"`x`, `n`, but.*fn\(\*\*p\)": lambda: sweep(lambda x, *, n: x),
+        r"keyword arguments alone.*fn\(\*\*p\)": lambda: sweep(lambda **p: p["x"]),
         r"`jax.tree_util.register_dataclass\(Fit\)`": lambda: sweep(lambda x: Fit(x)),
     },
     ep.StructureError: {

@@ -92,7 +92,7 @@ CURES = {
     "Give a sequence of numbers": "Values.values",
     r"Give an object with a method `submit\(": "executor",
     "Give a folder": "search.explore.executor",
-    "Give functions: `Reducer": "update finish reduce.Reducer.merge stop "
+    "Give functions: `Reducer": "update finish reduce.Reducer.merge "
     "reduce.Reducer.init",
     "Give the edges, such as": "reduce.Histogram.edges",
     "Give two integers": "shard",

@@ -68,19 +68,6 @@ def test_only_the_rest_of_an_epoch_counts():
     ) == sum(range(10))
 
 
-def test_a_reducer_may_stop():
-    zero = jnp.asarray(0, jnp.int32)
-    count = ep.reduce.Reducer(
-        lambda struct: zero,
-        lambda n, x: n + 1,
-        lambda a, b: a + b,
-        lambda n: n,
-        stop=lambda n: n >= 6,
-    )
-    loader = ep.data.Loader(ep.data.ArraySource(np.arange(20)), batch_size=4)
-    assert ep.reduce.reduce_batches(loader.epoch(loader.init(KEY)), count) == 8
-
-
 def test_bad_statistics(unchecked):
     loader = ep.data.Loader(ep.data.ArraySource(data()), batch_size=5)
     with pytest.raises(TypeError, match="not a reducer"):

@@ -26,7 +26,6 @@ def distinct():
         merge=lambda a, b: a + b,
         finish=lambda table: (table > 0).sum(),
         by="steps",
-        stop=lambda table: (table > 0).all(),
     )
 
 

@@ -4,7 +4,6 @@ import concurrent.futures as cf
 import math
 
 import equinox as eqx
-import jax
 import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
@@ -176,60 +175,6 @@ def test_points_that_fail_are_left_out_of_their_cell():
     with pytest.raises(ep.SweepError, match=r"`fn` failed at point 12\b") as caught:
         ep.sweep(odd, space, reduce=reduce)
     assert caught.value.indices == (12,)  # as in the space, not by the cell
-
-
-def found_one(over="seed"):
-    """Return a reducer that stops at the first failure."""
-    return ep.reduce.Reducer(
-        lambda s: jnp.zeros((), bool),
-        lambda state, x: state | x,
-        lambda a, b: a | b,
-        lambda state: bool(state),
-        stop=bool,
-        over=over,
-    )
-
-
-@pytest.mark.parametrize("static", [False, True])
-def test_a_cell_that_stopped_computes_no_more_points(static):
-    calls = []
-    limit = ep.Values([2, 0, 99, 5])
-    space = {"seed": ep.Values(jnp.arange(7)), "limit": limit}
-    if static:
-        space["kind"] = ep.Static(["x", "y"])
-
-    def fails(p):
-        jax.debug.callback(lambda s, n: calls.append((int(s), int(n))), *both(p))
-        return p["seed"] >= p["limit"]
-
-    def both(p):
-        return p["seed"], p["limit"]
-
-    result = ep.sweep(fails, space, reduce=found_one())
-    jax.effects_barrier()
-    needed = np.repeat([3, 1, 7, 6], 2 if static else 1)
-    assert result.cells.points.tolist() == needed.tolist()
-    assert len(calls) == needed.sum()
-    expected = np.repeat([True, True, False, True], 2 if static else 1)
-    assert result.values.tolist() == expected.tolist()
-
-
-def test_batches_are_filled_from_unfinished_cells():
-    space = {"limit": ep.Values([2, 0, 99, 5]), "seed": ep.Values(jnp.arange(7))}
-    result = ep.sweep(
-        lambda p: p["seed"] >= p["limit"], space, reduce=found_one(), batch_size=8
-    )
-    # Two of each of four cells in a batch, and asked after each.
-    assert result.cells.points.tolist() == [4, 2, 7, 6]
-    assert result.values.tolist() == [True, True, False, True]
-    again = ep.sweep(
-        lambda p: p["seed"] >= p["limit"],
-        space,
-        reduce=found_one(),
-        batch_size=8,
-        mesh=one_device(),
-    )
-    assert_same(result, again)
 
 
 def test_draws_and_designs():

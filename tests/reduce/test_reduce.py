@@ -133,22 +133,6 @@ def test_floats_lose_no_digits():
     np.testing.assert_allclose(got["var"], k.var(), rtol=1e-3)  # the data are rounded
 
 
-def test_a_stop_ends_the_sweep():
-    count = ep.reduce.Reducer(
-        lambda s: 0, lambda n, _: n + 1, lambda a, b: a + b, int, lambda n: n > 60
-    )
-    ends = []
-    for n in (1, 8):
-        result = ep.sweep(
-            of_leaves, space(101), reduce=[count], batch_size=4, mesh=make_mesh(n)
-        )
-        assert result.values == [result.points]
-        assert len(result.ok) == result.points
-        ends.append(result.points)
-    assert ends == [64] * 2
-    assert "64 points, stopped" in repr(result)
-
-
 def test_indices_beyond_32_bits():
     def found(reducer):
         state = reducer.begin(jax.ShapeDtypeStruct((), jnp.float32))

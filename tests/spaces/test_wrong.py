@@ -66,7 +66,6 @@ SPACE = ep.Space({"x": ep.Linspace(0, 1, 3)})
         lambda: ep.Linspace(0.0, MASKED[1], 2),
         lambda: ep.Uniform(MASKED, np.ones(3)),
         lambda: ep.Space.from_table({"x": MASKED}),
-        lambda: ep.Space.from_table([{"x": x} for x in MASKED]),
         lambda: SPACE.from_unit(MASKED[:, None]),
         lambda: SPACE[MASKED > 0],
         lambda: SPACE[np.ma.masked_array([0, 1], mask=[0, 1])],

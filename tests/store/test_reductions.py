@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.helpers import slow_unless
 from support.stores import KEY, one_device, stored
 from support.sweeps import close
 
@@ -23,7 +22,7 @@ pytest.importorskip("cloudpickle")
 ROOT = Path(__file__).parents[2]
 
 
-def hashing(stop=None):
+def hashing():
     """Return a reducer that hashes integers: each point and the order count."""
     return ep.reduce.Reducer(
         lambda struct: (jnp.uint32(0), jnp.uint32(1), jr.key(5)),
@@ -34,7 +33,6 @@ def hashing(stop=None):
         ),
         lambda a, b: (a[0] * b[1] + b[0], a[1] * b[1], a[2]),
         lambda state: (int(state[0]), jr.key_data(state[2])),
-        stop,
         by="bits",
     )
 
@@ -152,54 +150,6 @@ def test_failures_in_a_store_are_raised(tmp_path):
         ep.sweep(fails, SPACE, **asked)
     assert caught.value.indices == tuple(np.flatnonzero(failed))
     assert [stored(tmp_path / "r").manifest(i) is not None for i in range(2)] == done
-
-
-@pytest.mark.slow
-def test_failures_behind_the_end_of_a_reduction_do_not_count(tmp_path):
-    def fn(x):
-        return eqx.error_if(x, x > 90, "large")
-
-    space = ep.Values(np.arange(100.0, dtype=np.float32))
-    asked = {"mesh": one_device(), "batch_size": 1, "store": tmp_path / "r"}
-    until = [
-        ep.reduce.Reducer(
-            lambda struct: jnp.float32(0),
-            jnp.add,
-            jnp.add,
-            lambda total: total,
-            stop=lambda total, after=after: float(total) > after,
-        )
-        for after in (1e9, 100.0)
-    ]
-    ep.sweep(fn, space, reduce=until[0], on_error="mark", **asked)
-    assert ep.sweep(fn, space, reduce=until[1], **asked).points < 90
-    with pytest.raises(ep.SweepError, match="on_error") as caught:
-        ep.sweep(fn, space, reduce=until[0], **asked)
-    assert caught.value.indices == tuple(range(91, 100))
-
-
-@pytest.mark.parametrize("kind", slow_unless({"store"}, ["store", "both", "parts"]))
-def test_a_reducer_stops_the_sweep(tmp_path, threads, kind):
-    reduce = [
-        hashing(lambda state: int(state[1]) == pow(31, 24, 2**32)),
-        ep.reduce.Mean(by="x"),
-    ]
-    asked = {**ASKED, "reduce": reduce}
-    here = ep.sweep(model, SPACE, **asked)
-    assert here.points == 24
-    away = {"store": tmp_path / "runs.zarr"}
-    away |= {"executor": threads} if kind == "both" else {"mesh": one_device()}
-    there = None
-    for part in [(1, 2), (0, 2)] if kind == "parts" else [None]:
-        there = ep.sweep(model, SPACE, shard=part, **away, **asked)
-    assert there is not None
-    close(there.values, here.values)
-    assert there.points == here.points == len(there.ok)
-    if kind == "store":
-        # Nothing behind it is computed, not even when it is called again.
-        ep.sweep(model, SPACE, **away, **asked)
-        status = xarray.open_zarr(away["store"])["status"].values
-        assert status.sum() == here.points // 6
 
 
 @pytest.mark.slow

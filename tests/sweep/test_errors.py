@@ -41,14 +41,6 @@ def test_why_is_known_by_index(asked):
     assert run(**asked).errors == WHY
 
 
-def test_by_the_plain_loop_too():
-    with jax.disable_jit():
-        why = run(batch_size="auto").errors
-    assert {i: text.split(": ")[1] for i, text in why.items()} == {
-        i: text.split(": ")[1] for i, text in WHY.items()
-    }
-
-
 def test_what_cannot_be_traced_says_so_at_all_of_its_points():
     def fails(p):
         if p["a"] == "b":

@@ -207,9 +207,7 @@ class Groups(Work):
     def _points_of(self, most: int) -> Points:
         """Return the points for calls of at most `most` of them."""
         if most not in self._points:
-            # If groups stop separately, the remaining ones are no longer adjacent.
-            apart = self.reducers.stops and self.reducers.over is not None
-            own = {"most": most, "ordered": apart, "turns": False}
+            own = {"most": most, "ordered": False, "turns": False}
             points = dataclasses.replace(self.points, **own)
             self._points[most] = points
         return self._points[most]
@@ -248,13 +246,9 @@ class Groups(Work):
         for begin in range(tally.begin, self.each, run):
             lanes, length = np.flatnonzero(tally.live), min(run, self.each - begin)
             start = first * self.each + begin
-            if inner.ordered:
-                index = start + lanes[:, None] * self.each + np.arange(length)
-                index = index.ravel()
-            else:
-                # All points of adjacent groups, or consecutive points of one group; the
-                # last group may have fewer.
-                index = range(start, min(start + len(lanes) * length, inner.size))
+            # All points of adjacent groups, or consecutive points of one group; the
+            # last group may have fewer.
+            index = range(start, min(start + len(lanes) * length, inner.size))
             if not len(index):
                 break
             buffer = Buffer(index, inner.empty(len(index)))
@@ -280,12 +274,6 @@ class Groups(Work):
             tally.errors.append(verdict.errors)
             tally.missing |= full(absent).any(axis=1)
             tally.live &= ~tally.missing
-            left = self.each - begin - length
-            if inner.ordered and left:  # groups stop separately
-                states = self._states(tally.states, run)
-                stopped = self.reducers.stop_each(states, tally.live)
-                tally.live &= ~stopped
-                yield int(stopped.sum()) * left, 0
         return tally
 
     def _initial(self, side: int, run: int) -> list[Array]:
@@ -365,12 +353,8 @@ class Cells(Groups):
         points = self.points
         room = CHUNK_BYTES // max(points.row_bytes, self.reducing(1).state_bytes)
         room = max(1, min(room, _MOST_POINTS))
-        if not self.reducers.stops:
-            run = max(1, min(self.each, room))
-            return max(1, min(self.size, room // run)), run
-        # The shortest run that fills a batch: little is computed after a stop.
-        cells = max(1, min(self.size, room))
-        return cells, max(1, min(self.each, -(-points.batch_size // cells)))
+        run = max(1, min(self.each, room))
+        return max(1, min(self.size, room // run)), run
 
     @property
     def at_once(self) -> int:
@@ -584,10 +568,8 @@ class Blocks(Groups):
         """Return the state of no points."""
         return put(self._init.init, self._home)
 
-    def merge(
-        self, state: list[Array], values: Rows, spans: Sequence[tuple[int, int]]
-    ) -> Iterator[list[Array]]:
-        """Yield the state after each of some ranges of rows, in order.
+    def merge(self, state: list[Array], values: Rows) -> list[Array]:
+        """Return the state after some rows, in order.
 
         There are at most `most` rows, so that one program suffices.
         """
@@ -596,14 +578,10 @@ class Blocks(Groups):
         states = list(map(as_keys, jax.device_put(full, self._home), reducing.init))
         program = reducing.merge.program
         constants = put(program.constants, self._home)
-        zero = np.int32(0)
-        given = state, states, zero, zero, constants
+        given = state, states, np.int32(len(values[-1])), constants
         lower = ft.partial(build_merge(reducing).lower, *given)
         key = "merge", self.most, self.points.devices[0]
-        merge = compiled([program], key, lower)
-        for first, last in spans:
-            state = merge(state, states, np.int32(first), np.int32(last), constants)
-            yield state
+        return compiled([program], key, lower)(*given)
 
     def gap(self, count: int) -> Rows:
         """Return rows of missing blocks, as if all of their points had failed."""
@@ -615,10 +593,6 @@ class Blocks(Groups):
         rows = [np.concatenate([np.asarray(leaf)] * count) for leaf in states]
         # No bits are set, since missing points are not known to have failed.
         return [*rows, np.zeros((count, self._bytes), np.uint8)]
-
-    def stop(self, state: list[Array]) -> bool:
-        """Return whether the `stop` of a reducer is true."""
-        return self.reducers.stop(jtu.tree_unflatten(self._init.structure, state))
 
     def finish(self, state: list[Array]) -> PyTree:
         """Return the reduction."""

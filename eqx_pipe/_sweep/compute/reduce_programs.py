@@ -197,17 +197,15 @@ def block_lane(traced: Traced, reducing: TracedReducers, layout: Layout) -> Lane
 
 
 def build_merge(reducing: TracedReducers) -> Any:
-    """Return `merge(state, states, first, last, constants)`: the state after a range.
+    """Return `merge(state, states, count, constants)`: the state after some blocks.
 
-    The states of some blocks, `states[i]` for `first <= i < last`, are merged into
-    `state` in order.
+    The states of the first `count` blocks are merged into `state` in order.
     """
 
     def merge(
         state: list[Array],
         states: list[Array],
-        first: Int32[Array, ""],
-        last: Int32[Array, ""],
+        count: Int32[Array, ""],
         constants: list[Array],
     ) -> list[Array]:
         def one(i: Int32[Array, ""], state: list[Array]) -> list[Array]:
@@ -216,7 +214,7 @@ def build_merge(reducing: TracedReducers) -> Any:
             ]
             return reducing.merge(constants, *state, *later)
 
-        return jax.lax.fori_loop(first, last, one, state)
+        return jax.lax.fori_loop(0, count, one, state)
 
     return jax.jit(merge)
 

@@ -132,8 +132,8 @@ _SHOWN = 3
 class CellPoints(eqx.Module):
     """The number of points in the reduction of each cell.
 
-    `points` is the number of computed points, fewer than the cell has if a reducer
-    stopped it; `failed` is the number of these that failed and are left out.
+    `points` is the number of computed points; `failed` is the number of these that
+    failed and are left out.
     """
 
     points: Int64[np.ndarray, " cells"]
@@ -242,10 +242,8 @@ class SweepResult:
     iteration yields the outputs in order.
 
     With `reduce=`, `values` is the reduction of `points` points (fewer than the space
-    has if a reducer stopped the sweep, or if points are missing in a store; failed
-    points count). `to_xarray`, `to_pandas` and `plot` show the reduction, and methods
-    that need the value at one point raise. `ok` and `missing` end where the sweep
-    stopped.
+    has if points are missing; failed points count). `to_xarray`, `to_pandas` and `plot`
+    show the reduction, and methods that need the value at one point raise.
 
     If the reducers reduce some dims only (`over=`), `space` has the other dims, and the
     values have one entry for each cell, that is, for each point of these dims.
@@ -274,7 +272,6 @@ class SweepResult:
     started: float = dataclasses.field(metadata=_STATIC)
     seconds: float = dataclasses.field(metadata=_STATIC)
     points: int | None = dataclasses.field(default=None, metadata=_STATIC)
-    _ended: int | None = dataclasses.field(default=None, metadata=_STATIC)
     function: str = dataclasses.field(default="", metadata=_STATIC)
     made: tuple[tuple[str, Any], ...] = dataclasses.field(default=(), metadata=_STATIC)
     steps: Steps | None = None
@@ -285,8 +282,7 @@ class SweepResult:
     output_coords: KnownCoords = dataclasses.field(default_factory=dict)
 
     # `_gaps` are the ranges of points without a value, each with its status. `_errors`
-    # has the points, in order, of each error text. A sweep that was stopped has
-    # `_ended` points.
+    # has the points, in order, of each error text.
 
     @property
     def errors(self) -> dict[int, str]:
@@ -326,7 +322,7 @@ class SweepResult:
         memory, and `numpy.asarray` creates the array.
         """
         kinds = np.array([MISSING, OK, FAILED], np.int8)
-        marks = Marks(self._gaps, self._reached, kinds)
+        marks = Marks(self._gaps, len(self), kinds)
         return marks if len(marks) > _LARGEST else marks[...]
 
     @property
@@ -338,11 +334,6 @@ class SweepResult:
     def missing(self) -> Bool[np.ndarray | Marks, " points"] | None:
         """True for each point that is not computed yet; `None` if all are."""
         return self.status == MISSING if count_in(self._gaps, MISSING) else None
-
-    @property
-    def _reached(self) -> int:
-        """The number of points that have a status."""
-        return len(self) if self._ended is None else self._ended
 
     def __len__(self) -> int:
         return self.space.size
@@ -561,7 +552,7 @@ class SweepResult:
         columns[column] = self.status[...]
         errors = self.errors
         if errors:
-            texts = [errors.get(i) for i in range(self._reached)]
+            texts = [errors.get(i) for i in range(len(self))]
             (column,) = TakenNames(columns).free(["error"], "sweep.")
             columns[column] = np.array(texts, object)
         return pandas.DataFrame(columns)
@@ -1013,8 +1004,7 @@ def _reduced(result: SweepResult) -> list[str]:
         return [f"each reduced over {count} points{lost}"]
     if result.points is None:
         return []
-    early = ", stopped" if result._reached < len(result) else ""
-    return [f"reduced over {result.points:,} points{early}"]
+    return [f"reduced over {result.points:,} points"]
 
 
 def _problems(result: SweepResult) -> list[str]:
