@@ -83,7 +83,7 @@ class Flights:
             self._remove(names)
 
     def _at(self, number: int) -> set[str]:
-        at = self._store.position(number)
+        at = self._store.chunks.position(number)
         return {name for name in self._names if name.rsplit(".", 2)[0] == at}
 
     def _remove(self, names: set[str]) -> None:
@@ -96,7 +96,7 @@ class Flights:
         rows = [] if flight.rows is None else [flight.rows]
         header = {
             "of": self._identity,
-            "chunk": self._store.position(number),
+            "chunk": self._store.chunks.position(number),
             "call": flight.call,
             "batch_size": flight.batch_size,
             "entries": flight.entries,
@@ -160,7 +160,7 @@ class Flights:
             if len(rows) < last - first:
                 flight = flight._replace(rows=rows)
         fits = len(rows) == len(flight.finished)
-        fits &= header["chunk"] == self._store.position(number)
+        fits &= header["chunk"] == self._store.chunks.position(number)
         if not fits or (len(rows) and not 0 <= rows.min() <= rows.max() < last - first):
             raise Undecodable("it belongs to another chunk")
         done, manifest = rows[flight.finished], self._store.manifest(number)
@@ -186,7 +186,7 @@ class Flights:
 
     def _name(self, number: int) -> str:
         text = json.dumps(self._identity, sort_keys=True)
-        at = self._store.position(number)
+        at = self._store.chunks.position(number)
         return f"{at}.{self._cut}.{digest(text)[:12]}"
 
     @property

@@ -152,7 +152,9 @@ def compute_remotely(plan: Plan, todo: Todo, watch: Watch) -> Iterator[Chunk]:
                         trouble = trouble or found
                         continue
                     values, verdict = found
-                    watch.after(it.count(plan), verdict.failed)
+                    count = plan.count([it.number])
+                    count = count if it.rows is None else len(it.rows)
+                    watch.after(count, verdict.failed)
                     yield Chunk(it.number, it.rows, values, verdict)
                 # The worker lacks the function, or was interrupted.
                 for it in reversed(unit.tries[len(computed) :]):
@@ -189,26 +191,17 @@ class _Try:
     rows: Int64[np.ndarray, " some"] | None = None
     tries: int = 0
 
-    def count(self, plan: Plan) -> int:
-        """Return the number of points."""
-        return plan.count([self.number]) if self.rows is None else len(self.rows)
-
 
 @dataclasses.dataclass(eq=False)
 class _Unit:
     """Chunks in one call of `work`, and its future.
 
-    A call that carries the function is meant for the process `target`.
+    A call with a `target` carries the function, and is meant for this process.
     """
 
     tries: Sequence[_Try]
     target: str | int | None
     future: Any = None
-
-    @property
-    def carries(self) -> bool:
-        """True if the call has the function."""
-        return self.target is not None
 
     def cancelled(self) -> bool:
         """Try to cancel the future; return whether it was cancelled."""
@@ -260,7 +253,7 @@ def _launch(
         for it in unit.tries:
             it.tries += 1
         asked = [plan.asked(it.number, it.rows) for it in unit.tries]
-        calls.append((name, packed if unit.carries else None, asked, target))
+        calls.append((name, packed if unit.target is not None else None, asked, target))
     try:
         if len(calls) == 1:
             futures = [executor.submit(work, *calls[0])]
@@ -292,16 +285,15 @@ class _Sharing:
         self._pace.steps = 2 if are_jobs else 1
         # The numbers stand for workers that have not answered yet.
         self._owed = collections.deque[str | int](range(workers))
-        self._asking = set[str | int](self._owed)  # owed, or on the way
+        self._asking = set[str | int | None](self._owed)  # owed, or on the way
         self._carrying = self._light = self._refused = 0
         self._able = set[tuple[str, int]]()
 
     def ready(self) -> bool:
         """Return whether another call may be submitted."""
-        if self._are_jobs and self._carrying >= self._workers and not self._able:
-            return False
         if self._are_jobs:
-            return self._fits()
+            is_first = self._carrying < self._workers
+            return self._fits() and (is_first or bool(self._able))
         # Refused calls would come back until the function arrives: wait for an answer.
         light = self._light + self._refused
         return self._carries() or light < _DEPTH * max(2, len(self._able))
@@ -323,16 +315,16 @@ class _Sharing:
         if self._carries():
             target = self._owed.popleft() if self._owed else "any"
         unit = _Unit(tries, target)
-        self._carrying += unit.carries
-        self._light += not unit.carries
+        self._carrying += target is not None
+        self._light += target is None
         return unit
 
     def land(self, unit: _Unit, answer: _Answer | None) -> None:
         """Record the answer of a call, which is `None` if the worker died."""
-        self._carrying -= unit.carries
-        self._light -= not unit.carries
-        if unit.target is not None:
-            self._asking.discard(unit.target)
+        carried = unit.target is not None
+        self._carrying -= carried
+        self._light -= not carried
+        self._asking.discard(unit.target)
         refused = answer is not None and answer.computed is None
         self._refused = self._refused + 1 if refused else 0
         if answer is None:
@@ -344,7 +336,7 @@ class _Sharing:
             workers = max(self._workers, len(self._able))
             wanted = min(max(least, _CALL_SECONDS * workers), most)
             wanted = _JOB_SECONDS if self._are_jobs else wanted
-            timed = len(answer.computed) - unit.carries
+            timed = len(answer.computed) - carried
             self._pace.record(timed, answer.seconds, wanted)
         elif process not in self._asking:
             if self._owed and isinstance(self._owed[-1], int):

@@ -218,7 +218,6 @@ class StoreSink:
         shard, again = self.plan.request.share, self.plan.request.resume == "failed"
         self._filling = Filling(self.store, shard, again, settles=not has_grown)
         self._flights = Flights(self.plan, self._filling)
-        self._kept: set[int] = set()
 
     def _opened(self, plan: Plan, write: bool) -> tuple[Store, Plan, bool]:
         """Return the store, the plan with its chunks, and whether it has grown now."""
@@ -303,24 +302,15 @@ class StoreSink:
 
     def keep(self, chunk: Chunk) -> None:
         """Write a chunk, or some rows of it."""
-        number, rows, *_, flight = chunk
         with disk_errors(self.store.path, "take a chunk"):
             keep_chunk(self._filling, self.plan.work, chunk)
-            if rows is None or len(rows):
-                self._kept.add(number)
-            self._flights.keep(number, flight)
+            self._flights.keep(chunk.number, chunk.flight)
 
     def outcome(self) -> Outcome:
         """Return the current contents of the store."""
         with disk_errors(self.store.path, "be read"):
             check_current(self.store)
             account = self.store.account()
-        gone = self._kept - {*np.flatnonzero(account.done).tolist()}
-        if gone:
-            wrong = f"{len(gone)} chunks of the store `{self.store.path}` were deleted "
-            wrong += "while it was filled."
-            cure = "Call the same sweep again, which computes them once more."
-            raise SweepError(message("sweep", wrong, cure))
         return self.contents.outcome(self.store, account)
 
     def todo(self) -> Todo:

@@ -679,7 +679,8 @@ class SweepResult:
                     text: points[(points >= first) & (points < last)] - first
                     for text, points in self._errors.items()
                 }
-                if not store.add(number, values, status[first:last], errors):
+                rows = values, status[first:last], errors
+                if not store.commit(number, *rows, is_new=True):
                     raise Taken("another process, which saves a result there")
 
         with disk_errors(where, "be written", _SAVE):

@@ -17,7 +17,6 @@ from .chunks import points_in as points_in
 from .chunks import ranges_of as ranges_of
 from .disk import LONGEST as LONGEST
 from .disk import PARTS as PARTS
-from .disk import Files as Files
 from .disk import Folder as Folder
 from .disk import Taken as Taken
 from .disk import Undecodable as Undecodable
@@ -44,6 +43,7 @@ from .format import well_formed as well_formed
 from .lazy import Marks as Marks
 from .lazy import StoredArray as StoredArray
 from .lazy import stored_in as stored_in
+from .objects import Files as Files
 from .objects import Objects as Objects
 from .objects import StoreLike as StoreLike
 from .objects import as_files as as_files

@@ -102,9 +102,9 @@ class Chunks:
         positions = it.product(*(list(map(str, range(n))) for n in self.counts))
         return map(root.__add__, map(".".join, positions))
 
-    def position(self, number: int) -> tuple[int, ...]:
-        """Return the position of a chunk among the chunks, on each dim."""
-        return tuple(map(int, np.unravel_index(number, self.counts)))
+    def position(self, number: int) -> str:
+        """Return the position of a chunk among the chunks on each dim, as text."""
+        return ".".join(map(str, np.unravel_index(number, self.counts)))
 
 
 def choose_chunks(

@@ -1,11 +1,10 @@
 """The files of a store: keys with bytes, in a folder; and the locks of its writers.
 
-A store uses only the methods of `Files`: each key is created once or replaced, in
+A store uses only the methods of `Folder`: each key is created once or replaced, in
 either case atomically, and nothing is appended, renamed or changed in place. So the
 files may be in a folder, or in a bucket of an object store (`objects.py`).
 """
 
-import abc
 import contextlib
 import errno
 import functools as ft
@@ -70,52 +69,17 @@ class Entry(NamedTuple):
     when: int
 
 
-class Files(abc.ABC):
-    """The files of a store: keys with bytes, and locks; `Folder` describes each method.
-
-    If they are `conditional`, `swap` is atomic and listings are current, so that
-    processes need no locks.
-    """
+class Keys:
+    """The methods that folders and buckets share."""
 
     conditional = False
+    """True if `swap` is atomic and listings are current, so that no locks are needed.
+    """
+
+    put: Callable[[str, bytes], None]
 
     def __init__(self, root: str):
         self._root = root
-
-    @abc.abstractmethod
-    def make(self) -> None: ...
-
-    @abc.abstractmethod
-    def put(self, key: str, data: bytes) -> None: ...
-
-    @abc.abstractmethod
-    def put_new(self, key: str, data: bytes) -> bool: ...
-
-    @abc.abstractmethod
-    def get(self, key: str, most: int | float | None = None) -> bytes: ...
-
-    @abc.abstractmethod
-    def remove(self, key: str) -> None: ...
-
-    @abc.abstractmethod
-    def remove_all(self, name: str) -> None: ...
-
-    @abc.abstractmethod
-    def below(self, name: str) -> "Files": ...
-
-    @abc.abstractmethod
-    def exists(self, key: str) -> bool: ...
-
-    @abc.abstractmethod
-    def names(self, below: str = "") -> set[str]: ...
-
-    @abc.abstractmethod
-    def entries(self, below: str) -> dict[str, Entry]: ...
-
-    @abc.abstractmethod
-    def lock(
-        self, name: str, shared: bool = False, wait: bool = False
-    ) -> contextlib.AbstractContextManager[bool]: ...
 
     def tag(self, key: str) -> str | None:
         """Return the version of a file for `swap`; `None` if it is missing."""
@@ -147,7 +111,7 @@ class Files(abc.ABC):
         return uuid.uuid4().hex
 
 
-class Folder(Files):
+class Folder(Keys):
     """The files of a store in a folder of this machine's file systems.
 
     The path of the store may be a link. Within it, nothing is written, locked or

@@ -45,7 +45,7 @@ from jaxtyping import Int8, Int64
 
 from ..._errors import SweepError, message
 from .chunks import FAILED, MISSING, OK, Chunks
-from .disk import GROWING, PARTS, ROOT, Files, Taken, Undecodable, disk_errors, is_name
+from .disk import GROWING, PARTS, ROOT, Taken, Undecodable, disk_errors, is_name
 from .format import (
     MALFORMED,
     MOST_CHUNKS,
@@ -56,6 +56,7 @@ from .format import (
     read_root,
     sealed,
 )
+from .objects import Files
 from .store import Damaged, Listed, RowErrors, Store, open_store, store_of
 
 _WHOLE, _GROW = "all", "grow"
@@ -298,9 +299,9 @@ class Filling:
         """
         index, errors = np.arange(len(status)) if rows is None else rows, errors or {}
         is_new = rows is None and number not in self.broken
-        if self.store.files.conditional and is_new:
-            if self.store.add(number, values, status, errors):
-                return
+        is_new &= self.store.files.conditional
+        if is_new and self.store.commit(number, values, status, errors, is_new=True):
+            return
         for _ in range(_TRIES):
             whole = rows is None and not self.store.is_sound(number)
             at = None if whole else index

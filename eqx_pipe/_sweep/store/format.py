@@ -26,7 +26,8 @@ import numpy as np
 
 from ..._errors import StructureError, value_error
 from .chunks import Chunks
-from .disk import ROOT, Files, Undecodable, is_name, most_bytes
+from .disk import ROOT, Undecodable, is_name, most_bytes
+from .objects import Files
 
 FORMAT = 7
 """The version of the format of stores."""

@@ -19,23 +19,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from ..._errors import optional, type_error, value_error
 from ..._files import as_path
-from .disk import Entry, Files, Folder, Undecodable, most_bytes
+from .disk import Entry, Folder, Keys, Undecodable, most_bytes
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
 else:
     ObjectStore = Any
 
-StoreLike: TypeAlias = str | os.PathLike[str] | ObjectStore | Files
-"""Where a store is: a path, a URL of a bucket, or a store object of obstore."""
-
 _SCHEMES = {"S3Store": "s3", "GCSStore": "gs", "AzureStore": "az"}
-
-_KINDS = {
-    "PermissionDeniedError": errno.EACCES,
-    "UnauthenticatedError": errno.EACCES,
-}
-"""The error numbers of errors of obstore; others are errors of a request."""
 
 AT_ONCE = 16
 """The number of requests at once."""
@@ -43,7 +34,7 @@ AT_ONCE = 16
 T = TypeVar("T")
 
 
-class Objects(Files):
+class Objects(Keys):
     """The files of a store as objects of a bucket, whose names begin with `prefix`.
 
     `name` is shown in messages.
@@ -175,8 +166,14 @@ class Objects(Files):
                 raise FileExistsError(errno.EEXIST, "exists") from None
             code = re.search(r"<Code>(\w{1,40})</Code>|status: (\d{3})\b", text)
             what = f"{kind_name} {code[1] or code[2]}" if code else kind_name
-            number = _KINDS.get(kind_name, errno.EIO)
-            raise OSError(number, f"obstore: {what}", self.path_of(key)) from None
+            raise OSError(errno.EIO, f"obstore: {what}", self.path_of(key)) from None
+
+
+Files: TypeAlias = Folder | Objects
+"""The files of a store."""
+
+StoreLike: TypeAlias = str | os.PathLike[str] | ObjectStore | Files
+"""Where a store is: a path, a URL of a bucket, or a store object of obstore."""
 
 
 @ft.lru_cache(1)
@@ -190,7 +187,7 @@ def as_files(function: str, store: StoreLike, argument: str = "store") -> Files:
 
     Nothing is read. Raises a `TypeError` or a `ValueError` that shows no credentials.
     """
-    if isinstance(store, Files):
+    if isinstance(store, Folder | Objects):
         return store
     kind = type(store)
     if kind.__module__.startswith("obstore"):

@@ -27,7 +27,7 @@ from .chunks import (
     ranges_of,
     runs_of,
 )
-from .disk import ROOT, Files, Undecodable, most_bytes
+from .disk import ROOT, Undecodable, most_bytes
 from .format import (
     RECORD,
     SIDES,
@@ -47,6 +47,7 @@ from .format import (
     unpack,
     variables_of,
 )
+from .objects import Files
 
 _DELETE = (
     "Delete it, if it is there, and call the same sweep with the same store again: "
@@ -279,17 +280,6 @@ class Store:
         wrong = f"the store `{self.path}` {what} since it was opened."
         return message("sweep", wrong, cure)
 
-    def add(
-        self,
-        number: int,
-        values: Sequence[np.ndarray],
-        status: Int8[np.ndarray, " rows"],
-        errors: RowErrors,
-    ) -> bool:
-        """Write a new chunk; in a bucket, return `False` if a file of it exists."""
-        version = Version(status, self._digests(number, values), errors)
-        return self._put(number, values, version, {}, None)
-
     def commit(
         self,
         number: int,
@@ -297,6 +287,7 @@ class Store:
         status: Int8[np.ndarray, " rows"],
         errors: RowErrors | None = None,
         rows: Int64[np.ndarray, " rows"] | None = None,
+        is_new: bool = False,
     ) -> bool:
         """Write a chunk, or some `rows` of it: values, statuses, and errors.
 
@@ -304,9 +295,12 @@ class Store:
         are. If the chunk exists, a status file comes first that adds the new version to
         the present ones, so that a kill, or another process that writes the chunk at
         this moment, loses nothing. In a bucket, returns `False` if another process has
-        changed a file since it was read here.
+        changed a file since it was read here; a chunk that `is_new` is not read.
         """
         files, errors = self.files, errors or {}
+        if is_new:
+            version = Version(status, self._digests(number, values), errors)
+            return self._put(number, values, version, {}, None)
         # Before their content, so that `swap` notices every change.
         keys = [self._status_key(number), *self._value_keys(number)]
         reads = [ft.partial(files.tag, key) for key in keys]
@@ -410,7 +404,7 @@ class Store:
     ) -> str | None:
         """Swap the status file of a chunk: rows are ok if they are in all versions."""
         manifest = {
-            "chunk": self.position(number),
+            "chunk": self.chunks.position(number),
             "cut": self.record["cut"],
             "function": self.function,
             "versions": [
@@ -445,7 +439,7 @@ class Store:
             raise self._unreadable(key, error) from error
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise self._damaged(key, f"cannot be read ({error})") from error
-        if position != self.position(number) or cut != self.record["cut"]:
+        if position != self.chunks.position(number) or cut != self.record["cut"]:
             raise self._damaged(key, "belongs to another chunk")
         if not versions or any(
             len(each.digests) not in (0, len(self.variables)) or len(each.status) > size
@@ -507,7 +501,9 @@ class Store:
 
     def _digest(self, number: int, k: int, values: np.ndarray) -> int:
         """Return the digest of the values of a chunk, which includes their identity."""
-        start = checksum(f"{self.variables[k].name} {self.position(number)} ".encode())
+        start = checksum(
+            f"{self.variables[k].name} {self.chunks.position(number)} ".encode()
+        )
         return checksum(np.ascontiguousarray(values).tobytes(), start)
 
     def _read(
@@ -522,10 +518,6 @@ class Store:
             raise self._unreadable(key, error) from error
         except (ValueError, RuntimeError, MemoryError) as error:
             raise self._damaged(key, f"cannot be read ({error})", cure) from error
-
-    def position(self, number: int) -> str:
-        """Return the position of a chunk among the chunks, as text."""
-        return ".".join(map(str, self.chunks.position(number)))
 
     def _status_key(self, number: int) -> str:
         return self._key(self.record["status"], number)
@@ -542,7 +534,7 @@ class Store:
         }
 
     def _key(self, name: str, number: int) -> str:
-        return f"{name}/{self._root(name)}{self.position(number)}"
+        return f"{name}/{self._root(name)}{self.chunks.position(number)}"
 
     def _root(self, name: str) -> str:
         return SIDES[self.record["sides"][name]]["root"]
