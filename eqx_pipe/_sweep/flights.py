@@ -130,7 +130,7 @@ class Flights:
             return None
         try:
             return self._valid(number)
-        except (Undecodable, FileNotFoundError) as error:
+        except (OSError, ValueError, LookupError, TypeError) as error:
             log_once(
                 f"flight {self._store.path} {number}",
                 "eqx_pipe.sweep: the points in flight in chunk %d of `%s` cannot go on "
@@ -143,17 +143,15 @@ class Flights:
 
     def _valid(self, number: int) -> Flight:
         name, names = self._name(number), self._at(number)
-        header, leaves = self._read(name if name in names else min(names))
+        key = f"{_FOLDER}/{name if name in names else min(names)}"
+        leaves, header = _leaves.unpack(self._store.files.get(key))
         of = header.get("of")
         for what, here in self._identity.items():
             there = of.get(what) if isinstance(of, dict) else None
             if there != here:
                 raise Undecodable(f"{what}: {there} then, {here} now")
         first, last = self._store.chunks.span(number)
-        try:
-            flight = _flight_of(header, leaves)
-        except (LookupError, TypeError, ValueError) as error:
-            raise Undecodable(f"it cannot be read ({error})") from error
+        flight = _flight_of(header, leaves)
         rows = flight.rows
         if rows is None:  # the chunk may have become longer since
             rows = np.arange(len(flight.finished))
@@ -174,15 +172,6 @@ class Flights:
             # Larger batches did not fit into memory when it was computed.
             points.programs.note(points.largest_batch, flight.batch_size)
         return flight
-
-    def _read(self, name: str) -> tuple[dict[str, Any], list[np.ndarray]]:
-        try:
-            leaves, header = _leaves.unpack(self._store.files.get(f"{_FOLDER}/{name}"))
-            return header, leaves
-        except FileNotFoundError:
-            raise
-        except (OSError, _leaves.DamagedLeaves) as error:
-            raise Undecodable(f"{error}") from error
 
     def _name(self, number: int) -> str:
         text = json.dumps(self._identity, sort_keys=True)

@@ -48,7 +48,7 @@ from .results import (
 from .sinks import ArraySink, ReductionSink, StoreSink
 from .store import MISSING, Files, StoreLike, count_in
 from .together import TogetherSink
-from .work import Chunk, Outcome, Plan, Sink, Todo, plan_of
+from .work import Chunk, Outcome, Plan, Todo, plan_of
 
 
 def sweep(
@@ -243,6 +243,10 @@ def complete(plan: Plan, started: float) -> SweepResult:
             tell(note)
         raise
     return _finished(sink, started)
+
+
+Sink: TypeAlias = ArraySink | ReductionSink | StoreSink | TogetherSink
+"""An object that keeps chunks: in memory, in a store, or merged to a reduction."""
 
 
 def _finished(sink: Sink, started: float) -> SweepResult:

@@ -8,7 +8,8 @@ from typing import TypeVar
 import numpy as np
 
 from .._errors import SweepError, message
-from .work import Chunk, Outcome, Plan, Sink, Todo
+from .sinks import ArraySink, ReductionSink, StoreSink
+from .work import Chunk, Outcome, Plan, Todo
 
 T = TypeVar("T")
 
@@ -20,7 +21,7 @@ class TogetherSink:
     already, so there they only wait for each other.
     """
 
-    def __init__(self, sink: Sink):
+    def __init__(self, sink: ArraySink | ReductionSink | StoreSink):
         self._sink = sink
         self._mine: list[Chunk] = []
 

@@ -8,8 +8,7 @@ import dataclasses
 import functools as ft
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -18,18 +17,13 @@ import numpy as np
 from jaxtyping import Float, Int64, UInt32
 
 from .._errors import (
-    MissingKeyError,
-    SweepError,
     describe_value,
-    message,
-    type_error,
     value_error,
 )
 from .._reduce import ReducerTree
 from .._types import Device, PyTree
 from .compute.groups import Blocks, groups_of
 from .compute.points import Points, prepare
-from .compute.programs import reason
 from .compute.rows import (
     CHUNK_BYTES,
     Errors,
@@ -338,28 +332,6 @@ class Outcome:
     errors: Errors = dataclasses.field(default_factory=dict)
 
 
-@runtime_checkable
-class Sink(Protocol):
-    """An object that keeps chunks: in memory, in a store, or merged to a reduction."""
-
-    @property
-    def plan(self) -> Plan:
-        """The plan, with the batch size and chunks of a store that exists."""
-        ...
-
-    def filling(self) -> AbstractContextManager[Todo]:
-        """Return a context in which chunks may be kept; it yields the missing ones."""
-        ...
-
-    def keep(self, chunk: Chunk) -> None:
-        """Keep a chunk."""
-        ...
-
-    def outcome(self) -> Outcome:
-        """Return all that has been kept."""
-        ...
-
-
 def costs_of(request: Request) -> CostsOf | None:
     """Return the costs of points, or `None` if they have no effect.
 
@@ -394,30 +366,13 @@ def costs_of(request: Request) -> CostsOf | None:
 
 @contextlib.contextmanager
 def _for_order_by() -> Iterator[None]:
-    """Make errors name `order_by` as the function that was called."""
+    """Add a note to errors that `order_by` was called, not the function."""
     try:
         yield
-    except MissingKeyError as error:
-        raise type_error(
-            "sweep",
-            "`order_by` needs a PRNG key.",
-            "Give a function of the point alone: a cost is a guess, and draws are made "
-            "in `fn`.",
-        ) from error
-    except SweepError as error:
-        i = next(iter(error.indices), None)
-        raise SweepError(
-            message(
-                "sweep",
-                f"`order_by` failed at point {i}: {reason(error.__cause__)}.",
-                "It must return a cost for every point. Call "
-                f"`order_by(space.point({i}))` to see the error.",
-            ),
-            error.indices,
-        ) from error
     except Exception as error:
         error.add_note(
-            "Here `fn` is `order_by`: a function from a point to one real number."
+            "Here `fn` is `order_by`: a function from a point alone to one real "
+            "number, which it must return for every point."
         )
         raise
 

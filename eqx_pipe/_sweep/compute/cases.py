@@ -17,7 +17,7 @@ from jaxtyping import Bool, Int64
 from ..._errors import structure_error
 from ..._spaces import Geometry, digits_of
 from ..._tree import as_hashable, differences, static_text
-from .kernel import Layout, control_of, is_narrow, row_width
+from .kernel import Layout, control_of
 
 StaticValues: TypeAlias = Mapping[int, Sequence[np.ndarray]]
 """For each dim with static axes, its positions grouped by equal values."""
@@ -220,11 +220,7 @@ class ByTable:
     def kernel_args(self, first: int, points: int, layout: Layout) -> Any:
         """Return the control and the table for `points` points from `first` on."""
         index = self.index[first : first + points]
-        rows = np.empty((points, row_width(layout)), np.uint32)
-        if is_narrow(layout):
-            rows[:, 0] = self.geometry.grid_indices(index)
-        else:
-            rows[:] = self.geometry.digits(index)
+        rows = self.geometry.digits(index).astype(np.uint32)
         shape = len(layout.devices), layout.capacity * layout.batch_size, rows.shape[1]
         partition, digits = layout.partition(points), [0] * len(layout.lengths)
         # Batches are whole: the last point is repeated at the end of one.

@@ -12,7 +12,6 @@ device has consecutive points, whose outputs are copied in one piece.
 
 import dataclasses
 import functools as ft
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -92,21 +91,6 @@ class Layout:
         # Use integers: `jnp.ceil` of a quotient is float32, and wrong from 2^24 on.
         run = None if self.dealt else (points + (across - 1)) // across
         return Partition(self.batch_size, len(self.devices), run)
-
-
-def is_narrow(layout: Layout) -> bool:
-    """Return whether 32 bits are enough for the index of any point of the grid."""
-    return math.prod(layout.lengths) <= 2**32
-
-
-def row_width(layout: Layout) -> int:
-    """Return the number of integers for a listed point.
-
-    They are its index in the grid, or its positions on the dims if 32 bits are not
-    enough. With positions for every grid, sweeps in the order of costs take a tenth
-    more time.
-    """
-    return 1 if is_narrow(layout) else len(layout.lengths)
 
 
 @ft.lru_cache(maxsize=256)
@@ -287,10 +271,7 @@ def point_inputs(layout: Layout) -> LaneOf:
     def inputs_of(control: UInt32[Array, "1 control"], given: Given) -> Lane:
         def at(row: UInt32[Array, "..."]) -> list[Any]:
             dims = range(len(layout.lengths))
-            if layout.listed and is_narrow(layout):
-                zeros = [np.uint32(0)] * len(dims)
-                digits = advance(zeros, row[0], layout.lengths)
-            elif layout.listed:
+            if layout.listed:
                 digits = [row[k] for k in dims]
             else:
                 start = [read(control, DIGITS + k) for k in dims]

@@ -356,7 +356,7 @@ class Points(Work):
             buffer.finish(begun.rows(begun.finished), len(begun.finished))
             keeps = watch.hands_over and (watch.whole or not begun.ended)
             buffer.in_flight = flight if keeps else None
-            watch.show_inside(*begun.progress())
+            watch.bar.inside(*begun.progress())
             yield len(begun.finished), len(found)
 
     def _search(

@@ -30,7 +30,6 @@ from .kernel import (
     everywhere,
     point_inputs,
     read,
-    row_width,
     rows_of_batch,
 )
 
@@ -192,7 +191,7 @@ def batched_in(split: Split, layout: Layout, given: Given) -> list[bool]:
     found = [False] * len(split.slots)
     if batch == 1:
         return found
-    width = (row_width(layout),) if layout.listed else ()
+    width = (len(layout.lengths),) if layout.listed else ()
     ids = jax.ShapeDtypeStruct((batch, *width), jnp.uint32)
     number = jax.ShapeDtypeStruct((), jnp.uint32)
     control = jax.ShapeDtypeStruct((1, DIGITS + len(layout.lengths)), jnp.uint32)

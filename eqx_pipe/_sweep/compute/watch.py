@@ -71,11 +71,12 @@ class Watch:
         hands_over: bool = False,
         whole: bool = False,
     ):
-        self.stopping, self.whole = stopping, whole
-        self._bar = bar
-        self._hands_over = hands_over
-        self.paced = hands_over or (bar is not None and bar.is_shown)
+        self.stopping, self.hands_over, self.whole = stopping, hands_over, whole
+        self.bar = Progress(False, 0) if bar is None else bar
+        self.paced = hands_over or self.bar.is_shown
         """True if a call returns to the host before all batches are computed."""
+        self.call_seconds = _CALL_SECONDS if self.paced else _SILENT_SECONDS
+        """The wanted duration of a device call that may end inside of a batch."""
         self._handed_over: float | None = None
         self._failed = 0
         self._save_seconds = 0.0
@@ -83,16 +84,6 @@ class Watch:
     def restart(self) -> None:
         """Count the time until rows are handed over from the next device call on."""
         self._handed_over = None
-
-    @property
-    def hands_over(self) -> bool:
-        """True if rows and points in flight are handed over before all are finished."""
-        return self._hands_over
-
-    @property
-    def call_seconds(self) -> float:
-        """The wanted duration of a device call that may end inside of a batch."""
-        return _CALL_SECONDS if self.paced else _SILENT_SECONDS
 
     @contextlib.contextmanager
     def saving(self) -> Iterator[None]:
@@ -103,37 +94,29 @@ class Watch:
 
     def compile(self) -> None:
         """Show that the first program is compiled."""
-        if self._bar is not None and self._handed_over is None:
-            self._bar.compiling()
+        if self._handed_over is None:
+            self.bar.compiling()
 
     def begin(self) -> None:
         """Start the clock, after the program is compiled."""
-        if self._bar is not None:
-            self._bar.compiled()
+        self.bar.compiled()
         if self._handed_over is None:
             self._handed_over = clock()
 
     def after(self, points: int, failed: int = 0) -> bool:
-        """Record finished points; return whether to hand over what is finished."""
-        self.show(points, failed)
-        if not self._hands_over or self._handed_over is None:
+        """Record finished points, of which some failed.
+
+        Returns whether to hand over what is finished.
+        """
+        self._failed += failed
+        self.bar.done(points)
+        self.bar.failed(self._failed)
+        if not self.hands_over or self._handed_over is None:
             return False
         now = clock()
         late = now - self._handed_over >= save_pause(self._save_seconds)
         self._handed_over = now if late else self._handed_over
         return late
-
-    def show_inside(self, work: float, text: str) -> None:
-        """Show how far the points in flight are, and their work in points."""
-        if self._bar is not None:
-            self._bar.inside(work, text)
-
-    def show(self, points: int, failed: int = 0) -> None:
-        """Show finished points, of which some failed."""
-        self._failed += failed
-        if self._bar is not None:
-            self._bar.done(points)
-            self._bar.failed(self._failed)
 
 
 CTRL_C = (signal.SIGINT,)
