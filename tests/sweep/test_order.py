@@ -60,7 +60,7 @@ def test_an_error_of_the_costs_says_so(tmp_path):
     assert "`fn` is `order_by`: a function from" in caught.value.__notes__[-1]
     with pytest.raises(TypeError) as caught:
         ep.sweep(jnp.sin, space, order_by=lambda x: None)
-    assert "from a point to one real number" in caught.value.__notes__[-1]
+    assert "from a point alone to one real number" in caught.value.__notes__[-1]
     for kept in ({"reduce": ep.reduce.Mean()}, {"store": tmp_path / "other.zarr"}):
         with pytest.raises(ValueError, match="for 3 points"):
             ep.sweep(jnp.sin, space, order_by=np.ones(2), **kept)
