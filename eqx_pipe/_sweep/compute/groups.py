@@ -194,7 +194,7 @@ class Groups(Work):
                     buffer.fail(wrong, verdict.errors, verdict.failed)
                 if verdict.missing is not None:
                     place = place[~verdict.missing]
-                buffer.finish(place, len(place))
+                buffer.finish(place)
                 yield 0, 0
 
     def reducing(self, count: int) -> TracedReducers:

@@ -268,7 +268,7 @@ class Points(Work):
             rows = np.flatnonzero(numbers == case.number)
             if len(rows) and buffer.resumed is None:
                 self._clear(buffer, first + rows, error)
-                buffer.finish(first + rows, len(rows))
+                buffer.finish(first + rows)
                 yield len(rows), len(rows)
         for k, case in enumerate(self.cases):
             rows = np.flatnonzero(numbers == case.number)
@@ -326,7 +326,7 @@ class Points(Work):
                 continue
             runner.pace.record(-(-now // across), clock() - before, watch.call_seconds)
             self._mark(found, points, buffer)
-            buffer.finish(points.rows(done, done + now), now)
+            buffer.finish(points.rows(done, done + now))
             done += now
             if watch.whole:
                 place, none = np.zeros((0, 4), np.uint32), np.zeros(0, bool)
@@ -353,7 +353,7 @@ class Points(Work):
             if found is None:
                 raise differs(self.function, begun.count)
             self._mark(found, begun.points, buffer)
-            buffer.finish(begun.rows(begun.finished), len(begun.finished))
+            buffer.finish(begun.rows(begun.finished))
             keeps = watch.hands_over and (watch.whole or not begun.ended)
             buffer.in_flight = flight if keeps else None
             watch.bar.inside(*begun.progress())

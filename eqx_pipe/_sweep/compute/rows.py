@@ -101,11 +101,10 @@ class Buffer:
         self.index, self.values, self.resumed = index, values, resumed
         self.in_flight: Callable[[], Flight] | None = None
         """Returns the points in flight, if they can go on elsewhere."""
-        self._size = self._left = len(index)
-        self._finished: list[Place] = []
-        self._given = np.broadcast_to(np.False_, (self._size,))
+        self._given = np.zeros(len(index), bool)
         if resumed is not None:
             self._given = resumed.finished
+        self._done = self._given.copy()
         self._is_first = not self._given.any()
         self._ok: Bool[np.ndarray, " rows"] | None = None
         self._errors: list[Errors] = []
@@ -113,15 +112,14 @@ class Buffer:
         if resumed is not None and "whole" in resumed.entries:
             self.restore(resumed)
 
-    def finish(self, place: Place, count: int) -> None:
-        """Record that `count` rows are computed, failed ones included."""
-        self._finished.append(place)
-        self._left -= count
+    def finish(self, place: Place) -> None:
+        """Record that some rows are computed, failed ones included."""
+        self._done[place] = True
 
     def fail(self, place: Place, errors: Errors, points: int) -> None:
         """Record that some rows are not ok, and the errors of the failed `points`."""
         if self._ok is None:
-            self._ok = np.ones(self._size, bool)
+            self._ok = np.ones(len(self.index), bool)
         self._ok[place] = False
         self._errors.append(errors)
         self._failed += points
@@ -132,15 +130,15 @@ class Buffer:
         The `last` part of a call is yielded also if no row is finished. If rows may
         only be handed over as a `whole`, finished ones are in flight until then.
         """
-        if last and not self._left and self._is_first:
+        new = self._done & ~self._given
+        if last and new.all():
             yield Part(None, self.values, self._taken(slice(None)))
             return
-        new = self._is_finished()
-        flight, keeps = None, not whole or bool(np.all(new | self._given))
+        flight, keeps = None, not whole or bool(self._done.all())
         if self.in_flight is not None:
             flight = self.in_flight() if keeps else self.saved(whole=True)
         if keeps:
-            self._finished, self._given = [], self._given | new
+            self._given = self._done.copy()
         else:
             new = np.zeros_like(new)
         if flight is not None:
@@ -162,7 +160,7 @@ class Buffer:
 
     def rows(self) -> tuple[Rows, Verdict]:
         """Return all rows, some of which may be missing, if no part was yielded."""
-        done, verdict = self._is_finished(), self._verdict(slice(None))
+        done, verdict = self._done, self._verdict(slice(None))
         if done.all():
             return self.values, verdict
         clear(self.values, ~done)
@@ -175,9 +173,9 @@ class Buffer:
         `entries` are added to those of the flight.
         """
         assert self.in_flight is not None
-        flight, done = self.in_flight(), self._is_finished()
+        flight, done = self.in_flight(), self._done & ~self._given
         count = f"{done.sum():,} finished in a chunk that is not" if done.any() else ""
-        ok = np.ones(self._size, bool) if self._ok is None else self._ok
+        ok = np.ones(len(done), bool) if self._ok is None else self._ok
         errors = {text: at.tolist() for text, at in joined(self._errors).items()}
         entries = {**flight.entries, **entries}
         entries["failed"] = [*entries.get("failed", []), errors]
@@ -192,25 +190,18 @@ class Buffer:
         *others, errors = flight.entries["failed"]
         for into, leaf in zip(self.values, values, strict=True):
             into[done] = leaf
-        self.finish(np.flatnonzero(done), int(done.sum()))
+        self.finish(done)
         if errors:
             self._ok = ok
             self._errors = [{text: np.array(at) for text, at in errors.items()}]
         entries = {**flight.entries, "failed": others}
         self.resumed = flight._replace(buffers=buffers, entries=entries)
 
-    def _is_finished(self) -> Bool[np.ndarray, " rows"]:
-        """Return which rows are finished and were not handed over."""
-        new = np.zeros(self._size, bool)
-        for place in self._finished:
-            new[place] = True
-        return new & ~self._given
-
     def _verdict(self, place: Place) -> Verdict:
         """Return the verdict on some rows; without failures it takes no memory."""
         ok = self._ok
         if ok is None:
-            ok = np.broadcast_to(np.True_, (self._size,))
+            ok = np.broadcast_to(np.True_, (len(self.index),))
         return Verdict(ok[place], joined(self._errors), failed=self._failed)
 
     def _taken(self, place: Place) -> Verdict:
