@@ -204,8 +204,7 @@ class Flights:
 def _flight_of(header: dict[str, Any], leaves: list[np.ndarray]) -> Flight:
     place, finished, *rest = leaves
     left = iter(rest)
-    lists = [[*it.islice(left, count)] for count in header["lists"]]
-    rows, groups, *buffers = lists
+    rows, groups, *buffers = ([*it.islice(left, n)] for n in header["lists"])
     slice_first, case, first, count = map(int, header["call"])
     return Flight(
         (slice_first, case, first, count),

@@ -320,7 +320,11 @@ class Points(Work):
                 before = clock()
                 with quiet():
                     error = compute(done, now)
-                    found = [] if error is None else self._search(compute, done, now)
+                    found = []
+                    if error is not None:
+                        found = search(compute, done, now, not self.isolated)
+                        if not (found or self.isolated):
+                            raise differs(self.function, now)
             except TooLarge as error:
                 self.halve(error)
                 continue
@@ -329,8 +333,7 @@ class Points(Work):
             buffer.finish(points.rows(done, done + now))
             done += now
             if watch.whole:
-                place, none = np.zeros((0, 4), np.uint32), np.zeros(0, bool)
-                at = (*which, done, 0), self.largest_batch, place, [], none
+                at = (*which, done, 0), self.largest_batch
                 buffer.in_flight = ft.partial(Flight, *at)
             yield now, len(found)
 
@@ -343,7 +346,7 @@ class Points(Work):
         def flight() -> Flight:
             place, state = begun.save()
             text = begun.progress()[1]
-            return Flight(call, size, place, state, np.zeros(0, bool), text=text)
+            return Flight(call, size, place, state, text=text)
 
         while not begun.ended and not watch.stopping():
             found: list[tuple[int, Exception]] | None = []
@@ -358,15 +361,6 @@ class Points(Work):
             buffer.in_flight = flight if keeps else None
             watch.bar.inside(*begun.progress())
             yield len(begun.finished), len(found)
-
-    def _search(
-        self, compute: Callable[[int, int], Exception | None], first: int, count: int
-    ) -> list[tuple[int, Exception]]:
-        """Return the points that failed among `count`, with their errors."""
-        found = search(compute, first, count, only_first=not self.isolated)
-        if not found and not self.isolated:
-            raise differs(self.function, count)
-        return found
 
     def _mark(
         self,

@@ -71,9 +71,9 @@ class Flight(NamedTuple):
 
     call: tuple[int, int, int, int]
     batch_size: int
-    place: np.ndarray
-    state: Rows
-    finished: Bool[np.ndarray, " asked"]
+    place: np.ndarray = np.zeros((0, 4), np.uint32)
+    state: Sequence[np.ndarray] = ()
+    finished: Bool[np.ndarray, " asked"] = np.zeros(0, bool)
     rows: Int64[np.ndarray, " asked"] | None = None
     text: str = ""
     groups: Sequence[np.ndarray] = ()
