@@ -113,18 +113,14 @@ class Plan:
         spans = (self.work.span(*self.chunks.span(number)) for number in numbers)
         return sum(last - first for first, last in spans)
 
-    def span_costs(self, first: int, last: int) -> Float[np.ndarray, " points"] | None:
-        """Return the costs of the points in a half-open range, or `None`."""
-        if self.costs is None:
-            return None
-        return self.costs(first, last, self.chunks.points)
-
     def asked(
         self, number: int, rows: Int64[np.ndarray, " some"] | None
     ) -> tuple[Index, Float[np.ndarray, " rows"] | None]:
         """Return the rows of a chunk to compute, with the costs of their points."""
         first, last = self.chunks.span(number)
-        costs = self.span_costs(first, last)
+        costs = None
+        if self.costs is not None:
+            costs = self.costs(first, last, self.chunks.points)
         if rows is None:
             return range(first, last), costs
         return first + rows, None if costs is None else costs[rows]
