@@ -56,8 +56,9 @@ def test_the_simulator_finds_a_rule_that_is_broken(monkeypatch):
     wrong.clear()
 
     def unchecked(flying, number):
-        names = flying._names[number]
-        return simulate.flights._flight_of(*flying._read(min(names)))
+        data = flying._store.files.get(f".flights/{min(flying._at(number))}")
+        leaves, header = simulate.flights._leaves.unpack(data)
+        return simulate.flights._flight_of(header, leaves)
 
     monkeypatch.setattr(simulate.flights.Flights, "_valid", unchecked)
     simulate.histories(150, modes=("plain",), report=wrong.append)
