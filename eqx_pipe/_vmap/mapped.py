@@ -493,8 +493,9 @@ def vmap(
         sizes of nested batches multiply. With one batch this is `jax.vmap` without a
         loop. (Keyword only.)
     - `mesh`: a mesh, to use several devices; the lanes are split over all of its axes.
-        By default, lanes stay on the devices over which the types of arguments with
-        explicit sharding split them. (Keyword only.)
+        Lanes with effects run on one device if they do not divide. By default, lanes
+        stay on the devices over which the types of arguments with explicit sharding
+        split them. (Keyword only.)
     - `remat`: if true, reverse mode computes each batch again, and stores nothing of
         it. If false, it stores what `jax.vmap` stores: faster, if that fits into
         memory. (Keyword only.)
