@@ -11,4 +11,3 @@ from ._reduce import Reducer as Reducer
 from ._reduce import Sum as Sum
 from ._reduce import TopK as TopK
 from ._reduce import Var as Var
-from ._reduce import reduce_batches as reduce_batches

@@ -19,4 +19,3 @@ from .reducer import Var as Var
 from .reducer import as_over as as_over
 from .reducer import as_reducers as as_reducers
 from .reducer import pick as pick
-from .reducer import reduce_batches as reduce_batches

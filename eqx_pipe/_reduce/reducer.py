@@ -1,7 +1,7 @@
 """Reducers: their interface, `Reducer` of your functions, and statistics.
 
 A statistic is defined by leaf, or by one scalar. A pytree of reducers is one reducer,
-by which a sweep or `reduce_batches` reduces. `Sum`, `Mean` and `Var` lose no digits.
+by which a sweep reduces. `Sum`, `Mean` and `Var` lose no digits.
 `Quantile` is a sketch of constant size, exact as long as it holds all numbers.
 """
 
@@ -9,7 +9,7 @@ import abc
 import contextlib
 import functools as ft
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 import equinox as eqx
@@ -20,7 +20,7 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, ArrayLike, Bool, Float64, Int32, Int64
 
-from .._check import check_choice, check_distinct, check_int, common_size
+from .._check import check_choice, check_distinct, check_int
 from .._errors import (
     describe_value,
     nearest,
@@ -29,8 +29,6 @@ from .._errors import (
     type_error,
     value_error,
 )
-from .._jit import arrays_of, program
-from .._mesh_context import no_context, with_axis_types
 from .._tree import (
     differences,
     is_key_array,
@@ -534,71 +532,6 @@ def _on_host(leaf: Any) -> Any:
     if not is_array or not isinstance(getattr(leaf, "dtype", None), np.dtype):
         return leaf
     return np.asarray(leaf)[()]
-
-
-def reduce_batches(batches: Iterable[PyTree], reducers: ReduceLike) -> PyTree:
-    """Reduce batches to statistics, in one pass and constant memory.
-
-    Each entry along the leading axis of a batch counts once, also in a short last
-    batch. The result equals that of the same reducers in `sweep`.
-
-    **Arguments:**
-
-    - `batches`: an iterable of batches, such as `loader.epoch(cursor)` for the rest of
-        an epoch: pytrees of arrays, JAX's or NumPy's, with a common leading axis.
-    - `reducers`: a reducer (`Mean`, `Var`, `Sum`, `Min`, `Max`, `ArgMin`, `ArgMax`,
-        `TopK`, `Histogram`, `Quantile`, `Reducer`) or a pytree of them.
-
-    **Returns:** the pytree of reducers with a reduction in place of each, as NumPy
-    arrays. Indices count the entries of all batches in order.
-
-    **Raises:**
-
-    - `TypeError` if `batches` is not iterable, or `reducers` has another leaf.
-    - `ValueError` if there is no batch.
-    - `StructureError` (a `ValueError`) if the leaves of a batch have no common leading
-      axis.
-
-    !!! example
-
-        >>> import eqx_pipe as ep, jax, jax.numpy as jnp
-        >>> loader = ep.data.Loader(ep.data.ArraySource(jnp.arange(5.0)), batch_size=2)
-        >>> epoch = loader.epoch(loader.init(jax.random.key(0)))
-        >>> statistics = {"mean": ep.reduce.Mean(), "largest": ep.reduce.Max()}
-        >>> found = ep.reduce.reduce_batches(epoch, statistics)
-        >>> float(found["mean"]), float(found["largest"])
-        (2.0, 4.0)
-    """
-    if not isinstance(batches, Iterable):
-        raise type_error(
-            "reduce.reduce_batches",
-            f"`batches` is {describe_value(batches)}.",
-            "Give an iterable of batches, such as `loader.epoch(cursor)`.",
-        )
-    many = as_reducers("reduce.reduce_batches", reducers)
-    state: PyTree = None
-    with no_context():
-        absorb, arrays = program(many, _absorb), arrays_of(many)
-        for batch in batches:
-            batch = with_axis_types(batch)
-            if state is None:
-                cure = "Let `batch_pipe` return one entry for each record."
-                common_size("reduce.reduce_batches", "a batch", batch, 0, cure)
-                one = jtu.tree_map(lambda leaf: struct_of(leaf, drop=1), batch)
-                state = many.begin(one)
-            state = absorb(arrays, state, batch)
-        if state is None:
-            raise value_error(
-                "reduce.reduce_batches",
-                "`batches` is empty.",
-                "Give at least one batch.",
-            )
-        return many.finish(state)
-
-
-def _absorb(many: ReducerTree, state: PyTree, batch: PyTree) -> PyTree:
-    count = jtu.tree_leaves(batch)[0].shape[0]
-    return many.absorb(state, batch, jnp.ones(count, bool))
 
 
 class _Summed(LeafReducer):

@@ -128,8 +128,6 @@ def test_loaders_under_the_users_explicit_mesh(kind, early, axes):
         assert (first * weight).sharding.is_equivalent_to(sharding, 2)
         assert np.allclose(sum(np.asarray(b).sum(0) for b in batches), total(22))
         assert (loader.next(cursor)[0] == first).all()
-        found = ep.reduce.reduce_batches(loader.epoch(cursor), ep.reduce.Sum())
-        assert np.allclose(found, total(22))
         if kind == "device":
             step = lambda w, b: (w + b.sum(), None)  # noqa: E731
             carry, _, _ = loader.scan(step, weight, cursor)

@@ -89,7 +89,6 @@ def of_sweeps():
         "reduce.Quantile": call(0.5),
         "reduce.Reducer": call(sin, max, max, sin),
         "reduce.TopK": call(1),
-        "reduce.reduce_batches": call([], ep.reduce.Mean()),
         "search.Design": call([[0.0]]),
         "search.Evosax": call(print),
         "search.Optuna": call(print),

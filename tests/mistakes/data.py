@@ -9,7 +9,6 @@ from jax.sharding import PartitionSpec as P
 
 import eqx_pipe as ep
 from eqx_pipe.data import ArraySource
-from eqx_pipe.reduce import Mean, reduce_batches
 
 from .common import key, mesh, ones, stateful
 
@@ -108,9 +107,6 @@ SOURCES = {
         "repeat a scalar for each": lambda: ArraySource([2.0]),
         "add it in `pipe`": lambda: ArraySource([ones()]),
         "Cut or transpose": lambda: ArraySource({"a": ones(3), "b": ones(4)}),
-        "return one entry for each record": lambda: (
-            lambda x: reduce_batches(x.epoch(x.init(key())), Mean())
-        )(load(batch_pipe=jnp.sum)),
     },
     TypeError: {
         "encode text as integers": lambda: ArraySource({"a": "b"}),
