@@ -185,22 +185,11 @@ def _leaf_columns(name: str, values: Any) -> list[tuple[str, Any]]:
     ]
 
 
-def _distinct(columns: Iterable[tuple[str, str, _Column]]) -> dict[str, _Column]:
-    """Return columns by name, given the axis of each, its name and its content."""
-    owners: dict[str, str] = {}
-    distinct = {}
-    for owner, name, column in columns:
-        if name in distinct:
-            raise value_error(
-                "Space",
-                f"`{name}` is the name of two columns, one of `{owners[name]}` and "
-                f"one of `{owner}`.",
-                "Rename one of these axes, or a part of its values: an entry of an "
-                "array is named by the axis and its index, `x.0`, and a leaf of a "
-                "pytree by its key.",
-            )
-        owners[name], distinct[name] = owner, column
-    return distinct
+def _distinct(columns: Iterable[tuple[str, _Column]]) -> dict[str, _Column]:
+    """Return columns by name; raise a `ValueError` if two have the same name."""
+    pairs = list(columns)
+    check_distinct("Space", "columns", [name for name, _ in pairs])
+    return dict(pairs)
 
 
 Index: TypeAlias = SupportsIndex | Integer[Array, ""]
@@ -648,14 +637,14 @@ class Geometry:
         Raises a `ValueError` if two columns have the same name.
         """
 
-        def shapes() -> Iterator[tuple[str, str, tuple[int, ...]]]:
+        def shapes() -> Iterator[tuple[str, tuple[int, ...]]]:
             for name, axis in self.axes.items():
                 if axis.is_static:
-                    yield name, name, ()
+                    yield name, ()
                     continue
                 structs = axis_structs(name, axis, self.axis_key(name))
                 for column, struct in _leaf_columns(name, structs):
-                    yield name, column, raw_shape(struct)
+                    yield column, raw_shape(struct)
 
         return _distinct(shapes())
 
@@ -683,12 +672,12 @@ class Geometry:
         """
         digits = self.digits(np.arange(self.size))
 
-        def values() -> Iterator[tuple[str, str, np.ndarray]]:
+        def values() -> Iterator[tuple[str, np.ndarray]]:
             for name, dim in zip(self.names, self.axis_dims, strict=True):
                 # Compute each value once: on a grid most positions occur many times.
                 few, back = np.unique(digits[:, dim], return_inverse=True)
                 for column, value in self.axis_values(name, few):
-                    yield name, column, value[back]
+                    yield column, value[back]
 
         return _distinct(values())
 
@@ -700,9 +689,9 @@ class Geometry:
         Raises a `ValueError` if two columns have the same name.
         """
         return _distinct(
-            (name, entry, column)
+            pair
             for name, value in self.columns().items()
-            for entry, column in flat_columns(name, convert(value)).items()
+            for pair in flat_columns(name, convert(value)).items()
         )
 
 

@@ -38,7 +38,6 @@ from .request import (
     request_of,
 )
 from .results import (
-    CellValues,
     OutputCoords,
     Steps,
     SweepResult,
@@ -361,10 +360,6 @@ def result_of(
     if request.count_steps:
         values, *counts = values
         steps = Steps(*counts)
-    cells = None
-    if isinstance(values, CellValues):
-        cells = jtu.tree_map(lambda leaf: np.asarray(leaf[...]), values.cells)
-        values = values.values
     output_coords = request.output_coords
     if outcome.points is not None and request.reducers is not None:
         output_coords = reduced_coords(request.reducers, values, output_coords, set())
@@ -381,7 +376,6 @@ def result_of(
         made=tuple(attrs.items()),
         steps=steps,
         _errors={t: np.sort(at) for t, at in outcome.errors.items() if len(at)},
-        cells=cells,
         output_coords=output_coords,
     )
 

@@ -191,9 +191,9 @@ def _named(plan: Plan) -> Request:
         )
         return request
     if request.reducers is not None:
-        results, taken = outputs.values, names_in(space)
-        check_reduced_coords(known, plan.points.outputs, lambda: results, taken)
-        known = reduced_coords(request.reducers, results, known, taken)
+        taken = names_in(space)
+        check_reduced_coords(known, plan.points.outputs, lambda: outputs, taken)
+        known = reduced_coords(request.reducers, outputs, known, taken)
     if known or request.reducers is not None:
         names_of(outputs, space, known)
     return dataclasses.replace(request, output_coords=known)

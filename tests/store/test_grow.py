@@ -301,7 +301,6 @@ def test_cells_grow_along_the_dims_that_are_kept(tmp_path):
     grown = run(total, large, path, reduce=ep.reduce.Mean(over="b"))
     fresh = run(total, large, reduce=ep.reduce.Mean(over="b"))
     close(grown.values, fresh.values)
-    assert grown.cells.points.tolist() == [4, 4, 4, 4]
 
 
 def test_a_process_that_opened_the_store_before_it_grew_writes_nothing(tmp_path):

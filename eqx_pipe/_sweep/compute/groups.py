@@ -32,7 +32,6 @@ from ..._spaces import Space
 from ..._tree import as_data, as_keys, struct_of
 from ..._types import Key, PyTree
 from ..._vmap import all_busy
-from ..results import CellPoints, CellValues
 from .cases import ByOffset
 from .kernel import Given
 from .points import Points
@@ -338,9 +337,8 @@ _MOST_POINTS = 2**16
 class Cells(Groups):
     """The results of cells, a row for each.
 
-    Cells are finished before the next ones begin. The last two leaves of a row are the
-    numbers of computed and of failed points of the cell. No program depends on the
-    number of cells in a call.
+    Cells are finished before the next ones begin. No program depends on the number of
+    cells in a call.
     """
 
     def with_most(self, most: int) -> "Cells":
@@ -362,23 +360,19 @@ class Cells(Groups):
         return self._tile[0]
 
     @ft.cached_property
-    def outputs(self) -> CellValues:
+    def outputs(self) -> PyTree:
         """The shapes and dtypes of the result of a cell."""
         run = self._tile[1]
         states = self._states(self._initial(1, run), run)
         results = self.reducers.finish_each(states, 1)
-        structs = jtu.tree_map(lambda leaf: struct_of(leaf, drop=1), results)
-        none = np.zeros(0, np.int64)
-        count = jax.ShapeDtypeStruct((), np.int64)
-        counts = jtu.tree_map(lambda _: count, CellPoints(none, none))
-        return CellValues(structs, counts)
+        return jtu.tree_map(lambda leaf: struct_of(leaf, drop=1), results)
 
     @property
     def unit(self) -> int:
         """The number of cells whose points fill all lanes."""
         return -(-self.points.unit // self.each)
 
-    def unflatten(self, rows: Rows) -> CellValues:
+    def unflatten(self, rows: Rows) -> PyTree:
         """Return the results of cells, from the leaves of their rows."""
         return jtu.tree_unflatten(jtu.tree_structure(self.outputs), rows)
 
@@ -393,10 +387,10 @@ class Cells(Groups):
             leaf[:count] for leaf in (tally.points, tally.failed, tally.missing)
         )
         ended = self._states([np.asarray(leaf)[:count] for leaf in tally.states], run)
-        rows = [*jtu.tree_leaves(self.reducers.finish_each(ended, count))]
+        rows = list(jtu.tree_leaves(self.reducers.finish_each(ended, count)))
         ok, errors = (points > failed) & ~missing, joined(tally.errors).items()
         cells = {text: np.unique(at // self.each) for text, at in errors}
-        return [*rows, points, failed], Verdict(ok, cells, missing, int(failed.sum()))
+        return rows, Verdict(ok, cells, missing, int(failed.sum()))
 
 
 class BlockStates(eqx.Module):

@@ -1,8 +1,6 @@
 """Results of sweeps: labels, selection, plots, files and text."""
 
 from .result import Best as Best
-from .result import CellPoints as CellPoints
-from .result import CellValues as CellValues
 from .result import Compared as Compared
 from .result import KnownCoords as KnownCoords
 from .result import OutputCoords as OutputCoords

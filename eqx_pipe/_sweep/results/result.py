@@ -129,27 +129,6 @@ _SHOWN = 3
 """The number of coordinates in the text that identifies the dims of an output."""
 
 
-class CellPoints(eqx.Module):
-    """The number of points in the reduction of each cell.
-
-    `points` is the number of computed points; `failed` is the number of these that
-    failed and are left out.
-    """
-
-    points: Int64[np.ndarray, " cells"]
-    failed: Int64[np.ndarray, " cells"]
-
-
-class CellValues(eqx.Module):
-    """The outputs of a sweep that reduces some dims.
-
-    They are the reductions of cells, and as `cells` their numbers of points.
-    """
-
-    values: PyTree
-    cells: PyTree
-
-
 _READ_BYTES = 64 * 1024 * 1024
 """The bytes of a store to hold in memory at once, if all of it is read."""
 
@@ -246,9 +225,9 @@ class SweepResult:
     show the reduction, and methods that need the value at one point raise.
 
     If the reducers reduce some dims only (`over=`), `space` has the other dims, and the
-    values have one entry for each cell, that is, for each point of these dims.
-    `cells.points` is the number of computed points of each cell, and `cells.failed` the
-    number of these that failed; a cell is `ok` if one of its points has a value.
+    values have one entry for each cell, that is, for each point of these dims. A cell
+    is `ok` if one of its points has a value; `Sum(lambda out: 1, over=...)` counts
+    them.
 
     `output_coords` has the names and coordinates of the dims of outputs, by the paths
     of outputs.
@@ -278,7 +257,6 @@ class SweepResult:
     _errors: dict[str, Int64[np.ndarray, " _failed"]] = dataclasses.field(
         default_factory=dict
     )
-    cells: CellPoints | None = None
     output_coords: KnownCoords = dataclasses.field(default_factory=dict)
 
     # `_gaps` are the ranges of points without a value, each with its status. `_errors`
@@ -350,8 +328,8 @@ class SweepResult:
         if not isinstance(i, slice | np.ndarray):
             one = _one(i, len(self))
             return jtu.tree_map(lambda leaf: leaf[one], self.values)
-        several = (self.values, self.steps, self.cells)
-        values, steps, cells = jtu.tree_map(lambda leaf: leaf[i], several)
+        several = (self.values, self.steps)
+        values, steps = jtu.tree_map(lambda leaf: leaf[i], several)
         index = np.arange(*i.indices(len(self))) if isinstance(i, slice) else i
         at = {t: np.flatnonzero(np.isin(index, x)) for t, x in self._errors.items()}
         return dataclasses.replace(
@@ -362,19 +340,11 @@ class SweepResult:
             made=tuple(pair for pair in self.made if pair[0] not in _OF_THE_SPACE),
             steps=steps,
             _errors={text: points for text, points in at.items() if len(points)},
-            cells=cells,
         )
 
     def __iter__(self) -> Iterator[PyTree]:
         self._check_all_values("iteration")
         return (self[i] for i in range(len(self)))
-
-    @property
-    def _outputs(self) -> PyTree:
-        """All leaves with a value at each point."""
-        if self.cells is None:
-            return self.values
-        return CellValues(self.values, self.cells)
 
     def _check_all_values(self, asked: str) -> None:
         """Raise a `TypeError` if the points were reduced to one value."""
@@ -503,8 +473,8 @@ class SweepResult:
         if self.points is not None:
             attrs["points_reduced"] = self.points
             return reduction_dataset(self.values, known, attrs)
-        leaves = jtu.tree_leaves(self._outputs)
-        structs = jtu.tree_map(ft.partial(struct_of, drop=1), self._outputs)
+        leaves = jtu.tree_leaves(self.values)
+        structs = jtu.tree_map(ft.partial(struct_of, drop=1), self.values)
         names, dims = names_of(structs, self.space, known), self.space.dims
         lengths = tuple(dims.values())
         variables = {}
@@ -542,13 +512,13 @@ class SweepResult:
         columns = self.space.geometry.entry_columns(storable)
         taken = TakenNames({*columns, *self.space.axes()})
         (column,) = taken.free(["status"], "sweep.")
-        for part in _parts(self._outputs):
-            shapes = shapes_of(jtu.tree_map(ft.partial(struct_of, drop=1), part))
-            for (path, shape), leaf in zip(
-                shapes.items(), jtu.tree_leaves(part), strict=True
-            ):
-                name = taken.free([path, *entry_names(path, shape)])[0]
-                columns |= flat_columns(name, storable(leaf))
+        structs = jtu.tree_map(ft.partial(struct_of, drop=1), self.values)
+        pairs = zip(
+            shapes_of(structs).items(), jtu.tree_leaves(self.values), strict=True
+        )
+        for (path, shape), leaf in pairs:
+            name = taken.free([path, *entry_names(path, shape)])[0]
+            columns |= flat_columns(name, storable(leaf))
         columns[column] = self.status[...]
         errors = self.errors
         if errors:
@@ -660,8 +630,8 @@ class SweepResult:
                 "Give a path that ends in `.zarr`. For NetCDF: "
                 "`result.to_xarray().to_netcdf(path)`.",
             )
-        leaves, status = jtu.tree_leaves(self._outputs), self.status[...]
-        structs = jtu.tree_map(ft.partial(struct_of, drop=1), self._outputs)
+        leaves, status = jtu.tree_leaves(self.values), self.status[...]
+        structs = jtu.tree_map(ft.partial(struct_of, drop=1), self.values)
         row = [struct_of(storable(leaf[:0]), drop=1) for leaf in leaves]
         most = max(1, _CHUNK_BYTES // max(1, sum(map(nbytes, row))))
         lengths = tuple(space.dims.values())
@@ -781,9 +751,9 @@ class SweepResult:
         for k, result in enumerate(results):
             _check_joinable(k, result, results[0])
         names = dict.fromkeys(result.function for result in results if result.function)
-        values, steps, cells = (
+        values, steps = (
             _joined([getattr(result, name) for result in results])
-            for name in ("values", "steps", "cells")
+            for name in ("values", "steps")
         )
         return cls(
             values=values,
@@ -795,7 +765,6 @@ class SweepResult:
             seconds=sum(result.seconds for result in results),
             function=", ".join(names),
             _errors=_errors(results),
-            cells=cells,
             output_coords=results[0].output_coords,
             steps=steps,
         )
@@ -996,13 +965,6 @@ def _errors(results: Sequence[SweepResult]) -> dict[str, np.ndarray]:
 
 def _reduced(result: SweepResult) -> list[str]:
     """Return a line with the number of points in a reduction, if there is one."""
-    cells = result.cells
-    if cells is not None and cells.points.size:
-        few, many = cells.points.min(), cells.points.max()
-        count = f"{few:,}" if few == many else f"{few:,} to {many:,}"
-        failed = int(cells.failed.sum())
-        lost = f", of which {failed:,} in all failed" if failed else ""
-        return [f"each reduced over {count} points{lost}"]
     if result.points is None:
         return []
     return [f"reduced over {result.points:,} points"]
@@ -1263,25 +1225,12 @@ def names_of(outputs: PyTree, space: Space, known: KnownCoords) -> Names:
     """
     geometry = space.geometry
     inner, taken = _coordinate_dims(geometry)
-    values, *counts = _parts(outputs)
     if known:
-        check_output_coords(known, shapes_of(values), taken)
+        check_output_coords(known, shapes_of(outputs), taken)
     taken |= dims_of(known)
     (status,) = taken.free(["status"], "sweep.")
-    dims = output_dims(values, known, taken)
-    for part in counts:
-        dims |= output_dims(part, {}, taken)
+    dims = output_dims(outputs, known, taken)
     return Names(geometry, dims, status, inner, coords_of(known))
-
-
-def _parts(outputs: PyTree) -> list[PyTree]:
-    """Return the outputs, and the numbers of points in cells, if there are any.
-
-    These come last, in case that an output has their name.
-    """
-    if isinstance(outputs, CellValues):
-        return [outputs.values, outputs.cells]
-    return [outputs]
 
 
 def names_in(space: Space) -> set[str]:
@@ -1596,7 +1545,6 @@ def _fields(store: Store) -> dict[str, Any]:
     def leaf(node: dict[str, Any]) -> Any:
         return stored(node["array"], jnp.dtype(node["dtype"]), node.get("key"))
 
-    cells = [stored(name, np.dtype(np.int64))[...] for name in schema["cells"]]
     seconds = attributes.get("seconds", "nan")  # unknown while a sweep runs
     return dict(
         values=_read(schema["outputs"], leaf),
@@ -1607,7 +1555,6 @@ def _fields(store: Store) -> dict[str, Any]:
         started=datetime.datetime.fromisoformat(attributes["started"]).timestamp(),
         seconds=float(seconds),
         function=attributes.get("function", ""),
-        cells=CellPoints(*cells) if cells else None,
         made=tuple((k, v) for k, v in attributes.items() if k not in _FIELDS),
         _errors=errors,
         output_coords={
@@ -1640,13 +1587,10 @@ def schema_of(
     def part(leaf: Any, path: Any) -> Any:
         return _axis(leaf, path, space) if is_axis(leaf) else _constant(leaf)
 
-    if isinstance(outputs, CellValues):
-        outputs = outputs.values
     return {
         "mode": "zip" if space.geometry.is_part else space.mode,
         "outputs": _written(outputs, variable),
         "space": _written(space.tree, part),
-        "cells": list(name),
         "output_dims": {path: list(dims) for path, dims in known.items()},
     }
 
