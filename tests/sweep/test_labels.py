@@ -269,15 +269,6 @@ def test_an_output_is_not_called_as_the_dim_of_another():
     assert bare["result.value"].values.tolist() == [1, 2]
 
 
-def test_counts_of_cells_are_not_called_as_an_output():
-    space, named = {"x": ep.Values([1, 2]), "s": ep.Seeds(3)}, {"points": {"k": None}}
-    pair = lambda p: {"points": jnp.stack([p["x"], p["x"]])}  # noqa: E731
-    mean = ep.reduce.Mean(over="s")
-    data = ep.sweep(pair, space, reduce=mean, output_coords=named).to_xarray()
-    assert data["points"].dims == ("x", "k")
-    assert data["result.points"].values.tolist() == [3, 3]
-
-
 def test_coordinates_keep_their_columns():
     frame = ep.sweep(lambda p: {"theta": 10 * jnp.stack(p["theta"])}, THETA).to_pandas()
     names = ["theta.0", "theta.1", "result.theta.0", "result.theta.1", "status"]
