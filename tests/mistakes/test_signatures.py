@@ -106,7 +106,6 @@ CURES = {
     "Give a `jax.sharding.NamedSharding": "sharding",
     "Give a `jax.sharding.PartitionSpec": "specs",
     "Give a mapping from logical names to mesh axes": "rules pairs",
-    "Give an iterable of batches": "batches",
     "Give what `eqx_pipe.repeat": "stack",
     "The leading axis of every array": "data.ArraySource.tree",
     # Properties.
