@@ -91,7 +91,6 @@ CURES = {
     "Give a number from 0 to 1": "q",
     "Give a sequence of numbers": "Values.values",
     r"Give an object with a method `submit\(": "executor",
-    "Give a folder": "search.explore.executor",
     "Give functions: `Reducer": "update finish reduce.Reducer.merge "
     "reduce.Reducer.init",
     "Give the edges, such as": "reduce.Histogram.edges",
