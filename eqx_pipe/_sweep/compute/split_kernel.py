@@ -86,10 +86,10 @@ def build_split(
 
             now = jax.lax.cond(at == 0, begin, lambda: state[mine])
             state = [*state[: mine.start], *now, *state[mine.stop :]]
-            marks = [*batched[moving], batch > 1]
+            marks = [*batched[moving], False]
             *new, steps = over(f, ids, state, marks, at, left)
             state = [*state[: moving.start], *new, *state[moving.stop :]]
-            return state, jnp.max(steps)
+            return state, steps[0]
 
         def step(s: Any) -> Any:
             number, loop, at, left, state, made = s
