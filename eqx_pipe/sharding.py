@@ -6,6 +6,7 @@ from ._sharding import info as info
 from ._sharding import init_sharded as init_sharded
 from ._sharding import microbatch as microbatch
 from ._sharding import on as on
+from ._sharding import parallelize as parallelize
 from ._sharding import pipelined as pipelined
 from ._sharding import shard as shard
 from ._sharding import shard_map as shard_map

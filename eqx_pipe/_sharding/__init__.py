@@ -3,6 +3,7 @@
 from .microbatch import microbatch as microbatch
 from .on_mesh import on as on
 from .on_mesh import shard_map as shard_map
+from .parallelize import parallelize as parallelize
 from .pipelined import pipelined as pipelined
 from .place import AxisRules as AxisRules
 from .place import constrain as constrain

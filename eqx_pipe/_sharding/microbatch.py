@@ -1,7 +1,5 @@
 """Evaluate a function of a batch as a sum over parts of the batch."""
 
-import functools as ft
-import inspect
 from collections.abc import Callable
 from typing import Any, Literal, ParamSpec, SupportsIndex, TypeAlias, TypeGuard, TypeVar
 
@@ -25,7 +23,7 @@ from .._mesh_context import is_staged
 from .._tree import as_arrays, leaf_text, leaves_with_names
 from .._types import PyTree
 from .on_mesh import InsideProgram
-from .place import is_placeable
+from .place import is_placeable, wraps_function
 
 Inputs = ParamSpec("Inputs")
 Output = TypeVar("Output")
@@ -95,9 +93,7 @@ def microbatch(
     check_choice("sharding.microbatch", "reduce", reduce, ("sum", "mean"))
     step, mean = size.__index__(), reduce == "mean"
 
-    # Unwrapped: Equinox warns about functions that hold the arrays of a Module, such as
-    # `eqx.filter_value_and_grad(fun)`, as an attribute.
-    @ft.wraps(inspect.unwrap(fun))
+    @wraps_function(fun)
     def in_parts(*args: Inputs.args, **kwargs: Inputs.kwargs) -> Output:
         if not -len(args) <= argnum < len(args):
             raise type_error(

@@ -11,6 +11,7 @@ types of the arrays, not on the kind of the user's mesh.
 import contextlib
 import dataclasses
 import functools as ft
+import inspect
 import itertools as it
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -49,6 +50,15 @@ Placeable: TypeAlias = jax.Array | np.ndarray | np.generic | jax.ShapeDtypeStruc
 
 Tree = TypeVar("Tree")
 """A pytree that is returned with the same structure and other shardings."""
+
+
+def wraps_function(fun: Callable[..., Any]) -> Callable[[Any], Any]:
+    """Decorate a function like `functools.wraps(fun)`, but never with a Module.
+
+    For a Module such as `eqx.filter_value_and_grad(fun)` it uses the function inside:
+    Equinox warns about functions that hold the arrays of a Module as an attribute.
+    """
+    return ft.wraps(inspect.unwrap(fun))
 
 
 def is_placeable(leaf: object) -> TypeGuard[Placeable]:
@@ -280,6 +290,11 @@ class AxisRules(eqx.Module):
                 assigned[name] = wanted
                 owner.update(dict.fromkeys(wanted, name))
         return assigned, owner
+
+
+def current_rules() -> tuple[AxisRules, Mesh] | None:
+    """Return the rules and mesh of the enclosing `AxisRules.on`, or None."""
+    return RULES.value
 
 
 RulesLike: TypeAlias = (
@@ -716,7 +731,7 @@ def constrain(x: Tree, *logical: LogicalAxis) -> Tree:
         >>> ep.sharding.constrain(jnp.ones(3), "batch").shape
         (3,)
     """
-    current = RULES.value
+    current = current_rules()
     in_shard_map = AxisType.Manual in jax.sharding.get_abstract_mesh().axis_types
     if current is None or in_shard_map:
         return x

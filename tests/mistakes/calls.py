@@ -116,6 +116,7 @@ def of_data_and_devices():
         "sharding.init_sharded": call(linear, key(), mesh(), None),
         "sharding.microbatch": call(sin, size=2),
         "sharding.on": call(mesh(), sin),
+        "sharding.parallelize": call(sin, init_params=linear, initial_batch=ones(8, 3)),
         "sharding.pipelined": call(stack(2), stages, 2),
         "sharding.shard": call(ones(8), mesh(), None),
         "sharding.shard_map": call(sin, mesh(), None, None),

@@ -19,6 +19,11 @@ def row(n):
     return jax.make_mesh((n,), ("stages",), axis_types=(AxisType.Auto,))
 
 
+def parallelize(**changes):
+    settings = {"init_params": linear, "initial_batch": ones(8, 3)} | changes
+    return ep.sharding.parallelize(settings.pop("fun", lambda m, x: 0.0), **settings)
+
+
 def constrain(x, *names):
     with AxisRules({"a": "data", "b": "model", "c": "nope"}).on(mesh()):
         ep.sharding.constrain(x, *names)
@@ -61,6 +66,14 @@ SHARDING = {
         "Call it outside; .*sharding.pipelined`": lambda: jax.jit(
             lambda x: ep.sharding.on(mesh(), sin)(x)
         )(ones(3)),
+        "or one batch": lambda: parallelize(initial_batch=None),
+        "Call `get_input_batch` once before `init_params`": lambda: parallelize(
+            fun=lambda m, x: jnp.sum(ep.sharding.constrain(x, "batch", None)),
+            initial_batch=None,
+            get_input_batch=lambda a, b: ones(8, 3),
+            mesh=mesh(),
+            rules={"batch": "data"},
+        )[1](key()),
     },
     ep.StructureError: {
         "a mapping from patterns": lambda: shard({"a": ones(8)}, mesh(), [P("data")]),

@@ -24,6 +24,7 @@ CURES = {
     "a function of the tuple of outputs": "parallel.merge gated.merge",
     r"Write `step\(carry, batch\)": "data.Loader.scan.step",
     "Give a function from a key": "sharding.init_sharded.init",
+    "Give a function of two arguments": "sharding.parallelize.fun",
     "Give a function that returns parameters": "get_input_batch init_params",
     "Give the function of one lane": "vmap.fn",
     "Give a function of arrays of one batch": "sharding.microbatch.fun",
