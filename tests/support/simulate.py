@@ -36,7 +36,7 @@ import numpy as np
 
 from eqx_pipe import SweepError
 from eqx_pipe._sweep import flights, remote
-from eqx_pipe._sweep.compute.rows import Flight, Part, Verdict
+from eqx_pipe._sweep.compute.rows import Flight, Part, Verdict, Work
 from eqx_pipe._sweep.store import (
     FAILED,
     MISSING,
@@ -394,6 +394,7 @@ def in_turns(rng, often, works):
     return found
 
 
+@Work.register
 class Job:
     """The work of a call of a worker, whose values end in some bits."""
 
@@ -408,7 +409,9 @@ class Job:
         bad = np.isin(index - call.first, call.bad)
         for leaf in values:
             leaf[bad] = 0
-        yield Part(None, values, Verdict(~bad, {"no": index[bad]}, failed=bad.sum()))
+        yield Part(
+            None, values, Verdict(~bad, {"no": index[bad]}, failed=int(bad.sum()))
+        )
 
 
 class Engine:
