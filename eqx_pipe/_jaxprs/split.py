@@ -268,11 +268,12 @@ def _(_: int, batched: Any, going: Any, new: Any, old: Any) -> tuple[Any, list[b
     by_lane, after, before = batched
     if not by_lane:
         return new, after
-    pairs = zip(zip(new, after, strict=True), zip(old, before, strict=True), strict=True)
-    made = [
-        jax.vmap(jnp.where, in_axes=(0, 0 if a else None, 0 if b else None))(going, x, y)
-        for (x, a), (y, b) in pairs
-    ]
+
+    def select(x: Any, y: Any, x_lanes: bool, y_lanes: bool) -> Any:
+        axes = 0, 0 if x_lanes else None, 0 if y_lanes else None
+        return jax.vmap(jnp.where, axes)(going, x, y)
+
+    made = list(map(select, new, old, after, before))
     return made, [True] * len(made)
 
 
