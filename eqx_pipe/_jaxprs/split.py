@@ -303,6 +303,7 @@ def _without_dead(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
     They would become part of the state. JAX 0.10 keeps those of a `while_loop`.
     """
     inner, consts = open_jaxpr(jaxpr)
+    live: Any
     live, _ = dce_jaxpr(inner, [True] * len(inner.outvars), instantiate=True)
     return trace(as_function(live, consts), *(_struct(v.aval) for v in inner.invars))
 

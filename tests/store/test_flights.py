@@ -194,7 +194,7 @@ def left_at(monkeypatch, path, calls=2, fn=train, **options):
 
 
 def loss(p, key):
-    return train(p, key)["w"].sum()
+    return train(p, key)["ready"].sum()
 
 
 @pytest.mark.parametrize("over", ["points", "cells", "all"])
@@ -209,6 +209,14 @@ def test_the_note_says_how_far_the_points_are(tmp_path, monkeypatch, over):
     steps.calls = steps.steps = 0
     swept(loss, store=path, mesh=one_device(), **options)
     assert steps.steps == 6 * 16 - 4  # six batches
+
+
+def test_a_loop_that_no_output_needs_is_not_computed(tmp_path, monkeypatch):
+    def fn(p, key):
+        return train(p, key)["w"].sum()
+
+    _, _, error = left_at(monkeypatch, tmp_path / "runs.zarr", fn=fn)
+    assert "2 at step 4 of 9" in error.__notes__[0]
 
 
 def test_an_interrupted_sweep_in_a_bucket_goes_on_in_the_middle(monkeypatch):
