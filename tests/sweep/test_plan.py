@@ -10,10 +10,10 @@ import jax.random as jr
 import pytest
 from hypothesis import given
 from support.stores import one_device
+from support.strategies import spaces
 
 import eqx_pipe as ep
 import eqx_pipe.testing as ept
-from eqx_pipe.testing import spaces
 
 GRID = {"a": ep.Values([1.0, 2.0, 3.0]), "x": ep.Linspace(0, 1, 40)}
 
