@@ -27,10 +27,9 @@ import numpy as np
 from .. import _leaves
 from .._errors import log_once
 from .._jaxprs import digest
-from .compute.rows import Flight
+from .compute.rows import Flight, Work
 from .identity import reducing_identity
 from .store import FAILED, MISSING, Files, Filling, Undecodable
-from .work import Plan
 
 _FOLDER = ".flights"
 
@@ -50,10 +49,10 @@ def in_flight(files: Files) -> list[str]:
 
 
 class Flights:
-    """The flights in a store that is filled, for a plan."""
+    """The flights in a store that is filled, for some work."""
 
-    def __init__(self, plan: Plan, filling: Filling):
-        self._store, self._plan, self._filling = filling.store, plan, filling
+    def __init__(self, work: Work, filling: Filling):
+        self._store, self._work, self._filling = filling.store, work, filling
         self._names: set[str] = set()
         self.text = ""
         """What is in flight, for a note; empty if nothing was saved."""
@@ -167,7 +166,7 @@ class Flights:
             manifest is None or np.isin(manifest.status[done], lost).any()
         ):
             raise Undecodable("some of the points that it has finished are missing")
-        points = self._plan.points
+        points = self._work.points
         if flight.batch_size < points.largest_batch and points.adapts:
             # Larger batches did not fit into memory when it was computed.
             points.programs.note(points.largest_batch, flight.batch_size)
@@ -185,8 +184,8 @@ class Flights:
     @ft.cached_property
     def _identity(self) -> dict[str, str]:
         """The dependencies of the bits of a state, besides the record of the store."""
-        points, text = self._plan.points, self._store.function
-        reducers = self._plan.request.reducers
+        points, text = self._work.points, self._store.function
+        reducers = self._work.reducers
         if reducers is not None:
             text += reducing_identity(reducers, points.traced[0])["text"]
         return {

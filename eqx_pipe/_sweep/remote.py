@@ -33,6 +33,7 @@ from .compute.points import Points, prepare
 from .compute.rows import Index, Rows, Verdict, Work, whole
 from .compute.trace import no_mesh, settings
 from .compute.watch import CTRL_C, Interrupt, Pace, Watch
+from .flights import Flights
 from .results import versions
 from .store import disk_errors
 from .work import (
@@ -40,6 +41,7 @@ from .work import (
     Plan,
     Target,
     Todo,
+    chunks_of,
     keep_chunk,
     known_workers,
     work_of,
@@ -515,22 +517,33 @@ def _computed(
 def _written(
     job: Work, index: Index, costs: Float[np.ndarray, " rows"] | None, target: Target
 ) -> Verdict:
-    """Write a chunk as a whole; return the number of failed points.
+    """Write a chunk; return the number of failed points.
 
     Another worker may compute the same chunk, since a unit is submitted again if no
-    worker answers: of two that write parts, each one could undo those of the other.
+    worker answers: of two that write parts of it in a folder, each one could undo those
+    of the other. There finished rows wait in a flight, with which the next worker goes
+    on if this one dies.
     """
-    values, verdict = whole(job.compute(index, costs, Watch()))
-    with disk_errors(target.files.path_of(), "take a chunk"):
+    failed = 0
+    with disk_errors(target.files.path_of(), "be opened"):
         filling = target.filling()
-        # Before a store grows, its token is removed: so this is the store as it was.
-        if not target.is_open():
-            raise SweepError("The sweep that asked for these points has ended.")
         chunks = filling.store.chunks
         number = int(chunks.holding(np.array(index[0])))
         rows = None if isinstance(index, range) else index - chunks.span(number)[0]
-        keep_chunk(filling, job, Chunk(number, rows, values, verdict))
-    return Verdict(np.zeros(0, bool), failed=verdict.failed)
+        flights = Flights(job, filling)
+        resumed = flights.get(number) if flights.look() else None
+    if resumed is not None and not np.array_equal(resumed.rows, rows):
+        resumed = None  # of other rows
+    watch = Watch(hands_over=True, whole=not filling.in_parts)
+    for chunk in chunks_of(number, rows, job.compute(index, costs, watch, resumed)):
+        with disk_errors(filling.store.path, "take a chunk"):
+            # Before a store grows, its token is removed: so it is the store as it was.
+            if not target.is_open():
+                raise SweepError("The sweep that asked for these points has ended.")
+            keep_chunk(filling, job, chunk)
+            flights.keep(number, chunk.flight)
+        failed += chunk.verdict.failed
+    return Verdict(np.zeros(0, bool), failed=failed)
 
 
 def _versions() -> str:

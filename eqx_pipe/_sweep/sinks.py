@@ -217,7 +217,7 @@ class StoreSink:
         self.contents = _contents_of(self.plan)
         shard, again = self.plan.request.share, self.plan.request.resume == "failed"
         self._filling = Filling(self.store, shard, again, settles=not has_grown)
-        self._flights = Flights(self.plan, self._filling)
+        self._flights = Flights(self.plan.work, self._filling)
 
     def _opened(self, plan: Plan, write: bool) -> tuple[Store, Plan, bool]:
         """Return the store, the plan with its chunks, and whether it has grown now."""
@@ -292,7 +292,7 @@ class StoreSink:
             try:
                 with contextlib.ExitStack() as stack:
                     if self.plan.request.executor is not None:
-                        target = stack.enter_context(open_to_workers(store))
+                        target = stack.enter_context(open_to_workers(filling))
                         todo = dataclasses.replace(todo, target=target)
                     yield todo
             # Also for Ctrl-C, whose note counts the stored points.

@@ -47,7 +47,7 @@ from .results import (
 from .sinks import ArraySink, ReductionSink, StoreSink
 from .store import MISSING, Files, StoreLike, count_in
 from .together import TogetherSink
-from .work import Chunk, Outcome, Plan, Todo, plan_of
+from .work import Chunk, Outcome, Plan, Todo, chunks_of, plan_of
 
 
 def sweep(
@@ -315,15 +315,8 @@ def compute_here(plan: Plan, todo: Todo, watch: Watch) -> Iterator[Chunk]:
             if watch.stopping():
                 return
             index, costs = plan.asked(number, rows)
-            for part in plan.work.compute(index, costs, watch, resumed):
-                at, values, verdict, flight = part
-                if flight is not None:
-                    flight = flight._replace(rows=rows)
-                elif verdict.missing is not None and verdict.missing.all():
-                    continue
-                if rows is not None:
-                    at = rows if at is None else rows[at]
-                yield Chunk(number, at, values, verdict, flight)
+            parts = plan.work.compute(index, costs, watch, resumed)
+            yield from chunks_of(number, rows, parts)
 
 
 def _passes(

@@ -29,6 +29,7 @@ from .compute.rows import (
     Errors,
     Flight,
     Index,
+    Part,
     Rows,
     Verdict,
     Work,
@@ -235,6 +236,22 @@ class Chunk(NamedTuple):
     flight: Flight | None = None
 
 
+def chunks_of(
+    number: int,
+    rows: Int64[np.ndarray, " rows"] | None,
+    parts: Iterator[Part],
+) -> Iterator[Chunk]:
+    """Yield the parts of a computation of a chunk, or of some of its rows."""
+    for at, values, verdict, flight in parts:
+        if flight is not None:
+            flight = flight._replace(rows=rows)
+        elif verdict.missing is not None and verdict.missing.all():
+            continue
+        if rows is not None:
+            at = rows if at is None else rows[at]
+        yield Chunk(number, at, values, verdict, flight)
+
+
 def keep_chunk(filling: Filling, work: Work, chunk: Chunk) -> None:
     """Write a chunk, or some rows of it, to a store."""
     number, rows, values, verdict, _ = chunk
@@ -256,6 +273,7 @@ class Target(NamedTuple):
     files: Files
     token: str
     function: str
+    again: bool
 
     def is_open(self) -> bool:
         """Return whether this process sees the store, and the sweep is running."""
@@ -268,17 +286,17 @@ class Target(NamedTuple):
         store = open_store("sweep", self.files)
         store = dataclasses.replace(store, function=self.function)
         # Another worker may compute the same chunk, so read back what is written.
-        return Filling(store, has_locks=False)
+        return Filling(store, again=self.again, has_locks=False)
 
 
 @contextlib.contextmanager
-def open_to_workers(store: Store) -> Iterator[Target | None]:
+def open_to_workers(filling: Filling) -> Iterator[Target | None]:
     """Put the token of a sweep, by which workers know that they see its store.
 
     If a kill leaves it in a folder, the next sweep removes it. A bucket in memory does
     not travel: then workers return the values.
     """
-    files = store.files
+    store, files = filling.store, filling.store.files
     try:
         pickle.dumps(files)
     except Exception:
@@ -288,7 +306,7 @@ def open_to_workers(store: Store) -> Iterator[Target | None]:
     with disk_errors(store.path, "take a chunk"):
         files.put(token, b"")
     try:
-        yield Target(files, token, store.function)
+        yield Target(files, token, store.function, filling.again)
     finally:
         with contextlib.suppress(OSError):
             files.remove(token)

@@ -55,7 +55,7 @@ from eqx_pipe._sweep.store import (
     store,
 )
 from eqx_pipe._sweep.store.disk import Entry
-from eqx_pipe._sweep.work import Plan, open_to_workers
+from eqx_pipe._sweep.work import open_to_workers
 
 from . import small_store as small
 from .bucket import Bucket
@@ -102,8 +102,13 @@ GROWTHS = [
     ([0.0, *XS], YS, False),
 ]
 
-# Flights ask a plan for the batch size only.
-PLAN = mock.Mock(spec=Plan, points=types.SimpleNamespace(adapts=False, largest_batch=1))
+# Flights ask their work for the batch size only.
+POINTS = types.SimpleNamespace(adapts=False, largest_batch=1)
+WORK = mock.Mock(spec=Work, points=POINTS)
+
+
+def _identity(flying):
+    return {"layout": flying._store.record["cut"]}
 
 
 @functools.cache
@@ -138,6 +143,7 @@ def decoding_once():
         for module, name, fast in [
             (store, "read_root", _read_root),
             (fill, "read_root", _read_root),
+            (flights.Flights, "_identity", property(_identity)),
             (store, "parsed", parsed),
             (store, "decompress", decompress),
             (store, "compress", functools.lru_cache(2**10)(format.compress)),
@@ -398,20 +404,48 @@ def in_turns(rng, often, works):
 class Job:
     """The work of a call of a worker, whose values end in some bits."""
 
-    is_merged = False
+    is_merged, points = False, POINTS
 
     def __init__(self, history, call, bits):
         self.history, self.call, self.bits = history, call, bits
 
-    def compute(self, index, costs, watch):
-        call, index = self.call, np.asarray(index)
-        values = self.history.values(index, call.xs, call.ys, self.bits)
+    def compute(self, index, costs, watch, resumed=None):
+        history, call, index = self.history, self.call, np.asarray(index)
+        values = history.values(index, call.xs, call.ys, self.bits)
         bad = np.isin(index - call.first, call.bad)
-        for leaf in values:
-            leaf[bad] = 0
-        yield Part(
-            None, values, Verdict(~bad, {"no": index[bad]}, failed=int(bad.sum()))
-        )
+        given = done = np.zeros(len(index), bool)
+        if resumed is not None:
+            history.counts["resumed"] += 1
+            given = resumed.finished
+            ((done, *own),) = resumed.buffers
+            for leaf, had, state in zip(values, own, resumed.state, strict=True):
+                leaf[done] = had
+                leaf[~(done | given)] = state * 2
+
+        def part(some, at, flight):
+            verdict = Verdict(
+                ~bad[some], {"no": index[some & bad]}, failed=int(bad[some].sum())
+            )
+            leaves = [leaf[some] for leaf in values]
+            for leaf in leaves:
+                leaf[bad[some]] = 0
+            return Part(at, leaves, verdict, flight)
+
+        while history.rng.random() < 0.3:  # save, and commit a part in a bucket
+            new = ~(done | given) & (history.draws.random(len(index)) < 0.3)
+            done = done | new
+            some = np.zeros_like(done)
+            if not watch.whole:
+                some, done = done, some
+                given = given | some
+            own = [done, *(leaf[done] for leaf in values)]
+            state = [leaf[~(done | given)] / 2 for leaf in values]
+            place = (0, 0, 0, len(index)), 1, np.zeros((1, 4), np.uint32)
+            flight = Flight(*place, state, given, buffers=[own])
+            history.counts["saved"] += 1
+            yield part(some, np.flatnonzero(some), flight)
+        rest = ~given
+        yield part(rest, np.flatnonzero(rest) if given.any() else None, None)
 
 
 class Engine:
@@ -455,8 +489,7 @@ class History:
                 self.counts["grown"] += 1
         restore(store, lambda: small.layout(xs, ys))
         filling = Filling(store, shard, again=True)
-        flying = flights.Flights(PLAN, filling)
-        vars(flying)["_identity"] = {"layout": store.record["cut"]}
+        flying = flights.Flights(WORK, filling)
         listed, seen = filling.look(), set()
         if not (filling.todo(listed) or filling.has_leftovers() or flying.look()):
             return "complete"
@@ -483,7 +516,7 @@ class History:
     def by_workers(self, filling, todo, fails, xs, ys, engine):
         """Let workers write chunks; submit some again, as after a timeout."""
         files, rng, chunks = filling.store.files, self.rng, filling.store.chunks
-        with open_to_workers(filling.store) as target:
+        with open_to_workers(filling) as target:
 
             def submit(number, rows):
                 first, last = chunks.span(number)
@@ -857,7 +890,8 @@ def main():
     if asked.trace:
         history = History(asked.seed, asked.mode or "plain", trace=True)
         try:
-            print(json.dumps(history.play()))
+            with decoding_once():
+                print(json.dumps(history.play()))
         finally:
             print("\n".join(history.world.trace))
         return

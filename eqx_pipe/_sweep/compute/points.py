@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 import functools as ft
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -109,6 +109,7 @@ class Points(Work):
     broken: tuple[tuple[Case, str], ...] = ()
     adapts: bool = False
     function: str = "sweep"
+    reducers: ClassVar[None] = None
     programs: Programs = dataclasses.field(default_factory=Programs)
     key_digits: tuple[UInt32[np.ndarray, "_positions"], ...] = ()
 

@@ -222,6 +222,8 @@ class Work(abc.ABC):
     function: str
     """The public function that was called, for messages."""
     points: Any
+    reducers: Any
+    """The reducers of groups; `None` for points."""
     size: int
     outputs: Any
     """The shapes and dtypes of the outputs of a row, as a pytree."""
