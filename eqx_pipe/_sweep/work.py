@@ -54,7 +54,6 @@ from .store import (
     Files,
     Filling,
     Gaps,
-    Store,
     choose_chunks,
     disk_errors,
     open_store,

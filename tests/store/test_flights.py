@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support import long_points
+from support.executors import Plain
 from support.stores import one_device
 
 import eqx_pipe as ep
@@ -169,6 +170,13 @@ def test_an_interrupted_sweep_goes_on_in_the_middle(fn, data, tmp_path_factory):
     assert not (path / ".flights").exists()
 
 
+def test_a_whole_sweep_leaves_no_flight(tmp_path, monkeypatch):
+    without_locks(monkeypatch)
+    Steps(monkeypatch)
+    swept(train, store=tmp_path / "runs.zarr", mesh=one_device())
+    assert not list((tmp_path / "runs.zarr" / ".flights").glob("*"))
+
+
 def test_a_process_that_goes_on_compiles_one_program(tmp_path, monkeypatch):
     options = {"path": tmp_path / "runs.zarr", "fn": lambda p, key: train(p, key)["w"]}
     left_at(monkeypatch, **options)
@@ -231,6 +239,40 @@ def test_an_interrupted_sweep_in_a_bucket_goes_on_in_the_middle(monkeypatch):
     assert steps.steps == 6 * 16 - 4
     left = [file["path"] for files in bucket.list(".flights") for file in files]
     assert not left
+
+
+@pytest.mark.parametrize("over", ["points", "all"])
+def test_a_worker_goes_on_where_another_one_died(over, tmp_path, monkeypatch):
+    class Death(BaseException):
+        pass
+
+    class Mortal(Plain):
+        def submit(self, fn, *args):
+            def work(*args):
+                try:
+                    return fn(*args)
+                except Death:
+                    raise RuntimeError("the node went away") from None
+
+            return super().submit(work, *args)
+
+    def die(_):
+        raise Death
+
+    options = {
+        "executor": Mortal(),
+        "reduce": ep.reduce.Max() if over == "all" else None,
+    }
+    steps = Steps(monkeypatch)
+    whole = swept(loss, store=tmp_path / "whole.zarr", **options)
+    needed, steps.steps, steps.press_at = steps.steps, 0, steps.calls + 4
+    monkeypatch.setattr(signal, "raise_signal", die)
+    path = tmp_path / "runs.zarr"
+    assert_same(swept(loss, store=path, **options), whole)
+    assert steps.calls > steps.press_at
+    # The last call is lost, and not the seven steps before it.
+    assert needed < steps.steps < needed + 7
+    assert not list((path / ".flights").glob("*"))
 
 
 def test_a_flight_that_cannot_go_on_begins_again_and_is_kept(

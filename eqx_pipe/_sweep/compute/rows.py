@@ -134,9 +134,10 @@ class Buffer:
         if last and new.all():
             yield Part(None, self.values, self._taken(slice(None)))
             return
-        flight, keeps = None, not whole or bool(self._done.all())
-        if self.in_flight is not None:
-            flight = self.in_flight() if keeps else self.saved(whole=True)
+        flight, ends = None, bool(self._done.all())
+        keeps = not whole or ends
+        if self.in_flight is not None and not ends:
+            flight = self.saved(whole=True) if whole else self.in_flight()
         if keeps:
             self._given = self._done.copy()
         else:
