@@ -17,7 +17,7 @@ one chunk. The simulator of the tests (`tests/support/simulate.py`) checks these
 8. Without locks it writes a chunk as a whole, since of two processes that write some
    of its rows each one could undo those of the other, and reads back what it wrote, in
    case two processes mixed files. Until then, finished rows are saved in a flight.
-   Workers of an executor always do so: two of them may compute the same rows of a
+   Workers of an executor do so in every folder: two may compute the same rows of a
    chunk, but the process that holds the lock waits for one of them, so all rows that
    they found missing are written by both. In a bucket each file of a chunk is put only
    if it is absent or unchanged since it was read: a process that is late reads again,
