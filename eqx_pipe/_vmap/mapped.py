@@ -82,10 +82,8 @@ class Vmapped(eqx.Module):
         size, along = self.axis_size, [a for a in axes if a is not None]
         if along or size is None:
             cure = "Every mapped array needs the same size along its axis; use `None` "
-            cure += (
-                "in `in_axes` for values that all lanes share. If no array is mapped, "
-            )
-            cure += "give `axis_size`."
+            cure += "in `in_axes` for values that all lanes share. If no array is "
+            cure += "mapped, give `axis_size`."
             size = common_size("vmap", "the input", mapped, along, cure)
             if self.axis_size not in (None, size):
                 wrong = f"`axis_size` is {self.axis_size}, but the input has {size} "

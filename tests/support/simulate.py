@@ -400,6 +400,15 @@ def in_turns(rng, often, works):
     return found
 
 
+def _resumed(flight, values):
+    """Take values from a flight; return the rows that are written, and that wait."""
+    kept, ((done, *own),) = flight.finished, flight.buffers
+    for leaf, had, state in zip(values, own, flight.state, strict=True):
+        leaf[done] = had
+        leaf[~(done | kept)] = state * 2
+    return kept, done
+
+
 @Work.register
 class Job:
     """The work of a call of a worker, whose values end in some bits."""
@@ -416,11 +425,7 @@ class Job:
         given = done = np.zeros(len(index), bool)
         if resumed is not None:
             history.counts["resumed"] += 1
-            given = resumed.finished
-            ((done, *own),) = resumed.buffers
-            for leaf, had, state in zip(values, own, resumed.state, strict=True):
-                leaf[done] = had
-                leaf[~(done | given)] = state * 2
+            given, done = _resumed(resumed, values)
 
         def part(some, at, flight):
             verdict = Verdict(
@@ -602,11 +607,7 @@ class History:
         kept = done = np.zeros(len(at), bool)
         if flight is not None:  # go on from its state
             self.counts["resumed"] += 1
-            kept = flight.finished
-            ((done, *own),) = flight.buffers
-            for leaf, had, state in zip(values, own, flight.state, strict=True):
-                leaf[done] = had
-                leaf[~(done | kept)] = state * 2
+            kept, done = _resumed(flight, values)
         keep = functools.partial(self.keep, filling, number, at, values, bad)
         whole = at if kept.any() else rows
         while self.rng.random() < 0.5:  # stop inside, and save

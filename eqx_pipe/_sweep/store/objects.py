@@ -173,7 +173,7 @@ Files: TypeAlias = Folder | Objects
 """The files of a store."""
 
 StoreLike: TypeAlias = str | os.PathLike[str] | ObjectStore | Files
-"""Where a store is: a path, a URL of a bucket, or a store object of obstore."""
+"""A path, the URL of a bucket, or a store of obstore."""
 
 
 @ft.lru_cache(1)
