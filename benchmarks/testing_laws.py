@@ -19,6 +19,7 @@ import eqx_pipe.testing as ept
 
 DEVICES = 1
 ROUNDS = 1
+QUICK = {"only": ("hypot",)}
 compiled = []
 
 

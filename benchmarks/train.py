@@ -28,7 +28,7 @@ from ._timing import spread
 
 ROUNDS = 15
 DEVICES = 1
-QUICK = {"steps": 3}
+QUICK = {"steps": 3, "only": ("small", "digits")}
 
 CASES = {"small": (64, 64, 300), "large": (256, 32, 12)}
 """The width of the networks, the number of trainings, and the steps of an interval."""
