@@ -1,4 +1,4 @@
-"""Search methods, which propose points; schedulers of `train`; sensitivity analysis.
+"""Search methods, which propose points; schedulers of `train`.
 
 Methods that wrap other packages need `pip install 'eqx_pipe[search]'`.
 """
@@ -10,8 +10,6 @@ from ._search import Method as Method
 from ._search import Optuna as Optuna
 from ._search import SearchResult as SearchResult
 from ._search import explore as explore
-from ._search import sensitivity as sensitivity
-from ._search import sensitivity_design as sensitivity_design
 from ._train import PBT as PBT
 from ._train import Halving as Halving
 from ._train import Population as Population

@@ -1,4 +1,4 @@
-"""Searches: methods that propose points, the loop over rounds, and sensitivities."""
+"""Searches: methods that propose points, and the loop over rounds."""
 
 from .explore import SearchResult as SearchResult
 from .explore import explore as explore
@@ -8,5 +8,3 @@ from .method import Evosax as Evosax
 from .method import Method as Method
 from .method import Optuna as Optuna
 from .method import losses as losses
-from .sensitivity import sensitivity as sensitivity
-from .sensitivity import sensitivity_design as sensitivity_design

@@ -31,6 +31,7 @@ from .._sweep import (
     SweepResult,
     as_files,
     as_texts,
+    concatenated,
     disk_errors,
     request_of,
     scores,
@@ -57,7 +58,7 @@ class SearchResult:
     @ft.cached_property
     def result(self) -> SweepResult:
         """The points of all rounds as one `SweepResult`."""
-        return SweepResult.concat(self.sweeps)
+        return concatenated(self.sweeps)
 
     @property
     def rounds(self) -> Int[np.ndarray, " points"]:

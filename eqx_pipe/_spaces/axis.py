@@ -1050,9 +1050,8 @@ class _Range(_Spaced):
 class Uniform(_Range):
     """All numbers from `start` to `stop`: a range for searches and designs.
 
-    `explore`, `sobol`, `latin_hypercube`, `sensitivity_design` and `Space.from_unit`
-    choose values from it. A range itself has no values, so a plain `sweep` over it
-    raises a `ValueError`.
+    `explore`, `sobol`, `latin_hypercube` and `Space.from_unit` choose values from it. A
+    range itself has no values, so a plain `sweep` over it raises a `ValueError`.
 
     **Arguments:**
 

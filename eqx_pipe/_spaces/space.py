@@ -64,7 +64,6 @@ from .._keys import (
 from .._tree import (
     as_data,
     as_hashable,
-    differences,
     is_key_array,
     leaves_with_names,
     on_device,
@@ -1184,16 +1183,13 @@ def by_cell(space: Space, over: Sequence[str]) -> Space:
     return space._with(last=tuple(over))
 
 
-def cells_of(
-    function: str, space: Space, over: Sequence[str], of_part: bool = False
-) -> Space:
+def cells_of(function: str, space: Space, over: Sequence[str]) -> Space:
     """Return the space of the other dims, with `None` for each axis that is reduced.
 
-    With `of_part`, the dims are those of the grid if the space is a part of one. Raises
-    a `ValueError` unless `over` names dims, and leaves one.
+    Raises a `ValueError` unless `over` names dims, and leaves one.
     """
     geometry = space.geometry
-    dims = list(geometry.grid_dims if of_part else geometry.dims)
+    dims = list(geometry.dims)
     for name in over:
         if name not in dims:
             wrong = f"`over` names {name!r}, which is not a dim of the space."
@@ -1214,7 +1210,8 @@ def cells_of(
         raise value_error(
             function,
             f"`over` names all dims of the space: {', '.join(over)}.",
-            "Leave `over` out: then all points are reduced to one result.",
+            "Name those of replicates, not of settings. Leave `over` out to reduce all "
+            "points to one result.",
         )
     pairs = zip(geometry.axes.values(), geometry.axis_dims, strict=True)
     axes = [None if dims[dim] in over else axis for axis, dim in pairs]
@@ -1377,44 +1374,20 @@ def _is_missing(x: Any) -> bool:
     return x is None or type(x).__name__ in ("NAType", "NaTType")
 
 
-def joined(function: str, spaces: Sequence[Space]) -> Space:
-    """Return the points of all `spaces` in order, as one space.
-
-    Parts of one grid become a part of it, whose points keep their keys. Other spaces
-    become a table.
-    """
-    first = spaces[0]
+def joined(spaces: Sequence[Space]) -> Space:
+    """Return the points of spaces with the same axes in order, as a table."""
     geometries = [space.geometry for space in spaces]  # each access computes it
-    digits = [geometry.digits(np.arange(geometry.size)) for geometry in geometries]
-    grids = [(space.tree, space.key, space.mode) for space in spaces]
-    if eqx.tree_equal(*grids):
-        return first._with(span=None, rows=on_device(np.concatenate(digits)))
-    for k, space in enumerate(spaces[1:], 1):
-        _check_alike(function, k, first.tree, space.tree)
-    if not any(map(len, digits)):
-        return first[:0]
 
     def column(name: str) -> PyTree[Axis]:
         """Return an axis with the values of one axis at the points of all spaces."""
         values, axes = [], [geometry.axes[name] for geometry in geometries]
-        every = zip(axes, geometries, spaces, digits, strict=True)
-        for axis, geometry, space, at in every:
-            positions = at[:, geometry.axis_dims[geometry.names.index(name)]]
-            values.append(values_at(name, axis, space.axis_key(name), positions))
+        for axis, geometry in zip(axes, geometries, strict=True):
+            digits = geometry.digits(np.arange(geometry.size))
+            at = digits[:, geometry.axis_dims[geometry.names.index(name)]]
+            values.append(values_at(name, axis, geometry.axis_key(name), at))
         texts = axes[0].texts
-        if all(axis.is_static for axis in axes):
+        if axes[0].is_static:
             return Static([x for part in values for x in part], **texts)
-        pairs = list(zip(axes, values, strict=True))
-        forms = [None if axis.is_static else part for axis, part in pairs]
-        for k, form in enumerate(forms[1:], 1):
-            lines = differences(forms[0], form, free_axis=0)
-            if lines:
-                raise value_error(
-                    function,
-                    f"the values of the axis `{name}` differ between `results[0]` and "
-                    f"`results[{k}]`: {'; '.join(lines)}.",
-                    "Give them the same structure, shape and dtype.",
-                )
         is_log = all(axis.is_log for axis in axes)
         # Values from files keep 64 bits.
         is_loaded = any(isinstance(axis, LoadedValues) for axis in axes)
@@ -1423,24 +1396,7 @@ def joined(function: str, spaces: Sequence[Space]) -> Space:
             lambda *parts: kind(_joined(parts), is_log=is_log, **texts), *values
         )
 
-    return first.with_axes(list(map(column, geometries[0].names)))
-
-
-def _check_alike(function: str, k: int, first: PyTree, other: PyTree) -> None:
-    """Raise unless two spaces have the same axes and the same other leaves."""
-    constants = [
-        jtu.tree_map(lambda x: None if is_axis(x) else x, tree, is_leaf=is_axis)
-        for tree in (first, other)
-    ]
-    if not eqx.tree_equal(*constants):
-        raise value_error(
-            function,
-            f"beside the axes the spaces differ: `results[0]` has "
-            f"{describe_value(constants[0])}, `results[{k}]` has "
-            f"{describe_value(constants[1])}.",
-            "Join results of spaces with the same axes at the same paths, and make "
-            "the values that differ axes with one value in each.",
-        )
+    return spaces[0].with_axes(list(map(column, geometries[0].names)))
 
 
 def _joined(parts: tuple[Any, ...]) -> Any:

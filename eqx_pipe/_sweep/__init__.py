@@ -28,6 +28,7 @@ from .request import request_of as request_of
 from .results import Best as Best
 from .results import Compared as Compared
 from .results import SweepResult as SweepResult
+from .results import concatenated as concatenated
 from .results import ranked as ranked
 from .results import scores as scores
 from .store import Files as Files

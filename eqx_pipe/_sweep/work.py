@@ -38,10 +38,11 @@ from .compute.rows import (
 from .compute.watch import Watch
 from .request import Request
 from .results import (
-    check_reduced_coords,
+    check_output_coords,
     names_in,
     names_of,
     reduced_coords,
+    shapes_of,
     storable,
 )
 from .store import (
@@ -182,17 +183,13 @@ def plan_of(request: Request) -> Plan:
 
 def _named(plan: Plan) -> Request:
     """Return the request with the names of the dims of its results, after checks."""
-    request, blocks = plan.request, plan.blocks
-    outputs, known, space = plan.outputs, request.output_coords, request.space
-    if blocks is not None:
-        # The names of results follow from the results.
-        check_reduced_coords(
-            known, plan.points.outputs, lambda: blocks.finish(blocks.begin()), set()
-        )
-        return request
+    request, outputs = plan.request, plan.outputs
+    known, space = request.output_coords, request.space
     if request.reducers is not None:
-        taken = names_in(space)
-        check_reduced_coords(known, plan.points.outputs, lambda: outputs, taken)
+        taken = names_in(space) if plan.blocks is None else set[str]()
+        check_output_coords(known, shapes_of(plan.points.outputs), taken)
+        if plan.blocks is not None:  # the names of results follow from the results
+            return request
         known = reduced_coords(request.reducers, outputs, known, taken)
     if known or request.reducers is not None:
         names_of(outputs, space, known)

@@ -72,8 +72,6 @@ def of_sweeps():
     of_nothing = "ArgMax ArgMin Max Mean Min Sum Var"
     design = ep.search.Design([[0.0]])
     training = ep.Training(lambda p: p["x"], lambda p, x: (x, None))
-    with jax.disable_jit():  # which compiles nothing
-        result = ep.sweep(value, LINE)
     return {
         "plan": call(value, LINE),
         "sweep": call(value, LINE),
@@ -95,8 +93,6 @@ def of_sweeps():
         "search.Halving": call("value"),
         "search.PBT": call("value", ["x"]),
         "search.explore": call(value, BOX, method=design, rounds=1, num=1),
-        "search.sensitivity": call(result, BOX),
-        "search.sensitivity_design": call(BOX, 2),
     }
 
 

@@ -37,8 +37,7 @@ CURES = {
     "Known names: `": (
         "draws mode normalize on_error resume returns until "
         "ensemble.merge sharding.microbatch.reduce sharding.pipelined.axis_name "
-        "search.sensitivity.method search.sensitivity_design.method expects "
-        "vmap.reduce"
+        "expects vmap.reduce"
     ),
     "Give a positive number of seconds": "timeout",
     "Give True or False": (

@@ -29,28 +29,10 @@ def reduced():
     return ep.sweep(jax.numpy.sin, L, reduce=ep.reduce.Mean())
 
 
-def concat(*results):
-    return ep.SweepResult.concat(results)
-
-
-def beside(**tree):
-    """Return a result over another space."""
-    with jax.disable_jit():
-        return ep.sweep(lambda p: 0.0, {"x": ep.Values([1.0]), **tree})
-
-
 VIEWS = {
     ValueError: {
         r"y, state = pipe\(x, state\)": lambda: ep.summary(
             nn.make_with_state(lambda: ep.chain(Counter()))()[0], ones(2)
-        ),
-        "Give at least one result": lambda: concat(),
-        "that return the same structure": lambda: concat(swept(), beside()),
-        "the same axes at the same paths": lambda: concat(
-            beside(), beside(y=ep.Values([1.0]))
-        ),
-        "the same structure, shape and dtype": lambda: concat(
-            beside(), beside(x=ep.Values([1]))
         ),
         '`mode="max"`.*`loss`': lambda: swept().best("max"),
         "Known names: `at`, `loss`": lambda: swept().best(),
@@ -58,7 +40,9 @@ VIEWS = {
         "Compare by a real scalar": lambda: swept().best("at"),
         "`by` is a float32.2. per point": lambda: swept().best(lambda y: y["at"]),
         "names 'seed', which is not a dim": lambda: swept().best("loss", over="seed"),
-        "`over` names all dims, x. Name": lambda: swept().best("loss", over="x"),
+        "`over` names all dims of the space: x. Name": lambda: swept().best(
+            "loss", over="x"
+        ),
         "`mode` is 'mn'.*`min`": lambda: swept().best("loss", mode="mn"),
         "`sel` has '1', but `x` goes": lambda: swept().plot("loss", sel={"x": "1"}),
         "Look at `result.ok` and `result.values`": lambda: swept(
@@ -88,7 +72,6 @@ VIEWS = {
         r"`result.values\['a'\]`.*a slice": lambda: swept()["a"],
         "Give a dict": lambda: plot(sel=["a"]),
         'over="seed"': lambda: swept().best("loss", over=3),
-        "Give a list of results of `sweep`": lambda: concat(3),
         "as a text or a `pathlib.Path`": lambda: swept().save(3),
     },
 }

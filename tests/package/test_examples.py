@@ -87,7 +87,6 @@ def not_installed(text):
     """Return the optional libraries that a block imports and that are missing here."""
     packages = "grain|orbax|SALib|optuna|evosax|adaptive|tvboptim"
     names = re.findall(rf"^[> ]*(?:import|from) ({packages})", text, re.MULTILINE)
-    names += ["SALib"] * ("ep.sensitivity" in text)
     names += ["adaptive"] * ("ep.search.Adaptive" in text)
     return {name for name in names if importlib.util.find_spec(name) is None}
 

@@ -62,9 +62,8 @@ def test_designs_over_logarithmic_ranges_are_drawn_on_a_logarithmic_scale():
     pyplot = pytest.importorskip("matplotlib.pyplot")
     rates = {"rate": ep.LogUniform(1e-4, 1e-1)}
     design = ep.sobol(rates, 8)
-    parts = [ep.sweep(lambda p: p["rate"], some) for some in (design, design[:3])]
-    for result in (*parts, ep.SweepResult.concat(parts)):
-        assert result.plot().get_xscale() == "log"
+    for some in (design, design[:3]):
+        assert ep.sweep(lambda p: p["rate"], some).plot().get_xscale() == "log"
     line = ep.sobol({"rate": ep.Uniform(1e-4, 1e-1)}, 8)
     assert ep.sweep(lambda p: p["rate"], line).plot().get_xscale() == "linear"
     ordinary = ep.sweep(lambda p: p["x"], {"x": ep.Values([1, 10, 100], is_log=True)})

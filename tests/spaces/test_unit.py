@@ -1,7 +1,4 @@
-"""The unit cube of a space, and results joined."""
-
-import dataclasses
-import functools
+"""The unit cube of a space, and the rounds of a search joined."""
 
 import equinox as eqx
 import hypothesis as hp
@@ -98,34 +95,43 @@ def model(p, key):
     return {"v": p["f"] * p["b"] + p["r"] * p["m"]["p"], "key": key}
 
 
-@functools.cache
-def whole():
-    """Not when the file is imported, which every process of a run does."""
-    return ep.sweep(model, GRID, key=KEY)
+class Given:
+    """A method that proposes given spaces."""
+
+    def __init__(self, *rounds):
+        self.rounds = rounds
+
+    def init(self, space, key):
+        return 0
+
+    def ask(self, state, num):
+        return self.rounds[state], state + 1
+
+    def tell(self, state, losses, result):
+        return state
 
 
-def test_anything_else_is_joined_to_a_table():
+def test_the_rounds_of_a_search_are_joined_to_a_table():
     other = ep.Space({**GRID.tree, "b": ep.Values([7.0])}, key=jr.key(9))
-    more = ep.sweep(model, other[[3, 0, 1]], key=KEY)
-    both = ep.SweepResult.concat([whole()[:2], more])
+    method = Given(GRID[:2], other[[3, 0, 1]])
+    options = {"rounds": 2, "num": 3, "by": "v", "key": KEY}
+    found = ep.search.explore(model, GRID, method, **options)
+    both, (first, second) = found.result, found.sweeps
     assert both.space.mode == "zip" and len(both) == 5
-    for i, result in enumerate([whole(), whole(), more, more]):
-        k = i % 2
+    for i, (result, k) in enumerate([(first, 0), (first, 1), (second, 0), (second, 1)]):
         assert eqx.tree_equal(both[i], result[k])
         assert eqx.tree_equal(both.space.point(i), result.space.point(k))
-    none = ep.SweepResult.concat([whole()[:0], more[:0]])
-    assert len(none) == none.space.size == 0
 
 
-def test_what_failed_or_is_missing_stays_so():
+def test_points_of_a_search_that_failed_stay_so():
     def wrong(p):
         return eqx.error_if(p["a"], p["a"] == 2, "two")
 
-    result = ep.sweep(wrong, {"a": ep.Values([1.0, 2.0])}, on_error="mark")
-    late = dataclasses.replace(result, _gaps=np.array([[0, 1, 0], [1, 2, 2]]))
-    both = ep.SweepResult.concat([result, late])
-    assert both.status.tolist() == [1, 2, 0, 2]
-    assert ep.SweepResult.concat([result]).missing is None
+    space = ep.Space({"a": ep.Values([1.0, 2.0])})
+    options = {"rounds": 2, "num": 2, "on_error": "mark"}
+    found = ep.search.explore(wrong, space, Given(space, space[::-1]), **options)
+    assert found.result.status.tolist() == [1, 2, 2, 1]
+    assert found.result.missing is None and list(found.result.errors) == [1, 2]
 
 
 @pytest.mark.parametrize("wrong", [np.nan, -0.1, 1.5])

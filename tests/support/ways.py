@@ -89,12 +89,6 @@ def _by_an_executor_into_a_store(fn, space, folder, **asked):
     return ep.sweep(fn, space, batch_size=3, **where, **asked)
 
 
-def _joined(fn, space, folder, **asked):
-    middle = space.size // 2
-    parts = [part for part in (space[:middle], space[middle:]) if part.size]
-    return ep.SweepResult.concat([ep.sweep(fn, part, **asked) for part in parts])
-
-
 def _swept_again(fn, space, folder, key=None, **asked):
     """Make a sweeper with another key, and call it for the second time."""
     run = ep.sweeper(fn, space, key=jr.key(99), batch_size=2, **asked)
@@ -131,7 +125,6 @@ WAYS: dict[str, Callable[..., ep.SweepResult]] = {
     "saved and loaded": _loaded,
     "threads": _by_threads,
     "an executor and a store": _by_an_executor_into_a_store,
-    "parts, joined": _joined,
     "a sweeper": _swept_again,
     "a plain loop": _plain_loop,
 }

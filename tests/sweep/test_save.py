@@ -128,7 +128,7 @@ def test_coordinates_of_64_bits_are_loaded_without_rounding(tmp_path, unchecked)
             store=tmp_path / "search",
         ).to_pandas()
     loaded = ep.SweepResult.load(tmp_path / "r.zarr")
-    part = ep.SweepResult.concat([loaded[1:], loaded[:1]])
+    part = loaded[[1, 2, 0]]
     for result, order in ((loaded, [0, 1, 2]), (part, [1, 2, 0])):
         for name, x in space.items():
             assert result.to_pandas()[name].tolist() == x[order].tolist()

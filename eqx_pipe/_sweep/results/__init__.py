@@ -8,7 +8,8 @@ from .result import Steps as Steps
 from .result import SweepResult as SweepResult
 from .result import as_output_coords as as_output_coords
 from .result import check_names as check_names
-from .result import check_reduced_coords as check_reduced_coords
+from .result import check_output_coords as check_output_coords
+from .result import concatenated as concatenated
 from .result import coords_texts as coords_texts
 from .result import inner_dims as inner_dims
 from .result import layout_of as layout_of
@@ -17,5 +18,6 @@ from .result import names_of as names_of
 from .result import ranked as ranked
 from .result import reduced_coords as reduced_coords
 from .result import scores as scores
+from .result import shapes_of as shapes_of
 from .result import storable as storable
 from .result import versions as versions

@@ -10,12 +10,12 @@ keys. They are written as JSON, the schema, so that reading them runs no code.
 """
 
 import base64
-import contextlib
 import dataclasses
 import datetime
 import functools as ft
 import importlib.metadata
 import json
+import math
 import os
 import platform
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -29,7 +29,7 @@ import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
 from jax.core import Tracer
-from jaxtyping import Array, Bool, Int, Int8, Int64, UInt32
+from jaxtyping import Array, Bool, Int8, Int64, UInt32
 
 from ..._check import check_choice, check_distinct
 from ..._errors import (
@@ -37,7 +37,6 @@ from ..._errors import (
     message,
     nearest,
     optional,
-    structure_error,
     type_error,
     value_error,
 )
@@ -66,8 +65,6 @@ from ..._spaces import (
 )
 from ..._tree import (
     as_data,
-    differences,
-    is_key_array,
     key_kind,
     leaf_text,
     leaves_with_names,
@@ -109,7 +106,6 @@ from ..store import (
     picked_gaps,
     ranges_of,
     settle,
-    stored_in,
     well_formed,
 )
 from .plot import draw
@@ -124,13 +120,6 @@ KnownCoords: TypeAlias = dict[str, dict[str, np.ndarray | None]]
 
 ERRORS = "errors"
 """The attribute of a dataset with the error texts."""
-
-_SHOWN = 3
-"""The number of coordinates in the text that identifies the dims of an output."""
-
-
-_READ_BYTES = 64 * 1024 * 1024
-"""The bytes of a store to hold in memory at once, if all of it is read."""
 
 _FEW = 8
 """Arrays with more entries than this are shown by their shape."""
@@ -178,8 +167,6 @@ _LISTED = 5
 
 _LARGEST = 2**24
 """The maximum number of points with an array of their statuses."""
-
-_CONCAT = "SweepResult.concat"
 
 
 class Steps(eqx.Module):
@@ -387,8 +374,8 @@ class SweepResult:
         **Arguments:**
 
         - `by`: the score: the path of a scalar output (`"loss"`, `"fit.loss"`), or a
-          function from the output at one point to a scalar. Not needed if the output is
-          one scalar.
+          function from the output at one point to a scalar, which reads all values of a
+          store at once. Not needed if the output is one scalar.
         - `mode`: `"min"` or `"max"`.
         - `over`: the dims of replicates, such as `"seed"`: compare the mean score over
           these dims, in float64, so that a setting is not chosen for one lucky seed. A
@@ -400,7 +387,8 @@ class SweepResult:
         `.output` are those of all replicates.
 
         **Raises:** `ValueError` if `by` does not name a scalar, if `over` does not name
-        dims or names all of them, or if no point or setting can be selected.
+        dims of the grid or names all of them, or if no point or setting can be
+        selected.
 
         !!! example
 
@@ -413,15 +401,15 @@ class SweepResult:
         check_choice(_BEST, "mode", mode, ("min", "max"))
         compared = scores(_BEST, self.values, len(self), by)
         allowed = self.ok[...] & ~np.isnan(compared)
-        settings, numbers, of_point = self.space, range(len(self)), None
-        one = "point"
+        settings, points, one = self.space, range(len(self)), "point"
         if over is not None:
             over = as_over(over, _BEST, "")
-            settings, numbers, of_point = _settings(self.space, over)
-            one = "setting has a replicate that"
+            settings = cells_of(_BEST, self.space, over)
+            points, one = _replicates(self.space, over), "setting has a replicate that"
             # A NaN makes the mean of its setting NaN, as infinities of both signs do.
             compared = np.where(allowed, compared.astype(np.float64), np.nan)
-            compared = np.bincount(of_point, compared) / np.bincount(of_point)
+            with np.errstate(invalid="ignore"):
+                compared = compared[points].mean(axis=1)
             allowed = ~np.isnan(compared)
         candidates = np.flatnonzero(allowed)
         if not len(candidates):
@@ -430,13 +418,11 @@ class SweepResult:
         # The first of `ranked`, in a thousandth of its time.
         pick = np.argmin if mode == "min" else np.argmax
         i = int(candidates[pick(compared[candidates])])
-        index = i if of_point is None else np.flatnonzero(of_point == i)
+        index: Any = points[i]
         output = jtu.tree_map(lambda leaf: leaf[index], self.values)
-        number = int(numbers[i])
-        columns = settings[number : number + 1].geometry.columns()
+        columns = settings[i : i + 1].geometry.columns()
         coordinates = {name: column[0] for name, column in columns.items()}
-        point, value = settings.point(number), compared[i].item()
-        return Best(index, point, value, output, coordinates)
+        return Best(index, settings.point(i), compared[i].item(), output, coordinates)
 
     def to_xarray(self) -> Dataset:
         """Return the result as an `xarray.Dataset`.
@@ -671,8 +657,8 @@ class SweepResult:
         becomes a `Values` axis of the same dim with bitwise identical values, which
         plots and keys treat like the saved axis. A `Static` axis has its numbers, or
         texts for strings, functions and other objects. Among constants of the space,
-        numbers, texts and arrays of at most 1,024 bytes are kept; a larger array
-        becomes a `jax.ShapeDtypeStruct`, and an object becomes a text.
+        numbers, texts and, in NumPy, arrays of at most 1,024 bytes are kept; a larger
+        array becomes a `jax.ShapeDtypeStruct`, and an object becomes a text.
 
         **Arguments:**
 
@@ -712,63 +698,6 @@ class SweepResult:
             with well_formed(_LOAD, store.files):
                 return cls(**_fields(store))
 
-    @classmethod
-    def concat(cls, results: Sequence["SweepResult"]) -> "SweepResult":
-        """Concatenate several results: their points and values, in order.
-
-        Use it for rounds of a search, a wider space, or recomputed points. A point that
-        several results have appears several times.
-
-        **Arguments:**
-
-        - `results`: at least one `SweepResult`, none of them reduced. Their spaces must
-          have the same axes, and their outputs the same structure, shapes and dtypes.
-          Values in a store are read into memory.
-
-        **Returns:** a `SweepResult` with one dim named `point`. Its space is a part of
-        a grid if all results are parts of that grid; otherwise a table with `Values`
-        and `Static` axes. `seconds` is the sum over results, `started` the earliest
-        time, and `batch_size` and `num_devices` are the largest.
-
-        **Raises:** `ValueError` for an empty list, or if axes or constants of the
-        spaces differ; `StructureError` if outputs differ in structure, shape or dtype;
-        `TypeError` for other objects, or a reduced result.
-
-        **Laws:** `SweepResult.concat([result[a], result[b]])` is `result[[*a, *b]]`.
-
-        !!! example
-
-            >>> import eqx_pipe as ep
-            >>> near = ep.sweep(lambda p: p["x"] ** 2, {"x": ep.Linspace(0, 1, 3)})
-            >>> far = ep.sweep(lambda p: p["x"] ** 2, {"x": ep.Values([2.0, 3.0])})
-            >>> ep.SweepResult.concat([near, far]).values.tolist()
-            [0.0, 0.25, 1.0, 4.0, 9.0]
-        """
-        results = list(results) if isinstance(results, Sequence) else [results]
-        if not results:
-            wrong = "`results` is empty."
-            raise value_error(_CONCAT, wrong, "Give at least one result.")
-        for k, result in enumerate(results):
-            _check_joinable(k, result, results[0])
-        names = dict.fromkeys(result.function for result in results if result.function)
-        values, steps = (
-            _joined([getattr(result, name) for result in results])
-            for name in ("values", "steps")
-        )
-        return cls(
-            values=values,
-            space=joined(_CONCAT, [result.space for result in results]),
-            _gaps=joined_gaps([(result._gaps, len(result)) for result in results]),
-            batch_size=max(result.batch_size for result in results),
-            num_devices=max(result.num_devices for result in results),
-            started=min(result.started for result in results),
-            seconds=sum(result.seconds for result in results),
-            function=", ".join(names),
-            _errors=_errors(results),
-            output_coords=results[0].output_coords,
-            steps=steps,
-        )
-
     @property
     def _provenance(self) -> dict[str, Any]:
         """The provenance, as texts and numbers."""
@@ -806,42 +735,20 @@ def _short(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else f"{value}"
 
 
-def _settings(
+def _replicates(
     space: Space, over: Sequence[str]
-) -> tuple[Space, np.ndarray, Int[np.ndarray, " points"]]:
-    """Return the space of the other dims, and the settings with a point.
-
-    They are points of that space, by their numbers. The last array has for each point
-    the position of its setting among them. The points may be a part of a grid.
-    """
-    geometry = space.geometry
-    dims = list(geometry.grid_dims)
-    if set(over) >= set(dims):
-        wrong = f"`over` names all dims, {', '.join(dims)}."
-        raise value_error(_BEST, wrong, "Name those of replicates, not of settings.")
-    settings = cells_of(_BEST, space, over, of_part=True)
-    digits = geometry.digits(np.arange(space.size))
-    numbers = np.zeros(space.size, np.int64 if settings.size < 2**62 else object)
-    for dim, length in settings.dims.items():
-        numbers = numbers * length + digits[:, dims.index(dim)]
-    return settings, *np.unique(numbers, return_inverse=True)
-
-
-def _slices(values: PyTree, size: int) -> list[slice]:
-    """Return slices of all points, each small enough to be read into memory."""
-    leaves = jtu.tree_leaves(values)
-    if stored_in(leaves) is None:
-        return [slice(None)]
-    row = sum(leaf.nbytes for leaf in leaves) // size
-    step = max(1, _READ_BYTES // max(1, row))
-    return [slice(i, i + step) for i in range(0, size, step)]
+) -> Int64[np.ndarray, "settings replicates"]:
+    """Return the points of each setting, which differ along the dims `over`."""
+    points = np.arange(space.size).reshape(tuple(space.dims.values()))
+    dims = [k for k, dim in enumerate(space.dims) if dim in over]
+    points = np.moveaxis(points, dims, range(-len(dims), 0))
+    return points.reshape(-1, math.prod(points.shape[-len(dims) :]))
 
 
 def scores(function: str, values: PyTree, size: int, by: Compared) -> np.ndarray:
     """Return the score of each of `size` points."""
     if callable(by):
-        name, parts = "by", _slices(values, size)
-        numbers = np.concatenate([_scored(values, by, part) for part in parts])
+        name, numbers = "by", _scored(values, by)
     else:
         named = {name or "value": leaf for name, leaf in leaves_with_names(values)}
         name = _output_name(function, named, by)
@@ -873,8 +780,8 @@ def ranked(
     return index[np.roll(order, -np.count_nonzero(np.isnan(scores)))]
 
 
-def _scored(values: PyTree, by: Callable[[PyTree], Any], part: slice) -> np.ndarray:
-    outputs = jtu.tree_map(lambda leaf: on_device(leaf[part]), values)
+def _scored(values: PyTree, by: Callable[[PyTree], Any]) -> np.ndarray:
+    outputs = jtu.tree_map(lambda leaf: on_device(leaf[:]), values)
     try:
         return storable(jax.vmap(by)(outputs))
     except Exception as error:
@@ -913,54 +820,30 @@ def _one(i: Any, size: int) -> int:
     return one
 
 
-def _check_joinable(k: int, result: object, first: SweepResult) -> None:
-    """Raise unless a result can follow the first one."""
-    if not isinstance(result, SweepResult) or result.points is not None:
-        what = "reduced" if isinstance(result, SweepResult) else describe_value(result)
-        raise type_error(
-            _CONCAT,
-            f"`results[{k}]` is {what}.",
-            "Give a list of results of `sweep` with the values at all points, that "
-            "is, without `reduce=`.",
-        )
-    lines = differences(first.values, result.values, free_axis=0)
-    if lines:
-        raise structure_error(
-            _CONCAT,
-            f"the outputs of `results[0]` and `results[{k}]` differ: "
-            f"{'; '.join(lines)}.",
-            "Join results of functions that return the same structure.",
-        )
-    if coords_texts(result.output_coords) != coords_texts(first.output_coords):
-        raise value_error(
-            _CONCAT,
-            f"`results[0]` and `results[{k}]` have different `output_coords`.",
-            "Sweep both with the same ones, or drop them: "
-            "`dataclasses.replace(result, output_coords={})`.",
-        )
+def concatenated(results: Sequence[SweepResult]) -> SweepResult:
+    """Return the points of several results with the same axes and outputs, in order."""
 
+    def arrays(*leaves: Any) -> Any:
+        parts = [x[...] if isinstance(x, StoredArray) else x for x in leaves]
+        on_host = not any(isinstance(leaf, jax.Array) for leaf in parts)
+        return (np if on_host else jnp).concatenate(parts)
 
-def _joined(trees: Sequence[PyTree]) -> PyTree:
-    """Return pytrees joined along their leading axis; `None` if one of them is."""
-    if any(tree is None for tree in trees):
-        return None
-    return jtu.tree_map(_concatenated, *trees)
-
-
-def _concatenated(*leaves: Any) -> Any:
-    arrays = [leaf[...] if isinstance(leaf, StoredArray) else leaf for leaf in leaves]
-    on_host = not any(isinstance(leaf, jax.Array) for leaf in arrays)
-    return np.concatenate(arrays) if on_host else jnp.concatenate(arrays)
-
-
-def _errors(results: Sequence[SweepResult]) -> dict[str, np.ndarray]:
     errors: dict[str, np.ndarray] = {}
-    first = 0
+    begin = 0
     for result in results:
         for text, points in result._errors.items():
-            errors[text] = np.append(errors.get(text, points[:0]), first + points)
-        first += len(result)
-    return errors
+            errors[text] = np.append(errors.get(text, points[:0]), begin + points)
+        begin += len(result)
+    return dataclasses.replace(
+        results[0],
+        values=jtu.tree_map(arrays, *(result.values for result in results)),
+        space=joined([result.space for result in results]),
+        _gaps=joined_gaps([(result._gaps, len(result)) for result in results]),
+        batch_size=max(result.batch_size for result in results),
+        seconds=sum(result.seconds for result in results),
+        made=(),
+        _errors=errors,
+    )
 
 
 def _reduced(result: SweepResult) -> list[str]:
@@ -1068,20 +951,17 @@ def dims_of(known: KnownCoords) -> set[str]:
 
 def coords_texts(known: KnownCoords) -> dict[str, str]:
     """Return a text that identifies the dims of each output."""
+
+    def text(coords: np.ndarray | None) -> str:
+        if coords is None:
+            return "no values"
+        first = coords[:3].tolist()
+        return f"{len(coords)} values, {first}... #{digest(text_of(coords))[:8]}"
+
     return {
-        path: "; ".join(
-            f"{dim}: {_coords_text(coords)}" for dim, coords in dims.items()
-        )
+        path: "; ".join(f"{dim}: {text(coords)}" for dim, coords in dims.items())
         for path, dims in known.items()
     }
-
-
-def _coords_text(coords: np.ndarray | None) -> str:
-    if coords is None:
-        return "no values"
-    first = ", ".join(map(repr, coords[:_SHOWN].tolist()))
-    more = ", ..." if len(coords) > _SHOWN else ""
-    return f"{first}{more} ({len(coords)}) #{digest(text_of(coords))[:8]}"
 
 
 def check_output_coords(
@@ -1125,31 +1005,14 @@ def _misfit(path: str, wrong: str, cure: str) -> ValueError:
     return value_error("sweep", f"`output_coords[{path!r}]` {wrong}.", f"{cure}.")
 
 
-def check_reduced_coords(
-    known: KnownCoords, outputs: PyTree, results: Callable[[], PyTree], taken: set[str]
-) -> None:
-    """Raise a `ValueError` unless the names fit outputs that are reduced.
-
-    They may also name dims of `results()`, the reductions of no points.
-    """
-    shapes = shapes_of(outputs)
-    if any(len(dims) != len(shapes.get(path, ())) for path, dims in known.items()):
-        # The `finish` of a user's reducer may need points.
-        with contextlib.suppress(Exception):
-            for path, shape in shapes_of(results()).items():
-                if path not in shapes or len(shape) == len(known.get(path, ())):
-                    shapes[path] = shape
-    check_output_coords(known, shapes, taken)
-
-
 def reduced_coords(
     reducers: ReducerTree, results: PyTree, known: KnownCoords, taken: set[str]
 ) -> KnownCoords:
     """Return the names of the dims of reductions, by their paths.
 
-    `known` names dims of outputs, which their reductions keep, or of `results`. The
-    dims that a reducer adds lead. Their names get a prefix if they are `taken`, or are
-    those of other coordinates.
+    `known` names dims of outputs, which their reductions keep. The dims that a reducer
+    adds lead. Their names get a prefix if they are `taken`, or are those of other
+    coordinates.
     """
     named: KnownCoords = {}
     taken = taken | dims_of(known)
@@ -1157,8 +1020,7 @@ def reduced_coords(
     for reducer_path, reducer, part in reducers.parts(results):
         for leaf_path, leaf in leaves_with_names(part):
             path = ".".join(filter(None, (reducer_path, leaf_path))) or "value"
-            shape = _shape_of(leaf)
-            leading, output = reducer.dims_at(leaf_path, shape)
+            leading, output = reducer.dims_at(leaf_path, shape := _shape_of(leaf))
             kept = {} if output is None else known.get(output or "value", {})
             if leading and not kept:
                 rest = range(len(leading), len(shape))
@@ -1170,19 +1032,9 @@ def reduced_coords(
                 ):
                     dim = f"{reducer_path or 'result'}.{dim}"
                 added[dim] = dims[dim] = coords
-            choices = [{**dims, **kept}, known.get(path, {})]
-            for choice in choices if kept else reversed(choices):
-                if choice and _fits(choice, shape):
-                    named.setdefault(path, choice)
+            if dims or kept:
+                named[path] = {**dims, **kept}
     return named
-
-
-def _fits(dims: Mapping[str, np.ndarray | None], shape: tuple[int, ...]) -> bool:
-    """Return whether an output of this shape has these dims."""
-    return len(dims) == len(shape) and all(
-        coords is None or len(coords) == length
-        for coords, length in zip(dims.values(), shape, strict=True)
-    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -1661,34 +1513,22 @@ def _constant(leaf: Any) -> Any:
     if type(leaf) in (bool, int, float, str):
         # NaN and infinity are allowed, since Python's JSON reads the schema.
         return {"value": leaf}
-    if not hasattr(leaf, "dtype") or not hasattr(leaf, "shape"):
+    kind = getattr(getattr(leaf, "dtype", None), "kind", "O")  # none for keys
+    if kind not in "biufcV" or not hasattr(leaf, "shape"):
         return {"value": repr(leaf)}
-    if is_key_array(leaf):
-        return {**_constant(jr.key_data(leaf)), "key": str(jr.key_impl(leaf))}
-    shape, dtype = list(leaf.shape), str(leaf.dtype)
-    if isinstance(leaf, jax.ShapeDtypeStruct):
-        return {"struct": shape, "dtype": dtype}
-    array = np.asarray(leaf)
-    if array.dtype.kind not in "biufcV":
-        return {"value": repr(leaf)}
-    if array.nbytes > _MOST_BYTES:
-        return {"struct": shape, "dtype": dtype}
-    data = base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()
-    where = "jax" if isinstance(leaf, jax.Array) else "numpy"
-    return {"data": data, "shape": shape, "dtype": dtype, "of": where}
+    entry = {"struct": list(leaf.shape), "dtype": str(leaf.dtype)}
+    if not isinstance(leaf, jax.ShapeDtypeStruct) and leaf.nbytes <= _MOST_BYTES:
+        entry["data"] = base64.b64encode(np.asarray(leaf).tobytes()).decode()
+    return entry
 
 
 def _leaf(node: dict[str, Any]) -> Any:
     if "value" in node:
         return node["value"]
-    dtype = jnp.dtype(node["dtype"])
-    if "struct" in node:
-        return jax.ShapeDtypeStruct(tuple(node["struct"]), dtype)
-    array = np.frombuffer(base64.b64decode(node["data"]), dtype).reshape(node["shape"])
-    if "key" in node:
-        return jr.wrap_key_data(jnp.asarray(array), impl=node["key"])
-    fits = jax.dtypes.canonicalize_dtype(dtype) == dtype
-    return jnp.asarray(array) if node["of"] == "jax" and fits else array
+    shape, dtype = tuple(node["struct"]), jnp.dtype(node["dtype"])
+    if "data" not in node:
+        return jax.ShapeDtypeStruct(shape, dtype)
+    return np.frombuffer(base64.b64decode(node["data"]), dtype).reshape(shape)
 
 
 def _written(node: Any, leaf: Callable[[Any, Any], Any], path: Any = ()) -> Any:
