@@ -32,7 +32,7 @@ CURES = {
     r"jax.random.key\(seed\)": "key",
     "Give an integer of at least [012]": (
         "n num batch_size rounds unroll size stride microbatches length k eta "
-        "at_most max_axes max_depth max_shapes max_size axis_size steps every log_every"
+        "at_most max_axes max_depth max_size axis_size steps every log_every"
     ),
     "Known names: `": (
         "draws mode normalize on_error resume returns until "

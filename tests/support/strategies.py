@@ -1,7 +1,9 @@
 """Strategies of our own tests: shapes, single stages, graphs, axes, meshes."""
 
+import functools as ft
 import math
 
+import equinox as eqx
 import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
@@ -46,6 +48,65 @@ def structs():
 def one_stage(struct, random=True):
     """Draw a stage without stages inside that keeps a struct."""
     return pipelines(struct, max_depth=0, random=random)
+
+
+def _negative(x):
+    return jax.tree.map(jnp.negative, x)
+
+
+def _larger(*trees):
+    return jax.tree.map(lambda *v: ft.reduce(jnp.maximum, v), *trees)
+
+
+def _merge(trees):
+    return _larger(*trees)
+
+
+def _positive(x):
+    return jnp.sum(jnp.real(jax.tree.leaves(x)[0]).astype(jnp.float32)) > 0.0317
+
+
+def _index(x):
+    return _positive(x).astype(jnp.int32)
+
+
+def _always(x):
+    return True
+
+
+def _twice(x):
+    return jax.tree.map(lambda v: jnp.stack([v, -v]), x)
+
+
+def _first(xs):
+    return jax.tree.map(lambda v: v[0], xs)
+
+
+def _cell(carry, x):
+    return _larger(carry, x), x
+
+
+@ft.cache
+def _others():
+    """Return combinators that `pipelines` does not draw, of functions of any struct."""
+    same, gates = eqx.nn.Identity(), (_positive, _always)
+    edges = {"a": [], "b": ["a", "input"]}
+    return st.sampled_from(
+        [
+            ep.graph({"a": _negative, "b": _larger}, edges, "b"),
+            ep.gated(_negative, same, gates=gates, merge=_merge),
+            ep.switch(_index, _negative, same),
+            ep.ensemble([_negative, _negative], merge="max"),
+            ep.frozen(_negative),
+            ep.at((), _negative),
+            ep.chain(_twice, ep.scan(_cell, _first, returns="carry")),
+        ]
+    )
+
+
+def nestings(struct, **options):
+    """Draw a pipeline of any combinators that keeps a struct."""
+    return pipelines(struct, stages=[_others()], **options)
 
 
 def axes(static=False):

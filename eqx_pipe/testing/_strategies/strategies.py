@@ -32,25 +32,9 @@ import jax.tree_util as jtu
 import numpy as np
 from hypothesis.errors import InvalidArgument
 from jax.typing import DTypeLike
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree, jaxtyped
+from jaxtyping import Array, Bool, PRNGKeyArray, PyTree, jaxtyped
 
-from ... import (
-    Stage,
-    at,
-    batched,
-    chain,
-    cond,
-    ensemble,
-    frozen,
-    gated,
-    graph,
-    parallel,
-    repeat,
-    residual,
-    scan,
-    switch,
-    weighted,
-)
+from ... import Stage, batched, chain, cond, parallel, repeat, residual
 from ..._check import check_int
 from ..._errors import describe_value, message, nearest, quoted
 from ..._stage import identity
@@ -294,7 +278,6 @@ class Binding:
         draw: Callable[..., Any],
         function: str,
         elements: Elements,
-        max_shapes: int | None,
         dtypes: Collection[DTypeLike],
         sizes: Collection[int],
     ):
@@ -306,13 +289,6 @@ class Binding:
             raise invalid(function, wrong, "Give a tuple of sizes: `sizes=(0, 1, 8)`.")
         self._sizes = tuple(sizes)
         self.dtypes_asked = _names_of(function, dtypes)
-        self._pick: Callable[[Any], Any] = lambda among: draw(st.sampled_from(among))
-        if max_shapes is not None:
-            check_int(f"testing.{function}", "max_shapes", max_shapes, 1)
-            form = draw(st.integers(0, max_shapes - 1))
-            # Form 0 is the simplest.
-            simplest = operator.itemgetter(0)
-            self._pick = random.Random(f"form {form}").choice if form else simplest
         self.values: dict[str, Any] = {}
         self.sizes: defaultdict[Any, int] = defaultdict(self._a_size)
         self.shapes: defaultdict[Any, tuple[int, ...]] = defaultdict(self._a_shape)
@@ -323,12 +299,8 @@ class Binding:
         self.leaf: tuple[Any, ...] = ()
 
     def choose(self, among: Sequence[T]) -> T:
-        """Return one of several values; the first is the simplest.
-
-        All shapes and dtypes are chosen here, so `max_shapes` limits their
-        combinations, each of which compiles again.
-        """
-        return self._pick(among)
+        """Draw one of several values; the first is the simplest."""
+        return self.draw(st.sampled_from(among))
 
     def shape(self, dims: list[Dim]) -> tuple[int, ...]:
         """Return a shape that satisfies a shape string."""
@@ -713,7 +685,6 @@ def from_jaxtyping(
     annotation: object,
     *,
     elements: Elements = None,
-    max_shapes: int | None = None,
     dtypes: Collection[DTypeLike] = (),
     sizes: Collection[int] = SIZES,
 ) -> Any:
@@ -732,11 +703,10 @@ def from_jaxtyping(
     - `annotation`: a type annotation, such as `Float[Array, "n 3"]`.
     - `elements`: numbers of arrays, and Python floats, as in `arrays`. By default small
         numbers that every dtype represents exactly. (Keyword only.)
-    - `max_shapes`: the largest number of combinations of shapes and dtypes, as each
-        compiles again. By default unlimited. (Keyword only.)
     - `dtypes`: the dtypes to draw, if an annotation allows them. By default the common
         dtypes that it allows. (Keyword only.)
-    - `sizes`: the sizes of axes that the annotation leaves free. (Keyword only.)
+    - `sizes`: the sizes of axes that the annotation leaves free. Each combination of
+        dtypes and sizes compiles again, so give few. (Keyword only.)
 
     **Returns:** a strategy. Annotations that allow the same dtypes get the same dtype.
     Examples shrink to zeros with axes of size one, or of the smallest allowed sizes.
@@ -753,7 +723,7 @@ def from_jaxtyping(
         ...     assert matrix.shape[1] == matrix.shape[0] + 1
         >>> test_shape()
     """
-    binding = Binding(draw, "from_jaxtyping", elements, max_shapes, dtypes, sizes)
+    binding = Binding(draw, "from_jaxtyping", elements, dtypes, sizes)
     binding.solve(_text_of(annotation))
     return value_for(annotation, binding)
 
@@ -764,7 +734,6 @@ def arguments(
     fn: Callable[..., Any],
     *,
     elements: Elements = None,
-    max_shapes: int | None = None,
     dtypes: Collection[DTypeLike] = (),
     sizes: Collection[int] = SIZES,
     **overrides: "st.SearchStrategy | types.EllipsisType",
@@ -780,8 +749,7 @@ def arguments(
 
     - `fn`: a function, a method, or a callable module, whose annotated fields also bind
         names of axes.
-    - `elements`, `max_shapes`, `dtypes`, `sizes`: as in `from_jaxtyping`. (Keyword
-        only.)
+    - `elements`, `dtypes`, `sizes`: as in `from_jaxtyping`. (Keyword only.)
     - `overrides`: strategies for single arguments, by name. The sizes of their values
         bind the names of axes. If `...` is passed for an argument with a default value,
         it is drawn from its annotation. (Keyword only.)
@@ -802,7 +770,7 @@ def arguments(
         ...     assert scale(**arguments).shape == arguments["x"].shape
         >>> test_scale()
     """
-    binding = Binding(draw, "arguments", elements, max_shapes, dtypes, sizes)
+    binding = Binding(draw, "arguments", elements, dtypes, sizes)
     hints = annotations_of(fn, overrides)
     values = {}
     for name, strategy in overrides.items():
@@ -843,8 +811,8 @@ def given_typed(
     **Arguments:**
 
     - `fn`: an annotated function.
-    - `options`: `elements`, `max_shapes`, `dtypes`, `sizes`, and strategies for single
-        arguments, as in `arguments`. (Keyword only.)
+    - `options`: `elements`, `dtypes`, `sizes`, and strategies for single arguments, as
+        in `arguments`. (Keyword only.)
 
     **Returns:** a test without arguments.
 
@@ -1035,25 +1003,6 @@ def _layers(struct: PyTree) -> list[st.SearchStrategy]:
 SHARE = 0.62
 
 
-class Joining(eqx.Module):
-    """A stage of several inputs, made of a stage that takes a tuple."""
-
-    stage: StageLike
-
-    def __call__(self, *trees: PyTree, key: Key | None = None) -> PyTree:
-        return chain(self.stage)(trees, key=key)
-
-
-class Cell(eqx.Module):
-    """A cell that carries a mean of its inputs, and returns a mean with its input."""
-
-    stage: StageLike
-
-    def __call__(self, carry: PyTree, x: PyTree, *, key: Key | None = None) -> PyTree:
-        y = mean((carry, chain(self.stage)(x, key=key)))
-        return y, y
-
-
 def mean(trees: tuple[PyTree, ...]) -> PyTree:
     """Return a mean in which later parts have smaller shares."""
 
@@ -1069,51 +1018,17 @@ def mean_of_stack(tree: PyTree) -> PyTree:
     return mean(tuple(jtu.tree_map(lambda v, i=i: v[i], tree) for i in range(2)))
 
 
-def largest(trees: tuple[PyTree, ...]) -> PyTree:
-    """Return the element-wise maximum."""
-    return jtu.tree_map(lambda *v: ft.reduce(jnp.maximum, v), *trees)
-
-
-def join_of(struct: PyTree) -> Callable[[tuple[PyTree, ...]], PyTree]:
-    """Return a join that returns the dtypes of a struct."""
-    return mean if is_inexact(struct) else largest
-
-
-def less(tree: PyTree) -> PyTree:
-    """Scale down each number."""
-    return jtu.tree_map(lambda v: v * SHARE, tree)
-
-
 def twice(x: PyTree) -> PyTree:
     """Return a batch of two."""
     return jtu.tree_map(lambda v: jnp.stack([v, -v]), x)
 
 
-def _first_number(x: PyTree) -> Float[Array, ""]:
-    # A sum, which is 0 for an array without elements.
-    first = jnp.sum(jnp.real(jtu.tree_leaves(x)[0]).ravel()[:1])
-    return first.astype(jnp.float32)  # for strict dtype promotion
-
-
 def positive(x: PyTree) -> Bool[Array, ""]:
     """Return a predicate of the first number."""
+    # A sum, which is 0 for an array without elements.
+    first = jnp.sum(jnp.real(jtu.tree_leaves(x)[0]).ravel()[:1])
     # Not compared with zero, where rounding could change the result.
-    return _first_number(x) > 0.0317
-
-
-def always(x: PyTree) -> bool:
-    """Return a constant predicate."""
-    return True
-
-
-def selector(x: PyTree) -> Int[Array, ""]:
-    """Return the index of one of two branches."""
-    return positive(x).astype(jnp.int32)
-
-
-def first(xs: PyTree) -> PyTree:
-    """Return the first entry of a sequence."""
-    return jtu.tree_map(lambda v: v[0], xs)
+    return first.astype(jnp.float32) > 0.0317
 
 
 @dataclasses.dataclass
@@ -1135,7 +1050,9 @@ class Drawing:
     def pipeline(self) -> StageLike:
         """Draw a stage or a combinator."""
         kinds: dict[str, Callable[[Drawing], StageLike] | None] = {"leaf": None}
-        kinds |= _makers(self) if self.depth else {}
+        if self.depth:
+            kinds |= _ANY | (_BRANCHES if self.branches else {})
+            kinds |= _INEXACT if is_inexact(self.struct) else {}
         # One maker is built at a time: the `repr` of a `one_of` of all would be huge.
         make = kinds[self.one_of(*kinds)]
         if make is not None:
@@ -1143,124 +1060,33 @@ class Drawing:
         kept = leaves(self.struct, self.random)
         return self.draw(self.one_of(*kept, *self.stages))
 
-    def inner(self, part: PyTree = None) -> StageLike:
-        """Draw a pipeline one level deeper, for this struct or for another one."""
+    def inner(self) -> StageLike:
+        """Draw a pipeline one level deeper."""
         # Only the first child has the full depth: otherwise sizes grow exponentially.
         depth = self.depth - 1 if self.is_first else max(0, min(1, self.depth - 2))
         self.is_first = False
-        struct = self.struct if part is None else part
-        return dataclasses.replace(
-            self, struct=struct, depth=depth, is_first=True
-        ).pipeline()
+        return dataclasses.replace(self, depth=depth, is_first=True).pipeline()
 
     def few(self) -> list[StageLike]:
         """Draw one or two pipelines one level deeper."""
         return [self.inner() for _ in range(self.draw(st.integers(1, 2)))]
 
 
-def _at(d: Drawing) -> StageLike:
-    path = d.one_of(*(path for path, _ in jtu.tree_flatten_with_path(d.struct)[0]))
-    where = tuple(getattr(p, "key", getattr(p, "idx", None)) for p in path)
-    if None in where:  # fields of a module
-        return at((), d.inner())
-    return at(where, d.inner(ft.reduce(operator.getitem, where, d.struct)))
-
-
-def _fold(d: Drawing) -> StageLike:
-    first, *others = d.few()
-    parts = [first, *(chain(stage, less) for stage in others)]
-    # Squashed, as nested sums would leave the range of small dtypes.
-    return chain(parallel(*parts, merge=d.one_of("mean", "sum", "prod")), squash)
-
-
-def _weighted(d: Drawing) -> StageLike:
-    children = d.few()
-    fixed = jnp.linspace(0.2, 0.8, len(children))
-    return weighted(*children, weights=fixed, normalize=d.one_of("softmax", "none"))
-
-
-def _maker(d: Drawing) -> Callable[[Key], StageLike]:
-    noisy = d.random and d.draw(st.booleans())
-
-    def make(key: Key) -> StageLike:
-        scale = jtu.tree_map(lambda s: jr.normal(key, s.shape, s.dtype) / 2, d.struct)
-        affine = Affine(scale, jtu.tree_map(jnp.ones_like, scale))
-        return chain(affine, add_noise) if noisy else affine
-
-    return make
-
-
-def _repeat(d: Drawing) -> StageLike:
-    return repeat(_maker(d), d.draw(st.integers(1, 3)), key=jr.key(0))
-
-
-def _ensemble(d: Drawing) -> StageLike:
-    merge = d.one_of("mean", "max")
-    return ensemble(_maker(d), d.draw(st.integers(1, 3)), key=jr.key(0), merge=merge)
-
-
-def _scan(d: Drawing) -> StageLike:
-    returns, reverse = d.one_of("last", "sequence"), d.draw(st.booleans())
-    cell = Cell(d.inner())
-    whole = scan(cell, first, returns=returns, reverse=reverse)
-    back = mean_of_stack if returns == "sequence" else identity
-    return chain(twice, whole, back)
-
-
-def _graph(d: Drawing) -> StageLike:
-    """Draw a graph in which nodes with several predecessors join them."""
-    join = join_of(d.struct)
-    nodes, edges, ends = {}, {}, []
-    for i in range(d.draw(st.integers(1, 3))):
-        known = st.sampled_from(list(nodes)) if nodes else st.nothing()
-        before = d.draw(st.lists(known, unique=True))
-        stage = d.inner()
-        several = len(before) > 1
-        nodes[f"node{i}"] = Joining(chain(join, stage)) if several else stage
-        edges[f"node{i}"] = before
-        ends = [end for end in ends if end not in before] + [f"node{i}"]
-    if len(ends) == 1:
-        return graph(nodes, edges, ends[0])
-    return graph({**nodes, "end": Joining(join)}, {**edges, "end": ends}, "end")
-
-
-def _gated(d: Drawing) -> StageLike:
-    second, gates = chain(d.inner(), less), (positive, always)
-    return gated(d.inner(), second, gates=gates, merge=d.one_of("mean", "max"))
-
-
 _ANY = {
     "chain": lambda d: chain(*d.few()),
     "named chain": lambda d: chain(one=d.inner(), two=d.inner()),
-    "extremum": lambda d: parallel(*d.few(), merge=d.one_of("max", "min")),
-    "at": _at,
-    "graph": _graph,
-    "frozen": lambda d: frozen(d.inner()),
+    "max": lambda d: parallel(*d.few(), merge="max"),
+    "repeat": lambda d: repeat(d.inner(), d.draw(st.integers(1, 3)), shared=True),
 }
 
-_BRANCHES = {
-    "cond": lambda d: cond(positive, d.inner(), d.inner()),
-    "switch": lambda d: switch(selector, d.inner(), d.inner()),
-}
+_BRANCHES = {"cond": lambda d: cond(positive, d.inner(), d.inner())}
 
+# Squashed, as nested sums would leave the range of small dtypes.
 _INEXACT = {
-    "fold": _fold,
-    "tuple": lambda d: chain(parallel(d.inner(), d.inner(), merge="tuple"), mean),
-    "weighted": _weighted,
-    "batched": lambda d: chain(twice, batched(d.inner()), mean_of_stack),
+    "mean": lambda d: parallel(d.inner(), d.inner(), merge=mean),
     "residual": lambda d: chain(residual(*d.few()), squash),
-    "scan": _scan,
-    "repeat": _repeat,
-    "ensemble": _ensemble,
+    "batched": lambda d: chain(twice, batched(d.inner()), mean_of_stack),
 }
-
-
-def _makers(d: Drawing) -> dict[str, Callable[[Any], StageLike]]:
-    """Return the makers of the combinators that support a struct, by name."""
-    makers = {**_ANY, **(_BRANCHES if d.branches else {})}
-    if is_inexact(d.struct):
-        makers |= {**_INEXACT, **({"gated": _gated} if d.branches else {})}
-    return makers
 
 
 @st.composite
@@ -1275,6 +1101,9 @@ def pipelines(
 ) -> StageLike:
     """Draw a pipeline of nested combinators that keeps structure, shapes and dtypes.
 
+    It consists of `chain`, `parallel`, `residual`, `repeat`, `batched` and `cond`, of
+    simple functions and layers, and of your own `stages`.
+
     **Arguments:**
 
     - `struct`: the shapes and dtypes of the input: a pytree of
@@ -1284,7 +1113,7 @@ def pipelines(
     - `max_depth`: the largest depth of nested pipelines; 0 for a single stage. Only the
         first child of each has the full depth. (Keyword only.)
     - `random`: whether to draw stages that need a key. (Keyword only.)
-    - `branches`: whether to draw `cond`, `switch` and `gated`. (Keyword only.)
+    - `branches`: whether to draw `cond`. (Keyword only.)
 
     **Returns:** a strategy. Examples shrink to a single stage.
 
