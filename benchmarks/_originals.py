@@ -195,7 +195,7 @@ def latent_ode(*, data_size, hidden_size, latent_size, width_size, depth, key):
             "context": ep.chain(
                 ep.scan(
                     nn.GRUCell(data_size + 1, hidden_size, key=b),
-                    returns="last",
+                    returns="carry",
                     reverse=True,
                 ),
                 nn.Linear(hidden_size, 2 * latent_size, key=c),

@@ -22,9 +22,7 @@ the branch runs only on inputs of examples that chose it. This costs a masked co
 the batched operands per branch.
 
 A branch with a `while_loop` or a callback always gets such operands: the other lanes
-must neither prolong the loop nor raise. In the linear part of a derivative, if the
-outputs are larger than the operands, as for gradients of parameters per lane, the
-tangents of other lanes are set to zero instead of selecting outputs.
+must neither prolong the loop nor raise.
 
 An outer `vmap`. In an ensemble, each member with its own batch, there may be members in
 which no example chose the branch. `_masked_operand(mask, x)` is `x`, but each such
@@ -42,7 +40,6 @@ the same as for `lax.switch`.
 import contextlib
 import functools as ft
 import itertools as it
-import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
@@ -283,14 +280,12 @@ def _bind(
     operands: Sequence[Any],
     branches: Sequence[ClosedJaxpr],
     owners: Sequence[int | None] | None = None,
-    num_linear: int = 0,
 ) -> list[Any]:
     """Run the branch at `index`, clamped to the existing branches, on `operands`.
 
     All branches take the operands and return the same types. `index` is an integer, or
     a boolean for two branches. `owners[k]` is the only branch whose output `k` is used
-    (the others may return anything there), or `None`. The outputs are jointly linear in
-    the last `num_linear` operands.
+    (the others may return anything there), or `None`.
     """
     if owners is None:
         owners = (None,) * len(branches[0].out_avals)
@@ -299,7 +294,6 @@ def _bind(
         *operands,
         branches=tuple(_as_varying(branches, operands)),
         owners=tuple(owners),
-        num_linear=num_linear,
     )
 
 
@@ -367,18 +361,6 @@ def _zeros(examples: Sequence[Any]) -> list[Any]:
     return [made[kind] for kind in kinds]
 
 
-def zeros_varying(avals: Sequence[Any]) -> list[Any]:
-    """Return zeros that vary over the same axes of `shard_map` as the examples.
-
-    So a loop can carry them, as the types of a carry must not change.
-    """
-    axes = [tuple(_varying_axes(aval)) for aval in avals]
-    return [
-        lax.pcast(zero, names, to="varying") if names else zero
-        for zero, names in zip(_zeros(avals), axes, strict=True)
-    ]
-
-
 def _explicit_sharding(aval: Any) -> Any:
     """Return the sharding of an array if it is part of the array's type."""
     sharding = getattr(aval, "sharding", None)
@@ -423,9 +405,7 @@ def _remake(eqn: Equation, bodies: Bodies, inputs: list[Any]) -> list[Any]:
     constants, branches = hoist([trace(body, *operands) for body in bodies], operands)
     added = len(branches[0].out_avals) - len(eqn.outvars)
     owners = (*eqn.params["owners"], *[None] * added)
-    return _bind(
-        index, [*constants, *operands], branches, owners, eqn.params["num_linear"]
-    )
+    return _bind(index, [*constants, *operands], branches, owners)
 
 
 def _flow(flow: Flow, eqn: Equation, marks: list[bool]) -> list[bool]:
@@ -442,7 +422,7 @@ register(choose_p.name, Entry("branches", ("branches",), remake=_remake, flow=_f
 
 
 def _batch(
-    axis_data: Any, args: Any, dims: Any, *, branches: Any, owners: Any, num_linear: int
+    axis_data: Any, args: Any, dims: Any, *, branches: Any, owners: Any
 ) -> tuple[list[Any], list[int | None]]:
     # Each operand may have a different mapped axis.
     args = [
@@ -474,45 +454,15 @@ def _batch(
         vmapped = [
             trace(over_batch(b, batched, out_batched), *operands) for b in branches
         ]
-        out = _bind(index, operands, vmapped, owners, num_linear)
+        out = _bind(index, operands, vmapped, owners)
         return out, [0 if b else None for b in out_batched]
 
     masks = _masks(index, len(branches))
-    num_known = len(operands) - num_linear
-    pays = _pays_to_mask_tangents(branches, batched, num_known)
-    if pays:
-        batched = batched[:num_known] + [True] * num_linear
-
-    def linear(branch: ClosedJaxpr, function: Any, mask: Any, *operands: Any) -> Any:
-        """Run a branch that is linear in its last operands; zero outside the mask."""
-        known = _guard(mask, operands[:num_known], batched[:num_known])
-        moving = []
-        for x, aval in zip(
-            operands[num_known:], branch.in_avals[num_known:], strict=True
-        ):
-            x = jnp.broadcast_to(x, (axis_data.size, *aval.shape))
-            moving.append(lax.select(broadcast_mask(mask, x), x, jnp.zeros_like(x)))
-        return list(function(*known, *moving))
-
     depends = [depends_on(branch, batched, axis_data.name) for branch in branches]
     results = []
     for mask, branch, out_batched in zip(masks, branches, depends, strict=True):
         run = over_batch(branch, batched, out_batched)
-        if pays:
-            result = _if_any(ft.partial(linear, branch, run), mask, *operands)
-        else:
-            result = _run_where(mask, branch, run, operands, batched)
-        results.append(result)
-    if pays:  # the sum, since each branch is zero in the lanes of the others
-        is_linear = [False] * num_known + [True] * num_linear
-        moved = [depends_on(branch, is_linear) for branch in branches]
-        outputs = []
-        for k, column in enumerate(zip(*results, strict=True)):
-            terms = [y for y, moves in zip(column, moved, strict=True) if moves[k]]
-            outputs.append(ft.reduce(jnp.add, terms) if terms else column[0])
-        dims = [0 if any(column) else None for column in zip(*depends, strict=True)]
-        return outputs, dims
-
+        results.append(_run_where(mask, branch, run, operands, batched))
     outputs, out_dims = [], []
     for k, owner in enumerate(owners):
         if owner is not None:
@@ -525,20 +475,6 @@ def _batch(
         outputs.append(_select(masks, choices))
         out_dims.append(0)
     return outputs, out_dims
-
-
-def _pays_to_mask_tangents(
-    branches: Sequence[ClosedJaxpr], batched: Sequence[bool], num_known: int
-) -> bool:
-    """Return whether a linear choice has smaller batched operands than outputs."""
-    if num_known == len(batched) or all(is_elementwise(b) for b in branches):
-        return False
-    operands = [
-        math.prod(a.shape)
-        for k, (a, b) in enumerate(zip(branches[0].in_avals, batched, strict=True))
-        if b or k >= num_known
-    ]
-    return sum(operands) < sum(math.prod(a.shape) for a in branches[0].out_avals)
 
 
 def _masks(index: Array, num_branches: int) -> list[Bool[Array, " batch"]]:
@@ -784,9 +720,7 @@ class _Linearized(NamedTuple):
     structure: Any
 
 
-def _jvp(
-    primals: Any, tangents: Any, *, branches: Any, owners: Any, num_linear: int
-) -> Any:
+def _jvp(primals: Any, tangents: Any, *, branches: Any, owners: Any) -> Any:
     index, *operands = primals
     moves = [type(t) is not ad.Zero for t in tangents[1:]]
     moving = list(it.compress(tangents[1:], moves))
@@ -827,7 +761,7 @@ def _jvp(
         for part, start in zip(parts, starts, strict=False)
     ]
     kept_owners = list(it.compress(owners, inexact))
-    moved = _bind(index, inputs, maps, kept_owners, len(moving))
+    moved = _bind(index, inputs, maps, kept_owners)
     return outputs, fill(still, inexact, moved)
 
 
@@ -896,12 +830,7 @@ def _with_all_saved(
 
 
 def _transpose(
-    cotangents: Any,
-    index: Any,
-    *operands: Any,
-    branches: Any,
-    owners: Any,
-    num_linear: int,
+    cotangents: Any, index: Any, *operands: Any, branches: Any, owners: Any
 ) -> list[Any]:
     linear = [isinstance(x, ad.UndefinedPrimal) for x in operands]
     known = [x for x, is_linear in zip(operands, linear, strict=True) if not is_linear]
@@ -931,7 +860,7 @@ def _transpose(
         return fill(rest, moves, moved)
 
     transposed = [trace(ft.partial(backward, branch), *inputs) for branch in branches]
-    results = _bind(index, inputs, transposed, num_linear=len(cotangents))
+    results = _bind(index, inputs, transposed)
     return [None, *fill([None] * len(linear), linear, results)]
 
 

@@ -236,7 +236,8 @@ def _same_form(a: Any, b: Any, free_axis: int | None) -> bool:
         return a_array == b_array and bool(a == b)
     a_shape, b_shape = list(a.shape), list(b.shape)
     if free_axis is not None and len(a_shape) == len(b_shape):
-        del a_shape[free_axis], b_shape[free_axis]
+        for shape in (a_shape, b_shape):
+            del shape[free_axis : free_axis + 1 or None]  # none, if out of range
     return a_shape == b_shape and a.dtype == b.dtype
 
 

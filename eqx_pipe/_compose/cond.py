@@ -1,7 +1,7 @@
 """Stages that the input chooses: one (`cond`, `switch`), or all with open gates."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, SupportsIndex, TypeAlias
+from typing import Any, Literal, SupportsIndex, TypeAlias, get_args
 
 import equinox as eqx
 import jax
@@ -15,18 +15,8 @@ from .._errors import locate, quoted, value_error
 from .._stage import Composite, Scope, as_stage, identity
 from .._tree import as_arrays, join_path, tree_text
 from .._types import AnyStage, MaybeState, Output, PyTree, Segment, StageLike
-from .container import Container, Names, check_reserved, keyed, no_slices, read_stages
-from .parallel import (
-    KEEP_APART,
-    Fold,
-    Merge,
-    MergeName,
-    check_agree,
-    check_mergeable,
-    filled,
-    merged,
-    read_merge,
-)
+from .container import Container, Names, check_reserved, keyed, read_stages
+from .parallel import Merge, merged, read_merge
 
 Branch: TypeAlias = Callable[[PyTree, MaybeState], Output]
 """A stage as a function that is traced separately."""
@@ -169,9 +159,6 @@ class Switch(Container):
             state,
         )
 
-    def sliced(self, part: slice) -> "Switch":
-        raise no_slices("switch", "its selector counts all of its stages")
-
     def _index(self, value: PyTree) -> Int[Array, ""]:
         """Return the selector's index, checked and as an int32 scalar."""
         last = len(self.stages) - 1
@@ -236,8 +223,6 @@ Gates: TypeAlias = Sequence[StageLike] | Mapping[str, StageLike]
 class Gated(Container):
     """Stages with gates; see `gated`."""
 
-    per_stage: ClassVar[tuple[str, ...]] = ("stages", "gates")
-
     stages: tuple[AnyStage, ...]
     gates: tuple[AnyStage, ...]
     names: Names = eqx.field(static=True)
@@ -257,41 +242,23 @@ class Gated(Container):
                 "gated", scope, segment, gate, x, state, group="gates"
             )
             opens.append(is_open)
-        fold = self.merge.fold
-        absent = _zeros if fold is None else fold.absent
 
         def closed(shapes: PyTree, x: PyTree, state: MaybeState) -> Output:
-            return jtu.tree_map(absent, shapes), state
+            return jtu.tree_map(_zeros, shapes), state
 
         for (segment, stage), is_open in zip(keyed(self), opens, strict=True):
             stage, inputs = varying_as(is_open, (stage, x))
             path = join_path(scope.path, segment)
-            run = self._prepared(branch_of(scope, segment, stage), path)
-            branches = (Like(closed), run)
+            branches = Like(closed), branch_of(scope, segment, stage)
             y, state = choose(
                 "gated", ("closed", path), is_open, branches, inputs, state
             )
             if scope.record is not None:
                 scope.record.add(path, y)
             outputs.append(y)
-        if fold is None:
-            return merged(self, outputs, state, scope)
-        paths = [join_path(scope.path, segment) for segment, _ in keyed(self)]
-        check_agree("gated", paths, outputs, cure=KEEP_APART)
-        return _reduce_open(fold, opens, outputs), state
-
-    def _prepared(self, run: Branch, path: str) -> Branch:
-        """Return the branch of an open stage; for a fold, in the result's dtypes."""
-        fold, name = self.merge.fold, self.merge.name
-
-        def prepared(x: PyTree, state: MaybeState) -> Output:
-            assert fold is not None and name is not None
-            y, state = run(x, state)
-            y = as_arrays(y)
-            check_mergeable("gated", name, path, y)
-            return jtu.tree_map(fold.prepare, y), state
-
-        return run if fold is None else prepared
+        count = sum(is_open.astype(jnp.int32) for is_open in opens)
+        # If no gate is open, the mean is 0 / 1 = 0, instead of NaN for 0 / 0.
+        return merged(self, outputs, state, scope, jnp.maximum(count, 1))
 
 
 def _gate_path(segment: Segment) -> str:
@@ -299,30 +266,21 @@ def _gate_path(segment: Segment) -> str:
 
 
 def _zeros(leaf: PyTree) -> PyTree:
-    return filled(leaf, 0) if isinstance(leaf, jax.ShapeDtypeStruct) else leaf
+    """Return zeros with the sharding of a struct; other leaves unchanged."""
+    if not isinstance(leaf, jax.ShapeDtypeStruct):
+        return leaf
+    # Not `jnp.full_like`, which drops shardings on meshes with an automatic axis.
+    return jax.lax.full(leaf.shape, 0, leaf.dtype, sharding=leaf.sharding)
 
 
-def _reduce_open(
-    fold: Fold, opens: Sequence[Bool[Array, ""]], outputs: Sequence[PyTree]
-) -> PyTree:
-    """Fold the outputs; zeros if none is open."""
-    count = sum(is_open.astype(jnp.int32) for is_open in opens)
-
-    def reduce(*leaves: Array) -> Array:
-        # If no gate is open, the mean is 0 / 1 = 0, instead of NaN for 0 / 0.
-        total = fold.total(leaves, jnp.maximum(count, 1) if fold.average else count)
-        if fold.neutral(total.dtype) == 0:
-            return total
-        # The neutral elements of the others (1, or an infinity) differ from zero.
-        return jnp.where(count == 0, jnp.zeros_like(total), total)
-
-    return jtu.tree_map(reduce, *outputs)
+GatedMerge: TypeAlias = Literal["concat", "stack", "sum", "mean", "tuple", "dict"]
+"""The built-in merges for which a closed stage counts as zeros, or not at all."""
 
 
 def gated(
     *stages: StageLike | Mapping[str, StageLike],
     gates: Gates,
-    merge: MergeName | StageLike = "sum",
+    merge: GatedMerge | StageLike = "sum",
     axis: SupportsIndex = -1,
 ) -> Gated:
     """Apply the stages whose gates are open to the same input, and merge the outputs.
@@ -337,9 +295,9 @@ def gated(
     - `stages`: one or more stages, or one mapping from names to stages.
     - `gates`: for each stage a stage `x -> Bool[Array, ""]`, in the same order or by
         the same names. Their paths are `gates.0`, `gates.1`, .... (Keyword only.)
-    - `merge`: as in `parallel`. `"sum"`, `"mean"`, `"max"`, `"min"` and `"prod"` merge
-        only the open stages; if none is open, they return zeros. The other merges get
-        zeros for a closed stage. (Keyword only.)
+    - `merge`: as in `parallel`, without `"max"`, `"min"` and `"prod"`. `"sum"` and
+        `"mean"` merge only the open stages; if none is open, they return zeros. The
+        other merges get zeros for a closed stage. (Keyword only.)
     - `axis`: for `"concat"` and `"stack"`. (Keyword only.)
 
     **Returns:** a stage, with the container methods of a `chain`. The state of a closed
@@ -365,7 +323,7 @@ def gated(
     """
     names, children = read_stages("gated", "stages", stages)
     read_gates = _read_gates(gates, names, len(children))
-    read = read_merge("gated", merge, axis, names, ("gates",))
+    read = read_merge("gated", merge, axis, names, get_args(GatedMerge), ("gates",))
     return Gated(children, read_gates, names, read)
 
 

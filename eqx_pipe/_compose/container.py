@@ -78,13 +78,12 @@ class Container(Composite):
     """The base of combinators of several stages.
 
     Stages are indexed by position, from the front or the back, by name if they have
-    names, and by path segment; a slice is the same combinator of some stages. Iteration
-    yields the stages; `in` takes a name. `per_stage` lists the fields with an entry for
-    each stage, which slicing slices too.
+    names, and by path segment. Iteration yields the stages; `in` takes a name. If
+    stages run one after the other, or are stacked, a slice is the same combinator of
+    some stages, at least `fewest`; the others have no slices.
     """
 
-    fewest: ClassVar[int] = 1
-    per_stage: ClassVar[tuple[str, ...]] = ("stages",)
+    fewest: ClassVar[int | None] = None
 
     if TYPE_CHECKING:
         stages: ClassVar[PyTree]
@@ -113,8 +112,8 @@ class Container(Composite):
         return self.stages[position]
 
     def sliced(self: _Own, part: slice) -> _Own:
-        """Return the same combinator of some of the stages, at least `fewest`."""
-        changes = {name: getattr(self, name)[part] for name in self.per_stage}
+        """Return the same combinator of some of the stages."""
+        changes = {"stages": self.stages[part]}
         if self.names is not None:
             changes["names"] = self.names[part] or None
         return dataclasses.replace(self, **changes)
@@ -153,6 +152,9 @@ class Container(Composite):
         return self.pick(position)
 
     def _checked_slice(self: _Own, part: slice) -> _Own:
+        if self.fewest is None:
+            cure = "Build a new one of the stages that you want."
+            raise value_error(_name_of(self), "it has no slices.", cure)
         if len(range(len(self))[part]) < self.fewest:
             raise value_error(
                 _name_of(self),
@@ -182,12 +184,6 @@ def keyed(container: Container) -> Iterator[tuple[Segment, AnyStage]]:
     """
     stages, names = container.stages, container.names
     return zip(range(len(stages)) if names is None else names, stages, strict=True)
-
-
-def no_slices(function: str, why: str) -> ValueError:
-    """Return the error for a slice of a combinator that has none."""
-    cure = "Build a new one of the stages that you want."
-    return value_error(function, f"it has no slices, because {why}.", cure)
 
 
 def _name_of(container: Container) -> str:

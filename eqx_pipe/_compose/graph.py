@@ -10,7 +10,7 @@ from .._check import check_is, check_name
 from .._errors import describe_value, nearest, quoted, value_error
 from .._stage import Scope, as_stage
 from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
-from .container import Container, no_slices, read_names
+from .container import Container, read_names
 from .entries import look_up
 
 GraphEdges: TypeAlias = Mapping[str, str | Sequence[str] | Mapping[str, str]]
@@ -68,26 +68,19 @@ class Graph(Container):
         values = {INPUT: x}
         if self.inputs is not None:
             values |= look_up("graph", self.inputs, x, scope, exact=True)
-        origins: dict[str, str] = {}  # from each node that is None to the first such
         for name, stage, predecessors, keywords in self.joined():
             args = [values[p] for p in predecessors]
             named = dict(zip(keywords, args, strict=True)) if keywords else {}
             args = () if named else args
-            origin = next((origins[p] for p in predecessors if p in origins), None)
             values[name], state = scope.enter(
-                name, stage, *args, state=state, named=named, none_from=origin
+                name, stage, *args, state=state, named=named
             )
-            if values[name] is None:
-                origins[name] = origin or name
         if isinstance(self.sink, str):
             return values[self.sink], state
         y = tuple(values[name] for name in self.sink)
         if self.sink_keys is not None:
             return dict(zip(self.sink_keys, y, strict=True)), state
         return y, state
-
-    def sliced(self, part: slice) -> "Graph":
-        raise no_slices("graph", "its nodes have no order of their own")
 
 
 def graph(

@@ -44,7 +44,6 @@ from .._check import (
     common_size,
     is_integer,
 )
-from .._conditionals import zeros_varying
 from .._errors import describe_value, structure_error, type_error, value_error
 from .._keys import check_key, parameters
 from .._mesh_context import check_mesh, is_explicit
@@ -449,7 +448,7 @@ def repeat(
     check_bool("repeat", "shared", shared)
     settings = (broadcast, remat, unroll.__index__())
     if not shared:
-        return Repeat(*read_stacked("repeat", make, n, key, Repeat.fewest), *settings)
+        return Repeat(*read_stacked("repeat", make, n, key, 0), *settings)
     if key is not None:
         raise type_error(
             "repeat",
@@ -467,6 +466,8 @@ Join: TypeAlias = Literal["mean", "sum", "max", "min", "prod", "stack"]
 
 class Ensemble(Stacked):
     """Stages of equal structure under one `vmap`; see `ensemble`."""
+
+    fewest = 1
 
     stages: AnyStage
     size: int = eqx.field(static=True)
@@ -561,12 +562,12 @@ def ensemble(
         ((5, 2), (2,), 5, (2,))
     """
     check_choice("ensemble", "merge", merge, get_args(Join))
-    stages, size = read_stacked("ensemble", make, n, key, Ensemble.fewest)
+    stages, size = read_stacked("ensemble", make, n, key, 1)
     return Ensemble(stages, size, merge)
 
 
-Returns: TypeAlias = Literal["sequence", "last", "both"]
-"""The output of a scan: all outputs, the last one, or the last carry with all."""
+Returns: TypeAlias = Literal["sequence", "carry", "both"]
+"""The output of a scan: all outputs, the last carry, or both."""
 
 _CELLS = eqx.nn.GRUCell | eqx.nn.LSTMCell
 
@@ -609,7 +610,6 @@ class Scan(Composite):
 
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
         x = as_arrays(x)
-        last = self.returns == "last"
         sequence, shared = x, None
         if self.broadcast:
             shared = look_up("scan", self.broadcast, x, scope, others=("x",))
@@ -617,12 +617,6 @@ class Scan(Composite):
         check_dense("scan", f"the input{scope.where}", sequence, _DENSE)
         arrays = eqx.filter(sequence, eqx.is_array)
         size = common_size("scan", f"the input{scope.where}", arrays, 0, _STEPS)
-        if size == 0 and last:
-            raise structure_error(
-                "scan",
-                f"the sequence{scope.where} has no steps, and so no last output.",
-                'Give one step at least, or use `returns="sequence"`.',
-            )
         carry = self.init
         if self.computes_init:
             carry, state = scope.enter("init", self.init, x, state=state)
@@ -634,45 +628,37 @@ class Scan(Composite):
         # is traced more than once.
         cell_state, put_back = own_state(self.cell, state)
         index = None if scope.key is None else jnp.arange(size)
-        passes, parts = Passes(scope), []
+        passes, rest = Passes(scope), []
 
         def body(carried, slices):
-            (part, cell_state, _), (step, i) = carried, slices
+            (part, cell_state), (step, i) = carried, slices
             before, now = eqx.combine(part, fixed), eqx.combine(step, constant)
             # Constants of the loop: neither carried nor split.
             now = now if shared is None else {**now, **shared}
             inner = passes.begin()
             after, y, cell_state = self._step(inner, before, now, cell_state, i)
-            if not last:
-                check_dense("scan", f"the output of the cell{scope.where}", y, _DENSE)
-            ys, rest = _apart(y, after if last else None)
-            parts.append(rest)
+            y = None if self.returns == "carry" else as_arrays(y)
+            check_dense("scan", f"the output of the cell{scope.where}", y, _DENSE)
+            ys, constants = eqx.partition(y, eqx.is_array)
+            rest.append(constants)
             after = as_arrays(after)
             # JAX's own error would include the state, and types instead of names.
             check_carry("scan", f"the cell{scope.where}", before, after)
-            carried = eqx.filter(after, eqx.is_array), cell_state, ys if last else None
-            return carried, (None if last else ys, passes.arrays())
+            after = eqx.filter(after, eqx.is_array)
+            return (after, cell_state), (ys, passes.arrays())
 
-        begin = (carry, cell_state, None)
-        if last:
-            # Only the last output is wanted, so it is carried, and nothing is stacked.
-            first = jtu.tree_map(lambda leaf: leaf[0], (xs, index))
-
-            def output(*inputs: Any) -> PyTree:
-                return body(*inputs)[0][2]
-
-            one, shapes = jax.make_jaxpr(output, return_shape=True)(begin, first)
-            zeros = jtu.tree_unflatten(
-                jtu.tree_structure(shapes), zeros_varying(one.out_avals)
-            )
-            begin = (carry, cell_state, zeros)
-        (carry, cell_state, last_ys), (ys, values) = jax.lax.scan(
-            body, begin, (xs, index), size, reverse=self.reverse, unroll=self.unroll
+        (carry, cell_state), (ys, values) = jax.lax.scan(
+            body,
+            (carry, cell_state),
+            (xs, index),
+            size,
+            reverse=self.reverse,
+            unroll=self.unroll,
         )
         passes.end(values)
-        carry = eqx.combine(carry, fixed)
-        y = _whole(last_ys if last else ys, parts[-1], carry)
-        return ((carry, y) if self.returns == "both" else y), put_back(cell_state)
+        carry, y = eqx.combine(carry, fixed), eqx.combine(ys, rest[-1])
+        returned = {"sequence": y, "carry": carry, "both": (carry, y)}
+        return returned[self.returns], put_back(cell_state)
 
     def _step(
         self, scope: Scope, carry: PyTree, x: PyTree, state: MaybeState, i: Any
@@ -693,27 +679,6 @@ class Scan(Composite):
                 "this step.",
             )
         return *both, state
-
-
-def _apart(y: PyTree, carry: PyTree) -> tuple[PyTree, tuple[PyTree, PyTree]]:
-    """Return the arrays of an output that are not leaves of the carry, and the rest.
-
-    The last output is often part of the last carry, and is then not carried twice.
-    """
-    # By identity: traced values cannot be compared.
-    leaves = enumerate(jtu.tree_leaves(carry))
-    positions = {id(v): i for i, v in leaves if eqx.is_array(v)}
-    at = jtu.tree_map(lambda v: positions.get(id(v), -1), y)
-    arrays, constants = eqx.partition(as_arrays(y), eqx.is_array)
-    rest = jtu.tree_map(lambda position, v: v if position < 0 else None, at, arrays)
-    return rest, (at, constants)
-
-
-def _whole(arrays: PyTree, rest: tuple[PyTree, PyTree], carry: PyTree) -> PyTree:
-    """Reassemble an output that `_apart` took apart."""
-    (at, constants), leaves = rest, jtu.tree_leaves(carry)
-    shared = jtu.tree_map(lambda i: None if i < 0 else leaves[i], at)
-    return eqx.combine(arrays, shared, constants)
 
 
 def _zeros(cell: Any) -> PyTree:
@@ -754,8 +719,8 @@ def scan(
         the input is a mapping: the memory of a decoder, a mask. The other entries are
         sequences. `x` is then a mapping, too. (Keyword only.)
     - `returns`: `"sequence"`: the outputs of all steps, along a new leading axis;
-        `"last"`: the output of the last step only; `"both"`: the last carry and all
-        outputs, as `(carry, ys)`. (Keyword only.)
+        `"carry"`: the carry after the last step, without outputs; `"both"`: the two,
+        as `(carry, ys)`. (Keyword only.)
     - `reverse`: whether to begin with the last element. Outputs keep the positions of
         their inputs, so the last step is at the first element. (Keyword only.)
     - `unroll`: the number of steps per iteration of the loop; see `jax.lax.scan`.
@@ -764,22 +729,21 @@ def scan(
     **Returns:** a stage that takes a sequence.
 
     **Shapes:** the cell gets an input leaf `(steps, *a)` as `(*a,)`; an output leaf
-    `(*b,)` of the cell becomes `(steps, *b)`, or stays `(*b,)` with `"last"`.
+    `(*b,)` of the cell becomes `(steps, *b)`.
 
     **Raises:**
 
     - `TypeError` if the cell does not take two inputs, `init` is missing, `reverse` is
       not a bool, or `broadcast` is given with a cell of Equinox; when called, if the
       cell does not return a pair, or a sequence is a sparse matrix.
-    - `ValueError` if `returns` is unknown, or `unroll` is not positive; when called, if
-      the sequence is empty and `returns` is `"last"`.
+    - `ValueError` if `returns` is unknown, or `unroll` is not positive.
     - `StructureError` (a `ValueError`), when called, if arrays have leading axes of
       different lengths, a broadcast entry is missing, or the new carry differs from the
       old one in structure, shape or dtype; the error names the leaves.
 
     **Laws:** it equals the loop `for i, x in enumerate(xs): carry, y = cell(carry, x,
-    key=fold_in(key, i))`, forward and in gradients; `"last"` is the last entry of the
-    sequence; an entry that is broadcast is the sequence of its copies.
+    key=fold_in(key, i))`, forward and in gradients; an entry that is broadcast is the
+    sequence of its copies.
 
     !!! example
 
@@ -793,7 +757,7 @@ def scan(
         [0.0, 2.0, 6.0, 12.0]
         >>> cell = eqx.nn.GRUCell(2, 8, key=jr.key(0))
         >>> both = ep.parallel(ep.scan(cell), ep.scan(cell, reverse=True))
-        >>> last, xs = ep.scan(cell, returns="last"), jnp.ones((5, 2))
+        >>> last, xs = ep.scan(cell, returns="carry"), jnp.ones((5, 2))
         >>> both(xs).shape, last(xs).shape
         ((5, 16), (8,))
     """

@@ -7,13 +7,12 @@ stacking first would hold all outputs at once.
 import dataclasses
 import functools as ft
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Literal, SupportsIndex, TypeAlias, cast, get_args
+from typing import Any, Literal, SupportsIndex, TypeAlias, cast, get_args
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
-import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from .._check import check_callable, check_choice, check_is
@@ -37,17 +36,15 @@ from .._tree import (
     tree_text,
 )
 from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
-from .container import Container, Names, check_reserved, keyed, no_slices, read_stages
+from .container import Container, Names, check_reserved, keyed, read_stages
 
 
 @dataclasses.dataclass(frozen=True)
 class Fold:
-    """A merge that folds two leaves into one, with its neutral element."""
+    """A merge that folds two leaves into one."""
 
     pair: Callable[[Array, Array], Array]
     over: Callable[..., Array]
-    neutral: Callable[[np.dtype], Any]
-    average: bool = False
 
     def prepare(self, leaf: Array) -> Array:
         """Return `leaf` in the dtype of the result: that of `over` (`jnp.sum`, ...)."""
@@ -56,22 +53,12 @@ class Fold:
         return leaf.astype(jax.eval_shape(self.over, one).dtype)
 
     def total(self, leaves: Sequence[Array], count: Any) -> Array:
-        """Return the result of prepared leaves, of which `count` are not absent."""
-        total = ft.reduce(self.pair, map(widened, leaves))
-        if self.average:
+        """Return the result of leaves, `count` of which a mean divides by."""
+        prepared = list(map(self.prepare, leaves))
+        total = ft.reduce(self.pair, map(widened, prepared))
+        if self.over is jnp.mean:
             total = total / jnp.asarray(count, total.dtype)
-        return total.astype(leaves[0].dtype)
-
-    def absent(self, leaf: jax.ShapeDtypeStruct) -> Array:
-        """Return the substitute for a prepared leaf that is absent, from its struct."""
-        return filled(leaf, self.neutral(leaf.dtype))
-
-
-def filled(struct: jax.ShapeDtypeStruct, value: Any) -> Array:
-    """Return an array of equal values, with the sharding of its struct."""
-    # Not `jnp.full_like`, which drops shardings on meshes with an automatic axis.
-    shape, dtype = struct.shape, struct.dtype
-    return jax.lax.full(shape, value, dtype, sharding=struct.sharding)
+        return total.astype(prepared[0].dtype)
 
 
 def widened(leaf: Array) -> Array:
@@ -80,24 +67,12 @@ def widened(leaf: Array) -> Array:
     return leaf.astype(jnp.float32) if is_half else leaf
 
 
-def _extreme(sign: int) -> Callable[[np.dtype], Any]:
-    def bound(dtype):
-        if jnp.issubdtype(dtype, jnp.inexact):
-            return sign * np.inf
-        if dtype == jnp.bool_:
-            return sign > 0
-        info = jnp.iinfo(dtype)
-        return info.max if sign > 0 else info.min
-
-    return bound
-
-
 FOLDS = {
-    "sum": Fold(jnp.add, jnp.sum, lambda dtype: 0),
-    "mean": Fold(jnp.add, jnp.mean, lambda dtype: 0, average=True),
-    "max": Fold(jnp.maximum, jnp.max, _extreme(-1)),
-    "min": Fold(jnp.minimum, jnp.min, _extreme(1)),
-    "prod": Fold(jnp.multiply, jnp.prod, lambda dtype: 1),
+    "sum": Fold(jnp.add, jnp.sum),
+    "mean": Fold(jnp.add, jnp.mean),
+    "max": Fold(jnp.maximum, jnp.max),
+    "min": Fold(jnp.minimum, jnp.min),
+    "prod": Fold(jnp.multiply, jnp.prod),
 }
 """The fold of each merge, by name."""
 
@@ -106,9 +81,6 @@ MergeName: TypeAlias = Literal[
     "concat", "stack", "sum", "mean", "max", "min", "prod", "tuple", "dict"
 ]
 """The names of the built-in merges."""
-
-
-MERGES = get_args(MergeName)
 
 
 class Merge(eqx.Module):
@@ -120,11 +92,6 @@ class Merge(eqx.Module):
     stage: AnyStage | None
     name: str | None = eqx.field(static=True)
     axis: int = eqx.field(static=True)
-
-    @property
-    def fold(self) -> Fold | None:
-        """The fold, if the merge is one."""
-        return FOLDS.get(self.name or "")
 
     def children(self) -> dict[str, AnyStage]:
         """Return the stage by its path segment, if there is one."""
@@ -143,8 +110,12 @@ def merged(
     outputs: Sequence[PyTree],
     state: MaybeState,
     scope: Scope,
+    count: Any,
 ) -> Output:
-    """Merge the outputs of the stages of a `Parallel` or `Gated` into one."""
+    """Merge the outputs of the stages of a `Parallel` or `Gated` into one.
+
+    `count` is the number of outputs for a mean.
+    """
     merge, function = container.merge, type(container).__name__.lower()
     segments = [segment for segment, _ in keyed(container)]
     if merge.stage is not None:
@@ -156,24 +127,20 @@ def merged(
     trees = [as_arrays(output) for output in outputs]
     paths = [join_path(scope.path, segment) for segment in segments]
     for path, tree in zip(paths, trees, strict=True):
-        check_mergeable(function, cast(str, merge.name), path, tree)
-        _check_axis(function, merge, path, tree)
+        more = ', or use `merge="tuple"` or a callable.'
+        keys = merge.name not in FOLDS
+        check_arrays(function, path, tree, f'merge="{merge.name}"', more, keys)
     free_axis = merge.axis if merge.name == "concat" else None
-    check_agree(function, paths, trees, free_axis, KEEP_APART)
-    return jtu.tree_map(ft.partial(_joined, merge.name, merge.axis), *trees), state
+    check_agree(function, paths, trees, free_axis, ', or use `merge="tuple"`.')
 
+    def joined(*leaves: Array) -> Array:
+        if merge.name == "concat":
+            return jnp.concatenate(leaves, merge.axis)
+        if merge.name == "stack":
+            return jnp.stack(leaves, merge.axis)
+        return FOLDS[str(merge.name)].total(leaves, count)
 
-KEEP_APART = ', or use `merge="tuple"`.'
-
-
-def _joined(name: str | None, axis: int, *leaves: Array) -> Array:
-    """Apply a built-in merge to one leaf of each output."""
-    if name == "concat":
-        return jnp.concatenate(leaves, axis)
-    if name == "stack":
-        return jnp.stack(leaves, axis)
-    fold = FOLDS[str(name)]
-    return fold.total(list(map(fold.prepare, leaves)), len(leaves))
+    return jtu.tree_map(joined, *trees), state
 
 
 def read_merge(
@@ -181,9 +148,10 @@ def read_merge(
     merge: MergeName | StageLike,
     axis: SupportsIndex,
     names: Names,
+    choices: Sequence[str],
     reserved: Sequence[str] = (),
 ) -> Merge:
-    """Return the merge; raise unless it fits the names.
+    """Return the merge; raise unless it fits the names and is among the `choices`.
 
     `reserved` lists names that no stage may have, besides the name of a callable merge.
     """
@@ -198,11 +166,11 @@ def read_merge(
         check_callable(function, "merge", merge, cure)
         stage = as_stage(function, "merge", merge, cure)
         reserved = (*reserved, "merge")
-    elif merge not in MERGES:
+    elif merge not in choices:
         raise value_error(
             function,
             f"`merge` is {describe_value(merge)}.",
-            f"{nearest(merge, MERGES)} Or give a function of the tuple of outputs.",
+            f"{nearest(merge, choices)} Or give a function of the tuple of outputs.",
         )
     elif merge == "dict" and names is None:
         raise value_error(
@@ -212,28 +180,6 @@ def read_merge(
         )
     check_reserved(function, names, reserved)
     return Merge(stage, merge if isinstance(merge, str) else None, axis.__index__())
-
-
-def _check_axis(function: str, merge: Merge, path: str, tree: PyTree) -> None:
-    """Raise unless every leaf has the axis of the merge."""
-    if merge.name not in ("concat", "stack"):
-        return
-    for name, leaf in leaves_with_names(tree):
-        num_axes = leaf.ndim + (merge.name == "stack")
-        if not -num_axes <= merge.axis < num_axes:
-            wrong = f"{_of_leaf(name)}the output of `{path}` is {leaf_text(leaf)}"
-            cure = f"Give `axis` from {-num_axes} to {num_axes - 1}."
-            raise value_error(
-                function,
-                f"`axis` is {merge.axis}, and {wrong}.",
-                cure if num_axes else 'Scalars are joined by `merge="stack"`.',
-            )
-
-
-def check_mergeable(function: str, merge: str, path: str, tree: PyTree) -> None:
-    """Raise unless a built-in merge can act on each leaf of an output."""
-    more = ', or use `merge="tuple"` or a callable.'
-    check_arrays(function, path, tree, f'merge="{merge}"', more, merge not in FOLDS)
 
 
 SUM_BY_CALLABLE = (
@@ -317,7 +263,7 @@ class Parallel(Container):
         for segment, stage in keyed(self):
             y, state = scope.enter(segment, stage, x, state=state)
             outputs.append(y)
-        return merged(self, outputs, state, scope)
+        return merged(self, outputs, state, scope, len(outputs))
 
 
 def parallel(
@@ -352,7 +298,7 @@ def parallel(
     **Raises:**
 
     - `ValueError` if there is no stage, `merge` is unknown, a name is invalid, or
-      `merge="dict"` has no names; when called, if `axis` is out of range.
+      `merge="dict"` has no names; when called, that of JAX if `axis` is out of range.
     - `TypeError` if something is not a stage, or a mapping and positional stages are
       mixed; when called, if the merge does not support a leaf (text, keys).
     - `StructureError` (a `ValueError`), when called, if outputs differ in structure,
@@ -371,7 +317,8 @@ def parallel(
         ({'low': 0, 'high': 2}, 2)
     """
     names, children = read_stages("parallel", "stages", stages)
-    return Parallel(children, names, read_merge("parallel", merge, axis, names))
+    read = read_merge("parallel", merge, axis, names, get_args(MergeName))
+    return Parallel(children, names, read)
 
 
 _NORMALIZE = {
@@ -388,8 +335,6 @@ Weights: TypeAlias = ArrayLike | Sequence[ArrayLike] | StageLike
 class Weighted(Container):
     """A weighted sum of stages; see `weighted`."""
 
-    per_stage: ClassVar[tuple[str, ...]] = ("stages", "weights")
-
     stages: tuple[AnyStage, ...]
     weights: Float[Array, " stages"] | AnyStage
     names: Names = eqx.field(static=True)
@@ -403,11 +348,6 @@ class Weighted(Container):
     def children(self) -> Mapping[str, AnyStage]:
         gate = {"weights": cast(AnyStage, self.weights)} if self.computed else {}
         return {**gate, **super().children()}
-
-    def sliced(self, part: slice) -> "Weighted":
-        if self.computed:
-            raise no_slices("weighted", "a stage computes the weights of all stages")
-        return super().sliced(part)
 
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
         weights: PyTree = self.weights

@@ -3,7 +3,7 @@
 import functools as ft
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import cast
+from typing import Any, cast
 
 import equinox as eqx
 import jax
@@ -56,16 +56,11 @@ class Frozen(Stage):
 
     def is_stateful(self) -> bool:
         """Return whether the frozen stage takes and returns an `equinox.nn.State`."""
-        return is_stateful(self.stage)  # a tied stage calls its functions to find out
+        return is_stateful(self.stage)
 
     @property
     def __signature__(self) -> inspect.Signature:  # how many inputs it takes
-        signature = inspect.signature(self.stage)
-        key = inspect.signature(self.__call__).parameters["key"]
-        parameters = dict(signature.parameters) | {"key": key}
-        return signature.replace(
-            parameters=sorted(parameters.values(), key=lambda p: p.kind)
-        )
+        return inspect.signature(self.stage)
 
     def __call__(
         self, *args: PyTree, key: Key | None = None, **named: PyTree
@@ -126,11 +121,7 @@ def frozen(stage: StageLike) -> Frozen:
 
 
 class Elsewhere(eqx.Module):
-    """The placeholder of a tied part, instead of Equinox's `SharedNode`.
-
-    All placeholders are equal, so pipelines built alike are equal. `tree_at` needs the
-    leaf. A Module keeps its type in a pytree of masks.
-    """
+    """The placeholder of a tied part; `tree_at` needs its leaf."""
 
     leaf: str = "tied"
 
@@ -138,23 +129,23 @@ class Elsewhere(eqx.Module):
 class Tied(Composite):
     """A pipeline with shared parts; see `tied`."""
 
-    shared: eqx.nn.Shared
+    kept: AnyStage  # with an `Elsewhere` in place of each dropped part
+    where: Callable[..., PyTree] = eqx.field(static=True)
+    get: Callable[..., PyTree] = eqx.field(static=True)
 
     @property
     def pipe(self) -> AnyStage:
         """The pipeline with every tied part in place."""
-        return self.shared()
+        return eqx.tree_at(self.where, self.kept, self.get(self.kept))
 
     def children(self) -> Mapping[str, AnyStage]:
-        """Return the children of the pipeline."""
-        if not callable(self.shared.get):  # as in a pytree of masks
-            return self.held()
-        pipe = self.pipe
-        return pipe.children() if is_composite(pipe) else {}
+        return self.pipe.children() if is_composite(self.kept) else {}
 
     def held(self) -> Mapping[str, AnyStage]:
-        kept = self.shared.pytree
-        return kept.children() if is_composite(kept) else {}
+        return self.kept.children() if is_composite(self.kept) else {}
+
+    def settings(self) -> dict[str, Any]:
+        return {}
 
     def with_child(self, segment: str, stage: StageLike) -> "Tied":
         raise value_error(
@@ -164,7 +155,7 @@ class Tied(Composite):
         )
 
     def is_stateful(self) -> bool:
-        return is_stateful(self.shared.pytree)  # also for a pytree of masks
+        return is_stateful(self.kept)  # also for a pytree of masks
 
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
         return call(self.pipe, (x,), state, scope)
@@ -189,15 +180,13 @@ def tied(
         another part, or a function of it (`jnp.transpose(...)`).
 
     **Returns:** a stage with the paths and draws of `pipe`. Its `.pipe` is the pipeline
-    with all parts in place, for `replace`; `.shared` is the underlying
-    `equinox.nn.Shared`.
+    with all parts in place, for `replace`.
 
     **Raises:**
 
     - `TypeError` if `pipe` is not a stage, or `where` or `get` is not a function.
     - `StructureError` (a `ValueError`) if a part and its replacement differ in
-      structure, shape or dtype.
-    - `ValueError` if `get` returns a part that `where` drops.
+      structure, shape or dtype, or `get` returns a part that `where` drops.
 
     **Laws:** it equals `pipe` with equal parts, and the parts stay equal in training.
 
@@ -222,34 +211,21 @@ def tied(
     cure = 'Give a function of the pipeline: `lambda pipe: pipe["head"].weight`.'
     check_callable("tied", "where", where, cure)
     check_callable("tied", "get", get, cure)
+    dropped, _ = where(stage), get(stage)
+    kept = eqx.tree_at(where, stage, replace_fn=lambda _: Elsewhere())
     try:
-        shared = eqx.nn.Shared(stage, where, get)
-    except ValueError as error:
-        text = "; ".join(differences(where(stage), get(stage))) or error
+        found = get(kept)
+    except Exception:  # it succeeds with the whole pipeline
+        found = Elsewhere()
+    lines = differences(dropped, found)
+    if lines:
         raise structure_error(
             "tied",
-            f"the parts that `where` and `get` return differ: {text}.",
+            f"the parts that `where` and `get` return differ: {'; '.join(lines)}.",
             "Tie parts of the same structure, shapes and dtypes; `get` may transform "
-            "them, as by `jnp.transpose`.",
-        ) from error
-    shared = eqx.tree_at(
-        lambda s: where(s.pytree), shared, replace_fn=lambda _: Elsewhere()
-    )
-    try:
-        replacement = get(shared.pytree)
-    except Exception:  # it succeeds with the whole pipeline
-        replacement = Elsewhere()
-    if any(map(_is_elsewhere, jtu.tree_leaves(replacement, is_leaf=_is_elsewhere))):
-        raise value_error(
-            "tied",
-            "`get` returns a part that `where` drops.",
-            "Return from `where` the places to drop, and from `get` the one to keep.",
+            "them, as by `jnp.transpose`, but not return a part that `where` drops.",
         )
-    return Tied(shared)
-
-
-def _is_elsewhere(leaf: object) -> bool:
-    return isinstance(leaf, Elsewhere)
+    return Tied(kept, where, get)
 
 
 _MASKED = (

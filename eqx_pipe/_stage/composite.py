@@ -5,10 +5,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
-import equinox as eqx
-
 from .._check import check_is
-from .._errors import message, nearest
+from .._errors import message
 from .._keys import check_key
 from .._types import AnyStage, Key, MaybeState, Output, PyTree, StageLike
 from .describe import row_lines, row_of
@@ -98,8 +96,8 @@ class Composite(Stage):
         **Arguments:**
 
         - `stages`: a mapping from paths (`"blocks.3.attn"`, or a position) to new
-            stages. Paths are those of errors and `outputs`. A path may also lead into a
-            layer, to a field or an item of a field, which may be replaced by anything.
+            stages. Paths are those of errors and `outputs`. To replace a part of a
+            layer, use `equinox.tree_at`.
         - `named`: new stages for direct children, by name. (Keyword only.)
 
         **Returns:** a new pipeline; the old one does not change.
@@ -134,7 +132,12 @@ class Composite(Stage):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            raise AttributeError(_no_attribute(self, name))
+            kind = type(self)
+            wrong = f"a `{kind.__name__}` has no attribute `{name}`"
+            if hasattr(kind, "__getitem__") and not name.startswith("_"):
+                cure = f'Stages are items: `pipe["{name}"]`.'
+                wrong = message(kind.__name__.lower(), f"{wrong}.", cure)
+            raise AttributeError(wrong)
 
     def __repr__(self) -> str:
         return "\n".join(row_lines(row_of(self, {})))
@@ -161,27 +164,3 @@ class Composite(Stage):
             check_state_is_ours(name, self, state, error)
             raise
         return y if state is None else (y, new_state)
-
-
-def _no_attribute(stage: Any, name: str) -> str:
-    """Return the message for an attribute that a composite lacks."""
-    kind = type(stage)
-    # While `copy` or `pickle` builds a module, it lacks the fields that `children`
-    # needs.
-    if name.startswith("_") or name in kind.__dataclass_fields__:
-        return f"`{kind.__name__}` has no attribute `{name}`"
-    function = kind.__name__.lower()
-    wrong = f"a `{kind.__name__}` has no attribute `{name}`"
-    names = list(stage.children())
-    if name in names and hasattr(kind, "__getitem__"):
-        return message(
-            function,
-            f"{wrong}, but a stage with this name.",
-            f'Write `pipe["{name}"]`.',
-        )
-    for field, value in vars(stage).items():
-        if isinstance(value, eqx.Module) and hasattr(value, name):
-            cure = f"Write `pipe.{field}.{name}`."
-            return message(function, f"{wrong}, but its `.{field}` has.", cure)
-    wrong += ", and no stage with this name."
-    return message(function, wrong, nearest(name, names))

@@ -2,7 +2,7 @@
 
 import functools as ft
 import itertools as it
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
@@ -125,45 +125,25 @@ def each_path(paths: np.ndarray, segments: Any) -> np.ndarray:
 
 
 def put(root: PyTree, node: PyTree, parent: str, path: str, new: PyTree) -> PyTree:
-    """Return `node`, at the path `parent`, with the value at a path below replaced.
-
-    The path may lead into a layer, by names of fields and positions.
-    """
-    if is_composite(node):
-        segment, rest = _first(root, node, parent, path)
-        if rest:
-            new = put(root, node.child(segment), join_path(parent, segment), rest, new)
-        return node.with_child(segment, new)
-    parts, structure = jtu.tree_flatten_with_path(node, is_leaf=lambda x: x is not node)
-    names = [path_name(key) for key, _ in parts if key]
-    segment, _, rest = path.partition(".")
-    if segment not in names:
-        raise _unknown(root, parent, path, names)
-    values = [value for _, value in parts]
-    at = names.index(segment)
-    if rest:
-        new = put(root, values[at], join_path(parent, segment), rest, new)
-    values[at] = new
-    return structure.unflatten(values)
-
-
-def _first(root: PyTree, node: AnyStage, parent: str, path: str) -> tuple[str, str]:
-    """Return the first segment of a path and the rest; names of gates have a dot."""
-    known = node.segments()
+    """Return `node`, at the path `parent`, with the stage at a path below replaced."""
+    known = node.segments() if is_composite(node) else ()
     # The longest first: `gates.a` must not be read as a child of a stage `gates`.
     for segment in sorted(known, key=len, reverse=True):
-        if path == segment or path.startswith(f"{segment}."):
-            return segment, path[len(segment) + 1 :]
-    raise _unknown(root, parent, path, known)
-
-
-def _unknown(root: PyTree, parent: str, path: str, known: Sequence[str]) -> ValueError:
+        if path == segment:
+            return node.with_child(segment, new)
+        if path.startswith(f"{segment}."):
+            rest, here = path[len(segment) + 1 :], join_path(parent, segment)
+            return node.with_child(
+                segment, put(root, node.child(segment), here, rest, new)
+            )
     where = f" in `{parent}`" if parent else ""
     paths = [join_path(parent, name) for name in known]
-    return value_error(
+    raise value_error(
         type(root).__name__.lower(),
-        f"there is no `{path}`{where}.",
-        nearest(join_path(parent, path), paths),
+        f"there is no stage `{path}`{where}.",
+        nearest(join_path(parent, path), paths)
+        if known
+        else "To replace a part of a layer, use `equinox.tree_at`.",
     )
 
 

@@ -36,7 +36,7 @@ def test_cond_under_vmap_is_the_chosen_stage_for_each_example(choices):
 
 @hyp.given(
     st.lists(st.booleans(), min_size=3, max_size=3),
-    st.sampled_from(["sum", "mean", "max", "min", "prod"]),
+    st.sampled_from(["sum", "mean"]),
     dtypes,
 )
 def test_gated_reduces_the_open_stages(opens, merge, dtype):
@@ -129,7 +129,7 @@ several = pytest.mark.skipif(jax.device_count() < 4, reason="needs four devices"
 
 @several
 @pytest.mark.parametrize("other", [EXPLICIT, AUTO])
-@pytest.mark.parametrize("merge", [None, "min", "stack"])
+@pytest.mark.parametrize("merge", [None, "mean", "stack"])
 def test_one_choice_for_a_batch_split_over_explicit_axes(other, merge):
     mesh = jax.make_mesh((2, 2), ("data", "model"), axis_types=(EXPLICIT, other))
     gates = (first_sum, lambda x: ~first_sum(x))

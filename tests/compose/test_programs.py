@@ -53,7 +53,7 @@ def programs(direction, pipe, x, key):
 QUICK = {
     *{"chain broadcast", "parallel mean", "weighted softmax", "residual", "at a path"},
     *{"graph", "repeat", "ensemble", "batched", "scan of a GRU", "tied", "precision"},
-    *{"cond", "switch", "gated max", "noisy names"},
+    *{"cond", "switch", "gated mean", "noisy names"},
 }
 
 

@@ -29,7 +29,7 @@ def test_a_tied_parameter_is_one_and_its_gradient_the_sum_over_its_places():
     np.testing.assert_array_equal(pipe(X), plain(X))
     ours, apart = slopes(pipe), slopes(plain)
     np.testing.assert_allclose(
-        ours.shared.pytree["a"].weight,
+        ours.kept["a"].weight,
         apart["a"].weight + apart["b"].weight.T,
         rtol=1e-5,
     )

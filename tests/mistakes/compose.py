@@ -58,10 +58,7 @@ CHAIN = {
     },
     KeyError: {"Did you mean `abc`": lambda: ep.chain(abc=sin)["abd"]},
     IndexError: {"an integer from -1 to 0": lambda: ep.chain(sin)[3]},
-    AttributeError: {
-        r'`pipe\["abc"\]`': lambda: ep.chain(abc=sin).abc,
-        "Did you mean `abc`": lambda: ep.chain(abc=sin).abd,
-    },
+    AttributeError: {r'`pipe\["abc"\]`': lambda: ep.chain(abc=sin).abc},
 }
 
 PARALLEL = {
@@ -70,8 +67,9 @@ PARALLEL = {
         "`concat`": lambda: ep.parallel(sin, merge="concta"),
         "in a mapping": lambda: ep.parallel(sin, merge="dict"),
         "Rename the": lambda: ep.parallel({"merge": sin}, merge=sum),
-        "`axis` from -2 to 1": lambda: merged(ones(2), ones(2), merge="stack", axis=3),
-        'by `merge="stack"`': lambda: merged(ones(), ones(), merge="concat"),
+        "Known names: `concat`, `stack`, `sum`": lambda: ep.gated(
+            sin, gates=[sin], merge="max"
+        ),
     },
     TypeError: {
         "function of the tuple of outputs: `lambda": lambda: ep.parallel(
@@ -119,15 +117,11 @@ def tie(where, get):
 
 
 TIED = {
-    ValueError: {
-        "and from `get` the one to keep": lambda: tie(
-            lambda p: p["a"], lambda p: p["a"]
-        ),
-    },
     ep.StructureError: {
+        "but not return a part that": lambda: tie(lambda p: p["a"], lambda p: p["a"]),
         r"float32\[2,3\].*same structure.*transpose": lambda: tie(
             lambda p: p["b"].weight, lambda p: p["a"].weight
-        )
+        ),
     },
 }
 

@@ -17,14 +17,12 @@ def pipe():
 EDIT = {
     ValueError: {
         "mean `head`": lambda: pipe().replace(haed=sin),
-        r"no `2` in `body`.*`body\.1`": lambda: pipe().replace({"body.2": sin}),
-        r"mean `head\.weight`": lambda: pipe().replace({"head.wieght": 3}),
+        r"no stage `2` in `body`.*`body\.1`": lambda: pipe().replace({"body.2": sin}),
+        "use `equinox.tree_at`": lambda: pipe().replace({"head.weight": 3}),
         "tie its parts again": lambda: ep.tied(
             pipe(), lambda p: p["head"].weight, lambda p: p["blocks"].stages.weight[0]
         ).replace(head=linear(key())),
-        "its selector counts.*Build a new": lambda: ep.switch(sin, cos, sin)[1:],
-        "a stage computes": lambda: ep.weighted(sin, cos, weights=sin)[1:],
-        "no order of their own": lambda: ep.graph({"a": sin}, {"a": []}, "a")[:1],
+        "no slices. Build a new one": lambda: ep.parallel(sin, cos)[1:],
         "It needs at least 1": lambda: ep.ensemble([linear(key())])[1:],
     },
     TypeError: {

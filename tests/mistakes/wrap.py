@@ -41,7 +41,6 @@ REPEAT = {
         r"jax.random.key\(seed": lambda: ep.repeat(block, 2, key=None),
     },
     KeyError: {"Give an integer from -2 to 1": lambda: stack(2)["a"]},
-    AttributeError: {"`pipe.stages.weight`": lambda: stack(2, linear).weight},
     ep.StructureError: {
         "first what it got.*or use `chain`": lambda: stack(
             2, lambda key: lambda x: x[:1]
@@ -91,7 +90,6 @@ SCAN = {
             {"a": ones(2), "b": ones(3)}
         ),
         "dtypes of the carry.*`0.0` in place of": lambda: ep.scan(add, 0)(ones(3)),
-        "Give one step at least": lambda: ep.scan(add, 0.0, returns="last")(ones(0)),
     },
 }
 

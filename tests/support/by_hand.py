@@ -107,14 +107,13 @@ def _gated(stage, x, key):
     name, gates = stage.merge.name, child_key(key, "gates")
     children = list(zip(stage.keys(), stage.stages, stage.gates, strict=True))
     opens = [_child(gate, segment, x, gates) for segment, _, gate in children]
-    absent = {"prod": 1.0, "max": -jnp.inf, "min": jnp.inf}.get(name, 0.0)
 
     def output(is_open, segment, child):
         run = ft.partial(_child, child, segment, key=key)
 
         def instead(x):
             shapes = jax.eval_shape(run, x)
-            return jtu.tree_map(lambda v: jnp.full(v.shape, absent, v.dtype), shapes)
+            return jtu.tree_map(lambda v: jnp.zeros(v.shape, v.dtype), shapes)
 
         return jax.lax.cond(is_open, run, instead, x)
 
@@ -122,15 +121,10 @@ def _gated(stage, x, key):
         output(is_open, segment, child)
         for is_open, (segment, child, _) in zip(opens, children, strict=True)
     ]
-    if name not in FOLDS:
+    if name != "mean":
         return _merged(stage, ys, key)
-    count = sum(jnp.asarray(o, jnp.int32) for o in opens)
-    whole = FOLDS["sum" if name == "mean" else name](ys)
-    if name == "mean":
-        return jtu.tree_map(lambda v: v / jnp.maximum(count, 1).astype(v.dtype), whole)
-    if name == "sum":
-        return whole
-    return jtu.tree_map(lambda v: jnp.where(count == 0, jnp.zeros_like(v), v), whole)
+    count = jnp.maximum(sum(jnp.asarray(o, jnp.int32) for o in opens), 1)
+    return jtu.tree_map(lambda v: v / count.astype(v.dtype), FOLDS["sum"](ys))
 
 
 def _cond(stage, x, key):
@@ -207,14 +201,14 @@ def _scan(stage, x, key):
     if carry is None:
         carry = jnp.zeros(stage.cell.hidden_size)
     index = jnp.arange(jtu.tree_leaves(xs)[0].shape[0])
-    last = stage.returns == "last"  # where the output is the carry
+    alone = stage.returns == "carry"
     carry, ys = jax.lax.scan(
-        lambda c, s: (step(c, s)[0], None) if last else step(c, s),
+        lambda c, s: (step(c, s)[0], None) if alone else step(c, s),
         carry,
         (xs, index),
         reverse=stage.reverse,
     )
-    return carry if last else ys
+    return carry if alone else ys
 
 
 def _batched(stage, x, key):

@@ -156,7 +156,7 @@ COMBINATORS = {
         ep.scan(masked_sum, lambda xs: -xs["x"][0], broadcast="mask"),
     ),
     "scan of a GRU": lambda p: ep.chain(
-        twice, ep.scan(p.gru, returns="last", reverse=True)
+        twice, ep.scan(p.gru, returns="carry", reverse=True)
     ),
     "tied": lambda p: ep.tied(
         ep.chain(p.a, jnp.tanh, p.b), lambda q: q[2].weight, lambda q: q[0].weight.T
@@ -170,7 +170,6 @@ COMBINATORS = {
     "switch": lambda p: ep.switch(lambda x: jnp.argmax(x[:3]), p.a, jnp.sin, p.b),
     "gated sum": lambda p: ep.gated(p.a, jnp.sin, gates=GATES),
     "gated mean": lambda p: ep.gated(p.a, jnp.sin, gates=GATES, merge="mean"),
-    "gated max": lambda p: ep.gated(p.a, jnp.sin, gates=GATES, merge="max"),
     "gated stack": lambda p: ep.gated(p.a, jnp.sin, gates=GATES, merge="stack"),
     "gated dict": lambda p: ep.gated(
         {"a": p.a, "b": jnp.sin}, gates={"b": never, "a": positive}, merge="dict"
