@@ -108,13 +108,8 @@ class Flights:
         try:
             self._store.files.put(f"{_FOLDER}/{name}", data)
         except OSError as error:
-            log_once(
-                f"flight {self._store.path}",
-                "eqx_pipe.sweep: the points in flight could not be saved in `%s`: %s. "
-                "The sweep continues; a kill would lose them.",
-                self._store.path,
-                error,
-            )
+            text = "could not be saved (%s): a kill would lose them"
+            self._log(number, text, error)
             return
         self._names.add(name)
         self.text = flight.text
@@ -130,15 +125,13 @@ class Flights:
         try:
             return self._valid(number)
         except (OSError, ValueError, LookupError, TypeError) as error:
-            log_once(
-                f"flight {self._store.path} {number}",
-                "eqx_pipe.sweep: the points in flight in chunk %d of `%s` cannot go on "
-                "(%s): they begin again.",
-                number,
-                self._store.path,
-                error,
-            )
+            self._log(number, "cannot go on (%s): they begin again", error)
             return None
+
+    def _log(self, number: int, what: str, error: Exception) -> None:
+        path = self._store.path
+        text = f"eqx_pipe.sweep: the points in flight in chunk %d of `%s` {what}."
+        log_once(f"flight {path} {number} {what}", text, number, path, error)
 
     def _valid(self, number: int) -> Flight:
         name, names = self._name(number), self._at(number)

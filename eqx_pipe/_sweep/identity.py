@@ -537,7 +537,7 @@ def _grown(
         check_same(store.path, store.record, then, request.resume is not None)
     # If the old batch held all points, its size was not chosen.
     size = store.chunks.size // max(1, len(had))
-    if store.record["batch_size"] * len(plan.devices) < size:
+    if store.record["batch_size"] * len(points.devices) < size:
         _check_batch_size(plan, store)
         plan = plan.with_batch_size(store.record["batch_size"])
     chunks = None
@@ -560,7 +560,7 @@ def _grown(
 def _check_batch_size(plan: Plan, store: Store) -> None:
     """Raise a `ValueError` if an explicit batch size differs from that of a store."""
     request, kept = plan.request, store.record["batch_size"]
-    if isinstance(request.batch_size, int) and plan.batch_size != kept:
+    if isinstance(request.batch_size, int) and plan.points.batch_size != kept:
         raise value_error(
             "sweep",
             f"`batch_size` is {request.batch_size}, and the store `{store.path}` was "

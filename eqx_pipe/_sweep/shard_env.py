@@ -8,8 +8,14 @@ from .._progress import tell
 _SHARD, _COUNT = "EQX_PIPE_SHARD", "EQX_PIPE_SHARD_COUNT"
 _CURE = f"Set `{_SHARD}=7/16` for the share 7 of 16, which counts from 0"
 
-_TASKS = ("PBS_ARRAY_INDEX", "HQ_TASK_ID", "JOB_COMPLETION_INDEX")
-"""The indices of tasks in arrays of PBS, HyperQueue and Kubernetes."""
+_SLURM = "SLURM_ARRAY_TASK"
+_TASKS = (
+    (f"{_SLURM}_ID", f"{_SLURM}_COUNT"),
+    ("PBS_ARRAY_INDEX", _COUNT),
+    ("HQ_TASK_ID", _COUNT),
+    ("JOB_COMPLETION_INDEX", _COUNT),
+)
+"""The index of a task in arrays of Slurm, PBS, HyperQueue and Kubernetes."""
 
 _RANKS = (
     # Before Slurm, since `mpirun` starts one process of its own on each node by `srun`.
@@ -25,77 +31,60 @@ def shard_of_environment(function: str) -> tuple[int, int]:
 
     The processes of each task of an array divide the share of the task.
     """
-    given = os.environ.get(_SHARD)
+    found, given = [], os.environ.get(_SHARD)
     if given:
+        index, _, count = given.partition("/")
         try:
-            index, count = map(int, given.split("/"))
+            found = [(_SHARD, int(index), int(count))]
         except ValueError:
             wrong = f"`{_SHARD}` is {given!r}."
             raise value_error(function, wrong, f"{_CURE}.") from None
-        found = [(_SHARD, index, count)]
     else:
-        found = [_task(function), _rank(function)]
-    origin, shard = [], (0, 1)
-    for name, part, parts in filter(None, found):
+        for name, size in _TASKS:
+            task, count = _integer(function, name), _integer(function, size)
+            if task is not None:
+                found = [(name, *_task(function, name, task, count))]
+                break
+        for name, size in _RANKS:
+            rank, count = _integer(function, name), _integer(function, size)
+            if rank is not None and count is not None:
+                found += [(name, rank, count)] * (count > 1)
+                break
+    shard = 0, 1
+    for name, part, parts in found:
         if not 0 <= part < parts:
             wrong = f"`{name}` is {part} of {parts}."
             cure = f"The index must be from 0 to the count - 1. {_CURE}."
             raise value_error(function, wrong, cure)
-        origin.append(name)
         shard = shard[0] * parts + part, shard[1] * parts
-    if origin:
-        text = f"computes share {shard[0]} of {shard[1]}, by {' and '.join(origin)}."
-    elif (_integer(function, "SLURM_NTASKS") or 1) > 1:
-        text = (
-            f"computes all chunks: SLURM_NTASKS is {os.environ['SLURM_NTASKS']}, but "
-            "`srun` did not start this process."
-        )
-    else:
-        text = "computes all chunks, since no launcher of several processes is known."
+    text = "computes all chunks, since no launcher of several processes is known."
+    if found:
+        origin = " and ".join(name for name, _, _ in found)
+        text = f"computes share {shard[0]} of {shard[1]}, by {origin}."
+    elif (count := _integer(function, "SLURM_NTASKS") or 1) > 1:
+        text = f"computes all chunks: SLURM_NTASKS is {count}, but `srun` did not "
+        text += "start this process."
     tell(f'shard="auto": this process {text}')
     return shard
 
 
-def _task(function: str) -> tuple[str, int, int] | None:
-    """Return the variable, the index of this task in its array, and their number."""
-    task = _integer(function, "SLURM_ARRAY_TASK_ID")
-    if task is not None:
-        least, step, count = (
-            _integer(function, f"SLURM_ARRAY_TASK_{name}")
-            for name in ("MIN", "STEP", "COUNT")
+def _task(function: str, name: str, task: int, count: int | None) -> tuple[int, int]:
+    """Return the index of a task in its array, from 0, and the number of tasks."""
+    if count is None:
+        wrong = f"`{name}` is {task}, and the number of tasks is unknown."
+        raise value_error(function, wrong, f"Set `{_COUNT}`, such as `{_COUNT}=16`.")
+    if not name.startswith(_SLURM):
+        return task, count
+    least = _integer(function, f"{_SLURM}_MIN") or 0
+    index, rest = divmod(task - least, _integer(function, f"{_SLURM}_STEP") or 1)
+    if (count == 1 and least) or rest or index >= count:
+        only = "the only one" if count == 1 else f"one of {count} without equal steps"
+        raise value_error(
+            function,
+            f"Slurm's array task {task} is {only}, so its share is unknown.",
+            f"{_CURE}, or restart a lost task by `scontrol requeue`.",
         )
-        index, rest = divmod(task - (least or 0), step or 1)
-        if count == 1 and least or rest or not count or index >= count:
-            only = (
-                "the only one" if count == 1 else f"one of {count} without equal steps"
-            )
-            raise value_error(
-                function,
-                f"Slurm's array task {task} is {only}, so its share is unknown.",
-                f"{_CURE}, or restart a lost task by `scontrol requeue`.",
-            )
-        return "SLURM_ARRAY_TASK_ID", index, count
-    for name in _TASKS:
-        task = _integer(function, name)
-        if task is not None:
-            count = _integer(function, _COUNT)
-            if count is None:
-                raise value_error(
-                    function,
-                    f"`{name}` is {task}, and the number of tasks is unknown.",
-                    f"Set `{_COUNT}`, such as `{_COUNT}=16`.",
-                )
-            return name, task, count
-    return None
-
-
-def _rank(function: str) -> tuple[str, int, int] | None:
-    """Return the variable, the rank of this process, and the number of processes."""
-    for name, size in _RANKS:
-        rank, count = _integer(function, name), _integer(function, size)
-        if rank is not None and count is not None:
-            return (name, rank, count) if count > 1 else None
-    return None
+    return index, count
 
 
 def _integer(function: str, name: str) -> int | None:

@@ -407,7 +407,7 @@ class ValueContents:
             request.output_coords,
             self.plan.chunks,
             {**_made_by(self.plan), "started": now, **self.plan.points.attrs},
-            {**identity, "batch_size": self.plan.batch_size, **keys},
+            {**identity, "batch_size": self.plan.points.batch_size, **keys},
         )
 
     def refuse(self, store: Store, account: Account) -> None:
@@ -436,8 +436,8 @@ def _made_by(plan: Plan) -> dict[str, Any]:
     """Return the provenance of a store, with the names of a result's attributes."""
     return {
         "function": fn_name(plan.request.fn),
-        "batch_size": plan.batch_size,
-        "devices": len(plan.devices),
+        "batch_size": plan.points.batch_size,
+        "devices": len(plan.points.devices),
     }
 
 
@@ -482,7 +482,7 @@ class StateContents:
                 "block_points": blocks.each,
                 **versions(),
             },
-            record={**identity, "batch_size": self.plan.batch_size},
+            record={**identity, "batch_size": self.plan.points.batch_size},
         )
 
     def refuse(self, store: Store, account: Account) -> None:

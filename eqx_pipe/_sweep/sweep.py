@@ -254,7 +254,7 @@ def _finished(sink: Sink, started: float) -> SweepResult:
         plan.request,
         sink.outcome(),
         batch_size=plan.points.largest_batch,
-        num_devices=len(plan.devices),
+        num_devices=len(plan.points.devices),
         attrs=plan.points.attrs,
         started=started,
     )

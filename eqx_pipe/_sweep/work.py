@@ -21,7 +21,7 @@ from .._errors import (
     value_error,
 )
 from .._reduce import ReducerTree
-from .._types import Device, PyTree
+from .._types import PyTree
 from .compute.groups import Blocks, groups_of
 from .compute.points import Points, prepare
 from .compute.rows import (
@@ -90,16 +90,6 @@ class Plan:
     def blocks(self) -> Blocks | None:
         """The work of a sweep whose points are all reduced to one value."""
         return self.work if isinstance(self.work, Blocks) else None
-
-    @property
-    def batch_size(self) -> int:
-        """The number of points that a device vectorises at once."""
-        return self.points.batch_size
-
-    @property
-    def devices(self) -> tuple[Device, ...]:
-        """The devices of each computing process."""
-        return self.points.devices
 
     @property
     def outputs(self) -> PyTree:

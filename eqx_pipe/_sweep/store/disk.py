@@ -146,22 +146,12 @@ class Folder(Keys):
             except OSError as error:
                 if error.errno not in _UNSUPPORTED:
                     raise
-                return self._create(key, data)
-        return True
-
-    def _create(self, key: str, data: bytes) -> bool:
-        """Create a file without a link; a kill may leave a part of it."""
-        try:
-            file = open(self.path_of(key), "xb")
-        except FileExistsError:
-            return False
-        try:
-            with file:
-                file.write(data)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(self.path_of(key))
-            raise
+                try:
+                    os.close(os.open(self.path_of(key), _LOCK | os.O_EXCL, 0o644))
+                except FileExistsError:
+                    return False
+                # A kill in between leaves an empty file.
+                os.replace(part, self.path_of(key))
         return True
 
     @contextlib.contextmanager

@@ -29,7 +29,7 @@ from .chunks import Chunks
 from .disk import ROOT, Undecodable, is_name, most_bytes
 from .objects import Files
 
-FORMAT = 7
+FORMAT = 8
 """The version of the format of stores."""
 
 RECORD = "eqx_pipe_store"
@@ -44,9 +44,6 @@ the old files. All files of an array are in one folder, which can be listed at o
 
 MOST_CHUNKS = 2**24
 """The maximum number of chunks, whose names are listed one by one."""
-
-_COORDINATE = 2**22
-"""The maximum number of values in a file of a coordinate."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,16 +98,18 @@ def files_of(
     files: dict[str, bytes] = {}
     coordinates: dict[str, Any] = {}
     for name, (dims, values, attrs) in layout.coordinates.items():
-        side = sides.get(name, 0)
-        nodes[name], raw = _coordinate(dims, values, attrs, side)
-        raw = {f"{name}/{key}": part for key, part in raw.items()}
-        files |= {key: compress(part) for key, part in raw.items()}
+        values = values.astype(object) if values.dtype.kind == "U" else values
+        side, raw = sides.get(name, 0), raw_of(values)
+        nodes[name] = _coordinate_node(values.shape, values.dtype, dims, side, attrs)
         coordinates[name] = {
             "dims": list(dims),
             "dtype": nodes[name]["data_type"],
             "shape": nodes[name]["shape"],
-            "parts": [[coordinate_digest(name, x), len(x)] for x in raw.values()],
+            "bytes": len(raw),
+            "digest": coordinate_digest(name, raw),
         }
+        if values.size:
+            files[coordinate_key(name, values.ndim, side)] = compress(raw)
     files |= {
         f"{name}/{ROOT}": json.dumps(node).encode() for name, node in nodes.items()
     }
@@ -168,25 +167,16 @@ def _array_node(layout: StoreLayout, variable: Variable, side: int) -> dict[str,
     )
 
 
-def _coordinate(
-    dims: Sequence[str], values: np.ndarray, attrs: Any, side: int
-) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """Return Zarr's metadata of a coordinate, and the contents of its files."""
-    values = values.astype(object) if values.dtype.kind == "U" else values
-    count, *inner = chunks = coordinate_chunk(values.shape)
-    node = _node(values.shape, chunks, values.dtype, dims, VALUE_CODECS, side, attrs)
-    # In Zarr the last chunk is as long as the others.
-    rest = [(0, -len(values) % count), *[(0, 0)] * len(inner)]
-    fill: Any = {"constant_values": ""} if values.dtype.kind == "O" else {}
-    parts = np.pad(values, rest, **fill).reshape(-1, *chunks) if values.size else []
-    root, behind = SIDES[side]["root"], ".0" * len(inner)
-    return node, {f"{root}{k}{behind}": raw_of(part) for k, part in enumerate(parts)}
+def _coordinate_node(
+    shape: Sequence[int], dtype: np.dtype, dims: Sequence[str], side: int, attrs: Any
+) -> dict[str, Any]:
+    """Return Zarr's metadata of a coordinate, which has one chunk."""
+    return _node(shape, shape, dtype, dims, VALUE_CODECS, side, attrs)
 
 
-def coordinate_chunk(shape: Sequence[int]) -> tuple[int, ...]:
-    """Return the shape of the part of a coordinate in one file."""
-    length, *inner = shape
-    return max(1, min(length, _COORDINATE // max(1, math.prod(inner)))), *inner
+def coordinate_key(name: str, ndim: int, side: int) -> str:
+    """Return the key of the only file of a coordinate."""
+    return f"{name}/{SIDES[side]['root']}{'.'.join('0' * ndim)}"
 
 
 def _node(
@@ -226,7 +216,7 @@ def _node(
 
 
 def coordinate_digest(name: str, raw: bytes) -> int:
-    """Return the digest of a part of a coordinate together with its name."""
+    """Return the digest of a coordinate together with its name."""
     return checksum(raw, checksum(f"{name} ".encode()))
 
 
@@ -328,16 +318,11 @@ def _check(root: Mapping[str, Any], record: Mapping[str, Any]) -> None:
         for array in (status_of(layout), *variables)
     }
     for name, recorded in coordinates.items():
-        shape, parts = recorded["shape"], recorded["parts"]
-        require(all(len(part) == 2 for part in parts), name)
-        require(are_sizes([*shape, *(n for part in parts for n in part)]), name)
-        length, chunk = dict(zip(dims, lengths, strict=True)), coordinate_chunk(shape)
+        shape, length = recorded["shape"], dict(zip(dims, lengths, strict=True))
+        require(are_sizes([*shape, recorded["bytes"], recorded["digest"]]), name)
         require(length.get(recorded["dims"][0], shape[0]) == shape[0], name)
-        count = -(-shape[0] // chunk[0]) if math.prod(shape) else 0
-        require(len(parts) == count, name)
-        kind = coordinate_dtype(recorded), recorded["dims"], VALUE_CODECS
-        attrs = nodes[name]["attributes"]
-        expected[name] = _node(shape, chunk, *kind, sides[name], attrs)
+        kind = coordinate_dtype(recorded), recorded["dims"], sides[name]
+        expected[name] = _coordinate_node(shape, *kind, nodes[name]["attributes"])
     for name, node in expected.items():
         require(nodes[name] == node, name)
 

@@ -36,9 +36,9 @@ from .format import (
     checksum,
     chunks_of,
     compress,
-    coordinate_chunk,
     coordinate_digest,
     coordinate_dtype,
+    coordinate_key,
     decompress,
     is_ok_size,
     pack,
@@ -249,20 +249,18 @@ class Store:
     def coordinate(self, name: str) -> np.ndarray:
         """Return the values of a coordinate; texts as objects."""
         recorded = self.record["coordinates"][name]
-        dtype, (length, *inner) = coordinate_dtype(recorded), recorded["shape"]
-        shape = coordinate_chunk(recorded["shape"])
-        parts = [np.zeros((0, *inner), dtype)]
-        for k, (digest, size) in enumerate(recorded["parts"]):
+        dtype, shape = coordinate_dtype(recorded), recorded["shape"]
+        if 0 in shape:
+            return np.zeros(shape, dtype)
 
-            def decode(key: str, size: int = size, digest: int = digest) -> np.ndarray:
-                raw = decompress(self.files, key, size)
-                if coordinate_digest(name, raw) != digest:
-                    raise Undecodable("it holds another coordinate")
-                return array_of(raw, dtype, shape)
+        def decode(key: str) -> np.ndarray:
+            raw = decompress(self.files, key, recorded["bytes"])
+            if coordinate_digest(name, raw) != recorded["digest"]:
+                raise Undecodable("it holds another coordinate")
+            return array_of(raw, dtype, shape)
 
-            key = f"{name}/{self._root(name)}{k}" + ".0" * len(inner)
-            parts.append(self._read(key, decode, _PUT_BACK))
-        return np.concatenate(parts)[:length]
+        key = coordinate_key(name, len(shape), self.record["sides"][name])
+        return self._read(key, decode, _PUT_BACK)
 
     def changed(self) -> str | None:
         """Return the change of the store since it was opened and the fix, or `None`."""
