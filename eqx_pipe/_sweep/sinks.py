@@ -115,20 +115,27 @@ class OrderedMerge:
         return self.blocks.finish(self.state)
 
 
-class ArraySink:
-    """The values at all points."""
+class _MemorySink:
+    """A sink that keeps nothing between two calls."""
 
     def __init__(self, plan: Plan):
         self.plan = plan
-        self.size = math.prod(plan.chunks.lengths)
-        self._chunks: dict[int, Verdict] = {}
-        self._values: Rows | None = None
 
     @contextlib.contextmanager
     def filling(self) -> Iterator[Todo]:
         """Return all chunks: nothing is there yet."""
         numbers = range(len(self.plan.chunks))
         yield Todo(numbers, numbers)
+
+
+class ArraySink(_MemorySink):
+    """The values at all points."""
+
+    def __init__(self, plan: Plan):
+        super().__init__(plan)
+        self.size = math.prod(plan.chunks.lengths)
+        self._chunks: dict[int, Verdict] = {}
+        self._values: Rows | None = None
 
     def keep(self, chunk: Chunk) -> None:
         """Store the values of a chunk at their points."""
@@ -164,19 +171,13 @@ class ArraySink:
         return Outcome(values, gaps, errors=all_.errors)
 
 
-class ReductionSink:
+class ReductionSink(_MemorySink):
     """The reduction of all points, which does not depend on the order of arrival."""
 
     def __init__(self, plan: Plan):
         assert plan.blocks is not None
-        self.plan = plan
+        super().__init__(plan)
         self.fold = OrderedMerge(plan.blocks, plan.chunks)
-
-    @contextlib.contextmanager
-    def filling(self) -> Iterator[Todo]:
-        """Return all chunks: nothing is there yet."""
-        numbers = range(len(self.plan.chunks))
-        yield Todo(numbers, numbers)
 
     def keep(self, chunk: Chunk) -> None:
         """Merge a chunk after its predecessors, unless blocks of it are missing."""
@@ -230,7 +231,7 @@ class StoreSink:
             if self.grown is None:
                 return None
             layout = _contents_of(self.grown.plan).layout(now)
-            return Growth(layout, self.grown.origin, self.grown.moved)
+            return layout, self.grown.origin, self.grown.moved
 
         if exists(files):
             store = open_store("sweep", files)

@@ -9,7 +9,7 @@ import numpy as np
 
 from .._errors import SweepError, message
 from .sinks import ArraySink, ReductionSink, StoreSink
-from .work import Chunk, Outcome, Plan, Todo
+from .work import Chunk, Outcome, Todo
 
 T = TypeVar("T")
 
@@ -22,13 +22,8 @@ class TogetherSink:
     """
 
     def __init__(self, sink: ArraySink | ReductionSink | StoreSink):
-        self._sink = sink
+        self._sink, self.plan = sink, sink.plan
         self._mine: list[Chunk] = []
-
-    @property
-    def plan(self) -> Plan:
-        """The plan of the sink."""
-        return self._sink.plan
 
     @contextlib.contextmanager
     def filling(self) -> Iterator[Todo]:

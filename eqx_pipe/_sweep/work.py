@@ -379,12 +379,11 @@ def _for_order_by() -> Iterator[None]:
 
 def _check_costs(verb: str, costs: Any, size: int) -> None:
     """Raise a `ValueError` unless there is one real number for each point."""
-    text = describe_value(costs)
-    if jtu.treedef_is_leaf(jtu.tree_structure(costs)) and hasattr(costs, "shape"):
-        text = f"{costs.dtype}{list(costs.shape)}"
+    text, shape = describe_value(costs), getattr(costs, "shape", None)
+    if shape is not None:
+        text = f"{costs.dtype}{list(shape)}"
         kinds = (np.bool_, np.integer, np.floating)
-        real = any(jnp.issubdtype(costs.dtype, kind) for kind in kinds)
-        if real and costs.shape == (size,):
+        if shape == (size,) and any(jnp.issubdtype(costs.dtype, x) for x in kinds):
             return
     raise value_error(
         "sweep",

@@ -42,7 +42,6 @@ from .format import Variable as Variable
 from .format import well_formed as well_formed
 from .lazy import Marks as Marks
 from .lazy import StoredArray as StoredArray
-from .lazy import stored_in as stored_in
 from .objects import Files as Files
 from .objects import Objects as Objects
 from .objects import StoreLike as StoreLike

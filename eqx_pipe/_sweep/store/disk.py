@@ -332,11 +332,10 @@ def disk_errors(path: str, what: str, function: str = "sweep") -> Iterator[None]
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         where = "bucket" if "://" in path else "folder"
         cure = "Make room there" if full else f"See that the {where} can be written to"
+        again = "try again."
         if function == "sweep":
-            cure += ", then call the same sweep again. Chunks that are finished are "
-            cure += "kept."
-        else:
-            cure += ", then try again."
+            again = "call the same sweep again. Chunks that are finished are kept."
+        cure = f"{cure}, then {again}"
         text = message(function, f"the store `{path}` could not {what}: {error}.", cure)
         raise (SweepError if function == "sweep" else OSError)(text) from error
 

@@ -367,13 +367,8 @@ class Origin:
         return np.where(np.all(was >= 0, axis=0), found, -1)
 
 
-@dataclasses.dataclass(frozen=True)
-class Growth:
-    """The larger store that a store becomes; if values are `moved`, in other files."""
-
-    layout: StoreLayout
-    origin: Origin
-    moved: bool
+Growth: TypeAlias = tuple[StoreLayout, Origin, bool]
+"""The layout of a larger store, the origin of its points, and whether values move."""
 
 
 def in_place(old: Chunks, lengths: Sequence[int], fresh: Chunks) -> Chunks | None:
@@ -413,10 +408,11 @@ def grow(files: Files, growth_of: Callable[[Store], Growth | None]) -> Store | N
                         "copy it back; or give another path.",
                     )
                 )
+            layout, origin, moved = growth
             fill = ft.partial(_mark_ends, store)
-            if growth.moved:
-                fill = ft.partial(_copy, store, growth.origin)
-            lay_out(files, growth.layout, fill, store, growth.moved)
+            if moved:
+                fill = ft.partial(_copy, store, origin)
+            lay_out(files, layout, fill, store, moved)
         return open_store("sweep", files)
 
 

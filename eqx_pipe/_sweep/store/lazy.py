@@ -4,7 +4,7 @@ import abc
 import functools as ft
 import math
 import operator
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -246,14 +246,6 @@ class StoredArray(_LazyArray):
         if self._kind is None:
             return raw
         return jax.random.wrap_key_data(jnp.asarray(raw), impl=self._kind)
-
-
-def stored_in(leaves: Iterable[Any]) -> Store | None:
-    """Return the store from which all leaves are read unchanged, or `None`."""
-    leaves = list(leaves)
-    if leaves and all(isinstance(leaf, StoredArray) for leaf in leaves):
-        return leaves[0].store
-    return None
 
 
 def _is_int(x: Any) -> bool:
