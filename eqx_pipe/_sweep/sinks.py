@@ -231,7 +231,7 @@ class StoreSink:
             if self.grown is None:
                 return None
             layout = _contents_of(self.grown.plan).layout(now)
-            return layout, self.grown.origin, self.grown.moved
+            return Growth(layout, self.grown.origin, self.grown.moved)
 
         if exists(files):
             store = open_store("sweep", files)

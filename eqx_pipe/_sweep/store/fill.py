@@ -367,8 +367,13 @@ class Origin:
         return np.where(np.all(was >= 0, axis=0), found, -1)
 
 
-Growth: TypeAlias = tuple[StoreLayout, Origin, bool]
-"""The layout of a larger store, the origin of its points, and whether values move."""
+@dataclasses.dataclass(frozen=True)
+class Growth:
+    """The larger store that a store becomes; if values are `moved`, in other files."""
+
+    layout: StoreLayout
+    origin: Origin
+    moved: bool
 
 
 def in_place(old: Chunks, lengths: Sequence[int], fresh: Chunks) -> Chunks | None:
@@ -408,11 +413,10 @@ def grow(files: Files, growth_of: Callable[[Store], Growth | None]) -> Store | N
                         "copy it back; or give another path.",
                     )
                 )
-            layout, origin, moved = growth
             fill = ft.partial(_mark_ends, store)
-            if moved:
-                fill = ft.partial(_copy, store, origin)
-            lay_out(files, layout, fill, store, moved)
+            if growth.moved:
+                fill = ft.partial(_copy, store, growth.origin)
+            lay_out(files, growth.layout, fill, store, growth.moved)
         return open_store("sweep", files)
 
 
