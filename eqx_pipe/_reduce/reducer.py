@@ -380,29 +380,16 @@ class Reducer(AbstractReducer):
         return jtu.tree_map(lambda *leaves: np.stack(leaves), *results)
 
     def _start(self, struct: PyTree) -> PyTree:
-        """Return `init`'s state as arrays of the dtypes that `update` returns."""
+        """Return `init`'s state as arrays, after a check of the other functions."""
 
         def arrays(fn: Callable[..., PyTree], *args: PyTree) -> PyTree:
             return jax.eval_shape(lambda *a: jtu.tree_map(jnp.asarray, fn(*a)), *args)
 
         first = jtu.tree_map(jnp.asarray, self.init(struct))
         values = jtu.tree_map(lambda s: jax.ShapeDtypeStruct(s.shape, s.dtype), struct)
-        new: Any = None
-        # Repeat once, since the new dtypes of the first state may lead to others.
-        for _ in range(2):
-            new = arrays(self.update, first, values)
-            if jtu.tree_structure(new) == jtu.tree_structure(first):
-                first = jtu.tree_map(_strong, first, new)
-        _check("update", first, new)
+        _check("update", first, arrays(self.update, first, values))
         _check("merge", first, arrays(self.merge, first, first))
         return first
-
-
-def _strong(leaf: Array, new: Any) -> Array:
-    """Return a Python number as an array of the dtype that `update` returns."""
-    if getattr(leaf, "weak_type", False) and leaf.shape == new.shape:
-        return jax.lax.convert_element_type(leaf, new.dtype)
-    return leaf
 
 
 def _like(new: PyTree, state: PyTree) -> PyTree:
@@ -450,7 +437,7 @@ class ReducerTree(eqx.Module):
     def finish(self, state: list[PyTree]) -> PyTree:
         """Return the pytree with a result in place of each reducer."""
         both = zip(self.reducers, state, strict=True)
-        results = [jtu.tree_map(_on_host, _finished(r, s)) for r, s in both]
+        results = [jtu.tree_map(_on_host, r.finish(s)) for r, s in both]
         return jtu.tree_unflatten(self.structure, results)
 
     def finish_each(self, states: list[PyTree], count: int) -> PyTree:
@@ -517,13 +504,6 @@ def _check_over(function: str, reducers: Sequence[AbstractReducer]) -> None:
 def is_reducer(x: object) -> bool:
     """Return whether `x` is a reducer."""
     return isinstance(x, AbstractReducer)
-
-
-def _finished(reducer: AbstractReducer, state: PyTree) -> PyTree:
-    # Use the class: a module's bound method is a new module at each access, and making
-    # it takes longer than most reducers take to finish.
-    method = getattr(type(reducer), "finish", None)
-    return reducer.finish(state) if method is None else method(reducer, state)
 
 
 def _on_host(leaf: Any) -> Any:

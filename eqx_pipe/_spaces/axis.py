@@ -424,11 +424,13 @@ def as_values(values: Any) -> Array:
 
 
 def missing_in(column: Any) -> int:
-    """Return the number of missing values in a column of pandas, Polars or Arrow.
+    """Return the number of missing values in a list, or a column of a data frame.
 
     NumPy converts a column of integers with gaps to floats, which rounds large ones. A
-    NaN in a column of NumPy's floats is not missing.
+    NaN in a list or in a column of NumPy's floats is not missing.
     """
+    if isinstance(column, list):
+        return sum(map(is_missing, column))
     nulls: Any = getattr(column, "null_count", None)  # Polars has a method
     if nulls is not None:
         return nulls if isinstance(nulls, int) else nulls()
@@ -439,40 +441,34 @@ def missing_in(column: Any) -> int:
     return int(is_null().sum())
 
 
+def is_missing(x: Any) -> bool:
+    """Return whether a Python value stands for a missing one."""
+    # By name, since pandas need not be installed.
+    return x is None or type(x).__name__ in ("NAType", "NaTType")
+
+
 _FORMS = "Give a sequence of numbers, of arrays of one shape, or of PRNG keys."
 
 
 def _stack(values: list[Any]) -> Any:
     """Return a list as one array: of NumPy if the list contains no JAX array."""
-    if not any(isinstance(x, jax.Array) for x in values):
-        try:
-            return np.asarray(values)
-        except ValueError as error:
-            raise _unlike(values) from error
-    if len({np.shape(x) for x in values}) > 1:
-        raise _unlike(values)
-    arrays = [_as_array(x) for x in values]
+    has_jax = any(isinstance(x, jax.Array) for x in values)
+    arrays = [_as_array(x) for x in values] if has_jax else values
     try:
-        dtype = arrays[0].dtype
-        if any(array.dtype != dtype for array in arrays):
-            dtype = jnp.result_type(*arrays)
+        with np.errstate(over="ignore"):  # `check_fits` raises for infinite ones
+            stacked = jnp.stack(arrays) if has_jax else np.asarray(arrays)
     except (TypeError, ValueError) as error:
-        dtypes = ", ".join(sorted({str(array.dtype) for array in arrays}))
-        wrong, cure = f"`values` mixes the dtypes {dtypes}.", "Give values of one kind."
-        raise type_error("Values", wrong, cure) from error
+        raise value_error(
+            "Values",
+            f"the entries of `values` differ in shape or kind: "
+            f"{describe_value(values)}.",
+            "Give numbers, or arrays of one shape; for several shapes use `Static`, "
+            "which compiles a program for each value.",
+        ) from error
     for i, (value, array) in enumerate(zip(values, arrays, strict=True)):
-        if array.dtype != dtype and not isinstance(value, Tracer):
-            check_fits("Values", f"values[{i}]", value, dtype)
-    return jnp.stack(arrays)
-
-
-def _unlike(values: list[Any]) -> ValueError:
-    return value_error(
-        "Values",
-        f"the entries of `values` differ in shape: {describe_value(values)}.",
-        "Give numbers, or arrays of one shape; for several shapes use `Static`, which "
-        "compiles a program for each value.",
-    )
+        if has_jax and array.dtype != stacked.dtype and not isinstance(value, Tracer):
+            check_fits("Values", f"values[{i}]", value, stacked.dtype)
+    return stacked
 
 
 def _as_array(values: Any) -> Array:

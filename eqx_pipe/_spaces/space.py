@@ -17,7 +17,6 @@ point when an inner dim grows or when a part of the space is swept by itself.
 
 import copy
 import dataclasses
-import datetime
 import functools as ft
 import math
 import operator
@@ -821,9 +820,9 @@ class Space(eqx.Module):
 
         **Raises:** `ValueError` if columns differ in length, if a number is missing (a
         NaN in a column of floats is a number), or for masked arrays; `TypeError` if
-        `columns` is not a table, for dates, or for an empty column of Python values,
-        since no value is left to trace a function with; and as `Values` for numbers
-        that JAX cannot represent.
+        `columns` is not a table, or for an empty column of Python values, since no
+        value is left to trace a function with; and as `Values` for numbers that JAX
+        cannot represent.
 
         **Laws:** `Space.from_table(space.to_pandas())` has the points of `space`, if
         its axes hold numbers and texts. `from_table(table)[part]` is `from_table` of
@@ -1273,10 +1272,6 @@ def _check_untied(geometry: Geometry, function: str) -> None:
             )
 
 
-_DATES = (datetime.date, datetime.time, datetime.timedelta)
-_DATES += (np.datetime64, np.timedelta64)
-
-
 def _columns(table: Any) -> dict[Any, Any]:
     """Return the columns by name, in order."""
     # A dict has its columns as keys, a data frame as an attribute; that of a table of
@@ -1308,18 +1303,25 @@ def _columns(table: Any) -> dict[Any, Any]:
 
 def _axis(name: str, column: Any, dim: str | None) -> Axis:
     """Return a column as an axis; if it has no rows, one of a single value."""
+    listed = isinstance(column, list | tuple)
     if not isinstance(column, jax.Array):
-        listed = isinstance(column, list | tuple)
         array = np.zeros(0, object) if listed else np.asarray(column)
-        numbers: Any = array
         if listed or array.dtype.kind not in NUMBERS:
             # Entries of Arrow's and xarray's columns are not Python values.
             as_list: Any = getattr(column, "to_pylist", None)
-            numbers = as_list() if as_list else list(column if listed else array)
-            if not all(map(_is_number, numbers)) or not (numbers or listed):
-                return _static(name, numbers, array.dtype, dim)
-        _check_complete(name, missing_in(column))
-        column = numbers
+            items = as_list() if as_list else list(column if listed else array)
+            if not (items or listed):
+                raise type_error(
+                    "Space.from_table",
+                    f"the column `{name}` has no rows, and its dtype is {array.dtype}.",
+                    "Give it a dtype of numbers, or make the table of all rows and "
+                    "take a part of it, `ep.Space.from_table(df)[mask]`.",
+                )
+            numbers = sum(map(_is_number, items))
+            if items and not 0 < numbers == len(items) - missing_in(items):
+                return Static(items, dim=dim)
+            # A missing value may be a NaN among the items.
+            column = column if missing_in(column) else items
     try:
         return Values(at_least_one(column)[0], dim=dim)
     except (TypeError, ValueError) as error:
@@ -1327,51 +1329,10 @@ def _axis(name: str, column: Any, dim: str | None) -> Axis:
         raise
 
 
-def _check_complete(name: str, missing: int) -> None:
-    """Raise a `ValueError` if a column of numbers has missing values."""
-    if missing:
-        raise value_error(
-            "Space.from_table",
-            f"the column `{name}` of numbers has {missing} missing values.",
-            "Fill them, or leave these rows out: `df.dropna()`.",
-        )
-
-
-def _static(name: str, items: list[Any], dtype: np.dtype, dim: str | None) -> Axis:
-    """Return a column of Python values as an axis."""
-    if not items:
-        raise type_error(
-            "Space.from_table",
-            f"the column `{name}` has no rows, and its dtype is {dtype}.",
-            "Give it a dtype of numbers, or make the table of all rows and take a part "
-            "of it, `ep.Space.from_table(df)[mask]`.",
-        )
-    dates = [x for x in items if isinstance(x, _DATES)]
-    if dtype.kind in "mM" or dates:
-        kind = dtype if dtype.kind in "mM" else type(dates[0]).__name__
-        raise type_error(
-            "Space.from_table",
-            f"the column `{name}` has dates or times ({kind}), which JAX does not "
-            "support.",
-            "Give numbers, such as seconds, or texts, `df[name].astype(str)`, with a "
-            "program for each.",
-        )
-    missing = sum(map(_is_missing, items))
-    numbers = sum(map(_is_number, items))
-    if missing and numbers and numbers + missing == len(items):
-        _check_complete(name, missing)
-    return Static(items, dim=dim)
-
-
 def _is_number(x: Any) -> bool:
     if isinstance(x, bool | int | float | complex | jax.Array):
         return True
     return isinstance(x, np.generic | np.ndarray) and x.dtype.kind in NUMBERS
-
-
-def _is_missing(x: Any) -> bool:
-    # By name, since pandas need not be installed.
-    return x is None or type(x).__name__ in ("NAType", "NaTType")
 
 
 def joined(spaces: Sequence[Space]) -> Space:

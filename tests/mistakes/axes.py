@@ -35,7 +35,7 @@ AXES = {
         "of the same shape": lambda: ep.Uniform(ones(2), 1),
         "use `Linspace`": lambda: ep.Geomspace(0, 1, 3),
         "is empty. Give at least one": lambda: Values([]),
-        r"differ in shape: \[\[1\], \[1, 2\]\] .*one shape": lambda: Values(
+        r"differ in shape or kind: \[\[1\], \[1, 2\]\] .*one shape": lambda: Values(
             [[1], [1, 2]]
         ),
         r"`values\[1\]` is 1e": lambda: Values(np.array([1, 1e-50])),
