@@ -821,6 +821,12 @@ class Leaders(eqx.Module):
     value: Array
 
 
+def no_leaders(shape: tuple[int, ...], dtype: DTypeLike) -> Leaders:
+    """Return the leaders of no points."""
+    zero, index = (exact.zero(x, jnp.uint32) for x in ((), shape))
+    return Leaders(zero, jnp.zeros(shape, bool), index, jnp.zeros(shape, dtype))
+
+
 class _ArgBound(ScalarReducer):
     """The base of `ArgMin` and `ArgMax`, which differ in the end that wins."""
 
@@ -829,9 +835,7 @@ class _ArgBound(ScalarReducer):
     over: Over = over_field()
 
     def begin(self, struct: PyTree) -> Leaders:
-        zero = exact.zero((), jnp.uint32)
-        dtype = self.scalar(struct).dtype
-        return Leaders(zero, jnp.zeros((), bool), zero, jnp.zeros((), dtype))
+        return no_leaders((), self.scalar(struct).dtype)
 
     def absorb(self, state: Leaders, values: PyTree, ok: Ok) -> Leaders:
         scores = self.scalars(values)
@@ -983,10 +987,7 @@ class TopK(ScalarReducer):
         return {"rank": np.arange(*shape)}, None
 
     def begin(self, struct: PyTree) -> Leaders:
-        dtype = self.scalar(struct).dtype
-        words = jnp.zeros(self.k, jnp.uint32)
-        found, value = jnp.zeros(self.k, bool), jnp.zeros(self.k, dtype)
-        return Leaders(exact.zero((), jnp.uint32), found, (words, words), value)
+        return no_leaders((self.k,), self.scalar(struct).dtype)
 
     def absorb(self, state: Leaders, values: PyTree, ok: Ok) -> Leaders:
         score = self.scalars(values)

@@ -176,7 +176,12 @@ class Axis(eqx.Module):
 
         Numbers beyond the ends give NaN.
         """
-        raise NotImplementedError
+        raise type_error(
+            "Space.to_unit",
+            f"the values of {self!r} cannot be converted to the unit interval.",
+            "Give points made by `space.from_unit`: those of a `Mapped` range record "
+            "the arguments of its function.",
+        )
 
 
 class Subset(Axis):
@@ -347,16 +352,6 @@ class Mapped(Axis):
         self, u: Float[np.ndarray, " points"], dim: str | None = None
     ) -> "Mapped":
         return Mapped(self.fn, self.axis.from_unit(u, dim), **self.texts)
-
-    def to_unit(
-        self, values: Shaped[np.ndarray, "points ..."]
-    ) -> Float[np.ndarray, " points"]:
-        raise type_error(
-            "Space.to_unit",
-            f"the function of {self!r} cannot be inverted.",
-            "Give points made by `space.from_unit`, which record the arguments of the "
-            "function.",
-        )
 
     def value(self, i: Position, key: Key | None) -> PyTree:
         value_at: Any = type(self.axis).value  # takes a position of either kind

@@ -571,18 +571,6 @@ class Geometry:
             index = index * self.lengths[dim] + digits[dim]
         return index
 
-    def grid_indices(self, index: np.ndarray) -> np.ndarray:
-        """Return the indices in the whole grid of points of the space."""
-        # Use Python integers if a grid may have more points than `int64` can count. The
-        # limit is half of that, since a start may be added.
-        wide = self.grid_size >= 2**62
-        if self.rows is None:
-            return self.start + (index.astype(object) if wide else index)
-        flat = np.zeros(len(index), object if wide else np.int64)
-        for digit, n in zip(np.asarray(self.rows)[index].T, self.lengths, strict=True):
-            flat = flat * n + digit
-        return flat
-
     def digits(self, index: np.ndarray) -> np.ndarray:
         """Return the positions of some points on each dim of the grid.
 
@@ -590,7 +578,10 @@ class Geometry:
         """
         if self.rows is not None:
             return np.asarray(self.rows)[index]
-        flat = self.grid_indices(index)
+        # Use Python integers if a grid may have more points than `int64` can count. The
+        # limit is half of that, since a start is added.
+        wide = self.grid_size >= 2**62
+        flat = self.start + (index.astype(object) if wide else index)
         digits = np.empty((len(index), len(self.lengths)), np.int32)
         for k in reversed(range(len(self.lengths))):
             flat, digits[:, k] = flat // self.lengths[k], flat % self.lengths[k]
@@ -1112,11 +1103,16 @@ class Space(eqx.Module):
             else:
                 hashable = _hashable(other.is_static, values)
                 u = _middles(name, axis, geometry.axis_key(name), hashable)
-            back = back.reshape(-1)
-            columns.append(u[back])
+            columns.append(u[back.reshape(-1)])
             if np.isnan(u).any():
                 i = int(np.argmax(np.isnan(columns[-1])))
-                raise _no_value(name, axis, other, values, int(back[i]), i)
+                _, shown = made.axis_values(name, digits[i : i + 1, dim])[0]
+                raise value_error(
+                    "Space.to_unit",
+                    f"point {i} has {shown[0]} for `{name}`, outside of {axis!r}.",
+                    "Give points with values from one end of a range to the other, or "
+                    "with one of the values of any other axis.",
+                )
         return np.stack(columns, axis=1)
 
     def with_axes(
@@ -1215,24 +1211,6 @@ def cells_of(function: str, space: Space, over: Sequence[str]) -> Space:
     pairs = zip(geometry.axes.values(), geometry.axis_dims, strict=True)
     axes = [None if dims[dim] in over else axis for axis, dim in pairs]
     return space.with_axes(axes, "product")
-
-
-def _no_value(
-    name: str, axis: Axis, other: Axis, values: Any, k: int, i: int
-) -> ValueError:
-    """Return the error for value `k` of an axis, at point `i`, that `axis` lacks."""
-    if other.is_static:
-        value = values[k]
-    else:
-        value = jtu.tree_map(lambda leaf: as_numpy(leaf)[k], values)
-    cure = "one of its values, since they are categories"
-    if axis.is_range:
-        cure = "values from one end to the other"
-    return value_error(
-        "Space.to_unit",
-        f"point {i} has {value} for `{name}`, outside of {axis!r}.",
-        f"Give points that have {cure}.",
-    )
 
 
 def _middles(

@@ -109,10 +109,6 @@ def _as_batch_size(function: str, size: Any) -> int | str:
 def _as_shard(function: str, shard: Any) -> tuple[int, int]:
     if isinstance(shard, str) and shard == "auto":
         return shard_of_environment(function)
-    return _as_pair(function, shard)
-
-
-def _as_pair(function: str, shard: Any) -> tuple[int, int]:
     cure = "Give two integers, `(index, count)`, with 0 <= index < count, or 'auto'."
     try:
         index, count = map(operator.index, shard)
@@ -294,7 +290,6 @@ def request_of(
     return request.at(space, request.key)
 
 
-_BY_HAND = "That is the plain loop, for debugging: leave it out."
 _COUNTED = (
     "Steps are counted where values are kept in memory: count them on a part of the "
     "space, `ep.sweep(fn, space[:1000], count_steps=True)`."
@@ -310,35 +305,33 @@ _REQUIRE_STORE = {
 _EXCLUSIVE = (
     (
         "`store`",
-        "`reduce` for an empty space",
+        ("`reduce` for an empty space",),
         "Leave `store` out: there is no state to keep.",
     ),
     (
         "`resume='failed'`",
-        "`reduce`",
+        ("`reduce`",),
         "A block of points is reduced as a whole: give another path for a fixed "
         "function, or keep the values and reduce them afterwards.",
     ),
     (
-        "`executor`",
         "`mesh`",
+        ("`executor`",),
         "Leave `mesh` out: each worker uses all of its own devices.",
     ),
     (
-        "`mesh` of several processes",
         "`shard`",
+        ("`mesh` of several processes",),
         "Leave `shard` out: each process computes a share.",
     ),
-    ("`count_steps`", "`store`", _COUNTED),
-    ("`count_steps`", "`reduce`", _COUNTED),
-    ("`count_steps`", "`executor`", _COUNTED),
-    ("`count_steps`", "`jax.disable_jit()`", _BY_HAND),
-    ("`store`", "`jax.disable_jit()`", _BY_HAND),
-    ("`reduce`", "`jax.disable_jit()`", _BY_HAND),
-    ("`executor`", "`jax.disable_jit()`", _BY_HAND),
-    ("`on_error='mark'`", "`jax.disable_jit()`", _BY_HAND),
+    ("`count_steps`", ("`store`", "`reduce`", "`executor`"), _COUNTED),
+    (
+        "`jax.disable_jit()`",
+        ("`count_steps`", "`store`", "`reduce`", "`executor`", "`on_error='mark'`"),
+        "That is the plain loop, for debugging: leave it out.",
+    ),
 )
-"""The pairs of options that exclude each other, each with a fix."""
+"""Options, those that each excludes, and a fix."""
 
 
 def check_together(request: Request) -> None:
@@ -360,8 +353,8 @@ def check_together(request: Request) -> None:
     if request.timeout and not request.executor:
         wrong, cure = "`timeout` requires `executor`.", "Leave `timeout` out."
         raise value_error(request.function, wrong, cure)
-    for one, other, cure in _EXCLUSIVE:
-        if used[one] and used[other]:
-            raise value_error(
-                request.function, f"{one} does not support {other}.", cure
-            )
+    for name, others, cure in _EXCLUSIVE:
+        for other in others:
+            if used[name] and used[other]:
+                wrong = f"{name} does not support {other}."
+                raise value_error(request.function, wrong, cure)

@@ -347,8 +347,10 @@ def costs_of(request: Request) -> CostsOf | None:
         return lambda first, last, _: listed[first:last]
     if request.reducers is not None:
         return None
-    with _for_order_by():
-        points = prepare(order_by, request.space, None, "auto", request.devices)
+    name = "sweep: order_by"  # for messages
+    points = prepare(
+        order_by, request.space, None, "auto", request.devices, function=name
+    )
     outputs = jtu.tree_map(
         lambda leaf: jax.ShapeDtypeStruct((size, *leaf.shape), leaf.dtype),
         points.outputs,
@@ -357,24 +359,10 @@ def costs_of(request: Request) -> CostsOf | None:
     sized = ft.cache(points.with_most)
 
     def costs(first: int, last: int, most: int) -> Float[np.ndarray, " points"]:
-        with _for_order_by():
-            (values,), _ = whole(sized(most).compute(range(first, last), None, Watch()))
+        (values,), _ = whole(sized(most).compute(range(first, last), None, Watch()))
         return values.astype(np.float64)
 
     return costs
-
-
-@contextlib.contextmanager
-def _for_order_by() -> Iterator[None]:
-    """Add a note to errors that `order_by` was called, not the function."""
-    try:
-        yield
-    except Exception as error:
-        error.add_note(
-            "Here `fn` is `order_by`: a function from a point alone to one real "
-            "number, which it must return for every point."
-        )
-        raise
 
 
 def _check_costs(verb: str, costs: Any, size: int) -> None:

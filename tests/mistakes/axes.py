@@ -69,7 +69,7 @@ UNIT = {
         "a space with the same axes": lambda: line().to_unit(
             ep.Space({"b": Values([1])})
         ),
-        "Give points that have": lambda: categories(1).to_unit(categories(2)),
+        "Give points with": lambda: categories(1).to_unit(categories(2)),
     },
     TypeError: {
         "made by `space.from_unit`": lambda: ep.Space(

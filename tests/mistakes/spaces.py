@@ -45,10 +45,10 @@ SPACE = {
         "same random numbers. Rename": lambda: ep.Space(
             {"plumless": ONE, "buckeroo": ONE}, key=key()
         ),
-        "point 2 has 9 for `0`.*one of its values": lambda: ep.Space(
+        "point 2 has 9 for `0`.*one of the values": lambda: ep.Space(
             [TWO, TWO]
         ).to_unit(ep.Space([ep.Values([1, 9]), TWO])),
-        "0 has 5.0 for `x`, outside .*one end to": lambda: ep.Space(
+        "0 has 5.0 for `x`, outside .*one end of": lambda: ep.Space(
             ep.Linspace(0, 1, 2)
         ).to_unit(ep.Space(ep.Values([5.0]))),
         "without a step": lambda: ep.Space([ep.Linspace(0, 1, 2**20)] * 2)[::2],

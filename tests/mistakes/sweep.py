@@ -159,8 +159,8 @@ CURVES = {
     },
     ValueError: {
         "names 'v'. Known names: `u`, `w`": lambda: curve({"v": {"step": None}}),
-        r"\(2, 3\). Name all in order": lambda: curve({"w": {"step": [1, 2]}}),
-        "has the size 3. Give a value for each": lambda: curve({"u": {"step": [1, 2]}}),
+        r"\(2, 3\). Name all dims in order": lambda: curve({"w": {"step": [1, 2]}}),
+        r"sizes \[2\].*a value for each": lambda: curve({"u": {"step": [1, 2]}}),
         "the space has this name too": lambda: curve({"u": {"x": None}}),
         "dim 'a' of": lambda: curve({"w": {"a": None, "b": None}, "u": {"a": None}}),
         "share its coordinates: rename": lambda: curve(

@@ -54,11 +54,10 @@ VIEWS = {
         "a single number, .*an output that is an array": lambda: reduced().plot(),
         "Leave a dim out": lambda: plot(sel={"a": 0, "b": 1, "c": 1}),
         "`x` is 'z'.*Known names: `a`, `b`": lambda: plot(x="z"),
-        "along the same dim": lambda: plot(x="a", y="a"),
-        "both `hue` and `y`": lambda: plot(hue="a", y="b"),
+        "names one dim twice": lambda: plot(x="a", y="a"),
+        "each of another dim": lambda: plot(hue="a", y="b"),
         "leaves no dim for x": lambda: plot(hue="a", row="b", col="c"),
         "5 dims.*`sel={'e': 0}`": lambda: plot(dict.fromkeys("abcde", L)),
-        "40 panels": lambda: plot(ABC | {"c": ep.Linspace(0, 1, 40)}),
         "complex64.*absolute value": lambda: plot(
             ABC, lambda p: jax.lax.complex(p["a"], p["b"])
         ),

@@ -198,7 +198,7 @@ def test_a_store_or_a_reduction_under_disable_jit_is_refused(tmp_path):
     with jax.disable_jit():
         with pytest.raises(ValueError, match="for debugging"):
             ep.sweep(jnp.sin, ep.Linspace(0, 1, 3), store=tmp_path / "r")
-        with pytest.raises(ValueError, match="`reduce` does not support .*leave it"):
+        with pytest.raises(ValueError, match="does not support `reduce`.*leave it"):
             run(ep.Linspace(0, 1, 3))
 
 

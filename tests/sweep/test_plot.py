@@ -83,9 +83,6 @@ def test_two_axes_of_one_dim_are_points_in_colour():
     assert len(result.plot(x="drop").lines[0].get_xdata()) == 30
     part = ep.sweep(total, ep.Space({"a": A, "b": B}))[2:9].plot(x="a", y="b")
     assert len(part.collections[0].get_offsets()) == 7 and part.get_yscale() == "log"
-    entries = ep.Values(np.random.default_rng(0).random((9, 3), np.float32))
-    cloud = ep.sweep(lambda p: p["w"].sum(), {"w": entries})
-    assert cloud.plot(x="w.0", y="w.2").get_ylabel() == "w.2"
 
 
 def test_curves_are_lines_with_a_hue():

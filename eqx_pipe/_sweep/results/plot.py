@@ -12,8 +12,9 @@ from typing import Any
 import jax.tree_util as jtu
 import numpy as np
 
-from ..._errors import nearest, optional, type_error, value_error
-from ..._spaces import Axis, flat_columns
+from ..._check import check_is
+from ..._errors import nearest, optional, value_error
+from ..._spaces import Axis
 from ..._tree import is_key_array, static_text
 from ..store import OK
 
@@ -24,8 +25,6 @@ _MARKED = 40
 
 _MOST_LINES = 10
 """More lines than this have no legend."""
-
-_MOST_PANELS = 36
 
 
 def draw(
@@ -91,20 +90,12 @@ def _variable_name(data: Any, variable: str | None, outputs: int) -> str:
 def _array_of(
     data: Any, variable: str | None, outputs: int, has_axes: bool
 ) -> tuple[Any, tuple[str, ...]]:
-    """Return the variable as floats, NaN without a number, and the dims of the space.
-
-    An axis of arrays gets a coordinate for each entry.
-    """
+    """Return the variable as floats or NaN, and the dims of the space."""
     name = _variable_name(data, variable, outputs)
     if not data[name].dims:
         wrong = f"`{name}` is a single number, {data[name].item()}."
         raise value_error(_FUNCTION, wrong, "Plot an output that is an array.")
-    entries = {}
-    for path, coord in data.coords.items():
-        if not set(coord.dims) <= set(data[name].dims):
-            columns = flat_columns(path, coord.values).items()
-            entries |= {column: (coord.dims[0], row) for column, row in columns}
-    array = data.assign_coords(entries)[name].astype(float)
+    array = data[name].astype(float)
     array = array.where(np.isfinite(array))
     if not has_axes:  # a reduction of all points, which has no status
         return array, ()
@@ -122,9 +113,7 @@ def _check_known(wrong: str, name: str, array: Any) -> None:
 
 def _selected(array: Any, sel: Mapping[str, object]) -> Any:
     """Return the array at the values of `sel`, the nearest if they are numbers."""
-    if not isinstance(sel, Mapping):
-        wrong = f"`sel` is {sel!r}."
-        raise type_error(_FUNCTION, wrong, "Give a dict: `sel={'rate': 0.5}`.")
+    check_is(_FUNCTION, "sel", sel, Mapping, "Give a dict: `sel={'rate': 0.5}`.")
     for key, value in sel.items():
         _check_known(f"`sel` names {key!r}.", key, array)
         if key in array.coords:
@@ -241,19 +230,13 @@ def _all_roles(
 
 
 def _check_roles(array: Any, roles: Mapping[str, str], is_cloud: bool) -> None:
-    """Raise unless each role has a different dim, and there are few panels."""
-    if "x" not in roles or {"hue", "y"} <= set(roles):
-        wrong = f"{dict(roles)} leaves no dim for x, or has both `hue` and `y`."
-        cure = "Leave one out: lines have `x` and `hue`, heat maps `x` and `y`."
-        raise value_error(_FUNCTION, wrong, cure)
+    """Raise unless each role has a different dim, and there is one for x."""
     dims = [_dim_of(array, coord) for coord in roles.values()]
-    if len(set(dims)) + (is_cloud and roles["x"] != roles["y"]) < len(dims):
-        wrong = f"two of {dict(roles)} are along the same dim."
-        raise value_error(_FUNCTION, wrong, "Give each a different dim.")
-    count = math.prod(array[roles[r]].size for r in ("row", "col") if r in roles)
-    if count > _MOST_PANELS:
-        wrong = f"there would be {count} panels, and at most {_MOST_PANELS} are drawn."
-        raise value_error(_FUNCTION, wrong, "Select values by `sel=`.")
+    unlike = len(set(dims)) + (is_cloud and roles.get("x") != roles.get("y"))
+    if "x" not in roles or {"hue", "y"} <= set(roles) or unlike < len(dims):
+        wrong = f"{dict(roles)} leaves no dim for x, or names one dim twice."
+        cure = "Lines have `x` and `hue`, heat maps `x` and `y`, each of another dim."
+        raise value_error(_FUNCTION, wrong, cure)
 
 
 def _arranged(array: Any, roles: Mapping[str, str], is_cloud: bool) -> Any:

@@ -720,11 +720,25 @@ class SweepResult:
     def __repr__(self) -> str:
         leaves = [(n or "value", leaf) for n, leaf in leaves_with_names(self.values)]
         width = max((len(name) for name, _ in leaves), default=0)
-        rows = [f"{name:<{width}}  {_leaf_row(self, leaf)}" for name, leaf in leaves]
         dims = ", ".join(f"{name}: {n:,}" for name, n in self.space.dims.items())
-        title = f"SweepResult({len(self):,} points; {dims})"
-        lines = [title, *_reduced(self), *rows, *_problems(self), _run(self)]
-        return "\n  ".join(lines)
+        lines = [f"SweepResult({len(self):,} points; {dims})"]
+        is_reduced = self.points is not None
+        if is_reduced:
+            lines.append(f"reduced over {self.points:,} points")
+        for name, leaf in leaves:
+            lines.append(f"{name:<{width}}  {_leaf_row(leaf, is_reduced)}")
+        for word, status in (("failed", FAILED), ("missing", MISSING)):
+            count = count_in(self._gaps, status)
+            if count:
+                listed = [str(i) for i in first_in(self._gaps, status, _LISTED)]
+                shown = ", ".join(listed + ["..."] * (count > _LISTED))
+                lines.append(f"{count:,} points {word}: {shown}")
+        took = "" if np.isnan(self.seconds) else f"{self.seconds:.3g} s, "
+        devices = f"{self.num_devices} device" + "s" * (self.num_devices != 1)
+        run = f"{took}batch size {self.batch_size}, {devices}"
+        if self.steps is not None:
+            run += f", {self.steps.waste:.3g} steps for each one needed"
+        return "\n  ".join([*lines, run])
 
 
 def _short(value: Any) -> str:
@@ -846,40 +860,12 @@ def concatenated(results: Sequence[SweepResult]) -> SweepResult:
     )
 
 
-def _reduced(result: SweepResult) -> list[str]:
-    """Return a line with the number of points in a reduction, if there is one."""
-    if result.points is None:
-        return []
-    return [f"reduced over {result.points:,} points"]
-
-
-def _problems(result: SweepResult) -> list[str]:
-    """Return the numbers of failed and missing points, and the first of each."""
-    lines = []
-    for word, status in (("failed", FAILED), ("missing", MISSING)):
-        count = count_in(result._gaps, status)
-        if count:
-            listed = [str(i) for i in first_in(result._gaps, status, _LISTED)]
-            shown = ", ".join(listed + ["..."] * (count > _LISTED))
-            lines.append(f"{count:,} points {word}: {shown}")
-    return lines
-
-
-def _leaf_row(result: SweepResult, leaf: Any) -> str:
+def _leaf_row(leaf: Any, is_reduced: bool) -> str:
     """Return the type of an array, or its value if it is a single reduced number."""
-    number = result.points is not None and np.ndim(leaf) == 0
+    number = is_reduced and np.ndim(leaf) == 0
     if number and hasattr(leaf, "dtype") and leaf.dtype.kind in "biufc":
         return f"{leaf_text(leaf)}  {leaf.item():.6g}"
     return leaf_text(leaf)
-
-
-def _run(result: SweepResult) -> str:
-    """Return a line on how a result was computed, as far as known."""
-    devices = f"{result.num_devices} device" + "s" * (result.num_devices != 1)
-    took = "" if np.isnan(result.seconds) else f"{result.seconds:.3g} s, "
-    waste = result.waste
-    steps = "" if waste is None else f", {waste:.3g} steps for each one needed"
-    return f"{took}batch size {result.batch_size}, {devices}{steps}"
 
 
 # Names of variables, dims and coordinates.
@@ -977,25 +963,20 @@ def check_output_coords(
             arrays = [name for name, shape in shapes.items() if shape]
             wrong = f"`output_coords` names {path!r}."
             raise value_error("sweep", wrong, nearest(path, arrays))
+        sizes = [None if coords is None else len(coords) for coords in dims.values()]
         shape = shapes[path]
-        if len(dims) != len(shape):
-            names = ", ".join(dims)
-            raise _misfit(
-                path,
-                f"names {len(dims)} dims ({names}), but the output has {len(shape)}, "
-                f"with the shape {shape}",
-                "Name all in order; None in the place of values gives only a name",
-            )
-        for (dim, coords), length in zip(dims.items(), shape, strict=True):
+        if len(sizes) != len(shape) or any(
+            size not in (None, length)
+            for size, length in zip(sizes, shape, strict=True)
+        ):
+            wrong = f"has dims of the sizes {sizes}, and the output the shape {shape}"
+            cure = "Name all dims in order, each with a value for each position or None"
+            raise _misfit(path, wrong, cure)
+        for dim, length in zip(dims, shape, strict=True):
             other = lengths.setdefault(dim, length)
             if dim in taken:
                 wrong = f"has the dim {dim!r}, but the space has this name too"
                 raise _misfit(path, wrong, "Rename the dim of the output")
-            if coords is not None and len(coords) != length:
-                wrong = (
-                    f"has {len(coords)} values of {dim!r}, which has the size {length}"
-                )
-                raise _misfit(path, wrong, "Give a value for each position")
             if other != length:
                 wrong = f"has a dim {dim!r} of {length}, and another output of {other}"
                 raise _misfit(path, wrong, "Rename one of the dims")
@@ -1334,17 +1315,18 @@ def layout_of(
 
 def _put(files: Files, layout: StoreLayout, fill: Any, overwrite: bool) -> None:
     """Write a new store, or replace an existing one."""
-    old, begun = None, exists(files) or os.path.isfile(files.path_of())
+    path, old = files.path_of(), None
+    begun = exists(files) or os.path.isfile(path)
     if begun and not overwrite:
-        raise _taken(files, "", "already exists")
+        raise _taken(f"{path!r} already exists.")
     try:
         if begun:
             old = open_store(_SAVE, files)
         else:
             check_vacant(_SAVE, files, ())
     except ValueError as error:
-        wrong = "only a result of eqx_pipe can be overwritten, not"
-        raise _taken(files, wrong, "") from error
+        wrong = f"only a result of eqx_pipe can be overwritten, not {path!r}."
+        raise _taken(wrong) from error
     try:
         files.make()
         with files.lock("all"):
@@ -1352,18 +1334,13 @@ def _put(files: Files, layout: StoreLayout, fill: Any, overwrite: bool) -> None:
             if old is not None:
                 settle(files)
     except Taken as taken:
-        raise _taken(files, "a sweep fills the store", f"({taken})") from None
+        raise _taken(f"a sweep fills the store {path!r} ({taken}).") from None
 
 
-def _taken(files: Files, wrong: str, more: str) -> FileExistsError:
-    return FileExistsError(
-        message(
-            _SAVE,
-            f"{wrong} {files.path_of()!r} {more}".strip() + ".",
-            "Choose another path, remove it yourself, or give `overwrite=True` for a "
-            "result that was saved before.",
-        )
-    )
+def _taken(wrong: str) -> FileExistsError:
+    cure = "Choose another path, remove it yourself, or give `overwrite=True` for a "
+    cure += "result that was saved before."
+    return FileExistsError(message(_SAVE, wrong, cure))
 
 
 def _check_folder(folder: Path) -> None:
