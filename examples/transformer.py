@@ -102,7 +102,11 @@ model = ep.sharding.init_sharded(make, jr.key(0), mesh, names, rules)
 ep.summary(model, images[0])
 
 # %%
-pd.DataFrame(ep.sharding.info(model).values())
+rows = [
+    (jax.tree_util.keystr(path, simple=True, separator="."), x.shape, x.sharding.spec)
+    for path, x in jax.tree.leaves_with_path(eqx.filter(model, eqx.is_array))
+]
+pd.DataFrame(rows, columns=["path", "shape", "spec"])
 
 # %% [markdown]
 # ## Training

@@ -1,6 +1,6 @@
 """`Loader`: batches of a source, made from a position, the `Cursor`.
 
-A cursor is a small pytree, and has a text. Every batch goes through the same steps:
+A cursor is a small pytree. Every batch goes through the same steps:
 select, read, transform and place records. For device sources this is one compiled
 program; for host sources the records are read first, ahead of the batch in an epoch,
 and are arguments of the program.
@@ -11,10 +11,8 @@ import contextlib
 import dataclasses
 import functools as ft
 import itertools as it
-import json
 import threading
 import weakref
-import zlib
 from collections import deque
 from collections.abc import Callable, Generator, Hashable, Iterator
 from contextlib import AbstractContextManager
@@ -34,7 +32,7 @@ from jaxtyping import Array, Shaped, UInt32, UInt64
 from .._check import check_bool, check_callable, check_carry, check_int, check_is
 from .._errors import describe_value, structure_error, type_error, value_error
 from .._jit import arrays_of, program
-from .._keys import check_draws, check_mapped_key, fold
+from .._keys import check_mapped_key, fold
 from .._mesh_context import is_explicit, is_staged, no_context, with_axis_types
 from .._sharding import (
     constrain_to,
@@ -59,10 +57,6 @@ from .source import (
     schema_of,
 )
 
-_NAME = "eqx_pipe.Cursor"
-_FORMAT = 1
-_LAST_EPOCH = 2**32 - 1
-
 _Numbers = Array | np.ndarray
 
 
@@ -75,9 +69,9 @@ class Cursor(eqx.Module):
     `Loader.next`, `scan` and `epoch` return later ones.
 
     It is a pytree of a few integer arrays: save it with a model by
-    `equinox.tree_serialise_leaves`, or as text by `to_json`. It also identifies its
-    source (the number and the structure of its records, shuffled or not), so a loader
-    rejects the cursor of another source.
+    `equinox.tree_serialise_leaves`. It also identifies its source (the number and the
+    structure of its records, shuffled or not), so a loader rejects the cursor of
+    another source.
 
     !!! example
 
@@ -86,8 +80,6 @@ class Cursor(eqx.Module):
         >>> batch, cursor = loader.next(loader.init(jax.random.key(0)))
         >>> cursor.epoch, cursor.position
         (0, 4)
-        >>> ep.data.Cursor.from_json(cursor.to_json())
-        Cursor(epoch=0, position=4)
     """
 
     # Raw data: `equinox.tree_serialise_leaves` cannot write typed keys.
@@ -122,77 +114,10 @@ class Cursor(eqx.Module):
         return _joined(self.record)
 
     def next_epoch(self) -> "Cursor":
-        """Return the cursor at the beginning of the next epoch.
-
-        **Raises:** `ValueError` after epoch 2^32 - 1, the last.
-        """
-        if is_concrete(self):
-            _check_epoch("data.Cursor.next_epoch", int(self.epochs) + 1)
+        """Return the cursor at the beginning of the next epoch."""
         later = self.epochs + np.uint32(1)
         epochs = later if isinstance(later, jax.Array) else np.asarray(later)
         return dataclasses.replace(self, epochs=epochs, record=split(0))
-
-    def to_json(self) -> str:
-        """Return the cursor as text."""
-        check_concrete("data.Cursor.to_json", self)
-        fields = {
-            _NAME: _FORMAT,
-            "key": np.asarray(self.words).tolist(),
-            "kind": self.kind,
-            "epoch": self.epoch,
-            "position": self.position,
-            "records": _joined(self.made_for),
-            "form": _form(self),
-        }
-        checksum = zlib.crc32(json.dumps(fields, sort_keys=True).encode())
-        return json.dumps(fields | {"checksum": checksum})
-
-    @staticmethod
-    def from_json(text: str) -> "Cursor":
-        """Return the cursor from the text of `to_json`.
-
-        **Raises:** `ValueError` if the text is not that of a cursor, or was changed.
-        """
-        try:
-            return _parsed(json.loads(text, object_pairs_hook=_unique))
-        # Text that is nested too deeply raises a `RecursionError`.
-        except _WRONG as why:
-            raise value_error(
-                "data.Cursor.from_json",
-                f"`text` is {describe_value(text)}, not a cursor: {why!s:.200}.",
-                "Give what `to_json` returned.",
-            ) from None
-
-
-_WRONG = KeyError, OverflowError, RecursionError, TypeError, ValueError
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the fields of a text; raise if a name occurs twice."""
-    fields = dict(pairs)
-    if len(fields) < len(pairs):
-        raise ValueError("a field occurs twice")
-    return fields
-
-
-def _parsed(fields: Any) -> Cursor:
-    """Return the cursor from the fields of a text, after checks."""
-    cursor = Cursor(
-        words=np.asarray(fields["key"], np.uint32),
-        epochs=np.asarray(fields["epoch"], np.uint32),
-        record=split(fields["position"]),
-        made_for=_made_for(fields["records"], fields["form"]),
-        kind=fields["kind"],
-    )
-    check_draws("data.Cursor.from_json", "`key` is", cursor.key)
-    # Changed numbers, numbers out of range or of another type, and unknown fields do
-    # not survive the round trip, which includes the checksum.
-    again = json.loads(cursor.to_json())
-    if json.dumps(again, sort_keys=True) != json.dumps(fields, sort_keys=True):
-        raise ValueError("it was changed: its fields do not fit its checksum")
-    if cursor.position > fields["records"]:
-        raise ValueError("its position is after the last record")
-    return cursor
 
 
 def start(key: Key, size: int, schema: int) -> Cursor:
@@ -244,26 +169,6 @@ def check_concrete(function: str, cursor: Cursor) -> None:
             "the cursor is traced, so its position is not known.",
             "Call it outside of `jit` and `vmap`; inside, use `next` or `scan` of "
             "a loader with a source on the device.",
-        )
-
-
-def check_last_epoch(function: str, cursor: Cursor, records: int, size: int) -> None:
-    """Raise a `ValueError` if the next records are beyond the last epoch of `size`.
-
-    Cursors on the device are not checked: reading one waits for the device. They begin
-    as a NumPy cursor, and count 2^32 epochs to get there.
-    """
-    if isinstance(cursor.epochs, np.ndarray) and isinstance(cursor.record, np.ndarray):
-        over = (_joined(cursor.record) + records - 1) // size
-        _check_epoch(function, int(cursor.epochs) + over)
-
-
-def _check_epoch(function: str, epoch: int) -> None:
-    if epoch > _LAST_EPOCH:
-        raise value_error(
-            function,
-            f"epoch {epoch} does not exist: the last is 2^32 - 1.",
-            "Begin again with another key: `loader.init(key)`.",
         )
 
 
@@ -422,7 +327,7 @@ class Loader(eqx.Module):
           the source has no full batch.
         - `TypeError` if the cursor is traced and the source is on the host.
         """
-        _check_batches(self, "data.Loader.next", cursor, 1)
+        _check_batches(self, "data.Loader.next", cursor)
         with without_users_mesh(self.sharding):
             return (next_on_device if self.on_device else next_on_host)(self, cursor)
 
@@ -531,7 +436,7 @@ class Loader(eqx.Module):
         check_callable("data.Loader.scan", "step", step, cure)
         length = len(self.source) // self.batch_size if length is None else length
         check_int("data.Loader.scan", "length", length, 0)
-        _check_batches(self, "data.Loader.scan", cursor, length.__index__())
+        _check_batches(self, "data.Loader.scan", cursor)
         if not self.on_device:
             raise type_error(
                 "data.Loader.scan",
@@ -554,13 +459,10 @@ class Loader(eqx.Module):
         return run(known, step, cursor, steps, overrun, _carry_arrays(carry))
 
 
-def _check_batches(loader: Loader, function: str, cursor: Cursor, batches: int) -> None:
-    """Raise unless the source has full batches from the cursor on."""
-    size, count = len(loader.source), loader.batch_size
-    check_cursor(function, cursor, size, loader.schema)
-    _check_full(function, size, count)
-    used = size // count * count if loader.drop_remainder else size
-    check_last_epoch(function, cursor, batches * count, used)
+def _check_batches(loader: Loader, function: str, cursor: Cursor) -> None:
+    """Raise unless the source is that of the cursor, and has full batches."""
+    check_cursor(function, cursor, len(loader.source), loader.schema)
+    _check_full(function, len(loader.source), loader.batch_size)
 
 
 def _as_stateless(argument: str, stage: StageLike) -> StageLike:

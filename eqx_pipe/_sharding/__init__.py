@@ -1,6 +1,5 @@
 """Place arrays on devices: logical axes, placement, submeshes, derived shardings."""
 
-from .microbatch import microbatch as microbatch
 from .on_mesh import on as on
 from .on_mesh import shard_map as shard_map
 from .parallelize import parallelize as parallelize
@@ -9,7 +8,6 @@ from .place import AxisRules as AxisRules
 from .place import constrain as constrain
 from .place import constrain_to as constrain_to
 from .place import fitting_sizes as fitting_sizes
-from .place import info as info
 from .place import init_sharded as init_sharded
 from .place import mesh_like as mesh_like
 from .place import num_shards as num_shards

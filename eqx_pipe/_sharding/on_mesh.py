@@ -13,7 +13,7 @@ from jax.sharding import AxisType, Mesh
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array
 
-from .._errors import bullets, message, structure_error, value_error
+from .._errors import bullets, structure_error, value_error
 from .._jaxprs import as_function, depends_on, trace
 from .._jit import Static, arrays_in
 from .._mesh_context import check_mesh, is_staged
@@ -33,10 +33,6 @@ from .place import (
 )
 
 
-class InsideProgram(ValueError):
-    """A stage of `on` was called in a compiled program; `microbatch` then loops."""
-
-
 class OnMesh(Composite):
     """A stage and its mesh; subclasses define how it runs."""
 
@@ -54,16 +50,13 @@ class On(OnMesh):
         self, x: PyTree, state: eqx.nn.State | None, scope: Scope
     ) -> tuple[PyTree, eqx.nn.State | None]:
         if is_staged():
-            raise InsideProgram(
-                message(
-                    "sharding.on",
-                    "it was called inside `jit` (or `scan`, or another function that "
-                    "is compiled): one program cannot span several sets of devices.",
-                    "Call it outside; each stage on a submesh is compiled by itself. "
-                    "`grad`, `vmap` and `eqx_pipe.sharding.microbatch` may stand "
-                    "outside it. To spread layers inside one program use "
-                    "`eqx_pipe.sharding.pipelined`.",
-                )
+            raise value_error(
+                "sharding.on",
+                "it was called inside `jit` (or `scan`, or another function that is "
+                "compiled): one program cannot span several sets of devices.",
+                "Call it outside; each stage on a submesh is compiled by itself, and "
+                "`grad` and `vmap` may stand outside it. To spread layers inside one "
+                "program use `eqx_pipe.sharding.pipelined`.",
             )
         x = shard_as("sharding.on", x, self.mesh, self.specs)
         state, key = shard((state, scope.key), self.mesh, None)
@@ -107,7 +100,7 @@ def on(mesh: Mesh, stage: StageLike, *, specs: SpecsLike = None) -> On:
 
     Calls return before the result is computed. So while one submesh works on a
     microbatch, the next submesh works on the previous microbatch: loop over
-    microbatches, by hand or with `microbatch`, and wait only at the end.
+    microbatches, and wait only at the end.
 
     **Arguments:**
 

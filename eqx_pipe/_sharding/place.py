@@ -1,4 +1,4 @@
-"""Place the arrays of a pytree on devices, and show their shardings.
+"""Place the arrays of a pytree on devices.
 
 `resolve` finds the spec of each array, by a prefix, by patterns of paths, or by logical
 names and rules.
@@ -37,7 +37,7 @@ from .._errors import (
     value_error,
 )
 from .._keys import check_key
-from .._mesh_context import RULES, check_mesh, is_explicit, is_staged
+from .._mesh_context import RULES, check_mesh, is_staged
 from .._stage import NamedLeaf, check_matched, matches, named_leaves
 from .._tree import fill, is_key_array, leaf_text, leaves_with_names, numpy_as_jax
 from .._types import Key, PyTree, PyTreeDef
@@ -754,66 +754,3 @@ def constrain(x: Tree, *logical: LogicalAxis) -> Tree:
         if sharding is not None
     ]
     return eqx.combine(jtu.tree_unflatten(structure, placed), rest)
-
-
-class LeafInfo(NamedTuple):
-    """The sharding of one array.
-
-    `spec` is its `PartitionSpec`; `None` if the array has none, as on the host, on a
-    single device, or while tracing. `bytes_per_device` is the size of its largest
-    shard, in bytes.
-    """
-
-    path: str
-    shape: tuple[int, ...]
-    dtype: Any  # `numpy.dtype`, or JAX's own for keys, which has no public class
-    spec: P | None
-    bytes_per_device: int
-    devices: int
-
-
-def info(tree: PyTree) -> dict[str, LeafInfo]:
-    """Return the sharding, and the size on a device, of each array of a pytree.
-
-    **Arguments:**
-
-    - `tree`: a pytree of arrays, of JAX or NumPy, or `jax.ShapeDtypeStruct`s; other
-        leaves are skipped.
-
-    **Returns:** a dict from each array's path to its `path`, `shape`, `dtype`, `spec`,
-    `bytes_per_device` and number of `devices` (0 on the host).
-    `pandas.DataFrame(info(tree).values())` is a table of them. Paths are those of
-    `eqx_pipe.trainable`, with `*` for the positions of stages that are stacked in one
-    array: `blocks.*.mlp.weight`.
-
-    **Units:** `bytes_per_device` is in bytes.
-
-    !!! example
-
-        >>> import eqx_pipe as ep, jax, jax.numpy as jnp
-        >>> from jax.sharding import AxisType, Mesh, PartitionSpec as P
-        >>> mesh = Mesh(jax.devices()[:1], ("data",))
-        >>> placed = ep.sharding.shard({"x": jnp.ones((16, 3))}, mesh, P("data"))
-        >>> row = ep.sharding.info(placed)["x"]
-        >>> row.shape, row.spec, row.bytes_per_device
-        ((16, 3), P('data',), 192)
-    """
-    leaves = [at for at in named_leaves(tree) if is_placeable(at.value)]
-    return {at.name: _row(at.name, at.value) for at in leaves}
-
-
-def _row(name: str, leaf: Placeable) -> LeafInfo:
-    sharding = getattr(leaf, "sharding", None)
-    if isinstance(leaf, Tracer):
-        # Its type has explicit axes; the compiler decides on automatic ones later.
-        sharding = jax.typeof(leaf).sharding
-        sharding = sharding if is_explicit(sharding.mesh) else None
-    spec = sharding.spec if isinstance(sharding, NamedSharding) else None
-    part = leaf.shape if sharding is None else sharding.shard_shape(leaf.shape)
-    size = math.prod(part) * leaf.dtype.itemsize
-    devices = 0
-    if isinstance(sharding, NamedSharding):
-        devices = sharding.mesh.size  # also for an abstract mesh
-    elif sharding is not None:
-        devices = sharding.num_devices
-    return LeafInfo(name, tuple(leaf.shape), leaf.dtype, spec, size, devices)

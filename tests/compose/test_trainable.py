@@ -9,7 +9,7 @@ import optax
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.helpers import few
+from support.helpers import arrays_by_path, few
 
 import eqx_pipe as ep
 from eqx_pipe import testing
@@ -37,7 +37,7 @@ def model(seed=0, blocks=2, size=3):
 
 def chosen(pipe, *patterns):
     """Return the paths of the trained parameters."""
-    return set(ep.sharding.info(eqx.filter(pipe, ep.trainable(pipe, *patterns))))
+    return set(arrays_by_path(eqx.filter(pipe, ep.trainable(pipe, *patterns))))
 
 
 def test_the_leaves_of_a_pipeline_are_called_by_its_paths():

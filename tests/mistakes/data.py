@@ -76,7 +76,6 @@ LOADER = {
         ),
         "Switch `jax_enable_x64` on": lambda: first_batch(np.asarray([1, 2**40])),
         r"again with `loader.init": lambda: load(source(6)).next(load().init(key())),
-        "`to_json` returned": lambda: ep.data.Cursor.from_json("no"),
     },
     TypeError: {
         "anything with `__len__`": lambda: load(Endless()),

@@ -1,4 +1,4 @@
-"""Logical axes, placement, stages on meshes, microbatches."""
+"""Logical axes, placement, stages on meshes."""
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 
 import eqx_pipe as ep
-from eqx_pipe.sharding import AxisRules, init_sharded, microbatch, pipelined, shard
+from eqx_pipe.sharding import AxisRules, init_sharded, pipelined, shard
 
 from .common import key, linear, mesh, ones, stack
 
@@ -89,26 +89,13 @@ SHARDING = {
     },
 }
 
-MICROBATCH = {
+PIPELINED = {
     TypeError: {
-        "or another `argnum`": lambda: microbatch(jnp.sum, size=2, argnum=1)(ones(4)),
-        "a sparse BCOO.*make it dense by": lambda: microbatch(jnp.sum, size=2)(
-            BCOO.fromdense(ones(4))
-        ),
         "a sparse BCOO.*make it dense.": lambda: pipelined(stack(2), row(2), 2)(
             BCOO.fromdense(ones(4, 4))
         ),
     },
     ValueError: {
-        "bind arguments that are not batches": lambda: microbatch(
-            lambda t: 0.0, size=2
-        )({"a": ones(3), "b": ones(4)}),
-        "Give arrays of one batch size": lambda: microbatch(lambda t: 0.0, size=2)(
-            {"s": 3}
-        ),
-        r"count with `\.astype": lambda: microbatch(lambda x: x.all(), size=2)(
-            ones(4) > 0
-        ),
         "return the whole mapping": lambda: pipelined(
             ep.repeat(lambda k: ep.feed(sin, "x"), 2, key=key(), broadcast="by"),
             row(2),
@@ -123,7 +110,6 @@ MICROBATCH = {
         ),
     },
     ep.StructureError: {
-        "Return a sum or mean over the batch": lambda: microbatch(sin, size=2)(ones(5)),
         "Return the structure, shapes and dtypes": lambda: pipelined(
             stack(2, lambda k: nn.Lambda(lambda x: x[:1])), row(2), 2
         )(ones(4, 4)),

@@ -27,7 +27,6 @@ CURES = {
     "Give a function of two arguments": "sharding.parallelize.fun",
     "Give a function that returns parameters": "get_input_batch init_params",
     "Give the function of one lane": "vmap.fn",
-    "Give a function of arrays of one batch": "sharding.microbatch.fun",
     "Give a function, or a stage": "testing.check_function.fn",
     r"jax.random.key\(seed\)": "key",
     "Give an integer of at least [012]": (
@@ -36,7 +35,7 @@ CURES = {
     ),
     "Known names: `": (
         "draws mode normalize on_error resume returns until "
-        "ensemble.merge sharding.microbatch.reduce sharding.pipelined.axis_name "
+        "ensemble.merge sharding.pipelined.axis_name "
         "expects vmap.reduce"
     ),
     "Give a positive number of seconds": "timeout",
@@ -126,9 +125,9 @@ CURE_OF = {name: cure for cure, names in CURES.items() for name in names.split()
 
 # Parameters that take any object: data, and what is read when it is used.
 ANY = set(
-    "argnum args axis_name branches by carry check_vma in_specs initial_batch keep "
+    "args axis_name branches by carry check_vma in_specs initial_batch keep "
     "logical out_specs random static tree u x draw.state summary.state "
-    "reduce.Var.ddof scan.init sharding.microbatch.axis sharding.on.specs "
+    "reduce.Var.ddof scan.init sharding.on.specs "
     "testing.check_method.fn testing.check_method.key testing.check_reducer.values "
     "testing.given_typed.fn testing.from_jaxtyping.annotation trainable.pipe".split()
 )

@@ -66,11 +66,11 @@ def step(params, x):
 
 
 def pieces(params, x):
-    sums = ep.sharding.microbatch(
-        lambda x: jnp.sum(ep.sharding.constrain(jax.vmap(params)(x), "rows", None)),
-        size=8,
-    )
-    return sums(x)
+    def total(x):
+        return jnp.sum(ep.sharding.constrain(jax.vmap(params)(x), "rows", None))
+
+    parts = x.reshape(-1, 8, *x.shape[1:])
+    return ep.vmap(total, batch_size=1, reduce="sum")(parts)
 
 
 def looped(params, x):

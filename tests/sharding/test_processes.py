@@ -51,7 +51,6 @@ for kind in (AxisType.Auto, AxisType.Explicit):
     gathered = process_allgather(model.weight, tiled=True)
     # Drawn by another program, which may round otherwise.
     np.testing.assert_allclose(gathered, make(jr.key(0)).weight, rtol=2e-5, atol=2e-6)
-    assert ep.sharding.info(model)["weight"].shape == (8, 4)
 
     fails("`data` of size 2 in this process", parts[rank][:3], mesh, P("data"))
 """

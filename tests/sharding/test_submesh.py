@@ -51,10 +51,6 @@ def test_values_and_gradients_over_submeshes(kind, getkey):
     for mesh, part, grad in zip(meshes, spread, got_grads, strict=True):
         arrays = jtu.tree_leaves(eqx.filter((part.stage, grad.stage), eqx.is_array))
         assert {d for a in arrays for d in a.devices()} == set(mesh.devices.flat)
-    _, grads = ep.sharding.microbatch(
-        eqx.filter_value_and_grad(loss), size=3, argnum=1, reduce="mean"
-    )(spread, x)
-    assert_close(jtu.tree_leaves(grads), jtu.tree_leaves(got_grads))
 
 
 def test_tasks_of_multimesh():
@@ -158,9 +154,6 @@ def test_inside_jit_it_says_what_to_do(getkey, unchecked):
     pipe = ep.chain(ep.sharding.on(one, jnp.sin), ep.sharding.on(two, jnp.cos))
     with pytest.raises(ValueError, match="sharding.on.*inside `jit`.*sharding.pipel"):
         eqx.filter_jit(pipe)(jnp.ones(3))
-    total = ep.sharding.microbatch(lambda x: jnp.sum(pipe(x)), size=1)
-    with pytest.raises(ValueError, match="sharding.on.*inside `jit`"):
-        jax.jit(total)(jnp.ones(3))
 
 
 def test_under_another_mesh_it_says_so(unchecked):

@@ -8,6 +8,8 @@ import jax.tree_util as jtu
 import numpy as np
 import pytest
 
+from eqx_pipe._stage import named_leaves
+
 THOROUGH = hypothesis.settings().max_examples > 100
 """True under `--hypothesis-profile thorough`, which also kills more processes."""
 
@@ -66,3 +68,9 @@ def filled(make, key):
         lambda leaf: isinstance(leaf, jax.ShapeDtypeStruct),
     )
     return eqx.combine(numbers(structs), rest)
+
+
+def arrays_by_path(tree):
+    """Return the arrays of a pytree by the paths that patterns match."""
+    found = named_leaves(tree)
+    return {at.name: at.value for at in found if eqx.is_array(at.value)}
