@@ -16,9 +16,9 @@ PRIVATE = re.compile(r"^\s*from (eqx_pipe(?:\.testing)?\._\w+)", re.MULTILINE)
 # loop; `test_batch_size` chooses a size for devices that are not there.
 KNOWN = set(
     "clients/test_jaxprs data/test_shuffle store/test_cloud sweep/test_batch_size "
-    "sweep/test_memory support/attack support/bucket support/long_points "
-    "support/simulate support/small_store support/stores support/trainings "
-    "support/ways".split()
+    "sweep/test_memory support/attack support/bucket support/helpers "
+    "support/long_points support/simulate support/small_store support/stores "
+    "support/trainings support/ways".split()
 )
 IMPORT = re.compile(r"^\s*(?:from|import)\s.*?\b(test_\w+)", re.MULTILINE)
 
