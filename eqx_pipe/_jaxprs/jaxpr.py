@@ -78,7 +78,7 @@ def trace(function: Callable[..., Any], *examples: Any) -> ClosedJaxpr:
 
 
 def as_function(
-    jaxpr: ClosedJaxpr, consts: Sequence[Any] | None = None
+    jaxpr: ClosedJaxpr | Jaxpr, consts: Sequence[Any] | None = None
 ) -> Callable[..., list[Any]]:
     """Return a jaxpr as a function from arrays to a list of arrays.
 

@@ -114,3 +114,14 @@ def test_names_that_files_can_have(tmp_path):
     kept = ep.sweep(fn, SPACE, store=tmp_path / "s.zarr", **ASKED)
     same(kept.values, result.values)
     assert sorted(kept.to_xarray().data_vars) == sorted(names)
+
+
+def test_a_disk_without_hard_links(whole, tmp_path, monkeypatch):
+    def link(*_):
+        raise OSError(errno.EPERM, "not supported")
+
+    monkeypatch.setattr(os, "link", link)
+    asked = {"store": tmp_path / "runs.zarr", **ASKED}
+    for _ in range(2):
+        same(ep.sweep(jnp.sin, SPACE, **asked).values[:], whole.values)
+    assert not list(tmp_path.rglob(".parts/*"))

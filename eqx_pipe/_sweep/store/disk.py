@@ -146,12 +146,13 @@ class Folder(Keys):
             except OSError as error:
                 if error.errno not in _UNSUPPORTED:
                     raise
+                flags, path = _LOCK | os.O_EXCL, self.path_of(key)
                 try:
-                    os.close(os.open(self.path_of(key), _LOCK | os.O_EXCL, 0o644))
+                    file = self._in_folder(key, lambda: os.open(path, flags, 0o644))
                 except FileExistsError:
                     return False
-                # A kill in between leaves an empty file.
-                os.replace(part, self.path_of(key))
+                os.close(file)
+                os.replace(part, path)  # a kill before it leaves an empty file
         return True
 
     @contextlib.contextmanager
