@@ -610,16 +610,6 @@ class MethodTrial:
             _same(f"after the same result again in round {number}", *states)
             state = states[0]
 
-    @law("failures", "it continues after failed points.")
-    def failures_law(self) -> None:
-        if not self.history or len(self.history[0][-1]) < 2:
-            raise Undecided("a round has at most one point, and one must succeed")
-        _, _, asked, result = self.history[0]
-        with must_work("`tell` with a failed point"):
-            after = self._after(asked, _failed(result))
-        with must_work("`ask` after a failed point"):
-            self.space.to_unit(self.method.ask(after, self.num)[0])
-
     @ft.cached_property
     def chance(self) -> np.ndarray:
         """Unit coordinates of random points, as the axes of the space round them."""
@@ -689,14 +679,15 @@ class MethodTrial:
         late = np.concatenate(rounds[len(rounds) // 2 :])
         return float(of(late).mean()), float(of(self.chance).mean())
 
-    @law("failed", "points that fail are not taken for the best.")
+    @law("failed", "it continues after failed points, and takes none for the best.")
     def failed_law(self) -> None:
         def fails(u: np.ndarray) -> np.ndarray:
             return u[:, 0] > _FAILS_ABOVE
 
+        with must_work("a search in which points fail"):
+            rounds = self.search(lambda u: np.where(fails(u), np.inf, _distance(u)))
         if not self.is_adaptive:
             return
-        rounds = self.search(lambda u: np.where(fails(u), np.inf, _distance(u)))
         share, usual = self._late(rounds, fails)
         if share > max(2 / 3, 1.5 * usual):
             raise Broken(
@@ -716,19 +707,6 @@ def _with_losses(result: SweepResult, losses: np.ndarray) -> SweepResult:
     ok = np.isfinite(losses)
     single = isinstance(result.values, np.ndarray) and result.values.ndim == 1
     values = np.where(ok, losses, np.nan) if single else result.values
-    return dataclasses.replace(result, values=values, _gaps=gaps_of(ok))
-
-
-def _failed(result: SweepResult) -> SweepResult:
-    """Return the result as if the last point had failed."""
-
-    def without(leaf: np.ndarray) -> np.ndarray:
-        leaf = np.array(leaf)
-        leaf[-1] = np.nan if np.issubdtype(leaf.dtype, np.inexact) else 0
-        return leaf
-
-    ok = result.ok & (np.arange(len(result)) < len(result) - 1)
-    values = jtu.tree_map(without, result.values)
     return dataclasses.replace(result, values=values, _gaps=gaps_of(ok))
 
 

@@ -35,7 +35,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, PRNGKeyArray, PyTree, jaxtyped
 
 from ... import Stage, batched, chain, cond, parallel, repeat, residual
-from ..._check import check_int
+from ..._check import check_int, check_is
 from ..._errors import describe_value, message, nearest, quoted
 from ..._stage import identity
 from ..._tree import leaves_with_names
@@ -72,17 +72,6 @@ def check_elements(function: str, elements: object) -> None:
     except TypeError as error:  # `InvalidArgument` is one, too
         cure = "Give options of `hypothesis.extra.numpy.from_dtype`: `allow_nan=True`."
         raise invalid(function, f"`elements` is {elements}: {error}.", cure) from error
-
-
-def check_strategies(function: str, argument: str, values: object) -> None:
-    """Raise unless `values` is a list or tuple of strategies."""
-    is_list = isinstance(values, tuple | list)
-    if not is_list or not all(isinstance(v, st.SearchStrategy) for v in values):
-        raise invalid(
-            function,
-            f"`{argument}` is {describe_value(values)}.",
-            "Give a list of strategies, such as `[hypothesis.strategies.just(...)]`.",
-        )
 
 
 def check_struct(function: str, struct: PyTree) -> PyTree:
@@ -953,17 +942,6 @@ def squash(x: PyTree) -> PyTree:
     return jtu.tree_map(jnp.tanh, x)
 
 
-def add_noise(x: PyTree, *, key: Key) -> PyTree:
-    """Add normal draws to each leaf."""
-    leaves, structure = jtu.tree_flatten(x)
-    keys = jr.split(key, len(leaves))
-    drawn = [
-        v + jr.normal(k, v.shape, jnp.result_type(v))
-        for k, v in zip(keys, leaves, strict=True)
-    ]
-    return jtu.tree_unflatten(structure, drawn)
-
-
 def is_inexact(struct: PyTree) -> bool:
     """Return whether all leaves hold real or complex numbers."""
     return all(jnp.issubdtype(v.dtype, jnp.inexact) for v in jtu.tree_leaves(struct))
@@ -978,25 +956,10 @@ def leaves(struct: PyTree, random: bool) -> list[st.SearchStrategy]:
     strategies: list[st.SearchStrategy] = [st.just(identity)]
     if is_inexact(struct):
         affine = st.builds(Affine, arrays(struct, elements=_scales), arrays(struct))
-        strategies += [st.just(squash), affine, *_layers(struct)]
-        if random:
-            single = isinstance(struct, jax.ShapeDtypeStruct)
-            strategies += [st.just(add_noise), *[st.just(eqx.nn.Dropout(0.5))] * single]
+        strategies += [st.just(squash), affine]
+        if random and isinstance(struct, jax.ShapeDtypeStruct):
+            strategies.append(st.just(eqx.nn.Dropout(0.5)))
     return strategies
-
-
-def _layers(struct: PyTree) -> list[st.SearchStrategy]:
-    """Return layers of `equinox.nn` that take a vector."""
-    if not isinstance(struct, jax.ShapeDtypeStruct) or len(struct.shape) != 1:
-        return []
-    (size,) = struct.shape
-
-    def linear(seed: int) -> eqx.nn.Linear:
-        return eqx.nn.Linear(size, size, key=jr.key(seed), dtype=struct.dtype)
-
-    # LayerNorm of a single number is always zero; its parameters are float32.
-    norm = struct.dtype == jnp.float32 and size > 1
-    return [st.integers(0, 3).map(linear)] + [st.just(eqx.nn.LayerNorm(size))] * norm
 
 
 # Unequal shares, as the mean of `x` and `-x` would hide the input.
@@ -1031,61 +994,21 @@ def positive(x: PyTree) -> Bool[Array, ""]:
     return first.astype(jnp.float32) > 0.0317
 
 
-@dataclasses.dataclass
-class Drawing:
-    """A struct and a depth for which pipelines are drawn."""
-
-    draw: Draw
-    struct: PyTree
-    depth: int
-    random: bool
-    branches: bool
-    stages: Sequence[st.SearchStrategy] = ()
-    is_first: bool = True
-
-    def one_of(self, *values: Any) -> Any:
-        """Draw one of the values."""
-        return self.draw(st.sampled_from(values))
-
-    def pipeline(self) -> StageLike:
-        """Draw a stage or a combinator."""
-        kinds: dict[str, Callable[[Drawing], StageLike] | None] = {"leaf": None}
-        if self.depth:
-            kinds |= _ANY | (_BRANCHES if self.branches else {})
-            kinds |= _INEXACT if is_inexact(self.struct) else {}
-        # One maker is built at a time: the `repr` of a `one_of` of all would be huge.
-        make = kinds[self.one_of(*kinds)]
-        if make is not None:
-            return make(self)
-        kept = leaves(self.struct, self.random)
-        return self.draw(self.one_of(*kept, *self.stages))
-
-    def inner(self) -> StageLike:
-        """Draw a pipeline one level deeper."""
-        # Only the first child has the full depth: otherwise sizes grow exponentially.
-        depth = self.depth - 1 if self.is_first else max(0, min(1, self.depth - 2))
-        self.is_first = False
-        return dataclasses.replace(self, depth=depth, is_first=True).pipeline()
-
-    def few(self) -> list[StageLike]:
-        """Draw one or two pipelines one level deeper."""
-        return [self.inner() for _ in range(self.draw(st.integers(1, 2)))]
-
-
+# Each makes a stage of one or two stages.
 _ANY = {
-    "chain": lambda d: chain(*d.few()),
-    "named chain": lambda d: chain(one=d.inner(), two=d.inner()),
-    "max": lambda d: parallel(*d.few(), merge="max"),
-    "repeat": lambda d: repeat(d.inner(), d.draw(st.integers(1, 3)), shared=True),
+    "chain": chain,
+    "named chain": lambda one, two=identity: chain(one=one, two=two),
+    "max": lambda *stages: parallel(*stages, merge="max"),
+    "repeat": lambda *stages: repeat(chain(*stages), 2, shared=True),
 }
 
-_BRANCHES = {"cond": lambda d: cond(positive, d.inner(), d.inner())}
+_BRANCHES = {"cond": lambda *stages: cond(positive, *stages)}
 
 # Squashed, as nested sums would leave the range of small dtypes.
 _INEXACT = {
-    "mean": lambda d: parallel(d.inner(), d.inner(), merge=mean),
-    "residual": lambda d: chain(residual(*d.few()), squash),
-    "batched": lambda d: chain(twice, batched(d.inner()), mean_of_stack),
+    "mean": lambda *stages: parallel(*stages, merge=mean),
+    "residual": lambda *stages: chain(residual(*stages), squash),
+    "batched": lambda *stages: chain(twice, batched(chain(*stages)), mean_of_stack),
 }
 
 
@@ -1102,7 +1025,7 @@ def pipelines(
     """Draw a pipeline of nested combinators that keeps structure, shapes and dtypes.
 
     It consists of `chain`, `parallel`, `residual`, `repeat`, `batched` and `cond`, of
-    simple functions and layers, and of your own `stages`.
+    simple stages, and of your own `stages`.
 
     **Arguments:**
 
@@ -1112,7 +1035,8 @@ def pipelines(
         keep the shapes and dtypes of any input. (Keyword only.)
     - `max_depth`: the largest depth of nested pipelines; 0 for a single stage. Only the
         first child of each has the full depth. (Keyword only.)
-    - `random`: whether to draw stages that need a key. (Keyword only.)
+    - `random`: whether to draw stages that need a key: `equinox.nn.Dropout`, for a
+        single array. (Keyword only.)
     - `branches`: whether to draw `cond`. (Keyword only.)
 
     **Returns:** a strategy. Examples shrink to a single stage.
@@ -1136,5 +1060,20 @@ def pipelines(
     """
     struct = check_struct("pipelines", struct)
     check_int("testing.pipelines", "max_depth", max_depth, 0)
-    check_strategies("pipelines", "stages", stages)
-    return Drawing(draw, struct, max_depth, random, branches, stages).pipeline()
+    cure = "Give a list of strategies, such as `[hypothesis.strategies.just(...)]`."
+    check_is("testing.pipelines", "stages", stages, list | tuple, cure)
+    for i, stage in enumerate(stages):
+        check_strategy("pipelines", f"stages[{i}]", stage, optional=False)
+    makers = _ANY | (_BRANCHES if branches else {})
+    makers |= _INEXACT if is_inexact(struct) else {}
+    kept = [*leaves(struct, random), *stages]
+
+    def pipeline(depth: int) -> StageLike:
+        kind = draw(st.sampled_from(["leaf", *(makers if depth else {})]))
+        if kind == "leaf":
+            return draw(draw(st.sampled_from(kept)))
+        # Only the first child has the full depth: otherwise sizes grow exponentially.
+        depths = [depth - 1, max(0, min(1, depth - 2))][: draw(st.integers(1, 2))]
+        return makers[kind](*map(pipeline, depths))
+
+    return pipeline(max_depth)
