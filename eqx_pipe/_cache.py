@@ -49,9 +49,6 @@ class WeakCache(Generic[_Value]):
             if entry is not None and entry[0] is ref:
                 del self._entries[address]
 
-    def __len__(self) -> int:
-        return len(self._entries)
-
 
 class LRUCache:
     """A mapping of at most `maxsize` entries; the least recently used is removed first.

@@ -36,12 +36,10 @@ def check_callable(
     if inspect.isclass(value):
         wrong = f"is the class `{value.__name__}`, not {noun}."
         cure = f"Make an instance of it first: `{value.__name__}(...)`."
-    elif is_stage and isinstance(value, list | tuple):
+    elif is_stage and isinstance(value, list | tuple | Mapping):
+        by_name = "(**stages)" if function == "chain" else "(*stages.values())"
+        unpack = by_name if isinstance(value, Mapping) else "(*stages)"
         wrong = f"is a {kind} of {len(value)} things, not a stage."
-        cure = f"If these are the stages, unpack them: `{function}(*stages)`."
-    elif is_stage and isinstance(value, Mapping):
-        unpack = "(**stages)" if function == "chain" else "(*stages.values())"
-        wrong = f"is a {kind} with the keys {list(value)}, not a stage."
         cure = f"If these are the stages, unpack them: `{function}{unpack}`."
     elif not callable(value):
         wrong = f"is {describe_value(value)}, which cannot be called."

@@ -1,11 +1,12 @@
 """Combinators of several stages, which are indexed as a list or a dict."""
 
 import dataclasses
+import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from .._check import check_name, is_integer
-from .._errors import describe_value, message, nearest, quoted, type_error, value_error
+from .._check import check_name
+from .._errors import message, nearest, quoted, type_error, value_error
 from .._keys import check_names_draw_apart
 from .._stage import Composite, as_stage
 from .._types import AnyStage, PyTree, Segment
@@ -134,15 +135,9 @@ class Container(Composite):
         size, position = len(self), None
         if isinstance(item, str):
             error, position = KeyError, self._position(item)
-        elif is_integer(item):
-            error, at = IndexError, item.__index__()
-            position = at % size if -size <= at < size else None
         else:
-            raise type_error(
-                _name_of(self),
-                f"the index is {describe_value(item)}.",
-                "Give an integer, a slice, or a name if the stages have names.",
-            )
+            error, at = IndexError, operator.index(item)
+            position = at % size if -size <= at < size else None
         if position is None:
             stages = f"{size} stage{'s' * (size != 1)}"
             wrong = f"there is no stage `{item}`."

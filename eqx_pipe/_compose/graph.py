@@ -276,12 +276,9 @@ def order(edges: Mapping[str, tuple[str, ...]]) -> tuple[str, ...]:
     try:
         graphlib.TopologicalSorter(inner).prepare()
     except graphlib.CycleError as error:
-        cycle = error.args[1][:-1]
-        first = cycle.index(min(cycle))
-        cycle = cycle[first:] + cycle[:first]
         raise value_error(
             "graph",
-            f"the edges form a cycle: {' -> '.join([*cycle, cycle[0]])}.",
+            f"the edges form a cycle: {' -> '.join(error.args[1])}.",
             "Remove one of these arrows; for a loop use `repeat`, or "
             "`jax.lax.scan` round a stage.",
         ) from None

@@ -588,19 +588,14 @@ class Scan(Composite):
     """A cell under `lax.scan`; see `scan`."""
 
     cell: AnyStage
-    init: PyTree
+    init: PyTree  # arrays, or a stage that computes them from the input
     broadcast: tuple[str, ...] = eqx.field(static=True, default=())
     returns: str = eqx.field(static=True, default="sequence")
     reverse: bool = eqx.field(static=True, default=False)
     unroll: int = eqx.field(static=True, default=1)
 
-    @property
-    def computes_init(self) -> bool:
-        """Return whether a stage computes the first carry from the input."""
-        return callable(self.init)
-
     def children(self) -> Mapping[str, AnyStage]:
-        init = {"init": self.init} if self.computes_init else {}
+        init = {"init": cast(AnyStage, self.init)} if callable(self.init) else {}
         return {**init, "cell": self.cell}
 
     def with_child(self, segment: str, stage: StageLike) -> "Scan":
@@ -618,7 +613,7 @@ class Scan(Composite):
         arrays = eqx.filter(sequence, eqx.is_array)
         size = common_size("scan", f"the input{scope.where}", arrays, 0, _STEPS)
         carry = self.init
-        if self.computes_init:
+        if callable(self.init):
             carry, state = scope.enter("init", self.init, x, state=state)
         elif carry is None:
             carry = _zeros(self.cell)

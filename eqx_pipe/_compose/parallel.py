@@ -356,26 +356,22 @@ class Weighted(Container):
         path = join_path(scope.path, "weights")
         weights = _read_weights(path, as_arrays(weights), len(self.stages))
         weights = _NORMALIZE[self.normalize](weights)
-        total, first = None, None
-        for i, (segment, stage) in enumerate(keyed(self)):
+        paths, outputs = [], []
+        for segment, stage in keyed(self):
             y, state = scope.enter(segment, stage, x, state=state)
-            path = join_path(scope.path, segment)
             y = as_arrays(y)
-            check_arrays("weighted", path, y, "weighted", SUM_BY_CALLABLE)
-            y = jtu.tree_map(FOLDS["mean"].prepare, y)  # integers become floats
-            first = (path, y) if first is None else first
-            check_agree("weighted", (first[0], path), (first[1], y))
-            term = jtu.tree_map(ft.partial(_weigh, weights[i]), y)
-            total = term if total is None else jtu.tree_map(jnp.add, total, term)
-        assert first is not None
-        like = first[1]
-        return jtu.tree_map(lambda x, y: x.astype(y.dtype), total, like), state
+            paths.append(join_path(scope.path, segment))
+            check_arrays("weighted", paths[-1], y, "weighted", SUM_BY_CALLABLE)
+            outputs.append(jtu.tree_map(FOLDS["mean"].prepare, y))  # also integers
+        check_agree("weighted", paths, outputs)
 
+        def total(*leaves: Array) -> Array:
+            wide = list(map(widened, leaves))
+            # Cast, or float64 weights would promote outputs in float32.
+            terms = [weights[i].astype(v.dtype) * v for i, v in enumerate(wide)]
+            return ft.reduce(jnp.add, terms).astype(leaves[0].dtype)
 
-def _weigh(weight: Float[Array, ""], leaf: Array) -> Array:
-    leaf = widened(leaf)
-    # Cast, or float64 weights would promote outputs in float32.
-    return weight.astype(leaf.dtype) * leaf
+        return jtu.tree_map(total, *outputs), state
 
 
 def _read_weights(path: str, weights: PyTree, size: int) -> Float[Array, " stages"]:

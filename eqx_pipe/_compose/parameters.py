@@ -110,10 +110,10 @@ def frozen(stage: StageLike) -> Frozen:
         >>> import equinox as eqx, eqx_pipe as ep, jax, jax.random as jr
         >>> teacher, head = (eqx.nn.Linear(3, 3, key=jr.key(i)) for i in range(2))
         >>> pipe = ep.chain(ep.frozen(teacher), head)
-        >>> ep.summary(pipe).row.parameters
+        >>> ep.summary(pipe).parameters
         12
         >>> twice = ep.frozen(lambda x: 2 * teacher(x))
-        >>> ep.summary(ep.chain(twice)).row.parameters
+        >>> ep.summary(ep.chain(twice)).parameters
         0
     """
     check_callable("frozen", "stage", stage)
@@ -199,7 +199,7 @@ def tied(
         ...              head=eqx.nn.Linear(4, 9, use_bias=False, key=b)),
         ...     where=lambda pipe: pipe["head"].weight,
         ...     get=lambda pipe: pipe["embed"].weight)
-        >>> pipe(jnp.array(3)).shape, ep.summary(pipe).row.parameters
+        >>> pipe(jnp.array(3)).shape, ep.summary(pipe).parameters
         ((9,), 36)
 
     ??? cite "Source"

@@ -9,7 +9,7 @@ from .._check import check_is
 from .._errors import message
 from .._keys import check_key
 from .._types import AnyStage, Key, MaybeState, Output, PyTree, StageLike
-from .describe import row_lines, row_of
+from .describe import row_of
 from .paths import parts_of, put
 from .stage import Scope, Stage, as_stage, check_state, check_state_is_ours, is_stateful
 
@@ -140,7 +140,7 @@ class Composite(Stage):
             raise AttributeError(wrong)
 
     def __repr__(self) -> str:
-        return "\n".join(row_lines(row_of(self, {})))
+        return repr(row_of(self, {}))
 
     def __call__(
         self, x: PyTree, state: MaybeState = None, *, key: Key | None = None

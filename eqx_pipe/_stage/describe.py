@@ -38,9 +38,9 @@ from .stage import (
 _ARRAYS = 3
 
 
-@dataclasses.dataclass(frozen=True)
-class Row:
-    """The description of one stage, and of those inside it.
+@dataclasses.dataclass(frozen=True, repr=False)
+class Summary:
+    """The description of a stage, and of those inside it; `str()` has a line for each.
 
     `stage` is `chain`, `parallel`, ... for a combinator, the name of a function, and
     the name of the class of any other module. `output` is the text of its output, or
@@ -56,16 +56,25 @@ class Row:
     parameters: int
     stateful: bool
     output: str | None
-    children: "list[Row]"
+    children: "list[Summary]"
+
+    @property
+    def rows(self) -> "tuple[Summary, ...]":
+        """This description, and those of all stages inside, in order."""
+        return (self, *(row for child in self.children for row in child.rows))
+
+    def __repr__(self) -> str:
+        shown = any(row.output for row in self.rows)
+        return "\n".join(row_lines(self, outputs=shown))
 
 
-def row_of(stage: PyTree, outputs: Mapping[str, str], path: str = "") -> Row:
+def row_of(stage: PyTree, outputs: Mapping[str, str], path: str = "") -> Summary:
     """Return the row of a stage; `outputs` has the texts of outputs by path."""
     children = [
         row_of(child, outputs, join_path(path, segment))
         for segment, child in children_shown(stage).items()
     ]
-    return Row(
+    return Summary(
         path,
         kind(stage),
         _settings(stage),
@@ -108,39 +117,27 @@ def num_parameters(stage: PyTree) -> int:
 
 
 def row_lines(
-    row: Row, *, outputs: bool = False, above: str = "", depth: int = 0
+    row: Summary, *, outputs: bool = False, above: str = "", depth: int = 0
 ) -> Iterator[str]:
     """Yield the lines of a row and its children, with `outputs` if wanted."""
     name = row.path.removeprefix(f"{above}.") if above else row.path
     start = f"{'  ' * depth}{f'{name}: ' if name else ''}"
     output = f" -> {'?' if row.output is None else row.output}" if outputs else ""
-    count = _counted(row.parameters)
-    yield start + _row_text(row) + output + (f"  # {count}" if count else "")
+    n = row.parameters
+    count = f"  # {n:,} parameter{'s' * (n != 1)}" if n else ""
+    yield start + _row_text(row) + output + count
     for child in row.children:
         yield from row_lines(child, outputs=outputs, above=row.path, depth=depth + 1)
 
 
-def _row_text(row: Row) -> str:
+def _row_text(row: Summary) -> str:
     arrays = [f"{name} {text}" for name, text in row.arrays.items()]
     more = [f"{len(arrays) - _ARRAYS} more"] if len(arrays) > _ARRAYS else []
     shown = [*arrays[:_ARRAYS], *more]
     if row.children or not arrays:
-        shown += _pairs(row.settings)
-    return row.stage + _bracketed(shown)
-
-
-def _counted(count: int) -> str:
-    return f"{count:,} parameter{'s' * (count != 1)}" if count else ""
-
-
-def _pairs(settings: Mapping[str, Any]) -> list[str]:
-    # Without dicts, such as the edges of a graph.
-    shown = {n: v for n, v in settings.items() if not isinstance(v, dict)}
-    return [f"{name}={static_text(value)}" for name, value in shown.items()]
-
-
-def _bracketed(shown: list[str]) -> str:
-    return f"({', '.join(shown)})" if shown else ""
+        named = row.settings.items()  # dicts, as the edges of a graph, are long
+        shown += [f"{n}={static_text(v)}" for n, v in named if not isinstance(v, dict)]
+    return row.stage + (f"({', '.join(shown)})" if shown else "")
 
 
 def _settings(stage: PyTree) -> dict[str, Any]:
@@ -174,33 +171,6 @@ def _of_first(leaf: PyTree) -> PyTree:
     return struct_of(leaf, drop=1) if _is_array(leaf) else leaf
 
 
-@dataclasses.dataclass(frozen=True)
-class Summary:
-    """A description of the stages of a pipeline; `str()` has a line for each.
-
-    `row` describes the whole pipeline; its `children` describe the stages inside.
-    """
-
-    row: Row
-
-    @property
-    def rows(self) -> tuple[Row, ...]:
-        """All rows in order, beginning with that of the whole pipeline."""
-        return tuple(_flat(self.row))
-
-    def __str__(self) -> str:
-        shown = any(row.output for row in self.rows)
-        return "\n".join(row_lines(self.row, outputs=shown))
-
-    __repr__ = __str__
-
-
-def _flat(row: Row) -> Iterator[Row]:
-    yield row
-    for child in row.children:
-        yield from _flat(child)
-
-
 def summary(
     pipe: StageLike, x: PyTree | None = None, *, state: eqx.nn.State | None = None
 ) -> Summary:
@@ -218,11 +188,11 @@ def summary(
     - `state`: the state of a stateful pipeline, as `equinox.nn.make_with_state` returns
         it, needed only with `x`. (Keyword only.)
 
-    **Returns:** a summary, with a line for each stage. Its `.rows` have `.path`,
-    `.stage`, `.settings` (those that differ from their defaults), `.arrays`,
-    `.parameters` (the number of scalars that gradients reach), `.stateful`, `.output`
-    and `.children`. A `?` is an unknown output, inside a branch of `cond`, `switch` or
-    `gated`.
+    **Returns:** a summary, with a line for each stage. It has `.path`, `.stage`,
+    `.settings` (those that differ from their defaults), `.arrays`, `.parameters` (the
+    number of scalars that gradients reach), `.stateful`, `.output`, and the summaries
+    of the stages inside: `.children`, and `.rows` of all, with itself first. A `?` is
+    an unknown output, inside a branch of `cond`, `switch` or `gated`.
 
     **Raises:**
 
@@ -239,18 +209,18 @@ def summary(
         chain -> float32[2]  # 6 parameters
           head: Linear(weight float32[2,3]) -> float32[2]  # 6 parameters
           act: tanh -> float32[2]
-        >>> ep.summary(pipe).row.children[0].arrays
+        >>> ep.summary(pipe).children[0].arrays
         {'weight': 'float32[2,3]'}
     """
     check_callable("summary", "pipe", pipe)
     whole = as_module(pipe)
     values = {} if x is None else _output_shapes(whole, x, state)
-    return Summary(row_of(whole, {path: tree_text(y) for path, y in values.items()}))
+    return row_of(whole, {path: tree_text(y) for path, y in values.items()})
 
 
 def _output_shapes(pipe: Any, x: PyTree, state: MaybeState) -> dict[str, PyTree]:
     """Return the shapes of all outputs by path; the whole has the path `""`."""
-    shown = {row.path for row in _flat(row_of(pipe, {}))}
+    shown = {row.path for row in row_of(pipe, {}).rows}
     check_state("summary", pipe, state)
 
     def run(pipe: Any, x: PyTree, state: MaybeState) -> dict[str, PyTree]:

@@ -148,7 +148,7 @@ def test_constants_are_accepted():
     def stage(x, *, shift=TABLE):
         return shared @ x * scale + shift + tables["b"]
 
-    assert ep.summary(ep.chain(ft.partial(stage))).row.parameters == 0
+    assert ep.summary(ep.chain(ft.partial(stage))).parameters == 0
 
 
 def test_functions_that_are_no_stages_may_hold_a_model():

@@ -117,8 +117,8 @@ def test_paths_of_outputs_errors_and_views():
     pipe = ep.chain(block(), ep.feed(scaled, "x", by="by"), broadcast="by")
     paths = "0.scale 0.act 0.add 0 1.stage 1"
     assert list(ep.outputs(pipe)(X)[1]) == paths.split()
-    assert ep.summary(pipe).row.settings == {"broadcast": ("by",)}
-    first, second = ep.summary(pipe).row.children
+    assert ep.summary(pipe).settings == {"broadcast": ("by",)}
+    first, second = ep.summary(pipe).children
     assert first.settings["inputs"] == ["x", "by"]
     assert second.settings == {"inputs": ["x", "by=by"]}
     with pytest.raises(

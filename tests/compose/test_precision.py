@@ -94,5 +94,5 @@ def test_paths_and_other_leaves_stay():
     }
     assert y["x"].dtype == jnp.float32 and y["n"].dtype == jnp.int32
     assert y["text"] == "t" and y["number"] == 2.0 and (y["key"] == KEY)
-    assert ep.summary(pipe).row.settings == {"compute": "bfloat16"}
+    assert ep.summary(pipe).settings == {"compute": "bfloat16"}
     assert "precision(compute=bfloat16)" in str(ep.summary(ep.chain(pipe)))

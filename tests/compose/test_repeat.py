@@ -73,8 +73,8 @@ def test_an_index_is_an_integer_among_the_positions():
     for i in (3, -4):
         with pytest.raises(IndexError, match="out of range for 3 stages"):
             pipe[i]
-    for wrong in (0.5, True, jnp.ones(2)):
-        with pytest.raises(TypeError, match="Give an integer"):
+    for wrong in (0.5, jnp.ones(2)):
+        with pytest.raises(TypeError, match="integer"):
             pipe[wrong]
 
 
@@ -182,10 +182,10 @@ def test_stages_that_one_function_made_hold_functions_that_do_the_same():
 def test_a_shared_stage_is_one_and_others_are_copies():
     layer = ep.chain(lin=make_linear(KEY), noise=noise)
     shared, plain = ep.repeat(layer, 4, shared=True), ep.chain(*[layer] * 4)
-    count = ep.summary(layer).row.parameters
-    assert ep.summary(shared).row.parameters == count
+    count = ep.summary(layer).parameters
+    assert ep.summary(shared).parameters == count
     for copies in (ep.repeat([layer] * 4), ep.repeat(lambda key: layer, 4, key=KEY)):
-        assert ep.summary(copies).row.parameters == 4 * count
+        assert ep.summary(copies).parameters == 4 * count
 
     def loss(pipe):
         return jnp.sum(pipe(X, key=KEY) ** 2)

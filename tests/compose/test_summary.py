@@ -83,7 +83,7 @@ def test_outputs_of_a_stateful_pipeline_need_its_state():
     table = ep.summary(pipe, jnp.ones((2, 3)), state=state)
     assert [row.stateful for row in table.rows] == [True, True, False, True]
     assert table.rows[0].output == "float32[2,3]"
-    assert table.row.parameters == 12 + 6  # state is no parameter
+    assert table.parameters == 12 + 6  # state is no parameter
     with pytest.raises(ValueError, match="stateful, but got no state"):
         ep.summary(pipe, jnp.ones((2, 3)))
 
@@ -95,7 +95,7 @@ def test_every_parameter_counts_once_and_no_text_has_an_address(name):
     assert " at 0x" not in str(table)
     leaves = jtu.tree_leaves(stage, is_leaf=lambda x: isinstance(x, eqx.nn.StateIndex))
     sizes = [leaf.size for leaf in leaves if hasattr(leaf, "dtype")]
-    assert table.row.parameters == sum(sizes)
+    assert table.parameters == sum(sizes)
     paths = [row.path for row in table.rows]
     assert len(set(paths)) == len(paths) and paths[0] == ""
 
@@ -111,7 +111,7 @@ def test_constants_of_functions_and_frozen_stages_are_shown_and_not_counted():
 
 def test_settings_and_arrays():
     def row(name):
-        return ep.summary(stages[name]).row
+        return ep.summary(stages[name])
 
     sizes = {"in_features": 3, "out_features": 3}
     assert row("linear").settings == {**sizes, "use_bias": True}
@@ -128,8 +128,8 @@ def test_settings_and_arrays():
 def test_the_rows_of_a_tied_pipeline_add_up_to_the_whole():
     a, b = linear(KEY), linear(jr.key(1))
     pipe = ep.tied(ep.chain(a=a, b=b), lambda p: p["b"].weight, lambda p: p["a"].weight)
-    whole = ep.summary(pipe, X).row
+    whole = ep.summary(pipe, X)
     assert whole.parameters == sum(row.parameters for row in whole.children) == 15
     both = ep.tied(ep.chain(a=a, b=b), lambda p: p["b"], lambda p: p["a"])
-    kinds = [row.stage for row in ep.summary(both).row.children]
+    kinds = [row.stage for row in ep.summary(both).children]
     assert kinds == ["Linear", "Elsewhere"]

@@ -33,7 +33,7 @@ def test_a_tied_parameter_is_one_and_its_gradient_the_sum_over_its_places():
         apart["a"].weight + apart["b"].weight.T,
         rtol=1e-5,
     )
-    assert ep.summary(pipe).row.parameters == 9 + 3 + 3
+    assert ep.summary(pipe).parameters == 9 + 3 + 3
     moved = eqx.apply_updates(pipe, jtu.tree_map(lambda g: -0.1 * g, ours)).pipe
     np.testing.assert_array_equal(moved["b"].weight, moved["a"].weight.T)
     assert not np.array_equal(moved["a"].weight, A.weight)

@@ -38,7 +38,6 @@ CHAIN = {
             ones(1), key=jr.split(key())
         ),
         "go in as one tuple or dict": lambda: ep.chain(sin)(ones(1), ones(1)),
-        "a slice, or a name if": lambda: ep.chain(sin)[0.5],
     },
     ValueError: {
         "without a dot.*Rename": lambda: ep.chain(**{"a.b": cos}),

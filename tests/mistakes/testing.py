@@ -25,10 +25,6 @@ def unsatisfiable(x: Float[Array, " n"], y: Float[Array, " n-90"]):
     return x
 
 
-def unread(x: "Nowhere"):  # noqa: F821
-    return x
-
-
 async def waiting(x: Float[Array, " n"]):
     return x
 
@@ -50,7 +46,6 @@ STRATEGIES = {
         "Annotate it, or give a strat": lambda: ept.arguments(unannotated),
         "Known names: `x`": lambda: ept.arguments(annotated, z=st.none()),
         "strategies.just": lambda: ept.arguments(annotated, x=3),
-        "outside of `if TYPE_CHECKING:`": lambda: ept.arguments(unread),
         "Change the annotation, or": lambda: ept.arguments(unsatisfiable),
         "satisfy the annotation": lambda: ept.arguments(
             annotated, x=st.just(np.ones((2, 2), np.float32))

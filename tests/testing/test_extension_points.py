@@ -42,7 +42,7 @@ AXES = {
     ),
     "forgets when flattened": (
         ForgetfulAxis(ForgetsItsShift(jnp.ones(()), 2.0)),
-        "flattening and unflattening preserve it",
+        "also after flattening",
     ),
     "a hidden key": (
         Own(lambda i, key: jr.normal(jr.fold_in(key, i))),

@@ -32,7 +32,7 @@ from jax.typing import DTypeLike
 
 from ..._captured import JITTED, contents
 from ..._check import check_callable, check_choice, check_is
-from ..._errors import MissingKeyError, describe_value, type_error, value_error
+from ..._errors import MissingKeyError, type_error, value_error
 from ..._jaxprs import (
     Equation,
     Flow,
@@ -867,7 +867,10 @@ def check_function(
     __tracebackhide__ = True
     check_reference(_FUNCTION, reference)
     for name, bound in (("rtol", rtol), ("atol", atol)):
-        _check_bound(name, bound)
+        cure = "Give a number of at least 0, or None for a bound that suits the dtype."
+        check_is(_FUNCTION, name, bound, int | float | None, cure)
+        if bound is not None and not 0 <= bound < math.inf:
+            raise value_error(_FUNCTION, f"`{name}` is {bound}.", cure)
     check_callable(_FUNCTION, "fn", fn, "Give a function, or a stage of a pipeline.")
     cure = "Give a dict of arguments by name: `kwargs={'x': jnp.ones(3)}`."
     kwargs = {} if kwargs is None else kwargs
@@ -940,17 +943,6 @@ def _count_sizes(inputs: PyTree) -> None:
     if hypothesis is not None and hypothesis.currently_in_test_context():
         shapes = [f"{n}: {leaf_text(v)}" for n, v in leaves_with_names(inputs)]
         hypothesis.event(f"check_function at {', '.join(shapes)}")
-
-
-def _check_bound(name: str, bound: Bound) -> None:
-    """Raise unless a tolerance is `None` or a number of at least 0."""
-    number = isinstance(bound, int | float) and not isinstance(bound, bool)
-    if bound is not None and not (number and 0 <= bound < math.inf):
-        raise (value_error if number else type_error)(
-            _FUNCTION,
-            f"`{name}` is {describe_value(bound)}.",
-            "Give a number of at least 0, or None for a bound that suits the dtype.",
-        )
 
 
 def _without_state(
@@ -1078,12 +1070,6 @@ def _report(
         leaf = how.leaf.removeprefix("args.").removeprefix("fn.").removeprefix("fn.")
         lines += [f"    leaf: `{leaf}`"] if leaf else []
         lines.append(f"    difference: {how.what}")
-    undecided = [
-        f"`{n}` ({v.removeprefix('undecided: ')})"
-        for n, v in verdicts.items()
-        if isinstance(v, str) and v.startswith("undecided")
-    ]
-    lines += [f"  not decided: {'; '.join(undecided)}"] if undecided else []
     lines.append(f"  arguments: {input_text(args)}")
     names = ", ".join(map(repr, broken)) + ("," if len(broken) == 1 else "")
     lines.append(f"  If this is meant: `skip=({names})`.")

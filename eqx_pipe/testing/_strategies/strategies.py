@@ -76,13 +76,11 @@ def check_elements(function: str, elements: object) -> None:
 
 def check_struct(function: str, struct: PyTree) -> PyTree:
     """Return shapes and dtypes of structs or example arrays."""
-    named = leaves_with_names(struct)
-    for name, leaf in named or [("", struct)]:
+    for name, leaf in leaves_with_names(struct) or [("", struct)]:
         if not hasattr(leaf, "shape") or not hasattr(leaf, "dtype"):
-            at = f"`struct` has at `.{name}`" if name else "`struct` is"
             raise invalid(
                 function,
-                f"{at} {describe_value(leaf)}.",
+                f"`struct{name and '.'}{name}` is {describe_value(leaf)}.",
                 "Give a pytree of `jax.ShapeDtypeStruct(shape, dtype)`, or of arrays "
                 "of these shapes and dtypes.",
             )
@@ -463,12 +461,7 @@ def annotations_of(
     if not callable(fn):
         wrong = f"`fn` is {describe_value(fn)}, which cannot be called."
         raise invalid("arguments", wrong, cure)
-    try:
-        parameters = inspect.signature(fn, eval_str=True).parameters.values()
-    except Exception as error:
-        wrong = f"the annotations of `fn` cannot be read: {error}."
-        cure = "Import the names outside of `if TYPE_CHECKING:`."
-        raise invalid("arguments", wrong, cure) from error
+    parameters = inspect.signature(fn, eval_str=True).parameters.values()
     hints = {}
     for p in parameters:
         many = p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
@@ -490,15 +483,7 @@ def _instance_of(cls: type, binding: Binding) -> Any:
         return _from_type(cls, binding)  # draws from a subclass
     hints = annotations_of(cls).items()
     values = {name: value_for(hint, binding) for name, hint in hints}
-    try:
-        return cls(**values)
-    except Exception as error:
-        raise invalid(
-            "from_jaxtyping",
-            f"`{cls.__name__}` refuses the drawn values: {error}.",
-            "Give the argument by a strategy of its own, as by `hypothesis.strategies."
-            "builds`.",
-        ) from error
+    return cls(**values)
 
 
 def _from_type(annotation: Any, binding: Binding) -> Any:
