@@ -20,7 +20,7 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, ArrayLike, Bool, Float64, Int32, Int64
 
-from .._check import check_choice, check_distinct, check_int
+from .._check import check_choice, check_distinct, check_int, check_is
 from .._errors import (
     describe_value,
     nearest,
@@ -315,14 +315,9 @@ class Reducer(AbstractReducer):
     over: Over = over_field()
 
     def __check_init__(self) -> None:
+        cure = "Give functions: `Reducer(init, update, merge, finish)`."
         for name in ("init", "update", "merge", "finish"):
-            value = getattr(self, name)
-            if not callable(value):
-                raise type_error(
-                    "reduce.Reducer",
-                    f"`{name}` is {describe_value(value)}, which cannot be called.",
-                    "Give functions: `Reducer(init, update, merge, finish)`.",
-                )
+            check_is("reduce.Reducer", name, getattr(self, name), Callable, cure)
 
     def absorb(self, state: PyTree, values: PyTree, ok: Ok) -> PyTree:
         """Return the state after a batch: parallel stretches, merged in order."""

@@ -25,7 +25,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, ArrayLike
 
-from .._check import check_bool, check_choice, check_int
+from .._check import check_bool, check_choice, check_int, check_is
 from .._errors import describe_value, nearest, type_error, value_error
 from .._keys import check_mapped_key
 from .._reduce import ReduceLike, ReducerTree, as_reducers
@@ -85,14 +85,7 @@ class SweepOptions(SweeperOptions, total=False):
     output_coords: OutputCoords | None
 
 
-def check_fn(function: str, fn: object) -> None:
-    """Raise a `TypeError` unless `fn` can be called."""
-    if not callable(fn):
-        raise type_error(
-            function,
-            f"`fn` is {describe_value(fn)}, which cannot be called.",
-            "The first argument is the function of a point, the second the space.",
-        )
+FN_FIRST = "The first argument is the function of a point, the second the space."
 
 
 def _as_batch_size(function: str, size: Any) -> int | str:
@@ -109,13 +102,14 @@ def _as_batch_size(function: str, size: Any) -> int | str:
 def _as_shard(function: str, shard: Any) -> tuple[int, int]:
     if isinstance(shard, str) and shard == "auto":
         return shard_of_environment(function)
+    pair: Any = shard
     cure = "Give two integers, `(index, count)`, with 0 <= index < count, or 'auto'."
     try:
-        index, count = map(operator.index, shard)
+        index, count = map(operator.index, pair)
     except (TypeError, ValueError):
         wrong = f"`shard` is {describe_value(shard)}."
         raise type_error(function, wrong, cure) from None
-    if bool in map(type, shard):
+    if bool in map(type, pair):
         raise type_error(function, f"`shard` is {shard}.", cure)
     if not 0 <= index < count:
         cure += " The first of four processes is (0, 4), the last (3, 4)."
@@ -265,7 +259,7 @@ def request_of(
     **options: Unpack[SweepOptions],
 ) -> Request:
     """Return a call of the public `function` after all checks that need no trace."""
-    check_fn(function, fn)
+    check_is(function, "fn", fn, Callable, FN_FIRST)
     space = as_space(function, space)
     if space.size >= 2**63:
         wrong, cure = f"the space has {space.size} points.", "Sweep over a slice of it."

@@ -9,14 +9,14 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, UInt32
 
-from .._check import check_int
+from .._check import check_int, check_is
 from .._errors import value_error
 from .._keys import check_mapped_key
 from .._spaces import SpaceLike, as_space
 from .._types import Key, PyTree
 from .._vmap import local_devices, vmap
 from .call import call
-from .request import check_fn
+from .request import FN_FIRST
 
 
 def vmap_space(
@@ -59,7 +59,7 @@ def vmap_space(
         >>> jax.jit(jax.grad(total))(0.0).item()
         0.5
     """
-    check_fn("vmap_space", fn)
+    check_is("vmap_space", "fn", fn, Callable, FN_FIRST)
     space = as_space("vmap_space", space)
     check_mapped_key("vmap_space", key)
     if batch_size is not None:

@@ -15,7 +15,7 @@ def find_public(name):
 
 def check_message(text):
     """Raise unless the message begins with a public function and ends with a cure."""
-    found = re.match(r"`eqx_pipe\.([\w.]+)`: ", text)
+    found = re.match(r"`eqx_pipe\.([\w.]+)(: order_by)?`: ", text)
     assert found, text
     find_public(found[1])
     _, *cure = re.split(r"[.?]\s|\n(?=[A-Z])", text[found.end() :], maxsplit=1)
