@@ -70,22 +70,16 @@ _HERE_ONLY = {
 class Fingerprint:
     """The fingerprint of a jaxpr, with the objects of this trace.
 
-    `outline` is the text without the values of literals, which are in `literals`.
-    `held` are functions by their code and closure, and objects by identity. `constants`
-    are the arrays to pass in, in the order of `evaluate`; `functions` are the Python
-    functions that it calls, each with its key at this moment.
+    `text` is the same in every process. `held` are functions by their code and closure,
+    and objects by identity. `constants` are the arrays to pass in, in the order of
+    `evaluate`; `functions` are the Python functions that it calls, each with its key at
+    this moment.
     """
 
-    outline: str
-    literals: tuple[str, ...]
+    text: str
     held: tuple[Hashable, ...]
     constants: list[Any]
     functions: Functions
-
-    @property
-    def text(self) -> str:
-        """The text that is the same in every process."""
-        return f"{self.outline}\n{joined(self.literals)}"
 
     def key(self) -> Hashable:
         """Return the key of the program within this process."""
@@ -108,20 +102,18 @@ def fingerprint_of(jaxpr: Any) -> Fingerprint:
     """Return the fingerprint of a closed jaxpr."""
     writer = _Writer()
     text = writer.program(jaxpr)
-    literals, held = tuple(writer.literals), tuple(writer.held)
-    return Fingerprint(text, literals, held, writer.constants, writer.functions)
+    return Fingerprint(text, tuple(writer.held), writer.constants, writer.functions)
 
 
 def text_of(x: Any) -> str:
     """Return a value as text that is the same in every process."""
-    writer = _Writer()
-    return joined([writer.value(x), *writer.literals])
+    return _Writer().value(x)
 
 
 def key_of(x: Any) -> Hashable:
     """Return a key for a value, equal only for equivalent values."""
     writer = _Writer()
-    return writer.value(x), tuple(writer.literals), tuple(writer.held)
+    return writer.value(x), tuple(writer.held)
 
 
 # Jaxprs hash by identity, and an entry is removed with the function that it was traced
@@ -132,12 +124,10 @@ _jitted: weakref.WeakKeyDictionary[Any, Fingerprint] = weakref.WeakKeyDictionary
 class _Writer:
     """One walk over a jaxpr or value, which returns text and collects the rest.
 
-    A `!` in the text is a placeholder for an entry of `held`, a `#` for one of
-    `literals`.
+    A `!` in the text is a placeholder for an entry of `held`.
     """
 
     def __init__(self) -> None:
-        self.literals: list[str] = []
         self.held: list[Hashable] = []
         self.constants: list[Any] = []
         self.functions: Functions = []
@@ -203,18 +193,16 @@ class _Writer:
             known = fingerprint_of(closed)
             if not known.functions:
                 _jitted[closed] = known
-        self.literals += known.literals
         self.held += known.held
         self.constants += known.constants
         self.functions += known.functions
-        return known.outline
+        return known.text
 
     def _atoms(self, atoms: Sequence[Any], numbers: dict[Any, int]) -> str:
         operands = []
         for v in atoms:
             if is_literal(v):
-                self.literals.append(self.value(v.val))
-                operands.append(f"#:{self.aval(v.aval)}")
+                operands.append(f"{self.value(v.val)}:{self.aval(v.aval)}")
             else:
                 operands.append(f"%{numbers.setdefault(v, len(numbers))}")
         return joined(operands)
@@ -291,7 +279,7 @@ class _Writer:
         writer = _Writer()
         text = writer.value(x)
         self.functions += writer.functions
-        return text, tuple(writer.literals), tuple(writer.held)
+        return text, tuple(writer.held)
 
     def value(self, x: Any) -> str:
         """Write any value; unknown objects count by type and identity."""

@@ -81,7 +81,7 @@ def sweep(
     A second sweep of the same program (the traced function and the structure, shapes,
     dtypes and lengths of the space) compiles nothing. The values of axes and of arrays,
     in `fn` or closed over by it, may change; Python and NumPy scalars are part of the
-    program. A third compilation that differs only in such a number logs a warning.
+    program.
 
     `fn` is traced again if something that it reads has changed: its code, closure,
     defaults, globals, helpers, attributes of modules, classes, Modules and dataclasses,

@@ -33,12 +33,6 @@ Points: TypeAlias = ByOffset | ByTable
 # loops of short steps took up to 1.7 times as long.
 _UNSPLIT: dict[str, Any] = {"xla_disable_hlo_passes": "cpu-parallel-task-assigner"}
 
-_seen = LRUCache(128)
-"""The numbers in programs that differ in nothing else."""
-
-_PATIENCE = 3
-"""The number of such programs until a hint is logged."""
-
 # A copy to every device takes longer than a small sweep. JAX arrays are immutable, so
 # those that several sweeps use (tables of axes, keys, small weights) are copied once. A
 # copy is removed with its array.
@@ -112,7 +106,6 @@ class Runner:
         self.split, self.pace = split, Pace()
 
         def lower() -> jax.stages.Lowered:
-            _note_compilation(traced, layout)
             selected = points.kernel_args(0, 1, layout)
             # Not NumPy arrays: with several processes JAX does not lower a program for
             # NumPy arrays that are split over devices, even if all devices belong to
@@ -465,31 +458,6 @@ def compiled(
         kept = tuple(program.without_constants() for program in programs)
         PROGRAMS.put(key, (kept, made))
     return made
-
-
-def _note_compilation(traced: Traced, layout: Layout) -> None:
-    """Log once that compilations differ in a Python or NumPy number only.
-
-    Such numbers are part of the program, since shapes and branches may depend on them.
-    If nothing does, each value costs a compilation that an array would avoid. Values of
-    a `Static` axis do not count.
-    """
-    if traced.is_static:
-        return
-    program, code = traced.program, traced.code
-    # Use hashes, so that objects of a program can be collected.
-    place = hash((program.outline, program.held, code, layout))
-    numbers = _seen.setdefault(place, set())
-    numbers.add(hash(program.literals))
-    if len(numbers) >= _PATIENCE:
-        log_once(
-            f"recompiled {code}",
-            "eqx_pipe.sweep: `%s` compiles for the third time, only because a Python "
-            "or NumPy number in it or in the space changed. Such numbers are part of "
-            "the program, arrays are data: give `jnp.asarray(...)` of a number if no "
-            "shape and no `if` depends on it.",
-            traced.name,
-        )
 
 
 def _collect(

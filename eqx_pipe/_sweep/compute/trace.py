@@ -66,21 +66,18 @@ class Traced:
 
     `jaxpr` takes `num_arrays` arrays (`arrays_of` the space), one `int32` position for
     each dim, and the point's key if there is one. Arrays that the function closes
-    over are its constants; `own` is the jaxpr of the function alone. `is_static` is
-    true if the space has `Static` axes, `counts` if the steps of loops follow the
-    outputs. `name` is the function's, and `code` its code or class; the function itself
-    may be collected.
+    over are its constants; `own` is the jaxpr of the function alone. `counts` is
+    true if the steps of loops follow the outputs. `name` is the function's, which may
+    be collected.
     """
 
     name: str
-    code: Any
     point: PyTree
     own: ClosedJaxpr
     structure: Any
     outputs: list[jax.ShapeDtypeStruct]
     jaxpr: Any
     num_arrays: int
-    is_static: bool
     counts: bool = False
 
     @ft.cached_property
@@ -162,14 +159,11 @@ def trace(
     jaxpr: Any = jax.make_jaxpr(flat)(structs[0], digits, structs[1])
     leaves = jtu.tree_leaves(arrays)
     check_concrete(function, [*jaxpr.consts, *leaves, key])
-    is_static = bool(geometry.static_dims)
     return Traced(
         fn_name(fn),
-        getattr(fn, "__code__", type(fn)),
         **alone,
         jaxpr=jaxpr,
         num_arrays=len(leaves),
-        is_static=is_static,
     )
 
 
