@@ -13,10 +13,8 @@ import numpy as np
 from jaxtyping import Bool, Int64
 
 from .chunks import FAILED, MISSING, OK, Gaps, count_in
+from .objects import AT_ONCE
 from .store import Store
-
-_AT_ONCE = 16
-"""The number of chunks to read side by side from a bucket."""
 
 
 class _LazyArray(np.lib.mixins.NDArrayOperatorsMixin):
@@ -227,8 +225,8 @@ class StoredArray(_LazyArray):
 
     def _chunks(self, numbers: Sequence[int]) -> Iterator[tuple[int, np.ndarray]]:
         """Yield some chunks with their values; a bucket sends several at once."""
-        for k in range(0, len(numbers), _AT_ONCE):
-            some = numbers[k : k + _AT_ONCE]
+        for k in range(0, len(numbers), AT_ONCE):
+            some = numbers[k : k + AT_ONCE]
             acts = [ft.partial(self._chunk, number) for number in some]
             yield from zip(some, self.store.files.at_once(acts), strict=True)
 
