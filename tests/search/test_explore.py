@@ -256,7 +256,7 @@ BROKEN = {
     Forgetful: "repeats",
     Greedy: "form",
     Adding: "repeats",
-    Weighing: "failures",
+    Weighing: "failed",
 }
 
 
