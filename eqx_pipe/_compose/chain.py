@@ -1,6 +1,7 @@
 """Stages one after the other: `chain`, and `residual`, which adds their input."""
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -29,7 +30,7 @@ def in_order(
 class Chain(Container):
     """Stages left to right; see `chain`."""
 
-    fewest = 0
+    fewest: ClassVar[int] = 0
 
     stages: tuple[AnyStage, ...]
     names: Names = eqx.field(static=True)
@@ -104,7 +105,7 @@ def chain(*stages: StageLike, broadcast: Broadcast = (), **named: StageLike) -> 
 class Residual(Container):
     """Stages with a skip connection; see `residual`."""
 
-    fewest = 1
+    fewest: ClassVar[int] = 1
 
     stages: tuple[AnyStage, ...]
     names: Names = eqx.field(static=True)

@@ -268,7 +268,7 @@ Policy: TypeAlias = Callable[..., Any]
 class Repeat(Stacked):
     """Stages of equal structure under one scan; see `repeat`."""
 
-    fewest = 0
+    fewest: ClassVar[int] = 0
 
     stages: AnyStage
     size: int = eqx.field(static=True)
@@ -467,7 +467,7 @@ Join: TypeAlias = Literal["mean", "sum", "max", "min", "prod", "stack"]
 class Ensemble(Stacked):
     """Stages of equal structure under one `vmap`; see `ensemble`."""
 
-    fewest = 1
+    fewest: ClassVar[int] = 1
 
     stages: AnyStage
     size: int = eqx.field(static=True)
