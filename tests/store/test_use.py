@@ -40,14 +40,6 @@ def test_stored_values_do_what_arrays_do(tmp_path):
         np.asarray(stored, copy=False)
 
 
-def test_best_by_a_function_reads_a_part_at_a_time(tmp_path):
-    # More than 64 MiB, which are read at once at most: the best is in the second part.
-    result = ep.sweep(
-        lambda x: jnp.full(6_000_000, x), ep.Values([1.0, 2, 3]), store=tmp_path / "r"
-    )
-    assert result.best(lambda y: y[0], mode="max").index == 2
-
-
 def test_forcing_trusts_the_function_not_its_form(tmp_path):
     path = tmp_path / "runs.zarr"
     filled(path, shard=(0, 2))
