@@ -18,7 +18,7 @@ def attacks(monkeypatch):
     return {"mutations": attack.mutations, "kills": kills.kills}
 
 
-SLOW = [("mutations", 100), ("kills", 10)]
+SLOW = [("mutations", 100), ("kills", 5)]
 
 
 @pytest.mark.parametrize(
