@@ -1,12 +1,14 @@
 """Stages that the input chooses: one (`cond`, `switch`), or all with open gates."""
 
+import functools as ft
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, SupportsIndex, TypeAlias, get_args
+from typing import Any, SupportsIndex, TypeAlias
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
+import numpy as np
 from jaxtyping import Array, Bool, Int
 
 from .._check import check_is
@@ -16,7 +18,7 @@ from .._stage import Composite, Scope, as_stage, identity
 from .._tree import as_arrays, join_path, tree_text
 from .._types import AnyStage, MaybeState, Output, PyTree, Segment, StageLike
 from .container import Container, Names, check_reserved, keyed, read_stages
-from .parallel import Merge, merged, read_merge
+from .parallel import Merge, MergeName, merged, read_merge
 
 Branch: TypeAlias = Callable[[PyTree, MaybeState], Output]
 """A stage as a function that is traced separately."""
@@ -243,8 +245,10 @@ class Gated(Container):
             )
             opens.append(is_open)
 
+        absent = ft.partial(_absent, self.merge.name)
+
         def closed(shapes: PyTree, x: PyTree, state: MaybeState) -> Output:
-            return jtu.tree_map(_zeros, shapes), state
+            return jtu.tree_map(absent, shapes), state
 
         for (segment, stage), is_open in zip(keyed(self), opens, strict=True):
             stage, inputs = varying_as(is_open, (stage, x))
@@ -258,29 +262,40 @@ class Gated(Container):
             outputs.append(y)
         count = sum(is_open.astype(jnp.int32) for is_open in opens)
         # If no gate is open, the mean is 0 / 1 = 0, instead of NaN for 0 / 0.
-        return merged(self, outputs, state, scope, jnp.maximum(count, 1))
+        y, state = merged(self, outputs, state, scope, jnp.maximum(count, 1))
+        if self.merge.name in ("max", "min", "prod"):
+            y = jtu.tree_map(lambda v: jnp.where(count == 0, jnp.zeros_like(v), v), y)
+        return y, state
 
 
 def _gate_path(segment: Segment) -> str:
     return f"gates.{segment}"
 
 
-def _zeros(leaf: PyTree) -> PyTree:
-    """Return zeros with the sharding of a struct; other leaves unchanged."""
+def _absent(merge: str | None, leaf: PyTree) -> PyTree:
+    """Return what an output of a closed stage counts as, with the struct's sharding.
+
+    It does not change a merge that is a fold; in other merges it is zero.
+    """
     if not isinstance(leaf, jax.ShapeDtypeStruct):
         return leaf
+    value: Any = 1 if merge == "prod" else 0
+    if merge in ("max", "min"):
+        if jnp.issubdtype(leaf.dtype, jnp.inexact):
+            ends = -np.inf, np.inf
+        elif jnp.issubdtype(leaf.dtype, jnp.integer):
+            ends = jnp.iinfo(leaf.dtype).min, jnp.iinfo(leaf.dtype).max
+        else:
+            ends = 0, 1
+        value = ends[merge == "min"]
     # Not `jnp.full_like`, which drops shardings on meshes with an automatic axis.
-    return jax.lax.full(leaf.shape, 0, leaf.dtype, sharding=leaf.sharding)
-
-
-GatedMerge: TypeAlias = Literal["concat", "stack", "sum", "mean", "tuple", "dict"]
-"""The built-in merges for which a closed stage counts as zeros, or not at all."""
+    return jax.lax.full(leaf.shape, value, leaf.dtype, sharding=leaf.sharding)
 
 
 def gated(
     *stages: StageLike | Mapping[str, StageLike],
     gates: Gates,
-    merge: GatedMerge | StageLike = "sum",
+    merge: MergeName | StageLike = "sum",
     axis: SupportsIndex = -1,
 ) -> Gated:
     """Apply the stages whose gates are open to the same input, and merge the outputs.
@@ -295,9 +310,9 @@ def gated(
     - `stages`: one or more stages, or one mapping from names to stages.
     - `gates`: for each stage a stage `x -> Bool[Array, ""]`, in the same order or by
         the same names. Their paths are `gates.0`, `gates.1`, .... (Keyword only.)
-    - `merge`: as in `parallel`, without `"max"`, `"min"` and `"prod"`. `"sum"` and
-        `"mean"` merge only the open stages; if none is open, they return zeros. The
-        other merges get zeros for a closed stage. (Keyword only.)
+    - `merge`: as in `parallel`. `"sum"`, `"mean"`, `"max"`, `"min"` and `"prod"` merge
+        only the open stages; if none is open, they return zeros. The other merges get
+        zeros for a closed stage. (Keyword only.)
     - `axis`: for `"concat"` and `"stack"`. (Keyword only.)
 
     **Returns:** a stage, with the container methods of a `chain`. The state of a closed
@@ -323,7 +338,7 @@ def gated(
     """
     names, children = read_stages("gated", "stages", stages)
     read_gates = _read_gates(gates, names, len(children))
-    read = read_merge("gated", merge, axis, names, get_args(GatedMerge), ("gates",))
+    read = read_merge("gated", merge, axis, names, ("gates",))
     return Gated(children, read_gates, names, read)
 
 

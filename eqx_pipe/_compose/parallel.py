@@ -148,10 +148,9 @@ def read_merge(
     merge: MergeName | StageLike,
     axis: SupportsIndex,
     names: Names,
-    choices: Sequence[str],
     reserved: Sequence[str] = (),
 ) -> Merge:
-    """Return the merge; raise unless it fits the names and is among the `choices`.
+    """Return the merge; raise unless it fits the names.
 
     `reserved` lists names that no stage may have, besides the name of a callable merge.
     """
@@ -166,11 +165,12 @@ def read_merge(
         check_callable(function, "merge", merge, cure)
         stage = as_stage(function, "merge", merge, cure)
         reserved = (*reserved, "merge")
-    elif merge not in choices:
+    elif merge not in get_args(MergeName):
         raise value_error(
             function,
             f"`merge` is {describe_value(merge)}.",
-            f"{nearest(merge, choices)} Or give a function of the tuple of outputs.",
+            f"{nearest(merge, get_args(MergeName))} Or give a function of the tuple of "
+            "outputs.",
         )
     elif merge == "dict" and names is None:
         raise value_error(
@@ -317,8 +317,7 @@ def parallel(
         ({'low': 0, 'high': 2}, 2)
     """
     names, children = read_stages("parallel", "stages", stages)
-    read = read_merge("parallel", merge, axis, names, get_args(MergeName))
-    return Parallel(children, names, read)
+    return Parallel(children, names, read_merge("parallel", merge, axis, names))
 
 
 _NORMALIZE = {

@@ -47,8 +47,7 @@ def test_reductions_give_the_dtype_and_value_of_jnp(merge, dtype):
     assert np.allclose(got.astype(float), expected.astype(float), rtol=2e-2)
 
 
-@pytest.mark.parametrize("dtype", ["bool", "int8", "bfloat16", "float32"])
-@pytest.mark.parametrize("merge", ["sum", "mean"])
+@pytest.mark.parametrize(("merge", "dtype"), OF_DTYPES)
 def test_a_closed_stage_changes_no_reduction(merge, dtype):
     x = jnp.asarray([0, 1, 1], dtype)
     doors = (lambda x: True, lambda x: jnp.array(False))

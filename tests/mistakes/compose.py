@@ -66,9 +66,6 @@ PARALLEL = {
         "`concat`": lambda: ep.parallel(sin, merge="concta"),
         "in a mapping": lambda: ep.parallel(sin, merge="dict"),
         "Rename the": lambda: ep.parallel({"merge": sin}, merge=sum),
-        "Known names: `concat`, `stack`, `sum`": lambda: ep.gated(
-            sin, gates=[sin], merge="max"
-        ),
     },
     TypeError: {
         "function of the tuple of outputs: `lambda": lambda: ep.parallel(

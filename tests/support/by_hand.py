@@ -107,13 +107,14 @@ def _gated(stage, x, key):
     name, gates = stage.merge.name, child_key(key, "gates")
     children = list(zip(stage.keys(), stage.stages, stage.gates, strict=True))
     opens = [_child(gate, segment, x, gates) for segment, _, gate in children]
+    absent = {"prod": 1.0, "max": -jnp.inf, "min": jnp.inf}.get(name, 0.0)
 
     def output(is_open, segment, child):
         run = ft.partial(_child, child, segment, key=key)
 
         def instead(x):
             shapes = jax.eval_shape(run, x)
-            return jtu.tree_map(lambda v: jnp.zeros(v.shape, v.dtype), shapes)
+            return jtu.tree_map(lambda v: jnp.full(v.shape, absent, v.dtype), shapes)
 
         return jax.lax.cond(is_open, run, instead, x)
 
@@ -121,10 +122,14 @@ def _gated(stage, x, key):
         output(is_open, segment, child)
         for is_open, (segment, child, _) in zip(opens, children, strict=True)
     ]
-    if name != "mean":
-        return _merged(stage, ys, key)
-    count = jnp.maximum(sum(jnp.asarray(o, jnp.int32) for o in opens), 1)
-    return jtu.tree_map(lambda v: v / count.astype(v.dtype), FOLDS["sum"](ys))
+    count = sum(jnp.asarray(o, jnp.int32) for o in opens)
+    if name == "mean":
+        n = jnp.maximum(count, 1)
+        return jtu.tree_map(lambda v: v / n.astype(v.dtype), FOLDS["sum"](ys))
+    whole = _merged(stage, ys, key)
+    if name not in ("max", "min", "prod"):
+        return whole
+    return jtu.tree_map(lambda v: jnp.where(count == 0, jnp.zeros_like(v), v), whole)
 
 
 def _cond(stage, x, key):

@@ -170,6 +170,7 @@ COMBINATORS = {
     "switch": lambda p: ep.switch(lambda x: jnp.argmax(x[:3]), p.a, jnp.sin, p.b),
     "gated sum": lambda p: ep.gated(p.a, jnp.sin, gates=GATES),
     "gated mean": lambda p: ep.gated(p.a, jnp.sin, gates=GATES, merge="mean"),
+    "gated max": lambda p: ep.gated(p.a, jnp.sin, gates=GATES, merge="max"),
     "gated stack": lambda p: ep.gated(p.a, jnp.sin, gates=GATES, merge="stack"),
     "gated dict": lambda p: ep.gated(
         {"a": p.a, "b": jnp.sin}, gates={"b": never, "a": positive}, merge="dict"
