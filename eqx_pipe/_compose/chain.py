@@ -10,7 +10,7 @@ import jax.tree_util as jtu
 from .._errors import quoted, type_error
 from .._stage import Scope, as_stage
 from .._tree import as_arrays, join_path
-from .._types import AnyStage, MaybeState, Output, PyTree, StageLike
+from .._types import AnyStage, MaybeState, Output, PyTree, Segment, StageLike
 from .container import Container, Names, keyed, read_names, read_stages
 from .entries import Broadcast, carried_entry, read_broadcast
 from .parallel import SUM_BY_CALLABLE, check_agree, check_arrays
@@ -22,8 +22,14 @@ def in_order(
     """Run stages left to right; with `broadcast` each gets the whole mapping."""
     function = type(pipe).__name__.lower()
     y, inputs = carried_entry(function, pipe.broadcast, x, scope)
+    origin: Segment | None = None  # the stage that returned None, if `y` is None
     for segment, stage in keyed(pipe):
-        y, state = scope.enter(segment, stage, inputs(y), state=state)
+        before = y
+        y, state = scope.enter(segment, stage, inputs(y), state=state, none_from=origin)
+        if y is not None:
+            origin = None
+        elif before is not None:
+            origin = segment
     return y, state
 
 

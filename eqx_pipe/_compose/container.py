@@ -5,8 +5,8 @@ import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from .._check import check_name
-from .._errors import message, nearest, quoted, type_error, value_error
+from .._check import check_name, is_integer
+from .._errors import describe_value, message, nearest, quoted, type_error, value_error
 from .._keys import check_names_draw_apart
 from .._stage import Composite, as_stage
 from .._types import AnyStage, PyTree, Segment
@@ -135,9 +135,15 @@ class Container(Composite):
         size, position = len(self), None
         if isinstance(item, str):
             error, position = KeyError, self._position(item)
-        else:
+        elif is_integer(item):
             error, at = IndexError, operator.index(item)
             position = at % size if -size <= at < size else None
+        else:
+            raise type_error(
+                _name_of(self),
+                f"the index is {describe_value(item)}.",
+                "Give an integer, a slice, or a name if the stages have names.",
+            )
         if position is None:
             stages = f"{size} stage{'s' * (size != 1)}"
             wrong = f"there is no stage `{item}`."

@@ -68,13 +68,17 @@ class Graph(Container):
         values = {INPUT: x}
         if self.inputs is not None:
             values |= look_up("graph", self.inputs, x, scope, exact=True)
+        origins: dict[str, str] = {}  # from each node that is None to the first such
         for name, stage, predecessors, keywords in self.joined():
             args = [values[p] for p in predecessors]
             named = dict(zip(keywords, args, strict=True)) if keywords else {}
             args = () if named else args
+            origin = next((origins[p] for p in predecessors if p in origins), None)
             values[name], state = scope.enter(
-                name, stage, *args, state=state, named=named
+                name, stage, *args, state=state, named=named, none_from=origin
             )
+            if values[name] is None:
+                origins[name] = origin or name
         if isinstance(self.sink, str):
             return values[self.sink], state
         y = tuple(values[name] for name in self.sink)

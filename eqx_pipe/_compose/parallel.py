@@ -130,6 +130,7 @@ def merged(
         more = ', or use `merge="tuple"` or a callable.'
         keys = merge.name not in FOLDS
         check_arrays(function, path, tree, f'merge="{merge.name}"', more, keys)
+        _check_axis(function, merge, path, tree)
     free_axis = merge.axis if merge.name == "concat" else None
     check_agree(function, paths, trees, free_axis, ', or use `merge="tuple"`.')
 
@@ -180,6 +181,22 @@ def read_merge(
         )
     check_reserved(function, names, reserved)
     return Merge(stage, merge if isinstance(merge, str) else None, axis.__index__())
+
+
+def _check_axis(function: str, merge: Merge, path: str, tree: PyTree) -> None:
+    """Raise unless every leaf has the axis of the merge."""
+    if merge.name not in ("concat", "stack"):
+        return
+    for name, leaf in leaves_with_names(tree):
+        num_axes = leaf.ndim + (merge.name == "stack")
+        if not -num_axes <= merge.axis < num_axes:
+            wrong = f"{_of_leaf(name)}the output of `{path}` is {leaf_text(leaf)}"
+            cure = f"Give `axis` from {-num_axes} to {num_axes - 1}."
+            raise value_error(
+                function,
+                f"`axis` is {merge.axis}, and {wrong}.",
+                cure if num_axes else 'Scalars are joined by `merge="stack"`.',
+            )
 
 
 SUM_BY_CALLABLE = (
@@ -298,7 +315,7 @@ def parallel(
     **Raises:**
 
     - `ValueError` if there is no stage, `merge` is unknown, a name is invalid, or
-      `merge="dict"` has no names; when called, that of JAX if `axis` is out of range.
+      `merge="dict"` has no names; when called, if `axis` is out of range.
     - `TypeError` if something is not a stage, or a mapping and positional stages are
       mixed; when called, if the merge does not support a leaf (text, keys).
     - `StructureError` (a `ValueError`), when called, if outputs differ in structure,

@@ -460,7 +460,7 @@ class Loader(eqx.Module):
 
 
 def _check_batches(loader: Loader, function: str, cursor: Cursor) -> None:
-    """Raise unless the source is that of the cursor, and has full batches."""
+    """Raise if the cursor is of another source, or no batch would be full."""
     check_cursor(function, cursor, len(loader.source), loader.schema)
     _check_full(function, len(loader.source), loader.batch_size)
 

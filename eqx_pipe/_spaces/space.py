@@ -17,6 +17,7 @@ point when an inner dim grows or when a part of the space is swept by itself.
 
 import copy
 import dataclasses
+import datetime
 import functools as ft
 import math
 import operator
@@ -811,9 +812,9 @@ class Space(eqx.Module):
 
         **Raises:** `ValueError` if columns differ in length, if a number is missing (a
         NaN in a column of floats is a number), or for masked arrays; `TypeError` if
-        `columns` is not a table, or for an empty column of Python values, since no
-        value is left to trace a function with; and as `Values` for numbers that JAX
-        cannot represent.
+        `columns` is not a table, for dates, or for an empty column of Python values,
+        since no value is left to trace a function with; and as `Values` for numbers
+        that JAX cannot represent.
 
         **Laws:** `Space.from_table(space.to_pandas())` has the points of `space`, if
         its axes hold numbers and texts. `from_table(table)[part]` is `from_table` of
@@ -1250,6 +1251,10 @@ def _check_untied(geometry: Geometry, function: str) -> None:
             )
 
 
+_DATES = (datetime.date, datetime.time, datetime.timedelta)
+_DATES += (np.datetime64, np.timedelta64)
+
+
 def _columns(table: Any) -> dict[Any, Any]:
     """Return the columns by name, in order."""
     # A dict has its columns as keys, a data frame as an attribute; that of a table of
@@ -1294,6 +1299,15 @@ def _axis(name: str, column: Any, dim: str | None) -> Axis:
                     f"the column `{name}` has no rows, and its dtype is {array.dtype}.",
                     "Give it a dtype of numbers, or make the table of all rows and "
                     "take a part of it, `ep.Space.from_table(df)[mask]`.",
+                )
+            dates = [x for x in items if isinstance(x, _DATES)]
+            if dates:
+                raise type_error(
+                    "Space.from_table",
+                    f"the column `{name}` has dates or times "
+                    f"({type(dates[0]).__name__}), which JAX does not support.",
+                    "Give numbers, such as seconds, or texts, `df[name].astype(str)`, "
+                    "with a program for each.",
                 )
             numbers = sum(map(_is_number, items))
             if items and not 0 < numbers == len(items) - missing_in(items):

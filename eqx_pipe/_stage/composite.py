@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 from .._check import check_is
-from .._errors import message
+from .._errors import message, nearest
 from .._keys import check_key
 from .._types import AnyStage, Key, MaybeState, Output, PyTree, StageLike
 from .describe import row_of
@@ -134,8 +134,12 @@ class Composite(Stage):
         def __getattr__(self, name: str) -> Any:
             kind = type(self)
             wrong = f"a `{kind.__name__}` has no attribute `{name}`"
-            if hasattr(kind, "__getitem__") and not name.startswith("_"):
+            # While `copy` or `pickle` builds a module, it lacks its fields.
+            unmade = name.startswith("_") or name in kind.__dataclass_fields__
+            if hasattr(kind, "__getitem__") and not unmade:
+                names = list(self.children())
                 cure = f'Stages are items: `pipe["{name}"]`.'
+                cure = cure if name in names else nearest(name, names)
                 wrong = message(kind.__name__.lower(), f"{wrong}.", cure)
             raise AttributeError(wrong)
 

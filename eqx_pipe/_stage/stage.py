@@ -333,10 +333,12 @@ class Scope:
         state: MaybeState,
         index: Integer[Array, ""] | None = None,
         named: Mapping[str, PyTree] | None = None,
+        none_from: Segment | None = None,
     ) -> Output:
         """Call a child with its own key, record its output, and add its path to errors.
 
-        For `index` see `Scope.child`, for `named` see `call`.
+        For `index` see `Scope.child`, for `named` see `call`. `none_from` is the stage
+        that returned None, if that is an input.
         """
         inner = self.child(segment, index)
         if self.watch is not None:
@@ -346,6 +348,15 @@ class Scope:
         except Exception as error:
             if inner.key is None and wants_key(error, stage):
                 raise MissingKeyError(str(segment)) from error
+            if none_from is not None and not isinstance(error, MissingKeyError):
+                # Otherwise the error would be located at the stage that got None.
+                origin = join_path(self.path, none_from)
+                reason = (str(error).splitlines() or [""])[0]
+                raise TypeError(
+                    f"stage `{origin}` returned None, which `{inner.path}` rejects "
+                    f"({reason}). Return the output of `{origin}`; a function without "
+                    "`return` returns None."
+                ) from error
             locate(error, str(segment))
             raise
         if inner.record is not None:

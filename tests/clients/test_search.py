@@ -50,7 +50,9 @@ def test_methods_find_the_best(name):
 
 
 def test_refinement_goes_where_the_function_bends():
-    step = lambda p: jnp.tanh(50 * (p["x"] - 0.3))  # noqa: E731
+    def step(p):
+        return jnp.tanh(50 * (p["x"] - 0.3))
+
     found = ep.search.explore(
         step, {"x": PLANE["x"]}, ep.search.Adaptive(), rounds=4, num=8
     )

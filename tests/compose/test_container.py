@@ -121,6 +121,7 @@ def test_a_stage_asked_for_as_an_attribute():
     pipe = ep.chain(blocks=ep.batched(ep.batched(ONE)), head=sin)
     for stage, name, cure in [
         (pipe, "blocks", r'items: `pipe\["blocks"\]`'),
+        (pipe, "block", "Did you mean `blocks`"),
         (pipe["blocks"].stage, "weight", "has no attribute `weight`$"),
     ]:
         with pytest.raises(AttributeError, match=cure):

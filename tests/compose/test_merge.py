@@ -69,10 +69,11 @@ HALVES = [
 def test_half_precision_is_accumulated_as_jnp_does(merge, dtype, values):
     x = jnp.asarray(values, dtype)
     stages, n = [lambda x, i=i: x[i] for i in range(len(x))], len(x)
-    got = [ep.parallel(*stages, merge=merge)(x)]
+    got = [
+        ep.parallel(*stages, merge=merge)(x),
+        ep.gated(*stages, gates=[lambda x: True] * n, merge=merge)(x),
+    ]
     if merge != "prod":
-        opens = [lambda x: True] * n
-        got.append(ep.gated(*stages, gates=opens, merge=merge)(x))
         weights = jnp.full(n, 1 / n if merge == "mean" else 1.0, "float32")
         got.append(ep.weighted(*stages, weights=weights)(x))
     expected = getattr(jnp, merge)(x)
@@ -235,3 +236,15 @@ def test_leaves_that_are_no_arrays_cannot_be_merged(merge, leaf):
 def test_keys_cannot_be_reduced(merge):
     with pytest.raises(TypeError, match="key<fry>.*eqx_pipe.at"):
         ep.parallel(*constants(jr.key(0), jr.key(1)), merge=merge)(None)
+
+
+@pytest.mark.parametrize(
+    ("merge", "axis", "cure"),
+    [("concat", -2, "`axis` from -1 to 0"), ("stack", -3, "`axis` from -2 to 1")],
+)
+def test_an_axis_out_of_range_names_the_leaf(merge, axis, cure):
+    ys = {"a": jnp.ones(3)}
+    pipe = ep.chain(ep.parallel(*constants(ys, ys), merge=merge, axis=axis))
+    with pytest.raises(ValueError, match=cure) as caught:
+        pipe(None)
+    assert "`.a` of the output of `0.0`" in str(caught.value)

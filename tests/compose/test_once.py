@@ -167,7 +167,20 @@ def forgets(x):
     x + 1  # noqa: B018
 
 
+SAME = nn.Identity()
+EDGES = {"a": [], "b": ["a"], "c": ["b"]}
 BLAMED = {
+    "`0` returned None, which `1` rejects": lambda: ep.chain(forgets, jnp.cos),
+    "`0` returned None, which `2` rejects": lambda: ep.chain(forgets, SAME, jnp.cos),
+    "`a` returned None, which `b` rejects": lambda: ep.chain(
+        a=forgets, b=ep.chain(jnp.cos)
+    ),
+    "`1.a` returned None, which `1.b`": lambda: ep.chain(
+        jnp.sin, ep.residual({"a": forgets, "b": jnp.cos})
+    ),
+    "`a` returned None, which `c` rejects": lambda: ep.graph(
+        {"a": forgets, "b": SAME, "c": jnp.cos}, EDGES, "c"
+    ),
     "`1` returned None": lambda: ep.parallel(jnp.sin, forgets, merge="sum"),
     "`0` returned None": lambda: ep.weighted(forgets),
     "`0.0` returned None": lambda: ep.chain(ep.ensemble([forgets])),
@@ -191,3 +204,9 @@ def test_none_is_passed_to_stages_that_accept_it():
     edges = {"mask": [], "both": ["input", "mask"]}
     nodes = {"mask": forgets, "both": lambda x, mask: (x, mask)}
     assert ep.graph(nodes, edges, "both")(1.0) == (1.0, None)
+    with pytest.raises(ValueError, match="boom"):
+        ep.chain(fail_with_boom)(None)
+
+
+def fail_with_boom(x):
+    raise ValueError("boom")

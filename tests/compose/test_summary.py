@@ -83,7 +83,7 @@ def test_outputs_of_a_stateful_pipeline_need_its_state():
     table = ep.summary(pipe, jnp.ones((2, 3)), state=state)
     assert [row.stateful for row in table.rows] == [True, True, False, True]
     assert table.rows[0].output == "float32[2,3]"
-    assert table.parameters == 12 + 6  # state is no parameter
+    assert table.parameters == 12 + 6  # the state does not count
     with pytest.raises(ValueError, match="stateful, but got no state"):
         ep.summary(pipe, jnp.ones((2, 3)))
 

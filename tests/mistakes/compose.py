@@ -38,6 +38,7 @@ CHAIN = {
             ones(1), key=jr.split(key())
         ),
         "go in as one tuple or dict": lambda: ep.chain(sin)(ones(1), ones(1)),
+        "a slice, or a name if": lambda: ep.chain(sin)[0.5],
     },
     ValueError: {
         "without a dot.*Rename": lambda: ep.chain(**{"a.b": cos}),
@@ -57,7 +58,10 @@ CHAIN = {
     },
     KeyError: {"Did you mean `abc`": lambda: ep.chain(abc=sin)["abd"]},
     IndexError: {"an integer from -1 to 0": lambda: ep.chain(sin)[3]},
-    AttributeError: {r'`pipe\["abc"\]`': lambda: ep.chain(abc=sin).abc},
+    AttributeError: {
+        r'`pipe\["abc"\]`': lambda: ep.chain(abc=sin).abc,
+        "Did you mean `abc`": lambda: ep.chain(abc=sin).abd,
+    },
 }
 
 PARALLEL = {
@@ -66,6 +70,8 @@ PARALLEL = {
         "`concat`": lambda: ep.parallel(sin, merge="concta"),
         "in a mapping": lambda: ep.parallel(sin, merge="dict"),
         "Rename the": lambda: ep.parallel({"merge": sin}, merge=sum),
+        "`axis` from -2 to 1": lambda: merged(ones(2), ones(2), merge="stack", axis=3),
+        'by `merge="stack"`': lambda: merged(ones(), ones(), merge="concat"),
     },
     TypeError: {
         "function of the tuple of outputs: `lambda": lambda: ep.parallel(

@@ -1,5 +1,7 @@
 """Spaces and tables."""
 
+import datetime
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -82,6 +84,8 @@ TABLE = {
         r"`ep.Space.from_table\(df\)\[mask\]`": lambda: table(
             {"a": np.array([], object)}
         ),
+        "such as seconds": lambda: table({"a": np.array(["2020-01-01"], "M8[s]")}),
+        "date.*or texts, `df": lambda: table({"a": [datetime.date(2020, 1, 1)]}),
     },
     ValueError: {
         "`b` has 2. Give": lambda: table({"a": [1], "b": [1, 2]}),
