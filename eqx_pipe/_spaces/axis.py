@@ -400,8 +400,8 @@ def as_values(values: Any) -> Array:
         raise value_error(
             "Values",
             f"`values` has {gaps} missing values.",
-            "Fill them, or leave them out, `values.dropna()`; a NaN in an array of "
-            "floats is a value.",
+            "Fill them, or leave them out, in a table by `df.dropna()`; a NaN in an "
+            "array of floats is a value.",
         )
     if isinstance(numbers, list):
         numbers = _stack(numbers)
