@@ -16,6 +16,7 @@ from jax.core import Tracer
 from jaxtyping import Array
 
 from ._cache import PROGRAMS, WeakCache
+from ._same import Unsure, seen_by
 from ._mesh_context import is_explicit, is_staged, with_axis_types
 from ._tree import as_hashable
 from ._types import PyTree
@@ -41,12 +42,12 @@ def program(
     if compiled is None:
         static = Static(owner, without)
         try:
-            key = "module", function, options, static
-            compiled = PROGRAMS.get(key)
-            if compiled is None:
-                made = _make(function, options, static)
-                compiled = PROGRAMS.setdefault(key, made)
-        except TypeError:  # a static field without a hash
+            key, guard = ("module", function, options, static), seen_by(static.rest)
+            was, compiled = PROGRAMS.get(key) or (None, None)
+            if was != guard:
+                compiled = _make(function, options, static)
+                PROGRAMS.put(key, (guard, compiled))
+        except (Unsure, TypeError):  # it may change, or a static field has no hash
             compiled = _make(function, options, static)
         programs[function, options] = compiled
     return compiled

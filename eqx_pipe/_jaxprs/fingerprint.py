@@ -80,6 +80,7 @@ class Fingerprint:
     held: tuple[Hashable, ...]
     constants: list[Any]
     functions: Functions
+    called: tuple[Any, ...] = ()
 
     def key(self) -> Hashable:
         """Return the key of the program within this process."""
@@ -102,7 +103,9 @@ def fingerprint_of(jaxpr: Any) -> Fingerprint:
     """Return the fingerprint of a closed jaxpr."""
     writer = _Writer()
     text = writer.program(jaxpr)
-    return Fingerprint(text, tuple(writer.held), writer.constants, writer.functions)
+    called = tuple(writer.called)
+    held, constants = tuple(writer.held), writer.constants
+    return Fingerprint(text, held, constants, writer.functions, called)
 
 
 def text_of(x: Any) -> str:
@@ -131,6 +134,7 @@ class _Writer:
         self.held: list[Hashable] = []
         self.constants: list[Any] = []
         self.functions: Functions = []
+        self.called: list[Any] = []  # what may run within the program
 
     def program(self, closed: Any, apart: bool = True) -> str:
         """Write a jaxpr: a line for each equation, variables by number.
@@ -174,6 +178,8 @@ class _Writer:
                 params.append(self.beside(name, self.key_here(value)))
             else:
                 params.append(f"{name}={self.value(value)}")
+                if name == "callback" and eqn.primitive.name == "pure_callback":
+                    self.called.append(value)
         effects = ""
         if eqn.effects:
             effects = self.beside(" ", frozenset(map(str, eqn.effects)))
@@ -191,11 +197,12 @@ class _Writer:
         known = _jitted.get(closed)
         if known is None:
             known = fingerprint_of(closed)
-            if not known.functions:
+            if not (known.functions or known.called):
                 _jitted[closed] = known
         self.held += known.held
         self.constants += known.constants
         self.functions += known.functions
+        self.called += known.called
         return known.text
 
     def _atoms(self, atoms: Sequence[Any], numbers: dict[Any, int]) -> str:

@@ -262,7 +262,7 @@ def explore(
     folder = None if store is None else as_files(function, store)
     settings = {"num": operator.index(num), "by": by, "mode": mode}
     settings |= {"method": method, "key": key, "space": whole}
-    texts = None if folder is None else as_texts(settings)
+    texts = None if folder is None else as_texts(settings, function)
 
     def prepared(points: Space, key: Key | None, files: Files | None) -> Sweeper:
         request = request_of(

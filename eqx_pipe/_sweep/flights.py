@@ -51,7 +51,8 @@ def in_flight(files: Files) -> list[str]:
 class Flights:
     """The flights in a store that is filled, for some work."""
 
-    def __init__(self, work: Work, filling: Filling):
+    def __init__(self, work: Work, filling: Filling, costs: Any = None):
+        self._costs = costs
         self._store, self._work, self._filling = filling.store, work, filling
         self._names: set[str] = set()
         self.text = ""
@@ -94,7 +95,7 @@ class Flights:
         """Save a flight; a full disk is logged, and ends nothing."""
         rows = [] if flight.rows is None else [flight.rows]
         header = {
-            "of": self._identity,
+            "of": self._identity_of(number),
             "chunk": self._store.chunks.position(number),
             "call": flight.call,
             "batch_size": flight.batch_size,
@@ -138,7 +139,7 @@ class Flights:
         key = f"{_FOLDER}/{name if name in names else min(names)}"
         leaves, header = _leaves.unpack(self._store.files.get(key))
         of = header.get("of")
-        for what, here in self._identity.items():
+        for what, here in self._identity_of(number).items():
             there = of.get(what) if isinstance(of, dict) else None
             if there != here:
                 raise Undecodable(f"{what}: {there} then, {here} now")
@@ -166,9 +167,18 @@ class Flights:
         return flight
 
     def _name(self, number: int) -> str:
-        text = json.dumps(self._identity, sort_keys=True)
+        text = json.dumps(self._identity_of(number), sort_keys=True)
         at = self._store.chunks.position(number)
         return f"{at}.{self._cut}.{digest(text)[:12]}"
+
+    def _identity_of(self, number: int) -> dict[str, str]:
+        """Return the dependencies of the bits of a state, with the order of points."""
+        order = ""
+        if self._costs is not None:
+            chunks = self._store.chunks
+            costs = self._costs(*chunks.span(number), chunks.points)
+            order = digest(np.argsort(costs, kind="stable").tobytes())
+        return {**self._identity, "order": order}
 
     @property
     def _cut(self) -> str:

@@ -9,10 +9,10 @@ digests in the record.
 import base64
 import collections
 import dataclasses
-import functools as ft
+import json
 import math
+import os
 import re
-import types
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -24,10 +24,10 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Int64, UInt8, UInt32
 
-from .._captured import JITTED, contents
 from .._errors import bullets, structure_error, value_error
 from .._jaxprs import array_text, digest, fingerprint_of, text_of
 from .._reduce import ReducerTree
+from .._same import Unsure, differences, record_of
 from .._spaces import Space, axis_name, is_axis, static_column
 from .._tree import as_data, is_key_array, path_name, tree_text
 from .._types import Key
@@ -35,11 +35,13 @@ from .compute.cases import Case, has_any
 from .compute.reduce_programs import trace_reducers
 from .compute.trace import Traced
 from .store import Origin, Store, in_place
+from .store.format import coordinate_digest, raw_of
 from .work import Plan
 
 _LONG, _SHORT = 200, 100
 """The maximum length of a constant in a message, and of a setting."""
 _NO_KEY = "no key"
+_UNSURE = "unsure: "
 
 
 def identity_of(plan: Plan) -> dict[str, Any]:
@@ -50,7 +52,10 @@ def identity_of(plan: Plan) -> dict[str, Any]:
         "space": _space_texts(points.space),
         "key": _NO_KEY if points.key is None else _key_text(points.key),
         "static": _static_texts(plan.request.space),
-        "function": function_texts(zip(points.cases, points.traced, strict=True)),
+        "function": {
+            **function_texts(points.space, zip(points.cases, points.traced, strict=True)),
+            "holds": parts_of(plan.request.fn),
+        },
         "jax": jax.__version__,
     }
 
@@ -63,9 +68,33 @@ def _static_texts(space: Space) -> dict[str, dict[str, str]]:
             static: Any = axis
             values = [static.value(i, None) for i in range(len(axis))]
             shown = map(str, static_column(values).tolist())
-            digests = (digest(text_of(value)) for value in values)
+            digests = map(_static_digest, values)
             digests_by_axis[name] = dict(zip(shown, digests, strict=True))
     return digests_by_axis
+
+
+def _static_digest(value: Any) -> str:
+    """Return the digest of a static value; if unsure, its programs decide, in order."""
+    try:
+        return record_of(value).digest
+    except Unsure:
+        return f"{_UNSURE}{digest(text_of(value))[:16]}"
+
+
+def case_texts(space: Space, cases: Iterable[Case]) -> list[str]:
+    """Return what identifies the static values of each case."""
+    geometry, texts = space.geometry, []
+    for case in cases:
+        found = []
+        pairs = zip(geometry.axes.values(), geometry.axis_dims, strict=True)
+        found = [_digest_at(a, case.plain[dim]) for a, dim in pairs if a.is_static]
+        texts.append(" ".join(found))
+    return texts
+
+
+def _digest_at(axis: Any, at: int) -> str:
+    text = _static_digest(axis.value(at, None))
+    return f"{text} at {at}" if text.startswith(_UNSURE) else text
 
 
 def _space_texts(space: Space) -> dict[str, str]:
@@ -95,14 +124,26 @@ def _space_texts(space: Space) -> dict[str, str]:
     return texts
 
 
-def function_texts(traced: Iterable[tuple[Case, Traced]]) -> dict[str, Any]:
+def parts_of(fn: Any) -> dict[str, str]:
+    """Return short texts of what a function holds, for messages only."""
+    try:
+        return record_of(fn).parts
+    except (Unsure, RecursionError):
+        return {}
+
+
+def function_texts(
+    space: Space, traced: Iterable[tuple[Case, Traced]]
+) -> dict[str, Any]:
     """Return the identity of a function of a point, for any lengths of axes."""
     pairs = list(traced)
+    names = case_texts(space, (case for case, _ in pairs))
     programs, constants, points = [], set[str](), set[str]()
-    for part, each in pairs:
+    for name, (_, each) in zip(names, pairs, strict=True):
         program = fingerprint_of(each.own)
         held = list(map(array_text, program.constants))
-        programs.append("\n".join([part.text, program.text, *held]))
+        called = map(_called_text, program.called)
+        programs.append("\n".join([name, program.text, *held, *called]))
         constants.update(held)
         points.add(f"{tree_text(each.point)}\n{jtu.tree_structure(each.point)}")
     first = pairs[0][1]
@@ -114,6 +155,14 @@ def function_texts(traced: Iterable[tuple[Case, Traced]]) -> dict[str, Any]:
         "outputs": tree_text(outputs),
         "structure": digest(text_of(first.structure)),
     }
+
+
+def _called_text(fn: Any) -> str:
+    """Return the identity of a function that a program calls back."""
+    try:
+        return record_of(fn).digest
+    except Unsure as unsure:  # never equal, so a store is not resumed
+        return f"{_UNSURE}{unsure} {os.urandom(8).hex()}"
 
 
 def reducing_identity(reducers: ReducerTree, traced: Traced) -> dict[str, str]:
@@ -185,62 +234,66 @@ def check_settings(
     neither does another version of JAX by itself.
     """
     names = [name for name, text in now.items() if was.get(name, text) != text]
+    names = [name for name in names if name != HELD]
     if names not in ([], ["jax"]):
-        lines = [f"`{x}`: {was[x]} in the store, now {now[x]}" for x in names]
+        held = [json.loads(each.get(HELD, "{}")) for each in (was, now)]
+        lines = []
+        for x in names:
+            parts = [each.get(x, {}) for each in held]
+            of = differences(*parts) if all(parts) else []
+            if was[x].partition("#")[0] != now[x].partition("#")[0]:
+                of = []  # another kind
+            if x == "training":
+                for fn in ("init", "step", "evaluate"):
+                    both = [each.get(fn, {}) for each in held]
+                    of += [f"in `{fn}`, {line}" for line in differences(*both)]
+            lines += [f"`{x}`: {line}" for line in of[:4]]
+            lines += [] if of else [f"`{x}`: {was[x]} in the store, now {now[x]}"]
         wrong = f"the store `{path}` was created by a different {what}:{bullets(lines)}"
         cure = f"Give another path, or the arguments of that {what}."
         raise structure_error(function, wrong, cure)
 
 
-def as_texts(settings: Mapping[str, object]) -> dict[str, str]:
+HELD = "~held"
+"""The name of short texts of what functions hold, which do not count."""
+
+
+def as_texts(settings: Mapping[str, object], function: str = "") -> dict[str, str]:
     """Return settings as texts, by which a store recognises them.
 
     A text is the same in every process. A function counts by its name, and by all that
     it computes with: its code, constants, defaults, globals and the values that it
-    closes over. Objects of unknown classes count by their class.
+    closes over. Objects that are not understood raise a `StructureError`.
     """
-    return {name: _text(value) for name, value in settings.items()}
+    texts, held = {}, {}
+    for name, value in settings.items():
+        try:
+            texts[name] = _text(value)
+        except Unsure as unsure:
+            wrong = f"`{name}` holds {unsure}, which a store cannot recognise."
+            cure = "Let it hold numbers, texts, arrays, functions and Modules only."
+            raise structure_error(function, wrong, cure) from None
+        if not isinstance(value, Space) and (
+            callable(value) or isinstance(value, eqx.Module)
+        ):
+            held[name] = parts_of(value)
+    return texts | {HELD: json.dumps(held)}
 
 
 def _text(value: Any) -> str:
     if value is None or isinstance(value, str | int):
         return str(value)
-    if isinstance(value, _FUNCTIONS):
-        name = getattr(value, "__qualname__", "partial")
-        return f"{name} #{digest(_function(value, ()))[:8]}"
-    value = as_data(value)
-    shown = str(value.tolist()) if eqx.is_array(value) else repr(value)
+    shown = getattr(value, "__qualname__", None)
+    if shown is None:
+        data = as_data(value)
+        shown = str(data.tolist()) if eqx.is_array(data) else repr(data)
     shown = " ".join(re.sub(r" at 0x\w+", "", shown).split())
     cut = "..." if len(shown) > _SHORT else ""
-    return f"{shown[:_SHORT]}{cut} #{digest(text_of(value))[:8]}"
-
-
-_FUNCTIONS = (types.FunctionType, types.MethodType, ft.partial, JITTED)
-
-
-def _function(fn: Any, outer: tuple[Any, ...]) -> str:
-    outer = *outer, fn
-    texts = [_code(fn.__code__)] if isinstance(fn, types.FunctionType) else []
-    for _, name, value in contents(fn, plain=True):
-        if isinstance(value, types.ModuleType):
-            value = value.__name__
-        elif isinstance(value, _FUNCTIONS):
-            again = any(value is each for each in outer)
-            value = name if again else _function(value, outer)
-        texts.append(f"{name}={text_of(value)}")
-    return "\n".join(texts)
-
-
-def _code(code: types.CodeType) -> str:
-    consts = map(_constant, code.co_consts)
-    return f"{code.co_code.hex()} {code.co_names} {[*consts]}"
-
-
-def _constant(value: Any) -> str:
-    if isinstance(value, types.CodeType):
-        return _code(value)
-    # The order of a set of texts differs from process to process.
-    return repr(sorted(map(repr, value)) if isinstance(value, frozenset) else value)
+    if eqx.is_array(value) or isinstance(value, Space | Mapping):
+        text = digest(text_of(as_data(value)))
+    else:
+        text = record_of(value).digest
+    return f"{shown[:_SHORT]}{cut} #{text[:8]}"
 
 
 def _function_change(
@@ -251,12 +304,14 @@ def _function_change(
     same = before["program"] == after["program"]
     if trusting or same or outputs_changes(before, after):
         return ""
+    lines = differences(before.get("holds", {}), after.get("holds", {}))
+    held = f": {'; '.join(lines[:4])}" if lines else ""
     if before["constants"] != after["constants"]:
         differing = {*before["constants"]} ^ {*after["constants"]}
         shown = ", ".join(sorted({text.split("#")[0] for text in differing})[:4])
-        return f"`fn`: arrays that it closes over have other values ({shown})"
+        return f"`fn`: arrays that it closes over have other values ({shown}){held}"
     if was["jax"] == now["jax"]:
-        return "`fn`: another program"
+        return f"`fn`: another program{held}"
     versions = f"jax {was['jax']} in the store, now {now['jax']}"
     return f"`fn`: another program, or the same in another form ({versions})"
 
@@ -486,9 +541,10 @@ def growth_in(
     Raises a `StructureError` for the store of another sweep. Nothing is written. `now`
     is the identity of the sweep; `coordinates` returns those of its space.
     """
-    was, why = store.record, ""
+    was = store.record
+    why = "" if "saved" in was else _moved(store, now, plan.request.space, coordinates)
     fixed = not {"saved", "search"}.isdisjoint({*was, *now})
-    if not fixed and was["space"] != now["space"]:
+    if not fixed and (was["space"] != now["space"] or why):
         same = was["key"] == now["key"]
         same &= was.get("output_coords") == now.get("output_coords")
         try:
@@ -496,10 +552,35 @@ def growth_in(
                 _check_reduced(plan, was, now)
                 return _grown(plan, store, now, coordinates)
         except NoGrowth as no:
-            why = str(no)
+            why = str(no) or why
     check_same(store.path, was, now, plan.request.resume is not None, why)
     _check_batch_size(plan, store)
     return None
+
+
+def _moved(
+    store: Store,
+    now: Mapping[str, Any],
+    space: Space,
+    coordinates: Callable[[], Mapping[str, Any]],
+) -> str:
+    """Return how the values of axes differ, in spite of equal texts."""
+    was = store.record
+    if was["space"] != now["space"]:
+        return ""
+    for name, (dims, values, _) in coordinates().items():
+        if dims[0] not in space.dims or name not in was["coordinates"]:
+            continue
+        values = values.astype(object) if values.dtype.kind == "U" else values
+        known = was["coordinates"][name]
+        if coordinate_digest(name, raw_of(values)) != known["digest"]:
+            old = store.coordinate(name).reshape(-1)[:3].tolist()
+            new = values.reshape(-1)[:3].tolist()
+            return f"`space`, axis {name}: {old}... in the store, now {new}..."
+    for name, texts in now["static"].items():
+        if was["static"].get(name) != texts:
+            return f"`space`, axis {name}: other values of these names, or order"
+    return ""
 
 
 def _check_reduced(plan: Plan, was: Mapping[str, Any], now: Mapping[str, Any]) -> None:
@@ -532,7 +613,8 @@ def _grown(
     pairs = zip(points.cases, points.traced, strict=True)
     had = [x for x in pairs if has_any(geometry, points.static_values, x[0], kept)]
     if had:  # an empty store has no values that depend on a function
-        function = {"jax": now["jax"], "function": function_texts(had)}
+        function = function_texts(points.space, had)
+        function = {"jax": now["jax"], "function": now["function"] | function}
         then = {**store.record, **function}
         check_same(store.path, store.record, then, request.resume is not None)
     # If the old batch held all points, its size was not chosen.

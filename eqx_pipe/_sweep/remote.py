@@ -530,7 +530,8 @@ def _written(
         chunks = filling.store.chunks
         number = int(chunks.holding(np.array(index[0])))
         rows = None if isinstance(index, range) else index - chunks.span(number)[0]
-        flights = Flights(job, filling)
+        given = None if costs is None else lambda *_: costs
+        flights = Flights(job, filling, given)
         resumed = flights.get(number) if flights.look() else None
     if resumed is not None and not np.array_equal(resumed.rows, rows):
         resumed = None  # of other rows

@@ -218,7 +218,7 @@ class StoreSink:
         self.contents = _contents_of(self.plan)
         shard, again = self.plan.request.share, self.plan.request.resume == "failed"
         self._filling = Filling(self.store, shard, again, settles=not has_grown)
-        self._flights = Flights(self.plan.work, self._filling)
+        self._flights = Flights(self.plan.work, self._filling, self.plan.costs)
 
     def _opened(self, plan: Plan, write: bool) -> tuple[Store, Plan, bool]:
         """Return the store, the plan with its chunks, and whether it has grown now."""

@@ -21,7 +21,8 @@ from .._tree import as_data, as_keys, struct_of
 from .._types import Key, PyTree
 from .._vmap import warn_if_cores_idle
 from .call import call, fn_name, key_parameter
-from .compute.kept import configuration, schema
+from .._same import Unsure
+from .compute.kept import configuration, guard_of, schema
 from .compute.rows import Flight
 from .compute.trace import no_mesh
 from .compute.watch import CTRL_C, ENDING, Interrupt, Watch
@@ -463,8 +464,9 @@ class Sweeper:
     ) -> SweepResult:
         """Return the result for a space; a search passes a store for each round."""
         started, (before, plan, _) = time.time(), self._last
-        now = id(space), id(key), configuration(), store
-        if before == now and not self._request.by_hand:  # it holds both
+        guard = _guard(space)
+        now = id(space), id(key), configuration(), store, guard
+        if before == now and now[-1] is not None and not self._request.by_hand:  # it holds both
             with no_mesh("sweeper"):
                 return complete(plan, started)
         request = self._request.at(space, key)
@@ -473,7 +475,7 @@ class Sweeper:
                 return plain_sweep(request, started)
             if store is not None:
                 request = dataclasses.replace(request, store=store)
-            plan = self._planned(request)
+            plan = self._planned(request, guard)
             # A NumPy array may change in place.
             if not any(isinstance(x, np.ndarray) for x in jtu.tree_leaves(space)):
                 self._last = now, plan, (space, key)
@@ -486,14 +488,26 @@ class Sweeper:
     def __repr__(self) -> str:
         return f"Sweeper({fn_name(self._request.fn)}, {self._request.whole!r})"
 
-    def _planned(self, request: Request) -> Plan:
+    def _planned(self, request: Request, guard: list[Any] | None = None) -> Plan:
         """Return the plan of a request, traced if its schema is new."""
         place = schema(request.whole, request.key)
-        plan = self._plans.get(place)
-        if plan is None:
-            plan = plan_of(request)
-            self._plans.put(place, plan)
+        guard = guard or _guard(request.whole)
+        plans = self._plans.setdefault(place, [])
+        for was, plan in plans if guard is not None else []:
+            if was == guard:
+                return plan.at(request)
+        plan = plan_of(request)
+        if guard is not None:
+            plans[_FORMS - 1 :], plans[:0] = [], [(guard, plan)]
         return plan.at(request)
+
+
+def _guard(space: Space) -> list[Any] | None:
+    """Return what a trace reads of a space, or `None` if that may have changed."""
+    try:
+        return guard_of(space)
+    except Unsure:
+        return None
 
 
 def _needs_key(fn: Callable[..., Any]) -> bool:

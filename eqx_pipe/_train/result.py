@@ -375,6 +375,8 @@ class Checkpoints:
                 raise structure_error("train", wrong, "Give another path.")
             return arrays, entries
         was, done, path = entries["settings"], entries["step"], self._path
+        if not entries["decided"]:  # the scheduler counts from its first decision on
+            was = {name: text for name, text in was.items() if name != "scheduler"}
         check_settings("train", "training", path, was, self._settings)
         if done > steps:
             wrong = f"the store `{path}` has {done} steps, and `steps` is {steps}."

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import json
 import operator
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -23,7 +24,9 @@ from .._sweep import (
     Pace,
     StoreLike,
     Watch,
+    HELD,
     as_texts,
+    parts_of,
     cases_of,
     check_agree,
     needs_key,
@@ -154,7 +157,11 @@ def train(
         if request.store is not None:
             # A function that an axis applies counts by the values of points.
             given = {"space": request.space, "key": key, "points": columns}
-            texts |= as_texts({**given, "scheduler": scheduler})
+            texts |= as_texts({**given, "scheduler": scheduler}, "train")
+            held = json.loads(texts[HELD])
+            for name in ("init", "step", "evaluate"):
+                held[name] = parts_of(getattr(training, name))
+            texts[HELD] = json.dumps(held)
             texts["training"] = " ".join(lanes.text() for lanes in groups)
             texts["jax"] = jax.__version__
             run.checkpoints = Checkpoints(request.store, texts)
