@@ -141,6 +141,10 @@ def train(
         wrong = "`scheduler` runs between intervals of `every`, which is None."
         raise value_error("train", wrong, "Give the steps of an interval as `every`.")
     ends, records, each, texts = _intervals(steps, every, log_every)
+    given = {name: getattr(scheduler, name, None) for name in ("by", "mode")}
+    goal = {name: x for name, x in given.items() if isinstance(x, str)}
+    goal |= {"steps": int(ends[-1])}
+    request = dataclasses.replace(request, goal=goal)
     warn_if_cores_idle(request.devices, mesh)
     with no_mesh("train"):
         columns, cases = columns_of(request.space), cases_of(request.space.geometry)
