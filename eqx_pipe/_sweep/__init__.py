@@ -35,9 +35,11 @@ from .results import SweepResult as SweepResult
 from .results import concatenated as concatenated
 from .results import ranked as ranked
 from .results import scores as scores
+from .store import MALFORMED as MALFORMED
 from .store import Files as Files
 from .store import StoreLike as StoreLike
 from .store import Taken as Taken
+from .store import Undecodable as Undecodable
 from .store import as_files as as_files
 from .store import check_zarr as check_zarr
 from .store import disk_errors as disk_errors
