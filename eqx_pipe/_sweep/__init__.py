@@ -43,6 +43,7 @@ from .store import Undecodable as Undecodable
 from .store import as_files as as_files
 from .store import check_zarr as check_zarr
 from .store import disk_errors as disk_errors
+from .store import exists as exists
 from .store import gaps_of as gaps_of
 from .store import locked as locked
 from .sweep import Sweeper as Sweeper

@@ -29,6 +29,8 @@ from .._sweep import (
 KEY, BEFORE = "checkpoint", "checkpoint.before"
 """The keys of the newest checkpoint, which is replaced atomically, and the other."""
 
+CHECKPOINTS = {KEY, BEFORE}
+
 CURVES = re.compile(r"curves-\d{9}-[0-9a-f]{32}\.zarr")
 
 
