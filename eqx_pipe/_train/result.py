@@ -266,7 +266,8 @@ class State:
     @property
     def marks(self) -> tuple[Any, ...]:
         """The progress, by which a checkpoint is recognised."""
-        return self.step, self.told, self.ended
+        failed = len(self.errors), int(self.trained.sum())
+        return self.step, self.told, self.ended, *failed
 
     @property
     def metrics(self) -> list[str]:

@@ -273,7 +273,8 @@ class _Run:
             state.ended, state.told = "", min(state.told, state.step - 1)
         watch.begin()
         while not watch.stopping():
-            at_end = state.step in self.ends
+            # In a retry, the steps before were told and decided.
+            at_end = state.step in self.ends and state.step >= state.reached
             if at_end and self.callback is not None and state.told < state.step:
                 ends = self.callback(state.result())
                 state.ended, state.told = self.ending if ends else "", state.step
