@@ -24,6 +24,7 @@ from .._sweep import (
     Taken,
     Undecodable,
     disk_errors,
+    settle,
 )
 
 KEY, BEFORE = "checkpoint", "checkpoint.before"
@@ -111,7 +112,9 @@ def write(
 
 
 def tidy(files: Files, entries: Mapping[str, Any], old: Collection[str]) -> None:
-    """Remove the `old` curves of other checkpoints, and those of a killed process."""
+    """Remove the `old` curves of other checkpoints, and files of a killed process."""
+    if old:
+        settle(files)
     for name in {*old} - {entries.get("curves"), entries.get("before")}:
         if CURVES.fullmatch(name):
             files.remove_all(name)

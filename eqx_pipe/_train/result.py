@@ -305,7 +305,7 @@ class State:
             wrong = f"`{function}` failed for {len(failed)} of {len(self.active)} "
             at = f" in step {self.step + 1}" if function == "step" else ""
             wrong += f"trainings{at}: training {i}: {text}."
-            cure = "Look at `space.point(i)`, or continue the others with "
+            cure = f"Look at `space.point({i})`, or continue the others with "
             text = message("train", wrong, f'{cure}`on_error="mark"`.')
             raise SweepError(text, sorted(failed))
         self.errors |= failed
@@ -385,12 +385,12 @@ class Checkpoints:
             # Another process may have been faster.
             self._tag = files.tag(KEY)  # before the content
             saved = self._newest(state, ends)
-            tidy(files, saved.entries if saved else {}, old)
+            with disk_errors(self._path, "be mended", "train"):
+                tidy(files, saved.entries if saved else {}, old)
+                if saved and saved.key != KEY:
+                    files.copy(saved.key, KEY)
+                    self._tag = files.tag(KEY)
             if saved:
-                if saved.key != KEY:
-                    with disk_errors(self._path, "be mended", "train"):
-                        files.copy(saved.key, KEY)
-                        self._tag = files.tag(KEY)
                 self._restore(state, saved)
             yield saved is not None
 

@@ -84,7 +84,9 @@ def test_neither_pace_nor_interrupts_change_a_bit(tmp_path_factory, paces):
 def test_all_that_fail_in_a_step_are_named_with_it():
     with pytest.raises(ep.SweepError, match="1 of 8 trainings in step 1: training 5"):
         run()
-    with pytest.raises(ep.SweepError, match=r"2 of 8 trainings in step 5.*too late") as e:
+    with pytest.raises(
+        ep.SweepError, match=r"2 of 8 trainings in step 5.*too late"
+    ) as e:
         run(fails=[NEVER, 5, NEVER, 17, 5, NEVER, NEVER, 20])
     assert e.value.indices == (1, 4)
 
