@@ -229,6 +229,7 @@ class State:
     after `decided` steps. The callback has seen the result after `told` steps, and if
     it ended the trainings, `ended` is its identity. `carries` has those of each group.
     `errors` has the error of each training that failed, after its `trained` steps.
+    While it is changed it is not whole, and a second Ctrl-C must not save it.
     """
 
     def __init__(
@@ -236,7 +237,7 @@ class State:
     ):
         size, self.request, self.groups = request.space.size, request, groups
         self.step, self.decided, self.told, self.ended = 0, 0, 0, ""
-        self.started = time.time()
+        self.started, self.is_whole = time.time(), True
         self.active, self.trained = np.ones(size, bool), np.zeros(size, np.int64)
         self.columns, self.parents, self._decides = columns, np.arange(size), decides
         self.carries: list[Carries] = [[] for _ in groups]
@@ -308,6 +309,7 @@ class State:
             cure = f"Look at `space.point({i})`, or continue the others with "
             text = message("train", wrong, f'{cure}`on_error="mark"`.')
             raise SweepError(text, sorted(failed))
+        self.is_whole = False
         self.errors |= failed
         self.active[[*failed]] = False
 
@@ -323,7 +325,7 @@ class State:
         self._write(STATUS, after, failed, np.full((len(failed), 1), FAILED))
         for name, values in self.decisions().items() if decides else ():
             self._write(name, after, every, values[:, None])
-        self.step = after
+        self.step, self.is_whole = after, True
 
     def _write(self, name: str, after: int, rows: Any, values: np.ndarray) -> None:
         """Write the entries of a curve until the step `after`, if there are any."""

@@ -1,6 +1,7 @@
 """Callbacks: each interval is told, whatever interrupts it, and an end is an end."""
 
 import os
+import pkgutil
 import signal
 
 import jax
@@ -136,3 +137,26 @@ def test_a_callback_that_is_new_sees_the_present_state(tmp_path):
     run(tmp_path, 6, callback=lambda result: seen.append(result.step))
     run(tmp_path, 10, callback=lambda result: seen.append(result.step))
     assert seen == [6, 8, 10]
+
+
+@pytest.mark.parametrize("name", ["State.record", "Lanes.inherited"])
+def test_an_interrupt_at_any_moment_saves_no_mixture(tmp_path, monkeypatch, name):
+    """A second Ctrl-C, or one in a program with its own handler, comes at once."""
+    owner, _, method = name.rpartition(".")
+    module = {"State": "result", "Lanes": "lanes"}[owner]
+    place = f"eqx_pipe._train.{module}.{name}"
+    usual, calls = pkgutil.resolve_name(place), []
+
+    def interrupted(self, *args):
+        calls.append(0)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return usual(self, *args)
+
+    given = {"scheduler": ep.search.Halving("loss", 2)}
+    with monkeypatch.context() as patch:
+        patch.setattr(place, interrupted)
+        with pytest.raises(KeyboardInterrupt) as caught:
+            run(tmp_path, **given)
+    assert caught.value.result.step < 12
+    assert_bits(run(tmp_path, **given), run(**given))
