@@ -1,5 +1,6 @@
 """Sweeps: `sweep.py` is the entry, `compute` makes rows, and `sinks` keep them."""
 
+from .call import explain as explain
 from .call import needs_key as needs_key
 from .compute.cases import cases_of as cases_of
 from .compute.cases import check_agree as check_agree
@@ -30,7 +31,9 @@ from .request import request_of as request_of
 from .results import Best as Best
 from .results import Compared as Compared
 from .results import SweepResult as SweepResult
+from .results import check_output_coords as check_output_coords
 from .results import concatenated as concatenated
+from .results import names_in as names_in
 from .results import ranked as ranked
 from .results import scores as scores
 from .store import Files as Files

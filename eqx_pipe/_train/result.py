@@ -9,8 +9,15 @@ import dataclasses
 import functools as ft
 import re
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import (
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +27,7 @@ from jaxtyping import Bool, Int, Int8
 from .. import _leaves
 from .._check import check_distinct, check_int
 from .._errors import SweepError, message, structure_error, type_error, value_error
+from .._jaxprs import array_text, digest, text_of
 from .._reduce import Over
 from .._spaces import Space
 from .._sweep import (
@@ -32,16 +40,18 @@ from .._sweep import (
     SweepResult,
     Taken,
     as_files,
+    check_output_coords,
     check_settings,
     disk_errors,
     gaps_of,
     locked,
+    names_in,
     nothing,
     result_of,
 )
 from .._tree import struct_of
 from .._types import PyTree
-from .lanes import Carries, Columns, Lanes
+from .lanes import Carries, Columns, Lanes, point_maker
 
 Steps = Int[np.ndarray, " _steps"]
 
@@ -123,7 +133,9 @@ class TrainResult:
         missing = (self.status != RECORDED).all(axis=1)
         gaps = gaps_of(self.curves.ok & ~missing, self.curves.ok & missing)
         values = {name: x.newest(self.trained) for name, x in curves.items()}
-        given: Any = {"values": values, "_gaps": gaps, "output_coords": {}}
+        pairs = ((name, self.curves.output_coords[name]) for name in curves)
+        coords = {name: dict([*dims.items()][1:]) for name, dims in pairs}
+        given: Any = {"values": values, "_gaps": gaps, "output_coords": coords}
         return dataclasses.replace(self.curves, **given)
 
     @property
@@ -139,19 +151,25 @@ class TrainResult:
     def point(self, i: int) -> PyTree:
         """Return the point of a training as trained last, after changes by PBT.
 
+        **Raises:** `IndexError` if `i` is out of range.
+        """
+        self._check_index(i)
+        columns = (jnp.asarray(x[i]) for x in self._columns.values())
+        return point_maker(self.space, i)(columns)
+
+    def carry(self, i: int) -> PyTree:
+        """Return the carry of a training.
+
         **Raises:** `IndexError` if `i` is out of range; `TypeError` if the result was
         loaded.
         """
-        lanes, _ = self._group(i)
-        return lanes.point(jnp.asarray(x[i]) for x in self._columns.values())
-
-    def carry(self, i: int) -> PyTree:
-        """Return the carry of a training, with the static parts of its last point.
-
-        **Raises:** as `point`.
-        """
-        lanes, carries = self._group(i)
-        return lanes.carry(i, self._columns, carries)
+        self._check_index(i)
+        for lanes, carries in self._groups:
+            if i in lanes.rows:
+                return lanes.carry(i, self._columns, carries)
+        wrong = f"{self!r} was loaded without the functions of `Training`."
+        cure = "Call `train` again with the same arguments and `store=`."
+        raise type_error("TrainResult", wrong, cure)
 
     def best(
         self, by: Compared = None, mode: str = "min", *, over: Over = None
@@ -159,12 +177,18 @@ class TrainResult:
         """Return the best training by its latest metrics, as `SweepResult.best`.
 
         Its `point` has the values as trained last. With `over`, which averages over
-        replicates, the point is a setting of the space, and a scheduler must not have
-        changed it.
+        replicates, the point is a setting of the space, and a scheduler must neither
+        have changed it nor have stopped some of the trainings.
 
         **Raises:** as `SweepResult.best`; `ValueError` for `over` if a scheduler has
-        changed points.
+        changed points, or if trainings have different numbers of steps.
         """
+        trained = self.trained[self.curves.ok[:]]
+        if over is not None and len({*trained.tolist()}) > 1:
+            wrong = f"some trainings have {trained.min()} steps, and others more, up to "
+            wrong += f"{trained.max()}: their means do not compare."
+            cure = f"Leave `over` out, or compare the curves at step {trained.min()}."
+            raise value_error("TrainResult.best", wrong, cure)
         best, first = self.latest.best(by, mode, over=over), columns_of(self.space)
         pairs = self._columns.items()
         changed = {name: x for name, x in pairs if x.tobytes() != first[name].tobytes()}
@@ -174,7 +198,7 @@ class TrainResult:
             raise value_error("TrainResult.best", wrong, cure)
         if changed:
             i = int(best.index)
-            point = self.point(i) if self._groups else best.point
+            point = self.point(i)
             now = {**best.coordinates, **{name: x[i] for name, x in changed.items()}}
             best = dataclasses.replace(best, point=point, coordinates=now)
         return best
@@ -206,16 +230,10 @@ class TrainResult:
         columns = dict(zip(entries["columns"], rest, strict=False))
         return TrainResult(curves, entries["step"], active, trained, columns)
 
-    def _group(self, i: int) -> tuple[Lanes, Carries]:
+    def _check_index(self, i: int) -> None:
         check_int("TrainResult", "i", i, 0)
         if i >= len(self.active):
             raise IndexError(f"{i} is out of range for {len(self.active)} trainings")
-        for lanes, carries in self._groups:
-            if i in lanes.rows:
-                return lanes, carries
-        wrong = f"{self!r} was loaded without the functions of `Training`."
-        cure = "Call `train` again with the same arguments and `store=`."
-        raise type_error("TrainResult", wrong, cure)
 
     def __repr__(self) -> str:
         count, active = len(self.active), int(self.active.sum())
@@ -223,6 +241,10 @@ class TrainResult:
         names = ", ".join(["", *self.latest.values])
         text = f"{count:,} trainings, {active:,} active{failed}, step {self.step:,}"
         return f"TrainResult({text}{names})"
+
+
+Begin: TypeAlias = TrainResult | Callable[[PyTree], PyTree] | None
+"""The carries that trainings begin from: those of a result, or of a function."""
 
 
 def columns_of(space: Space) -> dict[str, np.ndarray]:
@@ -252,23 +274,81 @@ class State:
         self.active, self.trained = np.ones(size, bool), np.zeros(size, np.int64)
         self.columns, self.parents, self._decides = columns, np.arange(size), decides
         self.carries: list[Carries] = [lanes.structs for lanes in groups]
+        self._known = request.output_coords
         self.errors, self.curves = dict[int, str](), dict[str, Curve]()
 
-    def begin(self, records: Steps, ends: Steps) -> None:
-        """Make empty curves, for the steps with a record and the ends of intervals."""
+    def begin(self, records: Steps, ends: Steps, begin: "Begin") -> None:
+        """Make the curves, for the steps with a record and the ends of intervals.
+
+        Those of a result to `begin` from are continued.
+        """
+        old, space = self._warm(begin), self.request.space
         first, made = self.groups[0], self._decisions()
         names = [*first.metrics, *first.evaluations, *made, STATUS]
         check_distinct("train", "curves", names)
         logged = {**first.metrics, STATUS: jax.ShapeDtypeStruct((), np.int8)}
         found = {**first.evaluations}
+        self._decides |= "parent" in old
         if self._decides:
             found |= {name: struct_of(x, drop=1) for name, x in made.items()}
+        wrong = "the space has the name {!r}, which is a dim of the curves."
+        for name in sorted({"step", "eval_step"} & (taken := names_in(space))):
+            raise value_error("train", wrong.format(name), "Rename the axis or dim.")
+        shapes = {k: x.shape for k, x in [*first.metrics.items(), *found.items()]}
+        taken |= {"step", "eval_step"}
+        check_output_coords(self._known, shapes, taken, "train")
+        steps = {"step": records, "eval_step": ends}
+        for dim, later in steps.items():
+            past = [x.steps for x in old.values() if x.dim == dim][:1]
+            steps[dim] = np.concatenate([*past, later[later > self.step]])
+        forms = {k: (x.dim, x.values.shape[2:], x.values.dtype) for k, x in old.items()}
         for name, x in {**logged, **found}.items():
-            dim, steps = ("step", records) if name in logged else ("eval_step", ends)
-            shape = len(self.active), len(steps), *x.shape
-            self.curves[name] = Curve(
-                dim, steps, np.full(shape, nothing(x.dtype), x.dtype)
-            )
+            form = "step" if name in logged else "eval_step", x.shape, np.dtype(x.dtype)
+            if forms.setdefault(name, form) != form:
+                wrong = f"`begin` has another curve `{name}`: {forms[name]}, now {form}."
+                raise value_error("train", wrong, "Rename the metric.")
+        for name, (dim, shape, dtype) in forms.items():
+            shape = len(self.active), len(steps[dim]), *shape
+            values, past = np.full(shape, nothing(dtype), dtype), old.get(name)
+            if past is not None:
+                values[:, : len(past.steps)] = past.values
+            elif name in made:  # until now nothing was decided
+                values[:, steps[dim] <= self.step] = made[name][:, None]
+            self.curves[name] = Curve(dim, steps[dim], values)
+
+    def _warm(self, begin: "Begin") -> Mapping[str, Curve]:
+        """Begin from the carries that are given, and return the curves until there."""
+        self.begun, own = begin is not None, self.columns
+        if begin is not None and not isinstance(begin, TrainResult):
+            self.carries = [lanes.begun(begin, own) for lanes in self.groups]
+        if not isinstance(begin, TrainResult):
+            return {}
+        if text_of(begin.space) != text_of(self.request.space):
+            wrong = f"the space of `begin` is {begin.space!r}."
+            cure = "Give the same space, or a function, `begin=lambda point: "
+            raise value_error("train", wrong, f"{cure}result.carry(i)`.")
+        pairs = zip(self.groups, begin._groups, strict=True)
+        begin.carry(0)  # raises if it was loaded
+        for lanes, (_, carries) in pairs:
+            origin, *first = (np.asarray(x)[0] for x in carries[: 1 + len(own)])
+            first = {name: jnp.asarray(x) for name, x in zip(own, first, strict=True)}
+            lanes.fitting(begin.carry(int(lanes.rows[0])), origin, first)
+        self.carries = [carries for _, carries in begin._groups]
+        self.step, self.columns = begin.step, begin._columns
+        self.active, self.trained = begin.active.copy(), begin.trained.copy()
+        self.errors, curves = dict(begin.errors), curves_of(begin.curves)
+        inner = {name: begin.curves.output_coords[name] for name in curves}
+        inner = {k: dict([*dims.items()][1:]) for k, dims in inner.items()}
+        self._known = {**inner, **self._known}
+        return curves
+
+    def text(self) -> str:
+        """Return what identifies the carries to begin from."""
+        arrays = [self.active, self.trained, *self.columns.values()]
+        for lanes, carries in zip(self.groups, self.carries, strict=True):
+            arrays += [np.asarray(x)[: len(lanes.rows)] for x in carries]
+        text = digest("\n".join(map(array_text, arrays)))
+        return f"carries at step {self.step} #{text[:8]}" if self.begun else "None"
 
     def _decisions(self) -> dict[str, np.ndarray]:
         """Return the values of the curves that record what a scheduler decided."""
@@ -314,6 +394,7 @@ class State:
             count = curve.until(self.step)
             values[name] = curve.values[:, :count].copy()
             inner = {f"{name}.{k}": None for k in range(curve.values.ndim - 2)}
+            inner = self._known.get(name, inner)
             coords[name] = {curve.dim: curve.steps[:count], **inner}
         ok, pairs = np.ones(len(self.active), bool), self.errors.items()
         ok[[*self.errors]] = False
