@@ -11,6 +11,7 @@ from .compute.programs import compiled as compiled
 from .compute.programs import does_not_fit as does_not_fit
 from .compute.programs import error_text as error_text
 from .compute.programs import noting as noting
+from .compute.programs import quiet as quiet
 from .compute.rows import nothing as nothing
 from .compute.trace import no_mesh as no_mesh
 from .compute.watch import CTRL_C as CTRL_C
@@ -27,6 +28,7 @@ from .plan import plan as plan
 from .request import BatchSize as BatchSize
 from .request import Executor as Executor
 from .request import Request as Request
+from .request import Resume as Resume
 from .request import request_of as request_of
 from .results import Best as Best
 from .results import Compared as Compared

@@ -44,6 +44,7 @@ from .._sweep import (
     error_text,
     explain,
     noting,
+    quiet,
 )
 from .._tree import (
     as_arrays,
@@ -148,6 +149,10 @@ class _Lane(NamedTuple):
     @property
     def carry(self) -> PyTree:
         return eqx.combine(self.arrays, self.rest)
+
+
+class Together(Exception):
+    """The error if trainings failed in one of several steps."""
 
 
 class Lanes:
@@ -326,6 +331,7 @@ class Lanes:
         self,
         program: _Program,
         active: Bool[np.ndarray, " trainings"],
+        placed: Bool[np.ndarray, " trainings"],
         columns: Columns,
         carries: Carries,
         plan: Sequence[Any],
@@ -336,19 +342,27 @@ class Lanes:
         errors of the others. Metrics have an axis over the records of the call, those
         of `evaluate` over one. `plan` is the step to begin after, the last step, and
         whether to evaluate. Other trainings keep their carries.
+
+        Those that are `placed` have a lane, also if they failed meanwhile: a failure
+        moves no other training, which could change its bits. Raises `Together` if some
+        fail in a call of several steps.
         """
-        whole, moving = np.flatnonzero(active[self.rows]), len(self.structs)
-        if not len(whole):
-            return carries, whole, {}, {}
+        whole, moving = np.flatnonzero(placed[self.rows]), len(self.structs)
+        going, alone = active[self.rows], not plan or plan[1] - plan[0] == 1
+        if not going.any():
+            return carries, whole[:0], {}, {}
         lanes = self._size(len(whole)) * self._devices
         values = [self.rows.astype(np.int32), *(x[self.rows] for x in columns.values())]
         failed: dict[int, str] = {}
-        found: list[tuple[Rows, list[Any]]] = []
+        found: list[tuple[Rows, Rows, list[Any]]] = []
         parts = [whole[k : k + lanes] for k in range(0, len(whole), lanes)]
-        for part in parts:
+        todo = [(part, part[going[part]]) for part in parts if going[part].any()]
+        for part, some in todo:
             # All parts have the same number of lanes, the last training repeated, so
-            # that they run the same program.
+            # that they run the same program. Other lanes repeat one of `some`.
             at = np.concatenate([part, np.repeat(part[-1:], lanes - len(part))])
+            lane = np.flatnonzero(np.isin(part, some))
+            at = np.where(np.isin(at, some), at, some[0])
             # Carries that are in place are not copied.
             ordered = (at == np.minimum(np.arange(lanes), len(self.rows) - 1)).all()
             given = [*(x[at] for x in values)]
@@ -357,34 +371,36 @@ class Lanes:
             own = [jax.device_put(x, self._place) for x in given]
             args = [*program.consts, *own, *plan]
             try:
-                with noting(lanes // self._devices):
+                with noting(lanes // self._devices), quiet():
                     lower = ft.partial(program.call.lower, *args)
                     key = "train", lanes, self._mesh
                     call = compiled([program.fingerprint], key, lower)
                     out = jax.block_until_ready(call(*args))
                     check_finite(out)
-                found.append((part, out))
+                found.append((some, lane, out))
             except TooLarge as error:
                 raise does_not_fit("train", error, self._given is not None) from error
             except Exception as error:
-                half = len(part) // 2
+                half = len(some) // 2
+                if not alone:
+                    raise Together from error
                 if half:  # compute each half, to find the trainings that fail
-                    parts += [part[:half], part[half:]]
+                    todo += [(part, some[:half]), (part, some[half:])]
                 else:
-                    failed[int(self.rows[part[0]])] = error_text(error)
+                    failed[int(self.rows[some[0]])] = error_text(error)
         stay = len(found) == 1 and len(found[0][0]) == len(self.rows)
         leaves: list[Any] = []
         for i, struct in enumerate(program.jaxpr.out_avals):
             if stay and i < moving:
-                leaves.append(found[0][1][i])  # on the devices
+                leaves.append(found[0][2][i])  # on the devices
                 continue
             leaf = np.zeros((len(self.rows), *struct.shape), struct.dtype)
             if i < len(carries):
                 leaf[:] = np.asarray(carries[i])[: len(leaf)]
-            for at, out in found:
-                leaf[at] = np.asarray(out[i])[: len(at)]
+            for some, lane, out in found:
+                leaf[some] = np.asarray(out[i])[lane]
             leaves.append(leaf)
-        done = np.sort(np.concatenate([whole[:0], *(part for part, _ in found)]))
+        done = np.sort(np.concatenate([whole[:0], *(some for some, *_ in found)]))
         metrics = zip([*self.metrics, *self.evaluations], leaves[moving:], strict=False)
         outputs = {name: leaf[done] for name, leaf in metrics}
         return leaves[:moving], self.rows[done], outputs, failed

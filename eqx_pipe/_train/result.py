@@ -262,15 +262,17 @@ class State:
 
     `columns` are the values of axes as trained last, and `parents` the indices of the
     trainings from whose carries the current interval began, as the scheduler decided
-    after `decided` steps. `carries` has those of each group. `errors` has the error of
-    each training that failed.
+    after `decided` steps. The callback has seen the result after `told` steps, and if it
+    ended the trainings, `ended` is its identity. `carries` has those of each group.
+    `errors` has the error of each training that failed, which has made `trained` steps.
     """
 
     def __init__(
         self, request: Request, groups: list[Lanes], columns: Columns, decides: bool
     ):
         size, self.request, self.groups = request.space.size, request, groups
-        self.step, self.decided, self.started = 0, 0, time.time()
+        self.step, self.decided, self.told, self.ended = 0, 0, 0, ""
+        self.started = time.time()
         self.active, self.trained = np.ones(size, bool), np.zeros(size, np.int64)
         self.columns, self.parents, self._decides = columns, np.arange(size), decides
         self.carries: list[Carries] = [lanes.structs for lanes in groups]
@@ -350,6 +352,29 @@ class State:
         text = digest("\n".join(map(array_text, arrays)))
         return f"carries at step {self.step} #{text[:8]}" if self.begun else "None"
 
+    @property
+    def reached(self) -> int:
+        """The last step of any training; `step` is less if failed ones are retried."""
+        return max(self.step, int(self.trained.max()))
+
+    @property
+    def going(self) -> Bool[np.ndarray, " trainings"]:
+        """True for each training that makes the next step."""
+        return self.active & (self.trained <= self.step)
+
+    def since(self, start: int) -> Bool[np.ndarray, " trainings"]:
+        """Return the trainings that are going, or failed after the step `start`."""
+        failed = np.isin(np.arange(len(self.active)), [*self.errors])
+        return self.going | failed & (start <= self.trained) & (
+            self.trained <= self.step
+        )
+
+    def retry(self) -> None:
+        """Let the trainings that failed go on; the others wait for them."""
+        failed = [*self.errors]
+        self.active[failed], self.errors = True, {}
+        self.step = min([self.step, *self.trained[failed].tolist()])
+
     def _decisions(self) -> dict[str, np.ndarray]:
         """Return the values of the curves that record what a scheduler decided."""
         points = {f"point.{name}": x for name, x in self.columns.items()}
@@ -361,7 +386,8 @@ class State:
         if failed and not self.request.isolated:
             i, text = min(failed.items())
             wrong = f"`{function}` failed for {len(failed)} of {len(self.active)} "
-            wrong += f"trainings after step {self.step}: training {i}: {text}."
+            at = f" in step {self.step + 1}" if function == "step" else ""
+            wrong += f"trainings{at}: training {i}: {text}."
             cure = "Look at `space.point(i)`, or continue the others with "
             text = message("train", wrong, f'{cure}`on_error="mark"`.')
             raise SweepError(text, sorted(failed))
@@ -370,6 +396,7 @@ class State:
 
     def record(self, after: int, runs: Iterable[tuple[Any, ...]]) -> None:
         """Record the metrics of trainings until the step `after`."""
+        decides = self._decides and after > self.reached
         for _, rows, outputs, _ in runs:
             self.trained[rows] = after
             status = np.full((len(rows), 1), RECORDED)
@@ -377,7 +404,7 @@ class State:
                 self._write(name, after, rows, values)
         failed, every = [*self.errors], np.arange(len(self.active))
         self._write(STATUS, after, failed, np.full((len(failed), 1), FAILED))
-        for name, values in self._decisions().items() if self._decides else ():
+        for name, values in self._decisions().items() if decides else ():
             self._write(name, after, every, values[:, None])
         self.step = after
 
@@ -391,7 +418,7 @@ class State:
         """Return the result so far; the curves are copies."""
         values, coords = {}, {}
         for name, curve in self.curves.items():
-            count = curve.until(self.step)
+            count = curve.until(self.reached)
             values[name] = curve.values[:, :count].copy()
             inner = {f"{name}.{k}": None for k in range(curve.values.ndim - 2)}
             inner = self._known.get(name, inner)

@@ -36,7 +36,7 @@ from .._sweep import (
 )
 from .._types import Key
 from .._vmap import warn_if_cores_idle
-from .lanes import Lanes, Training
+from .lanes import Lanes, Together, Training
 from .result import Checkpoints, State, TrainResult, columns_of
 from .schedulers import Population
 
@@ -141,6 +141,10 @@ def train(
         wrong = "`scheduler` runs between intervals of `every`, which is None."
         raise value_error("train", wrong, "Give the steps of an interval as `every`.")
     ends, records, each, texts = _intervals(steps, every, log_every)
+    given = {name: getattr(scheduler, name, None) for name in ("by", "mode")}
+    goal = {name: x for name, x in given.items() if isinstance(x, str)}
+    goal |= {"steps": int(ends[-1])}
+    request = dataclasses.replace(request, goal=goal)
     warn_if_cores_idle(request.devices, mesh)
     with no_mesh("train"):
         columns, cases = columns_of(request.space), cases_of(request.space.geometry)
@@ -207,14 +211,20 @@ def _intervals(steps: Any, every: Any, log_every: Any) -> _Intervals:
 
 @dataclasses.dataclass
 class _Run:
-    """The loop over intervals."""
+    """The loop over intervals.
+
+    `ending` is the identity of the callback. A training is known to fail until the step
+    `fails`.
+    """
 
     state: State
     ends: np.ndarray
     key: Key | None
     scheduler: Callable[..., Any] | None
     callback: Callable[..., Any] | None
+    ending: str = "ended"
     checkpoints: Checkpoints | None = None
+    fails: int = 0
     pace: Pace = dataclasses.field(default_factory=Pace)
 
     def complete(self) -> TrainResult:
@@ -222,7 +232,7 @@ class _Run:
         state, stored, steps = self.state, self.checkpoints, int(self.ends[-1])
         with contextlib.ExitStack() as stack:
             if not (stored and stack.enter_context(stored.filling(state, steps))):
-                own = state.active, state.columns, [], ()
+                own = state.active, state.active, state.columns, [], ()
                 begun = [lanes.run(lanes.init, *own) for lanes in state.groups]
                 state.carries = [carries for carries, *_ in begun]
                 state.fail([failed for *_, failed in begun], "init")
@@ -246,11 +256,19 @@ class _Run:
         return state.result()
 
     def _loop(self, watch: Watch) -> None:
-        state, ended = self.state, False
+        state = self.state
+        if state.ended not in ("", self.ending):  # another callback, or none, goes on
+            state.ended, state.told = "", min(state.told, state.step - 1)
         watch.begin()
-        while state.step < self.ends[-1] and state.active.any() and not ended:
-            decides = self.scheduler is not None and state.step in self.ends
-            if decides and state.decided < state.step:
+        while not watch.stopping():
+            at_end = state.step in self.ends
+            if at_end and self.callback is not None and state.told < state.step:
+                ends = self.callback(state.result())
+                state.ended, state.told = self.ending if ends else "", state.step
+            goal = state.reached if state.ended else self.ends[-1]
+            if state.step >= goal or not state.active.any():
+                break
+            if at_end and self.scheduler is not None and state.decided < state.step:
                 self._schedule()
                 continue
             before, failed = state.step, len(state.errors)
@@ -258,9 +276,6 @@ class _Run:
             if watch.after(state.step - before, len(state.errors) - failed):
                 with watch.saving():
                     self._save()
-            ended = watch.stopping()
-            if not ended and self.callback is not None and state.step in self.ends:
-                ended = self.callback(state.result())
 
     def _save(self) -> None:
         if self.checkpoints is not None:
@@ -269,14 +284,23 @@ class _Run:
     def _advance(self) -> None:
         """Train for about a second, at most to the end of the interval."""
         state, began = self.state, time.monotonic()
-        end = int(self.ends[np.searchsorted(self.ends, state.step, "right")])
+        at = np.searchsorted(self.ends, state.step, "right")
+        start, end = (int(self.ends[at - 1]) if at else 0), int(self.ends[at])
         last = min(lanes.last(state.step) for lanes in state.groups)
-        after = min(end, last, state.step + self.pace.steps)
+        ahead = state.trained[state.active & ~state.going].tolist()  # in a retry
+        after = min(end, last, state.step + self.pace.steps, *ahead)
+        if self.fails > state.step:
+            after = min(after, state.step + max(1, (self.fails - state.step) // 2))
         plan = np.int32(state.step), np.int32(after), np.bool_(after == end)
-        runs = [
-            lanes.run(lanes.step, state.active, state.columns, carries, plan)
-            for lanes, carries in zip(state.groups, state.carries, strict=True)
-        ]
+        own = state.going, state.since(start), state.columns
+        try:
+            runs = [
+                lanes.run(lanes.step, *own, carries, plan)
+                for lanes, carries in zip(state.groups, state.carries, strict=True)
+            ]
+        except Together:  # take fewer steps, until the next one is that which fails
+            self.fails = after
+            return
         # Until here nothing has changed, so that an error leaves the state whole.
         state.fail([failed for *_, failed in runs], "step")
         state.carries = [carries for carries, *_ in runs]
