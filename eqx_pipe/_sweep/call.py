@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.tree_util as jtu
 
-from .._check import check_distinct
+from .._check import check_distinct, check_integers
 from .._errors import (
     MissingKeyError,
     asks_for_key,
@@ -139,6 +139,9 @@ def _checked(function: str, out: PyTree) -> PyTree:
             "Is its `return` missing? A function that only prints or writes may "
             "return 0.",
         )
+    for path, leaf in leaves:
+        where = f" at `.{path_name(path)}`" if path else ""
+        check_integers(function, leaf, f"`fn` returned an output{where}")
     arrays = [as_arrays(leaf) for _, leaf in leaves]
     for (path, leaf), array in zip(leaves, arrays, strict=True):
         if not isinstance(array, jax.Array):

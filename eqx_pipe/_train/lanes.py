@@ -15,13 +15,12 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Bool, Int
 
-from .._check import check_callable, check_distinct, check_same
+from .._check import check_callable, check_distinct, check_integers, check_same
 from .._errors import (
     bullets,
     describe_value,
     structure_error,
     type_error,
-    value_error,
 )
 from .._jaxprs import (
     Fingerprint,
@@ -108,8 +107,8 @@ _PAIR = "Return `(carry, metrics)`; without metrics, `(carry, None)`."
 _OTHER = "`step` returned another carry than it got (before, after)"
 _CHANGED = "`step` changed what is no array in the carry (before, after)"
 _UNCHANGED = (
-    "Make it an array in `init`, such as `jnp.asarray(0)` for a counter, or return it as "
-    "it was, and choose between functions with `jax.lax.switch`."
+    "Make it an array in `init`, such as `jnp.asarray(0)` for a counter, or return it "
+    "as it was, and choose between functions with `jax.lax.switch`."
 )
 _OF_BEGIN = "`begin` has another carry than `init` returns (`begin`, `init`)"
 _KEEP = "Return a carry with the same structure, shapes and dtypes as that of `init`."
@@ -208,7 +207,9 @@ class Lanes:
         """Return the carry of a training, with the static parts of its point."""
         at = np.searchsorted(self.rows, i)
         own = {name: jnp.asarray(x[i]) for name, x in columns.items()}
-        return self._lane(i, own, [jnp.asarray(np.asarray(x)[at]) for x in carries]).carry
+        return self._lane(
+            i, own, [jnp.asarray(np.asarray(x)[at]) for x in carries]
+        ).carry
 
     # ---- the programs --------------------------------------------------------------
 
@@ -219,7 +220,9 @@ class Lanes:
         """Return the first carry of a training: its arrays, and the rest of it."""
         init, own = self._training.init, self._key_of(row)
         key = key_argument(init, None if own is None else jr.fold_in(own, 0))
-        return _parted(_called("init", init, self.point(columns.values()), **key), "init")
+        return _parted(
+            _called("init", init, self.point(columns.values()), **key), "init"
+        )
 
     def _lane(self, row: Any, columns: Columns, carried: Sequence[Any]) -> _Lane:
         """Return a training from the leaves of its carry."""
@@ -265,7 +268,7 @@ class Lanes:
         return _raw(arrays), metrics, self._evaluated(lane, first)
 
     def _names_read(self, axes: Columns) -> set[str]:
-        """Return the axes that `step` or `evaluate` read, perhaps in what `init` made."""
+        """Return the axes that `step`, `evaluate` or static parts of carries read."""
         inputs, found = len(self._one.in_avals), set[str]()
         for k, name in enumerate(axes, 1):
             marks = [i in (k, k + 1 + len(axes)) for i in range(inputs)]
@@ -517,7 +520,9 @@ def _check_rest(wrong: str, was: Any, now: Any, cure: str) -> None:
     """Raise for another leaf of a carry that is no array."""
     lines = []
     for name in {**was, **now}:
-        (old, before), (new, after) = (x.get(name, (None, "absent")) for x in (was, now))
+        (old, before), (new, after) = (
+            x.get(name, (None, "absent")) for x in (was, now)
+        )
         if old != new:
             after = "another of this name" if before == after else after
             lines.append(f"at `.{name}`: {before} against {after}")
@@ -538,27 +543,13 @@ def _parted(carry: PyTree, function: str) -> tuple[PyTree, PyTree]:
             plain, rest = eqx.partition(x, lambda leaf: isinstance(leaf, np.ndarray))
         for name, leaf in leaves_with_names(plain):
             name = ".".join(filter(None, (path_name(path), name)))
-            _check_integers(leaf, f"the carry of `{function}` has `.{name}`")
+            where = f" at `.{name}`" if name else ""
+            check_integers("train", leaf, f"`{function}` returned a carry{where}")
         return eqx.combine(as_arrays(plain), rest)
 
     is_leaf = lambda x: isinstance(x, eqx.Module)  # noqa: E731
     carry = jtu.tree_map_with_path(arrays, carry, is_leaf=is_leaf)
     return eqx.partition(carry, eqx.is_array)
-
-
-def _check_integers(leaf: Any, wrong: str) -> None:
-    """Raise a `ValueError` for integers that are too large for JAX's."""
-    if not isinstance(leaf, int | np.integer | np.ndarray):
-        return
-    numbers = np.asarray(leaf)
-    if numbers.dtype.kind in "iuO" and numbers.size:
-        signed = numbers.dtype.kind != "u" or isinstance(leaf, int)
-        dtype = jax.dtypes.canonicalize_dtype(np.int64 if signed else np.uint64)
-        limits, low, high = np.iinfo(dtype), numbers.min(), numbers.max()
-        if low < limits.min or high > limits.max:
-            wrong += f", {low if low < limits.min else high}, too large for {dtype}."
-            cure = "Give a float, or `jax.config.update('jax_enable_x64', True)`."
-            raise value_error("train", wrong, cure)
 
 
 def _named(metrics: PyTree, function: str) -> dict[str, Array]:
@@ -570,5 +561,5 @@ def _named(metrics: PyTree, function: str) -> dict[str, Array]:
             wrong = f"`{function}` returned {describe_value(leaf)} as the metric "
             cure = "Metrics are numbers, arrays and pytrees of them."
             raise type_error("train", f"{wrong}`{name}`.", cure)
-        _check_integers(leaf, f"`{function}` returned the metric `{name}`")
+        check_integers("train", leaf, f"`{function}` returned the metric `{name}`")
     return {name: jnp.asarray(as_data(jnp.asarray(leaf))) for name, leaf in pairs}

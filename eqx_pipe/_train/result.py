@@ -52,6 +52,7 @@ from .._sweep import (
 from .._tree import struct_of
 from .._types import PyTree
 from .lanes import Carries, Columns, Lanes, point_maker
+from .schedulers import Population
 
 Steps = Int[np.ndarray, " _steps"]
 
@@ -185,7 +186,7 @@ class TrainResult:
         """
         trained = self.trained[self.curves.ok[:]]
         if over is not None and len({*trained.tolist()}) > 1:
-            wrong = f"some trainings have {trained.min()} steps, and others more, up to "
+            wrong = f"some trainings have {trained.min()} steps, and others up to "
             wrong += f"{trained.max()}: their means do not compare."
             cure = f"Leave `over` out, or compare the curves at step {trained.min()}."
             raise value_error("TrainResult.best", wrong, cure)
@@ -262,8 +263,8 @@ class State:
 
     `columns` are the values of axes as trained last, and `parents` the indices of the
     trainings from whose carries the current interval began, as the scheduler decided
-    after `decided` steps. The callback has seen the result after `told` steps, and if it
-    ended the trainings, `ended` is its identity. `carries` has those of each group.
+    after `decided` steps. The callback has seen the result after `told` steps, and if
+    it ended the trainings, `ended` is its identity. `carries` has those of each group.
     `errors` has the error of each training that failed, which has made `trained` steps.
     """
 
@@ -307,7 +308,9 @@ class State:
         for name, x in {**logged, **found}.items():
             form = "step" if name in logged else "eval_step", x.shape, np.dtype(x.dtype)
             if forms.setdefault(name, form) != form:
-                wrong = f"`begin` has another curve `{name}`: {forms[name]}, now {form}."
+                wrong = (
+                    f"`begin` has another curve `{name}`: {forms[name]}, now {form}."
+                )
                 raise value_error("train", wrong, "Rename the metric.")
         for name, (dim, shape, dtype) in forms.items():
             shape = len(self.active), len(steps[dim]), *shape
@@ -344,13 +347,26 @@ class State:
         self._known = {**inner, **self._known}
         return curves
 
+    def population(self) -> Population:
+        """Return the trainings as a scheduler sees them."""
+        own, first = np.arange(len(self.active)), self.groups[0]
+        groups = np.argmax([np.isin(own, lanes.rows) for lanes in self.groups], axis=0)
+        points = {name: x.copy() for name, x in self.columns.items()}
+        names = *first.metrics, *first.evaluations
+        metrics = {name: self.curves[name].newest(self.trained) for name in names}
+        given = points, metrics, self.active.copy(), own, groups
+        read = frozenset[str]().union(*(lanes.read for lanes in self.groups))
+        return Population(self.step, *given, read)
+
     def text(self) -> str:
-        """Return what identifies the carries to begin from."""
+        """Return what identifies the carries that `begin` gave."""
+        if not self.begun:
+            return "None"
         arrays = [self.active, self.trained, *self.columns.values()]
         for lanes, carries in zip(self.groups, self.carries, strict=True):
             arrays += [np.asarray(x)[: len(lanes.rows)] for x in carries]
         text = digest("\n".join(map(array_text, arrays)))
-        return f"carries at step {self.step} #{text[:8]}" if self.begun else "None"
+        return f"carries at step {self.step} #{text[:8]}"
 
     @property
     def reached(self) -> int:
