@@ -283,7 +283,7 @@ class State:
     def begin(self, records: Steps, ends: Steps, begin: "Begin") -> None:
         """Make the curves, for the steps with a record and the ends of intervals.
 
-        Those of a result to `begin` from are continued.
+        Those that a result to `begin` from has are continued.
         """
         old, space = self._warm(begin), self.request.space
         first, made = self.groups[0], self._decisions()
@@ -299,23 +299,22 @@ class State:
             raise value_error("train", wrong.format(name), "Rename the axis or dim.")
         shapes = {k: x.shape for k, x in [*first.metrics.items(), *found.items()]}
         taken |= {"step", "eval_step"}
-        check_output_coords(self._known, shapes, taken, "train")
+        check_output_coords(self.request.output_coords, shapes, taken, "train")
         steps = {"step": records, "eval_step": ends}
         for dim, later in steps.items():
             past = [x.steps for x in old.values() if x.dim == dim][:1]
             steps[dim] = np.concatenate([*past, later[later > self.step]])
-        forms = {k: (x.dim, x.values.shape[2:], x.values.dtype) for k, x in old.items()}
         for name, x in {**logged, **found}.items():
-            form = "step" if name in logged else "eval_step", x.shape, np.dtype(x.dtype)
-            if forms.setdefault(name, form) != form:
-                wrong = (
-                    f"`begin` has another curve `{name}`: {forms[name]}, now {form}."
-                )
-                raise value_error("train", wrong, "Rename the metric.")
-        for name, (dim, shape, dtype) in forms.items():
-            shape = len(self.active), len(steps[dim]), *shape
-            values, past = np.full(shape, nothing(dtype), dtype), old.get(name)
+            dim, past = "step" if name in logged else "eval_step", old.get(name)
+            shape = len(self.active), len(steps[dim]), *x.shape
+            values = np.full(shape, nothing(x.dtype), x.dtype)
             if past is not None:
+                before = past.values[:, :0].shape, past.values.dtype, past.dim
+                if before != (values[:, :0].shape, values.dtype, dim):
+                    wrong = f"the metric `{name}` of `begin` is {past.values.dtype}"
+                    wrong += f"{[*past.values.shape[2:]]} along `{past.dim}`, and now "
+                    wrong += f"{values.dtype}{[*x.shape]} along `{dim}`."
+                    raise value_error("train", wrong, "Rename it.")
                 values[:, : len(past.steps)] = past.values
             elif name in made:  # until now nothing was decided
                 values[:, steps[dim] <= self.step] = made[name][:, None]
@@ -328,12 +327,13 @@ class State:
             self.carries = [lanes.begun(begin, own) for lanes in self.groups]
         if not isinstance(begin, TrainResult):
             return {}
-        if text_of(begin.space) != text_of(self.request.space):
-            wrong = f"the space of `begin` is {begin.space!r}."
-            cure = "Give the same space, or a function, `begin=lambda point: "
-            raise value_error("train", wrong, f"{cure}result.carry(i)`.")
-        pairs = zip(self.groups, begin._groups, strict=True)
         begin.carry(0)  # raises if it was loaded
+        if text_of(begin.space) != text_of(self.request.space):
+            cure = (
+                "Give that space, or a function, `begin=lambda point: result.carry(3)`."
+            )
+            raise value_error("train", "`begin` is a result of another space.", cure)
+        pairs = zip(self.groups, begin._groups, strict=True)
         for lanes, (_, carries) in pairs:
             origin, *first = (np.asarray(x)[0] for x in carries[: 1 + len(own)])
             first = {name: jnp.asarray(x) for name, x in zip(own, first, strict=True)}
