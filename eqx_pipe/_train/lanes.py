@@ -117,6 +117,9 @@ Rows = Int[np.ndarray, " rows"]
 Columns = Mapping[str, np.ndarray]
 """Values of the axes by path, with an entry for each training of the space."""
 
+Values = Mapping[str, Any]
+"""Values of the axes of one training by path."""
+
 Carries = list[Any]
 """The leaves of carries, PRNG keys as raw data, with an entry for each training.
 
@@ -184,7 +187,7 @@ class Lanes:
         own = [number, collections.OrderedDict(axes)]
         self.init = self._program(self._begin, own, [])
         self.structs = [*map(struct_of, self.init.jaxpr.out_avals)]
-        once = jax.make_jaxpr(self._once, return_shape=True)
+        once: Any = jax.make_jaxpr(self._once, return_shape=True)
         self._one, made = once(*own, *self.structs)
         _, self.metrics, self.evaluations = made
         self.read = self._names_read(axes)
@@ -216,7 +219,7 @@ class Lanes:
     def _key_of(self, row: Any) -> Key | None:
         return self._space.point_key(row, key=self._key)
 
-    def _first(self, row: Any, columns: Columns) -> tuple[PyTree, PyTree]:
+    def _first(self, row: Any, columns: Values) -> tuple[PyTree, PyTree]:
         """Return the first carry of a training: its arrays, and the rest of it."""
         init, own = self._training.init, self._key_of(row)
         key = key_argument(init, None if own is None else jr.fold_in(own, 0))
@@ -224,7 +227,7 @@ class Lanes:
             _called("init", init, self.point(columns.values()), **key), "init"
         )
 
-    def _lane(self, row: Any, columns: Columns, carried: Sequence[Any]) -> _Lane:
+    def _lane(self, row: Any, columns: Values, carried: Sequence[Any]) -> _Lane:
         """Return a training from the leaves of its carry."""
         origin, *first = carried[: 1 + len(columns)]
         # XLA drops the first carry, whose static parts may hold traced numbers.
@@ -259,15 +262,15 @@ class Lanes:
         found = _called("evaluate", evaluate, lane.point, lane.carry, **given)
         return _named(found, "evaluate")
 
-    def _begin(self, row: Any, point: Columns) -> list[Any]:
+    def _begin(self, row: Any, point: Values) -> list[Any]:
         return [row, *point.values(), *_raw(self._first(row, point)[0])]
 
-    def _once(self, row: Any, point: Columns, *carried: Any) -> tuple[Any, ...]:
+    def _once(self, row: Any, point: Values, *carried: Any) -> tuple[Any, ...]:
         lane, first = self._lane(row, point, carried), jnp.int32(1)
         arrays, metrics = self._stepped(lane, first)
         return _raw(arrays), metrics, self._evaluated(lane, first)
 
-    def _names_read(self, axes: Columns) -> set[str]:
+    def _names_read(self, axes: Values) -> set[str]:
         """Return the axes that `step`, `evaluate` or static parts of carries read."""
         inputs, found = len(self._one.in_avals), set[str]()
         for k, name in enumerate(axes, 1):
@@ -276,7 +279,7 @@ class Lanes:
                 found.add(name)
         return found
 
-    def _advance(self, row: Any, point: Columns, *given: Any) -> list[Any]:
+    def _advance(self, row: Any, point: Values, *given: Any) -> list[Any]:
         *carried, start, stop, ending = given
         lane, each = self._lane(row, point, carried), np.int32(self._each)
 
@@ -447,13 +450,16 @@ class Lanes:
         firsts = self.rows.astype(np.int32), *(x[self.rows] for x in columns.values())
         return [*firsts, *map(np.stack, zip(*made, strict=True))]
 
-    def fitting(self, carry: PyTree, row: Any, first: Columns) -> list[np.ndarray]:
+    def fitting(self, carry: PyTree, row: Any, first: Values) -> list[np.ndarray]:
         """Return the leaves of a carry; raise unless it is one of this training."""
         arrays, rest = _parted(carry, "begin")
         like, made = self._first(row, first)
-        check_same("train", _OF_BEGIN, arrays, like, _KEEP)
+        # Functions in static data are made anew, so it is compared as far as it can be.
+        a, b = (dict(leaves_with_names(x)) for x in (arrays, like))
+        check_same("train", _OF_BEGIN, a, b, _KEEP)
         cure = "Let `init` make the functions and other static parts of this carry."
-        _check_rest(_OF_BEGIN, _texts(rest), _texts(made), cure)
+        a, b = (_texts(x) | {"": (_text(x, ""), "static data")} for x in (rest, made))
+        _check_rest(_OF_BEGIN, a, b, cure)
         return [*map(np.asarray, _raw(arrays))]
 
 
@@ -506,14 +512,16 @@ def _count(name: str, fn: Any, steps: Any) -> dict[str, Any]:
 
 def _texts(rest: PyTree) -> dict[str, Any]:
     """Return what identifies each leaf of a carry that is no array, by its path."""
+    return {
+        name: (_text(x, id(x)), leaf_text(x)) for name, x in leaves_with_names(rest)
+    }
 
-    def text(leaf: Any) -> Any:
-        try:
-            return record_of(leaf).digest
-        except (Unsure, RecursionError):  # such as a function that holds traced values
-            return id(leaf)
 
-    return {name: (text(x), leaf_text(x)) for name, x in leaves_with_names(rest)}
+def _text(x: Any, unsure: Any) -> Any:
+    try:
+        return record_of(x).digest
+    except (Unsure, RecursionError):  # such as a function that holds traced values
+        return unsure
 
 
 def _check_rest(wrong: str, was: Any, now: Any, cure: str) -> None:
@@ -525,7 +533,7 @@ def _check_rest(wrong: str, was: Any, now: Any, cure: str) -> None:
         )
         if old != new:
             after = "another of this name" if before == after else after
-            lines.append(f"at `.{name}`: {before} against {after}")
+            lines.append(f"{f'at `.{name}`: ' * bool(name)}{before} against {after}")
     if lines:
         raise structure_error("train", f"{wrong}:{bullets(lines)}", cure)
 

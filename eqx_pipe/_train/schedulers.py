@@ -266,13 +266,13 @@ class PBT(eqx.Module):
             if count and len(best):
                 replaced.append(own[len(own) - count :])
                 parents[replaced[-1]] = np.resize(best, count)
-        worst, points = np.concatenate(replaced), {}
+        worst, points, axes = np.concatenate(replaced), {}, population.points.items()
+        known = {k: x for k, x in axes if jnp.issubdtype(x.dtype, jnp.floating)}
         for k, name in enumerate(self.vary):
-            values = population.points.get(name)
-            if values is None or not jnp.issubdtype(values.dtype, jnp.floating):
+            if name not in known:
                 wrong = f"`vary` has {describe_value(name)}, not an axis of floats."
-                raise value_error("search.PBT", wrong, nearest(name, population.points))
-            values = values[parents].astype(float)
+                raise value_error("search.PBT", wrong, nearest(name, known))
+            values = known[name][parents].astype(float)
             shape, factors = values[worst].shape, jnp.array(self.factors)
             values[worst] *= np.asarray(jr.choice(jr.fold_in(key, k), factors, shape))
             low, high = self.bounds.get(name, (-math.inf, math.inf))
