@@ -39,12 +39,15 @@ from .results import concatenated as concatenated
 from .results import names_in as names_in
 from .results import ranked as ranked
 from .results import scores as scores
+from .store import MALFORMED as MALFORMED
 from .store import Files as Files
 from .store import StoreLike as StoreLike
 from .store import Taken as Taken
+from .store import Undecodable as Undecodable
 from .store import as_files as as_files
 from .store import check_zarr as check_zarr
 from .store import disk_errors as disk_errors
+from .store import exists as exists
 from .store import gaps_of as gaps_of
 from .store import locked as locked
 from .sweep import Sweeper as Sweeper

@@ -1,22 +1,10 @@
-"""`TrainResult`, the curves and carries of trainings, and its checkpoints in a folder.
-
-A checkpoint has the curves under an unused name, and one file put last, which names
-them.
-"""
+"""`TrainResult`, the curves and carries of trainings, and what a store keeps of it."""
 
 import contextlib
 import dataclasses
 import functools as ft
-import re
 import time
-from collections.abc import (
-    Callable,
-    Collection,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -24,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Int, Int8
 
-from .. import _leaves
 from .._check import check_distinct, check_int
 from .._errors import SweepError, message, structure_error, type_error, value_error
 from .._jaxprs import array_text, digest, text_of
@@ -33,12 +20,10 @@ from .._spaces import Space
 from .._sweep import (
     Best,
     Compared,
-    Files,
     Outcome,
     Request,
     StoreLike,
     SweepResult,
-    Taken,
     as_files,
     check_output_coords,
     check_settings,
@@ -51,6 +36,7 @@ from .._sweep import (
 )
 from .._tree import struct_of
 from .._types import PyTree
+from .checkpoint import CURVES, KEY, Saved, newest, tidy, write
 from .lanes import Carries, Columns, Lanes, point_maker
 from .schedulers import Population
 
@@ -63,18 +49,17 @@ STATUS = "step_status"
 """The curve of the status."""
 
 
-KEY = "checkpoint"
-"""The key of the newest checkpoint, which names its curves: replaced atomically."""
-
-_CURVES = re.compile(r"curves-\d{9}-[0-9a-f]{32}\.zarr")
-
-
 class Curve(NamedTuple):
     """Values of each training at each of `steps`; those of later steps are empty."""
 
     dim: str
     steps: Int[np.ndarray, " steps"]
     values: np.ndarray
+
+    @property
+    def form(self) -> tuple[Any, ...]:
+        """The dim of the steps, and the dtype and shape of a value."""
+        return self.dim, self.values.dtype, self.values.shape[2:]
 
     def until(self, step: int) -> int:
         """Return the number of entries at the first `step` steps."""
@@ -215,21 +200,15 @@ class TrainResult:
         """
         function = "TrainResult.load"
         files = as_files(function, path, "path")
-        arrays, entries = _read(files, function)
-        if not entries:
+        saved = newest(files, function, lambda saved: None)
+        if saved is None:
             text = f"`{files.path_of()}` has no checkpoint of `train`."
             cure = "Give the path that `train` got as `store`."
             raise FileNotFoundError(message(function, text, cure))
-        try:
-            curves = SweepResult.load(files.below(entries["curves"]))
-        except (FileNotFoundError, ValueError):
-            # A process that fills the store may have removed them meanwhile.
-            if _read(files, function)[1] == entries:
-                raise
-            return TrainResult.load(path)
-        active, trained, _, *rest = arrays
+        (active, trained, _, *rest), entries = saved.arrays, saved.entries
         columns = dict(zip(entries["columns"], rest, strict=False))
-        return TrainResult(curves, entries["step"], active, trained, columns)
+        step = max(entries["step"], int(trained.max()))
+        return TrainResult(saved.curves, step, active, trained, columns)
 
     def _check_index(self, i: int) -> None:
         check_int("TrainResult", "i", i, 0)
@@ -265,7 +244,7 @@ class State:
     trainings from whose carries the current interval began, as the scheduler decided
     after `decided` steps. The callback has seen the result after `told` steps, and if
     it ended the trainings, `ended` is its identity. `carries` has those of each group.
-    `errors` has the error of each training that failed, which has made `trained` steps.
+    `errors` has the error of each training that failed, after its `trained` steps.
     """
 
     def __init__(
@@ -276,7 +255,7 @@ class State:
         self.started = time.time()
         self.active, self.trained = np.ones(size, bool), np.zeros(size, np.int64)
         self.columns, self.parents, self._decides = columns, np.arange(size), decides
-        self.carries: list[Carries] = [lanes.structs for lanes in groups]
+        self.carries: list[Carries] = [[] for _ in groups]
         self._known = request.output_coords
         self.errors, self.curves = dict[int, str](), dict[str, Curve]()
 
@@ -286,7 +265,7 @@ class State:
         Those that a result to `begin` from has are continued.
         """
         old, space = self._warm(begin), self.request.space
-        first, made = self.groups[0], self._decisions()
+        first, made = self.groups[0], self.decisions()
         names = [*first.metrics, *first.evaluations, *made, STATUS]
         check_distinct("train", "curves", names)
         logged = {**first.metrics, STATUS: jax.ShapeDtypeStruct((), np.int8)}
@@ -374,6 +353,16 @@ class State:
         return max(self.step, int(self.trained.max()))
 
     @property
+    def marks(self) -> tuple[Any, ...]:
+        """The progress, by which a checkpoint is recognised."""
+        return self.step, self.told, self.ended
+
+    @property
+    def metrics(self) -> list[str]:
+        """The names of the metrics of `step` and `evaluate`."""
+        return [*self.groups[0].metrics, *self.groups[0].evaluations]
+
+    @property
     def going(self) -> Bool[np.ndarray, " trainings"]:
         """True for each training that makes the next step."""
         return self.active & (self.trained <= self.step)
@@ -391,7 +380,7 @@ class State:
         self.active[failed], self.errors = True, {}
         self.step = min([self.step, *self.trained[failed].tolist()])
 
-    def _decisions(self) -> dict[str, np.ndarray]:
+    def decisions(self) -> dict[str, np.ndarray]:
         """Return the values of the curves that record what a scheduler decided."""
         points = {f"point.{name}": x for name, x in self.columns.items()}
         return {**points, "parent": self.parents}
@@ -420,7 +409,7 @@ class State:
                 self._write(name, after, rows, values)
         failed, every = [*self.errors], np.arange(len(self.active))
         self._write(STATUS, after, failed, np.full((len(failed), 1), FAILED))
-        for name, values in self._decisions().items() if decides else ():
+        for name, values in self.decisions().items() if decides else ():
             self._write(name, after, every, values[:, None])
         self.step = after
 
@@ -442,16 +431,15 @@ class State:
         ok, pairs = np.ones(len(self.active), bool), self.errors.items()
         ok[[*self.errors]] = False
         errors = {t: np.array([i for i, x in pairs if x == t]) for _, t in pairs}
-        metrics = [*self.groups[0].metrics, *self.groups[0].evaluations]
         curves = result_of(
             dataclasses.replace(self.request, output_coords=coords),
             Outcome(values, gaps_of(ok), errors=errors),
             batch_size=max(len(lanes.rows) for lanes in self.groups),
             num_devices=len(self.request.devices),
-            attrs={"metric": metrics[0]} if len(metrics) == 1 else {},
+            attrs={"metric": self.metrics[0]} if len(self.metrics) == 1 else {},
             started=self.started,
         )
-        now = self.step, self.active.copy(), self.trained.copy(), self.columns
+        now = self.reached, self.active.copy(), self.trained.copy(), self.columns
         groups = [*zip(self.groups, self.carries, strict=True)]
         return TrainResult(curves, *now, groups)
 
@@ -464,70 +452,110 @@ class Checkpoints:
     those of the training, as texts.
     """
 
-    def __init__(self, files: Files, settings: Mapping[str, str]):
-        self._path, self._files, self._settings = files.path_of(), files, settings
-        self._saved, self._tag = -1, None
+    def __init__(self, request: Request, settings: Mapping[str, str]):
+        assert request.store is not None
+        self._files, self._path = request.store, request.store.path_of()
+        self._request, self._settings = request, settings
+        self._saved: tuple[Any, ...] | None = None
+        self._curves, self._tag = "", None
 
     @contextlib.contextmanager
-    def filling(self, state: State, steps: int) -> Iterator[bool]:
+    def filling(self, state: State, ends: Steps) -> Iterator[bool]:
         """Hold the lock of the store; continue from its checkpoint, if there is one.
 
         `state` is that before the first step.
         """
-        self._check(steps)
+        files = self._files
+        self._newest(state, ends)
         with disk_errors(self._path, "be locked", "train"):
-            self._files.make()
-        with locked(self._files, None, "train") as has_locks:
-            old = self._files.names() if has_locks else set()
+            files.make()
+        with locked(files, None, "train") as has_locks:
+            old = files.names() if has_locks else set()
             # Another process may have been faster.
-            arrays, entries = self._check(steps)
-            self._tidy(entries, old)
-            if entries:
-                self._restore(state, arrays, entries)
-            yield bool(entries)
+            self._tag = files.tag(KEY)  # before the content
+            saved = self._newest(state, ends)
+            tidy(files, saved.entries if saved else {}, old)
+            if saved:
+                if saved.key != KEY:
+                    with disk_errors(self._path, "be mended", "train"):
+                        files.copy(saved.key, KEY)
+                        self._tag = files.tag(KEY)
+                self._restore(state, saved)
+            yield saved is not None
 
-    def _check(self, steps: int) -> tuple[list[np.ndarray], dict[str, Any]]:
+    def _newest(self, state: State, ends: Steps) -> Saved | None:
         """Return the newest checkpoint; raise for that of another training."""
-        self._tag = self._files.tag(KEY)  # before the content
-        arrays, entries = _read(self._files, "train")
-        if not entries:
+        saved = newest(self._files, "train", ft.partial(self._check, state, ends))
+        path, steps = self._path, int(ends[-1])
+        if saved is None:
             names = (name for name in self._files.names() if name[0] != ".")
-            others = [name for name in names if not _CURVES.fullmatch(name)]
+            others = [name for name in names if not CURVES.fullmatch(name)]
             if others:
-                wrong = f"the folder `{self._path}` is not a store of `train`: it "
+                wrong = f"the folder `{path}` is not a store of `train`: it "
                 wrong += f"contains {min(others)!r}."
                 raise structure_error("train", wrong, "Give another path.")
-            return arrays, entries
-        was, done, path = entries["settings"], entries["step"], self._path
-        if not entries["decided"]:  # the scheduler counts from its first decision on
-            was = {name: text for name, text in was.items() if name != "scheduler"}
-        check_settings("train", "training", path, was, self._settings)
+            return None
+        done = max(saved.entries["step"], int(saved.arrays[1].max()))
         if done > steps:
             wrong = f"the store `{path}` has {done} steps, and `steps` is {steps}."
             cure = f"Give at least {done}, or read it: `TrainResult.load`."
             raise value_error("train", wrong, cure)
-        return arrays, entries
+        return saved
 
-    def _restore(
-        self, state: State, arrays: list[np.ndarray], entries: Mapping[str, Any]
-    ) -> None:
-        curves = SweepResult.load(self._files.below(entries["curves"]))
-        state.active, state.trained, state.parents, *rest = arrays
+    def _check(self, state: State, ends: Steps, saved: Saved) -> None:
+        """Raise for the checkpoint of another training, or with other arrays."""
+        entries, drop = saved.entries, set[str]()
+        if not entries["decided"] and entries["step"] <= ends[0]:
+            drop.add("scheduler")  # it counts from its first decision on
+        if self._request.resume is not None:
+            drop.add("training")
+        was = {name: x for name, x in entries["settings"].items() if name not in drop}
+        check_settings("train", "training", self._path, was, self._settings)
+        arrays = [(x.dtype.name, x.shape) for x in saved.arrays[3:]]
+        now = [(x.dtype.name, x.shape) for x in state.columns.values()]
+        for lanes in state.groups:
+            size = len(lanes.rows)
+            now += [(x.dtype.name, (size, *x.shape)) for x in lanes.structs]
+        forms = [
+            [name in x and x[name].form for name in state.metrics]
+            for x in (curves_of(saved.curves), state.curves)
+        ]
+        if arrays != now or forms[0] != forms[1]:
+            wrong = f"the store `{self._path}` has other carries, points or metrics."
+            cure = "`step` and `evaluate` may change only what they compute."
+            raise structure_error("train", wrong, f"{cure} Give another path.")
+
+    def _restore(self, state: State, saved: Saved) -> None:
+        entries, request, wrong = saved.entries, self._request, saved.curves.errors
+        if wrong and request.resume != "failed" and not request.isolated:
+            i, text = min(wrong.items())
+            what = f"in the store `{self._path}`, {len(wrong)} of {len(saved.curves)} "
+            what += f"trainings failed: training {i}: {text}."
+            cure = 'Pass `on_error="mark"` to continue the others, or, after a fix, '
+            text = message("train", what, f'{cure}`resume="failed"` to try them again.')
+            raise SweepError(text, sorted(wrong))
+        state.active, state.trained, state.parents, *rest = saved.arrays
         state.columns = {name: rest.pop(0) for name in state.columns}
-        state.carries = [[rest.pop(0) for _ in leaves] for leaves in state.carries]
+        state.carries = [[rest.pop(0) for _ in x.structs] for x in state.groups]
         state.step, state.decided = entries["step"], entries["decided"]
-        self._saved, state.errors = state.step, curves.errors
-        for name, old in curves_of(curves).items():
-            new = state.curves[name]
+        state.told, state.ended = entries["told"], entries["ended"]
+        self._saved, self._curves = state.marks, entries["curves"]
+        state.errors, known = wrong, curves_of(saved.curves)
+        for name, new in state.curves.items():
+            if name not in known:  # a scheduler that was given before it decides
+                made = state.decisions()[name][:, None]
+                new.values[:, : new.until(state.step)] = made
+                continue
             # With larger `steps`, the end of the earlier call may be no record.
+            old = known[name]
             _, here, there = np.intersect1d(old.steps, new.steps, return_indices=True)
             new.values[:, there] = old.values[:, here]
 
     def save(self, state: State) -> None:
-        """Write a checkpoint unless there is one, and then remove the one before."""
-        if self._saved == state.step:
+        """Write a checkpoint unless there is one, and then remove the oldest."""
+        if self._saved == state.marks:
             return
-        made = state.result()
+        made, files = state.result(), self._files
         arrays = [state.active, state.trained, state.parents, *state.columns.values()]
         for lanes, carries in made._groups:
             arrays += [np.asarray(x)[: len(lanes.rows)] for x in carries]
@@ -535,34 +563,13 @@ class Checkpoints:
             "settings": self._settings,
             "step": state.step,
             "decided": state.decided,
+            "told": state.told,
+            "ended": state.ended,
             "columns": [*state.columns],
-            "curves": f"curves-{state.step:09}-{self._files.new_id()}.zarr",
+            "curves": f"curves-{state.reached:09}-{files.new_id()}.zarr",
+            "before": self._curves,
         }
         with disk_errors(self._path, "be filled", "train"):
-            made.curves.save(self._files.below(entries["curves"]))
-            old, data = self._files.names(), _leaves.pack(arrays, entries)
-            self._tag = self._files.swap(KEY, data, self._tag)
-            if self._tag is None:  # perhaps a repeated request, whose reply was lost
-                self._tag = self._files.tag(KEY)
-                if self._files.get(KEY) != data:
-                    raise Taken("another process")
-        self._tidy(entries, old)
-        self._saved = state.step
-
-    def _tidy(self, entries: Mapping[str, Any], old: Collection[str]) -> None:
-        """Remove older curves, and those that a killed process left."""
-        for name in {*old} - {entries.get("curves")}:
-            if _CURVES.fullmatch(name):
-                self._files.remove_all(name)
-
-
-def _read(files: Files, function: str) -> tuple[list[np.ndarray], dict[str, Any]]:
-    """Return the arrays of the newest checkpoint, and its other entries, if any."""
-    try:
-        return _leaves.unpack(files.get(KEY))
-    except (FileNotFoundError, NotADirectoryError):
-        return [], {}
-    except _leaves.DamagedLeaves as error:
-        wrong = f"`{files.path_of(KEY)}` is damaged: {error}."
-        cure = "Restore it from a copy, or delete the store."
-        raise value_error(function, wrong, cure) from error
+            is_first = self._saved is None
+            self._tag = write(files, arrays, entries, made.curves, self._tag, is_first)
+        self._saved, self._curves = state.marks, entries["curves"]

@@ -5,7 +5,7 @@ import dataclasses
 import json
 import operator
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal, SupportsIndex
 
 import jax
@@ -13,7 +13,13 @@ import numpy as np
 from jax.sharding import Mesh
 
 from .._check import check_callable, check_int, check_is, is_integer
-from .._errors import describe_value, type_error, value_error
+from .._errors import (
+    StructureError,
+    describe_value,
+    log_once,
+    type_error,
+    value_error,
+)
 from .._keys import fold, key_argument
 from .._progress import Progress
 from .._spaces import SpaceLike
@@ -24,6 +30,7 @@ from .._sweep import (
     Interrupt,
     OutputCoords,
     Pace,
+    Resume,
     StoreLike,
     Watch,
     as_texts,
@@ -60,6 +67,7 @@ def train(
     callback: Callable[[TrainResult], Any] | None = None,
     output_coords: OutputCoords | None = None,
     store: StoreLike | None = None,
+    resume: Resume | None = None,
     on_error: Literal["raise", "mark"] = "raise",
     batch_size: SupportsIndex | Literal["auto"] = "auto",
     mesh: Mesh | None = None,
@@ -136,7 +144,7 @@ def train(
     """
     cure = "Give `eqx_pipe.Training(init, step)`."
     check_is("train", "training", training, Training, cure)
-    options: Any = {"key": key, "store": store, "on_error": on_error}
+    options: Any = {"key": key, "store": store, "resume": resume, "on_error": on_error}
     options |= {"batch_size": batch_size, "mesh": mesh, "progress": progress}
     options |= {"output_coords": output_coords}
     request = request_of("train", training.step, space, **options)
@@ -184,8 +192,18 @@ def train(
             texts[HELD] = json.dumps(held)
             texts["training"] = " ".join(lanes.text() for lanes in groups)
             texts |= {"begin": state.text(), "jax": jax.__version__}
-            run.checkpoints = Checkpoints(request.store, texts)
+            run.checkpoints = Checkpoints(request, texts)
+            if callback is not None:
+                run.ending = _identity_of(callback)
         return run.complete()
+
+
+def _identity_of(callback: Callable[..., Any]) -> str:
+    """Return a text by which a callback that ended a training is recognised."""
+    try:
+        return as_texts({"callback": callback}, "train")["callback"]
+    except StructureError:  # it may hold a tracker, or a file
+        return getattr(callback, "__qualname__", type(callback).__qualname__)
 
 
 _Intervals = tuple[np.ndarray, np.ndarray, int, dict[str, str]]
@@ -252,13 +270,12 @@ class _Run:
         """Run the loop, and write the last checkpoint also if it is interrupted."""
         state, stored, steps = self.state, self.checkpoints, int(self.ends[-1])
         with contextlib.ExitStack() as stack:
-            if not (stored and stack.enter_context(stored.filling(state, steps))):
-                if not state.begun:
-                    own = state.active, state.active, state.columns, [], ()
-                    made = [lanes.run(lanes.init, *own) for lanes in state.groups]
-                    state.carries = [carries for carries, *_ in made]
-                    state.fail([failed for *_, failed in made], "init")
+            if not (stored and stack.enter_context(stored.filling(state, self.ends))):
+                self._begin(state.active)
                 self._save()  # raises early if a name or the disk is not valid
+            elif state.request.resume == "failed":
+                state.retry()
+                self._begin(state.active & (state.trained == 0))
             interrupt = stack.enter_context(Interrupt(ENDING if stored else CTRL_C))
             bar = Progress(state.request.progress, steps, state.step, "train", "steps")
             bar = stack.enter_context(bar)
@@ -296,12 +313,37 @@ class _Run:
             before, failed = state.step, len(state.errors)
             self._advance()
             if watch.after(state.step - before, len(state.errors) - failed):
-                with watch.saving():
+                with watch.saving(), self._logged():
                     self._save()
+
+    def _begin(self, active: np.ndarray) -> None:
+        """Make the first carries of some trainings, unless they are given."""
+        state = self.state
+        if state.begun:
+            return
+        begun = [
+            lanes.run(lanes.init, active, active, state.columns, carries, ())
+            for lanes, carries in zip(state.groups, state.carries, strict=True)
+        ]
+        state.carries = [carries for carries, *_ in begun]
+        state.fail([failed for *_, failed in begun], "init")
 
     def _save(self) -> None:
         if self.checkpoints is not None:
             self.checkpoints.save(self.state)
+
+    @contextlib.contextmanager
+    def _logged(self) -> Iterator[None]:
+        """Log that a checkpoint was not written: the next one may be.
+
+        The error for a store that was deleted is raised.
+        """
+        try:
+            yield
+        except OSError as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                raise
+            log_once(f"{error}", "%s A kill would lose the steps since.", error)
 
     def _advance(self) -> None:
         """Train for about a second, at most to the end of the interval."""

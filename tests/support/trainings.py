@@ -11,7 +11,7 @@ import numpy as np
 import eqx_pipe as ep
 from eqx_pipe._sweep.compute import watch
 from eqx_pipe._sweep.store import Folder
-from eqx_pipe._train import result as checkpoints
+from eqx_pipe._train import checkpoint as checkpoints
 
 SPACE = {"rate": ep.Geomspace(1e-3, 1.0, 6), "width": ep.Static([2, 3])}
 TRAINING = ep.Training(
@@ -78,7 +78,6 @@ def run_until_killed(folder, number, seconds=0.0, kind="pbt", steps=24):
 
         return called
 
-    stored = checkpoints.Checkpoints
-    for owner, name in ((Folder, "put"), (stored, "_tidy")):
+    for owner, name in ((Folder, "put"), (Folder, "copy"), (checkpoints, "tidy")):
         setattr(owner, name, killing(getattr(owner, name)))
     run(steps, kind, store=folder)

@@ -107,10 +107,8 @@ def test_a_damaged_checkpoint_is_detected(tmp_path):
     data = bytearray(path.read_bytes())
     data[-3] ^= 1
     path.write_bytes(data)
-    with pytest.raises(ValueError, match="checksum differs"):
-        run(12, store=tmp_path)
-    path.write_text("{")
-    with pytest.raises(ValueError, match="is damaged"):
+    (tmp_path / checkpoints.BEFORE).write_text("{")
+    with pytest.raises(ValueError, match=f"{tmp_path}.*checksum differs.*is damaged"):
         run(12, store=tmp_path)
     with pytest.raises(FileNotFoundError, match="no checkpoint"):
         ep.TrainResult.load(tmp_path / "absent")

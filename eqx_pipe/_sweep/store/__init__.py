@@ -37,6 +37,7 @@ from .fill import locked as locked
 from .fill import restore as restore
 from .fill import settle as settle
 from .fill import statuses_of as statuses_of
+from .format import MALFORMED as MALFORMED
 from .format import StoreLayout as StoreLayout
 from .format import Variable as Variable
 from .format import well_formed as well_formed

@@ -155,6 +155,24 @@ class Folder(Keys):
                 os.replace(part, path)  # a kill before it leaves an empty file
         return True
 
+    def copy(self, key: str, to: str) -> None:
+        """Let another key in the same folder have the bytes of a key, atomically."""
+        part = self.path_of(f"{PARTS}/{self.new_id()}")
+        with self._naming(key):
+            self._check_no_link(f"{PARTS}/")
+            try:
+                self._in_folder(f"{PARTS}/", lambda: os.link(self.path_of(key), part))
+            except OSError as error:
+                if error.errno not in _UNSUPPORTED:
+                    raise
+                self.put(to, self.get(key, math.inf))
+                return
+            try:
+                os.replace(part, self.path_of(to))
+            finally:  # it is still there if both were the same file
+                with contextlib.suppress(OSError):
+                    os.unlink(part)
+
     @contextlib.contextmanager
     def _part(self, key: str, data: bytes) -> Iterator[str]:
         """Write the content of `key` to another file, and remove it if it is left."""
