@@ -178,6 +178,7 @@ def _whole(files: Files, key: str, data: bytes) -> Saved:
     first = [(x.dtype.name, x.shape) for x in arrays[:3]]
     columns = arrays[3 : 3 + len(entries["columns"])]
     fits = first == [(kind, (size,)) for kind in kinds]
+    fits = fits and all(0 <= x.min() <= x.max() < 2**31 for x in arrays[1:3])
     if not fits or [len(x) for x in columns] != [size] * len(entries["columns"]):
         raise ValueError("its arrays are not those of its curves")
     return Saved(key, arrays, entries, curves)
