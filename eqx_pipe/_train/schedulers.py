@@ -226,7 +226,9 @@ class PBT(eqx.Module):
     factors: tuple[float, ...] = eqx.field(
         default=(0.8, 1.2), converter=lambda x: _as_tuple(x)
     )
-    bounds: Mapping[str, tuple[float, float]] = eqx.field(default_factory=dict)
+    bounds: Mapping[str, tuple[float, float]] = eqx.field(
+        default_factory=dict, converter=lambda x: x
+    )
 
     def __check_init__(self) -> None:
         check_choice("search.PBT", "mode", self.mode, ("min", "max"))
@@ -245,9 +247,11 @@ class PBT(eqx.Module):
         cure = 'Give `{"momentum": (low, high)}`, for axes in `vary`.'
         check_is("search.PBT", "bounds", self.bounds, Mapping, cure)
         for name, pair in self.bounds.items():
-            two = isinstance(pair, tuple | list) and len(pair) == 2
-            two = two and all(isinstance(x, int | float) for x in pair)
-            if name not in self.vary or not (two and pair[0] <= pair[1]):
+            low, high = (
+                pair if isinstance(pair, tuple | list) and len(pair) == 2 else "  "
+            )
+            is_real = isinstance(low, int | float) and isinstance(high, int | float)
+            if name not in self.vary or not (is_real and low <= high):
                 wrong = f"`bounds[{name!r}]` is {describe_value(pair)}."
                 raise value_error("search.PBT", wrong, cure)
 
