@@ -1,5 +1,6 @@
 """Sweeps: `sweep.py` is the entry, `compute` makes rows, and `sinks` keep them."""
 
+from .call import explain as explain
 from .call import needs_key as needs_key
 from .compute.cases import cases_of as cases_of
 from .compute.cases import check_agree as check_agree
@@ -20,8 +21,8 @@ from .compute.watch import Pace as Pace
 from .compute.watch import Watch as Watch
 from .identity import HELD as HELD
 from .identity import as_texts as as_texts
-from .identity import parts_of as parts_of
 from .identity import check_settings as check_settings
+from .identity import parts_of as parts_of
 from .plan import SweepPlan as SweepPlan
 from .plan import plan as plan
 from .request import BatchSize as BatchSize
@@ -31,8 +32,11 @@ from .request import Resume as Resume
 from .request import request_of as request_of
 from .results import Best as Best
 from .results import Compared as Compared
+from .results import OutputCoords as OutputCoords
 from .results import SweepResult as SweepResult
+from .results import check_output_coords as check_output_coords
 from .results import concatenated as concatenated
+from .results import names_in as names_in
 from .results import ranked as ranked
 from .results import scores as scores
 from .store import MALFORMED as MALFORMED

@@ -4,8 +4,8 @@ import contextlib
 import dataclasses
 import functools as ft
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,7 @@ from jaxtyping import Bool, Int, Int8
 
 from .._check import check_distinct, check_int
 from .._errors import SweepError, message, structure_error, type_error, value_error
+from .._jaxprs import array_text, digest, text_of
 from .._reduce import Over
 from .._spaces import Space
 from .._sweep import (
@@ -24,17 +25,20 @@ from .._sweep import (
     StoreLike,
     SweepResult,
     as_files,
+    check_output_coords,
     check_settings,
     disk_errors,
     gaps_of,
     locked,
+    names_in,
     nothing,
     result_of,
 )
 from .._tree import struct_of
 from .._types import PyTree
 from .checkpoint import CURVES, KEY, Saved, newest, tidy, write
-from .lanes import Carries, Columns, Lanes
+from .lanes import Carries, Columns, Lanes, point_maker
+from .schedulers import Population
 
 Steps = Int[np.ndarray, " _steps"]
 
@@ -115,7 +119,9 @@ class TrainResult:
         missing = (self.status != RECORDED).all(axis=1)
         gaps = gaps_of(self.curves.ok & ~missing, self.curves.ok & missing)
         values = {name: x.newest(self.trained) for name, x in curves.items()}
-        given: Any = {"values": values, "_gaps": gaps, "output_coords": {}}
+        pairs = ((name, self.curves.output_coords[name]) for name in curves)
+        coords = {name: dict([*dims.items()][1:]) for name, dims in pairs}
+        given: Any = {"values": values, "_gaps": gaps, "output_coords": coords}
         return dataclasses.replace(self.curves, **given)
 
     @property
@@ -131,19 +137,25 @@ class TrainResult:
     def point(self, i: int) -> PyTree:
         """Return the point of a training as trained last, after changes by PBT.
 
+        **Raises:** `IndexError` if `i` is out of range.
+        """
+        self._check_index(i)
+        columns = (jnp.asarray(x[i]) for x in self._columns.values())
+        return point_maker(self.space, i)(columns)
+
+    def carry(self, i: int) -> PyTree:
+        """Return the carry of a training.
+
         **Raises:** `IndexError` if `i` is out of range; `TypeError` if the result was
         loaded.
         """
-        lanes, _ = self._group(i)
-        return lanes.point(jnp.asarray(x[i]) for x in self._columns.values())
-
-    def carry(self, i: int) -> PyTree:
-        """Return the carry of a training, with the static parts of its last point.
-
-        **Raises:** as `point`.
-        """
-        lanes, carries = self._group(i)
-        return lanes.carry(i, self._columns, carries)
+        self._check_index(i)
+        for lanes, carries in self._groups:
+            if i in lanes.rows:
+                return lanes.carry(i, self._columns, carries)
+        wrong = f"{self!r} was loaded without the functions of `Training`."
+        cure = "Call `train` again with the same arguments and `store=`."
+        raise type_error("TrainResult", wrong, cure)
 
     def best(
         self, by: Compared = None, mode: str = "min", *, over: Over = None
@@ -151,12 +163,18 @@ class TrainResult:
         """Return the best training by its latest metrics, as `SweepResult.best`.
 
         Its `point` has the values as trained last. With `over`, which averages over
-        replicates, the point is a setting of the space, and a scheduler must not have
-        changed it.
+        replicates, the point is a setting of the space, and a scheduler must neither
+        have changed it nor have stopped some of the trainings.
 
         **Raises:** as `SweepResult.best`; `ValueError` for `over` if a scheduler has
-        changed points.
+        changed points, or if trainings have different numbers of steps.
         """
+        trained = self.trained[self.curves.ok[:]]
+        if over is not None and len({*trained.tolist()}) > 1:
+            wrong = f"some trainings have {trained.min()} steps, and others up to "
+            wrong += f"{trained.max()}: their means do not compare."
+            cure = f"Leave `over` out, or compare the curves at step {trained.min()}."
+            raise value_error("TrainResult.best", wrong, cure)
         best, first = self.latest.best(by, mode, over=over), columns_of(self.space)
         pairs = self._columns.items()
         changed = {name: x for name, x in pairs if x.tobytes() != first[name].tobytes()}
@@ -166,7 +184,7 @@ class TrainResult:
             raise value_error("TrainResult.best", wrong, cure)
         if changed:
             i = int(best.index)
-            point = self.point(i) if self._groups else best.point
+            point = self.point(i)
             now = {**best.coordinates, **{name: x[i] for name, x in changed.items()}}
             best = dataclasses.replace(best, point=point, coordinates=now)
         return best
@@ -192,16 +210,10 @@ class TrainResult:
         step = max(entries["step"], int(trained.max()))
         return TrainResult(saved.curves, step, active, trained, columns)
 
-    def _group(self, i: int) -> tuple[Lanes, Carries]:
+    def _check_index(self, i: int) -> None:
         check_int("TrainResult", "i", i, 0)
         if i >= len(self.active):
             raise IndexError(f"{i} is out of range for {len(self.active)} trainings")
-        for lanes, carries in self._groups:
-            if i in lanes.rows:
-                return lanes, carries
-        wrong = f"{self!r} was loaded without the functions of `Training`."
-        cure = "Call `train` again with the same arguments and `store=`."
-        raise type_error("TrainResult", wrong, cure)
 
     def __repr__(self) -> str:
         count, active = len(self.active), int(self.active.sum())
@@ -209,6 +221,10 @@ class TrainResult:
         names = ", ".join(["", *self.latest.values])
         text = f"{count:,} trainings, {active:,} active{failed}, step {self.step:,}"
         return f"TrainResult({text}{names})"
+
+
+Begin: TypeAlias = TrainResult | Callable[[PyTree], PyTree] | None
+"""The carries that trainings begin from: those of a result, or of a function."""
 
 
 def columns_of(space: Space) -> dict[str, np.ndarray]:
@@ -226,7 +242,7 @@ class State:
 
     `columns` are the values of axes as trained last, and `parents` the indices of the
     trainings from whose carries the current interval began, as the scheduler decided
-    after `decided` steps. The callback has seen the result after `told` steps, and if
+    after `decided` steps. The callback has seen the result after `seen` steps, and if
     it ended the trainings, `ended` is its identity. `carries` has those of each group.
     `errors` has the error of each training that failed, after its `trained` steps.
     While it is changed it is not whole, and a second Ctrl-C must not save it.
@@ -236,28 +252,101 @@ class State:
         self, request: Request, groups: list[Lanes], columns: Columns, decides: bool
     ):
         size, self.request, self.groups = request.space.size, request, groups
-        self.step, self.decided, self.told, self.ended = 0, 0, 0, ""
+        self.step, self.decided, self.seen, self.ended = 0, 0, 0, ""
         self.started, self.is_whole = time.time(), True
         self.active, self.trained = np.ones(size, bool), np.zeros(size, np.int64)
         self.columns, self.parents, self._decides = columns, np.arange(size), decides
         self.carries: list[Carries] = [[] for _ in groups]
+        self._known = request.output_coords
         self.errors, self.curves = dict[int, str](), dict[str, Curve]()
 
-    def begin(self, records: Steps, ends: Steps) -> None:
-        """Make empty curves, for the steps with a record and the ends of intervals."""
+    def begin(self, records: Steps, ends: Steps, begin: "Begin") -> None:
+        """Make the curves, for the steps with a record and the ends of intervals.
+
+        Those that a result to `begin` from has are continued.
+        """
+        old, space = self._warm(begin), self.request.space
         first, made = self.groups[0], self.decisions()
         names = [*first.metrics, *first.evaluations, *made, STATUS]
         check_distinct("train", "curves", names)
         logged = {**first.metrics, STATUS: jax.ShapeDtypeStruct((), np.int8)}
         found = {**first.evaluations}
+        self._decides |= "parent" in old
         if self._decides:
             found |= {name: struct_of(x, drop=1) for name, x in made.items()}
+        wrong = "the space has the name {!r}, which is a dim of the curves."
+        for name in sorted({"step", "eval_step"} & (taken := names_in(space))):
+            raise value_error("train", wrong.format(name), "Rename the axis or dim.")
+        shapes = {k: x.shape for k, x in [*first.metrics.items(), *found.items()]}
+        taken |= {"step", "eval_step"}
+        check_output_coords(self.request.output_coords, shapes, taken, "train")
+        steps = {"step": records, "eval_step": ends}
+        for dim, later in steps.items():
+            past = [x.steps for x in old.values() if x.dim == dim][:1]
+            steps[dim] = np.concatenate([*past, later[later > self.step]])
         for name, x in {**logged, **found}.items():
-            dim, steps = ("step", records) if name in logged else ("eval_step", ends)
-            shape = len(self.active), len(steps), *x.shape
-            self.curves[name] = Curve(
-                dim, steps, np.full(shape, nothing(x.dtype), x.dtype)
+            dim, past = "step" if name in logged else "eval_step", old.get(name)
+            shape = len(self.active), len(steps[dim]), *x.shape
+            values = np.full(shape, nothing(x.dtype), x.dtype)
+            if past is not None:
+                before = past.values[:, :0].shape, past.values.dtype, past.dim
+                if before != (values[:, :0].shape, values.dtype, dim):
+                    wrong = f"the metric `{name}` of `begin` is {past.values.dtype}"
+                    wrong += f"{[*past.values.shape[2:]]} along `{past.dim}`, and now "
+                    wrong += f"{values.dtype}{[*x.shape]} along `{dim}`."
+                    raise value_error("train", wrong, "Rename it.")
+                values[:, : len(past.steps)] = past.values
+            elif name in made:  # until now nothing was decided
+                values[:, steps[dim] <= self.step] = made[name][:, None]
+            self.curves[name] = Curve(dim, steps[dim], values)
+
+    def _warm(self, begin: "Begin") -> Mapping[str, Curve]:
+        """Begin from the carries that are given, and return the curves until there."""
+        self.begun, own = begin is not None, self.columns
+        if begin is not None and not isinstance(begin, TrainResult):
+            self.carries = [lanes.begun(begin, own) for lanes in self.groups]
+        if not isinstance(begin, TrainResult):
+            return {}
+        begin.carry(0)  # raises if it was loaded
+        if text_of(begin.space) != text_of(self.request.space):
+            cure = (
+                "Give that space, or a function, `begin=lambda point: result.carry(3)`."
             )
+            raise value_error("train", "`begin` is a result of another space.", cure)
+        pairs = zip(self.groups, begin._groups, strict=True)
+        for lanes, (_, carries) in pairs:
+            origin, *first = (np.asarray(x)[0] for x in carries[: 1 + len(own)])
+            first = {name: jnp.asarray(x) for name, x in zip(own, first, strict=True)}
+            lanes.fitting(begin.carry(int(lanes.rows[0])), origin, first)
+        self.carries = [carries for _, carries in begin._groups]
+        self.step, self.columns = begin.step, begin._columns
+        self.active, self.trained = begin.active.copy(), begin.trained.copy()
+        self.errors, curves = dict(begin.errors), curves_of(begin.curves)
+        inner = {name: begin.curves.output_coords[name] for name in curves}
+        inner = {k: dict([*dims.items()][1:]) for k, dims in inner.items()}
+        self._known = {**inner, **self._known}
+        return curves
+
+    def population(self) -> Population:
+        """Return the trainings as a scheduler sees them."""
+        own, first = np.arange(len(self.active)), self.groups[0]
+        groups = np.argmax([np.isin(own, lanes.rows) for lanes in self.groups], axis=0)
+        points = {name: x.copy() for name, x in self.columns.items()}
+        names = *first.metrics, *first.evaluations
+        metrics = {name: self.curves[name].newest(self.trained) for name in names}
+        given = points, metrics, self.active.copy(), own, groups
+        read = frozenset[str]().union(*(lanes.read for lanes in self.groups))
+        return Population(self.step, *given, read)
+
+    def text(self) -> str:
+        """Return what identifies the carries that `begin` gave."""
+        if not self.begun:
+            return "None"
+        arrays = [self.active, self.trained, *self.columns.values()]
+        for lanes, carries in zip(self.groups, self.carries, strict=True):
+            arrays += [np.asarray(x)[: len(lanes.rows)] for x in carries]
+        text = digest("\n".join(map(array_text, arrays)))
+        return f"carries at step {self.step} #{text[:8]}"
 
     @property
     def reached(self) -> int:
@@ -268,7 +357,7 @@ class State:
     def marks(self) -> tuple[Any, ...]:
         """The progress, by which a checkpoint is recognised."""
         failed = len(self.errors), int(self.trained.sum())
-        return self.step, self.told, self.ended, *failed
+        return self.step, self.seen, self.ended, *failed
 
     @property
     def metrics(self) -> list[str]:
@@ -340,6 +429,7 @@ class State:
             count = curve.until(self.reached)
             values[name] = curve.values[:, :count].copy()
             inner = {f"{name}.{k}": None for k in range(curve.values.ndim - 2)}
+            inner = self._known.get(name, inner)
             coords[name] = {curve.dim: curve.steps[:count], **inner}
         ok, pairs = np.ones(len(self.active), bool), self.errors.items()
         ok[[*self.errors]] = False
@@ -451,7 +541,7 @@ class Checkpoints:
         state.columns = {name: rest.pop(0) for name in state.columns}
         state.carries = [[rest.pop(0) for _ in x.structs] for x in state.groups]
         state.step, state.decided = entries["step"], entries["decided"]
-        state.told, state.ended = entries["told"], entries["ended"]
+        state.seen, state.ended = entries["seen"], entries["ended"]
         self._saved, self._curves = state.marks, entries["curves"]
         state.errors, known = wrong, curves_of(saved.curves)
         for name, new in state.curves.items():
@@ -476,7 +566,7 @@ class Checkpoints:
             "settings": self._settings,
             "step": state.step,
             "decided": state.decided,
-            "told": state.told,
+            "seen": state.seen,
             "ended": state.ended,
             "columns": [*state.columns],
             "curves": f"curves-{state.reached:09}-{files.new_id()}.zarr",
