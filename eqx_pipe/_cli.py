@@ -119,7 +119,7 @@ def _shares(counts: Mapping[str, int], size: int) -> list[str]:
     ]
 
 
-def _ranges(pairs: Sequence[tuple[int, int]]) -> str:
+def _ranges(pairs: Sequence[Sequence[int]]) -> str:
     shown = ", ".join(_named(*pair) for pair in pairs[:_SHOWN])
     return f"  ({shown}{', ...' if len(pairs) > _SHOWN else ''})"
 
