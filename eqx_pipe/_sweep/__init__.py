@@ -50,6 +50,7 @@ from .store import disk_errors as disk_errors
 from .store import exists as exists
 from .store import gaps_of as gaps_of
 from .store import locked as locked
+from .store import settle as settle
 from .sweep import Sweeper as Sweeper
 from .sweep import result_of as result_of
 from .sweep import sweep as sweep

@@ -24,6 +24,7 @@ from .._sweep import (
     Taken,
     Undecodable,
     disk_errors,
+    settle,
 )
 
 KEY, BEFORE = "checkpoint", "checkpoint.before"
@@ -111,7 +112,9 @@ def write(
 
 
 def tidy(files: Files, entries: Mapping[str, Any], old: Collection[str]) -> None:
-    """Remove the `old` curves of other checkpoints, and those of a killed process."""
+    """Remove the `old` curves of other checkpoints, and files of a killed process."""
+    if old:
+        settle(files)
     for name in {*old} - {entries.get("curves"), entries.get("before")}:
         if CURVES.fullmatch(name):
             files.remove_all(name)
@@ -148,7 +151,7 @@ _LOST = (None, errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
 """The numbers of errors for files that are missing or damaged."""
 
 _KINDS = {
-    **dict.fromkeys(("step", "decided", "told"), int),
+    **dict.fromkeys(("step", "decided", "seen"), int),
     **dict.fromkeys(("curves", "before", "ended"), str),
     "settings": dict,
     "columns": list,
@@ -160,7 +163,8 @@ def _whole(files: Files, key: str, data: bytes) -> Saved:
     arrays, entries = _leaves.unpack(data)
     for name, kind in _KINDS.items():
         value = entries.get(name)
-        if type(value) is not kind or (kind is int and not 0 <= value < 2**31):
+        far = isinstance(value, int) and not 0 <= value < 2**31
+        if type(value) is not kind or far:
             raise ValueError(f"its entry {name!r} is {describe_value(value)}")
     texts = [*entries["settings"].values(), *entries["columns"]]
     if not all(isinstance(text, str) for text in texts):

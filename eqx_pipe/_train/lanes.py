@@ -1,8 +1,9 @@
 """`Training`, and the program that runs trainings with one structure as lanes."""
 
 import collections
+import contextlib
 import functools as ft
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -16,7 +17,7 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Bool, Int
 
 from .._check import check_callable, check_distinct, check_integers, check_same
-from .._errors import bullets, describe_value, structure_error, type_error
+from .._errors import SweepError, bullets, describe_value, structure_error, type_error
 from .._jaxprs import (
     Fingerprint,
     array_text,
@@ -367,20 +368,21 @@ class Lanes:
             # Carries that are in place are not copied.
             ordered = (at == np.minimum(np.arange(lanes), len(self.rows) - 1)).all()
             given = [*(x[at] for x in values)]
-            for x in carries:
+            for x in carries if plan else ():
                 given.append(x if ordered and len(x) == lanes else np.asarray(x)[at])
             own = [jax.device_put(x, self._place) for x in given]
             args = [*program.consts, *own, *plan]
+            with self._fitting(lanes // self._devices):
+                lower = ft.partial(program.call.lower, *args)
+                key = "train", lanes, self._mesh
+                call = compiled([program.fingerprint], key, lower)
             try:
-                with noting(lanes // self._devices), quiet():
-                    lower = ft.partial(program.call.lower, *args)
-                    key = "train", lanes, self._mesh
-                    call = compiled([program.fingerprint], key, lower)
+                with self._fitting(lanes // self._devices), quiet():
                     out = jax.block_until_ready(call(*args))
                     check_finite(out)
                 found.append((some, lane, out))
-            except TooLarge as error:
-                raise does_not_fit("train", error, self._given is not None) from error
+            except SweepError:
+                raise
             except Exception as error:
                 half = len(some) // 2
                 if not alone:
@@ -405,6 +407,15 @@ class Lanes:
         metrics = zip([*self.metrics, *self.evaluations], leaves[moving:], strict=False)
         outputs = {name: leaf[done] for name, leaf in metrics}
         return leaves[:moving], self.rows[done], outputs, failed
+
+    @contextlib.contextmanager
+    def _fitting(self, batch_size: int) -> Iterator[None]:
+        """Raise a `SweepError` if there is too little memory."""
+        try:
+            with noting(batch_size):
+                yield
+        except TooLarge as error:
+            raise does_not_fit("train", error, self._given is not None) from error
 
     def _size(self, trainings: int) -> int:
         """Return the lanes of a device: full turns, halved as trainings stop.

@@ -248,17 +248,18 @@ class State:
 
     `columns` are the values of axes as trained last, and `parents` the indices of the
     trainings from whose carries the current interval began, as the scheduler decided
-    after `decided` steps. The callback has seen the result after `told` steps, and if
+    after `decided` steps. The callback has seen the result after `seen` steps, and if
     it ended the trainings, `ended` is its identity. `carries` has those of each group.
     `errors` has the error of each training that failed, after its `trained` steps.
+    While it is changed it is not whole, and a second Ctrl-C must not save it.
     """
 
     def __init__(
         self, request: Request, groups: list[Lanes], columns: Columns, decides: bool
     ):
         size, self.request, self.groups = request.space.size, request, groups
-        self.step, self.decided, self.told, self.ended = 0, 0, 0, ""
-        self.started = time.time()
+        self.step, self.decided, self.seen, self.ended = 0, 0, 0, ""
+        self.started, self.is_whole = time.time(), True
         self.active, self.trained = np.ones(size, bool), np.zeros(size, np.int64)
         self.columns, self.parents, self._decides = columns, np.arange(size), decides
         self.carries: list[Carries] = [[] for _ in groups]
@@ -355,7 +356,8 @@ class State:
     @property
     def marks(self) -> tuple[Any, ...]:
         """The progress, by which a checkpoint is recognised."""
-        return self.step, self.told, self.ended
+        failed = len(self.errors), int(self.trained.sum())
+        return self.step, self.seen, self.ended, *failed
 
     @property
     def metrics(self) -> list[str]:
@@ -393,9 +395,10 @@ class State:
             wrong = f"`{function}` failed for {len(failed)} of {len(self.active)} "
             at = f" in step {self.step + 1}" if function == "step" else ""
             wrong += f"trainings{at}: training {i}: {text}."
-            cure = "Look at `space.point(i)`, or continue the others with "
+            cure = f"Look at `space.point({i})`, or continue the others with "
             text = message("train", wrong, f'{cure}`on_error="mark"`.')
             raise SweepError(text, sorted(failed))
+        self.is_whole = False
         self.errors |= failed
         self.active[[*failed]] = False
 
@@ -411,7 +414,7 @@ class State:
         self._write(STATUS, after, failed, np.full((len(failed), 1), FAILED))
         for name, values in self.decisions().items() if decides else ():
             self._write(name, after, every, values[:, None])
-        self.step = after
+        self.step, self.is_whole = after, True
 
     def _write(self, name: str, after: int, rows: Any, values: np.ndarray) -> None:
         """Write the entries of a curve until the step `after`, if there are any."""
@@ -474,12 +477,12 @@ class Checkpoints:
             # Another process may have been faster.
             self._tag = files.tag(KEY)  # before the content
             saved = self._newest(state, ends)
-            tidy(files, saved.entries if saved else {}, old)
+            with disk_errors(self._path, "be mended", "train"):
+                tidy(files, saved.entries if saved else {}, old)
+                if saved and saved.key != KEY:
+                    files.copy(saved.key, KEY)
+                    self._tag = files.tag(KEY)
             if saved:
-                if saved.key != KEY:
-                    with disk_errors(self._path, "be mended", "train"):
-                        files.copy(saved.key, KEY)
-                        self._tag = files.tag(KEY)
                 self._restore(state, saved)
             yield saved is not None
 
@@ -538,7 +541,7 @@ class Checkpoints:
         state.columns = {name: rest.pop(0) for name in state.columns}
         state.carries = [[rest.pop(0) for _ in x.structs] for x in state.groups]
         state.step, state.decided = entries["step"], entries["decided"]
-        state.told, state.ended = entries["told"], entries["ended"]
+        state.seen, state.ended = entries["seen"], entries["ended"]
         self._saved, self._curves = state.marks, entries["curves"]
         state.errors, known = wrong, curves_of(saved.curves)
         for name, new in state.curves.items():
@@ -563,7 +566,7 @@ class Checkpoints:
             "settings": self._settings,
             "step": state.step,
             "decided": state.decided,
-            "told": state.told,
+            "seen": state.seen,
             "ended": state.ended,
             "columns": [*state.columns],
             "curves": f"curves-{state.reached:09}-{files.new_id()}.zarr",

@@ -5,7 +5,7 @@ import dataclasses
 import json
 import operator
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, SupportsIndex
 
 import jax
@@ -100,16 +100,23 @@ def train(
       intervals. (Keyword only.)
     - `callback`: to watch trainings, or end all of them early: a function of the
       `TrainResult` so far, called after each interval. If it returns a true value, the
-      training ends. (Keyword only.)
+      training ends; the same call with a store then returns the same result. A callback
+      that raised, or did not run because of Ctrl-C or a kill, is called when the call
+      is repeated; after a kill, also those since the last checkpoint. (Keyword only.)
     - `output_coords`: for metrics that are arrays: the names of their dims, and the
       coordinates, as in `sweep`: `{"field": {"x": grid}}`. (Keyword only.)
     - `store`: for trainings that must survive a crash, or continue later: a folder (or
       as in `sweep` a URL or a store object) for checkpoints, which are written twice a
       minute, less often if they take long, and at the end. After a kill, the same call
-      resumes from the newest one. Only `steps` (larger), a longer tuple `every`,
-      `callback` and the options below it may change. (Keyword only.)
-    - `on_error`: if some trainings may fail: `"mark"` stops these and continues the
-      others; `"raise"` ends all. (Keyword only.)
+      resumes from the newest one, or from the one before if a file is damaged. Only
+      `steps` (larger), a longer tuple `every`, `callback` and the options below it may
+      change. (Keyword only.)
+    - `resume`: after a fix of `training`: `"failed"` accepts its functions, and tries
+      failed trainings again from their last carries, up to the step of the others,
+      without decisions of the scheduler on the way; `"force"` only accepts them.
+      (Keyword only.)
+    - `on_error`: if some trainings may fail: `"mark"` stops these before the step that
+      fails and continues the others; `"raise"` ends all. (Keyword only.)
     - `batch_size`: seldom needed: the number of trainings that a device computes at
       once; by default at most 256, chosen so that batches are full. If all fit, carries
       stay on the devices. (Keyword only.)
@@ -120,7 +127,8 @@ def train(
 
     **Raises:** `ValueError` for invalid arguments; `StructureError` (a `ValueError`)
     if the carry changes its structure, or if the store belongs to another training;
-    `SweepError` with the indices of the trainings that failed.
+    `SweepError` with the indices of the trainings that failed; `OSError` if the last
+    checkpoint cannot be written (others are logged).
 
     After Ctrl-C, the `.result` of the `KeyboardInterrupt` has all finished steps. With
     a store, SIGTERM and SIGHUP write a checkpoint, too.
@@ -150,6 +158,9 @@ def train(
     request = request_of("train", training.step, space, **options)
     if not request.space.size:
         raise value_error("train", "the space is empty.", "Give at least one point.")
+    if request.by_hand:
+        cure = "Turn it off; to debug, call `training.step(space.point(0), carry)`."
+        raise value_error("train", "it does not run under `jax.disable_jit()`.", cure)
     for name in ("init", "step", "evaluate") if key is None else ():
         if key_argument(getattr(training, name), None):
             raise needs_key("train", fn=name)
@@ -281,10 +292,10 @@ class _Run:
             bar = stack.enter_context(bar)
             watch = Watch(bar, lambda: interrupt.asked, hands_over=stored is not None)
             try:
-                self._loop(watch)
-            finally:
-                self._save()
-            try:
+                try:
+                    self._loop(watch)
+                finally:
+                    self._save()
                 interrupt.end()
             except KeyboardInterrupt as error:
                 error.result = state.result()  # pyright: ignore
@@ -297,13 +308,14 @@ class _Run:
     def _loop(self, watch: Watch) -> None:
         state = self.state
         if state.ended not in ("", self.ending):  # another callback, or none, goes on
-            state.ended, state.told = "", min(state.told, state.step - 1)
+            state.ended, state.seen = "", min(state.seen, state.step - 1)
         watch.begin()
         while not watch.stopping():
-            at_end = state.step in self.ends
-            if at_end and self.callback is not None and state.told < state.step:
+            # In a retry, the callback has seen the steps before.
+            at_end = state.step in self.ends and state.step >= state.reached
+            if at_end and self.callback is not None and state.seen < state.step:
                 ends = _is_true(self.callback(state.result()))
-                state.ended, state.told = self.ending if ends else "", state.step
+                state.ended, state.seen = self.ending if ends else "", state.step
             goal = state.reached if state.ended else self.ends[-1]
             if state.step >= goal or not state.active.any():
                 break
@@ -313,8 +325,8 @@ class _Run:
             before, failed = state.step, len(state.errors)
             self._advance()
             if watch.after(state.step - before, len(state.errors) - failed):
-                with watch.saving(), self._logged():
-                    self._save()
+                with watch.saving():
+                    self._save(must=False)
 
     def _begin(self, active: np.ndarray) -> None:
         """Make the first carries of some trainings, unless they are given."""
@@ -327,21 +339,15 @@ class _Run:
         ]
         state.carries = [carries for carries, *_ in begun]
         state.fail([failed for *_, failed in begun], "init")
+        state.is_whole = True
 
-    def _save(self) -> None:
-        if self.checkpoints is not None:
-            self.checkpoints.save(self.state)
-
-    @contextlib.contextmanager
-    def _logged(self) -> Iterator[None]:
-        """Log that a checkpoint was not written: the next one may be.
-
-        The error for a store that was deleted is raised.
-        """
+    def _save(self, must: bool = True) -> None:
+        """Write a checkpoint; log an error, unless it `must` be written."""
         try:
-            yield
+            if self.checkpoints is not None and self.state.is_whole:
+                self.checkpoints.save(self.state)
         except OSError as error:
-            if isinstance(error.__cause__, FileNotFoundError):
+            if must or isinstance(error.__cause__, FileNotFoundError):  # deleted
                 raise
             log_once(f"{error}", "%s A kill would lose the steps since.", error)
 
@@ -379,6 +385,7 @@ class _Run:
         after = self.scheduler(population, key)
         cure = "Return `population.next(...)`."
         check_is("train", "scheduler(population, key)", after, Population, cure)
+        state.is_whole = False
         pairs = zip(state.groups, state.carries, strict=True)
         state.columns = {name: np.asarray(x) for name, x in after.points.items()}
         own = state.columns, after._given
@@ -388,7 +395,7 @@ class _Run:
         # A training that failed may continue from the carry of another.
         state.errors = {i: t for i, t in state.errors.items() if not after.active[i]}
         state.active, state.parents = after.active.copy(), after.parents
-        state.decided = state.step
+        state.decided, state.is_whole = state.step, True
 
 
 def _is_true(answer: Any) -> bool:

@@ -497,7 +497,7 @@ def mutations(count, seed, report=print, targets=targets):
     return found
 
 
-def checkpoints(report=print):
+def checkpoints(count=1, seed=0, report=print):
     """Put each crafted checkpoint in place of the newest; return what came of it."""
     found = collections.Counter()
     with tempfile.TemporaryDirectory() as name:

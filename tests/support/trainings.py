@@ -1,9 +1,11 @@
 """A population of trainings with decisions, and a run that kills its process."""
 
+import contextlib
 import multiprocessing
 import os
 import signal
 import threading
+from unittest import mock
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -64,6 +66,17 @@ KINDS = {
 def run(steps=24, kind="pbt", **given):
     asked = {"training": TRAINING, **GIVEN, **KINDS[kind], **given}
     return ep.train(asked.pop("training"), SPACE, steps, **asked)
+
+
+@contextlib.contextmanager
+def paced(steps):
+    """Train some steps in a call, however fast the machine is."""
+
+    def record(pace, *_):
+        pace.steps = steps
+
+    with mock.patch.object(watch.Pace, "record", record):
+        yield
 
 
 def assert_prefix(result, whole):
