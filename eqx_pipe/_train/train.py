@@ -171,7 +171,7 @@ def train(
         wrong = "`scheduler` runs between intervals of `every`, which is None."
         raise value_error("train", wrong, "Give the steps of an interval as `every`.")
     start = begin.step if isinstance(begin, TrainResult) else 0
-    if begin is not None and not start:
+    if not isinstance(begin, TrainResult | None):
         cure = "Give a `TrainResult`, or a function `begin(point)`."
         check_callable("train", "begin", begin, cure)
     ends, records, each, texts = _intervals(steps, every, log_every, start)
