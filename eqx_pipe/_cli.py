@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 
@@ -34,8 +35,7 @@ _SHOWN = 5
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
     parser = argparse.ArgumentParser(
-        prog="eqx-pipe",
-        description="Inspect the store of a sweep, a search or a training.",
+        prog="eqx-pipe", description="Inspect stores of sweeps, searches and trainings."
     )
     commands = parser.add_subparsers(dest="command", required=True)
     for name, (*_, text) in _COMMANDS.items():
@@ -74,65 +74,63 @@ def _status(stores: Sequence[Store], files: Files) -> tuple[str, int]:
     )
     unit = "blocks of a reduction" if "reduce" in record else "points"
     of = record.get("space", {}).get("dims", ", ".join(record["dims"]))
-    if last.files is not files:
-        known = last.root["attributes"]
-        of = f"{len(stores):,} of {known.get('rounds')} rounds"
-        of += f"; {known.get('mode')} of {known.get('by', 'a number')}"
+    if last.files is not files:  # of a search
+        goal = last.root["attributes"]
+        of = f"{len(stores):,} of {goal.get('rounds')} rounds"
+        of += f"; {goal.get('mode')} of {goal.get('by', 'a number')}"
     counts = {"done": size - missing - failed, "missing": missing, "failed": failed}
-    lines = [f"{files.path_of()}: {size:,} {unit}; {of}", *_shares(counts, size)]
-    if failed and len(stores) == 1:
-        gaps = accounts[0].gaps
-        lines[-1] += _ranges(gaps[gaps[:, 2] == FAILED][:, :2].tolist())
+    gaps = accounts[0].gaps if len(stores) == 1 else np.zeros((0, 3), int)
     texts = collections.Counter[str]()
     for each in accounts:
         texts.update({text: len(at) for text, at in each.errors.items()})
-    lines += _often(texts)
-    done = sum(int(each.done.sum()) for each in accounts)
-    count = sum(len(each.done) for each in accounts)
+    done = np.concatenate([each.done for each in accounts])
     most = max(store.chunks.points for store in stores)
-    lines.append(f"  chunks   {done:,} of {count:,}, of at most {most:,} {unit}")
-    when = max(max(store.listed().when, default=0) for store in stores)
-    return "\n".join([*lines, *_written(when / 1e9)]), 0
+    chunks = f"{done.sum():,} of {len(done):,}, of at most {most:,} {unit}"
+    when = max(max(store.listed().when, default=0) for store in stores) / 1e9
+    title = [f"{files.path_of()}: {size:,} {unit}; {of}"]
+    failures = gaps[gaps[:, 2] == FAILED][:, :2].tolist(), texts
+    return _shown(title, counts, *failures, [f"  chunks   {chunks}"], when), 0
 
 
 def _train_status(files: Files) -> tuple[str, int]:
-    """Return the number of steps, and of trainings that go on, stopped and failed."""
+    """Return the number of steps, and of trainings that are active, stopped, failed."""
     result = TrainResult.load(files)
-    curves, made = result.curves, dict(result.curves.made)
+    curves, goal = result.curves, dict(result.curves.made)
     dims = ", ".join(f"{name}: {n}" for name, n in curves.space.dims.items())
-    lines = [f"{files.path_of()}: {len(curves):,} trainings; {dims}"]
-    of = f"; {made['mode']} of {made['by']}" if {"mode", "by"} <= made.keys() else ""
-    lines.append(f"  step     {result.step:,} of {made.get('steps')}{of}")
-    active, failed = int(result.active.sum()), len(result.errors)
-    counts = {"active": active, "stopped": len(curves) - active - failed}
-    lines += _shares({**counts, "failed": failed}, len(curves))
-    lines[-1] += _ranges([(i, i + 1) for i in result.errors]) if failed else ""
-    lines += _often(collections.Counter(result.errors.values()))
-    return "\n".join([*lines, *_written(curves.started + curves.seconds)]), 0
+    title = [f"{files.path_of()}: {len(curves):,} trainings; {dims}"]
+    of = f"; {goal.get('mode')} of {goal['by']}" if "by" in goal else ""
+    title.append(f"  step     {result.step:,} of {goal.get('steps')}{of}")
+    counts = {"active": int(result.active.sum()), "stopped": 0}
+    counts["failed"] = len(result.errors)
+    counts["stopped"] = len(curves) - sum(counts.values())
+    failed = [(i, i + 1) for i in result.errors]
+    texts = collections.Counter(result.errors.values())
+    when = curves.started + curves.seconds
+    return _shown(title, counts, failed, texts, [], when), 0
 
 
-def _shares(counts: Mapping[str, int], size: int) -> list[str]:
-    width = len(f"{size:,}")
-    return [
-        f"  {name:8} {count:>{width},}  {count / size if size else 0.0:5.1%}"
-        for name, count in counts.items()
-    ]
-
-
-def _ranges(pairs: Sequence[Sequence[int]]) -> str:
-    shown = ", ".join(_named(*pair) for pair in pairs[:_SHOWN])
-    return f"  ({shown}{', ...' if len(pairs) > _SHOWN else ''})"
-
-
-def _often(texts: collections.Counter[str]) -> list[str]:
-    return [f"    {n:,} times: {text}" for text, n in texts.most_common(_SHOWN)]
-
-
-def _written(seconds: float) -> list[str]:
-    if not seconds > 0:
-        return []
-    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
-    return [f"  written  {when} for the last time"]
+def _shown(
+    lines: list[str],
+    counts: Mapping[str, int],
+    failed: Sequence[Sequence[int]],
+    texts: collections.Counter[str],
+    others: Sequence[str],
+    when: float,
+) -> str:
+    """Return lines with shares, the half-open ranges that failed, and often errors."""
+    size = sum(counts.values())
+    for name, count in counts.items():
+        share = count / size if size else 0.0
+        lines.append(f"  {name:8} {count:>{len(f'{size:,}')},}  {share:5.1%}")
+    if failed:
+        ranges = ", ".join(_named(*pair) for pair in failed[:_SHOWN])
+        lines[-1] += f"  ({ranges}{', ...' if len(failed) > _SHOWN else ''})"
+    lines += [f"    {n:,} times: {text}" for text, n in texts.most_common(_SHOWN)]
+    lines += others
+    if when > 0:
+        moment = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(when))
+        lines.append(f"  written  {moment} for the last time")
+    return "\n".join(lines)
 
 
 def _verify(
@@ -181,25 +179,17 @@ def _repair(stores: Sequence[Store], files: Files) -> tuple[str, int]:
 def _train_verify(files: Files) -> tuple[str, int]:
     """Read both checkpoints; return the damage, and 1 if there is any."""
     found = damage(files)
-    lines = [*found, f"{files.path_of()}: {len(found)} of 2 checkpoints are damaged"]
-    return "\n".join(lines), min(1, len(found))
-
-
-def _train_repair(files: Files) -> tuple[str, int]:
-    """Return the damage, and 1 if no checkpoint is whole."""
-    text, code = _train_verify(files)
-    if code and TrainResult.load(files):
-        text += ": call the same training again, which continues from the other."
-    return text, 0
+    last = f"{files.path_of()}: {len(found)} of 2 checkpoints are damaged"
+    if len(found) == 1:
+        last += ": call the same training again, which continues from the other."
+    return "\n".join([*found, last]), min(1, len(found))
 
 
 def _named(first: int, stop: int) -> str:
     return f"{first}" if stop == first + 1 else f"{first} to {stop - 1}"
 
 
-_Run = Callable[[Sequence[Store], Files], tuple[str, int]]
-
-_COMMANDS: dict[str, tuple[_Run, Callable[[Files], tuple[str, int]], str]] = {
+_COMMANDS: dict[str, tuple[Callable[[Sequence[Store], Files], Any], Any, str]] = {
     "status": (
         _status,
         _train_status,
@@ -214,7 +204,7 @@ _COMMANDS: dict[str, tuple[_Run, Callable[[Files], tuple[str, int]], str]] = {
     ),
     "repair": (
         _repair,
-        _train_repair,
+        _train_verify,
         "Make damaged chunks of a store missing, so that the same sweep computes their "
         "points again.",
     ),
