@@ -98,11 +98,12 @@ def write(
         curves.save(files.below(entries["curves"]))
         if not is_first:
             files.copy(KEY, BEFORE)
-    except OSError:  # make room on a full disk
-        files.remove_all(entries["curves"])
+        old = files.names()
+        tag = files.swap(KEY, data, tag)
+    except OSError:  # make room on a full disk; in a bucket, a reply may be lost
+        if not files.conditional:
+            files.remove_all(entries["curves"])
         raise
-    old = files.names()
-    tag = files.swap(KEY, data, tag)
     if tag is None:  # perhaps a repeated request, whose reply was lost
         tag = files.tag(KEY)
         if files.get(KEY, math.inf) != data:
@@ -162,10 +163,10 @@ def _whole(files: Files, key: str, data: bytes) -> Saved:
     """Return a checkpoint from its bytes; raise an error if it is not whole."""
     arrays, entries = _leaves.unpack(data)
     for name, kind in _KINDS.items():
-        value = entries.get(name)
-        far = isinstance(value, int) and not 0 <= value < 2**31
-        if type(value) is not kind or far:
-            raise ValueError(f"its entry {name!r} is {describe_value(value)}")
+        if type(entries.get(name)) is not kind:
+            raise ValueError(f"its entry {name!r} is no {kind.__name__}")
+    if not 0 <= entries["step"] < 2**31:
+        raise ValueError(f"its step is {entries['step']}")
     texts = [*entries["settings"].values(), *entries["columns"]]
     if not all(isinstance(text, str) for text in texts):
         raise ValueError("its settings are no texts")

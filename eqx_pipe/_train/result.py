@@ -371,10 +371,10 @@ class State:
 
     def since(self, start: int) -> Bool[np.ndarray, " trainings"]:
         """Return the trainings that are going, or failed after the step `start`."""
-        failed = np.isin(np.arange(len(self.active)), [*self.errors])
-        return self.going | failed & (start <= self.trained) & (
-            self.trained <= self.step
-        )
+        placed = self.going
+        for i in self.errors:
+            placed[i] = start <= self.trained[i] <= self.step
+        return placed
 
     def retry(self) -> None:
         """Let the trainings that failed go on; the others wait for them."""
@@ -542,8 +542,8 @@ class Checkpoints:
         state.carries = [[rest.pop(0) for _ in x.structs] for x in state.groups]
         state.step, state.decided = entries["step"], entries["decided"]
         state.seen, state.ended = entries["seen"], entries["ended"]
-        self._saved, self._curves = state.marks, entries["curves"]
         state.errors, known = wrong, curves_of(saved.curves)
+        self._saved, self._curves = state.marks, entries["curves"]
         for name, new in state.curves.items():
             if name not in known:  # a scheduler that was given before it decides
                 made = state.decisions()[name][:, None]

@@ -175,10 +175,9 @@ def train(
         cure = "Give a `TrainResult`, or a function `begin(point)`."
         check_callable("train", "begin", begin, cure)
     ends, records, each, texts = _intervals(steps, every, log_every, start)
-    given = {name: getattr(scheduler, name, None) for name in ("by", "mode")}
-    goal = {name: x for name, x in given.items() if isinstance(x, str)}
-    goal |= {"steps": int(ends[-1])}
-    request = dataclasses.replace(request, goal=goal)
+    goal = {x: getattr(scheduler, x, None) for x in ("by", "mode")}
+    goal = {x: text for x, text in goal.items() if isinstance(text, str)}
+    request = dataclasses.replace(request, goal={**goal, "steps": int(ends[-1])})
     warn_if_cores_idle(request.devices, mesh)
     with no_mesh("train"):
         columns, cases = columns_of(request.space), cases_of(request.space.geometry)

@@ -117,6 +117,9 @@ def test_failed_trainings_are_tried_again_after_a_fix(tmp_path):
 def test_a_retry_may_be_interrupted_and_may_fail(tmp_path):
     given = {"store": tmp_path, "on_error": "mark", "every": 5, "resume": "failed"}
     first = run(**given)
+    written = (tmp_path / "checkpoint").read_bytes()
+    assert_bits(run(store=tmp_path, on_error="mark", every=5), first)
+    assert (tmp_path / "checkpoint").read_bytes() == written
     assert_bits(run(**given), first)  # the same steps fail
 
     def half(p, c):
