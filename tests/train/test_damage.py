@@ -126,6 +126,11 @@ def test_a_deleted_store_ends_the_training(tmp_path):
     assert seen == [4] and not (tmp_path / "runs").exists()
 
 
+def test_a_reader_of_other_stores_names_that_of_trainings(filled):
+    with pytest.raises(ValueError, match=r"`TrainResult.load`"):
+        ep.SweepResult.load(filled)
+
+
 def test_a_store_records_what_is_sought(tmp_path, filled):
     halving = ep.search.Halving("loss", 2, mode="max")
     result = run(12, store=tmp_path / "runs", scheduler=halving)

@@ -116,7 +116,7 @@ def ctrl_c():
 
 
 @pytest.mark.usefixtures("ctrl_c")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_after_a_checkpoint(tmp_path, whole, number):
     def callback(result):
         if result.step == 8:
@@ -129,6 +129,21 @@ def test_a_signal_ends_after_a_checkpoint(tmp_path, whole, number):
         assert caught.value.result.step >= 8
     assert 8 <= ep.TrainResult.load(tmp_path / "runs").step < 24
     assert_bits(run(store=tmp_path / "runs"), whole)
+
+
+def test_a_handler_of_the_program_stays_in_place(tmp_path, whole):
+    came = []
+    before = signal.signal(signal.SIGTERM, lambda *_: came.append(1))
+
+    def callback(result):
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert ep.TrainResult.load(tmp_path).step <= result.step
+
+    try:
+        assert_bits(run(store=tmp_path, callback=callback), whole)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert came == [1] * 6
 
 
 def test_the_others_go_on_after_a_failed_training(tmp_path):

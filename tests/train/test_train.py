@@ -279,6 +279,8 @@ def test_mistaken_calls():
             options = {"every": 5, **options}
         with pytest.raises(ValueError, match=f"(?i){text}"):
             ep.train(DESCENT, SPACE, 10, **options)
+    with jax.disable_jit(), pytest.raises(ValueError, match="Turn it off"):
+        ep.train(DESCENT, SPACE, 10)
     with pytest.raises(ValueError, match="as `every`"):
         ep.train(DESCENT, SPACE, 10, scheduler=ep.search.Halving("score"))
     for text, fn in {

@@ -1357,12 +1357,11 @@ def _check_folder(folder: Path) -> None:
         cure = "A result is the folder of `save` or `store=`, and relative paths begin "
         cure += f"where Python runs. {nearest(folder.name, results)}"
         raise FileNotFoundError(message(_LOAD, wrong, cure)) from None
-    if (folder / "round-0000.zarr").is_dir():
-        raise value_error(
-            _LOAD,
-            f"{str(folder)!r} is the folder of a search.",
-            "Read it by `search.SearchResult.load`.",
-        )
+    others = {"round-0000.zarr": "search.SearchResult", "checkpoint": "TrainResult"}
+    for name in others:
+        if (folder / name).exists():
+            wrong = f"{str(folder)!r} is not the store of a sweep."
+            raise value_error(_LOAD, wrong, f"Read it by `{others[name]}.load`.")
 
 
 def _fields(store: Store) -> dict[str, Any]:
