@@ -116,7 +116,7 @@ def code_names(code: types.CodeType) -> tuple[str, ...]:
 def global_names(code: types.CodeType) -> frozenset[str]:
     """Return the names read as globals; for `a.b` this is `a`, not `b`."""
     inner = [c for c in code.co_consts if isinstance(c, types.CodeType)]
-    loads = ("LOAD_GLOBAL", "LOAD_NAME")
+    loads = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
     read = [i.argval for i in dis.get_instructions(code) if i.opname in loads]
     return frozenset(read).union(*map(global_names, inner))
 

@@ -3,6 +3,7 @@
 from .evaluate import Bodies as Bodies
 from .evaluate import Body as Body
 from .evaluate import evaluate as evaluate
+from .fingerprint import UNSURE as UNSURE
 from .fingerprint import Fingerprint as Fingerprint
 from .fingerprint import array_text as array_text
 from .fingerprint import digest as digest

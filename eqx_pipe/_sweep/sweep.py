@@ -16,12 +16,12 @@ from .._cache import LRUCache
 from .._keys import check_mapped_key
 from .._progress import Progress, tell
 from .._reduce import ReduceLike
+from .._same import Unsure
 from .._spaces import Space, SpaceLike, as_space
 from .._tree import as_data, as_keys, struct_of
 from .._types import Key, PyTree
 from .._vmap import warn_if_cores_idle
 from .call import call, fn_name, key_parameter
-from .._same import Unsure
 from .compute.kept import configuration, guard_of, schema
 from .compute.rows import Flight
 from .compute.trace import no_mesh
@@ -466,7 +466,9 @@ class Sweeper:
         started, (before, plan, _) = time.time(), self._last
         guard = _guard(space)
         now = id(space), id(key), configuration(), store, guard
-        if before == now and now[-1] is not None and not self._request.by_hand:  # it holds both
+        if (
+            before == now and now[-1] is not None and not self._request.by_hand
+        ):  # it holds both
             with no_mesh("sweeper"):
                 return complete(plan, started)
         request = self._request.at(space, key)

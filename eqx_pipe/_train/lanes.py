@@ -18,7 +18,6 @@ from .._check import check_callable, check_distinct, check_same
 from .._errors import describe_value, type_error
 from .._jaxprs import (
     Fingerprint,
-    array_text,
     digest,
     evaluate,
     fingerprint_of,
@@ -165,7 +164,7 @@ class Lanes:
         """
         texts = []
         for found in (self.init.fingerprint, fingerprint_of(self._one)):
-            texts += [found.text, *map(array_text, found.constants)]
+            texts += found.texts()
         return digest("\n".join(texts))
 
     def point(self, columns: Iterable[Any]) -> PyTree:
