@@ -43,10 +43,10 @@ def _wraps(cls: type) -> bool:
     return cls is jtu.Partial or module and hasattr(cls, "__wrapped__")  # `filter_jit`
 
 
-def contents(fn: Any, plain: bool = False) -> Iterator[tuple[str, str, Any]]:
+def contents(fn: Any) -> Iterator[tuple[str, str, Any]]:
     """Yield the kind, name and value of everything that a callable holds directly.
 
-    Global numbers and text are included only if `plain`.
+    Global numbers and text are left out.
     """
     if isinstance(fn, ft.partial):
         for i, value in enumerate(fn.args):
@@ -56,14 +56,14 @@ def contents(fn: Any, plain: bool = False) -> Iterator[tuple[str, str, Any]]:
         yield "", "func", fn.func
     elif isinstance(fn, types.MethodType):
         yield "", "__self__", fn.__self__
-        yield from contents(fn.__func__, plain)
+        yield from contents(fn.__func__)
     elif isinstance(fn, types.FunctionType):
-        yield from _of_function(fn, plain)
+        yield from _of_function(fn)
     else:  # `jax.jit(f)`
         yield "", "__wrapped__", getattr(fn, "__wrapped__", None)
 
 
-def _of_function(fn: types.FunctionType, plain: bool) -> Iterator[tuple[str, str, Any]]:
+def _of_function(fn: types.FunctionType) -> Iterator[tuple[str, str, Any]]:
     wrapped = fn.__dict__.get("__wrapped__")
     if wrapped is not None:
         yield "", "__wrapped__", wrapped
@@ -72,7 +72,7 @@ def _of_function(fn: types.FunctionType, plain: bool) -> Iterator[tuple[str, str
     for name, value in defaults(fn).items():
         yield "default", name, value
     if not is_library(fn.__code__.co_filename):
-        yield from _globals(fn, plain)
+        yield from _globals(fn)
 
 
 def cells(fn: Any) -> dict[str, Any]:
@@ -96,10 +96,10 @@ def defaults(fn: types.FunctionType) -> dict[str, Any]:
     return {**dict(zip(named, values, strict=True)), **(fn.__kwdefaults__ or {})}
 
 
-def _globals(fn: types.FunctionType, plain: bool) -> Iterator[tuple[str, str, Any]]:
+def _globals(fn: types.FunctionType) -> Iterator[tuple[str, str, Any]]:
     for name in code_names(fn.__code__):
         value = fn.__globals__.get(name)
-        if isinstance(value, _PLAIN) and not plain or _is_library_function(value):
+        if isinstance(value, _PLAIN) or _is_library_function(value):
             continue
         if name in global_names(fn.__code__):  # expensive, so tested last
             yield "global", name, value

@@ -121,6 +121,7 @@ _ASIDE = {
 _OF_JIT = frozenset(vars(jax.jit(lambda: None)))
 _MISSING = object()
 _NUMBERS = "<numbers>"
+_SMALL = 2**12  # bytes of a NumPy array that are compared at each call
 
 
 class Unsure(Exception):
@@ -186,7 +187,7 @@ def named_parts(x: Any) -> dict[str, list[Any]]:
     reading = _Named()
     reading.add(x, None)
     with contextlib.suppress(Unsure):
-        reading.settle(by_text=False)
+        reading.settle(of_users=True)
     ends = [*(begin for begin, _ in reading.begins[1:]), len(reading.found)]
     parts: dict[str, list[Any]] = {}
     for (begin, at), end in zip(reading.begins, ends, strict=True):
@@ -194,29 +195,26 @@ def named_parts(x: Any) -> dict[str, list[Any]]:
     return parts
 
 
-def differences(of: str, was: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Return how the parts of two records differ in words: those `of` a value."""
+def differences(was: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """Return how the parts of two records differ, in words; the first few of them."""
     lines = []
-    has_other_code = was.get("") != now.get("")
     for name in {**was, **now}:
         old, new = was.get(name, "absent"), now.get(name, "absent")
         kinds = [text.partition("#")[0] for text in (old, new)]
         owner, _, last = name.rpartition(".")
-        if old == new or has_other_code and "absent" in (old, new):
+        # Other code has other names.
+        if old == new or was.get("") != now.get("") and "absent" in (old, new):
             continue
         if last == _NUMBERS:
-            line = f"the code of `{owner or of}` has the numbers {old} in the store, "
-            line += f"now {new}"
+            of = f"the code of `{owner}`" if owner else "its code"
+            lines.append(f"{of} has the numbers {old} in the store, now {new}")
         elif all(text.startswith("code ") for text in kinds):
-            line = f"`{name or of}` has other code"
+            lines.append(f"`{name}` has other code" if name else "it has other code")
         elif "#" in old and kinds[0] == kinds[1]:
-            line = f"`{name or of}` ({kinds[0].strip()}) has other values"
+            lines.append(f"`{name}` ({kinds[0].strip()}) has other values")
         else:
-            line = f"`{name or of}` is {old} in the store, now {new}"
-        lines.append(
-            f"in `{of}`, {line}" if owner or name and last != _NUMBERS else line
-        )
-    return lines
+            lines.append(f"`{name}` is {old} in the store, now {new}")
+    return "; ".join(lines[:4])
 
 
 class _Class(NamedTuple):
@@ -476,16 +474,18 @@ class _Reading:
             raise Unsure(x, at)
         self._modules[id(x)] = x
 
-    def settle(self, is_code_known: bool = True, by_text: bool = True) -> None:
-        """Add what the names in all code mean in all modules that were found."""
+    def settle(self, is_code_known: bool = True, of_users: bool = False) -> None:
+        """Add what the names in all code mean in the modules that were found."""
         done = set[tuple[int, str]]()
         size = None
         while size != (size := (len(self._modules), len(self._names))):
             for module in [*self._modules.values()]:
                 library = is_library_module(module)
+                if of_users and library:
+                    continue
                 if not (library or is_code_known):
                     raise Unsure(module, None)
-                if not library and by_text and self._by_text is not None:
+                if not library and self._by_text is not None and not of_users:
                     raise Unsure(*self._by_text)
                 for name in sorted(self._names.keys() & vars(module).keys()):
                     if (id(module), name) in done:
@@ -532,9 +532,12 @@ class _Memory(_Reading):
             self.found += id(x), Same(x)
 
     def array(self, x: Any, at: _At) -> None:
-        if not isinstance(x, jax.Array):
+        if isinstance(x, jax.Array):
+            self.fixed(x, at)
+        elif type(x) is np.ndarray and x.nbytes <= _SMALL and not x.dtype.hasobject:
+            self.found += str(x.dtype), x.shape, x.strides, x.tobytes()
+        else:
             raise Unsure(x, at)  # it may change in place
-        self.fixed(x, at)
 
     def of_code(self, x: types.FunctionType, is_fixed: bool, at: _At) -> None:
         if not is_fixed and not _ANYTHING.isdisjoint(names_in(x.__code__)):
@@ -599,17 +602,27 @@ class _Named(_Memory):
         self.begins: list[tuple[int, _At]] = []
 
     def add(self, x: Any, at: _At) -> None:
-        self.begins.append((len(self.found), at))
         try:
             super().add(x, at)
         except (Unsure, RecursionError):
+            self._begin(at)
             self.found.append(Same(x))
 
+    def plain(self, x: Any, at: _At) -> None:
+        self._begin(at)
+        super().plain(x, at)
+
+    def fixed(self, x: Any, at: _At) -> None:
+        self._begin(at)
+        super().fixed(x, at)
+
     def array(self, x: Any, at: _At) -> None:
-        if type(x) is np.ndarray and not x.dtype.hasobject:
-            self.found.append(array_text(x))
-        else:
-            self.found.append(Same(x))
+        self._begin(at)
+        known = type(x) is np.ndarray and not x.dtype.hasobject
+        self.found.append(array_text(x) if known else Same(x))
+
+    def _begin(self, at: _At) -> None:
+        self.begins.append((len(self.found), at[0] if at and at[1] == "key" else at))
 
 
 class _Disk(_Reading):

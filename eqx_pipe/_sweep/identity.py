@@ -225,45 +225,50 @@ def check_same(
 
 
 def check_settings(
-    function: str, what: str, path: str, was: Mapping[str, str], now: Mapping[str, str]
+    function: str,
+    what: str,
+    path: str,
+    was: Mapping[str, str],
+    now: Mapping[str, str],
+    trusting: bool = False,
 ) -> None:
     """Raise a `StructureError` for the store of a search or training with others.
 
     A setting that only one of the two has does not count, such as a further rung, and
-    neither does another version of JAX by itself.
+    neither does another version of JAX or Python by itself. With `trusting` (set by
+    `resume=`), the functions of a training may differ.
     """
-    names = [name for name, text in now.items() if was.get(name, text) != text]
-    names = [name for name in names if name not in (HELD, *_VERSIONS)]
-    if now and was.get("format", now["format"]) != now["format"]:
-        wrong = f"the store `{path}` has the format {was.get('format')}, and this "
+    if was and now and was.get("format") != now["format"]:
+        wrong = f"the store `{path}` has the format {was.get('format')!r}, and this "
         wrong += f"version of eqx_pipe knows the format {now['format']}."
         cure = "Use the version that created it, or give another path."
         raise structure_error(function, wrong, cure)
-    if names:
-        held = [json.loads(each.get(HELD, "{}")) for each in (was, now)]
-        lines = []
-        for x in names:
+    names = [name for name, text in now.items() if was.get(name, text) != text]
+    names = [name for name in names if name not in (HELD, *_VERSIONS)]
+    if not names or trusting and {*names} <= {"training"}:
+        return
+    held = [json.loads(each.get(HELD, "{}")) for each in (was, now)]
+    lines = []
+    for x in names:
+        shown = [each[x].partition(" #")[0] for each in (was, now)]
+        line = f"`{x}`: {shown[0]} in the store, now {shown[1]}"
+        if x == "training" or shown[0] == shown[1]:
             of = ("init", "step", "evaluate") if x == "training" else (x,)
-            pairs = [[each.get(name, {}) for each in held] for name in of]
-            found = zip(of, pairs, strict=True)
-            own = [
-                line for name, pair in found for line in differences(name, *pair)[:4]
-            ]
-            shown = [each[x].rpartition(" #")[0] for each in (was, now)]
-            if x != "training" and (shown[0] != shown[1] or not own):
-                own = [f"`{x}`: {shown[0]} in the store, now {shown[1]}"]
-            if shown[0] == shown[1] and not own:
-                own = [f"`{x}`: it computes other values"]
-            lines += own
-        lines += [
-            f"{x} {was[x]} in the store, now {now[x]}, which may compile `{names[0]}` "
-            "to another form"
-            for x in ("jax", "python")
-            if was.get(x, "") != now.get(x, "")
-        ]
-        wrong = f"the store `{path}` was created by a different {what}:{bullets(lines)}"
-        cure = f"Give another path, or the arguments of that {what}."
-        raise structure_error(function, wrong, cure)
+            parts = {name: [each.get(name, {}) for each in held] for name in of}
+            found = {name: differences(*pair) for name, pair in parts.items()}
+            texts = [f"in `{name}`, {text}" for name, text in found.items() if text]
+            line = f"`{x}`: " + ("; ".join(texts) or "it computes other values")
+            if x != "training":
+                line = f"`{x}`: {shown[0]}, in which {found[x] or 'something differs'}"
+        lines.append(line)
+    lines += [
+        f"{x} {was.get(x)} in the store, now {now[x]}: the same in another form?"
+        for x in _VERSIONS[:2]
+        if x in now and was.get(x) != now[x]
+    ]
+    wrong = f"the store `{path}` was created by a different {what}:{bullets(lines)}"
+    cure = f"Give another path, or the arguments of that {what}."
+    raise structure_error(function, wrong, cure)
 
 
 _VERSIONS = "jax", "python", "format"
@@ -298,16 +303,14 @@ def as_texts(settings: Mapping[str, object], function: str = "") -> dict[str, st
 def _text(value: Any) -> str:
     if value is None or isinstance(value, str | int):
         return str(value)
-    shown = getattr(value, "__qualname__", None)
-    if shown is None:
+    if eqx.is_array(value) or isinstance(value, Space | Mapping):
         data = as_data(value)
         shown = str(data.tolist()) if eqx.is_array(data) else repr(data)
-    shown = " ".join(re.sub(r" at 0x\w+", "", shown).split())
+        shown = " ".join(re.sub(r" at 0x\w+", "", shown).split())
+        text = digest(text_of(data))
+    else:  # its parts explain a difference
+        shown, text = type(value).__name__, record_of(value).digest
     cut = "..." if len(shown) > _SHORT else ""
-    if eqx.is_array(value) or isinstance(value, Space | Mapping):
-        text = digest(text_of(as_data(value)))
-    else:
-        text = record_of(value).digest
     return f"{shown[:_SHORT]}{cut} #{text[:8]}"
 
 
@@ -322,7 +325,8 @@ def _function_change(
     if after["unsure"]:
         return f"`fn` calls Python code that holds {after['unsure']}, which a store "
         "cannot recognise"
-    lines = differences("fn", before["holds"], after["holds"])[:4]
+    text = differences(before["holds"], after["holds"])
+    lines = [text] if text else []
     if before["constants"] != after["constants"]:
         differing = {*before["constants"]} ^ {*after["constants"]}
         shown = ", ".join(sorted({text.split("#")[0] for text in differing})[:4])
@@ -383,11 +387,8 @@ def _reducer_changes(
         both = [{k: v for k, v in each.items() if k != "holds"} for each in both]
     lines = _changes("reduce", *both)[:1]
     if lines and _HIDDEN["text"] in lines[0] and len(held[0]) == len(held[1]):
-        found = []
-        for i, pair in enumerate(zip(*held, strict=True)):
-            name = f"reduce[{i}]" if len(held[0]) > 1 else "reduce"
-            found += differences(name, *pair)[:4]
-        return found or lines
+        texts = filter(None, (differences(*pair) for pair in zip(*held, strict=True)))
+        lines[0] += "".join(f": {text}" for text in texts)
     return lines
 
 

@@ -530,8 +530,11 @@ def _written(
         chunks = filling.store.chunks
         number = int(chunks.holding(np.array(index[0])))
         rows = None if isinstance(index, range) else index - chunks.span(number)[0]
-        given = None if costs is None else lambda *_: costs
-        flights = Flights(job, filling, given)
+        full = costs
+        if costs is not None and rows is not None:
+            full = np.zeros(rows.max() + 1)  # only those of its rows are read
+            full[rows] = costs
+        flights = Flights(job, filling, None if full is None else lambda *_: full)
         resumed = flights.get(number) if flights.look() else None
     if resumed is not None and not np.array_equal(resumed.rows, rows):
         resumed = None  # of other rows
