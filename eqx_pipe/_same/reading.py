@@ -18,6 +18,7 @@ what code finds by text or outside of Python: `getattr(x, name)`, files, time.
 
 import collections
 import contextlib
+import decimal
 import functools as ft
 import gc
 import importlib
@@ -42,7 +43,7 @@ import numpy as np
 from jax.core import Tracer
 
 from .._cache import LRUCache, WeakCache
-from .._captured import JITTED, cells, defaults
+from .._captured import JITTED, cells, code_names, defaults
 from .._tree import Opaque, Same, as_data, can_be_traced
 from .._types import ClosedJaxpr
 from .code import (
@@ -98,7 +99,8 @@ _READ_ANYTHING: tuple[Any, ...] = (
     globals, locals, vars, eval, exec, open, __import__, importlib.import_module,
     importlib.reload, os.environ, os.getenv, sys.modules, sys._getframe,
     gc.get_objects, gc.get_referrers, inspect.currentframe, inspect.stack,
-    inspect.getmembers, inspect.getclosurevars, typing.get_type_hints,
+    inspect.getmembers, inspect.getclosurevars, typing.get_type_hints, decimal,
+    decimal.Decimal,
 )  # fmt: skip
 _OF_ANYTHING = frozenset(map(id, _READ_ANYTHING))
 # These read attributes by text: all those of objects are known, and none of modules.
@@ -239,7 +241,7 @@ class _Reading:
         self.found: list[Any] = []
         self._seen: dict[int, tuple[int, Any]] = {}
         self._modules: dict[int, types.ModuleType] = {}
-        self._names: dict[str, None] = {}
+        self._names, self._named_in_code = set[str](), set[str]()
         self._by_text: tuple[Any, _At] | None = None
 
     def read(self, x: Any, at: _At, is_code_known: bool = True) -> None:
@@ -247,7 +249,9 @@ class _Reading:
         try:
             self.add(x, at)
             self.settle(is_code_known)
-        except RecursionError as error:
+        except Unsure:
+            raise
+        except Exception as error:  # too deep, or of a class that cannot be read
             raise Unsure(x, at) from error
 
     def plain(self, x: Any, at: _At) -> None:
@@ -301,7 +305,7 @@ class _Reading:
             self.add(x.__self__, (at, "self"))
         elif issubclass(kind, _BOUND):
             self._bound(x, at)
-        elif kind in (staticmethod, classmethod):
+        elif kind is staticmethod or kind is classmethod:
             self.add(x.__func__, at)
         elif kind is property:
             for each in (x.fget, x.fset, x.fdel):
@@ -352,6 +356,8 @@ class _Reading:
         """Add a function or method that is not written in Python."""
         owner = x.__self__
         self.plain(x.__name__, at)
+        if x.__name__ in _BY_TEXT:
+            self._by_text = x, at
         if owner is None or isinstance(owner, _MODULE):
             if owner is not None and not is_library_module(owner):
                 raise Unsure(x, at)  # an extension of users may hold anything
@@ -458,7 +464,9 @@ class _Reading:
         others, read = x.__builtins__, globals_in(code)
         own = {n: scope[n] if n in scope else others.get(n, _MISSING) for n in read}
         self._named(own, at)
-        self._names |= dict.fromkeys(names)
+        # Texts in code may be names, too: of a keyword, of an attribute of a pattern.
+        self._names |= names
+        self._named_in_code |= {*code_names(code)}
         for name in imported(code, str(scope.get("__package__") or "")):
             if name in sys.modules:
                 self._module(sys.modules[name], (at, name))
@@ -487,7 +495,8 @@ class _Reading:
                     raise Unsure(module, None)
                 if not library and self._by_text is not None and not of_users:
                     raise Unsure(*self._by_text)
-                for name in sorted(self._names.keys() & vars(module).keys()):
+                names = self._named_in_code if library else self._names
+                for name in sorted(names & vars(module).keys()):
                     if (id(module), name) in done:
                         continue
                     done.add((id(module), name))
@@ -757,7 +766,7 @@ def is_library_module(x: types.ModuleType) -> bool:
     name = x.__name__
     if name in sys.builtin_module_names:
         return sys.modules.get(name) is x
-    file = getattr(x, "__file__", None)  # `None` in a notebook
+    file = vars(x).get("__file__")  # `None` in a notebook
     return file is not None and is_fixed_file(file) and sys.modules.get(name) is x
 
 

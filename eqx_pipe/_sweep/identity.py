@@ -251,15 +251,17 @@ def check_settings(
     lines = []
     for x in names:
         shown = [each[x].partition(" #")[0] for each in (was, now)]
-        line = f"`{x}`: {shown[0]} in the store, now {shown[1]}"
-        if x == "training" or shown[0] == shown[1]:
-            of = ("init", "step", "evaluate") if x == "training" else (x,)
-            parts = {name: [each.get(name, {}) for each in held] for name in of}
-            found = {name: differences(*pair) for name, pair in parts.items()}
+        of = ("init", "step", "evaluate") if x == "training" else (x,)
+        parts = {name: [each.get(name, {}) for each in held] for name in of}
+        found = {name: differences(*pair) for name, pair in parts.items()}
+        line = f"`{x}`: {was[x]} in the store, now {now[x]}"
+        if x == "training":
             texts = [f"in `{name}`, {text}" for name, text in found.items() if text]
-            line = f"`{x}`: " + ("; ".join(texts) or "it computes other values")
-            if x != "training":
-                line = f"`{x}`: {shown[0]}, in which {found[x] or 'something differs'}"
+            line = f"`{x}`: {'; '.join(texts) or 'it computes other values'}"
+        elif shown[0] != shown[1]:
+            line = f"`{x}`: {shown[0]} in the store, now {shown[1]}"
+        elif found[x]:
+            line = f"`{x}`: {shown[0]}, in which {found[x]}"
         lines.append(line)
     lines += [
         f"{x} {was.get(x)} in the store, now {now[x]}: the same in another form?"
