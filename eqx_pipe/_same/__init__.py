@@ -7,5 +7,6 @@ from .reading import Unsure as Unsure
 from .reading import differences as differences
 from .reading import live_key as live_key
 from .reading import named_parts as named_parts
+from .reading import parts_of as parts_of
 from .reading import record_of as record_of
 from .reading import seen_by as seen_by

@@ -123,7 +123,7 @@ _ASIDE = {
 _OF_JIT = frozenset(vars(jax.jit(lambda: None)))
 _MISSING = object()
 _NUMBERS = "<numbers>"
-_SMALL = 2**12  # bytes of a NumPy array that are compared at each call
+_SMALL = 2**20  # bytes of a NumPy array that are compared at each call
 
 
 class Unsure(Exception):
@@ -168,20 +168,31 @@ def live_key(fn: Any) -> Hashable:
     return tuple(reading.found)
 
 
-def record_of(x: Any, most: int = 64, contents: bool = True) -> Record:
-    """Return a reading for disk, with at most so many parts as texts.
+def record_of(x: Any, contents: bool = True) -> Record:
+    """Return a reading for disk, with short texts of its parts.
 
     Without `contents`, those of lists, dicts and sets do not count.
     """
     reading = _Disk(contents)
     reading.read(x, None)
+    texts = "\n".join(text for _, text in reading.found)
+    return Record(digest(texts), _short(reading.found))
+
+
+def parts_of(x: Any) -> tuple[dict[str, str], str]:
+    """Return short texts of the parts of a value, and what is not understood in it."""
+    reading = _Parts(True)
+    reading.read(x, None)
+    return _short(reading.found), reading.unsure
+
+
+def _short(found: Iterable[tuple[_At, str]], most: int = 64) -> dict[str, str]:
     short = (
         (_path(at), re.sub(r"#(\w{8})\w{24}$", r"#\1", text))
-        for at, text in reading.found
+        for at, text in found
         if len(text) < 90 and not (at and at[-1] in ("key", "class"))
     )
-    texts = "\n".join(text for _, text in reading.found)
-    return Record(digest(texts), dict(it.islice(short, most)))
+    return dict(it.islice(short, most))
 
 
 def named_parts(x: Any) -> dict[str, list[Any]]:
@@ -334,6 +345,13 @@ class _Reading:
             self.add(x.values, at)
         elif kind is types.GenericAlias:
             self.add((x.__origin__, x.__args__), at)
+        elif kind is collections.deque:
+            self.plain(("deque", x.maxlen), at)
+            self._items(x, at, kind)
+        elif kind is bytearray:
+            self.plain(("bytearray", bytes(x)), at)
+        elif kind is types.CellType:
+            self.add([x.cell_contents], at)
         elif kind is slice:
             self.add((x.start, x.stop, x.step), at)
         elif kind is types.SimpleNamespace:
@@ -702,6 +720,19 @@ def held_by(fn: types.FunctionType) -> dict[str, Any]:
     return held
 
 
+class _Parts(_Disk):
+    """A reading that goes on after what it does not understand."""
+
+    unsure = ""
+
+    def add(self, x: Any, at: _At) -> None:
+        try:
+            super().add(x, at)
+        except (Unsure, RecursionError) as error:
+            self.unsure = self.unsure or str(error)
+            self.found.append((at, type(x).__qualname__))
+
+
 def _about(cls: type, derives_by_users: bool) -> _Class:
     base: type = object
     size, slots, derived = 0, [], set[str]()
@@ -738,7 +769,7 @@ def _members(cls: type) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
     known = _known_members.get(cls)
     if known is None:
         member, own = types.MemberDescriptorType, vars(cls)
-        slots = tuple(name for name, value in own.items() if type(value) is member)
+        slots = tuple(k for k, v in own.items() if type(v) is member and k[:2] != "__")
         cached = tuple(k for k, v in own.items() if isinstance(v, ft.cached_property))
         usual = type(own.get("__dict__")) in (type(None), types.GetSetDescriptorType)
         known = _known_members.put(cls, (slots, cached, usual))

@@ -27,7 +27,7 @@ from jaxtyping import Int64, UInt8, UInt32
 from .._errors import bullets, structure_error, value_error
 from .._jaxprs import UNSURE, array_text, digest, fingerprint_of, text_of
 from .._reduce import ReducerTree
-from .._same import Unsure, differences, record_of
+from .._same import Unsure, differences, parts_of, record_of
 from .._spaces import Space, axis_name, is_axis, static_column
 from .._tree import as_data, is_key_array, path_name, tree_text
 from .._types import Key
@@ -56,7 +56,7 @@ def identity_of(plan: Plan) -> dict[str, Any]:
             **function_texts(
                 points.space, zip(points.cases, points.traced, strict=True)
             ),
-            "holds": parts_of(plan.request.fn),
+            "holds": parts_of(plan.request.fn)[0],
         },
         "jax": jax.__version__,
         "python": _PYTHON,
@@ -127,14 +127,6 @@ def _space_texts(space: Space) -> dict[str, str]:
     return texts
 
 
-def parts_of(fn: Any) -> dict[str, str]:
-    """Return short texts of what a function holds, for messages only."""
-    try:
-        return record_of(fn).parts
-    except (Unsure, RecursionError):
-        return {}
-
-
 def function_texts(
     space: Space, traced: Iterable[tuple[Case, Traced]]
 ) -> dict[str, Any]:
@@ -177,7 +169,7 @@ def reducing_identity(reducers: ReducerTree, traced: Traced) -> dict[str, Any]:
         "reducers": str(jtu.tree_unflatten(reducers.structure, kinds)),
         "states": tree_text(states),
         "text": digest("\n".join(texts)),
-        "holds": [parts_of(reducer) for reducer in reducers.reducers],
+        "holds": [parts_of(reducer)[0] for reducer in reducers.reducers],
     }
 
 
@@ -297,7 +289,7 @@ def as_texts(settings: Mapping[str, object], function: str = "") -> dict[str, st
         if not isinstance(value, Space) and (
             callable(value) or isinstance(value, eqx.Module)
         ):
-            held[name] = parts_of(value)
+            held[name] = parts_of(value)[0]
     versions = {"python": _PYTHON, "format": str(FORMAT)}
     return texts | versions | {HELD: json.dumps(held)}
 

@@ -10,6 +10,7 @@ from typing import Unpack
 
 import jax
 
+from .._same import parts_of
 from .._spaces import SpaceLike
 from .._types import PyTree
 from .compute.rows import nbytes
@@ -44,6 +45,11 @@ class SweepPlan:
       point, `None` if it depends on values, and `flight_bytes` the size of the state of
       the points in flight, which a store keeps.
 
+    - `counts` has the names that the function reads, which a store compares: their
+      values, and the code of functions, as they are in its program. `unsure` is the
+      first value among them that a store cannot recognise, which counts by the program
+      alone, and as changed if Python reads it while the program runs.
+
     Under `jax.disable_jit()` it describes the compiled sweep.
 
     !!! example
@@ -71,6 +77,8 @@ class SweepPlan:
     interruptible: bool = False
     steps: int | None = None
     flight_bytes: int = 0
+    counts: tuple[str, ...] = ()
+    unsure: str = ""
 
     def __repr__(self) -> str:
         dims = ", ".join(f"{name}: {n:,}" for name, n in self.dims.items())
@@ -98,7 +106,15 @@ class SweepPlan:
         if self.chunks > 1 or self.store is not None:
             left = f"{self.chunks_left:,} of {self.chunks:,}"
             rows.append(("chunks", f"{left}, of at most {_points(self.chunk_points)}"))
+        if self.counts:
+            more = ", ..." if len(self.counts) > _MOST_NAMES else ""
+            rows.append(("counts", ", ".join(self.counts[:_MOST_NAMES]) + more))
+        if self.unsure:
+            rows.append(("unsure", self.unsure))
         return rows
+
+
+_MOST_NAMES = 12
 
 
 def _points(count: int) -> str:
@@ -157,10 +173,12 @@ def _in_numbers(coming: Plan) -> SweepPlan:
     """Return the numbers of a plan, with the points of its store."""
     request, numbers = coming.request, range(len(coming.chunks))
     todo, gaps, had, value_bytes = Todo(numbers, numbers), NO_GAPS, 0, 0
+    counts, unsure = {}, ""
     if request.store is None:
         value_bytes = _value_bytes(coming)
     else:
         sink = StoreSink(coming, write=False)
+        counts, unsure = parts_of(request.fn)
         coming, store, todo = sink.plan, sink.store, sink.todo()
         gaps = store.account().gaps
         for gap in gaps:  # gaps of blocks, if points are reduced
@@ -189,6 +207,8 @@ def _in_numbers(coming: Plan) -> SweepPlan:
         interruptible=loops is not None,
         steps=None if loops is None else loops[0],
         flight_bytes=0 if loops is None else loops[1],
+        counts=tuple(name for name in counts if name and "<" not in name),
+        unsure=unsure,
     )
 
 

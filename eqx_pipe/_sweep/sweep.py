@@ -466,9 +466,8 @@ class Sweeper:
         started, (before, plan, _) = time.time(), self._last
         guard = _guard(space)
         now = id(space), id(key), configuration(), store, guard
-        if (
-            before == now and now[-1] is not None and not self._request.by_hand
-        ):  # it holds both
+        is_sure = guard is not None and not self._request.by_hand
+        if before == now and is_sure:  # it holds both
             with no_mesh("sweeper"):
                 return complete(plan, started)
         request = self._request.at(space, key)
