@@ -33,6 +33,7 @@ from .._sweep import (
     as_texts,
     concatenated,
     disk_errors,
+    exists,
     request_of,
     scores,
 )
@@ -47,7 +48,7 @@ class SearchResult:
     `sweeps` has the `SweepResult` of each round, and `result` is one `SweepResult` of
     all points, over a table. `state` is the state of the method after the last round,
     or `None` if the search was read from its folder. `by` and `mode` are the arguments
-    of the search.
+    of the search; a `by` that is a function is not read from a folder.
     """
 
     sweeps: tuple[SweepResult, ...]
@@ -102,8 +103,8 @@ class SearchResult:
 
         - `path`: the folder that was passed to `explore` as `store=`.
 
-        **Returns:** a `SearchResult` without `.state`, `.by` and `.mode`. Its sweeps
-        are read from the stores of the rounds by `SweepResult.load`.
+        **Returns:** a `SearchResult` without `.state`. Its sweeps are read from the
+        stores of the rounds by `SweepResult.load`.
 
         **Raises:** `FileNotFoundError` if no round is at `path`; `ValueError` if a
         round before the last is missing; and as `SweepResult.load`.
@@ -116,34 +117,25 @@ class SearchResult:
             >>> with tempfile.TemporaryDirectory() as folder:
             ...     found = ep.search.explore(lambda p: p["x"] ** 2,
             ...                               {"x": ep.Uniform(0, 4)}, points,
-            ...                               rounds=3, num=1, store=folder)
-            ...     ep.search.SearchResult.load(folder).best(mode="max")
+            ...                               rounds=3, num=1, mode="max", store=folder)
+            ...     ep.search.SearchResult.load(folder).best()
             Best(index=2, value=16, x=4)
         """
         function = "search.SearchResult.load"
-        files, count = as_files(function, path, "path"), 0
-        folder = files.path_of()
-        with disk_errors(folder, "be read", function):
-            names = {x for x in files.names() if re.fullmatch(r"round-\d+\.zarr", x)}
-            while round_name(count) in names:
-                count += 1
-        if not count:
+        files = as_files(function, path, "path")
+        rounds = rounds_in(function, files)
+        if not rounds:
             raise FileNotFoundError(
                 message(
                     function,
-                    f"{folder!r} has no rounds of a search.",
+                    f"{files.path_of()!r} has no rounds of a search.",
                     "Give the folder of `explore(..., store=)`; `SweepResult.load` "
                     "reads the store of a sweep.",
                 )
             )
-        if len(names) > count:
-            raise value_error(
-                function,
-                f"{folder!r} has later rounds, but no `{round_name(count)}`.",
-                "Call the same search again, which computes this round.",
-            )
-        rounds = [files.below(round_name(k)) for k in range(count)]
-        return SearchResult(tuple(map(SweepResult.load, rounds)))
+        sweeps = tuple(map(SweepResult.load, rounds))
+        goal = dict(sweeps[-1].made)
+        return SearchResult(sweeps, by=goal.get("by"), mode=goal.get("mode", "min"))
 
     def __repr__(self) -> str:
         return f"SearchResult({len(self):,} points in {len(self.sweeps):,} rounds)"
@@ -158,6 +150,25 @@ def _free(name: str, taken: Any) -> str:
 def round_name(number: int) -> str:
     """Return the name of the store of a round."""
     return f"round-{number:04}.zarr"
+
+
+def rounds_in(function: str, files: Files) -> list[Files]:
+    """Return the stores of the rounds of a search, in order; none for another folder.
+
+    Raises a `ValueError` if a round before the last is missing.
+    """
+    with disk_errors(files.path_of(), "be read", function):
+        names = {x for x in files.names() if re.fullmatch(r"round-\d+\.zarr", x)}
+    stores = [round_name(k) for k in range(len(names))]
+    lost = [name for name in stores if name not in names]
+    if lost:
+        raise value_error(
+            function,
+            f"{files.path_of()!r} has later rounds, but no `{lost[0]}`.",
+            "Call the same search again, which computes this round.",
+        )
+    found = [files.below(name) for name in stores]
+    return found if not found or exists(found[-1]) else found[:-1]  # not created yet
 
 
 Callback: TypeAlias = Callable[[SearchResult], object]
@@ -263,6 +274,9 @@ def explore(
     settings = {"num": operator.index(num), "by": by, "mode": mode}
     settings |= {"method": method, "key": key, "space": whole}
     texts = None if folder is None else as_texts(settings, function)
+    # In readable form, for whoever looks at a store; a function is no path.
+    goal = {"by": by} if isinstance(by, str) else {}
+    goal |= {"mode": mode, "rounds": operator.index(rounds)}
 
     def prepared(points: Space, key: Key | None, files: Files | None) -> Sweeper:
         request = request_of(
@@ -278,7 +292,7 @@ def explore(
             # Shown below the bar of the rounds in a terminal, but not in a log file.
             progress=False if progress is False else None,
         )
-        made = Sweeper(dataclasses.replace(request, search=texts))
+        made = Sweeper(dataclasses.replace(request, search=texts, goal=goal))
         if not request.by_hand:
             # Raise, before any computation, unless `by` selects one number.
             one = jtu.tree_map(

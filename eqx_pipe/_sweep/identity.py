@@ -262,6 +262,9 @@ def check_settings(
     ]
     wrong = f"the store `{path}` was created by a different {what}:{bullets(lines)}"
     cure = f"Give another path, or the arguments of that {what}."
+    if {*names} <= {"training"}:
+        cure += ' If only a mistake was mended, `resume="failed"` continues, and '
+        cure += 'tries failed trainings again; `resume="force"` does not.'
     raise structure_error(function, wrong, cure)
 
 

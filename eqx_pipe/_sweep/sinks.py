@@ -409,7 +409,7 @@ class ValueContents:
             request.space,
             request.output_coords,
             self.plan.chunks,
-            {**_made_by(self.plan), "started": now, **self.plan.points.attrs},
+            {**_made_by(self.plan), "started": now, **points.attrs, **request.goal},
             {**identity, "batch_size": self.plan.points.batch_size, **keys},
         )
 

@@ -367,7 +367,7 @@ def result_of(
         seconds=time.time() - started,
         points=outcome.points,
         function=fn_name(request.fn),
-        made=tuple(attrs.items()),
+        made=(*request.goal.items(), *attrs.items()),
         steps=steps,
         _errors={t: np.sort(at) for t, at in outcome.errors.items() if len(at)},
         output_coords=output_coords,

@@ -1,5 +1,7 @@
 """Trainings: many at once, as lanes of one program, with curves and checkpoints."""
 
+from .checkpoint import CHECKPOINTS as CHECKPOINTS
+from .checkpoint import damage as damage
 from .lanes import Training as Training
 from .result import TrainResult as TrainResult
 from .schedulers import PBT as PBT

@@ -38,6 +38,7 @@ from .fill import restore as restore
 from .fill import settle as settle
 from .fill import statuses_of as statuses_of
 from .format import FORMAT as FORMAT
+from .format import MALFORMED as MALFORMED
 from .format import StoreLayout as StoreLayout
 from .format import Variable as Variable
 from .format import coordinate_digest as coordinate_digest
