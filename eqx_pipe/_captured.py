@@ -43,6 +43,13 @@ def _wraps(cls: type) -> bool:
     return cls is jtu.Partial or module and hasattr(cls, "__wrapped__")  # `filter_jit`
 
 
+def named(fn: Any) -> Any:
+    """Return what has the name and text of a callable: a function or a class."""
+    while isinstance(fn, ft.partial):
+        fn = fn.func
+    return fn if hasattr(fn, "__name__") else type(fn)
+
+
 def contents(fn: Any, plain: bool = False) -> Iterator[tuple[str, str, Any]]:
     """Yield the kind, name and value of everything that a callable holds directly.
 

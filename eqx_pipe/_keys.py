@@ -81,7 +81,8 @@ def _is_mapped(fn: Any) -> bool:
     seen: list[Any] = []
     while fn is not None and all(fn is not other for other in seen):
         seen.append(fn)
-        if type(fn).__name__ == "_VmapWrapper":  # from `eqx.filter_vmap`
+        # From `eqx.filter_vmap` and from `vmap` of this package.
+        if type(fn).__name__ in ("_VmapWrapper", "Vmapped"):
             return True
         # JAX's wrapper has the user's `__wrapped__`; its own function is in a closure.
         if any(_name(inside) == "vmap_f" for inside in cells(fn).values()):

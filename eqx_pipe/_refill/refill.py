@@ -25,6 +25,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 from jaxtyping import Array, Bool, Int32
 
+from .._captured import named
 from .._check import check_callable
 from .._errors import value_error
 from .._jaxprs import (
@@ -92,7 +93,6 @@ def refill(fn: Callable[..., _Output]) -> Callable[..., _Output]:
     cure = "Give a function with a `while_loop`: `refill(fn)`."
     check_callable("refill", "fn", fn, cure)
 
-    @ft.wraps(fn)
     def run(*args: Any, **kwargs: Any) -> _Output:
         if jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
             return fn(*args, **kwargs)  # Python loops: a debugger stops inside
@@ -120,6 +120,9 @@ def refill(fn: Callable[..., _Output]) -> Callable[..., _Output]:
         out = _evaluate_refilled(jaxpr, list(jaxpr.consts), leaves)
         return eqx.combine(jtu.tree_unflatten(tree, out), others)
 
+    # Not by `functools.wraps`, which would add the fields of a Module to the function.
+    ft.update_wrapper(run, named(fn), updated=())
+    vars(run)["__wrapped__"] = fn
     return run
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from .._captured import named
 from .._check import (
     check_bool,
     check_callable,
@@ -89,6 +90,20 @@ class Vmapped(eqx.Module):
                 wrong = f"`axis_size` is {self.axis_size}, but the input has {size} "
                 raise structure_error("vmap", f"{wrong}lanes.", cure)
         return _Call(self, given, axes, size).run()
+
+    # Not by `equinox.module_update_wrapper`, which makes them part of the structure.
+    @property
+    def __wrapped__(self) -> Callable[..., Any]:
+        return self.fn
+
+    @property
+    def __doc__(self) -> str | None:
+        return named(self.fn).__doc__
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("__name__", "__qualname__"):
+            return getattr(named(self.fn), name)
+        raise AttributeError(f"a function under `vmap` has no attribute `{name}`")
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         return self if instance is None else jtu.Partial(self, instance)

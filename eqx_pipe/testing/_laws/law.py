@@ -932,7 +932,8 @@ def _token(value: Any) -> Any:
         return list(value)
     if isinstance(value, list | tuple | collections.deque):
         return Same(*value) if len(value) > _LONG else len(value)
-    return Same(value)
+    # A Module may be made at each access, as by `filter_jit(module).__wrapped__`.
+    return Same(type(value) if isinstance(value, eqx.Module) else value)
 
 
 def _parts(value: Any, package: str | None) -> Iterator[tuple[str, Any]]:
