@@ -63,6 +63,7 @@ from .._tree import (
     combine,
     differences,
     is_none,
+    is_ref,
     is_sparse,
     join_path,
     numpy_as_jax,
@@ -610,15 +611,15 @@ class Scan(Composite):
             shared = look_up("scan", self.broadcast, x, scope, others=("x",))
             sequence = {name: x[name] for name in x if name not in shared}
         check_dense("scan", f"the input{scope.where}", sequence, _DENSE)
-        arrays = eqx.filter(sequence, eqx.is_array)
-        size = common_size("scan", f"the input{scope.where}", arrays, 0, _STEPS)
+        # `lax.scan` gives each step a reference to its part of a reference.
+        xs, constant = eqx.partition(sequence, _is_split)
+        size = common_size("scan", f"the input{scope.where}", xs, 0, _STEPS)
         carry = self.init
         if callable(self.init):
             carry, state = scope.enter("init", self.init, x, state=state)
         elif carry is None:
             carry = _zeros(self.cell)
         carry, fixed = eqx.partition(as_arrays(carry), eqx.is_array)
-        xs, constant = eqx.partition(sequence, eqx.is_array)
         # The state is carried, since it may be used only once, and the body of a loop
         # is traced more than once.
         cell_state, put_back = own_state(self.cell, state)
@@ -897,16 +898,22 @@ class Batched(Composite):
         index: Any,
     ) -> Any:
         """Return the outputs of `one` in batches, through which the state passes."""
-        rows = [jnp.moveaxis(x, a, 0) for x, a in zip(mapped, along, strict=True)]
+        refs = [(x, a) for x, a in zip(mapped, along, strict=True) if is_ref(x)]
+        values = [x[...] if is_ref(x) else x for x in mapped]
+        rows = [jnp.moveaxis(x, a, 0) for x, a in zip(values, along, strict=True)]
         every: Any = jax.vmap(one, (0, None, 0), (0, None), axis_name=self.axis_name)
 
         def step(state: Any, rows: list[Any], *_: Any) -> tuple[Any, Any]:
             index = next(iter(rows[len(along) :]), None)
-            outputs, state = every(rows[: len(along)], state, index)
-            return state, outputs
+            pairs = list(zip(rows, mapped, strict=False))
+            given = [jax.new_ref(row) if is_ref(x) else row for row, x in pairs]
+            outputs, state = every(given, state, index)
+            return state, (outputs, [x[...] for x in given if is_ref(x)])
 
         rows = rows if index is None else [*rows, index]
-        state, outputs = in_batches(step, state, rows, batch_size)
+        state, (outputs, values) = in_batches(step, state, rows, batch_size)
+        for (ref, axis), value in zip(refs, values, strict=True):
+            ref[...] = jnp.moveaxis(value, 0, axis)
         return outputs, state
 
     def check_state_in_batches(self, size: int, scope: Scope) -> None:
@@ -937,7 +944,12 @@ def _leaf_axes(in_axes: PyTree, x: PyTree, scope: Scope) -> list[int | None]:
 
 
 def _is_mapped(leaf: Any) -> bool:
-    return eqx.is_array(leaf) or is_sparse(leaf)
+    return _is_split(leaf) or is_sparse(leaf)
+
+
+def _is_split(leaf: Any) -> bool:
+    """Return whether a loop gives each of its steps a part of a leaf."""
+    return eqx.is_array(leaf) or is_ref(leaf)
 
 
 def _shape(leaf: Any) -> Any:

@@ -13,6 +13,7 @@ Derivatives are those of the function as it is, whose lanes wait.
 """
 
 import functools as ft
+import itertools as it
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -34,6 +35,7 @@ from .._jaxprs import (
     Equation,
     alone,
     as_function,
+    effects,
     interpret,
     kind,
     may_loop_or_call_back,
@@ -227,8 +229,8 @@ def _run(*args: Any, on_gpu: bool = False, **params: Any) -> list[Any]:
 @refill_p.def_effectful_abstract_eval
 def _abstract(*args: Any, **params: Any) -> Any:
     loop = Loop(**params)
-    effects = loop.cond_jaxpr.effects | loop.body_jaxpr.effects
-    return loop.split(args)[1], frozenset(effects)
+    both = loop.cond_jaxpr, loop.body_jaxpr
+    return loop.split(args)[1], frozenset(it.chain(*map(effects, both)))
 
 
 @refill_p.def_impl

@@ -18,7 +18,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jax.core import Tracer
 
-from ..._errors import type_error
+from ..._errors import type_error, value_error
 from ..._jaxprs import (
     Fingerprint,
     Split,
@@ -26,13 +26,15 @@ from ..._jaxprs import (
     counted,
     evaluate,
     fingerprint_of,
+    on_values,
     open_jaxpr,
+    refs_of,
     split_of,
 )
 from ..._jaxprs import trace as trace_jaxpr
 from ..._mesh_context import NO_MESH
 from ..._spaces import Geometry, Space
-from ..._tree import as_data, can_be_traced
+from ..._tree import as_data, can_be_traced, leaf_text
 from ..._types import ClosedJaxpr, Key, PyTree
 from ..._vmap import Analysis, analyze
 from ..call import call, fn_name
@@ -218,6 +220,17 @@ def _on_point(
     make: Any = jax.make_jaxpr(on_point, return_shape=True)
     jaxpr, out = make(*structs) if key is not None else make(structs[0])
     outputs, structure = jtu.tree_flatten(out)
+    refs, changed = refs_of(jaxpr)
+    if changed:
+        raise value_error(
+            function,
+            f"`fn` writes to a reference that points share, {leaf_text(changed[0])}.",
+            "Return the value; a reference that `fn` makes may change.",
+        )
+    if refs:
+        with jax.ensure_compile_time_eval():  # not in the trace around
+            values = [ref[...] for ref in refs]
+        jaxpr = trace_jaxpr(ft.partial(on_values(jaxpr, refs), *values), *_inputs(jaxpr))
     return {
         "point": eqx.combine(structs[0], static),
         "own": jaxpr,
