@@ -32,7 +32,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array
 
-from .._captured import cells
+from .._captured import Fixed, same
 from .._check import (
     check_bool,
     check_callable,
@@ -74,9 +74,6 @@ from .._vmap import in_batches, leaf_axes, vmap
 from .container import Container, read_list
 from .entries import Broadcast, carried_entry, look_up, read_broadcast
 from .parallel import FOLDS, check_arrays
-
-_PLAIN = bool | int | float | complex | str | bytes
-
 
 Makers: TypeAlias = Callable[..., StageLike] | Sequence[StageLike]
 """A function that makes a stage from a key, or the stages themselves."""
@@ -243,23 +240,8 @@ def _as_first(ours: PyTree, theirs: PyTree) -> PyTree:
         # first stage has moved its initial state into a `State`.
         has_init = bool(jtu.tree_leaves(ours.init))
         return eqx.tree_at(lambda i: i.init, ours, theirs.init) if has_init else ours
-    return ours if _same_function(ours, theirs) else theirs
-
-
-def _same_function(ours: Any, theirs: Any) -> bool:
-    """Return whether both have the same code and equal values in their closures."""
-    if not isinstance(ours, types.FunctionType) or type(theirs) is not type(ours):
-        return False
-    if ours.__code__ is not theirs.__code__:
-        return False
-    held = [(*cells(fn).values(), *(fn.__defaults__ or ())) for fn in (ours, theirs)]
-    return all(map(_same, *held)) and ours.__kwdefaults__ == theirs.__kwdefaults__
-
-
-def _same(ours: Any, theirs: Any) -> bool:
-    # Arrays are compared by identity: values can be large, or traced.
-    plain = isinstance(ours, _PLAIN) and type(ours) is type(theirs) and ours == theirs
-    return ours is theirs or plain or _same_function(ours, theirs)
+    function = isinstance(ours, types.FunctionType)
+    return ours if function and same(ours, theirs) else theirs
 
 
 Policy: TypeAlias = Callable[..., Any]
@@ -274,7 +256,7 @@ class Repeat(Stacked):
     stages: AnyStage
     size: int = eqx.field(static=True)
     broadcast: tuple[str, ...] = eqx.field(static=True, default=())
-    remat: bool | Policy = eqx.field(static=True, default=False)
+    remat: bool | Fixed = eqx.field(static=True, default=False)
     unroll: int = eqx.field(static=True, default=1)
 
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
@@ -287,7 +269,7 @@ class SharedRepeat(Composite):
     stage: AnyStage
     n: int = eqx.field(static=True)
     broadcast: tuple[str, ...] = eqx.field(static=True, default=())
-    remat: bool | Policy = eqx.field(static=True, default=False)
+    remat: bool | Fixed = eqx.field(static=True, default=False)
     unroll: int = eqx.field(static=True, default=1)
 
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
@@ -352,12 +334,12 @@ def check_output(function: str, scope: Scope, x: PyTree, y: PyTree) -> None:
     )
 
 
-def with_remat(body: Callable[..., Any], remat: bool | Policy) -> Callable[..., Any]:
+def with_remat(body: Callable[..., Any], remat: bool | Fixed) -> Callable[..., Any]:
     """Return the body of a scan, with rematerialisation if requested."""
     if remat is False:
         return body
     # Inside a scan, XLA cannot merge the recomputation with the forward pass.
-    policy = None if remat is True else remat
+    policy = remat.value if isinstance(remat, Fixed) else None
     return jax.checkpoint(body, policy=policy, prevent_cse=False)
 
 
@@ -447,7 +429,8 @@ def repeat(
         check_callable("repeat", "remat", remat, cure)
     check_int("repeat", "unroll", unroll, 1)
     check_bool("repeat", "shared", shared)
-    settings = (broadcast, remat, unroll.__index__())
+    policy = remat if isinstance(remat, bool) else Fixed(remat)
+    settings = (broadcast, policy, unroll.__index__())
     if not shared:
         return Repeat(*read_stacked("repeat", make, n, key, 0), *settings)
     if key is not None:
