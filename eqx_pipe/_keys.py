@@ -165,13 +165,23 @@ def check_draws(function: str, subject: str, keys: Any) -> None:
 
     `subject` begins the message, as in "the space has keys".
     """
-    typed = jnp.issubdtype(keys.dtype, jax.dtypes.prng_key)
-    raw = "rbg" if keys.shape[-1:] == (4,) else ""  # four words; other kinds have two
-    kind = str(jr.key_impl(keys)) if typed else raw
-    if "rbg" in kind:
-        raise value_error(
-            function,
-            f"{subject} of the kind `{kind}`, whose draws under `vmap` differ from "
-            "those of a single point.",
-            "Use `jax.random.key(seed, impl='threefry2x32')`.",
-        )
+    if is_rbg(keys):
+        typed = jnp.issubdtype(keys.dtype, jax.dtypes.prng_key)
+        raise rbg_error(function, subject, jr.key_impl(keys) if typed else "rbg")
+
+
+def rbg_error(function: str, subject: str, kind: Any = "rbg") -> ValueError:
+    """Return the error for keys whose draws depend on each other under `vmap`."""
+    return value_error(
+        function,
+        f"{subject} of the kind `{kind}`, whose draws under `vmap` differ from those "
+        "of a single point.",
+        "Use `jax.random.key(seed, impl='threefry2x32')`.",
+    )
+
+
+def is_rbg(keys: Any) -> bool:
+    """Return whether keys are of a kind whose draws differ under `vmap`."""
+    if jnp.issubdtype(keys.dtype, jax.dtypes.prng_key):
+        return "rbg" in str(keys.dtype)
+    return keys.shape[-1:] == (4,)  # four words; other kinds have two

@@ -45,7 +45,8 @@ from .._check import (
     is_integer,
 )
 from .._errors import describe_value, structure_error, type_error, value_error
-from .._keys import check_key, parameters
+from .._jaxprs import draws_together, trace
+from .._keys import check_draws, check_mapped_key, is_rbg, parameters
 from .._mesh_context import check_mesh, is_explicit
 from .._stage import (
     Composite,
@@ -170,7 +171,7 @@ def _made(
 ) -> tuple[AnyStage, int]:
     """Make stages from keys under `vmap`, with one trace for any number of stages."""
     check_int(function, "n", n, fewest)
-    check_key(function, key, required=True)
+    check_mapped_key(function, key, required=True)
     by_keyword = _takes_keyword(function, make)
     size = operator.index(n)
 
@@ -444,6 +445,13 @@ def repeat(
     return SharedRepeat(stage, operator.index(cast(SupportsIndex, n)), *settings)
 
 
+def check_draws_apart(function: str, scope: Scope, run: Any, *args: PyTree) -> None:
+    """Raise if stages draw together from keys of a kind that allows no such draws."""
+    if scope.key is not None and is_rbg(scope.key):
+        if draws_together(trace(lambda: jtu.tree_leaves(run(*args)))):
+            check_draws(function, "`key` is", scope.key)
+
+
 Join: TypeAlias = Literal["mean", "sum", "max", "min", "prod", "stack"]
 """The merge of the outputs of the members."""
 
@@ -475,6 +483,7 @@ class Ensemble(Stacked):
             return arrays, part_state, passes.arrays()
 
         every = jax.vmap(one, axis_size=self.size)
+        check_draws_apart("ensemble", scope, every, stacked, states, index)
         y, states, values = every(stacked, states, index)
         passes.end(values)
         state = put_back(states)
@@ -849,6 +858,7 @@ class Batched(Composite):
         else:
             self.check_state_in_batches(size, scope)
             every = ft.partial(self.in_order, one, along, min(batch or size, size))
+        check_draws_apart("batched", scope, every, mapped, shared, index)
         try:
             (arrays, values), shared = every(mapped, shared, index)
         except ValueError as error:

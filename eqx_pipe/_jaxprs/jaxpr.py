@@ -5,6 +5,7 @@ JAX 0.12 has one class for jaxprs, open or closed, where 0.10 and 0.11 have two.
 
 import contextlib
 import functools as ft
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
@@ -64,6 +65,19 @@ _NAMED_AXIS, _OWN_REFS = "NamedAxisEffect", "InternalMutableArrayEffect"
 
 def _is(effect: Any, *classes: str) -> bool:
     return type(effect).__name__ in classes
+
+
+def draws_together(jaxpr: Any, least: int = 2) -> bool:
+    """Return whether a jaxpr draws from several keys of a kind like `rbg` at once.
+
+    Each draw then depends on the other keys. At once are at least `least` keys.
+    """
+    draws = (e for e in equations(jaxpr) if e.primitive.name in _DRAWS)
+    keys = (e.invars[0].aval for e in draws)
+    return any("rbg" in str(k.dtype) and math.prod(k.shape) >= least for k in keys)
+
+
+_DRAWS = "random_bits", "random_gamma"
 
 
 def axis_names(holder: Any) -> set[Any]:

@@ -28,6 +28,7 @@ from .._check import (
 from .._errors import describe_value, structure_error, type_error, value_error
 from .._jaxprs import (
     as_function,
+    draws_together,
     effects,
     has_refs,
     on_values,
@@ -36,6 +37,7 @@ from .._jaxprs import (
     trace,
     written,
 )
+from .._keys import rbg_error
 from .._mesh_context import IN_LANE, check_mesh, is_explicit
 from .._tree import (
     Opaque,
@@ -197,6 +199,9 @@ class _Call:
         at_once = of.mesh is None and batch >= each and not self.effects
         if at_once or size == 0 or (self.effects and None in self.out_axes):
             return self.finish(self.vmapped(run))
+        if batch > 1 and draws_together(jaxpr, 1):
+            if draws_together(trace(lambda: self.vmapped(run))):
+                raise rbg_error("vmap", "`fn` draws from keys")
         same = []
         if None in self.out_axes:
             # JAX raises if they vary. Under `jit` nothing else is computed.

@@ -24,6 +24,7 @@ from ..._jaxprs import (
     Split,
     as_function,
     counted,
+    draws_together,
     evaluate,
     fingerprint_of,
     on_values,
@@ -32,6 +33,7 @@ from ..._jaxprs import (
     split_of,
 )
 from ..._jaxprs import trace as trace_jaxpr
+from ..._keys import rbg_error
 from ..._mesh_context import NO_MESH
 from ..._spaces import Geometry, Space
 from ..._tree import as_data, can_be_traced, leaf_text
@@ -230,7 +232,13 @@ def _on_point(
     if refs:
         with jax.ensure_compile_time_eval():  # not in the trace around
             values = [ref[...] for ref in refs]
-        jaxpr = trace_jaxpr(ft.partial(on_values(jaxpr, refs), *values), *_inputs(jaxpr))
+        jaxpr = trace_jaxpr(
+            ft.partial(on_values(jaxpr, refs), *values), *_inputs(jaxpr)
+        )
+    if draws_together(jaxpr, 1):
+        pairs = [jax.ShapeDtypeStruct((2, *s.shape), s.dtype) for s in _inputs(jaxpr)]
+        if draws_together(trace_jaxpr(jax.vmap(as_function(jaxpr)), *pairs)):
+            raise rbg_error(function, "`fn` draws from keys")
     return {
         "point": eqx.combine(structs[0], static),
         "own": jaxpr,
