@@ -37,7 +37,7 @@ from .._errors import (
     value_error,
 )
 from .._keys import check_key
-from .._mesh_context import RULES, check_mesh, is_staged
+from .._mesh_context import IN_LANE, RULES, check_mesh, is_staged
 from .._stage import NamedLeaf, check_matched, matches, named_leaves
 from .._tree import fill, is_key_array, leaf_text, leaves_with_names, numpy_as_jax
 from .._types import Key, PyTree, PyTreeDef
@@ -707,8 +707,8 @@ def constrain(x: Tree, *logical: LogicalAxis) -> Tree:
     It takes effect under `with rules.on(mesh):`, and is the identity elsewhere, so a
     model with constraints also runs without rules. Use it inside `jit`; outside, it
     moves the array. It works under `grad` and `vmap` (the compiler chooses the sharding
-    of the mapped axis), and does nothing inside a `shard_map`, where every device
-    already has its part.
+    of the mapped axis), and does nothing inside a `shard_map`, a sweep, or a `vmap`,
+    `batched` or `vmap_space` with a mesh, where every device already has its part.
 
     **Arguments:**
 
@@ -733,7 +733,8 @@ def constrain(x: Tree, *logical: LogicalAxis) -> Tree:
     """
     current = current_rules()
     in_shard_map = AxisType.Manual in jax.sharding.get_abstract_mesh().axis_types
-    if current is None or in_shard_map:
+    # The maps of this package hide the mesh.
+    if current is None or in_shard_map or IN_LANE.value == "device":
         return x
     rules, mesh = current
     arrays, rest = eqx.partition(x, is_placeable)

@@ -39,7 +39,6 @@ from .._sweep import (
     check_agree,
     needs_key,
     no_mesh,
-    parts_of,
     request_of,
     rows_of,
 )

@@ -18,21 +18,25 @@ import jax.tree_util as jtu
 import numpy as np
 from jax.core import Tracer
 
-from ..._errors import type_error
+from ..._errors import type_error, value_error
 from ..._jaxprs import (
     Fingerprint,
     Split,
     as_function,
     counted,
+    draws_together,
     evaluate,
     fingerprint_of,
+    on_values,
     open_jaxpr,
+    refs_of,
     split_of,
 )
 from ..._jaxprs import trace as trace_jaxpr
+from ..._keys import rbg_error
 from ..._mesh_context import NO_MESH
 from ..._spaces import Geometry, Space
-from ..._tree import as_data, can_be_traced
+from ..._tree import as_data, can_be_traced, leaf_text
 from ..._types import ClosedJaxpr, Key, PyTree
 from ..._vmap import Analysis, analyze
 from ..call import call, fn_name
@@ -218,6 +222,23 @@ def _on_point(
     make: Any = jax.make_jaxpr(on_point, return_shape=True)
     jaxpr, out = make(*structs) if key is not None else make(structs[0])
     outputs, structure = jtu.tree_flatten(out)
+    refs, changed = refs_of(jaxpr)
+    if changed:
+        raise value_error(
+            function,
+            f"`fn` writes to a reference that points share, {leaf_text(changed[0])}.",
+            "Return the value; a reference that `fn` makes may change.",
+        )
+    if refs:
+        with jax.ensure_compile_time_eval():  # not in the trace around
+            values = [ref[...] for ref in refs]
+        jaxpr = trace_jaxpr(
+            ft.partial(on_values(jaxpr, refs), *values), *_inputs(jaxpr)
+        )
+    if draws_together(jaxpr, 1):
+        pairs = [jax.ShapeDtypeStruct((2, *s.shape), s.dtype) for s in _inputs(jaxpr)]
+        if draws_together(trace_jaxpr(jax.vmap(as_function(jaxpr)), *pairs)):
+            raise rbg_error(function, "`fn` draws from keys")
     return {
         "point": eqx.combine(structs[0], static),
         "own": jaxpr,
