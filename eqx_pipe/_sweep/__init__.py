@@ -31,7 +31,9 @@ from .results import Best as Best
 from .results import Compared as Compared
 from .results import SweepResult as SweepResult
 from .results import concatenated as concatenated
+from .results import means_of as means_of
 from .results import ranked as ranked
+from .results import replicates as replicates
 from .results import scores as scores
 from .store import Files as Files
 from .store import StoreLike as StoreLike
