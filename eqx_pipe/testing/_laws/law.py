@@ -678,13 +678,16 @@ def as_numpy_or_key(leaf: Any) -> Any:
     return leaf if is_key_array(leaf) else np.asarray(leaf)
 
 
-def programs_of(call: Call) -> Programs:
+def programs_of(call: Call, held: dict[str, Any]) -> Programs:
     """Return the programs of a call, cached if possible.
 
-    In a property test all examples of one structure share them.
+    In a property test all examples of one structure share them, unless a global or
+    another value that the function names, one of those `held`, has changed.
     """
+    named = {n: tuple(x) if isinstance(x, list) else x for n, x in held.items()}
     try:
-        key = "check", _form_of(call)
+        named = frozenset((n, x) for n, x in named.items() if " > " in n)
+        key = "check", _form_of(call), named
         hash(key)
     except TypeError:  # an array in a static field
         return Programs(call)
@@ -764,7 +767,7 @@ class Trial:
     @ft.cached_property
     def _traced(self) -> Programs | Exception:
         try:
-            return programs_of(self.call)
+            return programs_of(self.call, self.before)
         except Exception as error:
             return error
 
@@ -792,7 +795,7 @@ class Trial:
         """
         x64 = jax.enable_x64(real == np.float64 or is_wide())
         with contextlib.suppress(Exception), x64, numpy_dtype_promotion("standard"):
-            other = Trial(cast(self.call, real), self.asked_tolerance)
+            other = Trial(cast(self.call, real), self.asked_tolerance, self.before)
             _ = other.programs
             return other
         return None
