@@ -45,3 +45,4 @@ from .table import is_elementwise as is_elementwise
 from .table import kind as kind
 from .table import may_loop_or_call_back as may_loop_or_call_back
 from .table import register as register
+from .table import scan_counts as scan_counts

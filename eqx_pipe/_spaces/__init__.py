@@ -37,6 +37,8 @@ from .space import joined as joined
 from .space import latin_hypercube as latin_hypercube
 from .space import point_key as point_key
 from .space import raw_shape as raw_shape
+from .space import settings_of as settings_of
 from .space import sobol as sobol
 from .space import static_column as static_column
 from .space import unregistered as unregistered
+from .space import with_replicates as with_replicates

@@ -151,6 +151,11 @@ class Axis(eqx.Module):
         """Label and unit as keyword arguments of another axis."""
         return {"label": self.label, "unit": self.unit}
 
+    @property
+    def is_replicate(self) -> bool:
+        """True if the axis has replicates: `Seeds` and PRNG keys."""
+        return self.replicates is not None or is_key_array(self.known)
+
     def take(
         self, positions: Int[np.ndarray, " points"], dim: str | None = None
     ) -> "Axis":
@@ -338,6 +343,10 @@ class Mapped(Axis):
         return self.axis.replicates
 
     @property
+    def is_replicate(self) -> bool:
+        return self.axis.is_replicate
+
+    @property
     def is_static(self) -> bool:
         return self.axis.is_static
 
@@ -347,6 +356,11 @@ class Mapped(Axis):
 
     def __len__(self) -> int:
         return len(self.axis)
+
+    def take(
+        self, positions: Int[np.ndarray, " points"], dim: str | None = None
+    ) -> "Mapped":
+        return Mapped(self.fn, self.axis.take(positions, dim), **self.texts)
 
     def from_unit(
         self, u: Float[np.ndarray, " points"], dim: str | None = None

@@ -75,7 +75,8 @@ CURES = {
     r"True, False, or a function": "remat",
     # Axes, sweeps, reducers and searches.
     "Give a `Linspace`, `Values` or another axis": "Mapped.axis",
-    "Give a class or function": "strategy search.Optuna.sampler",
+    "called with `population_size=`": "strategy",
+    "called with `seed=`": "search.Optuna.sampler",
     "Give a dict from outputs": "output_coords",
     "Give a function from a point to one real number": "order_by",
     r"Give a function of `\(key, shape\)`": "Random.sampler",
