@@ -32,6 +32,7 @@ from .results import Compared as Compared
 from .results import SweepResult as SweepResult
 from .results import concatenated as concatenated
 from .results import ranked as ranked
+from .results import result_in as result_in
 from .results import scores as scores
 from .store import Files as Files
 from .store import StoreLike as StoreLike

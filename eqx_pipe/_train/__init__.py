@@ -1,6 +1,8 @@
 """Trainings: many at once, as lanes of one program, with curves and checkpoints."""
 
 from .lanes import Training as Training
+from .result import KEY as CHECKPOINT
+from .result import STATUS as STATUS
 from .result import TrainResult as TrainResult
 from .schedulers import PBT as PBT
 from .schedulers import Halving as Halving
