@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from .._errors import value_error
+from .._errors import nearest, value_error
 from .._sweep import ranked
 from .._sweep.store import checksum
 from .source import Shown, Source
@@ -90,11 +90,14 @@ def export(
     """
     source = Source("tensorboard", shown)
     reading = source.reading()
-    if reading is None or not reading.curves:
+    if not reading.curves:
         wrong = f"`{source.path}` has no curves."
         raise value_error("tensorboard", wrong, "Give a store with curves over steps.")
     names = [k for k in metrics_of(reading) if k in reading.curves]
-    metric, mode = chosen(reading, names, metric, mode)
+    if metric and metric not in names:
+        wrong = f"`by` is {metric!r}, which is not a curve of `{source.path}`."
+        raise value_error("tensorboard", wrong, nearest(metric, names))
+    metric, mode = chosen(reading, metric, mode)
     _, scores = numbers_of(reading, metric)
     order = np.arange(len(scores))
     if top is not None:

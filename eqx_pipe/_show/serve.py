@@ -9,8 +9,10 @@ import threading
 import urllib.parse
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import resources
-from typing import Any
+from typing import Any, Literal
 
+from .._check import check_choice
+from .._errors import nearest, value_error
 from .source import Shown, Source
 from .summary import pair, plain, view
 
@@ -29,20 +31,28 @@ class Page:
     it inline.
     """
 
-    def __init__(self, function: str, *shown: Shown):
+    def __init__(self, function: str, *shown: Shown, by: str = "", mode: str = ""):
         self._sources = [Source(function, each) for each in shown]
+        self._first = by, mode
+        if by and by not in (names := self.data()["metrics"]):
+            wrong = f"`by` is {by!r}, and the metrics are {', '.join(names)}."
+            raise value_error(function, wrong, nearest(by, names))
         self.path = " and ".join(source.path for source in self._sources)
-        self.every = 15_000 if any(x.is_remote for x in self._sources) else 2_000
+        self.every = 15_000 if "://" in self.path else 2_000
 
     @property
     def html(self) -> str:
-        """The page as one file, with up to eight of the metrics."""
+        """The page as one file, with up to four of the metrics in both directions."""
         first = self.data()
-        views = {name: self.data(name) for name in _metrics(first)[:8]}
-        return page_with({"views": {_metric(first): first, **views}})
+        names = dict.fromkeys([first["metric"], *first["metrics"][:4]])
+        modes = "min", "max"
+        views = {name: {x: self.data(name, x) for x in modes} for name in names}
+        return page_with({"views": views, "first": [first["metric"], first["mode"]]})
 
     def data(self, metric: str = "", mode: str = "", group: str = "") -> dict[str, Any]:
         """Return what the page shows of one metric, as JSON supports it."""
+        if not metric:
+            metric, mode = self._first[0], mode or self._first[1]
         if len(self._sources) > 1:
             return plain(pair(self._sources, metric, mode))
         return plain(view(self._sources[0], metric, mode, group))
@@ -60,7 +70,13 @@ class Page:
         return f"Page of {self.path}: notebooks show it, and `html` is its text"
 
 
-def show(result: Shown, after: Shown | None = None) -> Page:
+def show(
+    result: Shown,
+    after: Shown | None = None,
+    *,
+    by: str | None = None,
+    mode: Literal["min", "max"] | None = None,
+) -> Page:
     """Return a page over a result or a store, which notebooks show.
 
     It shows progress, curves as bands, the best points or settings, failures, and a
@@ -68,15 +84,18 @@ def show(result: Shown, after: Shown | None = None) -> Page:
 
     **Arguments:**
 
-    - `result`: a `SweepResult`, `TrainResult` or `search.SearchResult`, or what `store=`
-      supports: a path, a URL, a store of obstore. It may still be filled.
+    - `result`: a `SweepResult`, `TrainResult` or `search.SearchResult`, or what
+      `store=` supports: a path, a URL, a store of obstore. It may still be filled.
     - `after`: a second one, to compare the same metric at the same settings.
+    - `by`, `mode`: the metric that is shown first, and whether `"min"` or `"max"` is
+      best; by default those of the search or scheduler, or else the first metric and
+      `"min"`. (Keyword only.)
 
     **Returns:** an object that notebooks show; its `.html` is the page as one file,
     which needs no network.
 
-    **Raises:** `FileNotFoundError` if there is no store at a path; and as
-    `SweepResult.load`.
+    **Raises:** `FileNotFoundError` if there is no store at a path; `ValueError` if `by`
+    is not a metric; and as `SweepResult.load`.
 
     Needs `pip install 'eqx_pipe[sweep]'`.
 
@@ -87,7 +106,10 @@ def show(result: Shown, after: Shown | None = None) -> Page:
         >>> "</html>" in ep.show(result).html
         True
     """
-    return Page("show", result, *(() if after is None else (after,)))
+    if mode is not None:
+        check_choice("show", "mode", mode, ("min", "max"))
+    shown = (result,) if after is None else (result, after)
+    return Page("show", *shown, by=by or "", mode=mode or "")
 
 
 def page_with(data: Any) -> str:
@@ -95,14 +117,6 @@ def page_with(data: Any) -> str:
     text = resources.files(__package__).joinpath("page.html").read_text("utf-8")
     given = json.dumps(data, allow_nan=False, separators=(",", ":"))
     return text.replace(_EMPTY, _EMPTY.replace("null", given.replace("<", "\\u003c")))
-
-
-def _metrics(data: dict[str, Any]) -> list[str]:
-    return (data["views"][0] if "views" in data else data)["metrics"]
-
-
-def _metric(data: dict[str, Any]) -> str:
-    return (data["views"][0] if "views" in data else data).get("metric", "")
 
 
 def server_of(page: Page, port: int) -> tuple[ThreadingHTTPServer, str]:

@@ -19,20 +19,18 @@ from .._sweep.store import (
     check_zarr,
     count_in,
 )
-from .._train import CHECKPOINT, TrainResult
+from .._train import KEY as CHECKPOINT
+from .._train import TrainResult
 from .._tree import leaves_with_names
 
 Shown: TypeAlias = StoreLike | SweepResult | SearchResult | TrainResult
 """A result, or what `store=` of the call that returns it supports."""
 
 _WINDOW = 120e9
-"""The rate is that of the last two minutes, in nanoseconds, or of the last 20 chunks."""
+"""The nanoseconds whose chunks determine the rate, which has at least 20 chunks."""
 
-_ENTRIES = 6_000_000
-"""The maximum number of entries of a curve that are kept and sorted."""
-
-_STEPS = 240
-"""The maximum number of steps of a curve that are kept."""
+_ENTRIES, _STEPS = 6_000_000, 240
+"""The most entries and steps of a curve that are kept and sorted."""
 
 
 class Curve(NamedTuple):
@@ -47,17 +45,18 @@ class Curve(NamedTuple):
 class Reading(NamedTuple):
     """The same of each kind: the newest numbers of all points, and their curves.
 
-    `result` has the space, the gaps and the errors, and `goal` the recorded direction.
-    `facts` go to the page as they are. `read` returns the numbers of an output.
+    `result` has the space, the gaps and the errors; `None` for a reduction. `facts` go
+    to the page as they are, and `goal` has the recorded direction. `read(name)` returns
+    an output of all points, with the shown steps, and `read(name, rows)` of some.
     """
 
     kind: str
-    result: SweepResult
-    outputs: Mapping[str, Any]
-    curves: Mapping[str, Curve]
     facts: dict[str, Any]
-    goal: Mapping[str, Any]
-    read: Callable[..., np.ndarray]
+    result: SweepResult | None = None
+    outputs: Mapping[str, Any] = {}
+    curves: Mapping[str, Curve] = {}
+    goal: Mapping[str, Any] = {}
+    read: Callable[..., np.ndarray] = np.asarray
     training: TrainResult | None = None
     rounds: Int[np.ndarray, " points"] | None = None
 
@@ -72,23 +71,17 @@ class Source:
 
     def __init__(self, function: str, shown: Shown):
         self._function, self._version, self._reading = function, None, None
-        self._rounds: dict[int, SweepResult] = {}
+        self._follower: Follower | None = None
+        self._rounds: list[SweepResult] = []
         self._paces: list[tuple[float, int]] = []
-        self._given = None
+        self._given, self.path = None, type(shown).__name__
         if isinstance(shown, SweepResult | SearchResult | TrainResult):
-            self._given, self.path, self.is_remote = shown, type(shown).__name__, False
+            self._given = shown
             return
         check_zarr(function)
         self._files = as_files(function, shown)
         self.path = self._files.path_of()
-        self.is_remote = "://" in self.path
-        self._follower = Follower(function, self._files)
         self.version()
-
-    @property
-    def name(self) -> str:
-        """The last part of the path."""
-        return self.path.rstrip("/").rpartition("/")[2]
 
     def version(self) -> Any:
         """Return what differs when the store has changed; no values are read.
@@ -98,39 +91,33 @@ class Source:
         if self._given is not None:
             return ()
         with disk_errors(self.path, "be read", self._function):
-            self._kind = self._kind_of(self._files.names())
-            if self._kind == "sweep":
-                return self._follower.update()
-            if self._kind == "train":
-                tag = self._files.tag(CHECKPOINT)
-                return tag, self._files.entry(CHECKPOINT)
-            last = round_name(self._count - 1)
-            if self._rounds.keys() > {*range(self._count)}:
-                self._rounds.clear()
-            if getattr(self, "_last", None) != last:
-                self._last, files = last, self._files.below(last)
+            names, files, count = self._files.names(), self._files, 0
+            while round_name(count) in names:
+                count += 1
+            self._is_train = CHECKPOINT in names
+            if self._is_train:
+                return files.tag(CHECKPOINT), files.entry(CHECKPOINT)
+            if "zarr.json" not in names:
+                if not count:
+                    raise self._no_store(names)
+                files = files.below(round_name(count - 1))
+            del self._rounds[max(0, count - 1) :]
+            self._count = count
+            old = self._follower
+            if old is None or old.files.path_of() != files.path_of():
                 self._follower = Follower(self._function, files)
-            return last, self._follower.update()
+            return count, self._follower.update()
 
-    def _kind_of(self, names: set[str]) -> str:
-        if "zarr.json" in names:
-            return "sweep"
-        if CHECKPOINT in names:
-            return "train"
-        self._count = 0
-        while round_name(self._count) in names:
-            self._count += 1
-        if self._count:
-            return "search"
+    def _no_store(self, names: set[str]) -> FileNotFoundError:
         what = "is not there any more" if self._version else "is not there"
         if names:
             what = "is no store of a sweep, a search or a training"
-        cure = "Give the path that `store=` got; a call creates it when it has traced."
+        cure = "Give the path that `store=` got: a call creates it when it has traced."
         text = message(self._function, f"`{self.path}` {what}.", cure)
-        raise FileNotFoundError(text)
+        return FileNotFoundError(text)
 
-    def reading(self) -> Reading | None:
-        """Return what there is, or `None` for the states of a reduction."""
+    def reading(self) -> Reading:
+        """Return what there is; nothing is read again if the store has not changed."""
         version = self.version()
         if self._reading is None or self._version != version:
             with disk_errors(self.path, "be read", self._function):
@@ -138,48 +125,39 @@ class Source:
             self._version = version
         return self._reading
 
-    def progress(self) -> dict[str, Any]:
-        """Return the progress of the states of a reduction."""
-        store = self._follower.store
-        assert store is not None
-        return self._filled(store.account().gaps, store.chunks.size, "blocks")
-
-    def _read(self) -> Reading | None:
+    def _read(self) -> Reading:
         given = self._given
-        if isinstance(given, TrainResult) or given is None and self._kind == "train":
-            return self._training(given or TrainResult.load(self._files))
-        if isinstance(given, SearchResult) or given is None and self._kind == "search":
-            return self._search(given)
-        if given is None:
+        if given is None and self._is_train:
+            given = TrainResult.load(self._files)
+        elif given is None:
+            assert self._follower is not None and self._follower.store is not None
             store = self._follower.store
-            assert store is not None
             if "reduce" in store.record:
-                return None
+                gaps, size = store.account().gaps, store.chunks.size
+                return Reading("reduction", self._filled(gaps, size, "blocks"))
             given = result_in(store)
-        elif given.points is not None:
-            return None
+            if self._count:
+                for k in range(len(self._rounds), self._count - 1):
+                    found = SweepResult.load(self._files.below(round_name(k)))
+                    self._rounds.append(jtu.tree_map(_in_memory, found))
+                given = SearchResult((*self._rounds, given))
+        if isinstance(given, TrainResult):
+            return self._training(given)
+        if isinstance(given, SearchResult):
+            return self._search(given)
+        if given.points is not None:
+            counts = {"done": given.points, "total": len(given)}
+            return Reading("reduction", {"unit": "points", "counts": counts})
         facts = self._filled(given._gaps, len(given), "points", given.started)
         return self._points("sweep", given, facts, dict(given.made))
 
-    def _search(self, given: SearchResult | None) -> Reading:
-        if given is None:
-            for k in range(self._count - 1):
-                if k not in self._rounds:
-                    found = SweepResult.load(self._files.below(round_name(k)))
-                    values = jtu.tree_map(lambda x: x[...], found.values)
-                    self._rounds[k] = found.__class__(
-                        **{**vars(found), "values": values}
-                    )
-            assert self._follower.store is not None
-            rounds = [self._rounds[k] for k in range(self._count - 1)]
-            given = SearchResult((*rounds, result_in(self._follower.store)))
+    def _search(self, given: SearchResult) -> Reading:
         goal = {"by": given.by, "mode": given.mode} | dict(given.sweeps[-1].made)
-        result, first = given.result, given.sweeps[0]
+        result, (first, *_) = given.result, given.sweeps
         facts = self._filled(result._gaps, len(result), "points", first.started)
         rounds = max(goal.get("rounds", 0), len(given.sweeps))
-        left = (rounds - len(given.sweeps)) * len(first)
-        facts["counts"]["total"] += left
-        facts["counts"]["missing"] += left
+        for name in ("total", "missing"):
+            facts["counts"][name] += (rounds - len(given.sweeps)) * len(first)
         facts["note"] = f"{len(given.sweeps)} of {rounds} rounds"
         found = self._points("search", result, facts, goal)
         return found._replace(rounds=given.rounds)
@@ -190,8 +168,6 @@ class Source:
         """Return the numbers of a sweep: outputs that are scalars or curves."""
         outputs, curves = {}, {}
         for name, leaf in leaves_with_names(result.values):
-            if np.shape(leaf)[:1] != (len(result),):
-                continue
             if leaf.ndim == 1 and leaf.dtype.kind in "biuf":
                 outputs[name or "value"] = leaf
             elif leaf.ndim == 2 and leaf.dtype.kind == "f" and leaf.shape[1] > 1:
@@ -201,23 +177,21 @@ class Source:
                 curves[name or "value"] = _curve(dim, steps, leaf)
 
         def read(name: str, rows: np.ndarray | None = None) -> np.ndarray:
-            curve = curves.get(name)
             leaf, pick = outputs.get(name), ...
-            if curve is not None:
-                leaf, pick = curve.leaf, curve.picked
+            if name in curves:
+                *_, pick, leaf = curves[name]
             if rows is not None:
-                found = np.asarray(leaf[rows])
-            elif isinstance(leaf, StoredArray):
+                return np.asarray(leaf[rows])
+            if self._follower is not None and isinstance(leaf, StoredArray):
                 return self._follower.values(name, leaf, pick)
-            else:
-                found = np.asarray(leaf)
-            return found[:, pick] if curve is not None else found
+            return np.asarray(leaf)[:, pick] if name in curves else np.asarray(leaf)
 
-        return Reading(kind, result, outputs, curves, facts, goal, read)
+        return Reading(kind, facts, result, outputs, curves, goal, read)
 
     def _training(self, result: TrainResult) -> Reading:
+        coords, latest = result.curves.output_coords, result.latest
         curves = {
-            name: _curve(*next(iter(result.curves.output_coords[name].items())), leaf)
+            name: _curve(*next(iter(coords[name].items())), leaf)
             for name, leaf in result.curves.values.items()
             if leaf.ndim == 2 and (leaf.dtype.kind == "f" or name == "parent")
         }
@@ -226,12 +200,11 @@ class Source:
 
         def read(name: str, rows: np.ndarray | None = None) -> np.ndarray:
             if rows is not None:
-                return np.asarray(result.latest.values[name])[rows]
+                return np.asarray(latest.values[name])[rows]
             return np.asarray(curves[name].leaf)[:, curves[name].picked]
 
-        outputs = {name: result.latest.values[name] for name in curves}
-        given = "train", result.latest, outputs, curves, facts, goal, read, result
-        return Reading(*given)
+        outputs = {name: latest.values[name] for name in curves}
+        return Reading("train", facts, latest, outputs, curves, goal, read, result)
 
     def _filled(
         self, gaps: Any, size: int, unit: str, started: float = 0.0
@@ -241,52 +214,45 @@ class Source:
         done = size - missing - failed
         counts = {"done": done, "failed": failed, "missing": missing, "total": size}
         found: dict[str, Any] = {"unit": unit, "counts": counts}
-        store = None if self._given is not None else self._follower.store
+        store = None if self._follower is None else self._follower.store
         if store is not None and store.known.done.any():
-            when = store.known.when
-            last, times = when.max(), np.sort(when[store.known.done])
+            times = np.sort(store.known.when[store.known.done])
+            last = times[-1]
             found["written"] = int(last // 10**9)
             begin = max(started * 1e9, min(last - _WINDOW, times[-20:][0]))
-            count = np.count_nonzero(when > begin) * store.chunks.points
+            count = np.count_nonzero(times > begin) * store.chunks.points
             if missing and last > begin:
                 found["rate"] = rate = float(count / (last - begin) * 1e9)
                 found["left"] = missing / rate
         return found
 
     def _trained(self, result: TrainResult, steps: int) -> dict[str, Any]:
-        """Return counts of trainings, their share of all steps, and the time left."""
+        """Return counts of trainings, their shares of all steps, and the time left."""
         size, failed = len(result.active), np.zeros(len(result.active), bool)
         failed[[*result.errors]] = True
-        stopped = ~(result.active | failed)
-        rest, whole = steps - result.trained, max(1, size * steps)
-        found: dict[str, Any] = {
-            "unit": "trainings",
-            "step": result.step,
-            "steps": steps,
-            "counts": {
-                "done": int(result.active.sum()),
-                "stopped": int(stopped.sum()),
-                "failed": int(failed.sum()),
-                "total": size,
-            },
-            "shares": {
-                "done": result.trained.sum() / whole,
-                "stopped": rest[stopped].sum() / whole,
-                "failed": rest[failed].sum() / whole,
-            },
-        }
+        stopped, rest = ~(result.active | failed), steps - result.trained
+        found: dict[str, Any] = {"unit": "trainings", "step": result.step}
+        found["steps"], whole = steps, max(1, size * steps)
+        kinds = {"done": result.active, "stopped": stopped, "failed": failed}
+        found["counts"] = {k: int(x.sum()) for k, x in kinds.items()} | {"total": size}
+        found["shares"] = {k: rest[x].sum() / whole for k, x in kinds.items()}
+        found["shares"]["done"] = result.trained.sum() / whole
         entry = None if self._given is not None else self._files.entry(CHECKPOINT)
         if entry is not None:
             now, found["written"] = entry.when / 1e9, entry.when // 10**9
-            # The step at which a call began is not recorded, so two are compared.
-            if self._paces and self._paces[-1][1] > result.step:
-                self._paces = []
-            self._paces = [*self._paces, (now, result.step)][-8:]
+            # The step at which a call began is not recorded, so checkpoints are
+            # compared; those of a training that began again do not count.
+            kept = [pair for pair in self._paces if pair[1] <= result.step]
+            self._paces = [*kept, (now, result.step)][-8:]
             (then, before), left = self._paces[0], steps - result.step
             if left and result.step > before and now > then:
                 found["rate"] = rate = (result.step - before) / (now - then)
                 found["left"] = left / rate
         return found
+
+
+def _in_memory(leaf: Any) -> Any:
+    return leaf[...] if isinstance(leaf, StoredArray) else leaf
 
 
 def _curve(dim: str, steps: Any, leaf: Any) -> Curve:

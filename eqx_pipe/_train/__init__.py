@@ -1,7 +1,7 @@
 """Trainings: many at once, as lanes of one program, with curves and checkpoints."""
 
 from .lanes import Training as Training
-from .result import KEY as CHECKPOINT
+from .result import KEY as KEY
 from .result import STATUS as STATUS
 from .result import TrainResult as TrainResult
 from .schedulers import PBT as PBT

@@ -49,13 +49,13 @@ class Follower:
     """
 
     def __init__(self, function: str, files: Files):
-        self._function, self._files = function, files
+        self._function, self.files = function, files
         self._arrays: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         self.store: _ListedStore | None = None
 
     def update(self) -> tuple[Any, ...]:
         """List the chunks again; return what differs when the store has changed."""
-        now, old = open_store(self._function, self._files), self.store
+        now, old = open_store(self._function, self.files), self.store
         fields = {x.name: getattr(now, x.name) for x in dataclasses.fields(now)}
         grown = old is None or old.record != now.record
         if grown:
