@@ -32,7 +32,7 @@ def _field(number: int, x: bytes | str | float) -> bytes:
     """Return a field with bytes, a text or a double."""
     if isinstance(x, float):
         return _varint(number << 3 | 1) + struct.pack("<d", x)
-    data = x.encode() if isinstance(x, str) else x
+    data = x if isinstance(x, bytes) else str(x).encode()
     return _varint(number << 3 | 2) + _varint(len(data)) + data
 
 
@@ -90,7 +90,8 @@ def export(
     """
     source = Source("tensorboard", shown)
     reading = source.reading()
-    if not reading.curves:
+    result = reading.result
+    if result is None or not reading.curves:
         wrong = f"`{source.path}` has no curves."
         raise value_error("tensorboard", wrong, "Give a store with curves over steps.")
     names = [k for k in metrics_of(reading) if k in reading.curves]
@@ -101,9 +102,9 @@ def export(
     _, scores = numbers_of(reading, metric)
     order = np.arange(len(scores))
     if top is not None:
-        allowed = np.asarray(reading.result.ok) & ~np.isnan(scores)
+        allowed = np.asarray(result.ok) & ~np.isnan(scores)
         order = ranked(scores, mode, allowed)[:top]
-    columns, when = Columns(reading).at(order), reading.result.started
+    columns, when = Columns(reading).at(order), result.started
     values = {
         k: (np.asarray(c.steps), np.asarray(c.leaf)) for k, c in reading.curves.items()
     }

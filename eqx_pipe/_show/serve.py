@@ -114,7 +114,7 @@ def show(
 
 def page_with(data: Any) -> str:
     """Return the page with some data in it."""
-    text = resources.files(__package__).joinpath("page.html").read_text("utf-8")
+    text = resources.files("eqx_pipe._show").joinpath("page.html").read_text("utf-8")
     given = json.dumps(data, allow_nan=False, separators=(",", ":"))
     return text.replace(_EMPTY, _EMPTY.replace("null", given.replace("<", "\\u003c")))
 
@@ -161,7 +161,7 @@ def server_of(page: Page, port: int) -> tuple[ThreadingHTTPServer, str]:
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, *_: Any) -> None:
+        def log_message(self, format: str, *args: Any) -> None:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", port), Handler)

@@ -104,9 +104,11 @@ class Source:
             del self._rounds[max(0, count - 1) :]
             self._count = count
             old = self._follower
-            if old is None or old.files.path_of() != files.path_of():
-                self._follower = Follower(self._function, files)
-            return count, self._follower.update()
+            if old is not None and old.files.path_of() == files.path_of():
+                old.update()
+            else:
+                self._follower = old = Follower(self._function, files)
+            return count, len(old.store.chunks), old.store.known.when.tobytes()
 
     def _no_store(self, names: set[str]) -> FileNotFoundError:
         what = "is not there any more" if self._version else "is not there"
@@ -130,7 +132,7 @@ class Source:
         if given is None and self._is_train:
             given = TrainResult.load(self._files)
         elif given is None:
-            assert self._follower is not None and self._follower.store is not None
+            assert self._follower is not None
             store = self._follower.store
             if "reduce" in store.record:
                 gaps, size = store.account().gaps, store.chunks.size
@@ -138,7 +140,8 @@ class Source:
             given = result_in(store)
             if self._count:
                 for k in range(len(self._rounds), self._count - 1):
-                    found = SweepResult.load(self._files.below(round_name(k)))
+                    files = self._files.below(round_name(k))
+                    found = result_in(Follower(self._function, files).store)
                     self._rounds.append(jtu.tree_map(_in_memory, found))
                 given = SearchResult((*self._rounds, given))
         if isinstance(given, TrainResult):
@@ -177,9 +180,7 @@ class Source:
                 curves[name or "value"] = _curve(dim, steps, leaf)
 
         def read(name: str, rows: np.ndarray | None = None) -> np.ndarray:
-            leaf, pick = outputs.get(name), ...
-            if name in curves:
-                *_, pick, leaf = curves[name]
+            *_, pick, leaf = curves.get(name) or (..., outputs[name])
             if rows is not None:
                 return np.asarray(leaf[rows])
             if self._follower is not None and isinstance(leaf, StoredArray):
@@ -214,8 +215,8 @@ class Source:
         done = size - missing - failed
         counts = {"done": done, "failed": failed, "missing": missing, "total": size}
         found: dict[str, Any] = {"unit": unit, "counts": counts}
-        store = None if self._follower is None else self._follower.store
-        if store is not None and store.known.done.any():
+        if self._follower is not None and self._follower.store.known.done.any():
+            store = self._follower.store
             times = np.sort(store.known.when[store.known.done])
             last = times[-1]
             found["written"] = int(last // 10**9)

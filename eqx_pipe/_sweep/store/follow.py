@@ -51,19 +51,19 @@ class Follower:
     def __init__(self, function: str, files: Files):
         self._function, self.files = function, files
         self._arrays: dict[str, tuple[np.ndarray, np.ndarray]] = {}
-        self.store: _ListedStore | None = None
+        self.store = self._opened({})
 
-    def update(self) -> tuple[Any, ...]:
-        """List the chunks again; return what differs when the store has changed."""
-        now, old = open_store(self._function, self.files), self.store
-        fields = {x.name: getattr(now, x.name) for x in dataclasses.fields(now)}
-        grown = old is None or old.record != now.record
-        if grown:
-            self._arrays = {}
-        kept = {} if old is None or grown else old.manifests
-        self.store = _ListedStore(**fields, known=now.listed(), manifests=kept)
-        known = self.store.known
-        return len(known.done), int(known.done.sum()), known.when.tobytes()
+    def update(self) -> None:
+        """List the chunks again."""
+        now = self._opened(self.store.manifests)
+        if now.record != self.store.record:  # it has grown, or was created again
+            self._arrays, now = {}, dataclasses.replace(now, manifests={})
+        self.store = now
+
+    def _opened(self, manifests: dict[tuple[int, int], list[Version]]) -> _ListedStore:
+        store = open_store(self._function, self.files)
+        fields = {x.name: getattr(store, x.name) for x in dataclasses.fields(store)}
+        return _ListedStore(**fields, known=store.listed(), manifests=manifests)
 
     def values(self, name: str, leaf: StoredArray, columns: Any = ...) -> np.ndarray:
         """Return the values of an output at all points, of some columns if it has them.
@@ -71,10 +71,10 @@ class Follower:
         The chunks that are missing have the fill value. `name` is that of the values,
         of which few are kept. A bucket sends several chunks at once.
         """
-        assert self.store is not None
         known, chunks = self.store.known, self.store.chunks
-        values, seen = self._arrays.pop(name, (None, None))
-        if values is None or seen is None:
+        if name in self._arrays:
+            values, seen = self._arrays.pop(name)
+        else:
             values = self.store.variables[leaf._variable].empty(len(leaf))
             values = values.astype(leaf.dtype)[:, columns] if leaf.ndim > 1 else values
             seen = np.zeros(len(known.when), np.int64)
