@@ -68,7 +68,8 @@ class Browser:
         text, _, self._rest = self._rest.partition(b"\0")
         message = json.loads(text)
         if message.get("method") == "Network.requestWillBeSent":
-            self.requests.append(message["params"]["request"]["url"])
+            url = message["params"]["request"]["url"]
+            self.requests += [] if url.startswith("data:") else [url]
         if "method" in message:
             self._seen.append(message["method"])
         return message
