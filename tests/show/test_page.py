@@ -116,7 +116,7 @@ def test_filters_hovering_and_scales(browser, pages):
     # A row marks its point in all cards, and a line its row.
     browser.mouse("Moved", *center(browser, "tbody tr"))
     hot = "[...document.querySelectorAll('.hot')].map(n => n.tagName).sort().join()"
-    assert browser.js(hot) == "circle,path,tr"
+    assert browser.js(hot) == "TR,circle,circle,path"
     browser.mouse("Moved", *center(browser, "[data-card=grid] [data-own]", 0.1, 0.9))
     tip = browser.js("document.getElementById('tip').textContent").split("\n")
     assert tip[0].startswith("rate ") and tip[2].startswith("accuracy ")

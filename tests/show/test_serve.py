@@ -1,5 +1,6 @@
 """The server of `eqx-pipe show`, as a process of its own: addresses, texts, errors."""
 
+import contextlib
 import json
 import shutil
 import subprocess
@@ -32,22 +33,29 @@ def get(url, tag=None):
         return error.code, error.headers, error.read().decode()
 
 
-@pytest.fixture
-def served(tmp_path):
-    """Serve a store that the test may damage, and yield its path and address."""
-    store = tmp_path / "a<b>.zarr"
-    shown.table(store)
+@contextlib.contextmanager
+def served(store):
+    """Serve a store, and yield its address."""
     command = [*COMMAND, "show", str(store)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             line = process.stdout.readline()
-            yield store, line.rpartition(": ")[2].strip()
+            yield line.rpartition(": ")[2].strip()
         finally:
             process.terminate()
 
 
-def test_a_server(served):
-    store, url = served
+def test_a_server(tmp_path):
+    store = tmp_path / "a<b>.zarr"
+    shown.table(store)
+    with served(store) as url:
+        check_replies(store, url)
+        shutil.rmtree(store)
+        error = json.loads(get(f"{url}data")[2])["error"]
+        assert "is not there any more" in error and str(store) in error
+
+
+def check_replies(store, url):
     root, token = url.rstrip("/").rsplit("/", 1)
     for wrong in (
         f"{root}/",
@@ -73,14 +81,21 @@ def test_a_server(served):
     request = urllib.request.Request(url, data=b"x")
     with pytest.raises(urllib.error.HTTPError, match="501"):
         urllib.request.urlopen(request, timeout=60)
-    # A damaged chunk, and then no store at all.
+
+
+def test_a_damaged_store(tmp_path):
+    """The message of the library is on the page until the store is whole again."""
+    store = tmp_path / "store"
+    shown.table(store)
     (chunk,) = (store / "score").glob("c*.*")
+    before = chunk.read_bytes()
     chunk.write_bytes(b"no values")
-    error = json.loads(get(f"{url}data")[2])["error"]
-    assert str(chunk) in error and "Delete it" in error and "eqx_pipe." not in error
-    shutil.rmtree(store)
-    error = json.loads(get(f"{url}data", tag)[2])["error"]
-    assert "is not there any more" in error and str(store) in error
+    with served(store) as url:
+        error = json.loads(get(f"{url}data")[2])["error"]
+        assert str(chunk) in error and "Delete it" in error
+        assert "eqx_pipe." not in error and str(chunk) in get(url)[2]
+        chunk.write_bytes(before)
+        assert json.loads(get(f"{url}data")[2])["metric"] == shown.HOSTILE
 
 
 def test_the_command(tmp_path, stores):
