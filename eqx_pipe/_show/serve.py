@@ -32,7 +32,8 @@ class Page:
     """
 
     def __init__(self, function: str, *shown: Shown, by: str = "", mode: str = ""):
-        self._sources = [Source(function, each) for each in shown]
+        pairs = zip(shown, ("result", "after"), strict=False)
+        self._sources = [Source(function, each, name) for each, name in pairs]
         self._first = by, mode
         if by and by not in (names := self.data()["metrics"]):
             wrong = f"`by` is {by!r}, and the metrics are {', '.join(names)}."

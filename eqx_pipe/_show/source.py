@@ -1,4 +1,4 @@
-"""What a page needs of a sweep, a search or a training, from memory or a store."""
+"""Readings of sweeps, searches and trainings, from memory or from their stores."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias
@@ -69,7 +69,7 @@ def evenly(count: int, most: int) -> np.ndarray:
 class Source:
     """A store that may change, or a result in memory, which does not."""
 
-    def __init__(self, function: str, shown: Shown):
+    def __init__(self, function: str, shown: Shown, argument: str = "store"):
         self._function, self._version, self._reading = function, None, None
         self._follower: Follower | None = None
         self._rounds: list[SweepResult] = []
@@ -79,7 +79,7 @@ class Source:
             self._given = shown
             return
         check_zarr(function)
-        self._files = as_files(function, shown)
+        self._files = as_files(function, shown, argument)
         self.path = self._files.path_of()
         self.version()
 

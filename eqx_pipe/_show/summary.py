@@ -1,4 +1,4 @@
-"""What a page shows of a store: at most some hundred lines, however large the store is.
+"""The data of a page: at most some hundred lines, however large the store is.
 
 Bands are quantiles, maps are means, and of points there is a sample with the best. All
 numbers are computed here, so that a browser gets a few kilobytes.
@@ -125,7 +125,7 @@ def pair(sources: Sequence[Source], metric: str = "", mode: str = "") -> dict[st
         "after": after[few],
         "texts": [", ".join(map(_text, keys[k])) for k in few],
         "i": few,
-        "table": _rows(order[:_TOP, None], cells) | {"metric": "after", "over": ""},
+        "table": _rows(order[:_TOP, None], cells) | {"metric": "after", "over": "replicates"},
     }
     return found
 
