@@ -140,7 +140,9 @@ def server_of(page: Page, port: int) -> tuple[ThreadingHTTPServer, str]:
                         return self.reply(304, "application/json", "", tag)
                     data = page.data(**query)
                 except (OSError, ValueError, RuntimeError) as error:
-                    data = {"error": re.sub(r"^`eqx_pipe\.[\w.]+`: ", "", str(error))}
+                    # Without a tag, so that the page asks again until it is mended.
+                    tag, text = "", re.sub(r"^`eqx_pipe\.[\w.]+`: ", "", str(error))
+                    data = {"error": text}
             if rest[0]:
                 return self.reply(200, "application/json", json.dumps(data), tag)
             data = {"live": tag, "every": page.every, "view": data}

@@ -26,7 +26,7 @@ from .._tree import leaves_with_names
 Shown: TypeAlias = StoreLike | SweepResult | SearchResult | TrainResult
 """A result, or what `store=` of the call that returns it supports."""
 
-_WINDOW = 120e9
+_WINDOW = 40e9
 """The nanoseconds whose chunks determine the rate, which has at least 20 chunks."""
 
 _ENTRIES, _STEPS = 6_000_000, 240

@@ -125,7 +125,8 @@ def pair(sources: Sequence[Source], metric: str = "", mode: str = "") -> dict[st
         "after": after[few],
         "texts": [", ".join(map(_text, keys[k])) for k in few],
         "i": few,
-        "table": _rows(order[:_TOP, None], cells) | {"metric": "after", "over": "replicates"},
+        "table": _rows(order[:_TOP, None], cells)
+        | {"metric": "after", "over": "replicates"},
     }
     return found
 
@@ -390,6 +391,8 @@ def _grid(space: Space, scores: np.ndarray, status: np.ndarray) -> dict[str, Any
     for name, code in (("failed", FAILED), ("missing", MISSING)):
         marks = cells(turned(status == code).astype(int)) > 0
         grid[name] = np.argwhere((marks & (count == 0)).T)
+        if code == FAILED:
+            grid["some"] = np.argwhere((marks & (count > 0)).T)
     grid["xs"], grid["ys"] = (x[cut] for x, cut in zip(sides, cuts, strict=True))
     return {"grid": grid | {"over": [d for d in of if d not in free]}}
 

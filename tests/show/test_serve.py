@@ -91,11 +91,13 @@ def test_a_damaged_store(tmp_path):
     before = chunk.read_bytes()
     chunk.write_bytes(b"no values")
     with served(store) as url:
-        error = json.loads(get(f"{url}data")[2])["error"]
+        _, headers, text = get(f"{url}data")
+        error = json.loads(text)["error"]
         assert str(chunk) in error and "Delete it" in error
         assert "eqx_pipe." not in error and str(chunk) in get(url)[2]
         chunk.write_bytes(before)
-        assert json.loads(get(f"{url}data")[2])["metric"] == shown.HOSTILE
+        text = get(f"{url}data", headers["ETag"])[2]
+        assert json.loads(text)["metric"] == shown.HOSTILE
 
 
 def test_the_command(tmp_path, stores):
