@@ -106,10 +106,10 @@ def _key_rule(fn: Any) -> tuple[bool, bool]:
     Needed at every call, and `inspect.signature` takes longer than most layers.
     """
     if not isinstance(fn, _FUNCTIONS):  # others may change, or lack weak references
-        return _read_key_rule(fn)
+        return keyword_rule(fn, "key")
     rule = _rules.get(fn)
     if rule is None:
-        rule = _rules.put(fn, _read_key_rule(fn))
+        rule = _rules.put(fn, keyword_rule(fn, "key"))
     return rule
 
 
@@ -117,14 +117,15 @@ _FUNCTIONS = (types.FunctionType, JITTED)
 _rules: WeakCache[tuple[bool, bool]] = WeakCache()
 
 
-def _read_key_rule(fn: Any) -> tuple[bool, bool]:
+def keyword_rule(fn: Any, name: str) -> tuple[bool, bool]:
+    """Return whether a function takes an argument by name, and has a default for it."""
     known = parameters(fn)
-    if "key" not in list(known)[1:]:  # the first is the input, under any name
+    if name not in list(known)[1:]:  # the first is the input, under any name
         return False, False
-    bound = isinstance(fn, ft.partial) and "key" in fn.keywords
-    if bound or known["key"].kind is inspect.Parameter.POSITIONAL_ONLY:
+    bound = isinstance(fn, ft.partial) and name in fn.keywords
+    if bound or known[name].kind is inspect.Parameter.POSITIONAL_ONLY:
         return False, False
-    default = known["key"].default
+    default = known[name].default
     return True, default is not inspect.Parameter.empty and default is not None
 
 

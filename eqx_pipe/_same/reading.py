@@ -426,7 +426,7 @@ class _Disk(_Reading):
         self.found.append((at, f"{getattr(x, '__module__', None)}.{text}"))
 
     def array(self, x: Any, at: _At) -> None:
-        if not getattr(x, "is_fully_addressable", True) or x.dtype.kind == "O":
+        if not getattr(x, "is_fully_addressable", True) or x.dtype == object:
             raise Unsure(x, at)
         data = np.asarray(as_data(x))
         shown = f"{data.tolist()} " if data.size <= 4 else ""

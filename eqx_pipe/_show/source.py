@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Int
 
 from .._errors import message
-from .._search import SearchResult, round_name
+from .._search import SearchResult, rounds_in
 from .._sweep import SweepResult, as_files, disk_errors, result_in
 from .._sweep.store import (
     FAILED,
@@ -19,8 +19,7 @@ from .._sweep.store import (
     check_zarr,
     count_in,
 )
-from .._train import KEY as CHECKPOINT
-from .._train import TrainResult
+from .._train import CHECKPOINTS, TrainResult
 from .._tree import leaves_with_names
 
 Shown: TypeAlias = StoreLike | SweepResult | SearchResult | TrainResult
@@ -91,18 +90,20 @@ class Source:
         if self._given is not None:
             return ()
         with disk_errors(self.path, "be read", self._function):
-            names, files, count = self._files.names(), self._files, 0
-            while round_name(count) in names:
-                count += 1
-            self._is_train = CHECKPOINT in names
+            names, files = self._files.names(), self._files
+            self._is_train = bool(CHECKPOINTS & names)
             if self._is_train:
-                return files.tag(CHECKPOINT), files.entry(CHECKPOINT)
+                found = sorted(CHECKPOINTS & names)
+                self._saved = [files.entry(name) for name in found]
+                return [files.tag(name) for name in found], self._saved
+            self._stores = []
             if "zarr.json" not in names:
-                if not count:
+                self._stores = rounds_in(self._function, files)
+                if not self._stores:
                     raise self._no_store(names)
-                files = files.below(round_name(count - 1))
+                files = self._stores[-1]
+            count = len(self._stores)
             del self._rounds[max(0, count - 1) :]
-            self._count = count
             old = self._follower
             if old is not None and old.files.path_of() == files.path_of():
                 old.update()
@@ -138,9 +139,8 @@ class Source:
                 gaps, size = store.account().gaps, store.chunks.size
                 return Reading("reduction", self._filled(gaps, size, "blocks"))
             given = result_in(store)
-            if self._count:
-                for k in range(len(self._rounds), self._count - 1):
-                    files = self._files.below(round_name(k))
+            if self._stores:
+                for files in self._stores[len(self._rounds) : -1]:
                     found = result_in(Follower(self._function, files).store)
                     self._rounds.append(jtu.tree_map(_in_memory, found))
                 given = SearchResult((*self._rounds, given))
@@ -238,9 +238,9 @@ class Source:
         found["counts"] = {k: int(x.sum()) for k, x in kinds.items()} | {"total": size}
         found["shares"] = {k: rest[x].sum() / whole for k, x in kinds.items()}
         found["shares"]["done"] = result.trained.sum() / whole
-        entry = None if self._given is not None else self._files.entry(CHECKPOINT)
-        if entry is not None:
-            now, found["written"] = entry.when / 1e9, entry.when // 10**9
+        times = [] if self._given else [x.when for x in self._saved if x is not None]
+        if times:
+            now, found["written"] = max(times) / 1e9, max(times) // 10**9
             # The step at which a call began is not recorded, so checkpoints are
             # compared; those of a training that began again do not count.
             kept = [pair for pair in self._paces if pair[1] <= result.step]

@@ -251,6 +251,9 @@ def check_settings(
             lines += [] if of else [f"`{x}`: {was[x]} in the store, now {now[x]}"]
         wrong = f"the store `{path}` was created by a different {what}:{bullets(lines)}"
         cure = f"Give another path, or the arguments of that {what}."
+        if {*names} <= {"training", "jax"}:
+            cure += ' If only a mistake was mended, `resume="failed"` continues, and '
+            cure += 'tries failed trainings again; `resume="force"` does not.'
         raise structure_error(function, wrong, cure)
 
 

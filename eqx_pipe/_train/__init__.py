@@ -1,7 +1,8 @@
 """Trainings: many at once, as lanes of one program, with curves and checkpoints."""
 
+from .checkpoint import CHECKPOINTS as CHECKPOINTS
+from .checkpoint import damage as damage
 from .lanes import Training as Training
-from .result import KEY as KEY
 from .result import STATUS as STATUS
 from .result import TrainResult as TrainResult
 from .schedulers import PBT as PBT

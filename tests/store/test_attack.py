@@ -1,5 +1,6 @@
 """Random damage and kills: the right values, or an error that names store and file."""
 
+import functools
 from pathlib import Path
 
 import pytest
@@ -15,15 +16,21 @@ def attacks(monkeypatch):
     # By the name that its processes know: stores know callbacks by their module.
     from tests.support import attack, kills
 
-    return {"mutations": attack.mutations, "kills": kills.kills}
+    return {
+        "mutations": attack.mutations,
+        "trainings": functools.partial(attack.mutations, targets=attack.trained),
+        "checkpoints": attack.checkpoints,
+        "kills": kills.kills,
+    }
 
 
-SLOW = [("mutations", 100), ("kills", 5)]
+FAST = [("mutations", 10), ("trainings", 5), ("checkpoints", 1)]
+SLOW = [("mutations", 100), ("trainings", 50), ("kills", 5)]
 
 
 @pytest.mark.parametrize(
     ("what", "count"),
-    [("mutations", 10), *(pytest.param(*x, marks=pytest.mark.slow) for x in SLOW)],
+    [*FAST, *(pytest.param(*x, marks=pytest.mark.slow) for x in SLOW)],
 )
 def test_stores_are_right_or_told(attacks, what, count):
     bad = []

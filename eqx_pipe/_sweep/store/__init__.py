@@ -38,6 +38,7 @@ from .fill import restore as restore
 from .fill import settle as settle
 from .fill import statuses_of as statuses_of
 from .follow import Follower as Follower
+from .format import MALFORMED as MALFORMED
 from .format import StoreLayout as StoreLayout
 from .format import Variable as Variable
 from .format import checksum as checksum

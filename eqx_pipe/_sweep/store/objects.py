@@ -75,6 +75,11 @@ class Objects(Keys):
         except FileExistsError:
             return None
 
+    def copy(self, key: str, to: str) -> None:
+        """Let another key have the bytes of a key."""
+        with self._naming(key):
+            self._obstore.copy(self._bucket, self._prefix + key, self._prefix + to)
+
     def tag(self, key: str) -> str | None:
         """Return the e-tag of an object, or `None` if it is missing."""
         with contextlib.suppress(FileNotFoundError), self._naming(key):
