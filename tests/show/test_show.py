@@ -273,7 +273,7 @@ def test_requests_of_other_kinds_in_a_bucket(requests):
         assert data["counts"]["done"] == data["counts"]["total"]
         requests.clear()
         assert page.tag({}) == page.tag({})
-        assert not any("/c" in key for key in requests) and gets(requests) <= 2
+        assert not any("/c" in key for key in requests) and gets(requests) <= 4
 
 
 def test_results_in_memory_have_the_data_of_their_stores(stores):
