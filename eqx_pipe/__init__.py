@@ -39,6 +39,7 @@ if _typing.TYPE_CHECKING:
     from . import sharding as sharding
     from . import testing as testing
     from ._refill import refill as refill
+    from ._show import show as show
     from ._spaces import Axis as Axis
     from ._spaces import Geomspace as Geomspace
     from ._spaces import Linspace as Linspace
@@ -69,6 +70,7 @@ else:
     _MODULES = "data reduce search sharding testing".split()
     _PACKAGES = {
         "_refill": "refill",
+        "_show": "show",
         "_spaces": "Axis Geomspace Linspace LogUniform Mapped Random Seeds Space "
         "Static Uniform Values latin_hypercube sobol",
         "_sweep": "SweepPlan SweepResult plan sweep sweeper vmap_space",

@@ -74,6 +74,7 @@ def of_sweeps():
     training = ep.Training(lambda p: p["x"], lambda p, x: (x, None))
     return {
         "plan": call(value, LINE),
+        "show": call(ep.sweep(value, LINE)),
         "sweep": call(value, LINE),
         "sweeper": call(value, LINE),
         "Training": call(sin, max),

@@ -62,6 +62,7 @@ CURES = {
     "Give a function of the pipeline": "tied.where get",
     "Give a function that makes one stage from a key": "make",
     "Give a key or an index": "at.where",
+    "Give a path as a text": "show.result show.after",
     "Give a pipeline of this library": "outputs.pipe",
     "Give a tuple of names": "graph.inputs",
     "Give an integer, `None`, or a pytree": "in_axes out_axes",

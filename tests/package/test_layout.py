@@ -5,7 +5,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = set(
-    "compose data sharding spaces sweep store reduce search train vmap testing package "
+    "compose data sharding spaces sweep store reduce search show train vmap testing package "
     "clients mistakes support".split()
 )
 SOURCES = {path: path.read_text() for path in ROOT.rglob("*.py")}
@@ -15,8 +15,8 @@ PRIVATE = re.compile(r"^\s*from (eqx_pipe(?:\.testing)?\._\w+)", re.MULTILINE)
 # which a sweep computes in several parts, `long_points` that above which it splits a
 # loop; `test_batch_size` chooses a size for devices that are not there.
 KNOWN = set(
-    "clients/test_jaxprs data/test_shuffle store/test_cloud sweep/test_batch_size "
-    "sweep/test_memory support/attack support/bucket support/helpers "
+    "clients/test_jaxprs data/test_shuffle show/test_events store/test_cloud "
+    "sweep/test_batch_size sweep/test_memory support/attack support/bucket support/helpers "
     "support/long_points support/simulate support/small_store support/stores "
     "support/trainings support/ways".split()
 )

@@ -684,16 +684,7 @@ class SweepResult:
         with disk_errors(folder, "be read", _LOAD):
             if isinstance(files, Folder):
                 _check_folder(files.path)
-            store = open_store(_LOAD, files)
-            if "reduce" in store.record:
-                raise value_error(
-                    _LOAD,
-                    f"the store {folder!r} keeps the states of a reduction.",
-                    "Call the same sweep with the same `reduce` and `store`, which "
-                    "computes missing points. `xarray.open_zarr` shows the states.",
-                )
-            with well_formed(_LOAD, store.files):
-                return cls(**_fields(store))
+            return result_in(open_store(_LOAD, files))
 
     @property
     def _provenance(self) -> dict[str, Any]:
@@ -1386,6 +1377,19 @@ def _check_folder(folder: Path) -> None:
             f"{str(folder)!r} is the folder of a search.",
             "Read it by `search.SearchResult.load`.",
         )
+
+
+def result_in(store: Store) -> SweepResult:
+    """Return the result in an open store; raise as `SweepResult.load`."""
+    if "reduce" in store.record:
+        raise value_error(
+            _LOAD,
+            f"the store {store.path!r} keeps the states of a reduction.",
+            "Call the same sweep with the same `reduce` and `store`, which computes "
+            "missing points. `xarray.open_zarr` shows the states.",
+        )
+    with well_formed(_LOAD, store.files):
+        return SweepResult(**_fields(store))
 
 
 def _fields(store: Store) -> dict[str, Any]:

@@ -246,6 +246,13 @@ class Folder(Keys):
         """Return whether a file exists."""
         return os.path.lexists(self.path_of(key))
 
+    def entry(self, key: str) -> Entry | None:
+        """Return the size and time of a file, or `None` if it does not exist."""
+        with self._naming(key), contextlib.suppress(*_ABSENT):
+            now = os.stat(self.path_of(key))
+            return Entry(now.st_size, now.st_mtime_ns)
+        return None
+
     def names(self, below: str = "") -> set[str]:
         """Return the names in a folder; an empty set if the folder does not exist."""
         with self._naming(below), contextlib.suppress(*_ABSENT):
