@@ -1,5 +1,6 @@
 """Spaces: sequences of points, each computed from its index."""
 
+from .axis import LONGEST as LONGEST
 from .axis import MAX_LENGTH as MAX_LENGTH
 from .axis import Axis as Axis
 from .axis import Geomspace as Geomspace
@@ -8,11 +9,13 @@ from .axis import LoadedValues as LoadedValues
 from .axis import LogUniform as LogUniform
 from .axis import Mapped as Mapped
 from .axis import Random as Random
+from .axis import Row as Row
 from .axis import Seeds as Seeds
 from .axis import Static as Static
 from .axis import Uniform as Uniform
 from .axis import Values as Values
 from .axis import is_axis as is_axis
+from .axis import take as take
 from .space import POINT as POINT
 from .space import Cube as Cube
 from .space import Geometry as Geometry
