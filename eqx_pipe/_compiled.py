@@ -6,6 +6,7 @@ kernels and the steps of loops, but no times.
 """
 
 import collections
+import contextvars
 import dataclasses
 import os
 import re
@@ -113,6 +114,14 @@ def topology(name: str) -> Mesh:
         ) from error
     devices = made.devices if ":" in name else made.devices[:1]
     return Mesh(np.array(devices), ("devices",), axis_types=(AxisType.Auto,))
+
+
+_target = contextvars.ContextVar[tuple[Device, ...]]("_target", default=())
+
+
+def default_devices() -> list[Device]:
+    """Return the device that a program is for: JAX's first, or that of `program`."""
+    return list(_target.get()) or jax.local_devices()[:1]
 
 
 def is_there(device: Device) -> bool:
@@ -275,8 +284,11 @@ def program(
     def of_arrays(arrays: PyTree) -> PyTree:
         return eqx.filter(as_arrays(fn(*eqx.combine(arrays, static))), _is_array)
 
-    begun = time.perf_counter()
-    made = jax.jit(of_arrays).lower(jtu.tree_map(struct, arrays)).compile()
+    begun, token = time.perf_counter(), _target.set(tuple(mesh.devices.flat)[:1])
+    try:
+        made = jax.jit(of_arrays).lower(jtu.tree_map(struct, arrays)).compile()
+    finally:
+        _target.reset(token)
     seconds, platform = time.perf_counter() - begun, mesh.devices.flat[0].platform
     return plan_of_program(made, seconds, platform)
 
@@ -290,6 +302,8 @@ _HEAD = re.compile(r"^(?:ENTRY )?%?([\w.\-]+) \(.*\{$")
 _OPERATION = re.compile(r"= (?:\([^=]*?\)|\S+) ([\w\-]+)\(")
 _COLLECTIVE = r" (all-(?:reduce|gather|to-all)|collective-permute|reduce-scatter)"
 _COLLECTIVE += r"(?:-start)?\("
+_CALLBACK = r'custom_call_target="[^"]*callback| outfeed\('
+_CALLBACK += r"| recv\(.*is_host_transfer=true"
 _IDLE = {"parameter", "get-tuple-element", "tuple", "constant", "bitcast", "while"}
 _IDLE |= {"copy-done", "all-reduce-done", "all-gather-done", "collective-permute-done"}
 _PADDED = 8
@@ -313,7 +327,7 @@ def plan_of_program(made: Any, seconds: float, platform: str) -> ProgramPlan:
         kernels=bodies.get(entry[1], 0) if entry else 0,
         gathers=len(re.findall(r" gather\(", text)),
         scatters=len(re.findall(r" scatter\(", text)),
-        callbacks=len(re.findall(r'custom_call_target="[^"]*callback', text)),
+        callbacks=len(re.findall(_CALLBACK, text)),
         collectives=dict(sorted(found.items())),
         wide=re.search(r"\bf64\[", text) is not None,
         seconds=seconds,

@@ -9,7 +9,6 @@ from .axis import LoadedValues as LoadedValues
 from .axis import LogUniform as LogUniform
 from .axis import Mapped as Mapped
 from .axis import Random as Random
-from .axis import Row as Row
 from .axis import Seeds as Seeds
 from .axis import Static as Static
 from .axis import Uniform as Uniform

@@ -143,6 +143,10 @@ class Axis(eqx.Module):
             known if isinstance(known, jax.Array) and not is_key_array(known) else None
         )
 
+    def at_row(self, row: Any) -> "Axis":
+        """Return an axis with one value, made of a row of the `table`."""
+        return Row(row)
+
     @property
     def attrs(self) -> dict[str, str]:
         """Label and unit as xarray's attributes, those of the CF conventions."""
@@ -352,6 +356,13 @@ class Mapped(Axis):
     @property
     def is_range(self) -> bool:
         return self.axis.is_range
+
+    @property
+    def table(self) -> Any:
+        return self.axis.table if type(self) is Mapped else None
+
+    def at_row(self, row: Any) -> Axis:
+        return Mapped(self.fn, self.axis.at_row(row))
 
     def __len__(self) -> int:
         return len(self.axis)

@@ -24,12 +24,11 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, UInt32
 
 from ..._cache import WeakCache
-from ..._jaxprs import evaluate
+from ..._jaxprs import Literals, evaluate, filled_in
 from ..._spaces import LONGEST, advance, point_key, take
 from ..._tree import as_data
 from ..._types import Key
 from ..._vmap import batch_of, filled, flat_mesh, over_devices
-from .literals import Literals, filled_in
 
 
 @dataclasses.dataclass(frozen=True)

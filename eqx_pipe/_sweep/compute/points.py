@@ -19,7 +19,7 @@ from jaxtyping import Float, Int64, UInt32
 
 from ..._cache import WeakCache
 from ..._errors import MissingKeyError, SweepError, log_once, value_error
-from ..._jaxprs import Split, work
+from ..._jaxprs import Literals, Split, arguments_of, literals_of, settled, work
 from ..._spaces import Geometry, Space, is_axis
 from ..._tree import as_keys
 from ..._types import Device, Key, PyTree
@@ -44,7 +44,6 @@ from .cases import (
 )
 from .kept import kept
 from .kernel import Given, Layout, everywhere, point_lane
-from .literals import Literals, arguments_of, literals_of, settled
 from .order import lines, order_of, turned
 from .programs import (
     Begun,

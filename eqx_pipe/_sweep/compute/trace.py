@@ -31,7 +31,7 @@ from ..._jaxprs import (
 )
 from ..._jaxprs import trace as trace_jaxpr
 from ..._mesh_context import NO_MESH
-from ..._spaces import Geometry, Row, Space
+from ..._spaces import Geometry, Space
 from ..._tree import as_data, can_be_traced
 from ..._types import ClosedJaxpr, Key, PyTree
 from ..._vmap import Analysis, analyze
@@ -163,7 +163,7 @@ def trace(
         leaves, space_key = eqx.combine(given, static)
         leaves = list(leaves)
         for (index, _, _), row in zip(at, rows, strict=True):
-            leaves[index] = Row(row)
+            leaves[index] = leaves[index].at_row(row)
         point = geometry.point(leaves, space_key, digits, plain)
         alone.update(_on_point(function, fn, point, key))
         arrays = jtu.tree_leaves((eqx.filter(point, _is_tracer), key))
@@ -261,7 +261,7 @@ def untabled(geometry: Geometry) -> list[Any]:
     """Return the leaves of a space, without the tables that a kernel reads."""
     leaves = list(geometry.leaves)
     for index, _, _ in tabled(geometry):
-        leaves[index] = Row()
+        leaves[index] = leaves[index].at_row(None)
     return leaves
 
 

@@ -14,8 +14,8 @@ from typing import Any, TypeAlias
 import jax
 import numpy as np
 
-from ..._cache import LRUCache
-from ..._jaxprs import Fingerprint
+from .._cache import LRUCache
+from .fingerprint import Fingerprint
 
 _MOST = 512
 """The maximum number of entries of an array that is compiled in."""
