@@ -22,8 +22,9 @@ from jax.experimental import topologies
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from ._check import check_callable, check_is
+from ._check import check_callable
 from ._errors import describe_value, message, value_error
+from ._mesh_context import check_mesh
 from ._tree import as_arrays
 from ._types import Device, PyTree
 
@@ -270,7 +271,7 @@ def program(
     check_callable("program", "fn", fn, "The first argument is the function.")
     if mesh is None:
         mesh = Mesh(jax.devices()[:1], ("devices",), axis_types=(AxisType.Auto,))
-    check_is("program", "mesh", mesh, Mesh, "Give a `jax.sharding.Mesh`.")
+    check_mesh("program", mesh)
     same = NamedSharding(mesh, P())
 
     def struct(x: Any) -> Any:

@@ -27,6 +27,8 @@ CURES = {
     "Give a function of two arguments": "sharding.parallelize.fun",
     "Give a function that returns parameters": "get_input_batch init_params",
     "Give the function of one lane": "vmap.fn",
+    "The first argument is the function": "program.fn",
+    "Give 'h100'": "topology.name",
     "Give a function, or a stage": "testing.check_function.fn",
     r"jax.random.key\(seed\)": "key",
     "Give an integer of at least [012]": (
@@ -40,7 +42,8 @@ CURES = {
     ),
     "Give a positive number of seconds": "timeout",
     "Give True or False": (
-        "is_log reverse shared shuffle drop_remainder count_steps progress vmap.remat"
+        "is_log reverse shared shuffle drop_remainder count_steps progress compiled "
+        "vmap.remat"
     ),
     r"jax.make_mesh\(": "mesh",
     "Put a `Linspace`": "space Space.tree",
@@ -137,8 +140,8 @@ DRAWING = ("Space data.Loader.init search.explore sweep vmap_space").split()
 
 # Public classes that users do not make.
 MADE = set(
-    "Axis MissingKeyError Stage StructureError SweepError SweepPlan SweepResult "
-    "TrainResult data.Cursor search.Method search.Population "
+    "Axis MissingKeyError ProgramPlan Stage StructureError SweepError SweepPlan "
+    "SweepResult TrainResult data.Cursor search.Method search.Population "
     "search.SearchResult".split()
 )
 METHODS = ["data.Loader.init", "data.Loader.next", "data.Loader.scan"]
