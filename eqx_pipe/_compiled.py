@@ -79,8 +79,13 @@ def topology(name: str) -> Mesh:
 
     !!! example
 
+        >>> import eqx_pipe as ep
+        >>> try:
+        ...     mesh = ep.topology("v5e:2x4")
+        ... except ImportError:
+        ...     mesh = None  # the compiler is not installed
+
         ```py
-        mesh = ep.topology("v5e:2x4")
         print(ep.plan(fn, space, mesh=mesh, compiled=True))
         ```
     """
@@ -164,7 +169,14 @@ class ProgramPlan:
     - `largest_batch` is the largest batch size that fits, `None` if it was not
       determined.
     - `seconds` is the time that the compiler took.
-    - `remarks` say in words what is unusual.
+    - `remarks` name what is unusual.
+
+    !!! example
+
+        >>> import eqx_pipe as ep, jax.numpy as jnp
+        >>> found = ep.program(lambda x, i: x[i], jnp.ones(9), jnp.arange(3))
+        >>> found.output_bytes, found.gathers
+        (12, 1)
     """
 
     platform: str
