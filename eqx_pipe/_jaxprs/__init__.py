@@ -31,6 +31,11 @@ from .jaxpr import trace as trace
 from .jaxpr import used_inputs as used_inputs
 from .jaxpr import within as within
 from .jaxpr import written as written
+from .literals import Literals as Literals
+from .literals import arguments_of as arguments_of
+from .literals import filled_in as filled_in
+from .literals import literals_of as literals_of
+from .literals import settled as settled
 from .split import Split as Split
 from .split import split_of as split_of
 from .split import work as work

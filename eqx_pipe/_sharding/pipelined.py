@@ -189,7 +189,8 @@ def pipelined(
     - `stack`: a `repeat` of n stages, without `shared` and `broadcast`. Its stages
         take a batch: wrap stages for one example in `eqx_pipe.batched`. No stage may be
         stateful.
-    - `mesh`: a `jax.sharding.Mesh`. The parameters are placed on it at once.
+    - `mesh`: a `jax.sharding.Mesh`. The parameters are placed on it at once; on a
+      `topology` they become types with shardings, which `program` compiles.
     - `microbatches`: the number M of microbatches into which the leading axis of the
         input is split, at least 1.
     - `axis_name`: the mesh axis; required if the mesh has several. (Keyword only.)

@@ -442,7 +442,9 @@ def pack(plan: Plan) -> bytes:
     request, job = plan.request, plan.points
     names = ("space", "key", "batch_size", "ordered", "isolated")
     arguments = {"fn": request.fn, **{name: getattr(job, name) for name in names}}
-    fields = {name: getattr(job, name) for name in ("most", "adapts", "key_digits")}
+    fields = {
+        name: getattr(job, name) for name in ("most", "adapts", "key_digits", "literal")
+    }
     cache = jax.config.jax_compilation_cache_dir
     task = _Task(arguments, fields, request.reduce, settings(), _program(job), cache)
     try:

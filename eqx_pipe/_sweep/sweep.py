@@ -82,7 +82,9 @@ def sweep(
     A second sweep of the same program (the traced function and the structure, shapes,
     dtypes and lengths of the space) compiles nothing. The values of axes and of arrays,
     in `fn` or closed over by it, may change; Python and NumPy scalars are part of the
-    program.
+    program. Arrays of at most 512 numbers that `fn` closes over are part of it, too,
+    which makes it faster, until they change for the first time: then another program is
+    compiled, of which they are arguments. (With `store`, they always are part of it.)
 
     `fn` is traced again if something that it reads has changed: its code, closure,
     defaults, globals, helpers, attributes of modules, classes, Modules and dataclasses,

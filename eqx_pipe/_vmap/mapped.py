@@ -25,6 +25,7 @@ from .._check import (
     common_size,
     is_integer,
 )
+from .._compiled import default_devices
 from .._errors import describe_value, structure_error, type_error, value_error
 from .._jaxprs import (
     as_function,
@@ -245,7 +246,7 @@ class _Call:
             here = jax.process_index()
             devices = [d for d in mesh.devices.flat if d.process_index == here]
         else:
-            devices = jax.local_devices()[:1] * (1 if mesh is None else mesh.size)
+            devices = default_devices() * (1 if mesh is None else mesh.size)
         analysis = analyze(jaxpr, [True] * len(self.mapped))
         return choose_batch_size(analysis, each * len(devices), devices)
 

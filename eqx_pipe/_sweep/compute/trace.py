@@ -60,6 +60,13 @@ A batch with fewer takes 1 to 70 milliseconds, and its program is not split: tha
 double the time of its compilation, and cost about 40 microseconds for each batch.
 """
 
+LONG_ELSEWHERE = 2**34
+"""The same on other devices: about 20 milliseconds at 10^12 operations a second.
+
+It is an estimate, since nothing was run on a device. A GPU asks the host after each
+step of a loop whose length is data, so a piece should be long beside a launch.
+"""
+
 _FIXED = 12
 """The lanes that take as long as the fixed cost of a step, on a CPU."""
 
@@ -114,15 +121,18 @@ class Traced:
         varies = [k >= self.num_arrays for k in range(inputs)]
         return analyze(self.jaxpr, varies)
 
-    def split(self, batch_size: int) -> Split | None:
+    def split(self, batch_size: int, platform: str = "cpu") -> Split | None:
         """Return the program for batches, split at its long loops if it has any.
 
         Effects must happen once, so a program with effects is not split.
         """
-        constants, least = self.program.constants, LONG / (batch_size + _FIXED)
+        on_cpu, constants = platform == "cpu", self.program.constants
+        least = (LONG if on_cpu else LONG_ELSEWHERE) / (batch_size + _FIXED)
         if least not in self._splits:
-            found = None if self.has_effects else split_of(self.jaxpr, constants, least)
-            self._splits[least] = found
+            self._splits[least] = None
+            if not self.has_effects:
+                found = split_of(self.jaxpr, constants, least, not on_cpu)
+                self._splits[least] = found
         return self._splits[least]
 
     @ft.cached_property
@@ -147,11 +157,17 @@ def trace(
 
     `plain` has a position for each dim, for the values of `Static` axes.
     """
-    arrays, static = eqx.partition((geometry.leaves, space.key), can_be_traced)
+    at = tabled(geometry)
+    arrays, static = eqx.partition((untabled(geometry), space.key), can_be_traced)
     alone: dict[str, Any] = {}
 
-    def flat(given: PyTree, digits: list[Any], key: Key | None) -> list[Any]:
+    def flat(
+        given: PyTree, rows: list[Any], digits: list[Any], key: Key | None
+    ) -> list[Any]:
         leaves, space_key = eqx.combine(given, static)
+        leaves = list(leaves)
+        for (index, _, _), row in zip(at, rows, strict=True):
+            leaves[index] = leaves[index].at_row(row)
         point = geometry.point(leaves, space_key, digits, plain)
         alone.update(_on_point(function, fn, point, key))
         arrays = jtu.tree_leaves((eqx.filter(point, _is_tracer), key))
@@ -160,7 +176,8 @@ def trace(
     digits = [jax.ShapeDtypeStruct((), jnp.int32)] * len(geometry.lengths)
     # Use plain types: an array made under the user's mesh has that mesh in its type.
     structs = jtu.tree_map(abstract, (arrays, key))
-    jaxpr: Any = jax.make_jaxpr(flat)(structs[0], digits, structs[1])
+    rows = [jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for _, _, x in at]
+    jaxpr: Any = jax.make_jaxpr(flat)(structs[0], rows, digits, structs[1])
     leaves = jtu.tree_leaves(arrays)
     check_concrete(function, [*jaxpr.consts, *leaves, key])
     return Traced(
@@ -253,7 +270,20 @@ def _is_tracer(x: Any) -> bool:
 
 def arrays_of(geometry: Geometry, key: Key | None) -> list[Any]:
     """Return the arrays of a space and its key, in the order of a trace."""
-    return list(filter(can_be_traced, jtu.tree_leaves((geometry.leaves, key))))
+    return list(filter(can_be_traced, jtu.tree_leaves((untabled(geometry), key))))
+
+
+def tabled(geometry: Geometry) -> list[tuple[int, int, Any]]:
+    """Return the leaf, the dim and the table of each axis whose values are known."""
+    return geometry.tabled
+
+
+def untabled(geometry: Geometry) -> list[Any]:
+    """Return the leaves of a space, without the tables that a kernel reads."""
+    leaves = list(geometry.leaves)
+    for index, _, _ in tabled(geometry):
+        leaves[index] = leaves[index].at_row(None)
+    return leaves
 
 
 def check_concrete(function: str, arrays: Sequence[Any]) -> None:
