@@ -5,6 +5,7 @@ import contextlib
 import ctypes
 import gc
 import os
+import signal
 import tempfile
 from pathlib import Path
 
@@ -141,9 +142,19 @@ def _resident_bytes():
     return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
 
+ENDED = {128 + signal.SIGTERM, 128 + getattr(signal, "SIGHUP", signal.SIGTERM)}
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_makereport(item, call):
-    """Attach the number of programs to each report, which workers send."""
+    """Attach the number of programs to each report, which workers send.
+
+    A sweep with a store ends by SystemExit when a signal ends the process. For pytest
+    that is a test that failed, and it would go on.
+    """
+    error = call.excinfo and call.excinfo.value
+    if isinstance(error, SystemExit) and error.code in ENDED:
+        item.session.shouldstop = "a signal ended a sweep"
     if call.when == "teardown":
         item.user_properties.extend(_counts.items())
         _counts.clear()

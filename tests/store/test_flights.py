@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import long_points
 from support.executors import Plain
-from support.helpers import fewest, slow_unless
+from support.helpers import THOROUGH, fewest, slow_unless
 from support.stores import one_device
 
 import eqx_pipe as ep
@@ -489,7 +489,11 @@ KILLED = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", KILLED, ids=lambda case: "-".join(map(str, case)))
+@pytest.mark.parametrize(
+    "case",
+    KILLED if THOROUGH else KILLED[:6],
+    ids=lambda case: "-".join(map(str, case)),
+)
 def test_kills_in_the_middle_of_points_change_no_bit(tmp_path, case):
     """`FLIGHT_KILLS` is the number of kills of each."""
     pytest.importorskip("diffrax")

@@ -20,7 +20,7 @@ SLOW = pytest.mark.slow
 @pytest.mark.parametrize("count", [100, pytest.param(1000, marks=SLOW)])
 def test_simulated_histories_lose_nothing_and_are_completed(count):
     wrong = []
-    found = simulate.histories(count * (2 if THOROUGH else 1), report=wrong.append)
+    found = simulate.histories(count * (20 if THOROUGH else 1), report=wrong.append)
     assert not wrong, wrong
     assert sum(counts["histories"] for counts in found.values()) >= count
     assert all(counts["commits"] for counts in found.values())
