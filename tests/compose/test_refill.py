@@ -239,6 +239,7 @@ def solver_of_optimistix(p):
     ).value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fn", [solver_of_diffrax, solver_of_optimistix])
 def test_loops_of_other_libraries(fn):
     given = points(100)
