@@ -1,4 +1,4 @@
-"""The command `eqx-pipe`, with `status`, `verify` and `repair`."""
+"""The command `eqx-pipe`: `status`, `verify`, `repair`, `show` and `tensorboard`."""
 
 import argparse
 import collections
@@ -8,12 +8,14 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ._errors import SweepError
 from ._search import rounds_in
+from ._show import Page, export, server_of
 from ._sweep.store import (
     FAILED,
     MISSING,
@@ -41,9 +43,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name, (*_, text) in _COMMANDS.items():
         command = commands.add_parser(name, help=text, description=text)
         command.add_argument("store", help="a folder or URL that `store=` created")
+    _add_views(commands)
     options = parser.parse_args(argv)
-    name, (run, train, _) = options.command, _COMMANDS[options.command]
+    name = options.command
     try:
+        if name not in _COMMANDS:
+            print(options.run(options))
+            return 0
+        run, train, _ = _COMMANDS[name]
         check_zarr(name)
         files = as_files(name, options.store)
         with disk_errors(files.path_of(), "be read", name):
@@ -183,6 +190,57 @@ def _train_verify(files: Files) -> tuple[str, int]:
     if len(found) == 1:
         last += ": call the same training again, which continues from the other."
     return "\n".join([*found, last]), min(1, len(found))
+
+
+def _add_views(commands: Any) -> None:
+    """Add the commands that show metrics."""
+    text = (
+        "Serve a page over the store of a sweep, a search or trainings, also while it "
+    )
+    text += "is being filled, or over two of them; or write it as one file."
+    show = commands.add_parser("show", help=text, description=text)
+    show.add_argument("store", help="a folder or URL that `store=` created")
+    show.add_argument(
+        "after", nargs="?", help="a second one, to compare with the first"
+    )
+    show.add_argument("--port", type=int, default=0, help="by default a free one")
+    show.add_argument("--out", metavar="FILE", help="write the page to a file instead")
+    show.set_defaults(run=_show)
+    text = (
+        "Write the curves of a store as TensorBoard's event files: bands, and the best."
+    )
+    events = commands.add_parser("tensorboard", help=text, description=text)
+    events.add_argument("store", help="a folder or URL that `store=` created")
+    events.add_argument("folder", help="where to write, a folder for each run")
+    few = events.add_mutually_exclusive_group()
+    few.add_argument(
+        "--top", type=int, default=5, help="how many of the best; default 5"
+    )
+    few.add_argument(
+        "--all", action="store_true", help="all points in place of the best"
+    )
+    events.set_defaults(
+        run=lambda o: export(o.store, o.folder, None if o.all else o.top, o.by, o.mode)
+    )
+    for command in (show, events):
+        command.add_argument("--by", default="", help="the metric that is compared")
+        command.add_argument("--mode", default="", choices=["min", "max"])
+
+
+def _show(options: argparse.Namespace) -> str:
+    """Write the page, or serve it until Ctrl-C."""
+    stores = options.store, *([options.after] if options.after else [])
+    page = Page("show", *stores, by=options.by, mode=options.mode)
+    if options.out:
+        Path(options.out).write_text(page.html, "utf-8")
+        return f"{page.path}: {options.out}"
+    server, url = server_of(page, options.port)
+    port = server.server_port
+    print(f"{page.path}: {url}\nFrom another machine: ", end="")
+    print(f"ssh -L {port}:localhost:{port} HOST", flush=True)
+    with contextlib.suppress(KeyboardInterrupt), server:
+        server.serve_forever()
+    return ""
 
 
 def _named(first: int, stop: int) -> str:

@@ -17,14 +17,15 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Bool, Int
 
 from .._check import check_callable, check_distinct, check_integers, check_same
+from .._compiled import is_there
 from .._errors import SweepError, bullets, describe_value, structure_error, type_error
 from .._jaxprs import (
     Fingerprint,
-    array_text,
     depends_on,
     digest,
     evaluate,
     fingerprint_of,
+    live_bytes,
     trace,
 )
 from .._keys import fold, key_argument, keyword_rule
@@ -88,6 +89,13 @@ class Training(eqx.Module):
                 cure = f"Give a function: `{name}(point, ...)`."
                 check_callable("Training", name, fn, cure)
 
+
+_UNIT = 64
+"""The steps that an accelerator runs by itself: a loop of known length.
+
+A GPU asks the host after each step of a loop whose length is data. A CPU does not, and
+would only compile the step twice.
+"""
 
 _BATCH = 256
 """The maximum number of trainings of a device in a turn, unless it is given.
@@ -199,7 +207,7 @@ class Lanes:
         """
         texts = []
         for found in (self.init.fingerprint, fingerprint_of(self._one)):
-            texts += [found.text, *map(array_text, found.constants)]
+            texts += found.texts()
         return digest("\n".join(texts))
 
     def carry(self, i: int, columns: Columns, carries: Carries) -> PyTree:
@@ -279,16 +287,28 @@ class Lanes:
         *carried, start, stop, ending = given
         lane, each = self._lane(row, point, carried), np.int32(self._each)
 
+        begun = jax.lax.div(start, each)
+
         def one(i: Any, state: Any) -> Any:
             arrays, kept = state
             arrays, now = self._stepped(lane._replace(arrays=arrays), i + np.int32(1))
             # The last step of a record overwrites the others: a loop for each record
             # would copy the carry.
-            at = jax.lax.div(i, each) - jax.lax.div(start, each)
+            at = jax.lax.div(i, each) - begun
             return arrays, {k: x.at[at].set(now[k]) for k, x in kept.items()}
 
         state = lane.arrays, _zeros(self.metrics, self._records)
-        arrays, kept = jax.lax.fori_loop(start, stop, one, state)
+
+        def unit(k: Any, state: Any) -> Any:
+            first = start + k * np.int32(_UNIT)
+            return jax.lax.fori_loop(0, _UNIT, lambda j, s: one(first + j, s), state)
+
+        rest = start
+        if self._mesh.devices.flat[0].platform != "cpu":
+            units = jax.lax.div(stop - start, np.int32(_UNIT))
+            state = jax.lax.fori_loop(0, units, unit, state)
+            rest = start + units * np.int32(_UNIT)
+        arrays, kept = jax.lax.fori_loop(rest, stop, one, state)
 
         def evaluate() -> dict[str, Any]:
             found = self._evaluated(lane._replace(arrays=arrays), stop)
@@ -320,8 +340,27 @@ class Lanes:
         shardings = [self._place if parted else same for parted in split]
         call = over_devices(on_device, self._mesh, split)
         call = jax.jit(call, in_shardings=shardings)
-        consts = [jax.device_put(x, same) for x in fingerprint.constants]
+        consts = fingerprint.constants
+        if is_there(self._mesh.devices.flat[0]):
+            consts = [jax.device_put(x, same) for x in consts]
         return _Program(jaxpr, fingerprint, call, consts)
+
+    def compiled(self, columns: Columns, lanes: int | None = None) -> Any:
+        """Return the program of steps, for some lanes of a device."""
+        lanes = self._size(len(self.rows)) if lanes is None else lanes
+        count, program = lanes * self._devices, self.step
+        own = [jax.ShapeDtypeStruct((), np.int32)]
+        own += [*(struct_of(x, drop=1) for x in columns.values()), *self.structs]
+        split = [jax.ShapeDtypeStruct((count, *x.shape), x.dtype) for x in own]
+        plan = np.int32(0), np.int32(1), np.bool_(True)
+        consts = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in program.consts]
+        with noting(lanes):
+            return program.call.lower(*consts, *split, *plan).compile()
+
+    @property
+    def alive(self) -> int:
+        """The bytes of the values of a lane that are needed at the same time."""
+        return max(1, live_bytes(self.step.jaxpr))
 
     # ---- turns ---------------------------------------------------------------------
 

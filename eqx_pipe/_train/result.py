@@ -510,10 +510,9 @@ class Checkpoints:
         entries, drop = saved.entries, set[str]()
         if not entries["decided"] and entries["step"] <= ends[0]:
             drop.add("scheduler")  # it counts from its first decision on
-        if self._request.resume is not None:
-            drop.add("training")
         was = {name: x for name, x in entries["settings"].items() if name not in drop}
-        check_settings("train", "training", self._path, was, self._settings)
+        trusting = self._request.resume is not None
+        check_settings("train", "training", self._path, was, self._settings, trusting)
         arrays = [(x.dtype.name, x.shape) for x in saved.arrays[3:]]
         now = [(x.dtype.name, x.shape) for x in state.columns.values()]
         for lanes in state.groups:

@@ -246,6 +246,13 @@ class Folder(Keys):
         """Return whether a file exists."""
         return os.path.lexists(self.path_of(key))
 
+    def entry(self, key: str) -> Entry | None:
+        """Return the size and time of a file, or `None` if it does not exist."""
+        with self._naming(key), contextlib.suppress(*_ABSENT):
+            now = os.stat(self.path_of(key))
+            return Entry(now.st_size, now.st_mtime_ns)
+        return None
+
     def names(self, below: str = "") -> set[str]:
         """Return the names in a folder; an empty set if the folder does not exist."""
         with self._naming(below), contextlib.suppress(*_ABSENT):
@@ -356,7 +363,8 @@ def disk_errors(path: str, what: str, function: str = "sweep") -> Iterator[None]
             raise
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         where = "bucket" if "://" in path else "folder"
-        cure = "Make room there" if full else f"See that the {where} can be written to"
+        can = "read" if what == "be read" else "written to"
+        cure = "Make room there" if full else f"See that the {where} can be {can}"
         again = "try again."
         if function == "sweep":
             again = "call the same sweep again. Chunks that are finished are kept."

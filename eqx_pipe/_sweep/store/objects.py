@@ -86,6 +86,13 @@ class Objects(Keys):
             return self._obstore.head(self._bucket, self._prefix + key)["e_tag"]
         return None
 
+    def entry(self, key: str) -> Entry | None:
+        """Return the size and time of an object, or `None` if it does not exist."""
+        with contextlib.suppress(FileNotFoundError), self._naming(key):
+            found = self._obstore.head(self._bucket, self._prefix + key)
+            return Entry(found["size"], int(found["last_modified"].timestamp() * 1e9))
+        return None
+
     def get(self, key: str, most: int | float | None = None) -> bytes:
         """Return the bytes of an object; raise `FileNotFoundError` if it is missing.
 
