@@ -507,10 +507,9 @@ class Checkpoints:
 
     def _check(self, state: State, ends: Steps, saved: Saved) -> None:
         """Raise for the checkpoint of another training, or with other arrays."""
-        entries, drop = saved.entries, set[str]()
+        entries, was = saved.entries, dict(saved.entries["settings"])
         if not entries["decided"] and entries["step"] <= ends[0]:
-            drop.add("scheduler")  # it counts from its first decision on
-        was = {name: x for name, x in entries["settings"].items() if name not in drop}
+            was.pop("scheduler", None)  # it counts from its first decision on
         trusting = self._request.resume is not None
         check_settings("train", "training", self._path, was, self._settings, trusting)
         arrays = [(x.dtype.name, x.shape) for x in saved.arrays[3:]]

@@ -199,3 +199,11 @@ def test_many_kills_change_nothing(tmp_path, kind):
     """`TRAIN_KILLS` is the number of kills of each, most of them at random times."""
     least = int(os.environ.get("TRAIN_KILLS", "1"))
     print(kind, "killed", kills(least, tmp_path, kind, random.Random(0)))
+
+
+def test_a_scheduler_counts_from_the_first_end_on(tmp_path, whole):
+    run(4, store=tmp_path / "a", scheduler=None)
+    assert_bits(run(store=tmp_path / "a"), whole)
+    run(8, store=tmp_path / "b", scheduler=None)
+    with pytest.raises(ep.StructureError, match="`scheduler`"):
+        run(store=tmp_path / "b")
