@@ -3,7 +3,7 @@
 import functools as ft
 import itertools as it
 import operator
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, Literal, SupportsIndex, TypeAlias
 
 import equinox as eqx
@@ -41,6 +41,8 @@ from .._keys import rbg_error
 from .._mesh_context import IN_LANE, check_mesh, is_explicit
 from .._tree import (
     Opaque,
+    as_data,
+    as_keys,
     can_be_traced,
     fill,
     is_none,
@@ -206,8 +208,10 @@ class _Call:
         if None in self.out_axes:
             # JAX raises if they vary. Under `jit` nothing else is computed.
             same = jax.jit(lambda: self.vmapped(run)[1])()
+        # The data of keys, which JAX lets a program copy and transpose.
         lanes = [
-            jnp.moveaxis(x, a, 0) for x, a in zip(self.mapped, self.axes, strict=True)
+            jnp.moveaxis(as_data(x), a % x.ndim, 0)
+            for x, a in zip(self.mapped, self.axes, strict=True)
         ]
         if mesh is not None:
             return self.finish((self.on_mesh(jaxpr, mesh, lanes, batch), same))
@@ -273,7 +277,7 @@ class _Call:
 
         init = []
         if self.totals:
-            structs, _ = jax.eval_shape(lambda: lane(*[x[0] for x in lanes]))
+            structs, _ = jax.eval_shape(lambda: lane(*self.with_keys(lanes, 0)))
             pairs = zip(structs, self.totals, strict=False)
             init = [_zeros(y, _wide(dtype)) for y, dtype in pairs]
         # JAX cannot repeat references, and other effects than those for debugging.
@@ -287,9 +291,13 @@ class _Call:
         """Return the stacked outputs of a batch."""
         if batch > 1:
             every: Any = jax.vmap(lane, out_axes=(0, None), axis_size=batch)
-            return every(*rows)[0]
-        stacked, _ = lane(*[x[0] for x in rows])
+            return every(*self.with_keys(rows))[0]
+        stacked, _ = lane(*self.with_keys(rows, 0))
         return [jnp.expand_dims(y, 0) for y in stacked]
+
+    def with_keys(self, rows: list[Any], lane: Any = ...) -> Iterator[Any]:
+        """Yield the arrays of lanes, or of one, with keys in place of their data."""
+        return (as_keys(x[lane], y) for x, y in zip(rows, self.mapped, strict=True))
 
     def on_mesh(self, jaxpr: Any, mesh: Any, lanes: list[Any], batch: int) -> list[Any]:
         """Return the stacked outputs of all lanes, which are split over the devices."""
