@@ -54,7 +54,7 @@ from .._tree import (
 from .._types import PyTree
 from .batch_size import analyze, choose_batch_size, even_out
 from .batches import flat_mesh, is_on_device, over_devices
-from .lanes import First, first_copies, in_batches, repeated, summed
+from .lanes import First, first_copies, in_batches, summed
 
 Axis: TypeAlias = int | None
 
@@ -304,7 +304,6 @@ class _Call:
         total = -(-self.size // mesh.size) * mesh.size
         copied = total > self.size
         first = np.arange(total) < self.size if copied or not lanes else None
-        lanes = repeated(lanes, total)
         # An equation records the mesh in its arrays' types, so it must be traced again
         # inside of the map. Where types name no mesh, the map has an internal one.
         arrays = [x for x in jtu.tree_leaves((lanes, self.shared)) if _mesh_of(x)]
@@ -314,11 +313,19 @@ class _Call:
         given: Any = self.shared if typed else list(jaxpr.consts)
         explicit = typed and is_explicit(mesh)
         if explicit:
-            lanes, first = _placed((lanes, first), mesh, P(mesh.axis_names))
+            own = P(mesh.axis_names)
+            lanes = _placed(lanes, mesh, P() if copied else own)
+            first = _placed(first, mesh, own)
             given = _placed(given, mesh, P())
         sums = len(self.totals)
 
+        on = mesh if typed else flat_mesh(mesh.devices)
+
         def alone(lanes: list[Any], first: First | None, given: Any) -> Any:
+            if copied:  # uneven lanes are whole on each device, which takes its own
+                each = total // mesh.size
+                at = jax.lax.axis_index(on.axis_names) * each + np.arange(each)
+                lanes = [jnp.take(x, at % self.size, 0, mode="clip") for x in lanes]
             lane: Any = ft.partial(self.evaluated, jaxpr, given)
             if typed:
                 lane = ft.partial(self.lane, given)
@@ -327,8 +334,8 @@ class _Call:
 
         every = over_devices(
             alone,
-            mesh if typed else flat_mesh(mesh.devices),
-            (True, True, False),
+            on,
+            (not copied, True, False),
             leave_mesh=not typed,
         )
         # Outside of `jit`, JAX runs a `shard_map` operation by operation.
@@ -605,8 +612,9 @@ def vmap(
     - `StructureError` (a `ValueError`), when called, if numbers of lanes differ, or
       axes do not fit the arguments.
     - `ValueError`, when called, if `axis_name` is given and there are several batches,
-      `mesh` is given inside of a `shard_map`, an output cannot be summed, or, from JAX,
-      an output with the axis `None` varies.
+      `mesh` is given inside of a `shard_map`, an output cannot be summed, lanes write
+      to a reference that they share, several batches draw from keys of the kind `rbg`,
+      or, from JAX, an output with the axis `None` varies.
     - `TypeError` or `ValueError` if an argument is wrong.
 
     **Laws:** equal to `jax.vmap(fn, in_axes, out_axes)` to rounding, as are all
