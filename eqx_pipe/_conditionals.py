@@ -54,6 +54,11 @@ from jax import lax
 from jax.core import Tracer
 from jax.custom_batching import custom_vmap
 from jax.custom_derivatives import SymbolicZero
+from jax.experimental.key_reuse._core import (
+    Forward,
+    KeyReuseSignature,
+    key_reuse_signatures,
+)
 from jax.extend.core import Primitive, jaxpr_as_fun
 from jax.interpreters import ad, batching, mlir
 from jaxtyping import Array, Bool, Int
@@ -80,7 +85,7 @@ from ._jaxprs import (
     used_inputs,
 )
 from ._mesh_context import is_explicit, is_staged
-from ._tree import as_arrays, broadcast_mask, differences, fill
+from ._tree import as_arrays, as_data, as_keys, broadcast_mask, differences, fill
 from ._types import ClosedJaxpr, PyTree
 
 
@@ -170,15 +175,15 @@ def choose(
 
     jaxprs = [changed_outputs(t.jaxpr) for t in traced]
     # A choice has no effects on references: branches take and return their values.
-    refs, changed = refs_of(*jaxprs)
+    refs, into = refs_of(*jaxprs)
     inputs = [*[ref[...] for ref in refs], *leaves]
     if refs:
-        jaxprs = [trace(on_values(j, refs, changed), *inputs) for j in jaxprs]
+        jaxprs = [trace(on_values(j, refs, into), *inputs) for j in jaxprs]
     # Values that the branches close over (parameters, tracers) become operands.
     constants, jaxprs = hoist(jaxprs, inputs)
     chosen = iter(_bind(index, [*constants, *inputs], jaxprs))
     outputs = [next(chosen) if source is None else leaves[source] for source in same]
-    for ref, value in zip(changed, chosen, strict=True):
+    for ref, value in zip(into, chosen, strict=True):
         ref[...] = value
     # Outside `jit`, a constant output is a NumPy scalar.
     return traced[0].assemble(
@@ -429,6 +434,8 @@ def _flow(flow: Flow, eqn: Equation, marks: list[bool]) -> list[bool]:
 
 
 register(choose_p.name, Entry("branches", ("branches",), remake=_remake, flow=_flow))
+# Otherwise `jax.debug_key_reuse` takes it to use up every key that it gets.
+key_reuse_signatures[choose_p] = key_reuse_signatures[lax.cond_p]
 
 
 def _batch(
@@ -511,11 +518,14 @@ def _run_where(
     """
     # Otherwise a gradient of zeros would be allocated per lane for each unused operand.
     used = used_inputs(branch)
-    inputs = [mask, *it.compress(operands, used)]
+    given = list(it.compress(operands, used))
+    # The data of keys: JAX takes a `custom_jvp` to use up every key that it gets.
+    inputs = [mask, *map(as_data, given)]
     given_batched = list(it.compress(batched, used))
     elementwise = is_elementwise(branch)
 
-    def plain(mask: Any, *operands: Any) -> list[Any]:
+    def plain(mask: Any, *data: Any) -> list[Any]:
+        operands = map(as_keys, data, given)
         return list(function(*fill([None] * len(used), used, operands)))
 
     def guarded(mask: Any, *operands: Any) -> list[Any]:
@@ -572,12 +582,7 @@ def _guard(
     # An empty batch has no lane to copy.
     if mask.shape[0] == 0:
         return list(operands)
-    # Keys are not replaced: draws from any key are valid.
-    replaced = [
-        b and not jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
-        for x, b in zip(operands, batched, strict=True)
-    ]
-    values = list(it.compress(operands, replaced))
+    values = list(it.compress(operands, batched))
     spare = _lanes(_first_lane)(mask, list(map(lax.stop_gradient, values)))
     guarded = [
         lax.select(broadcast_mask(mask, x), x, jnp.broadcast_to(s, x.shape))
@@ -585,7 +590,7 @@ def _guard(
     ]
     pairs = zip(operands, batched, strict=True)
     return fill(
-        [x if b else _masked_operand(mask, x) for x, b in pairs], replaced, guarded
+        [x if b else _masked_operand(mask, x) for x, b in pairs], batched, guarded
     )
 
 
@@ -662,6 +667,7 @@ masked_operand_p.def_abstract_eval(_identity)
 mlir.register_lowering(
     masked_operand_p, mlir.lower_fun(_identity, multiple_results=False)
 )
+key_reuse_signatures[masked_operand_p] = KeyReuseSignature(Forward(1, 0))
 ad.primitive_jvps[masked_operand_p] = _jvp_masked
 ad.primitive_transposes[masked_operand_p] = _transpose_masked
 batching.primitive_batchers[masked_operand_p] = _batch_masked

@@ -405,7 +405,8 @@ def repeat(
     - `TypeError` if `make` is not a function of one key, or does not return a stage, or
       `n` is not an integer, or `key` is not a key, or either is given with a list, or
       `remat` is neither a bool nor a function.
-    - `ValueError` if `n` is negative, or `unroll` not positive, or a list is empty.
+    - `ValueError` if `n` is negative, or `unroll` not positive, or a list is empty, or
+      `key` is of the kind `rbg`.
     - `StructureError` (a `ValueError`) if stages of a list differ in more than the
       values of arrays; when called, if a stage's output differs from its input in
       structure, shape or dtype. The error names the leaves.
@@ -538,7 +539,8 @@ def ensemble(
     - `TypeError` if `make` is not a function of one key, or does not return a stage, or
       `n` is not an integer, or `key` is not a key, or either is given with a list; when
       called, if the merge cannot act on a leaf (text, keys).
-    - `ValueError` if `n` is not positive, a list is empty, or `merge` is unknown.
+    - `ValueError` if `n` is not positive, a list is empty, `merge` is unknown, or
+      members draw from a key of the kind `rbg`.
     - `StructureError` (a `ValueError`) if members of a list differ in more than the
       values of arrays; the error names the first such leaf.
 
@@ -1007,8 +1009,9 @@ def batched(
     - `TypeError` if `stage` is not a stage, or `in_axes` has the wrong type.
     - `StructureError` (a `ValueError`), when called, if sizes disagree, an axis is out
       of range, or `in_axes` does not fit the input; the error names the leaves.
-    - `ValueError`, when called, if the examples update the state differently, or if
-        `axis_name` is given and there are several batches.
+    - `ValueError`, when called, if the examples update the state differently, if
+        `axis_name` is given and there are several batches, or if examples of one batch
+        draw from a key of the kind `rbg`: JAX draws for all from the first one's key.
 
     **Laws:** `batched(f)(x, key=key)[i]` is `f(x[i], key=fold_in(key, i))`.
 

@@ -180,7 +180,8 @@ def tied(
         another part, or a function of it (`jnp.transpose(...)`).
 
     **Returns:** a stage with the paths and draws of `pipe`. Its `.pipe` is the pipeline
-    with all parts in place, for `replace`.
+    with all parts in place, for `replace`. Functions `where` and `get` of the same code
+    are equal, so two builds have one structure: they can be averaged or stacked.
 
     **Raises:**
 

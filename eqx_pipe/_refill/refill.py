@@ -22,6 +22,7 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 from jax import lax
+from jax.experimental.key_reuse._core import key_reuse_signatures
 from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 from jaxtyping import Array, Bool, Int32
@@ -288,6 +289,7 @@ def _batch(
 
 
 batching.fancy_primitive_batchers[refill_p] = _batch
+key_reuse_signatures[refill_p] = key_reuse_signatures[lax.while_p]
 
 
 # Loops of different length in few lanes: a lane runs the loop of one point. When a

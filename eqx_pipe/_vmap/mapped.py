@@ -3,7 +3,7 @@
 import functools as ft
 import itertools as it
 import operator
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any, Literal, SupportsIndex, TypeAlias
 
 import equinox as eqx
@@ -42,6 +42,8 @@ from .._keys import rbg_error
 from .._mesh_context import IN_LANE, check_mesh, is_explicit
 from .._tree import (
     Opaque,
+    as_data,
+    as_keys,
     can_be_traced,
     fill,
     is_none,
@@ -53,7 +55,7 @@ from .._tree import (
 from .._types import PyTree
 from .batch_size import analyze, choose_batch_size, even_out
 from .batches import flat_mesh, is_on_device, over_devices
-from .lanes import First, first_copies, in_batches, repeated, summed
+from .lanes import First, first_copies, in_batches, summed
 
 Axis: TypeAlias = int | None
 
@@ -207,8 +209,10 @@ class _Call:
         if None in self.out_axes:
             # JAX raises if they vary. Under `jit` nothing else is computed.
             same = jax.jit(lambda: self.vmapped(run)[1])()
+        # The data of keys, which JAX lets a program copy and transpose.
         lanes = [
-            jnp.moveaxis(x, a, 0) for x, a in zip(self.mapped, self.axes, strict=True)
+            jnp.moveaxis(as_data(x), a % x.ndim, 0)
+            for x, a in zip(self.mapped, self.axes, strict=True)
         ]
         if mesh is not None:
             return self.finish((self.on_mesh(jaxpr, mesh, lanes, batch), same))
@@ -274,7 +278,7 @@ class _Call:
 
         init = []
         if self.totals:
-            structs, _ = jax.eval_shape(lambda: lane(*[x[0] for x in lanes]))
+            structs, _ = jax.eval_shape(lambda: lane(*self.with_keys(lanes, 0)))
             pairs = zip(structs, self.totals, strict=False)
             init = [_zeros(y, _wide(dtype)) for y, dtype in pairs]
         # JAX cannot repeat references, and other effects than those for debugging.
@@ -288,16 +292,19 @@ class _Call:
         """Return the stacked outputs of a batch."""
         if batch > 1:
             every: Any = jax.vmap(lane, out_axes=(0, None), axis_size=batch)
-            return every(*rows)[0]
-        stacked, _ = lane(*[x[0] for x in rows])
+            return every(*self.with_keys(rows))[0]
+        stacked, _ = lane(*self.with_keys(rows, 0))
         return [jnp.expand_dims(y, 0) for y in stacked]
+
+    def with_keys(self, rows: list[Any], lane: Any = ...) -> Iterator[Any]:
+        """Yield the arrays of lanes, or of one, with keys in place of their data."""
+        return (as_keys(x[lane], y) for x, y in zip(rows, self.mapped, strict=True))
 
     def on_mesh(self, jaxpr: Any, mesh: Any, lanes: list[Any], batch: int) -> list[Any]:
         """Return the stacked outputs of all lanes, which are split over the devices."""
         total = -(-self.size // mesh.size) * mesh.size
         copied = total > self.size
         first = np.arange(total) < self.size if copied or not lanes else None
-        lanes = repeated(lanes, total)
         # An equation records the mesh in its arrays' types, so it must be traced again
         # inside of the map. Where types name no mesh, the map has an internal one.
         arrays = [x for x in jtu.tree_leaves((lanes, self.shared)) if _mesh_of(x)]
@@ -307,11 +314,19 @@ class _Call:
         given: Any = self.shared if typed else list(jaxpr.consts)
         explicit = typed and is_explicit(mesh)
         if explicit:
-            lanes, first = _placed((lanes, first), mesh, P(mesh.axis_names))
+            own = P(mesh.axis_names)
+            lanes = _placed(lanes, mesh, P() if copied else own)
+            first = _placed(first, mesh, own)
             given = _placed(given, mesh, P())
         sums = len(self.totals)
 
+        on = mesh if typed else flat_mesh(mesh.devices)
+
         def alone(lanes: list[Any], first: First | None, given: Any) -> Any:
+            if copied:  # uneven lanes are whole on each device, which takes its own
+                each = total // mesh.size
+                at = jax.lax.axis_index(on.axis_names) * each + np.arange(each)
+                lanes = [jnp.take(x, at % self.size, 0, mode="clip") for x in lanes]
             lane: Any = ft.partial(self.evaluated, jaxpr, given)
             if typed:
                 lane = ft.partial(self.lane, given)
@@ -320,8 +335,8 @@ class _Call:
 
         every = over_devices(
             alone,
-            mesh if typed else flat_mesh(mesh.devices),
-            (True, True, False),
+            on,
+            (not copied, True, False),
             leave_mesh=not typed,
         )
         # Outside of `jit`, JAX runs a `shard_map` operation by operation.
@@ -598,8 +613,9 @@ def vmap(
     - `StructureError` (a `ValueError`), when called, if numbers of lanes differ, or
       axes do not fit the arguments.
     - `ValueError`, when called, if `axis_name` is given and there are several batches,
-      `mesh` is given inside of a `shard_map`, an output cannot be summed, or, from JAX,
-      an output with the axis `None` varies.
+      `mesh` is given inside of a `shard_map`, an output cannot be summed, lanes write
+      to a reference that they share, several batches draw from keys of the kind `rbg`,
+      or, from JAX, an output with the axis `None` varies.
     - `TypeError` or `ValueError` if an argument is wrong.
 
     **Laws:** equal to `jax.vmap(fn, in_axes, out_axes)` to rounding, as are all

@@ -202,3 +202,37 @@ def test_an_index_out_of_bounds_is_described_with_its_shape():
     check = checkify.checkify(lambda x: x[jnp.int32(5)], errors=checkify.index_checks)
     error, _ = jax.jit(check)(jnp.zeros(3))
     assert re.search(r"shape \(3,\)", error.get())
+
+
+def test_effects_tell_which_references_a_jaxpr_makes_and_writes():
+    ref = jax.new_ref(jnp.ones(3))
+
+    def fn(x):
+        own = jax.new_ref(x)
+        ref[...] += own[...]
+        jax.ref.addupdate(ref, 0, x)
+        return jax.lax.axis_index("lanes")
+
+    made = jax.make_jaxpr(fn, axis_env=[("lanes", 2)])(1.0)
+    names = {type(effect).__name__ for effect in made.effects}
+    assert {"NamedAxisEffect", "InternalMutableArrayEffect"} <= names
+    assert {"WriteEffect", "AccumEffect"} <= names
+    inner = getattr(made, "jaxpr", made)
+    written = [
+        effect.input
+        for eqn in inner.eqns
+        for effect in eqn.effects
+        if type(effect).__name__ in ("WriteEffect", "AccumEffect")
+    ]
+    assert written and all(v is inner.constvars[0] for v in written)
+    assert inner.eqns[0].primitive.name == "new_ref"
+
+
+def test_jax_registers_how_primitives_use_keys():
+    from jax.experimental.key_reuse._core import key_reuse_signatures
+
+    assert {jax.lax.cond_p, jax.lax.while_p} <= set(key_reuse_signatures)
+    key = jr.key(0, impl="rbg")
+    drawn = jax.make_jaxpr(lambda k: (jr.bits(k), jr.gamma(k, 1.0)))(key)
+    for name in ("random_bits", "random_gamma"):
+        assert name in str(drawn)

@@ -82,6 +82,17 @@ def test_no_collectives_where_lanes_are_sharded(kind, n):
     assert not re.findall("all-gather|all-reduce|collective-permute|all-to-all", text)
 
 
+@pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit])
+@pytest.mark.parametrize("n", [3, 19])
+def test_uneven_lanes_are_not_gathered_by_a_program_that_uses_them(kind, n):
+    mesh = jax.make_mesh((8,), ("x",), axis_types=(kind,))
+    every = ep.vmap(rollout, in_axes=(None, 0), mesh=mesh, batch_size=2)
+    mean = jax.jit(lambda w, x: jnp.max(every(w, x)))
+    text = mean.lower(jnp.eye(3), jnp.ones((n, 3))).compile().as_text()
+    found = re.findall(r"= (\S+) (all-gather|all-reduce|collective-permute)\(", text)
+    assert all(how == "all-reduce" and shape == "f32[]" for shape, how in found)
+
+
 def test_forward_costs_nothing_more_with_remat():
     size = lambda remat: compiled(  # noqa: E731
         ep.vmap(rollout, in_axes=(None, 0), batch_size=8, remat=remat), 64
