@@ -421,7 +421,7 @@ def narrowed(
         misfits = np.isfinite(narrow) != np.isfinite(array)
     if misfits.any():
         at = np.unravel_index(int(np.argmax(misfits)), misfits.shape)
-        record = at[0] if indices is None else indices[at[0]]
+        record = at[0] if indices is None else indices[int(at[0])]
         path = f" at `.{name}`" if name else ""
         raise value_error(
             function,

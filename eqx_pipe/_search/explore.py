@@ -77,12 +77,11 @@ class SearchResult:
     def rounds(self) -> Int[np.ndarray, " points"]:
         """The number of the round of each point."""
         spaces = [sweep.space for sweep in self.sweeps]
-        lengths = list(map(len, spaces))
-        rounds = np.repeat(np.arange(len(lengths)), lengths)
+        rounds = np.repeat(np.arange(len(spaces)), list(map(len, spaces)))
         if self.over:
             # The points of a round are no stretch if a dim of replicates comes first.
             order = replicates(joined(spaces, self.over), self.over)
-            rounds[order] = np.sort(rounds).reshape(order.shape)
+            rounds[order] = rounds.copy().reshape(order.shape)
         return rounds
 
     def __len__(self) -> int:
