@@ -41,6 +41,7 @@ from .._sweep import (
     as_texts,
     concatenated,
     disk_errors,
+    exists,
     replicates,
     request_of,
     scores,
@@ -150,28 +151,17 @@ class SearchResult:
             Best(index=2, value=16, x=4)
         """
         function = "search.SearchResult.load"
-        files, count = as_files(function, path, "path"), 0
-        folder = files.path_of()
-        with disk_errors(folder, "be read", function):
-            names = {x for x in files.names() if re.fullmatch(r"round-\d+\.zarr", x)}
-            while round_name(count) in names:
-                count += 1
-        if not count:
+        files = as_files(function, path, "path")
+        rounds = rounds_in(function, files)
+        if not rounds:
             raise FileNotFoundError(
                 message(
                     function,
-                    f"{folder!r} has no rounds of a search.",
+                    f"{files.path_of()!r} has no rounds of a search.",
                     "Give the folder of `explore(..., store=)`; `SweepResult.load` "
                     "reads the store of a sweep.",
                 )
             )
-        if len(names) > count:
-            raise value_error(
-                function,
-                f"{folder!r} has later rounds, but no `{round_name(count)}`.",
-                "Call the same search again, which computes this round.",
-            )
-        rounds = [files.below(round_name(k)) for k in range(count)]
         sweeps = tuple(map(SweepResult.load, rounds))
         goal = dict(sweeps[-1].made)
         mode, over = goal.get("mode", "min"), tuple(goal.get("over", ()))
@@ -198,6 +188,25 @@ def _free(name: str, taken: Any) -> str:
 def round_name(number: int) -> str:
     """Return the name of the store of a round."""
     return f"round-{number:04}.zarr"
+
+
+def rounds_in(function: str, files: Files) -> list[Files]:
+    """Return the stores of the rounds of a search, in order; none for another folder.
+
+    Raises a `ValueError` if a round before the last is missing.
+    """
+    with disk_errors(files.path_of(), "be read", function):
+        names = {x for x in files.names() if re.fullmatch(r"round-\d+\.zarr", x)}
+    stores = [round_name(k) for k in range(len(names))]
+    lost = [name for name in stores if name not in names]
+    if lost:
+        raise value_error(
+            function,
+            f"{files.path_of()!r} has later rounds, but no `{lost[0]}`.",
+            "Call the same search again, which computes this round.",
+        )
+    found = [files.below(name) for name in stores]
+    return found if not found or exists(found[-1]) else found[:-1]  # not created yet
 
 
 Callback: TypeAlias = Callable[[SearchResult], object]

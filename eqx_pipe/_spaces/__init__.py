@@ -1,5 +1,6 @@
 """Spaces: sequences of points, each computed from its index."""
 
+from .axis import LONGEST as LONGEST
 from .axis import MAX_LENGTH as MAX_LENGTH
 from .axis import Axis as Axis
 from .axis import Geomspace as Geomspace
@@ -13,6 +14,7 @@ from .axis import Static as Static
 from .axis import Uniform as Uniform
 from .axis import Values as Values
 from .axis import is_axis as is_axis
+from .axis import take as take
 from .space import POINT as POINT
 from .space import Cube as Cube
 from .space import Geometry as Geometry

@@ -136,6 +136,18 @@ class Axis(eqx.Module):
         return None
 
     @property
+    def table(self) -> Any:
+        """The values at all positions, if they are an array, or `None`."""
+        known = self.known
+        return (
+            known if isinstance(known, jax.Array) and not is_key_array(known) else None
+        )
+
+    def at_row(self, row: Any) -> "Axis":
+        """Return an axis with one value, made of a row of the `table`."""
+        return Row(row)
+
+    @property
     def attrs(self) -> dict[str, str]:
         """Label and unit as xarray's attributes, those of the CF conventions."""
         attrs = {"long_name": self.label, "units": self.unit}
@@ -353,6 +365,13 @@ class Mapped(Axis):
     @property
     def is_range(self) -> bool:
         return self.axis.is_range
+
+    @property
+    def table(self) -> Any:
+        return self.axis.table if type(self) is Mapped else None
+
+    def at_row(self, row: Any) -> Axis:
+        return Mapped(self.fn, self.axis.at_row(row))
 
     def __len__(self) -> int:
         return len(self.axis)
@@ -626,6 +645,19 @@ def warn_if_alike(function: str, numbers: Any, dtype: Any) -> None:
         warnings.warn(message(function, wrong, _CURE), stacklevel=3)
 
 
+class Row(Axis):
+    """An axis whose value is given, in a trace."""
+
+    value_: Any = None
+    dim: str | None = None
+
+    def __len__(self) -> int:
+        return 1
+
+    def value(self, i: Any, key: Key | None) -> Any:
+        return self.value_
+
+
 class Values(Axis):
     """A sequence of values, one by one.
 
@@ -810,6 +842,10 @@ of a program instead of being computed in each.
 """
 
 
+LONGEST = 2**22
+"""The maximum length of a table of values that is made on the host, in numbers."""
+
+
 class Lookup(eqx.Module):
     """The values at `n` positions: `coarse[i]`, or with a `fine` part joined to it.
 
@@ -899,6 +935,20 @@ class _Spaced(Axis):
     @property
     def known(self) -> Array | None:
         return self.lookup.coarse if self.lookup.fine is None else None
+
+    @property
+    def table(self) -> Any:
+        if type(self).value is not _Spaced.value:
+            return None
+        coarse, fine = self.lookup.coarse, self.lookup.fine
+        if fine is None or self.num > LONGEST or isinstance(coarse, Tracer):
+            return coarse if fine is None else None
+        # One operation of two numbers rounds alike everywhere.
+        join = np.multiply if self.is_log else np.add
+        values = join(np.asarray(coarse)[:-1, None], np.asarray(fine)[None])
+        values = values.reshape(-1, *values.shape[2:])[: self.num]
+        values[-1] = coarse[-1]
+        return values
 
     def __len__(self) -> int:
         return self.num

@@ -536,6 +536,14 @@ class Geometry:
         return tuple(sorted({dim for axis, dim in pairs if axis.is_static}))
 
     @ft.cached_property
+    def tabled(self) -> list[tuple[int, int, Any]]:
+        """The leaf, the dim and the table of each axis whose values are known."""
+        pairs = zip(self.leaf_indices, self.axis_dims, strict=True)
+        axes = [(index, dim, self.leaves[index]) for index, dim in pairs]
+        found = [(k, dim, x.table) for k, dim, x in axes if not x.is_static]
+        return [each for each in found if each[2] is not None]
+
+    @ft.cached_property
     def key_dims(self) -> tuple[int, ...]:
         """The indices in `grid_dims` of the dims folded into the keys of points."""
         pairs = zip(self.axes.values(), self.axis_dims, strict=True)

@@ -548,3 +548,10 @@ def test_compilations_are_counted():
         with ept.assert_compiles(0):
             fn(np.ones(7, np.float32))
             raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("wrap", [eqx.filter_jit, eqx.filter_vmap, ep.vmap])
+def test_a_wrapper_that_makes_its_module_anew_is_pure(wrap):
+    layer = eqx.nn.Linear(3, 2, key=KEY)
+    xs = X if wrap is eqx.filter_jit else X[None]
+    assert only("pure", eqx.filter_jit(wrap(layer)), xs) == "holds"

@@ -19,6 +19,7 @@ from .result import names_of as names_of
 from .result import ranked as ranked
 from .result import reduced_coords as reduced_coords
 from .result import replicates as replicates
+from .result import result_in as result_in
 from .result import scores as scores
 from .result import shapes_of as shapes_of
 from .result import storable as storable

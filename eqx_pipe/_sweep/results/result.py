@@ -684,16 +684,7 @@ class SweepResult:
         with disk_errors(folder, "be read", _LOAD):
             if isinstance(files, Folder):
                 _check_folder(files.path)
-            store = open_store(_LOAD, files)
-            if "reduce" in store.record:
-                raise value_error(
-                    _LOAD,
-                    f"the store {folder!r} keeps the states of a reduction.",
-                    "Call the same sweep with the same `reduce` and `store`, which "
-                    "computes missing points. `xarray.open_zarr` shows the states.",
-                )
-            with well_formed(_LOAD, store.files):
-                return cls(**_fields(store))
+            return result_in(open_store(_LOAD, files))
 
     @property
     def _provenance(self) -> dict[str, Any]:
@@ -974,18 +965,22 @@ def coords_texts(known: KnownCoords) -> dict[str, str]:
 
 
 def check_output_coords(
-    known: KnownCoords, shapes: Mapping[str, tuple[int, ...]], taken: set[str]
+    known: KnownCoords,
+    shapes: Mapping[str, tuple[int, ...]],
+    taken: set[str],
+    function: str = "sweep",
 ) -> None:
     """Raise a `ValueError` unless the names fit outputs of these shapes.
 
-    `taken` are the names of the space.
+    `taken` are the names of the space, and `function` is the public function.
     """
+    misfit = ft.partial(_misfit, function)
     lengths: dict[str, int] = {}
     for path, dims in known.items():
         if path not in shapes:
             arrays = [name for name, shape in shapes.items() if shape]
             wrong = f"`output_coords` names {path!r}."
-            raise value_error("sweep", wrong, nearest(path, arrays))
+            raise value_error(function, wrong, nearest(path, arrays))
         sizes = [None if coords is None else len(coords) for coords in dims.values()]
         shape = shapes[path]
         if len(sizes) != len(shape) or any(
@@ -994,19 +989,19 @@ def check_output_coords(
         ):
             wrong = f"has dims of the sizes {sizes}, and the output the shape {shape}"
             cure = "Name all dims in order, each with a value for each position or None"
-            raise _misfit(path, wrong, cure)
+            raise misfit(path, wrong, cure)
         for dim, length in zip(dims, shape, strict=True):
             other = lengths.setdefault(dim, length)
             if dim in taken:
                 wrong = f"has the dim {dim!r}, but the space has this name too"
-                raise _misfit(path, wrong, "Rename the dim of the output")
+                raise misfit(path, wrong, "Rename the dim of the output")
             if other != length:
                 wrong = f"has a dim {dim!r} of {length}, and another output of {other}"
-                raise _misfit(path, wrong, "Rename one of the dims")
+                raise misfit(path, wrong, "Rename one of the dims")
 
 
-def _misfit(path: str, wrong: str, cure: str) -> ValueError:
-    return value_error("sweep", f"`output_coords[{path!r}]` {wrong}.", f"{cure}.")
+def _misfit(function: str, path: str, wrong: str, cure: str) -> ValueError:
+    return value_error(function, f"`output_coords[{path!r}]` {wrong}.", f"{cure}.")
 
 
 def reduced_coords(
@@ -1382,6 +1377,19 @@ def _check_folder(folder: Path) -> None:
             f"{str(folder)!r} is the folder of a search.",
             "Read it by `search.SearchResult.load`.",
         )
+
+
+def result_in(store: Store) -> SweepResult:
+    """Return the result in an open store; raise as `SweepResult.load`."""
+    if "reduce" in store.record:
+        raise value_error(
+            _LOAD,
+            f"the store {store.path!r} keeps the states of a reduction.",
+            "Call the same sweep with the same `reduce` and `store`, which computes "
+            "missing points. `xarray.open_zarr` shows the states.",
+        )
+    with well_formed(_LOAD, store.files):
+        return SweepResult(**_fields(store))
 
 
 def _fields(store: Store) -> dict[str, Any]:

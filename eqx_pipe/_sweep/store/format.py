@@ -29,7 +29,7 @@ from .chunks import Chunks
 from .disk import ROOT, Undecodable, is_name, most_bytes
 from .objects import Files
 
-FORMAT = 8
+FORMAT = 9
 """The version of the format of stores."""
 
 RECORD = "eqx_pipe_store"

@@ -128,8 +128,9 @@ def _changed_nothing(trial: Trial) -> None:
     with must_hold("a call changed its arguments"):
         agree(trial.passed, trial.call.args, ("after the call", "before"))
     for name in trial.changed():
+        where = f"fn.{name}" if name else "fn"
         raise Broken(
-            f"a call changed `fn{name}`; return what later calls need, or keep it in "
+            f"a call changed `{where}`; return what later calls need, or keep it in "
             "an `equinox.nn.State` (a cache: `functools.cache`)"
         )
 
@@ -196,7 +197,7 @@ def _compiled_again(trial: Trial) -> str | None:
     compiled = trial.again[1]
     if not compiled:
         return None
-    if any(name.startswith(" > jax.config") for name in trial.changed()):
+    if any(name.startswith("jax.config") for name in trial.changed()):
         raise Undecided("a call changes `jax.config`, which is part of each program")
     jitted = [
         eqn
