@@ -26,6 +26,7 @@ from ._compose import weighted as weighted
 from ._errors import MissingKeyError as MissingKeyError
 from ._errors import StructureError as StructureError
 from ._errors import SweepError as SweepError
+from ._errors import hint as _hint
 from ._mesh_context import RULES as _RULES  # noqa: F401  made now, see there
 from ._stage import Stage as Stage
 from ._stage import summary as summary
@@ -96,7 +97,11 @@ else:
             package = _importlib.import_module(f".{_PACKAGE_OF[name]}", __name__)
             globals()[name] = value = getattr(package, name)
             return value
-        raise AttributeError(f"module `eqx_pipe` has no attribute `{name}`")
+        wrong = f"module `eqx_pipe` has no attribute `{name}`"
+        if not name.startswith("_"):
+            modules = [_importlib.import_module(f".{m}", __name__) for m in _MODULES]
+            wrong += f". {_hint(name, __all__, modules)}"
+        raise AttributeError(wrong)
 
     def __dir__():
         return sorted([*__all__, "__version__"])

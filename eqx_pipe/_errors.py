@@ -150,6 +150,33 @@ def nearest(name: object, known: Iterable[object], limit: int = 12) -> str:
     return f"{hint}Known names: {quoted(shown) or 'none'}{more}."
 
 
+_OTHER_NAMES = {
+    "logspace": "`Geomspace(start, stop, num)` takes the ends themselves; a search "
+    "takes `LogUniform(start, stop)`.",
+    "choice categorical select": "`Values([8, 64])` lists numbers, and "
+    '`Static(["relu", "tanh"])` other Python values.',
+    "grid gridsearch product": "A dict of axes is a grid: "
+    '`sweep(fn, {"a": Linspace(0, 1, 5), "b": Values([1, 2])})`.',
+    "zip": '`Space({"a": ..., "b": ...}, "zip")` varies its axes together.',
+    "int integers intuniform randint range arange": "`Values(range(8))` lists numbers; "
+    "a search takes `Mapped(jnp.round, Uniform(1, 32))`.",
+    "normal gaussian": "`Random(jax.random.normal, num)` draws values.",
+    "seed replicates repeats": "`Seeds(8)` is an axis of replicates.",
+    "sequential pipeline pipe compose": "`chain` runs stages one after the other.",
+}
+"""What does the same here, by lower-case names that other packages use."""
+
+
+def hint(name: str, known: Iterable[str], modules: Iterable[Any]) -> str:
+    """Return a sentence about a name that the package does not have."""
+    for module in modules:
+        if name in dir(module):
+            return f"Did you mean `{module.__name__}.{name}`?"
+    plain = name.replace("_", "").lower()
+    found = (text for names, text in _OTHER_NAMES.items() if plain in names.split())
+    return next(found, None) or nearest(name, known)
+
+
 def quoted(names: Iterable[object]) -> str:
     """Join names for a sentence, each in backticks."""
     return ", ".join(f"`{name}`" for name in names)

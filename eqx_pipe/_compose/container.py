@@ -1,5 +1,6 @@
 """Combinators of several stages, which are indexed as a list or a dict."""
 
+import contextlib
 import dataclasses
 import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from .._check import check_name, is_integer
 from .._errors import describe_value, message, nearest, quoted, type_error, value_error
 from .._keys import check_names_draw_apart
-from .._stage import Composite, as_stage
+from .._stage import Composite, as_stage, stage_at
 from .._types import AnyStage, PyTree, Segment
 
 _Own = TypeVar("_Own", bound="Container")  # beartype takes `Self` in decorated classes
@@ -79,7 +80,8 @@ class Container(Composite):
     """The base of combinators of several stages.
 
     Stages are indexed by position, from the front or the back, by name if they have
-    names, and by path segment. Iteration yields the stages; `in` takes a name. If
+    names, and by path (`pipe["blocks.3.attn"]`). Iteration yields the stages; `in`
+    takes a name or path. If
     stages run one after the other, or are stacked, a slice is the same combinator of
     some stages, at least `fewest`; the others have no slices.
     """
@@ -126,15 +128,22 @@ class Container(Composite):
         return (self.pick(i) for i in range(len(self)))
 
     def __contains__(self, item: object) -> bool:
-        return isinstance(item, str) and self._position(item) is not None
+        with contextlib.suppress(KeyError):
+            return isinstance(item, str) and self[item] is not None
+        return False
 
     def __getitem__(self, item: PyTree) -> PyTree:
-        """Return a stage by position or name; for a slice, the same combinator."""
+        """Return a stage by position or path; for a slice, the same combinator."""
         if isinstance(item, slice):
             return self._checked_slice(item)
         size, position = len(self), None
         if isinstance(item, str):
             error, position = KeyError, self._position(item)
+            if position is None and "." in item:
+                try:
+                    return stage_at(self, item)
+                except ValueError as wrong:
+                    raise KeyError(str(wrong)) from None
         elif is_integer(item):
             error, at = IndexError, operator.index(item)
             position = at % size if -size <= at < size else None

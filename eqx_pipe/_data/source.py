@@ -254,7 +254,7 @@ class HostSource:
             if self._reader is not None:
                 records = _ask(self._reader, indices, indices)
                 if _are_stacked(records, struct):
-                    columns = _fitting(records, n, struct)
+                    columns = _fitting(records, indices, struct)
                     if columns is not None:
                         return columns
                 elif not self.has_columns:
@@ -399,21 +399,34 @@ def as_numpy(function: str, what: str, leaf: Any) -> np.ndarray:
     return np.asarray(leaf)
 
 
-def narrowed(function: str, array: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Return an array in the dtype that JAX would use; raise if numbers do not fit."""
+def narrowed(
+    function: str,
+    name: str,
+    array: np.ndarray,
+    dtype: np.dtype,
+    indices: Sequence[int] | np.ndarray | None = None,
+) -> np.ndarray:
+    """Return an array in the dtype that JAX would use; raise if numbers do not fit.
+
+    The array has the leaf `name` of the records with these `indices`, by default all.
+    """
     if array.dtype == dtype:
         return array
     # Numbers that are too large become infinite, which raises below.
     with np.errstate(over="ignore"):
         narrow = array.astype(dtype)
     if array.dtype.kind in "iu":
-        fits = np.array_equal(narrow, array)
+        misfits = narrow != array
     else:
-        fits = np.array_equal(np.isfinite(narrow), np.isfinite(array))
-    if not fits:
+        misfits = np.isfinite(narrow) != np.isfinite(array)
+    if misfits.any():
+        at = np.unravel_index(int(np.argmax(misfits)), misfits.shape)
+        record = at[0] if indices is None else indices[int(at[0])]
+        path = f" at `.{name}`" if name else ""
         raise value_error(
             function,
-            f"the source holds {array.dtype} numbers that do not fit into {dtype}.",
+            f"record {record} of the source{path} has {array.dtype} numbers that do "
+            f"not fit into {dtype}, such as {array[at]}.",
             "Switch `jax_enable_x64` on, or let the source give smaller numbers.",
         )
     return narrow
@@ -429,17 +442,27 @@ def _are_stacked(records: PyTree, struct: PyTree) -> bool:
     )
 
 
-def _fitting(columns: PyTree, n: int, struct: PyTree) -> PyTree | None:
-    """Return `n` stacked records in JAX's dtypes, or None if one does not fit."""
-    leaves, structure = jtu.tree_flatten(columns)
+def _fitting(columns: PyTree, indices: np.ndarray, struct: PyTree) -> PyTree | None:
+    """Return stacked records in JAX's dtypes, or None if one does not fit."""
+    leaves, n = jtu.tree_leaves(columns), len(indices)
     _check_count({len(leaf) for leaf in leaves}, n)
     arrays = [as_numpy("data.Loader", "a leaf of the records", x) for x in leaves]
     pairs = list(zip(arrays, jtu.tree_leaves(struct), strict=True))
     if not all(_is_like(leaf, (n, *s.shape), s) for leaf, s in pairs):
         return None
-    return jtu.tree_unflatten(
-        structure, [narrowed("data.Loader", leaf, s.dtype) for leaf, s in pairs]
-    )
+    return _narrowed(arrays, indices, struct)
+
+
+def _narrowed(
+    columns: Sequence[np.ndarray], indices: Sequence[int] | np.ndarray, struct: PyTree
+) -> PyTree:
+    """Return stacked records in JAX's dtypes; raise if a number does not fit."""
+    pairs = zip(leaves_with_names(struct), columns, strict=True)
+    arrays = [
+        narrowed("data.Loader", name, column, s.dtype, indices)
+        for (name, s), column in pairs
+    ]
+    return jtu.tree_unflatten(jtu.tree_structure(struct), arrays)
 
 
 # The check of masks would take a tenth of the time of reading a list of records.
@@ -466,11 +489,8 @@ def _stacked(
         if not same:
             raise _misfit(i, record, struct)
         rows.append(row)
-    pairs = zip(zip(*rows, strict=True), structs, strict=True)
-    columns = [
-        narrowed("data.Loader", np.stack(column), s.dtype) for column, s in pairs
-    ]
-    return jtu.tree_unflatten(structure, columns)
+    columns = [np.stack(column) for column in zip(*rows, strict=True)]
+    return _narrowed(columns, indices, struct)
 
 
 def _listed(read: Iterable[PyTree], count: int) -> list[PyTree]:
@@ -624,7 +644,9 @@ class ArraySource(eqx.Module):
                 f"{size} records, and there can be 2^31 - 1 on a device.",
                 "Give the NumPy array or memory map itself as a host source.",
             )
-        held = jtu.tree_map(lambda leaf: _as_bits(_in_jax_dtype(leaf)), tree)
+        held = jtu.tree_map_with_path(
+            lambda path, leaf: _as_bits(_in_jax_dtype(path_name(path), leaf)), tree
+        )
         self.held = as_arrays(held)
 
     @property
@@ -671,13 +693,13 @@ class ArraySource(eqx.Module):
         return jtu.tree_map(one, self.held)
 
 
-def _in_jax_dtype(leaf: Array | np.ndarray) -> Array | np.ndarray:
+def _in_jax_dtype(name: str, leaf: Array | np.ndarray) -> Array | np.ndarray:
     """Return a NumPy array in JAX's dtype, checked: JAX itself wraps large numbers."""
     if not isinstance(leaf, np.ndarray):
         return leaf
     dtype = jax_dtype(leaf.dtype)
     assert dtype is not None
-    return narrowed("data.ArraySource", leaf, dtype)
+    return narrowed("data.ArraySource", name, leaf, dtype)
 
 
 def _check_leaves(leaves: list[tuple[str, object]]) -> None:

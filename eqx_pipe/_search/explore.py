@@ -6,7 +6,7 @@ import math
 import operator
 import re
 from collections.abc import Callable
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import jax.numpy as jnp
 import jax.random as jr
@@ -78,12 +78,11 @@ class SearchResult:
     def rounds(self) -> Int[np.ndarray, " points"]:
         """The number of the round of each point."""
         spaces = [sweep.space for sweep in self.sweeps]
-        lengths = list(map(len, spaces))
-        rounds = np.repeat(np.arange(len(lengths)), lengths)
+        rounds = np.repeat(np.arange(len(spaces)), list(map(len, spaces)))
         if self.over:
             # The points of a round are no stretch if a dim of replicates comes first.
             order = replicates(joined(spaces, self.over), self.over)
-            rounds[order] = np.sort(rounds).reshape(order.shape)
+            rounds[order] = rounds.copy().reshape(order.shape)
         return rounds
 
     def __len__(self) -> int:
@@ -167,6 +166,14 @@ class SearchResult:
         goal = dict(sweeps[-1].made)
         mode, over = goal.get("mode", "min"), tuple(goal.get("over", ()))
         return SearchResult(sweeps, by=goal.get("by"), mode=mode, over=over)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            wrong = f"a `SearchResult` has no attribute `{name}`."
+            if name in dir(SweepResult) or name in SweepResult.__dataclass_fields__:
+                wrong += f" That of all points is `.result.{name}`."
+            raise AttributeError(wrong)
 
     def __repr__(self) -> str:
         return f"SearchResult({len(self):,} points in {len(self.sweeps):,} rounds)"

@@ -143,7 +143,8 @@ class Source:
                 for files in self._stores[len(self._rounds) : -1]:
                     found = result_in(Follower(self._function, files).store)
                     self._rounds.append(jtu.tree_map(_in_memory, found))
-                given = SearchResult((*self._rounds, given))
+                over = tuple(dict(given.made).get("over", ()))
+                given = SearchResult((*self._rounds, given), over=over)
         if isinstance(given, TrainResult):
             return self._training(given)
         if isinstance(given, SearchResult):

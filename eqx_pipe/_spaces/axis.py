@@ -1076,11 +1076,15 @@ class _Range(_Spaced):
         self,
         start: ArrayLike,
         stop: ArrayLike,
+        num: object = None,
         *,
         dim: str | None = None,
         label: str | None = None,
         unit: str | None = None,
     ):
+        if num is not None:
+            wrong = f"`num` is {describe_value(num)}, but a range has no values."
+            raise type_error(type(self).__name__, wrong, self._cure)
         # The table has two entries, the ends.
         _Spaced.__init__(self, start, stop, 2, dim=dim, label=label, unit=unit)
 
@@ -1092,13 +1096,16 @@ class _Range(_Spaced):
         return 1
 
     def value(self, i: Int[Array, ""], key: Key | None) -> Inexact[Array, "..."]:
+        wrong = "a range has no values of its own."
+        raise value_error(type(self).__name__, wrong, self._cure)
+
+    @property
+    def _cure(self) -> str:
         grid = "Geomspace" if self.is_log else "Linspace"
-        raise value_error(
-            type(self).__name__,
-            "a range has no values of its own.",
+        return (
             f"For a grid give `{grid}(start, stop, num)`, for random draws "
             "`Random(sampler, num)`; `explore`, `sobol` and `latin_hypercube` choose "
-            "values from a range.",
+            "values from a range."
         )
 
 
@@ -1112,10 +1119,11 @@ class Uniform(_Range):
 
     - `start`, `stop`: the ends: two finite numbers, or two arrays of the same shape for
       a straight line between them. Integers become floats.
+    - `num`: raises, since a range has no values of its own; `Linspace` has.
     - `dim`, `label`, `unit`: as in `Linspace`. (Keyword only.)
 
     **Raises:** `ValueError` if an end is not finite; `TypeError` if it is not a real
-    number.
+    number, or for a `num`.
 
     !!! example
 
@@ -1135,9 +1143,10 @@ class LogUniform(_Range):
 
     - `start`, `stop`: the ends: two finite numbers other than zero, of the same sign,
       or two arrays of the same shape.
+    - `num`: raises, as in `Uniform`.
     - `dim`, `label`, `unit`: as in `Linspace`. (Keyword only.)
 
-    **Raises:** as `Geomspace`.
+    **Raises:** as `Geomspace`, and for a `num`.
 
     !!! example
 

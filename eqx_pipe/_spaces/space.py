@@ -1223,7 +1223,7 @@ def cells_of(function: str, space: Space, over: Sequence[str]) -> Space:
 
 
 def settings_of(function: str, space: Space) -> tuple[Space, tuple[str, ...]]:
-    """Return the space of the settings, and the dims of the replicates.
+    """Return a space at its first replicate, and the dims of the replicates.
 
     Of a part of a grid, they are those of the whole grid. Raises a `ValueError` if
     there are replicates and no settings.
@@ -1232,17 +1232,15 @@ def settings_of(function: str, space: Space) -> tuple[Space, tuple[str, ...]]:
     pairs = zip(geometry.axes.values(), geometry.axis_dims, strict=True)
     repeated = {dim for axis, dim in pairs if axis.is_replicate}
     over = tuple(dim for k, dim in enumerate(geometry.grid_dims) if k in repeated)
-    if not over:
-        return space, ()
     if len(over) == len(geometry.grid_dims):
-        raise value_error(
-            function,
-            f"all axes of `space` are on a dim of replicates ({quoted(over)}), so that "
-            "there are no settings to choose from.",
-            "Add an axis such as `LogUniform(1e-3, 1)` with a dim of its own; `sweep` "
-            "computes replicates of one setting.",
-        )
-    return cells_of(function, space._with(span=None, rows=None), over), over
+        wrong = f"all axes of `space` are on dims of replicates: {quoted(over)}."
+        cure = "Add an axis to choose from, such as `LogUniform(1e-3, 1)`."
+        raise value_error(function, wrong, cure)
+    axes: list[Any] = list(geometry.axes.values())
+    for k, (name, axis) in enumerate(geometry.axes.items()):
+        if geometry.axis_dims[k] in repeated:
+            axes[k] = value_of(name, axis, jnp.int32(0), geometry.axis_key(name))
+    return space.with_axes(axes, "product") if over else space, over
 
 
 def with_replicates(function: str, space: Space, settings: Space) -> Space:
@@ -1250,16 +1248,12 @@ def with_replicates(function: str, space: Space, settings: Space) -> Space:
 
     Raises a `ValueError` if `settings` has other axes.
     """
-    geometry, axes = settings.geometry, space.axes()
-    names, _ = settings_of(function, space)
-    if set(geometry.names) != set(names.names):
-        raise value_error(
-            function,
-            f"the method proposed the axes {quoted(geometry.names)}, but the settings "
-            f"have {quoted(names.names)}.",
-            "Propose points of the space that `init` got, which has no replicates.",
-        )
-    dim = "setting"
+    geometry, axes, dim = settings.geometry, space.axes(), "setting"
+    names = settings_of(function, space)[0].names
+    if set(geometry.names) != set(names):
+        wrong = f"the method proposed the axes {quoted(geometry.names)}."
+        cure = f"Those of the space that `init` got are {quoted(names)}."
+        raise value_error(function, wrong, cure)
     while dim in {*axes, *space.geometry.grid_dims}:
         dim = f"search.{dim}"
     digits = geometry.digits(np.arange(geometry.size))
@@ -1388,19 +1382,19 @@ def joined(spaces: Sequence[Space], over: Sequence[str] = ()) -> Space:
     they are joined.
     """
     geometries = [space.geometry for space in spaces]  # each access computes it
-    dims = list(geometries[0].dims)
+    dims = list(geometries[0].grid_dims)
     dim = next(dim for dim in dims if dim not in over) if over else None
 
     def column(name: str) -> PyTree[Axis]:
         """Return an axis with the values of one axis at the points of all spaces."""
         values, axes = [], [geometry.axes[name] for geometry in geometries]
-        k = geometries[0].axis_dims[geometries[0].names.index(name)]
-        if over and dims[k] != dim:
+        at = [geometry.axis_dims[geometry.names.index(name)] for geometry in geometries]
+        if dims[at[0]] in over:
             return axes[0]
-        for axis, geometry in zip(axes, geometries, strict=True):
-            at = np.arange(len(axis))
-            at = at if over else geometry.digits(np.arange(geometry.size))[:, k]
-            values.append(values_at(name, axis, geometry.axis_key(name), at))
+        for axis, geometry, k in zip(axes, geometries, at, strict=True):
+            points = np.arange(len(axis) if over else geometry.size)
+            here = points if over else geometry.digits(points)[:, k]
+            values.append(values_at(name, axis, geometry.axis_key(name), here))
         texts = {"dim": dim, **axes[0].texts}
         if axes[0].is_static:
             return Static([x for part in values for x in part], **texts)

@@ -12,6 +12,7 @@ from .paths import matches as matches
 from .paths import named_leaves as named_leaves
 from .paths import parts_of as parts_of
 from .paths import paths_below as paths_below
+from .paths import stage_at as stage_at
 from .paths import stage_paths as stage_paths
 from .stage import Lift as Lift
 from .stage import Passes as Passes

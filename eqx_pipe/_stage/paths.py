@@ -126,16 +126,32 @@ def each_path(paths: np.ndarray, segments: Any) -> np.ndarray:
 
 def put(root: PyTree, node: PyTree, parent: str, path: str, new: PyTree) -> PyTree:
     """Return `node`, at the path `parent`, with the stage at a path below replaced."""
+    segment, rest = _first(root, node, parent, path)
+    if rest is not None:
+        new = put(root, node.child(segment), join_path(parent, segment), rest, new)
+    return node.with_child(segment, new)
+
+
+def stage_at(root: PyTree, path: str) -> PyTree:
+    """Return the stage at a path; raise a `ValueError` if there is none."""
+    node, parent, rest = root, "", path
+    while rest is not None:
+        segment, rest = _first(root, node, parent, rest)
+        node, parent = node.child(segment), join_path(parent, segment)
+    return node
+
+
+def _first(
+    root: PyTree, node: PyTree, parent: str, path: str
+) -> tuple[str, str | None]:
+    """Return the child of `node` to which a path leads, and the path below it."""
     known = node.segments() if is_composite(node) else ()
     # The longest first: `gates.a` must not be read as a child of a stage `gates`.
     for segment in sorted(known, key=len, reverse=True):
         if path == segment:
-            return node.with_child(segment, new)
+            return segment, None
         if path.startswith(f"{segment}."):
-            rest, here = path[len(segment) + 1 :], join_path(parent, segment)
-            return node.with_child(
-                segment, put(root, node.child(segment), here, rest, new)
-            )
+            return segment, path[len(segment) + 1 :]
     where = f" in `{parent}`" if parent else ""
     paths = [join_path(parent, name) for name in known]
     raise value_error(
@@ -143,7 +159,7 @@ def put(root: PyTree, node: PyTree, parent: str, path: str, new: PyTree) -> PyTr
         f"there is no stage `{path}`{where}.",
         nearest(join_path(parent, path), paths)
         if known
-        else "To replace a part of a layer, use `equinox.tree_at`.",
+        else "To replace a part of a layer, an attribute, use `equinox.tree_at`.",
     )
 
 

@@ -193,6 +193,13 @@ _ONE_INPUT = (
 )
 
 
+_STATEFUL = (
+    "Only an `equinox.nn.StatefulLayer` whose `is_stateful()` is true gets a state, by "
+    "position: `(x, state, *, key=None)`. Make it a subclass, or define `is_stateful` "
+    "in an `eqx_pipe.Stage`."
+)
+
+
 def as_stage(
     function: str,
     argument: str,
@@ -214,6 +221,9 @@ def as_stage(
     value = cast(StageLike, value)
     wrong = _misfit(value, num_inputs, named)
     if wrong:
+        # Equinox's own layers with a state are `StatefulLayer`s, too.
+        if cure is _ONE_INPUT and "state" in parameters(value):
+            cure = _STATEFUL
         raise type_error(function, f"`{argument}` gets {inputs}, but {wrong}.", cure)
     return as_module(value)
 

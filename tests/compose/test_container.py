@@ -100,6 +100,20 @@ def test_the_paths_of_outputs_are_found():
         for segment in path.split("."):
             stage = stage[segment]
         assert callable(stage)
+        assert pipe[path] is stage and path in pipe and f"{path}.more" not in pipe
+
+
+def test_paths_lead_through_all_combinators_as_those_of_replace():
+    blocks = ep.repeat(linear, 3, key=jr.key(0))
+    pipe = ep.chain(a=ep.batched(ep.chain(first=sin, blocks=blocks)), b=cos)
+    assert pipe["a.stage.first"] is pipe["a"].stage["first"]
+    assert eqx.tree_equal(pipe["a.stage.blocks.2"], blocks[2])
+    for path in ("a.stage.first", "a.stage.blocks.1", "b"):
+        assert eqx.tree_equal(pipe.replace({path: pipe[path]}), pipe)
+    for wrong in ("a.first", "a.stage.", "a.", ".a", "a.stage.blocks.3", "b.fn"):
+        assert wrong not in pipe
+        with pytest.raises(KeyError):
+            pipe[wrong]
 
 
 def test_the_stages_of_a_repeat_are_cut_out():

@@ -30,8 +30,39 @@ def test_python_numbers_and_wide_integers():
     loader = ep.data.Loader(too_large, batch_size=2, shuffle=False)
     iterator = loader.epoch(loader.init(KEY))
     assert next(iterator).tolist() == [1, 2]
-    with pytest.raises(ValueError, match="do not fit into int32.*jax_enable_x64"):
+    told = "record 2 of .* do not fit into int32, such as 1099511627776.*jax_enable_x64"
+    with pytest.raises(ValueError, match=told):
         next(iterator)
+
+
+class Counted:
+    """Records that are read one by one, or many at once."""
+
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, i):
+        return {"id": {"a": 10**10 * (i == 4)}, "x": np.float32(i)}
+
+
+class Many(Counted):
+    def __getitems__(self, at):
+        return [self[i] for i in at]
+
+
+class Columns(Counted):
+    def __getitems__(self, at):
+        return {
+            "id": {"a": 10**10 * (np.asarray(at) == 4)},
+            "x": np.zeros(len(at), np.float32),
+        }
+
+
+@pytest.mark.parametrize("kind", [Counted, Many, Columns])
+def test_a_number_that_does_not_fit_is_named_with_its_record(kind):
+    loader = ep.data.Loader(kind(), batch_size=3, shuffle=True)
+    with pytest.raises(ValueError, match="record 4 .* at `.id.a` .*10000000000"):
+        list(loader.epoch(loader.init(KEY)))
 
 
 def test_the_dtype_is_that_of_record_0_in_every_batch():

@@ -43,6 +43,8 @@ AXES = {
     },
     TypeError: {
         "a single value. Give a sequence": lambda: Values(ones()),
+        r"`num` is 5 .*For a grid give `Linspace\(": lambda: ep.Uniform(0, 1, 5),
+        r"For a grid give `Geomspace\(": lambda: ep.LogUniform(0.1, 1, num=5),
         "other Python values use `eqx_pipe.Static`": lambda: Values(["a", "b"]),
         "at `.f`.*use `Static`": lambda: first(lambda x: {"f": sin}, Values([1])),
     },

@@ -28,12 +28,21 @@ class Forgetful(Counter):
         return x
 
 
+class Forgets(eqx.Module):
+    """A stage with a state that Equinox does not know as one."""
+
+    def __call__(self, x, state, *, key=None):
+        return x, state
+
+
 CHAIN = {
     TypeError: {
         r"unpack .*chain\(\*stages\)": lambda: ep.chain([sin, cos]),
         r"`chain\(\*\*stages\)`": lambda: ep.chain({"a": sin}),
         "or all by name": lambda: ep.chain(sin, a=cos),
         "a node of `eqx_pipe.graph`": lambda: ep.chain(jnp.add),
+        "Only an `equinox.nn.StatefulLayer`": lambda: ep.chain(Forgets()),
+        "is true gets a state, by pos": lambda: ep.batched(lambda x, state: (x, state)),
         r"each example: `jax.vmap\(pipe\)\(xs, key=": lambda: ep.chain(sin)(
             ones(1), key=jr.split(key())
         ),
@@ -56,7 +65,13 @@ CHAIN = {
         ),
         "returned together with": lambda: ep.chain(Counter())(ones(3), stateful()[1]),
     },
-    KeyError: {"Did you mean `abc`": lambda: ep.chain(abc=sin)["abd"]},
+    KeyError: {
+        "Did you mean `abc`": lambda: ep.chain(abc=sin)["abd"],
+        "no stage `c` in `a`. Did you mean `a.b`": lambda: ep.chain(a=ep.chain(b=sin))[
+            "a.c"
+        ],
+        "a part of a layer, an attribute, use": lambda: ep.chain(a=sin)["a.fn"],
+    },
     IndexError: {"an integer from -1 to 0": lambda: ep.chain(sin)[3]},
     AttributeError: {
         r'`pipe\["abc"\]`': lambda: ep.chain(abc=sin).abc,

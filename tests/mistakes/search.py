@@ -49,8 +49,8 @@ EXPLORE = {
         "path on a disk": lambda: explore(store="ftp://host/run"),
         "design has points": lambda: method("Design", np.zeros((0, 2))),
         "a column": lambda: method("Design", [[0.0]]),
-        "an axis such as `LogUniform": lambda: seeded({"seed": ep.Seeds(2)}),
-        "the space that `init` got": lambda: seeded(SPACE | {"seed": ep.Seeds(2)}),
+        "an axis to choose from, such as": lambda: seeded({"seed": ep.Seeds(2)}),
+        "`init` got are `x`, `act`": lambda: seeded(SPACE | {"seed": ep.Seeds(2)}),
     },
     ep.MissingKeyError: {"key=": lambda: explore(noisy)},
 }

@@ -77,6 +77,7 @@ CURES = {
     "Give the name of a node": "sink",
     r"True, False, or a function": "remat",
     # Axes, sweeps, reducers and searches.
+    "For a grid give": "Uniform.num LogUniform.num",
     "Give a `Linspace`, `Values` or another axis": "Mapped.axis",
     "called with `population_size=`": "strategy",
     "called with `seed=`": "search.Optuna.sampler",

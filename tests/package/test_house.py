@@ -1,6 +1,7 @@
 """The package as a whole: annotation checks in tests, imports, exports."""
 
 import ast
+import copy
 import functools as ft
 import importlib
 import inspect
@@ -163,3 +164,35 @@ def test_the_reference_is_complete():
         pages = importlib.import_module("reference").pages()
     for name, text in pages.items():
         assert (folder / "api" / name).read_text() == text, name
+
+
+OTHER_NAMES = {
+    "Logspace": r"`Geomspace\(start, stop, num\)`",
+    "Choice": r"`Values\(\[8, 64\]\)`.*`Static",
+    "Grid": "A dict of axes is a grid",
+    "Linspce": "Did you mean `Linspace`",
+    "Loader": "Did you mean `eqx_pipe.data.Loader`",
+    "check_function": "Did you mean `eqx_pipe.testing.check_function`",
+}
+
+
+@pytest.mark.parametrize("name", OTHER_NAMES)
+def test_names_of_other_packages_lead_to_ours(name):
+    with pytest.raises(
+        AttributeError, match=f"no attribute `{name}`.*{OTHER_NAMES[name]}"
+    ):
+        getattr(ep, name)
+    assert not hasattr(ep, "_" + name)
+
+
+def test_a_search_leads_to_the_result_of_all_its_points():
+    points = ep.search.Design([[0.5]])
+    found = ep.search.explore(
+        lambda p: p["x"], {"x": ep.Uniform(0, 1)}, points, rounds=1, num=1
+    )
+    for name in ("plot", "values", "errors"):
+        with pytest.raises(AttributeError, match=f"`.result.{name}`"):
+            getattr(found, name)
+    with pytest.raises(AttributeError, match="`lot`.$"):
+        found.lot  # noqa: B018
+    assert copy.copy(found).best() == found.best()

@@ -309,3 +309,17 @@ def test_what_cannot_be_shown(tmp_path, stores):
     assert ep.show(lost).data()["lost"] == 1
     for each in (whole, odd, nothing, lost):
         assert "</html>" in ep.show(each).html
+
+
+def test_a_search_over_replicates_shows_the_best_settings(tmp_path):
+    def noisy(p, key):
+        return p["x"] + jr.normal(key)
+
+    space = {"seed": ep.Seeds(3), "x": ep.Uniform(0, 1)}
+    design = ep.search.Design(np.linspace(0, 1, 4)[::-1, None])
+    asked = {"rounds": 2, "num": 2, "key": jr.key(0), "store": tmp_path / "s"}
+    found = ep.search.explore(noisy, space, design, **asked)
+    for given in (tmp_path / "s", found):
+        table = ep.show(given).data()["table"]
+        assert table["rows"][0]["i"] == found.best().index.tolist() == [3, 7, 11]
+        assert "seed" not in table["columns"] and len(table["rows"]) == 4

@@ -172,6 +172,28 @@ def test_a_reduction_of_all_points_is_drawn():
     assert steps.get_xdata().tolist() == [0, 1] and steps.get_ydata().tolist() == [2, 3]
 
 
+def test_a_histogram_is_drawn_between_its_edges():
+    edges = [0.0, 1.0, 1.5, 4.0]
+    space = {"a": A, "b": ep.Values([1.0, 2.0])}
+    for over in (None, "a"):
+        result = ep.sweep(
+            lambda p: p["a"] * p["b"],
+            space,
+            reduce=ep.reduce.Histogram(edges, over=over),
+        )
+        counts = np.atleast_2d(result.values.counts)
+        for ax in (result.plot(), result.plot("counts")):
+            assert ax.get_xlabel() == "bin" and len(ax.patches) == len(counts)
+            for patch, line, expected in zip(ax.patches, ax.lines, counts, strict=True):
+                assert patch.get_data().edges.tolist() == edges
+                assert patch.get_data().values.tolist() == expected.tolist()
+                assert line.get_drawstyle() == "steps-post"
+    assert legend_of(result.plot()) == ["1.0", "2.0"]
+    # Outputs that share the names of a histogram's are drawn as any other.
+    curves = ep.sweep(lambda p: {"counts": p["a"], "edges": p["a"]}, {"a": A})
+    assert not curves.plot("counts").patches
+
+
 def broken(point):
     """Return a value, NaN, inf or -inf, or fail."""
     x = point["i"]

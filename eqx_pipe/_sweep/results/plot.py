@@ -39,6 +39,9 @@ def draw(
     metric = dict(result.made).get("metric")  # of `train`, beside other curves
     if variable is None and metric in data.data_vars:
         variable = metric
+    first = str(next(iter(data.data_vars), ""))
+    if variable is None and num_outputs == 4 and _edges_of(data, first) is not None:
+        variable = first  # the counts of a histogram
     plt = optional(_FUNCTION, "matplotlib.pyplot")
     asked = {role: name for role, name in roles.items() if name is not None}
     array, of_space = _array_of(data, variable, num_outputs, bool(axes))
@@ -56,6 +59,9 @@ def draw(
             options.setdefault(f"{role}scale", "log")
     if not {"ax", "row", "col", "size", "figsize"} & {*roles, *options}:
         options["ax"] = plt.subplots(layout="constrained")[1]
+    edges = None if "y" in roles else _edges_of(data, str(array.name))
+    if edges is not None:
+        options = {"drawstyle": "steps-post", "marker": "", **options}
     drawn = _draw(array, roles, is_cloud, options)
     panels = getattr(drawn, "axs", None)
     if panels is None:
@@ -64,11 +70,23 @@ def draw(
     else:
         pairs = zip(panels.flat, drawn.name_dicts.flat, strict=True)
         shown = [(panel, at) for panel, at in pairs if at is not None]
+    for panel, _ in shown if edges is not None else []:
+        for line in panel.get_lines():
+            fill = {"fill": True, "alpha": 0.3, "color": line.get_color()}
+            panel.stairs(line.get_ydata(), edges, **fill)
     if spread is not None and "y" not in roles:
         spread = _arranged(spread, roles, is_cloud)
         for panel, at in shown:
             _shade(panel, array.sel(at), spread.sel(at), roles)
     return shown[0][0] if panels is None else panels
+
+
+def _edges_of(data: Any, name: str) -> np.ndarray | None:
+    """Return the edges of the bins if a variable has the counts of a histogram."""
+    edges = data.get(f"{name.removesuffix('counts')}edges")
+    if edges is None or not "".join(edges.dims[-1:]).endswith("edge"):
+        return None
+    return edges.values.reshape(-1, edges.shape[-1])[0]
 
 
 def _variable_name(data: Any, variable: str | None, outputs: int) -> str:

@@ -532,8 +532,8 @@ class SweepResult:
         designs), `x=` and `y=` name two of them, for points coloured by the value.
         Replicates (`Seeds`, PRNG keys) are averaged; around lines a band shows one
         standard deviation. With `reduce=` over all points, the dims are those of the
-        results: the mean of curves is a line, and quantiles of curves are a line for
-        each level.
+        results: the mean of curves is a line, quantiles of curves are a line for each
+        level, and the counts of a `Histogram` are steps between its edges.
 
         Axes show their `label` and `unit`, a `Geomspace` is logarithmic, and names
         (`Static`, bools) are tick labels. Points that failed, are NaN or infinite, or

@@ -5,7 +5,7 @@ import dataclasses
 import functools as ft
 import inspect
 import itertools as it
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from typing import Any, Literal
 
 import equinox as eqx
@@ -28,17 +28,9 @@ from ..._reduce import (
     pick,
 )
 from ..._search import Method, losses
-from ..._spaces import (
-    MAX_LENGTH,
-    Axis,
-    Space,
-    SpaceLike,
-    as_space,
-    settings_of,
-    with_replicates,
-)
+from ..._spaces import MAX_LENGTH, Axis, Space, SpaceLike, as_space, settings_of
 from ..._stage import as_module, identity
-from ..._sweep import Compared, SweepResult, gaps_of, replicates, sweeper
+from ..._sweep import Compared, SweepResult, gaps_of, sweeper
 from ..._tree import as_arrays, struct_of
 from ..._types import Key, PyTree, StageLike
 from .function import DRAWS, key_law
@@ -573,7 +565,6 @@ class MethodTrial:
     num: int
     by: Compared
     key: Key | None
-    over: tuple[str, ...] = ()
     expects: str | None = None
 
     @ft.cached_property
@@ -590,7 +581,7 @@ class MethodTrial:
         return rounds
 
     def _after(self, state: Any, result: SweepResult) -> Any:
-        to_minimise = losses(result, self.by, "min", self.over)
+        to_minimise = losses(result, self.by, "min")
         return self.method.tell(state, to_minimise, result)
 
     @law("form", "it proposes points of the space, at most `num`.")
@@ -628,9 +619,10 @@ class MethodTrial:
             if not points.size:
                 break
             rounds.append(self.space.to_unit(points))
-            losses, result = loss_of(rounds[-1]), self.run(points)
-            result = _with_losses(result, losses, self.over)
-            state = self.method.tell(state, losses, result)
+            losses = loss_of(rounds[-1])
+            state = self.method.tell(
+                state, losses, _with_losses(self.run(points), losses)
+            )
         return rounds
 
     @ft.cached_property
@@ -704,13 +696,8 @@ def _distance(u: np.ndarray) -> np.ndarray:
     return np.sum((u - (0.35 + 0.01 * np.arange(u.shape[1]))) ** 2, axis=1)
 
 
-def _with_losses(
-    result: SweepResult, losses: np.ndarray, over: Sequence[str]
-) -> SweepResult:
+def _with_losses(result: SweepResult, losses: np.ndarray) -> SweepResult:
     """Return a result with other values, if these are single numbers."""
-    if over:
-        at = replicates(result.space, over)
-        losses = losses.repeat(at.shape[1])[np.argsort(at, axis=None)]
     ok = np.isfinite(losses)
     single = isinstance(result.values, np.ndarray) and result.values.ndim == 1
     values = np.where(ok, losses, np.nan) if single else result.values
@@ -748,8 +735,8 @@ def check_method(
     **Arguments:**
 
     - `method`: a method of `eqx_pipe.search`, or your own `Method`.
-    - `fn`, `space`: a function and the space of its points. Three rounds of `num`
-        points are evaluated.
+    - `fn`, `space`: a function and the space of its points, of which one replicate is
+        evaluated, in three rounds of `num` points.
     - `num`: the number of points per round. (Keyword only.)
     - `by`: the output to minimise, as in `explore`. (Keyword only.)
     - `key`: a PRNG key for the method and for `fn`. (Keyword only.)
@@ -774,14 +761,12 @@ def check_method(
     check_int(function, "num", num, 1)
     if expects is not None:
         check_choice(function, "expects", expects, ("minimum",))
-    whole, runs = as_space(function, space), []
-    settings, over = settings_of(function, whole)
+    (whole, _), runs = settings_of(function, as_space(function, space)), []
 
     def run(points: Space) -> SweepResult:
-        points = with_replicates(function, whole, points) if over else points
         if not runs:
             runs.append(sweeper(fn, points))
         return runs[0](points, key=key)
 
-    trial = MethodTrial(method, settings, run, num, by, key, over, expects)
+    trial = MethodTrial(method, whole, run, num, by, key, expects)
     check_laws("check_method", "a method", trial, type(method).__name__)

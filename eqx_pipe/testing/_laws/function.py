@@ -552,7 +552,8 @@ def _drawn_copies(jaxpr: Any) -> list[Equation]:
     found: list[Equation] = []
 
     def rule(eqn: Equation, marks: list[Equation | None]) -> list[Equation | None]:
-        name, avals = eqn.primitive.name, [v.aval for v in eqn.invars]
+        name = eqn.primitive.name
+        avals: list[Any] = [v.aval for v in (*eqn.invars, *eqn.outvars)]
         for body in sub_jaxprs(eqn):
             if kind(eqn) == "call":
                 return interpret(body, marks, rule, lambda _: None)
@@ -569,7 +570,7 @@ def _drawn_copies(jaxpr: Any) -> list[Equation]:
             copies = copies if is_one or avals[1].ndim < avals[0].ndim else None
         elif name not in _COPIES:
             copies = None
-        elif avals[0].size == 1 < eqn.outvars[0].aval.size:
+        elif avals[0].size == 1 < avals[-1].size:
             copies = eqn
         return [copies] * len(eqn.outvars)
 
