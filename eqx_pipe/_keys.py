@@ -81,7 +81,8 @@ def _is_mapped(fn: Any) -> bool:
     seen: list[Any] = []
     while fn is not None and all(fn is not other for other in seen):
         seen.append(fn)
-        if type(fn).__name__ == "_VmapWrapper":  # from `eqx.filter_vmap`
+        # From `eqx.filter_vmap` and from `vmap` of this package.
+        if type(fn).__name__ in ("_VmapWrapper", "Vmapped"):
             return True
         # JAX's wrapper has the user's `__wrapped__`; its own function is in a closure.
         if any(_name(inside) == "vmap_f" for inside in cells(fn).values()):
@@ -165,13 +166,23 @@ def check_draws(function: str, subject: str, keys: Any) -> None:
 
     `subject` begins the message, as in "the space has keys".
     """
-    typed = jnp.issubdtype(keys.dtype, jax.dtypes.prng_key)
-    raw = "rbg" if keys.shape[-1:] == (4,) else ""  # four words; other kinds have two
-    kind = str(jr.key_impl(keys)) if typed else raw
-    if "rbg" in kind:
-        raise value_error(
-            function,
-            f"{subject} of the kind `{kind}`, whose draws under `vmap` differ from "
-            "those of a single point.",
-            "Use `jax.random.key(seed, impl='threefry2x32')`.",
-        )
+    if is_rbg(keys):
+        typed = jnp.issubdtype(keys.dtype, jax.dtypes.prng_key)
+        raise rbg_error(function, subject, jr.key_impl(keys) if typed else "rbg")
+
+
+def rbg_error(function: str, subject: str, kind: Any = "rbg") -> ValueError:
+    """Return the error for keys whose draws depend on each other under `vmap`."""
+    return value_error(
+        function,
+        f"{subject} of the kind `{kind}`, whose draws under `vmap` differ from those "
+        "of a single point.",
+        "Use `jax.random.key(seed, impl='threefry2x32')`.",
+    )
+
+
+def is_rbg(keys: Any) -> bool:
+    """Return whether keys are of a kind whose draws differ under `vmap`."""
+    if jnp.issubdtype(keys.dtype, jax.dtypes.prng_key):
+        return "rbg" in str(keys.dtype)
+    return keys.shape[-1:] == (4,)  # four words; other kinds have two

@@ -5,6 +5,7 @@ import contextlib
 import ctypes
 import gc
 import os
+import signal
 import tempfile
 from pathlib import Path
 
@@ -24,12 +25,21 @@ _given = os.environ.get("XLA_FLAGS", "")
 _added = [f"{name}={value}" for name, value in _FLAGS.items() if name not in _given]
 os.environ["XLA_FLAGS"] = " ".join([_given, *_added])
 
-# The workers of pytest-xdist, and processes that tests start, share compiled programs
-# in this folder. Set the variable yourself to keep the programs between runs.
+# Compiled programs are kept between runs, in a folder that all checkouts and versions
+# of JAX share: a file's name has a checksum of the program, of jaxlib's version, its
+# flags and the processor. The workers of pytest-xdist, and processes that tests start,
+# use it too. Set the variable to another folder to begin with an empty one.
 PROGRAMS = "JAX_COMPILATION_CACHE_DIR"
+_own_folder = None
 if PROGRAMS not in os.environ:
-    _programs_folder = tempfile.TemporaryDirectory(prefix="eqx_pipe-tests-")
-    os.environ[PROGRAMS] = _programs_folder.name  # removed when this process ends
+    _cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    _own_folder = Path(_cache, "eqx_pipe-tests")
+    try:
+        _own_folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        _temporary = tempfile.TemporaryDirectory(prefix="eqx_pipe-tests-")
+        _own_folder = Path(_temporary.name)  # removed when this process ends
+    os.environ[PROGRAMS] = str(_own_folder)
 
 import hypothesis  # noqa: E402
 import jax  # noqa: E402
@@ -91,25 +101,35 @@ jax.monitoring.register_event_duration_secs_listener(_count_program)
 jax.monitoring.register_event_listener(_count_program)
 
 
-_MOST_BYTES = 2**30
-"""The memory of a worker above which it forgets programs, at the end of a file."""
+_MOST_BYTES, _GROWN_BYTES = 2**30, 2**28
+"""A worker forgets programs when it has more memory than the first, and the second more
+than it had after it forgot them the last time: much is held by modules."""
+
+_kept_bytes = 0
 
 
 def pytest_runtest_teardown(item, nextitem):
-    """Keep what a file leaves (mostly programs) out of memory, or of later collections.
+    """Keep what tests leave (mostly programs) out of memory, or of later collections.
 
-    Programs that later files use again are found in the shared folder.
+    Programs that later tests use again are found in the shared folder.
     """
+    global _kept_bytes
     # JAX would raise the errors of failed programs in a later test.
     with contextlib.suppress(Exception):
         jax.effects_barrier()
-    if nextitem is None or nextitem.path != item.path:
-        if _resident_bytes() > _MOST_BYTES:
-            jax.clear_caches()
-            gc.unfreeze()
-            gc.collect()
-            # The C library keeps freed memory, since it lies between other blocks.
-            ctypes.CDLL(None).malloc_trim(0)
+    is_full = _resident_bytes() > max(_MOST_BYTES, _kept_bytes + _GROWN_BYTES)
+    if is_full:
+        # Not imported above, where its annotations would not be checked.
+        from eqx_pipe._cache import PROGRAMS as kept
+
+        kept._entries.clear()
+        jax.clear_caches()
+        gc.unfreeze()
+        gc.collect()
+        # The C library keeps freed memory, since it lies between other blocks.
+        ctypes.CDLL(None).malloc_trim(0)
+        _kept_bytes = _resident_bytes()
+    if is_full or nextitem is None or nextitem.path != item.path:
         gc.freeze()
 
 
@@ -122,9 +142,19 @@ def _resident_bytes():
     return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
 
+ENDED = {128 + signal.SIGTERM, 128 + getattr(signal, "SIGHUP", signal.SIGTERM)}
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_makereport(item, call):
-    """Attach the number of programs to each report, which workers send."""
+    """Attach the number of programs to each report, which workers send.
+
+    A sweep with a store ends by SystemExit when a signal ends the process. For pytest
+    that is a test that failed, and it would go on.
+    """
+    error = call.excinfo and call.excinfo.value
+    if isinstance(error, SystemExit) and error.code in ENDED:
+        item.session.shouldstop = "a signal ended a sweep"
     if call.when == "teardown":
         item.user_properties.extend(_counts.items())
         _counts.clear()
@@ -142,6 +172,32 @@ def pytest_terminal_summary(terminalreporter):
     terminalreporter.write_line(
         f"programs: {compiled} compiled, {total['found']} found in the shared folder"
     )
+
+
+_FOLDER_BYTES = 2**29
+"""The size of the folder of programs above which its oldest half is removed."""
+
+
+def pytest_sessionfinish():
+    """Bound the folder of programs; workers, and runs with a given one, have none.
+
+    JAX has an option for it, which reads the age of each file for each file it writes.
+    """
+    if _own_folder is None:
+        return
+    found = []
+    for file in os.scandir(_own_folder):
+        with contextlib.suppress(FileNotFoundError):  # another run removed it
+            about = file.stat()
+            used = max(about.st_atime_ns, about.st_mtime_ns)
+            # A process that is killed may leave an empty file, and JAX replaces none.
+            found.append((used if about.st_size else 0, about.st_size, file.path))
+    total = left = sum(size for _, size, _ in found)
+    for used, size, path in sorted(found):
+        if used and (total <= _FOLDER_BYTES or left <= _FOLDER_BYTES // 2):
+            break
+        left -= size
+        Path(path).unlink(missing_ok=True)
 
 
 @pytest.fixture

@@ -19,7 +19,15 @@ from .._check import check_bool, check_choice, check_int, check_is
 from .._errors import describe_value, message, type_error, value_error
 from .._keys import check_key, fold
 from .._progress import Progress
-from .._spaces import Space, SpaceLike, as_space
+from .._reduce import Over
+from .._spaces import (
+    Space,
+    SpaceLike,
+    as_space,
+    joined,
+    settings_of,
+    with_replicates,
+)
 from .._sweep import (
     BatchSize,
     Best,
@@ -34,6 +42,7 @@ from .._sweep import (
     concatenated,
     disk_errors,
     exists,
+    replicates,
     request_of,
     scores,
 )
@@ -49,43 +58,64 @@ class SearchResult:
     all points, over a table. `state` is the state of the method after the last round,
     or `None` if the search was read from its folder. `by` and `mode` are the arguments
     of the search; a `by` that is a function is not read from a folder.
+
+    `over` are the dims of the replicates of the space, such as `("seed",)`. If there
+    are any, `result` is a grid of the dim `setting` and these dims.
     """
 
     sweeps: tuple[SweepResult, ...]
     state: PyTree = None
     by: Compared = None
     mode: str = "min"
+    over: tuple[str, ...] = ()
 
     @ft.cached_property
     def result(self) -> SweepResult:
         """The points of all rounds as one `SweepResult`."""
-        return concatenated(self.sweeps)
+        return concatenated(self.sweeps, self.over)
 
     @property
     def rounds(self) -> Int[np.ndarray, " points"]:
         """The number of the round of each point."""
-        lengths = [len(sweep) for sweep in self.sweeps]
-        return np.repeat(np.arange(len(lengths)), lengths)
+        spaces = [sweep.space for sweep in self.sweeps]
+        lengths = list(map(len, spaces))
+        rounds = np.repeat(np.arange(len(lengths)), lengths)
+        if self.over:
+            # The points of a round are no stretch if a dim of replicates comes first.
+            order = replicates(joined(spaces, self.over), self.over)
+            rounds[order] = np.sort(rounds).reshape(order.shape)
+        return rounds
 
     def __len__(self) -> int:
         return sum(map(len, self.sweeps))
 
-    def best(self, by: Compared = None, mode: str | None = None) -> Best:
+    def best(
+        self, by: Compared = None, mode: str | None = None, *, over: Over = None
+    ) -> Best:
         """Return the best point of all rounds; see `SweepResult.best`.
+
+        In a space with replicates, it is the setting with the best mean over them, as
+        the method was told: `result.best()` returns the best single point.
 
         **Arguments:**
 
         - `by`, `mode`: as in `SweepResult.best`; by default the arguments of the
           search.
+        - `over`: as in `SweepResult.best`; by default all dims of replicates. (Keyword
+          only.)
         """
         by = self.by if by is None else by
-        return self.result.best(by, self.mode if mode is None else mode)
+        over = (self.over or None) if over is None else over
+        mode = self.mode if mode is None else mode
+        return self.result.best(by, mode, over=over)
 
     def to_xarray(self) -> Dataset:
         """Return the table as an `xarray.Dataset` with the coordinate `round`."""
-        data = self.result.to_xarray()
-        (dim,) = self.result.space.dims
-        return data.assign_coords({_free("round", data): (dim, self.rounds)})
+        data, space, rounds = self.result.to_xarray(), self.result.space, self.rounds
+        (dim,) = (dim for dim in space.dims if dim not in self.over)
+        if self.over:
+            rounds = rounds[replicates(space, self.over)[:, 0]]
+        return data.assign_coords({_free("round", data): (dim, rounds)})
 
     def to_pandas(self) -> DataFrame:
         """Return the table as a `pandas.DataFrame` with the column `round`."""
@@ -135,7 +165,8 @@ class SearchResult:
             )
         sweeps = tuple(map(SweepResult.load, rounds))
         goal = dict(sweeps[-1].made)
-        return SearchResult(sweeps, by=goal.get("by"), mode=goal.get("mode", "min"))
+        mode, over = goal.get("mode", "min"), tuple(goal.get("over", ()))
+        return SearchResult(sweeps, by=goal.get("by"), mode=mode, over=over)
 
     def __repr__(self) -> str:
         return f"SearchResult({len(self):,} points in {len(self.sweeps):,} rounds)"
@@ -198,6 +229,9 @@ def explore(
     Each round is one sweep of `num` points. Rounds of one size share a program; with
     `Static` axes, one for each combination of their values.
 
+    Axes of replicates (`Seeds`, PRNG keys) are not proposed: each proposed setting is
+    computed for all replicates, and the method minimises the mean.
+
     **Arguments:**
 
     - `fn`, `space`, `batch_size`, `mesh`, `on_error`: as in `sweep`. Use `Uniform` and
@@ -205,7 +239,8 @@ def explore(
       `Space.from_unit`.
     - `method`: a method of `eqx_pipe.search`, or your own `Method`.
     - `rounds`: the maximum number of rounds. (Keyword only.)
-    - `num`: the number of points that the method proposes in a round. (Keyword only.)
+    - `num`: the number of points that the method proposes in a round; with replicates,
+      the number of settings. (Keyword only.)
     - `by`: the number to optimise: the path of a scalar output, or a function of the
       output; not needed if the output is one number. (Keyword only.)
     - `mode`: `"min"` or `"max"`. (Keyword only.)
@@ -226,7 +261,8 @@ def explore(
 
     **Returns:** a `SearchResult`.
 
-    **Raises:** `ValueError` if the method proposes no points in the first round;
+    **Raises:** `ValueError` if the method proposes no points in the first round, or
+    points with other axes than the space, or if all axes are replicates;
     `StructureError` (a `ValueError`) if the store belongs to another search, with the
     settings that differ; `TypeError` if `method` is not a `Method`; and as `sweep`.
 
@@ -234,8 +270,9 @@ def explore(
     finished points.
 
     **Laws:** round `r` equals `sweep(fn, points, key=jax.random.fold_in(key, r))` at
-    the points that the method proposes, to rounding. A resumed search ends with the
-    result of an uninterrupted one.
+    the points that the method proposes, to rounding; with common draws of replicates,
+    at `key=jax.random.fold_in(key, 0)`, so that all rounds share them. A resumed search
+    ends with the result of an uninterrupted one.
 
     !!! example
 
@@ -271,12 +308,16 @@ def explore(
     if progress is not None:
         check_bool(function, "progress", progress)
     folder = None if store is None else as_files(function, store)
-    settings = {"num": operator.index(num), "by": by, "mode": mode}
-    settings |= {"method": method, "key": key, "space": whole}
-    texts = None if folder is None else as_texts(settings, function)
+    given = {"num": operator.index(num), "by": by, "mode": mode}
+    given |= {"method": method, "key": key, "space": whole}
+    texts = None if folder is None else as_texts(given, function)
+    settings, over = settings_of(function, whole)
+    # Settings of all rounds are compared under the same noise.
+    common = any(axis.replicates == "common" for axis in whole.axes().values())
     # In readable form, for whoever looks at a store; a function is no path.
     goal = {"by": by} if isinstance(by, str) else {}
     goal |= {"mode": mode, "rounds": operator.index(rounds)}
+    goal |= {"over": list(over)} if over else {}
 
     def prepared(points: Space, key: Key | None, files: Files | None) -> Sweeper:
         request = request_of(
@@ -302,7 +343,7 @@ def explore(
         return made
 
     # Fold in a name, since rounds fold in their numbers.
-    state = method.init(whole, fold(key, "method"))
+    state = method.init(settings, fold(key, "method"))
     sweeps: list[SweepResult] = []
     run: Sweeper | None = None
     best = math.inf
@@ -312,7 +353,10 @@ def explore(
                 points, state = method.ask(state, num)
                 if not points.size:
                     break
-                round_key = None if key is None else jr.fold_in(key, number)
+                if over:
+                    points = with_replicates(function, whole, points)
+                drawn = 0 if common else number
+                round_key = None if key is None else jr.fold_in(key, drawn)
                 here = None if folder is None else folder.below(round_name(number))
                 try:
                     # The trace depends on the axes of the proposed points.
@@ -323,21 +367,21 @@ def explore(
                         where = f"round {number} of the search in {folder.path_of()}"
                         error.add_note(f"In {where}.")
                     raise
-                numbers = losses(sweeps[-1], by, mode)
+                numbers = losses(sweeps[-1], by, mode, over)
                 state = method.tell(state, numbers, sweeps[-1])
                 bar.failed(sum(int((sweep.status == 2).sum()) for sweep in sweeps))
                 best = min([best, *numbers[np.isfinite(numbers)]])
                 shown = best if mode == "min" else -best
                 bar.note(**{by if isinstance(by, str) else "best": f"{shown:.5g}"})
                 bar.done(1)
-                so_far = SearchResult(tuple(sweeps), state, by, mode)
+                so_far = SearchResult(tuple(sweeps), state, by, mode, over)
                 if callback is not None and callback(so_far):
                     break
         except KeyboardInterrupt as interrupt:
             last = getattr(interrupt, "result", None)
             if isinstance(last, SweepResult):
                 sweeps.append(last)
-            partial = SearchResult(tuple(sweeps), state, by, mode)
+            partial = SearchResult(tuple(sweeps), state, by, mode, over)
             interrupt.result = partial  # pyright: ignore[reportAttributeAccessIssue]
             raise
     if not sweeps:
@@ -347,4 +391,4 @@ def explore(
             "Check that its design has points, and that its state does not come from a "
             "search that has ended.",
         )
-    return SearchResult(tuple(sweeps), state, by, mode)
+    return SearchResult(tuple(sweeps), state, by, mode, over)

@@ -36,8 +36,10 @@ from .results import OutputCoords as OutputCoords
 from .results import SweepResult as SweepResult
 from .results import check_output_coords as check_output_coords
 from .results import concatenated as concatenated
+from .results import means_of as means_of
 from .results import names_in as names_in
 from .results import ranked as ranked
+from .results import replicates as replicates
 from .results import result_in as result_in
 from .results import scores as scores
 from .store import MALFORMED as MALFORMED

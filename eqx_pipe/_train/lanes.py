@@ -17,20 +17,15 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Bool, Int
 
 from .._check import check_callable, check_distinct, check_integers, check_same
-from .._errors import (
-    SweepError,
-    bullets,
-    describe_value,
-    structure_error,
-    type_error,
-)
+from .._compiled import is_there
+from .._errors import SweepError, bullets, describe_value, structure_error, type_error
 from .._jaxprs import (
     Fingerprint,
-    array_text,
     depends_on,
     digest,
     evaluate,
     fingerprint_of,
+    live_bytes,
     trace,
 )
 from .._keys import fold, key_argument, keyword_rule
@@ -94,6 +89,13 @@ class Training(eqx.Module):
                 cure = f"Give a function: `{name}(point, ...)`."
                 check_callable("Training", name, fn, cure)
 
+
+_UNIT = 64
+"""The steps that an accelerator runs by itself: a loop of known length.
+
+A GPU asks the host after each step of a loop whose length is data. A CPU does not, and
+would only compile the step twice.
+"""
 
 _BATCH = 256
 """The maximum number of trainings of a device in a turn, unless it is given.
@@ -205,7 +207,7 @@ class Lanes:
         """
         texts = []
         for found in (self.init.fingerprint, fingerprint_of(self._one)):
-            texts += [found.text, *map(array_text, found.constants)]
+            texts += found.texts()
         return digest("\n".join(texts))
 
     def carry(self, i: int, columns: Columns, carries: Carries) -> PyTree:
@@ -274,27 +276,39 @@ class Lanes:
 
     def _names_read(self, axes: Values) -> set[str]:
         """Return the axes that `step`, `evaluate` or static parts of carries read."""
-        inputs, found = len(self._one.in_avals), set[str]()
-        for k, name in enumerate(axes, 1):
-            marks = [i in (k, k + 1 + len(axes)) for i in range(inputs)]
-            if any(depends_on(self._one, marks)):
-                found.add(name)
-        return found
+        inputs, more = range(len(self._one.in_avals)), 1 + len(axes)
+
+        def is_read(k: int) -> bool:
+            return any(depends_on(self._one, [i in (k, k + more) for i in inputs]))
+
+        return {name for k, name in enumerate(axes, 1) if is_read(k)}
 
     def _advance(self, row: Any, point: Values, *given: Any) -> list[Any]:
         *carried, start, stop, ending = given
         lane, each = self._lane(row, point, carried), np.int32(self._each)
+
+        begun = jax.lax.div(start, each)
 
         def one(i: Any, state: Any) -> Any:
             arrays, kept = state
             arrays, now = self._stepped(lane._replace(arrays=arrays), i + np.int32(1))
             # The last step of a record overwrites the others: a loop for each record
             # would copy the carry.
-            at = jax.lax.div(i, each) - jax.lax.div(start, each)
+            at = jax.lax.div(i, each) - begun
             return arrays, {k: x.at[at].set(now[k]) for k, x in kept.items()}
 
         state = lane.arrays, _zeros(self.metrics, self._records)
-        arrays, kept = jax.lax.fori_loop(start, stop, one, state)
+
+        def unit(k: Any, state: Any) -> Any:
+            first = start + k * np.int32(_UNIT)
+            return jax.lax.fori_loop(0, _UNIT, lambda j, s: one(first + j, s), state)
+
+        rest = start
+        if self._mesh.devices.flat[0].platform != "cpu":
+            units = jax.lax.div(stop - start, np.int32(_UNIT))
+            state = jax.lax.fori_loop(0, units, unit, state)
+            rest = start + units * np.int32(_UNIT)
+        arrays, kept = jax.lax.fori_loop(rest, stop, one, state)
 
         def evaluate() -> dict[str, Any]:
             found = self._evaluated(lane._replace(arrays=arrays), stop)
@@ -326,8 +340,27 @@ class Lanes:
         shardings = [self._place if parted else same for parted in split]
         call = over_devices(on_device, self._mesh, split)
         call = jax.jit(call, in_shardings=shardings)
-        consts = [jax.device_put(x, same) for x in fingerprint.constants]
+        consts = fingerprint.constants
+        if is_there(self._mesh.devices.flat[0]):
+            consts = [jax.device_put(x, same) for x in consts]
         return _Program(jaxpr, fingerprint, call, consts)
+
+    def compiled(self, columns: Columns, lanes: int | None = None) -> Any:
+        """Return the program of steps, for some lanes of a device."""
+        lanes = self._size(len(self.rows)) if lanes is None else lanes
+        count, program = lanes * self._devices, self.step
+        own = [jax.ShapeDtypeStruct((), np.int32)]
+        own += [*(struct_of(x, drop=1) for x in columns.values()), *self.structs]
+        split = [jax.ShapeDtypeStruct((count, *x.shape), x.dtype) for x in own]
+        plan = np.int32(0), np.int32(1), np.bool_(True)
+        consts = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in program.consts]
+        with noting(lanes):
+            return program.call.lower(*consts, *split, *plan).compile()
+
+    @property
+    def alive(self) -> int:
+        """The bytes of the values of a lane that are needed at the same time."""
+        return max(1, live_bytes(self.step.jaxpr))
 
     # ---- turns ---------------------------------------------------------------------
 
@@ -446,11 +479,11 @@ class Lanes:
         source = np.searchsorted(self.rows, parents[self.rows])
         if (source != np.arange(len(source))).any():
             carries = [np.asarray(x)[source] for x in carries]
-        names = [None, *columns]
-        return [
-            columns[names[k]][self.rows] if k < len(names) and names[k] in given else x
-            for k, x in enumerate(carries)
-        ]
+        carries = [*carries]
+        for k, (name, values) in enumerate(columns.items(), 1):
+            if name in given:
+                carries[k] = values[self.rows]
+        return carries
 
     def begun(self, begin: Callable[[PyTree], PyTree], columns: Columns) -> Carries:
         """Return the carries that `begin` returns at each point."""
@@ -470,7 +503,7 @@ class Lanes:
         a, b = (dict(leaves_with_names(x)) for x in (arrays, like))
         check_same("train", _OF_BEGIN, a, b, _KEEP)
         cure = "Let `init` make the functions and other static parts of this carry."
-        a, b = (_texts(x) | {"": (_text(x, ""), "static data")} for x in (rest, made))
+        a, b = (_texts(x) | {"": f"static data {_digest(x, '')}"} for x in (rest, made))
         _check_rest(_OF_BEGIN, a, b, cure)
         return [*map(np.asarray, _raw(arrays))]
 
@@ -522,32 +555,26 @@ def _count(name: str, fn: Any, steps: Any) -> dict[str, Any]:
     return {"i": steps} if takes else {}
 
 
-def _texts(rest: PyTree) -> dict[str, Any]:
-    """Return what identifies each leaf of a carry that is no array, by its path."""
-    return {
-        name: (_text(x, id(x)), leaf_text(x)) for name, x in leaves_with_names(rest)
-    }
+def _texts(rest: PyTree) -> dict[str, str]:
+    """Return a text of each leaf of a carry that is no array, by its path."""
+    pairs = leaves_with_names(rest)
+    return {name: f"{leaf_text(x)} #{_digest(x, f'{id(x):x}')}" for name, x in pairs}
 
 
-def _text(x: Any, unsure: Any) -> Any:
+def _digest(x: Any, unsure: str) -> str:
     try:
-        return record_of(x).digest
+        return record_of(x).digest[:8]
     except (Unsure, RecursionError):  # such as a function that holds traced values
         return unsure
 
 
 def _check_rest(wrong: str, was: Any, now: Any, cure: str) -> None:
     """Raise for another leaf of a carry that is no array."""
-    lines = []
-    for name in {**was, **now}:
-        (old, before), (new, after) = (
-            x.get(name, (None, "absent")) for x in (was, now)
-        )
-        if old != new:
-            after = "another of this name" if before == after else after
-            lines.append(f"{f'at `.{name}`: ' * bool(name)}{before} against {after}")
-    if lines:
-        raise structure_error("train", f"{wrong}:{bullets(lines)}", cure)
+    names = [name for name in {**was, **now} if was.get(name) != now.get(name)]
+    if names:
+        both = [(name, was.get(name, "none"), now.get(name, "none")) for name in names]
+        lines = bullets(f"at `.{name}`: {a} against {b}" for name, a, b in both)
+        raise structure_error("train", f"{wrong}:{lines}", cure)
 
 
 def _parted(carry: PyTree, function: str) -> tuple[PyTree, PyTree]:
@@ -559,7 +586,7 @@ def _parted(carry: PyTree, function: str) -> tuple[PyTree, PyTree]:
 
     def arrays(path: Any, x: Any) -> Any:
         plain, rest = x, None
-        if isinstance(x, eqx.Module):
+        if is_module(x):
             plain, rest = eqx.partition(x, lambda leaf: isinstance(leaf, np.ndarray))
         for name, leaf in leaves_with_names(plain):
             name = ".".join(filter(None, (path_name(path), name)))
@@ -567,8 +594,10 @@ def _parted(carry: PyTree, function: str) -> tuple[PyTree, PyTree]:
             check_integers("train", leaf, f"`{function}` returned a carry{where}")
         return eqx.combine(as_arrays(plain), rest)
 
-    is_leaf = lambda x: isinstance(x, eqx.Module)  # noqa: E731
-    carry = jtu.tree_map_with_path(arrays, carry, is_leaf=is_leaf)
+    def is_module(x: Any) -> bool:
+        return isinstance(x, eqx.Module)
+
+    carry = jtu.tree_map_with_path(arrays, carry, is_leaf=is_module)
     return eqx.partition(carry, eqx.is_array)
 
 

@@ -84,6 +84,12 @@ def curves_of(result: SweepResult) -> dict[str, Curve]:
     return found
 
 
+def inner_coords(result: SweepResult) -> dict[str, Any]:
+    """Return the dims of one entry of each curve of a result."""
+    pairs = result.output_coords.items()
+    return {name: dict([*dims.items()][1:]) for name, dims in pairs}
+
+
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
 class TrainResult:
     """The curves of many trainings, their latest metrics, and their carries.
@@ -119,8 +125,8 @@ class TrainResult:
         missing = (self.status != RECORDED).all(axis=1)
         gaps = gaps_of(self.curves.ok & ~missing, self.curves.ok & missing)
         values = {name: x.newest(self.trained) for name, x in curves.items()}
-        pairs = ((name, self.curves.output_coords[name]) for name in curves)
-        coords = {name: dict([*dims.items()][1:]) for name, dims in pairs}
+        coords = inner_coords(self.curves)
+        del coords[STATUS]
         given: Any = {"values": values, "_gaps": gaps, "output_coords": coords}
         return dataclasses.replace(self.curves, **given)
 
@@ -289,12 +295,10 @@ class State:
             shape = len(self.active), len(steps[dim]), *x.shape
             values = np.full(shape, nothing(x.dtype), x.dtype)
             if past is not None:
-                before = past.values[:, :0].shape, past.values.dtype, past.dim
-                if before != (values[:, :0].shape, values.dtype, dim):
-                    wrong = f"the metric `{name}` of `begin` is {past.values.dtype}"
-                    wrong += f"{[*past.values.shape[2:]]} along `{past.dim}`, and now "
-                    wrong += f"{values.dtype}{[*x.shape]} along `{dim}`."
-                    raise value_error("train", wrong, "Rename it.")
+                form = past.dim, past.values.shape[2:], past.values.dtype
+                if form != (dim, x.shape, values.dtype):
+                    wrong = f"`{name}` of `begin` has another shape, dtype or dim."
+                    raise value_error("train", wrong, "Rename the metric.")
                 values[:, : len(past.steps)] = past.values
             elif name in made:  # until now nothing was decided
                 values[:, steps[dim] <= self.step] = made[name][:, None]
@@ -309,9 +313,7 @@ class State:
             return {}
         begin.carry(0)  # raises if it was loaded
         if text_of(begin.space) != text_of(self.request.space):
-            cure = (
-                "Give that space, or a function, `begin=lambda point: result.carry(3)`."
-            )
+            cure = "Give that space, or a function: `lambda point: result.carry(3)`."
             raise value_error("train", "`begin` is a result of another space.", cure)
         pairs = zip(self.groups, begin._groups, strict=True)
         for lanes, (_, carries) in pairs:
@@ -322,9 +324,7 @@ class State:
         self.step, self.columns = begin.step, begin._columns
         self.active, self.trained = begin.active.copy(), begin.trained.copy()
         self.errors, curves = dict(begin.errors), curves_of(begin.curves)
-        inner = {name: begin.curves.output_coords[name] for name in curves}
-        inner = {k: dict([*dims.items()][1:]) for k, dims in inner.items()}
-        self._known = {**inner, **self._known}
+        self._known = {**inner_coords(begin.curves), **self._known}
         return curves
 
     def population(self) -> Population:
@@ -510,10 +510,9 @@ class Checkpoints:
         entries, drop = saved.entries, set[str]()
         if not entries["decided"] and entries["step"] <= ends[0]:
             drop.add("scheduler")  # it counts from its first decision on
-        if self._request.resume is not None:
-            drop.add("training")
         was = {name: x for name, x in entries["settings"].items() if name not in drop}
-        check_settings("train", "training", self._path, was, self._settings)
+        trusting = self._request.resume is not None
+        check_settings("train", "training", self._path, was, self._settings, trusting)
         arrays = [(x.dtype.name, x.shape) for x in saved.arrays[3:]]
         now = [(x.dtype.name, x.shape) for x in state.columns.values()]
         for lanes in state.groups:

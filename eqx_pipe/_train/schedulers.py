@@ -247,11 +247,10 @@ class PBT(eqx.Module):
         cure = 'Give `{"momentum": (low, high)}`, for axes in `vary`.'
         check_is("search.PBT", "bounds", self.bounds, Mapping, cure)
         for name, pair in self.bounds.items():
-            low, high = (
-                pair if isinstance(pair, tuple | list) and len(pair) == 2 else "  "
-            )
-            is_real = isinstance(low, int | float) and isinstance(high, int | float)
-            if name not in self.vary or not (is_real and low <= high):
+            ends: Any = pair if isinstance(pair, tuple | list) else ()
+            ends = [x for x in ends if isinstance(x, int | float)]
+            fits = len(ends) == 2 and ends[0] <= ends[1] and len(pair) == 2
+            if name not in self.vary or not fits:
                 wrong = f"`bounds[{name!r}]` is {describe_value(pair)}."
                 raise value_error("search.PBT", wrong, cure)
 

@@ -22,6 +22,7 @@ from .._errors import (
 )
 from .._keys import fold, key_argument
 from .._progress import Progress
+from .._same import parts_of
 from .._spaces import SpaceLike
 from .._sweep import (
     CTRL_C,
@@ -38,7 +39,6 @@ from .._sweep import (
     check_agree,
     needs_key,
     no_mesh,
-    parts_of,
     request_of,
     rows_of,
 )
@@ -171,7 +171,7 @@ def train(
         wrong = "`scheduler` runs between intervals of `every`, which is None."
         raise value_error("train", wrong, "Give the steps of an interval as `every`.")
     start = begin.step if isinstance(begin, TrainResult) else 0
-    if begin is not None and not start:
+    if not isinstance(begin, TrainResult | None):
         cure = "Give a `TrainResult`, or a function `begin(point)`."
         check_callable("train", "begin", begin, cure)
     ends, records, each, texts = _intervals(steps, every, log_every, start)
@@ -199,7 +199,7 @@ def train(
             texts |= as_texts({**given, "scheduler": scheduler}, "train")
             held = json.loads(texts[HELD])
             for name in ("init", "step", "evaluate"):
-                held[name] = parts_of(getattr(training, name))
+                held[name] = parts_of(getattr(training, name))[0]
             texts[HELD] = json.dumps(held)
             texts["training"] = " ".join(lanes.text() for lanes in groups)
             texts |= {"begin": state.text(), "jax": jax.__version__}

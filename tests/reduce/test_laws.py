@@ -42,12 +42,14 @@ MADE = {
 CHECKED = ["unbiased", "top", "table", "few buffers", "mean", "argmax", "several"]
 
 
-@pytest.mark.parametrize("name", slow_unless(CHECKED[:4], CHECKED))
+@pytest.mark.parametrize("name", slow_unless(CHECKED[:2], CHECKED))
 def test_each_reducer_keeps_every_law(name):
     ept.check_reducer(MADE[name](), VALUES)
 
 
-@pytest.mark.parametrize("name", ["min", "histogram", "first and last"])
+@pytest.mark.parametrize(
+    "name", slow_unless({"min"}, ["min", "histogram", "first and last"])
+)
 def test_ties_infinities_and_nan_break_no_law(name):
     spoilt = jnp.array([1.0, jnp.nan, 1.0, -jnp.inf, 1.0, jnp.inf, jnp.nan])
     ept.check_reducer(MADE[name](), {**VALUES, "loss": spoilt})

@@ -24,15 +24,12 @@ def attacks(monkeypatch):
     }
 
 
-FAST = [("mutations", 10), ("trainings", 5), ("checkpoints", 1)]
-SLOW = [("mutations", 100), ("trainings", 50), ("kills", 5)]
+ATTACKS = [("mutations", 40), ("trainings", 20), ("checkpoints", 1), ("kills", 3)]
 
 
-@pytest.mark.parametrize(
-    ("what", "count"),
-    [*FAST, *(pytest.param(*x, marks=pytest.mark.slow) for x in SLOW)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("what", "count"), ATTACKS)
 def test_stores_are_right_or_told(attacks, what, count):
     bad = []
-    attacks[what](count * (10 if THOROUGH else 1), 0, bad.append)
+    attacks[what](count * (25 if THOROUGH else 1), 0, bad.append)
     assert not bad, bad[0]

@@ -13,10 +13,11 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support import long_points
 from support.executors import Plain
+from support.helpers import THOROUGH, fewest, slow_unless
 from support.stores import one_device
 
 import eqx_pipe as ep
@@ -99,7 +100,7 @@ def solver(p, key):
     return x, g, energy(x)
 
 
-FUNCTIONS = [train, solve, solver]
+FUNCTIONS = slow_unless([train], [train, solve, solver])
 SPACE = {"rate": ep.Linspace(0.1, 1.5, 6), "seed": ep.Seeds(2)}
 
 
@@ -123,7 +124,7 @@ def assert_same(a, b):
 
 @pytest.mark.parametrize("fn", FUNCTIONS)
 @given(budgets=BUDGETS, batch=st.sampled_from([1, 2, 5]), few=st.booleans())
-@settings(max_examples=2, deadline=None)
+@fewest
 def test_budgets_change_no_bit(fn, budgets, batch, few):
     """A sweep that is left at any steps equals one that is not, and an unsplit one."""
     options = {"batch_size": batch, "mesh": one_device() if few else None}
@@ -143,7 +144,7 @@ def test_budgets_change_no_bit(fn, budgets, batch, few):
 
 @pytest.mark.parametrize("fn", FUNCTIONS)
 @given(data=st.data())
-@settings(max_examples=2, deadline=None)
+@fewest
 def test_an_interrupted_sweep_goes_on_in_the_middle(fn, data, tmp_path_factory):
     path = tmp_path_factory.mktemp("flights") / "runs.zarr"
     budgets = data.draw(BUDGETS)
@@ -329,7 +330,7 @@ def fails(p, key):
     few=st.booleans(),
     presses=st.lists(st.integers(1, 6), max_size=2),
 )
-@settings(max_examples=6, deadline=None)
+@fewest
 def test_failed_points_are_marked(budgets, batch, few, presses, tmp_path_factory):
     path = tmp_path_factory.mktemp("flights") / "runs.zarr"
     options = {"batch_size": batch, "mesh": one_device() if few else None}
@@ -379,9 +380,9 @@ def final(p, key):
 REDUCERS = {"mean": ep.reduce.Mean(), "best": ep.reduce.TopK(3)}
 
 
-@pytest.mark.parametrize("over", [None, "seed", "rate"])
+@pytest.mark.parametrize("over", slow_unless(["seed"], [None, "seed", "rate"]))
 @given(budgets=BUDGETS, presses=st.lists(st.integers(1, 9), min_size=1, max_size=3))
-@settings(max_examples=2, deadline=None)
+@fewest
 def test_an_interrupted_reduction_goes_on_in_the_middle(
     over, budgets, presses, tmp_path_factory
 ):
@@ -488,7 +489,11 @@ KILLED = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", KILLED, ids=lambda case: "-".join(map(str, case)))
+@pytest.mark.parametrize(
+    "case",
+    KILLED if THOROUGH else KILLED[:6],
+    ids=lambda case: "-".join(map(str, case)),
+)
 def test_kills_in_the_middle_of_points_change_no_bit(tmp_path, case):
     """`FLIGHT_KILLS` is the number of kills of each."""
     pytest.importorskip("diffrax")

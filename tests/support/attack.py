@@ -272,7 +272,17 @@ def trained(folder):
 
 def mutate(path, rng):
     """Damage a store at random; return what was done to which file."""
-    kinds = ["bit", "bit", "digit", "cut", "swap", "delete", "garbage", "double"]
+    kinds = [
+        "bit",
+        "bit",
+        "digit",
+        "cut",
+        "swap",
+        "delete",
+        "garbage",
+        "double",
+        "junk",
+    ]
     how = rng.choice([*kinds, *kinds, "folder", "user", "link", "visible", "crafted"])
     files = sorted(p for p in path.rglob("*") if p.is_file())
     file, other = rng.choice(files), rng.choice(files)
@@ -314,7 +324,11 @@ def damaged(how, data, other, rng):
         del data[rng.randrange(len(data) + 1) :]
     elif how == "garbage":
         data = rng.randbytes(rng.randrange(200))
-    elif how in ("swap", "double"):
+    elif how == "double":
+        data += data
+    elif how == "junk":
+        data += rng.randbytes(rng.randrange(1, 80))
+    elif how == "swap":
         data = other
     return bytes(data)
 

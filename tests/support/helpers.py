@@ -16,6 +16,11 @@ THOROUGH = hypothesis.settings().max_examples > 100
 few = hypothesis.settings(max_examples=max(2, hypothesis.settings().max_examples // 4))
 """For tests of which each example compiles some twenty programs."""
 
+fewest = hypothesis.settings(
+    max_examples=max(2, hypothesis.settings().max_examples // 10)
+)
+"""For tests of which each example takes a second."""
+
 
 def slow_unless(quick, names):
     """Return cases of a table; those not in `quick` run with `-m slow` only.

@@ -15,9 +15,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from support.executors import Cluster, Jobs, Plain
+from support.helpers import fewest
 from support.stores import (
     FUNCTIONS,
     KEY,
@@ -125,7 +126,7 @@ def test_jobs_are_submitted_in_arrays(deaths, monkeypatch):
         assert len(jobs.arrays) <= 2 and jobs.submitted <= 8 + 6
 
 
-@settings(max_examples=max(2, settings().max_examples // 10), deadline=None)
+@fewest
 @given(
     st.integers(1, 4),
     st.integers(0, 2**32 - 1),
@@ -194,7 +195,7 @@ REDUCED = {"reduce": ep.reduce.Mean()}
 
 @pytest.mark.parametrize("asked", [{}, {"order_by": lambda x: -x}, REDUCED])
 def test_workers_write_to_a_store_that_they_see(asked, tmp_path):
-    asked, space = {**asked, "batch_size": 2}, ep.Linspace(0, 1, 1001)
+    asked, space = {**asked, "batch_size": 2}, ep.Linspace(0, 1, 201)
     expected = ep.sweep(jnp.sin, space, **asked).values
     for name, alter, carried in (
         ("seen", lambda args: args, False),

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.helpers import few
+from support.helpers import few, slow_unless
 from support.sweeps import close, closed_form, loop, noise, scan, whole
 from support.ways import KEY, SPACES, WAYS, by_hand, expected
 
@@ -23,7 +23,19 @@ pytest.importorskip("cloudpickle")
 pytestmark = pytest.mark.gpu
 
 FUNCTIONS = st.sampled_from([closed_form, loop, scan, noise, whole])
-ways = pytest.mark.parametrize("way", WAYS)
+# Each goes through other code: batches, orders, stores, executors, kept programs.
+QUICK = {
+    "all devices",
+    "one device",
+    "many calls",
+    "another order",
+    "a store, resumed",
+    "a store, grown",
+    "saved and loaded",
+    "an executor and a store",
+    "a sweeper",
+}
+ways = pytest.mark.parametrize("way", slow_unless(QUICK, WAYS))
 
 
 def run(way, fn, space, **asked):
@@ -67,7 +79,9 @@ def fails_at(bad):
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("way", [way for way in WAYS if way != "a plain loop"])
+@pytest.mark.parametrize(
+    "way", slow_unless(QUICK, [way for way in WAYS if way != "a plain loop"])
+)
 @few
 @given(st.sets(st.integers(0, 7)))
 def test_failed_points(way, bad):

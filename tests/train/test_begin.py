@@ -86,7 +86,7 @@ def test_a_second_stage_continues_the_curves_that_both_have(half):
     np.testing.assert_allclose(loss[:, 4], [-((each / 16) ** 2) for each in x])
     assert second.curves.values["new"][0].tolist() == [0, 0, 0, 0, 24]
     moved = ep.Training(init, lambda p, c: (c, None), lambda p, c: {"loss": c["x"]})
-    with pytest.raises(ValueError, match="`loss` of `begin` is float32.* along `step`"):
+    with pytest.raises(ValueError, match="`loss` of `begin` has another"):
         run(30, moved, begin=half)
 
 
@@ -196,7 +196,7 @@ def test_static_parts_of_carries_to_begin_from_are_compared():
     assert stage(jax.nn.relu, steps=4, begin=first).step == 4
     for begin in (first, first.carry):
         begin = begin if begin is first else lambda p: first.carry(1)
-        with pytest.raises(ep.StructureError, match=r"`.act`: the function `relu` ag"):
+        with pytest.raises(ep.StructureError, match=r"`.act`: the function `relu` #"):
             stage(jax.nn.gelu, steps=4, begin=begin)
 
 

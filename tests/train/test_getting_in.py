@@ -28,6 +28,7 @@ class Net(eqx.Module):
         return self.drop(x, key=key).sum(), state
 
 
+@pytest.mark.slow
 def test_a_train_step_of_equinox_with_state():
     optax = pytest.importorskip("optax")
     x, y = jr.normal(KEY, (64, 3)), jnp.ones(64)

@@ -363,7 +363,8 @@ def disk_errors(path: str, what: str, function: str = "sweep") -> Iterator[None]
             raise
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         where = "bucket" if "://" in path else "folder"
-        cure = "Make room there" if full else f"See that the {where} can be written to"
+        can = "read" if what == "be read" else "written to"
+        cure = "Make room there" if full else f"See that the {where} can be {can}"
         again = "try again."
         if function == "sweep":
             again = "call the same sweep again. Chunks that are finished are kept."
