@@ -195,30 +195,21 @@ def _train_verify(files: Files) -> tuple[str, int]:
 def _add_views(commands: Any) -> None:
     """Add the commands that show metrics."""
     text = (
-        "Serve a page over the store of a sweep, a search or trainings, also while it "
+        "Serve a page over a store, also while it is filled, or over two; or write it."
     )
-    text += "is being filled, or over two of them; or write it as one file."
     show = commands.add_parser("show", help=text, description=text)
     show.add_argument("store", help="a folder or URL that `store=` created")
-    show.add_argument(
-        "after", nargs="?", help="a second one, to compare with the first"
-    )
+    show.add_argument("after", nargs="?", help="a second one, to compare")
     show.add_argument("--port", type=int, default=0, help="by default a free one")
     show.add_argument("--out", metavar="FILE", help="write the page to a file instead")
     show.set_defaults(run=_show)
-    text = (
-        "Write the curves of a store as TensorBoard's event files: bands, and the best."
-    )
+    text = "Write curves as TensorBoard's event files: bands, and those of the best."
     events = commands.add_parser("tensorboard", help=text, description=text)
     events.add_argument("store", help="a folder or URL that `store=` created")
     events.add_argument("folder", help="where to write, a folder for each run")
     few = events.add_mutually_exclusive_group()
-    few.add_argument(
-        "--top", type=int, default=5, help="how many of the best; default 5"
-    )
-    few.add_argument(
-        "--all", action="store_true", help="all points in place of the best"
-    )
+    few.add_argument("--top", type=int, default=5, help="how many of the best, 5")
+    few.add_argument("--all", action="store_true", help="all in place of the best")
     events.set_defaults(
         run=lambda o: export(o.store, o.folder, None if o.all else o.top, o.by, o.mode)
     )

@@ -172,9 +172,10 @@ class Source:
         """Return the numbers of a sweep: outputs that are scalars or curves."""
         outputs, curves = {}, {}
         for name, leaf in leaves_with_names(result.values):
-            if leaf.ndim == 1 and leaf.dtype.kind in "biuf":
+            dtype = getattr(leaf.dtype, "kind", "")  # PRNG keys have none
+            if leaf.ndim == 1 and dtype and dtype in "biuf":
                 outputs[name or "value"] = leaf
-            elif leaf.ndim == 2 and leaf.dtype.kind == "f" and leaf.shape[1] > 1:
+            elif leaf.ndim == 2 and dtype == "f" and leaf.shape[1] > 1:
                 dims = result.output_coords.get(name or "value") or {"step": None}
                 dim, steps = next(iter(dims.items()))
                 steps = np.arange(leaf.shape[1]) if steps is None else steps

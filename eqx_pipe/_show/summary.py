@@ -132,9 +132,11 @@ def pair(sources: Sequence[Source], metric: str = "", mode: str = "") -> dict[st
 
 
 def _settled(reading: Reading) -> list[str]:
-    """Return the axes that are no replicates."""
-    axes = {} if reading.result is None else reading.result.space.axes()
-    return [name for name, axis in axes.items() if axis.replicates is None]
+    """Return the axes of numbers and texts that are no replicates."""
+    if reading.result is None or not len(reading.result):
+        return []
+    columns = Columns(reading).at(np.zeros(1, int), replicates=False)
+    return [name for name in reading.result.space.names if name in columns]
 
 
 def _means(

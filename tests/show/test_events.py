@@ -44,7 +44,8 @@ def test_bands_and_the_best(tmp_path, stores, capsys):
         steps, found = curve(runs, name, "loss")
         np.testing.assert_array_equal(found, result.curves.values["loss"][i])
         content = runs.SummaryMetadata(name, "_hparams_/session_start_info")
-        plugin = pytest.importorskip("tensorboard.plugins.hparams.plugin_data_pb2")
+        with warnings.catch_warnings(action="ignore"):
+            plugin = pytest.importorskip("tensorboard.plugins.hparams.plugin_data_pb2")
         point = plugin.HParamsPluginData.FromString(content.plugin_data.content)
         rate = point.session_start_info.hparams["rate"].number_value
         assert rate == np.float32(result.space[int(i)]["rate"])

@@ -305,6 +305,11 @@ def test_what_cannot_be_shown(tmp_path, stores):
     assert ep.show(odd).data()["metrics"] == []
     nothing = ep.sweep(lambda p: p["x"], ep.Space({"x": ep.Linspace(0, 1, 4)})[:0])
     assert ep.show(nothing).data()["counts"]["total"] == 0
+    vectors = {"v": ep.Values(np.eye(3, dtype=np.float32)), "c": ep.Values([1.0, 2.0])}
+    found = ep.sweep(lambda p: p["v"].sum() * p["c"], vectors)
+    assert ep.show(found, found).data()["matched"]["count"] == 2
+    drawn = ep.sweep(lambda p, key: {"k": key, "v": p["c"]}, vectors, key=jr.key(0))
+    assert ep.show(drawn).data()["metrics"] == ["v"]
     lost = ep.sweep(lambda x: {"y": 1 / x}, ep.Values([0.0, 1.0, 2.0]))
     assert ep.show(lost).data()["lost"] == 1
     for each in (whole, odd, nothing, lost):
