@@ -55,7 +55,9 @@ class Fold:
     def total(self, leaves: Sequence[Array], count: Any) -> Array:
         """Return the result of leaves, `count` of which a mean divides by."""
         prepared = list(map(self.prepare, leaves))
-        total = ft.reduce(self.pair, map(widened, prepared))
+        is_choice = self.over in (jnp.max, jnp.min)  # which rounds nothing
+        wide = prepared if is_choice else map(widened, prepared)
+        total = ft.reduce(self.pair, wide)
         if self.over is jnp.mean:
             total = total / jnp.asarray(count, total.dtype)
         return total.astype(prepared[0].dtype)

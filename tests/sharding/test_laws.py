@@ -23,7 +23,7 @@ MLP = filled(lambda key: eqx.nn.MLP(4, 4, 8, 1, key=key), KEY)
 @hp.given(st.data())
 def test_a_drawn_pipeline_is_the_same_on_every_mesh(data):
     struct = {"x": jax.ShapeDtypeStruct((8,), jnp.float32)}
-    pipe = data.draw(nestings(struct, max_depth=4), label="pipe")
+    pipe = ep.chain(data.draw(nestings(struct, max_depth=4), label="pipe"))
     mesh = data.draw(meshes(explicit=False), label="mesh")
     x, key = data.draw(ept.arrays(struct), label="x"), data.draw(ept.keys())
     check_sharded(pipe, x, key=key, mesh=mesh)

@@ -194,13 +194,13 @@ def _scan(stage, x, key):
     def step(carry, slices):
         part, i = slices
         part = {**part, **shared} if shared else part
-        own = {} if key is None else {"key": jr.fold_in(key, i)}
         if isinstance(stage.cell, eqx.nn.GRUCell):
             y = stage.cell(part, carry)
             return y, y
         if type(stage.cell).__name__ in _RULES:
             return _child(stage.cell, i, {"carry": carry, "x": part}, key)
-        return getattr(stage.cell, "fn", stage.cell)(carry, part, **own)
+        own = None if key is None else jr.fold_in(key, i)
+        return _several(stage.cell, [carry, part], {}, own)
 
     carry = _child(stage.init, "init", x, key) if callable(stage.init) else stage.init
     if carry is None:

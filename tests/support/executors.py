@@ -7,6 +7,9 @@ from unittest import mock
 
 import cloudpickle
 
+SEEN = []
+"""What functions record in this process, also in threads that unpack a copy of them."""
+
 
 class Promise:
     """The future of a plain executor: what a sweep needs of a future, and no more."""

@@ -82,7 +82,7 @@ REDUCERS = {
     "top": (lambda **asked: R.TopK(3, **asked), ft.partial(best, k=3)),
     "low": (
         lambda **asked: R.TopK(300, mode="min", **asked),
-        lambda x: (best(-x, 300)[0], np.sort(x)),
+        ft.partial(lowest, k=300),
     ),
     "histogram": (lambda **asked: R.Histogram(EDGES, **asked), binned),
     "quantile": (

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.experimental import io_callback
+from support import executors
 from support.helpers import few
 
 import eqx_pipe as ep
@@ -21,10 +22,11 @@ def some_devices(n):
 
 def calling(kind):
     """Return a function that records its number, and the list of recorded numbers."""
-    seen = []
+    seen = executors.SEEN
+    seen.clear()
 
-    def note(x):
-        seen.append(float(x))
+    def note(x):  # a worker has a copy of a list that it closes over
+        executors.SEEN.append(float(x))
 
     def debug(x):
         jax.debug.callback(note, x)
@@ -77,6 +79,7 @@ WAYS = {
 @hypothesis.example(size=3, devices=2, kind="debug", way="plain")
 @hypothesis.example(size=5, devices=2, kind="io", way="reduce")
 @hypothesis.example(size=13, devices=3, kind="io", way="part")
+@hypothesis.example(size=1, devices=1, kind="debug", way="executor")
 def test_every_point_is_called_for_once(tmp_path_factory, size, devices, kind, way):
     fn, seen = calling(kind)
     store = tmp_path_factory.mktemp("effects") / "s.zarr"
