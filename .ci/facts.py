@@ -221,6 +221,7 @@ def mapped_and_random_axes():
 def vectors_as_values():
     vectors = np.random.default_rng(0).normal(size=(1000, 3)).astype(np.float32)
     space = {"a": ep.Values(vectors), "b": ep.Linspace(1, 2, 1000)}
+    # A TPU pads the three numbers of a lane to 128, which `plan` remarks.
     return Case(sweep(lambda p: (p["a"] * p["b"]).sum(), space))
 
 

@@ -109,13 +109,15 @@ def topology(name: str) -> Mesh:
     try:
         made = topologies.get_topology_desc(platform=platform, **options)
     except Exception as error:
+        if "INVALID_ARGUMENT" in str(error):
+            wrong = f"`{name}` has no such topology: {_first_line(error)}."
+            raise value_error("topology", wrong, _NAMES) from error
         extra = _PACKAGES[platform]
         raise ImportError(
             message(
                 "topology",
                 f"the compiler for `{name}` does not start: {_first_line(error)}.",
-                f"Install it: `pip install 'eqx_pipe[{extra}]'`. A TPU's topology has "
-                "as many axes as its kind: 'v5e:2x4', 'v4:2x2x1'.",
+                f"Install it: `pip install 'eqx_pipe[{extra}]'`.",
             )
         ) from error
     devices = made.devices if ":" in name else made.devices[:1]

@@ -267,7 +267,7 @@ def largest_that_fits(
     room, known = free * SPARE_COMPILED, {}
     best, above, fixed = 0, most + 1, 0
     size, tries = min(most, _tiled(int(room / alive / 4 ** (probes + 1)))), 0
-    while above - best > max(1, best // 64) and tries < probes + _TRIES:
+    while best < most and tries < probes + _TRIES:
         found, tries = bytes_of(size), tries + 1
         if found is None or found[0] > room:
             above = min(above, size)
@@ -285,7 +285,8 @@ def largest_that_fits(
             size = min(above - 1, int(b + (room - y) / slope))
             if size < most:
                 size = _tiled(size) if _tiled(size) > best else (best + above) // 2
-        if size <= best:
+        is_close = above <= most and above - best <= max(1, best // 64)
+        if size <= best or is_close:
             break
     return best
 

@@ -40,8 +40,15 @@ def local_devices(
         return tuple(jax.local_devices())
     check_mesh(function, mesh)
     devices = tuple(mesh.devices.flat)
-    if function in ("plan", "plan_train") and devices and not is_there(devices[0]):
-        return devices
+    if devices and not is_there(devices[0]):
+        if function in ("plan", "plan_train"):
+            return devices
+        raise value_error(
+            function,
+            f"`mesh` has devices that are not there ({devices[0].device_kind}).",
+            "Give a `topology` to `plan`, `plan_train` or `program`, which compile for "
+            "it and do not compute.",
+        )
     own = tuple(d for d in devices if d.process_index == jax.process_index())
     counts = collections.Counter(d.process_index for d in devices)
     fair = len(counts) == jax.process_count() and len({*counts.values()}) == 1

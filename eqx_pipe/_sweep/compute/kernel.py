@@ -70,7 +70,8 @@ class Layout:
     place of a point. With `key_digits`, keys are folded with the digits in a table for
     each of the `key_dims`, not with the positions.
 
-    `row_dims` are the dims of the axes whose values are in tables. `literals` are the
+    `row_dims` are the dims of the axes whose values are in tables, and `row_sizes` the
+    numbers in a value. `literals` are the
     small arrays that the function closes over; if they are `None`, all are arguments.
     """
 
@@ -85,6 +86,7 @@ class Layout:
     within: int | None = None
     key_digits: bool = False
     row_dims: tuple[int, ...] = ()
+    row_sizes: tuple[int, ...] = ()
     literals: Literals | None = None
 
     def constants(self, given: "Given") -> list[Any]:
@@ -117,18 +119,33 @@ class Layout:
                 return dim
         return None
 
+    @property
+    def run(self) -> int:
+        """The number of points of a column."""
+        return math.prod(self.lengths[self.together :]) + self.reach - 1
+
+    def has_column(self, k: int) -> bool:
+        """Return whether the values of an axis are written out for each point.
+
+        If they are large arrays, each point reads its own from the table.
+        """
+        dim, first = self.row_dims[k], self.together
+        wide = self.run * self.row_sizes[k] > _WIDEST
+        return first is not None and dim >= first and not wide
+
+    def row_shape(self, k: int, column: Any) -> tuple[int, ...]:
+        """Return the shape of a value of an axis, from its column or table."""
+        return column.shape[:-1] if self.has_column(k) else column.shape[1:]
+
     def columns(self, tables: Sequence[Any]) -> list[Any]:
         """Return what a program reads of some tables, one for each of `row_dims`."""
-        first = self.together
-        if first is None:
+        if self.together is None:
             return list(tables)
-        run = math.prod(self.lengths[first:]) + self.reach - 1
-        pairs = zip(tables, self.row_dims, strict=True)
         return [
-            _column(table, math.prod(self.lengths[dim + 1 :]), run)
-            if dim >= first
+            _column(table, math.prod(self.lengths[self.row_dims[k] + 1 :]), self.run)
+            if self.has_column(k)
             else table
-            for table, dim in pairs
+            for k, table in enumerate(tables)
         ]
 
     def partition(self, points: int) -> Partition:
@@ -143,15 +160,19 @@ _columns: WeakCache[dict[Any, Any]] = WeakCache()
 
 
 def _column(table: Any, each: int, run: int) -> Any:
-    """Return the values of `run` points, of which `each` share a position."""
+    """Return the values of `run` points, of which `each` share a position.
+
+    The points are the last axis, since a TPU pads a short last axis to 128 numbers.
+    """
     kept = None
     if isinstance(table, jax.Array):
         kept = _columns.get(table)
         kept = _columns.put(table, {}) if kept is None else kept
         if (each, run) in kept:
             return kept[each, run]
-    made = np.repeat(np.asarray(table), each, axis=0)
-    made = np.concatenate([made] * -(-run // len(made)))[:run]
+    made = np.repeat(np.moveaxis(np.asarray(table), 0, -1), each, axis=-1)
+    count, rest = divmod(run, made.shape[-1])
+    made = np.concatenate([*[made] * count, made[..., :rest]], axis=-1)
     if kept is not None and made.nbytes <= _SMALL:
         # A call copies no arrays of JAX that are on the devices.
         made = kept[each, run] = jnp.asarray(made)
@@ -174,6 +195,10 @@ def each_its_rows(layout: Layout) -> NamedSharding:
 
 
 _SMALL = 2**20
+"""The maximum bytes of a column that is kept on the devices."""
+
+_WIDEST = 2**24
+"""The maximum of numbers of a column: 64 MiB of 32 bits."""
 
 FIRST, COUNT, LAST, DIGITS = range(4)
 """The columns of `control`: the first point of a device, its number of batches, the
@@ -327,23 +352,34 @@ def consecutive(
         for _ in range((layout.reach + 2 * run - 3) // run):
             runs.append(_next(runs[-1], lengths, together))
     valid, rows = offsets <= last, []
-    for column, dim in zip(given.columns, layout.row_dims, strict=True):
-        shape = (batch, *[1] * (column.ndim - 1))
+    for k, (column, dim) in enumerate(zip(given.columns, layout.row_dims, strict=True)):
+        size = layout.row_shape(k, column)
+        shape = (batch, *[1] * len(size))
+        if layout.has_column(k):
+            origin = [*[jnp.uint32(0)] * len(size), within]
+            row = jax.lax.dynamic_slice(column, origin, (*size, layout.reach))
+            row = row[..., :: layout.reach // batch]
+            rows.append(jnp.moveaxis(jnp.where(valid, row, row[..., :1]), -1, 0))
+            continue
         if dim >= together:
-            origin = [within, *[jnp.uint32(0)] * (column.ndim - 1)]
-            size = layout.reach, *column.shape[1:]
-            row = jax.lax.dynamic_slice(column, origin, size)
-            row = row[:: layout.reach // batch]
+            own: Any = ft.partial(_from_table, column, dim, start, lengths)
+            row = jax.vmap(own)(whole)
         else:
             row = take(column, runs[0][dim])[None]
-            for k, each in enumerate(runs[1:], 1):
-                begun = ahead >= np.uint32(k * run) - within
-                row = jnp.where(
-                    begun.reshape(shape), take(column, each[dim])[None], row
-                )
-            row = jnp.broadcast_to(row, (batch, *column.shape[1:]))
+            for n, each in enumerate(runs[1:], 1):
+                begun = ahead >= np.uint32(n * run) - within
+                later = take(column, each[dim])[None]
+                row = jnp.where(begun.reshape(shape), later, row)
+            row = jnp.broadcast_to(row, (batch, *size))
         rows.append(jnp.where(valid.reshape(shape), row, row[:1]))
     return whole, rows
+
+
+def _from_table(
+    table: Any, dim: int, start: list[Any], lengths: Sequence[int], offset: Any
+) -> Any:
+    """Return the value of an axis at a point, given the digits of the first one."""
+    return take(table, advance(start, offset, lengths)[dim])
 
 
 def _next(digits: list[Any], lengths: Sequence[int], end: int) -> list[Any]:

@@ -8,6 +8,7 @@ compared before anything is computed.
 import contextlib
 import dataclasses
 import functools as ft
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
@@ -564,7 +565,10 @@ class Points(Work):
         options["key_digits"] = bool(self.key_digits)
         if self.literal:
             options["literals"] = self._literals[k]
-        options["row_dims"] = tuple(dim for _, dim, _ in tabled(geometry))
+        tables = tabled(geometry)
+        options["row_dims"] = tuple(dim for _, dim, _ in tables)
+        sizes = [math.prod(table.shape[1:]) for _, _, table in tables]
+        options["row_sizes"] = tuple(sizes)
         return Layout(*grid, devices=self.devices, **options)
 
     def _layout(self, k: int, batch_size: int, listed: bool) -> Layout:

@@ -201,13 +201,11 @@ def batched_in(split: Split, layout: Layout, given: Given) -> list[bool]:
     if batch == 1:
         return found
     width = (len(layout.lengths),) if layout.listed else ()
-    values = (
-        []
-        if layout.together is None
-        else [
-            jax.ShapeDtypeStruct((batch, *x.shape[1:]), x.dtype) for x in given.columns
-        ]
-    )
+    values = []
+    if layout.together is not None:
+        shapes = [(batch, *layout.row_shape(k, x)) for k, x in enumerate(given.columns)]
+        pairs = zip(shapes, given.columns, strict=True)
+        values = [jax.ShapeDtypeStruct(shape, x.dtype) for shape, x in pairs]
     ids = jax.ShapeDtypeStruct((batch, *width), jnp.uint32), values
     number = jax.ShapeDtypeStruct((), jnp.uint32)
     control = jax.ShapeDtypeStruct((1, DIGITS + len(layout.lengths)), jnp.uint32)
