@@ -10,7 +10,7 @@ from typing import Unpack
 
 import jax
 
-from .._same import parts_of
+from .._same import record_of
 from .._spaces import SpaceLike
 from .._types import PyTree
 from .compute.rows import nbytes
@@ -178,7 +178,7 @@ def _in_numbers(coming: Plan) -> SweepPlan:
         value_bytes = _value_bytes(coming)
     else:
         sink = StoreSink(coming, write=False)
-        counts, unsure = parts_of(request.fn)
+        _, counts, unsure = record_of(request.fn)
         coming, store, todo = sink.plan, sink.store, sink.todo()
         gaps = store.account().gaps
         for gap in gaps:  # gaps of blocks, if points are reduced

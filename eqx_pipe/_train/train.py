@@ -16,7 +16,7 @@ from .._check import check_callable, check_int, check_is, is_integer
 from .._errors import value_error
 from .._keys import fold, key_argument
 from .._progress import Progress
-from .._same import parts_of
+from .._same import record_of
 from .._spaces import SpaceLike
 from .._sweep import (
     CTRL_C,
@@ -160,7 +160,7 @@ def train(
             texts |= as_texts({**given, "scheduler": scheduler}, "train")
             held = json.loads(texts[HELD])
             for name in ("init", "step", "evaluate"):
-                held[name] = parts_of(getattr(training, name))[0]
+                held[name] = record_of(getattr(training, name)).parts
             texts[HELD] = json.dumps(held)
             texts["training"] = " ".join(lanes.text() for lanes in groups)
             texts["jax"] = jax.__version__
