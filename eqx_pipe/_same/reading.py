@@ -414,10 +414,11 @@ class _Reading:
 
     def _about(self, cls: type) -> _Class:
         about = self.abouts.get(id(cls))
-        is_same = about is not None and about.cls is cls and about.mro is cls.__mro__
-        if not is_same or about.kind is not type(cls):
-            about = _about(cls, self.derives_by_users)
-            self.abouts.put(id(cls), about)
+        if about is not None and about.cls is cls and about.mro is cls.__mro__:
+            if about.kind is type(cls):
+                return about
+        about = _about(cls, self.derives_by_users)
+        self.abouts.put(id(cls), about)
         return about
 
     def function(self, x: types.FunctionType, at: _At) -> None:
