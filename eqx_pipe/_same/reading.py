@@ -1,4 +1,4 @@
-"""Whether a value is the same as before, for memory and for disk.
+"""The reading of a value: what must be the same, in memory and on disk.
 
 A reading of a value lists everything that it holds, and that its functions can reach by
 name: code, closures, defaults, globals, attributes of modules and classes, items and

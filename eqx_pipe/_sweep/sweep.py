@@ -133,7 +133,10 @@ def sweep(
       are computed; `xarray.open_zarr` reads it at any time. Or a URL of a bucket,
       `s3://bucket/name.zarr` (`gs://`, `az://`), or a store object of obstore, with
       `pip install 'eqx_pipe[cloud]'`: there it cannot grow. The same call resumes a
-      sweep that was stopped. With a larger space it computes only the new points; those
+      sweep that was stopped. Everything that a function reaches by name counts, and
+      what cannot be understood counts as changed. What code finds by text or outside of
+      Python (files, environment, time, random state), or changes inside of an installed
+      numerical package, does not count. With a larger space it computes only the new points; those
       in the store are recognised by their coordinates. `.values` is then read from the
       store when it is indexed. Needs `pip install 'eqx_pipe[sweep]'`. (Keyword only.)
     - `shard`: for several processes, such as the tasks of a Slurm array, that fill one

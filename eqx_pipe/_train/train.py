@@ -89,7 +89,10 @@ def train(
       as in `sweep` a URL or a store object) for checkpoints, which are written twice a
       minute, less often if they take long, and at the end. After a kill, the same call
       resumes from the newest one. Only `steps` (larger), a longer tuple `every`,
-      `callback` and the options below it may change. (Keyword only.)
+      `callback` and the options below it may change. Everything that a function reaches
+      by name counts, and what cannot be understood counts as changed. What code finds
+      by text or outside of Python, or changes inside of an installed numerical package,
+      does not count. (Keyword only.)
     - `on_error`: if some trainings may fail: `"mark"` stops these and continues the
       others; `"raise"` ends all. (Keyword only.)
     - `batch_size`: seldom needed: the number of trainings that a device computes at
