@@ -25,7 +25,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jax.core import ShapedArray, Tracer
 
-from .._same import Unsure, array_text, digest, live_key, record_of
+from .._same import array_text, digest, live_key, record_of
 from .._tree import Opaque, Same
 from .jaxpr import Equation, is_jaxpr, is_literal, open_jaxpr
 from .table import bodies, entry
@@ -91,10 +91,10 @@ class Fingerprint:
 
 
 def _called_text(fn: Any, contents: bool) -> str:
-    try:
-        return record_of(fn, contents=contents).digest
-    except Unsure as unsure:  # it is equal to nothing
-        return f"{UNSURE}{unsure} {os.urandom(8).hex()}"
+    record = record_of(fn, contents)
+    if record.unsure:  # it is equal to nothing
+        return f"{UNSURE}{record.unsure} {os.urandom(8).hex()}"
+    return record.digest
 
 
 UNSURE = "unsure: "

@@ -1,4 +1,4 @@
-"""Whether a value is the same as before, for memory and for disk.
+"""The reading of a value: what must be the same, in memory and on disk.
 
 A reading of a value lists everything that it holds, and that its functions can reach by
 name: code, closures, defaults, globals, attributes of modules and classes, items and
@@ -17,15 +17,8 @@ what code finds by text or outside of Python: `getattr(x, name)`, files, time.
 """
 
 import collections
-import contextlib
-import decimal
 import functools as ft
-import gc
-import importlib
-import inspect
 import itertools as it
-import operator
-import os
 import pathlib
 import re
 import sys
@@ -58,27 +51,34 @@ from .code import (
 
 _PLAIN = {bool, int, float, complex, str, bytes, range, type(None), type(...)}
 _MODULE = types.ModuleType
+_DESCRIPTORS = "GetSet Member Method ClassMethod Wrapper"
 _FIXED = (
-    np.dtype,
-    np.ufunc,
-    jax.Device,
-    jax.sharding.Sharding,
-    jax.sharding.Mesh,
-    type(NotImplemented),
-    type(vars(collections.namedtuple("_", "x"))["x"]),
-    typing.TypeVar,
-    typing.ParamSpec,
-    types.CodeType,
-    types.GetSetDescriptorType,
-    types.MemberDescriptorType,
-    types.MethodDescriptorType,
-    types.ClassMethodDescriptorType,
-    types.WrapperDescriptorType,
-    types.UnionType,
-)
+    np.dtype, np.ufunc, jax.Device, jax.sharding.Sharding, jax.sharding.Mesh,
+    typing.TypeVar, typing.ParamSpec, types.CodeType, types.UnionType,
+    type(NotImplemented), type(vars(collections.namedtuple("_", "x"))["x"]),
+    *(getattr(types, f"{name}DescriptorType") for name in _DESCRIPTORS.split()),
+)  # fmt: skip
 """Kinds of objects that never change."""
+_PARTS: dict[type, Callable[[Any], Any]] = {
+    staticmethod: lambda x: [x.__func__],
+    classmethod: lambda x: [x.__func__],
+    property: lambda x: [x.fget, x.fset, x.fdel],
+    ft.cached_property: lambda x: [x.func],
+    types.MappingProxyType: lambda x: [dict(x)],
+    types.SimpleNamespace: lambda x: [vars(x)],
+    types.GenericAlias: lambda x: [x.__origin__, x.__args__],
+    types.CellType: lambda x: [x.cell_contents],
+    jtu.PyTreeDef: lambda x: [x.node_data(), *x.children()],
+    weakref.ref: lambda x: [x()],
+    slice: lambda x: [x.start, x.stop, x.step],
+    collections.deque: lambda x: [x.maxlen, [*x]],
+    bytearray: lambda x: [bytes(x)],
+}
+"""What objects of built-in classes hold."""
+_JAXPRS = ClosedJaxpr, jax.extend.core.Jaxpr
 _BOUND = types.BuiltinFunctionType, types.MethodWrapperType
 _WITH_ITEMS = {tuple, list, dict, set, frozenset, collections.OrderedDict}
+_CONTENTS = _PLAIN | _WITH_ITEMS
 # How the value of a number or text of a subclass is read, whatever the subclass says.
 _VALUES: dict[type, Callable[[Any], Any]] = {
     int: int.__int__,
@@ -87,39 +87,26 @@ _VALUES: dict[type, Callable[[Any], Any]] = {
     str: str.__str__,
     bytes: bytes.__bytes__,
 }
-# Code that uses such a name or object may read anything, so nothing is sure about it.
+# Code that uses such a name, or the object of this name, may read anything.
 _ANYTHING = frozenset(
-    "__annotations__ __builtins__ __closure__ __code__ __dataclass_fields__ __dict__"
-    " __doc__ __getattribute__ __globals__ __import__ __subclasses__ _getframe"
-    " cell_contents currentframe environ eval exec f_globals f_locals f_back format_map"
-    " get_objects getclosurevars getcontext getenv getmembers get_type_hints globals"
-    " import_module locals metadata modules open vars".split()
+    "Decimal __annotations__ __builtins__ __closure__ __code__ __dataclass_fields__"
+    " __dict__ __doc__ __getattribute__ __globals__ __import__ __subclasses__ _getframe"
+    " cell_contents currentframe decimal environ eval exec f_back f_globals f_locals"
+    " format_map get_objects get_referrers getclosurevars getenv getmembers"
+    " get_type_hints globals import_module locals metadata modules open reload stack"
+    " vars".split()
 )
-_READ_ANYTHING: tuple[Any, ...] = (
-    globals, locals, vars, eval, exec, open, __import__, importlib.import_module,
-    importlib.reload, os.environ, os.getenv, sys.modules, sys._getframe,
-    gc.get_objects, gc.get_referrers, inspect.currentframe, inspect.stack,
-    inspect.getmembers, inspect.getclosurevars, typing.get_type_hints, decimal,
-    decimal.Decimal,
-)  # fmt: skip
-_OF_ANYTHING = frozenset(map(id, _READ_ANYTHING))
 # These read attributes by text: all those of objects are known, and none of modules.
 _BY_TEXT = frozenset(
     "getattr hasattr dir attrgetter methodcaller getattr_static format".split()
 )
-_READ_BY_TEXT: tuple[Any, ...] = (
-    getattr, hasattr, dir, operator.attrgetter, operator.methodcaller,
-    inspect.getattr_static, str.format,
-)  # fmt: skip
-_OF_TEXT = frozenset(map(id, _READ_BY_TEXT))
 # Written by Python, or without effect on values.
-_ASIDE = {
-    "__abstractmethods__", "__annotate_func__", "__annotations__",
-    "__annotations_cache__", "__conditional_annotations__", "__dataclass_fields__",
-    "__dataclass_params__", "__dict__", "__doc__", "__firstlineno__", "__module__",
-    "__orig_bases__", "__parameters__", "__static_attributes__", "__type_params__",
-    "__weakref__", "_abc_impl",
-}  # fmt: skip
+_ASIDE = frozenset(
+    "__abstractmethods__ __annotate_func__ __annotations__ __annotations_cache__"
+    " __conditional_annotations__ __dataclass_fields__ __dataclass_params__ __dict__"
+    " __doc__ __firstlineno__ __module__ __orig_bases__ __parameters__"
+    " __static_attributes__ __type_params__ __weakref__ _abc_impl".split()
+)
 _OF_JIT = frozenset(vars(jax.jit(lambda: None)))
 _MISSING = object()
 _NUMBERS = "<numbers>"
@@ -136,10 +123,14 @@ class Unsure(Exception):
 
 
 class Record(NamedTuple):
-    """A reading for disk: a digest, and a text of each part that is short."""
+    """A reading for disk: a digest, a text of each part that is short, and what failed.
+
+    `unsure` is the first part that is not understood, and then the digest is useless.
+    """
 
     digest: str
     parts: dict[str, str]
+    unsure: str
 
 
 _At = Any  # None, or a pair of the place above and a name
@@ -169,42 +160,29 @@ def live_key(fn: Any) -> Hashable:
 
 
 def record_of(x: Any, contents: bool = True) -> Record:
-    """Return a reading for disk, with short texts of its parts.
-
-    Without `contents`, those of lists, dicts and sets do not count.
-    """
-    reading = _Disk(contents)
-    reading.read(x, None)
-    texts = "\n".join(text for _, text in reading.found)
-    return Record(digest(texts), _short(reading.found))
-
-
-def parts_of(x: Any) -> tuple[dict[str, str], str]:
-    """Return short texts of the parts of a value, and what is not understood in it."""
-    reading = _Parts(True)
-    reading.read(x, None)
-    return _short(reading.found), reading.unsure
-
-
-def _short(found: Iterable[tuple[_At, str]], most: int = 64) -> dict[str, str]:
+    """Return a reading for disk; without `contents`, lists and dicts count as empty."""
+    reading = _Disk()
+    reading.contents = contents
+    reading.add(x, None)
+    reading.settle()
     short = (
         (_path(at), re.sub(r"#(\w{8})\w{24}$", r"#\1", text))
-        for at, text in found
+        for at, text in reading.found
         if len(text) < 90 and not (at and at[-1] in ("key", "class"))
     )
-    return dict(it.islice(short, most))
+    texts = "\n".join(text for _, text in reading.found)
+    return Record(digest(texts), dict(it.islice(short, 64)), reading.unsure)
 
 
 def named_parts(x: Any) -> dict[str, list[Any]]:
     """Return the parts of a value by the names that lead to them."""
     reading = _Named()
     reading.add(x, None)
-    with contextlib.suppress(Unsure):
-        reading.settle(of_users=True)
-    ends = [*(begin for begin, _ in reading.begins[1:]), len(reading.found)]
+    reading.settle(of_users=True)
     parts: dict[str, list[Any]] = {}
-    for (begin, at), end in zip(reading.begins, ends, strict=True):
-        parts.setdefault(_path(at), []).extend(reading.found[begin:end])
+    for at, token in reading.found:
+        name = _path(at[0] if at and at[1] == "key" else at)
+        parts.setdefault(name, []).append(token)
     return parts
 
 
@@ -278,6 +256,9 @@ class _Reading:
     def array(self, x: Any, at: _At) -> None:
         raise NotImplementedError
 
+    def check_reader(self, x: Any, at: _At) -> None:
+        """Raise if a function of Python may read anything."""
+
     def is_argument(self, x: Any) -> bool:
         return False
 
@@ -316,13 +297,6 @@ class _Reading:
             self.add(x.__self__, (at, "self"))
         elif issubclass(kind, _BOUND):
             self._bound(x, at)
-        elif kind is staticmethod or kind is classmethod:
-            self.add(x.__func__, at)
-        elif kind is property:
-            for each in (x.fget, x.fset, x.fdel):
-                self.add(each, at)
-        elif kind is ft.cached_property:
-            self.add(x.func, at)
         elif issubclass(kind, ft.partial):
             self.plain("partial", at)
             self.add(x.func, at)
@@ -335,31 +309,15 @@ class _Reading:
             self.fixed(x, at)
             self.add(x.__wrapped__, at)
             self._pairs({k: v for k, v in vars(x).items() if k not in _OF_JIT}, at)
-        elif kind is types.MappingProxyType:
-            self._pairs(dict(x), at)
-        elif kind is jtu.PyTreeDef:
-            self.add((x.node_data(), *x.children()), at)
-        elif kind is weakref.ref:
-            self.add(x(), at)
+        elif kind in _PARTS:
+            self.plain(kind.__name__, (at, "key"))
+            for each in _PARTS[kind](x):
+                self.add(each, at)
         elif issubclass(kind, Opaque):
             self.add(x.values, at)
-        elif kind is types.GenericAlias:
-            self.add((x.__origin__, x.__args__), at)
-        elif kind is collections.deque:
-            self.plain(("deque", x.maxlen), at)
-            self._items(x, at, kind)
-        elif kind is bytearray:
-            self.plain(("bytearray", bytes(x)), at)
-        elif kind is types.CellType:
-            self.add([x.cell_contents], at)
-        elif kind is slice:
-            self.add((x.start, x.stop, x.step), at)
-        elif kind is types.SimpleNamespace:
-            self.plain("namespace", at)
-            self._pairs(vars(x), at)
         elif issubclass(kind, pathlib.PurePath) and is_library_class(kind):
             self.plain(f"{kind.__name__} {x}", at)
-        elif issubclass(kind, (ClosedJaxpr, jax.extend.core.Jaxpr)):
+        elif issubclass(kind, _JAXPRS):
             self.fixed(x, at)
             self._items(getattr(x, "consts", ()), at, list)
         elif issubclass(kind, _FIXED):
@@ -374,8 +332,7 @@ class _Reading:
         """Add a function or method that is not written in Python."""
         owner = x.__self__
         self.plain(x.__name__, at)
-        if x.__name__ in _BY_TEXT:
-            self._by_text = x, at
+        self.check_reader(x, at)
         if owner is None or isinstance(owner, _MODULE):
             if owner is not None and not is_library_module(owner):
                 raise Unsure(x, at)  # an extension of users may hold anything
@@ -449,6 +406,7 @@ class _Reading:
     def of_class(self, x: type, at: _At) -> None:
         """Add a class with its attributes, and those of its bases."""
         self.fixed(x, at)
+        self.check_reader(x, at)
         for base in self._about(x).of_users:
             self.fixed(base, at)
             self.plain(base.__name__, (at, "class"))
@@ -456,10 +414,11 @@ class _Reading:
 
     def _about(self, cls: type) -> _Class:
         about = self.abouts.get(id(cls))
-        is_same = about is not None and about.cls is cls and about.mro is cls.__mro__
-        if not is_same or about.kind is not type(cls):
-            about = _about(cls, self.derives_by_users)
-            self.abouts.put(id(cls), about)
+        if about is not None and about.cls is cls and about.mro is cls.__mro__:
+            if about.kind is type(cls):
+                return about
+        about = _about(cls, self.derives_by_users)
+        self.abouts.put(id(cls), about)
         return about
 
     def function(self, x: types.FunctionType, at: _At) -> None:
@@ -487,7 +446,7 @@ class _Reading:
         self._named_in_code |= {*code_names(code)}
         for name in imported(code, str(scope.get("__package__") or "")):
             if name in sys.modules:
-                self._module(sys.modules[name], (at, name))
+                self.add(sys.modules[name], (at, name))
 
     def of_code(self, x: types.FunctionType, is_fixed: bool, at: _At) -> None:
         """Note the code of a function."""
@@ -520,9 +479,8 @@ class _Reading:
                     done.add((id(module), name))
                     value, at = vars(module)[name], (module.__name__, name)
                     self.plain(name, (at, "key"))
-                    if isinstance(value, _MODULE):
-                        self._module(value, at)
-                    elif library and type(value) not in _PLAIN | _WITH_ITEMS:
+                    known = isinstance(value, _MODULE) or type(value) in _CONTENTS
+                    if library and not known:
                         self.fixed(value, at)
                     else:
                         self.add(value, at)
@@ -536,6 +494,12 @@ class _Memory(_Reading):
         self.args = set[int]()
         self._inside = False
 
+    def check_reader(self, x: Any, at: _At) -> None:
+        if x.__name__ in _ANYTHING:
+            raise Unsure(x, at)
+        if x.__name__ in _BY_TEXT:
+            self._by_text = x, at
+
     def is_argument(self, x: Any) -> bool:
         return not self._inside and id(x) in self.args
 
@@ -548,10 +512,6 @@ class _Memory(_Reading):
         self.found += type(x), x.dtype, x.tobytes()
 
     def fixed(self, x: Any, at: _At) -> None:
-        if id(x) in _OF_ANYTHING:
-            raise Unsure(x, at)
-        if id(x) in _OF_TEXT:
-            self._by_text = x, at
         # An address alone may be used again.
         try:
             self.found += id(x), weakref.ref(x)
@@ -567,7 +527,9 @@ class _Memory(_Reading):
             raise Unsure(x, at)  # it may change in place
 
     def of_code(self, x: types.FunctionType, is_fixed: bool, at: _At) -> None:
-        if not is_fixed and not _ANYTHING.isdisjoint(names_in(x.__code__)):
+        if is_fixed:
+            self.check_reader(x, at)
+        elif not _ANYTHING.isdisjoint(names_in(x.__code__)):
             raise Unsure(x, at)
         self.fixed(x, at)
         self.fixed(x.__code__, at)
@@ -618,46 +580,22 @@ class _Live(_Memory):
             self.fixed(x, at)
 
 
-class _Named(_Memory):
-    """A reading that knows where each part was found."""
+class _Disk(_Reading):
+    """A reading as texts, each with the place where it was found."""
 
-    abouts = LRUCache(1024)
-    derives_by_users = True
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.begins: list[tuple[int, _At]] = []
+    contents = True
+    unsure = ""
 
     def add(self, x: Any, at: _At) -> None:
         try:
             super().add(x, at)
-        except (Unsure, RecursionError):
-            self._begin(at)
-            self.found.append(Same(x))
+        except (Unsure, RecursionError) as error:
+            self.unsure = self.unsure or str(error)
+            self.found.append((at, self.unknown(x, at)))
 
-    def plain(self, x: Any, at: _At) -> None:
-        self._begin(at)
-        super().plain(x, at)
-
-    def fixed(self, x: Any, at: _At) -> None:
-        self._begin(at)
-        super().fixed(x, at)
-
-    def array(self, x: Any, at: _At) -> None:
-        self._begin(at)
-        known = type(x) is np.ndarray and not x.dtype.hasobject
-        self.found.append(array_text(x) if known else Same(x))
-
-    def _begin(self, at: _At) -> None:
-        self.begins.append((len(self.found), at[0] if at and at[1] == "key" else at))
-
-
-class _Disk(_Reading):
-    """A reading as texts, each with the place where it was found."""
-
-    def __init__(self, contents: bool):
-        super().__init__()
-        self._contents = contents
+    def unknown(self, x: Any, at: _At) -> Any:
+        """Return the text of what is not understood, for messages."""
+        return type(x).__qualname__
 
     def in_order(self, items: list[Any]) -> list[Any]:
         # The order of a set of texts differs from process to process.
@@ -676,7 +614,7 @@ class _Disk(_Reading):
             text = x.__name__
         elif isinstance(x, type) and not is_library_class(x):
             text = "class"  # its attributes follow
-        elif isinstance(x, (ClosedJaxpr, jax.extend.core.Jaxpr)):
+        elif isinstance(x, _JAXPRS):
             text = str(x)
             if " at 0x" in text:  # it calls Python
                 raise Unsure(x, at)
@@ -708,7 +646,7 @@ class _Disk(_Reading):
                 self.found.append(((at, _NUMBERS), str(numbers)))
 
     def new(self, x: Any, kind: type, at: _At) -> None:
-        if self._contents or kind not in _WITH_ITEMS - {tuple}:
+        if self.contents or kind not in _WITH_ITEMS - {tuple}:
             super().new(x, kind, at)
 
 
@@ -720,34 +658,35 @@ def held_by(fn: types.FunctionType) -> dict[str, Any]:
     return held
 
 
-class _Parts(_Disk):
-    """A reading that goes on after what it does not understand."""
+class _Named(_Disk):
+    """A reading for this process: what is not understood counts by identity."""
 
-    unsure = ""
+    abouts = LRUCache(1024)
+    derives_by_users = True
 
-    def add(self, x: Any, at: _At) -> None:
-        try:
-            super().add(x, at)
-        except (Unsure, RecursionError) as error:
-            self.unsure = self.unsure or str(error)
-            self.found.append((at, type(x).__qualname__))
+    def array(self, x: Any, at: _At) -> None:
+        is_known = type(x) is np.ndarray and not x.dtype.hasobject
+        self.found.append((at, array_text(x) if is_known else Same(x)))
+
+    def unknown(self, x: Any, at: _At) -> Any:
+        return Same(x)
 
 
 def _about(cls: type, derives_by_users: bool) -> _Class:
     base: type = object
-    size, slots, derived = 0, [], set[str]()
-    is_known = True
+    size, is_known, derived = 0, True, set[str]()
+    slots = list[tuple[str, Any]]()
     for each in cls.__mro__:
         if not each.__flags__ & 1 << 9:  # it is written in C, and not for users
             base = each
             break
-        members, cached, is_plain = _members(each)
         own = vars(each)
-        slots += [(name, own[name]) for name in members if name in own]
+        members = [pair for pair in own.items() if type(pair[1]) is _MEMBER]
+        slots += [pair for pair in members if pair[0][:2] != "__"]
         size += 8 * len(members)
-        is_known &= is_plain
-        if cached and (derives_by_users or is_library_class(each)):
-            derived.update(cached)
+        is_known &= type(own.get("__dict__")) in (type(None), _GETSET)
+        if derives_by_users or is_library_class(each):
+            derived |= {k for k, v in own.items() if isinstance(v, ft.cached_property)}
     is_known &= base in _WITH_ITEMS or base in _VALUES or base is object
     size += 8 * (cls.__weakrefoffset__ > 0 and not base.__weakrefoffset__)
     size += 8 * (cls.__dictoffset__ > 0 or cls.__dictoffset__ == -8)
@@ -755,25 +694,12 @@ def _about(cls: type, derives_by_users: bool) -> _Class:
     is_known &= cls.__basicsize__ <= base.__basicsize__ + size
     every = type(cls), *cls.__mro__
     of_users = tuple(each for each in every if not is_library_class(each))
-    found = base if is_known else None
-    mro = cls.__mro__
+    found, mro = base if is_known else None, cls.__mro__
     return _Class(cls, type(cls), mro, found, (*slots,), frozenset(derived), of_users)
 
 
-_known_members: WeakCache[tuple[tuple[str, ...], tuple[str, ...], bool]] = WeakCache()
+_MEMBER, _GETSET = types.MemberDescriptorType, types.GetSetDescriptorType
 _known_library: WeakCache[bool] = WeakCache()
-
-
-def _members(cls: type) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
-    """Return the slots of a class, its cached properties, and whether `__dict__` is."""
-    known = _known_members.get(cls)
-    if known is None:
-        member, own = types.MemberDescriptorType, vars(cls)
-        slots = tuple(k for k, v in own.items() if type(v) is member and k[:2] != "__")
-        cached = tuple(k for k, v in own.items() if isinstance(v, ft.cached_property))
-        usual = type(own.get("__dict__")) in (type(None), types.GetSetDescriptorType)
-        known = _known_members.put(cls, (slots, cached, usual))
-    return known
 
 
 def is_library_class(cls: type) -> bool:

@@ -259,8 +259,11 @@ def explore(
       store for each round, `round-0000.zarr` and so on. After a kill, the same call
       reads the finished rounds, replays the proposals of the method, and resumes the
       unfinished round at its first missing chunk; only `rounds` and `callback` may
-      change. A different call raises before it writes anything. `SearchResult.load`
-      reads the folder at any time. (Keyword only.)
+      change. Everything that a function reaches by name counts, and what cannot be
+      understood counts as changed. What code finds by text or outside of Python, or
+      changes inside of an installed numerical package, does not count. A different call
+      raises before it writes anything. `SearchResult.load` reads the folder at any
+      time. (Keyword only.)
     - `executor`: as in `sweep`. (Keyword only.)
     - `progress`: whether to show a progress bar of the rounds with the best number so
       far, and one for each long round; by default in a terminal or notebook. A file

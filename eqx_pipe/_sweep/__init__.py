@@ -22,7 +22,6 @@ from .compute.watch import Watch as Watch
 from .identity import HELD as HELD
 from .identity import as_texts as as_texts
 from .identity import check_settings as check_settings
-from .identity import parts_of as parts_of
 from .plan import SweepPlan as SweepPlan
 from .plan import plan as plan
 from .request import BatchSize as BatchSize

@@ -27,7 +27,7 @@ from jaxtyping import Int64, UInt8, UInt32
 from .._errors import bullets, structure_error, value_error
 from .._jaxprs import UNSURE, array_text, digest, fingerprint_of, text_of
 from .._reduce import ReducerTree
-from .._same import Unsure, differences, parts_of, record_of
+from .._same import differences, record_of
 from .._spaces import Space, axis_name, is_axis, static_column
 from .._tree import as_data, is_key_array, path_name, tree_text
 from .._types import Key
@@ -56,7 +56,7 @@ def identity_of(plan: Plan) -> dict[str, Any]:
             **function_texts(
                 points.space, zip(points.cases, points.traced, strict=True)
             ),
-            "holds": parts_of(plan.request.fn)[0],
+            "holds": record_of(plan.request.fn).parts,
         },
         "jax": jax.__version__,
         "python": _PYTHON,
@@ -78,10 +78,8 @@ def _static_texts(space: Space) -> dict[str, dict[str, str]]:
 
 def _static_digest(value: Any) -> str:
     """Return the digest of a static value; if unsure, its programs decide, in order."""
-    try:
-        return record_of(value).digest
-    except Unsure:
-        return f"{UNSURE}{digest(text_of(value))[:16]}"
+    record = record_of(value)
+    return f"{UNSURE}{digest(text_of(value))[:16]}" if record.unsure else record.digest
 
 
 def case_texts(space: Space, cases: Iterable[Case]) -> list[str]:
@@ -169,7 +167,7 @@ def reducing_identity(reducers: ReducerTree, traced: Traced) -> dict[str, Any]:
         "reducers": str(jtu.tree_unflatten(reducers.structure, kinds)),
         "states": tree_text(states),
         "text": digest("\n".join(texts)),
-        "holds": [parts_of(reducer)[0] for reducer in reducers.reducers],
+        "holds": [record_of(reducer).parts for reducer in reducers.reducers],
     }
 
 
@@ -283,32 +281,23 @@ def as_texts(settings: Mapping[str, object], function: str = "") -> dict[str, st
     """
     texts, held = {}, {}
     for name, value in settings.items():
-        try:
-            texts[name] = _text(value)
-        except Unsure as unsure:
-            wrong = f"`{name}` holds {unsure}, which a store cannot recognise."
-            cure = "Let it hold numbers, texts, arrays, functions and Modules only."
-            raise structure_error(function, wrong, cure) from None
-        if not isinstance(value, Space) and (
-            callable(value) or isinstance(value, eqx.Module)
-        ):
-            held[name] = parts_of(value)[0]
+        if value is None or isinstance(value, str | int):
+            texts[name] = str(value)
+            continue
+        if eqx.is_array(value) or isinstance(value, Space | Mapping):
+            data = as_data(value)
+            shown = str(data.tolist()) if eqx.is_array(data) else repr(data)
+            shown, text = re.sub(r" at 0x\w+", "", shown), digest(text_of(data))
+        else:
+            (text, held[name], unsure), shown = record_of(value), type(value).__name__
+            if unsure:
+                wrong = f"`{name}` holds {unsure}, which a store cannot recognise."
+                cure = "Let it hold numbers, texts, arrays, functions and Modules only."
+                raise structure_error(function, wrong, cure)
+        shown, cut = " ".join(shown.split()), "..." if len(shown) > _SHORT else ""
+        texts[name] = f"{shown[:_SHORT]}{cut} #{text[:8]}"
     versions = {"python": _PYTHON, "format": str(FORMAT)}
     return texts | versions | {HELD: json.dumps(held)}
-
-
-def _text(value: Any) -> str:
-    if value is None or isinstance(value, str | int):
-        return str(value)
-    if eqx.is_array(value) or isinstance(value, Space | Mapping):
-        data = as_data(value)
-        shown = str(data.tolist()) if eqx.is_array(data) else repr(data)
-        shown = " ".join(re.sub(r" at 0x\w+", "", shown).split())
-        text = digest(text_of(data))
-    else:  # its parts explain a difference
-        shown, text = type(value).__name__, record_of(value).digest
-    cut = "..." if len(shown) > _SHORT else ""
-    return f"{shown[:_SHORT]}{cut} #{text[:8]}"
 
 
 def _function_change(

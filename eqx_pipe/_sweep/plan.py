@@ -13,7 +13,7 @@ import jax
 
 from .._check import check_bool
 from .._compiled import ProgramPlan, as_bytes, free_bytes, padded, plan_of_program
-from .._same import parts_of
+from .._same import record_of
 from .._spaces import SpaceLike
 from .._types import PyTree
 from .compute.rows import nbytes
@@ -216,7 +216,7 @@ def _in_numbers(coming: Plan) -> SweepPlan:
         value_bytes = _value_bytes(coming)
     else:
         sink = StoreSink(coming, write=False)
-        counts, unsure = parts_of(request.fn)
+        _, counts, unsure = record_of(request.fn)
         coming, store, todo = sink.plan, sink.store, sink.todo()
         gaps = store.account().gaps
         for gap in gaps:  # gaps of blocks, if points are reduced

@@ -16,7 +16,6 @@ from .._cache import LRUCache
 from .._keys import check_mapped_key
 from .._progress import Progress, tell
 from .._reduce import ReduceLike
-from .._same import Unsure
 from .._spaces import Space, SpaceLike, as_space
 from .._tree import as_data, as_keys, struct_of
 from .._types import Key, PyTree
@@ -136,7 +135,10 @@ def sweep(
       are computed; `xarray.open_zarr` reads it at any time. Or a URL of a bucket,
       `s3://bucket/name.zarr` (`gs://`, `az://`), or a store object of obstore, with
       `pip install 'eqx_pipe[cloud]'`: there it cannot grow. The same call resumes a
-      sweep that was stopped. With a larger space it computes only the new points; those
+      sweep that was stopped. Everything that a function reaches by name counts, and
+      what cannot be understood counts as changed. What code finds by text or outside of
+      Python (files, environment, time, random state), or changes inside of an installed
+      numerical package, does not count. With a larger space it computes only the new points; those
       in the store are recognised by their coordinates. `.values` is then read from the
       store when it is indexed. Needs `pip install 'eqx_pipe[sweep]'`. (Keyword only.)
     - `shard`: for several processes, such as the tasks of a Slurm array, that fill one
@@ -466,7 +468,7 @@ class Sweeper:
     ) -> SweepResult:
         """Return the result for a space; a search passes a store for each round."""
         started, (before, plan, _) = time.time(), self._last
-        guard = _guard(space)
+        guard = guard_of(space)
         now = id(space), id(key), configuration(), store, guard
         is_sure = guard is not None and not self._request.by_hand
         if before == now and is_sure:  # it holds both
@@ -494,7 +496,7 @@ class Sweeper:
     def _planned(self, request: Request, guard: list[Any] | None = None) -> Plan:
         """Return the plan of a request, traced if its schema is new."""
         place = schema(request.whole, request.key)
-        guard = guard or _guard(request.whole)
+        guard = guard or guard_of(request.whole)
         plans = self._plans.setdefault(place, [])
         for was, plan in plans if guard is not None else []:
             if was == guard:
@@ -503,14 +505,6 @@ class Sweeper:
         if guard is not None:
             plans[_FORMS - 1 :], plans[:0] = [], [(guard, plan)]
         return plan.at(request)
-
-
-def _guard(space: Space) -> list[Any] | None:
-    """Return what a trace reads of a space, or `None` if that may have changed."""
-    try:
-        return guard_of(space)
-    except Unsure:
-        return None
 
 
 def _needs_key(fn: Callable[..., Any]) -> bool:

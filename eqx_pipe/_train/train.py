@@ -22,7 +22,7 @@ from .._errors import (
 )
 from .._keys import fold, key_argument
 from .._progress import Progress
-from .._same import parts_of
+from .._same import record_of
 from .._spaces import SpaceLike
 from .._sweep import (
     CTRL_C,
@@ -110,7 +110,9 @@ def train(
       minute, less often if they take long, and at the end. After a kill, the same call
       resumes from the newest one, or from the one before if a file is damaged. Only
       `steps` (larger), a longer tuple `every`, `callback` and the options below it may
-      change. (Keyword only.)
+      change. Everything that a function reaches by name counts, and what cannot be
+      understood counts as changed. What code finds by text or outside of Python, or
+      changes inside of an installed numerical package, does not count. (Keyword only.)
     - `resume`: after a fix of `training`: `"failed"` accepts its functions, and tries
       failed trainings again from their last carries, up to the step of the others,
       without decisions of the scheduler on the way; `"force"` only accepts them.
@@ -198,7 +200,7 @@ def train(
             texts |= as_texts({**given, "scheduler": scheduler}, "train")
             held = json.loads(texts[HELD])
             for name in ("init", "step", "evaluate"):
-                held[name] = parts_of(getattr(training, name))[0]
+                held[name] = record_of(getattr(training, name)).parts
             texts[HELD] = json.dumps(held)
             texts["training"] = " ".join(lanes.text() for lanes in groups)
             texts |= {"begin": state.text(), "jax": jax.__version__}

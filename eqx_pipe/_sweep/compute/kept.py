@@ -58,7 +58,7 @@ def kept(
     try:
         guard = _guard(fn, space)
         place = id(owner), options, schema(space, key)
-        ref = weakref.ref(owner, lambda _: _KEPT.discard(place))
+        ref = weakref.ref(owner, lambda _, kept=_KEPT: kept.discard(place))
         entry = _KEPT.get(place)
     except (Unsure, TypeError):  # no hash, or no weak reference
         return make()
@@ -81,9 +81,12 @@ def schema(space: Space, key: Key | None) -> Hashable:
     return schemas, key is None, rows, configuration()
 
 
-def guard_of(space: Space) -> list[Any]:
-    """Return all of a space that a trace reads; arrays are arguments."""
-    return seen_by(None, space, jtu.tree_leaves(space))
+def guard_of(space: Space) -> list[Any] | None:
+    """Return what a trace reads of a space, or `None` if that may have changed."""
+    try:
+        return _guard(None, space)
+    except Unsure:
+        return None
 
 
 def configuration() -> Hashable:
@@ -95,7 +98,7 @@ def _array_schema(leaf: Any) -> Hashable:
     return leaf.shape, leaf.dtype, getattr(leaf, "weak_type", False)
 
 
-def _guard(fn: Callable[..., Any], space: Space) -> list[Any]:
+def _guard(fn: Callable[..., Any] | None, space: Space) -> list[Any]:
     return seen_by(fn, space, jtu.tree_leaves(space))
 
 

@@ -1,0 +1,121 @@
+"""A store goes on in a fresh process if nothing has changed, and else refuses."""
+
+import json
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support import same_stores
+
+import eqx_pipe as ep
+
+pytest.importorskip("zarr")
+
+LINE = {"x": ep.Linspace(1.0, 2.0, 3)}
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory):
+    """Return what became of each call, by the phase."""
+    folder, found = tmp_path_factory.mktemp("stores"), {}
+    for phase in ("begin", "same", "other"):
+        command = [sys.executable, same_stores.__file__, phase, str(folder)]
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert not result.returncode, result.stderr
+        lines = result.stdout.splitlines()
+        found[phase] = dict(json.loads(line) for line in lines if line[:1] == "[")
+    return found
+
+
+@pytest.mark.parametrize("name", same_stores.CASES)
+def test_a_store_goes_on_unless_something_has_changed(outcomes, name):
+    assert outcomes["begin"][name] == outcomes["same"][name] == "right"
+    assert outcomes["other"][name].startswith("refused: ")
+
+
+NAMED = {
+    "a_closure": "`v` is 1.0 in the store, now 3.0",
+    "a_callback_with_effects": "`note.v` is 1.0 in the store, now 3.0",
+    "a_module_that_a_callback_reads": "`settings.rate` is 1.0 in the store, now 3.0",
+    "how_a_reducer_finishes": "`finish.finish` is 1.0 in the store, now 3.0",
+    "functions_that_change_places": "`space`, axis act",
+    "a_mapped_axis": "`x` = 1.0 on the dim `x`",
+    "a_scheduler_with_slots": "`scheduler`: Slotted, in which `rate` is 1.0",
+    "the_step_of_a_training": "in `step`, `rate` is 1.0 in the store, now 3.0",
+    "the_start_of_a_training": "in `init`, `v` is 1.0 in the store, now 3.0",
+}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_a_message_names_what_has_changed(outcomes, name):
+    assert NAMED[name] in outcomes["other"][name]
+
+
+def callback(source):
+    scope = {"np": np}
+    exec(source, scope)
+    return scope["call"]
+
+
+OLD = "def call(x):\n    y = 2 * x\n    return np.float32(y)"
+SAME = {
+    "another name": OLD.replace("call", "other") + "\ncall = other",
+    "another local": OLD.replace("y", "z"),
+    "other lines": OLD.replace("2 *", "(\n        2 *").replace("x\n ", "x)\n\n "),
+    "a docstring": OLD.replace("(x):\n", '(x):\n    """Double."""\n'),
+}
+
+
+def doubled(source):
+    struct, call = jax.ShapeDtypeStruct((), np.float32), callback(source)
+    return lambda p: jax.pure_callback(call, struct, p["x"], vmap_method="sequential")
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_a_function_that_is_written_in_another_way_is_the_same(tmp_path, name):
+    ep.sweep(doubled(OLD), LINE, store=tmp_path / "r")
+    assert ep.sweep(doubled(SAME[name]), LINE, store=tmp_path / "r").ok.all()
+    with pytest.raises(ValueError, match=r"the code of `call` has the numbers \[2\]"):
+        ep.sweep(doubled(OLD.replace("2 *", "3 *")), LINE, store=tmp_path / "r")
+
+
+def test_what_a_store_cannot_recognise_counts_as_changed(tmp_path):
+    held = {"handle": iter([])}
+
+    def call(x):
+        return np.float32(x if held else 0)
+
+    struct = jax.ShapeDtypeStruct((), np.float32)
+    fn = lambda p: jax.pure_callback(  # noqa: E731
+        call, struct, p["x"], vmap_method="sequential"
+    )
+    options = {"store": tmp_path / "r", "progress": False}
+    coming = ep.plan(fn, LINE, **options)
+    assert "call.held.handle" in repr(coming) and "list_iterator" in coming.unsure
+    ep.sweep(fn, LINE, **options)
+    with pytest.raises(ValueError, match="`held.handle`, a `builtins.list_iterator`"):
+        ep.sweep(fn, LINE, **options)
+    assert ep.sweep(fn, LINE, resume="force", **options).ok.all()
+
+
+def test_a_plan_prints_what_a_store_compares(tmp_path):
+    rate, table = 2.0, jnp.ones(3)
+    coming = ep.plan(lambda p: p["x"] * rate * table.sum(), LINE, store=tmp_path / "r")
+    assert coming.counts == ("rate", "table") and not coming.unsure
+    assert "counts   rate, table" in repr(coming)
+
+
+def test_a_store_of_an_earlier_format_is_refused_in_words(tmp_path, monkeypatch):
+    monkeypatch.setattr("eqx_pipe._sweep.store.format.FORMAT", 8)
+    monkeypatch.setattr("eqx_pipe._sweep.identity.FORMAT", 8)
+    training = ep.Training(lambda p: p["x"], lambda p, x: (x, {"x": x}))
+    ep.sweep(lambda p: p["x"], LINE, store=tmp_path / "sweep")
+    ep.train(training, LINE, 2, store=tmp_path / "train")
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match="has the format 8, .* knows the format 9"):
+        ep.sweep(lambda p: p["x"], LINE, store=tmp_path / "sweep")
+    with pytest.raises(ValueError, match="has the format '8', .* knows the format 9"):
+        ep.train(training, LINE, 2, store=tmp_path / "train")

@@ -1,0 +1,600 @@
+"""A kept trace is used only if nothing that the function can reach has changed.
+
+Each case makes a function and a change, and the sweep after it is that of a plain loop.
+"""
+
+import abc
+import collections
+import contextlib
+import dataclasses
+import enum
+import functools as ft
+import operator
+import sys
+import types
+import weakref
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import eqx_pipe as ep
+import eqx_pipe.testing as ept
+
+LINE = ep.Linspace(1.0, 2.0, 3)
+CASES, KEPT = {}, set()
+
+
+def case(make):
+    CASES[make.__name__] = make
+    return make
+
+
+def kept(make):
+    """Add a case whose function is kept as long as nothing has changed."""
+    KEPT.add(make.__name__)
+    return case(make)
+
+
+def set_to(owner, name, value):
+    return lambda: setattr(owner, name, value)
+
+
+def put(owner, name, value):
+    return lambda: owner.__setitem__(name, value)
+
+
+def module(name="settings", **values):
+    made = types.ModuleType(name)
+    vars(made).update(values)
+    return made
+
+
+# Modules: by any way, and by any name.
+
+
+@kept
+def a_module_in_a_closure():
+    cfg = module(rate=1.0)
+    return lambda p: p * cfg.rate, set_to(cfg, "rate", 3.0)
+
+
+@kept
+def a_module_in_a_dict():
+    table = {"a": module(rate=1.0)}
+    return lambda p: p * table["a"].rate, set_to(table["a"], "rate", 3.0)
+
+
+@kept
+def a_module_of_the_name_of_a_library():
+    cfg = module("numpy", rate=1.0)
+    return lambda p: p * cfg.rate, set_to(cfg, "rate", 3.0)
+
+
+@kept
+def a_name_in_a_pattern():
+    cfg = module(rate=1.0)
+
+    def fn(p):
+        match cfg:
+            case types.ModuleType(rate=rate):
+                return p * rate
+
+    return fn, set_to(cfg, "rate", 3.0)
+
+
+@kept
+def a_name_that_is_found_later():
+    scope = {"a": 2.0}
+    source = "def fn(p):\n try: return p * a\n except NameError: return 3 * p * b"
+    exec(source, scope)
+    return scope["fn"], lambda: scope.update(b=scope.pop("a"))
+
+
+@case
+def an_attribute_by_text():
+    cfg, name, get = module(rate=1.0), "rate", getattr
+    return lambda p: p * get(cfg, name), set_to(cfg, "rate", 3.0)
+
+
+@case
+def an_attribute_that_may_be_there():
+    cfg = module()
+    return lambda p: p * (3 if hasattr(cfg, "rate") else 1), set_to(cfg, "rate", 3.0)
+
+
+@case
+def a_getter_by_another_name():
+    cfg, getter, name = module(rate=1.0), operator.attrgetter, "rate"
+    return lambda p: p * getter(name)(cfg), set_to(cfg, "rate", 3.0)
+
+
+@case
+def a_format():
+    cfg, text = module(rate=1.0), "{0.rate}".format
+    return lambda p: p * float(text(cfg)), set_to(cfg, "rate", 3.0)
+
+
+@case
+def all_variables():
+    cfg, every = module(rate=1.0), vars
+    return lambda p: p * every(cfg)["rate"], set_to(cfg, "rate", 3.0)
+
+
+@case
+def a_module_with_attributes_of_its_own():
+    table = {"rate": 1.0}
+
+    def get(name):
+        if name in table:
+            return table[name]
+        raise AttributeError(name)
+
+    cfg = module(__getattr__=get)
+    return lambda p: p * cfg.rate, put(table, "rate", 3.0)
+
+
+@kept
+def a_list_of_a_library():
+    sys.argv_of_a_test = [1.0]
+    return lambda p: p * sys.argv_of_a_test[0], put(sys.argv_of_a_test, 0, 3.0)
+
+
+@kept
+def builtins_of_its_own():
+    own = {"rate": 1.0}
+    scope = {"__builtins__": own}
+    exec("def fn(p): return p * rate", scope)
+    return scope["fn"], put(own, "rate", 3.0)
+
+
+# Classes: wherever they come from, with all that they inherit.
+
+
+@kept
+def a_class_made_by_a_library():
+    made = dataclasses.make_dataclass("Made", [("x", float)])
+    made.rate, one = 1.0, made(1.0)
+    return lambda p: p * one.rate, set_to(made, "rate", 3.0)
+
+
+@kept
+def a_class_made_by_its_metaclass():
+    made = abc.ABCMeta("Made", (), {"rate": 1.0})
+    one = made()
+    return lambda p: p * one.rate, set_to(made, "rate", 3.0)
+
+
+@kept
+def other_bases():
+    class A:
+        rate = 1.0
+
+    class B:
+        rate = 3.0
+
+    class C(A):
+        pass
+
+    one = C()
+    return lambda p: p * one.rate, set_to(C, "__bases__", (B,))
+
+
+@kept
+def a_metaclass():
+    class Meta(type):
+        rate = 1.0
+
+    class A(metaclass=Meta):
+        pass
+
+    return lambda p: p * A.rate, set_to(Meta, "rate", 3.0)
+
+
+@kept
+def classes_that_say_they_are_equal():
+    class Equal(type):
+        def __eq__(cls, other):
+            return True
+
+        def __hash__(cls):
+            return 1
+
+    box = [Equal("A", (), {"rate": 1.0})]
+    return lambda p: p * box[0].rate, put(box, 0, Equal("B", (), {"rate": 3.0}))
+
+
+@kept
+def names_for_patterns():
+    @dataclasses.dataclass
+    class Pair:
+        a: float
+        b: float
+
+    pair = Pair(1.0, 3.0)
+
+    def fn(p):
+        match pair:
+            case Pair(first, _):
+                return p * first
+
+    return fn, set_to(Pair, "__match_args__", ("b", "a"))
+
+
+@case
+def metadata_of_a_field():
+    table = {"rate": 1.0}
+
+    @dataclasses.dataclass
+    class Config:
+        x: float = dataclasses.field(default=0.0, metadata=table)
+
+    rate = lambda: dataclasses.fields(Config)[0].metadata["rate"]  # noqa: E731
+    return lambda p: p * rate(), put(table, "rate", 3.0)
+
+
+@kept
+def a_virtual_subclass():
+    class Base(abc.ABC):  # noqa: B024
+        pass
+
+    class A:
+        pass
+
+    one = A()
+    fn = lambda p: p * (3 if isinstance(one, Base) else 1)  # noqa: E731
+    return fn, lambda: Base.register(A)
+
+
+@kept
+def what_a_setter_does():
+    box = [1.0]
+
+    class A:
+        @property
+        def x(self):
+            return self.kept
+
+        @x.setter
+        def x(self, value):
+            self.kept = value * box[0]
+
+    def fn(p):
+        one = A()
+        one.x = 1.0
+        return p * one.x
+
+    return fn, put(box, 0, 3.0)
+
+
+@kept
+def a_class_that_a_function_makes():
+    box = [1.0]
+
+    class Base:
+        def __init_subclass__(cls):
+            cls.rate = box[0]
+
+    def fn(p):
+        class Sub(Base):
+            pass
+
+        return p * Sub.rate
+
+    return fn, put(box, 0, 3.0)
+
+
+# Objects: attributes, slots, items, and the value of a number or text.
+
+
+@kept
+def an_ordered_dict_with_an_attribute():
+    table = collections.OrderedDict()
+    table.rate = 1.0
+    return lambda p: p * table.rate, set_to(table, "rate", 3.0)
+
+
+@kept
+def a_number_that_says_another():
+    class Number(float):
+        def __float__(self):
+            return 0.0
+
+    box = [Number(1.0)]
+    return lambda p: p * (box[0] + 0), put(box, 0, Number(3.0))
+
+
+@kept
+def a_subclass_of_partial():
+    class Scaled(ft.partial):
+        rate = 1.0
+
+        def __call__(self, x):
+            return super().__call__(x) * self.rate
+
+    one = Scaled(lambda x: x)
+    return lambda p: one(p), set_to(Scaled, "rate", 3.0)
+
+
+@case
+def an_object_that_shows_another_dict():
+    class A:
+        __slots__ = ("real",)
+        __dict__ = property(lambda self: {})
+
+    one = A()
+    one.real = [1.0]
+    return lambda p: p * one.real[0], put(one.real, 0, 3.0)
+
+
+@kept
+def a_slot_that_is_deleted():
+    class A:
+        __slots__ = ("a", "b")
+
+    one = A()
+    one.a = 1.0
+
+    def change():
+        del one.a
+        one.b = 3.0
+
+    return lambda p: p * (one.a if hasattr(one, "a") else one.b), change
+
+
+@kept
+def the_order_of_a_dict():
+    table = {"a": 1.0, "b": 3.0}
+    change = lambda: table.update(a=table.pop("a"))  # noqa: E731
+    return lambda p: p * next(iter(table.values())), change
+
+
+@kept
+def a_range_with_another_end():
+    box = [range(0, 3, 2)]
+    return lambda p: p * box[0].stop, put(box, 0, range(0, 4, 2))
+
+
+@kept
+def a_time_in_another_unit():
+    box, second = [np.timedelta64(1, "s")], np.timedelta64(1, "s")
+    return lambda p: p * float(box[0] / second), put(box, 0, np.timedelta64(1, "h"))
+
+
+@kept
+def zeros_of_another_sign():
+    box = [0.0]
+    return lambda p: p * np.copysign(1.0, box[0]), put(box, 0, -0.0)
+
+
+@kept
+def a_numpy_array():
+    array = np.ones(3)
+    return lambda p: p * float(array.sum()), put(array, 0, 7.0)
+
+
+@kept
+def a_deque():
+    box = collections.deque([1.0])
+    return lambda p: p * box[0], put(box, 0, 3.0)
+
+
+@case
+def objects_in_a_set():
+    class A:
+        rate = 1.0
+
+    one = A()
+    box = frozenset([one])
+    return lambda p: p * sum(x.rate for x in box), set_to(one, "rate", 3.0)
+
+
+@case
+def a_generator():
+    box = [1.0]
+
+    def numbers():
+        while True:
+            yield box[0]
+
+    found = numbers()
+    return lambda p: p * next(found), put(box, 0, 3.0)
+
+
+@case
+def a_cache():
+    box = [1.0]
+    cached = ft.lru_cache(lambda: box)
+    return lambda p: p * cached()[0], put(box, 0, 3.0)
+
+
+@kept
+def a_member_of_an_enum():
+    kind = enum.Enum("Kind", {"A": (1.0,)})
+    kind.A.rate = 1.0
+    return lambda p: p * kind.A.rate, set_to(kind.A, "rate", 3.0)
+
+
+@kept
+def a_weak_reference():
+    class A:
+        rate = 1.0
+
+    one = A()
+    ref = weakref.ref(one)
+    return lambda p: p * ref().rate, set_to(one, "rate", 3.0)
+
+
+# Functions: what they hold, and what wraps them.
+
+
+@kept
+def a_method_of_a_dict():
+    table = {"rate": 1.0}
+    get = table.get
+    return lambda p: p * get("rate"), put(table, "rate", 3.0)
+
+
+@kept
+def a_method_of_a_class_of_users():
+    box = [1.0]
+
+    class Table(dict):
+        def __setitem__(self, name, value):
+            super().__setitem__(name, box[0])
+
+    make = Table.fromkeys
+    return lambda p: p * make("a")["a"], put(box, 0, 3.0)
+
+
+@kept
+def an_attribute_of_a_jitted_function():
+    jitted = jax.jit(lambda x: x)
+    jitted.rate = 1.0
+    return lambda p: jitted(p) * jitted.rate, set_to(jitted, "rate", 3.0)
+
+
+@case
+def a_hidden_function_of_numpy():
+    box = [1.0]
+    scaled = np.frompyfunc(lambda x: x * box[0], 1, 1)
+    return lambda p: p * float(scaled(1.0)), put(box, 0, 3.0)
+
+
+@kept
+def a_context_manager():
+    box = [1.0]
+
+    @contextlib.contextmanager
+    def context():
+        yield box[0]
+
+    def fn(p):
+        with context() as rate:
+            return p * rate
+
+    return fn, put(box, 0, 3.0)
+
+
+@kept
+def an_inner_function_with_other_code():
+    inner, other = (lambda x: x), (lambda x: 3 * x)
+    return lambda p: inner(p), set_to(inner, "__code__", other.__code__)
+
+
+@kept
+def a_rule_of_a_derivative():
+    box = [1.0]
+
+    @jax.custom_jvp
+    def ruled(x):
+        return x * box[0]
+
+    ruled.defjvp(lambda primals, tangents: (ruled(*primals), tangents[0]))
+    return lambda p: ruled(p), put(box, 0, 3.0)
+
+
+@kept
+def a_static_field():
+    class Layer(eqx.Module):
+        config: dict = eqx.field(static=True)
+
+        def __call__(self, p):
+            return p * self.config["rate"]
+
+    layer = Layer({"rate": 1.0})
+    return layer, put(layer.config, "rate", 3.0)
+
+
+@kept
+def an_array_of_a_space_in_an_object():
+    values = jnp.array([1.0, 2.0, 3.0])
+    holder = types.SimpleNamespace(values=values)
+    space = {"x": ep.Mapped(lambda n: n * holder.values[0], ep.Values(values))}
+    return lambda p: p["x"], set_to(holder, "values", 3 * values), space
+
+
+def check(fn, change, space=LINE):
+    """Raise unless a sweep sees a change; return the values before and after."""
+    swept = lambda: np.asarray(ep.sweep(fn, space, progress=False).values)  # noqa: E731
+    before = swept()
+    swept(), change()
+    with jax.disable_jit():
+        plain = np.asarray(ep.sweep(fn, space, progress=False).values)
+    assert np.allclose(swept(), plain, rtol=1e-5)
+    assert not np.allclose(before, plain)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_sweep_sees_a_change(name):
+    check(*CASES[name]())
+
+
+@pytest.mark.parametrize("name", sorted(KEPT))
+def test_an_unchanged_function_is_not_traced_again(name):
+    fn, change, *space = CASES[name]()  # `change` keeps some of them alive
+    traced = []
+
+    def listen(event, duration, **_):
+        traced.append(event)
+
+    for _ in range(2):
+        ep.sweep(fn, *(space or [LINE]), progress=False)
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        ep.sweep(fn, *(space or [LINE]), progress=False)
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+    assert change and not [event for event in traced if "jaxpr_trace" in event]
+
+
+@pytest.mark.parametrize("old, new", [(0.0, -0.0), (True, 1), ([1.0], [3.0])])
+def test_a_sweeper_sees_other_static_values(old, new):
+    config = {"x": old}
+
+    def fn(p):
+        x = p["c"]["x"]
+        x = x[0] if isinstance(x, list) else x
+        rate = (1.0 + x) * (2.0 if isinstance(x, bool) else 1.0)
+        return jnp.copysign(p["x"], float(x)) * float(rate)
+
+    space = {"c": ep.Static([config]), "x": LINE}
+    run = ep.sweeper(fn, space)
+    before = run(space).values
+    config["x"] = new
+    after = run(space).values
+    assert np.array_equal(after, ep.sweep(fn, space).values)
+    assert not np.array_equal(before, after)
+
+
+def test_a_new_loader_sees_another_global(monkeypatch):
+    monkeypatch.setitem(globals(), "RATE", 1.0)
+
+    def first():
+        loader = ep.data.Loader(np.ones(4, np.float32), scaled, batch_size=2)
+        return next(iter(loader.epoch(loader.init(jax.random.key(0)))))[0]
+
+    assert first() == 1.0
+    monkeypatch.setitem(globals(), "RATE", 3.0)
+    assert first() == 3.0
+
+
+RATE = 1.0
+
+
+def scaled(x):
+    return x * RATE
+
+
+def test_a_law_sees_another_global(monkeypatch):
+    x = jnp.linspace(1.0, 2.0, 3)
+    ept.check_function(rounded, x, only=("finite",))
+    monkeypatch.setitem(globals(), "RATE", jnp.nan)
+    with pytest.raises(AssertionError, match="finite"):
+        ept.check_function(rounded, x, only=("finite",))
+
+
+def rounded(x):
+    return x * RATE
