@@ -150,8 +150,8 @@ class _Call:
         """Call the function for one lane, and record the structure of its output."""
         fn, others = eqx.combine(shared, self.static)
         pairs = zip(slices, self.refs, strict=True)
-        slices = [x if ref is None else jax.new_ref(x) for x, ref in pairs]
-        leaves = fill(others, self.is_mapped, slices)
+        own = [x if ref is None else jax.new_ref(x) for x, ref in pairs]
+        leaves = fill(others, self.is_mapped, own)
         given = jtu.tree_unflatten(self.structure, leaves)
         on_device = self.of.mesh is not None or IN_LANE.value == "device"
         with IN_LANE("device" if on_device else "lane"):

@@ -1,4 +1,6 @@
-"""Stores of calls that change: `same_stores.py PHASE FOLDER` prints what became of each.
+"""Stores of calls that change.
+
+`same_stores.py PHASE FOLDER` prints what became of each.
 
 The phase `begin` makes the stores with 1.0; `same` calls again, and must go on; `other`
 calls with 3.0, and must refuse or compute the other values.
