@@ -38,7 +38,11 @@ if _typing.TYPE_CHECKING:
     from . import search as search
     from . import sharding as sharding
     from . import testing as testing
+    from ._compiled import ProgramPlan as ProgramPlan
+    from ._compiled import program as program
+    from ._compiled import topology as topology
     from ._refill import refill as refill
+    from ._show import show as show
     from ._spaces import Axis as Axis
     from ._spaces import Geomspace as Geomspace
     from ._spaces import Linspace as Linspace
@@ -60,6 +64,7 @@ if _typing.TYPE_CHECKING:
     from ._sweep import vmap_space as vmap_space
     from ._train import Training as Training
     from ._train import TrainResult as TrainResult
+    from ._train import plan_train as plan_train
     from ._train import train as train
     from ._vmap import use_cpu_devices as use_cpu_devices
     from ._vmap import vmap as vmap
@@ -68,11 +73,13 @@ else:
     # composing stages does not need them.
     _MODULES = "data reduce search sharding testing".split()
     _PACKAGES = {
+        "_compiled": "ProgramPlan program topology",
         "_refill": "refill",
+        "_show": "show",
         "_spaces": "Axis Geomspace Linspace LogUniform Mapped Random Seeds Space "
         "Static Uniform Values latin_hypercube sobol",
         "_sweep": "SweepPlan SweepResult plan sweep sweeper vmap_space",
-        "_train": "TrainResult Training train",
+        "_train": "TrainResult Training plan_train train",
         "_vmap": "use_cpu_devices vmap",
     }
     _PACKAGE_OF = {n: p for p, names in _PACKAGES.items() for n in names.split()}

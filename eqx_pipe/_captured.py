@@ -11,17 +11,48 @@ import equinox as eqx
 import jax
 import jax.tree_util as jtu
 
-from ._tree import Same, leaf_text
+from ._tree import Same, as_hashable, leaf_text
 
 JITTED = type(jax.jit(lambda: None))
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, type, types.CodeType)
 
 
+def same(ours: Any, theirs: Any) -> bool:
+    """Return whether two values make the same program.
+
+    They are the same object, or equal numbers and text, or functions of the same code
+    that hold the same values. Arrays can be large, or traced, so their values are not
+    compared.
+    """
+    if ours is theirs or type(ours) is not type(theirs):
+        return ours is theirs
+    if isinstance(ours, types.FunctionType):
+        held = [tuple((cells(f) | defaults(f)).values()) for f in (ours, theirs)]
+        here = ours.__globals__ is theirs.__globals__
+        return here and ours.__code__ is theirs.__code__ and same(*held)
+    if isinstance(ours, ft.partial):
+        pairs = [(f.func, f.args, tuple(f.keywords.items())) for f in (ours, theirs)]
+        return same(*pairs)
+    if isinstance(ours, tuple):
+        return len(ours) == len(theirs) and all(map(same, ours, theirs))
+    if isinstance(ours, set | frozenset | types.MethodType):
+        return ours == theirs
+    return as_hashable(ours) == as_hashable(theirs)
+
+
 class Fixed(Same):
     """A value deliberately hidden from a pytree; see `frozen`.
 
-    Compared by identity, like functions, so a program that holds it is compiled once.
+    Equal functions and the same arrays are equal, so a program that holds them is
+    compiled once, also by another build of the same pipeline.
     """
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and same(self.values, other.values)
+
+    def __hash__(self) -> int:
+        code = getattr(self.value, "__code__", None)
+        return hash(type(self.value) if code is None else code)
 
     @property
     def value(self) -> Any:
@@ -43,10 +74,17 @@ def _wraps(cls: type) -> bool:
     return cls is jtu.Partial or module and hasattr(cls, "__wrapped__")  # `filter_jit`
 
 
-def contents(fn: Any, plain: bool = False) -> Iterator[tuple[str, str, Any]]:
+def named(fn: Any) -> Any:
+    """Return what has the name and text of a callable: a function or a class."""
+    while isinstance(fn, ft.partial):
+        fn = fn.func
+    return fn if hasattr(fn, "__name__") else type(fn)
+
+
+def contents(fn: Any) -> Iterator[tuple[str, str, Any]]:
     """Yield the kind, name and value of everything that a callable holds directly.
 
-    Global numbers and text are included only if `plain`.
+    Global numbers and text are left out.
     """
     if isinstance(fn, ft.partial):
         for i, value in enumerate(fn.args):
@@ -56,14 +94,14 @@ def contents(fn: Any, plain: bool = False) -> Iterator[tuple[str, str, Any]]:
         yield "", "func", fn.func
     elif isinstance(fn, types.MethodType):
         yield "", "__self__", fn.__self__
-        yield from contents(fn.__func__, plain)
+        yield from contents(fn.__func__)
     elif isinstance(fn, types.FunctionType):
-        yield from _of_function(fn, plain)
+        yield from _of_function(fn)
     else:  # `jax.jit(f)`
         yield "", "__wrapped__", getattr(fn, "__wrapped__", None)
 
 
-def _of_function(fn: types.FunctionType, plain: bool) -> Iterator[tuple[str, str, Any]]:
+def _of_function(fn: types.FunctionType) -> Iterator[tuple[str, str, Any]]:
     wrapped = fn.__dict__.get("__wrapped__")
     if wrapped is not None:
         yield "", "__wrapped__", wrapped
@@ -72,7 +110,7 @@ def _of_function(fn: types.FunctionType, plain: bool) -> Iterator[tuple[str, str
     for name, value in defaults(fn).items():
         yield "default", name, value
     if not is_library(fn.__code__.co_filename):
-        yield from _globals(fn, plain)
+        yield from _globals(fn)
 
 
 def cells(fn: Any) -> dict[str, Any]:
@@ -96,10 +134,10 @@ def defaults(fn: types.FunctionType) -> dict[str, Any]:
     return {**dict(zip(named, values, strict=True)), **(fn.__kwdefaults__ or {})}
 
 
-def _globals(fn: types.FunctionType, plain: bool) -> Iterator[tuple[str, str, Any]]:
+def _globals(fn: types.FunctionType) -> Iterator[tuple[str, str, Any]]:
     for name in code_names(fn.__code__):
         value = fn.__globals__.get(name)
-        if isinstance(value, _PLAIN) and not plain or _is_library_function(value):
+        if isinstance(value, _PLAIN) or _is_library_function(value):
             continue
         if name in global_names(fn.__code__):  # expensive, so tested last
             yield "global", name, value
@@ -116,7 +154,7 @@ def code_names(code: types.CodeType) -> tuple[str, ...]:
 def global_names(code: types.CodeType) -> frozenset[str]:
     """Return the names read as globals; for `a.b` this is `a`, not `b`."""
     inner = [c for c in code.co_consts if isinstance(c, types.CodeType)]
-    loads = ("LOAD_GLOBAL", "LOAD_NAME")
+    loads = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
     read = [i.argval for i in dis.get_instructions(code) if i.opname in loads]
     return frozenset(read).union(*map(global_names, inner))
 

@@ -5,6 +5,7 @@ import operator
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from ._errors import (
@@ -126,6 +127,24 @@ def check_unmasked(function: str, argument: str, value: Any) -> None:
             "Fill it, `array.filled(number)`, or give the entries that are not masked, "
             "`array.compressed()`.",
         )
+
+
+def check_integers(function: str, value: Any, subject: str) -> None:
+    """Raise a `ValueError` for integers that JAX's dtype for them cannot hold.
+
+    `subject` says what the value is.
+    """
+    if not isinstance(value, int | np.integer | np.ndarray):
+        return
+    numbers = np.asarray(value)
+    if numbers.dtype.kind in "iuO" and numbers.size:
+        unsigned = numbers.dtype.kind == "u" and not isinstance(value, int)
+        dtype = jax.dtypes.canonicalize_dtype(np.uint64 if unsigned else np.int64)
+        limits, low, high = np.iinfo(dtype), numbers.min(), numbers.max()
+        if low < limits.min or high > limits.max:
+            wrong = f"{low if low < limits.min else high}, too large for {dtype}."
+            cure = "Give a float, or `jax.config.update('jax_enable_x64', True)`."
+            raise value_error(function, f"{subject} with {wrong}", cure)
 
 
 def check_same(

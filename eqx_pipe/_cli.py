@@ -1,18 +1,25 @@
-"""The command `eqx-pipe`, with `status`, `verify` and `repair`."""
+"""The command `eqx-pipe`: `status`, `verify`, `repair`, `show` and `tensorboard`."""
 
 import argparse
+import collections
+import contextlib
 import re
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from ._errors import SweepError
+from ._search import rounds_in
+from ._show import Page, export, server_of
 from ._sweep.store import (
     FAILED,
     MISSING,
+    Files,
     Store,
     as_files,
     check_zarr,
@@ -21,6 +28,7 @@ from ._sweep.store import (
     locked,
     open_store,
 )
+from ._train import CHECKPOINTS, TrainResult, damage
 
 _SHOWN = 5
 """The maximum number of ranges of failed points, and of error texts, to show."""
@@ -29,19 +37,29 @@ _SHOWN = 5
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status."""
     parser = argparse.ArgumentParser(
-        prog="eqx-pipe", description="Inspect the store of a sweep."
+        prog="eqx-pipe",
+        description="Inspect the store of a sweep, a search or a training.",
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    for name, (_, text) in _COMMANDS.items():
+    for name, (*_, text) in _COMMANDS.items():
         command = commands.add_parser(name, help=text, description=text)
         command.add_argument("store", help="a folder or URL that `store=` created")
+    _add_views(commands)
     options = parser.parse_args(argv)
-    name, (run, _) = options.command, _COMMANDS[options.command]
+    name = options.command
     try:
+        if name not in _COMMANDS:
+            print(options.run(options))
+            return 0
+        run, train, _ = _COMMANDS[name]
         check_zarr(name)
         files = as_files(name, options.store)
         with disk_errors(files.path_of(), "be read", name):
-            text, code = run(open_store(name, files))
+            if CHECKPOINTS & files.names():
+                text, code = train(files)
+            else:
+                rounds = rounds_in(name, files) or [files]
+                text, code = run([open_store(name, each) for each in rounds], files)
     except (ImportError, OSError, ValueError, SweepError) as error:
         print(f"eqx-pipe {name}: {_plain(str(error))}", file=sys.stderr)
         return 2
@@ -51,41 +69,92 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _plain(text: str) -> str:
     """Drop the name of the function, which means nothing on the command line."""
-    return re.sub(r"^`eqx_pipe\.\w+`: ", "", text)
+    return re.sub(r"^`eqx_pipe\.[\w.]+`: ", "", text)
 
 
-def _status(store: Store) -> tuple[str, int]:
+def _status(stores: Sequence[Store], files: Files) -> tuple[str, int]:
     """Return the numbers of points done, missing and failed, and of chunks."""
-    gaps, errors, done = store.account()
-    size, record = store.chunks.size, store.record
-    missing, failed = count_in(gaps, MISSING), count_in(gaps, FAILED)
+    accounts, last = [store.account() for store in stores], stores[-1]
+    size, record = sum(store.chunks.size for store in stores), last.record
+    missing, failed = (
+        sum(count_in(each.gaps, kind) for each in accounts)
+        for kind in (MISSING, FAILED)
+    )
     unit = "blocks of a reduction" if "reduce" in record else "points"
-    dims = record.get("space", {}).get("dims", ", ".join(record["dims"]))
-    lines = [f"{store.path}: {size:,} {unit}; {dims}"]
+    of = record.get("space", {}).get("dims", ", ".join(record["dims"]))
+    if last.files is not files:
+        known = last.root["attributes"]
+        of = f"{len(stores):,} of {known.get('rounds')} rounds"
+        of += f"; {known.get('mode')} of {known.get('by', 'a number')}"
     counts = {"done": size - missing - failed, "missing": missing, "failed": failed}
-    for name, count in counts.items():
-        share = count / size if size else 0.0
-        lines.append(f"  {name:8} {count:>{len(f'{size:,}')},}  {share:5.1%}")
-    if failed:
-        ranges = gaps[gaps[:, 2] == FAILED][:, :2].tolist()
-        shown = ", ".join(_named(*pair) for pair in ranges[:_SHOWN])
-        lines[-1] += f"  ({shown}{', ...' if len(ranges) > _SHOWN else ''})"
-    often = sorted(errors.items(), key=lambda item: -len(item[1]))
-    lines += [f"    {len(at):,} times: {text}" for text, at in often[:_SHOWN]]
-    chunks = f"{done.sum():,} of {len(done):,}"
-    lines.append(f"  chunks   {chunks}, of at most {store.chunks.points:,} {unit}")
-    last = max(store.listed().when, default=0)
-    if last:
-        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(last / 1e9))
-        lines.append(f"  written  {when} for the last time")
-    return "\n".join(lines), 0
+    lines = [f"{files.path_of()}: {size:,} {unit}; {of}", *_shares(counts, size)]
+    if failed and len(stores) == 1:
+        gaps = accounts[0].gaps
+        lines[-1] += _ranges(gaps[gaps[:, 2] == FAILED][:, :2].tolist())
+    texts = collections.Counter[str]()
+    for each in accounts:
+        texts.update({text: len(at) for text, at in each.errors.items()})
+    lines += _often(texts)
+    done = sum(int(each.done.sum()) for each in accounts)
+    count = sum(len(each.done) for each in accounts)
+    most = max(store.chunks.points for store in stores)
+    lines.append(f"  chunks   {done:,} of {count:,}, of at most {most:,} {unit}")
+    when = max(max(store.listed().when, default=0) for store in stores)
+    return "\n".join([*lines, *_written(when / 1e9)]), 0
 
 
-def _verify(store: Store, mend: bool = False) -> tuple[str, int]:
+def _train_status(files: Files) -> tuple[str, int]:
+    """Return the number of steps, and of trainings that go on, stopped and failed."""
+    result = TrainResult.load(files)
+    curves, made = result.curves, dict(result.curves.made)
+    dims = ", ".join(f"{name}: {n}" for name, n in curves.space.dims.items())
+    lines = [f"{files.path_of()}: {len(curves):,} trainings; {dims}"]
+    of = f"; {made['mode']} of {made['by']}" if {"mode", "by"} <= made.keys() else ""
+    lines.append(f"  step     {result.step:,} of {made.get('steps')}{of}")
+    active, failed = int(result.active.sum()), len(result.errors)
+    counts = {"active": active, "stopped": len(curves) - active - failed}
+    lines += _shares({**counts, "failed": failed}, len(curves))
+    lines[-1] += _ranges([(i, i + 1) for i in result.errors]) if failed else ""
+    lines += _often(collections.Counter(result.errors.values()))
+    return "\n".join([*lines, *_written(curves.started + curves.seconds)]), 0
+
+
+def _shares(counts: Mapping[str, int], size: int) -> list[str]:
+    width = len(f"{size:,}")
+    return [
+        f"  {name:8} {count:>{width},}  {count / size if size else 0.0:5.1%}"
+        for name, count in counts.items()
+    ]
+
+
+def _ranges(pairs: Sequence[tuple[int, int]]) -> str:
+    shown = ", ".join(_named(*pair) for pair in pairs[:_SHOWN])
+    return f"  ({shown}{', ...' if len(pairs) > _SHOWN else ''})"
+
+
+def _often(texts: collections.Counter[str]) -> list[str]:
+    return [f"    {n:,} times: {text}" for text, n in texts.most_common(_SHOWN)]
+
+
+def _written(seconds: float) -> list[str]:
+    if not seconds > 0:
+        return []
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+    return [f"  written  {when} for the last time"]
+
+
+def _verify(
+    stores: Sequence[Store], files: Files, mend: bool = False
+) -> tuple[str, int]:
     """Read all files; return those that are damaged, and 1 if there are any.
 
     With `mend`, damaged chunks become missing, and do not count.
     """
+    found = [_verified(store, mend) for store in stores]
+    return "\n".join(text for text, _ in found), max(code for _, code in found)
+
+
+def _verified(store: Store, mend: bool) -> tuple[str, int]:
     damage = []
     for name in store.record["coordinates"]:
         try:
@@ -109,29 +178,102 @@ def _verify(store: Store, mend: bool = False) -> tuple[str, int]:
     return "\n".join(map(_plain, damage)), int(left > 0)
 
 
-def _repair(store: Store) -> tuple[str, int]:
+def _repair(stores: Sequence[Store], files: Files) -> tuple[str, int]:
     """Make damaged chunks missing; return 1 if other files are damaged."""
-    with locked(store.files, None):
-        return _verify(store, mend=True)
+    with contextlib.ExitStack() as stack:
+        for store in stores:
+            stack.enter_context(locked(store.files, None))
+        return _verify(stores, files, mend=True)
+
+
+def _train_verify(files: Files) -> tuple[str, int]:
+    """Read both checkpoints; return the damage, and 1 if there is any."""
+    found = damage(files)
+    lines = [*found, f"{files.path_of()}: {len(found)} of 2 checkpoints are damaged"]
+    return "\n".join(lines), min(1, len(found))
+
+
+def _train_repair(files: Files) -> tuple[str, int]:
+    """Return the damage, and 1 if no checkpoint is whole."""
+    text, code = _train_verify(files)
+    if code and TrainResult.load(files):
+        text += ": call the same training again, which continues from the other."
+    return text, 0
+
+
+def _add_views(commands: Any) -> None:
+    """Add the commands that show metrics."""
+    text = (
+        "Serve a page over the store of a sweep, a search or trainings, also while it "
+    )
+    text += "is being filled, or over two of them; or write it as one file."
+    show = commands.add_parser("show", help=text, description=text)
+    show.add_argument("store", help="a folder or URL that `store=` created")
+    show.add_argument(
+        "after", nargs="?", help="a second one, to compare with the first"
+    )
+    show.add_argument("--port", type=int, default=0, help="by default a free one")
+    show.add_argument("--out", metavar="FILE", help="write the page to a file instead")
+    show.set_defaults(run=_show)
+    text = (
+        "Write the curves of a store as TensorBoard's event files: bands, and the best."
+    )
+    events = commands.add_parser("tensorboard", help=text, description=text)
+    events.add_argument("store", help="a folder or URL that `store=` created")
+    events.add_argument("folder", help="where to write, a folder for each run")
+    few = events.add_mutually_exclusive_group()
+    few.add_argument(
+        "--top", type=int, default=5, help="how many of the best; default 5"
+    )
+    few.add_argument(
+        "--all", action="store_true", help="all points in place of the best"
+    )
+    events.set_defaults(
+        run=lambda o: export(o.store, o.folder, None if o.all else o.top, o.by, o.mode)
+    )
+    for command in (show, events):
+        command.add_argument("--by", default="", help="the metric that is compared")
+        command.add_argument("--mode", default="", choices=["min", "max"])
+
+
+def _show(options: argparse.Namespace) -> str:
+    """Write the page, or serve it until Ctrl-C."""
+    stores = options.store, *([options.after] if options.after else [])
+    page = Page("show", *stores, by=options.by, mode=options.mode)
+    if options.out:
+        Path(options.out).write_text(page.html, "utf-8")
+        return f"{page.path}: {options.out}"
+    server, url = server_of(page, options.port)
+    port = server.server_port
+    print(f"{page.path}: {url}\nFrom another machine: ", end="")
+    print(f"ssh -L {port}:localhost:{port} HOST", flush=True)
+    with contextlib.suppress(KeyboardInterrupt), server:
+        server.serve_forever()
+    return ""
 
 
 def _named(first: int, stop: int) -> str:
     return f"{first}" if stop == first + 1 else f"{first} to {stop - 1}"
 
 
-_COMMANDS: dict[str, tuple[Callable[[Store], tuple[str, int]], str]] = {
+_Run = Callable[[Sequence[Store], Files], tuple[str, int]]
+
+_COMMANDS: dict[str, tuple[_Run, Callable[[Files], tuple[str, int]], str]] = {
     "status": (
         _status,
-        "Print how many points of a store are done, missing and failed, also while it "
-        "is being filled. Reads no values.",
+        _train_status,
+        "Print how many points of a store are done, missing and failed, or how far its "
+        "trainings are, also while it is being filled.",
     ),
     "verify": (
         _verify,
+        _train_verify,
         "Read all values of a store, and print the files that are damaged. The exit "
         "status is 1 if there are any.",
     ),
     "repair": (
         _repair,
+        _train_repair,
         "Make damaged chunks of a store missing, so that the same sweep computes their "
         "points again.",
     ),

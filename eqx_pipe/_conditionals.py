@@ -66,11 +66,15 @@ from ._jaxprs import (
     Flow,
     as_function,
     depends_on,
+    effects,
+    has_refs,
     hoist,
     is_elementwise,
     is_literal,
     may_loop_or_call_back,
+    on_values,
     open_jaxpr,
+    refs_of,
     register,
     trace,
     used_inputs,
@@ -165,10 +169,17 @@ def choose(
         return trace(function, *leaves)
 
     jaxprs = [changed_outputs(t.jaxpr) for t in traced]
+    # A choice has no effects on references: branches take and return their values.
+    refs, changed = refs_of(*jaxprs)
+    inputs = [*[ref[...] for ref in refs], *leaves]
+    if refs:
+        jaxprs = [trace(on_values(j, refs, changed), *inputs) for j in jaxprs]
     # Values that the branches close over (parameters, tracers) become operands.
-    constants, jaxprs = hoist(jaxprs, leaves)
-    chosen = iter(_bind(index, [*constants, *leaves], jaxprs))
+    constants, jaxprs = hoist(jaxprs, inputs)
+    chosen = iter(_bind(index, [*constants, *inputs], jaxprs))
     outputs = [next(chosen) if source is None else leaves[source] for source in same]
+    for ref, value in zip(changed, chosen, strict=True):
+        ref[...] = value
     # Outside `jit`, a constant output is a NumPy scalar.
     return traced[0].assemble(
         [y if isinstance(y, jax.Array) else jnp.asarray(y) for y in outputs]
@@ -393,8 +404,7 @@ def _evaluate(index: Any, *operands: Any, branches: Any, **_: Any) -> list[Any]:
 @choose_p.def_effectful_abstract_eval
 def _abstract(index: Any, *operands: Any, branches: Any, **_: Any) -> Any:
     # Without them, JAX would drop a choice with unused outputs, including its prints.
-    effects = frozenset().union(*(branch.effects for branch in branches))
-    return list(branches[0].out_avals), effects
+    return list(branches[0].out_avals), frozenset(it.chain(*map(effects, branches)))
 
 
 mlir.register_lowering(choose_p, mlir.lower_fun(_switch, multiple_results=True))
@@ -851,10 +861,12 @@ def _transpose(
             full = fill(fill(linear, linear, primals), is_known, args)
             return list(it.compress(as_function(branch)(*full), alive))
 
-        moved = ()
-        if unknown:
-            transposed = jax.linear_transpose(forward, *unknown)
-            moved = transposed(list(args[len(known) :]))
+        moved, given = (), list(args[len(known) :])
+        if unknown and has_refs(branch):
+            # JAX has no `linear_transpose` of references.
+            moved = jax.vjp(forward, *_zeros(unknown))[1](given)
+        elif unknown:
+            moved = jax.linear_transpose(forward, *unknown)(given)
         unmoved = [x.aval for x, m in zip(tangents, moves, strict=True) if not m]
         rest = fill(list(moves), [not m for m in moves], _zeros(unmoved))
         return fill(rest, moves, moved)

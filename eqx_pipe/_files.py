@@ -24,7 +24,12 @@ def as_path(function: str, path: object, argument: str = "path") -> Path:
             "other places.",
         )
     try:
-        return Path(os.path.expanduser(text)).absolute()
+        path = Path(os.path.expanduser(text)).absolute()
+        if ".." in path.parts:
+            # The system follows `..` only out of a folder that exists.
+            up = len(path.parts) - path.parts[::-1].index("..")
+            path = Path(os.path.realpath(Path(*path.parts[:up])), *path.parts[up:])
+        return path
     except OSError as error:
         raise FileNotFoundError(
             message(

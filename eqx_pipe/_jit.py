@@ -5,6 +5,7 @@ are the arrays. `equinox.filter_jit` flattens a Module at every call (93 us inst
 11), and waits for the result.
 """
 
+import contextlib
 from collections.abc import Callable, Hashable
 from typing import Any
 
@@ -16,8 +17,8 @@ from jax.core import Tracer
 from jaxtyping import Array
 
 from ._cache import PROGRAMS, WeakCache
-from ._same import Unsure, seen_by
 from ._mesh_context import is_explicit, is_staged, with_axis_types
+from ._same import Unsure, seen_by
 from ._tree import as_hashable
 from ._types import PyTree
 
@@ -41,14 +42,15 @@ def program(
     compiled = programs.get((function, options))
     if compiled is None:
         static = Static(owner, without)
-        try:
+        compiled = _make(function, options, static)
+        # Not kept if it may change, or if a static field has no hash.
+        with contextlib.suppress(Unsure, TypeError):
             key, guard = ("module", function, options, static), seen_by(static.rest)
-            was, compiled = PROGRAMS.get(key) or (None, None)
-            if was != guard:
-                compiled = _make(function, options, static)
+            was, known = PROGRAMS.get(key) or (None, compiled)
+            if was == guard:
+                compiled = known
+            else:
                 PROGRAMS.put(key, (guard, compiled))
-        except (Unsure, TypeError):  # it may change, or a static field has no hash
-            compiled = _make(function, options, static)
         programs[function, options] = compiled
     return compiled
 

@@ -81,7 +81,8 @@ def _is_mapped(fn: Any) -> bool:
     seen: list[Any] = []
     while fn is not None and all(fn is not other for other in seen):
         seen.append(fn)
-        if type(fn).__name__ == "_VmapWrapper":  # from `eqx.filter_vmap`
+        # From `eqx.filter_vmap` and from `vmap` of this package.
+        if type(fn).__name__ in ("_VmapWrapper", "Vmapped"):
             return True
         # JAX's wrapper has the user's `__wrapped__`; its own function is in a closure.
         if any(_name(inside) == "vmap_f" for inside in cells(fn).values()):
@@ -106,10 +107,10 @@ def _key_rule(fn: Any) -> tuple[bool, bool]:
     Needed at every call, and `inspect.signature` takes longer than most layers.
     """
     if not isinstance(fn, _FUNCTIONS):  # others may change, or lack weak references
-        return _read_key_rule(fn)
+        return keyword_rule(fn, "key")
     rule = _rules.get(fn)
     if rule is None:
-        rule = _rules.put(fn, _read_key_rule(fn))
+        rule = _rules.put(fn, keyword_rule(fn, "key"))
     return rule
 
 
@@ -117,14 +118,15 @@ _FUNCTIONS = (types.FunctionType, JITTED)
 _rules: WeakCache[tuple[bool, bool]] = WeakCache()
 
 
-def _read_key_rule(fn: Any) -> tuple[bool, bool]:
+def keyword_rule(fn: Any, name: str) -> tuple[bool, bool]:
+    """Return whether a function takes an argument by name, and has a default for it."""
     known = parameters(fn)
-    if "key" not in list(known)[1:]:  # the first is the input, under any name
+    if name not in list(known)[1:]:  # the first is the input, under any name
         return False, False
-    bound = isinstance(fn, ft.partial) and "key" in fn.keywords
-    if bound or known["key"].kind is inspect.Parameter.POSITIONAL_ONLY:
+    bound = isinstance(fn, ft.partial) and name in fn.keywords
+    if bound or known[name].kind is inspect.Parameter.POSITIONAL_ONLY:
         return False, False
-    default = known["key"].default
+    default = known[name].default
     return True, default is not inspect.Parameter.empty and default is not None
 
 
@@ -164,13 +166,23 @@ def check_draws(function: str, subject: str, keys: Any) -> None:
 
     `subject` begins the message, as in "the space has keys".
     """
-    typed = jnp.issubdtype(keys.dtype, jax.dtypes.prng_key)
-    raw = "rbg" if keys.shape[-1:] == (4,) else ""  # four words; other kinds have two
-    kind = str(jr.key_impl(keys)) if typed else raw
-    if "rbg" in kind:
-        raise value_error(
-            function,
-            f"{subject} of the kind `{kind}`, whose draws under `vmap` differ from "
-            "those of a single point.",
-            "Use `jax.random.key(seed, impl='threefry2x32')`.",
-        )
+    if is_rbg(keys):
+        typed = jnp.issubdtype(keys.dtype, jax.dtypes.prng_key)
+        raise rbg_error(function, subject, jr.key_impl(keys) if typed else "rbg")
+
+
+def rbg_error(function: str, subject: str, kind: Any = "rbg") -> ValueError:
+    """Return the error for keys whose draws depend on each other under `vmap`."""
+    return value_error(
+        function,
+        f"{subject} of the kind `{kind}`, whose draws under `vmap` differ from those "
+        "of a single point.",
+        "Use `jax.random.key(seed, impl='threefry2x32')`.",
+    )
+
+
+def is_rbg(keys: Any) -> bool:
+    """Return whether keys are of a kind whose draws differ under `vmap`."""
+    if jnp.issubdtype(keys.dtype, jax.dtypes.prng_key):
+        return "rbg" in str(keys.dtype)
+    return keys.shape[-1:] == (4,)  # four words; other kinds have two

@@ -56,6 +56,11 @@ def is_sparse(x: Any) -> bool:
     return sparse is not None and isinstance(x, sparse.JAXSparse)
 
 
+def is_ref(x: Any) -> bool:
+    """Return whether `x` is a reference of JAX (`jax.new_ref`), concrete or traced."""
+    return isinstance(x, jax.Ref)
+
+
 def as_data(leaf: Any) -> Any:
     """Return the raw data of PRNG keys, for buffers and files; else the leaf.
 
@@ -150,7 +155,8 @@ def _as_array(leaf: Any) -> Any:
     text = isinstance(leaf, np.ndarray | np.generic) and not can_be_traced(
         np.asarray(leaf)
     )
-    return jnp.asarray(leaf) if eqx.is_array_like(leaf) and not text else leaf
+    keep = text or is_ref(leaf) or not eqx.is_array_like(leaf)
+    return leaf if keep else jnp.asarray(leaf)
 
 
 def numpy_as_jax(tree: PyTree) -> PyTree:

@@ -27,7 +27,7 @@ STAGES = ("_compose", "_stage", "_errors")
 """The packages whose names are on the page `compose`."""
 
 RETURNED = {
-    *("Best", "Composite", "Cursor", "Epoch", "Extreme", "Population"),
+    *("Best", "Composite", "Cursor", "Epoch", "Extreme", "Page", "Population"),
     *(
         "SearchResult",
         "Summary",

@@ -32,7 +32,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array
 
-from .._captured import cells
+from .._captured import Fixed, same
 from .._check import (
     check_bool,
     check_callable,
@@ -45,7 +45,8 @@ from .._check import (
     is_integer,
 )
 from .._errors import describe_value, structure_error, type_error, value_error
-from .._keys import check_key, parameters
+from .._jaxprs import draws_together, trace
+from .._keys import check_draws, check_mapped_key, is_rbg, parameters
 from .._mesh_context import check_mesh, is_explicit
 from .._stage import (
     Composite,
@@ -63,6 +64,7 @@ from .._tree import (
     combine,
     differences,
     is_none,
+    is_ref,
     is_sparse,
     join_path,
     numpy_as_jax,
@@ -73,9 +75,6 @@ from .._vmap import in_batches, leaf_axes, vmap
 from .container import Container, read_list
 from .entries import Broadcast, carried_entry, look_up, read_broadcast
 from .parallel import FOLDS, check_arrays
-
-_PLAIN = bool | int | float | complex | str | bytes
-
 
 Makers: TypeAlias = Callable[..., StageLike] | Sequence[StageLike]
 """A function that makes a stage from a key, or the stages themselves."""
@@ -172,7 +171,7 @@ def _made(
 ) -> tuple[AnyStage, int]:
     """Make stages from keys under `vmap`, with one trace for any number of stages."""
     check_int(function, "n", n, fewest)
-    check_key(function, key, required=True)
+    check_mapped_key(function, key, required=True)
     by_keyword = _takes_keyword(function, make)
     size = operator.index(n)
 
@@ -242,23 +241,8 @@ def _as_first(ours: PyTree, theirs: PyTree) -> PyTree:
         # first stage has moved its initial state into a `State`.
         has_init = bool(jtu.tree_leaves(ours.init))
         return eqx.tree_at(lambda i: i.init, ours, theirs.init) if has_init else ours
-    return ours if _same_function(ours, theirs) else theirs
-
-
-def _same_function(ours: Any, theirs: Any) -> bool:
-    """Return whether both have the same code and equal values in their closures."""
-    if not isinstance(ours, types.FunctionType) or type(theirs) is not type(ours):
-        return False
-    if ours.__code__ is not theirs.__code__:
-        return False
-    held = [(*cells(fn).values(), *(fn.__defaults__ or ())) for fn in (ours, theirs)]
-    return all(map(_same, *held)) and ours.__kwdefaults__ == theirs.__kwdefaults__
-
-
-def _same(ours: Any, theirs: Any) -> bool:
-    # Arrays are compared by identity: values can be large, or traced.
-    plain = isinstance(ours, _PLAIN) and type(ours) is type(theirs) and ours == theirs
-    return ours is theirs or plain or _same_function(ours, theirs)
+    function = isinstance(ours, types.FunctionType)
+    return ours if function and same(ours, theirs) else theirs
 
 
 Policy: TypeAlias = Callable[..., Any]
@@ -273,7 +257,7 @@ class Repeat(Stacked):
     stages: AnyStage
     size: int = eqx.field(static=True)
     broadcast: tuple[str, ...] = eqx.field(static=True, default=())
-    remat: bool | Policy = eqx.field(static=True, default=False)
+    remat: bool | Fixed = eqx.field(static=True, default=False)
     unroll: int = eqx.field(static=True, default=1)
 
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
@@ -286,7 +270,7 @@ class SharedRepeat(Composite):
     stage: AnyStage
     n: int = eqx.field(static=True)
     broadcast: tuple[str, ...] = eqx.field(static=True, default=())
-    remat: bool | Policy = eqx.field(static=True, default=False)
+    remat: bool | Fixed = eqx.field(static=True, default=False)
     unroll: int = eqx.field(static=True, default=1)
 
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
@@ -351,12 +335,12 @@ def check_output(function: str, scope: Scope, x: PyTree, y: PyTree) -> None:
     )
 
 
-def with_remat(body: Callable[..., Any], remat: bool | Policy) -> Callable[..., Any]:
+def with_remat(body: Callable[..., Any], remat: bool | Fixed) -> Callable[..., Any]:
     """Return the body of a scan, with rematerialisation if requested."""
     if remat is False:
         return body
     # Inside a scan, XLA cannot merge the recomputation with the forward pass.
-    policy = None if remat is True else remat
+    policy = remat.value if isinstance(remat, Fixed) else None
     return jax.checkpoint(body, policy=policy, prevent_cse=False)
 
 
@@ -446,7 +430,8 @@ def repeat(
         check_callable("repeat", "remat", remat, cure)
     check_int("repeat", "unroll", unroll, 1)
     check_bool("repeat", "shared", shared)
-    settings = (broadcast, remat, unroll.__index__())
+    policy = remat if isinstance(remat, bool) else Fixed(remat)
+    settings = (broadcast, policy, unroll.__index__())
     if not shared:
         return Repeat(*read_stacked("repeat", make, n, key, 0), *settings)
     if key is not None:
@@ -458,6 +443,13 @@ def repeat(
     check_int("repeat", "n", n, 0)
     stage = as_stage("repeat", "make", make)
     return SharedRepeat(stage, operator.index(cast(SupportsIndex, n)), *settings)
+
+
+def check_draws_apart(function: str, scope: Scope, run: Any, *args: PyTree) -> None:
+    """Raise if stages draw together from keys of a kind that allows no such draws."""
+    if scope.key is not None and is_rbg(scope.key):
+        if draws_together(trace(lambda: jtu.tree_leaves(run(*args)))):
+            check_draws(function, "`key` is", scope.key)
 
 
 Join: TypeAlias = Literal["mean", "sum", "max", "min", "prod", "stack"]
@@ -491,6 +483,7 @@ class Ensemble(Stacked):
             return arrays, part_state, passes.arrays()
 
         every = jax.vmap(one, axis_size=self.size)
+        check_draws_apart("ensemble", scope, every, stacked, states, index)
         y, states, values = every(stacked, states, index)
         passes.end(values)
         state = put_back(states)
@@ -610,15 +603,15 @@ class Scan(Composite):
             shared = look_up("scan", self.broadcast, x, scope, others=("x",))
             sequence = {name: x[name] for name in x if name not in shared}
         check_dense("scan", f"the input{scope.where}", sequence, _DENSE)
-        arrays = eqx.filter(sequence, eqx.is_array)
-        size = common_size("scan", f"the input{scope.where}", arrays, 0, _STEPS)
+        # `lax.scan` gives each step a reference to its part of a reference.
+        xs, constant = eqx.partition(sequence, _is_split)
+        size = common_size("scan", f"the input{scope.where}", xs, 0, _STEPS)
         carry = self.init
         if callable(self.init):
             carry, state = scope.enter("init", self.init, x, state=state)
         elif carry is None:
             carry = _zeros(self.cell)
         carry, fixed = eqx.partition(as_arrays(carry), eqx.is_array)
-        xs, constant = eqx.partition(sequence, eqx.is_array)
         # The state is carried, since it may be used only once, and the body of a loop
         # is traced more than once.
         cell_state, put_back = own_state(self.cell, state)
@@ -865,6 +858,7 @@ class Batched(Composite):
         else:
             self.check_state_in_batches(size, scope)
             every = ft.partial(self.in_order, one, along, min(batch or size, size))
+        check_draws_apart("batched", scope, every, mapped, shared, index)
         try:
             (arrays, values), shared = every(mapped, shared, index)
         except ValueError as error:
@@ -897,16 +891,22 @@ class Batched(Composite):
         index: Any,
     ) -> Any:
         """Return the outputs of `one` in batches, through which the state passes."""
-        rows = [jnp.moveaxis(x, a, 0) for x, a in zip(mapped, along, strict=True)]
+        refs = [(x, a) for x, a in zip(mapped, along, strict=True) if is_ref(x)]
+        values = [x[...] if is_ref(x) else x for x in mapped]
+        rows = [jnp.moveaxis(x, a, 0) for x, a in zip(values, along, strict=True)]
         every: Any = jax.vmap(one, (0, None, 0), (0, None), axis_name=self.axis_name)
 
         def step(state: Any, rows: list[Any], *_: Any) -> tuple[Any, Any]:
             index = next(iter(rows[len(along) :]), None)
-            outputs, state = every(rows[: len(along)], state, index)
-            return state, outputs
+            pairs = list(zip(rows, mapped, strict=False))
+            given = [jax.new_ref(row) if is_ref(x) else row for row, x in pairs]
+            outputs, state = every(given, state, index)
+            return state, (outputs, [x[...] for x in given if is_ref(x)])
 
         rows = rows if index is None else [*rows, index]
-        state, outputs = in_batches(step, state, rows, batch_size)
+        state, (outputs, values) = in_batches(step, state, rows, batch_size)
+        for (ref, axis), value in zip(refs, values, strict=True):
+            ref[...] = jnp.moveaxis(value, 0, axis)
         return outputs, state
 
     def check_state_in_batches(self, size: int, scope: Scope) -> None:
@@ -937,7 +937,12 @@ def _leaf_axes(in_axes: PyTree, x: PyTree, scope: Scope) -> list[int | None]:
 
 
 def _is_mapped(leaf: Any) -> bool:
-    return eqx.is_array(leaf) or is_sparse(leaf)
+    return _is_split(leaf) or is_sparse(leaf)
+
+
+def _is_split(leaf: Any) -> bool:
+    """Return whether a loop gives each of its steps a part of a leaf."""
+    return eqx.is_array(leaf) or is_ref(leaf)
 
 
 def _shape(leaf: Any) -> Any:

@@ -130,13 +130,13 @@ class Tied(Composite):
     """A pipeline with shared parts; see `tied`."""
 
     kept: AnyStage  # with an `Elsewhere` in place of each dropped part
-    where: Callable[..., PyTree] = eqx.field(static=True)
-    get: Callable[..., PyTree] = eqx.field(static=True)
+    where: Fixed = eqx.field(static=True)
+    get: Fixed = eqx.field(static=True)
 
     @property
     def pipe(self) -> AnyStage:
         """The pipeline with every tied part in place."""
-        return eqx.tree_at(self.where, self.kept, self.get(self.kept))
+        return eqx.tree_at(self.where.value, self.kept, self.get.value(self.kept))
 
     def children(self) -> Mapping[str, AnyStage]:
         return self.pipe.children() if is_composite(self.kept) else {}
@@ -225,7 +225,7 @@ def tied(
             "Tie parts of the same structure, shapes and dtypes; `get` may transform "
             "them, as by `jnp.transpose`, but not return a part that `where` drops.",
         )
-    return Tied(kept, where, get)
+    return Tied(kept, Fixed(where), Fixed(get))
 
 
 _MASKED = (

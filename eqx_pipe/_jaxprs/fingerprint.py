@@ -14,11 +14,10 @@ different programs never share an entry.
 
 import dataclasses
 import functools as ft
-import hashlib
-import inspect
+import os
 import types
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 import equinox as eqx
@@ -26,35 +25,16 @@ import jax.tree_util as jtu
 import numpy as np
 from jax.core import ShapedArray, Tracer
 
-from .._captured import cells, defaults
-from .._tree import Opaque, Same, as_data
+from .._same import Unsure, array_text, digest, live_key, record_of
+from .._tree import Opaque, Same
 from .jaxpr import Equation, is_jaxpr, is_literal, open_jaxpr
 from .table import bodies, entry
 
-# A tuple, made once: a union of types is made at each evaluation.
 _NUMBERS_AND_TEXT = (bool, int, float, complex, str, bytes)
-
-
-_FROZEN = (*_NUMBERS_AND_TEXT, type, type(None), jtu.PyTreeDef)
 
 
 Functions: TypeAlias = list[tuple[types.FunctionType, Hashable]]
 """Python functions, each with its key when it was traced."""
-
-
-def digest(text: str | bytes) -> str:
-    """Return a short hash of a text."""
-    # Names may contain unpaired surrogates.
-    data = text.encode(errors="surrogatepass") if isinstance(text, str) else text
-    return hashlib.sha256(data).hexdigest()[:32]
-
-
-def array_text(x: Any) -> str:
-    """Return an array as its dtype, shape and the hash of its values."""
-    raw = np.asarray(as_data(x))
-    weak = "~" if getattr(x, "weak_type", False) else ""
-    shape = ",".join(map(str, raw.shape))
-    return f"{x.dtype}{weak}[{shape}]#{digest(np.ascontiguousarray(raw).tobytes())}"
 
 
 # Parameters that do not change values, on this machine or another: names, places and
@@ -66,6 +46,11 @@ _HERE_ONLY = {
 }  # fmt: skip
 
 
+# What prints does not change values. `io_callback` may write into what it holds, which
+# `pure_callback` promises not to do.
+_COUNTED = {"debug_callback": None, "debug_print": None, "io_callback": False}
+
+
 @dataclasses.dataclass(frozen=True)
 class Fingerprint:
     """The fingerprint of a jaxpr, with the objects of this trace.
@@ -73,14 +58,20 @@ class Fingerprint:
     `text` is the same in every process. `held` are functions by their code and closure,
     and objects by identity. `constants` are the arrays to pass in, in the order of
     `evaluate`; `functions` are the Python functions that it calls, each with its key at
-    this moment.
+    this moment; `called` are those that may run within the program, and whether the
+    contents of their lists and dicts count.
     """
 
     text: str
     held: tuple[Hashable, ...]
     constants: list[Any]
     functions: Functions
-    called: tuple[Any, ...] = ()
+    called: tuple[tuple[Any, bool], ...] = ()
+
+    def texts(self) -> list[str]:
+        """Return what identifies the program in every process: with what it holds."""
+        constants = map(array_text, self.constants)
+        return [self.text, *constants, *(_called_text(*each) for each in self.called)]
 
     def key(self) -> Hashable:
         """Return the key of the program within this process."""
@@ -92,11 +83,22 @@ class Fingerprint:
 
     def still_valid(self) -> bool:
         """Return whether the closures of all functions have not changed since."""
-        return all(_Writer().function_key(f) == was for f, was in self.functions)
+        return all(live_key(f) == was for f, was in self.functions)
 
     def without_constants(self) -> "Fingerprint":
         """Return the fingerprint without the arrays, which may be large."""
         return dataclasses.replace(self, constants=[])
+
+
+def _called_text(fn: Any, contents: bool) -> str:
+    try:
+        return record_of(fn, contents=contents).digest
+    except Unsure as unsure:  # it is equal to nothing
+        return f"{UNSURE}{unsure} {os.urandom(8).hex()}"
+
+
+UNSURE = "unsure: "
+"""The begin of the text of a function that no reading understands."""
 
 
 def fingerprint_of(jaxpr: Any) -> Fingerprint:
@@ -134,7 +136,8 @@ class _Writer:
         self.held: list[Hashable] = []
         self.constants: list[Any] = []
         self.functions: Functions = []
-        self.called: list[Any] = []  # what may run within the program
+        self.called: list[tuple[Any, bool]] = []
+        self._counts: bool | None = True  # whether containers count, or no function
 
     def program(self, closed: Any, apart: bool = True) -> str:
         """Write a jaxpr: a line for each equation, variables by number.
@@ -167,6 +170,7 @@ class _Writer:
         params = [self._body(eqn, body, apart) for body in inner]
         # Skip bodies that `_body` writes, with their constants apart.
         skipped = known.aside.union(known.bodies if inner else ()) if known else ()
+        self._counts = _COUNTED.get(eqn.primitive.name, True)
         for name, value in sorted(eqn.params.items()):
             if name in skipped:
                 continue
@@ -174,12 +178,12 @@ class _Writer:
                 # A rule runs when a program is compiled, and may then read anything:
                 # never share the program with another trace.
                 params.append(self.beside("rule", Same(object())))
+                self.called.append((value, True))
             elif name in _HERE_ONLY:
                 params.append(self.beside(name, self.key_here(value)))
             else:
                 params.append(f"{name}={self.value(value)}")
-                if name == "callback" and eqn.primitive.name == "pure_callback":
-                    self.called.append(value)
+        self._counts = True
         effects = ""
         if eqn.effects:
             effects = self.beside(" ", frozenset(map(str, eqn.effects)))
@@ -219,57 +223,6 @@ class _Writer:
             f"%{numbers.setdefault(v, len(numbers))}:{self.aval(v.aval)}"
             for v in variables
         )
-
-    def function_key(
-        self, f: types.FunctionType, outer: tuple[types.FunctionType, ...] = ()
-    ) -> Hashable:
-        """Return a key of a function: its code and the current values of its closure.
-
-        `outer` are the functions that contain this one.
-        """
-        if f in outer:  # it calls itself
-            return Same(f)
-        # Each `equinox.error_if` makes a list of stack frames, which do not matter, and
-        # one of its messages; each `jax.debug.callback` makes a dict of its arguments
-        # that are not arrays. These wrappers do not change them later.
-        module, outer = f.__module__ or "", (*outer, f)
-        wrapper = module.startswith(("jax.", "equinox."))
-        closure = [
-            (name, self._captured_key(content, outer, wrapper))
-            for name, content in cells(f).items()
-            if (module, name) != ("equinox._errors", "stack")
-        ]
-        values = self._captured_key(tuple(defaults(f).items()), outer)
-        # Equal code in two modules reads different globals.
-        return (
-            types.FunctionType,
-            f.__code__,
-            id(f.__globals__),
-            *closure,
-            values,
-        )
-
-    def _captured_key(
-        self,
-        x: object,
-        outer: tuple[types.FunctionType, ...] = (),
-        unchanging: bool = False,
-    ) -> Hashable:
-        """Return the key of a value that a function closes over.
-
-        With `unchanging`, lists and dicts are never modified.
-        """
-        if isinstance(x, _FROZEN):
-            return key_of(x)
-        if isinstance(x, types.FunctionType):
-            return self.function_key(x, outer)
-        if type(x) is tuple or unchanging and type(x) is list:
-            return (type(x), *(self._captured_key(item, outer) for item in x))
-        if unchanging and type(x) is dict:
-            return (dict, *((k, self._captured_key(v, outer)) for k, v in x.items()))
-        # A callback may read or change lists, dicts, arrays and objects when it runs,
-        # so another object requires another program.
-        return Same(x)
 
     def aval(self, aval: Any) -> str:
         """Write the type of a variable."""
@@ -323,19 +276,22 @@ class _Writer:
             keys = tuple(map(self.key_here, items))
             return self.beside(f"{{{joined(map(text_of, items))}}}", keys)
         if isinstance(x, types.FunctionType):
-            key = self.function_key(x)
+            key = live_key(x)
             self.functions.append((x, key))
-            return self.beside(_function_name(x), key)
+            return self._function(x, key)
         if isinstance(x, types.MethodType):
-            owner = self.beside(text_of(x.__self__), Same(x.__self__))
-            return f"{owner}.{self.value(x.__func__)}"
+            key = self.key_here(x.__func__)
+            return self._function(x, (key, Same(x.__self__)))
         if isinstance(x, ft.partial):
-            bound = self.beside(
-                f"{text_of(x.args)}, {text_of(x.keywords)}",
-                self._captured_key((x.args, tuple(x.keywords.items()))),
-            )
-            return f"partial({self.value(x.func)}, {bound})"
+            bound = live_key((x.args, tuple(x.keywords.items())))
+            return self._function(x, (self.key_here(x.func), bound))
         return self._object(x)
+
+    def _function(self, x: Any, key: Hashable) -> str:
+        """Write a function, which counts by all that it reaches."""
+        if self._counts is not None:
+            self.called.append((x, self._counts))
+        return self.beside(type(x).__name__, key)
 
     def _object(self, x: Any) -> str:
         held = getattr(x, "__dict__", {})
@@ -348,16 +304,15 @@ class _Writer:
         ours = callable(x) and not type(x).__module__.startswith("jax.")
         if dataclasses.is_dataclass(x) and (is_module or not ours):
             return f"{self.value(type(x))}({self._fields(x)})"
-        text = _Writer()._fields(x) if dataclasses.is_dataclass(x) else ""
-        if callable(x):
-            text = f"{_function_name(x)}({text})"
-        else:
-            text = repr(x)
-            if " at 0x" in text or "object at" in text:
-                text = ""
-            text = f"{type(x).__module__}.{type(x).__qualname__}:{text}"
         by_identity = ours or _is_by_identity(x)
-        return self.beside(text, Same(x) if by_identity else (type(x), x))
+        key = Same(x) if by_identity else (type(x), x)
+        if callable(x):
+            return self._function(x, key)
+        text = repr(x)
+        if " at 0x" in text or "object at" in text:
+            text = ""
+        text = f"{type(x).__module__}.{type(x).__qualname__}:{text}"
+        return self.beside(text, key)
 
     def _fields(self, x: Any) -> str:
         """Write a dataclass's fields; `compare=False` fields count here only."""
@@ -401,13 +356,6 @@ def _aval_text(aval: Any) -> tuple[str, bool]:
     text = f"{getattr(aval, 'dtype', type(aval).__name__)}[{shape}]"
     says_all = type(aval) is ShapedArray and aval.str_short() == text
     return text + "~" * bool(getattr(aval, "weak_type", False)), says_all
-
-
-def _function_name(f: Callable[..., Any]) -> str:
-    """Return the module and qualified name of a callable."""
-    inner = inspect.unwrap(f)
-    named = inner if hasattr(inner, "__qualname__") else type(inner)
-    return f"{getattr(named, '__module__', '')}.{named.__qualname__}"
 
 
 def _is_flatten(x: Any) -> bool:

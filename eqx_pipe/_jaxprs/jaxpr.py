@@ -5,6 +5,7 @@ JAX 0.12 has one class for jaxprs, open or closed, where 0.10 and 0.11 have two.
 
 import contextlib
 import functools as ft
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
@@ -12,7 +13,7 @@ import jax
 import jax.core
 from jax.extend.core import Jaxpr, JaxprEqn, Literal
 
-from .._tree import nbytes
+from .._tree import is_ref, nbytes
 from .._types import ClosedJaxpr
 
 Equation: TypeAlias = JaxprEqn
@@ -58,9 +59,79 @@ def equations(jaxpr: Any) -> Iterator[Equation]:
         yield from within(eqn)
 
 
+# The names of classes, which JAX does not export.
+_NAMED_AXIS, _OWN_REFS = "NamedAxisEffect", "InternalMutableArrayEffect"
+
+
+def _is(effect: Any, *classes: str) -> bool:
+    return type(effect).__name__ in classes
+
+
+def draws_together(jaxpr: Any, least: int = 2) -> bool:
+    """Return whether a jaxpr draws from several keys of a kind like `rbg` at once.
+
+    Each draw then depends on the other keys. At once are at least `least` keys.
+    """
+    draws = (e for e in equations(jaxpr) if e.primitive.name in _DRAWS)
+    keys = (e.invars[0].aval for e in draws)
+    return any("rbg" in str(k.dtype) and math.prod(k.shape) >= least for k in keys)
+
+
+_DRAWS = "random_bits", "random_gamma"
+
+
 def axis_names(holder: Any) -> set[Any]:
     """Return the named axes of `vmap` and `shard_map` that a jaxpr or equation uses."""
-    return {getattr(effect, "name", None) for effect in holder.effects} - {None}
+    return {effect.name for effect in holder.effects if _is(effect, _NAMED_AXIS)}
+
+
+def effects(jaxpr: Any, named: bool = True) -> list[Any]:
+    """Return the effects of a jaxpr, without those on references of its own.
+
+    The use of a named axis, which JAX counts as an effect, is included if `named`.
+    """
+    aside = [_OWN_REFS] if named else [_OWN_REFS, _NAMED_AXIS]
+    return [effect for effect in jaxpr.effects if not _is(effect, *aside)]
+
+
+def has_refs(jaxpr: Any) -> bool:
+    """Return whether a jaxpr makes references."""
+    return any(_is(effect, _OWN_REFS) for effect in jaxpr.effects)
+
+
+def written(jaxpr: Any) -> set[Any]:
+    """Return the variables of the references to which a jaxpr writes."""
+    found = (effect for eqn in open_jaxpr(jaxpr)[0].eqns for effect in eqn.effects)
+    return {e.input for e in found if _is(e, "WriteEffect", "AccumEffect")}
+
+
+def refs_of(*jaxprs: Any) -> tuple[list[Any], list[Any]]:
+    """Return the references that jaxprs close over, and those to which they write."""
+    refs, changed = {}, {}
+    for inner, consts in map(open_jaxpr, jaxprs):
+        for variable, ref in zip(inner.constvars, consts, strict=True):
+            if is_ref(ref):
+                refs[id(ref)] = ref
+                changed |= {id(ref): ref} if variable in written(inner) else {}
+    return list(refs.values()), list(changed.values())
+
+
+def on_values(
+    jaxpr: Any, refs: Sequence[Any], changed: Sequence[Any] = ()
+) -> Callable[..., list[Any]]:
+    """Return a jaxpr as a function without effects on the references of `refs_of`.
+
+    It takes their values before its inputs, and returns the new values of those that
+    are `changed` after its outputs.
+    """
+
+    def run(*args: Any) -> list[Any]:
+        own = {id(r): jax.new_ref(x) for r, x in zip(refs, args, strict=False)}
+        consts = [own.get(id(c), c) for c in jaxpr.consts]
+        outputs = as_function(jaxpr, consts)(*args[len(refs) :])
+        return [*outputs, *[own[id(ref)][...] for ref in changed]]
+
+    return run
 
 
 def used_inputs(branch: ClosedJaxpr) -> list[bool]:

@@ -36,6 +36,9 @@ from .table import bodies, kind, num_constants, scan_counts, while_counts
 _UNKNOWN_STEPS = 1600
 """The assumed number of steps of a `while_loop`."""
 
+UNIT = 64
+"""The most steps of a loop of known length that are run at once."""
+
 _SHARE = 0.05
 """The smallest part of the work for which a loop can be left."""
 
@@ -79,6 +82,7 @@ class _Loop:
     eqn: Equation
     before: list[Equation]
     held: list[Any]
+    unit: int = 1
 
     @property
     def slots(self) -> list[Any]:
@@ -97,7 +101,7 @@ class Split:
     `state` has a leaf for each of the `slots` of all loops; PRNG keys are raw data.
     """
 
-    def __init__(self, jaxpr: Any, at: Sequence[int]):
+    def __init__(self, jaxpr: Any, at: Sequence[int], most: float, uneven: bool):
         self.at = tuple(at)
         inner, self._consts = open_jaxpr(jaxpr)
         self._jaxpr, left = inner, list(inner.eqns)
@@ -122,7 +126,9 @@ class Split:
             read += [v for eqn in it.chain(*later, left) for v in eqn.invars]
             made = _variables(out for eqn in before for out in eqn.outvars)
             held = [v for v in read if not is_literal(v) and v in made]
-            self.loops.append(_Loop(loop, before, list(dict.fromkeys(held))))
+            held = list(dict.fromkeys(held))
+            unit = _unit_of(loop, most, uneven)
+            self.loops.append(_Loop(loop, before, held, unit))
         self.slots = [v for loop in self.loops for v in loop.slots]
         ends = [*it.accumulate(len(loop.slots) for loop in self.loops)]
         self._begins = [0, *ends[:-1]]
@@ -176,8 +182,10 @@ class Split:
         # The initial carry is not in the state.
         values |= dict.fromkeys(_variables(eqn.invars) - values.keys())
         inputs = _read(eqn.invars, values)
-        run = _scan if eqn.primitive.name == "scan" else _while_loop
-        carry, steps = run(eqn, inputs, carry, at, left)
+        if eqn.primitive.name == "scan":
+            carry, steps = _scan(eqn, inputs, carry, at, left, self.loops[k].unit)
+        else:
+            carry, steps = _while_loop(eqn, inputs, carry, at, left)
         return list(map(as_data, carry)), steps
 
     def finish(self, inputs: Sequence[Any], state: Sequence[Any]) -> list[Any]:
@@ -194,26 +202,48 @@ class Split:
 
 
 def _scan(
-    eqn: Equation, inputs: list[Any], carry: list[Any], at: Any, left: Any
+    eqn: Equation, inputs: list[Any], carry: list[Any], at: Any, left: Any, unit: int
 ) -> tuple[list[Any], Any]:
-    """Run some steps of a scan, whose carry and stacked outputs are `carry`."""
+    """Run some units of a scan, whose carry and stacked outputs are `carry`.
+
+    A device runs a loop of known length by itself; a GPU asks the host after each step
+    of another one. The first unit may have fewer steps than the others.
+    """
     num_consts, num_carry = scan_counts(eqn)
     consts, xs = inputs[:num_consts], inputs[num_consts + num_carry :]
     body, length = as_function(eqn.params["jaxpr"]), eqn.params["length"]
-    stop = at + jnp.minimum(left, jnp.uint32(length) - at)
+    units = -(-length // unit)
+    fewer = units * unit - length
+    stop = at + jnp.minimum(left, jnp.uint32(units) - at)
 
-    def step(state: Any) -> Any:
-        n, carry, ys = state
+    def step(n: Any, carry: Any, ys: Any) -> Any:
         k = jnp.uint32(length - 1) - n if eqn.params["reverse"] else n
         k = k.astype(jnp.int32)
         x = [jax.lax.dynamic_index_in_dim(leaf, k, 0, keepdims=False) for leaf in xs]
         out = body(*consts, *carry, *x)
         pairs = zip(ys, out[num_carry:], strict=True)
         ys = [jax.lax.dynamic_update_index_in_dim(y, o, k, 0) for y, o in pairs]
-        return n + jnp.uint32(1), out[:num_carry], ys
+        return out[:num_carry], ys
+
+    def steps(state: Any) -> Any:
+        n, carry, ys = state
+        if unit == 1:
+            return n + jnp.uint32(1), *step(n, carry, ys)
+        first = jnp.maximum(n * jnp.uint32(unit), jnp.uint32(fewer)) - fewer
+
+        def run(steps: int) -> Any:
+            def one(j: Any, state: Any) -> Any:
+                return step(first + j.astype(jnp.uint32), *state)
+
+            return jax.lax.fori_loop(0, steps, one, (carry, ys))
+
+        if not fewer:
+            return n + jnp.uint32(1), *run(unit)
+        now = jax.lax.cond(n == 0, lambda: run(unit - fewer), lambda: run(unit))
+        return n + jnp.uint32(1), *now
 
     first = at, carry[:num_carry], carry[num_carry:]
-    n, last, ys = jax.lax.while_loop(lambda state: state[0] < stop, step, first)
+    n, last, ys = jax.lax.while_loop(lambda state: state[0] < stop, steps, first)
     return [*last, *ys], n - at
 
 
@@ -277,11 +307,14 @@ def _(_: int, batched: Any, going: Any, new: Any, old: Any) -> tuple[Any, list[b
     return made, [True] * len(made)
 
 
-def split_of(jaxpr: Any, constants: Sequence[Any], least: float) -> Split | None:
+def split_of(
+    jaxpr: Any, constants: Sequence[Any], least: float, uneven: bool = False
+) -> Split | None:
     """Return a program split at its long loops, or `None` if there are none.
 
     A loop is long if it has `least` operations, and a twentieth of those of the longest
-    one.
+    one. Units of loops are `uneven` if the first may have fewer steps: then the step is
+    compiled twice if the length has no suitable divisor.
     """
     if not any(kind(eqn) in ("scan", "while", "call") for eqn in _eqns(jaxpr)):
         return None
@@ -294,7 +327,18 @@ def split_of(jaxpr: Any, constants: Sequence[Any], least: float) -> Split | None
     works = {k: _work_of(e) for k, e in enumerate(_eqns(flat)) if _can_be_left(e)}
     enough = max(least, _SHARE * max(works.values(), default=0))
     long = [k for k, each in works.items() if each >= enough]
-    return Split(flat, long) if long else None
+    return Split(flat, long, least, uneven) if long else None
+
+
+def _unit_of(loop: Equation, most: float, uneven: bool) -> int:
+    """Return the steps of a loop that are run at once, of at most `most` operations."""
+    length = loop.params.get("length", 1)
+    if length == 1:
+        return 1
+    of_a_step = max(1.0, work(loop.params["jaxpr"]))
+    room = int(min(UNIT, length, max(1.0, most / of_a_step)))
+    even = max(k for k in range(1, room + 1) if length % k == 0)
+    return room if uneven and even < room // 4 else even
 
 
 def _without_dead(jaxpr: ClosedJaxpr) -> ClosedJaxpr:

@@ -88,13 +88,17 @@ _OPERATIONS = """
 """
 
 
+# Operations on references (`jax.new_ref`).
+_ON_REFS = "addupdate empty_ref free_ref freeze get new_ref swap"
+
+
 # `equinox.error_if` is a `pure_callback` in a branch of a `cond`.
 _CALLBACKS = "debug_callback debug_print io_callback pure_callback"
 
 
 TABLE: dict[str, Entry] = {
     **{name: Entry("elementwise") for name in _ELEMENTWISE.split()},
-    **{name: Entry("operation") for name in _OPERATIONS.split()},
+    **{name: Entry("operation") for name in (_OPERATIONS + _ON_REFS).split()},
     **{name: Entry("callback") for name in _CALLBACKS.split()},
     # Differentiation rules do not matter, since a sweep does not differentiate.
     "jit": Entry("call", ("jaxpr",), frozenset(["name", "ctx_mesh"])),
@@ -200,7 +204,9 @@ class Flow:
 
     def equation(self, eqn: Equation, marks: list[bool]) -> list[bool]:
         """Return which outputs of an equation are marked."""
-        return self.through(eqn, marks) if any(marks) else [False] * len(eqn.outvars)
+        # JAX batches every new reference, since it may be written to later.
+        marked = any(marks) or eqn.primitive.name in ("new_ref", "empty_ref")
+        return self.through(eqn, marks) if marked else [False] * len(eqn.outvars)
 
     def silent(self) -> "Flow":
         """Return the same rules without records, for preliminary passes."""

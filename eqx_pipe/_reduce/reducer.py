@@ -1061,6 +1061,10 @@ def as_edges(edges: ArrayLike | Sequence[ArrayLike]) -> tuple[float, ...]:
     return tuple(numbers.tolist())
 
 
+_COMPARED = 200
+"""The number of bins from which on a CPU searches for the bin of a point."""
+
+
 class Counts(eqx.Module):
     """The result of `Histogram`: counts for each bin, and the edges of the bins.
 
@@ -1123,12 +1127,34 @@ class Histogram(ScalarReducer):
         score = score.astype(jnp.int32) if score.dtype == jnp.bool_ else score
         lefts, last = _exact_edges(np.array(self.edges), score.dtype)
         bins = len(self.edges) - 1
-        at = jnp.searchsorted(lefts, score, side="right", method="scan_unrolled")
-        # Indices: below, the bins, above, and a last one for NaNs and failed points.
-        at = jnp.where((at == bins + 1) & (score <= last), bins, at)
         counted = ok & (score == score)
-        at = jnp.where(counted, at, bins + 2)
-        low = jnp.zeros(bins + 3, jnp.uint32).at[at].add(jnp.uint32(1))
+
+        # Both return counts below, of the bins, above, and of NaNs and failed points.
+        def by_search() -> Any:
+            at = jnp.searchsorted(lefts, score, side="right", method="scan_unrolled")
+            at = jnp.where((at == bins + 1) & (score <= last), bins, at)
+            at = jnp.where(counted, at, bins + 2)
+            return jnp.zeros(bins + 3, jnp.uint32).at[at].add(jnp.uint32(1))
+
+        def by_comparison() -> Any:
+            def count(mask: Any) -> Any:
+                return jnp.sum(mask, axis=0, dtype=jnp.uint32)
+
+            # No number reaches an edge that is left out.
+            reach = count(counted[:, None] & (score[:, None] >= lefts[None, :]))
+            reach = jnp.pad(reach, (0, bins + 1 - len(lefts)))
+            over = count(counted & ~(score <= last))
+            some = count(counted)
+            ends = jnp.concatenate([some[None], reach[:bins], over[None]])
+            rest = jnp.stack([over, jnp.uint32(len(ok)) - some])
+            return jnp.concatenate([ends[:-1] - ends[1:], rest])
+
+        # A TPU has no fast gather or scatter; on a CPU a search among many edges is
+        # faster than as many comparisons.
+        if bins < _COMPARED:
+            low = by_comparison()
+        else:
+            low = jax.lax.platform_dependent(cpu=by_search, default=by_comparison)
         return exact.add(state, (low, jnp.zeros_like(low)))
 
     def merge(self, first: exact.Pair, second: exact.Pair) -> exact.Pair:

@@ -13,6 +13,7 @@ Derivatives are those of the function as it is, whose lanes wait.
 """
 
 import functools as ft
+import itertools as it
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -25,6 +26,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 from jaxtyping import Array, Bool, Int32
 
+from .._captured import named
 from .._check import check_callable
 from .._errors import value_error
 from .._jaxprs import (
@@ -33,6 +35,7 @@ from .._jaxprs import (
     Equation,
     alone,
     as_function,
+    effects,
     interpret,
     kind,
     may_loop_or_call_back,
@@ -92,7 +95,6 @@ def refill(fn: Callable[..., _Output]) -> Callable[..., _Output]:
     cure = "Give a function with a `while_loop`: `refill(fn)`."
     check_callable("refill", "fn", fn, cure)
 
-    @ft.wraps(fn)
     def run(*args: Any, **kwargs: Any) -> _Output:
         if jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
             return fn(*args, **kwargs)  # Python loops: a debugger stops inside
@@ -120,6 +122,9 @@ def refill(fn: Callable[..., _Output]) -> Callable[..., _Output]:
         out = _evaluate_refilled(jaxpr, list(jaxpr.consts), leaves)
         return eqx.combine(jtu.tree_unflatten(tree, out), others)
 
+    # Not by `functools.wraps`, which would add the fields of a Module to the function.
+    ft.update_wrapper(run, named(fn), updated=())
+    vars(run)["__wrapped__"] = fn
     return run
 
 
@@ -224,8 +229,8 @@ def _run(*args: Any, on_gpu: bool = False, **params: Any) -> list[Any]:
 @refill_p.def_effectful_abstract_eval
 def _abstract(*args: Any, **params: Any) -> Any:
     loop = Loop(**params)
-    effects = loop.cond_jaxpr.effects | loop.body_jaxpr.effects
-    return loop.split(args)[1], frozenset(effects)
+    both = loop.cond_jaxpr, loop.body_jaxpr
+    return loop.split(args)[1], frozenset(it.chain(*map(effects, both)))
 
 
 @refill_p.def_impl

@@ -8,39 +8,66 @@ attributes of objects. It knows a short list of kinds. For anything else it rais
 In memory (`seen_by`), arrays and functions count by identity, and what may change in
 place by its contents. On disk (`record_of`), a reading is the same in every process:
 arrays count by their bits, functions by their code, and a short text of each part says
-later what has changed.
+later what has changed. For a program that calls Python when it runs (`live_key`), what
+may change in place counts by identity alone, since the program holds it. For a law
+(`named_parts`), each part has a name, and what is not understood counts by identity.
 
 Installed packages count as fixed, apart from names in their modules. No reading sees
 what code finds by text or outside of Python: `getattr(x, name)`, files, time.
 """
 
-import builtins
 import collections
+import contextlib
+import decimal
 import functools as ft
+import gc
+import importlib
+import inspect
 import itertools as it
+import operator
+import os
+import pathlib
 import re
 import sys
 import types
+import typing
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
+import jax.extend
 import jax.tree_util as jtu
 import numpy as np
 from jax.core import Tracer
 
-from .._captured import JITTED, cells, code_names, defaults, global_names
-from .._captured import is_library as is_installed
-from .._tree import Opaque, as_data, can_be_traced
-from .._jaxprs import array_text, digest
+from .._cache import LRUCache, WeakCache
+from .._captured import JITTED, cells, code_names, defaults
+from .._tree import Opaque, Same, as_data, can_be_traced
+from .._types import ClosedJaxpr
+from .code import (
+    array_text,
+    code_text,
+    digest,
+    globals_in,
+    imported,
+    is_fixed_file,
+    names_in,
+)
 
 _PLAIN = {bool, int, float, complex, str, bytes, range, type(None), type(...)}
+_MODULE = types.ModuleType
 _FIXED = (
     np.dtype,
     np.ufunc,
+    jax.Device,
+    jax.sharding.Sharding,
+    jax.sharding.Mesh,
     type(NotImplemented),
     type(vars(collections.namedtuple("_", "x"))["x"]),
+    typing.TypeVar,
+    typing.ParamSpec,
     types.CodeType,
     types.GetSetDescriptorType,
     types.MemberDescriptorType,
@@ -51,24 +78,52 @@ _FIXED = (
 )
 """Kinds of objects that never change."""
 _BOUND = types.BuiltinFunctionType, types.MethodWrapperType
-_ITEMS = {tuple, list, dict, set, frozenset, collections.OrderedDict}
-_VALUES = {int, float, complex, str, bytes}
-# Code with such names may read anything, so that nothing is sure about it.
+_WITH_ITEMS = {tuple, list, dict, set, frozenset, collections.OrderedDict}
+# How the value of a number or text of a subclass is read, whatever the subclass says.
+_VALUES: dict[type, Callable[[Any], Any]] = {
+    int: int.__int__,
+    float: float.__float__,
+    complex: complex.__complex__,
+    str: str.__str__,
+    bytes: bytes.__bytes__,
+}
+# Code that uses such a name or object may read anything, so nothing is sure about it.
 _ANYTHING = frozenset(
-    "__annotations__ __builtins__ __closure__ __doc__ __subclasses__ get_type_hints"
-    " __closure__ __dict__ __getattribute__ __globals__ __import__ _getframe"
-    " attrgetter cell_contents currentframe environ eval exec f_globals f_locals"
-    " get_objects getattr getenv getattr_static globals import_module itemgetter locals"
-    " methodcaller modules open vars".split()
+    "__annotations__ __builtins__ __closure__ __code__ __dataclass_fields__ __dict__"
+    " __doc__ __getattribute__ __globals__ __import__ __subclasses__ _getframe"
+    " cell_contents currentframe environ eval exec f_globals f_locals f_back format_map"
+    " get_objects getclosurevars getcontext getenv getmembers get_type_hints globals"
+    " import_module locals metadata modules open vars".split()
 )
+_READ_ANYTHING: tuple[Any, ...] = (
+    globals, locals, vars, eval, exec, open, __import__, importlib.import_module,
+    importlib.reload, os.environ, os.getenv, sys.modules, sys._getframe,
+    gc.get_objects, gc.get_referrers, inspect.currentframe, inspect.stack,
+    inspect.getmembers, inspect.getclosurevars, typing.get_type_hints, decimal,
+    decimal.Decimal,
+)  # fmt: skip
+_OF_ANYTHING = frozenset(map(id, _READ_ANYTHING))
+# These read attributes by text: all those of objects are known, and none of modules.
+_BY_TEXT = frozenset(
+    "getattr hasattr dir attrgetter methodcaller getattr_static format".split()
+)
+_READ_BY_TEXT: tuple[Any, ...] = (
+    getattr, hasattr, dir, operator.attrgetter, operator.methodcaller,
+    inspect.getattr_static, str.format,
+)  # fmt: skip
+_OF_TEXT = frozenset(map(id, _READ_BY_TEXT))
 # Written by Python, or without effect on values.
 _ASIDE = {
     "__abstractmethods__", "__annotate_func__", "__annotations__",
     "__annotations_cache__", "__conditional_annotations__", "__dataclass_fields__",
-    "__dataclass_params__", "__dict__", "__doc__", "__firstlineno__",
-    "__match_args__", "__module__", "__orig_bases__", "__parameters__", "__slots__",
-    "__static_attributes__", "__weakref__", "_abc_impl",
+    "__dataclass_params__", "__dict__", "__doc__", "__firstlineno__", "__module__",
+    "__orig_bases__", "__parameters__", "__static_attributes__", "__type_params__",
+    "__weakref__", "_abc_impl",
 }  # fmt: skip
+_OF_JIT = frozenset(vars(jax.jit(lambda: None)))
+_MISSING = object()
+_NUMBERS = "<numbers>"
+_SMALL = 2**20  # bytes of a NumPy array that are compared at each call
 
 
 class Unsure(Exception):
@@ -77,7 +132,7 @@ class Unsure(Exception):
     def __init__(self, value: Any, at: "_At"):
         path, kind = _path(at), type(value)
         self.path, self.kind = path, f"{kind.__module__}.{kind.__qualname__}"
-        super().__init__(f"{path}: {self.kind}")
+        super().__init__(f"`{path}`, a `{self.kind}`" if path else f"a `{self.kind}`")
 
 
 class Record(NamedTuple):
@@ -97,50 +152,123 @@ def seen_by(fn: Any, x: Any = None, args: Iterable[Any] = ()) -> list[Any]:
     the names that code will read from modules in `x` are unknown.
     """
     reading = _Memory()
-    try:
-        reading.add(fn, None)
-        reading.args = {id(each) for each in args if can_be_traced(each)}
-        reading.add(x, None)
-        reading.settle(fn is not None)
-    except RecursionError as error:
-        raise Unsure(fn, None) from error
+    reading.read(fn, None)
+    reading.args = {id(each) for each in args if can_be_traced(each)}
+    reading.read(x, None, is_code_known=fn is not None)
     return reading.found
 
 
-def record_of(x: Any, most: int = 64) -> Record:
-    """Return a reading for disk, with at most so many parts as texts."""
-    reading = _Disk()
-    reading.add(x, None)
-    reading.settle()
-    texts = [f"{_path(at)} {text}" for at, text in reading.found]
+def live_key(fn: Any) -> Hashable:
+    """Return a key of a function that a program calls when it runs.
+
+    The program holds the function, so lists and objects count by identity.
+    """
+    reading = _Live()
+    reading.add(fn, None)
+    return tuple(reading.found)
+
+
+def record_of(x: Any, contents: bool = True) -> Record:
+    """Return a reading for disk, with short texts of its parts.
+
+    Without `contents`, those of lists, dicts and sets do not count.
+    """
+    reading = _Disk(contents)
+    reading.read(x, None)
+    texts = "\n".join(text for _, text in reading.found)
+    return Record(digest(texts), _short(reading.found))
+
+
+def parts_of(x: Any) -> tuple[dict[str, str], str]:
+    """Return short texts of the parts of a value, and what is not understood in it."""
+    reading = _Parts(True)
+    reading.read(x, None)
+    return _short(reading.found), reading.unsure
+
+
+def _short(found: Iterable[tuple[_At, str]], most: int = 64) -> dict[str, str]:
     short = (
         (_path(at), re.sub(r"#(\w{8})\w{24}$", r"#\1", text))
-        for at, text in reading.found
-        if at and at[-1] not in ("key", "class") and len(text) < 90
+        for at, text in found
+        if len(text) < 90 and not (at and at[-1] in ("key", "class"))
     )
-    return Record(digest("\n".join(texts)), dict(it.islice(short, most)))
+    return dict(it.islice(short, most))
 
 
-def differences(was: dict[str, str], now: dict[str, str]) -> list[str]:
-    """Return how the parts of two records differ."""
-    return [
-        f"`{name}` {was.get(name, 'absent')} in the store, now "
-        f"{now.get(name, 'absent')}"
-        for name in {**was, **now}
-        if was.get(name) != now.get(name)
-    ]
+def named_parts(x: Any) -> dict[str, list[Any]]:
+    """Return the parts of a value by the names that lead to them."""
+    reading = _Named()
+    reading.add(x, None)
+    with contextlib.suppress(Unsure):
+        reading.settle(of_users=True)
+    ends = [*(begin for begin, _ in reading.begins[1:]), len(reading.found)]
+    parts: dict[str, list[Any]] = {}
+    for (begin, at), end in zip(reading.begins, ends, strict=True):
+        parts.setdefault(_path(at), []).extend(reading.found[begin:end])
+    return parts
+
+
+def differences(was: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """Return how the parts of two records differ, in words; the first few of them."""
+    lines = []
+    for name in {**was, **now}:
+        old, new = was.get(name, "absent"), now.get(name, "absent")
+        kinds = [text.partition("#")[0] for text in (old, new)]
+        owner, _, last = name.rpartition(".")
+        # Other code has other names.
+        if old == new or was.get("") != now.get("") and "absent" in (old, new):
+            continue
+        if last == _NUMBERS:
+            of = f"the code of `{owner}`" if owner else "its code"
+            lines.append(f"{of} has the numbers {old} in the store, now {new}")
+        elif all(text.startswith("code ") for text in kinds):
+            lines.append(f"`{name}` has other code" if name else "it has other code")
+        elif "#" in old and kinds[0] == kinds[1]:
+            lines.append(f"`{name}` ({kinds[0].strip()}) has other values")
+        else:
+            lines.append(f"`{name}` is {old} in the store, now {new}")
+    return "; ".join(lines[:4])
+
+
+class _Class(NamedTuple):
+    """A class with its bases, as they are at the moment."""
+
+    cls: type
+    kind: type
+    mro: tuple[type, ...]
+    base: type | None  # the built-in class that it extends; None if it hides state
+    slots: tuple[tuple[str, Any], ...]
+    derived: frozenset[str]  # attributes that are computed from the others, once
+    of_users: tuple[type, ...]
 
 
 class _Reading:
     """A walk over values; subclasses say what is found, and how objects count."""
 
+    abouts = LRUCache(1024)
+    derives_by_users = False
+
     def __init__(self) -> None:
         self.found: list[Any] = []
         self._seen: dict[int, tuple[int, Any]] = {}
         self._modules: dict[int, types.ModuleType] = {}
-        self._names: dict[str, None] = {}
+        self._names, self._named_in_code = set[str](), set[str]()
+        self._by_text: tuple[Any, _At] | None = None
+
+    def read(self, x: Any, at: _At, is_code_known: bool = True) -> None:
+        """Add a value, and what its code reads from modules."""
+        try:
+            self.add(x, at)
+            self.settle(is_code_known)
+        except Unsure:
+            raise
+        except Exception as error:  # too deep, or of a class that cannot be read
+            raise Unsure(x, at) from error
 
     def plain(self, x: Any, at: _At) -> None:
+        raise NotImplementedError
+
+    def scalar(self, x: np.generic, at: _At) -> None:
         raise NotImplementedError
 
     def fixed(self, x: Any, at: _At) -> None:
@@ -148,9 +276,6 @@ class _Reading:
         raise NotImplementedError
 
     def array(self, x: Any, at: _At) -> None:
-        raise NotImplementedError
-
-    def code(self, x: types.CodeType, at: _At) -> None:
         raise NotImplementedError
 
     def is_argument(self, x: Any) -> bool:
@@ -164,52 +289,52 @@ class _Reading:
         kind = type(x)
         if kind in _PLAIN:
             self.plain(x, at)
-        elif issubclass(kind, np.generic) and kind is not np.void and kind is not np.object_:
-            self.plain(x, at)
+        elif issubclass(kind, np.generic) and not x.dtype.hasobject:
+            self.scalar(x, at)
         elif not self.is_argument(x):
             known = self._seen.get(id(x))
             if known is None:
                 self._seen[id(x)] = len(self._seen), x
-                self._new(x, kind, at)
+                self.new(x, kind, at)
             else:
                 self.plain(("seen", known[0]), at)
 
-    def _new(self, x: Any, kind: type, at: _At) -> None:
+    def new(self, x: Any, kind: type, at: _At) -> None:
+        """Add an object that this walk meets for the first time."""
         if kind is types.FunctionType:
-            self._function(x, at)
+            self.function(x, at)
         elif isinstance(x, (jax.Array, np.ndarray)):
             if isinstance(x, Tracer):
                 raise Unsure(x, at)
             self.array(x, at)
         elif issubclass(kind, type):
-            self._class(x, at)
-        elif issubclass(kind, types.ModuleType):
-            self.module(x, at)
+            self.of_class(x, at)
+        elif issubclass(kind, _MODULE):
+            self._module(x, at)
         elif kind is types.MethodType:
             self.add(x.__func__, at)
             self.add(x.__self__, (at, "self"))
         elif issubclass(kind, _BOUND):
-            owner = x.__self__
-            self.plain(x.__name__, at)
-            if owner is None or isinstance(owner, (types.ModuleType, type)):
-                self.fixed(x, at)
-            else:
-                self.add(owner, (at, "self"))
-        elif kind in (staticmethod, classmethod):
+            self._bound(x, at)
+        elif kind is staticmethod or kind is classmethod:
             self.add(x.__func__, at)
         elif kind is property:
-            self.add(x.fget, at)
+            for each in (x.fget, x.fset, x.fdel):
+                self.add(each, at)
+        elif kind is ft.cached_property:
+            self.add(x.func, at)
         elif issubclass(kind, ft.partial):
             self.plain("partial", at)
             self.add(x.func, at)
             self._items(x.args, at)
             self._pairs(x.keywords, at)
-            self._state(x, ft.partial, at)
+            self._object(x, kind, at, ft.partial)
         elif kind is JITTED:
             if not hasattr(x, "__wrapped__"):  # it was unpickled
                 raise Unsure(x, at)
             self.fixed(x, at)
             self.add(x.__wrapped__, at)
+            self._pairs({k: v for k, v in vars(x).items() if k not in _OF_JIT}, at)
         elif kind is types.MappingProxyType:
             self._pairs(dict(x), at)
         elif kind is jtu.PyTreeDef:
@@ -220,21 +345,52 @@ class _Reading:
             self.add(x.values, at)
         elif kind is types.GenericAlias:
             self.add((x.__origin__, x.__args__), at)
+        elif kind is collections.deque:
+            self.plain(("deque", x.maxlen), at)
+            self._items(x, at, kind)
+        elif kind is bytearray:
+            self.plain(("bytearray", bytes(x)), at)
+        elif kind is types.CellType:
+            self.add([x.cell_contents], at)
         elif kind is slice:
             self.add((x.start, x.stop, x.step), at)
         elif kind is types.SimpleNamespace:
             self.plain("namespace", at)
             self._pairs(vars(x), at)
+        elif issubclass(kind, pathlib.PurePath) and is_library_class(kind):
+            self.plain(f"{kind.__name__} {x}", at)
+        elif issubclass(kind, (ClosedJaxpr, jax.extend.core.Jaxpr)):
+            self.fixed(x, at)
+            self._items(getattr(x, "consts", ()), at, list)
         elif issubclass(kind, _FIXED):
+            # One of `numpy.frompyfunc` hides a function.
+            if isinstance(x, np.ufunc) and set("".join(x.types)) <= set("O->"):
+                raise Unsure(x, at)
             self.fixed(x, at)
         else:
             self._object(x, kind, at)
 
-    def _object(self, x: Any, kind: type, at: _At) -> None:
+    def _bound(self, x: Any, at: _At) -> None:
+        """Add a function or method that is not written in Python."""
+        owner = x.__self__
+        self.plain(x.__name__, at)
+        if x.__name__ in _BY_TEXT:
+            self._by_text = x, at
+        if owner is None or isinstance(owner, _MODULE):
+            if owner is not None and not is_library_module(owner):
+                raise Unsure(x, at)  # an extension of users may hold anything
+            self.fixed(x, at)
+        else:
+            self.add(owner, (at, "self"))
+
+    def _object(self, x: Any, kind: type, at: _At, base: type | None = None) -> None:
         """Add an object by its class, its attributes, and its items."""
-        base = _built_in(kind)
+        about = self._about(kind)
+        base = base or about.base
+        if base is None:
+            raise Unsure(x, at)
         if base in _VALUES:
-            self.plain(base(x) if base is not str else str.__str__(x), at)
+            self.plain(_VALUES[base](x), at)
         elif base in (dict, collections.OrderedDict):
             self._pairs(x, at, base)
         elif base in (tuple, list):
@@ -244,13 +400,11 @@ class _Reading:
             if not all(type(item) in _PLAIN for item in items):
                 raise Unsure(x, at)
             self._items(self.in_order(items), at, list)
-        elif base is not object:
-            raise Unsure(x, at)
-        if kind is not base:
-            self._state(x, base, at)
+        if kind is not base or base is not object and hasattr(x, "__dict__"):
+            self._state(x, about, at)
         self.add(kind, (at, "class"))
 
-    def _state(self, x: Any, base: type, at: _At) -> None:
+    def _state(self, x: Any, about: _Class, at: _At) -> None:
         """Add the attributes of an object, except for those of its class."""
         try:
             held = object.__getattribute__(x, "__dict__")
@@ -258,14 +412,14 @@ class _Reading:
             held = {}
         if type(held) is not dict:
             raise Unsure(x, at)
-        derived = _derived(type(x))
-        self._pairs({k: v for k, v in held.items() if k not in derived}, at)
-        for cls in type(x).__mro__[: type(x).__mro__.index(base)]:
-            for name, slot in _slots(cls):
-                try:
-                    self.add(slot.__get__(x), (at, name))
-                except AttributeError:
-                    self.plain(name, (at, "without"))
+        if about.derived:
+            held = {k: v for k, v in held.items() if k not in about.derived}
+        self._pairs(held, at)
+        for name, slot in about.slots:
+            try:
+                self.add(slot.__get__(x), (at, name))
+            except AttributeError:
+                self.plain(name, (at, "without"))
 
     def _items(self, x: Any, at: _At, base: type = tuple) -> None:
         self.plain(len(x), at)
@@ -273,81 +427,111 @@ class _Reading:
             self.add(value, (at, i))
 
     def _pairs(self, x: dict[Any, Any], at: _At, base: type = dict) -> None:
+        pairs = base.items(x)
+        if all(type(name) is str for name, _ in pairs):
+            self._named(pairs, at)
+            return
         self.plain(base.__len__(x), at)
-        for name, value in base.items(x):
+        for name, value in pairs:
             self.add(name, (at, "key"))
             self.add(value, (at, name if type(name) is str else "item"))
 
-    def _class(self, x: type, at: _At) -> None:
-        self.fixed(x, at)
-        for base in _of_users(x):
-            if base not in x.__mro__:
-                self.add(base, (at, "metaclass"))
-                continue
-            self.fixed(base, at)
-            self.plain(f"{base.__qualname__} {base.__name__}", at)
-            for name, value in [*vars(base).items()]:
-                if name not in _ASIDE:
-                    self.add(value, (at, name))
+    def _named(self, x: Any, at: _At) -> None:
+        """Add values by name."""
+        pairs = dict(x)
+        self.plain((*pairs,), (at, "key"))
+        for name, value in pairs.items():
+            if value is _MISSING:
+                self.plain(("missing",), (at, name))
+            else:
+                self.add(value, (at, name))
 
-    def _function(self, x: types.FunctionType, at: _At) -> None:
-        code = x.__code__
-        self.function(x, at)
-        for name, value in {**cells(x), **defaults(x)}.items():
-            self.add(value, (at, name))
-        if is_library(code.co_filename):
-            if "__wrapped__" in x.__dict__:
-                self.add(x.__wrapped__, at)
-            return
-        self._pairs(x.__dict__, at)
-        scope = x.__globals__
-        for name in sorted(global_names(code)):
-            if name in scope:
-                self.add(scope[name], (at, name))
-            elif name in vars(builtins):
-                self.add(vars(builtins)[name], (at, name))
-        self._names |= dict.fromkeys(code_names(code))
-        for name in imported(code, str(scope.get("__package__") or "")):
-            if name in sys.modules:
-                self.module(sys.modules[name], (at, name))
+    def of_class(self, x: type, at: _At) -> None:
+        """Add a class with its attributes, and those of its bases."""
+        self.fixed(x, at)
+        for base in self._about(x).of_users:
+            self.fixed(base, at)
+            self.plain(base.__name__, (at, "class"))
+            self._named({k: v for k, v in vars(base).items() if k not in _ASIDE}, at)
+
+    def _about(self, cls: type) -> _Class:
+        about = self.abouts.get(id(cls))
+        is_same = about is not None and about.cls is cls and about.mro is cls.__mro__
+        if not is_same or about.kind is not type(cls):
+            about = _about(cls, self.derives_by_users)
+            self.abouts.put(id(cls), about)
+        return about
 
     def function(self, x: types.FunctionType, at: _At) -> None:
+        """Add a function: its code, and all that the code can reach by name."""
+        code, scope = x.__code__, x.__globals__
+        is_fixed = is_fixed_file(code.co_filename)
+        self.of_code(x, is_fixed, at)
+        if code.co_filename.startswith("<@beartype("):
+            self.add(x.__dict__.get("__wrapped__"), at)
+            return
+        self._named(held_by(x), at)
+        if is_fixed:
+            if "__wrapped__" in x.__dict__:
+                self.add(x.__dict__["__wrapped__"], at)
+            return
+        self._pairs(x.__dict__, at)
+        names = names_in(code)
+        if not _BY_TEXT.isdisjoint(names):
+            self._by_text = x, at
+        others, read = x.__builtins__, globals_in(code)
+        own = {n: scope[n] if n in scope else others.get(n, _MISSING) for n in read}
+        self._named(own, at)
+        # Texts in code may be names, too: of a keyword, of an attribute of a pattern.
+        self._names |= names
+        self._named_in_code |= {*code_names(code)}
+        for name in imported(code, str(scope.get("__package__") or "")):
+            if name in sys.modules:
+                self._module(sys.modules[name], (at, name))
+
+    def of_code(self, x: types.FunctionType, is_fixed: bool, at: _At) -> None:
+        """Note the code of a function."""
         raise NotImplementedError
 
-    def module(self, x: types.ModuleType, at: _At) -> None:
+    def _module(self, x: types.ModuleType, at: _At) -> None:
         self.fixed(x, at)
-        if not is_library_of(x) and ("__getattr__" in vars(x) or type(x) is not _MODULE):
+        is_plain = "__getattr__" not in vars(x) and type(x) is _MODULE
+        if not is_plain and not is_library_module(x):
             raise Unsure(x, at)
         self._modules[id(x)] = x
 
-    def settle(self, known: bool = True) -> None:
-        """Add what the names in all code mean in all modules that were found."""
-        for module in [] if known else self._modules.values():
-            if not is_library_of(module):
-                raise Unsure(module, None)
+    def settle(self, is_code_known: bool = True, of_users: bool = False) -> None:
+        """Add what the names in all code mean in the modules that were found."""
         done = set[tuple[int, str]]()
         size = None
         while size != (size := (len(self._modules), len(self._names))):
             for module in [*self._modules.values()]:
-                library = is_library_of(module)
-                for name in sorted(self._names.keys() & vars(module).keys()):
+                library = is_library_module(module)
+                if of_users and library:
+                    continue
+                if not (library or is_code_known):
+                    raise Unsure(module, None)
+                if not library and self._by_text is not None and not of_users:
+                    raise Unsure(*self._by_text)
+                names = self._named_in_code if library else self._names
+                for name in sorted(names & vars(module).keys()):
                     if (id(module), name) in done:
                         continue
                     done.add((id(module), name))
                     value, at = vars(module)[name], (module.__name__, name)
-                    if isinstance(value, types.ModuleType):
-                        self.module(value, at)
-                    elif library and type(value) not in _PLAIN:
+                    self.plain(name, (at, "key"))
+                    if isinstance(value, _MODULE):
+                        self._module(value, at)
+                    elif library and type(value) not in _PLAIN | _WITH_ITEMS:
                         self.fixed(value, at)
                     else:
                         self.add(value, at)
 
 
-_MODULE = types.ModuleType
-
-
 class _Memory(_Reading):
-    def __init__(self):
+    """A reading that is compared within this process."""
+
+    def __init__(self) -> None:
         super().__init__()
         self.args = set[int]()
         self._inside = False
@@ -357,58 +541,124 @@ class _Memory(_Reading):
 
     def plain(self, x: Any, at: _At) -> None:
         kind = type(x)
-        if kind in (float, complex):  # 0.0 and -0.0 differ, NaNs are equal
-            self.found += kind, repr(x)
-        else:
-            self.found += kind, x.tobytes() if isinstance(x, np.generic) else x
+        # 0.0 and -0.0 differ, NaNs are equal; equal ranges may have other ends.
+        self.found += kind, repr(x) if kind in (float, complex, range) else x
+
+    def scalar(self, x: np.generic, at: _At) -> None:
+        self.found += type(x), x.dtype, x.tobytes()
 
     def fixed(self, x: Any, at: _At) -> None:
+        if id(x) in _OF_ANYTHING:
+            raise Unsure(x, at)
+        if id(x) in _OF_TEXT:
+            self._by_text = x, at
         # An address alone may be used again.
         try:
             self.found += id(x), weakref.ref(x)
         except TypeError:
-            self.found += id(x), _Held(x)
+            self.found += id(x), Same(x)
 
     def array(self, x: Any, at: _At) -> None:
-        if not isinstance(x, jax.Array):
+        if isinstance(x, jax.Array):
+            self.fixed(x, at)
+        elif type(x) is np.ndarray and x.nbytes <= _SMALL and not x.dtype.hasobject:
+            self.found += str(x.dtype), x.shape, x.strides, x.tobytes()
+        else:
             raise Unsure(x, at)  # it may change in place
-        self.fixed(x, at)
 
-    def code(self, x: types.CodeType, at: _At) -> None:
-        self.fixed(x, at)
-
-    def function(self, x: types.FunctionType, at: _At) -> None:
-        library = is_library(x.__code__.co_filename)
-        if not library and not _ANYTHING.isdisjoint(code_names(x.__code__)):
+    def of_code(self, x: types.FunctionType, is_fixed: bool, at: _At) -> None:
+        if not is_fixed and not _ANYTHING.isdisjoint(names_in(x.__code__)):
             raise Unsure(x, at)
         self.fixed(x, at)
         self.fixed(x.__code__, at)
         self.found += x.__name__, x.__qualname__
 
-    def _function(self, x: types.FunctionType, at: _At) -> None:
-        before, self._inside = self._inside, True
-        super()._function(x, at)
+    def new(self, x: Any, kind: type, at: _At) -> None:
+        before = self._inside
+        # A trace takes the arrays of pytrees as arguments, but not what objects hold.
+        if not (kind in _WITH_ITEMS or issubclass(kind, eqx.Module | tuple)):
+            self._inside = True
+        super().new(x, kind, at)
         self._inside = before
 
-    def _class(self, x: type, at: _At) -> None:
-        before, self._inside = self._inside, True
-        super()._class(x, at)
-        self._inside = before
+
+class _Live(_Memory):
+    """A reading of functions that a program holds, and of what they close over."""
+
+    def fixed(self, x: Any, at: _At) -> None:
+        self.found.append(Same(x))
+
+    array = fixed
+
+    def of_class(self, x: type, at: _At) -> None:
+        self.fixed(x, at)
+
+    def of_code(self, x: types.FunctionType, is_fixed: bool, at: _At) -> None:
+        # Equal code in two modules reads different globals.
+        self.found += Same(x.__code__), Same(x.__globals__)
+
+    def new(self, x: Any, kind: type, at: _At) -> None:
+        if kind is types.FunctionType:
+            self.of_code(x, False, at)
+            is_fixed = is_fixed_file(x.__code__.co_filename)
+            for value in held_by(x).values():
+                # A wrapper of JAX or Equinox does not change its containers.
+                if is_fixed and type(value) in (list, dict):
+                    super().new(value, type(value), at)
+                else:
+                    self.add(value, at)
+        elif kind is jtu.PyTreeDef:
+            names = x.node_data()
+            if names is not None and type(names[1]) is list:  # the keys of a dict
+                names = names[0], tuple(names[1])
+            self.add((names, *x.children()), at)
+        elif kind is tuple or issubclass(kind, type):
+            super().new(x, kind, at)
+        else:
+            self.fixed(x, at)
 
 
-class _Held:
-    """An object compared by identity, and kept alive."""
+class _Named(_Memory):
+    """A reading that knows where each part was found."""
 
-    def __init__(self, x: Any):
-        self.x = x
+    abouts = LRUCache(1024)
+    derives_by_users = True
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Held) and other.x is self.x
+    def __init__(self) -> None:
+        super().__init__()
+        self.begins: list[tuple[int, _At]] = []
 
-    __hash__ = None
+    def add(self, x: Any, at: _At) -> None:
+        try:
+            super().add(x, at)
+        except (Unsure, RecursionError):
+            self._begin(at)
+            self.found.append(Same(x))
+
+    def plain(self, x: Any, at: _At) -> None:
+        self._begin(at)
+        super().plain(x, at)
+
+    def fixed(self, x: Any, at: _At) -> None:
+        self._begin(at)
+        super().fixed(x, at)
+
+    def array(self, x: Any, at: _At) -> None:
+        self._begin(at)
+        known = type(x) is np.ndarray and not x.dtype.hasobject
+        self.found.append(array_text(x) if known else Same(x))
+
+    def _begin(self, at: _At) -> None:
+        self.begins.append((len(self.found), at[0] if at and at[1] == "key" else at))
 
 
 class _Disk(_Reading):
+    """A reading as texts, each with the place where it was found."""
+
+    def __init__(self, contents: bool):
+        super().__init__()
+        self._contents = contents
+
     def in_order(self, items: list[Any]) -> list[Any]:
         # The order of a set of texts differs from process to process.
         return sorted(items, key=lambda v: (type(v).__name__, repr(v)))
@@ -416,134 +666,139 @@ class _Disk(_Reading):
     def plain(self, x: Any, at: _At) -> None:
         self.found.append((at, repr(x)))
 
+    def scalar(self, x: np.generic, at: _At) -> None:
+        self.found.append((at, f"{x!r} {x.dtype}"))
+
     def fixed(self, x: Any, at: _At) -> None:
         if isinstance(x, types.CodeType):
-            self.code(x, at)
-            return
-        known = x if hasattr(x, "__qualname__") else type(x)
-        name = getattr(x, "__name__", "") if isinstance(x, _MODULE) else known.__qualname__
-        text = repr(x) if isinstance(x, (np.dtype, np.ufunc)) else name
-        self.found.append((at, f"{getattr(x, '__module__', None)}.{text}"))
+            text = code_text(x)
+        elif isinstance(x, _MODULE):
+            text = x.__name__
+        elif isinstance(x, type) and not is_library_class(x):
+            text = "class"  # its attributes follow
+        elif isinstance(x, (ClosedJaxpr, jax.extend.core.Jaxpr)):
+            text = str(x)
+            if " at 0x" in text:  # it calls Python
+                raise Unsure(x, at)
+        else:
+            known = x if hasattr(x, "__qualname__") else type(x)
+            by_text = isinstance(x, (np.dtype, np.ufunc))
+            text = repr(x) if by_text else known.__qualname__
+            text = f"{getattr(x, '__module__', None)}.{text}"
+        self.found.append((at, text))
 
     def array(self, x: Any, at: _At) -> None:
-        if not getattr(x, "is_fully_addressable", True) or x.dtype.kind == "O":
+        is_whole = getattr(x, "is_fully_addressable", True)
+        is_known = isinstance(x, jax.Array) or type(x) is np.ndarray
+        if not (is_whole and is_known) or getattr(x.dtype, "hasobject", False):
             raise Unsure(x, at)
         data = np.asarray(as_data(x))
         shown = f"{data.tolist()} " if data.size <= 4 else ""
         kind = "numpy " * isinstance(x, np.ndarray)
         self.found.append((at, f"{shown}{kind}{array_text(x)}"))
 
-    def code(self, x: types.CodeType, at: _At) -> None:
-        self.found.append((at, code_text(x)))
-
-    def function(self, x: types.FunctionType, at: _At) -> None:
+    def of_code(self, x: types.FunctionType, is_fixed: bool, at: _At) -> None:
         code = x.__code__
-        if is_library(code.co_filename):
+        if is_fixed:
             self.found.append((at, f"{x.__module__}.{x.__qualname__}"))
         else:
             self.found.append((at, f"code {digest(code_text(code))[:8]}"))
-            for name, value in _constants(code):
-                self.found.append(((at, name), value))
+            numbers = [c for c in code.co_consts if type(c) in (int, float, complex)]
+            if numbers:  # for messages: they have no name
+                self.found.append(((at, _NUMBERS), str(numbers)))
+
+    def new(self, x: Any, kind: type, at: _At) -> None:
+        if self._contents or kind not in _WITH_ITEMS - {tuple}:
+            super().new(x, kind, at)
 
 
-def _constants(code: types.CodeType) -> list[tuple[str, str]]:
-    """Return the numbers in code, for messages: they have no name."""
-    numbers = [c for c in code.co_consts if type(c) in (int, float, complex, bool)]
-    return [("numbers", str(numbers))] if numbers else []
+def held_by(fn: types.FunctionType) -> dict[str, Any]:
+    """Return the values that a function closes over, and its defaults, by name."""
+    held = {**cells(fn), **defaults(fn)}
+    if fn.__module__ == "equinox._errors":
+        held.pop("stack", None)  # frames, where `error_if` was called
+    return held
 
 
-@ft.lru_cache(1024)
-def code_text(code: types.CodeType) -> str:
-    """Return code as a text that is the same in every process."""
-    consts = map(_constant, code.co_consts)
-    names = code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars
-    counts = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount
-    flags = code.co_flags, code.co_exceptiontable.hex()
-    return f"{code.co_code.hex()} {names} {counts} {flags} {[*consts]}"
+class _Parts(_Disk):
+    """A reading that goes on after what it does not understand."""
+
+    unsure = ""
+
+    def add(self, x: Any, at: _At) -> None:
+        try:
+            super().add(x, at)
+        except (Unsure, RecursionError) as error:
+            self.unsure = self.unsure or str(error)
+            self.found.append((at, type(x).__qualname__))
 
 
-def _constant(value: Any) -> str:
-    if isinstance(value, types.CodeType):
-        return code_text(value)
-    if isinstance(value, frozenset):
-        return f"frozenset{sorted(map(_constant, value))}"
-    if isinstance(value, tuple):
-        return f"({', '.join(map(_constant, value))})"
-    return repr(value)
-
-
-@ft.lru_cache(1024)
-def imported(code: types.CodeType, package: str) -> tuple[str, ...]:
-    """Return the names that modules which code itself imports may have."""
-    names = code_names(code)
-    parts = package.split(".")
-    above = [".".join(parts[:n]) for n in range(1, len(parts) + 1) if parts[0]]
-    return (*names, *(f"{p}.{name}" for p in above for name in names))
-
-
-@ft.lru_cache(4096)
-def _built_in(cls: type) -> type | None:
-    """Return the built-in class that a Python class extends; `None` if it hides state."""
+def _about(cls: type, derives_by_users: bool) -> _Class:
     base: type = object
-    size = 0
+    size, slots, derived = 0, [], set[str]()
+    is_known = True
     for each in cls.__mro__:
-        if not each.__flags__ & 1 << 9:
+        if not each.__flags__ & 1 << 9:  # it is written in C, and not for users
             base = each
             break
-        size += 8 * sum(
-            type(slot) is types.MemberDescriptorType for slot in vars(each).values()
-        )
-    known = base in _ITEMS or base in _VALUES or base is object
-    visible = cls.__basicsize__ <= base.__basicsize__ + size
-    return base if known and visible else None
+        members, cached, is_plain = _members(each)
+        own = vars(each)
+        slots += [(name, own[name]) for name in members if name in own]
+        size += 8 * len(members)
+        is_known &= is_plain
+        if cached and (derives_by_users or is_library_class(each)):
+            derived.update(cached)
+    is_known &= base in _WITH_ITEMS or base in _VALUES or base is object
+    size += 8 * (cls.__weakrefoffset__ > 0 and not base.__weakrefoffset__)
+    size += 8 * (cls.__dictoffset__ > 0 or cls.__dictoffset__ == -8)
+    # Any more bytes are state that Python code cannot see.
+    is_known &= cls.__basicsize__ <= base.__basicsize__ + size
+    every = type(cls), *cls.__mro__
+    of_users = tuple(each for each in every if not is_library_class(each))
+    found = base if is_known else None
+    mro = cls.__mro__
+    return _Class(cls, type(cls), mro, found, (*slots,), frozenset(derived), of_users)
 
 
-@ft.lru_cache(4096)
-def _slots(cls: type) -> tuple[tuple[str, Any], ...]:
-    member = types.MemberDescriptorType
-    return tuple(each for each in vars(cls).items() if type(each[1]) is member)
+_known_members: WeakCache[tuple[tuple[str, ...], tuple[str, ...], bool]] = WeakCache()
+_known_library: WeakCache[bool] = WeakCache()
 
 
-@ft.lru_cache(4096)
-def _derived(cls: type) -> frozenset[str]:
-    """Return the attributes that a library computes from the others, once."""
-    return frozenset(
-        name
-        for base in cls.__mro__
-        if is_library_of(base)
-        for name, value in vars(base).items()
-        if isinstance(value, ft.cached_property)
-    )
+def _members(cls: type) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
+    """Return the slots of a class, its cached properties, and whether `__dict__` is."""
+    known = _known_members.get(cls)
+    if known is None:
+        member, own = types.MemberDescriptorType, vars(cls)
+        slots = tuple(k for k, v in own.items() if type(v) is member and k[:2] != "__")
+        cached = tuple(k for k, v in own.items() if isinstance(v, ft.cached_property))
+        usual = type(own.get("__dict__")) in (type(None), types.GetSetDescriptorType)
+        known = _known_members.put(cls, (slots, cached, usual))
+    return known
 
 
-_KNOWN = frozenset(
-    "absl beartype chex diffrax equinox jax jaxlib jaxtyping lineax ml_dtypes numpy"
-    " optax optimistix scipy typeguard typing_extensions wadler_lindig".split()
-)
-"""The packages whose functions read nothing that users change. Others count as code."""
+def is_library_class(cls: type) -> bool:
+    """Return whether a class belongs to Python or an installed package."""
+    known = _known_library.get(cls)
+    if known is None:
+        module = sys.modules.get(cls.__module__)
+        known = not cls.__flags__ & 1 << 9
+        if not known and module is not None and is_library_module(module):
+            # A class that a library makes for users is not found in its module.
+            found: Any = module
+            for name in cls.__qualname__.split("."):
+                found = getattr(found, "__dict__", {}).get(name)
+            known = found is cls
+        _known_library.put(cls, known)
+    return known
 
 
-@ft.lru_cache(4096)
-def is_library(filename: str) -> bool:
-    """Return whether a file belongs to Python, or to a package that counts as fixed."""
-    if not is_installed(filename):
-        return False
-    _, found, rest = filename.replace("\\", "/").rpartition("-packages/")
-    return not found or rest.split("/")[0].removesuffix(".py") in _KNOWN
-
-
-@ft.lru_cache(4096)
-def _of_users(cls: type) -> tuple[type, ...]:
-    """Return the class, its bases and its metaclass, but not those of libraries."""
-    return tuple(each for each in (type(cls), *cls.__mro__) if not is_library_of(each))
-
-
-def is_library_of(x: type | types.ModuleType) -> bool:
-    """Return whether a class or module belongs to Python or an installed package."""
-    name = x.__module__ if isinstance(x, type) else x.__name__
-    module = sys.modules.get(name)
-    file = getattr(module, "__file__", None)  # `None` in a notebook, or if built in
-    return name in sys.builtin_module_names or file is not None and is_library(file)
+def is_library_module(x: types.ModuleType) -> bool:
+    """Return whether a module belongs to Python or an installed package."""
+    name = x.__name__
+    if name in sys.builtin_module_names:
+        return sys.modules.get(name) is x
+    file = vars(x).get("__file__")  # `None` in a notebook
+    return file is not None and is_fixed_file(file) and sys.modules.get(name) is x
 
 
 def _path(at: _At) -> str:

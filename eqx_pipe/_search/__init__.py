@@ -2,6 +2,7 @@
 
 from .explore import SearchResult as SearchResult
 from .explore import explore as explore
+from .explore import rounds_in as rounds_in
 from .method import Adaptive as Adaptive
 from .method import Design as Design
 from .method import Evosax as Evosax

@@ -19,7 +19,15 @@ from .._check import check_bool, check_choice, check_int, check_is
 from .._errors import describe_value, message, type_error, value_error
 from .._keys import check_key, fold
 from .._progress import Progress
-from .._spaces import Space, SpaceLike, as_space
+from .._reduce import Over
+from .._spaces import (
+    Space,
+    SpaceLike,
+    as_space,
+    joined,
+    settings_of,
+    with_replicates,
+)
 from .._sweep import (
     BatchSize,
     Best,
@@ -33,6 +41,8 @@ from .._sweep import (
     as_texts,
     concatenated,
     disk_errors,
+    exists,
+    replicates,
     request_of,
     scores,
 )
@@ -47,44 +57,65 @@ class SearchResult:
     `sweeps` has the `SweepResult` of each round, and `result` is one `SweepResult` of
     all points, over a table. `state` is the state of the method after the last round,
     or `None` if the search was read from its folder. `by` and `mode` are the arguments
-    of the search.
+    of the search; a `by` that is a function is not read from a folder.
+
+    `over` are the dims of the replicates of the space, such as `("seed",)`. If there
+    are any, `result` is a grid of the dim `setting` and these dims.
     """
 
     sweeps: tuple[SweepResult, ...]
     state: PyTree = None
     by: Compared = None
     mode: str = "min"
+    over: tuple[str, ...] = ()
 
     @ft.cached_property
     def result(self) -> SweepResult:
         """The points of all rounds as one `SweepResult`."""
-        return concatenated(self.sweeps)
+        return concatenated(self.sweeps, self.over)
 
     @property
     def rounds(self) -> Int[np.ndarray, " points"]:
         """The number of the round of each point."""
-        lengths = [len(sweep) for sweep in self.sweeps]
-        return np.repeat(np.arange(len(lengths)), lengths)
+        spaces = [sweep.space for sweep in self.sweeps]
+        lengths = list(map(len, spaces))
+        rounds = np.repeat(np.arange(len(lengths)), lengths)
+        if self.over:
+            # The points of a round are no stretch if a dim of replicates comes first.
+            order = replicates(joined(spaces, self.over), self.over)
+            rounds[order] = np.sort(rounds).reshape(order.shape)
+        return rounds
 
     def __len__(self) -> int:
         return sum(map(len, self.sweeps))
 
-    def best(self, by: Compared = None, mode: str | None = None) -> Best:
+    def best(
+        self, by: Compared = None, mode: str | None = None, *, over: Over = None
+    ) -> Best:
         """Return the best point of all rounds; see `SweepResult.best`.
+
+        In a space with replicates, it is the setting with the best mean over them, as
+        the method was told: `result.best()` returns the best single point.
 
         **Arguments:**
 
         - `by`, `mode`: as in `SweepResult.best`; by default the arguments of the
           search.
+        - `over`: as in `SweepResult.best`; by default all dims of replicates. (Keyword
+          only.)
         """
         by = self.by if by is None else by
-        return self.result.best(by, self.mode if mode is None else mode)
+        over = (self.over or None) if over is None else over
+        mode = self.mode if mode is None else mode
+        return self.result.best(by, mode, over=over)
 
     def to_xarray(self) -> Dataset:
         """Return the table as an `xarray.Dataset` with the coordinate `round`."""
-        data = self.result.to_xarray()
-        (dim,) = self.result.space.dims
-        return data.assign_coords({_free("round", data): (dim, self.rounds)})
+        data, space, rounds = self.result.to_xarray(), self.result.space, self.rounds
+        (dim,) = (dim for dim in space.dims if dim not in self.over)
+        if self.over:
+            rounds = rounds[replicates(space, self.over)[:, 0]]
+        return data.assign_coords({_free("round", data): (dim, rounds)})
 
     def to_pandas(self) -> DataFrame:
         """Return the table as a `pandas.DataFrame` with the column `round`."""
@@ -102,8 +133,8 @@ class SearchResult:
 
         - `path`: the folder that was passed to `explore` as `store=`.
 
-        **Returns:** a `SearchResult` without `.state`, `.by` and `.mode`. Its sweeps
-        are read from the stores of the rounds by `SweepResult.load`.
+        **Returns:** a `SearchResult` without `.state`. Its sweeps are read from the
+        stores of the rounds by `SweepResult.load`.
 
         **Raises:** `FileNotFoundError` if no round is at `path`; `ValueError` if a
         round before the last is missing; and as `SweepResult.load`.
@@ -116,34 +147,26 @@ class SearchResult:
             >>> with tempfile.TemporaryDirectory() as folder:
             ...     found = ep.search.explore(lambda p: p["x"] ** 2,
             ...                               {"x": ep.Uniform(0, 4)}, points,
-            ...                               rounds=3, num=1, store=folder)
-            ...     ep.search.SearchResult.load(folder).best(mode="max")
+            ...                               rounds=3, num=1, mode="max", store=folder)
+            ...     ep.search.SearchResult.load(folder).best()
             Best(index=2, value=16, x=4)
         """
         function = "search.SearchResult.load"
-        files, count = as_files(function, path, "path"), 0
-        folder = files.path_of()
-        with disk_errors(folder, "be read", function):
-            names = {x for x in files.names() if re.fullmatch(r"round-\d+\.zarr", x)}
-            while round_name(count) in names:
-                count += 1
-        if not count:
+        files = as_files(function, path, "path")
+        rounds = rounds_in(function, files)
+        if not rounds:
             raise FileNotFoundError(
                 message(
                     function,
-                    f"{folder!r} has no rounds of a search.",
+                    f"{files.path_of()!r} has no rounds of a search.",
                     "Give the folder of `explore(..., store=)`; `SweepResult.load` "
                     "reads the store of a sweep.",
                 )
             )
-        if len(names) > count:
-            raise value_error(
-                function,
-                f"{folder!r} has later rounds, but no `{round_name(count)}`.",
-                "Call the same search again, which computes this round.",
-            )
-        rounds = [files.below(round_name(k)) for k in range(count)]
-        return SearchResult(tuple(map(SweepResult.load, rounds)))
+        sweeps = tuple(map(SweepResult.load, rounds))
+        goal = dict(sweeps[-1].made)
+        mode, over = goal.get("mode", "min"), tuple(goal.get("over", ()))
+        return SearchResult(sweeps, by=goal.get("by"), mode=mode, over=over)
 
     def __repr__(self) -> str:
         return f"SearchResult({len(self):,} points in {len(self.sweeps):,} rounds)"
@@ -158,6 +181,25 @@ def _free(name: str, taken: Any) -> str:
 def round_name(number: int) -> str:
     """Return the name of the store of a round."""
     return f"round-{number:04}.zarr"
+
+
+def rounds_in(function: str, files: Files) -> list[Files]:
+    """Return the stores of the rounds of a search, in order; none for another folder.
+
+    Raises a `ValueError` if a round before the last is missing.
+    """
+    with disk_errors(files.path_of(), "be read", function):
+        names = {x for x in files.names() if re.fullmatch(r"round-\d+\.zarr", x)}
+    stores = [round_name(k) for k in range(len(names))]
+    lost = [name for name in stores if name not in names]
+    if lost:
+        raise value_error(
+            function,
+            f"{files.path_of()!r} has later rounds, but no `{lost[0]}`.",
+            "Call the same search again, which computes this round.",
+        )
+    found = [files.below(name) for name in stores]
+    return found if not found or exists(found[-1]) else found[:-1]  # not created yet
 
 
 Callback: TypeAlias = Callable[[SearchResult], object]
@@ -187,6 +229,9 @@ def explore(
     Each round is one sweep of `num` points. Rounds of one size share a program; with
     `Static` axes, one for each combination of their values.
 
+    Axes of replicates (`Seeds`, PRNG keys) are not proposed: each proposed setting is
+    computed for all replicates, and the method minimises the mean.
+
     **Arguments:**
 
     - `fn`, `space`, `batch_size`, `mesh`, `on_error`: as in `sweep`. Use `Uniform` and
@@ -194,7 +239,8 @@ def explore(
       `Space.from_unit`.
     - `method`: a method of `eqx_pipe.search`, or your own `Method`.
     - `rounds`: the maximum number of rounds. (Keyword only.)
-    - `num`: the number of points that the method proposes in a round. (Keyword only.)
+    - `num`: the number of points that the method proposes in a round; with replicates,
+      the number of settings. (Keyword only.)
     - `by`: the number to optimise: the path of a scalar output, or a function of the
       output; not needed if the output is one number. (Keyword only.)
     - `mode`: `"min"` or `"max"`. (Keyword only.)
@@ -215,7 +261,8 @@ def explore(
 
     **Returns:** a `SearchResult`.
 
-    **Raises:** `ValueError` if the method proposes no points in the first round;
+    **Raises:** `ValueError` if the method proposes no points in the first round, or
+    points with other axes than the space, or if all axes are replicates;
     `StructureError` (a `ValueError`) if the store belongs to another search, with the
     settings that differ; `TypeError` if `method` is not a `Method`; and as `sweep`.
 
@@ -223,8 +270,9 @@ def explore(
     finished points.
 
     **Laws:** round `r` equals `sweep(fn, points, key=jax.random.fold_in(key, r))` at
-    the points that the method proposes, to rounding. A resumed search ends with the
-    result of an uninterrupted one.
+    the points that the method proposes, to rounding; with common draws of replicates,
+    at `key=jax.random.fold_in(key, 0)`, so that all rounds share them. A resumed search
+    ends with the result of an uninterrupted one.
 
     !!! example
 
@@ -260,9 +308,16 @@ def explore(
     if progress is not None:
         check_bool(function, "progress", progress)
     folder = None if store is None else as_files(function, store)
-    settings = {"num": operator.index(num), "by": by, "mode": mode}
-    settings |= {"method": method, "key": key, "space": whole}
-    texts = None if folder is None else as_texts(settings, function)
+    given = {"num": operator.index(num), "by": by, "mode": mode}
+    given |= {"method": method, "key": key, "space": whole}
+    texts = None if folder is None else as_texts(given, function)
+    settings, over = settings_of(function, whole)
+    # Settings of all rounds are compared under the same noise.
+    common = any(axis.replicates == "common" for axis in whole.axes().values())
+    # In readable form, for whoever looks at a store; a function is no path.
+    goal = {"by": by} if isinstance(by, str) else {}
+    goal |= {"mode": mode, "rounds": operator.index(rounds)}
+    goal |= {"over": list(over)} if over else {}
 
     def prepared(points: Space, key: Key | None, files: Files | None) -> Sweeper:
         request = request_of(
@@ -278,7 +333,7 @@ def explore(
             # Shown below the bar of the rounds in a terminal, but not in a log file.
             progress=False if progress is False else None,
         )
-        made = Sweeper(dataclasses.replace(request, search=texts))
+        made = Sweeper(dataclasses.replace(request, search=texts, goal=goal))
         if not request.by_hand:
             # Raise, before any computation, unless `by` selects one number.
             one = jtu.tree_map(
@@ -288,7 +343,7 @@ def explore(
         return made
 
     # Fold in a name, since rounds fold in their numbers.
-    state = method.init(whole, fold(key, "method"))
+    state = method.init(settings, fold(key, "method"))
     sweeps: list[SweepResult] = []
     run: Sweeper | None = None
     best = math.inf
@@ -298,7 +353,10 @@ def explore(
                 points, state = method.ask(state, num)
                 if not points.size:
                     break
-                round_key = None if key is None else jr.fold_in(key, number)
+                if over:
+                    points = with_replicates(function, whole, points)
+                drawn = 0 if common else number
+                round_key = None if key is None else jr.fold_in(key, drawn)
                 here = None if folder is None else folder.below(round_name(number))
                 try:
                     # The trace depends on the axes of the proposed points.
@@ -309,21 +367,21 @@ def explore(
                         where = f"round {number} of the search in {folder.path_of()}"
                         error.add_note(f"In {where}.")
                     raise
-                numbers = losses(sweeps[-1], by, mode)
+                numbers = losses(sweeps[-1], by, mode, over)
                 state = method.tell(state, numbers, sweeps[-1])
                 bar.failed(sum(int((sweep.status == 2).sum()) for sweep in sweeps))
                 best = min([best, *numbers[np.isfinite(numbers)]])
                 shown = best if mode == "min" else -best
                 bar.note(**{by if isinstance(by, str) else "best": f"{shown:.5g}"})
                 bar.done(1)
-                so_far = SearchResult(tuple(sweeps), state, by, mode)
+                so_far = SearchResult(tuple(sweeps), state, by, mode, over)
                 if callback is not None and callback(so_far):
                     break
         except KeyboardInterrupt as interrupt:
             last = getattr(interrupt, "result", None)
             if isinstance(last, SweepResult):
                 sweeps.append(last)
-            partial = SearchResult(tuple(sweeps), state, by, mode)
+            partial = SearchResult(tuple(sweeps), state, by, mode, over)
             interrupt.result = partial  # pyright: ignore[reportAttributeAccessIssue]
             raise
     if not sweeps:
@@ -333,4 +391,4 @@ def explore(
             "Check that its design has points, and that its state does not come from a "
             "search that has ended.",
         )
-    return SearchResult(tuple(sweeps), state, by, mode)
+    return SearchResult(tuple(sweeps), state, by, mode, over)

@@ -6,7 +6,7 @@
 import dataclasses
 import functools as ft
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import equinox as eqx
@@ -20,13 +20,13 @@ from .._check import check_is
 from .._errors import optional, value_error
 from .._keys import seed_of
 from .._spaces import Cube, Space
-from .._sweep import Compared, SweepResult, needs_key, scores
+from .._sweep import Compared, SweepResult, means_of, needs_key, scores
 from .._types import Key, PyTree
 
 State = TypeVar("State")
 
 Losses: TypeAlias = Float[np.ndarray, " points"]
-"""A number to minimise for each point: infinite if the point failed or is NaN."""
+"""A number to minimise for each proposal: infinite if it failed or is NaN."""
 
 
 @runtime_checkable
@@ -38,6 +38,9 @@ class Method(Protocol[State]):
     `state = tell(state, losses, result)`. Points are a `Space` with the axes of
     `space`; an empty one ends the search. All three must be deterministic, so that a
     search can be resumed after a kill.
+
+    Axes of replicates, such as `Seeds`, are not in `space`: `explore` computes each
+    proposed point for all replicates.
     """
 
     def init(self, space: Space, key: Key | None) -> State:
@@ -51,18 +54,27 @@ class Method(Protocol[State]):
     def tell(self, state: State, losses: Losses, result: SweepResult) -> State:
         """Return the state after a round.
 
-        `losses` are the numbers to minimise: the output `by`, negated if `mode="max"`,
-        and infinite if a point failed or is NaN. `result` has all outputs.
+        `losses` are the numbers to minimise, one for each proposed point: the output
+        `by`, negated if `mode="max"`, and infinite if the point failed or is NaN. With
+        replicates, they are means over all replicates, infinite if one failed or is
+        NaN. `result` has all outputs, with the dims of the replicates.
         """
         ...
 
 
-def losses(result: SweepResult, by: Compared, mode: str) -> Losses:
-    """Return the numbers to minimise: infinite if a point failed or is NaN."""
+def losses(
+    result: SweepResult, by: Compared, mode: str, over: Sequence[str] = ()
+) -> Losses:
+    """Return the numbers to minimise: infinite if a point failed or is NaN.
+
+    With `over`, they are the mean of each setting over these dims of replicates.
+    """
     numbers = scores("search.explore", result.values, len(result), by)
-    numbers = numbers.astype(np.float64)
+    numbers, ok = numbers.astype(np.float64), result.ok & ~np.isnan(numbers)
+    if over:
+        numbers, ok = means_of(result.space, over, numbers, ok), True
     signed = numbers if mode == "min" else -numbers
-    return np.where(result.ok & ~np.isnan(numbers), signed, np.inf)
+    return np.where(ok & ~np.isnan(numbers), signed, np.inf)
 
 
 def needed(key: Key | None) -> Key:
@@ -242,7 +254,10 @@ class Evosax:
 
     def __post_init__(self) -> None:
         optional("search.Evosax", "evosax", "search")
-        cure = "Give a class or function such as `evosax.algorithms.CMA_ES`."
+        cure = (
+            "It is called with `population_size=`, the `num` of the search, and "
+            "`solution=`: give the class, `evosax.algorithms.CMA_ES`."
+        )
         check_is("search.Evosax", "strategy", self.strategy, Callable, cure)
 
     def init(self, space: Space, key: Key | None) -> EvosaxState:
@@ -382,7 +397,11 @@ class Optuna:
 
     def __post_init__(self) -> None:
         optional("search.Optuna", "optuna", "search")
-        cure = "Give a class or function such as `optuna.samplers.TPESampler`."
+        cure = (
+            "It is called with `seed=`, drawn from the key of the search: give the "
+            "class, `TPESampler`, or `functools.partial(TPESampler, "
+            "n_startup_trials=4)`."
+        )
         check_is("search.Optuna", "sampler", self.sampler, Callable, cure)
 
     def init(self, space: Space, key: Key | None) -> OptunaState:

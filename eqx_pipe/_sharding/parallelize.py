@@ -18,6 +18,7 @@ from jax.stages import Compiled
 from jaxtyping import Array
 
 from .._check import check_callable
+from .._compiled import is_there
 from .._errors import value_error
 from .._jaxprs import equations
 from .._mesh_context import check_mesh, is_staged, with_axis_types
@@ -203,7 +204,9 @@ def _derive(fun: Function, struct: tuple[PyTree, PyTree], mesh: Mesh) -> Program
         )
     compiled = traced.lower().compile()
     derived = compiled.input_shardings[0][1:]
-    start = jax.device_put(np.zeros((), np.float32), whole)
+    start: Any = anchor
+    if is_there(mesh.devices.flat[0]):
+        start = jax.device_put(np.zeros((), np.float32), whole)
     return Program(compiled, jtu.tree_unflatten(structure, derived), others[0], start)
 
 

@@ -19,8 +19,9 @@ from jax.sharding import AxisType, Mesh
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array
 
+from .._captured import Fixed
 from .._check import check_choice, check_dense, check_int, check_is, common_size
-from .._compose import Policy, Repeat, check_output, with_remat
+from .._compose import Repeat, check_output, with_remat
 from .._errors import quoted, value_error
 from .._mesh_context import check_mesh, is_explicit
 from .._stage import Composite, Scope, is_stateful
@@ -37,7 +38,7 @@ class Pipelined(Composite):
     mesh: Mesh = eqx.field(static=True)
     axis: Hashable = eqx.field(static=True)
     microbatches: int = eqx.field(static=True)
-    remat: bool | Policy = eqx.field(static=True, default=False)
+    remat: bool | Fixed = eqx.field(static=True, default=False)
     unroll: int = eqx.field(static=True, default=1)
 
     def children(self) -> Mapping[str, AnyStage]:
@@ -188,7 +189,8 @@ def pipelined(
     - `stack`: a `repeat` of n stages, without `shared` and `broadcast`. Its stages
         take a batch: wrap stages for one example in `eqx_pipe.batched`. No stage may be
         stateful.
-    - `mesh`: a `jax.sharding.Mesh`. The parameters are placed on it at once.
+    - `mesh`: a `jax.sharding.Mesh`. The parameters are placed on it at once; on a
+      `topology` they become types with shardings, which `program` compiles.
     - `microbatches`: the number M of microbatches into which the leading axis of the
         input is split, at least 1.
     - `axis_name`: the mesh axis; required if the mesh has several. (Keyword only.)

@@ -28,6 +28,7 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array
 
 from .._check import check_callable, check_is
+from .._compiled import is_there
 from .._errors import (
     bullets,
     describe_value,
@@ -37,7 +38,7 @@ from .._errors import (
     value_error,
 )
 from .._keys import check_key
-from .._mesh_context import RULES, check_mesh, is_staged
+from .._mesh_context import IN_LANE, RULES, check_mesh, is_staged
 from .._stage import NamedLeaf, check_matched, matches, named_leaves
 from .._tree import fill, is_key_array, leaf_text, leaves_with_names, numpy_as_jax
 from .._types import Key, PyTree, PyTreeDef
@@ -616,9 +617,14 @@ def shard_as(
     """`shard` as a part of `function`, which errors name."""
     local = isinstance(mesh, Mesh) and mesh.is_multi_process
     resolved, structure = resolve(function, tree, mesh, specs, rules, local=local)
+    # On devices to compile for, arrays are types, with the shardings of arrays.
+    there = is_there(mesh.devices.flat[0]) if isinstance(mesh, Mesh) else True
     leaves, shardings = [], []
     for name, leaf, sharding in resolved:
-        if isinstance(leaf, jax.ShapeDtypeStruct):
+        if not there and sharding is not None and not isinstance(leaf, Tracer):
+            leaf = jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+            sharding = None
+        elif isinstance(leaf, jax.ShapeDtypeStruct):
             raise type_error(
                 function,
                 f"{f'`{name}`' if name else 'the tree'} is a `jax.ShapeDtypeStruct`, "
@@ -661,7 +667,8 @@ def init_sharded(
 
     - `init`: a function of one key that returns a model, or any pytree. It is traced.
     - `key`: a PRNG key.
-    - `mesh`, `specs`, `rules`: as in `shard`.
+    - `mesh`, `specs`, `rules`: as in `shard`. For a `topology`, the model has types
+      with shardings in place of arrays, which `program` compiles.
 
     **Returns:** the model, placed. Inside `jit` or `vmap` this is a sharding
     constraint, and devices may hold whole arrays; outside, `init` may itself be a
@@ -696,6 +703,9 @@ def init_sharded(
         model = numpy_as_jax(init(key))
         return shard_as("sharding.init_sharded", model, auto, specs, rules)
 
+    if not is_there(mesh.devices.flat[0]):
+        model = eqx.filter_eval_shape(lambda key: numpy_as_jax(init(key)), key)
+        return shard_as("sharding.init_sharded", model, mesh, specs, rules)
     # Placed again with the kind of axes of the user's mesh, which moves no data.
     model = eqx.filter_jit(make)(key)
     return shard_as("sharding.init_sharded", model, mesh, specs, rules)
@@ -707,8 +717,8 @@ def constrain(x: Tree, *logical: LogicalAxis) -> Tree:
     It takes effect under `with rules.on(mesh):`, and is the identity elsewhere, so a
     model with constraints also runs without rules. Use it inside `jit`; outside, it
     moves the array. It works under `grad` and `vmap` (the compiler chooses the sharding
-    of the mapped axis), and does nothing inside a `shard_map`, where every device
-    already has its part.
+    of the mapped axis), and does nothing inside a `shard_map`, a sweep, or a `vmap`,
+    `batched` or `vmap_space` with a mesh, where every device already has its part.
 
     **Arguments:**
 
@@ -733,7 +743,8 @@ def constrain(x: Tree, *logical: LogicalAxis) -> Tree:
     """
     current = current_rules()
     in_shard_map = AxisType.Manual in jax.sharding.get_abstract_mesh().axis_types
-    if current is None or in_shard_map:
+    # The maps of this package hide the mesh.
+    if current is None or in_shard_map or IN_LANE.value == "device":
         return x
     rules, mesh = current
     arrays, rest = eqx.partition(x, is_placeable)

@@ -1,5 +1,6 @@
 """Spaces: sequences of points, each computed from its index."""
 
+from .axis import LONGEST as LONGEST
 from .axis import MAX_LENGTH as MAX_LENGTH
 from .axis import Axis as Axis
 from .axis import Geomspace as Geomspace
@@ -13,6 +14,7 @@ from .axis import Static as Static
 from .axis import Uniform as Uniform
 from .axis import Values as Values
 from .axis import is_axis as is_axis
+from .axis import take as take
 from .space import POINT as POINT
 from .space import Cube as Cube
 from .space import Geometry as Geometry
@@ -37,6 +39,8 @@ from .space import joined as joined
 from .space import latin_hypercube as latin_hypercube
 from .space import point_key as point_key
 from .space import raw_shape as raw_shape
+from .space import settings_of as settings_of
 from .space import sobol as sobol
 from .space import static_column as static_column
 from .space import unregistered as unregistered
+from .space import with_replicates as with_replicates

@@ -136,6 +136,18 @@ class Axis(eqx.Module):
         return None
 
     @property
+    def table(self) -> Any:
+        """The values at all positions, if they are an array, or `None`."""
+        known = self.known
+        return (
+            known if isinstance(known, jax.Array) and not is_key_array(known) else None
+        )
+
+    def at_row(self, row: Any) -> "Axis":
+        """Return an axis with one value, made of a row of the `table`."""
+        return Row(row)
+
+    @property
     def attrs(self) -> dict[str, str]:
         """Label and unit as xarray's attributes, those of the CF conventions."""
         attrs = {"long_name": self.label, "units": self.unit}
@@ -150,6 +162,11 @@ class Axis(eqx.Module):
     def texts(self) -> dict[str, str | None]:
         """Label and unit as keyword arguments of another axis."""
         return {"label": self.label, "unit": self.unit}
+
+    @property
+    def is_replicate(self) -> bool:
+        """True if the axis has replicates: `Seeds` and PRNG keys."""
+        return self.replicates is not None or is_key_array(self.known)
 
     def take(
         self, positions: Int[np.ndarray, " points"], dim: str | None = None
@@ -338,6 +355,10 @@ class Mapped(Axis):
         return self.axis.replicates
 
     @property
+    def is_replicate(self) -> bool:
+        return self.axis.is_replicate
+
+    @property
     def is_static(self) -> bool:
         return self.axis.is_static
 
@@ -345,8 +366,20 @@ class Mapped(Axis):
     def is_range(self) -> bool:
         return self.axis.is_range
 
+    @property
+    def table(self) -> Any:
+        return self.axis.table if type(self) is Mapped else None
+
+    def at_row(self, row: Any) -> Axis:
+        return Mapped(self.fn, self.axis.at_row(row))
+
     def __len__(self) -> int:
         return len(self.axis)
+
+    def take(
+        self, positions: Int[np.ndarray, " points"], dim: str | None = None
+    ) -> "Mapped":
+        return Mapped(self.fn, self.axis.take(positions, dim), **self.texts)
 
     def from_unit(
         self, u: Float[np.ndarray, " points"], dim: str | None = None
@@ -612,6 +645,19 @@ def warn_if_alike(function: str, numbers: Any, dtype: Any) -> None:
         warnings.warn(message(function, wrong, _CURE), stacklevel=3)
 
 
+class Row(Axis):
+    """An axis whose value is given, in a trace."""
+
+    value_: Any = None
+    dim: str | None = None
+
+    def __len__(self) -> int:
+        return 1
+
+    def value(self, i: Any, key: Key | None) -> Any:
+        return self.value_
+
+
 class Values(Axis):
     """A sequence of values, one by one.
 
@@ -796,6 +842,10 @@ of a program instead of being computed in each.
 """
 
 
+LONGEST = 2**22
+"""The maximum length of a table of values that is made on the host, in numbers."""
+
+
 class Lookup(eqx.Module):
     """The values at `n` positions: `coarse[i]`, or with a `fine` part joined to it.
 
@@ -885,6 +935,20 @@ class _Spaced(Axis):
     @property
     def known(self) -> Array | None:
         return self.lookup.coarse if self.lookup.fine is None else None
+
+    @property
+    def table(self) -> Any:
+        if type(self).value is not _Spaced.value:
+            return None
+        coarse, fine = self.lookup.coarse, self.lookup.fine
+        if fine is None or self.num > LONGEST or isinstance(coarse, Tracer):
+            return coarse if fine is None else None
+        # One operation of two numbers rounds alike everywhere.
+        join = np.multiply if self.is_log else np.add
+        values = join(np.asarray(coarse)[:-1, None], np.asarray(fine)[None])
+        values = values.reshape(-1, *values.shape[2:])[: self.num]
+        values[-1] = coarse[-1]
+        return values
 
     def __len__(self) -> int:
         return self.num

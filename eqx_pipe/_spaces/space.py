@@ -536,6 +536,14 @@ class Geometry:
         return tuple(sorted({dim for axis, dim in pairs if axis.is_static}))
 
     @ft.cached_property
+    def tabled(self) -> list[tuple[int, int, Any]]:
+        """The leaf, the dim and the table of each axis whose values are known."""
+        pairs = zip(self.leaf_indices, self.axis_dims, strict=True)
+        axes = [(index, dim, self.leaves[index]) for index, dim in pairs]
+        found = [(k, dim, x.table) for k, dim, x in axes if not x.is_static]
+        return [each for each in found if each[2] is not None]
+
+    @ft.cached_property
     def key_dims(self) -> tuple[int, ...]:
         """The indices in `grid_dims` of the dims folded into the keys of points."""
         pairs = zip(self.axes.values(), self.axis_dims, strict=True)
@@ -1214,6 +1222,52 @@ def cells_of(function: str, space: Space, over: Sequence[str]) -> Space:
     return space.with_axes(axes, "product")
 
 
+def settings_of(function: str, space: Space) -> tuple[Space, tuple[str, ...]]:
+    """Return the space of the settings, and the dims of the replicates.
+
+    Of a part of a grid, they are those of the whole grid. Raises a `ValueError` if
+    there are replicates and no settings.
+    """
+    geometry = space.geometry
+    pairs = zip(geometry.axes.values(), geometry.axis_dims, strict=True)
+    repeated = {dim for axis, dim in pairs if axis.is_replicate}
+    over = tuple(dim for k, dim in enumerate(geometry.grid_dims) if k in repeated)
+    if not over:
+        return space, ()
+    if len(over) == len(geometry.grid_dims):
+        raise value_error(
+            function,
+            f"all axes of `space` are on a dim of replicates ({quoted(over)}), so that "
+            "there are no settings to choose from.",
+            "Add an axis such as `LogUniform(1e-3, 1)` with a dim of its own; `sweep` "
+            "computes replicates of one setting.",
+        )
+    return cells_of(function, space._with(span=None, rows=None), over), over
+
+
+def with_replicates(function: str, space: Space, settings: Space) -> Space:
+    """Return some settings of a space, each with all replicates.
+
+    Raises a `ValueError` if `settings` has other axes.
+    """
+    geometry, axes = settings.geometry, space.axes()
+    names, _ = settings_of(function, space)
+    if set(geometry.names) != set(names.names):
+        raise value_error(
+            function,
+            f"the method proposed the axes {quoted(geometry.names)}, but the settings "
+            f"have {quoted(names.names)}.",
+            "Propose points of the space that `init` got, which has no replicates.",
+        )
+    dim = "setting"
+    while dim in {*axes, *space.geometry.grid_dims}:
+        dim = f"search.{dim}"
+    digits = geometry.digits(np.arange(geometry.size))
+    pairs = zip(geometry.axes.items(), geometry.axis_dims, strict=True)
+    axes |= {name: axis.take(digits[:, k], dim) for (name, axis), k in pairs}
+    return space.with_axes(list(axes.values()), "product")
+
+
 def _middles(
     name: str, axis: Axis, key: Key | None, values: list[Any]
 ) -> Float[np.ndarray, " points"]:
@@ -1327,18 +1381,27 @@ def _is_number(x: Any) -> bool:
     return isinstance(x, np.generic | np.ndarray) and x.dtype.kind in NUMBERS
 
 
-def joined(spaces: Sequence[Space]) -> Space:
-    """Return the points of spaces with the same axes in order, as a table."""
+def joined(spaces: Sequence[Space], over: Sequence[str] = ()) -> Space:
+    """Return the points of spaces with the same axes in order, as a table.
+
+    With `over`, all spaces have these dims of replicates and one other dim, along which
+    they are joined.
+    """
     geometries = [space.geometry for space in spaces]  # each access computes it
+    dims = list(geometries[0].dims)
+    dim = next(dim for dim in dims if dim not in over) if over else None
 
     def column(name: str) -> PyTree[Axis]:
         """Return an axis with the values of one axis at the points of all spaces."""
         values, axes = [], [geometry.axes[name] for geometry in geometries]
+        k = geometries[0].axis_dims[geometries[0].names.index(name)]
+        if over and dims[k] != dim:
+            return axes[0]
         for axis, geometry in zip(axes, geometries, strict=True):
-            digits = geometry.digits(np.arange(geometry.size))
-            at = digits[:, geometry.axis_dims[geometry.names.index(name)]]
+            at = np.arange(len(axis))
+            at = at if over else geometry.digits(np.arange(geometry.size))[:, k]
             values.append(values_at(name, axis, geometry.axis_key(name), at))
-        texts = axes[0].texts
+        texts = {"dim": dim, **axes[0].texts}
         if axes[0].is_static:
             return Static([x for part in values for x in part], **texts)
         is_log = all(axis.is_log for axis in axes)
@@ -1349,7 +1412,8 @@ def joined(spaces: Sequence[Space]) -> Space:
             lambda *parts: kind(_joined(parts), is_log=is_log, **texts), *values
         )
 
-    return spaces[0].with_axes(list(map(column, geometries[0].names)))
+    axes = list(map(column, geometries[0].names))
+    return spaces[0].with_axes(axes, "product" if over else "zip")
 
 
 def _joined(parts: tuple[Any, ...]) -> Any:

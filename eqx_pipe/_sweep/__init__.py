@@ -1,5 +1,6 @@
 """Sweeps: `sweep.py` is the entry, `compute` makes rows, and `sinks` keep them."""
 
+from .call import explain as explain
 from .call import needs_key as needs_key
 from .compute.cases import cases_of as cases_of
 from .compute.cases import check_agree as check_agree
@@ -10,6 +11,7 @@ from .compute.programs import compiled as compiled
 from .compute.programs import does_not_fit as does_not_fit
 from .compute.programs import error_text as error_text
 from .compute.programs import noting as noting
+from .compute.programs import quiet as quiet
 from .compute.rows import nothing as nothing
 from .compute.trace import no_mesh as no_mesh
 from .compute.watch import CTRL_C as CTRL_C
@@ -19,28 +21,39 @@ from .compute.watch import Pace as Pace
 from .compute.watch import Watch as Watch
 from .identity import HELD as HELD
 from .identity import as_texts as as_texts
-from .identity import parts_of as parts_of
 from .identity import check_settings as check_settings
+from .identity import parts_of as parts_of
 from .plan import SweepPlan as SweepPlan
 from .plan import plan as plan
 from .request import BatchSize as BatchSize
 from .request import Executor as Executor
 from .request import Request as Request
+from .request import Resume as Resume
 from .request import request_of as request_of
 from .results import Best as Best
 from .results import Compared as Compared
+from .results import OutputCoords as OutputCoords
 from .results import SweepResult as SweepResult
+from .results import check_output_coords as check_output_coords
 from .results import concatenated as concatenated
+from .results import means_of as means_of
+from .results import names_in as names_in
 from .results import ranked as ranked
+from .results import replicates as replicates
+from .results import result_in as result_in
 from .results import scores as scores
+from .store import MALFORMED as MALFORMED
 from .store import Files as Files
 from .store import StoreLike as StoreLike
 from .store import Taken as Taken
+from .store import Undecodable as Undecodable
 from .store import as_files as as_files
 from .store import check_zarr as check_zarr
 from .store import disk_errors as disk_errors
+from .store import exists as exists
 from .store import gaps_of as gaps_of
 from .store import locked as locked
+from .store import settle as settle
 from .sweep import Sweeper as Sweeper
 from .sweep import result_of as result_of
 from .sweep import sweep as sweep

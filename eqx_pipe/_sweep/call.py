@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.tree_util as jtu
 
-from .._check import check_distinct
+from .._check import check_distinct, check_integers
 from .._errors import (
     MissingKeyError,
     asks_for_key,
@@ -29,12 +29,14 @@ _TRACED = (
 )
 
 _CURE = (
-    "`fn` is compiled once for all points, so the values of axes are not known while "
+    "It is compiled once for all points, so the values of axes are not known while "
     "it is traced. Use `jnp.where` or `jax.lax.cond` in place of `if`, functions of "
     "`jax.numpy` in place of those of `math` and NumPy, and `jnp.where(mask, x, 0)` in "
     "place of `x[mask]`. For a shape, the length of a loop or a choice between "
     "functions, make the axis `ep.Static([...])`: its values are plain Python values, "
-    "and a program is compiled for each."
+    "and a program is compiled for each. For a schedule of optax with a peak of "
+    "`p['lr']`, make one with a peak of 1, and multiply: "
+    "`lambda count: p['lr'] * schedule(count)`."
 )
 
 
@@ -75,10 +77,15 @@ def _noted(function: str, fn: Callable[..., Any], point: PyTree, **keyword: Any)
             misfit = _not_a_point(function, fn, point, keyword)
             if misfit is not None:
                 raise misfit from error
-        error.add_note(f"Raised by the `fn` that `eqx_pipe.{function}` was given.")
-        if needs_value(error):
-            error.add_note(_CURE)  # JAX's error names the axis: `p['n']`
+        explain(function, "fn", error)
         raise
+
+
+def explain(function: str, name: str, error: Exception) -> None:
+    """Add to an error which function of the user raised it, and what may help."""
+    error.add_note(f"Raised by the `{name}` that `eqx_pipe.{function}` was given.")
+    if needs_value(error):
+        error.add_note(_CURE)  # JAX's error names the axis: `p['n']`
 
 
 def key_parameter(fn: Callable[..., Any]) -> inspect.Parameter | None:
@@ -132,6 +139,9 @@ def _checked(function: str, out: PyTree) -> PyTree:
             "Is its `return` missing? A function that only prints or writes may "
             "return 0.",
         )
+    for path, leaf in leaves:
+        where = f" at `.{path_name(path)}`" if path else ""
+        check_integers(function, leaf, f"`fn` returned an output{where}")
     arrays = [as_arrays(leaf) for _, leaf in leaves]
     for (path, leaf), array in zip(leaves, arrays, strict=True):
         if not isinstance(array, jax.Array):

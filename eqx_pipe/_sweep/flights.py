@@ -52,7 +52,7 @@ class Flights:
     """The flights in a store that is filled, for some work."""
 
     def __init__(self, work: Work, filling: Filling, costs: Any = None):
-        self._costs = costs
+        self._costs, self._known = costs, (-1, np.zeros(0))
         self._store, self._work, self._filling = filling.store, work, filling
         self._names: set[str] = set()
         self.text = ""
@@ -95,7 +95,8 @@ class Flights:
         """Save a flight; a full disk is logged, and ends nothing."""
         rows = [] if flight.rows is None else [flight.rows]
         header = {
-            "of": self._identity_of(number),
+            "of": self._identity,
+            "costs": self._costs_text(number, flight.rows, len(flight.finished)),
             "chunk": self._store.chunks.position(number),
             "call": flight.call,
             "batch_size": flight.batch_size,
@@ -139,13 +140,15 @@ class Flights:
         key = f"{_FOLDER}/{name if name in names else min(names)}"
         leaves, header = _leaves.unpack(self._store.files.get(key))
         of = header.get("of")
-        for what, here in self._identity_of(number).items():
+        for what, here in self._identity.items():
             there = of.get(what) if isinstance(of, dict) else None
             if there != here:
                 raise Undecodable(f"{what}: {there} then, {here} now")
         first, last = self._store.chunks.span(number)
         flight = _flight_of(header, leaves)
-        rows = flight.rows
+        rows, count = flight.rows, len(flight.finished)
+        if header.get("costs") != self._costs_text(number, rows, count):
+            raise Undecodable("`order_by` has other costs")
         if rows is None:  # the chunk may have become longer since
             rows = np.arange(len(flight.finished))
             if len(rows) < last - first:
@@ -167,18 +170,19 @@ class Flights:
         return flight
 
     def _name(self, number: int) -> str:
-        text = json.dumps(self._identity_of(number), sort_keys=True)
+        text = json.dumps(self._identity, sort_keys=True)
         at = self._store.chunks.position(number)
         return f"{at}.{self._cut}.{digest(text)[:12]}"
 
-    def _identity_of(self, number: int) -> dict[str, str]:
-        """Return the dependencies of the bits of a state, with the order of points."""
-        order = ""
-        if self._costs is not None:
-            chunks = self._store.chunks
-            costs = self._costs(*chunks.span(number), chunks.points)
-            order = digest(np.argsort(costs, kind="stable").tobytes())
-        return {**self._identity, "order": order}
+    def _costs_text(self, number: int, rows: np.ndarray | None, count: int) -> str:
+        """Return the digest of the costs of points in flight, which order them."""
+        if self._costs is None:
+            return ""
+        if self._known[0] != number:
+            span, most = self._store.chunks.span(number), self._store.chunks.points
+            self._known = number, self._costs(*span, most)
+        costs = self._known[1]
+        return digest((costs[:count] if rows is None else costs[rows]).tobytes())
 
     @property
     def _cut(self) -> str:

@@ -11,8 +11,8 @@ import collections
 import dataclasses
 import json
 import math
-import os
 import re
+import sys
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -25,23 +25,23 @@ import numpy as np
 from jaxtyping import Int64, UInt8, UInt32
 
 from .._errors import bullets, structure_error, value_error
-from .._jaxprs import array_text, digest, fingerprint_of, text_of
+from .._jaxprs import UNSURE, array_text, digest, fingerprint_of, text_of
 from .._reduce import ReducerTree
-from .._same import Unsure, differences, record_of
+from .._same import Unsure, differences, parts_of, record_of
 from .._spaces import Space, axis_name, is_axis, static_column
 from .._tree import as_data, is_key_array, path_name, tree_text
 from .._types import Key
 from .compute.cases import Case, has_any
 from .compute.reduce_programs import trace_reducers
 from .compute.trace import Traced
-from .store import Origin, Store, in_place
-from .store.format import coordinate_digest, raw_of
+from .store import FORMAT, Origin, Store, coordinate_digest, in_place, raw_of
 from .work import Plan
 
 _LONG, _SHORT = 200, 100
 """The maximum length of a constant in a message, and of a setting."""
 _NO_KEY = "no key"
-_UNSURE = "unsure: "
+_PYTHON = "{}.{}".format(*sys.version_info)
+"""The version, with which the same code has other bytecode."""
 
 
 def identity_of(plan: Plan) -> dict[str, Any]:
@@ -53,10 +53,13 @@ def identity_of(plan: Plan) -> dict[str, Any]:
         "key": _NO_KEY if points.key is None else _key_text(points.key),
         "static": _static_texts(plan.request.space),
         "function": {
-            **function_texts(points.space, zip(points.cases, points.traced, strict=True)),
-            "holds": parts_of(plan.request.fn),
+            **function_texts(
+                points.space, zip(points.cases, points.traced, strict=True)
+            ),
+            "holds": parts_of(plan.request.fn)[0],
         },
         "jax": jax.__version__,
+        "python": _PYTHON,
     }
 
 
@@ -78,7 +81,7 @@ def _static_digest(value: Any) -> str:
     try:
         return record_of(value).digest
     except Unsure:
-        return f"{_UNSURE}{digest(text_of(value))[:16]}"
+        return f"{UNSURE}{digest(text_of(value))[:16]}"
 
 
 def case_texts(space: Space, cases: Iterable[Case]) -> list[str]:
@@ -94,7 +97,7 @@ def case_texts(space: Space, cases: Iterable[Case]) -> list[str]:
 
 def _digest_at(axis: Any, at: int) -> str:
     text = _static_digest(axis.value(at, None))
-    return f"{text} at {at}" if text.startswith(_UNSURE) else text
+    return f"{text} at {at}" if text.startswith(UNSURE) else text
 
 
 def _space_texts(space: Space) -> dict[str, str]:
@@ -124,14 +127,6 @@ def _space_texts(space: Space) -> dict[str, str]:
     return texts
 
 
-def parts_of(fn: Any) -> dict[str, str]:
-    """Return short texts of what a function holds, for messages only."""
-    try:
-        return record_of(fn).parts
-    except (Unsure, RecursionError):
-        return {}
-
-
 def function_texts(
     space: Space, traced: Iterable[tuple[Case, Traced]]
 ) -> dict[str, Any]:
@@ -139,17 +134,21 @@ def function_texts(
     pairs = list(traced)
     names = case_texts(space, (case for case, _ in pairs))
     programs, constants, points = [], set[str](), set[str]()
+    unsure = ""
     for name, (_, each) in zip(names, pairs, strict=True):
         program = fingerprint_of(each.own)
-        held = list(map(array_text, program.constants))
-        called = map(_called_text, program.called)
-        programs.append("\n".join([name, program.text, *held, *called]))
-        constants.update(held)
+        texts = program.texts()
+        programs.append("\n".join([name, *texts]))
+        for text in texts:
+            if text.startswith(UNSURE):
+                unsure = text[len(UNSURE) :].rpartition(" ")[0]
+        constants.update(map(array_text, program.constants))
         points.add(f"{tree_text(each.point)}\n{jtu.tree_structure(each.point)}")
     first = pairs[0][1]
     outputs = jtu.tree_unflatten(first.structure, first.outputs)
     return {
         "program": digest("\n".join(sorted(programs))),
+        "unsure": unsure,
         "constants": sorted(constants),
         "point": digest("\n".join(sorted(points))),
         "outputs": tree_text(outputs),
@@ -157,21 +156,12 @@ def function_texts(
     }
 
 
-def _called_text(fn: Any) -> str:
-    """Return the identity of a function that a program calls back."""
-    try:
-        return record_of(fn).digest
-    except Unsure as unsure:  # never equal, so a store is not resumed
-        return f"{_UNSURE}{unsure} {os.urandom(8).hex()}"
-
-
-def reducing_identity(reducers: ReducerTree, traced: Traced) -> dict[str, str]:
+def reducing_identity(reducers: ReducerTree, traced: Traced) -> dict[str, Any]:
     """Return the identity of reducers: their programs, for any batch size."""
     # Use a fixed batch size, so that the text does not depend on that of the sweep.
     reducing = trace_reducers(reducers, traced, 2)
     programs = [reducing.absorb.program, reducing.merge.program]
-    texts = [program.text for program in programs]
-    texts += [array_text(x) for program in programs for x in program.constants]
+    texts = [text for program in programs for text in program.texts()]
     texts += map(array_text, reducing.init)
     kinds = [type(reducer).__name__ for reducer in reducers.reducers]
     states = jtu.tree_unflatten(reducing.structure, reducing.init)
@@ -179,6 +169,7 @@ def reducing_identity(reducers: ReducerTree, traced: Traced) -> dict[str, str]:
         "reducers": str(jtu.tree_unflatten(reducers.structure, kinds)),
         "states": tree_text(states),
         "text": digest("\n".join(texts)),
+        "holds": [parts_of(reducer)[0] for reducer in reducers.reducers],
     }
 
 
@@ -226,34 +217,59 @@ def check_same(
 
 
 def check_settings(
-    function: str, what: str, path: str, was: Mapping[str, str], now: Mapping[str, str]
+    function: str,
+    what: str,
+    path: str,
+    was: Mapping[str, str],
+    now: Mapping[str, str],
+    trusting: bool = False,
 ) -> None:
     """Raise a `StructureError` for the store of a search or training with others.
 
     A setting that only one of the two has does not count, such as a further rung, and
-    neither does another version of JAX by itself.
+    neither does another version of JAX or Python by itself. With `trusting` (set by
+    `resume=`), the functions of a training may differ.
     """
-    names = [name for name, text in now.items() if was.get(name, text) != text]
-    names = [name for name in names if name != HELD]
-    if names not in ([], ["jax"]):
-        held = [json.loads(each.get(HELD, "{}")) for each in (was, now)]
-        lines = []
-        for x in names:
-            parts = [each.get(x, {}) for each in held]
-            of = differences(*parts) if all(parts) else []
-            if was[x].partition("#")[0] != now[x].partition("#")[0]:
-                of = []  # another kind
-            if x == "training":
-                for fn in ("init", "step", "evaluate"):
-                    both = [each.get(fn, {}) for each in held]
-                    of += [f"in `{fn}`, {line}" for line in differences(*both)]
-            lines += [f"`{x}`: {line}" for line in of[:4]]
-            lines += [] if of else [f"`{x}`: {was[x]} in the store, now {now[x]}"]
-        wrong = f"the store `{path}` was created by a different {what}:{bullets(lines)}"
-        cure = f"Give another path, or the arguments of that {what}."
+    if was and now and was.get("format") != now["format"]:
+        wrong = f"the store `{path}` has the format {was.get('format')!r}, and this "
+        wrong += f"version of eqx_pipe knows the format {now['format']}."
+        cure = "Use the version that created it, or give another path."
         raise structure_error(function, wrong, cure)
+    names = [name for name, text in now.items() if was.get(name, text) != text]
+    names = [name for name in names if name not in (HELD, *_VERSIONS)]
+    if not names or trusting and {*names} <= {"training"}:
+        return
+    held = [json.loads(each.get(HELD, "{}")) for each in (was, now)]
+    lines = []
+    for x in names:
+        shown = [each[x].partition(" #")[0] for each in (was, now)]
+        of = ("init", "step", "evaluate") if x == "training" else (x,)
+        parts = {name: [each.get(name, {}) for each in held] for name in of}
+        found = {name: differences(*pair) for name, pair in parts.items()}
+        line = f"`{x}`: {was[x]} in the store, now {now[x]}"
+        if x == "training":
+            texts = [f"in `{name}`, {text}" for name, text in found.items() if text]
+            line = f"`{x}`: {'; '.join(texts) or 'it computes other values'}"
+        elif shown[0] != shown[1]:
+            line = f"`{x}`: {shown[0]} in the store, now {shown[1]}"
+        elif found[x]:
+            line = f"`{x}`: {shown[0]}, in which {found[x]}"
+        lines.append(line)
+    lines += [
+        f"{x} {was.get(x)} in the store, now {now[x]}: the same in another form?"
+        for x in _VERSIONS[:2]
+        if x in now and was.get(x) != now[x]
+    ]
+    wrong = f"the store `{path}` was created by a different {what}:{bullets(lines)}"
+    cure = f"Give another path, or the arguments of that {what}."
+    if {*names} <= {"training"}:
+        cure += ' If only a mistake was mended, `resume="failed"` continues, and '
+        cure += 'tries failed trainings again; `resume="force"` does not.'
+    raise structure_error(function, wrong, cure)
 
 
+_VERSIONS = "jax", "python", "format"
+"""Settings that do not count by themselves."""
 HELD = "~held"
 """The name of short texts of what functions hold, which do not count."""
 
@@ -276,23 +292,22 @@ def as_texts(settings: Mapping[str, object], function: str = "") -> dict[str, st
         if not isinstance(value, Space) and (
             callable(value) or isinstance(value, eqx.Module)
         ):
-            held[name] = parts_of(value)
-    return texts | {HELD: json.dumps(held)}
+            held[name] = parts_of(value)[0]
+    versions = {"python": _PYTHON, "format": str(FORMAT)}
+    return texts | versions | {HELD: json.dumps(held)}
 
 
 def _text(value: Any) -> str:
     if value is None or isinstance(value, str | int):
         return str(value)
-    shown = getattr(value, "__qualname__", None)
-    if shown is None:
+    if eqx.is_array(value) or isinstance(value, Space | Mapping):
         data = as_data(value)
         shown = str(data.tolist()) if eqx.is_array(data) else repr(data)
-    shown = " ".join(re.sub(r" at 0x\w+", "", shown).split())
+        shown = " ".join(re.sub(r" at 0x\w+", "", shown).split())
+        text = digest(text_of(data))
+    else:  # its parts explain a difference
+        shown, text = type(value).__name__, record_of(value).digest
     cut = "..." if len(shown) > _SHORT else ""
-    if eqx.is_array(value) or isinstance(value, Space | Mapping):
-        text = digest(text_of(as_data(value)))
-    else:
-        text = record_of(value).digest
     return f"{shown[:_SHORT]}{cut} #{text[:8]}"
 
 
@@ -304,16 +319,25 @@ def _function_change(
     same = before["program"] == after["program"]
     if trusting or same or outputs_changes(before, after):
         return ""
-    lines = differences(before.get("holds", {}), after.get("holds", {}))
-    held = f": {'; '.join(lines[:4])}" if lines else ""
+    if after["unsure"]:
+        return f"`fn` calls Python code that holds {after['unsure']}, which a store "
+        "cannot recognise"
+    text = differences(before["holds"], after["holds"])
+    lines = [text] if text else []
     if before["constants"] != after["constants"]:
         differing = {*before["constants"]} ^ {*after["constants"]}
         shown = ", ".join(sorted({text.split("#")[0] for text in differing})[:4])
-        return f"`fn`: arrays that it closes over have other values ({shown}){held}"
-    if was["jax"] == now["jax"]:
-        return f"`fn`: another program{held}"
-    versions = f"jax {was['jax']} in the store, now {now['jax']}"
-    return f"`fn`: another program, or the same in another form ({versions})"
+        lines = [
+            f"`fn`: arrays that it closes over have other values ({shown})",
+            *lines,
+        ]
+    others = [
+        f"{name} {was[name]} in the store, now {now[name]}"
+        for name in ("jax", "python")
+        if was[name] != now[name]
+    ]
+    form = f", or the same in another form ({', '.join(others)})" * bool(others)
+    return f"`fn`: another program{form}{': ' * bool(lines)}{'; '.join(lines)}"
 
 
 def _key_text(key: Key) -> str:
@@ -322,9 +346,14 @@ def _key_text(key: Key) -> str:
     return f"{kind} {[int(x) for x in data.reshape(-1)]}"
 
 
+def _differing(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    return [name for name in {**was, **now} if was.get(name) != now.get(name)]
+
+
 _HIDDEN = {
     "structure": "other containers, or other static fields",
     "text": "the same kinds of reducers with other settings or functions",
+    "holds": "",
 }
 """Descriptions of entries of an identity that are digests and are not shown."""
 
@@ -333,7 +362,7 @@ def _changes(
     argument: str, was: Mapping[str, str], now: Mapping[str, str]
 ) -> list[str]:
     """Return the differing texts of an argument, or digests if only these differ."""
-    names = [x for x in {**was, **now} if was.get(x) != now.get(x)]
+    names = _differing(was, now)
     return [
         f"`{argument}`, {name}: {was.get(name)} in the store, now {now.get(name)}"
         for name in names
@@ -346,10 +375,18 @@ def _reducer_changes(
 ) -> list[str]:
     """Return the first difference of reducers."""
     both = [x.get("reduce") or x.get("cells") or {} for x in (was, now)]
-    lines = _changes("reduce", *both)[:1]
+    held = [each.get("holds", []) for each in both]
     # Another version of JAX may trace the same reducers in another form.
-    is_form = bool(lines) and _HIDDEN["text"] in lines[0] and was["jax"] != now["jax"]
-    return [] if is_form and trusting else lines
+    if {name for name in _differing(*both)} <= {"text", "holds"} and trusting:
+        if was["jax"] != now["jax"] or was["python"] != now["python"]:
+            return []
+    if "text" not in _differing(*both):  # what they hold may be written in another way
+        both = [{k: v for k, v in each.items() if k != "holds"} for each in both]
+    lines = _changes("reduce", *both)[:1]
+    if lines and _HIDDEN["text"] in lines[0] and len(held[0]) == len(held[1]):
+        texts = filter(None, (differences(*pair) for pair in zip(*held, strict=True)))
+        lines[0] += "".join(f": {text}" for text in texts)
+    return lines
 
 
 def outputs_changes(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -590,7 +627,8 @@ def _check_reduced(plan: Plan, was: Mapping[str, Any], now: Mapping[str, Any]) -
             "`reduce`: a store of a reduction does not grow, as its blocks are those "
             "of its space; one of `Mean(over=...)` does along the dims that are kept"
         )
-    if was.get("cells") != now.get("cells") or "reduce" in {*was, *now}:
+    cells = [each.get("cells", {}) for each in (was, now)]
+    if {*_differing(*cells)} - {"holds"} or "reduce" in {*was, *now}:
         raise NoGrowth
     request = plan.request
     for name in request.whole.axes().keys() - request.space.axes().keys():

@@ -5,11 +5,15 @@ It performs the steps of a sweep up to the computation of chunks.
 
 import dataclasses
 import math
+import time
 from collections.abc import Callable
 from typing import Unpack
 
 import jax
 
+from .._check import check_bool
+from .._compiled import ProgramPlan, as_bytes, free_bytes, padded, plan_of_program
+from .._same import parts_of
 from .._spaces import SpaceLike
 from .._types import PyTree
 from .compute.rows import nbytes
@@ -44,6 +48,12 @@ class SweepPlan:
       point, `None` if it depends on values, and `flight_bytes` the size of the state of
       the points in flight, which a store keeps.
 
+    - `counts` has the names that the function reads, which a store compares: their
+      values, and the code of functions, as they are in its program. `unsure` is the
+      first value among them that a store cannot recognise, which counts by the program
+      alone, and as changed if Python reads it while the program runs.
+    - `program` is the description of the compiled program, if it was asked for.
+
     Under `jax.disable_jit()` it describes the compiled sweep.
 
     !!! example
@@ -71,6 +81,9 @@ class SweepPlan:
     interruptible: bool = False
     steps: int | None = None
     flight_bytes: int = 0
+    counts: tuple[str, ...] = ()
+    unsure: str = ""
+    program: ProgramPlan | None = None
 
     def __repr__(self) -> str:
         dims = ", ".join(f"{name}: {n:,}" for name, n in self.dims.items())
@@ -92,41 +105,49 @@ class SweepPlan:
         rows.append(("batches", f"{_points(self.batch_size)} on {devices}"))
         if self.interruptible:
             steps = "" if self.steps is None else f"{self.steps:,} steps, "
-            flight = f"{_bytes(self.flight_bytes)} in flight"
+            flight = f"{as_bytes(self.flight_bytes)} in flight"
             rows.append(("loop", f"{steps}interruptible; {flight}"))
-        rows.append(("values", _bytes(self.value_bytes)))
+        rows.append(("values", as_bytes(self.value_bytes)))
         if self.chunks > 1 or self.store is not None:
             left = f"{self.chunks_left:,} of {self.chunks:,}"
             rows.append(("chunks", f"{left}, of at most {_points(self.chunk_points)}"))
-        return rows
+        if self.counts:
+            more = ", ..." if len(self.counts) > _MOST_NAMES else ""
+            rows.append(("counts", ", ".join(self.counts[:_MOST_NAMES]) + more))
+        if self.unsure:
+            rows.append(("unsure", self.unsure))
+        return rows if self.program is None else rows + self.program.rows()
+
+
+_MOST_NAMES = 12
 
 
 def _points(count: int) -> str:
     return "1 point" if count == 1 else f"{count:,} points"
 
 
-def _bytes(size: int) -> str:
-    """Return a number of bytes as text, in a suitable unit."""
-    number, units = float(size), ["bytes", "kB", "MB", "GB", "TB", "PB"]
-    while number >= 1000 and len(units) > 1:
-        number /= 1000
-        units.pop(0)
-    return f"{number:.3g} {units[0]}"
-
-
 def plan(
-    fn: Callable[..., PyTree], space: SpaceLike, **options: Unpack[SweepOptions]
+    fn: Callable[..., PyTree],
+    space: SpaceLike,
+    *,
+    compiled: bool = False,
+    **options: Unpack[SweepOptions],
 ) -> SweepPlan:
     """Describe the work of a sweep before it runs.
 
     `plan` takes the arguments of `sweep`: replace `sweep` by `plan`, inspect the
     result, and change it back. It traces the function and checks the arguments, which
-    finds most mistakes, but it computes, compiles and writes nothing. If there is a
-    store, it reads its files to count points.
+    finds most mistakes, but it computes and writes nothing, and compiles only if asked.
+    If there is a store, it reads its files to count points.
 
     **Arguments:**
 
-    - `fn`, `space` and `options`: as in `sweep`.
+    - `fn`, `space` and `options`: as in `sweep`. `mesh` may also be a `topology` of
+      devices that are not there.
+    - `compiled`: whether to compile the program, too, and to describe it as `.program`:
+      its memory and the largest batch that fits, kernels, loops, gathers, collectives,
+      and remarks on what is unusual. These are the compiler's figures, and none of them
+      is a time. `program` does the same for any function. (Keyword only.)
 
     **Returns:** a `SweepPlan`, which prints as a table: points done, missing and
     failed, batch size, bytes of values, and chunks.
@@ -146,21 +167,56 @@ def plan(
         SweepPlan(60,000 points; a: 300, b: 200)
           points   60,000 to compute
           ...
+
+        For an H100, or a TPU with eight chips, that this machine does not have:
+
+        ```py
+        print(ep.plan(fn, space, mesh=ep.topology("h100"), compiled=True))
+        print(ep.plan(fn, space, mesh=ep.topology("v5e:2x4"), compiled=True))
+        ```
     """
+    check_bool("plan", "compiled", compiled)
     request = request_of("plan", fn, space, **options)
     # Describe the compiled sweep also under `jax.disable_jit()`.
     with no_mesh("plan"), jax.disable_jit(False):
-        return _in_numbers(plan_of(request))
+        coming = plan_of(request)
+        if not compiled:
+            return _in_numbers(coming)
+        # As the sweep does, which finds the batch size by compiling.
+        coming = dataclasses.replace(
+            coming, work=coming.work.with_points(coming.points.fitted(2))
+        )
+        program = _program(coming)
+        return dataclasses.replace(_in_numbers(coming), program=program)
+
+
+def _program(coming: Plan) -> ProgramPlan:
+    """Return the description of the program of the first case, on one device."""
+    begun, points = time.perf_counter(), coming.points
+    blocks = coming.blocks
+    made = blocks.program() if blocks and blocks.in_order else points.program(0)
+    seconds, devices = time.perf_counter() - begun, points.devices
+    found = plan_of_program(made, seconds, devices[0].platform)
+    free, alive = free_bytes(devices), points.traced[0].analysis.alive
+    lane = found.temporary_bytes / points.batch_size
+    remarks = [*found.remarks, *filter(None, [padded(lane, alive)])]
+    largest = None
+    if free is not None and points.size:
+        most = -(-points.size // len(devices))
+        largest = points.with_batch_size(most).largest_in(0, free)
+    return dataclasses.replace(found, largest_batch=largest, remarks=tuple(remarks))
 
 
 def _in_numbers(coming: Plan) -> SweepPlan:
     """Return the numbers of a plan, with the points of its store."""
     request, numbers = coming.request, range(len(coming.chunks))
     todo, gaps, had, value_bytes = Todo(numbers, numbers), NO_GAPS, 0, 0
+    counts, unsure = {}, ""
     if request.store is None:
         value_bytes = _value_bytes(coming)
     else:
         sink = StoreSink(coming, write=False)
+        counts, unsure = parts_of(request.fn)
         coming, store, todo = sink.plan, sink.store, sink.todo()
         gaps = store.account().gaps
         for gap in gaps:  # gaps of blocks, if points are reduced
@@ -189,6 +245,8 @@ def _in_numbers(coming: Plan) -> SweepPlan:
         interruptible=loops is not None,
         steps=None if loops is None else loops[0],
         flight_bytes=0 if loops is None else loops[1],
+        counts=tuple(name for name in counts if name and "<" not in name),
+        unsure=unsure,
     )
 
 

@@ -442,7 +442,9 @@ def pack(plan: Plan) -> bytes:
     request, job = plan.request, plan.points
     names = ("space", "key", "batch_size", "ordered", "isolated")
     arguments = {"fn": request.fn, **{name: getattr(job, name) for name in names}}
-    fields = {name: getattr(job, name) for name in ("most", "adapts", "key_digits")}
+    fields = {
+        name: getattr(job, name) for name in ("most", "adapts", "key_digits", "literal")
+    }
     cache = jax.config.jax_compilation_cache_dir
     task = _Task(arguments, fields, request.reduce, settings(), _program(job), cache)
     try:
@@ -530,8 +532,11 @@ def _written(
         chunks = filling.store.chunks
         number = int(chunks.holding(np.array(index[0])))
         rows = None if isinstance(index, range) else index - chunks.span(number)[0]
-        given = None if costs is None else lambda *_: costs
-        flights = Flights(job, filling, given)
+        full = costs
+        if costs is not None and rows is not None:
+            full = np.zeros(rows.max() + 1)  # only those of its rows are read
+            full[rows] = costs
+        flights = Flights(job, filling, None if full is None else lambda *_: full)
         resumed = flights.get(number) if flights.look() else None
     if resumed is not None and not np.array_equal(resumed.rows, rows):
         resumed = None  # of other rows

@@ -188,7 +188,8 @@ class Request:
     and `inner` is the space of all points, cell by cell.
 
     `search` are the settings of the search that a round belongs to, as texts: its store
-    records them, and does not grow.
+    records them, and does not grow. `goal` has what a search or a training is for, such
+    as `by` and `mode`: numbers and texts for the attributes of its results and stores.
     """
 
     function: str
@@ -212,6 +213,7 @@ class Request:
     reducers: ReducerTree | None = None
     inner: Space | None = None
     search: Mapping[str, str] | None = None
+    goal: Mapping[str, int | str] = dataclasses.field(default_factory=dict)
 
     @property
     def whole(self) -> Space:

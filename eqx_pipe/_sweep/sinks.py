@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from .._errors import SweepError, message
-from .._jaxprs import digest, text_of
+from .._jaxprs import digest
 from .._tree import key_kind, leaves_with_names
 from .._types import PyTree
 from .call import fn_name
@@ -27,6 +27,7 @@ from .compute.rows import Errors, Rows, Verdict, clear, in_order, joined
 from .flights import Flights, in_flight
 from .identity import (
     Grown,
+    as_texts,
     growth_in,
     identity_of,
     key_digits_of,
@@ -375,14 +376,15 @@ class ValueContents:
             return named
         reducing = reducing_identity(reducers, self.plan.points.traced[0])
         over = " and ".join(reducers.over or ())
-        # The store has finished values, so `finish` is part of the identity too.
+        # The store has finished values, and Python computes them.
+        traced = ("by", "over", "init", "update", "merge")
         finish = [
-            text_of(getattr(reducer, field.name))
-            for reducer in reducers.reducers
-            for field in dataclasses.fields(reducer)
-            if field.name not in ("by", "over", "init", "update", "merge")
+            (type(x), *(v for name, v in vars(x).items() if name not in traced))
+            for x in reducers.reducers
         ]
-        text = digest("\n".join([reducing["text"], *finish]))
+        text = digest(
+            reducing["text"] + as_texts({"reduce": finish}, "sweep")["reduce"]
+        )
         kinds = f"{reducing['reducers']} over {over}"
         return {**named, "cells": {**reducing, "reducers": kinds, "text": text}}
 
@@ -407,7 +409,7 @@ class ValueContents:
             request.space,
             request.output_coords,
             self.plan.chunks,
-            {**_made_by(self.plan), "started": now, **self.plan.points.attrs},
+            {**_made_by(self.plan), "started": now, **points.attrs, **request.goal},
             {**identity, "batch_size": self.plan.points.batch_size, **keys},
         )
 

@@ -16,12 +16,12 @@ from .._cache import LRUCache
 from .._keys import check_mapped_key
 from .._progress import Progress, tell
 from .._reduce import ReduceLike
+from .._same import Unsure
 from .._spaces import Space, SpaceLike, as_space
 from .._tree import as_data, as_keys, struct_of
 from .._types import Key, PyTree
 from .._vmap import warn_if_cores_idle
 from .call import call, fn_name, key_parameter
-from .._same import Unsure
 from .compute.kept import configuration, guard_of, schema
 from .compute.rows import Flight
 from .compute.trace import no_mesh
@@ -82,7 +82,9 @@ def sweep(
     A second sweep of the same program (the traced function and the structure, shapes,
     dtypes and lengths of the space) compiles nothing. The values of axes and of arrays,
     in `fn` or closed over by it, may change; Python and NumPy scalars are part of the
-    program.
+    program. Arrays of at most 512 numbers that `fn` closes over are part of it, too,
+    which makes it faster, until they change for the first time: then another program is
+    compiled, of which they are arguments. (With `store`, they always are part of it.)
 
     `fn` is traced again if something that it reads has changed: its code, closure,
     defaults, globals, helpers, attributes of modules, classes, Modules and dataclasses,
@@ -367,7 +369,7 @@ def result_of(
         seconds=time.time() - started,
         points=outcome.points,
         function=fn_name(request.fn),
-        made=tuple(attrs.items()),
+        made=(*request.goal.items(), *attrs.items()),
         steps=steps,
         _errors={t: np.sort(at) for t, at in outcome.errors.items() if len(at)},
         output_coords=output_coords,
@@ -466,7 +468,8 @@ class Sweeper:
         started, (before, plan, _) = time.time(), self._last
         guard = _guard(space)
         now = id(space), id(key), configuration(), store, guard
-        if before == now and now[-1] is not None and not self._request.by_hand:  # it holds both
+        is_sure = guard is not None and not self._request.by_hand
+        if before == now and is_sure:  # it holds both
             with no_mesh("sweeper"):
                 return complete(plan, started)
         request = self._request.at(space, key)

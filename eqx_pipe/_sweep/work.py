@@ -164,6 +164,7 @@ def plan_of(request: Request) -> Plan:
         counting=request.count_steps,
         function=request.function,
         detached=request.function == "sweeper",
+        lasting=request.store is not None,
     )
     costs = None if request.order_by is None else costs_of(request)
     plan = _plan_of(request, work_of(points, request.reducers), costs)

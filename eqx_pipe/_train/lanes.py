@@ -1,7 +1,9 @@
 """`Training`, and the program that runs trainings with one structure as lanes."""
 
+import collections
+import contextlib
 import functools as ft
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -14,17 +16,21 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Bool, Int
 
-from .._check import check_callable, check_distinct, check_same
-from .._errors import describe_value, type_error
+from .._check import check_callable, check_distinct, check_integers, check_same
+from .._compiled import is_there
+from .._errors import SweepError, bullets, describe_value, structure_error, type_error
 from .._jaxprs import (
     Fingerprint,
-    array_text,
+    depends_on,
     digest,
     evaluate,
     fingerprint_of,
+    live_bytes,
     trace,
 )
-from .._keys import fold, key_argument
+from .._keys import fold, key_argument, keyword_rule
+from .._same import Unsure, record_of
+from .._spaces import Space
 from .._sweep import (
     Request,
     TooLarge,
@@ -32,9 +38,20 @@ from .._sweep import (
     compiled,
     does_not_fit,
     error_text,
+    explain,
     noting,
+    quiet,
 )
-from .._tree import as_arrays, as_data, as_keys, leaves_with_names, nbytes, struct_of
+from .._tree import (
+    as_arrays,
+    as_data,
+    as_keys,
+    leaf_text,
+    leaves_with_names,
+    nbytes,
+    path_name,
+    struct_of,
+)
 from .._types import ClosedJaxpr, Key, PyTree
 from .._vmap import flat_mesh, over_devices
 
@@ -44,16 +61,19 @@ class Training(eqx.Module):
 
     - `init(point)` returns the first carry: any pytree, such as a model with the state
       of its optimiser. Its arrays are trained; functions and other values stay as
-      `init` returned them. Python numbers become arrays.
+      `init` returned them, and a `step` that changes one raises. Python numbers become
+      arrays, except those in modules.
     - `step(point, carry)` returns `(carry, metrics)`: the next carry, with the same
       structure, shapes and dtypes, and a pytree of numbers and arrays, or `None`.
     - `evaluate(point, carry)`, if given, returns further metrics. It runs every `every`
       steps.
 
+    `step` and `evaluate` may have a parameter `i`: the number of finished steps, an
+    `int32` scalar. It is 0 in the first step, as in `for i in range(steps)`.
+
     Each may have a parameter `key`. From the key of the point, `own =
-    space.point_key(i, key=key)`, `init` gets `fold_in(own, 0)`, and step `k`, counted
-    from 1, gets `fold_in(own, k)`. `evaluate` gets another key, which depends on the
-    step, too.
+    space.point_key(index, key=key)`, `init` gets `fold_in(own, 0)`, and `step` gets
+    `fold_in(own, i + 1)`. `evaluate` gets another key, which depends on the step, too.
 
     **Raises:** `TypeError` if one of them cannot be called.
     """
@@ -70,6 +90,13 @@ class Training(eqx.Module):
                 check_callable("Training", name, fn, cure)
 
 
+_UNIT = 64
+"""The steps that an accelerator runs by itself: a loop of known length.
+
+A GPU asks the host after each step of a loop whose length is data. A CPU does not, and
+would only compile the step twice.
+"""
+
 _BATCH = 256
 """The maximum number of trainings of a device in a turn, unless it is given.
 
@@ -82,14 +109,27 @@ _BUFFER_BYTES = 16 * 1024 * 1024
 _RETURNS = "`step` returned {}, not a pair of a carry and metrics."
 _PAIR = "Return `(carry, metrics)`; without metrics, `(carry, None)`."
 _OTHER = "`step` returned another carry than it got (before, after)"
+_CHANGED = "`step` changed what is no array in the carry (before, after)"
+_UNCHANGED = (
+    "Make it an array in `init`, such as `jnp.asarray(0)` for a counter, or return it "
+    "as it was, and choose between functions with `jax.lax.switch`."
+)
+_OF_BEGIN = "`begin` has another carry than `init` returns (`begin`, `init`)"
 _KEEP = "Return a carry with the same structure, shapes and dtypes as that of `init`."
 
 Rows = Int[np.ndarray, " rows"]
 Columns = Mapping[str, np.ndarray]
 """Values of the axes by path, with an entry for each training of the space."""
 
+Values = Mapping[str, Any]
+"""Values of the axes of one training by path."""
+
 Carries = list[Any]
 """The leaves of carries, PRNG keys as raw data, with an entry for each training.
+
+The first ones are what `init` got: the index of a training, whose key it was, and the
+values of the axes. They make the functions and other static parts of a carry again, so
+whoever inherits the carry of another training inherits these parts, too.
 
 On the devices, they may have more entries, which repeat the last training.
 """
@@ -117,6 +157,10 @@ class _Lane(NamedTuple):
         return eqx.combine(self.arrays, self.rest)
 
 
+class Together(Exception):
+    """The error if trainings failed in one of several steps."""
+
+
 class Lanes:
     """The trainings with the same values of `Static` axes, as lanes of one program.
 
@@ -140,19 +184,17 @@ class Lanes:
         self._devices, self._mesh = len(request.devices), flat_mesh(request.devices)
         self._place = NamedSharding(self._mesh, P(self._mesh.axis_names))
         self._given = None if request.batch_size == "auto" else request.batch_size
-        # The values of Static axes are those of the first point.
-        geometry = self._space.geometry
-        point = self._space.point(int(rows[0]))
-        self._nodes = geometry.structure.flatten_up_to(point)
-        pairs = zip(geometry.leaf_indices, geometry.axes.values(), strict=True)
-        self._axes = [leaf for leaf, axis in pairs if not axis.is_static]
+        self.point = point_maker(self._space, int(rows[0]))
         number = jax.ShapeDtypeStruct((), np.int32)
-        own = [number, *(struct_of(x, drop=1) for x in columns.values())]
+        # With such a dict JAX names the axis in messages: it is `point['lr']`.
+        axes = {name: struct_of(x, drop=1) for name, x in columns.items()}
+        own = [number, collections.OrderedDict(axes)]
         self.init = self._program(self._begin, own, [])
         self.structs = [*map(struct_of, self.init.jaxpr.out_avals)]
-        once = jax.make_jaxpr(self._once, return_shape=True)
+        once: Any = jax.make_jaxpr(self._once, return_shape=True)
         self._one, made = once(*own, *self.structs)
         _, self.metrics, self.evaluations = made
+        self.read = self._names_read(axes)
         size = sum(map(nbytes, self.metrics.values())) * len(rows)
         self._records = max(1, min(most, _BUFFER_BYTES // max(1, size)))
         plan = [number, number, jax.ShapeDtypeStruct((), np.bool_)]
@@ -165,53 +207,52 @@ class Lanes:
         """
         texts = []
         for found in (self.init.fingerprint, fingerprint_of(self._one)):
-            texts += [found.text, *map(array_text, found.constants)]
+            texts += found.texts()
         return digest("\n".join(texts))
-
-    def point(self, columns: Iterable[Any]) -> PyTree:
-        """Return a point with the given values of axes."""
-        nodes, following = list(self._nodes), iter(columns)
-        for index in self._axes:
-            like, structure = jtu.tree_flatten(self._nodes[index])
-            leaves = [as_keys(next(following), leaf) for leaf in like]
-            nodes[index] = structure.unflatten(leaves)
-        return self._space.geometry.structure.unflatten(nodes)
 
     def carry(self, i: int, columns: Columns, carries: Carries) -> PyTree:
         """Return the carry of a training, with the static parts of its point."""
-        at, own = np.searchsorted(self.rows, i), columns.values()
-        leaves = [jnp.asarray(np.asarray(x)[at]) for x in carries]
-        return self._lane(i, [jnp.asarray(x[i]) for x in own], leaves).carry
+        at = np.searchsorted(self.rows, i)
+        own = {name: jnp.asarray(x[i]) for name, x in columns.items()}
+        return self._lane(
+            i, own, [jnp.asarray(np.asarray(x)[at]) for x in carries]
+        ).carry
 
     # ---- the programs --------------------------------------------------------------
 
-    def _lane(self, row: Any, columns: Sequence[Any], leaves: Any = None) -> _Lane:
-        """Return a training, whose arrays are those of `init`, or `leaves`."""
-        point, init = self.point(columns), self._training.init
-        own = self._space.point_key(row, key=self._key)
-        first = None if own is None else jr.fold_in(own, 0)
-        # XLA drops the first carry, whose static parts may hold traced numbers.
-        arrays, rest = _parted(init(point, **key_argument(init, first)))
-        if leaves is not None:
-            like, structure = jtu.tree_flatten(arrays)
-            pairs = zip(leaves, like, strict=True)
-            arrays = structure.unflatten([as_keys(x, old) for x, old in pairs])
-        return _Lane(point, own, arrays, rest)
+    def _key_of(self, row: Any) -> Key | None:
+        return self._space.point_key(row, key=self._key)
 
-    def _given_lane(self, row: Any, given: Sequence[Any]) -> _Lane:
-        """Return a training from its columns, followed by the leaves of its carry."""
-        width = len(given) - len(self.structs)
-        return self._lane(row, given[:width], given[width:])
+    def _first(self, row: Any, columns: Values) -> tuple[PyTree, PyTree]:
+        """Return the first carry of a training: its arrays, and the rest of it."""
+        init, own = self._training.init, self._key_of(row)
+        key = key_argument(init, None if own is None else jr.fold_in(own, 0))
+        return _parted(
+            _called("init", init, self.point(columns.values()), **key), "init"
+        )
+
+    def _lane(self, row: Any, columns: Values, carried: Sequence[Any]) -> _Lane:
+        """Return a training from the leaves of its carry."""
+        origin, *first = carried[: 1 + len(columns)]
+        # XLA drops the first carry, whose static parts may hold traced numbers.
+        like, rest = self._first(origin, dict(zip(columns, first, strict=True)))
+        leaves, structure = jtu.tree_flatten(like)
+        pairs = zip(carried[1 + len(columns) :], leaves, strict=True)
+        arrays = structure.unflatten([as_keys(x, old) for x, old in pairs])
+        return _Lane(self.point(columns.values()), self._key_of(row), arrays, rest)
 
     def _stepped(self, lane: _Lane, number: Any) -> tuple[PyTree, dict[str, Array]]:
         """Return the arrays of the carry after step `number`, and the metrics."""
         step, key = self._training.step, lane.key
-        key = None if key is None else jr.fold_in(key, number)
-        out = step(lane.point, lane.carry, **key_argument(step, key))
+        key = key_argument(step, None if key is None else jr.fold_in(key, number))
+        given = key | _count("step", step, number - 1)
+        was = _texts(lane.rest)
+        out = _called("step", step, lane.point, lane.carry, **given)
         if not isinstance(out, tuple) or len(out) != 2:
             raise type_error("train", _RETURNS.format(describe_value(out)), _PAIR)
-        after, _ = _parted(out[0])
+        after, rest = _parted(out[0], "step")
         check_same("train", _OTHER, lane.arrays, after, _KEEP)
+        _check_rest(_CHANGED, was, _texts(rest), _UNCHANGED)
         return after, _named(out[1], "step")
 
     def _evaluated(self, lane: _Lane, number: Any) -> dict[str, Array]:
@@ -220,31 +261,54 @@ class Lanes:
         if evaluate is None:
             return {}
         key = None if key is None else fold(jr.fold_in(key, number), "evaluate")
-        found = evaluate(lane.point, lane.carry, **key_argument(evaluate, key))
+        given = key_argument(evaluate, key)
+        given |= _count("evaluate", evaluate, number)
+        found = _called("evaluate", evaluate, lane.point, lane.carry, **given)
         return _named(found, "evaluate")
 
-    def _begin(self, row: Any, *columns: Any) -> list[Any]:
-        return _raw(self._lane(row, columns).arrays)
+    def _begin(self, row: Any, point: Values) -> list[Any]:
+        return [row, *point.values(), *_raw(self._first(row, point)[0])]
 
-    def _once(self, row: Any, *given: Any) -> tuple[Any, ...]:
-        lane, first = self._given_lane(row, given), jnp.int32(1)
+    def _once(self, row: Any, point: Values, *carried: Any) -> tuple[Any, ...]:
+        lane, first = self._lane(row, point, carried), jnp.int32(1)
         arrays, metrics = self._stepped(lane, first)
         return _raw(arrays), metrics, self._evaluated(lane, first)
 
-    def _advance(self, row: Any, *given: Any) -> list[Any]:
-        *own, start, stop, ending = given
-        lane, each = self._given_lane(row, own), np.int32(self._each)
+    def _names_read(self, axes: Values) -> set[str]:
+        """Return the axes that `step`, `evaluate` or static parts of carries read."""
+        inputs, more = range(len(self._one.in_avals)), 1 + len(axes)
+
+        def is_read(k: int) -> bool:
+            return any(depends_on(self._one, [i in (k, k + more) for i in inputs]))
+
+        return {name for k, name in enumerate(axes, 1) if is_read(k)}
+
+    def _advance(self, row: Any, point: Values, *given: Any) -> list[Any]:
+        *carried, start, stop, ending = given
+        lane, each = self._lane(row, point, carried), np.int32(self._each)
+
+        begun = jax.lax.div(start, each)
 
         def one(i: Any, state: Any) -> Any:
             arrays, kept = state
             arrays, now = self._stepped(lane._replace(arrays=arrays), i + np.int32(1))
             # The last step of a record overwrites the others: a loop for each record
             # would copy the carry.
-            at = jax.lax.div(i, each) - jax.lax.div(start, each)
+            at = jax.lax.div(i, each) - begun
             return arrays, {k: x.at[at].set(now[k]) for k, x in kept.items()}
 
         state = lane.arrays, _zeros(self.metrics, self._records)
-        arrays, kept = jax.lax.fori_loop(start, stop, one, state)
+
+        def unit(k: Any, state: Any) -> Any:
+            first = start + k * np.int32(_UNIT)
+            return jax.lax.fori_loop(0, _UNIT, lambda j, s: one(first + j, s), state)
+
+        rest = start
+        if self._mesh.devices.flat[0].platform != "cpu":
+            units = jax.lax.div(stop - start, np.int32(_UNIT))
+            state = jax.lax.fori_loop(0, units, unit, state)
+            rest = start + units * np.int32(_UNIT)
+        arrays, kept = jax.lax.fori_loop(rest, stop, one, state)
 
         def evaluate() -> dict[str, Any]:
             found = self._evaluated(lane._replace(arrays=arrays), stop)
@@ -253,7 +317,8 @@ class Lanes:
         found = _zeros(self.evaluations, 1)
         if found:
             found = jax.lax.cond(ending, evaluate, lambda: found)
-        return [*_raw(arrays), *jtu.tree_leaves(kept), *jtu.tree_leaves(found)]
+        made = carried[: 1 + len(point)]
+        return [*made, *_raw(arrays), *jtu.tree_leaves(kept), *jtu.tree_leaves(found)]
 
     def _program(
         self, lane: Callable[..., Any], own: list[Any], shared: list[Any]
@@ -264,7 +329,7 @@ class Lanes:
         # Arrays that the functions close over are passed in, since compiling constants
         # takes long.
         held = len(fingerprint.constants)
-        axes = [*[0] * len(own), *[None] * len(shared)]
+        axes = [*[0] * len(jtu.tree_leaves(own)), *[None] * len(shared)]
 
         def on_device(*given: Any) -> list[Any]:
             run = ft.partial(evaluate, jaxpr, given[:held])
@@ -275,8 +340,27 @@ class Lanes:
         shardings = [self._place if parted else same for parted in split]
         call = over_devices(on_device, self._mesh, split)
         call = jax.jit(call, in_shardings=shardings)
-        consts = [jax.device_put(x, same) for x in fingerprint.constants]
+        consts = fingerprint.constants
+        if is_there(self._mesh.devices.flat[0]):
+            consts = [jax.device_put(x, same) for x in consts]
         return _Program(jaxpr, fingerprint, call, consts)
+
+    def compiled(self, columns: Columns, lanes: int | None = None) -> Any:
+        """Return the program of steps, for some lanes of a device."""
+        lanes = self._size(len(self.rows)) if lanes is None else lanes
+        count, program = lanes * self._devices, self.step
+        own = [jax.ShapeDtypeStruct((), np.int32)]
+        own += [*(struct_of(x, drop=1) for x in columns.values()), *self.structs]
+        split = [jax.ShapeDtypeStruct((count, *x.shape), x.dtype) for x in own]
+        plan = np.int32(0), np.int32(1), np.bool_(True)
+        consts = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in program.consts]
+        with noting(lanes):
+            return program.call.lower(*consts, *split, *plan).compile()
+
+    @property
+    def alive(self) -> int:
+        """The bytes of the values of a lane that are needed at the same time."""
+        return max(1, live_bytes(self.step.jaxpr))
 
     # ---- turns ---------------------------------------------------------------------
 
@@ -288,6 +372,7 @@ class Lanes:
         self,
         program: _Program,
         active: Bool[np.ndarray, " trainings"],
+        placed: Bool[np.ndarray, " trainings"],
         columns: Columns,
         carries: Carries,
         plan: Sequence[Any],
@@ -298,58 +383,78 @@ class Lanes:
         errors of the others. Metrics have an axis over the records of the call, those
         of `evaluate` over one. `plan` is the step to begin after, the last step, and
         whether to evaluate. Other trainings keep their carries.
+
+        Those that are `placed` have a lane, also if they failed meanwhile: a failure
+        moves no other training, which could change its bits. Raises `Together` if some
+        fail in a call of several steps.
         """
-        whole, moving = np.flatnonzero(active[self.rows]), len(self.structs)
-        if not len(whole):
-            return carries, whole, {}, {}
+        whole, moving = np.flatnonzero(placed[self.rows]), len(self.structs)
+        going, alone = active[self.rows], not plan or plan[1] - plan[0] == 1
+        if not going.any():
+            return carries, whole[:0], {}, {}
         lanes = self._size(len(whole)) * self._devices
         values = [self.rows.astype(np.int32), *(x[self.rows] for x in columns.values())]
         failed: dict[int, str] = {}
-        found: list[tuple[Rows, list[Any]]] = []
+        found: list[tuple[Rows, Rows, list[Any]]] = []
         parts = [whole[k : k + lanes] for k in range(0, len(whole), lanes)]
-        for part in parts:
+        todo = [(part, part[going[part]]) for part in parts if going[part].any()]
+        for part, some in todo:
             # All parts have the same number of lanes, the last training repeated, so
-            # that they run the same program.
+            # that they run the same program. Other lanes repeat one of `some`.
             at = np.concatenate([part, np.repeat(part[-1:], lanes - len(part))])
+            lane = np.flatnonzero(np.isin(part, some))
+            at = np.where(np.isin(at, some), at, some[0])
             # Carries that are in place are not copied.
             ordered = (at == np.minimum(np.arange(lanes), len(self.rows) - 1)).all()
             given = [*(x[at] for x in values)]
-            for x in carries:
+            for x in carries if plan else ():
                 given.append(x if ordered and len(x) == lanes else np.asarray(x)[at])
             own = [jax.device_put(x, self._place) for x in given]
             args = [*program.consts, *own, *plan]
+            with self._fitting(lanes // self._devices):
+                lower = ft.partial(program.call.lower, *args)
+                key = "train", lanes, self._mesh
+                call = compiled([program.fingerprint], key, lower)
             try:
-                with noting(lanes // self._devices):
-                    lower = ft.partial(program.call.lower, *args)
-                    key = "train", lanes, self._mesh
-                    call = compiled([program.fingerprint], key, lower)
+                with self._fitting(lanes // self._devices), quiet():
                     out = jax.block_until_ready(call(*args))
                     check_finite(out)
-                found.append((part, out))
-            except TooLarge as error:
-                raise does_not_fit("train", error, self._given is not None) from error
+                found.append((some, lane, out))
+            except SweepError:
+                raise
             except Exception as error:
-                half = len(part) // 2
+                half = len(some) // 2
+                if not alone:
+                    raise Together from error
                 if half:  # compute each half, to find the trainings that fail
-                    parts += [part[:half], part[half:]]
+                    todo += [(part, some[:half]), (part, some[half:])]
                 else:
-                    failed[int(self.rows[part[0]])] = error_text(error)
+                    failed[int(self.rows[some[0]])] = error_text(error)
         stay = len(found) == 1 and len(found[0][0]) == len(self.rows)
         leaves: list[Any] = []
         for i, struct in enumerate(program.jaxpr.out_avals):
             if stay and i < moving:
-                leaves.append(found[0][1][i])  # on the devices
+                leaves.append(found[0][2][i])  # on the devices
                 continue
             leaf = np.zeros((len(self.rows), *struct.shape), struct.dtype)
             if i < len(carries):
                 leaf[:] = np.asarray(carries[i])[: len(leaf)]
-            for at, out in found:
-                leaf[at] = np.asarray(out[i])[: len(at)]
+            for some, lane, out in found:
+                leaf[some] = np.asarray(out[i])[lane]
             leaves.append(leaf)
-        done = np.sort(np.concatenate([whole[:0], *(part for part, _ in found)]))
+        done = np.sort(np.concatenate([whole[:0], *(some for some, *_ in found)]))
         metrics = zip([*self.metrics, *self.evaluations], leaves[moving:], strict=False)
         outputs = {name: leaf[done] for name, leaf in metrics}
         return leaves[:moving], self.rows[done], outputs, failed
+
+    @contextlib.contextmanager
+    def _fitting(self, batch_size: int) -> Iterator[None]:
+        """Raise a `SweepError` if there is too little memory."""
+        try:
+            with noting(batch_size):
+                yield
+        except TooLarge as error:
+            raise does_not_fit("train", error, self._given is not None) from error
 
     def _size(self, trainings: int) -> int:
         """Return the lanes of a device: full turns, halved as trainings stop.
@@ -364,12 +469,61 @@ class Lanes:
             size = -(-size // 2)
         return size
 
-    def inherited(self, parents: Rows, carries: Carries) -> Carries:
-        """Return carries of which each is that of a parent, an index in the space."""
+    def inherited(
+        self, parents: Rows, carries: Carries, columns: Columns, given: Iterable[str]
+    ) -> Carries:
+        """Return carries of which each is that of a parent, an index in the space.
+
+        For the axes that are `given` anew, static parts get the new values, too.
+        """
         source = np.searchsorted(self.rows, parents[self.rows])
-        if (source == np.arange(len(source))).all():
-            return carries
-        return [np.asarray(x)[source] for x in carries]
+        if (source != np.arange(len(source))).any():
+            carries = [np.asarray(x)[source] for x in carries]
+        carries = [*carries]
+        for k, (name, values) in enumerate(columns.items(), 1):
+            if name in given:
+                carries[k] = values[self.rows]
+        return carries
+
+    def begun(self, begin: Callable[[PyTree], PyTree], columns: Columns) -> Carries:
+        """Return the carries that `begin` returns at each point."""
+        made = []
+        for i in self.rows:
+            point = {name: jnp.asarray(x[i]) for name, x in columns.items()}
+            carry = _called("begin", begin, self.point(point.values()))
+            made.append(self.fitting(carry, i, point))
+        firsts = self.rows.astype(np.int32), *(x[self.rows] for x in columns.values())
+        return [*firsts, *map(np.stack, zip(*made, strict=True))]
+
+    def fitting(self, carry: PyTree, row: Any, first: Values) -> list[np.ndarray]:
+        """Return the leaves of a carry; raise unless it is one of this training."""
+        arrays, rest = _parted(carry, "begin")
+        like, made = self._first(row, first)
+        # Functions in static data are made anew, so it is compared as far as it can be.
+        a, b = (dict(leaves_with_names(x)) for x in (arrays, like))
+        check_same("train", _OF_BEGIN, a, b, _KEEP)
+        cure = "Let `init` make the functions and other static parts of this carry."
+        a, b = (_texts(x) | {"": f"static data {_digest(x, '')}"} for x in (rest, made))
+        _check_rest(_OF_BEGIN, a, b, cure)
+        return [*map(np.asarray, _raw(arrays))]
+
+
+def point_maker(space: Space, i: int) -> Callable[[Iterable[Any]], PyTree]:
+    """Return a function from values of axes to a point like point `i`."""
+    geometry = space.geometry
+    made = geometry.structure.flatten_up_to(space.point(i))
+    pairs = zip(geometry.leaf_indices, geometry.axes.values(), strict=True)
+    axes = [leaf for leaf, axis in pairs if not axis.is_static]
+
+    def point(columns: Iterable[Any]) -> PyTree:
+        nodes, following = list(made), iter(columns)
+        for index in axes:
+            like, structure = jtu.tree_flatten(made[index])
+            leaves = [as_keys(next(following), leaf) for leaf in like]
+            nodes[index] = structure.unflatten(leaves)
+        return geometry.structure.unflatten(nodes)
+
+    return point
 
 
 def _raw(arrays: PyTree) -> list[Any]:
@@ -382,20 +536,68 @@ def _zeros(structs: Mapping[str, Any], count: int) -> dict[str, Any]:
     return {k: jnp.zeros((count, *s.shape), s.dtype) for k, s in structs.items()}
 
 
-def _parted(carry: PyTree) -> tuple[PyTree, PyTree]:
+def _called(name: str, fn: Callable[..., Any], *args: Any, **given: Any) -> Any:
+    """Call a function of the user; errors get a note that names it."""
+    try:
+        return fn(*args, **given)
+    except Exception as error:
+        explain("train", name, error)
+        raise
+
+
+def _count(name: str, fn: Any, steps: Any) -> dict[str, Any]:
+    """Return the number of finished steps as a keyword argument, if `fn` takes one."""
+    takes, default = keyword_rule(fn, "i")
+    if takes and default:
+        wrong = f"`{name}` has a parameter `i` with a default, and `i` is the number "
+        cure = "Leave out the default, or rename the parameter."
+        raise type_error("train", f"{wrong}of finished steps.", cure)
+    return {"i": steps} if takes else {}
+
+
+def _texts(rest: PyTree) -> dict[str, str]:
+    """Return a text of each leaf of a carry that is no array, by its path."""
+    pairs = leaves_with_names(rest)
+    return {name: f"{leaf_text(x)} #{_digest(x, f'{id(x):x}')}" for name, x in pairs}
+
+
+def _digest(x: Any, unsure: str) -> str:
+    try:
+        return record_of(x).digest[:8]
+    except (Unsure, RecursionError):  # such as a function that holds traced values
+        return unsure
+
+
+def _check_rest(wrong: str, was: Any, now: Any, cure: str) -> None:
+    """Raise for another leaf of a carry that is no array."""
+    names = [name for name in {**was, **now} if was.get(name) != now.get(name)]
+    if names:
+        both = [(name, was.get(name, "none"), now.get(name, "none")) for name in names]
+        lines = bullets(f"at `.{name}`: {a} against {b}" for name, a, b in both)
+        raise structure_error("train", f"{wrong}:{lines}", cure)
+
+
+def _parted(carry: PyTree, function: str) -> tuple[PyTree, PyTree]:
     """Return the arrays of a carry, and the rest.
 
     Numbers become arrays, except those in modules: a model may use one while it is
     traced, as a dropout uses its probability.
     """
 
-    def arrays(x: Any) -> Any:
-        if isinstance(x, eqx.Module):
-            numpy, rest = eqx.partition(x, lambda leaf: isinstance(leaf, np.ndarray))
-            return eqx.combine(as_arrays(numpy), rest)
-        return as_arrays(x)
+    def arrays(path: Any, x: Any) -> Any:
+        plain, rest = x, None
+        if is_module(x):
+            plain, rest = eqx.partition(x, lambda leaf: isinstance(leaf, np.ndarray))
+        for name, leaf in leaves_with_names(plain):
+            name = ".".join(filter(None, (path_name(path), name)))
+            where = f" at `.{name}`" if name else ""
+            check_integers("train", leaf, f"`{function}` returned a carry{where}")
+        return eqx.combine(as_arrays(plain), rest)
 
-    carry = jtu.tree_map(arrays, carry, is_leaf=lambda x: isinstance(x, eqx.Module))
+    def is_module(x: Any) -> bool:
+        return isinstance(x, eqx.Module)
+
+    carry = jtu.tree_map_with_path(arrays, carry, is_leaf=is_module)
     return eqx.partition(carry, eqx.is_array)
 
 
@@ -408,4 +610,5 @@ def _named(metrics: PyTree, function: str) -> dict[str, Array]:
             wrong = f"`{function}` returned {describe_value(leaf)} as the metric "
             cure = "Metrics are numbers, arrays and pytrees of them."
             raise type_error("train", f"{wrong}`{name}`.", cure)
+        check_integers("train", leaf, f"`{function}` returned the metric `{name}`")
     return {name: jnp.asarray(as_data(jnp.asarray(leaf))) for name, leaf in pairs}

@@ -1,47 +1,44 @@
-"""`TrainResult`, the curves and carries of trainings, and its checkpoints in a folder.
-
-A checkpoint has the curves under an unused name, and one file put last, which names
-them.
-"""
+"""`TrainResult`, the curves and carries of trainings, and what a store keeps of it."""
 
 import contextlib
 import dataclasses
 import functools as ft
-import re
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Int, Int8
 
-from .. import _leaves
 from .._check import check_distinct, check_int
 from .._errors import SweepError, message, structure_error, type_error, value_error
+from .._jaxprs import array_text, digest, text_of
 from .._reduce import Over
 from .._spaces import Space
 from .._sweep import (
     Best,
     Compared,
-    Files,
     Outcome,
     Request,
     StoreLike,
     SweepResult,
-    Taken,
     as_files,
+    check_output_coords,
     check_settings,
     disk_errors,
     gaps_of,
     locked,
+    names_in,
     nothing,
     result_of,
 )
 from .._tree import struct_of
 from .._types import PyTree
-from .lanes import Carries, Columns, Lanes
+from .checkpoint import CURVES, KEY, Saved, newest, tidy, write
+from .lanes import Carries, Columns, Lanes, point_maker
+from .schedulers import Population
 
 Steps = Int[np.ndarray, " _steps"]
 
@@ -52,18 +49,17 @@ STATUS = "step_status"
 """The curve of the status."""
 
 
-KEY = "checkpoint"
-"""The key of the newest checkpoint, which names its curves: replaced atomically."""
-
-_CURVES = re.compile(r"curves-\d{9}-[0-9a-f]{32}\.zarr")
-
-
 class Curve(NamedTuple):
     """Values of each training at each of `steps`; those of later steps are empty."""
 
     dim: str
     steps: Int[np.ndarray, " steps"]
     values: np.ndarray
+
+    @property
+    def form(self) -> tuple[Any, ...]:
+        """The dim of the steps, and the dtype and shape of a value."""
+        return self.dim, self.values.dtype, self.values.shape[2:]
 
     def until(self, step: int) -> int:
         """Return the number of entries at the first `step` steps."""
@@ -86,6 +82,12 @@ def curves_of(result: SweepResult) -> dict[str, Curve]:
         dim, steps = next(iter(result.output_coords[name].items()))
         found[name] = Curve(dim, np.asarray(steps), np.asarray(values))
     return found
+
+
+def inner_coords(result: SweepResult) -> dict[str, Any]:
+    """Return the dims of one entry of each curve of a result."""
+    pairs = result.output_coords.items()
+    return {name: dict([*dims.items()][1:]) for name, dims in pairs}
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -123,7 +125,9 @@ class TrainResult:
         missing = (self.status != RECORDED).all(axis=1)
         gaps = gaps_of(self.curves.ok & ~missing, self.curves.ok & missing)
         values = {name: x.newest(self.trained) for name, x in curves.items()}
-        given: Any = {"values": values, "_gaps": gaps, "output_coords": {}}
+        coords = inner_coords(self.curves)
+        del coords[STATUS]
+        given: Any = {"values": values, "_gaps": gaps, "output_coords": coords}
         return dataclasses.replace(self.curves, **given)
 
     @property
@@ -139,19 +143,25 @@ class TrainResult:
     def point(self, i: int) -> PyTree:
         """Return the point of a training as trained last, after changes by PBT.
 
+        **Raises:** `IndexError` if `i` is out of range.
+        """
+        self._check_index(i)
+        columns = (jnp.asarray(x[i]) for x in self._columns.values())
+        return point_maker(self.space, i)(columns)
+
+    def carry(self, i: int) -> PyTree:
+        """Return the carry of a training.
+
         **Raises:** `IndexError` if `i` is out of range; `TypeError` if the result was
         loaded.
         """
-        lanes, _ = self._group(i)
-        return lanes.point(jnp.asarray(x[i]) for x in self._columns.values())
-
-    def carry(self, i: int) -> PyTree:
-        """Return the carry of a training, with the static parts of its last point.
-
-        **Raises:** as `point`.
-        """
-        lanes, carries = self._group(i)
-        return lanes.carry(i, self._columns, carries)
+        self._check_index(i)
+        for lanes, carries in self._groups:
+            if i in lanes.rows:
+                return lanes.carry(i, self._columns, carries)
+        wrong = f"{self!r} was loaded without the functions of `Training`."
+        cure = "Call `train` again with the same arguments and `store=`."
+        raise type_error("TrainResult", wrong, cure)
 
     def best(
         self, by: Compared = None, mode: str = "min", *, over: Over = None
@@ -159,12 +169,18 @@ class TrainResult:
         """Return the best training by its latest metrics, as `SweepResult.best`.
 
         Its `point` has the values as trained last. With `over`, which averages over
-        replicates, the point is a setting of the space, and a scheduler must not have
-        changed it.
+        replicates, the point is a setting of the space, and a scheduler must neither
+        have changed it nor have stopped some of the trainings.
 
         **Raises:** as `SweepResult.best`; `ValueError` for `over` if a scheduler has
-        changed points.
+        changed points, or if trainings have different numbers of steps.
         """
+        trained = self.trained[self.curves.ok[:]]
+        if over is not None and len({*trained.tolist()}) > 1:
+            wrong = f"some trainings have {trained.min()} steps, and others up to "
+            wrong += f"{trained.max()}: their means do not compare."
+            cure = f"Leave `over` out, or compare the curves at step {trained.min()}."
+            raise value_error("TrainResult.best", wrong, cure)
         best, first = self.latest.best(by, mode, over=over), columns_of(self.space)
         pairs = self._columns.items()
         changed = {name: x for name, x in pairs if x.tobytes() != first[name].tobytes()}
@@ -174,7 +190,7 @@ class TrainResult:
             raise value_error("TrainResult.best", wrong, cure)
         if changed:
             i = int(best.index)
-            point = self.point(i) if self._groups else best.point
+            point = self.point(i)
             now = {**best.coordinates, **{name: x[i] for name, x in changed.items()}}
             best = dataclasses.replace(best, point=point, coordinates=now)
         return best
@@ -190,32 +206,20 @@ class TrainResult:
         """
         function = "TrainResult.load"
         files = as_files(function, path, "path")
-        arrays, entries = _read(files, function)
-        if not entries:
+        saved = newest(files, function, lambda saved: None)
+        if saved is None:
             text = f"`{files.path_of()}` has no checkpoint of `train`."
             cure = "Give the path that `train` got as `store`."
             raise FileNotFoundError(message(function, text, cure))
-        try:
-            curves = SweepResult.load(files.below(entries["curves"]))
-        except (FileNotFoundError, ValueError):
-            # A process that fills the store may have removed them meanwhile.
-            if _read(files, function)[1] == entries:
-                raise
-            return TrainResult.load(path)
-        active, trained, _, *rest = arrays
+        (active, trained, _, *rest), entries = saved.arrays, saved.entries
         columns = dict(zip(entries["columns"], rest, strict=False))
-        return TrainResult(curves, entries["step"], active, trained, columns)
+        step = max(entries["step"], int(trained.max()))
+        return TrainResult(saved.curves, step, active, trained, columns)
 
-    def _group(self, i: int) -> tuple[Lanes, Carries]:
+    def _check_index(self, i: int) -> None:
         check_int("TrainResult", "i", i, 0)
         if i >= len(self.active):
             raise IndexError(f"{i} is out of range for {len(self.active)} trainings")
-        for lanes, carries in self._groups:
-            if i in lanes.rows:
-                return lanes, carries
-        wrong = f"{self!r} was loaded without the functions of `Training`."
-        cure = "Call `train` again with the same arguments and `store=`."
-        raise type_error("TrainResult", wrong, cure)
 
     def __repr__(self) -> str:
         count, active = len(self.active), int(self.active.sum())
@@ -223,6 +227,10 @@ class TrainResult:
         names = ", ".join(["", *self.latest.values])
         text = f"{count:,} trainings, {active:,} active{failed}, step {self.step:,}"
         return f"TrainResult({text}{names})"
+
+
+Begin: TypeAlias = TrainResult | Callable[[PyTree], PyTree] | None
+"""The carries that trainings begin from: those of a result, or of a function."""
 
 
 def columns_of(space: Space) -> dict[str, np.ndarray]:
@@ -240,37 +248,141 @@ class State:
 
     `columns` are the values of axes as trained last, and `parents` the indices of the
     trainings from whose carries the current interval began, as the scheduler decided
-    after `decided` steps. `carries` has those of each group. `errors` has the error of
-    each training that failed.
+    after `decided` steps. The callback has seen the result after `seen` steps, and if
+    it ended the trainings, `ended` is its identity. `carries` has those of each group.
+    `errors` has the error of each training that failed, after its `trained` steps.
+    While it is changed it is not whole, and a second Ctrl-C must not save it.
     """
 
     def __init__(
         self, request: Request, groups: list[Lanes], columns: Columns, decides: bool
     ):
         size, self.request, self.groups = request.space.size, request, groups
-        self.step, self.decided, self.started = 0, 0, time.time()
+        self.step, self.decided, self.seen, self.ended = 0, 0, 0, ""
+        self.started, self.is_whole = time.time(), True
         self.active, self.trained = np.ones(size, bool), np.zeros(size, np.int64)
         self.columns, self.parents, self._decides = columns, np.arange(size), decides
-        self.carries: list[Carries] = [lanes.structs for lanes in groups]
+        self.carries: list[Carries] = [[] for _ in groups]
+        self._known = request.output_coords
         self.errors, self.curves = dict[int, str](), dict[str, Curve]()
 
-    def begin(self, records: Steps, ends: Steps) -> None:
-        """Make empty curves, for the steps with a record and the ends of intervals."""
-        first, made = self.groups[0], self._decisions()
+    def begin(self, records: Steps, ends: Steps, begin: "Begin") -> None:
+        """Make the curves, for the steps with a record and the ends of intervals.
+
+        Those that a result to `begin` from has are continued.
+        """
+        old, space = self._warm(begin), self.request.space
+        first, made = self.groups[0], self.decisions()
         names = [*first.metrics, *first.evaluations, *made, STATUS]
         check_distinct("train", "curves", names)
         logged = {**first.metrics, STATUS: jax.ShapeDtypeStruct((), np.int8)}
         found = {**first.evaluations}
+        self._decides |= "parent" in old
         if self._decides:
             found |= {name: struct_of(x, drop=1) for name, x in made.items()}
+        wrong = "the space has the name {!r}, which is a dim of the curves."
+        for name in sorted({"step", "eval_step"} & (taken := names_in(space))):
+            raise value_error("train", wrong.format(name), "Rename the axis or dim.")
+        shapes = {k: x.shape for k, x in [*first.metrics.items(), *found.items()]}
+        taken |= {"step", "eval_step"}
+        check_output_coords(self.request.output_coords, shapes, taken, "train")
+        steps = {"step": records, "eval_step": ends}
+        for dim, later in steps.items():
+            past = [x.steps for x in old.values() if x.dim == dim][:1]
+            steps[dim] = np.concatenate([*past, later[later > self.step]])
         for name, x in {**logged, **found}.items():
-            dim, steps = ("step", records) if name in logged else ("eval_step", ends)
-            shape = len(self.active), len(steps), *x.shape
-            self.curves[name] = Curve(
-                dim, steps, np.full(shape, nothing(x.dtype), x.dtype)
-            )
+            dim, past = "step" if name in logged else "eval_step", old.get(name)
+            shape = len(self.active), len(steps[dim]), *x.shape
+            values = np.full(shape, nothing(x.dtype), x.dtype)
+            if past is not None:
+                form = past.dim, past.values.shape[2:], past.values.dtype
+                if form != (dim, x.shape, values.dtype):
+                    wrong = f"`{name}` of `begin` has another shape, dtype or dim."
+                    raise value_error("train", wrong, "Rename the metric.")
+                values[:, : len(past.steps)] = past.values
+            elif name in made:  # until now nothing was decided
+                values[:, steps[dim] <= self.step] = made[name][:, None]
+            self.curves[name] = Curve(dim, steps[dim], values)
 
-    def _decisions(self) -> dict[str, np.ndarray]:
+    def _warm(self, begin: "Begin") -> Mapping[str, Curve]:
+        """Begin from the carries that are given, and return the curves until there."""
+        self.begun, own = begin is not None, self.columns
+        if begin is not None and not isinstance(begin, TrainResult):
+            self.carries = [lanes.begun(begin, own) for lanes in self.groups]
+        if not isinstance(begin, TrainResult):
+            return {}
+        begin.carry(0)  # raises if it was loaded
+        if text_of(begin.space) != text_of(self.request.space):
+            cure = "Give that space, or a function: `lambda point: result.carry(3)`."
+            raise value_error("train", "`begin` is a result of another space.", cure)
+        pairs = zip(self.groups, begin._groups, strict=True)
+        for lanes, (_, carries) in pairs:
+            origin, *first = (np.asarray(x)[0] for x in carries[: 1 + len(own)])
+            first = {name: jnp.asarray(x) for name, x in zip(own, first, strict=True)}
+            lanes.fitting(begin.carry(int(lanes.rows[0])), origin, first)
+        self.carries = [carries for _, carries in begin._groups]
+        self.step, self.columns = begin.step, begin._columns
+        self.active, self.trained = begin.active.copy(), begin.trained.copy()
+        self.errors, curves = dict(begin.errors), curves_of(begin.curves)
+        self._known = {**inner_coords(begin.curves), **self._known}
+        return curves
+
+    def population(self) -> Population:
+        """Return the trainings as a scheduler sees them."""
+        own, first = np.arange(len(self.active)), self.groups[0]
+        groups = np.argmax([np.isin(own, lanes.rows) for lanes in self.groups], axis=0)
+        points = {name: x.copy() for name, x in self.columns.items()}
+        names = *first.metrics, *first.evaluations
+        metrics = {name: self.curves[name].newest(self.trained) for name in names}
+        given = points, metrics, self.active.copy(), own, groups
+        read = frozenset[str]().union(*(lanes.read for lanes in self.groups))
+        return Population(self.step, *given, read)
+
+    def text(self) -> str:
+        """Return what identifies the carries that `begin` gave."""
+        if not self.begun:
+            return "None"
+        arrays = [self.active, self.trained, *self.columns.values()]
+        for lanes, carries in zip(self.groups, self.carries, strict=True):
+            arrays += [np.asarray(x)[: len(lanes.rows)] for x in carries]
+        text = digest("\n".join(map(array_text, arrays)))
+        return f"carries at step {self.step} #{text[:8]}"
+
+    @property
+    def reached(self) -> int:
+        """The last step of any training; `step` is less if failed ones are retried."""
+        return max(self.step, int(self.trained.max()))
+
+    @property
+    def marks(self) -> tuple[Any, ...]:
+        """The progress, by which a checkpoint is recognised."""
+        failed = len(self.errors), int(self.trained.sum())
+        return self.step, self.seen, self.ended, *failed
+
+    @property
+    def metrics(self) -> list[str]:
+        """The names of the metrics of `step` and `evaluate`."""
+        return [*self.groups[0].metrics, *self.groups[0].evaluations]
+
+    @property
+    def going(self) -> Bool[np.ndarray, " trainings"]:
+        """True for each training that makes the next step."""
+        return self.active & (self.trained <= self.step)
+
+    def since(self, start: int) -> Bool[np.ndarray, " trainings"]:
+        """Return the trainings that are going, or failed after the step `start`."""
+        failed = np.isin(np.arange(len(self.active)), [*self.errors])
+        return self.going | failed & (start <= self.trained) & (
+            self.trained <= self.step
+        )
+
+    def retry(self) -> None:
+        """Let the trainings that failed go on; the others wait for them."""
+        failed = [*self.errors]
+        self.active[failed], self.errors = True, {}
+        self.step = min([self.step, *self.trained[failed].tolist()])
+
+    def decisions(self) -> dict[str, np.ndarray]:
         """Return the values of the curves that record what a scheduler decided."""
         points = {f"point.{name}": x for name, x in self.columns.items()}
         return {**points, "parent": self.parents}
@@ -281,15 +393,18 @@ class State:
         if failed and not self.request.isolated:
             i, text = min(failed.items())
             wrong = f"`{function}` failed for {len(failed)} of {len(self.active)} "
-            wrong += f"trainings after step {self.step}: training {i}: {text}."
-            cure = "Look at `space.point(i)`, or continue the others with "
+            at = f" in step {self.step + 1}" if function == "step" else ""
+            wrong += f"trainings{at}: training {i}: {text}."
+            cure = f"Look at `space.point({i})`, or continue the others with "
             text = message("train", wrong, f'{cure}`on_error="mark"`.')
             raise SweepError(text, sorted(failed))
+        self.is_whole = False
         self.errors |= failed
         self.active[[*failed]] = False
 
     def record(self, after: int, runs: Iterable[tuple[Any, ...]]) -> None:
         """Record the metrics of trainings until the step `after`."""
+        decides = self._decides and after > self.reached
         for _, rows, outputs, _ in runs:
             self.trained[rows] = after
             status = np.full((len(rows), 1), RECORDED)
@@ -297,9 +412,9 @@ class State:
                 self._write(name, after, rows, values)
         failed, every = [*self.errors], np.arange(len(self.active))
         self._write(STATUS, after, failed, np.full((len(failed), 1), FAILED))
-        for name, values in self._decisions().items() if self._decides else ():
+        for name, values in self.decisions().items() if decides else ():
             self._write(name, after, every, values[:, None])
-        self.step = after
+        self.step, self.is_whole = after, True
 
     def _write(self, name: str, after: int, rows: Any, values: np.ndarray) -> None:
         """Write the entries of a curve until the step `after`, if there are any."""
@@ -311,23 +426,23 @@ class State:
         """Return the result so far; the curves are copies."""
         values, coords = {}, {}
         for name, curve in self.curves.items():
-            count = curve.until(self.step)
+            count = curve.until(self.reached)
             values[name] = curve.values[:, :count].copy()
             inner = {f"{name}.{k}": None for k in range(curve.values.ndim - 2)}
+            inner = self._known.get(name, inner)
             coords[name] = {curve.dim: curve.steps[:count], **inner}
         ok, pairs = np.ones(len(self.active), bool), self.errors.items()
         ok[[*self.errors]] = False
         errors = {t: np.array([i for i, x in pairs if x == t]) for _, t in pairs}
-        metrics = [*self.groups[0].metrics, *self.groups[0].evaluations]
         curves = result_of(
             dataclasses.replace(self.request, output_coords=coords),
             Outcome(values, gaps_of(ok), errors=errors),
             batch_size=max(len(lanes.rows) for lanes in self.groups),
             num_devices=len(self.request.devices),
-            attrs={"metric": metrics[0]} if len(metrics) == 1 else {},
+            attrs={"metric": self.metrics[0]} if len(self.metrics) == 1 else {},
             started=self.started,
         )
-        now = self.step, self.active.copy(), self.trained.copy(), self.columns
+        now = self.reached, self.active.copy(), self.trained.copy(), self.columns
         groups = [*zip(self.groups, self.carries, strict=True)]
         return TrainResult(curves, *now, groups)
 
@@ -340,70 +455,109 @@ class Checkpoints:
     those of the training, as texts.
     """
 
-    def __init__(self, files: Files, settings: Mapping[str, str]):
-        self._path, self._files, self._settings = files.path_of(), files, settings
-        self._saved, self._tag = -1, None
+    def __init__(self, request: Request, settings: Mapping[str, str]):
+        assert request.store is not None
+        self._files, self._path = request.store, request.store.path_of()
+        self._request, self._settings = request, settings
+        self._saved: tuple[Any, ...] | None = None
+        self._curves, self._tag = "", None
 
     @contextlib.contextmanager
-    def filling(self, state: State, steps: int) -> Iterator[bool]:
+    def filling(self, state: State, ends: Steps) -> Iterator[bool]:
         """Hold the lock of the store; continue from its checkpoint, if there is one.
 
         `state` is that before the first step.
         """
-        self._check(steps)
+        files = self._files
+        self._newest(state, ends)
         with disk_errors(self._path, "be locked", "train"):
-            self._files.make()
-        with locked(self._files, None, "train") as has_locks:
-            old = self._files.names() if has_locks else set()
+            files.make()
+        with locked(files, None, "train") as has_locks:
+            old = files.names() if has_locks else set()
             # Another process may have been faster.
-            arrays, entries = self._check(steps)
-            self._tidy(entries, old)
-            if entries:
-                self._restore(state, arrays, entries)
-            yield bool(entries)
+            self._tag = files.tag(KEY)  # before the content
+            saved = self._newest(state, ends)
+            with disk_errors(self._path, "be mended", "train"):
+                tidy(files, saved.entries if saved else {}, old)
+                if saved and saved.key != KEY:
+                    files.copy(saved.key, KEY)
+                    self._tag = files.tag(KEY)
+            if saved:
+                self._restore(state, saved)
+            yield saved is not None
 
-    def _check(self, steps: int) -> tuple[list[np.ndarray], dict[str, Any]]:
+    def _newest(self, state: State, ends: Steps) -> Saved | None:
         """Return the newest checkpoint; raise for that of another training."""
-        self._tag = self._files.tag(KEY)  # before the content
-        arrays, entries = _read(self._files, "train")
-        if not entries:
+        saved = newest(self._files, "train", ft.partial(self._check, state, ends))
+        path, steps = self._path, int(ends[-1])
+        if saved is None:
             names = (name for name in self._files.names() if name[0] != ".")
-            others = [name for name in names if not _CURVES.fullmatch(name)]
+            others = [name for name in names if not CURVES.fullmatch(name)]
             if others:
-                wrong = f"the folder `{self._path}` is not a store of `train`: it "
+                wrong = f"the folder `{path}` is not a store of `train`: it "
                 wrong += f"contains {min(others)!r}."
                 raise structure_error("train", wrong, "Give another path.")
-            return arrays, entries
-        was, done, path = entries["settings"], entries["step"], self._path
-        if not entries["decided"]:  # the scheduler counts from its first decision on
-            was = {name: text for name, text in was.items() if name != "scheduler"}
-        check_settings("train", "training", path, was, self._settings)
+            return None
+        done = max(saved.entries["step"], int(saved.arrays[1].max()))
         if done > steps:
             wrong = f"the store `{path}` has {done} steps, and `steps` is {steps}."
             cure = f"Give at least {done}, or read it: `TrainResult.load`."
             raise value_error("train", wrong, cure)
-        return arrays, entries
+        return saved
 
-    def _restore(
-        self, state: State, arrays: list[np.ndarray], entries: Mapping[str, Any]
-    ) -> None:
-        curves = SweepResult.load(self._files.below(entries["curves"]))
-        state.active, state.trained, state.parents, *rest = arrays
+    def _check(self, state: State, ends: Steps, saved: Saved) -> None:
+        """Raise for the checkpoint of another training, or with other arrays."""
+        entries, drop = saved.entries, set[str]()
+        if not entries["decided"] and entries["step"] <= ends[0]:
+            drop.add("scheduler")  # it counts from its first decision on
+        was = {name: x for name, x in entries["settings"].items() if name not in drop}
+        trusting = self._request.resume is not None
+        check_settings("train", "training", self._path, was, self._settings, trusting)
+        arrays = [(x.dtype.name, x.shape) for x in saved.arrays[3:]]
+        now = [(x.dtype.name, x.shape) for x in state.columns.values()]
+        for lanes in state.groups:
+            size = len(lanes.rows)
+            now += [(x.dtype.name, (size, *x.shape)) for x in lanes.structs]
+        forms = [
+            [name in x and x[name].form for name in state.metrics]
+            for x in (curves_of(saved.curves), state.curves)
+        ]
+        if arrays != now or forms[0] != forms[1]:
+            wrong = f"the store `{self._path}` has other carries, points or metrics."
+            cure = "`step` and `evaluate` may change only what they compute."
+            raise structure_error("train", wrong, f"{cure} Give another path.")
+
+    def _restore(self, state: State, saved: Saved) -> None:
+        entries, request, wrong = saved.entries, self._request, saved.curves.errors
+        if wrong and request.resume != "failed" and not request.isolated:
+            i, text = min(wrong.items())
+            what = f"in the store `{self._path}`, {len(wrong)} of {len(saved.curves)} "
+            what += f"trainings failed: training {i}: {text}."
+            cure = 'Pass `on_error="mark"` to continue the others, or, after a fix, '
+            text = message("train", what, f'{cure}`resume="failed"` to try them again.')
+            raise SweepError(text, sorted(wrong))
+        state.active, state.trained, state.parents, *rest = saved.arrays
         state.columns = {name: rest.pop(0) for name in state.columns}
-        state.carries = [[rest.pop(0) for _ in leaves] for leaves in state.carries]
+        state.carries = [[rest.pop(0) for _ in x.structs] for x in state.groups]
         state.step, state.decided = entries["step"], entries["decided"]
-        self._saved, state.errors = state.step, curves.errors
-        for name, old in curves_of(curves).items():
-            new = state.curves[name]
+        state.seen, state.ended = entries["seen"], entries["ended"]
+        self._saved, self._curves = state.marks, entries["curves"]
+        state.errors, known = wrong, curves_of(saved.curves)
+        for name, new in state.curves.items():
+            if name not in known:  # a scheduler that was given before it decides
+                made = state.decisions()[name][:, None]
+                new.values[:, : new.until(state.step)] = made
+                continue
             # With larger `steps`, the end of the earlier call may be no record.
+            old = known[name]
             _, here, there = np.intersect1d(old.steps, new.steps, return_indices=True)
             new.values[:, there] = old.values[:, here]
 
     def save(self, state: State) -> None:
-        """Write a checkpoint unless there is one, and then remove the one before."""
-        if self._saved == state.step:
+        """Write a checkpoint unless there is one, and then remove the oldest."""
+        if self._saved == state.marks:
             return
-        made = state.result()
+        made, files = state.result(), self._files
         arrays = [state.active, state.trained, state.parents, *state.columns.values()]
         for lanes, carries in made._groups:
             arrays += [np.asarray(x)[: len(lanes.rows)] for x in carries]
@@ -411,34 +565,13 @@ class Checkpoints:
             "settings": self._settings,
             "step": state.step,
             "decided": state.decided,
+            "seen": state.seen,
+            "ended": state.ended,
             "columns": [*state.columns],
-            "curves": f"curves-{state.step:09}-{self._files.new_id()}.zarr",
+            "curves": f"curves-{state.reached:09}-{files.new_id()}.zarr",
+            "before": self._curves,
         }
         with disk_errors(self._path, "be filled", "train"):
-            made.curves.save(self._files.below(entries["curves"]))
-            old, data = self._files.names(), _leaves.pack(arrays, entries)
-            self._tag = self._files.swap(KEY, data, self._tag)
-            if self._tag is None:  # perhaps a repeated request, whose reply was lost
-                self._tag = self._files.tag(KEY)
-                if self._files.get(KEY) != data:
-                    raise Taken("another process")
-        self._tidy(entries, old)
-        self._saved = state.step
-
-    def _tidy(self, entries: Mapping[str, Any], old: Collection[str]) -> None:
-        """Remove older curves, and those that a killed process left."""
-        for name in {*old} - {entries.get("curves")}:
-            if _CURVES.fullmatch(name):
-                self._files.remove_all(name)
-
-
-def _read(files: Files, function: str) -> tuple[list[np.ndarray], dict[str, Any]]:
-    """Return the arrays of the newest checkpoint, and its other entries, if any."""
-    try:
-        return _leaves.unpack(files.get(KEY))
-    except (FileNotFoundError, NotADirectoryError):
-        return [], {}
-    except _leaves.DamagedLeaves as error:
-        wrong = f"`{files.path_of(KEY)}` is damaged: {error}."
-        cure = "Restore it from a copy, or delete the store."
-        raise value_error(function, wrong, cure) from error
+            is_first = self._saved is None
+            self._tag = write(files, arrays, entries, made.curves, self._tag, is_first)
+        self._saved, self._curves = state.marks, entries["curves"]

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import equinox as eqx
@@ -38,6 +38,8 @@ class Population:
     active: Bool[np.ndarray, " trainings"]
     parents: Int[np.ndarray, " trainings"]
     _groups: Int[np.ndarray, " trainings"] = dataclasses.field(repr=False)
+    _read: Collection[str] = dataclasses.field(repr=False)
+    _given: Collection[str] = dataclasses.field(repr=False, default=())
 
     def ranked(self, by: str, mode: str = "min") -> Int[np.ndarray, " active"]:
         """Return the indices of the active trainings, best first: NaN last.
@@ -71,8 +73,9 @@ class Population:
           (Keyword only.)
         - `active`: false for each training to stop. (Keyword only.)
 
-        **Raises:** `ValueError` for wrong shapes or indices, unknown axes, and a parent
-        with another value of a `Static` axis.
+        **Raises:** `ValueError` for wrong shapes or indices, unknown axes, a parent
+        with another value of a `Static` axis, and new values of an axis that neither
+        `step` nor `evaluate` reads.
         """
         own = np.arange(len(self.active))
         parent = self._array("parents", parents, own, "integers")
@@ -91,10 +94,17 @@ class Population:
                 wrong = f"`points` has {describe_value(name)}, not an axis of arrays."
                 raise value_error(_NEXT, wrong, nearest(name, changed))
             argument = f"points[{name!r}]"
-            changed[name] = self._array(argument, values, changed[name], "numbers")
+            new = self._array(argument, values, changed[name], "numbers")
+            if name not in self._read and new.tobytes() != changed[name].tobytes():
+                wrong = f"`{name}` gets new values, and neither `step` nor `evaluate` "
+                cure = "Use it in `step`: make the optimiser there, or set "
+                cure += f'`state.hyperparams["learning_rate"] = point[{name!r}]`.'
+                raise value_error(_NEXT, f"{wrong}reads it.", cure)
+            changed[name] = new
         going = self._array("active", active, np.ones(len(own), bool), "booleans")
         going &= self.active | (parent != own)
-        return dataclasses.replace(self, parents=parent, points=changed, active=going)
+        new: Any = {"points": changed, "active": going, "_given": (*(points or ()),)}
+        return dataclasses.replace(self, parents=parent, **new)
 
     def _array(
         self, name: str, given: Any, default: np.ndarray, kind: str
@@ -172,7 +182,9 @@ class PBT(eqx.Module):
 
     At the end of each interval of `every`, each of the worst `fraction` of the active
     trainings continues from the carry of one of the best, with its values of the axes
-    in `vary`, each times one of `factors` at random. NaN counts as worst.
+    in `vary`, each times one of `factors` at random. NaN counts as worst, and only
+    trainings with a finite metric are copied. Trainings with the same values of
+    `Static` axes are a population of their own.
 
     **Arguments:**
 
@@ -181,12 +193,15 @@ class PBT(eqx.Module):
     - `mode`: whether a small (`"min"`) or a large metric (`"max"`) is better.
     - `fraction`: the fraction of trainings to replace, at most a half.
     - `factors`: the numbers to multiply by.
+    - `bounds`: the lowest and highest value of some of these axes, such as
+      `{"momentum": (0.5, 0.99)}`: a product beyond it becomes this value.
 
     `train` needs a `key`. A rate that is stored in the carry, as by
-    `optax.inject_hyperparams`, does not follow `vary`: make the optimiser in `step`.
+    `optax.inject_hyperparams`, does not follow `vary`, and raises: make the optimiser
+    in `step`.
 
-    **Raises:** `ValueError` for a `fraction` that is not in (0, 0.5], and an unknown
-    `mode`; `TypeError` for other wrong types.
+    **Raises:** `ValueError` for a `fraction` that is not in (0, 0.5], an unknown
+    `mode`, and wrong `bounds`; `TypeError` for other wrong types.
 
     !!! example
 
@@ -211,6 +226,9 @@ class PBT(eqx.Module):
     factors: tuple[float, ...] = eqx.field(
         default=(0.8, 1.2), converter=lambda x: _as_tuple(x)
     )
+    bounds: Mapping[str, tuple[float, float]] = eqx.field(
+        default_factory=dict, converter=lambda x: x
+    )
 
     def __check_init__(self) -> None:
         check_choice("search.PBT", "mode", self.mode, ("min", "max"))
@@ -226,25 +244,55 @@ class PBT(eqx.Module):
             raise value_error(
                 "search.PBT", wrong, "Give a number above 0, at most 0.5."
             )
+        cure = 'Give `{"momentum": (low, high)}`, for axes in `vary`.'
+        check_is("search.PBT", "bounds", self.bounds, Mapping, cure)
+        for name, pair in self.bounds.items():
+            ends: Any = pair if isinstance(pair, tuple | list) else ()
+            ends = [x for x in ends if isinstance(x, int | float)]
+            fits = len(ends) == 2 and ends[0] <= ends[1] and len(pair) == 2
+            if name not in self.vary or not fits:
+                wrong = f"`bounds[{name!r}]` is {describe_value(pair)}."
+                raise value_error("search.PBT", wrong, cure)
 
     def __call__(self, population: Population, key: Key | None) -> Population:
         """Return the population in which the best have replaced the worst."""
         if key is None:
             wrong = "`search.PBT` draws random numbers and got no key."
             raise value_error("train", wrong, "Give `key=jax.random.key(0)`.")
-        order = population.ranked(self.by, self.mode)
-        count = min(max(1, int(self.fraction * len(order))), len(order) // 2)
-        worst, best = order[len(order) - count :], order[:count]
-        parents = np.arange(len(population.active))
-        parents[worst] = best
-        points = {}
+        order, scores = population.ranked(self.by, self.mode), population.metrics
+        finite, kinds = np.isfinite(scores[self.by]), population._groups
+        parents, replaced = np.arange(len(population.active)), [order[:0]]
+        for kind in np.unique(kinds):
+            own = order[kinds[order] == kind]
+            count = min(max(1, int(self.fraction * len(own))), len(own) // 2)
+            best = own[finite[own]][:count]
+            if count and len(best):
+                replaced.append(own[len(own) - count :])
+                parents[replaced[-1]] = np.resize(best, count)
+        worst, points, axes = np.concatenate(replaced), {}, population.points.items()
+        known = {k: x for k, x in axes if jnp.issubdtype(x.dtype, jnp.floating)}
         for k, name in enumerate(self.vary):
-            # `next` raises for an unknown axis, and for products that are no integers.
-            values = population.points.get(name, parents)[parents].astype(float)
+            if name not in known:
+                wrong = f"`vary` has {describe_value(name)}, not an axis of floats."
+                raise value_error("search.PBT", wrong, nearest(name, known))
+            values = known[name][parents].astype(float)
             shape, factors = values[worst].shape, jnp.array(self.factors)
             values[worst] *= np.asarray(jr.choice(jr.fold_in(key, k), factors, shape))
+            low, high = self.bounds.get(name, (-math.inf, math.inf))
+            values[worst] = np.clip(values[worst], low, high)
             points[name] = values
         return population.next(parents=parents, points=points)
+
+
+def check_scheduler(scheduler: Any, population: Population, key: Key | None) -> None:
+    """Raise before the first step if a scheduler of this module has wrong names.
+
+    A function is not called: it may count its calls, or read values of metrics.
+    """
+    if isinstance(scheduler, Halving | PBT):
+        known = population.metrics.items()
+        made = {name: np.arange(len(x)) if x.ndim == 1 else x for name, x in known}
+        scheduler(dataclasses.replace(population, metrics=made), key)
 
 
 _BY = 'Give the path of a metric: `"loss"`.'

@@ -13,20 +13,28 @@ import numpy as np
 from jax.sharding import Mesh
 
 from .._check import check_callable, check_int, check_is, is_integer
-from .._errors import value_error
+from .._errors import (
+    StructureError,
+    describe_value,
+    log_once,
+    type_error,
+    value_error,
+)
 from .._keys import fold, key_argument
 from .._progress import Progress
+from .._same import parts_of
 from .._spaces import SpaceLike
 from .._sweep import (
     CTRL_C,
     ENDING,
+    HELD,
     Interrupt,
+    OutputCoords,
     Pace,
+    Resume,
     StoreLike,
     Watch,
-    HELD,
     as_texts,
-    parts_of,
     cases_of,
     check_agree,
     needs_key,
@@ -34,11 +42,11 @@ from .._sweep import (
     request_of,
     rows_of,
 )
-from .._types import Key
+from .._types import Key, PyTree
 from .._vmap import warn_if_cores_idle
-from .lanes import Lanes, Training
+from .lanes import Lanes, Together, Training
 from .result import Checkpoints, State, TrainResult, columns_of
-from .schedulers import Population
+from .schedulers import Population, check_scheduler
 
 _CALL_SECONDS = 1.0
 """The duration of a call of the program, after which signals and saves are handled."""
@@ -54,9 +62,12 @@ def train(
     every: SupportsIndex | Sequence[SupportsIndex] | None = None,
     log_every: SupportsIndex | None = None,
     key: Key | None = None,
+    begin: TrainResult | Callable[[PyTree], PyTree] | None = None,
     scheduler: Callable[[Population, Key | None], Population] | None = None,
     callback: Callable[[TrainResult], Any] | None = None,
+    output_coords: OutputCoords | None = None,
     store: StoreLike | None = None,
+    resume: Resume | None = None,
     on_error: Literal["raise", "mark"] = "raise",
     batch_size: SupportsIndex | Literal["auto"] = "auto",
     mesh: Mesh | None = None,
@@ -78,20 +89,34 @@ def train(
       multiple, too. By default there is one record for each end of `every`, so without
       `every` one at the end: more would change with `steps`. (Keyword only.)
     - `key`: for a training that draws: a PRNG key; see `Training`. (Keyword only.)
+    - `begin`: for a second stage, or weights trained before: a `TrainResult` of the
+      same space, whose trainings continue with their numbers of steps, which `steps`
+      includes, and their curves; or a function `begin(point)` that returns the carry to
+      begin from, such as `result.carry(3)`. It needs the structure and the static parts
+      of a carry of `init`. (Keyword only.)
     - `scheduler`: to stop bad trainings, change their points, or continue them from the
       carries of others: a pure function `scheduler(population, key)` that returns
       `population.next(...)`, such as `search.Halving` and `search.PBT`. It runs between
       intervals. (Keyword only.)
     - `callback`: to watch trainings, or end all of them early: a function of the
       `TrainResult` so far, called after each interval. If it returns a true value, the
-      training ends. (Keyword only.)
+      training ends; the same call with a store then returns the same result. A callback
+      that raised, or did not run because of Ctrl-C or a kill, is called when the call
+      is repeated; after a kill, also those since the last checkpoint. (Keyword only.)
+    - `output_coords`: for metrics that are arrays: the names of their dims, and the
+      coordinates, as in `sweep`: `{"field": {"x": grid}}`. (Keyword only.)
     - `store`: for trainings that must survive a crash, or continue later: a folder (or
       as in `sweep` a URL or a store object) for checkpoints, which are written twice a
       minute, less often if they take long, and at the end. After a kill, the same call
-      resumes from the newest one. Only `steps` (larger), a longer tuple `every`,
-      `callback` and the options below it may change. (Keyword only.)
-    - `on_error`: if some trainings may fail: `"mark"` stops these and continues the
-      others; `"raise"` ends all. (Keyword only.)
+      resumes from the newest one, or from the one before if a file is damaged. Only
+      `steps` (larger), a longer tuple `every`, `callback` and the options below it may
+      change. (Keyword only.)
+    - `resume`: after a fix of `training`: `"failed"` accepts its functions, and tries
+      failed trainings again from their last carries, up to the step of the others,
+      without decisions of the scheduler on the way; `"force"` only accepts them.
+      (Keyword only.)
+    - `on_error`: if some trainings may fail: `"mark"` stops these before the step that
+      fails and continues the others; `"raise"` ends all. (Keyword only.)
     - `batch_size`: seldom needed: the number of trainings that a device computes at
       once; by default at most 256, chosen so that batches are full. If all fit, carries
       stay on the devices. (Keyword only.)
@@ -102,7 +127,8 @@ def train(
 
     **Raises:** `ValueError` for invalid arguments; `StructureError` (a `ValueError`)
     if the carry changes its structure, or if the store belongs to another training;
-    `SweepError` with the indices of the trainings that failed.
+    `SweepError` with the indices of the trainings that failed; `OSError` if the last
+    checkpoint cannot be written (others are logged).
 
     After Ctrl-C, the `.result` of the `KeyboardInterrupt` has all finished steps. With
     a store, SIGTERM and SIGHUP write a checkpoint, too.
@@ -126,11 +152,15 @@ def train(
     """
     cure = "Give `eqx_pipe.Training(init, step)`."
     check_is("train", "training", training, Training, cure)
-    options: Any = {"key": key, "store": store, "on_error": on_error}
+    options: Any = {"key": key, "store": store, "resume": resume, "on_error": on_error}
     options |= {"batch_size": batch_size, "mesh": mesh, "progress": progress}
+    options |= {"output_coords": output_coords}
     request = request_of("train", training.step, space, **options)
     if not request.space.size:
         raise value_error("train", "the space is empty.", "Give at least one point.")
+    if request.by_hand:
+        cure = "Turn it off; to debug, call `training.step(space.point(0), carry)`."
+        raise value_error("train", "it does not run under `jax.disable_jit()`.", cure)
     for name in ("init", "step", "evaluate") if key is None else ():
         if key_argument(getattr(training, name), None):
             raise needs_key("train", fn=name)
@@ -140,11 +170,19 @@ def train(
     if scheduler is not None and every is None:
         wrong = "`scheduler` runs between intervals of `every`, which is None."
         raise value_error("train", wrong, "Give the steps of an interval as `every`.")
-    ends, records, each, texts = _intervals(steps, every, log_every)
+    start = begin.step if isinstance(begin, TrainResult) else 0
+    if not isinstance(begin, TrainResult | None):
+        cure = "Give a `TrainResult`, or a function `begin(point)`."
+        check_callable("train", "begin", begin, cure)
+    ends, records, each, texts = _intervals(steps, every, log_every, start)
+    given = {name: getattr(scheduler, name, None) for name in ("by", "mode")}
+    goal = {name: x for name, x in given.items() if isinstance(x, str)}
+    goal |= {"steps": int(ends[-1])}
+    request = dataclasses.replace(request, goal=goal)
     warn_if_cores_idle(request.devices, mesh)
     with no_mesh("train"):
         columns, cases = columns_of(request.space), cases_of(request.space.geometry)
-        most = int(np.diff(ends, prepend=0).max()) // each
+        most = int(np.diff(ends, prepend=start).max()) // each
         groups = [
             Lanes(training, request, key, rows, columns, each, most)
             for rows in rows_of(request.space.geometry, cases)
@@ -152,7 +190,8 @@ def train(
         metrics = [(lanes.metrics, lanes.evaluations) for lanes in groups]
         check_agree("train", cases, metrics, "metrics")
         state = State(request, groups, columns, scheduler is not None)
-        state.begin(records, ends)
+        state.begin(records, ends, begin)
+        check_scheduler(scheduler, state.population(), key)
         run = _Run(state, ends, key, scheduler, callback)
         if request.store is not None:
             # A function that an axis applies counts by the values of points.
@@ -160,21 +199,32 @@ def train(
             texts |= as_texts({**given, "scheduler": scheduler}, "train")
             held = json.loads(texts[HELD])
             for name in ("init", "step", "evaluate"):
-                held[name] = parts_of(getattr(training, name))
+                held[name] = parts_of(getattr(training, name))[0]
             texts[HELD] = json.dumps(held)
             texts["training"] = " ".join(lanes.text() for lanes in groups)
-            texts["jax"] = jax.__version__
-            run.checkpoints = Checkpoints(request.store, texts)
+            texts |= {"begin": state.text(), "jax": jax.__version__}
+            run.checkpoints = Checkpoints(request, texts)
+            if callback is not None:
+                run.ending = _identity_of(callback)
         return run.complete()
+
+
+def _identity_of(callback: Callable[..., Any]) -> str:
+    """Return a text by which a callback that ended a training is recognised."""
+    try:
+        return as_texts({"callback": callback}, "train")["callback"]
+    except StructureError:  # it may hold a tracker, or a file
+        return getattr(callback, "__qualname__", type(callback).__qualname__)
 
 
 _Intervals = tuple[np.ndarray, np.ndarray, int, dict[str, str]]
 
 
-def _intervals(steps: Any, every: Any, log_every: Any) -> _Intervals:
+def _intervals(steps: Any, every: Any, log_every: Any, start: int) -> _Intervals:
     """Return the ends of intervals, the steps with a record, each the last of how many.
 
-    Then follow the settings, as texts by which a store recognises them.
+    They come after the step `start`. Then follow the settings, as texts by which a
+    store recognises them.
     """
     check_int("train", "steps", steps, 1)
     steps, several = operator.index(steps), isinstance(every, Iterable)
@@ -193,7 +243,11 @@ def _intervals(steps: Any, every: Any, log_every: Any) -> _Intervals:
         wrong = f"`steps` is {steps}, and `every` is {every}."
         cure = "Give `steps` at the end of an interval, and increasing ends, at most "
         raise value_error("train", wrong, f"{cure}{_MOST_STEPS}.")
+    if steps <= start:
+        wrong = f"`steps` is {steps}, and `begin` has {start} steps."
+        raise value_error("train", wrong, "Give more: `steps` includes these.")
     until = np.array(ends[: ends.index(steps) + 1], np.int64)
+    until = until[until > start]
     if log_every is None:
         return until, until, _MOST_STEPS, texts
     check_int("train", "log_every", log_every, 1)
@@ -202,40 +256,46 @@ def _intervals(steps: Any, every: Any, log_every: Any) -> _Intervals:
     if len(odd):
         wrong = f"`log_every` is {each}, and an interval of `every` ends at step "
         raise value_error("train", f"{wrong}{odd[0]}.", f"Give a divisor of {odd[0]}.")
-    return until, np.arange(each, steps + 1, each), each, texts
+    return until, np.arange((start // each + 1) * each, steps + 1, each), each, texts
 
 
 @dataclasses.dataclass
 class _Run:
-    """The loop over intervals."""
+    """The loop over intervals.
+
+    `ending` is the identity of the callback. A training is known to fail until the step
+    `fails`.
+    """
 
     state: State
     ends: np.ndarray
     key: Key | None
     scheduler: Callable[..., Any] | None
     callback: Callable[..., Any] | None
+    ending: str = "ended"
     checkpoints: Checkpoints | None = None
+    fails: int = 0
     pace: Pace = dataclasses.field(default_factory=Pace)
 
     def complete(self) -> TrainResult:
         """Run the loop, and write the last checkpoint also if it is interrupted."""
         state, stored, steps = self.state, self.checkpoints, int(self.ends[-1])
         with contextlib.ExitStack() as stack:
-            if not (stored and stack.enter_context(stored.filling(state, steps))):
-                own = state.active, state.columns, [], ()
-                begun = [lanes.run(lanes.init, *own) for lanes in state.groups]
-                state.carries = [carries for carries, *_ in begun]
-                state.fail([failed for *_, failed in begun], "init")
+            if not (stored and stack.enter_context(stored.filling(state, self.ends))):
+                self._begin(state.active)
                 self._save()  # raises early if a name or the disk is not valid
+            elif state.request.resume == "failed":
+                state.retry()
+                self._begin(state.active & (state.trained == 0))
             interrupt = stack.enter_context(Interrupt(ENDING if stored else CTRL_C))
             bar = Progress(state.request.progress, steps, state.step, "train", "steps")
             bar = stack.enter_context(bar)
             watch = Watch(bar, lambda: interrupt.asked, hands_over=stored is not None)
             try:
-                self._loop(watch)
-            finally:
-                self._save()
-            try:
+                try:
+                    self._loop(watch)
+                finally:
+                    self._save()
                 interrupt.end()
             except KeyboardInterrupt as error:
                 error.result = state.result()  # pyright: ignore
@@ -246,37 +306,71 @@ class _Run:
         return state.result()
 
     def _loop(self, watch: Watch) -> None:
-        state, ended = self.state, False
+        state = self.state
+        if state.ended not in ("", self.ending):  # another callback, or none, goes on
+            state.ended, state.seen = "", min(state.seen, state.step - 1)
         watch.begin()
-        while state.step < self.ends[-1] and state.active.any() and not ended:
-            decides = self.scheduler is not None and state.step in self.ends
-            if decides and state.decided < state.step:
+        while not watch.stopping():
+            # In a retry, the callback has seen the steps before.
+            at_end = state.step in self.ends and state.step >= state.reached
+            if at_end and self.callback is not None and state.seen < state.step:
+                ends = _is_true(self.callback(state.result()))
+                state.ended, state.seen = self.ending if ends else "", state.step
+            goal = state.reached if state.ended else self.ends[-1]
+            if state.step >= goal or not state.active.any():
+                break
+            if at_end and self.scheduler is not None and state.decided < state.step:
                 self._schedule()
                 continue
             before, failed = state.step, len(state.errors)
             self._advance()
             if watch.after(state.step - before, len(state.errors) - failed):
                 with watch.saving():
-                    self._save()
-            ended = watch.stopping()
-            if not ended and self.callback is not None and state.step in self.ends:
-                ended = self.callback(state.result())
+                    self._save(must=False)
 
-    def _save(self) -> None:
-        if self.checkpoints is not None:
-            self.checkpoints.save(self.state)
+    def _begin(self, active: np.ndarray) -> None:
+        """Make the first carries of some trainings, unless they are given."""
+        state = self.state
+        if state.begun:
+            return
+        begun = [
+            lanes.run(lanes.init, active, active, state.columns, carries, ())
+            for lanes, carries in zip(state.groups, state.carries, strict=True)
+        ]
+        state.carries = [carries for carries, *_ in begun]
+        state.fail([failed for *_, failed in begun], "init")
+        state.is_whole = True
+
+    def _save(self, must: bool = True) -> None:
+        """Write a checkpoint; log an error, unless it `must` be written."""
+        try:
+            if self.checkpoints is not None and self.state.is_whole:
+                self.checkpoints.save(self.state)
+        except OSError as error:
+            if must or isinstance(error.__cause__, FileNotFoundError):  # deleted
+                raise
+            log_once(f"{error}", "%s A kill would lose the steps since.", error)
 
     def _advance(self) -> None:
         """Train for about a second, at most to the end of the interval."""
         state, began = self.state, time.monotonic()
-        end = int(self.ends[np.searchsorted(self.ends, state.step, "right")])
+        at = np.searchsorted(self.ends, state.step, "right")
+        start, end = (int(self.ends[at - 1]) if at else 0), int(self.ends[at])
         last = min(lanes.last(state.step) for lanes in state.groups)
-        after = min(end, last, state.step + self.pace.steps)
+        ahead = state.trained[state.active & ~state.going].tolist()  # in a retry
+        after = min(end, last, state.step + self.pace.steps, *ahead)
+        if self.fails > state.step:
+            after = min(after, state.step + max(1, (self.fails - state.step) // 2))
         plan = np.int32(state.step), np.int32(after), np.bool_(after == end)
-        runs = [
-            lanes.run(lanes.step, state.active, state.columns, carries, plan)
-            for lanes, carries in zip(state.groups, state.carries, strict=True)
-        ]
+        own = state.going, state.since(start), state.columns
+        try:
+            runs = [
+                lanes.run(lanes.step, *own, carries, plan)
+                for lanes, carries in zip(state.groups, state.carries, strict=True)
+            ]
+        except Together:  # take fewer steps, until the next one is that which fails
+            self.fails = after
+            return
         # Until here nothing has changed, so that an error leaves the state whole.
         state.fail([failed for *_, failed in runs], "step")
         state.carries = [carries for carries, *_ in runs]
@@ -285,23 +379,28 @@ class _Run:
 
     def _schedule(self) -> None:
         """Let the scheduler decide how the trainings continue."""
-        state, first = self.state, self.state.groups[0]
-        own = np.arange(len(state.active))
-        groups = np.argmax([np.isin(own, lanes.rows) for lanes in state.groups], axis=0)
-        points = {name: x.copy() for name, x in state.columns.items()}
-        names = *first.metrics, *first.evaluations
-        metrics = {name: state.curves[name].newest(state.trained) for name in names}
-        given = points, metrics, state.active.copy(), own, groups
-        population = Population(state.step, *given)
+        state, population = self.state, self.state.population()
         assert self.scheduler is not None
         key = fold(fold(self.key, "scheduler"), state.step)
         after = self.scheduler(population, key)
         cure = "Return `population.next(...)`."
         check_is("train", "scheduler(population, key)", after, Population, cure)
+        state.is_whole = False
         pairs = zip(state.groups, state.carries, strict=True)
-        state.carries = [lanes.inherited(after.parents, each) for lanes, each in pairs]
+        state.columns = {name: np.asarray(x) for name, x in after.points.items()}
+        own = state.columns, after._given
+        state.carries = [
+            lanes.inherited(after.parents, each, *own) for lanes, each in pairs
+        ]
         # A training that failed may continue from the carry of another.
         state.errors = {i: t for i, t in state.errors.items() if not after.active[i]}
-        state.columns = {name: np.asarray(x) for name, x in after.points.items()}
         state.active, state.parents = after.active.copy(), after.parents
-        state.decided = state.step
+        state.decided, state.is_whole = state.step, True
+
+
+def _is_true(answer: Any) -> bool:
+    """Return what a callback answers; raise for an array that is not one value."""
+    if np.ndim(answer):
+        wrong = f"`callback` returned {describe_value(answer)}."
+        raise type_error("train", wrong, "Return True to end the training, or None.")
+    return bool(answer)

@@ -10,6 +10,8 @@ from .batch_size import Analysis as Analysis
 from .batch_size import analyze as analyze
 from .batch_size import choose_batch_size as choose_batch_size
 from .batch_size import even_out as even_out
+from .batch_size import largest_that_fits as largest_that_fits
+from .batch_size import may_not_fit as may_not_fit
 from .batches import batch_of as batch_of
 from .batches import filled as filled
 from .batches import flat_mesh as flat_mesh

@@ -15,9 +15,10 @@ loops whose lanes wait then had 256 points).
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from .._compiled import free_bytes
 from .._jaxprs import Equation, Flow, kind, live_bytes, open_jaxpr
 from .._refill import refill_p
 from .._types import Device
@@ -177,12 +178,13 @@ def choose_batch_size(
     devices: Sequence[Device],
     *,
     alike: bool = False,
-    reserved: int = 0,
+    reserved: int | None = 0,
 ) -> int:
     """Return the batch size for `size` points of a function on some devices.
 
     Costs are `alike` within a batch if points were sorted. `reserved` bytes of the
-    memory of each device that reports it are left free. On devices where large batches
+    memory of each device that reports it are left free; with `None` memory does not
+    count. On devices where large batches
     of linear algebra may hang, batches are small enough not to.
     """
     on_cpu = devices[0].platform == "cpu"
@@ -193,6 +195,8 @@ def choose_batch_size(
     limit = analysis.linalg_limit
     if limit is not None and limit < chosen and may_hang(devices):
         chosen = max(1, limit // REGISTER * REGISTER or limit)
+    if reserved is None:
+        return chosen
     return min(chosen, _lanes_that_fit(analysis, devices, reserved))
 
 
@@ -240,11 +244,65 @@ def _lanes_that_fit(
     return max(1, int(max(0, free - reserved) * SPARE) // analysis.alive)
 
 
-def free_bytes(devices: Sequence[Device]) -> int | None:
-    """Return the free memory of the fullest device; `None` if none reports it."""
-    free = []
-    for device in devices:
-        stats = device.memory_stats() or {}
-        if "bytes_limit" in stats:
-            free.append(int(stats["bytes_limit"]) - int(stats.get("bytes_in_use", 0)))
-    return min(free) if free else None
+def may_not_fit(analysis: Analysis, size: int, devices: Sequence[Device]) -> int | None:
+    """Return the free memory if a batch may need much of it, so that it is measured."""
+    free = None if devices[0].platform == "cpu" else free_bytes(devices)
+    return free if free and analysis.alive * size > _MEASURED * free else None
+
+
+def largest_that_fits(
+    bytes_of: Callable[[int], tuple[int, int] | None],
+    most: int,
+    free: int,
+    alive: int,
+    probes: int = 2,
+) -> int:
+    """Return the largest batch size up to `most` whose program fits, or 0.
+
+    `bytes_of` compiles a size, and returns the bytes of its program and those of them
+    that do not depend on the size, or `None` if the compiler says that it does not fit.
+    Bytes are affine in lanes until the compiler chooses another layout: so the size
+    that `probes` smaller ones predict is compiled, too, and corrected.
+    """
+    room, known = free * SPARE_COMPILED, {}
+    best, above, fixed = 0, most + 1, 0
+    size, tries = min(most, _tiled(int(room / alive / 4 ** (probes + 1)))), 0
+    while above - best > max(1, best // 64) and tries < probes + _TRIES:
+        found, tries = bytes_of(size), tries + 1
+        if found is None or found[0] > room:
+            above = min(above, size)
+        else:
+            best = max(best, size)
+        if found is not None:
+            known[size], fixed = found
+        if tries < probes and best:
+            size = min(most, 4 * size)
+        elif not best:
+            size = above // 8
+        else:
+            (a, x), (b, y) = [(0, fixed), *sorted(known.items())][-2:]
+            slope = max(y - x, 1) / (b - a)
+            size = min(above - 1, int(b + (room - y) / slope))
+            if size < most:
+                size = _tiled(size) if _tiled(size) > best else (best + above) // 2
+        if size <= best:
+            break
+    return best
+
+
+def _tiled(size: int) -> int:
+    """Return a size that devices divide well."""
+    return max(1, size // _TILE * _TILE if size > 4 * _TILE else size)
+
+
+_TRIES = 3
+"""The maximum number of predicted sizes that are compiled."""
+
+_TILE = 1024
+"""The lanes of which large batches on accelerators are multiples."""
+
+_MEASURED = 0.3
+"""The fraction of free memory from which on the compiler is asked."""
+
+SPARE_COMPILED = 0.95
+"""The fraction of free memory to use where the bytes of a program are known."""

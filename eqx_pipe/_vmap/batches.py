@@ -31,10 +31,11 @@ def batch_of(lane: Callable[[Any], PyTree], ids: Any) -> PyTree:
     lanes, and a callback whose arguments do not differ runs once for all lanes. A
     single row is computed without `vmap`.
     """
-    if len(ids) > 1:
+    if len(jtu.tree_leaves(ids)[0]) > 1:
         return jax.vmap(lane)(ids)
     # A constant output is a literal of JAX, not an array.
-    return jtu.tree_map(lambda out: jnp.expand_dims(out, 0), lane(ids[0]))
+    out = lane(jtu.tree_map(lambda x: x[0], ids))
+    return jtu.tree_map(lambda leaf: jnp.expand_dims(leaf, 0), out)
 
 
 def filled(

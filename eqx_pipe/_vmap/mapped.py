@@ -11,9 +11,11 @@ import jax
 import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
+from jax.core import Tracer
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from .._captured import named
 from .._check import (
     check_bool,
     check_callable,
@@ -23,14 +25,27 @@ from .._check import (
     common_size,
     is_integer,
 )
+from .._compiled import default_devices
 from .._errors import describe_value, structure_error, type_error, value_error
-from .._jaxprs import as_function
+from .._jaxprs import (
+    as_function,
+    draws_together,
+    effects,
+    has_refs,
+    on_values,
+    open_jaxpr,
+    refs_of,
+    trace,
+    written,
+)
+from .._keys import rbg_error
 from .._mesh_context import IN_LANE, check_mesh, is_explicit
 from .._tree import (
     Opaque,
     can_be_traced,
     fill,
     is_none,
+    is_ref,
     is_sparse,
     leaf_text,
     tree_text,
@@ -75,7 +90,7 @@ class Vmapped(eqx.Module):
         given = {"args": args, "kwargs": kwargs}
         leaves, structure = jtu.tree_flatten(given, is_leaf=is_sparse)
         pairs = zip(leaves, axes, strict=True)
-        axes = [a if can_be_traced(x) or is_sparse(x) else None for x, a in pairs]
+        axes = [a if _can_be_mapped(x) else None for x, a in pairs]
         pairs = zip(leaves, axes, strict=True)
         mapped = structure.unflatten([None if a is None else x for x, a in pairs])
         check_dense("vmap", "the input", mapped, "Make it dense by `.todense()`.")
@@ -89,6 +104,20 @@ class Vmapped(eqx.Module):
                 wrong = f"`axis_size` is {self.axis_size}, but the input has {size} "
                 raise structure_error("vmap", f"{wrong}lanes.", cure)
         return _Call(self, given, axes, size).run()
+
+    # Not by `equinox.module_update_wrapper`, which makes them part of the structure.
+    @property
+    def __wrapped__(self) -> Callable[..., Any]:
+        return self.fn
+
+    @property
+    def __doc__(self) -> str | None:
+        return named(self.fn).__doc__
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("__name__", "__qualname__"):
+            return getattr(named(self.fn), name)
+        raise AttributeError(f"a function under `vmap` has no attribute `{name}`")
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         return self if instance is None else jtu.Partial(self, instance)
@@ -105,8 +134,12 @@ class _Call:
         leaves, self.structure = jtu.tree_flatten(given, is_leaf=is_sparse)
         self.of, self.size = of, size
         self.is_mapped = [axis is not None for axis in axes]
-        self.mapped = list(it.compress(leaves, self.is_mapped))
+        mapped = list(it.compress(leaves, self.is_mapped))
         self.axes = [axis for axis in axes if axis is not None]
+        # Each lane has references to its own slices, and returns their new values.
+        self.refs = [x if is_ref(x) else None for x in mapped]
+        self.changed = [True] * len(mapped)  # until they are known
+        self.mapped = [_value(x, of.mesh) if is_ref(x) else x for x in mapped]
         # The lanes share these arrays; a function may be a Module with some.
         others = [None if m else x for x, m in zip(leaves, self.is_mapped, strict=True)]
         self.shared, self.static = eqx.partition((of.fn, others), eqx.is_array)
@@ -114,6 +147,8 @@ class _Call:
     def lane(self, shared: PyTree, *slices: Any) -> Outputs:
         """Call the function for one lane, and record the structure of its output."""
         fn, others = eqx.combine(shared, self.static)
+        pairs = zip(slices, self.refs, strict=True)
+        slices = [x if ref is None else jax.new_ref(x) for x, ref in pairs]
         leaves = fill(others, self.is_mapped, slices)
         given = jtu.tree_unflatten(self.structure, leaves)
         on_device = self.of.mesh is not None or IN_LANE.value == "device"
@@ -125,10 +160,12 @@ class _Call:
         self.is_output = list(map(_is_output, self.out))
         arrays = list(it.compress(self.out, self.is_output))
         self.out_axes = list(it.compress(axes, self.is_output))
-        if self.of.reduce is not None:
-            self.totals = [_dtype_of_total(self.of.reduce, x) for x in arrays]
+        how = self.of.reduce
+        self.totals = [] if how is None else [_dtype_of_total(how, x) for x in arrays]
         both = list(zip(arrays, self.out_axes, strict=True))
-        return [x for x, a in both if a is not None], [x for x, a in both if a is None]
+        values = [x[...] for x in slices if is_ref(x)]
+        stacked = [x for x, a in both if a is not None]
+        return [*stacked, *values], [x for x, a in both if a is None]
 
     def run(self) -> PyTree:
         """Return the output of the call."""
@@ -138,12 +175,22 @@ class _Call:
         if of.axis_name is not None:
             self.check_one_batch()
             return self.finish(self.vmapped(ft.partial(self.lane, self.shared)))
-        make: Any = jax.make_jaxpr(ft.partial(self.lane, self.shared))
-        jaxpr = make(*map(_lane_struct, self.mapped, self.axes))
+        structs = list(map(_lane_struct, self.mapped, self.axes))
+        jaxpr = trace(ft.partial(self.lane, self.shared), *structs)
+        refs, changed = refs_of(jaxpr)
+        if refs:
+            self.check_only_read(refs, changed)
+            values = [_value(ref, of.mesh) for ref in refs]
+            jaxpr = trace(ft.partial(on_values(jaxpr, refs), *values), *structs)
         run = ft.partial(self.evaluated, jaxpr, jaxpr.consts)
         mesh = of.mesh or self.mesh_of_inputs()
-        # JAX counts the use of a named axis as an effect.
-        self.effects = [e for e in jaxpr.effects if not hasattr(e, "name")]
+        inner, into = open_jaxpr(jaxpr)[0], written(jaxpr)
+        made = [eqn for eqn in inner.eqns if eqn.primitive.name == "new_ref"]
+        changed = [id(eqn.invars[0]) for eqn in made if eqn.outvars[0] in into]
+        self.changed = [id(v) in changed for v in inner.invars]
+        self.effects = effects(jaxpr, named=False)
+        for_debugging = ["Debug" in type(e).__name__ for e in self.effects]
+        self.repeatable = all(for_debugging) and not has_refs(jaxpr)
         if self.effects and mesh is not None and size % mesh.size:
             mesh = None  # copies of lanes would have the effects once more
         each = -(-size // (1 if mesh is None else mesh.size))
@@ -153,6 +200,9 @@ class _Call:
         at_once = of.mesh is None and batch >= each and not self.effects
         if at_once or size == 0 or (self.effects and None in self.out_axes):
             return self.finish(self.vmapped(run))
+        if batch > 1 and draws_together(jaxpr, 1):
+            if draws_together(trace(lambda: self.vmapped(run))):
+                raise rbg_error("vmap", "`fn` draws from keys")
         same = []
         if None in self.out_axes:
             # JAX raises if they vary. Under `jit` nothing else is computed.
@@ -168,8 +218,8 @@ class _Call:
     def evaluated(self, jaxpr: Any, consts: Sequence[Any], *slices: Any) -> Outputs:
         """Return the outputs of a lane that was traced, for other constants."""
         outputs = as_function(jaxpr, consts)(*slices)
-        stacked = sum(axis is not None for axis in self.out_axes)
-        return outputs[:stacked], outputs[stacked:]
+        same = self.out_axes.count(None)
+        return outputs[: len(outputs) - same], outputs[len(outputs) - same :]
 
     def vmapped(self, lane: Callable[..., Outputs]) -> Outputs:
         """Return the outputs of all lanes at once."""
@@ -181,10 +231,9 @@ class _Call:
             axis_size=self.size,
         )
         stacked, same = every(*self.mapped)
-        if self.of.reduce is None:
-            return stacked, same
-        pairs = zip(stacked, self.totals, strict=True)
-        return [summed(y.astype(_wide(dtype)), None) for y, dtype in pairs], same
+        pairs = zip(stacked, self.totals, strict=False)
+        sums = [summed(y.astype(_wide(dtype)), None) for y, dtype in pairs]
+        return [*sums, *stacked[len(sums) :]], same
 
     def batch_size(self, jaxpr: Any, mesh: Any, each: int) -> int:
         """Return the number of lanes of a batch, of the `each` lanes of a device."""
@@ -197,7 +246,7 @@ class _Call:
             here = jax.process_index()
             devices = [d for d in mesh.devices.flat if d.process_index == here]
         else:
-            devices = jax.local_devices()[:1] * (1 if mesh is None else mesh.size)
+            devices = default_devices() * (1 if mesh is None else mesh.size)
         analysis = analyze(jaxpr, [True] * len(self.mapped))
         return choose_batch_size(analysis, each * len(devices), devices)
 
@@ -208,31 +257,30 @@ class _Call:
         first: First | None,
         batch: int,
     ) -> list[Any]:
-        """Return the stacked outputs of the lanes of a device, or totals, in batches.
+        """Return the totals and stacked outputs of the lanes of a device, in batches.
 
         `first` is given if some lanes are copies of others, or if no array is mapped.
         """
-        number, reduces = len(lanes), self.of.reduce is not None
+        number = len(lanes)
         rows = [*lanes] if first is None else [*lanes, first]
 
         def step(carry: Any, rows: list[Any], here: First | None) -> Any:
             for among_devices in rows[number:]:
                 here = among_devices if here is None else here & among_devices
             stacked = self.one_batch(lane, rows[:number], batch)
-            if not reduces:
-                return carry, stacked
-            pairs = zip(carry, stacked, strict=True)
-            return [c + summed(y.astype(c.dtype), here) for c, y in pairs], []
+            pairs = zip(carry, stacked, strict=False)
+            sums = [c + summed(y.astype(c.dtype), here) for c, y in pairs]
+            return sums, stacked[len(sums) :]
 
         init = []
-        if reduces:
+        if self.totals:
             structs, _ = jax.eval_shape(lambda: lane(*[x[0] for x in lanes]))
-            pairs = zip(structs, self.totals, strict=True)
+            pairs = zip(structs, self.totals, strict=False)
             init = [_zeros(y, _wide(dtype)) for y, dtype in pairs]
-        # JAX cannot repeat other effects than those for debugging.
-        remat = self.of.remat and all("Debug" in type(e).__name__ for e in self.effects)
+        # JAX cannot repeat references, and other effects than those for debugging.
+        remat = self.of.remat and self.repeatable
         totals, outputs = in_batches(step, init, rows, batch, remat=remat)
-        return totals if reduces else outputs
+        return [*totals, *outputs]
 
     def one_batch(
         self, lane: Callable[..., Outputs], rows: list[Any], batch: int
@@ -261,14 +309,14 @@ class _Call:
         if explicit:
             lanes, first = _placed((lanes, first), mesh, P(mesh.axis_names))
             given = _placed(given, mesh, P())
-        reduces = self.of.reduce is not None
+        sums = len(self.totals)
 
         def alone(lanes: list[Any], first: First | None, given: Any) -> Any:
             lane: Any = ft.partial(self.evaluated, jaxpr, given)
             if typed:
                 lane = ft.partial(self.lane, given)
             stacked = self.on_device(lane, lanes, first, batch)
-            return [x[None] for x in stacked] if reduces else stacked
+            return [*[x[None] for x in stacked[:sums]], *stacked[sums:]]
 
         every = over_devices(
             alone,
@@ -278,17 +326,16 @@ class _Call:
         )
         # Outside of `jit`, JAX runs a `shard_map` operation by operation.
         stacked = jax.jit(every, inline=True)(lanes, first, given)
-        if reduces:
-            return [jnp.sum(x, axis=0) for x in stacked]
+        totals, stacked = [jnp.sum(x, axis=0) for x in stacked[:sums]], stacked[sums:]
         if copied and explicit:
             # JAX does not implement uneven slices of arrays with explicit sharding.
             stacked = _placed(stacked, mesh, P())
-        return [first_copies(y, self.size) for y in stacked]
+        return [*totals, *[first_copies(y, self.size) for y in stacked]]
 
     def finish(self, outputs: Outputs) -> PyTree:
         """Return outputs as the function returns them, with the axis of lanes."""
         stacked, same = map(iter, outputs)
-        axes, totals = iter(self.out_axes), iter(getattr(self, "totals", ()))
+        axes, totals = iter(self.out_axes), iter(self.totals)
         leaves = []
         for leaf, is_output in zip(self.out, self.is_output, strict=True):
             if not is_output:
@@ -302,6 +349,12 @@ class _Call:
                 mean = self.of.reduce == "mean"
                 total = total / self.size if mean else total
                 leaves.append(total.astype(dtype))
+        each = zip(self.refs, self.axes, self.changed, strict=True)
+        for ref, axis, changed in each:
+            value = None if ref is None else jnp.moveaxis(next(stacked), 0, axis)
+            if ref is not None and changed:
+                there = None if isinstance(value, Tracer) else ref.sharding
+                ref[...] = jax.device_put(value, there)
         return self.out_structure.unflatten(leaves)
 
     def constant(self, leaf: Any) -> Any:
@@ -325,6 +378,27 @@ class _Call:
                 "Leave out `axis_name`, or `batch_size` and `mesh`.",
             )
 
+    def check_only_read(self, refs: Sequence[Any], changed: Sequence[Any]) -> None:
+        """Raise if a lane writes to a reference of all, or reads one of another lane.
+
+        The lanes share `refs`, and write to those that are `changed`.
+        """
+        if changed:
+            text = leaf_text(changed[0])
+            raise value_error(
+                "vmap",
+                f"`fn` writes to a reference that its lanes share, {text}.",
+                "Give it as an argument with an axis in `in_axes`, so that each lane "
+                "has its part, or return the value.",
+            )
+        if any(ref is own for ref in refs for own in self.refs):
+            raise value_error(
+                "vmap",
+                f"`fn` reads the whole of a reference, {leaf_text(refs[0])}, of which "
+                "each lane has a part.",
+                "Read it before: `ref[...]`.",
+            )
+
     def mesh_of_inputs(self) -> Any:
         """Return the mesh over which the types of arrays split the lanes, if any."""
         for x, axis in zip(self.mapped, self.axes, strict=True):
@@ -332,6 +406,18 @@ class _Call:
             if mesh is not None and jax.typeof(x).sharding.spec[axis] is not None:
                 return mesh
         return None
+
+
+def _value(ref: Any, mesh: Mesh | None) -> Any:
+    """Return the value of a reference, which JAX binds to its device, on the mesh."""
+    value = ref[...]
+    if mesh is None or isinstance(value, Tracer):
+        return value
+    return jax.device_put(value, NamedSharding(mesh, P()))
+
+
+def _can_be_mapped(leaf: Any) -> bool:
+    return can_be_traced(leaf) or is_sparse(leaf) or is_ref(leaf)
 
 
 def _is_output(leaf: Any) -> bool:

@@ -199,3 +199,54 @@ def test_a_named_axis_is_one_batch():
     )()
     with pytest.raises(ValueError, match="Leave out `batch_size`"):
         pipe(jnp.ones((5, 3)), state)
+
+
+@pytest.mark.parametrize("impl", ["rbg", "unsafe_rbg"])
+def test_keys_whose_draws_depend_on_each_other(impl):
+    key, drop = jr.key(0, impl=impl), eqx.nn.Dropout(0.5)
+    xs, keys = jnp.ones((4, 64)), [jr.fold_in(key, i) for i in range(4)]
+    refused = pytest.raises(ValueError, match=r"kind `\w*rbg`.*impl='threefry2x32'")
+    for pipe in (
+        ep.batched(drop),
+        ep.batched(drop, batch_size=2),
+        ep.batched(ep.chain(jnp.sin, ep.repeat(drop, 2, shared=True))),
+        ep.ensemble([drop, drop]),
+    ):
+        with refused:
+            pipe(xs, key=key)
+        with refused:
+            jax.jit(lambda key, pipe=pipe: pipe(xs, key=key))(key)
+        with refused, jax.default_prng_impl(impl):
+            pipe(xs, key=jr.PRNGKey(0))
+    for build in (ep.repeat, ep.ensemble):
+        with refused:
+            build(lambda key: eqx.nn.Linear(2, 2, key=key), 4, key=key)
+    # One example at a time, or no draw at all, is as written.
+    each = jnp.stack([drop(x, key=k) for x, k in zip(xs, keys, strict=True)])
+    for run in (
+        lambda pipe: pipe(xs, key=key),
+        eqx.filter_jit(lambda pipe: pipe(xs, key=key)),
+    ):
+        np.testing.assert_array_equal(run(ep.batched(drop, batch_size=1)), each)
+        np.testing.assert_array_equal(run(ep.batched(jnp.sin)), jnp.sin(xs))
+    steps = ep.scan(lambda c, x, key: (c, drop(x, key=key)), 0.0)(xs, key=key)
+    np.testing.assert_array_equal(steps, each)
+
+
+@pytest.mark.parametrize("impl", ["rbg", "unsafe_rbg"])
+def test_such_keys_in_vmap_and_in_sweeps(impl):
+    def draw(seed):
+        return jr.normal(jr.key(seed, impl=impl), (3,))
+
+    seeds = np.arange(5, dtype=np.uint32)
+    each = np.stack([draw(seed) for seed in seeds])
+    np.testing.assert_array_equal(ep.vmap(draw, batch_size=1)(seeds), each)
+    for run in (
+        lambda: ep.vmap(draw, batch_size=2)(seeds),
+        lambda: ep.sweep(draw, ep.Values(seeds)),
+        lambda: ep.vmap_space(draw, ep.Values(seeds), batch_size=2),
+    ):
+        with pytest.raises(ValueError, match=r"`fn` draws from keys of the kind `rbg`"):
+            run()
+    same = ep.sweep(lambda x: x + draw(0), ep.Values(np.zeros(5, np.float32)))
+    np.testing.assert_allclose(same.values, np.stack([draw(0)] * 5), rtol=1e-6)

@@ -1,5 +1,7 @@
 """`refill`: the loop of each point, whatever the batch and the order of points."""
 
+import functools as ft
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -267,6 +269,9 @@ def test_the_signature_and_the_output_of_the_function():
     assert ep.sweep(keyed, xs, key=keys[0]).values.max() < 20
     twice = ep.refill(ep.refill(solver))
     assert twice(jnp.float32(1)) == solver(jnp.float32(1))
+    assert (twice.__name__, ep.refill(ft.partial(solver)).__name__) == ("solver",) * 2
+    assert vars(ep.refill(fn)) == {"__wrapped__": fn}  # and not the fields of `fn`
+    assert ep.refill(fn).__name__ == "Model"
 
 
 def solver(x):

@@ -1,14 +1,18 @@
 """`tied`: one part in several places, which training does not part."""
 
+import functools as ft
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
+import pytest
 from support.helpers import assert_agree
 
 import eqx_pipe as ep
+import eqx_pipe.testing as ept
 
 A, B = (eqx.nn.Linear(3, 3, key=jr.key(i)) for i in range(2))
 X = jnp.arange(3.0)
@@ -77,3 +81,51 @@ def test_trees_of_the_same_form_are_shown():
     pipe = ep.tied(ep.chain(a=A, b=jnp.tanh, c=B), lambda p: p["c"], lambda p: p["a"])
     assert "weight=True" in repr(ep.trainable(pipe, "a"))
     assert "weight float32[3,3]" in repr(slopes(pipe))
+
+
+def builds(kind):
+    """Return two builds of one function, with functions and policies made anew."""
+
+    def make(key):
+        a, b = (eqx.nn.Linear(3, 3, key=k) for k in jr.split(key))
+        if kind == "repeat":
+            policy = jax.checkpoint_policies.save_only_these_names("kept")
+            return ep.repeat([a, b], remat=policy)
+        names = ("a", "b")
+        get = ft.partial(lambda name, p: p[name].weight.T, names[0])
+        return ep.tied(ep.chain(a=a, b=b), lambda p: p[names[1]].weight, get)
+
+    return make(jr.key(0)), make(jr.key(1))
+
+
+@pytest.mark.parametrize("kind", ["tied", "repeat"])
+def test_two_builds_have_one_structure(kind):
+    one, two = builds(kind)
+    mean = jax.tree.map(lambda a, b: (a + b) / 2, *arrays_of(one, two))
+    both = eqx.combine(mean, one)(X)
+    assert np.all(np.isfinite(both)) and not np.array_equal(both, one(X))
+    run = eqx.filter_jit(lambda pipe: pipe(X))
+    run(one)
+    wanted = two(X)
+    with ept.assert_compiles(0):
+        np.testing.assert_allclose(run(two), wanted, rtol=1e-5)
+    stacked = ep.ensemble([one, two], merge="stack")
+    np.testing.assert_allclose(stacked(X), [one(X), two(X)], rtol=1e-5)
+    np.testing.assert_allclose(ep.repeat([one, two])(X), two(one(X)), rtol=1e-4)
+
+
+def arrays_of(*pipes):
+    return [eqx.filter(pipe, eqx.is_array) for pipe in pipes]
+
+
+def test_functions_that_differ_make_other_structures():
+    pipe = ep.chain(a=A, b=B)
+
+    def build(scale):
+        return ep.tied(pipe, lambda p: p["b"].weight, lambda p: scale * p["a"].weight)
+
+    one, same, other = build(2.0), build(2.0), build(-2.0)
+    assert jax.tree.structure(one) == jax.tree.structure(same)
+    assert jax.tree.structure(one) != jax.tree.structure(other)
+    run = eqx.filter_jit(lambda pipe: pipe(X))
+    assert not np.allclose(run(one), run(other))

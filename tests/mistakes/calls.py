@@ -74,6 +74,10 @@ def of_sweeps():
     training = ep.Training(lambda p: p["x"], lambda p, x: (x, None))
     return {
         "plan": call(value, LINE),
+        "plan_train": call(training, LINE),
+        "program": call(sin, ones(3)),
+        "topology": call("h100"),
+        "show": call(ep.sweep(value, LINE)),
         "sweep": call(value, LINE),
         "sweeper": call(value, LINE),
         "Training": call(sin, max),

@@ -25,6 +25,23 @@ def method(name, *arguments):
     return explore(method=getattr(ep.search, name)(*arguments))
 
 
+class Stubborn:
+    """Proposes seeds, too."""
+
+    def init(self, space, key):
+        return ep.Space(SPACE | {"seed": ep.Values([0, 1])})
+
+    def ask(self, state, num):
+        return state.from_unit(np.full((num, 3), 0.5)), state
+
+    def tell(self, state, losses, result):
+        return state
+
+
+def seeded(space):
+    return ep.search.explore(loss, space, Stubborn(), rounds=1, num=1)
+
+
 EXPLORE = {
     TypeError: {"Adaptive": lambda: explore(method=ep.search.Design)},
     ValueError: {
@@ -32,6 +49,8 @@ EXPLORE = {
         "path on a disk": lambda: explore(store="ftp://host/run"),
         "design has points": lambda: method("Design", np.zeros((0, 2))),
         "a column": lambda: method("Design", [[0.0]]),
+        "an axis such as `LogUniform": lambda: seeded({"seed": ep.Seeds(2)}),
+        "the space that `init` got": lambda: seeded(SPACE | {"seed": ep.Seeds(2)}),
     },
     ep.MissingKeyError: {"key=": lambda: explore(noisy)},
 }

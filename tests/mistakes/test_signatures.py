@@ -27,6 +27,8 @@ CURES = {
     "Give a function of two arguments": "sharding.parallelize.fun",
     "Give a function that returns parameters": "get_input_batch init_params",
     "Give the function of one lane": "vmap.fn",
+    "The first argument is the function": "program.fn",
+    "Give 'h100'": "topology.name",
     "Give a function, or a stage": "testing.check_function.fn",
     r"jax.random.key\(seed\)": "key",
     "Give an integer of at least [012]": (
@@ -40,7 +42,8 @@ CURES = {
     ),
     "Give a positive number of seconds": "timeout",
     "Give True or False": (
-        "is_log reverse shared shuffle drop_remainder count_steps progress vmap.remat"
+        "is_log reverse shared shuffle drop_remainder count_steps progress compiled "
+        "vmap.remat"
     ),
     r"jax.make_mesh\(": "mesh",
     "Put a `Linspace`": "space Space.tree",
@@ -48,7 +51,7 @@ CURES = {
     "Give a reducer such as `Mean": "reduce reducers reducer",
     "Give a text": "label unit",
     "Give a non-empty name": "dim",
-    "Give a path as a text": "store",
+    "Give a path as a text": "store show.result show.after",
     "Give a real number": (
         "start Linspace.stop Geomspace.stop LogUniform.stop Uniform.stop"
     ),
@@ -75,7 +78,8 @@ CURES = {
     r"True, False, or a function": "remat",
     # Axes, sweeps, reducers and searches.
     "Give a `Linspace`, `Values` or another axis": "Mapped.axis",
-    "Give a class or function": "strategy search.Optuna.sampler",
+    "called with `population_size=`": "strategy",
+    "called with `seed=`": "search.Optuna.sampler",
     "Give a dict from outputs": "output_coords",
     "Give a function from a point to one real number": "order_by",
     r"Give a function of `\(key, shape\)`": "Random.sampler",
@@ -83,6 +87,8 @@ CURES = {
     "Give a function, `": "scheduler train.callback",
     "Give a function: `": "Training.init Training.step evaluate",
     "Give a list of paths of axes": "vary",
+    "Give a `TrainResult`, or a function": "begin",
+    r'Give `{"momentum": \(low, high': "bounds",
     "Give a number above 0, at most 0.5": "fraction",
     "Give numbers to multiply by": "factors",
     "Give the path of a metric": "search.Halving.by search.PBT.by",
@@ -137,8 +143,8 @@ DRAWING = ("Space data.Loader.init search.explore sweep vmap_space").split()
 
 # Public classes that users do not make.
 MADE = set(
-    "Axis MissingKeyError Stage StructureError SweepError SweepPlan SweepResult "
-    "TrainResult data.Cursor search.Method search.Population "
+    "Axis MissingKeyError ProgramPlan Stage StructureError SweepError SweepPlan "
+    "SweepResult TrainResult data.Cursor search.Method search.Population "
     "search.SearchResult".split()
 )
 METHODS = ["data.Loader.init", "data.Loader.next", "data.Loader.scan"]

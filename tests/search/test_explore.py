@@ -277,3 +277,131 @@ def test_workers_compute_the_rounds():
     with ThreadPoolExecutor(2) as pool:
         values = found(pool).result.values
     assert np.array_equal(values, found().result.values)
+
+
+LUCK = {"x": ep.Uniform(0.0, 4.0), "act": ep.Static(["a", "b"]), "seed": ep.Seeds(3)}
+SEEDED = {
+    "last": LUCK,
+    "first": {"seed": ep.Seeds(3), **LUCK},
+    "two": LUCK | {"seed": ep.Seeds(2), "more": ep.Values(jr.split(jr.key(5), 2))},
+    "tied": LUCK
+    | {
+        "seed": ep.Mapped(lambda i: {"twice": 2 * i}, ep.Seeds(3, dim="rep")),
+        "data": ep.Values([0.0, 1.0, 2.0], dim="rep"),
+        "setting": ep.Mapped(jnp.round, ep.Uniform(0.0, 9.0)),
+    },
+    "independent": LUCK | {"seed": ep.Seeds(3, draws="independent")},
+}
+
+
+def lucky(p, key):
+    more = jr.normal(p["more"]) if "more" in p else p.get("data", 0.0)
+    return {"loss": p["x"] ** 2 + jr.normal(key) + more + 1.0 * (p["act"] == "a")}
+
+
+class Listed(ep.search.Design):
+    """A design that keeps what it was told."""
+
+    told: list = eqx.field(default_factory=list, static=True)
+
+    def tell(self, state, losses, result):
+        self.told.append(losses)
+        return state
+
+
+def seeded(space, fn=lucky, **options):
+    whole = ep.Space(space)
+    width = sum(not axis.is_replicate for axis in whole.axes().values())
+    width -= "data" in space
+    u = np.random.default_rng(7).uniform(size=(8, width))
+    method = Listed(u)
+    settings = {"rounds": 3, "num": 3, "key": jr.key(2), **options}
+    return ep.search.explore(fn, space, method, **settings), method.told
+
+
+@pytest.mark.parametrize("name", SEEDED)
+def test_each_setting_is_computed_for_all_replicates(tmp_path, name):
+    space, store = SEEDED[name], tmp_path / "found"
+    found, told = seeded(space, mode="max", store=store)
+    data, over = found.to_xarray(), [*found.over]
+    means = data["loss"].astype("float64").mean(over)
+    np.testing.assert_array_equal(-np.concatenate(told), means)
+    assert data["round"].dims == means.dims and means.size == 8
+    assert data["round"].values.tolist() == [0, 0, 0, 1, 1, 1, 2, 2]
+    frame = found.to_pandas()
+    sizes = frame.groupby(["x", "round"]).size()
+    assert len(sizes) == 8 and len(found) == 8 * sizes.unique().item()
+    assert found.rounds.tolist() == frame["round"].tolist()
+    # The best setting is that of the largest mean, as sweeps compare them.
+    best = found.best()
+    assert best.value == means.max() and best.point["seed"] is None
+    assert repr(best) == repr(found.result.best("loss", "max", over=over))
+    picked = found.result.values["loss"][best.index]
+    np.testing.assert_array_equal(best.output["loss"], picked)
+    if len(over) == 2:
+        assert found.best(over="seed").value > best.value
+    # Each round is a sweep of its points; common draws are the same in all rounds.
+    for number, result in enumerate(found.sweeps):
+        key = jr.fold_in(jr.key(2), number if name == "independent" else 0)
+        again = ep.sweep(lucky, result.space, key=key).values["loss"]
+        np.testing.assert_allclose(again, result.values["loss"], rtol=1e-5, atol=1e-5)
+    loaded = ep.search.SearchResult.load(store)
+    assert loaded.to_pandas().equals(frame) and repr(loaded.best()) == repr(best)
+
+
+def test_a_killed_search_over_replicates_ends_as_one_that_was_not(tmp_path):
+    def fn(p, key):
+        return lucky(p, key)["loss"]
+
+    def interrupt(found):
+        if len(found.sweeps) == 2:
+            raise KeyboardInterrupt
+
+    for name in ("first", "independent"):
+        whole, told = seeded(SEEDED[name], fn, store=tmp_path / f"{name}-whole")
+        folder = tmp_path / name
+        with pytest.raises(KeyboardInterrupt) as stopped:
+            seeded(SEEDED[name], fn, store=folder, callback=interrupt)
+        frame = whole.to_pandas()
+        part = frame[frame["round"] < 2].reset_index(drop=True)
+        assert stopped.value.result.to_pandas().equals(part)
+        resumed, again = seeded(SEEDED[name], fn, store=folder)
+        assert resumed.to_pandas().equals(frame)
+        np.testing.assert_array_equal(np.concatenate(again), np.concatenate(told))
+
+
+def test_a_setting_with_a_failed_replicate_is_never_the_best():
+    def fn(p, key):
+        lost = (p["x"] > 2) & (p["seed"] == 1)
+        return jnp.where(p["x"] < 0.6, jnp.nan, eqx.error_if(p["x"], lost, "lost"))
+
+    space = {"x": LUCK["x"], "seed": LUCK["seed"]}
+    found, told = seeded(space, fn, on_error="mark")
+    data = found.to_xarray()
+    x, status = data["x"].values, data["status"].values
+    assert 0 < (x > 2).sum() < 8 and (x < 0.6).any()
+    assert ((status == 2).sum(axis=1) == (x > 2)).all()
+    fails = (x > 2) | (x < 0.6)
+    assert (np.isinf(np.concatenate(told)) == fails).all()
+    assert found.best(mode="max").value == x[~fails].max()
+
+
+def test_rounds_over_replicates_share_a_program():
+    space = {"x": LUCK["x"], "seed": LUCK["seed"]}
+
+    def fn(p, key):
+        return p["x"] + jr.normal(key)
+
+    seeded(space, fn, rounds=1)
+    with ept.assert_compiles(0):
+        seeded(space, fn, rounds=2)
+    ept.check_method(Narrow(), fn, {"seed": ep.Seeds(2), **space}, key=jr.key(0))
+
+
+class Narrow(Closing):
+    """Looks along one axis alone."""
+
+    def ask(self, state, num):
+        x = state["centre"] + state["width"] * np.linspace(-1, 1, num)
+        u = np.abs((x[:, None] + 1) % 2 - 1)
+        return state["space"].from_unit(u), {**state, "u": u}

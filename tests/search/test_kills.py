@@ -104,7 +104,7 @@ SEARCHES = {"own": 2}
 """The number of kills for each kind of search; `thorough` tries all kinds."""
 
 if THOROUGH:
-    SEARCHES = dict.fromkeys(("own", "refine", "evolution", "optuna"), 6)
+    SEARCHES = dict.fromkeys(("own", "seeds", "refine", "evolution", "optuna"), 6)
 
 
 @pytest.mark.slow

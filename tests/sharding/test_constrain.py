@@ -116,3 +116,26 @@ def test_pytrees(mesh):
         tree = {"x": jnp.ones((8, 4)), "s": "text", "n": 3, "none": None}
         out = ep.sharding.constrain(tree, "a", None)
         assert out["s"] == "text" and out["n"] == 3 and spec(out["x"]) == P("data")
+
+
+@pytest.mark.parametrize("wrap", [lambda fn: fn, jax.grad, jax.jit])
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda fn, mesh, xs: ep.vmap(fn, mesh=mesh)(xs),
+        lambda fn, mesh, xs: ep.vmap(fn, mesh=mesh, batch_size=1)(xs[:7]),
+        lambda fn, mesh, xs: ep.batched(fn, mesh=mesh)(xs),
+        lambda fn, mesh, xs: ep.batched(ep.batched(fn), mesh=mesh)(xs[:, None])[:, 0],
+        lambda fn, mesh, xs: ep.vmap_space(fn, ep.Values(xs), mesh=mesh),
+        lambda fn, mesh, xs: jnp.asarray(ep.sweep(fn, ep.Values(xs), mesh=mesh).values),
+    ],
+)
+def test_it_does_nothing_where_every_device_has_its_part(mesh, run, wrap):
+    def loss(x):
+        return jnp.sum(ep.sharding.constrain(2 * x, "b") ** 2)
+
+    xs = np.arange(32, dtype=np.float32).reshape(8, 4)
+    got, wanted = [], jax.vmap(wrap(lambda x: jnp.sum((2 * x) ** 2)))(xs)
+    with ep.sharding.AxisRules(ONE).on(mesh):
+        got = run(wrap(loss), mesh, xs)
+    np.testing.assert_allclose(got, wanted[: len(got)], rtol=1e-6)

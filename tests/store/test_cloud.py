@@ -217,11 +217,18 @@ def test_trainings():
 
     ep.train(training, space, 4, **options)
     first = names()
-    assert len(first) == 2
+    assert len(first) == 4  # two checkpoints, each with its curves
     found = ep.train(training, space, 8, **options)
     same(found.latest, ep.train(training, space, 8, every=2).latest)
     same(ep.TrainResult.load(bucket).latest, found.latest)
-    assert first & names() == {"checkpoint"} and len(names()) == 2
+    assert {"checkpoint", "checkpoint.before"} < first & names() and len(names()) == 4
+    damaged = stores.MemoryStore()
+    for each in sum(obstore.list(bucket), []):
+        data = bytes(obstore.get(bucket, each["path"]).bytes())
+        obstore.put(damaged, each["path"], data[each["path"] == "checkpoint" :])
+    assert ep.TrainResult.load(damaged).step == 4
+    same(ep.train(training, space, 8, every=2, store=damaged).latest, found.latest)
+    assert ep.TrainResult.load(damaged).step == 8
 
     def rival(result):
         if result.step == 10:

@@ -13,10 +13,24 @@ pytest.importorskip("zarr")
 SPACE = ep.Linspace(0, 31, 32)
 
 
+SLOW = None
+
+
+def _call(x):
+    # A store does not see what code finds by text.
+    slow = globals()["SLOW"]
+    slow.now += 20
+    slow.calls.append(int(x))
+    if slow.calls[-1] == slow.bad:
+        raise RuntimeError("broken")
+    return np.sin(x)
+
+
 class Slow:
     """A function of points that take 20 seconds each, by a clock of its own."""
 
     def __init__(self, monkeypatch):
+        monkeypatch.setitem(globals(), "SLOW", self)
         self.now, self.calls, self.bad = 0.0, [], None
         for file in ("watch", "points", "programs"):
             name = f"eqx_pipe._sweep.compute.{file}.clock"
@@ -26,15 +40,8 @@ class Slow:
         # Chunks of four batches.
         monkeypatch.setattr("eqx_pipe._sweep.store.chunks._AT_LEAST", 4)
 
-    def _call(self, x):
-        self.now += 20
-        self.calls.append(int(x))
-        if self.calls[-1] == self.bad:
-            raise RuntimeError("broken")
-        return np.sin(x)
-
     def __call__(self, x):
-        return jax.pure_callback(self._call, x, x, vmap_method="sequential")
+        return jax.pure_callback(_call, x, x, vmap_method="sequential")
 
 
 def swept(fn, **options):

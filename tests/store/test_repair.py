@@ -1,7 +1,9 @@
 """Points that have failed are computed again; those that have a value keep it."""
 
 import pkgutil
+import random
 import re
+import shutil
 import tomllib
 from pathlib import Path
 
@@ -115,12 +117,14 @@ def test_the_command_says_what_a_store_has(tmp_path, capsys):
     assert "(0, 4 to 5)" in out
     assert np.flatnonzero(result.status == 2).tolist() == [0, 4, 5]
     (tmp_path / "empty").mkdir()
+    (tmp_path / "folder/zarr.json").mkdir(parents=True)
     for wrong, says in (
         ("empty", "has no `zarr.json`"),
         ("none", "has no `zarr.json`"),
+        ("folder", "zarr.json` is damaged.*not a regular file.*from a copy"),
     ):
         assert main(["status", str(tmp_path / wrong)]) == 2
-        assert says in capsys.readouterr().err
+        assert re.search(says, capsys.readouterr().err)
 
 
 def test_damaged_files_are_named_and_their_chunks_computed_again(tmp_path, capsys):
@@ -146,3 +150,47 @@ def test_damaged_files_are_named_and_their_chunks_computed_again(tmp_path, capsy
     (path / "x/c.0").write_bytes(b"")
     assert main(["verify", str(path)]) == main(["repair", str(path)]) == 1
     assert capsys.readouterr().out.count(f"{path}/x/c.0`") == 2
+
+
+def flipped(data, rng):
+    data = bytearray(data)
+    data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+    return bytes(data)
+
+
+DAMAGE = {
+    "twice": lambda data, rng: data + data,
+    "longer": lambda data, rng: data + rng.randbytes(rng.randrange(1, 80)),
+    "cut": lambda data, rng: data[: rng.randrange(len(data))],
+    "bit": flipped,
+}
+
+
+@pytest.mark.parametrize("how", DAMAGE)
+def test_a_damaged_file_gives_no_other_values(tmp_path, how):
+    """Either an error names the store, or the chunk is computed again."""
+    rng, whole = random.Random(how), tmp_path / "whole.zarr"
+    few, more = ep.Linspace(0, 3, 4), ep.Values([0.0, 1.0, 2.0, 3.0, 4.0])
+    run(fails, whole, few, on_error="mark")
+    files = sorted(p.relative_to(whole) for p in whole.rglob("*") if p.stat().st_size)
+    for file in [file for file in files if (whole / file).is_file()]:
+        path = tmp_path / file.as_posix().replace("/", "-")
+        shutil.copytree(whole, path)
+        (path / file).write_bytes(DAMAGE[how]((whole / file).read_bytes(), rng))
+        for act in (
+            lambda path=path: ep.SweepResult.load(path),
+            lambda path=path: run(fails, path, few, on_error="mark"),
+            lambda path=path: run(fails, path, more, on_error="mark"),
+        ):
+            try:
+                result = act()
+                frame = result.to_pandas()
+            except (OSError, ValueError, ep.SweepError) as error:
+                assert str(path) in str(error)
+                continue
+            x = frame["x"].to_numpy()
+            ok = np.isin(result.status, [0, 1])
+            assert np.array_equal(ok, ~np.isin(x, BAD))
+            done = frame[result.ok]
+            assert done["a"].tolist() == done["x"].tolist()
+            assert done["b.0"].tolist() == (done["x"] > 3).tolist()

@@ -41,6 +41,8 @@ class Noted:
 
 def swept(fn, points, path, **asked):
     asked = {"batch_size": 1, "mesh": one_device()} | asked
+    if path is not None:  # the callback of `Noted` writes into what it holds
+        asked["resume"] = "force"
     return ep.sweep(fn, points, store=path, **asked)
 
 

@@ -60,6 +60,19 @@ def test_the_home_folder_is_known(tmp_path, monkeypatch):
     assert (tmp_path / "runs.zarr").is_dir()
 
 
+def test_a_path_may_leave_folders_that_do_not_exist(tmp_path):
+    (tmp_path / "far/away").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "far/away")
+    for path, where in (
+        ("no/../a/b.zarr", "a/b.zarr"),
+        ("link/../c.zarr", "far/c.zarr"),
+    ):
+        filled(tmp_path / path)
+        assert (tmp_path / where / "zarr.json").exists()
+        assert ep.SweepResult.load(tmp_path / path).ok.all()
+    assert not (tmp_path / "no").exists()
+
+
 def test_what_is_no_file_is_no_chunk(tmp_path):
     path = tmp_path / "runs.zarr"
     filled(path)

@@ -34,7 +34,9 @@ import jax.numpy as jnp
 import numpy as np
 
 import eqx_pipe as ep
+from eqx_pipe import _leaves
 from eqx_pipe._sweep.store import Folder, format
+from tests.support import trainings
 
 try:
     import fcntl
@@ -241,9 +243,46 @@ def targets(folder):
     ]
 
 
+def trained(folder):
+    """Make stores of trainings: finished, half, with failures, ended, and by PBT."""
+
+    def target(name, steps, more, **given):
+        own = functools.partial(trainings.run, **given)
+        right = {n: own(n) for n in (steps, more)}
+        own(steps, store=folder / name)
+
+        def check(result, complete):
+            trainings.assert_prefix(result, right[more])
+            assert not complete or result.step in [x.step for x in right.values()]
+
+        def call(n):
+            return lambda path: own(n, store=path)
+
+        load = ep.TrainResult.load
+        return Target(folder / name, call(steps), call(more), check=check, load=load)
+
+    return [
+        target("done", 24, 28),
+        target("half", 8, 24),
+        target("failed", 24, 28, kind="failing"),
+        target("ended", 24, 28, kind="ended"),
+        target("halved", 12, 24, kind="halving"),
+    ]
+
+
 def mutate(path, rng):
     """Damage a store at random; return what was done to which file."""
-    kinds = ["bit", "bit", "digit", "cut", "swap", "delete", "garbage", "double"]
+    kinds = [
+        "bit",
+        "bit",
+        "digit",
+        "cut",
+        "swap",
+        "delete",
+        "garbage",
+        "double",
+        "junk",
+    ]
     how = rng.choice([*kinds, *kinds, "folder", "user", "link", "visible", "crafted"])
     files = sorted(p for p in path.rglob("*") if p.is_file())
     file, other = rng.choice(files), rng.choice(files)
@@ -258,8 +297,11 @@ def mutate(path, rng):
         file.unlink()
         file.mkdir()
     elif how == "crafted":
-        roots = [p for p in files if format.RECORD in p.read_text(errors="ignore")]
-        craft(rng.choice(roots), rng)
+        craft_one = {trainings.checkpoints.KEY: craft_checkpoint}
+        roots = [p for p in files if p.name in craft_one or p.name == "zarr.json"]
+        roots = [p for p in roots if p.name != "zarr.json" or is_root(p)]
+        file = rng.choice(roots)
+        craft_one.get(file.name, craft)(file, rng)
     elif how == "delete":
         file.unlink()
     else:
@@ -282,7 +324,11 @@ def damaged(how, data, other, rng):
         del data[rng.randrange(len(data) + 1) :]
     elif how == "garbage":
         data = rng.randbytes(rng.randrange(200))
-    elif how in ("swap", "double"):
+    elif how == "double":
+        data += data
+    elif how == "junk":
+        data += rng.randbytes(rng.randrange(1, 80))
+    elif how == "swap":
         data = other
     return bytes(data)
 
@@ -352,6 +398,59 @@ def craft(file, rng):
         file.write_bytes(format.sealed(data, record))
 
 
+def is_root(file):
+    return format.RECORD in file.read_text(errors="ignore")
+
+
+def crafted(data):
+    """Return changed checkpoints, by what was changed; their checksums are right."""
+    arrays, entries = _leaves.unpack(data)
+    deep = b'{"entries": ' + b"[" * 10**5 + b"]" * 10**5 + b', "leaves": []}'
+    kinds = {
+        **{f"no {name}": (arrays, [name, None]) for name in ("step", "curves")},
+        "settings": (arrays, {"settings": {"training": 3}}),
+        "no settings": (arrays, {"settings": {}}),
+        "outside": (arrays, {"curves": "../t"}),
+        "other curves": (arrays, {"curves": f"curves-{0:09}-{0:032x}.zarr"}),
+        "text as a step": (arrays, {"step": "8"}),
+        "negative step": (arrays, {"step": -8}),
+        "large step": (arrays, {"step": 10**18, "decided": 10**18}),
+        "columns": (arrays, {"columns": [["rate"], None]}),
+        "no arrays": ([], {}),
+        "an array less": (arrays[:-1], {}),
+        "an array more": ([*arrays, arrays[0]], {}),
+        "other shapes": ([x[:-1] for x in arrays], {}),
+        "other dtypes": ([*arrays[:-1], arrays[-1].astype(complex)], {}),
+        "other order": (arrays[::-1], {}),
+        "far parents": ([*arrays[:2], arrays[2] + 10**6, *arrays[3:]], {}),
+    }
+    made = {"deep": b"eqx_pipe leaves 1\n%d\n" % len(deep) + deep}
+    for kind, (leaves, changed) in kinds.items():
+        if isinstance(changed, list):
+            header = {k: x for k, x in entries.items() if k != changed[0]}
+        else:
+            header = {**entries, **changed}
+        made[kind] = _leaves.pack(leaves, header)
+    return made
+
+
+def craft_checkpoint(file, rng):
+    """Change a checkpoint of a training; its checksum is right."""
+    file.write_bytes(rng.choice([*crafted(file.read_bytes()).values()]))
+
+
+def put_checkpoint(file, kind):
+    """Put something in place of a checkpoint: crafted, or no regular file."""
+    data = file.read_bytes()
+    file.unlink()
+    if kind == "folder":
+        file.mkdir()
+    elif kind == "fifo":
+        os.mkfifo(file)
+    else:
+        file.write_bytes(crafted(data)[kind])
+
+
 class Hang(BaseException):
     """A step took too long."""
 
@@ -380,15 +479,15 @@ def attempt(step, path, reason=""):
         signal.alarm(0)
 
 
-def mutations(count, seed, report=print):
+def mutations(count, seed, report=print, targets=targets):
     """Damage stores `count` times; return how often what came of it."""
     rng, found = random.Random(seed), collections.Counter()
     warnings.simplefilter("ignore")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         made = targets(folder)
-        states = next(target for target in made if not target.loads)
-        right = states.call(states.path).values
+        states = [target for target in made if not target.loads]
+        right = states[0].call(states[0].path).values if states else None
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         for i in range(count):
             target = rng.choice(made)
@@ -409,6 +508,26 @@ def mutations(count, seed, report=print):
             shutil.rmtree(path.parent)
             if (i + 1) % 50 == 0:
                 print(f"{i + 1} mutations: {dict(found)}", file=sys.stderr)
+    return found
+
+
+def checkpoints(count=1, seed=0, report=print):
+    """Put each crafted checkpoint in place of the newest; return what came of it."""
+    found = collections.Counter()
+    with tempfile.TemporaryDirectory() as name:
+        made = trained(Path(name))[1]
+        file = made.path / trainings.checkpoints.KEY
+        for kind in [*crafted(file.read_bytes()), "folder", "fifo"]:
+            path = Path(name, kind, made.path.name)
+            shutil.copytree(made.path, path)
+            outside = Path(name, kind, "t")  # another store, which nobody names
+            shutil.copytree(next(path.glob("curves-*8-*")), outside)
+            put_checkpoint(path / file.name, kind)
+            for step, what in steps(made, path, None, kind in ("folder", "fifo")):
+                result = attempt(what, path)
+                found[result if result in ("ok", "told") else "bad"] += 1
+                if result not in ("ok", "told"):
+                    report(f"{kind}, {step}: {result}")
     return found
 
 
@@ -515,9 +634,19 @@ def main():
     parser.add_argument("--mutations", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--faults", type=int, default=1000)
+    parser.add_argument("--trainings", type=int, default=600)
+    parser.add_argument("--kills", type=int, default=60, help="of trainings")
     asked = parser.parse_args()
     print("mutations:", dict(mutations(asked.mutations, asked.seed)), flush=True)
     print("faults:", dict(faults(asked.faults, asked.seed)), flush=True)
+    found = mutations(asked.trainings, asked.seed, targets=trained)
+    print("trainings:", dict(found), flush=True)
+    print("checkpoints:", dict(checkpoints()), flush=True)
+    rng, kinds = random.Random(asked.seed), trainings.KINDS
+    with tempfile.TemporaryDirectory() as name:
+        each = -(-asked.kills // len(kinds))
+        done = {k: trainings.kills(each, Path(name), k, rng) for k in kinds}
+    print("kills of trainings:", done, flush=True)
 
 
 if __name__ == "__main__":

@@ -24,9 +24,10 @@ def _wait(x):
     return x
 
 
-def valley(p):
+def valley(p, key):
     x = jax.pure_callback(_wait, p["x"], p["x"], vmap_method="expand_dims")
-    return (x - 0.3) ** 2 + jnp.abs(p["y"] - x)
+    noise = jr.normal(key) if "seed" in p else 0.0
+    return (x - 0.3) ** 2 + jnp.abs(p["y"] - x) + noise
 
 
 class Wandering:
@@ -83,7 +84,8 @@ def run(kind, folder):
     """Run a search, and return its results as arrays."""
     given = {**GIVEN, "store": folder, "mesh": one_device()}
     logged = Logged(method(kind), f"{folder}.asked")
+    space = {"seed": ep.Seeds(3), **SPACE} if kind == "seeds" else SPACE
     # Both are strict in tests, and evosax is not.
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        found = ep.search.explore(valley, SPACE, logged, rounds=6, num=12, **given)
+        found = ep.search.explore(valley, space, logged, rounds=6, num=12, **given)
     return found.rounds, found.to_pandas().to_numpy(float)

@@ -1,9 +1,13 @@
 """A population of trainings with decisions, and a run that kills its process."""
 
+import contextlib
+import multiprocessing
 import os
 import signal
 import threading
+from unittest import mock
 
+import equinox as eqx
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
@@ -11,7 +15,7 @@ import numpy as np
 import eqx_pipe as ep
 from eqx_pipe._sweep.compute import watch
 from eqx_pipe._sweep.store import Folder
-from eqx_pipe._train import result as checkpoints
+from eqx_pipe._train import checkpoint as checkpoints
 
 SPACE = {"rate": ep.Geomspace(1e-3, 1.0, 6), "width": ep.Static([2, 3])}
 TRAINING = ep.Training(
@@ -36,6 +40,15 @@ def pbt(population, key):
     return population.next(parents=parents, points={"rate": rates}, active=active)
 
 
+def fail(p, c):
+    """Fail in step 3, 7 or 22, the larger the rate the later; the others never."""
+    bad = (c["n"] == jnp.ceil(21 * p["rate"])) & (p["rate"] > 0.05)
+    x = eqx.error_if(c["x"] * (1 - p["rate"]), bad, "too large")
+    return {"x": x, "n": c["n"] + 1}, {"loss": jnp.sum(x**2)}
+
+
+FAILING = ep.Training(lambda p: {"x": jnp.ones(p["width"]), "n": 0.0}, fail)
+
 GIVEN = {"every": 4, "log_every": 2, "key": jr.key(2), "scheduler": pbt}
 KINDS = {
     "pbt": {},
@@ -45,11 +58,72 @@ KINDS = {
             active=population.metrics["loss"] > 0.1
         )
     },
+    "failing": {"training": FAILING, "scheduler": None, "on_error": "mark"},
+    "ended": {"scheduler": None, "callback": lambda result: result.step == 12},
 }
 
 
 def run(steps=24, kind="pbt", **given):
-    return ep.train(TRAINING, SPACE, steps, **{**GIVEN, **KINDS[kind], **given})
+    asked = {"training": TRAINING, **GIVEN, **KINDS[kind], **given}
+    return ep.train(asked.pop("training"), SPACE, steps, **asked)
+
+
+@contextlib.contextmanager
+def paced(steps):
+    """Train some steps in a call, however fast the machine is."""
+
+    def record(pace, *_):
+        pace.steps = steps
+
+    with mock.patch.object(watch.Pace, "record", record):
+        yield
+
+
+def assert_prefix(result, whole):
+    """Raise unless the curves are bitwise the first records of the whole ones."""
+    assert result.curves.values.keys() == whole.curves.values.keys()
+    for name, a in whole.curves.values.items():
+        b = np.asarray(result.curves.values[name])
+        assert a.dtype == b.dtype, name
+        assert a[:, : b.shape[1]].tobytes() == b.tobytes(), name
+    assert result.errors.items() <= whole.errors.items()
+
+
+def assert_bits(result, whole):
+    """Raise unless a result is bitwise the whole one."""
+    assert_prefix(result, whole)
+    assert result.step == whole.step and result.errors == whole.errors
+    assert (result.trained == whole.trained).all()
+    assert (result.active == whole.active).all()
+
+
+def killed(*given):
+    """Run in a process that may be killed; return whether it was."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["eqx_pipe.search", "xarray", "zarr"])
+    child = context.Process(target=run_until_killed, args=given)
+    child.start()
+    child.join()
+    assert child.exitcode in (0, -signal.SIGKILL)
+    return child.exitcode != 0
+
+
+def kills(least, folder, kind, rng):
+    """Kill trainings of a kind at random, at `least` so often; compare what comes out.
+
+    Returns the number of kills.
+    """
+    whole, done = run(kind=kind), 0
+    while done < least:
+        store = folder / f"{kind}-{done}"
+        for steps in (12, 24):  # the second extends the first
+            at = rng.randint(1, 99), rng.choice([0, 1e-3, 1e-2, 0.1])
+            while killed(store, *at, kind, steps):
+                done += 1
+                at = rng.randint(1, 99), rng.choice([0, 1e-3, 1e-2, 0.1])
+        assert_bits(ep.TrainResult.load(store), whole)
+        assert_bits(run(kind=kind, store=store), whole)
+    return done
 
 
 def run_until_killed(folder, number, seconds=0.0, kind="pbt", steps=24):
@@ -78,7 +152,6 @@ def run_until_killed(folder, number, seconds=0.0, kind="pbt", steps=24):
 
         return called
 
-    stored = checkpoints.Checkpoints
-    for owner, name in ((Folder, "put"), (stored, "_tidy")):
+    for owner, name in ((Folder, "put"), (Folder, "copy"), (checkpoints, "tidy")):
         setattr(owner, name, killing(getattr(owner, name)))
     run(steps, kind, store=folder)

@@ -69,11 +69,15 @@ OTHERS = [inside_while, batched_rule, checked]
 
 
 @pytest.mark.parametrize("make", slow_unless(QUICK, [*QUICK, *OTHERS]))
-def test_other_arrays_and_fresh_functions_compile_nothing(make):
-    first, second = jnp.array([1.0, 2.0, 3.0]), jnp.array([1.5, 0.5, 5.0])
-    jax.block_until_ready((first, second))
+def test_small_arrays_that_change_are_arguments_of_a_second_program(make):
+    arrays = jnp.array([[1.0, 2.0, 3.0], [2.5, 2.0, 3.5], [1.5, 0.5, 5.0]])
+    first, then, second = map(jnp.asarray, np.asarray(arrays))
     ep.sweep(make(first), space())
+    swept_again(make(first), space())
+    with ept.assert_compiles(1):
+        ep.sweep(make(then), space())
     other = space(0.25)
+    swept_again(make(first), other)
     values = swept_again(make(second), other)
     with jax.disable_jit():
         expected = ep.sweep(make(second), other).values

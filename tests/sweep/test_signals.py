@@ -57,7 +57,7 @@ def test_what_is_in_flight_is_kept(tmp_path, name):
     child.send_signal(number)
     out, err = child.communicate(timeout=100)
     assert child.returncode == 128 + number and out.endswith("cleaned up\n")
-    assert f"{name}: the sweep stops after the step or batch" in err
+    assert f"{name}: it stops after the step or batch" in err
     assert "Traceback" not in err
     there = ep.SweepResult.load(path)
     kept = int(there.ok.sum())

@@ -1,5 +1,6 @@
 """`check_function`: each law reports its own bug, names it, and spares sound twins."""
 
+import functools as ft
 import re
 
 import equinox as eqx
@@ -142,6 +143,14 @@ def test_a_state_goes_where_the_function_takes_it():
             AssertionError, match="the new state: 0 of|the new state: 2"
         ):
             only("reference", make(other), *args, reference=averaged, **named)
+    # A reference that takes no state returns the new one, or leaves it out.
+    _, new = right(X, jax.tree.map(jnp.copy, state))
+    for after in (new, jax.tree.leaves(new)):
+        alone = ft.partial(lambda after, x: (2 * x, after), after)
+        assert only("reference", right, X, state=state, reference=alone) == "holds"
+    with pytest.raises(AssertionError, match="the new state: 3.36667 found"):
+        alone = lambda x: (2 * x, [np.float32(9.0)])  # noqa: E731
+        only("reference", right, X, state=state, reference=alone)
     found = only("reference", right, X, state=state, reference=lambda x: 2 * x)
     assert found == "holds; the new state was not compared"
     ept.check_function(lambda state, x: right(x, state), state, X)
@@ -209,6 +218,117 @@ def test_a_key_used_twice_is_reported_with_its_line():
         only("key", one_key_twice, X, key=KEY)
     gated = ep.chain(eqx.nn.Dropout(0.5), ep.gated(jnp.sin, gates=(lambda x: False,)))
     assert only("key", gated, X, key=KEY) == "holds"
+
+
+def per_lane(keys_of, draw=jr.normal):
+    """Return a function that adds a draw to each element, from keys of its own."""
+
+    def noisy(x, *, key):
+        return x + jax.vmap(lambda key: draw(key, (), x.dtype))(keys_of(key))
+
+    return noisy
+
+
+def folded(key, shape, dtype):
+    return jr.normal(jr.fold_in(key, 7), shape, dtype)
+
+
+def in_a_loop(x, *, key):
+    keys = jnp.broadcast_to(key, x.shape)
+    return jax.lax.map(
+        lambda each: each[0] + jr.normal(each[1], (), x.dtype), (x, keys)
+    )
+
+
+COPIED = {
+    "broadcast": per_lane(lambda key: jnp.broadcast_to(key, (3,))),
+    "repeated": per_lane(lambda key: jnp.repeat(key[None], 3)),
+    "indexed": per_lane(lambda key: key[None][jnp.zeros(3, jnp.int32)]),
+    "stacked": per_lane(lambda key: jnp.stack([key] * 3)),
+    "folded alike": per_lane(lambda key: jnp.broadcast_to(key, (3,)), folded),
+    "split": per_lane(
+        lambda key: jax.vmap(lambda k: jr.split(k)[0])(jnp.broadcast_to(key, (3,)))
+    ),
+    "in a loop": in_a_loop,
+}
+APART = {
+    "split": per_lane(lambda key: jr.split(key, 3)),
+    "folded": per_lane(lambda key: jax.vmap(jr.fold_in, (None, 0))(key, jnp.arange(3))),
+    "broadcast, then folded": per_lane(
+        lambda key: jax.vmap(jr.fold_in)(jnp.broadcast_to(key, (3,)), jnp.arange(3))
+    ),
+    "as one": lambda x, *, key: (
+        x + jr.normal(jnp.broadcast_to(key, (1,))[0], (), x.dtype)
+    ),
+}
+
+
+@pytest.mark.parametrize("name", COPIED)
+def test_lanes_with_one_key_are_reported(name):
+    line = "" if name == "stacked" else r"copies.* \(at .*test_function.py:\d+\); split"
+    with pytest.raises(
+        AssertionError, match=f"`key`(?s:.)*use.* one key.*{line}|twice"
+    ):
+        only("key", COPIED[name], X, key=KEY)
+
+
+@pytest.mark.parametrize("name", APART)
+def test_lanes_with_keys_of_their_own_raise_no_alarm(name):
+    assert only("key", APART[name], X, key=KEY) == "holds"
+
+
+def test_a_scalar_of_numpy_has_the_dtype_that_jax_gives_it():
+    for scale in (np.float64(2.0), np.float32(2.0), np.int64(2)):
+        found = ept.check_function(lambda x, by: x * by.astype(x.dtype), X, scale)
+        assert found["dtype"] == "holds"
+    with pytest.raises(AssertionError, match="it is float32 for an input of bfloat16"):
+        only("dtype", lambda x: x * np.float64(2.0), X)
+
+
+@pytest.mark.parametrize(
+    "donating",
+    [
+        jax.jit(lambda x, y: x + y, donate_argnums=1),
+        eqx.filter_jit(lambda x, y: x + y, donate="all"),
+    ],
+)
+def test_a_donated_argument_is_named(donating):
+    with pytest.raises(AssertionError, match="(?s)leaf: `[xy]`.*a call donates it"):
+        only("pure", donating, X, X + 1)
+    assert "pure" not in ept.check_function(donating, X, X + 1, skip=("pure",))
+
+
+def test_numbers_that_xla_takes_for_zero_do_not_overflow():
+    tiny = jnp.asarray(np.array([1e-40, 1.0], np.float32))
+    for fn in (jnp.log, lambda x: 1 / x):
+        assert "1 of 2 outputs are infinite" in only("finite", fn, tiny)
+    with pytest.raises(AssertionError, match="overflows, or rounds to 0"):
+        only("finite", lambda x: jnp.log(x * 1e-30), jnp.array([1e-10, 1.0]))
+
+
+SCALE, OFFSETS = 2.0, {"a": np.ones(3, np.float32)}
+
+
+def scaled(x):
+    return x * SCALE + OFFSETS["a"].astype(x.dtype)
+
+
+class ByGlobal(eqx.Module):
+    w: jax.Array
+
+    def __call__(self, x):
+        return self.w * scaled(x)
+
+
+def test_a_changed_global_is_read_again(monkeypatch):
+    for fn in (scaled, ByGlobal(X), jax.vmap(scaled)):
+        for value in (2.0, 3.0, jnp.float32(4.0)):
+            monkeypatch.setitem(globals(), "SCALE", value)
+            assert only("jit", fn, X) == only("vmap", fn, X) == "holds"
+        OFFSETS["a"] += 1
+        assert only("jit", fn, X) == "holds"
+        with ept.assert_compiles(0):
+            only("jit", fn, X)
 
 
 def test_a_function_that_refuses_other_inputs_is_not_judged_by_equal_lanes():
@@ -428,3 +548,10 @@ def test_compilations_are_counted():
         with ept.assert_compiles(0):
             fn(np.ones(7, np.float32))
             raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("wrap", [eqx.filter_jit, eqx.filter_vmap, ep.vmap])
+def test_a_wrapper_that_makes_its_module_anew_is_pure(wrap):
+    layer = eqx.nn.Linear(3, 2, key=KEY)
+    xs = X if wrap is eqx.filter_jit else X[None]
+    assert only("pure", eqx.filter_jit(wrap(layer)), xs) == "holds"

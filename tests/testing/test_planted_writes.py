@@ -95,7 +95,7 @@ def test_the_message_says_what_was_changed_and_what_to_do():
     text = str(caught.value)
     assert "stage: `1` (Remembers)" in text and "a call changed `fn.cache" in text
     assert "State" in text and "functools.cache" in text
-    with pytest.raises(AssertionError, match=r"`fn > helper > LAST`"):
+    with pytest.raises(AssertionError, match=r"`fn.helper.LAST"):
         check_pure(by_a_helper, X)
 
 

@@ -1,6 +1,5 @@
 """Checkpoints of trainings: resumed and extended with the bits of one run."""
 
-import multiprocessing
 import os
 import random
 import signal
@@ -16,22 +15,16 @@ from support.trainings import (
     SPACE,
     TRAINING,
     Folder,
+    assert_bits,
     checkpoints,
+    killed,
+    kills,
     run,
-    run_until_killed,
 )
 
 import eqx_pipe as ep
 
 pytest.importorskip("zarr")
-
-
-def assert_bits(one, other):
-    assert one.curves.values.keys() == other.curves.values.keys()
-    for name, a in one.curves.values.items():
-        b = other.curves.values[name]
-        assert a.dtype == b.dtype and a.tobytes() == b.tobytes(), name
-    assert (one.trained == other.trained).all() and (one.active == other.active).all()
 
 
 @pytest.fixture(scope="module")
@@ -107,10 +100,8 @@ def test_a_damaged_checkpoint_is_detected(tmp_path):
     data = bytearray(path.read_bytes())
     data[-3] ^= 1
     path.write_bytes(data)
-    with pytest.raises(ValueError, match="checksum differs"):
-        run(12, store=tmp_path)
-    path.write_text("{")
-    with pytest.raises(ValueError, match="is damaged"):
+    (tmp_path / checkpoints.BEFORE).write_text("{")
+    with pytest.raises(ValueError, match=f"{tmp_path}.*checksum differs.*is damaged"):
         run(12, store=tmp_path)
     with pytest.raises(FileNotFoundError, match="no checkpoint"):
         ep.TrainResult.load(tmp_path / "absent")
@@ -178,17 +169,6 @@ def test_a_failed_save_leaves_the_checkpoint_before(tmp_path, whole, monkeypatch
     assert_bits(run(store=tmp_path), whole)
 
 
-def killed(*given):
-    """Run in a process that may be killed; return whether it was."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["eqx_pipe.search", "xarray", "zarr"])
-    child = context.Process(target=run_until_killed, args=given)
-    child.start()
-    child.join()
-    assert child.exitcode in (0, -signal.SIGKILL)
-    return child.exitcode != 0
-
-
 @pytest.mark.parametrize(
     "number",
     range(2, 60, 2) if THOROUGH else [5, pytest.param(12, marks=pytest.mark.slow)],
@@ -202,15 +182,5 @@ def test_a_kill_changes_nothing(tmp_path, whole, number):
 @pytest.mark.parametrize("kind", KINDS)
 def test_many_kills_change_nothing(tmp_path, kind):
     """`TRAIN_KILLS` is the number of kills of each, most of them at random times."""
-    least, rng, done = int(os.environ.get("TRAIN_KILLS", "1")), random.Random(0), 0
-    whole = run(kind=kind)
-    while done < least:
-        store = tmp_path / str(done)
-        for steps in (12, 24):  # the second extends the first
-            at = rng.randint(1, 99), rng.choice([0, 1e-3, 1e-2, 0.1])
-            while killed(store, *at, kind, steps):
-                done += 1
-                at = rng.randint(1, 99), rng.choice([0, 1e-3, 1e-2, 0.1])
-        assert_bits(ep.TrainResult.load(store), whole)
-        assert_bits(run(kind=kind, store=store), whole)
-    print(kind, "killed", done)
+    least = int(os.environ.get("TRAIN_KILLS", "1"))
+    print(kind, "killed", kills(least, tmp_path, kind, random.Random(0)))

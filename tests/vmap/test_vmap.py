@@ -1,5 +1,8 @@
 """`vmap` equals `jax.vmap`, for every batch size and mesh, with all derivatives."""
 
+import functools as ft
+import inspect
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -183,6 +186,49 @@ def test_parameters_of_a_module_are_not_hidden():
     grad = eqx.filter_grad(lambda every: jnp.sum(every(xs)))(every)
     assert_agree(grad.fn.weight, jnp.full((1, 2), 5.0))
     assert_agree(jax.jit(every)(xs), jax.vmap(layer)(xs), tolerance=1e-6)
+
+
+def weighted(model, x):
+    """Return the weighted square."""
+    return jnp.sum(model.weight @ x) ** 2
+
+
+@pytest.mark.parametrize(
+    "wrap", [eqx.filter_jit, eqx.filter_checkpoint, ft.partial, ep.vmap, ft.wraps]
+)
+def test_wrappers_take_it_as_they_take_the_function(wrap):
+    fn = weighted if wrap is not ep.vmap else ft.partial(weighted)
+    ours = ep.vmap(fn, in_axes=(None, 0), batch_size=2)
+    theirs = jax.vmap(weighted, in_axes=(None, 0))
+    assert (ours.__name__, ours.__qualname__) == ("weighted", "weighted")
+    assert ours.__doc__ == weighted.__doc__ and ours.__wrapped__ is fn
+    assert inspect.signature(ours) == inspect.signature(theirs)
+    layer, xs = eqx.nn.Linear(3, 2, key=jr.key(0)), jnp.ones((5, 3))
+    if wrap is ft.wraps:
+        wrapped = ft.wraps(ours)(lambda *args: ours(*args))
+        assert inspect.signature(eqx.filter_jit(wrapped)) == inspect.signature(theirs)
+    elif wrap is ep.vmap:
+        model, rows = jax.tree.map(
+            lambda x: x[None], (eqx.filter(layer, eqx.is_array), xs)
+        )
+        got = eqx.filter_jit(wrap(ours))(model, rows)[0]
+        assert_agree(got, theirs(layer, xs), tolerance=1e-5)
+    else:
+        assert_agree(wrap(ours)(layer, xs), theirs(layer, xs), tolerance=1e-5)
+
+
+def test_it_has_the_name_of_a_class_and_no_key_of_its_own():
+    layer = eqx.nn.Dropout(0.5, inference=True)
+    ours = ep.vmap(layer)
+    assert ours.__name__ == "Dropout" and "key" in inspect.signature(ours).parameters
+    # As `jax.vmap`, it maps keywords: neither a pipeline nor a sweep gives it a key.
+    rows = jnp.ones((2, 3))
+    assert ep.chain(ours)(rows, key=jr.key(0)).shape == (2, 3)
+    assert ep.sweep(ours, ep.Values(rows[None]), key=jr.key(0)).values.shape == (
+        1,
+        2,
+        3,
+    )
 
 
 def test_a_method():

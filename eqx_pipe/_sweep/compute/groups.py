@@ -33,7 +33,7 @@ from ..._tree import as_data, as_keys, struct_of
 from ..._types import Key, PyTree
 from ..._vmap import all_busy
 from .cases import ByOffset
-from .kernel import Given
+from .kernel import Given, Layout
 from .points import Points
 from .programs import Runner, TooLarge, compiled, differs, put, quiet, search
 from .reduce_programs import (
@@ -439,7 +439,7 @@ class Blocks(Groups):
     @property
     def at_once(self) -> int:
         """The maximum number of blocks that one call of a program computes."""
-        if not self._in_order:
+        if not self.in_order:
             room = CHUNK_BYTES // (self.points.row_bytes * self.each)
             return max(1, min(room, MOST_BLOCKS))
         devices, state_bytes = len(self.points.devices), self._init.state_bytes
@@ -456,7 +456,8 @@ class Blocks(Groups):
         return len(self.points.devices)
 
     @property
-    def _in_order(self) -> bool:
+    def in_order(self) -> bool:
+        """True if one program computes points and reduces them."""
         # Otherwise points are listed in a table, need several programs, or take so long
         # that a call may end inside of a batch.
         geometry = self.points.geometry
@@ -465,7 +466,7 @@ class Blocks(Groups):
 
     def _some(self, first: int, last: int, call: _Call) -> _Steps[_Made]:
         """Compute the rows of blocks; a row is ok if none of its points failed."""
-        if not self._in_order:
+        if not self.in_order:
             return (yield from self._by_values(first, last, self.at_once, call))
         while True:
             try:
@@ -507,34 +508,38 @@ class Blocks(Groups):
 
     def _compiled(self) -> tuple[Runner, Given]:
         """Return the program that computes and reduces points, with its arguments."""
-        points, traced = self.points, self.points.traced[0]
-        size = points.largest_batch
-        reducing = self.reducing(size)
-        absorb = reducing.absorb.program
+        points, name = self.points, ("blocks", self.points.largest_batch)
+        given = points.placed(name, self._given)
+        return points.programs.runner(name, lambda: self._runner(given)), given
 
-        def arguments() -> Given:
-            return points.given(0)._replace(
-                init=reducing.init, reducer_constants=absorb.constants
-            )
+    def program(self) -> jax.stages.Compiled:
+        """Return that program compiled, without placing its arguments."""
+        return self._runner(self._given()).kernel
 
-        given = points.placed(("blocks", size), arguments)
+    @property
+    def _layout(self) -> Layout:
+        points = self.points
+        return points.layout(
+            batch_size=1,
+            capacity=self.at_once // len(points.devices),
+            unsplit=all_busy(points.devices, self.size),
+            within=points.largest_batch,
+        )
 
-        def make() -> Runner:
-            layout = points.layout(
-                batch_size=1,
-                capacity=self.at_once // len(points.devices),
-                unsplit=all_busy(points.devices, self.size),
-                within=size,
-            )
-            blocks = ByOffset(points.geometry.start, self.each, points.size)
-            made = (
-                traced,
-                [traced.program, absorb],
-                block_lane(traced, reducing, layout),
-            )
-            return Runner(*made, self.row[:-1], layout, blocks, given, finite=False)
+    def _given(self) -> Given:
+        reducing = self.reducing(self.points.largest_batch)
+        constants = reducing.absorb.program.constants
+        given = self.points.given(0, self._layout)
+        return given._replace(init=reducing.init, reducer_constants=constants)
 
-        return points.programs.runner(("blocks", size), make), given
+    def _runner(self, given: Given) -> Runner:
+        points, traced, layout = self.points, self.points.traced[0], self._layout
+        reducing = self.reducing(points.largest_batch)
+        programs = [traced.program, reducing.absorb.program]
+        lane = block_lane(traced, reducing, layout)
+        blocks = ByOffset(points.geometry.start, self.each, points.size)
+        made = traced, programs, lane, self.row[:-1], layout, blocks, given
+        return Runner(*made, finite=False)
 
     def _by_values(
         self, first: int, last: int, side: int, call: _Call

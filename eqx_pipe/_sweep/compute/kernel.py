@@ -12,6 +12,7 @@ device has consecutive points, whose outputs are copied in one piece.
 
 import dataclasses
 import functools as ft
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
@@ -22,8 +23,9 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, UInt32
 
-from ..._jaxprs import evaluate
-from ..._spaces import advance, point_key
+from ..._cache import WeakCache
+from ..._jaxprs import Literals, evaluate, filled_in
+from ..._spaces import LONGEST, advance, point_key, take
 from ..._tree import as_data
 from ..._types import Key
 from ..._vmap import batch_of, filled, flat_mesh, over_devices
@@ -67,6 +69,9 @@ class Layout:
     If blocks of points are computed, in batches of `within` points, a block takes the
     place of a point. With `key_digits`, keys are folded with the digits in a table for
     each of the `key_dims`, not with the positions.
+
+    `row_dims` are the dims of the axes whose values are in tables. `literals` are the
+    small arrays that the function closes over; if they are `None`, all are arguments.
     """
 
     lengths: tuple[int, ...]
@@ -79,11 +84,52 @@ class Layout:
     unsplit: bool = False
     within: int | None = None
     key_digits: bool = False
+    row_dims: tuple[int, ...] = ()
+    literals: Literals | None = None
+
+    def constants(self, given: "Given") -> list[Any]:
+        """Return the arrays that the function closes over."""
+        if self.literals is None:
+            return list(given.constants)
+        return filled_in(self.literals, given.constants)
 
     @property
     def points_at_once(self) -> int:
         """The number of points that a device vectorises."""
         return self.batch_size if self.within is None else self.within
+
+    @property
+    def reach(self) -> int:
+        """The number of consecutive points from the first to after the last lane."""
+        return self.points_at_once * (1 if self.within else self.partition(0).stride)
+
+    @ft.cached_property
+    def together(self) -> int | None:
+        """The first of the dims whose values are written out in columns, or `None`."""
+        if self.listed:
+            return None
+        points = 1
+        for dim in reversed(range(len(self.lengths))):
+            points *= self.lengths[dim]
+            if points + self.reach > LONGEST:
+                return None
+            if dim == 0 or 3 * points >= self.reach:
+                return dim
+        return None
+
+    def columns(self, tables: Sequence[Any]) -> list[Any]:
+        """Return what a program reads of some tables, one for each of `row_dims`."""
+        first = self.together
+        if first is None:
+            return list(tables)
+        run = math.prod(self.lengths[first:]) + self.reach - 1
+        pairs = zip(tables, self.row_dims, strict=True)
+        return [
+            _column(table, math.prod(self.lengths[dim + 1 :]), run)
+            if dim >= first
+            else table
+            for table, dim in pairs
+        ]
 
     def partition(self, points: int) -> Partition:
         """Return the partition of some points over the devices."""
@@ -91,6 +137,25 @@ class Layout:
         # Use integers: `jnp.ceil` of a quotient is float32, and wrong from 2^24 on.
         run = None if self.dealt else (points + (across - 1)) // across
         return Partition(self.batch_size, len(self.devices), run)
+
+
+_columns: WeakCache[dict[Any, Any]] = WeakCache()
+
+
+def _column(table: Any, each: int, run: int) -> Any:
+    """Return the values of `run` points, of which `each` share a position."""
+    kept = None
+    if isinstance(table, jax.Array):
+        kept = _columns.get(table)
+        kept = _columns.put(table, {}) if kept is None else kept
+        if (each, run) in kept:
+            return kept[each, run]
+    made = np.repeat(np.asarray(table), each, axis=0)
+    made = np.concatenate([made] * -(-run // len(made)))[:run]
+    if kept is not None and made.nbytes <= _SMALL:
+        # A call copies no arrays of JAX that are on the devices.
+        made = kept[each, run] = jnp.asarray(made)
+    return made
 
 
 @ft.lru_cache(maxsize=256)
@@ -107,6 +172,8 @@ def each_its_rows(layout: Layout) -> NamedSharding:
     mesh = flat_mesh(layout.devices)
     return NamedSharding(mesh, P(mesh.axis_names))
 
+
+_SMALL = 2**20
 
 FIRST, COUNT, LAST, DIGITS = range(4)
 """The columns of `control`: the first point of a device, its number of batches, the
@@ -136,8 +203,14 @@ def _shares(partition: Partition, points: int) -> UInt32[np.ndarray, "devices 2"
     return np.array(own, np.uint32)
 
 
-Lane: TypeAlias = Callable[[UInt32[Array, "..."]], list[Any]]
-"""The leaves of a row, from its offset in the call or its row in the table."""
+Row: TypeAlias = tuple[UInt32[Array, "..."], list[Array]]
+"""The offset of a row in the call, or its row in the table, and values of axes there.
+
+There are no values if the lane takes them from the tables.
+"""
+
+Lane: TypeAlias = Callable[[Row], list[Any]]
+"""The function that returns the leaves of a row."""
 
 
 class Given(NamedTuple):
@@ -149,6 +222,7 @@ class Given(NamedTuple):
     init: Sequence[Any] = ()
     reducer_constants: Sequence[Any] = ()
     key_digits: Sequence[Any] = ()
+    columns: Sequence[Any] = ()
 
 
 LaneOf: TypeAlias = Callable[[UInt32[Array, "1 control"], Given], Lane]
@@ -173,11 +247,11 @@ def build(
     ) -> list[Array]:
         at = lane_of(control, given)
 
-        def lane(row: UInt32[Array, "..."]) -> list[Array]:
+        def lane(row: Row) -> list[Array]:
             return as_stored(at(row), outputs)
 
         def microbatch(number: UInt32[Array, ""]) -> list[Array]:
-            return batch_of(lane, rows_of_batch(layout, control, table, number))
+            return batch_of(lane, rows_of_batch(layout, control, table, number, given))
 
         empty, begin = buffers(layout, outputs), ft.partial(begin_of, layout)
         return filled(microbatch, lambda: read(control, COUNT), empty, begin)
@@ -208,16 +282,73 @@ def rows_of_batch(
     control: UInt32[Array, "1 control"],
     table: UInt32[Array, "rows columns"] | None,
     number: UInt32[Array, ""],
-) -> UInt32[Array, "batch ..."]:
+    given: Given,
+) -> Row:
     """Return the rows of a batch: offsets in the call, or rows of the table."""
     batch, stride = layout.batch_size, layout.partition(0).stride
     if table is not None:
         size, zero = (batch, table.shape[1]), np.uint32(0)
-        return jax.lax.dynamic_slice(table, (begin_of(layout, number), zero), size)
+        return jax.lax.dynamic_slice(table, (begin_of(layout, number), zero), size), []
     pace = np.uint32(batch * stride)
     first = read(control, FIRST) + jax.lax.mul(number, pace)
     offsets = lanes(first, batch, stride)
-    return up_to(read(control, LAST), offsets)
+    last = read(control, LAST)
+    if layout.within is not None:  # a block has its own points
+        return up_to(last, offsets), []
+    return consecutive(layout, control, first, last, offsets, given)
+
+
+def consecutive(
+    layout: Layout,
+    control: UInt32[Array, "1 control"],
+    first: UInt32[Array, ""],
+    last: UInt32[Array, ""],
+    offsets: UInt32[Array, " batch"],
+    given: Given,
+) -> Row:
+    """Return some offsets up to the last point, and the values of axes there.
+
+    The dims from `together` on have columns, of which consecutive points are a slice.
+    The others change after each run of these dims, a few times in a batch.
+    """
+    whole = up_to(last, offsets)
+    together, lengths = layout.together, layout.lengths
+    if together is None or not layout.row_dims:
+        return whole, []
+    start = [read(control, DIGITS + k) for k in range(len(lengths))]
+    digits = advance(start, first, lengths)
+    within, inner = jnp.uint32(0), lengths[together:]
+    for digit, length in zip(digits[together:], inner, strict=True):
+        within = within * np.uint32(length) + digit
+    run, batch = math.prod(inner), len(offsets)
+    ahead = offsets - first
+    runs = [digits]
+    if together:
+        for _ in range((layout.reach + 2 * run - 3) // run):
+            runs.append(_next(runs[-1], lengths, together))
+    valid, rows = offsets <= last, []
+    for column, dim in zip(given.columns, layout.row_dims, strict=True):
+        shape = (batch, *[1] * (column.ndim - 1))
+        if dim >= together:
+            origin = [within, *[jnp.uint32(0)] * (column.ndim - 1)]
+            size = layout.reach, *column.shape[1:]
+            row = jax.lax.dynamic_slice(column, origin, size)
+            row = row[:: layout.reach // batch]
+        else:
+            row = take(column, runs[0][dim])[None]
+            for k, each in enumerate(runs[1:], 1):
+                begun = ahead >= np.uint32(k * run) - within
+                row = jnp.where(
+                    begun.reshape(shape), take(column, each[dim])[None], row
+                )
+            row = jnp.broadcast_to(row, (batch, *column.shape[1:]))
+        rows.append(jnp.where(valid.reshape(shape), row, row[:1]))
+    return whole, rows
+
+
+def _next(digits: list[Any], lengths: Sequence[int], end: int) -> list[Any]:
+    """Return the digits one further on the dims before `end`."""
+    return [*advance(digits[:end], jnp.uint32(1), lengths[:end]), *digits[end:]]
 
 
 def buffers(layout: Layout, outputs: Sequence[jax.ShapeDtypeStruct]) -> list[Array]:
@@ -256,8 +387,9 @@ def point_lane(jaxpr: Any, layout: Layout) -> LaneOf:
     inputs_of = point_inputs(layout)
 
     def lane_of(control: UInt32[Array, "1 control"], given: Given) -> Lane:
-        inputs, n = inputs_of(control, given), len(given.constants)
-        return lambda row: evaluate(jaxpr, given.constants, inputs(row)[n:])
+        inputs, constants = inputs_of(control, given), layout.constants(given)
+        n = len(constants)
+        return lambda row: evaluate(jaxpr, constants, inputs(row)[n:])
 
     return lane_of
 
@@ -269,7 +401,8 @@ def point_inputs(layout: Layout) -> LaneOf:
     """
 
     def inputs_of(control: UInt32[Array, "1 control"], given: Given) -> Lane:
-        def at(row: UInt32[Array, "..."]) -> list[Any]:
+        def at(of: Row) -> list[Any]:
+            row, values = of
             dims = range(len(layout.lengths))
             if layout.listed:
                 digits = [row[k] for k in dims]
@@ -277,7 +410,10 @@ def point_inputs(layout: Layout) -> LaneOf:
                 start = [read(control, DIGITS + k) for k in dims]
                 digits = advance(start, row, layout.lengths)
             positions = [jax.lax.convert_element_type(d, np.int32) for d in digits]
-            args = [*given.arrays, *positions]
+            if not values:
+                tables = zip(given.columns, layout.row_dims, strict=True)
+                values = [take(table, positions[dim]) for table, dim in tables]
+            args = [*given.arrays, *values, *positions]
             if given.key is not None:
                 folded = [digits[k] for k in layout.key_dims]
                 if layout.key_digits:
@@ -287,7 +423,7 @@ def point_inputs(layout: Layout) -> LaneOf:
                         at(table, digit, keepdims=False) for table, digit in pairs
                     ]
                 args.append(point_key(given.key, folded))
-            return [*given.constants, *args]
+            return [*layout.constants(given), *args]
 
         return at
 

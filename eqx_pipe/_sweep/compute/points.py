@@ -19,11 +19,17 @@ from jaxtyping import Float, Int64, UInt32
 
 from ..._cache import WeakCache
 from ..._errors import MissingKeyError, SweepError, log_once, value_error
-from ..._jaxprs import Split, work
+from ..._jaxprs import Literals, Split, arguments_of, literals_of, settled, work
 from ..._spaces import Geometry, Space, is_axis
 from ..._tree import as_keys
 from ..._types import Device, Key, PyTree
-from ..._vmap import all_busy, choose_batch_size, warn_if_it_may_hang
+from ..._vmap import (
+    all_busy,
+    choose_batch_size,
+    largest_that_fits,
+    may_not_fit,
+    warn_if_it_may_hang,
+)
 from .cases import (
     ByOffset,
     ByTable,
@@ -64,7 +70,7 @@ from .rows import (
     whole,
 )
 from .split_kernel import batched_in, state_of
-from .trace import Traced, abstract, arrays_of, check_concrete, trace
+from .trace import Traced, abstract, arrays_of, check_concrete, tabled, trace
 from .watch import Watch, clock
 
 _LISTED_AT_ONCE = 2**22
@@ -87,7 +93,9 @@ _ORDERS: WeakCache[tuple[Traced, Key | None, tuple[int, ...] | None]] = WeakCach
 class Points(Work):
     """Points that are ready to be computed: rows of a sweep, or the inputs of rows.
 
-    An automatic `batch_size` (`adapts`) is halved if memory does not suffice. Points
+    An automatic `batch_size` (`adapts`) is halved if memory does not suffice; `wanted`
+    is the size without regard to memory. If `literal`, small arrays that the function
+    closes over are part of its program. Points
     are `ordered` if they come with costs, or by arbitrary indices; a call computes at
     most `most` points. On a grid they share batches in the order that suits their
     loops, if it `turns`. Failed points are `isolated`, or else end the sweep. `broken`
@@ -108,6 +116,8 @@ class Points(Work):
     isolated: bool = False
     broken: tuple[tuple[Case, str], ...] = ()
     adapts: bool = False
+    wanted: int = 0
+    literal: bool = False
     function: str = "sweep"
     reducers: ClassVar[None] = None
     programs: Programs = dataclasses.field(default_factory=Programs)
@@ -407,7 +417,8 @@ class Points(Work):
     @property
     def _splits(self) -> list[Split | None]:
         sizes = (max(1, min(self.largest_batch, case.size)) for case in self.cases)
-        return [traced.split(n) for traced, n in zip(self.traced, sizes, strict=True)]
+        pairs, platform = zip(self.traced, sizes, strict=True), self.devices[0].platform
+        return [traced.split(n, platform) for traced, n in pairs]
 
     def loops(self) -> tuple[int | None, int] | None:
         """Return the steps of a point, if they are known, and the bytes of a flight.
@@ -419,7 +430,7 @@ class Points(Work):
             if split is None:
                 continue
             layout = self._layout(k, self.largest_batch, self._listed)
-            given = jtu.tree_map(abstract, self.given(k))
+            given = jtu.tree_map(abstract, self.given(k, layout))
             state = state_of(split, layout, batched_in(split, layout, given))
             found.append((nbytes(state), split.steps))
         largest = max(found, key=lambda each: each[0], default=None)
@@ -433,11 +444,13 @@ class Points(Work):
     def _runner(self, k: int, points: ByOffset | ByTable) -> tuple[Runner, Given]:
         """Return the program for some points of a case, and its arguments."""
         listed, size = isinstance(points, ByTable), self.largest_batch
-        given = self.placed(k, lambda: self.given(k))
+        given = self.placed(
+            (k, size, listed),
+            lambda: self.given(k, self._layout(k, size, listed)),
+        )
 
         def make() -> Runner:
-            traced = self.traced[k]
-            layout = self._layout(k, size, listed)
+            traced, layout = self.traced[k], self._layout(k, size, listed)
             lane_of, programs = point_lane(traced.jaxpr, layout), [traced.program]
             return Runner(
                 traced,
@@ -447,19 +460,78 @@ class Points(Work):
                 layout,
                 points,
                 given,
-                split=traced.split(layout.batch_size),
+                split=traced.split(layout.batch_size, self.devices[0].platform),
             )
 
         name = k, size, listed, self.most, bool(self.key_digits)
         return self.programs.runner(name, make), given
 
-    def given(self, k: int) -> Given:
+    def program(self, k: int, probe: bool = False) -> jax.stages.Compiled:
+        """Return the compiled program of a case, without placing its arguments.
+
+        A `probe` is compiled for its memory alone, without autotuning.
+        """
+        listed, traced = self._listed, self.traced[k]
+        layout = self._layout(k, self.largest_batch, listed)
+        some = np.zeros(1, np.int64)
+        table = ByTable(self.geometry, some, some)
+        return Runner(
+            traced,
+            [traced.program],
+            point_lane(traced.jaxpr, layout),
+            traced.stored,
+            layout,
+            table if listed else ByOffset(self.geometry.start),
+            self.given(k, layout),
+            split=traced.split(layout.batch_size, self.devices[0].platform),
+            probe=probe,
+        ).kernel
+
+    def fitted(self, probes: int = 1) -> "Points":
+        """Return the points in batches that fit, if memory limits their size.
+
+        The compiler knows the memory of a program better than the jaxpr. It is asked on
+        accelerators, and only if a batch may need much of the memory.
+        """
+        points = self
+        reserved = CHUNK_BYTES // len(self.devices)
+        for k, traced in enumerate(self.traced if self.wanted else []):
+            free = may_not_fit(traced.analysis, self.wanted, self.devices)
+            if free is not None:
+                wanted = self.with_batch_size(self.wanted)
+                fits = wanted.largest_in(k, free - reserved, probes)
+                size = fits or self.batch_size
+                points = points.with_batch_size(
+                    size if points is self else min(size, points.batch_size)
+                )
+        return points
+
+    def largest_in(self, k: int, free: int, probes: int = 2) -> int:
+        """Return the largest batch size up to this one whose program fits, or 0."""
+
+        def bytes_of(size: int) -> tuple[int, int] | None:
+            try:
+                made = self.with_batch_size(size).program(k, probe=4 * size <= most)
+            except TooLarge:
+                return None
+            memory: Any = made.memory_analysis()
+            fixed = memory.argument_size_in_bytes + memory.output_size_in_bytes
+            return fixed + memory.temp_size_in_bytes, fixed
+
+        most, alive = self.batch_size, self.traced[k].analysis.alive
+        return largest_that_fits(bytes_of, most, free, alive, probes)
+
+    def given(self, k: int, layout: Layout) -> Given:
         """Return the arguments of the program of a case, besides the points."""
         tables = [
             self.key_digits[dim] for dim in self.geometry.key_dims if self.key_digits
         ]
         constants = self.traced[k].program.constants
-        return Given(self._arrays, constants, self.key, key_digits=tables)
+        if layout.literals is not None:
+            constants = arguments_of(layout.literals, constants)
+        columns = layout.columns([x for _, _, x in tabled(self.geometry)])
+        arrays = self._arrays
+        return Given(arrays, constants, self.key, key_digits=tables, columns=columns)
 
     def placed(self, name: Any, make: Callable[[], Given]) -> Given:
         """Return the arguments of a program on the devices: they may be large."""
@@ -473,6 +545,10 @@ class Points(Work):
         return {}  # a copy for another space or key has its own
 
     @ft.cached_property
+    def _literals(self) -> list[Literals]:
+        return [literals_of(traced.program) for traced in self.traced]
+
+    @ft.cached_property
     def _arrays(self) -> list[Any]:
         return arrays_of(self.geometry, self.space.key)
 
@@ -481,11 +557,14 @@ class Points(Work):
         """The positions of equal static values on each dim."""
         return static_values_of(self.geometry)
 
-    def layout(self, **options: Any) -> Layout:
-        """Return a layout for this grid on these devices."""
+    def layout(self, k: int = 0, **options: Any) -> Layout:
+        """Return a layout for the points of a case on these devices."""
         geometry = self.geometry
         grid = geometry.lengths, geometry.key_dims
         options["key_digits"] = bool(self.key_digits)
+        if self.literal:
+            options["literals"] = self._literals[k]
+        options["row_dims"] = tuple(dim for _, dim, _ in tabled(geometry))
         return Layout(*grid, devices=self.devices, **options)
 
     def _layout(self, k: int, batch_size: int, listed: bool) -> Layout:
@@ -496,6 +575,7 @@ class Points(Work):
         batch_size, num_devices = min(batch_size, case.size), len(self.devices)
         most = min(case.size, self.most)
         return self.layout(
+            k,
             batch_size=batch_size,
             capacity=chunk_capacity(most, batch_size, num_devices, held),
             listed=listed,
@@ -517,6 +597,7 @@ def prepare(
     counting: bool = False,
     function: str = "sweep",
     detached: bool = False,
+    lasting: bool = False,
 ) -> Points:
     """Trace a function on a space, for each combination of static values.
 
@@ -524,27 +605,26 @@ def prepare(
     automatic batch size is chosen for one of `shares` processes. If failures are
     `isolated`, static values for which tracing the function raises are recorded. With
     `counting`, outputs are `(output, needed, executed)`, with the steps of loops. If
-    traces are `detached`, they copy the NumPy arrays of the function.
+    traces are `detached`, they copy the NumPy arrays of the function. A `lasting` sweep
+    may be continued in another process, which computes the same bits.
     """
     geometry = space.geometry
     options = function, isolated, counting, detached
     make = ft.partial(_traced, fn, space, key, geometry, *options)
     cases, traced, broken = kept(fn, space, key, options, make)
     check_concrete(function, [*arrays_of(geometry, space.key), key])
-    adapts = batch_size == "auto"
+    adapts, wanted = batch_size == "auto", 0
     if adapts and any(each.has_effects for each in traced):
         batch_size = 1  # without padding that repeats a point, or lanes that wait
     elif adapts:
-        batch_size = min(
-            choose_batch_size(
-                each.analysis,
-                max(1, -(-case.size // shares)),
-                devices,
-                alike=ordered,
-                reserved=CHUNK_BYTES // len(devices),
-            )
+        choose = ft.partial(choose_batch_size, devices=devices, alike=ordered)
+        pairs = [
+            (each.analysis, max(1, -(-case.size // shares)))
             for each, case in zip(traced, cases, strict=True)
-        )
+        ]
+        reserved = CHUNK_BYTES // len(devices)
+        batch_size = min(choose(each, n, reserved=reserved) for each, n in pairs)
+        wanted = min(choose(each, n, reserved=None) for each, n in pairs)
     batch_size = min(int(batch_size), max(1, *(case.size for case in cases)))
     if batch_size > (most := _AT_ONCE // len(devices)):
         raise value_error(
@@ -555,7 +635,9 @@ def prepare(
         )
     for each in traced:
         warn_if_it_may_hang(batch_size, each.analysis.linalg_limit, devices)
-    return Points(
+    # What a process has computed before must not change the program of a lasting sweep.
+    literal = settled([each.program for each in traced]) or lasting
+    points = Points(
         space=space,
         geometry=geometry,
         key=key,
@@ -568,8 +650,11 @@ def prepare(
         isolated=isolated,
         broken=broken,
         adapts=adapts,
+        wanted=wanted,
+        literal=literal,
         function=function,
     )
+    return points if function == "plan" else points.fitted()
 
 
 def _traced(

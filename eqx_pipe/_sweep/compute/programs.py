@@ -97,10 +97,11 @@ class Runner:
         given: Given,
         finite: bool = True,
         split: Split | None = None,
+        probe: bool = False,
     ):
         """Compile the program unless it is cached; `points` are examples of points.
 
-        If it is `split`, a call may stop inside of a batch.
+        If it is `split`, a call may stop inside of a batch. A `probe` is not run.
         """
         self.layout, self.finite, self.name = layout, finite, traced.name
         self.split, self.pace = split, Pace()
@@ -121,7 +122,11 @@ class Runner:
             return kernel.lower(control, table, place, sources, state, own)
 
         options = _UNSPLIT if layout.unsplit else None
-        place = layout if split is None else (layout, split.at)
+        place: Any = layout
+        if split is not None:
+            place = layout, split.at, *(loop.unit for loop in split.loops)
+        if probe and layout.devices[0].platform in ("cuda", "gpu"):
+            options, place = {"xla_gpu_autotune_level": 0}, (place, "probe")
         with noting(layout.points_at_once):
             self.kernel = compiled(programs, place, lower, options)
 
@@ -408,7 +413,8 @@ class Begun:
         assert self._runner.split is not None
         split, size = self._runner.split, self.batch_size
         before = [0, *it.accumulate(loop.length or 0 for loop in split.loops)]
-        steps = [int(at) + before[loop] for _, loop, at, _ in self._place.tolist()]
+        unit = [loop.unit for loop in split.loops] + [1]
+        steps = [int(at) * unit[k] + before[k] for _, k, at, _ in self._place.tolist()]
         flying = [steps[x // size] for at, x in self._lanes() if self._is_left[at]]
         if not flying:
             return 0.0, ""

@@ -27,7 +27,18 @@ from ..._jaxprs import Fingerprint, evaluate, fingerprint_of, key_of
 from ..._reduce import AbstractReducer, Reducer, ReducerTree
 from ..._tree import as_data, as_keys, key_kind
 from ..._vmap import batch_of
-from .kernel import DIGITS, Given, Lane, LaneOf, Layout, lanes, point_lane, read, up_to
+from .kernel import (
+    DIGITS,
+    Given,
+    Lane,
+    LaneOf,
+    Layout,
+    Row,
+    consecutive,
+    lanes,
+    point_lane,
+    read,
+)
 from .rows import CHUNK_BYTES
 from .trace import Traced, detached, settings
 
@@ -167,14 +178,15 @@ def block_lane(traced: Traced, reducing: TracedReducers, layout: Layout) -> Lane
     def block_of(control: UInt32[Array, "1 control"], given: Given) -> Lane:
         at = lane_of(control, given)
 
-        def lane(point_id: UInt32[Array, "..."]) -> list[Any]:
+        def lane(row: Row) -> list[Any]:
             # A constant output is a literal.
             return [
                 out if key_kind(leaf) else jnp.asarray(out, leaf.dtype)
-                for out, leaf in zip(at(point_id), traced.outputs, strict=True)
+                for out, leaf in zip(at(row), traced.outputs, strict=True)
             ]
 
-        def block(number: UInt32[Array, ""]) -> list[Array]:
+        def block(row: Row) -> list[Array]:
+            number, _ = row
             last, batches = read(control, last_column), read(control, last_column + 1)
             first = jax.lax.mul(number, batches)
             # The last block may have fewer microbatches.
@@ -182,10 +194,12 @@ def block_lane(traced: Traced, reducing: TracedReducers, layout: Layout) -> Lane
 
             def microbatch(step: UInt32[Array, ""], state: list[Array]) -> list[Array]:
                 last = read(control, last_column)
-                offsets = lanes(jax.lax.mul(step, np.uint32(batch)), batch)
+                begin = jax.lax.mul(step, np.uint32(batch))
+                offsets = lanes(begin, batch)
                 # Padding repeats the last point, and `ok` excludes it.
                 ok = jax.lax.le(offsets, jax.lax.broadcast(last, (batch,)))
-                values = batch_of(lane, up_to(last, offsets))
+                rows = consecutive(layout, control, begin, last, offsets, given)
+                values = batch_of(lane, rows)
                 return reducing.absorb(given.reducer_constants, *state, *values, ok)
 
             end = jax.lax.min(first + batches, most)

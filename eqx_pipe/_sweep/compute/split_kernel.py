@@ -93,9 +93,17 @@ def build_split(
 
         def step(s: Any) -> Any:
             number, loop, at, left, state, made = s
+            ids = rows_of_batch(layout, control, table, number, given)
             own = jnp.arange(batch, dtype=jnp.uint32)
-            own = jnp.where(number == place[0, BATCH], sources, own)
-            ids = rows_of_batch(layout, control, table, number)[own]
+            # Lanes of failed points all repeat the same one, so nothing is gathered.
+            moved = (number == place[0, BATCH]) & (sources != own)
+            other = jnp.max(jnp.where(moved, sources, jnp.uint32(0)))
+
+            def without_failed(x: Array) -> Array:
+                one = jax.lax.dynamic_index_in_dim(x, other)
+                return jnp.where(moved.reshape(-1, *[1] * (x.ndim - 1)), one, x)
+
+            ids = jax.tree.map(without_failed, ids)
             runs = [lambda s, k=k: run(k, s) for k in range(number_of_loops)]
             now = ids, at, left, state
             if number_of_loops == 1:
@@ -165,7 +173,8 @@ def _over(
     """
     ids, state, *more = args
     if batch == 1:
-        made = f(ids[0], [leaf[0] for leaf in state], *more)
+        one = jax.tree.map(lambda x: x[0], ids)
+        made = f(one, [leaf[0] for leaf in state], *more)
         return [jnp.expand_dims(leaf, 0) for leaf in made]
     state = [leaf if own else leaf[0] for leaf, own in zip(state, batched, strict=True)]
     axes = [0 if own else None for own in batched]
@@ -192,7 +201,14 @@ def batched_in(split: Split, layout: Layout, given: Given) -> list[bool]:
     if batch == 1:
         return found
     width = (len(layout.lengths),) if layout.listed else ()
-    ids = jax.ShapeDtypeStruct((batch, *width), jnp.uint32)
+    values = (
+        []
+        if layout.together is None
+        else [
+            jax.ShapeDtypeStruct((batch, *x.shape[1:]), x.dtype) for x in given.columns
+        ]
+    )
+    ids = jax.ShapeDtypeStruct((batch, *width), jnp.uint32), values
     number = jax.ShapeDtypeStruct((), jnp.uint32)
     control = jax.ShapeDtypeStruct((1, DIGITS + len(layout.lengths)), jnp.uint32)
 

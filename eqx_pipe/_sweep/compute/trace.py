@@ -18,21 +18,25 @@ import jax.tree_util as jtu
 import numpy as np
 from jax.core import Tracer
 
-from ..._errors import type_error
+from ..._errors import type_error, value_error
 from ..._jaxprs import (
     Fingerprint,
     Split,
     as_function,
     counted,
+    draws_together,
     evaluate,
     fingerprint_of,
+    on_values,
     open_jaxpr,
+    refs_of,
     split_of,
 )
 from ..._jaxprs import trace as trace_jaxpr
+from ..._keys import rbg_error
 from ..._mesh_context import NO_MESH
 from ..._spaces import Geometry, Space
-from ..._tree import as_data, can_be_traced
+from ..._tree import as_data, can_be_traced, leaf_text
 from ..._types import ClosedJaxpr, Key, PyTree
 from ..._vmap import Analysis, analyze
 from ..call import call, fn_name
@@ -54,6 +58,13 @@ LONG = 2**26
 
 A batch with fewer takes 1 to 70 milliseconds, and its program is not split: that would
 double the time of its compilation, and cost about 40 microseconds for each batch.
+"""
+
+LONG_ELSEWHERE = 2**34
+"""The same on other devices: about 20 milliseconds at 10^12 operations a second.
+
+It is an estimate, since nothing was run on a device. A GPU asks the host after each
+step of a loop whose length is data, so a piece should be long beside a launch.
 """
 
 _FIXED = 12
@@ -110,15 +121,18 @@ class Traced:
         varies = [k >= self.num_arrays for k in range(inputs)]
         return analyze(self.jaxpr, varies)
 
-    def split(self, batch_size: int) -> Split | None:
+    def split(self, batch_size: int, platform: str = "cpu") -> Split | None:
         """Return the program for batches, split at its long loops if it has any.
 
         Effects must happen once, so a program with effects is not split.
         """
-        constants, least = self.program.constants, LONG / (batch_size + _FIXED)
+        on_cpu, constants = platform == "cpu", self.program.constants
+        least = (LONG if on_cpu else LONG_ELSEWHERE) / (batch_size + _FIXED)
         if least not in self._splits:
-            found = None if self.has_effects else split_of(self.jaxpr, constants, least)
-            self._splits[least] = found
+            self._splits[least] = None
+            if not self.has_effects:
+                found = split_of(self.jaxpr, constants, least, not on_cpu)
+                self._splits[least] = found
         return self._splits[least]
 
     @ft.cached_property
@@ -143,11 +157,17 @@ def trace(
 
     `plain` has a position for each dim, for the values of `Static` axes.
     """
-    arrays, static = eqx.partition((geometry.leaves, space.key), can_be_traced)
+    at = tabled(geometry)
+    arrays, static = eqx.partition((untabled(geometry), space.key), can_be_traced)
     alone: dict[str, Any] = {}
 
-    def flat(given: PyTree, digits: list[Any], key: Key | None) -> list[Any]:
+    def flat(
+        given: PyTree, rows: list[Any], digits: list[Any], key: Key | None
+    ) -> list[Any]:
         leaves, space_key = eqx.combine(given, static)
+        leaves = list(leaves)
+        for (index, _, _), row in zip(at, rows, strict=True):
+            leaves[index] = leaves[index].at_row(row)
         point = geometry.point(leaves, space_key, digits, plain)
         alone.update(_on_point(function, fn, point, key))
         arrays = jtu.tree_leaves((eqx.filter(point, _is_tracer), key))
@@ -156,7 +176,8 @@ def trace(
     digits = [jax.ShapeDtypeStruct((), jnp.int32)] * len(geometry.lengths)
     # Use plain types: an array made under the user's mesh has that mesh in its type.
     structs = jtu.tree_map(abstract, (arrays, key))
-    jaxpr: Any = jax.make_jaxpr(flat)(structs[0], digits, structs[1])
+    rows = [jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for _, _, x in at]
+    jaxpr: Any = jax.make_jaxpr(flat)(structs[0], rows, digits, structs[1])
     leaves = jtu.tree_leaves(arrays)
     check_concrete(function, [*jaxpr.consts, *leaves, key])
     return Traced(
@@ -218,6 +239,23 @@ def _on_point(
     make: Any = jax.make_jaxpr(on_point, return_shape=True)
     jaxpr, out = make(*structs) if key is not None else make(structs[0])
     outputs, structure = jtu.tree_flatten(out)
+    refs, changed = refs_of(jaxpr)
+    if changed:
+        raise value_error(
+            function,
+            f"`fn` writes to a reference that points share, {leaf_text(changed[0])}.",
+            "Return the value; a reference that `fn` makes may change.",
+        )
+    if refs:
+        with jax.ensure_compile_time_eval():  # not in the trace around
+            values = [ref[...] for ref in refs]
+        jaxpr = trace_jaxpr(
+            ft.partial(on_values(jaxpr, refs), *values), *_inputs(jaxpr)
+        )
+    if draws_together(jaxpr, 1):
+        pairs = [jax.ShapeDtypeStruct((2, *s.shape), s.dtype) for s in _inputs(jaxpr)]
+        if draws_together(trace_jaxpr(jax.vmap(as_function(jaxpr)), *pairs)):
+            raise rbg_error(function, "`fn` draws from keys")
     return {
         "point": eqx.combine(structs[0], static),
         "own": jaxpr,
@@ -232,7 +270,20 @@ def _is_tracer(x: Any) -> bool:
 
 def arrays_of(geometry: Geometry, key: Key | None) -> list[Any]:
     """Return the arrays of a space and its key, in the order of a trace."""
-    return list(filter(can_be_traced, jtu.tree_leaves((geometry.leaves, key))))
+    return list(filter(can_be_traced, jtu.tree_leaves((untabled(geometry), key))))
+
+
+def tabled(geometry: Geometry) -> list[tuple[int, int, Any]]:
+    """Return the leaf, the dim and the table of each axis whose values are known."""
+    return geometry.tabled
+
+
+def untabled(geometry: Geometry) -> list[Any]:
+    """Return the leaves of a space, without the tables that a kernel reads."""
+    leaves = list(geometry.leaves)
+    for index, _, _ in tabled(geometry):
+        leaves[index] = leaves[index].at_row(None)
+    return leaves
 
 
 def check_concrete(function: str, arrays: Sequence[Any]) -> None:

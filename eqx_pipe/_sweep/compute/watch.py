@@ -168,7 +168,7 @@ class Interrupt:
         self._restore()
         name = "Ctrl-C" if number == signal.SIGINT else self._came.name
         if self._loud:
-            text = "the sweep stops after the step or batch that is being computed."
+            text = "it stops after the step or batch that is being computed."
             tell(f"{name}: {text} {name} again stops at once.")
 
     def _restore(self) -> None:

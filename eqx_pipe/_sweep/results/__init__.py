@@ -13,10 +13,13 @@ from .result import concatenated as concatenated
 from .result import coords_texts as coords_texts
 from .result import inner_dims as inner_dims
 from .result import layout_of as layout_of
+from .result import means_of as means_of
 from .result import names_in as names_in
 from .result import names_of as names_of
 from .result import ranked as ranked
 from .result import reduced_coords as reduced_coords
+from .result import replicates as replicates
+from .result import result_in as result_in
 from .result import scores as scores
 from .result import shapes_of as shapes_of
 from .result import storable as storable

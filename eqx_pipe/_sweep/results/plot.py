@@ -15,7 +15,7 @@ import numpy as np
 from ..._check import check_is
 from ..._errors import nearest, optional, value_error
 from ..._spaces import Axis
-from ..._tree import is_key_array, static_text
+from ..._tree import static_text
 from ..store import OK
 
 _FUNCTION = "SweepResult.plot"
@@ -155,7 +155,7 @@ def _averaged(
     array: Any, axes: Mapping[str, Axis], roles: Mapping[str, str]
 ) -> tuple[Any, Any]:
     """Return the mean over replicates without a role, and their spread, if any."""
-    repeats = {axis.dim or path for path, axis in axes.items() if _repeats(axis)}
+    repeats = {axis.dim or path for path, axis in axes.items() if axis.is_replicate}
     over = [dim for dim in _free_dims(array, roles) if dim in repeats]
     if not over or len(over) == len(array.dims):
         return array, None
@@ -163,12 +163,6 @@ def _averaged(
     count = math.prod(array.sizes[dim] for dim in over)
     mean.attrs["long_name"] = f"{array.name}, mean of {count}"
     return mean, array.std(over)
-
-
-def _repeats(axis: Axis) -> bool:
-    """Return whether the axis has replicates: `Seeds` and PRNG keys."""
-    known = axis.known
-    return axis.replicates is not None or (known is not None and is_key_array(known))
 
 
 def _dim_of(array: Any, name: str) -> str:

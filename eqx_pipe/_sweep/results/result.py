@@ -29,7 +29,7 @@ import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
 from jax.core import Tracer
-from jaxtyping import Array, Bool, Int8, Int64, UInt32
+from jaxtyping import Array, Bool, Float64, Int8, Int64, Shaped, UInt32
 
 from ..._check import check_choice, check_distinct
 from ..._errors import (
@@ -405,11 +405,8 @@ class SweepResult:
         if over is not None:
             over = as_over(over, _BEST, "")
             settings = cells_of(_BEST, self.space, over)
-            points, one = _replicates(self.space, over), "setting has a replicate that"
-            # A NaN makes the mean of its setting NaN, as infinities of both signs do.
-            compared = np.where(allowed, compared.astype(np.float64), np.nan)
-            with np.errstate(invalid="ignore"):
-                compared = compared[points].mean(axis=1)
+            points, one = replicates(self.space, over), "setting has a replicate that"
+            compared = means_of(self.space, over, compared, allowed)
             allowed = ~np.isnan(compared)
         candidates = np.flatnonzero(allowed)
         if not len(candidates):
@@ -687,16 +684,7 @@ class SweepResult:
         with disk_errors(folder, "be read", _LOAD):
             if isinstance(files, Folder):
                 _check_folder(files.path)
-            store = open_store(_LOAD, files)
-            if "reduce" in store.record:
-                raise value_error(
-                    _LOAD,
-                    f"the store {folder!r} keeps the states of a reduction.",
-                    "Call the same sweep with the same `reduce` and `store`, which "
-                    "computes missing points. `xarray.open_zarr` shows the states.",
-                )
-            with well_formed(_LOAD, store.files):
-                return cls(**_fields(store))
+            return result_in(open_store(_LOAD, files))
 
     @property
     def _provenance(self) -> dict[str, Any]:
@@ -749,7 +737,7 @@ def _short(value: Any) -> str:
     return f"{value:.6g}" if isinstance(value, float) else f"{value}"
 
 
-def _replicates(
+def replicates(
     space: Space, over: Sequence[str]
 ) -> Int64[np.ndarray, "settings replicates"]:
     """Return the points of each setting, which differ along the dims `over`."""
@@ -757,6 +745,19 @@ def _replicates(
     dims = [k for k, dim in enumerate(space.dims) if dim in over]
     points = np.moveaxis(points, dims, range(-len(dims), 0))
     return points.reshape(-1, math.prod(points.shape[-len(dims) :]))
+
+
+def means_of(
+    space: Space,
+    over: Sequence[str],
+    scores: Shaped[np.ndarray, " points"],
+    allowed: Bool[np.ndarray, " points"],
+) -> Float64[np.ndarray, " settings"]:
+    """Return the mean score of each setting; NaN if a replicate is not allowed."""
+    # A NaN makes the mean of its setting NaN, as infinities of both signs do.
+    known = np.where(allowed, scores.astype(np.float64), np.nan)
+    with np.errstate(invalid="ignore"):
+        return known[replicates(space, over)].mean(axis=1)
 
 
 def scores(function: str, values: PyTree, size: int, by: Compared) -> np.ndarray:
@@ -834,8 +835,13 @@ def _one(i: Any, size: int) -> int:
     return one
 
 
-def concatenated(results: Sequence[SweepResult]) -> SweepResult:
-    """Return the points of several results with the same axes and outputs, in order."""
+def concatenated(
+    results: Sequence[SweepResult], over: Sequence[str] = ()
+) -> SweepResult:
+    """Return the points of several results with the same axes and outputs, in order.
+
+    With `over`, they have these dims of replicates, and are joined along the other.
+    """
 
     def arrays(*leaves: Any) -> Any:
         parts = [x[...] if isinstance(x, StoredArray) else x for x in leaves]
@@ -848,16 +854,24 @@ def concatenated(results: Sequence[SweepResult]) -> SweepResult:
         for text, points in result._errors.items():
             errors[text] = np.append(errors.get(text, points[:0]), begin + points)
         begin += len(result)
-    return dataclasses.replace(
+    spaces = [result.space for result in results]
+    whole = dataclasses.replace(
         results[0],
         values=jtu.tree_map(arrays, *(result.values for result in results)),
-        space=joined([result.space for result in results]),
+        space=joined(spaces, over),
         _gaps=joined_gaps([(result._gaps, len(result)) for result in results]),
         batch_size=max(result.batch_size for result in results),
         seconds=sum(result.seconds for result in results),
         made=(),
         _errors=errors,
     )
+    if not over:
+        return whole
+    begins = np.cumsum([0, *map(len, spaces)])
+    parts = [b + replicates(x, over) for b, x in zip(begins, spaces, strict=False)]
+    order = np.empty(len(whole), np.int64)
+    order[replicates(whole.space, over)] = np.concatenate(parts)
+    return dataclasses.replace(whole[order], space=whole.space)
 
 
 def _leaf_row(leaf: Any, is_reduced: bool) -> str:
@@ -951,18 +965,22 @@ def coords_texts(known: KnownCoords) -> dict[str, str]:
 
 
 def check_output_coords(
-    known: KnownCoords, shapes: Mapping[str, tuple[int, ...]], taken: set[str]
+    known: KnownCoords,
+    shapes: Mapping[str, tuple[int, ...]],
+    taken: set[str],
+    function: str = "sweep",
 ) -> None:
     """Raise a `ValueError` unless the names fit outputs of these shapes.
 
-    `taken` are the names of the space.
+    `taken` are the names of the space, and `function` is the public function.
     """
+    misfit = ft.partial(_misfit, function)
     lengths: dict[str, int] = {}
     for path, dims in known.items():
         if path not in shapes:
             arrays = [name for name, shape in shapes.items() if shape]
             wrong = f"`output_coords` names {path!r}."
-            raise value_error("sweep", wrong, nearest(path, arrays))
+            raise value_error(function, wrong, nearest(path, arrays))
         sizes = [None if coords is None else len(coords) for coords in dims.values()]
         shape = shapes[path]
         if len(sizes) != len(shape) or any(
@@ -971,19 +989,19 @@ def check_output_coords(
         ):
             wrong = f"has dims of the sizes {sizes}, and the output the shape {shape}"
             cure = "Name all dims in order, each with a value for each position or None"
-            raise _misfit(path, wrong, cure)
+            raise misfit(path, wrong, cure)
         for dim, length in zip(dims, shape, strict=True):
             other = lengths.setdefault(dim, length)
             if dim in taken:
                 wrong = f"has the dim {dim!r}, but the space has this name too"
-                raise _misfit(path, wrong, "Rename the dim of the output")
+                raise misfit(path, wrong, "Rename the dim of the output")
             if other != length:
                 wrong = f"has a dim {dim!r} of {length}, and another output of {other}"
-                raise _misfit(path, wrong, "Rename one of the dims")
+                raise misfit(path, wrong, "Rename one of the dims")
 
 
-def _misfit(path: str, wrong: str, cure: str) -> ValueError:
-    return value_error("sweep", f"`output_coords[{path!r}]` {wrong}.", f"{cure}.")
+def _misfit(function: str, path: str, wrong: str, cure: str) -> ValueError:
+    return value_error(function, f"`output_coords[{path!r}]` {wrong}.", f"{cure}.")
 
 
 def reduced_coords(
@@ -1359,6 +1377,19 @@ def _check_folder(folder: Path) -> None:
             f"{str(folder)!r} is the folder of a search.",
             "Read it by `search.SearchResult.load`.",
         )
+
+
+def result_in(store: Store) -> SweepResult:
+    """Return the result in an open store; raise as `SweepResult.load`."""
+    if "reduce" in store.record:
+        raise value_error(
+            _LOAD,
+            f"the store {store.path!r} keeps the states of a reduction.",
+            "Call the same sweep with the same `reduce` and `store`, which computes "
+            "missing points. `xarray.open_zarr` shows the states.",
+        )
+    with well_formed(_LOAD, store.files):
+        return SweepResult(**_fields(store))
 
 
 def _fields(store: Store) -> dict[str, Any]:

@@ -37,8 +37,14 @@ from .fill import locked as locked
 from .fill import restore as restore
 from .fill import settle as settle
 from .fill import statuses_of as statuses_of
+from .follow import Follower as Follower
+from .format import FORMAT as FORMAT
+from .format import MALFORMED as MALFORMED
 from .format import StoreLayout as StoreLayout
 from .format import Variable as Variable
+from .format import checksum as checksum
+from .format import coordinate_digest as coordinate_digest
+from .format import raw_of as raw_of
 from .format import well_formed as well_formed
 from .lazy import Marks as Marks
 from .lazy import StoredArray as StoredArray

@@ -10,7 +10,7 @@ import errno
 import functools as ft
 import math
 import os
-import shutil
+import re
 import socket
 import stat
 import time
@@ -49,6 +49,9 @@ _UNSUPPORTED = {
     getattr(errno, name, None)
     for name in ("EPERM", "ENOTSUP", "EOPNOTSUPP", "ENOSYS", "EMLINK", "ENOLCK")
 }
+# The names of files of chunks and metadata, of locks, and of files being written.
+_OWN = re.compile(r"zarr\.json|\.growing|(c\.)?\d[\d.]*|all|[0-9a-f]{32}")
+
 _ABSENT = (FileNotFoundError, NotADirectoryError)
 
 T = TypeVar("T")
@@ -155,6 +158,24 @@ class Folder(Keys):
                 os.replace(part, path)  # a kill before it leaves an empty file
         return True
 
+    def copy(self, key: str, to: str) -> None:
+        """Let another key in the same folder have the bytes of a key, atomically."""
+        part = self.path_of(f"{PARTS}/{self.new_id()}")
+        with self._naming(key):
+            self._check_no_link(f"{PARTS}/")
+            try:
+                self._in_folder(f"{PARTS}/", lambda: os.link(self.path_of(key), part))
+            except OSError as error:
+                if error.errno not in _UNSUPPORTED:
+                    raise
+                self.put(to, self.get(key, math.inf))
+                return
+            try:
+                os.replace(part, self.path_of(to))
+            finally:  # it is still there if both were the same file
+                with contextlib.suppress(OSError):
+                    os.unlink(part)
+
     @contextlib.contextmanager
     def _part(self, key: str, data: bytes) -> Iterator[str]:
         """Write the content of `key` to another file, and remove it if it is left."""
@@ -206,13 +227,16 @@ class Folder(Keys):
                 os.rmdir(os.path.dirname(path))
 
     def remove_all(self, name: str) -> None:
-        """Remove a file or a folder as far as the system permits it."""
-        path = self.path / name
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path, ignore_errors=True)
-        else:
+        """Remove another store in a folder of this one, if the system permits it.
+
+        Files of others stay, and links are not followed.
+        """
+        top = self.path_of(name)
+        for folder, _, files in [] if os.path.islink(top) else os.walk(top, False):
             with contextlib.suppress(OSError):
-                path.unlink()
+                for file in filter(_OWN.fullmatch, files):
+                    os.unlink(f"{folder}/{file}")
+                os.rmdir(folder)
 
     def below(self, name: str) -> "Folder":
         """Return the files of another store in a folder of this one."""
@@ -221,6 +245,13 @@ class Folder(Keys):
     def exists(self, key: str) -> bool:
         """Return whether a file exists."""
         return os.path.lexists(self.path_of(key))
+
+    def entry(self, key: str) -> Entry | None:
+        """Return the size and time of a file, or `None` if it does not exist."""
+        with self._naming(key), contextlib.suppress(*_ABSENT):
+            now = os.stat(self.path_of(key))
+            return Entry(now.st_size, now.st_mtime_ns)
+        return None
 
     def names(self, below: str = "") -> set[str]:
         """Return the names in a folder; an empty set if the folder does not exist."""
@@ -332,7 +363,8 @@ def disk_errors(path: str, what: str, function: str = "sweep") -> Iterator[None]
             raise
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         where = "bucket" if "://" in path else "folder"
-        cure = "Make room there" if full else f"See that the {where} can be written to"
+        can = "read" if what == "be read" else "written to"
+        cure = "Make room there" if full else f"See that the {where} can be {can}"
         again = "try again."
         if function == "sweep":
             again = "call the same sweep again. Chunks that are finished are kept."

@@ -6,8 +6,8 @@ a store, and replacing it makes a store grow. Its record has a checksum over all
 Values use the codecs `zstd` and `crc32c` of Zarr. A status file is gzip with a comment
 in its header (RFC 1952), which gzip readers skip. So one file, replaced atomically,
 contains the status of each row for any reader, and the manifest of its chunk. Its size
-is a multiple of `_UNIT` if and only if all rows are ok, so a listing with sizes finds
-the chunks with failed or missing rows, and no index can be lost.
+modulo `_UNIT` is `_ALL_OK` if and only if all rows are ok, so a listing with sizes
+finds the chunks with failed or missing rows, and no index can be lost.
 
 A store may come from anybody. Sizes are checked before memory is allocated.
 """
@@ -29,7 +29,7 @@ from .chunks import Chunks
 from .disk import ROOT, Undecodable, is_name, most_bytes
 from .objects import Files
 
-FORMAT = 8
+FORMAT = 9
 """The version of the format of stores."""
 
 RECORD = "eqx_pipe_store"
@@ -379,8 +379,11 @@ VALUE_CODECS = [
 ]
 STATUS_CODECS = [{"name": "gzip", "configuration": {"level": 1}}]
 
-_UNIT = 64
-"""The unit of the size of status files, see above."""
+_UNIT, _ALL_OK, _ODD = 64, 1, 28
+"""The unit of the size of status files, and the remainders of both kinds, see above.
+
+An odd remainder for files whose rows are all ok: no file twice has such a size.
+"""
 
 _MANIFEST_BYTES, _ROW_BYTES = 2**24, 2**12
 """The maximum bytes of a manifest: texts of errors for each row, and the rest."""
@@ -471,7 +474,7 @@ def pack(manifest: dict[str, Any], status: bytes, is_ok: bool) -> bytes:
     deflate = zlib.compressobj(1, zlib.DEFLATED, -zlib.MAX_WBITS)
     data = deflate.compress(status) + deflate.flush()
     size = len(_HEADER) + 9 + len(text) + 1 + len(data) + 8
-    text += b" " * ((-size if is_ok else _UNIT // 2 - size) % _UNIT)
+    text += b" " * (((_ALL_OK if is_ok else _ODD) - size) % _UNIT)
     comment = b"%08x " % checksum(text) + text + b"\0"
     sizes = struct.pack("<II", zlib.crc32(status), len(status) % 2**32)
     return _HEADER + comment + data + sizes
@@ -479,7 +482,7 @@ def pack(manifest: dict[str, Any], status: bytes, is_ok: bool) -> bytes:
 
 def is_ok_size(size: int) -> bool:
     """Return whether a status file of this size has rows that are all ok."""
-    return size > 0 and size % _UNIT == 0
+    return size > _UNIT and size % _UNIT == _ALL_OK
 
 
 def unpack(data: bytes, rows: int) -> tuple[dict[str, Any], bytes]:
@@ -500,9 +503,12 @@ def unpack(data: bytes, rows: int) -> tuple[dict[str, Any], bytes]:
 
 
 def _inflated(data: bytes, wbits: int, most: int) -> bytes:
-    """Return decompressed bytes, of which there may be at most `most`."""
+    """Return decompressed bytes, of which there may be at most `most`.
+
+    Bytes after their end raise `Undecodable`, since no sweep has written them.
+    """
     inflate = zlib.decompressobj(wbits)
     found = inflate.decompress(data, most + 1)
-    if len(found) > most or not inflate.eof:
+    if len(found) > most or not inflate.eof or inflate.unused_data:
         raise Undecodable("it holds another number of bytes")
     return found

@@ -75,10 +75,22 @@ class Objects(Keys):
         except FileExistsError:
             return None
 
+    def copy(self, key: str, to: str) -> None:
+        """Let another key have the bytes of a key."""
+        with self._naming(key):
+            self._obstore.copy(self._bucket, self._prefix + key, self._prefix + to)
+
     def tag(self, key: str) -> str | None:
         """Return the e-tag of an object, or `None` if it is missing."""
         with contextlib.suppress(FileNotFoundError), self._naming(key):
             return self._obstore.head(self._bucket, self._prefix + key)["e_tag"]
+        return None
+
+    def entry(self, key: str) -> Entry | None:
+        """Return the size and time of an object, or `None` if it does not exist."""
+        with contextlib.suppress(FileNotFoundError), self._naming(key):
+            found = self._obstore.head(self._bucket, self._prefix + key)
+            return Entry(found["size"], int(found["last_modified"].timestamp() * 1e9))
         return None
 
     def get(self, key: str, most: int | float | None = None) -> bytes:

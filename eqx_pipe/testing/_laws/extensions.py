@@ -5,7 +5,7 @@ import dataclasses
 import functools as ft
 import inspect
 import itertools as it
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Literal
 
 import equinox as eqx
@@ -28,9 +28,17 @@ from ..._reduce import (
     pick,
 )
 from ..._search import Method, losses
-from ..._spaces import MAX_LENGTH, Axis, Space, SpaceLike, as_space
+from ..._spaces import (
+    MAX_LENGTH,
+    Axis,
+    Space,
+    SpaceLike,
+    as_space,
+    settings_of,
+    with_replicates,
+)
 from ..._stage import as_module, identity
-from ..._sweep import Compared, SweepResult, gaps_of, sweeper
+from ..._sweep import Compared, SweepResult, gaps_of, replicates, sweeper
 from ..._tree import as_arrays, struct_of
 from ..._types import Key, PyTree, StageLike
 from .function import DRAWS, key_law
@@ -565,6 +573,7 @@ class MethodTrial:
     num: int
     by: Compared
     key: Key | None
+    over: tuple[str, ...] = ()
     expects: str | None = None
 
     @ft.cached_property
@@ -581,7 +590,7 @@ class MethodTrial:
         return rounds
 
     def _after(self, state: Any, result: SweepResult) -> Any:
-        to_minimise = losses(result, self.by, "min")
+        to_minimise = losses(result, self.by, "min", self.over)
         return self.method.tell(state, to_minimise, result)
 
     @law("form", "it proposes points of the space, at most `num`.")
@@ -619,10 +628,9 @@ class MethodTrial:
             if not points.size:
                 break
             rounds.append(self.space.to_unit(points))
-            losses = loss_of(rounds[-1])
-            state = self.method.tell(
-                state, losses, _with_losses(self.run(points), losses)
-            )
+            losses, result = loss_of(rounds[-1]), self.run(points)
+            result = _with_losses(result, losses, self.over)
+            state = self.method.tell(state, losses, result)
         return rounds
 
     @ft.cached_property
@@ -696,8 +704,13 @@ def _distance(u: np.ndarray) -> np.ndarray:
     return np.sum((u - (0.35 + 0.01 * np.arange(u.shape[1]))) ** 2, axis=1)
 
 
-def _with_losses(result: SweepResult, losses: np.ndarray) -> SweepResult:
+def _with_losses(
+    result: SweepResult, losses: np.ndarray, over: Sequence[str]
+) -> SweepResult:
     """Return a result with other values, if these are single numbers."""
+    if over:
+        at = replicates(result.space, over)
+        losses = losses.repeat(at.shape[1])[np.argsort(at, axis=None)]
     ok = np.isfinite(losses)
     single = isinstance(result.values, np.ndarray) and result.values.ndim == 1
     values = np.where(ok, losses, np.nan) if single else result.values
@@ -739,7 +752,7 @@ def check_method(
         points are evaluated.
     - `num`: the number of points per round. (Keyword only.)
     - `by`: the output to minimise, as in `explore`. (Keyword only.)
-    - `key`: a PRNG key for the method, not for `fn`. (Keyword only.)
+    - `key`: a PRNG key for the method and for `fn`. (Keyword only.)
     - `expects`: `"minimum"` for a method that minimises: the losses must change its
         proposals, which must become better than points at random. By default also a
         design, random search or refinement keeps the laws. (Keyword only.)
@@ -762,11 +775,13 @@ def check_method(
     if expects is not None:
         check_choice(function, "expects", expects, ("minimum",))
     whole, runs = as_space(function, space), []
+    settings, over = settings_of(function, whole)
 
     def run(points: Space) -> SweepResult:
+        points = with_replicates(function, whole, points) if over else points
         if not runs:
             runs.append(sweeper(fn, points))
-        return runs[0](points)
+        return runs[0](points, key=key)
 
-    trial = MethodTrial(method, whole, run, num, by, key, expects)
+    trial = MethodTrial(method, settings, run, num, by, key, over, expects)
     check_laws("check_method", "a method", trial, type(method).__name__)

@@ -38,9 +38,11 @@ from ..._jaxprs import (
     Flow,
     equations,
     interpret,
+    is_literal,
     kind,
     open_jaxpr,
     rebind,
+    scan_counts,
     sub_jaxprs,
     within,
 )
@@ -106,8 +108,7 @@ def pure_law(trial: Trial) -> None:
     # The function was traced before: a tracer that it left in a cache fails now.
     with must_work("a call after a trace"):
         first = trial.plain
-    with must_work("reading the arguments after a call"):  # fails if one was donated
-        _changed_nothing(trial)
+    _changed_nothing(trial)
     if trial.is_compiled:
         raise Undecided(FIRST_ONLY)
     again, _ = trial.again
@@ -117,11 +118,19 @@ def pure_law(trial: Trial) -> None:
 
 def _changed_nothing(trial: Trial) -> None:
     """Raise `Broken` if the calls changed an argument or the function."""
+    for name, leaf in leaves_with_names(trial.passed):
+        if isinstance(leaf, jax.Array) and leaf.is_deleted():
+            raise Broken(
+                "a call donates it, so its caller cannot use it any more; leave out "
+                "`donate_argnums` or `donate=` here, and donate where it is called",
+                name,
+            )
     with must_hold("a call changed its arguments"):
         agree(trial.passed, trial.call.args, ("after the call", "before"))
     for name in trial.changed():
+        where = f"fn.{name}" if name else "fn"
         raise Broken(
-            f"a call changed `fn{name}`; return what later calls need, or keep it in "
+            f"a call changed `{where}`; return what later calls need, or keep it in "
             "an `equinox.nn.State` (a cache: `functools.cache`)"
         )
 
@@ -188,7 +197,7 @@ def _compiled_again(trial: Trial) -> str | None:
     compiled = trial.again[1]
     if not compiled:
         return None
-    if any(name.startswith(" > jax.config") for name in trial.changed()):
+    if any(name.startswith("jax.config") for name in trial.changed()):
         raise Undecided("a call changes `jax.config`, which is part of each program")
     jitted = [
         eqn
@@ -507,6 +516,11 @@ def key_law(trial: Trial) -> None:
     marks = [name == "key" for name in programs.names]
     if draws and not any(Flow().run(programs.jaxpr, marks)):
         raise Broken("it draws random numbers, and the output does not depend on `key`")
+    for copies in _drawn_copies(programs.jaxpr):
+        raise Broken(
+            "several draws use one key, of which an array has copies"
+            f"{user_line(lines_of(copies))}; split it: `jax.random.split(key, num)`"
+        )
     chooses = any(map(_is_choice, programs.equations))
     functions = [] if chooses else [programs.function]
     if chooses or not programs.primitives.isdisjoint(_SAME):
@@ -523,6 +537,44 @@ def key_law(trial: Trial) -> None:
                 raise Undecided(why) from None
             line = _line(error) if function is programs.function else ""
             raise Broken(f"one key is used twice{line}; split it") from None
+
+
+_COPIES = ("broadcast_in_dim", "gather", "reshape", "squeeze", "transpose")
+
+
+def _drawn_copies(jaxpr: Any) -> list[Equation]:
+    """Return the equations that copy a key, such as to broadcast it, if copies draw.
+
+    JAX takes an array of keys for several keys. Copies are marked by their equation. A
+    choice, and the loop of a batch, may copy a key by themselves, so their outputs are
+    not marked.
+    """
+    found: list[Equation] = []
+
+    def rule(eqn: Equation, marks: list[Equation | None]) -> list[Equation | None]:
+        name, avals = eqn.primitive.name, [v.aval for v in eqn.invars]
+        for body in sub_jaxprs(eqn):
+            if kind(eqn) == "call":
+                return interpret(body, marks, rule, lambda _: None)
+            inputs: list[Any] = [None] * len(open_jaxpr(body)[0].invars)
+            if kind(eqn) == "scan":
+                carried = sum(scan_counts(eqn))
+                inputs[carried:] = marks[carried:]
+            interpret(body, inputs, rule, lambda _: None)
+        copies = marks[0] if marks else None
+        if copies and name in (*DRAWS, "random_split"):
+            found.append(copies)
+        if name == "random_fold_in":
+            is_one = marks[1] or is_literal(eqn.invars[1])
+            copies = copies if is_one or avals[1].ndim < avals[0].ndim else None
+        elif name not in _COPIES:
+            copies = None
+        elif avals[0].size == 1 < eqn.outvars[0].aval.size:
+            copies = eqn
+        return [copies] * len(eqn.outvars)
+
+    interpret(jaxpr, [None] * len(jaxpr.in_avals), rule, lambda _: None)
+    return found
 
 
 _SAME = ("random_fold_in", "random_unwrap", "random_wrap")
@@ -825,7 +877,7 @@ def check_function(
     - `key`: a PRNG key, passed to `fn` as `key=`. (Keyword only.)
     - `reference`: a function of the same arguments that returns the same numbers, for
         instance in NumPy, in any precision. If it takes a state as `fn` does, it also
-        returns the new state, or its arrays. (Keyword only.)
+        returns the new state, or its arrays; without a state it may. (Keyword only.)
     - `only`, `skip`: the names of laws to check, and to leave out. (Keyword only.)
     - `rows`: the names of arguments with a leading axis of rows, which `fn` maps one by
         one: the function is compared on one device and on up to four, under
@@ -985,14 +1037,14 @@ def _names(fn: Callable[..., Any], count: int, index: int | None) -> tuple[str, 
 
 
 def as_jax_sees(tree: PyTree) -> PyTree:
-    """Convert NumPy arrays to the dtypes that JAX would use.
+    """Convert arrays and scalars of NumPy to the dtypes that JAX would use.
 
     Without `jax_enable_x64` JAX converts 64 bits to 32. A plain call would keep 64 bits
     in NumPy, and the law `jit` would report a difference.
     """
 
     def narrowed(leaf: Any) -> Any:
-        if not isinstance(leaf, np.ndarray):
+        if not isinstance(leaf, np.ndarray | np.generic):
             return leaf
         return leaf.astype(jax.dtypes.canonicalize_dtype(leaf.dtype), copy=False)
 
@@ -1034,13 +1086,16 @@ def _reference_law(
         with must_work("the reference"):
             wanted = reference(*args, **named)
         result, tolerance = trial.plain, trial.tolerance
-        if index is None or "state" not in result:
-            agree_with_reference(result["output"], wanted, tolerance=tolerance)
-            is_left = state is not None
-            return "the new state was not compared" if is_left else None
-        if not isinstance(wanted, tuple) or len(wanted) != 2:
+        output, has_state = result["output"], "state" in result
+        is_pair = isinstance(wanted, tuple) and len(wanted) == 2
+        if index is not None and has_state and not is_pair:
             raise Broken("the reference takes a state, but does not return a new one")
-        agree_with_reference(result["output"], wanted[0], tolerance=tolerance)
+        # A reference that takes no state may return the new one, too.
+        alone = jtu.tree_structure(wanted) == jtu.tree_structure(output)
+        if not has_state or not is_pair or (index is None and alone):
+            agree_with_reference(output, wanted, tolerance=tolerance)
+            return "the new state was not compared" if state is not None else None
+        agree_with_reference(output, wanted[0], tolerance=tolerance)
         with must_hold("the new state"):
             new, wanted = map(jtu.tree_leaves, (result["state"], wanted[1]))
             agree_with_reference(new, wanted, tolerance=tolerance)

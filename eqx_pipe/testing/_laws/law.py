@@ -8,10 +8,7 @@ import collections
 import contextlib
 import dataclasses
 import functools as ft
-import hashlib
 import re
-import sys
-import types
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from typing import Any, TypeAlias
 
@@ -28,7 +25,7 @@ from jax.experimental import checkify
 from jax.typing import DTypeLike
 
 from ..._cache import PROGRAMS
-from ..._captured import Fixed, code_names, contents
+from ..._captured import Fixed
 from ..._check import check_choice, check_int, check_is
 from ..._jaxprs import (
     Equation,
@@ -39,8 +36,9 @@ from ..._jaxprs import (
     used_inputs,
 )
 from ..._keys import key_argument
+from ..._same import Unsure, named_parts, seen_by
 from ..._stage import Lift, Scope, call, copy_state, is_composite
-from ..._tree import Same, as_hashable, differences, is_key_array, leaves_with_names
+from ..._tree import as_hashable, differences, is_key_array, leaves_with_names
 from ..._types import Key, PyTree
 
 
@@ -683,13 +681,16 @@ def programs_of(call: Call) -> Programs:
 
     In a property test all examples of one structure share them.
     """
+    static = eqx.partition(call, eqx.is_array)[1]
     try:
-        key = "check", _form_of(call)
-        hash(key)
-    except TypeError:  # an array in a static field
+        key, guard = ("check", _form_of(call)), seen_by(static)
+        was, known = PROGRAMS.get(key) or (None, None)
+    except (TypeError, Unsure):  # an array in a static field, or what may change
         return Programs(call)
-    known = PROGRAMS.get(key)
-    return PROGRAMS.setdefault(key, Programs(call)) if known is None else known
+    if known is None or was != guard:
+        known = Programs(call)
+        PROGRAMS.put(key, (guard, known))
+    return known
 
 
 def _form_of(call: Call) -> Any:
@@ -874,117 +875,12 @@ def function_text(fn: Any) -> str:
     return getattr(fn, "__name__", type(fn).__name__)
 
 
-_LIBRARIES = {"jax", "jaxlib", "equinox", "numpy", "jaxtyping", "beartype", "eqx_pipe"}
-
-_LIBRARIES |= sys.stdlib_module_names
-
-_PLAIN = bool | int | float | complex | str | bytes | type(None)
-
-_CLOSED = np.ndarray | jax.Array | set | frozenset | types.ModuleType
-
-_DEEPEST = 8
-
-_LONG = 1000  # in containers with more entries, only identities are compared
-
-
 def held(stage: Any) -> dict[str, Any]:
     """Return a comparable token, by name, for each value that a stage holds."""
-    tokens: dict[str, Any] = {}
-    seen: dict[int, Any] = {}
     stage = stage.fn if isinstance(stage, Lift) else stage
-    queue = collections.deque([("", stage, _package(stage), 0)])
-    while queue:
-        name, value, package, depth = queue.popleft()
-        if id(value) in seen and not isinstance(value, _PLAIN):
-            continue
-        seen[id(value)] = value
-        tokens[name] = _token(value)
-        if depth < _DEEPEST:
-            for part, inner in _parts(value, package):
-                # A stage inside a pipeline has its own package.
-                of_part = package or _package(inner)
-                queue.append((f"{name}{part}", inner, of_part, depth + 1))
     # Each program depends on the configuration.
-    config = {k: _token(v) for k, v in jax.config.values.items()}  # type: ignore
-    return {**tokens, **{f" > jax.config.{name}": v for name, v in config.items()}}
-
-
-def _package(value: Any) -> str | None:
-    """Return the package of a value, or `None` for a library."""
-    module = getattr(value, "__module__", None) or type(value).__module__
-    root = _root(str(module))
-    return None if root in _LIBRARIES else root
-
-
-def _root(module: str) -> str:
-    return module.partition(".")[0]
-
-
-def _token(value: Any) -> Any:
-    if isinstance(value, _PLAIN):
-        return type(value), repr(value)
-    if isinstance(value, np.ndarray) and value.dtype != object:
-        data = hashlib.blake2b(value.tobytes()).digest()
-        return value.shape, str(value.dtype), data
-    if isinstance(value, set | frozenset):
-        return frozenset(value)
-    if isinstance(value, dict):
-        return list(value)
-    if isinstance(value, list | tuple | collections.deque):
-        return Same(*value) if len(value) > _LONG else len(value)
-    return Same(value)
-
-
-def _parts(value: Any, package: str | None) -> Iterator[tuple[str, Any]]:
-    """Yield the values that a value holds, each with its access path."""
-    if isinstance(value, _PLAIN | _CLOSED):
-        return
-    is_searched = package is not None and _package(value) == package
-    if isinstance(value, dict | list | tuple | collections.deque):
-        items = value.items() if isinstance(value, dict) else enumerate(value)
-        if len(value) <= _LONG:
-            yield from ((f"[{key!r}]", item) for key, item in items)
-    elif isinstance(value, types.FunctionType | types.MethodType | ft.partial):
-        if is_searched or not isinstance(value, types.FunctionType):
-            yield from _captured(value, package)
-    elif hasattr(value, "__wrapped__"):  # made by `jax.jit`, `functools.cache`, ...
-        yield ".__wrapped__", value.__wrapped__
-    elif isinstance(value, type):
-        if is_searched:
-            yield from _class_parts(value, package)
-    elif isinstance(value, eqx.Module) or is_searched:
-        yield from _attributes(value)
-        yield ".__class__", type(value)
-    elif not jtu.all_leaves([value]):
-        yield from ((f"[{i}]", v) for i, v in enumerate(jtu.tree_leaves(value)))
-
-
-def _captured(fn: Any, package: str | None) -> Iterator[tuple[str, Any]]:
-    """Yield the values that a function, method or partial holds, and its globals."""
-    for how, name, value in contents(fn, plain=True):
-        yield f" > {name}" if how else f".{name}", value
-        if isinstance(value, types.ModuleType) and _root(value.__name__) == package:
-            inner, names = vars(value), code_names(fn.__code__)
-            yield from ((f" > {name}.{n}", inner[n]) for n in names if n in inner)
-    yield from ((f".{name}", value) for name, value in vars(fn).items())
-
-
-def _class_parts(cls: type, package: str | None) -> Iterator[tuple[str, Any]]:
-    """Yield attributes that all instances share, and methods."""
-    for base in cls.__mro__:
-        if _package(base) == package:
-            for name, value in vars(base).items():
-                if not name.startswith(("__", "_abc_")) or name == "__call__":
-                    # The stored function: each access makes a new bound method.
-                    value = getattr(value, "__func__", value)
-                    yield f".{name}", getattr(value, "fget", value)
-
-
-def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
-    for name, inner in getattr(value, "__dict__", {}).items():
-        # A cached property is filled by the first call, and is not hidden state.
-        if not isinstance(getattr(type(value), name, None), ft.cached_property):
-            yield f".{name}", inner
+    config = {f"jax.config.{k}": repr(v) for k, v in jax.config.values.items()}  # type: ignore
+    return {**named_parts(stage), **config}
 
 
 def lines_of(eqn: Equation) -> list[tuple[str, int]]:

@@ -1,0 +1,99 @@
+"""Code, arrays and texts in a form that is the same in every process."""
+
+import dis
+import functools as ft
+import hashlib
+import types
+from typing import Any
+
+import numpy as np
+
+from .._captured import code_names, global_names, is_library
+from .._tree import as_data
+
+
+def digest(text: str | bytes) -> str:
+    """Return a short hash of a text."""
+    # Names may contain unpaired surrogates.
+    data = text.encode(errors="surrogatepass") if isinstance(text, str) else text
+    return hashlib.sha256(data).hexdigest()[:32]
+
+
+def array_text(x: Any) -> str:
+    """Return an array as its dtype, shape and the hash of its values."""
+    raw = np.asarray(as_data(x))
+    weak = "~" if getattr(x, "weak_type", False) else ""
+    shape = ",".join(map(str, raw.shape))
+    return f"{x.dtype}{weak}[{shape}]#{digest(np.ascontiguousarray(raw).tobytes())}"
+
+
+@ft.lru_cache(1024)
+def code_text(code: types.CodeType) -> str:
+    """Return code as a text without lines, and names of variables or the function."""
+    # Constants count where they are loaded, and a docstring nowhere.
+    steps = [
+        f"{i.opcode}:{_constant(i.argval) if i.opcode in dis.hasconst else i.arg}"
+        for i in dis.get_instructions(code)
+    ]
+    counts = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount
+    # Callers may pass parameters by name.
+    parameters = code.co_varnames[: counts[0] + counts[2]]
+    flags = code.co_flags & ~_HAS_DOCSTRING, code.co_exceptiontable.hex()
+    return f"{steps} {code.co_names} {parameters} {counts} {flags}"
+
+
+_HAS_DOCSTRING = 0x4000000
+
+
+def _constant(value: Any) -> str:
+    if isinstance(value, types.CodeType):
+        return code_text(value)
+    if isinstance(value, frozenset):
+        return f"frozenset{sorted(map(_constant, value))}"
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_constant, value))})"
+    return repr(value)
+
+
+@ft.lru_cache(1024)
+def names_in(code: types.CodeType) -> frozenset[str]:
+    """Return the names that code looks up, and the texts in it that may be names."""
+    texts = set[str](code_names(code))
+    for value in code.co_consts:
+        if isinstance(value, types.CodeType):
+            texts |= names_in(value)
+        for text in value if isinstance(value, tuple) else (value,):
+            if isinstance(text, str) and text.isidentifier():
+                texts.add(text)
+    return frozenset(texts)
+
+
+@ft.lru_cache(1024)
+def globals_in(code: types.CodeType) -> tuple[str, ...]:
+    """Return the names that code reads as globals, in order."""
+    return tuple(sorted(global_names(code)))
+
+
+@ft.lru_cache(1024)
+def imported(code: types.CodeType, package: str) -> tuple[str, ...]:
+    """Return the names that modules which code itself imports may have."""
+    names = code_names(code)
+    parts = package.split(".")
+    above = [".".join(parts[:n]) for n in range(1, len(parts) + 1) if parts[0]]
+    return (*names, *(f"{p}.{name}" for p in above for name in names))
+
+
+_KNOWN = frozenset(
+    "absl beartype chex diffrax equinox jax jaxlib jaxtyping lineax ml_dtypes numpy"
+    " optax optimistix scipy typeguard typing_extensions wadler_lindig".split()
+)
+"""The packages whose functions read nothing that users change. Others count as code."""
+
+
+@ft.lru_cache(4096)
+def is_fixed_file(filename: str) -> bool:
+    """Return whether a file belongs to Python, or to a package that counts as fixed."""
+    if not is_library(filename):
+        return False
+    _, found, rest = filename.replace("\\", "/").rpartition("-packages/")
+    return not found or rest.split("/")[0].removesuffix(".py") in _KNOWN

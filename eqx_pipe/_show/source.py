@@ -1,0 +1,261 @@
+"""Readings of sweeps, searches and trainings, from memory or from their stores."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+import jax.tree_util as jtu
+import numpy as np
+from jaxtyping import Int
+
+from .._errors import message
+from .._search import SearchResult, rounds_in
+from .._sweep import SweepResult, as_files, disk_errors, result_in
+from .._sweep.store import (
+    FAILED,
+    MISSING,
+    Follower,
+    StoredArray,
+    StoreLike,
+    check_zarr,
+    count_in,
+)
+from .._train import CHECKPOINTS, TrainResult
+from .._tree import leaves_with_names
+
+Shown: TypeAlias = StoreLike | SweepResult | SearchResult | TrainResult
+"""A result, or what `store=` of the call that returns it supports."""
+
+_WINDOW = 40e9
+"""The nanoseconds whose chunks determine the rate, which has at least 20 chunks."""
+
+_ENTRIES, _STEPS = 6_000_000, 240
+"""The most entries and steps of a curve that are kept and sorted."""
+
+
+class Curve(NamedTuple):
+    """Numbers of each point at `steps`, of which `picked` are shown."""
+
+    dim: str
+    steps: np.ndarray
+    picked: np.ndarray
+    leaf: Any
+
+
+class Reading(NamedTuple):
+    """The same of each kind: the newest numbers of all points, and their curves.
+
+    `result` has the space, the gaps and the errors; `None` for a reduction. `facts` go
+    to the page as they are, and `goal` has the recorded direction. `read(name)` returns
+    an output of all points, with the shown steps, and `read(name, rows)` of some.
+    """
+
+    kind: str
+    facts: dict[str, Any]
+    result: SweepResult | None = None
+    outputs: Mapping[str, Any] = {}
+    curves: Mapping[str, Curve] = {}
+    goal: Mapping[str, Any] = {}
+    read: Callable[..., np.ndarray] = np.asarray
+    training: TrainResult | None = None
+    rounds: Int[np.ndarray, " points"] | None = None
+
+
+def evenly(count: int, most: int) -> np.ndarray:
+    """Return at most `most` of the indices below `count`, the ends among them."""
+    return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int))
+
+
+class Source:
+    """A store that may change, or a result in memory, which does not."""
+
+    def __init__(self, function: str, shown: Shown, argument: str = "store"):
+        self._function, self._version, self._reading = function, None, None
+        self._follower: Follower | None = None
+        self._rounds: list[SweepResult] = []
+        self._paces: list[tuple[float, int]] = []
+        self._given, self.path = None, type(shown).__name__
+        if isinstance(shown, SweepResult | SearchResult | TrainResult):
+            self._given = shown
+            return
+        check_zarr(function)
+        self._files = as_files(function, shown, argument)
+        self.path = self._files.path_of()
+        self.version()
+
+    def version(self) -> Any:
+        """Return what differs when the store has changed; no values are read.
+
+        Raises a `FileNotFoundError` if there is no store, any more or at all.
+        """
+        if self._given is not None:
+            return ()
+        with disk_errors(self.path, "be read", self._function):
+            names, files = self._files.names(), self._files
+            self._is_train = bool(CHECKPOINTS & names)
+            if self._is_train:
+                found = sorted(CHECKPOINTS & names)
+                self._saved = [files.entry(name) for name in found]
+                return [files.tag(name) for name in found], self._saved
+            self._stores = []
+            if "zarr.json" not in names:
+                self._stores = rounds_in(self._function, files)
+                if not self._stores:
+                    raise self._no_store(names)
+                files = self._stores[-1]
+            count = len(self._stores)
+            del self._rounds[max(0, count - 1) :]
+            old = self._follower
+            if old is not None and old.files.path_of() == files.path_of():
+                old.update()
+            else:
+                self._follower = old = Follower(self._function, files)
+            return count, len(old.store.chunks), old.store.known.when.tobytes()
+
+    def _no_store(self, names: set[str]) -> FileNotFoundError:
+        what = "is not there any more" if self._version else "is not there"
+        if names:
+            what = "is no store of a sweep, a search or a training"
+        cure = "Give the path that `store=` got: a call creates it when it has traced."
+        text = message(self._function, f"`{self.path}` {what}.", cure)
+        return FileNotFoundError(text)
+
+    def reading(self) -> Reading:
+        """Return what there is; nothing is read again if the store has not changed."""
+        version = self.version()
+        if self._reading is None or self._version != version:
+            with disk_errors(self.path, "be read", self._function):
+                self._reading = self._read()
+            self._version = version
+        return self._reading
+
+    def _read(self) -> Reading:
+        given = self._given
+        if given is None and self._is_train:
+            given = TrainResult.load(self._files)
+        elif given is None:
+            assert self._follower is not None
+            store = self._follower.store
+            if "reduce" in store.record:
+                gaps, size = store.account().gaps, store.chunks.size
+                return Reading("reduction", self._filled(gaps, size, "blocks"))
+            given = result_in(store)
+            if self._stores:
+                for files in self._stores[len(self._rounds) : -1]:
+                    found = result_in(Follower(self._function, files).store)
+                    self._rounds.append(jtu.tree_map(_in_memory, found))
+                given = SearchResult((*self._rounds, given))
+        if isinstance(given, TrainResult):
+            return self._training(given)
+        if isinstance(given, SearchResult):
+            return self._search(given)
+        if given.points is not None:
+            counts = {"done": given.points, "total": len(given)}
+            return Reading("reduction", {"unit": "points", "counts": counts})
+        facts = self._filled(given._gaps, len(given), "points", given.started)
+        return self._points("sweep", given, facts, dict(given.made))
+
+    def _search(self, given: SearchResult) -> Reading:
+        goal = {"by": given.by, "mode": given.mode} | dict(given.sweeps[-1].made)
+        result, (first, *_) = given.result, given.sweeps
+        facts = self._filled(result._gaps, len(result), "points", first.started)
+        rounds = max(goal.get("rounds", 0), len(given.sweeps))
+        for name in ("total", "missing"):
+            facts["counts"][name] += (rounds - len(given.sweeps)) * len(first)
+        facts["note"] = f"{len(given.sweeps)} of {rounds} rounds"
+        found = self._points("search", result, facts, goal)
+        return found._replace(rounds=given.rounds)
+
+    def _points(
+        self, kind: str, result: SweepResult, facts: dict[str, Any], goal: Any
+    ) -> Reading:
+        """Return the numbers of a sweep: outputs that are scalars or curves."""
+        outputs, curves = {}, {}
+        for name, leaf in leaves_with_names(result.values):
+            if leaf.ndim == 1 and leaf.dtype.kind in "biuf":
+                outputs[name or "value"] = leaf
+            elif leaf.ndim == 2 and leaf.dtype.kind == "f" and leaf.shape[1] > 1:
+                dims = result.output_coords.get(name or "value") or {"step": None}
+                dim, steps = next(iter(dims.items()))
+                steps = np.arange(leaf.shape[1]) if steps is None else steps
+                curves[name or "value"] = _curve(dim, steps, leaf)
+
+        def read(name: str, rows: np.ndarray | None = None) -> np.ndarray:
+            *_, pick, leaf = curves.get(name) or (..., outputs[name])
+            if rows is not None:
+                return np.asarray(leaf[rows])
+            if self._follower is not None and isinstance(leaf, StoredArray):
+                return self._follower.values(name, leaf, pick)
+            return np.asarray(leaf)[:, pick] if name in curves else np.asarray(leaf)
+
+        return Reading(kind, facts, result, outputs, curves, goal, read)
+
+    def _training(self, result: TrainResult) -> Reading:
+        coords, latest = result.curves.output_coords, result.latest
+        curves = {
+            name: _curve(*next(iter(coords[name].items())), leaf)
+            for name, leaf in result.curves.values.items()
+            if leaf.ndim == 2 and (leaf.dtype.kind == "f" or name == "parent")
+        }
+        goal = dict(result.curves.made)
+        facts = self._trained(result, max(goal.get("steps", 0), result.step))
+
+        def read(name: str, rows: np.ndarray | None = None) -> np.ndarray:
+            if rows is not None:
+                return np.asarray(latest.values[name])[rows]
+            return np.asarray(curves[name].leaf)[:, curves[name].picked]
+
+        outputs = {name: latest.values[name] for name in curves}
+        return Reading("train", facts, latest, outputs, curves, goal, read, result)
+
+    def _filled(
+        self, gaps: Any, size: int, unit: str, started: float = 0.0
+    ) -> dict[str, Any]:
+        """Return counts, and from the times of the chunks the rate and time left."""
+        missing, failed = count_in(gaps, MISSING), count_in(gaps, FAILED)
+        done = size - missing - failed
+        counts = {"done": done, "failed": failed, "missing": missing, "total": size}
+        found: dict[str, Any] = {"unit": unit, "counts": counts}
+        if self._follower is not None and self._follower.store.known.done.any():
+            store = self._follower.store
+            times = np.sort(store.known.when[store.known.done])
+            last = times[-1]
+            found["written"] = int(last // 10**9)
+            begin = max(started * 1e9, min(last - _WINDOW, times[-20:][0]))
+            count = np.count_nonzero(times > begin) * store.chunks.points
+            if missing and last > begin:
+                found["rate"] = rate = float(count / (last - begin) * 1e9)
+                found["left"] = missing / rate
+        return found
+
+    def _trained(self, result: TrainResult, steps: int) -> dict[str, Any]:
+        """Return counts of trainings, their shares of all steps, and the time left."""
+        size, failed = len(result.active), np.zeros(len(result.active), bool)
+        failed[[*result.errors]] = True
+        stopped, rest = ~(result.active | failed), steps - result.trained
+        found: dict[str, Any] = {"unit": "trainings", "step": result.step}
+        found["steps"], whole = steps, max(1, size * steps)
+        kinds = {"done": result.active, "stopped": stopped, "failed": failed}
+        found["counts"] = {k: int(x.sum()) for k, x in kinds.items()} | {"total": size}
+        found["shares"] = {k: rest[x].sum() / whole for k, x in kinds.items()}
+        found["shares"]["done"] = result.trained.sum() / whole
+        times = [] if self._given else [x.when for x in self._saved if x is not None]
+        if times:
+            now, found["written"] = max(times) / 1e9, max(times) // 10**9
+            # The step at which a call began is not recorded, so checkpoints are
+            # compared; those of a training that began again do not count.
+            kept = [pair for pair in self._paces if pair[1] <= result.step]
+            self._paces = [*kept, (now, result.step)][-8:]
+            (then, before), left = self._paces[0], steps - result.step
+            if left and result.step > before and now > then:
+                found["rate"] = rate = (result.step - before) / (now - then)
+                found["left"] = left / rate
+        return found
+
+
+def _in_memory(leaf: Any) -> Any:
+    return leaf[...] if isinstance(leaf, StoredArray) else leaf
+
+
+def _curve(dim: str, steps: Any, leaf: Any) -> Curve:
+    most = min(_STEPS, max(8, _ENTRIES // max(1, len(leaf))))
+    return Curve(dim, np.asarray(steps), evenly(leaf.shape[1], most), leaf)

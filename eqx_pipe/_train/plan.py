@@ -1,0 +1,85 @@
+"""`plan_train`: the program of a training, before it runs and for other devices."""
+
+import dataclasses
+import time
+from typing import Any, Literal, SupportsIndex
+
+from jax.sharding import Mesh
+
+from .._check import check_is
+from .._compiled import ProgramPlan, free_bytes, plan_of_program
+from .._errors import value_error
+from .._keys import key_argument
+from .._spaces import SpaceLike
+from .._sweep import TooLarge, cases_of, needs_key, no_mesh, request_of, rows_of
+from .._types import Key
+from .._vmap import largest_that_fits
+from .lanes import Lanes, Training
+from .result import columns_of
+
+
+def plan_train(
+    training: Training,
+    space: SpaceLike,
+    *,
+    key: Key | None = None,
+    batch_size: SupportsIndex | Literal["auto"] = "auto",
+    mesh: Mesh | None = None,
+) -> ProgramPlan:
+    """Compile the steps of a training, and describe their program, without running it.
+
+    It works for devices that this machine does not have (`topology`): the memory of all
+    lanes, the largest number of them that fits, and the kernels of a step. These are
+    the compiler's figures, and none of them is a time.
+
+    **Arguments:**
+
+    - `training`, `space`, `key`, `batch_size`: as in `train`. If there are `Static`
+      axes, the program is that of the first combination of their values.
+    - `mesh`: the devices to compile for, such as a `topology`. (Keyword only.)
+
+    **Returns:** a `ProgramPlan`, for calls that record once.
+
+    **Raises:** the errors that `train` raises for the same arguments.
+
+    !!! example
+
+        >>> import eqx_pipe as ep
+        >>> init = lambda point: 1.0
+        >>> step = lambda point, x: (x - point["rate"] * 2 * x, {"loss": x**2})
+        >>> descent = ep.Training(init, step)
+        >>> plan = ep.plan_train(descent, {"rate": ep.Geomspace(1e-3, 1.0, 4)})
+        >>> plan.collectives, plan.callbacks
+        ({}, 0)
+    """
+    cure = "Give `eqx_pipe.Training(init, step)`."
+    check_is("plan_train", "training", training, Training, cure)
+    options: Any = {"key": key, "batch_size": batch_size, "mesh": mesh}
+    request = request_of("plan_train", training.step, space, **options)
+    if not request.space.size:
+        raise value_error("plan_train", "the space is empty.", "Give a point.")
+    for name in ("init", "step", "evaluate") if key is None else ():
+        if key_argument(getattr(training, name), None):
+            raise needs_key("plan_train", fn=name)
+    with no_mesh("plan_train"):
+        columns, cases = columns_of(request.space), cases_of(request.space.geometry)
+        rows = rows_of(request.space.geometry, cases)[0]
+        lanes = Lanes(training, request, key, rows, columns, 1, 1)
+        begun = time.perf_counter()
+        made = lanes.compiled(columns)
+        seconds, devices = time.perf_counter() - begun, request.devices
+        free, largest = free_bytes(devices), None
+
+        def bytes_of(size: int) -> tuple[int, int] | None:
+            try:
+                memory = lanes.compiled(columns, size).memory_analysis()
+            except TooLarge:
+                return None
+            fixed = memory.argument_size_in_bytes + memory.output_size_in_bytes
+            return fixed + memory.temp_size_in_bytes, 0
+
+        if free is not None:
+            most = -(-len(rows) // len(devices))
+            largest = largest_that_fits(bytes_of, most, free, lanes.alive)
+    found = plan_of_program(made, seconds, devices[0].platform)
+    return dataclasses.replace(found, largest_batch=largest)
