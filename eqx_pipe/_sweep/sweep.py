@@ -136,8 +136,9 @@ def sweep(
       sweep that was stopped. Everything that a function reaches by name counts, and
       what cannot be understood counts as changed. What code finds by text or outside of
       Python (files, environment, time, random state), or changes inside of an installed
-      numerical package, does not count. With a larger space it computes only the new points; those
-      in the store are recognised by their coordinates. `.values` is then read from the
+      numerical package, does not count. With a larger space it computes only the new
+      points; those in the store are recognised by their coordinates. `.values` is then
+      read from the
       store when it is indexed. Needs `pip install 'eqx_pipe[sweep]'`. (Keyword only.)
     - `shard`: for several processes, such as the tasks of a Slurm array, that fill one
       store: `(index, count)` computes share `index` of `count` shares of its chunks.
