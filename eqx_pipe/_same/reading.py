@@ -110,7 +110,6 @@ _ASIDE = frozenset(
 _OF_JIT = frozenset(vars(jax.jit(lambda: None)))
 _MISSING = object()
 _NUMBERS = "<numbers>"
-_SMALL = 2**20  # bytes of a NumPy array that are compared at each call
 
 
 class Unsure(Exception):
@@ -519,12 +518,10 @@ class _Memory(_Reading):
             self.found += id(x), Same(x)
 
     def array(self, x: Any, at: _At) -> None:
-        if isinstance(x, jax.Array):
-            self.fixed(x, at)
-        elif type(x) is np.ndarray and x.nbytes <= _SMALL and not x.dtype.hasobject:
-            self.found += str(x.dtype), x.shape, x.strides, x.tobytes()
-        else:
-            raise Unsure(x, at)  # it may change in place
+        if not isinstance(x, jax.Array):
+            # It may change in place, and JAX converts it once for all traces that live.
+            raise Unsure(x, at)
+        self.fixed(x, at)
 
     def of_code(self, x: types.FunctionType, is_fixed: bool, at: _At) -> None:
         if is_fixed:

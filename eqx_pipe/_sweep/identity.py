@@ -113,6 +113,8 @@ def _space_texts(space: Space) -> dict[str, str]:
             # The text of an axis does not contain its dtype.
             dtypes = {str(x.dtype) for x in jtu.tree_leaves(leaf) if eqx.is_array(x)}
             text = " ".join([repr(leaf), *sorted(dtypes)])
+            for fn in _functions(leaf):  # they count by the values, not by their names
+                text = re.sub(rf"(?<!\w){re.escape(fn)}(?!\w)", "function", text)
             name = f"axis {axis_name(path)}"
             texts[name] = f"{text} #{digest(text_of(leaf))[:8]}"
         else:
@@ -123,6 +125,15 @@ def _space_texts(space: Space) -> dict[str, str]:
     structure = jtu.tree_structure(space.tree, is_leaf=is_axis)
     texts["structure"] = digest(text_of(structure))
     return texts
+
+
+def _functions(axis: Any) -> list[str]:
+    """Return the names of the functions that an axis applies."""
+    held, names = vars(axis).values(), []
+    for value in held:
+        names += _functions(value) if is_axis(value) else []
+        names += [value.__name__] if hasattr(value, "__name__") else []
+    return names
 
 
 def function_texts(

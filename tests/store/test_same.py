@@ -82,6 +82,18 @@ def test_a_function_that_is_written_in_another_way_is_the_same(tmp_path, name):
         ep.sweep(doubled(OLD.replace("2 *", "3 *")), LINE, store=tmp_path / "r")
 
 
+def test_an_axis_counts_by_its_values_and_not_by_the_name_of_its_function(tmp_path):
+    def twice(x):
+        return 2 * x
+
+    def doubled(x):
+        return x + x
+
+    for fn in (twice, doubled):
+        space = {"x": ep.Mapped(fn, LINE["x"])}
+        assert ep.sweep(lambda p: p["x"], space, store=tmp_path / "r").ok.all()
+
+
 def test_what_a_store_cannot_recognise_counts_as_changed(tmp_path):
     held = {"handle": iter([])}
 

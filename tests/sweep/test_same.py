@@ -369,7 +369,7 @@ def zeros_of_another_sign():
     return lambda p: p * np.copysign(1.0, box[0]), put(box, 0, -0.0)
 
 
-@kept
+@case
 def a_numpy_array():
     array = np.ones(3)
     return lambda p: p * float(array.sum()), put(array, 0, 7.0)
