@@ -149,8 +149,8 @@ class _Call:
         """Call the function for one lane, and record the structure of its output."""
         fn, others = eqx.combine(shared, self.static)
         pairs = zip(slices, self.refs, strict=True)
-        slices = [x if ref is None else jax.new_ref(x) for x, ref in pairs]
-        leaves = fill(others, self.is_mapped, slices)
+        own = [x if ref is None else jax.new_ref(x) for x, ref in pairs]
+        leaves = fill(others, self.is_mapped, own)
         given = jtu.tree_unflatten(self.structure, leaves)
         on_device = self.of.mesh is not None or IN_LANE.value == "device"
         with IN_LANE("device" if on_device else "lane"):
@@ -164,7 +164,7 @@ class _Call:
         how = self.of.reduce
         self.totals = [] if how is None else [_dtype_of_total(how, x) for x in arrays]
         both = list(zip(arrays, self.out_axes, strict=True))
-        values = [x[...] for x in slices if is_ref(x)]
+        values = [x[...] for x in own if is_ref(x)]
         stacked = [x for x, a in both if a is not None]
         return [*stacked, *values], [x for x, a in both if a is None]
 
