@@ -73,7 +73,7 @@ def draws_together(jaxpr: Any, least: int = 2) -> bool:
     Each draw then depends on the other keys. At once are at least `least` keys.
     """
     draws = (e for e in equations(jaxpr) if e.primitive.name in _DRAWS)
-    keys: Iterator[Any] = (e.invars[0].aval for e in draws)
+    keys: list[Any] = [e.invars[0].aval for e in draws]
     return any("rbg" in str(k.dtype) and math.prod(k.shape) >= least for k in keys)
 
 
