@@ -165,7 +165,7 @@ class _Call:
         how = self.of.reduce
         self.totals = [] if how is None else [_dtype_of_total(how, x) for x in arrays]
         both = list(zip(arrays, self.out_axes, strict=True))
-        values = [x[...] for x in slices if is_ref(x)]
+        values = [x[...] for x in own if is_ref(x)]
         stacked = [x for x, a in both if a is not None]
         return [*stacked, *values], [x for x, a in both if a is None]
 

@@ -57,7 +57,7 @@ class Counted(eqx.nn.StatefulLayer):
 @pytest.mark.parametrize("batch_size", [None, 2])
 def test_batches_with_a_state(batch_size):
     pipe, state = eqx.nn.make_with_state(
-        lambda: ep.batched(Counted(), batch_size=batch_size)
+        lambda: ep.batched(Counted(), batch_size=batch_size)  # pyright: ignore
     )()
     ref = made()
     out, state = pipe({"r": ref, "x": jnp.asarray(XS)}, state)
