@@ -112,6 +112,8 @@ MUTANTS = [
 ]
 # The test that looks for the text of each mutant would catch all of them.
 OPTIONS = ["-p", "no:cacheprovider", "--ignore=tests/package/test_changed.py"]
+MOST_SECONDS = 1200
+"""The time that a folder of tests gets; a mutant may loop forever."""
 LEAST = 0.94
 """The share that has to be caught."""
 
@@ -124,30 +126,31 @@ def caught_by(folder, number):
     file.write_text(text.replace(old, new))
     try:
         for tests in folders_of([f"eqx_pipe/{name}"]):
-            done = subprocess.run(
-                [
-                    sys.executable,
-                    "-m",
-                    "pytest",
-                    "-qx",
-                    "-p",
-                    "no:cacheprovider",
-                    tests,
-                ],
-                cwd=folder,
-                env=os.environ | {"PYTHONPATH": str(folder)},
-                capture_output=True,
-                text=True,
-            )
-            if done.returncode not in (0, 5):  # 5: no tests
-                lines = done.stdout.splitlines()
-                failed = [
-                    line for line in lines if line.startswith(("FAILED", "ERROR"))
-                ]
-                return (failed or lines or [done.stderr])[-1]
+            failed = _first_failure(folder, tests)
+            if failed:
+                return failed
     finally:
         file.write_text(text)
     return None
+
+
+def _first_failure(folder, tests):
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-qx", *OPTIONS, tests],
+            cwd=folder,
+            env=os.environ | {"PYTHONPATH": str(folder)},
+            capture_output=True,
+            text=True,
+            timeout=MOST_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        return f"{tests} took more than {MOST_SECONDS} s"
+    if done.returncode in (0, 5):  # 5: no tests
+        return None
+    lines = done.stdout.splitlines()
+    failed = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
+    return (failed or lines or [done.stderr])[-1]
 
 
 def main():
