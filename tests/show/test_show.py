@@ -319,7 +319,7 @@ def test_a_search_over_replicates_shows_the_best_settings(tmp_path):
     design = ep.search.Design(np.linspace(0, 1, 4)[::-1, None])
     asked = {"rounds": 2, "num": 2, "key": jr.key(0), "store": tmp_path / "s"}
     found = ep.search.explore(noisy, space, design, **asked)
-    for given in (tmp_path / "s", found):
-        table = ep.show(given).data()["table"]
+    for source in (tmp_path / "s", found):
+        table = ep.show(source).data()["table"]
         assert table["rows"][0]["i"] == found.best().index.tolist() == [3, 7, 11]
         assert "seed" not in table["columns"] and len(table["rows"]) == 4
