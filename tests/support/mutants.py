@@ -1,7 +1,8 @@
 """Mutants of the package: `python -m tests.support.mutants`, or some by their numbers.
 
 Each is a small edit. In a copy of the files it is tried with the tests of the package
-that it changes, then with those of the packages above. A test that fails catches it.
+that it changes, then with those of the packages above. A test that fails catches it, if
+it passes without the mutant.
 """
 
 import argparse
@@ -118,26 +119,33 @@ LEAST = 0.94
 """The share that has to be caught."""
 
 
-def caught_by(folder, number):
-    """Return the first test that fails in a copy of the files with a mutant."""
+def caught_by(folder, number, broken):
+    """Return the first test that fails in a copy of the files with a mutant.
+
+    Tests that fail without it, too, are added to `broken`, and catch nothing.
+    """
     name, old, new = MUTANTS[number]
     file = folder / "eqx_pipe" / name
     text = file.read_text()
-    file.write_text(text.replace(old, new))
-    try:
-        for tests in folders_of([f"eqx_pipe/{name}"]):
-            failed = _first_failure(folder, tests)
-            if failed:
+    for tests in folders_of([f"eqx_pipe/{name}"]):
+        while True:
+            file.write_text(text.replace(old, new))
+            failed = _first_failure(folder, tests, broken)
+            file.write_text(text)
+            if not failed:
+                break
+            test = failed.partition(" ")[2].split(" - ")[0]
+            if "::" not in test or not _first_failure(folder, test, []):
                 return failed
-    finally:
-        file.write_text(text)
+            broken.append(test)
     return None
 
 
-def _first_failure(folder, tests):
+def _first_failure(folder, tests, broken):
+    command = [sys.executable, "-m", "pytest", "-qx", *OPTIONS, tests]
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-qx", *OPTIONS, tests],
+            command + [f"--deselect={test}" for test in broken],
             cwd=folder,
             env=os.environ | {"PYTHONPATH": str(folder)},
             capture_output=True,
@@ -158,7 +166,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("numbers", nargs="*", type=int, help="default: all")
     numbers = parser.parse_args().numbers or range(len(MUTANTS))
-    left = []
+    left, broken = [], []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for part in ("eqx_pipe", "tests", "docs", "examples", "benchmarks"):
@@ -169,12 +177,14 @@ def main():
             shutil.copy(file, folder)
         for number in numbers:
             begun = time.monotonic()
-            test = caught_by(folder, number)
+            test = caught_by(folder, number, broken)
             left += [] if test else [number]
             took = f"{time.monotonic() - begun:.0f} s"
             print(number, *MUTANTS[number], took, test or "NOT CAUGHT", sep=" | ")
             sys.stdout.flush()
     caught = 1 - len(left) / len(numbers)
+    if broken:
+        print("fail without a mutant, too:", *broken, sep="\n")
     print(f"{caught:.0%} of {len(numbers)} mutants are caught; not {left}")
     sys.exit(caught < LEAST)
 
