@@ -156,7 +156,9 @@ def test_the_same_in_a_sweep_on_any_devices():
     np.testing.assert_allclose(results[0].values[0], again[0], rtol=1e-5)
 
 
-def test_other_arrays_compile_nothing():
+def test_other_arrays_compile_once():
+    """Small arrays are part of the program until they change; then, arguments."""
+
     def swept(array, hidden):
         step = jax.jit(lambda x: x * hidden[0])
         fn = refilled(
@@ -167,11 +169,13 @@ def test_other_arrays_compile_nothing():
         )
         return ep.sweep(fn, ep.Linspace(1, 2, 9)).values
 
-    arrays = [jnp.float32([1, 2]), jnp.float32([3, 4])]
+    arrays = [jnp.float32([1, 2]), jnp.float32([5, 6]), jnp.float32([3, 4])]
     jax.block_until_ready(arrays)
     swept(arrays[0], arrays[0])
+    with ept.assert_compiles(1):
+        swept(arrays[1], arrays[1])
     with ept.assert_compiles(0):
-        values = swept(arrays[1], arrays[1])
+        values = swept(arrays[2], arrays[2])
     x = np.linspace(1, 2, 9)
     expected = x + np.ceil((7 - x) / (3 * x)) * 3 * x + 3
     np.testing.assert_allclose(values, expected, rtol=1e-5)
