@@ -169,7 +169,7 @@ def main():
     left, broken = [], []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for part in ("eqx_pipe", "tests", "docs", "examples", "benchmarks"):
+        for part in (".ci", "eqx_pipe", "tests", "docs", "examples", "benchmarks"):
             shutil.copytree(
                 ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__")
             )
