@@ -29,7 +29,7 @@ from .._jaxprs import (
     trace,
 )
 from .._keys import fold, key_argument, keyword_rule
-from .._same import record_of
+from .._same import Unsure, record_of
 from .._spaces import Space
 from .._sweep import (
     Request,
@@ -562,9 +562,10 @@ def _texts(rest: PyTree) -> dict[str, str]:
 
 
 def _digest(x: Any, unsure: str) -> str:
-    record = record_of(x)
-    # Such as a function that holds traced values.
-    return unsure if record.unsure else record.digest[:8]
+    try:
+        return record_of(x).digest[:8]
+    except (Unsure, RecursionError):  # such as a function that holds traced values
+        return unsure
 
 
 def _check_rest(wrong: str, was: Any, now: Any, cure: str) -> None:
