@@ -19,7 +19,7 @@ pytestmark = [
 SHOWN = {
     "part": "grid best failures all",
     "curves": "curves best all",
-    "line": "line best all",
+    "line": "curves best all",
     "table": "best slices all",
     "kinds": "grid best all",
     "reduced": "",

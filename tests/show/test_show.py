@@ -309,7 +309,7 @@ def test_what_cannot_be_shown(tmp_path, stores):
     found = ep.sweep(lambda p: p["v"].sum() * p["c"], vectors)
     assert ep.show(found, found).data()["matched"]["count"] == 2
     drawn = ep.sweep(lambda p, key: {"k": key, "v": p["c"]}, vectors, key=jr.key(0))
-    assert ep.show(drawn).data()["metrics"] == ["v"]
+    assert ep.show(drawn).data()["metrics"] == ["result.v"]
     lost = ep.sweep(lambda x: {"y": 1 / x}, ep.Values([0.0, 1.0, 2.0]))
     assert ep.show(lost).data()["lost"] == 1
     for each in (whole, odd, nothing, lost):
