@@ -103,6 +103,9 @@ def topology(name: str) -> Mesh:
         os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
         os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-8")
         os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
+        if jax.config.jax_platforms == "cpu":
+            # Processes that only compile need not wait for each other.
+            os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
     else:
         cards = f"1x1x{known[1] or 1}"
         platform, options = "cuda", {"target_config": _H100, "topology": cards}

@@ -26,7 +26,7 @@ import jax.random as jr
 import jax.tree_util as jtu
 import numpy as np
 from jax.core import Tracer
-from jaxtyping import Array, ArrayLike, Float, Inexact, Int, Shaped
+from jaxtyping import Array, ArrayLike, Float, Inexact, Int, Integer, Shaped
 
 from .._check import check_bool, check_choice, check_int, check_is, check_unmasked
 from .._errors import (
@@ -396,7 +396,7 @@ class Mapped(Axis):
         return f"Mapped({name}, {self.axis!r})"
 
 
-def take(table: Array | np.ndarray, i: Int[Array, ""]) -> Array:
+def take(table: Array | np.ndarray, i: Integer[Array, ""]) -> Array:
     """Return `table[i]` for a position within bounds."""
     # Not `dynamic_index_in_dim`, which JAX 0.12 traces and lowers as a function.
     origin = [jnp.zeros_like(i)] * (table.ndim - 1)

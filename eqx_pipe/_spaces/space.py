@@ -1125,11 +1125,11 @@ class Space(eqx.Module):
         return np.stack(columns, axis=1)
 
     def with_axes(
-        self, axes: Sequence[PyTree[Axis]], mode: Literal["product", "zip"] = "zip"
+        self, axes: Sequence[PyTree], mode: Literal["product", "zip"] = "zip"
     ) -> "Space":
         """Return the space with its axes replaced, in the order written.
 
-        A pytree of axes may replace an axis.
+        A pytree of axes, or a constant, may replace an axis.
         """
         geometry = self.geometry
         leaves = list(geometry.leaves)

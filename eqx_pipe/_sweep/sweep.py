@@ -71,156 +71,156 @@ def sweep(
 ) -> SweepResult:
     """Compute a function at every point of a space, on all devices.
 
-        The values equal
-        `stack([fn(space.point(i), key=space.point_key(i, key=key)) for i in range(n)])`
-        with `n = space.size`, for any batch size, number of devices and number of chunks.
-        Keys and integers are equal; floats agree to rounding, since each of these choices
-        compiles a different program. Points are split over the devices, without
-        collectives, and vectorised in batches.
+    The values equal
+    `stack([fn(space.point(i), key=space.point_key(i, key=key)) for i in range(n)])`
+    with `n = space.size`, for any batch size, number of devices and number of chunks.
+    Keys and integers are equal; floats agree to rounding, since each of these choices
+    compiles a different program. Points are split over the devices, without
+    collectives, and vectorised in batches.
 
-        A second sweep of the same program (the traced function and the structure, shapes,
-        dtypes and lengths of the space) compiles nothing. The values of axes and of arrays,
-        in `fn` or closed over by it, may change; Python and NumPy scalars are part of the
-        program. Arrays of at most 512 numbers that `fn` closes over are part of it, too,
-        which makes it faster, until they change for the first time: then another program is
-        compiled, of which they are arguments. (With `store`, they always are part of it.)
+    A second sweep of the same program (the traced function and the structure, shapes,
+    dtypes and lengths of the space) compiles nothing. The values of axes and of arrays,
+    in `fn` or closed over by it, may change; Python and NumPy scalars are part of the
+    program. Arrays of at most 512 numbers that `fn` closes over are part of it, too,
+    which makes it faster, until they change for the first time: then another program is
+    compiled, of which they are arguments. (With `store`, they always are part of it.)
 
-        `fn` is traced again if something that it reads has changed: its code, closure,
-        defaults, globals, helpers, attributes of modules, classes, Modules and dataclasses,
-        or JAX's configuration. If it reads other objects that may change in place, such as
-        NumPy arrays, it is traced in every call. As with `jax.jit`, changes of `np.random`,
-        `os.environ`, files, names that are looked up as text (`globals()["x"]`) and state
-        inside of installed packages are not seen.
+    `fn` is traced again if something that it reads has changed: its code, closure,
+    defaults, globals, helpers, attributes of modules, classes, Modules and dataclasses,
+    or JAX's configuration. If it reads other objects that may change in place, such as
+    NumPy arrays, it is traced in every call. As with `jax.jit`, changes of `np.random`,
+    `os.environ`, files, names that are looked up as text (`globals()["x"]`) and state
+    inside of installed packages are not seen.
 
-        **Arguments:**
+    **Arguments:**
 
-        - `fn`: called as `fn(point)`, or as `fn(point, key=...)` if it has a parameter of
-          that name. A point is the space's pytree with values in place of axes. The output
-          is any pytree of arrays and numbers. `fn` is traced, once for each combination of
-          `Static` values, so it must consist of JAX operations, and its Python control flow
-          must not depend on the value of any other axis.
-        - `space`: a `Space`, or a bare pytree with axes in it, which is their product.
-        - `key`: for a function that draws: a PRNG key. Point i gets
-          `space.point_key(i, key=key)`: the key folded with the point's position on one dim
-          after the other, `fold_in(key, i)` with one dim. So keys do not depend on how the
-          sweep runs, making an axis longer changes no key, and a sweep of a slice draws the
-          same numbers as the whole sweep does there. A function without a parameter `key`
-          gets no key. (Keyword only.)
-        - `batch_size`: seldom needed: the number of points vectorised at once on a device.
-          `"auto"` chooses it from the function's operations, and returns it with the
-          result. At most the number of points. If memory does not suffice for an automatic
-          size, the size is halved, and `result.made` lists the sizes. Without an explicit
-          size, a function that prints, writes or calls back (`jax.debug.print`,
-          `io_callback`) runs once at each point, not vectorised. (Keyword only.)
-        - `mesh`: to use only some devices: the points are split over all axes of the mesh.
-          By default they are split over all local devices. Under `jax.distributed` it may
-          have devices of all processes, equally many of each: then all processes make the
-          same call, each computes a share of the points, and every one of them gets the
-          whole result. (Keyword only.)
-        - `order_by`: for points of unequal cost, such as adaptive solves: the approximate
-          cost of a point, as a function from a point to a number, or an array with a number
-          for each point. Points of similar cost then share a batch, so that few lanes wait
-          for a slower one; the order of results does not change. It has no effect with
-          `reduce`, which reduces values in order. (Keyword only.)
-        - `reduce`: for statistics of more points than fit into memory: a reducer (`Mean()`,
-          `ArgMin(by="loss")`, ...) or a pytree of them. Values are reduced as they are
-          computed, in memory that does not grow with the number of points, and `.values` is
-          the reduction. A `store` then keeps the state of every block of points instead of
-          values; the result merges all states in the store in order, and omits missing
-          points. With `Mean(over="seed")` only the named dims are reduced, separately for
-          each cell: the result has the other dims, and is labelled and stored like any
-          other. (Keyword only.)
-        - `store`: for a sweep that must survive a crash, or whose values do not fit into
-          memory: the path of a folder to which values are written, chunk by chunk as they
-          are computed; `xarray.open_zarr` reads it at any time. Or a URL of a bucket,
-          `s3://bucket/name.zarr` (`gs://`, `az://`), or a store object of obstore, with
-          `pip install 'eqx_pipe[cloud]'`: there it cannot grow. The same call resumes a
-          sweep that was stopped. Everything that a function reaches by name counts, and
-          what cannot be understood counts as changed. What code finds by text or outside of
-          Python (files, environment, time, random state), or changes inside of an installed
-          numerical package, does not count. With a larger space it computes only the new
-          points; those in the store are recognised by their coordinates. `.values` is then
-              read from the store when it is indexed. Needs `pip install 'eqx_pipe[sweep]'`.
-          (Keyword only.)
-            - `shard`: for several processes, such as the tasks of a Slurm array, that fill one
-          store: `(index, count)` computes share `index` of `count` shares of its chunks.
-          `"auto"` reads both from the environment of Slurm (arrays and `srun`), PBS,
-          HyperQueue, Kubernetes or MPI, or from `EQX_PIPE_SHARD=7/16`, and prints a line.
-          The result is the store at that moment; `.ok` is `False` at missing points.
-          (Keyword only.)
-        - `executor`: for workers that a scheduler manages, such as Dask's: an object that
-          has a method `submit(fn, *args)`, whose return value has the methods `done()` and
-          `result()`. Each worker uses all of its own devices. Needs
-          `pip install 'eqx_pipe[distributed]'`. (Keyword only.)
-        - `timeout`: for workers that may hang: the time in seconds after which the calls in
-          flight are submitted again, if no worker has answered meanwhile. Choose more than
-          a chunk takes, with its compilation, and more than jobs wait in a queue. After
-          three times the sweep ends with a `SweepError`. (Keyword only.)
-        - `resume`: after an edit of the function: `"force"` resumes a store even if another
-          function created it, and drops points in flight if a growth moves points.
-          `"failed"` also does so, and recomputes failed points; the
-          others keep their values. (Keyword only.)
-        - `on_error`: if some points may fail: `"mark"` finds the points at which `fn`
-          raises (by `equinox.error_if`, or when it is traced for one combination of
-          `Static` values), marks them in `.ok`, and computes the others as if they did not
-          exist. At a failed point inexact leaves are NaN and others 0. `"raise"` ends the
-          sweep. (Keyword only.)
-        - `progress`: `True` or `False` to force or hide the progress bar; by default there
-          is one in a terminal or notebook if the work takes more than a second. A file gets
-          a line each minute. (Keyword only.)
-        - `count_steps`: to find out how long lanes wait for others: for each point,
-          `result.steps` has the number of steps of `while_loop`s that it needed, including
-          those in solvers, and the number executed until its whole batch had finished;
-          `result.waste` is their ratio. A step is one run of a loop's body; nested loops
-          count separately. Loops of `scan` and `refill` are not counted. A sweep that
-          counts takes up to 2.5 times as long, and its values stay in memory: count on a
-          part of the space. (Keyword only.)
-        - `output_coords`: for outputs that are arrays at each point, such as a loss curve:
-          names and coordinates for their dims, as in `{"curve": {"step": steps}}`: a dict
-          from the path of an output (`"value"` for a bare one) to a dict from the name of
-          each dim, in order, to a sequence of numbers or texts, or to `None` for a dim
-          without coordinates. Outputs may share a dim. `to_xarray`, plots, files and stores
-          use these names instead of `curve.0`, and reductions of an output keep them.
-          (Keyword only.)
+    - `fn`: called as `fn(point)`, or as `fn(point, key=...)` if it has a parameter of
+      that name. A point is the space's pytree with values in place of axes. The output
+      is any pytree of arrays and numbers. `fn` is traced, once for each combination of
+      `Static` values, so it must consist of JAX operations, and its Python control flow
+      must not depend on the value of any other axis.
+    - `space`: a `Space`, or a bare pytree with axes in it, which is their product.
+    - `key`: for a function that draws: a PRNG key. Point i gets
+      `space.point_key(i, key=key)`: the key folded with the point's position on one dim
+      after the other, `fold_in(key, i)` with one dim. So keys do not depend on how the
+      sweep runs, making an axis longer changes no key, and a sweep of a slice draws the
+      same numbers as the whole sweep does there. A function without a parameter `key`
+      gets no key. (Keyword only.)
+    - `batch_size`: seldom needed: the number of points vectorised at once on a device.
+      `"auto"` chooses it from the function's operations, and returns it with the
+      result. At most the number of points. If memory does not suffice for an automatic
+      size, the size is halved, and `result.made` lists the sizes. Without an explicit
+      size, a function that prints, writes or calls back (`jax.debug.print`,
+      `io_callback`) runs once at each point, not vectorised. (Keyword only.)
+    - `mesh`: to use only some devices: the points are split over all axes of the mesh.
+      By default they are split over all local devices. Under `jax.distributed` it may
+      have devices of all processes, equally many of each: then all processes make the
+      same call, each computes a share of the points, and every one of them gets the
+      whole result. (Keyword only.)
+    - `order_by`: for points of unequal cost, such as adaptive solves: the approximate
+      cost of a point, as a function from a point to a number, or an array with a number
+      for each point. Points of similar cost then share a batch, so that few lanes wait
+      for a slower one; the order of results does not change. It has no effect with
+      `reduce`, which reduces values in order. (Keyword only.)
+    - `reduce`: for statistics of more points than fit into memory: a reducer (`Mean()`,
+      `ArgMin(by="loss")`, ...) or a pytree of them. Values are reduced as they are
+      computed, in memory that does not grow with the number of points, and `.values` is
+      the reduction. A `store` then keeps the state of every block of points instead of
+      values; the result merges all states in the store in order, and omits missing
+      points. With `Mean(over="seed")` only the named dims are reduced, separately for
+      each cell: the result has the other dims, and is labelled and stored like any
+      other. (Keyword only.)
+    - `store`: for a sweep that must survive a crash, or whose values do not fit into
+      memory: the path of a folder to which values are written, chunk by chunk as they
+      are computed; `xarray.open_zarr` reads it at any time. Or a URL of a bucket,
+      `s3://bucket/name.zarr` (`gs://`, `az://`), or a store object of obstore, with
+      `pip install 'eqx_pipe[cloud]'`: there it cannot grow. The same call resumes a
+      sweep that was stopped. Everything that a function reaches by name counts, and
+      what cannot be understood counts as changed. What code finds by text or outside of
+      Python (files, environment, time, random state), or changes inside of an installed
+      numerical package, does not count. With a larger space it computes only the new
+      points; those in the store are recognised by their coordinates. `.values` is then
+      read from the store when it is indexed. Needs `pip install 'eqx_pipe[sweep]'`.
+      (Keyword only.)
+    - `shard`: for several processes, such as the tasks of a Slurm array, that fill one
+      store: `(index, count)` computes share `index` of `count` shares of its chunks.
+      `"auto"` reads both from the environment of Slurm (arrays and `srun`), PBS,
+      HyperQueue, Kubernetes or MPI, or from `EQX_PIPE_SHARD=7/16`, and prints a line.
+      The result is the store at that moment; `.ok` is `False` at missing points.
+      (Keyword only.)
+    - `executor`: for workers that a scheduler manages, such as Dask's: an object that
+      has a method `submit(fn, *args)`, whose return value has the methods `done()` and
+      `result()`. Each worker uses all of its own devices. Needs
+      `pip install 'eqx_pipe[distributed]'`. (Keyword only.)
+    - `timeout`: for workers that may hang: the time in seconds after which the calls in
+      flight are submitted again, if no worker has answered meanwhile. Choose more than
+      a chunk takes, with its compilation, and more than jobs wait in a queue. After
+      three times the sweep ends with a `SweepError`. (Keyword only.)
+    - `resume`: after an edit of the function: `"force"` resumes a store even if another
+      function created it, and drops points in flight if a growth moves points.
+      `"failed"` also does so, and recomputes failed points; the
+      others keep their values. (Keyword only.)
+    - `on_error`: if some points may fail: `"mark"` finds the points at which `fn`
+      raises (by `equinox.error_if`, or when it is traced for one combination of
+      `Static` values), marks them in `.ok`, and computes the others as if they did not
+      exist. At a failed point inexact leaves are NaN and others 0. `"raise"` ends the
+      sweep. (Keyword only.)
+    - `progress`: `True` or `False` to force or hide the progress bar; by default there
+      is one in a terminal or notebook if the work takes more than a second. A file gets
+      a line each minute. (Keyword only.)
+    - `count_steps`: to find out how long lanes wait for others: for each point,
+      `result.steps` has the number of steps of `while_loop`s that it needed, including
+      those in solvers, and the number executed until its whole batch had finished;
+      `result.waste` is their ratio. A step is one run of a loop's body; nested loops
+      count separately. Loops of `scan` and `refill` are not counted. A sweep that
+      counts takes up to 2.5 times as long, and its values stay in memory: count on a
+      part of the space. (Keyword only.)
+    - `output_coords`: for outputs that are arrays at each point, such as a loss curve:
+      names and coordinates for their dims, as in `{"curve": {"step": steps}}`: a dict
+      from the path of an output (`"value"` for a bare one) to a dict from the name of
+      each dim, in order, to a sequence of numbers or texts, or to `None` for a dim
+      without coordinates. Outputs may share a dim. `to_xarray`, plots, files and stores
+      use these names instead of `curve.0`, and reductions of an output keep them.
+      (Keyword only.)
 
-        **Returns:** a `SweepResult`.
+    **Returns:** a `SweepResult`.
 
-        **Raises:**
+    **Raises:**
 
-        - `MissingKeyError` if `fn` needs a key and none was given.
-        - `TypeError` if an output is not numeric, if there is no output (`return` is
-          missing), or for traced arguments: under `jit` and `grad` use `vmap_space`.
-        - `ValueError` for an invalid space, key, mesh or batch size, and for values that do
-          not fit into this machine's memory.
-        - `StructureError` (a `ValueError`) if outputs differ in structure, shape or dtype
-          between values of `Static` axes, before anything is computed. Also if a store was
-          created with another space, key or function.
-        - `SweepError` if `fn` raises while it runs; `.indices` has the first point found.
-          Also if a store contains failed points, unless they are marked; `.indices` has all
-          of them. Also if memory does not suffice for an explicit batch size, the disk is
-          full, a worker dies repeatedly, or another process fills the same store; finished
-          chunks are kept.
-        - Any error that `fn` raises while it is traced, with a note. If it needs the value
-          of an axis, JAX's message names the axis and the note has the fix.
+    - `MissingKeyError` if `fn` needs a key and none was given.
+    - `TypeError` if an output is not numeric, if there is no output (`return` is
+      missing), or for traced arguments: under `jit` and `grad` use `vmap_space`.
+    - `ValueError` for an invalid space, key, mesh or batch size, and for values that do
+      not fit into this machine's memory.
+    - `StructureError` (a `ValueError`) if outputs differ in structure, shape or dtype
+      between values of `Static` axes, before anything is computed. Also if a store was
+      created with another space, key or function.
+    - `SweepError` if `fn` raises while it runs; `.indices` has the first point found.
+      Also if a store contains failed points, unless they are marked; `.indices` has all
+      of them. Also if memory does not suffice for an explicit batch size, the disk is
+      full, a worker dies repeatedly, or another process fills the same store; finished
+      chunks are kept.
+    - Any error that `fn` raises while it is traced, with a note. If it needs the value
+      of an axis, JAX's message names the axis and the note has the fix.
 
-        Under `jax.disable_jit()` a sweep is a plain loop, so a debugger stops inside `fn`.
+    Under `jax.disable_jit()` a sweep is a plain loop, so a debugger stops inside `fn`.
 
-        Ctrl-C stops after the step in flight of a long loop in `fn`, or else after the
-        batch in flight; a store keeps the state of the points in flight, and the same call
-        resumes them. The `.result` of the `KeyboardInterrupt` is a `SweepResult` of all
-        finished points; its `.status` marks the missing ones. A second Ctrl-C stops at
-        once.
+    Ctrl-C stops after the step in flight of a long loop in `fn`, or else after the
+    batch in flight; a store keeps the state of the points in flight, and the same call
+    resumes them. The `.result` of the `KeyboardInterrupt` is a `SweepResult` of all
+    finished points; its `.status` marks the missing ones. A second Ctrl-C stops at
+    once.
 
-        **Laws:** a sweep equals its definition, to rounding, for every batch size, mesh,
-        executor, shard and restart; so does a reduction. The same call on the same machine
-        with the same batch sizes is bitwise identical, also after a restart with a store.
+    **Laws:** a sweep equals its definition, to rounding, for every batch size, mesh,
+    executor, shard and restart; so does a reduction. The same call on the same machine
+    with the same batch sizes is bitwise identical, also after a restart with a store.
 
-        !!! example
+    !!! example
 
-            >>> import eqx_pipe as ep
-            >>> space = {"x": ep.Linspace(0, 3, 4), "y": ep.Values([10.0, 20.0])}
-            >>> ep.sweep(lambda p: p["x"] * p["y"], space).grid().tolist()
-            [[0.0, 0.0], [10.0, 20.0], [20.0, 40.0], [30.0, 60.0]]
+        >>> import eqx_pipe as ep
+        >>> space = {"x": ep.Linspace(0, 3, 4), "y": ep.Values([10.0, 20.0])}
+        >>> ep.sweep(lambda p: p["x"] * p["y"], space).grid().tolist()
+        [[0.0, 0.0], [10.0, 20.0], [20.0, 40.0], [30.0, 60.0]]
     """
     request = request_of("sweep", **locals())
     started = time.time()
