@@ -35,7 +35,9 @@ class Page:
         pairs = zip(shown, ("result", "after"), strict=False)
         self._sources = [Source(function, each, name) for each, name in pairs]
         self._first = by, mode
-        if by and by not in (names := self.data()["metrics"]):
+        readings = [source.reading() for source in self._sources]
+        if by and not all(reading.metric(by) for reading in readings):
+            names = self.data()["metrics"]
             wrong = f"`by` is {by!r}, and the metrics are {', '.join(names)}."
             raise value_error(function, wrong, nearest(by, names))
         self.path = " and ".join(source.path for source in self._sources)

@@ -188,7 +188,9 @@ class Source:
             store = self._follower.store
             if "reduce" in store.record:
                 gaps, size = store.account().gaps, store.chunks.size
-                return Reading("reduction", self._filled(gaps, size, "blocks"))
+                return Reading(
+                    "reduction", self._filled(gaps, size) | {"unit": "blocks"}
+                )
             given = result_in(store)
             if self._stores:
                 for files in self._stores[len(self._rounds) : -1]:
@@ -203,16 +205,15 @@ class Source:
         if given.points is not None:
             counts = {"done": given.points, "total": len(given)}
             return Reading("reduction", {"unit": "points", "counts": counts})
-        facts = self._filled(given._gaps, len(given), "points", given.started)
+        facts = self._filled(given._gaps, len(given), given.started)
         return self._points("sweep", given, facts, dict(given.made))
 
     def _search(self, given: SearchResult) -> Reading:
         goal = {"by": given.by, "mode": given.mode} | dict(given.sweeps[-1].made)
         result, (first, *_) = given.result, given.sweeps
-        facts = self._filled(result._gaps, len(result), "points", first.started)
         rounds = max(goal.get("rounds", 0), len(given.sweeps))
-        for name in ("total", "missing"):
-            facts["counts"][name] += (rounds - len(given.sweeps)) * len(first)
+        later = (rounds - len(given.sweeps)) * len(first)
+        facts = self._filled(result._gaps, len(result), first.started, later)
         facts["note"] = f"{len(given.sweeps)} of {rounds} rounds"
         found = self._points("search", result, facts, goal)
         return found._replace(rounds=given.rounds)
@@ -242,24 +243,24 @@ class Source:
         facts = self._trained(result, max(goal.get("steps", 0), result.step))
         curves = self._points("train", result.curves, facts, goal).curves
         found = self._points("train", result.latest, facts, goal)
-        outputs, changed = {name: found.outputs[name] for name in curves}, {}
-        for name in result.space.names:
-            if (curve := curves.get(f"point.{name}")) is not None:
-                values = np.asarray(curve.leaf)
-                if (values != values[:, :1]).any():
-                    changed[name] = values
-        return found._replace(
-            outputs=outputs, curves=curves, training=result, changed=changed
-        )
+        outputs = {name: found.outputs[name] for name in curves}
+        found = found._replace(outputs=outputs, curves=curves, training=result)
+        recorded = [name for name in result.space.names if f"point.{name}" in curves]
+        values = {name: np.asarray(curves[f"point.{name}"].leaf) for name in recorded}
+        changed = {name: x for name, x in values.items() if (x != x[:, :1]).any()}
+        return found._replace(changed=changed)
 
     def _filled(
-        self, gaps: Any, size: int, unit: str, started: float = 0.0
+        self, gaps: Any, size: int, started: float = 0.0, later: int = 0
     ) -> dict[str, Any]:
-        """Return counts, and from the times of the chunks the rate and time left."""
-        missing, failed = count_in(gaps, MISSING), count_in(gaps, FAILED)
-        done = size - missing - failed
-        counts = {"done": done, "failed": failed, "missing": missing, "total": size}
-        found: dict[str, Any] = {"unit": unit, "counts": counts}
+        """Return counts, and from the times of the chunks the rate and time left.
+
+        `later` is the number of points of rounds that have not begun.
+        """
+        missing, failed = count_in(gaps, MISSING) + later, count_in(gaps, FAILED)
+        counts = {"failed": failed, "missing": missing, "total": size + later}
+        counts["done"] = counts["total"] - missing - failed
+        found: dict[str, Any] = {"unit": "points", "counts": counts}
         if self._follower is not None and self._follower.store.known.done.any():
             store = self._follower.store
             times = np.sort(store.known.when[store.known.done])

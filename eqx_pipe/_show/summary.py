@@ -109,9 +109,13 @@ def pair(sources: Sequence[Source], metric: str = "", mode: str = "") -> dict[st
     views = [view(source, metric, mode, "all") for source in sources]
     found: dict[str, Any] = {"views": views, "matched": None, "metrics": common}
     found |= {"metric": metric, "mode": views[0]["mode"]}
-    axes = [_coordinates(reading) for reading in readings]
+    if not common:
+        return found
+    results = [reading.result for reading in readings if reading.result is not None]
+    every = [np.arange(len(result)) for result in results]
+    axes = [x.at(i, replicates=False) for x, i in zip(readings, every, strict=True)]
     shared = [name for name in axes[0] if name in axes[1]]
-    if not common or not shared:
+    if not shared:
         return found
     means = [
         _means(reading, metric, [columns[name] for name in shared])
@@ -140,13 +144,6 @@ def pair(sources: Sequence[Source], metric: str = "", mode: str = "") -> dict[st
         "table": _rows(top[:, None], cells) | {"metric": "after", "over": "replicates"},
     }
     return found
-
-
-def _coordinates(reading: Reading) -> dict[str, np.ndarray]:
-    """Return the axes of numbers and texts that are no replicates, at all points."""
-    if reading.result is None or not len(reading.result):
-        return {}
-    return reading.at(np.arange(len(reading.result)), replicates=False)
 
 
 def _means(
