@@ -1,5 +1,6 @@
 """The page over a store: as one file, in a notebook, or live from a small server."""
 
+import contextlib
 import hashlib
 import html
 import json
@@ -163,8 +164,9 @@ def server_of(page: Page, port: int) -> tuple[ThreadingHTTPServer, str]:
             }
             for name, value in headers.items():
                 self.send_header(name, value)
-            self.end_headers()
-            self.wfile.write(body)
+            with contextlib.suppress(ConnectionError):  # the browser has gone on
+                self.end_headers()
+                self.wfile.write(body)
 
         def log_message(self, format: str, *args: Any) -> None:
             pass

@@ -123,7 +123,9 @@ def pair(sources: Sequence[Source], metric: str = "", mode: str = "") -> dict[st
     ]
     keys = [key for key in means[0] if key in means[1]]
     before, after = (np.array([each[key] for key in keys]) for each in means)
-    change, known = after - before, ~np.isnan(after - before)
+    with np.errstate(invalid="ignore"):
+        change = after - before
+    known = ~np.isnan(change)
     if not known.any():
         return found
     order = ranked(after, found["mode"], known)
@@ -158,7 +160,8 @@ def _means(
         # Equal to six digits, as an axis may have been made in another way.
         key = (float(f"{x:.6g}") if isinstance(x, float) else x for x in values)
         places.setdefault(tuple(key), []).append(k)
-    return {key: scores[rows].mean() for key, rows in places.items()}
+    with np.errstate(invalid="ignore"):
+        return {key: scores[rows].mean() for key, rows in places.items()}
 
 
 def _sampled(reading: Reading, order: np.ndarray) -> np.ndarray:

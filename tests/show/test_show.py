@@ -172,6 +172,21 @@ def test_two_stores_are_matched_by_coordinates(tmp_path, stores):
 RATE = ep.Values([1e-3])
 
 
+def test_infinite_numbers_are_compared_without_warnings():
+    def f(p):
+        return 1 / (p["x"] * p["sign"])
+
+    line = {"x": ep.Values([0.0, 1.0]), "sign": ep.Values([-1.0, 1.0])}
+    few = ep.sweep(lambda p: 1 / p["x"], {"x": line["x"]})
+    with warnings.catch_warnings(action="error"):
+        found = ep.show(ep.sweep(f, line), few)
+        assert (
+            found.data()["matched"]["count"] == 1
+        )  # of inf and -inf, there is no mean
+        same = ep.show(few, few).data()["matched"]
+    assert (same["count"], same["median"]) == (1, 0)
+
+
 def test_seeds_are_averaged_before_they_are_compared(stores):
     result = ep.TrainResult.load(stores["train"])
     found = ep.show(result, stores["train"]).data()["matched"]
