@@ -166,16 +166,13 @@ def _means(
 
 def _sampled(reading: Reading, order: np.ndarray) -> np.ndarray:
     """Return points to draw, the best among them, of few chunks of a store."""
-    known, leaves = order, [x.leaf for x in reading.curves.values()]
-    leaves = [
-        x for x in [*reading.outputs.values(), *leaves] if isinstance(x, StoredArray)
-    ]
-    if leaves and len(chunks := leaves[0].store.chunks) > _CHUNKS:
+    known, leaves = order, reading.outputs.values()
+    stored = [leaf for leaf in leaves if isinstance(leaf, StoredArray)]
+    if stored and len(chunks := stored[0].store.chunks) > _CHUNKS:
         held = chunks.holding(known)
         some = np.random.default_rng(1).permutation(np.unique(held))[:_CHUNKS]
         known = known[np.isin(held, some)]
-    if len(known) > _SAMPLE:
-        known = np.random.default_rng(0).choice(known, _SAMPLE, replace=False)
+    known = known[evenly(len(known), _SAMPLE)]  # by rank
     return np.union1d(known, order[:_TOP]).astype(int)
 
 
