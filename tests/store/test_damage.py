@@ -1,5 +1,6 @@
 """Files of a store that are damaged, exchanged or lost are told, by their names."""
 
+import json
 import random
 
 import numpy as np
@@ -55,6 +56,11 @@ def test_metadata_and_coordinates_are_read_whole_or_told(files):
                 store = small.opened(files)
                 small.rows_of(store, 0)
         files.put(key, data)
+    data = files.get("zarr.json")
+    files.put("zarr.json", json.dumps(json.loads(data) | {"node_type": 1}).encode())
+    with pytest.raises(ValueError, match="its checksum differs"):
+        small.opened(files)
+    files.put("zarr.json", data)
     files.put("x/c.0", files.get("y/c.0"))
     with pytest.raises(OSError, match="x/c.0"):
         small.opened(files).coordinate("x")

@@ -630,6 +630,7 @@ def faults(count, seed, report=print):
 
 
 def main():
+    """Run the attacks; exit with 1 if one is bad, and raise if one after a kill is."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mutations", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
@@ -637,16 +638,23 @@ def main():
     parser.add_argument("--trainings", type=int, default=600)
     parser.add_argument("--kills", type=int, default=60, help="of trainings")
     asked = parser.parse_args()
-    print("mutations:", dict(mutations(asked.mutations, asked.seed)), flush=True)
-    print("faults:", dict(faults(asked.faults, asked.seed)), flush=True)
-    found = mutations(asked.trainings, asked.seed, targets=trained)
-    print("trainings:", dict(found), flush=True)
-    print("checkpoints:", dict(checkpoints()), flush=True)
+    runs = {
+        "mutations": lambda: mutations(asked.mutations, asked.seed),
+        "faults": lambda: faults(asked.faults, asked.seed),
+        "trainings": lambda: mutations(asked.trainings, asked.seed, targets=trained),
+        "checkpoints": checkpoints,
+    }
+    bad = 0
+    for what, run in runs.items():
+        found = run()
+        print(f"{what}:", dict(found), flush=True)
+        bad += found["bad"]
     rng, kinds = random.Random(asked.seed), trainings.KINDS
     with tempfile.TemporaryDirectory() as name:
         each = -(-asked.kills // len(kinds))
         done = {k: trainings.kills(each, Path(name), k, rng) for k in kinds}
     print("kills of trainings:", done, flush=True)
+    sys.exit(bad > 0)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Mutants of the package: `python -m tests.support.mutants`, or some by their numbers.
 
 Each is a small edit. In a copy of the files it is tried with the tests of the package
-that it changes, then with those of the packages above. A test that fails catches it.
+that it changes, then with those of the packages above. A test that fails catches it, if
+it passes without the mutant.
 """
 
 import argparse
@@ -112,42 +113,52 @@ MUTANTS = [
 ]
 # The test that looks for the text of each mutant would catch all of them.
 OPTIONS = ["-p", "no:cacheprovider", "--ignore=tests/package/test_changed.py"]
+MOST_SECONDS = 1200
+"""The time that a folder of tests gets; a mutant may loop forever."""
 LEAST = 0.94
 """The share that has to be caught."""
 
 
-def caught_by(folder, number):
-    """Return the first test that fails in a copy of the files with a mutant."""
+def caught_by(folder, number, broken):
+    """Return the first test that fails in a copy of the files with a mutant.
+
+    Tests that fail without it, too, are added to `broken`, and catch nothing.
+    """
     name, old, new = MUTANTS[number]
     file = folder / "eqx_pipe" / name
     text = file.read_text()
-    file.write_text(text.replace(old, new))
-    try:
-        for tests in folders_of([f"eqx_pipe/{name}"]):
-            done = subprocess.run(
-                [
-                    sys.executable,
-                    "-m",
-                    "pytest",
-                    "-qx",
-                    "-p",
-                    "no:cacheprovider",
-                    tests,
-                ],
-                cwd=folder,
-                env=os.environ | {"PYTHONPATH": str(folder)},
-                capture_output=True,
-                text=True,
-            )
-            if done.returncode not in (0, 5):  # 5: no tests
-                lines = done.stdout.splitlines()
-                failed = [
-                    line for line in lines if line.startswith(("FAILED", "ERROR"))
-                ]
-                return (failed or lines or [done.stderr])[-1]
-    finally:
-        file.write_text(text)
+    for tests in folders_of([f"eqx_pipe/{name}"]):
+        while True:
+            file.write_text(text.replace(old, new))
+            failed = _first_failure(folder, tests, broken)
+            file.write_text(text)
+            if not failed:
+                break
+            test = failed.partition(" ")[2].split(" - ")[0]
+            if "::" not in test or not _first_failure(folder, test, []):
+                return failed
+            broken.append(test)
     return None
+
+
+def _first_failure(folder, tests, broken):
+    command = [sys.executable, "-m", "pytest", "-qx", *OPTIONS, tests]
+    try:
+        done = subprocess.run(
+            command + [f"--deselect={test}" for test in broken],
+            cwd=folder,
+            env=os.environ | {"PYTHONPATH": str(folder)},
+            capture_output=True,
+            text=True,
+            timeout=MOST_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        return f"{tests} took more than {MOST_SECONDS} s"
+    if done.returncode in (0, 5):  # 5: no tests
+        return None
+    lines = done.stdout.splitlines()
+    failed = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
+    return (failed or lines or [done.stderr])[-1]
 
 
 def main():
@@ -155,10 +166,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("numbers", nargs="*", type=int, help="default: all")
     numbers = parser.parse_args().numbers or range(len(MUTANTS))
-    left = []
+    left, broken = [], []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        for part in ("eqx_pipe", "tests", "docs", "examples", "benchmarks"):
+        for part in (".ci", "eqx_pipe", "tests", "docs", "examples", "benchmarks"):
             shutil.copytree(
                 ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__")
             )
@@ -166,12 +177,14 @@ def main():
             shutil.copy(file, folder)
         for number in numbers:
             begun = time.monotonic()
-            test = caught_by(folder, number)
+            test = caught_by(folder, number, broken)
             left += [] if test else [number]
             took = f"{time.monotonic() - begun:.0f} s"
             print(number, *MUTANTS[number], took, test or "NOT CAUGHT", sep=" | ")
             sys.stdout.flush()
     caught = 1 - len(left) / len(numbers)
+    if broken:
+        print("fail without a mutant, too:", *broken, sep="\n")
     print(f"{caught:.0%} of {len(numbers)} mutants are caught; not {left}")
     sys.exit(caught < LEAST)
 

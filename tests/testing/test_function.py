@@ -220,6 +220,30 @@ def test_a_key_used_twice_is_reported_with_its_line():
     assert only("key", gated, X, key=KEY) == "holds"
 
 
+def test_a_choice_for_each_lane_that_draws_nothing_needs_no_key():
+    """Under `vmap` it takes the bits of the key, which its branches do not use."""
+    negate = ep.cond(lambda x: x > 0, jnp.negative)
+    assert only("key", ep.batched(negate), X, key=KEY) == "holds"
+
+
+def draw(x):
+    return x + jr.normal(jr.key(1), (), x.dtype)
+
+
+@pytest.mark.parametrize(
+    "stage",
+    [
+        lambda x: jax.lax.fori_loop(0, 3, lambda _, x: draw(x), x),
+        lambda x: jax.lax.cond(x[0] > 0, draw, jnp.negative, x),
+        ep.batched(ep.cond(lambda x: x > 0, draw)),
+    ],
+    ids=["loop", "cond", "choice"],
+)
+def test_draws_of_a_constant_key_are_reported(stage):
+    with pytest.raises(AssertionError, match="does not depend on `key`"):
+        only("key", lambda x, *, key: stage(x), X, key=KEY)
+
+
 def per_lane(keys_of, draw=jr.normal):
     """Return a function that adds a draw to each element, from keys of its own."""
 

@@ -512,9 +512,8 @@ DRAWS = ("random_bits", "random_unwrap", "random_gamma", "threefry2x32")
 @law("key", "draws come from `key`, and no key is used twice.")
 def key_law(trial: Trial) -> None:
     programs = trial.programs
-    draws = not programs.primitives.isdisjoint(DRAWS)
     marks = [name == "key" for name in programs.names]
-    if draws and not any(Flow().run(programs.jaxpr, marks)):
+    if _draws(programs) and not any(Flow().run(programs.jaxpr, marks)):
         raise Broken("it draws random numbers, and the output does not depend on `key`")
     for copies in _drawn_copies(programs.jaxpr):
         raise Broken(
@@ -537,6 +536,28 @@ def key_law(trial: Trial) -> None:
                 raise Undecided(why) from None
             line = _line(error) if function is programs.function else ""
             raise Broken(f"one key is used twice{line}; split it") from None
+
+
+def _draws(programs: Programs) -> bool:
+    """Return whether draws reach the output.
+
+    A choice under `vmap` takes the bits of a key, and its branches may ignore them.
+    """
+    if programs.primitives.isdisjoint(DRAWS):
+        return False
+    return any(_Draws().run(programs.jaxpr, [False] * len(programs.names)))
+
+
+class _Draws(Flow):
+    """The flow of values that are drawn."""
+
+    def equation(self, eqn: Equation, marks: list[bool]) -> list[bool]:
+        """Return which outputs of an equation depend on draws."""
+        if eqn.primitive.name in DRAWS:
+            return [True] * len(eqn.outvars)
+        if any(inner.primitive.name in DRAWS for inner in within(eqn)):
+            return self.through(eqn, marks)
+        return super().equation(eqn, marks)
 
 
 _COPIES = ("broadcast_in_dim", "gather", "reshape", "squeeze", "transpose")
