@@ -11,7 +11,7 @@ import jax
 import numpy as np
 from jaxtyping import Bool, Int, Int8
 
-from .._check import check_distinct, check_int
+from .._check import check_distinct
 from .._errors import SweepError, message, structure_error, type_error, value_error
 from .._jaxprs import array_text, digest, text_of
 from .._reduce import Over
@@ -142,7 +142,6 @@ class TrainResult:
 
         **Raises:** `IndexError` if `i` is out of range.
         """
-        self._check_index(i)
         return point_maker(self.space, i)(values_at(self._columns, i).values())
 
     def carry(self, i: int) -> PyTree:
@@ -151,7 +150,7 @@ class TrainResult:
         **Raises:** `IndexError` if `i` is out of range; `TypeError` if the result was
         loaded.
         """
-        self._check_index(i)
+        self.space.point(i)  # raises if it is out of range
         for lanes, carries in self._groups:
             if i in lanes.rows:
                 return lanes.carry(i, self._columns, carries)
@@ -211,11 +210,6 @@ class TrainResult:
         columns = dict(zip(entries["columns"], rest, strict=False))
         step = max(entries["step"], int(trained.max()))
         return TrainResult(saved.curves, step, active, trained, columns)
-
-    def _check_index(self, i: int) -> None:
-        check_int("TrainResult", "i", i, 0)
-        if i >= len(self.active):
-            raise IndexError(f"{i} is out of range for {len(self.active)} trainings")
 
     def __repr__(self) -> str:
         count, active = len(self.active), int(self.active.sum())

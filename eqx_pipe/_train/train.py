@@ -128,8 +128,9 @@ def train(
     `SweepError` with the indices of the trainings that failed; `OSError` if the last
     checkpoint cannot be written (others are logged).
 
-    After Ctrl-C, the `.result` of the `KeyboardInterrupt` has all finished steps. With
-    a store, SIGTERM and SIGHUP write a checkpoint, too.
+    After Ctrl-C, the `.result` of the `KeyboardInterrupt` has all finished steps, and
+    so has that of an `OSError`. With a store, SIGTERM and SIGHUP write a checkpoint,
+    too.
 
     **Laws:** keys belong to trainings and steps: batches, devices, `every`,
     `log_every`, restarts and the other trainings change no draw. Each training equals a
@@ -281,10 +282,10 @@ class _Run:
                 finally:
                     self._save()
                 interrupt.end()
-            except KeyboardInterrupt as error:
+            except (KeyboardInterrupt, OSError) as error:
                 error.result = state.result()  # pyright: ignore
                 text = f"{state.step:,} of {steps:,} steps are finished: they are the "
-                text += "`.result` of this KeyboardInterrupt (`sys.last_value.result`)."
+                text += "`.result` of this exception (`sys.last_value.result`)."
                 error.add_note(text)
                 raise
         return state.result()
