@@ -244,7 +244,8 @@ class PBT(eqx.Module):
             raise value_error("search.PBT", f"`factors` is {self.factors}.", cure)
         if not _is_finite(self.fraction) or not 0 < self.fraction <= 0.5:
             wrong = f"`fraction` is {describe_value(self.fraction)}."
-            raise value_error("search.PBT", wrong, "Give a number in (0, 0.5].")
+            cure = "Give a number above 0, at most 0.5."
+            raise value_error("search.PBT", wrong, cure)
         cure = 'Give `{"momentum": (low, high)}`, for axes in `vary`.'
         check_is("search.PBT", "bounds", self.bounds, Mapping, cure)
         for name, pair in self.bounds.items():

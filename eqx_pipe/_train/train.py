@@ -12,13 +12,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from .._check import check_callable, check_int, check_is, is_integer
-from .._errors import (
-    StructureError,
-    describe_value,
-    log_once,
-    type_error,
-    value_error,
-)
+from .._errors import StructureError, describe_value, log_once, type_error, value_error
 from .._keys import fold
 from .._progress import Progress
 from .._spaces import SpaceLike
