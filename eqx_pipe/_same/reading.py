@@ -37,7 +37,7 @@ from jax.core import Tracer
 
 from .._cache import LRUCache, WeakCache
 from .._captured import JITTED, cells, code_names, defaults
-from .._tree import Opaque, Same, as_data, can_be_traced
+from .._tree import Opaque, Same, as_data, can_be_traced, is_ref
 from .._types import ClosedJaxpr
 from .code import (
     array_text,
@@ -163,7 +163,10 @@ def record_of(x: Any, contents: bool = True) -> Record:
     reading = _Disk()
     reading.contents = contents
     reading.add(x, None)
-    reading.settle()
+    try:
+        reading.settle()
+    except Unsure as error:
+        reading.unsure = reading.unsure or str(error)
     short = (
         (_path(at), re.sub(r"#(\w{8})\w{24}$", r"#\1", text))
         for at, text in reading.found
@@ -287,6 +290,8 @@ class _Reading:
             if isinstance(x, Tracer):
                 raise Unsure(x, at)
             self.array(x, at)
+        elif is_ref(x):  # its value changes in place
+            raise Unsure(x, at)
         elif issubclass(kind, type):
             self.of_class(x, at)
         elif issubclass(kind, _MODULE):

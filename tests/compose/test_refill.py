@@ -167,11 +167,13 @@ def test_other_arrays_compile_nothing():
         )
         return ep.sweep(fn, ep.Linspace(1, 2, 9)).values
 
-    arrays = [jnp.float32([1, 2]), jnp.float32([3, 4])]
+    # Small arrays are literals until they have changed once.
+    arrays = [jnp.float32([1, 2]), jnp.float32([2, 3]), jnp.float32([3, 4])]
     jax.block_until_ready(arrays)
-    swept(arrays[0], arrays[0])
+    for array in arrays[:2]:
+        swept(array, array)
     with ept.assert_compiles(0):
-        values = swept(arrays[1], arrays[1])
+        values = swept(arrays[2], arrays[2])
     x = np.linspace(1, 2, 9)
     expected = x + np.ceil((7 - x) / (3 * x)) * 3 * x + 3
     np.testing.assert_allclose(values, expected, rtol=1e-5)

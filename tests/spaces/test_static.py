@@ -38,7 +38,8 @@ def test_a_second_sweep_compiles_nothing():
         space = {"n": ep.Static([1, 2, 2]), "x": ep.Linspace(0, hi, 3)}
         return ep.sweep(lambda p: p["x"] * jnp.ones(p["n"]).sum() * value, space)
 
-    run(1, jnp.ones(()))
+    for value in (1, 2):  # a literal until it has changed once
+        run(1, jnp.float32(value))
     with ept.assert_compiles(0):
         values = run(2, jnp.float32(3)).values
     assert values.tolist() == [0, 3, 6, 0, 6, 12, 0, 6, 12]

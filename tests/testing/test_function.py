@@ -313,6 +313,10 @@ def scaled(x):
     return x * SCALE + OFFSETS["a"].astype(x.dtype)
 
 
+def multiplied(x):
+    return x * SCALE
+
+
 class ByGlobal(eqx.Module):
     w: jax.Array
 
@@ -327,8 +331,11 @@ def test_a_changed_global_is_read_again(monkeypatch):
             assert only("jit", fn, X) == only("vmap", fn, X) == "holds"
         OFFSETS["a"] += 1
         assert only("jit", fn, X) == "holds"
+    for value in (2.0, 3.0):
+        monkeypatch.setitem(globals(), "SCALE", value)
+        assert only("jit", multiplied, X) == "holds"
         with ept.assert_compiles(0):
-            only("jit", fn, X)
+            only("jit", multiplied, X)
 
 
 def test_a_function_that_refuses_other_inputs_is_not_judged_by_equal_lanes():
