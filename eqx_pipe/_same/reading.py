@@ -595,12 +595,6 @@ class _Disk(_Reading):
             self.unsure = self.unsure or str(error)
             self.found.append((at, self.unknown(x, at)))
 
-    def settle(self, is_code_known: bool = True, of_users: bool = False) -> None:
-        try:
-            super().settle(is_code_known, of_users)
-        except (Unsure, RecursionError) as error:
-            self.unsure = self.unsure or str(error)
-
     def unknown(self, x: Any, at: _At) -> Any:
         """Return the text of what is not understood, for messages."""
         return type(x).__qualname__

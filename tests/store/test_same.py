@@ -130,7 +130,7 @@ def test_a_store_of_an_earlier_format_is_refused_in_words(tmp_path, monkeypatch)
     monkeypatch.undo()
     with pytest.raises(ValueError, match="has the format 8, .* knows the format 9"):
         ep.sweep(lambda p: p["x"], LINE, store=tmp_path / "sweep")
-    with pytest.raises(ValueError, match="has the format 8, .* knows the format 9"):
+    with pytest.raises(ValueError, match="has the format '8', .* knows the format 9"):
         ep.train(training, LINE, 2, store=tmp_path / "train")
     with pytest.raises(ValueError, match="Use the version that created it"):
         ep.TrainResult.load(tmp_path / "train")
