@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             else:
                 rounds = rounds_in(name, files) or [files]
                 text, code = run([open_store(name, each) for each in rounds], files)
-    except (ImportError, OSError, ValueError, SweepError) as error:
+    except (ImportError, OSError, OverflowError, ValueError, SweepError) as error:
         print(f"eqx-pipe {name}: {_plain(str(error))}", file=sys.stderr)
         return 2
     print(text)

@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 
+from .._check import check_int
 from .._errors import nearest, value_error
 from .._sweep import ranked
 from .._sweep.store import checksum
 from .source import Shown, Source
-from .summary import LEVELS, Columns, bands_of, chosen, metrics_of, numbers_of
+from .summary import LEVELS, bands_of, text_of
 
 
 def _varint(n: int) -> bytes:
@@ -94,34 +95,30 @@ def export(
     if result is None or not reading.curves:
         wrong = f"`{source.path}` has no curves."
         raise value_error("tensorboard", wrong, "Give a store with curves over steps.")
-    names = [k for k in metrics_of(reading) if k in reading.curves]
-    if metric and metric not in names:
+    curves = {k: reading.curves[k] for k in reading.metrics if k in reading.curves}
+    if metric and reading.metric(metric) not in curves:
         wrong = f"`by` is {metric!r}, which is not a curve of `{source.path}`."
-        raise value_error("tensorboard", wrong, nearest(metric, names))
-    metric, mode = chosen(reading, metric, mode)
-    _, scores = numbers_of(reading, metric)
+        raise value_error("tensorboard", wrong, nearest(metric, [*curves]))
+    metric, mode = reading.chosen(metric, mode)
+    _, scores = reading.numbers(metric)
     order = np.arange(len(scores))
     if top is not None:
+        check_int("tensorboard", "top", top, 0)
         allowed = np.asarray(result.ok) & ~np.isnan(scores)
         order = ranked(scores, mode, allowed)[:top]
-    columns, when = Columns(reading).at(order), result.started
-    values = {
-        k: (np.asarray(c.steps), np.asarray(c.leaf)) for k, c in reading.curves.items()
-    }
-    bands = {k: (steps, bands_of(x)) for k, (steps, x) in values.items() if k in names}
+    columns, when = reading.at(order), result.started
+    values = {k: (curve.steps, np.asarray(curve.leaf)) for k, curve in curves.items()}
+    bands = {name: (steps, bands_of(x)) for name, (steps, x) in values.items()}
     root = Path(folder)
     for k, level in enumerate(LEVELS):
         run = {name: (steps, x[k]) for name, (steps, x) in bands.items()}
         _write(root / "band" / f"p{100 * level:02.0f}", run, when)
     for k, i in enumerate(order):
         point = {name: x[k].item() for name, x in columns.items()}
-        text = ",".join(
-            f"{n}={x:.4g}" if isinstance(x, float) else f"{n}={x}"
-            for n, x in point.items()
-        )
-        name = re.sub(r"[^\w=.,+-]", "_", f"{k + 1:0{len(str(len(order)))}}-{text}")[
-            :200
-        ]
-        run = {n: (steps, x[i]) for n, (steps, x) in values.items() if n in names}
+        text = ",".join(f"{name}={text_of(x)}" for name, x in point.items())
+        text = f"{k + 1:0{len(str(len(order)))}}-{text}"
+        # File systems allow 255 bytes.
+        name = re.sub(r"[^\w=.,+-]", "_", text, flags=re.ASCII)[:200]
+        run = {n: (steps, x[i]) for n, (steps, x) in values.items()}
         _write(root / ("all" if top is None else "best") / name, run, when, point)
     return f"{len(LEVELS)} runs of bands and {len(order)} of points in {root}"

@@ -1,5 +1,6 @@
 """The page over a store: as one file, in a notebook, or live from a small server."""
 
+import contextlib
 import hashlib
 import html
 import json
@@ -35,7 +36,9 @@ class Page:
         pairs = zip(shown, ("result", "after"), strict=False)
         self._sources = [Source(function, each, name) for each, name in pairs]
         self._first = by, mode
-        if by and by not in (names := self.data()["metrics"]):
+        readings = [source.reading() for source in self._sources]
+        if by and not all(reading.metric(by) for reading in readings):
+            names = self.data()["metrics"]
             wrong = f"`by` is {by!r}, and the metrics are {', '.join(names)}."
             raise value_error(function, wrong, nearest(by, names))
         self.path = " and ".join(source.path for source in self._sources)
@@ -161,8 +164,9 @@ def server_of(page: Page, port: int) -> tuple[ThreadingHTTPServer, str]:
             }
             for name, value in headers.items():
                 self.send_header(name, value)
-            self.end_headers()
-            self.wfile.write(body)
+            with contextlib.suppress(ConnectionError):  # the browser has gone on
+                self.end_headers()
+                self.wfile.write(body)
 
         def log_message(self, format: str, *args: Any) -> None:
             pass

@@ -1,6 +1,6 @@
 """Readings of sweeps, searches and trainings, from memory or from their stores."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 import jax.tree_util as jtu
@@ -9,7 +9,7 @@ from jaxtyping import Int
 
 from .._errors import message
 from .._search import SearchResult, rounds_in
-from .._sweep import SweepResult, as_files, disk_errors, result_in
+from .._sweep import SweepResult, as_files, disk_errors, names_in, result_in
 from .._sweep.store import (
     FAILED,
     MISSING,
@@ -45,8 +45,8 @@ class Reading(NamedTuple):
     """The same of each kind: the newest numbers of all points, and their curves.
 
     `result` has the space, the gaps and the errors; `None` for a reduction. `facts` go
-    to the page as they are, and `goal` has the recorded direction. `read(name)` returns
-    an output of all points, with the shown steps, and `read(name, rows)` of some.
+    to the page as they are, and `goal` has the recorded direction. `changed` has the
+    values of the axes that PBT has changed, at each record.
     """
 
     kind: str
@@ -55,9 +55,60 @@ class Reading(NamedTuple):
     outputs: Mapping[str, Any] = {}
     curves: Mapping[str, Curve] = {}
     goal: Mapping[str, Any] = {}
-    read: Callable[..., np.ndarray] = np.asarray
     training: TrainResult | None = None
     rounds: Int[np.ndarray, " points"] | None = None
+    changed: Mapping[str, np.ndarray] = {}
+    follower: Follower | None = None
+
+    @property
+    def metrics(self) -> list[str]:
+        """The outputs to choose from, without what a scheduler has recorded."""
+        names = [] if self.result is None else self.result.space.names
+        recorded = {f"point.{name}" for name in names}
+        every = dict.fromkeys([*self.curves, *self.outputs])
+        return [name for name in every if name not in recorded]
+
+    def metric(self, path: str | None) -> str:
+        """Return what the metric with the path of an output is called, or nothing."""
+        names = (name for name in (path, f"result.{path}") if name in self.metrics)
+        return next(names, None) or ""
+
+    def chosen(self, metric: str, mode: str) -> tuple[str, str]:
+        """Return the metric and the direction: those asked for, or those recorded."""
+        names, by = self.metrics, self.metric(self.goal.get("by"))
+        dims = {name: curve.dim for name, curve in self.curves.items()}
+        evaluated = [name for name in names if dims.get(name) == "eval_step"]
+        metric = self.metric(metric) or by or [*evaluated, *names][0]
+        if mode not in ("min", "max"):
+            is_that = metric == by or not by and len(names) == 1
+            mode = self.goal.get("mode", "min") if is_that else "min"
+        return metric, mode
+
+    def numbers(self, name: str) -> tuple[np.ndarray | None, np.ndarray]:
+        """Return the shown columns of a curve, if it is one, and the newest numbers."""
+        curve, values = self.curves.get(name), None
+        if curve is not None:
+            values = self._read(name, curve.leaf, curve.picked)
+        if name in self.outputs:
+            return values, self._read(name, self.outputs[name])
+        assert values is not None
+        return values, values[:, -1]
+
+    def at(self, index: np.ndarray, replicates: bool = True) -> dict[str, np.ndarray]:
+        """Return the numbers and texts of axes at some points, as trained last."""
+        assert self.result is not None
+        axes, points = self.result.space.axes(), self.result.space[index]
+        hidden = () if replicates else [k for k in axes if axes[k].replicates]
+        found = points.geometry.columns()
+        found |= {
+            k: np.asarray(self.outputs[f"point.{k}"])[index] for k in self.changed
+        }
+        return {k: x for k, x in found.items() if x.ndim == 1 and k not in hidden}
+
+    def _read(self, name: str, leaf: Any, columns: Any = slice(None)) -> np.ndarray:
+        if self.follower is not None and isinstance(leaf, StoredArray):
+            return self.follower.values(name, leaf, columns)
+        return np.asarray(leaf)[..., columns]
 
 
 def evenly(count: int, most: int) -> np.ndarray:
@@ -137,7 +188,9 @@ class Source:
             store = self._follower.store
             if "reduce" in store.record:
                 gaps, size = store.account().gaps, store.chunks.size
-                return Reading("reduction", self._filled(gaps, size, "blocks"))
+                return Reading(
+                    "reduction", self._filled(gaps, size) | {"unit": "blocks"}
+                )
             given = result_in(store)
             if self._stores:
                 for files in self._stores[len(self._rounds) : -1]:
@@ -152,16 +205,15 @@ class Source:
         if given.points is not None:
             counts = {"done": given.points, "total": len(given)}
             return Reading("reduction", {"unit": "points", "counts": counts})
-        facts = self._filled(given._gaps, len(given), "points", given.started)
+        facts = self._filled(given._gaps, len(given), given.started)
         return self._points("sweep", given, facts, dict(given.made))
 
     def _search(self, given: SearchResult) -> Reading:
         goal = {"by": given.by, "mode": given.mode} | dict(given.sweeps[-1].made)
         result, (first, *_) = given.result, given.sweeps
-        facts = self._filled(result._gaps, len(result), "points", first.started)
         rounds = max(goal.get("rounds", 0), len(given.sweeps))
-        for name in ("total", "missing"):
-            facts["counts"][name] += (rounds - len(given.sweeps)) * len(first)
+        later = (rounds - len(given.sweeps)) * len(first)
+        facts = self._filled(result._gaps, len(result), first.started, later)
         facts["note"] = f"{len(given.sweeps)} of {rounds} rounds"
         found = self._points("search", result, facts, goal)
         return found._replace(rounds=given.rounds)
@@ -170,53 +222,45 @@ class Source:
         self, kind: str, result: SweepResult, facts: dict[str, Any], goal: Any
     ) -> Reading:
         """Return the numbers of a sweep: outputs that are scalars or curves."""
-        outputs, curves = {}, {}
-        for name, leaf in leaves_with_names(result.values):
+        outputs, curves, taken = {}, {}, names_in(result.space)
+        for path, leaf in leaves_with_names(result.values):
             dtype = getattr(leaf.dtype, "kind", "")  # PRNG keys have none
+            path = path or "value"
+            name = f"result.{path}" if path in taken else path
             if leaf.ndim == 1 and dtype and dtype in "biuf":
-                outputs[name or "value"] = leaf
-            elif leaf.ndim == 2 and dtype == "f" and leaf.shape[1] > 1:
-                dims = result.output_coords.get(name or "value") or {"step": None}
+                outputs[name] = leaf
+            elif leaf.ndim == 2 and dtype == "f" and leaf.shape[1]:
+                dims = result.output_coords.get(path) or {"step": None}
                 dim, steps = next(iter(dims.items()))
-                steps = np.arange(leaf.shape[1]) if steps is None else steps
-                curves[name or "value"] = _curve(dim, steps, leaf)
-
-        def read(name: str, rows: np.ndarray | None = None) -> np.ndarray:
-            *_, pick, leaf = curves.get(name) or (..., outputs[name])
-            if rows is not None:
-                return np.asarray(leaf[rows])
-            if self._follower is not None and isinstance(leaf, StoredArray):
-                return self._follower.values(name, leaf, pick)
-            return np.asarray(leaf)[:, pick] if name in curves else np.asarray(leaf)
-
-        return Reading(kind, facts, result, outputs, curves, goal, read)
+                steps = np.arange(leaf.shape[1]) if steps is None else np.asarray(steps)
+                most = min(_STEPS, max(8, _ENTRIES // max(1, len(leaf))))
+                curves[name] = Curve(dim, steps, evenly(leaf.shape[1], most), leaf)
+        more: Any = {"goal": goal, "follower": self._follower}
+        return Reading(kind, facts, result, outputs, curves, **more)
 
     def _training(self, result: TrainResult) -> Reading:
-        coords, latest = result.curves.output_coords, result.latest
-        curves = {
-            name: _curve(*next(iter(coords[name].items())), leaf)
-            for name, leaf in result.curves.values.items()
-            if leaf.ndim == 2 and (leaf.dtype.kind == "f" or name == "parent")
-        }
         goal = dict(result.curves.made)
         facts = self._trained(result, max(goal.get("steps", 0), result.step))
-
-        def read(name: str, rows: np.ndarray | None = None) -> np.ndarray:
-            if rows is not None:
-                return np.asarray(latest.values[name])[rows]
-            return np.asarray(curves[name].leaf)[:, curves[name].picked]
-
-        outputs = {name: latest.values[name] for name in curves}
-        return Reading("train", facts, latest, outputs, curves, goal, read, result)
+        curves = self._points("train", result.curves, facts, goal).curves
+        found = self._points("train", result.latest, facts, goal)
+        outputs = {name: found.outputs[name] for name in curves}
+        found = found._replace(outputs=outputs, curves=curves, training=result)
+        recorded = [name for name in result.space.names if f"point.{name}" in curves]
+        values = {name: np.asarray(curves[f"point.{name}"].leaf) for name in recorded}
+        changed = {name: x for name, x in values.items() if (x != x[:, :1]).any()}
+        return found._replace(changed=changed)
 
     def _filled(
-        self, gaps: Any, size: int, unit: str, started: float = 0.0
+        self, gaps: Any, size: int, started: float = 0.0, later: int = 0
     ) -> dict[str, Any]:
-        """Return counts, and from the times of the chunks the rate and time left."""
-        missing, failed = count_in(gaps, MISSING), count_in(gaps, FAILED)
-        done = size - missing - failed
-        counts = {"done": done, "failed": failed, "missing": missing, "total": size}
-        found: dict[str, Any] = {"unit": unit, "counts": counts}
+        """Return counts, and from the times of the chunks the rate and time left.
+
+        `later` is the number of points of rounds that have not begun.
+        """
+        missing, failed = count_in(gaps, MISSING) + later, count_in(gaps, FAILED)
+        counts = {"failed": failed, "missing": missing, "total": size + later}
+        counts["done"] = counts["total"] - missing - failed
+        found: dict[str, Any] = {"unit": "points", "counts": counts}
         if self._follower is not None and self._follower.store.known.done.any():
             store = self._follower.store
             times = np.sort(store.known.when[store.known.done])
@@ -233,13 +277,18 @@ class Source:
         """Return counts of trainings, their shares of all steps, and the time left."""
         size, failed = len(result.active), np.zeros(len(result.active), bool)
         failed[[*result.errors]] = True
-        stopped, rest = ~(result.active | failed), steps - result.trained
-        found: dict[str, Any] = {"unit": "trainings", "step": result.step}
-        found["steps"], whole = steps, max(1, size * steps)
+        stopped, whole = ~(result.active | failed), max(1, size * steps)
         kinds = {"done": result.active, "stopped": stopped, "failed": failed}
-        found["counts"] = {k: int(x.sum()) for k, x in kinds.items()} | {"total": size}
-        found["shares"] = {k: rest[x].sum() / whole for k, x in kinds.items()}
-        found["shares"]["done"] = result.trained.sum() / whole
+        shares = {
+            k: (steps - result.trained)[x].sum() / whole for k, x in kinds.items()
+        }
+        found: dict[str, Any] = {
+            "unit": "trainings",
+            "step": result.step,
+            "steps": steps,
+            "counts": {k: int(x.sum()) for k, x in kinds.items()} | {"total": size},
+            "shares": shares | {"done": result.trained.sum() / whole},
+        }
         times = [] if self._given else [x.when for x in self._saved if x is not None]
         if times:
             now, found["written"] = max(times) / 1e9, max(times) // 10**9
@@ -256,8 +305,3 @@ class Source:
 
 def _in_memory(leaf: Any) -> Any:
     return leaf[...] if isinstance(leaf, StoredArray) else leaf
-
-
-def _curve(dim: str, steps: Any, leaf: Any) -> Curve:
-    most = min(_STEPS, max(8, _ENTRIES // max(1, len(leaf))))
-    return Curve(dim, np.asarray(steps), evenly(leaf.shape[1], most), leaf)

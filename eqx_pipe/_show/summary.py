@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from .._spaces import Space
-from .._sweep import SweepResult, ranked
-from .._sweep.store import FAILED, MISSING
+from .._sweep import SweepResult, means_of, ranked, replicates
+from .._sweep.store import FAILED, MISSING, StoredArray
 from .._train import STATUS
 from .source import Reading, Source, evenly
 
@@ -39,49 +39,59 @@ def view(
     result = reading.result
     if result is None:
         return found
-    space, names = result.space, metrics_of(reading)
-    found |= {"function": result.function, "dims": space.dims, "metrics": names}
-    found |= {"failures": _failures(result), "axes": _axes(space)}
+    names, dims = reading.metrics, Dims(result.space)
+    found |= {"function": result.function, "dims": result.space.dims, "metrics": names}
+    found |= {"failures": _failures(reading), "axes": _axes(result.space)}
     if not names:
         return found
-    metric, mode = chosen(reading, metric, mode)
-    values, scores = numbers_of(reading, metric)
+    metric, mode = reading.chosen(metric, mode)
+    values, scores = reading.numbers(metric)
     ok = np.asarray(result.ok)
     order = ranked(scores, mode, ok & ~np.isnan(scores))
-    few, columns = _sampled(reading, order), Columns(reading)
+    few = _sampled(reading, order)
     others = [k for k in names if k != metric and k in reading.outputs][:3]
-    outputs = {metric: scores[few], **{k: reading.read(k, few) for k in others}}
-    settings = None if columns.changed or _is_uneven(reading) else _settings(space)
-    if settings is None:
-        cells = {k: x[np.searchsorted(few, order[:_TOP])] for k, x in outputs.items()}
-        table = _best(reading, columns, order[:_TOP], cells)
-        rows = order[:_TOP, None]
+    outputs = {k: np.asarray(reading.outputs[k][few]) for k in others}
+    outputs = {metric: scores[few], **outputs}
+    over = [] if reading.changed or _is_uneven(reading) else dims.seeds
+    if over and len(over) < len(dims.axes):  # settings by their means over replicates
+        means = means_of(result.space, over, scores, ok)
+        top = ranked(means, mode, ~np.isnan(means))[:_TOP]
+        rows = replicates(result.space, over)[top]
+        with np.errstate(invalid="ignore"):
+            spread = scores[rows].std(axis=1, dtype=np.float64)
+        cells = {metric: means[top], "± std": spread}
+        found["table"] = {"over": f"{rows.shape[1]} × {', '.join(over)}"}
     else:
-        known = np.where(ok, scores, np.nan)
-        table, rows = _best_settings(columns, settings, metric, mode, known, few)
-    found |= {"metric": metric, "mode": mode, "table": table | {"metric": metric}}
+        over, rows, found["table"] = [], order[:_TOP, None], {}
+        cells = {k: x[np.searchsorted(few, rows[:, 0])] for k, x in outputs.items()}
+        cells |= _progress(reading, rows[:, 0])
+    shown = [[row[0], *np.intersect1d(row[1:], few)] for row in rows]
+    cells = reading.at(rows[:, 0], replicates=not over) | cells
+    found["table"] |= _rows(shown, cells) | {"metric": metric}
+    found |= {"metric": metric, "mode": mode}
     found["lost"] = int((ok & ~np.isfinite(scores)).sum())
     found["sample"] = {"i": few, "total": len(result), "outputs": outputs}
-    found["sample"]["columns"] = columns.at(few, replicates=False)
-    if values is not None:
-        # Groups of one setting each show its mean already.
-        curve, (by, choices, groups) = reading.curves[metric], _grouped(space, group)
-        top = rows[:5] if settings is None or len(groups) == 1 else rows[:0]
-        best = [{"i": row[:1], "y": values[row].mean(axis=0)} for row in top]
-        curves = {"dim": curve.dim, "steps": curve.steps[curve.picked], "top": best}
-        curves["bands"] = [
-            {"name": name, "count": len(rows), "q": bands_of(values[rows])}
-            for name, rows in groups
-        ]
-        found |= {"group": by, "groupings": choices, "curves": curves}
+    found["sample"]["columns"] = reading.at(few, replicates=False)
     if reading.rounds is not None:
         found["history"] = _history(reading.rounds, scores, mode)
-    elif not columns.changed:
-        found |= _grid(space, np.where(ok, scores, np.nan), np.asarray(result.status))
+    elif not reading.changed:
+        found |= _grid(dims, np.where(ok, scores, np.nan), np.asarray(result.status))
+    if values is not None:
+        by, choices, groups = _grouped(dims, group)
+        # Groups of one setting each show its mean already.
+        top = [] if over and len(groups) > 1 else rows[:5]
+        curve = reading.curves[metric]
+        found |= {"group": by, "groupings": choices}
+        found["curves"] = {
+            "x": "step" if curve.dim == "eval_step" else curve.dim,
+            "steps": curve.steps[curve.picked],
+            "top": [{"i": row[:1], "y": values[row].mean(axis=0)} for row in top],
+            "bands": [_band(name, values[rows]) for name, rows in groups],
+        }
     if reading.training is not None:
         found["states"] = _states(reading.training.curves)
-        if columns.changed and len(order):
-            found["population"] = _population(reading, metric, columns, order)
+        if reading.changed and len(order):
+            found["population"] = _population(reading, metric, order)
     return found
 
 
@@ -92,30 +102,38 @@ def pair(sources: Sequence[Source], metric: str = "", mode: str = "") -> dict[st
     stores has. A setting without a value at one of its points has no mean.
     """
     readings = [source.reading() for source in sources]
-    first, second = map(metrics_of, readings)
-    common = [name for name in first if name in second]
+    common = [name for name in readings[0].metrics if name in readings[1].metrics]
     if common:
-        metric, mode = chosen(readings[0], metric, mode)
+        metric, mode = readings[0].chosen(metric, mode)
         metric = metric if metric in common else common[0]
     views = [view(source, metric, mode, "all") for source in sources]
     found: dict[str, Any] = {"views": views, "matched": None, "metrics": common}
     found |= {"metric": metric, "mode": views[0]["mode"]}
-    axes, others = (_settled(reading) for reading in readings)
-    shared = [name for name in axes if name in others]
-    if not common or not shared:
+    if not common:
         return found
-    means = [_means(reading, shared, metric) for reading in readings]
+    results = [reading.result for reading in readings if reading.result is not None]
+    every = [np.arange(len(result)) for result in results]
+    axes = [x.at(i, replicates=False) for x, i in zip(readings, every, strict=True)]
+    shared = [name for name in axes[0] if name in axes[1]]
+    if not shared:
+        return found
+    means = [
+        _means(reading, metric, [columns[name] for name in shared])
+        for reading, columns in zip(readings, axes, strict=True)
+    ]
     keys = [key for key in means[0] if key in means[1]]
     before, after = (np.array([each[key] for key in keys]) for each in means)
-    change, known = after - before, ~np.isnan(after - before)
+    with np.errstate(invalid="ignore"):
+        change = after - before
+    known = ~np.isnan(change)
     if not known.any():
         return found
     order = ranked(after, found["mode"], known)
     few, good = order[evenly(len(order), _SAMPLE)], -1 if found["mode"] == "min" else 1
-    columns = zip(*[keys[k] for k in order[:_TOP]], strict=True)
-    cells = dict(zip(shared, columns, strict=True))
-    moves = {"before": before, "after": after, "change": change}
-    cells |= {name: x[order[:_TOP]] for name, x in moves.items()}
+    top, moves = order[:_TOP], {"before": before, "after": after, "change": change}
+    settings = zip(*[keys[k] for k in top], strict=True)
+    cells: dict[str, Any] = dict(zip(shared, settings, strict=True))
+    cells |= {name: x[top] for name, x in moves.items()}
     found["matched"] = {
         "count": len(order),
         "better": int((good * change > 0).sum()),
@@ -123,106 +141,39 @@ def pair(sources: Sequence[Source], metric: str = "", mode: str = "") -> dict[st
         "median": np.median(change[known]),
         "before": before[few],
         "after": after[few],
-        "texts": [", ".join(map(_text, keys[k])) for k in few],
+        "texts": [", ".join(map(text_of, keys[k])) for k in few],
         "i": few,
-        "table": _rows(order[:_TOP, None], cells)
-        | {"metric": "after", "over": "replicates"},
+        "table": _rows(top[:, None], cells) | {"metric": "after", "over": "replicates"},
     }
     return found
 
 
-def _settled(reading: Reading) -> list[str]:
-    """Return the axes of numbers and texts that are no replicates."""
-    if reading.result is None or not len(reading.result):
-        return []
-    columns = Columns(reading).at(np.zeros(1, int), replicates=False)
-    return [name for name in reading.result.space.names if name in columns]
-
-
 def _means(
-    reading: Reading, shared: list[str], metric: str
+    reading: Reading, metric: str, columns: Sequence[np.ndarray]
 ) -> dict[tuple[Any, ...], float]:
     """Return the mean of each setting of some axes."""
     assert reading.result is not None
-    columns = Columns(reading).at(np.arange(len(reading.result)))
-    _, scores = numbers_of(reading, metric)
+    _, scores = reading.numbers(metric)
     scores = np.where(np.asarray(reading.result.ok), scores, np.nan).astype(np.float64)
     places: dict[tuple[Any, ...], list[int]] = {}
-    lists = [columns[name].tolist() for name in shared if name in columns]
-    for k, values in enumerate(zip(*lists, strict=True)):
+    for k, values in enumerate(zip(*(x.tolist() for x in columns), strict=True)):
         # Equal to six digits, as an axis may have been made in another way.
         key = (float(f"{x:.6g}") if isinstance(x, float) else x for x in values)
         places.setdefault(tuple(key), []).append(k)
-    return {key: scores[rows].mean() for key, rows in places.items()}
-
-
-def metrics_of(reading: Reading) -> list[str]:
-    """Return the outputs to choose from, without what a scheduler has recorded."""
-    names = [] if reading.result is None else reading.result.space.names
-    hidden = {"parent", *(f"point.{name}" for name in names)}
-    every = dict.fromkeys([*reading.curves, *reading.outputs])
-    return [name for name in every if name not in hidden]
-
-
-def chosen(reading: Reading, metric: str, mode: str) -> tuple[str, str]:
-    """Return the metric and the direction: those asked for, or those recorded."""
-    names, by = metrics_of(reading), reading.goal.get("by")
-    if metric not in names:
-        dims = {name: curve.dim for name, curve in reading.curves.items()}
-        evaluated = [name for name in names if dims.get(name) == "eval_step"]
-        metric = by if by in names else [*evaluated, *names][0]
-    if mode not in ("min", "max"):
-        is_that = metric == by or not by and len(names) == 1
-        mode = reading.goal.get("mode", "min") if is_that else "min"
-    return metric, mode
-
-
-def numbers_of(reading: Reading, name: str) -> tuple[np.ndarray | None, np.ndarray]:
-    """Return the shown columns of a curve, if it is one, and the newest numbers."""
-    values = reading.read(name) if name in reading.curves else None
-    if reading.training is not None:
-        return values, np.asarray(reading.outputs[name])
-    return values, reading.read(name) if values is None else values[:, -1]
+    with np.errstate(invalid="ignore"):
+        return {key: scores[rows].mean() for key, rows in places.items()}
 
 
 def _sampled(reading: Reading, order: np.ndarray) -> np.ndarray:
     """Return points to draw, the best among them, of few chunks of a store."""
-    known, leaves = order, [*reading.outputs.values(), *reading.curves.values()]
-    stores = (getattr(getattr(x, "leaf", x), "store", None) for x in leaves)
-    store = next((x for x in stores if x is not None), None)
-    if store is not None and len(store.chunks) > _CHUNKS:
-        held = store.chunks.holding(known)
+    known, leaves = order, reading.outputs.values()
+    stored = [leaf for leaf in leaves if isinstance(leaf, StoredArray)]
+    if stored and len(chunks := stored[0].store.chunks) > _CHUNKS:
+        held = chunks.holding(known)
         some = np.random.default_rng(1).permutation(np.unique(held))[:_CHUNKS]
         known = known[np.isin(held, some)]
-    if len(known) > _SAMPLE:
-        known = np.random.default_rng(0).choice(known, _SAMPLE, replace=False)
+    known = known[evenly(len(known), _SAMPLE)]  # by rank
     return np.union1d(known, order[:_TOP]).astype(int)
-
-
-class Columns:
-    """The values of axes at points, as trained last; `changed` are those of PBT."""
-
-    def __init__(self, reading: Reading):
-        assert reading.result is not None
-        self._space, self.changed, self._last = reading.result.space, {}, {}
-        for name in self._space.names:
-            if (curve := reading.curves.get(f"point.{name}")) is not None:
-                values = np.asarray(curve.leaf)
-                if not np.array_equal(values, values[:, :1].repeat(values.shape[1], 1)):
-                    self.changed[name] = values
-                    self._last[name] = np.asarray(reading.outputs[f"point.{name}"])
-
-    def at(self, index: np.ndarray, replicates: bool = True) -> dict[str, np.ndarray]:
-        """Return the numbers and texts of axes at some points."""
-        geometry, found = self._space.geometry, {}
-        digits = geometry.digits(index)
-        for name, dim in zip(geometry.names, geometry.axis_dims, strict=True):
-            if replicates or geometry.axes[name].replicates is None:
-                few, back = np.unique(digits[:, dim], return_inverse=True)
-                for column, value in geometry.axis_values(name, few):
-                    if value.ndim == 1:
-                        found[column] = value[back]
-        return found | {name: x[index] for name, x in self._last.items()}
 
 
 def _axes(space: Space) -> dict[str, Any]:
@@ -236,36 +187,33 @@ def _axes(space: Space) -> dict[str, Any]:
     }
 
 
-def _of_dims(space: Space) -> dict[str, list[str]]:
-    """Return the axes of each dim of a grid; nothing for a part of it."""
-    geometry, dims = space.geometry, [*space.dims]
-    if geometry.is_part or not space.size:
-        return {}
-    found: dict[str, list[str]] = {dim: [] for dim in dims}
-    for name, k in zip(geometry.names, geometry.axis_dims, strict=True):
-        found[dims[k]].append(name)
-    return found
+class Dims:
+    """The axes of each dim of a grid; there are no dims in a part of a grid.
 
-
-def _seeds(space: Space) -> list[str]:
-    """Return the dims of replicates."""
-    axes = space.axes()
-    of = _of_dims(space).items()
-    return [dim for dim, names in of if any(axes[n].replicates for n in names)]
-
-
-def _settings(space: Space) -> tuple[np.ndarray, str] | None:
-    """Return the points of each setting, one setting a row, and the dims of replicates.
-
-    `None` if there are no replicates, or nothing else.
+    `seeds` are the dims of replicates, and `free` the others with several values.
     """
-    over, lengths = _seeds(space), [*space.dims.values()]
-    if not over or len(over) == len(lengths):
-        return None
-    last = [[*space.dims].index(dim) for dim in over]
-    points = np.arange(space.size).reshape(lengths)
-    points = np.moveaxis(points, last, range(-len(last), 0))
-    return points.reshape(-1, math.prod(lengths[k] for k in last)), ", ".join(over)
+
+    def __init__(self, space: Space):
+        geometry, self.lengths = space.geometry, space.dims
+        dims = [] if geometry.is_part or not space.size else [*self.lengths]
+        pairs = [*zip(geometry.names, geometry.axis_dims, strict=True)]
+        self.axes = {d: [n for n, at in pairs if at == k] for k, d in enumerate(dims)}
+        drawn = {name for name, axis in geometry.axes.items() if axis.replicates}
+        self.seeds = [dim for dim in dims if drawn.intersection(self.axes[dim])]
+        rest = (dim for dim in dims if dim not in self.seeds)
+        self.free, self._space = [dim for dim in rest if self.lengths[dim] > 1], space
+
+    def values(self, dim: str) -> tuple[str, np.ndarray]:
+        """Return the first axis of a dim and its values, of its first leaf."""
+        name, positions = self.axes[dim][0], np.arange(self.lengths[dim])
+        return name, self._space.geometry.axis_values(name, positions)[0][1]
+
+    def first(self, few: Sequence[str], values: np.ndarray) -> np.ndarray:
+        """Return values of all points with some dims first, and the others as one."""
+        front = [[*self.axes].index(dim) for dim in few]
+        values = values.reshape(*self.lengths.values())
+        values = np.moveaxis(values, front, range(len(front)))
+        return values.reshape(*values.shape[: len(front)], -1)
 
 
 def _is_uneven(reading: Reading) -> bool:
@@ -280,39 +228,20 @@ def _rows(points: Iterable[Any], cells: Mapping[str, Any]) -> dict[str, Any]:
     return {"columns": [*cells], "rows": rows}
 
 
-def _best(
-    reading: Reading, columns: Columns, order: np.ndarray, outputs: dict[str, Any]
-) -> dict[str, Any]:
-    """Return the best points."""
-    cells, training = columns.at(order) | outputs, reading.training
+def _progress(reading: Reading, points: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the rounds of some points, or how far their trainings are."""
+    cells, training = {}, reading.training
     if reading.rounds is not None:
-        cells["round"] = reading.rounds[order]
+        cells["round"] = reading.rounds[points]
     if training is not None and not training.active.all():
         state = "done" if training.step >= reading.facts["steps"] else "running"
-        cells["trained"] = training.trained[order]
-        cells["state"] = np.where(training.active[order], state, "stopped")
-    return _rows(order[:, None], cells)
+        cells["trained"] = training.trained[points]
+        cells["state"] = np.where(training.active[points], state, "stopped")
+    return cells
 
 
-def _best_settings(
-    columns: Columns,
-    settings: tuple[np.ndarray, str],
-    metric: str,
-    mode: str,
-    scores: np.ndarray,
-    few: np.ndarray,
-) -> tuple[dict[str, Any], np.ndarray]:
-    """Return the best settings by their means over replicates, and their points."""
-    points, over = settings
-    with np.errstate(invalid="ignore"):
-        scores = scores[points].astype(np.float64)
-        means, spread = scores.mean(axis=1), scores.std(axis=1)
-    order = ranked(means, mode, ~np.isnan(means))[:_TOP]
-    cells = columns.at(points[order, 0], replicates=False)
-    cells |= {metric: means[order], "± std": spread[order]}
-    shown = [[row[0], *np.intersect1d(row[1:], few)] for row in points[order]]
-    table = _rows(shown, cells) | {"over": f"{points.shape[1]} × {over}"}
-    return table, points[order]
+def _band(name: str, values: np.ndarray) -> dict[str, Any]:
+    return {"name": name, "count": len(values), "q": bands_of(values)}
 
 
 def bands_of(values: np.ndarray) -> np.ndarray:
@@ -323,29 +252,24 @@ def bands_of(values: np.ndarray) -> np.ndarray:
     return np.take_along_axis(values, at, axis=0)
 
 
-def _grouped(space: Space, group: str) -> tuple[str, list[str], list[tuple[str, Any]]]:
+def _grouped(
+    dims: Dims, group: str
+) -> tuple[str, list[str], list[tuple[str, np.ndarray]]]:
     """Return a dim, the dims to choose from, and the points of ranges of its values."""
-    every, of, seeds = np.arange(space.size), _of_dims(space), _seeds(space)
-    choices = [d for d in of if 1 < space.dims[d] < space.size and d not in seeds]
-    by = group if group in [*choices, "all"] else [*choices, "all"][0]
+    size = math.prod(dims.lengths.values())
+    choices = [*(dim for dim in dims.free if dims.lengths[dim] < size), "all"]
+    by = group if group in choices else choices[0]
     if by == "all":
-        return by, [*choices, "all"], [("all", every)]
-    digits = space.geometry.digits(every)[:, [*of].index(by)]
-    name, count, groups = of[by][0], space.dims[by], []
-    values = _values(space, name, count)
-    for part in np.array_split(np.arange(count), min(count, _GROUPS)):
-        ends = dict.fromkeys(_text(values[j]) for j in part[[0, -1]])
-        rows = every[(digits >= part[0]) & (digits <= part[-1])]
-        groups.append((f"{name} {' – '.join(ends)}", rows))
-    return by, [*choices, "all"], groups
+        return by, choices, [("all", np.arange(size))]
+    (name, values), groups = dims.values(by), []
+    points = dims.first([by], np.arange(size))
+    for part in np.array_split(np.arange(len(values)), min(len(values), _GROUPS)):
+        ends = dict.fromkeys(text_of(values[j]) for j in part[[0, -1]])
+        groups.append((f"{name} {' – '.join(ends)}", points[part].ravel()))
+    return by, choices, groups
 
 
-def _values(space: Space, name: str, count: int) -> np.ndarray:
-    """Return the values of an axis; of a pytree, those of its first leaf."""
-    return space.geometry.axis_values(name, np.arange(count))[0][1]
-
-
-def _text(x: Any) -> str:
+def text_of(x: Any) -> str:
     return f"{x:.3g}" if isinstance(x, float | np.floating) else str(x)
 
 
@@ -357,46 +281,40 @@ def _history(rounds: np.ndarray, scores: np.ndarray, mode: str) -> dict[str, Any
     return {"at": some, "value": scores[some], "best": so_far, "round": rounds[some]}
 
 
-def _grid(space: Space, scores: np.ndarray, status: np.ndarray) -> dict[str, Any]:
+def _grid(dims: Dims, scores: np.ndarray, status: np.ndarray) -> dict[str, Any]:
     """Return the mean over all but two dims as a map, or bands over one dim."""
-    of, dims, seeds = _of_dims(space), space.dims, _seeds(space)
-    free = [d for d in of if dims[d] > 1 and d not in seeds]
-    longest = sorted(free, key=lambda d: -dims[d])[:2]
-    free = [d for d in free if d in longest]
-    if not free or any(len(names) != 1 for names in of.values()):
+    longest = sorted(dims.free, key=lambda dim: -dims.lengths[dim])[:2]
+    free = [dim for dim in dims.free if dim in longest]
+    if not free or any(len(names) != 1 for names in dims.axes.values()):
         return {}
-    names = [of[d][0] for d in free]
-    sides = [_values(space, name, dims[d]) for name, d in zip(names, free, strict=True)]
+    names, sides = zip(*map(dims.values, free), strict=True)
     if any(values.ndim > 1 for values in sides):
         return {}
-
-    def turned(x: np.ndarray) -> np.ndarray:
-        front = [[*dims].index(d) for d in free]
-        x = np.moveaxis(x.reshape(*dims.values()), front, range(len(free)))
-        return x.reshape(*x.shape[: len(free)], -1)
-
-    array = turned(scores)
+    array = dims.first(free, scores)
     if len(free) == 1:
         some = evenly(len(array), _COLUMNS)
-        line = {"x": names[0], "steps": sides[0][some], "count": array.shape[1]}
-        return {"line": line | {"q": bands_of(array[some].T)}}
-    edges = [np.linspace(0, dims[d], min(dims[d], _CELLS) + 1) for d in free]
+        band = _band(names[0], array[some].T)
+        line = {"x": names[0], "steps": sides[0][some], "bands": [band], "top": []}
+        return {"curves": line}
+    edges = [np.linspace(0, len(x), min(len(x), _CELLS) + 1) for x in sides]
     cuts = [np.unique(edge.astype(int))[:-1] for edge in edges]
 
     def cells(x: np.ndarray) -> np.ndarray:
         return np.add.reduceat(np.add.reduceat(x.sum(axis=2), cuts[0], 0), cuts[1], 1)
 
     known = np.isfinite(array)
-    total, count = cells(np.where(known, array, 0)), cells(known.astype(int))
+    total, count = cells(np.where(known, array, 0)).T, cells(known.astype(int)).T
     with np.errstate(invalid="ignore"):
-        grid: dict[str, Any] = {"z": (total / count).T, "x": names[0], "y": names[1]}
-    for name, code in (("failed", FAILED), ("missing", MISSING)):
-        marks = cells(turned(status == code).astype(int)) > 0
-        grid[name] = np.argwhere((marks & (count == 0)).T)
-        if code == FAILED:
-            grid["some"] = np.argwhere((marks & (count > 0)).T)
+        grid: dict[str, Any] = {"z": total / count, "x": names[0], "y": names[1]}
+    failed, missing = (
+        cells(dims.first(free, (status == code).astype(int))).T > 0
+        for code in (FAILED, MISSING)
+    )
+    marks = {"failed": failed, "some": failed, "missing": missing}
+    for name, there in marks.items():
+        grid[name] = np.argwhere(there & ((count > 0) == (name == "some")))
     grid["xs"], grid["ys"] = (x[cut] for x, cut in zip(sides, cuts, strict=True))
-    return {"grid": grid | {"over": [d for d in of if d not in free]}}
+    return {"grid": grid | {"over": [dim for dim in dims.axes if dim not in free]}}
 
 
 def _states(curves: SweepResult) -> dict[str, Any]:
@@ -408,18 +326,19 @@ def _states(curves: SweepResult) -> dict[str, Any]:
     return {"steps": np.asarray(steps)[some], **counts}
 
 
-def _population(
-    reading: Reading, metric: str, columns: Columns, order: np.ndarray
-) -> dict[str, Any]:
+def _population(reading: Reading, metric: str, order: np.ndarray) -> dict[str, Any]:
     """Return the values that a scheduler changed, and the ancestors of the best."""
-    ends, shown = reading.curves["parent"].steps, reading.curves[metric]
-    parents, picked = np.asarray(reading.curves["parent"].leaf), evenly(len(ends), 60)
-    lanes = np.union1d(evenly(len(parents), _LANES), order[:5]).astype(int)
+    assert reading.training is not None
+    curves, shown = reading.training.curves, reading.curves[metric]
+    parents = np.asarray(curves.values["parent"])
+    ends = np.asarray([*curves.output_coords["parent"].values()][0])
+    picked, lanes = evenly(len(ends), 60), evenly(len(parents), _LANES)
+    lanes = np.union1d(lanes, order[:5]).astype(int)
     founder, line = np.arange(len(parents)), [order[0]]
-    for k in range(len(ends)):
-        founder = founder[parents[:, k]]
-    for k in reversed(range(1, len(ends))):
-        line.insert(0, parents[line[0], k])
+    for column in parents.T:
+        founder = founder[column]
+    for column in parents.T[:0:-1]:
+        line.insert(0, column[line[0]])
     column = np.searchsorted(shown.steps, ends[picked], "right") - 1
     return {
         "steps": ends[picked],
@@ -431,18 +350,19 @@ def _population(
                 "values": values[lanes][:, picked],
                 "best": values[line, np.arange(len(ends))][picked],
             }
-            for name, values in columns.changed.items()
+            for name, values in reading.changed.items()
         },
     }
 
 
-def _failures(result: SweepResult) -> list[dict[str, Any]]:
+def _failures(reading: Reading) -> list[dict[str, Any]]:
     """Return the most frequent errors, with the values of axes where they occurred."""
-    found, columns = [], Columns(Reading("", {}, result))
-    for text, points in sorted(result._errors.items(), key=lambda x: -len(x[1]))[:8]:
+    assert reading.result is not None
+    found, errors = [], reading.result._errors.items()
+    for text, points in sorted(errors, key=lambda x: -len(x[1]))[:8]:
         ranges = {
             k: [x.min(), x.max()] if x.dtype.kind in "biuf" else np.unique(x)[:6]
-            for k, x in columns.at(points, replicates=False).items()
+            for k, x in reading.at(points, replicates=False).items()
         }
         row = {"text": text, "count": len(points), "first": points[:3]}
         found.append(row | {"ranges": ranges})

@@ -19,7 +19,6 @@ from .compute.watch import ENDING as ENDING
 from .compute.watch import Interrupt as Interrupt
 from .compute.watch import Pace as Pace
 from .compute.watch import Watch as Watch
-from .identity import HELD as HELD
 from .identity import as_texts as as_texts
 from .identity import check_settings as check_settings
 from .plan import SweepPlan as SweepPlan

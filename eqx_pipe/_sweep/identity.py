@@ -13,6 +13,7 @@ import json
 import math
 import re
 import sys
+import types
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -283,14 +284,19 @@ HELD = "~held"
 """The name of short texts of what functions hold, which do not count."""
 
 
-def as_texts(settings: Mapping[str, object], function: str = "") -> dict[str, str]:
+def as_texts(
+    settings: Mapping[str, object],
+    function: str = "",
+    others: Mapping[str, object] = types.MappingProxyType({}),
+) -> dict[str, str]:
     """Return settings as texts, by which a store recognises them.
 
     A text is the same in every process. A function counts by its name, and by all that
     it computes with: its code, constants, defaults, globals and the values that it
-    closes over. Objects that are not understood raise a `StructureError`.
+    closes over. Objects that are not understood raise a `StructureError`. The texts
+    also have what `others` hold, for messages.
     """
-    texts, held = {}, {}
+    texts, held = {}, {name: record_of(x).parts for name, x in others.items()}
     for name, value in settings.items():
         if value is None or isinstance(value, str | int):
             texts[name] = str(value)

@@ -23,6 +23,8 @@ from .._sweep import (
     SweepResult,
     Taken,
     Undecodable,
+    as_texts,
+    check_settings,
     disk_errors,
     settle,
 )
@@ -55,9 +57,9 @@ def newest(files: Files, function: str, check: Check) -> Saved | None:
     and an `OSError` for a file that the system cannot read.
     """
     with disk_errors(files.path_of(), "be read", function):
-        found = [_read(files, KEY, check)]
+        found = [_read(files, KEY, check, function)]
         if not isinstance(found[0], Saved):
-            found.append(_read(files, BEFORE, check))
+            found.append(_read(files, BEFORE, check, function))
     last, wrong = found[-1], "; ".join(x for x in found if isinstance(x, str))
     if isinstance(last, Saved) and len(found) > 1:
         wrong = wrong or f"`{files.path_of(KEY)}` is missing"
@@ -73,7 +75,8 @@ def newest(files: Files, function: str, check: Check) -> Saved | None:
 def damage(files: Files) -> list[str]:
     """Return the damage of both checkpoints, by reading them."""
     with disk_errors(files.path_of(), "be read", "verify"):
-        found = [_read(files, key, lambda saved: None) for key in (KEY, BEFORE)]
+        keys = KEY, BEFORE
+        found = [_read(files, key, lambda saved: None, "verify") for key in keys]
     lost = f"`{files.path_of(KEY)}` is missing"
     found[0] = lost if found[0] is None else found[0]
     return [text for text in found if isinstance(text, str)]
@@ -121,7 +124,7 @@ def tidy(files: Files, entries: Mapping[str, Any], old: Collection[str]) -> None
             files.remove_all(name)
 
 
-def _read(files: Files, key: str, check: Check) -> Saved | str | None:
+def _read(files: Files, key: str, check: Check, function: str) -> Saved | str | None:
     """Return a checkpoint, or a text about its damage; `None` if it is missing."""
     path = files.path_of(key)
     try:
@@ -131,10 +134,10 @@ def _read(files: Files, key: str, check: Check) -> Saved | str | None:
     except Undecodable as error:
         return f"`{path}` is damaged: {error}"
     try:
-        saved = _whole(files, key, data)
+        saved = _whole(files, key, data, function)
         check(saved)
         return saved
-    except StructureError:  # that of another training
+    except StructureError:  # that of another training, or format
         raise
     except (OSError, *MALFORMED) as error:
         if isinstance(error, OSError) and error.errno not in _LOST:
@@ -142,7 +145,7 @@ def _read(files: Files, key: str, check: Check) -> Saved | str | None:
         # A process that fills the store may have replaced it meanwhile.
         with contextlib.suppress(OSError, Undecodable):
             if files.get(key, math.inf) != data:
-                return _read(files, key, check)
+                return _read(files, key, check, function)
         # Without a cure, which is that of a sweep.
         text = re.sub(r"^`[\w.]+`: ", "", str(error)).split(". ")[0].rstrip(".")
         return text if path[: -len(key)] in text else f"`{path}` is damaged: {text}"
@@ -159,7 +162,7 @@ _KINDS = {
 }
 
 
-def _whole(files: Files, key: str, data: bytes) -> Saved:
+def _whole(files: Files, key: str, data: bytes, function: str) -> Saved:
     """Return a checkpoint from its bytes; raise an error if it is not whole."""
     arrays, entries = _leaves.unpack(data)
     for name, kind in _KINDS.items():
@@ -170,6 +173,9 @@ def _whole(files: Files, key: str, data: bytes) -> Saved:
     texts = [*entries["settings"].values(), *entries["columns"]]
     if not all(isinstance(text, str) for text in texts):
         raise ValueError("its settings are no texts")
+    # Before the curves, which another version cannot read, either.
+    own = entries["settings"], as_texts({})
+    check_settings(function, "training", files.path_of(), *own)
     name = entries["curves"]
     if not CURVES.fullmatch(name):  # also a path to other files
         raise ValueError(f"its curves are {describe_value(name)}")

@@ -29,7 +29,7 @@ from .._jaxprs import (
     trace,
 )
 from .._keys import fold, key_argument, keyword_rule
-from .._same import Unsure, record_of
+from .._same import record_of
 from .._spaces import Space
 from .._sweep import (
     Request,
@@ -83,12 +83,15 @@ class Training(eqx.Module):
     evaluate: Callable[..., PyTree] | None = None
 
     def __check_init__(self) -> None:
-        for name in ("init", "step", "evaluate"):
+        for name in FUNCTIONS:
             fn = getattr(self, name)
             if fn is not None:
                 cure = f"Give a function: `{name}(point, ...)`."
                 check_callable("Training", name, fn, cure)
 
+
+FUNCTIONS = "init", "step", "evaluate"
+"""The functions of a `Training`."""
 
 _UNIT = 64
 """The steps that an accelerator runs by itself: a loop of known length.
@@ -198,6 +201,7 @@ class Lanes:
         size = sum(map(nbytes, self.metrics.values())) * len(rows)
         self._records = max(1, min(most, _BUFFER_BYTES // max(1, size)))
         plan = [number, number, jax.ShapeDtypeStruct((), np.bool_)]
+        self._own = [*jtu.tree_leaves(own), *self.structs]
         self.step = self._program(self._advance, [*own, *self.structs], plan)
 
     def text(self) -> str:
@@ -205,18 +209,14 @@ class Lanes:
 
         It does not depend on the number of records of a call, and so not on `steps`.
         """
-        texts = []
-        for found in (self.init.fingerprint, fingerprint_of(self._one)):
-            texts += found.texts()
+        texts = *self.init.fingerprint.texts(), *fingerprint_of(self._one).texts()
         return digest("\n".join(texts))
 
     def carry(self, i: int, columns: Columns, carries: Carries) -> PyTree:
         """Return the carry of a training, with the static parts of its point."""
         at = np.searchsorted(self.rows, i)
-        own = {name: jnp.asarray(x[i]) for name, x in columns.items()}
-        return self._lane(
-            i, own, [jnp.asarray(np.asarray(x)[at]) for x in carries]
-        ).carry
+        carried = [jnp.asarray(np.asarray(x)[at]) for x in carries]
+        return self._lane(i, values_at(columns, i), carried).carry
 
     # ---- the programs --------------------------------------------------------------
 
@@ -345,17 +345,14 @@ class Lanes:
             consts = [jax.device_put(x, same) for x in consts]
         return _Program(jaxpr, fingerprint, call, consts)
 
-    def compiled(self, columns: Columns, lanes: int | None = None) -> Any:
+    def compiled(self, lanes: int | None = None) -> Any:
         """Return the program of steps, for some lanes of a device."""
         lanes = self._size(len(self.rows)) if lanes is None else lanes
-        count, program = lanes * self._devices, self.step
-        own = [jax.ShapeDtypeStruct((), np.int32)]
-        own += [*(struct_of(x, drop=1) for x in columns.values()), *self.structs]
-        split = [jax.ShapeDtypeStruct((count, *x.shape), x.dtype) for x in own]
+        count, consts = lanes * self._devices, map(struct_of, self.step.consts)
+        split = [jax.ShapeDtypeStruct((count, *x.shape), x.dtype) for x in self._own]
         plan = np.int32(0), np.int32(1), np.bool_(True)
-        consts = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in program.consts]
         with noting(lanes):
-            return program.call.lower(*consts, *split, *plan).compile()
+            return self.step.call.lower(*consts, *split, *plan).compile()
 
     @property
     def alive(self) -> int:
@@ -489,9 +486,9 @@ class Lanes:
         """Return the carries that `begin` returns at each point."""
         made = []
         for i in self.rows:
-            point = {name: jnp.asarray(x[i]) for name, x in columns.items()}
-            carry = _called("begin", begin, self.point(point.values()))
-            made.append(self.fitting(carry, i, point))
+            first = values_at(columns, i)
+            carry = _called("begin", begin, self.point(first.values()))
+            made.append(self.fitting(carry, i, first))
         firsts = self.rows.astype(np.int32), *(x[self.rows] for x in columns.values())
         return [*firsts, *map(np.stack, zip(*made, strict=True))]
 
@@ -503,9 +500,17 @@ class Lanes:
         a, b = (dict(leaves_with_names(x)) for x in (arrays, like))
         check_same("train", _OF_BEGIN, a, b, _KEEP)
         cure = "Let `init` make the functions and other static parts of this carry."
-        a, b = (_texts(x) | {"": f"static data {_digest(x, '')}"} for x in (rest, made))
+        a, b = (
+            _texts(x) | {"": f"static data {record_of(x).digest[:8]}"}
+            for x in (rest, made)
+        )
         _check_rest(_OF_BEGIN, a, b, cure)
         return [*map(np.asarray, _raw(arrays))]
+
+
+def values_at(columns: Columns, i: Any) -> dict[str, Array]:
+    """Return the values of the axes of one training."""
+    return {name: jnp.asarray(x[i]) for name, x in columns.items()}
 
 
 def point_maker(space: Space, i: int) -> Callable[[Iterable[Any]], PyTree]:
@@ -558,14 +563,7 @@ def _count(name: str, fn: Any, steps: Any) -> dict[str, Any]:
 def _texts(rest: PyTree) -> dict[str, str]:
     """Return a text of each leaf of a carry that is no array, by its path."""
     pairs = leaves_with_names(rest)
-    return {name: f"{leaf_text(x)} #{_digest(x, f'{id(x):x}')}" for name, x in pairs}
-
-
-def _digest(x: Any, unsure: str) -> str:
-    try:
-        return record_of(x).digest[:8]
-    except (Unsure, RecursionError):  # such as a function that holds traced values
-        return unsure
+    return {name: f"{leaf_text(x)} #{record_of(x).digest[:8]}" for name, x in pairs}
 
 
 def _check_rest(wrong: str, was: Any, now: Any, cure: str) -> None:

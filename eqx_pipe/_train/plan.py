@@ -11,10 +11,18 @@ from .._compiled import ProgramPlan, free_bytes, plan_of_program
 from .._errors import value_error
 from .._keys import key_argument
 from .._spaces import SpaceLike
-from .._sweep import TooLarge, cases_of, needs_key, no_mesh, request_of, rows_of
+from .._sweep import (
+    Request,
+    TooLarge,
+    cases_of,
+    needs_key,
+    no_mesh,
+    request_of,
+    rows_of,
+)
 from .._types import Key
 from .._vmap import largest_that_fits
-from .lanes import Lanes, Training
+from .lanes import FUNCTIONS, Lanes, Training
 from .result import columns_of
 
 
@@ -52,27 +60,20 @@ def plan_train(
         >>> plan.collectives, plan.callbacks
         ({}, 0)
     """
-    cure = "Give `eqx_pipe.Training(init, step)`."
-    check_is("plan_train", "training", training, Training, cure)
-    options: Any = {"key": key, "batch_size": batch_size, "mesh": mesh}
-    request = request_of("plan_train", training.step, space, **options)
-    if not request.space.size:
-        raise value_error("plan_train", "the space is empty.", "Give a point.")
-    for name in ("init", "step", "evaluate") if key is None else ():
-        if key_argument(getattr(training, name), None):
-            raise needs_key("plan_train", fn=name)
+    options = {"key": key, "batch_size": batch_size, "mesh": mesh}
+    request = request_for("plan_train", training, space, **options)
     with no_mesh("plan_train"):
         columns, cases = columns_of(request.space), cases_of(request.space.geometry)
         rows = rows_of(request.space.geometry, cases)[0]
         lanes = Lanes(training, request, key, rows, columns, 1, 1)
         begun = time.perf_counter()
-        made = lanes.compiled(columns)
+        made = lanes.compiled()
         seconds, devices = time.perf_counter() - begun, request.devices
         free, largest = free_bytes(devices), None
 
         def bytes_of(size: int) -> tuple[int, int] | None:
             try:
-                memory = lanes.compiled(columns, size).memory_analysis()
+                memory = lanes.compiled(size).memory_analysis()
             except TooLarge:
                 return None
             fixed = memory.argument_size_in_bytes + memory.output_size_in_bytes
@@ -83,3 +84,21 @@ def plan_train(
             largest = largest_that_fits(bytes_of, most, free, lanes.alive)
     found = plan_of_program(made, seconds, devices[0].platform)
     return dataclasses.replace(found, largest_batch=largest)
+
+
+def request_for(
+    function: str, training: Any, space: SpaceLike, **options: Any
+) -> Request:
+    """Return a call of `train` or `plan_train`, after the checks of both."""
+    cure = "Give `eqx_pipe.Training(init, step)`."
+    check_is(function, "training", training, Training, cure)
+    request = request_of(function, training.step, space, **options)
+    if not request.space.size:
+        raise value_error(function, "the space is empty.", "Give at least one point.")
+    if request.by_hand:
+        cure = "Turn it off; to debug, call `training.step(space.point(0), carry)`."
+        raise value_error(function, "it does not run under `jax.disable_jit()`.", cure)
+    for name in FUNCTIONS if options["key"] is None else ():
+        if key_argument(getattr(training, name), None):
+            raise needs_key(function, fn=name)
+    return request

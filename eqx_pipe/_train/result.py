@@ -8,11 +8,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Int, Int8
 
-from .._check import check_distinct, check_int
+from .._check import check_distinct
 from .._errors import SweepError, message, structure_error, type_error, value_error
 from .._jaxprs import array_text, digest, text_of
 from .._reduce import Over
@@ -37,10 +36,11 @@ from .._sweep import (
 from .._tree import struct_of
 from .._types import PyTree
 from .checkpoint import CURVES, KEY, Saved, newest, tidy, write
-from .lanes import Carries, Columns, Lanes, point_maker
+from .lanes import Carries, Columns, Lanes, point_maker, values_at
 from .schedulers import Population
 
 Steps = Int[np.ndarray, " _steps"]
+Mask = Bool[np.ndarray, " trainings"]
 
 RECORDED, FAILED = 1, 2
 """The status of a training at a recorded step; 0 after it was stopped."""
@@ -50,11 +50,15 @@ STATUS = "step_status"
 
 
 class Curve(NamedTuple):
-    """Values of each training at each of `steps`; those of later steps are empty."""
+    """Values of each training at each of `steps`; those of later steps are empty.
+
+    `inner` has the names and the coordinates of the dims of one value.
+    """
 
     dim: str
     steps: Int[np.ndarray, " steps"]
     values: np.ndarray
+    inner: Mapping[str, Any]
 
     @property
     def form(self) -> tuple[Any, ...]:
@@ -79,15 +83,9 @@ def curves_of(result: SweepResult) -> dict[str, Curve]:
     """Return the outputs of a result as curves."""
     found = {}
     for name, values in result.values.items():
-        dim, steps = next(iter(result.output_coords[name].items()))
-        found[name] = Curve(dim, np.asarray(steps), np.asarray(values))
+        (dim, steps), *inner = result.output_coords[name].items()
+        found[name] = Curve(dim, np.asarray(steps), np.asarray(values), dict(inner))
     return found
-
-
-def inner_coords(result: SweepResult) -> dict[str, Any]:
-    """Return the dims of one entry of each curve of a result."""
-    pairs = result.output_coords.items()
-    return {name: dict([*dims.items()][1:]) for name, dims in pairs}
 
 
 @dataclasses.dataclass(frozen=True, eq=False, repr=False)
@@ -125,8 +123,7 @@ class TrainResult:
         missing = (self.status != RECORDED).all(axis=1)
         gaps = gaps_of(self.curves.ok & ~missing, self.curves.ok & missing)
         values = {name: x.newest(self.trained) for name, x in curves.items()}
-        coords = inner_coords(self.curves)
-        del coords[STATUS]
+        coords = {name: x.inner for name, x in curves.items()}
         given: Any = {"values": values, "_gaps": gaps, "output_coords": coords}
         return dataclasses.replace(self.curves, **given)
 
@@ -145,9 +142,7 @@ class TrainResult:
 
         **Raises:** `IndexError` if `i` is out of range.
         """
-        self._check_index(i)
-        columns = (jnp.asarray(x[i]) for x in self._columns.values())
-        return point_maker(self.space, i)(columns)
+        return point_maker(self.space, i)(values_at(self._columns, i).values())
 
     def carry(self, i: int) -> PyTree:
         """Return the carry of a training.
@@ -155,7 +150,7 @@ class TrainResult:
         **Raises:** `IndexError` if `i` is out of range; `TypeError` if the result was
         loaded.
         """
-        self._check_index(i)
+        self.space.point(i)  # raises if it is out of range
         for lanes, carries in self._groups:
             if i in lanes.rows:
                 return lanes.carry(i, self._columns, carries)
@@ -216,11 +211,6 @@ class TrainResult:
         step = max(entries["step"], int(trained.max()))
         return TrainResult(saved.curves, step, active, trained, columns)
 
-    def _check_index(self, i: int) -> None:
-        check_int("TrainResult", "i", i, 0)
-        if i >= len(self.active):
-            raise IndexError(f"{i} is out of range for {len(self.active)} trainings")
-
     def __repr__(self) -> str:
         count, active = len(self.active), int(self.active.sum())
         failed = f", {len(self.errors):,} failed" if self.errors else ""
@@ -263,7 +253,6 @@ class State:
         self.active, self.trained = np.ones(size, bool), np.zeros(size, np.int64)
         self.columns, self.parents, self._decides = columns, np.arange(size), decides
         self.carries: list[Carries] = [[] for _ in groups]
-        self._known = request.output_coords
         self.errors, self.curves = dict[int, str](), dict[str, Curve]()
 
     def begin(self, records: Steps, ends: Steps, begin: "Begin") -> None:
@@ -271,38 +260,45 @@ class State:
 
         Those that a result to `begin` from has are continued.
         """
-        old, space = self._warm(begin), self.request.space
+        old, known = self._warm(begin), self.request.output_coords
         first, made = self.groups[0], self.decisions()
-        names = [*first.metrics, *first.evaluations, *made, STATUS]
-        check_distinct("train", "curves", names)
         logged = {**first.metrics, STATUS: jax.ShapeDtypeStruct((), np.int8)}
         found = {**first.evaluations}
+        check_distinct("train", "curves", [*logged, *found, *made])
         self._decides |= "parent" in old
         if self._decides:
             found |= {name: struct_of(x, drop=1) for name, x in made.items()}
-        wrong = "the space has the name {!r}, which is a dim of the curves."
-        for name in sorted({"step", "eval_step"} & (taken := names_in(space))):
-            raise value_error("train", wrong.format(name), "Rename the axis or dim.")
-        shapes = {k: x.shape for k, x in [*first.metrics.items(), *found.items()]}
-        taken |= {"step", "eval_step"}
-        check_output_coords(self.request.output_coords, shapes, taken, "train")
-        steps = {"step": records, "eval_step": ends}
-        for dim, later in steps.items():
-            past = [x.steps for x in old.values() if x.dim == dim][:1]
-            steps[dim] = np.concatenate([*past, later[later > self.step]])
-        for name, x in {**logged, **found}.items():
-            dim, past = "step" if name in logged else "eval_step", old.get(name)
-            shape = len(self.active), len(steps[dim]), *x.shape
-            values = np.full(shape, nothing(x.dtype), x.dtype)
-            if past is not None:
-                form = past.dim, past.values.shape[2:], past.values.dtype
-                if form != (dim, x.shape, values.dtype):
+        taken, dims = names_in(self.request.space), {"step", "eval_step"}
+        for name in sorted(dims & taken):
+            wrong = f"the space has the name {name!r}, which is a dim of the curves."
+            raise value_error("train", wrong, "Rename the axis or dim.")
+        shapes = {name: x.shape for name, x in {**logged, **found}.items()}
+        check_output_coords(known, shapes, taken | dims, "train")
+        past = {x.dim: x.steps for x in old.values()}
+        for dim, own, structs in ("step", records, logged), ("eval_step", ends, found):
+            steps = np.concatenate([past.get(dim, own[:0]), own])
+            for name, x in structs.items():
+                shape = len(self.active), len(steps), *x.shape
+                inner = {f"{name}.{k}": None for k in range(len(x.shape))}
+                inner = known.get(name, old[name].inner if name in old else inner)
+                values = np.full(shape, nothing(x.dtype), x.dtype)
+                self.curves[name] = Curve(dim, steps, values, inner)
+                if name in old and old[name].form != self.curves[name].form:
                     wrong = f"`{name}` of `begin` has another shape, dtype or dim."
                     raise value_error("train", wrong, "Rename the metric.")
-                values[:, : len(past.steps)] = past.values
+        self.follow(old)
+
+    def follow(self, known: Mapping[str, Curve]) -> None:
+        """Fill the curves until now with those of a result or a store."""
+        made = self.decisions()
+        for name, new in self.curves.items():
+            if name in known:
+                # With larger `steps`, the end of the earlier call may be no record.
+                old = known[name]
+                pairs = np.intersect1d(old.steps, new.steps, return_indices=True)
+                new.values[:, pairs[2]] = old.values[:, pairs[1]]
             elif name in made:  # until now nothing was decided
-                values[:, steps[dim] <= self.step] = made[name][:, None]
-            self.curves[name] = Curve(dim, steps[dim], values)
+                new.values[:, : new.until(self.step)] = made[name][:, None]
 
     def _warm(self, begin: "Begin") -> Mapping[str, Curve]:
         """Begin from the carries that are given, and return the curves until there."""
@@ -317,23 +313,22 @@ class State:
             raise value_error("train", "`begin` is a result of another space.", cure)
         pairs = zip(self.groups, begin._groups, strict=True)
         for lanes, (_, carries) in pairs:
-            origin, *first = (np.asarray(x)[0] for x in carries[: 1 + len(own)])
-            first = {name: jnp.asarray(x) for name, x in zip(own, first, strict=True)}
-            lanes.fitting(begin.carry(int(lanes.rows[0])), origin, first)
+            origin, *made = map(np.asarray, carries[: 1 + len(own)])
+            first = values_at(dict(zip(own, made, strict=True)), 0)
+            lanes.fitting(begin.carry(int(lanes.rows[0])), origin[0], first)
         self.carries = [carries for _, carries in begin._groups]
         self.step, self.columns = begin.step, begin._columns
         self.active, self.trained = begin.active.copy(), begin.trained.copy()
-        self.errors, curves = dict(begin.errors), curves_of(begin.curves)
-        self._known = {**inner_coords(begin.curves), **self._known}
-        return curves
+        self.errors = dict(begin.errors)
+        return curves_of(begin.curves)
 
     def population(self) -> Population:
         """Return the trainings as a scheduler sees them."""
-        own, first = np.arange(len(self.active)), self.groups[0]
+        own = np.arange(len(self.active))
         groups = np.argmax([np.isin(own, lanes.rows) for lanes in self.groups], axis=0)
         points = {name: x.copy() for name, x in self.columns.items()}
-        names = *first.metrics, *first.evaluations
-        metrics = {name: self.curves[name].newest(self.trained) for name in names}
+        curves = {name: self.curves[name] for name in self.metrics}
+        metrics = {name: x.newest(self.trained) for name, x in curves.items()}
         given = points, metrics, self.active.copy(), own, groups
         read = frozenset[str]().union(*(lanes.read for lanes in self.groups))
         return Population(self.step, *given, read)
@@ -342,11 +337,16 @@ class State:
         """Return what identifies the carries that `begin` gave."""
         if not self.begun:
             return "None"
-        arrays = [self.active, self.trained, *self.columns.values()]
-        for lanes, carries in zip(self.groups, self.carries, strict=True):
-            arrays += [np.asarray(x)[: len(lanes.rows)] for x in carries]
-        text = digest("\n".join(map(array_text, arrays)))
+        text = digest("\n".join(map(array_text, self.arrays)))
         return f"carries at step {self.step} #{text[:8]}"
+
+    @property
+    def arrays(self) -> list[np.ndarray]:
+        """The arrays of a checkpoint."""
+        found = [self.active, self.trained, self.parents, *self.columns.values()]
+        for lanes, carries in zip(self.groups, self.carries, strict=True):
+            found += [np.asarray(x)[: len(lanes.rows)] for x in carries]
+        return found
 
     @property
     def reached(self) -> int:
@@ -365,11 +365,11 @@ class State:
         return [*self.groups[0].metrics, *self.groups[0].evaluations]
 
     @property
-    def going(self) -> Bool[np.ndarray, " trainings"]:
+    def going(self) -> Mask:
         """True for each training that makes the next step."""
         return self.active & (self.trained <= self.step)
 
-    def since(self, start: int) -> Bool[np.ndarray, " trainings"]:
+    def since(self, start: int) -> Mask:
         """Return the trainings that are going, or failed after the step `start`."""
         placed = self.going
         for i in self.errors:
@@ -387,20 +387,29 @@ class State:
         points = {f"point.{name}": x for name, x in self.columns.items()}
         return {**points, "parent": self.parents}
 
-    def fail(self, failures: Iterable[Mapping[int, str]], function: str) -> None:
-        """Stop the trainings that failed, or raise."""
-        failed = {i: texts[i] for texts in failures for i in texts}
+    def run(
+        self, function: str, active: Mask, placed: Mask, plan: Sequence[Any]
+    ) -> list[tuple[Any, ...]]:
+        """Run `init` or `step` of all groups, as `Lanes.run` does.
+
+        Stops the trainings that failed, or raises, and then nothing has changed.
+        """
+        own = active, placed, self.columns
+        runs = [
+            lanes.run(getattr(lanes, function), *own, carries, plan)
+            for lanes, carries in zip(self.groups, self.carries, strict=True)
+        ]
+        failed = {i: text for *_, texts in runs for i, text in texts.items()}
         if failed and not self.request.isolated:
-            i, text = min(failed.items())
-            wrong = f"`{function}` failed for {len(failed)} of {len(self.active)} "
             at = f" in step {self.step + 1}" if function == "step" else ""
-            wrong += f"trainings{at}: training {i}: {text}."
-            cure = f"Look at `space.point({i})`, or continue the others with "
-            text = message("train", wrong, f'{cure}`on_error="mark"`.')
-            raise SweepError(text, sorted(failed))
+            wrong = f"`{function}` failed for {len(failed)} of {len(self.active)} "
+            cure = f"Look at `space.point({min(failed)})`, or continue the others with "
+            raise _failure(f"{wrong}trainings{at}", failed, f'{cure}`on_error="mark"`.')
         self.is_whole = False
         self.errors |= failed
         self.active[[*failed]] = False
+        self.carries = [carries for carries, *_ in runs]
+        return runs
 
     def record(self, after: int, runs: Iterable[tuple[Any, ...]]) -> None:
         """Record the metrics of trainings until the step `after`."""
@@ -428,15 +437,15 @@ class State:
         for name, curve in self.curves.items():
             count = curve.until(self.reached)
             values[name] = curve.values[:, :count].copy()
-            inner = {f"{name}.{k}": None for k in range(curve.values.ndim - 2)}
-            inner = self._known.get(name, inner)
-            coords[name] = {curve.dim: curve.steps[:count], **inner}
-        ok, pairs = np.ones(len(self.active), bool), self.errors.items()
-        ok[[*self.errors]] = False
-        errors = {t: np.array([i for i, x in pairs if x == t]) for _, t in pairs}
+            coords[name] = {curve.dim: curve.steps[:count], **curve.inner}
+        ok, errors = np.ones(len(self.active), bool), dict[str, list[int]]()
+        for i, text in self.errors.items():
+            ok[i] = False
+            errors.setdefault(text, []).append(i)
+        found = {text: np.array(rows) for text, rows in errors.items()}
         curves = result_of(
             dataclasses.replace(self.request, output_coords=coords),
-            Outcome(values, gaps_of(ok), errors=errors),
+            Outcome(values, gaps_of(ok), errors=found),
             batch_size=max(len(lanes.rows) for lanes in self.groups),
             num_devices=len(self.request.devices),
             attrs={"metric": self.metrics[0]} if len(self.metrics) == 1 else {},
@@ -445,6 +454,17 @@ class State:
         now = self.reached, self.active.copy(), self.trained.copy(), self.columns
         groups = [*zip(self.groups, self.carries, strict=True)]
         return TrainResult(curves, *now, groups)
+
+
+def _failure(wrong: str, failed: Mapping[int, str], cure: str) -> SweepError:
+    """Return the error that names the trainings which failed, and the first text."""
+    i, text = min(failed.items())
+    text = message("train", f"{wrong}: training {i}: {text}.", cure)
+    return SweepError(text, sorted(failed))
+
+
+_KEPT = "step", "decided", "seen", "ended"
+"""What else a checkpoint keeps of a `State`."""
 
 
 class Checkpoints:
@@ -529,48 +549,32 @@ class Checkpoints:
     def _restore(self, state: State, saved: Saved) -> None:
         entries, request, wrong = saved.entries, self._request, saved.curves.errors
         if wrong and request.resume != "failed" and not request.isolated:
-            i, text = min(wrong.items())
-            what = f"in the store `{self._path}`, {len(wrong)} of {len(saved.curves)} "
-            what += f"trainings failed: training {i}: {text}."
             cure = 'Pass `on_error="mark"` to continue the others, or, after a fix, '
-            text = message("train", what, f'{cure}`resume="failed"` to try them again.')
-            raise SweepError(text, sorted(wrong))
+            cure += '`resume="failed"` to try them again.'
+            what = f"in the store `{self._path}`, {len(wrong)} of {len(saved.curves)} "
+            raise _failure(f"{what}trainings failed", wrong, cure)
         state.active, state.trained, state.parents, *rest = saved.arrays
         state.columns = {name: rest.pop(0) for name in state.columns}
         state.carries = [[rest.pop(0) for _ in x.structs] for x in state.groups]
-        state.step, state.decided = entries["step"], entries["decided"]
-        state.seen, state.ended = entries["seen"], entries["ended"]
-        state.errors, known = wrong, curves_of(saved.curves)
+        for name in _KEPT:
+            setattr(state, name, entries[name])
+        state.errors = wrong
+        state.follow(curves_of(saved.curves))
         self._saved, self._curves = state.marks, entries["curves"]
-        for name, new in state.curves.items():
-            if name not in known:  # a scheduler that was given before it decides
-                made = state.decisions()[name][:, None]
-                new.values[:, : new.until(state.step)] = made
-                continue
-            # With larger `steps`, the end of the earlier call may be no record.
-            old = known[name]
-            _, here, there = np.intersect1d(old.steps, new.steps, return_indices=True)
-            new.values[:, there] = old.values[:, here]
 
     def save(self, state: State) -> None:
         """Write a checkpoint unless there is one, and then remove the oldest."""
         if self._saved == state.marks:
             return
-        made, files = state.result(), self._files
-        arrays = [state.active, state.trained, state.parents, *state.columns.values()]
-        for lanes, carries in made._groups:
-            arrays += [np.asarray(x)[: len(lanes.rows)] for x in carries]
+        curves, files = state.result().curves, self._files
         entries = {
             "settings": self._settings,
-            "step": state.step,
-            "decided": state.decided,
-            "seen": state.seen,
-            "ended": state.ended,
+            **{name: getattr(state, name) for name in _KEPT},
             "columns": [*state.columns],
             "curves": f"curves-{state.reached:09}-{files.new_id()}.zarr",
             "before": self._curves,
         }
         with disk_errors(self._path, "be filled", "train"):
-            is_first = self._saved is None
-            self._tag = write(files, arrays, entries, made.curves, self._tag, is_first)
+            own = state.arrays, entries, curves, self._tag
+            self._tag = write(files, *own, is_first=self._saved is None)
         self._saved, self._curves = state.marks, entries["curves"]

@@ -177,6 +177,11 @@ class Halving(eqx.Module):
         return population.next(active=kept)
 
 
+def _as_tuple(x: Any) -> Any:
+    """Return a list as a tuple; other values are checked later."""
+    return tuple(x) if isinstance(x, list) else x
+
+
 class PBT(eqx.Module):
     """A scheduler of `train`: population-based training (Jaderberg et al., 2017).
 
@@ -220,12 +225,10 @@ class PBT(eqx.Module):
     """
 
     by: str
-    vary: tuple[str, ...] = eqx.field(converter=lambda x: _as_tuple(x))
+    vary: tuple[str, ...] = eqx.field(converter=_as_tuple)
     mode: str = "min"
     fraction: float = 0.2
-    factors: tuple[float, ...] = eqx.field(
-        default=(0.8, 1.2), converter=lambda x: _as_tuple(x)
-    )
+    factors: tuple[float, ...] = eqx.field(default=(0.8, 1.2), converter=_as_tuple)
     bounds: Mapping[str, tuple[float, float]] = eqx.field(
         default_factory=dict, converter=lambda x: x
     )
@@ -241,16 +244,14 @@ class PBT(eqx.Module):
             raise value_error("search.PBT", f"`factors` is {self.factors}.", cure)
         if not _is_finite(self.fraction) or not 0 < self.fraction <= 0.5:
             wrong = f"`fraction` is {describe_value(self.fraction)}."
-            raise value_error(
-                "search.PBT", wrong, "Give a number above 0, at most 0.5."
-            )
+            cure = "Give a number above 0, at most 0.5."
+            raise value_error("search.PBT", wrong, cure)
         cure = 'Give `{"momentum": (low, high)}`, for axes in `vary`.'
         check_is("search.PBT", "bounds", self.bounds, Mapping, cure)
         for name, pair in self.bounds.items():
             ends: Any = pair if isinstance(pair, tuple | list) else ()
-            ends = [x for x in ends if isinstance(x, int | float)]
-            fits = len(ends) == 2 and ends[0] <= ends[1] and len(pair) == 2
-            if name not in self.vary or not fits:
+            fits = len(ends) == 2 and all(isinstance(x, int | float) for x in ends)
+            if name not in self.vary or not fits or not ends[0] <= ends[1]:
                 wrong = f"`bounds[{name!r}]` is {describe_value(pair)}."
                 raise value_error("search.PBT", wrong, cure)
 
@@ -296,11 +297,6 @@ def check_scheduler(scheduler: Any, population: Population, key: Key | None) -> 
 
 
 _BY = 'Give the path of a metric: `"loss"`.'
-
-
-def _as_tuple(x: Any) -> Any:
-    """Return a list as a tuple; other values are checked later."""
-    return tuple(x) if isinstance(x, list) else x
 
 
 def _is_finite(x: Any) -> bool:

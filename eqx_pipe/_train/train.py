@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import json
 import operator
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -13,21 +12,13 @@ import numpy as np
 from jax.sharding import Mesh
 
 from .._check import check_callable, check_int, check_is, is_integer
-from .._errors import (
-    StructureError,
-    describe_value,
-    log_once,
-    type_error,
-    value_error,
-)
-from .._keys import fold, key_argument
+from .._errors import StructureError, describe_value, log_once, type_error, value_error
+from .._keys import fold
 from .._progress import Progress
-from .._same import record_of
 from .._spaces import SpaceLike
 from .._sweep import (
     CTRL_C,
     ENDING,
-    HELD,
     Interrupt,
     OutputCoords,
     Pace,
@@ -37,14 +28,13 @@ from .._sweep import (
     as_texts,
     cases_of,
     check_agree,
-    needs_key,
     no_mesh,
-    request_of,
     rows_of,
 )
 from .._types import Key, PyTree
 from .._vmap import warn_if_cores_idle
-from .lanes import Lanes, Together, Training
+from .lanes import FUNCTIONS, Lanes, Together, Training
+from .plan import request_for
 from .result import Checkpoints, State, TrainResult, columns_of
 from .schedulers import Population, check_scheduler
 
@@ -132,8 +122,9 @@ def train(
     `SweepError` with the indices of the trainings that failed; `OSError` if the last
     checkpoint cannot be written (others are logged).
 
-    After Ctrl-C, the `.result` of the `KeyboardInterrupt` has all finished steps. With
-    a store, SIGTERM and SIGHUP write a checkpoint, too.
+    After Ctrl-C, the `.result` of the `KeyboardInterrupt` has all finished steps, and
+    so has that of an `OSError`. With a store, SIGTERM and SIGHUP write a checkpoint,
+    too.
 
     **Laws:** keys belong to trainings and steps: batches, devices, `every`,
     `log_every`, restarts and the other trainings change no draw. Each training equals a
@@ -152,20 +143,10 @@ def train(
         >>> result.curves.values["loss"].shape, result.best("loss").index
         ((4, 5), 2)
     """
-    cure = "Give `eqx_pipe.Training(init, step)`."
-    check_is("train", "training", training, Training, cure)
-    options: Any = {"key": key, "store": store, "resume": resume, "on_error": on_error}
+    options = {"key": key, "store": store, "resume": resume, "on_error": on_error}
     options |= {"batch_size": batch_size, "mesh": mesh, "progress": progress}
     options |= {"output_coords": output_coords}
-    request = request_of("train", training.step, space, **options)
-    if not request.space.size:
-        raise value_error("train", "the space is empty.", "Give at least one point.")
-    if request.by_hand:
-        cure = "Turn it off; to debug, call `training.step(space.point(0), carry)`."
-        raise value_error("train", "it does not run under `jax.disable_jit()`.", cure)
-    for name in ("init", "step", "evaluate") if key is None else ():
-        if key_argument(getattr(training, name), None):
-            raise needs_key("train", fn=name)
+    request = request_for("train", training, space, **options)
     for name, fn in (("scheduler", scheduler), ("callback", callback)):
         if fn is not None:
             check_callable("train", name, fn, f"Give a function, `{name}=...`.")
@@ -197,11 +178,8 @@ def train(
         if request.store is not None:
             # A function that an axis applies counts by the values of points.
             given = {"space": request.space, "key": key, "points": columns}
-            texts |= as_texts({**given, "scheduler": scheduler}, "train")
-            held = json.loads(texts[HELD])
-            for name in ("init", "step", "evaluate"):
-                held[name] = record_of(getattr(training, name)).parts
-            texts[HELD] = json.dumps(held)
+            functions = {name: getattr(training, name) for name in FUNCTIONS}
+            texts |= as_texts({**given, "scheduler": scheduler}, "train", functions)
             texts["training"] = " ".join(lanes.text() for lanes in groups)
             texts |= {"begin": state.text(), "jax": jax.__version__}
             run.checkpoints = Checkpoints(request, texts)
@@ -298,10 +276,10 @@ class _Run:
                 finally:
                     self._save()
                 interrupt.end()
-            except KeyboardInterrupt as error:
+            except (KeyboardInterrupt, OSError) as error:
                 error.result = state.result()  # pyright: ignore
                 text = f"{state.step:,} of {steps:,} steps are finished: they are the "
-                text += "`.result` of this KeyboardInterrupt (`sys.last_value.result`)."
+                text += "`.result` of this exception (`sys.last_value.result`)."
                 error.add_note(text)
                 raise
         return state.result()
@@ -334,12 +312,7 @@ class _Run:
         state = self.state
         if state.begun:
             return
-        begun = [
-            lanes.run(lanes.init, active, active, state.columns, carries, ())
-            for lanes, carries in zip(state.groups, state.carries, strict=True)
-        ]
-        state.carries = [carries for carries, *_ in begun]
-        state.fail([failed for *_, failed in begun], "init")
+        state.run("init", active, active, ())
         state.is_whole = True
 
     def _save(self, must: bool = True) -> None:
@@ -363,18 +336,11 @@ class _Run:
         if self.fails > state.step:
             after = min(after, state.step + max(1, (self.fails - state.step) // 2))
         plan = np.int32(state.step), np.int32(after), np.bool_(after == end)
-        own = state.going, state.since(start), state.columns
         try:
-            runs = [
-                lanes.run(lanes.step, *own, carries, plan)
-                for lanes, carries in zip(state.groups, state.carries, strict=True)
-            ]
+            runs = state.run("step", state.going, state.since(start), plan)
         except Together:  # take fewer steps, until the next one is that which fails
             self.fails = after
             return
-        # Until here nothing has changed, so that an error leaves the state whole.
-        state.fail([failed for *_, failed in runs], "step")
-        state.carries = [carries for carries, *_ in runs]
         self.pace.record(after - state.step, time.monotonic() - began, _CALL_SECONDS)
         state.record(after, runs)
 

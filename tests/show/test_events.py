@@ -2,6 +2,7 @@
 
 import warnings
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -74,6 +75,16 @@ def test_stopped_trainings_have_no_numbers_afterwards(tmp_path, stores, capsys):
     assert len(steps) == np.isfinite(values).sum() < len(values)
 
 
+def test_long_names_of_points(tmp_path, capsys):
+    """Folders have names that file systems allow: 255 bytes, and no separators."""
+    space = {"name": ep.Static(["\u8cc7" * 150, "../" * 9])}
+    store, folder = tmp_path / "store", tmp_path / "events"
+    ep.sweep(lambda p: jnp.arange(3.0) * len(p["name"]), space, store=store)
+    assert main(["tensorboard", str(store), str(folder), "--all"]) == 0
+    names = [path.name for path in (folder / "all").iterdir()]
+    assert len(names) == 2 and max(len(x.encode()) for x in names) <= 255
+
+
 def test_stores_without_curves(tmp_path, stores, capsys):
     for name in ("part", "reduced"):
         assert main(["tensorboard", str(stores[name]), str(tmp_path / "t")]) == 2
@@ -81,4 +92,7 @@ def test_stores_without_curves(tmp_path, stores, capsys):
     arguments = [str(stores["train"]), str(tmp_path / "t"), "--by", "tset"]
     assert main(["tensorboard", *arguments]) == 2
     assert "Did you mean `test`" in capsys.readouterr().err
+    arguments = [str(stores["train"]), str(tmp_path / "t"), "--top", "-1"]
+    assert main(["tensorboard", *arguments]) == 2
+    assert "`top` is -1" in capsys.readouterr().err
     assert not (tmp_path / "t").exists()

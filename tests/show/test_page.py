@@ -19,7 +19,7 @@ pytestmark = [
 SHOWN = {
     "part": "grid best failures all",
     "curves": "curves best all",
-    "line": "line best all",
+    "line": "curves best all",
     "table": "best slices all",
     "kinds": "grid best all",
     "reduced": "",
@@ -128,6 +128,29 @@ def test_filters_hovering_and_scales(browser, pages):
     assert browser.js(FOUND)["error"] is None
 
 
+def test_the_best_cell_of_any_axes(browser, tmp_path):
+    """Axes may be uneven or descend, and have the names of JavaScript's objects."""
+    space = {
+        "constructor": ep.Values([100.0, 2.0, 1.0]),
+        "toString": ep.Values([1.0, 2.0, 50.0, 51.0]),
+    }
+    found = ep.sweep(
+        lambda p: abs(p["constructor"] - 2) + abs(p["toString"] - 2), space
+    )
+    (tmp_path / "page.html").write_text(ep.show(found).html, "utf-8")
+    browser.open((tmp_path / "page.html").as_uri())
+    assert browser.js(FOUND)["error"] is None
+    tip = "document.getElementById('tip').textContent"
+    browser.mouse("Moved", *center(browser, "[data-card=grid] [data-own]", 0.5, 0.625))
+    assert browser.js(tip) == "constructor 2\ntoString 2\nvalue 0"
+    cell = center(browser, "[data-card=grid] [data-own]", 0.5, 0.625)
+    mark = center(browser, "[data-card=grid] circle")
+    assert abs(mark[0] - cell[0]) < 2 and abs(mark[1] - cell[1]) < 2
+    ticks = "[data-card=grid] [text-anchor=middle]"
+    ticks = f"[...document.querySelectorAll({ticks!r})].map(node => node.textContent)"
+    assert browser.js(ticks)[:3] == ["100", "2", "1"]
+
+
 def choose(browser, name, value):
     browser.js(
         f"""(() => {{ const node = document.querySelector("select[name={name}]");
@@ -196,7 +219,7 @@ def test_a_running_training_is_followed(browser, tmp_path):
     store, steps = tmp_path / "training", collections.deque([20, 40, 60])
     shown.train(store, steps.popleft())
     with served(store) as (_, url):
-        browser.open(url)
+        browser.open(url.removesuffix("/"))  # as some programs copy it
         assert browser.js("view.step") == 20
         while steps:
             goal = steps.popleft()

@@ -113,6 +113,8 @@ def test_the_command(tmp_path, stores):
     assert (first, mode) == ("loss", "min")
     done = run("show", tmp_path / "none")
     assert done.returncode == 2 and "is not there" in done.stderr
+    done = run("show", stores["train"], "--port", 99999)
+    assert done.returncode == 2 and "port must be 0-65535" in done.stderr
     done = run("show", stores["train"], "--by", "lost")
     assert done.returncode == 2 and "Did you mean `loss`" in done.stderr
 

@@ -172,6 +172,21 @@ def test_two_stores_are_matched_by_coordinates(tmp_path, stores):
 RATE = ep.Values([1e-3])
 
 
+def test_infinite_numbers_are_compared_without_warnings():
+    def f(p):
+        return 1 / (p["x"] * p["sign"])
+
+    line = {"x": ep.Values([0.0, 1.0]), "sign": ep.Values([-1.0, 1.0])}
+    few = ep.sweep(lambda p: 1 / p["x"], {"x": line["x"]})
+    with warnings.catch_warnings(action="error"):
+        found = ep.show(ep.sweep(f, line), few)
+        assert (
+            found.data()["matched"]["count"] == 1
+        )  # of inf and -inf, there is no mean
+        same = ep.show(few, few).data()["matched"]
+    assert (same["count"], same["median"]) == (1, 0)
+
+
 def test_seeds_are_averaged_before_they_are_compared(stores):
     result = ep.TrainResult.load(stores["train"])
     found = ep.show(result, stores["train"]).data()["matched"]
@@ -309,11 +324,45 @@ def test_what_cannot_be_shown(tmp_path, stores):
     found = ep.sweep(lambda p: p["v"].sum() * p["c"], vectors)
     assert ep.show(found, found).data()["matched"]["count"] == 2
     drawn = ep.sweep(lambda p, key: {"k": key, "v": p["c"]}, vectors, key=jr.key(0))
-    assert ep.show(drawn).data()["metrics"] == ["v"]
+    assert ep.show(drawn).data()["metrics"] == ["result.v"]
     lost = ep.sweep(lambda x: {"y": 1 / x}, ep.Values([0.0, 1.0, 2.0]))
     assert ep.show(lost).data()["lost"] == 1
     for each in (whole, odd, nothing, lost):
         assert "</html>" in ep.show(each).html
+
+
+def test_outputs_that_are_called_like_axes(tmp_path):
+    """They have the names of `to_xarray`, and recorded and given paths name them."""
+
+    def both(p):
+        return {"a": 10 * p["a"] + p["b"], "loss": -p["a"]}
+
+    space = {"a": ep.Values([3.0, 1.0, 2.0]), "b": ep.Values([1.0, 2.0])}
+    found = ep.sweep(both, space)
+    data = ep.show(found, by="a", mode="max").data()
+    assert (data["metric"], data["metrics"]) == ("result.a", ["loss", "result.a"][::-1])
+    assert "result.a" in found.to_xarray()
+    best = row(data["table"])
+    assert (best["a"], best["b"], best["result.a"]) == (3.0, 2.0, 32.0)
+    assert data["grid"]["xs"] == [3.0, 1.0, 2.0]
+    points = ep.search.Design(np.linspace(0, 1, 4)[:, None])
+    asked = {"rounds": 2, "num": 2, "by": "x", "mode": "max", "key": jr.key(0)}
+    line = {"x": ep.Uniform(0, 1)}
+    search = ep.search.explore(lambda p: {"x": p["x"]}, line, points, **asked)
+    data = ep.show(search).data()
+    assert (data["metric"], data["mode"]) == ("result.x", "max")
+
+
+def test_the_time_left_of_a_search_counts_later_rounds(tmp_path):
+    points = ep.search.Design(np.linspace(0, 1, 12)[:, None])
+    asked = {"rounds": 6, "num": 2, "store": tmp_path / "s"}
+    line = {"x": ep.Uniform(0, 1)}
+    end = {"callback": lambda found: len(found.sweeps) == 2}
+    ep.search.explore(lambda p: p["x"], line, points, **asked, **end)
+    data = ep.show(tmp_path / "s").data()
+    counts = {"done": 4, "failed": 0, "missing": 8, "total": 12}
+    assert data["counts"] == counts
+    assert data["left"] == pytest.approx(8 / data["rate"], rel=1e-3)
 
 
 def test_a_search_over_replicates_shows_the_best_settings(tmp_path):

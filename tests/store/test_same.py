@@ -1,5 +1,6 @@
 """A store goes on in a fresh process if nothing has changed, and else refuses."""
 
+import importlib
 import json
 import subprocess
 import sys
@@ -129,5 +130,27 @@ def test_a_store_of_an_earlier_format_is_refused_in_words(tmp_path, monkeypatch)
     monkeypatch.undo()
     with pytest.raises(ValueError, match="has the format 8, .* knows the format 9"):
         ep.sweep(lambda p: p["x"], LINE, store=tmp_path / "sweep")
-    with pytest.raises(ValueError, match="has the format 8, .* knows the format 9"):
+    with pytest.raises(ValueError, match="has the format '8', .* knows the format 9"):
         ep.train(training, LINE, 2, store=tmp_path / "train")
+    with pytest.raises(ValueError, match="Use the version that created it"):
+        ep.TrainResult.load(tmp_path / "train")
+
+
+def test_code_that_finds_names_by_text_may_fill_a_store(tmp_path, monkeypatch):
+    (tmp_path / "own_rates.py").write_text("rate = 2.0")
+    monkeypatch.syspath_prepend(tmp_path)
+    rates = importlib.import_module("own_rates")
+
+    def fn(p):
+        return p["x"] * getattr(rates, "r" + "ate") * rates.rate
+
+    def callback(result):
+        return result.step > rates.rate and hasattr(rates, "rate")
+
+    training = ep.Training(lambda p: 0.0, lambda p, x: (x + fn(p), None))
+    for _ in range(2):
+        result = ep.sweep(fn, LINE, store=tmp_path / "a.zarr")
+        np.testing.assert_array_equal(result.values[:], [4.0, 6.0, 8.0])
+        store = tmp_path / "b"
+        ended = ep.train(training, LINE, 4, every=1, store=store, callback=callback)
+        assert ended.step == 3 and ended.carry(0) == 12

@@ -106,8 +106,9 @@ def test_a_disk_that_is_full_for_a_while_ends_nothing(
     assert "Make room there" in caplog.text
     assert_bits(ep.TrainResult.load(tmp_path / "a"), whole)
     steps.popitem()
-    with pytest.raises(OSError, match=f"{tmp_path}.*Make room there"):
+    with pytest.raises(OSError, match=f"{tmp_path}.*Make room there") as caught:
         run(store=tmp_path / "b", callback=fill)
+    assert_bits(caught.value.result, whole)  # pyright: ignore
     full.clear()
     assert 4 < ep.TrainResult.load(tmp_path / "b").step <= 8
     assert_bits(run(store=tmp_path / "b"), whole)

@@ -280,8 +280,11 @@ def test_a_loaded_result_has_the_points_as_trained_last(tmp_path):
     assert loaded.best("score").point == result.best("score").point
     for i in range(48):
         assert loaded.point(i) == result.point(i)
-    with pytest.raises(IndexError):
-        loaded.point(48)
+    for i in (-1, 48):
+        with pytest.raises(IndexError):
+            loaded.point(i)
+        with pytest.raises(IndexError):
+            result.carry(i)
 
 
 def test_replicates_with_different_numbers_of_steps_do_not_compare():
