@@ -41,7 +41,7 @@ def test_records_in_order_are_read_as_one_slice(monkeypatch):
 
 def test_indices_from_the_end_and_beyond():
     source = ep.data.ArraySource(np.arange(6, dtype=np.int32))
-    assert source[-1] == source[5] == 5
+    assert source[-1] == source[5] == 5 and source[-6] == 0
     assert [int(x) for x in source] == [0, 1, 2, 3, 4, 5]
     for beyond in (6, -7):
         with pytest.raises(IndexError, match=f"record {beyond} of a source"):
