@@ -325,7 +325,7 @@ def damaged(how, data, other, rng):
     elif how == "garbage":
         data = rng.randbytes(rng.randrange(200))
     elif how == "double":
-        data += data
+        data = data * 2  # `+=` cannot resize what it reads
     elif how == "junk":
         data += rng.randbytes(rng.randrange(1, 80))
     elif how == "swap":
