@@ -171,8 +171,19 @@ def test_a_switch_takes_names():
         pipe.replace(high=jnp.sum)(jnp.ones(2))
 
 
-def test_an_index_too_large_for_an_array_is_clamped():
-    assert ep.switch(lambda x: 2**40, jnp.sin, jnp.cos)(0.0).item() == 1.0
+@pytest.mark.parametrize(("index", "last"), [(2**40, 1.0), (-(2**40), 0.0)])
+def test_an_index_too_large_for_an_array_is_clamped(index, last):
+    assert ep.switch(lambda x: index, jnp.sin, jnp.cos)(0.0).item() == last
+
+
+def test_an_index_out_of_range_is_clamped_by_every_way():
+    pipe = ep.switch(lambda i: i, lambda i: 10 + i, lambda i: 20 + i, lambda i: 30 + i)
+    indices = jnp.array([-2, -1, 0, 1, 2, 3, 7])
+    wanted = [8, 9, 10, 21, 32, 33, 37]
+    assert jax.vmap(pipe)(indices).tolist() == wanted
+    assert [jax.jit(pipe)(i).item() for i in indices] == wanted
+    with jax.disable_jit():
+        assert [pipe(i).item() for i in indices] == wanted
 
 
 def test_batch_norm_in_a_branch_sees_the_batch():

@@ -84,13 +84,20 @@ def test_positions_are_those_of_a_list_and_those_of_paths(name):
     pipe = BY_POSITION[name]()
     assert pipe.keys() == (0, 1) and dict(pipe) == {0: ONE, 1: TWO}
     assert list(reversed(pipe)) == [TWO, ONE]
-    assert pipe[-1] is TWO and pipe["1"] is TWO and "1" in pipe and "2" not in pipe
+    assert pipe[-2] is ONE and pipe[-1] is TWO
+    assert pipe["1"] is TWO and "1" in pipe and "2" not in pipe
     for wrong in ("2", "-1", "a"):
         with pytest.raises(KeyError, match="Give an integer from -2 to 1"):
             pipe[wrong]
     for far in (2, -3):
         with pytest.raises(IndexError, match="Give an integer from -2 to 1"):
             pipe[far]
+
+
+def test_a_mapping_and_stages_do_not_mix():
+    for stages in ((NAMES, sin), (sin, NAMES)):
+        with pytest.raises(TypeError, match="mixes a mapping"):
+            ep.parallel(*stages)
 
 
 def test_the_paths_of_outputs_are_found():

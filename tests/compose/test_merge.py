@@ -240,7 +240,12 @@ def test_keys_cannot_be_reduced(merge):
 
 @pytest.mark.parametrize(
     ("merge", "axis", "cure"),
-    [("concat", -2, "`axis` from -1 to 0"), ("stack", -3, "`axis` from -2 to 1")],
+    [
+        ("concat", -2, "`axis` from -1 to 0"),
+        ("concat", 1, "`axis` from -1 to 0"),
+        ("stack", -3, "`axis` from -2 to 1"),
+        ("stack", 2, "`axis` from -2 to 1"),
+    ],
 )
 def test_an_axis_out_of_range_names_the_leaf(merge, axis, cure):
     ys = {"a": jnp.ones(3)}

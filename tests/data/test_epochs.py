@@ -97,6 +97,14 @@ class Model:
         return found
 
 
+@pytest.mark.parametrize("drop", [False, True])
+@pytest.mark.parametrize("size", [6, 7])
+def test_the_length_is_the_number_of_batches_of_an_epoch(size, drop):
+    loader = ep.data.Loader(np.arange(size), batch_size=3, drop_remainder=drop)
+    batches = list(loader.epoch(loader.init(KEY)))
+    assert len(loader) == len(batches) == 2 + (size == 7 and not drop)
+
+
 steps = st.one_of(
     st.tuples(st.sampled_from(["next", "next_epoch", "file"]), st.just(0)),
     st.tuples(st.sampled_from(["epoch", "scan"]), st.sampled_from([0, 1, 2, 3])),

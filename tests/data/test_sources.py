@@ -24,9 +24,24 @@ def test_windows_are_views(kind):
     assert sorted(all_of(source, 2, shuffle=True)) == want
 
 
+def test_records_in_order_are_read_as_one_slice(monkeypatch):
+    zarr = pytest.importorskip("zarr")
+    usual, read = zarr.Array.__getitem__, []
+
+    def noting(self, at):
+        read.append(at)
+        return usual(self, at)
+
+    source = zarr.array(np.arange(8, dtype=np.int32))
+    monkeypatch.setattr(zarr.Array, "__getitem__", noting)
+    loader = ep.data.Loader(source, batch_size=4, shuffle=False)
+    batch, _ = loader.next(loader.init(KEY))
+    assert slice(0, 4) in read and batch.tolist() == [0, 1, 2, 3]
+
+
 def test_indices_from_the_end_and_beyond():
     source = ep.data.ArraySource(np.arange(6, dtype=np.int32))
-    assert source[-1] == source[5] == 5
+    assert source[-1] == source[5] == 5 and source[-6] == 0
     assert [int(x) for x in source] == [0, 1, 2, 3, 4, 5]
     for beyond in (6, -7):
         with pytest.raises(IndexError, match=f"record {beyond} of a source"):

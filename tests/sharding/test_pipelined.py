@@ -156,3 +156,10 @@ def test_layers_are_computed_again_and_unrolled_as_in_the_repeat(getkey):
     pipe, x = ep.sharding.pipelined(stack, make(2), 2), jr.normal(getkey(), (4, 4))
     text = str(jax.make_jaxpr(lambda x: pipe(x))(x))
     assert "unroll=2" in text and ("checkpoint" in text or "remat" in text)
+
+
+@pytest.mark.parametrize("size", [0, 6])
+def test_a_batch_that_does_not_split_into_microbatches_is_refused(size, getkey):
+    pipe = ep.sharding.pipelined(ep.repeat(block, 2, key=getkey()), make(2), 4)
+    with pytest.raises(ValueError, match=f"a batch of {size} does not split into 4"):
+        pipe(jnp.ones((size, 4)))

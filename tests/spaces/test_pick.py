@@ -94,6 +94,21 @@ def test_parts_of_parts():
     assert bool(key == SPACE.point_key(7, key=KEY))
 
 
+def test_indices_are_those_of_a_list():
+    size = SPACE.size
+    for i in range(-size, size):
+        assert eqx.tree_equal(SPACE[i], SPACE.point(i % size))
+    negative = SPACE[[-1, -size, 2]]
+    assert [
+        eqx.tree_equal(p, SPACE[i]) for p, i in zip(negative, [11, 0, 2], strict=True)
+    ] == ([True] * 3)
+    for some in (size, -size - 1, [0, size], [-size - 1]):
+        with pytest.raises(IndexError, match=r"is out of range.*12 points, 0 to 11"):
+            SPACE[some]
+    with pytest.raises(IndexError, match="index -1 is out of range"):
+        SPACE.point(-1)
+
+
 def test_points_are_data_of_a_program():
     traces = []
 

@@ -52,6 +52,12 @@ def test_values_that_do_not_fit_together_say_so(values, error, says):
         ep.Values(values)
 
 
+def test_axes_that_vary_together_have_one_length():
+    axes = {"a": ep.Linspace(0, 1, 3, dim="both"), "b": ep.Values([1, 2], dim="both")}
+    with pytest.raises(ValueError, match="differ in length: `a` has 3, `b` has 2"):
+        ep.Space(axes)
+
+
 MASKED = np.ma.masked_array([0.5, 0.25, 1.0], mask=[False, True, False])
 SPACE = ep.Space({"x": ep.Linspace(0, 1, 3)})
 

@@ -10,6 +10,7 @@ from jax.extend.core import Primitive
 
 import eqx_pipe as ep
 import eqx_pipe.testing as ept
+from eqx_pipe._jaxprs import live_bytes
 from eqx_pipe._vmap.batch_size import Analysis, choose_batch_size
 
 
@@ -237,3 +238,15 @@ def test_a_gpu_gets_so_many_lanes_that_the_launch_of_a_step_is_small():
         choose_batch_size(Analysis(carried=n), 2**30, [gpu]) for n in (8, 800, 8000)
     )
     assert tiny == 2**20 and 40_000 < middle < 50_000 and large == 2**14
+
+
+def test_values_inside_of_an_equation_are_alive_with_those_outside():
+    def wide(x):
+        return jnp.outer(x, x).sum()
+
+    def in_a_loop(x):
+        return jax.lax.scan(lambda c, _: (c + wide(x), None), x[0], None, length=3)[0]
+
+    x = jnp.ones(100, jnp.float32)
+    for fn in (wide, jax.jit(wide), in_a_loop):
+        assert 40_000 <= live_bytes(jax.make_jaxpr(fn)(x)) <= 42_000

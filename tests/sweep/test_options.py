@@ -49,3 +49,9 @@ def test_other_options_are_refused(unchecked):
         ep.plan(jnp.sin, SPACE, stor="a.zarr")  # pyright: ignore
     with pytest.raises(TypeError, match="`eqx_pipe.sweeper`.*no argument 'store'"):
         ep.sweeper(jnp.sin, SPACE, store="a.zarr")  # pyright: ignore
+
+
+@pytest.mark.parametrize("timeout", [0, -1.0, float("nan"), True, "1"])
+def test_a_timeout_is_a_positive_number_of_seconds(timeout, unchecked):
+    with pytest.raises(ValueError, match="Give a positive number of seconds"):
+        ep.plan(jnp.sin, SPACE, timeout=timeout)

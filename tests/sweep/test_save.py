@@ -176,6 +176,19 @@ def test_status_and_what_made_it_come_back(tmp_path):
     assert "Values" in part.to_xarray().attrs["space"] and part.ok.tolist() == [1, 0]
 
 
+def test_failed_points_of_each_chunk_come_back(tmp_path, monkeypatch):
+    def fn(x):
+        x = eqx.error_if(x, x == 2, "two")
+        return eqx.error_if(x, x == 5, "five")
+
+    result = ep.sweep(fn, ep.Linspace(0, 6, 7), on_error="mark", batch_size=2)
+    monkeypatch.setattr("eqx_pipe._sweep.results.result._CHUNK_BYTES", 12)
+    result.save(tmp_path / "r.zarr")
+    back = ep.SweepResult.load(tmp_path / "r.zarr")
+    assert len([*(tmp_path / "r.zarr").glob("status/c*")]) == 3
+    assert back.errors == result.errors and "five" in back.errors[5]
+
+
 def test_points_that_are_missing_are_saved_as_missing(tmp_path):
     asked = {"store": tmp_path / "half", "batch_size": 1, "mesh": ONE}
     part = ep.sweep(square, ep.Linspace(0, 3, 4), shard=(0, 2), **asked)

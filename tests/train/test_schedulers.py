@@ -307,6 +307,7 @@ def test_wrong_settings():
         "mode": lambda: ep.search.Halving("score", mode="low"),
         "factors": lambda: ep.search.PBT("score", ["rate"], factors=()),
         "fraction": lambda: ep.search.PBT("score", ["rate"], fraction=0.6),
+        "fraction. is 0": lambda: ep.search.PBT("score", ["rate"], fraction=0.0),
     }.items():
         with pytest.raises(ValueError, match=text):
             make()
