@@ -38,7 +38,8 @@ def same(ours: Any, theirs: Any) -> bool:
     if isinstance(ours, set | frozenset | types.MethodType):
         return ours == theirs
     if type(ours).__module__.startswith("jax._src.ad_checkpoint"):
-        return ours == theirs  # a policy of rematerialisation, an object before JAX 0.12
+        # A policy of rematerialisation is an object on JAX 0.10.
+        return ours == theirs
     return as_hashable(ours) == as_hashable(theirs)
 
 
