@@ -46,7 +46,8 @@ MAY_DO_ANYTHING = re.compile(
     remat_opt | custom_lin | custom_partitioning | create_linear | ffi_call |
     noinline | stage | linear_solve | announce_jaxpr | check | shape_assertion |
     inspect_sharding | .*_ref | .*_box | box_.* | log_read | log_extend | new_log |
-    get | swap | addupdate | freeze | pin | unpin | unreachable | dce_sink |
+    get | swap | addupdate | freeze | pin | unpin | unreachable | dce_sink | consume |
+    assert_consumed_value |
     dim_as_value | psend | precv | dot_product_attention_.* | scaled_matmul.* |
     unreduced_.* | .*_cast_p | vary_unreduced_cast | with_memory_space_constraint |
     all_gather_reduced | relayout | pbroadcast_dynamic | random_.*_internal |
