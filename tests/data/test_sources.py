@@ -34,9 +34,9 @@ def test_records_in_order_are_read_as_one_slice(monkeypatch):
 
     source = zarr.array(np.arange(8, dtype=np.int32))
     monkeypatch.setattr(zarr.Array, "__getitem__", noting)
-    loader = ep.data.Loader(source, batch_size=4, shuffle=False)
+    loader = ep.data.Loader({"x": source}, batch_size=4, shuffle=False)
     batch, _ = loader.next(loader.init(KEY))
-    assert slice(0, 4) in read and batch.tolist() == [0, 1, 2, 3]
+    assert slice(0, 4) in read and batch["x"].tolist() == [0, 1, 2, 3]
 
 
 def test_indices_from_the_end_and_beyond():
