@@ -69,7 +69,8 @@ def test_other_points_that_fail_compile_nothing():
             mesh=make_mesh(2),
         )
 
-    run([3.0, 4, 50, 99])
+    for bad in ([3.0, 4, 50, 99], [3.0, 4, 50, 98]):  # literals, then arguments
+        run(bad)
     with ept.assert_compiles(0):
         other = run([10.0, 20, 30, 40])
     assert np.flatnonzero(~other.ok).tolist() == [10, 20, 30, 40]

@@ -108,9 +108,12 @@ def stepped(fn, points, path, press_at=-1, **asked):
         return sweep(fn, points, path, **asked)
 
 
+_open = open  # a process that counts its steps replaces the builtin
+
+
 def _note(x):
     if LOG in os.environ:
-        with open(os.environ[LOG], "ab", buffering=0) as log:
+        with _open(os.environ[LOG], "ab", buffering=0) as log:
             log.write("".join(f"{v:.0f}\n" for v in np.ravel(x)).encode())
     return x
 
