@@ -102,7 +102,8 @@ _BY_TEXT = frozenset(
 )
 # Written by Python, or without effect on values.
 _ASIDE = frozenset(
-    "__abstractmethods__ __annotate_func__ __annotations__ __annotations_cache__"
+    "__abstractclassvars__ __abstractmethods__ __abstractvars__ __annotate_func__"
+    " __annotations__ __annotations_cache__"
     " __conditional_annotations__ __dataclass_fields__ __dataclass_params__ __dict__"
     " __doc__ __firstlineno__ __module__ __orig_bases__ __parameters__"
     " __static_attributes__ __type_params__ __weakref__ _abc_impl".split()
