@@ -113,14 +113,15 @@ def kills(least, folder, kind, rng):
 
     Returns the number of kills.
     """
-    whole, done = run(kind=kind), 0
+    whole, done, rounds = run(kind=kind), 0, 0
     while done < least:
-        store = folder / f"{kind}-{done}"
+        # A new store, since one that is finished is not written to again.
+        store, rounds = folder / f"{kind}-{rounds}", rounds + 1
         for steps in (12, 24):  # the second extends the first
-            at = rng.randint(1, 99), rng.choice([0, 1e-3, 1e-2, 0.1])
+            at = rng.randint(1, 40), rng.choice([0, 1e-3, 1e-2, 0.1])
             while killed(store, *at, kind, steps):
                 done += 1
-                at = rng.randint(1, 99), rng.choice([0, 1e-3, 1e-2, 0.1])
+                at = rng.randint(1, 40), rng.choice([0, 1e-3, 1e-2, 0.1])
         assert_bits(ep.TrainResult.load(store), whole)
         assert_bits(run(kind=kind, store=store), whole)
     return done
