@@ -92,7 +92,7 @@ def topology(name: str) -> Mesh:
     pattern = r"h100(?::(\d))?|(v4|v5e|v5p|v6e)(?::\d+(?:x\d+)+)?"
     known = re.fullmatch(pattern, str(name))
     if not isinstance(name, str) or known is None or known[1] == "0":
-        wrong = f"`name` is {describe_value(name)}, which is no device."
+        wrong = f"`name` is {describe_value(name)}, an unknown device."
         raise value_error("topology", wrong, _NAMES)
     if known[2]:
         platform, options = (

@@ -164,7 +164,7 @@ _OTHER_NAMES = {
     "seed replicates repeats": "`Seeds(8)` is an axis of replicates.",
     "sequential pipeline pipe compose": "`chain` runs stages one after the other.",
 }
-"""What does the same here, by lower-case names that other packages use."""
+"""The equivalents here of lower-case names from other packages."""
 
 
 def hint(name: str, known: Iterable[str], modules: Iterable[Any]) -> str:

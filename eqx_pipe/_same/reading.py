@@ -16,6 +16,7 @@ Installed packages count as fixed, apart from names in their modules. No reading
 what code finds by text or outside of Python: `getattr(x, name)`, files, time.
 """
 
+import abc
 import collections
 import functools as ft
 import itertools as it
@@ -74,7 +75,7 @@ _PARTS: dict[type, Callable[[Any], Any]] = {
     collections.deque: lambda x: [x.maxlen, [*x]],
     bytearray: lambda x: [bytes(x)],
 }
-"""What objects of built-in classes hold."""
+"""The parts of objects of built-in classes."""
 _JAXPRS = ClosedJaxpr, jax.extend.core.Jaxpr
 _BOUND = types.BuiltinFunctionType, types.MethodWrapperType
 _WITH_ITEMS = {tuple, list, dict, set, frozenset, collections.OrderedDict}
@@ -223,7 +224,7 @@ class _Class(NamedTuple):
     of_users: tuple[type, ...]
 
 
-class _Reading:
+class _Reading(abc.ABC):
     """A walk over values; subclasses say what is found, and how objects count."""
 
     abouts = LRUCache(1024)
@@ -246,21 +247,22 @@ class _Reading:
         except Exception as error:  # too deep, or of a class that cannot be read
             raise Unsure(x, at) from error
 
-    def plain(self, x: Any, at: _At) -> None:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def plain(self, x: Any, at: _At) -> None: ...
 
-    def scalar(self, x: np.generic, at: _At) -> None:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def scalar(self, x: np.generic, at: _At) -> None: ...
 
+    @abc.abstractmethod
     def fixed(self, x: Any, at: _At) -> None:
         """Note an object that does not change, or only in ways noted beside."""
-        raise NotImplementedError
 
-    def array(self, x: Any, at: _At) -> None:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def array(self, x: Any, at: _At) -> None: ...
 
     def check_reader(self, x: Any, at: _At) -> None:
-        """Raise if a function of Python may read anything."""
+        """Raise if a function of Python may read anything; by default it may."""
+        return None
 
     def is_argument(self, x: Any) -> bool:
         return False
@@ -453,9 +455,9 @@ class _Reading:
             if name in sys.modules:
                 self.add(sys.modules[name], (at, name))
 
+    @abc.abstractmethod
     def of_code(self, x: types.FunctionType, is_fixed: bool, at: _At) -> None:
         """Note the code of a function."""
-        raise NotImplementedError
 
     def _module(self, x: types.ModuleType, at: _At) -> None:
         self.fixed(x, at)

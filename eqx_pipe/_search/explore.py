@@ -324,7 +324,7 @@ def explore(
     settings, over = settings_of(function, whole)
     # Settings of all rounds are compared under the same noise.
     common = any(axis.replicates == "common" for axis in whole.axes().values())
-    # In readable form, for whoever looks at a store; a function is no path.
+    # Readable, for people who inspect a store. A function has no readable form.
     goal = {"by": by} if isinstance(by, str) else {}
     goal |= {"mode": mode, "rounds": operator.index(rounds)}
     goal |= {"over": list(over)} if over else {}

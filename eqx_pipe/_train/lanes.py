@@ -112,7 +112,7 @@ _BUFFER_BYTES = 16 * 1024 * 1024
 _RETURNS = "`step` returned {}, not a pair of a carry and metrics."
 _PAIR = "Return `(carry, metrics)`; without metrics, `(carry, None)`."
 _OTHER = "`step` returned another carry than it got (before, after)"
-_CHANGED = "`step` changed what is no array in the carry (before, after)"
+_CHANGED = "`step` changed leaves of the carry that are not arrays (before, after)"
 _UNCHANGED = (
     "Make it an array in `init`, such as `jnp.asarray(0)` for a counter, or return it "
     "as it was, and choose between functions with `jax.lax.switch`."

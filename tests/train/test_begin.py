@@ -1,4 +1,4 @@
-"""Trainings that begin from the carries of others, and what is no array in a carry."""
+"""Trainings that begin from carries of others; leaves of a carry beside arrays."""
 
 from typing import Any
 
