@@ -2,8 +2,8 @@
 
 An executor needs only `submit(fn, *args)`, and the futures that it returns only
 `.done()` and `.result()`. The function, the space and the key are sent by cloudpickle,
-once to each worker (see `_Sharing`). A worker calls `work` for a chunk; it traces and
-compiles once, for its own devices.
+about once to each worker (see `_Calls`). A worker calls `work` for chunks; it traces
+and compiles once, for its own devices.
 """
 
 import collections
@@ -62,8 +62,8 @@ _CALL_SECONDS = 3e-3
 _UNIT_SECONDS = 1.0, 30.0
 # A job waits in a queue, imports JAX and compiles, so it should take longer.
 _JOB_SECONDS = 60.0
-# The calls that carry the function at first, if the number of workers is unknown.
-_FIRST_WORKERS, _FIRST_JOBS = 2, 8
+# The number of workers until they have answered, if it is unknown.
+_GUESSED_WORKERS = 2
 # After a signal, wait so many seconds for chunks that cannot be cancelled: a stopped
 # worker never answers, and Slurm kills a job 30 s after SIGTERM.
 _GRACE = 20.0
@@ -74,48 +74,28 @@ _SIGNAL_SECONDS = 0.5
 def compute_remotely(plan: Plan, todo: Todo, watch: Watch) -> Iterator[Chunk]:
     """Compute chunks by the workers of an executor, in the order they are finished."""
     packed = pack(plan)
-    name = digest(packed)
-    # The executors of submitit start a job for each call.
-    are_jobs = hasattr(plan.request.executor, "map_array")
-    guess = _FIRST_JOBS if are_jobs else _FIRST_WORKERS
-    workers = known_workers(plan.request.executor) or guess
-    sharing = _Sharing(workers, len(packed), are_jobs)
-    waiting = collections.deque(_Try(n, todo.rows.get(n)) for n in todo.chunks)
-    flying: list[_Unit] = []
-    chunk_bytes = plan.work.row_bytes * plan.chunks.points
-    most = max(2, _IN_FLIGHT_BYTES // max(1, chunk_bytes))
+    shared = digest(packed), packed, todo.target
+    calls = _Calls(plan, todo, len(packed))
     end: float | None = None
     timeout = plan.request.timeout or math.inf
     heard = time.monotonic()
-
-    def room_for(units: Sequence[_Unit]) -> int:
-        """Return how many more chunks a call may have."""
-        if len(units) >= _IN_FLIGHT or not sharing.ready():
-            return 0
-        return max(0, most - sum(len(unit.tries) for unit in units))
-
     try:
-        while flying or (waiting and not watch.stopping()):
-            full = not (waiting and room_for(flying))
+        while calls.flying or (calls.waiting and not watch.stopping()):
+            units: list[_Unit] = []
             if watch.stopping():
                 if end is None:
                     end = time.monotonic() + _GRACE
-                    flying = [unit for unit in flying if not unit.cancelled()]
+                    calls.flying = [x for x in calls.flying if not x.cancelled()]
                 elif time.monotonic() > end:
-                    lost = sum(len(unit.tries) for unit in flying)
                     tell(
-                        f"the sweep stops: {lost} of the chunks in flight did not "
-                        f"arrive within {_GRACE:g} s."
+                        f"the sweep stops: {calls.num_flying} of the chunks in flight "
+                        f"did not arrive within {_GRACE:g} s."
                     )
                     return
-            elif not full:
-                units = [sharing.take(waiting, room_for(flying))]
-                while are_jobs and waiting and (room := room_for(flying + units)):
-                    units.append(sharing.take(waiting, room))
-                shared = name, packed, todo.target
+            elif units := calls.take():
                 if not _launch(plan, units, shared, watch.stopping):
                     continue
-                flying += units
+                calls.flying += units
                 heard = time.monotonic()
                 # Launch as many as may be in flight first, unless `submit` itself
                 # computes.
@@ -124,48 +104,40 @@ def compute_remotely(plan: Plan, todo: Todo, watch: Watch) -> Iterator[Chunk]:
             trouble: Exception | None = None
             # Fetch results as they finish: Dask recomputes results of a killed worker
             # that were not fetched.
-            finished = _finished(flying, full, watch.stopping, heard + timeout)
+            finished = _finished(
+                calls.flying, not units, watch.stopping, heard + timeout
+            )
             if finished:
                 heard = time.monotonic()
             elif time.monotonic() > heard + timeout and not watch.stopping():
                 # The workers hang: others may take these chunks. Late answers are lost.
-                while flying:
-                    unit = flying.pop()
+                late = f"no worker has answered for `timeout={timeout:g}` seconds"
+                for unit in [*calls.flying]:
                     unit.cancelled()
-                    sharing.land(unit, None)
-                    late = f"no worker has answered for `timeout={timeout:g}` seconds"
+                    calls.land(unit, None)
                     unit.check_tries(plan, TimeoutError(late))
-                    waiting.extend(unit.tries)
             for unit in finished:
-                flying.remove(unit)
                 answer: _Answer | None = None
                 try:
                     answer = unit.result(plan, watch.stopping)
                 except Exception as error:
                     # Keep the other finished chunks before raising.
                     trouble = trouble or error
-                sharing.land(unit, answer)
-                if answer is None:
-                    waiting.extend(unit.tries)
-                    continue
-                computed = answer.computed or []
-                for it, found in zip(unit.tries, computed, strict=False):
-                    if isinstance(found, Exception):
-                        trouble = trouble or found
+                calls.land(unit, answer)
+                computed = [] if answer is None else answer.computed or []
+                for it, outcome in zip(unit.tries, computed, strict=False):
+                    if isinstance(outcome, Exception):
+                        trouble = trouble or outcome
                         continue
-                    values, verdict = found
+                    values, verdict = outcome
                     count = plan.count([it.number])
                     count = count if it.rows is None else len(it.rows)
                     watch.after(count, verdict.failed)
                     yield Chunk(it.number, it.rows, values, verdict)
-                # The worker lacks the function, or was interrupted.
-                for it in reversed(unit.tries[len(computed) :]):
-                    it.tries -= 1
-                    waiting.appendleft(it)
             if trouble is not None:
                 raise trouble
     finally:
-        for unit in flying:
+        for unit in calls.flying:
             unit.cancelled()
 
 
@@ -196,13 +168,10 @@ class _Try:
 
 @dataclasses.dataclass(eq=False)
 class _Unit:
-    """Chunks in one call of `work`, and its future.
+    """Chunks in one call of `work`, which may carry the function, and its future."""
 
-    A call with a `target` carries the function, and is meant for this process.
-    """
-
-    tries: Sequence[_Try]
-    target: str | int | None
+    tries: list[_Try]
+    carries: bool
     future: Any = None
 
     def cancelled(self) -> bool:
@@ -255,7 +224,7 @@ def _launch(
         for it in unit.tries:
             it.tries += 1
         asked = [plan.asked(it.number, it.rows) for it in unit.tries]
-        calls.append((name, packed if unit.target is not None else None, asked, target))
+        calls.append((name, packed if unit.carries else None, asked, target))
     try:
         if len(calls) == 1:
             futures = [executor.submit(work, *calls[0])]
@@ -270,90 +239,102 @@ def _launch(
     return True
 
 
-class _Sharing:
-    """The number of chunks in the next call, and whether it carries the function.
+class _Calls:
+    """The chunks that wait, the calls in flight, and what the next call has.
 
-    At first as many calls carry it as there are workers. The others have its name only;
-    a worker that lacks it answers so at once, and one more call carries it for this
-    worker. If another worker takes that call, the next answer asks again.
+    The first calls carry the function, one for each worker. The others have its name
+    only: a worker that lacks it refuses at once, and the same chunks are sent again
+    with it. So the function travels about once to each worker, whether their number is
+    known or not, also to one that replaces another, and no chunk is refused twice.
 
-    Every call that is a job of its own carries it. The first jobs have two chunks, of
-    which they measure the second; after an answer all other jobs are submitted.
+    If calls are jobs, each in a new process, all of them carry it. The first jobs have
+    two chunks, of which they measure the second; after an answer all others are sent.
     """
 
-    def __init__(self, workers: int, size: int, are_jobs: bool):
-        self._workers, self._size, self._are_jobs = workers, size, are_jobs
+    def __init__(self, plan: Plan, todo: Todo, size: int):
+        executor = plan.request.executor
+        # The executors of submitit start a job for each call.
+        self._are_jobs = hasattr(executor, "map_array")
+        self._workers = known_workers(executor) or _GUESSED_WORKERS
+        self._first, self._size = self._workers, size
+        chunk_bytes = plan.work.row_bytes * plan.chunks.points
+        self._most = max(2, _IN_FLIGHT_BYTES // max(1, chunk_bytes))
         self._pace = Pace()
-        self._pace.steps = 2 if are_jobs else 1
-        # The numbers stand for workers that have not answered yet.
-        self._owed = collections.deque[str | int](range(workers))
-        self._asking = set[str | int | None](self._owed)  # owed, or on the way
-        self._carrying = self._light = self._refused = 0
+        self._pace.steps = 2 if self._are_jobs else 1
         self._able = set[tuple[str, int]]()
+        self._new = collections.deque(_Try(n, todo.rows.get(n)) for n in todo.chunks)
+        self._refused = collections.deque[_Unit]()
+        self.flying: list[_Unit] = []
 
-    def ready(self) -> bool:
-        """Return whether another call may be submitted."""
-        if self._are_jobs:
-            is_first = self._carrying < self._workers
-            return self._fits() and (is_first or bool(self._able))
-        # Refused calls would come back until the function arrives: wait for an answer.
-        light = self._light + self._refused
-        return self._carries() or light < _DEPTH * max(2, len(self._able))
+    @property
+    def waiting(self) -> bool:
+        """True if there are chunks that are not in flight."""
+        return bool(self._new or self._refused)
 
-    def take(self, waiting: collections.deque[_Try], most: int) -> _Unit:
-        """Return the next call, with at most so many of the chunks that wait."""
-        workers = max(self._workers, len(self._able))
-        most = min(most, self._pace.steps)
-        if not self._are_jobs:
-            # The last calls are short, so that workers end at about the same time.
-            most = min(most, max(1, len(waiting) // (_DEPTH * workers)))
-        tries = [waiting.popleft()]
-        # Chunks whose worker died travel alone, since one of them may have killed it.
-        while (
-            waiting and len(tries) < most and not (tries[0].tries or waiting[0].tries)
-        ):
-            tries.append(waiting.popleft())
-        target: str | int | None = None
-        if self._carries():
-            target = self._owed.popleft() if self._owed else "any"
-        unit = _Unit(tries, target)
-        self._carrying += target is not None
-        self._light += target is None
-        return unit
+    def take(self) -> list[_Unit]:
+        """Return the next call, or an array of jobs; none if enough are in flight."""
+        units: list[_Unit] = []
+        while (room := self._room(units)) and (self._are_jobs or not units):
+            units.append(self._next(room))
+        return units
 
     def land(self, unit: _Unit, answer: _Answer | None) -> None:
         """Record the answer of a call, which is `None` if the worker died."""
-        carried = unit.target is not None
-        self._carrying -= carried
-        self._light -= not carried
-        self._asking.discard(unit.target)
-        refused = answer is not None and answer.computed is None
-        self._refused = self._refused + 1 if refused else 0
+        self.flying.remove(unit)
         if answer is None:
+            self._new.extend(unit.tries)
             return
-        process, _ = answer.worker
-        if answer.computed is not None:
-            self._able.add(answer.worker)
-            least, most = _UNIT_SECONDS
-            workers = max(self._workers, len(self._able))
-            wanted = min(max(least, _CALL_SECONDS * workers), most)
-            wanted = _JOB_SECONDS if self._are_jobs else wanted
-            timed = len(answer.computed) - carried
-            self._pace.record(timed, answer.seconds, wanted)
-        elif process not in self._asking:
-            if self._owed and isinstance(self._owed[-1], int):
-                self._asking.discard(self._owed.pop())
-            self._owed.append(process)
-            self._asking.add(process)
+        left = unit.tries[len(answer.computed or []) :]
+        for it in left:  # they were not tried
+            it.tries -= 1
+        if answer.computed is None:
+            unit.carries = True
+            self._refused.append(unit)
+            return
+        self._new.extendleft(reversed(left))  # the worker was interrupted
+        self._able.add(answer.worker)
+        least, most = _UNIT_SECONDS
+        workers = max(self._workers, len(self._able))
+        wanted = min(max(least, _CALL_SECONDS * workers), most)
+        # The first chunk of a call with the function also compiles.
+        timed = len(answer.computed) - unit.carries
+        wanted = _JOB_SECONDS if self._are_jobs else wanted
+        self._pace.record(timed, answer.seconds, wanted)
+
+    def _room(self, units: list[_Unit]) -> int:
+        """Return how many chunks one more call may have."""
+        flying = [*self.flying, *units]
+        most = _DEPTH * max(2, self._workers, len(self._able))
+        most = _IN_FLIGHT if self._are_jobs and self._able else min(most, _IN_FLIGHT)
+        carrying = sum(unit.carries for unit in flying)
+        is_full = len(flying) >= most
+        if carrying and self._carries():
+            is_full |= (carrying + 1) * self._size > _IN_FLIGHT_BYTES
+        if is_full or not self.waiting:
+            return 0
+        return max(0, self._most - sum(len(unit.tries) for unit in flying))
 
     def _carries(self) -> bool:
         """Return whether the next call carries the function."""
-        return self._fits() and (self._are_jobs or bool(self._owed))
+        return self._are_jobs or self._first > 0 or bool(self._refused)
 
-    def _fits(self) -> bool:
-        """Return whether one more function in flight fits into memory."""
-        size = (self._carrying + 1) * self._size
-        return not self._carrying or size <= _IN_FLIGHT_BYTES
+    def _next(self, room: int) -> _Unit:
+        """Return the next call, with at most `room` chunks."""
+        if self._refused:
+            return self._refused.popleft()
+        most = min(room, self._pace.steps)
+        if not self._are_jobs:
+            # The last calls are short, so that workers end at about the same time.
+            workers = max(self._workers, len(self._able))
+            most = min(most, max(1, len(self._new) // (_DEPTH * workers)))
+        unit = _Unit([self._new.popleft()], self._carries())
+        self._first -= 1
+        # Chunks whose worker died travel alone, since one of them may have killed it.
+        while len(unit.tries) < most and not unit.tries[0].tries:
+            if not self._new or self._new[0].tries:
+                break
+            unit.tries.append(self._new.popleft())
+        return unit
 
 
 def _finished(
@@ -416,8 +397,6 @@ def _killing(first: int, last: int, tries: int, error: BaseException) -> SweepEr
     )
 
 
-# Keep few sweeps in a worker, since each holds the arrays its function closes over.
-_jobs = LRUCache(4)
 _PROCESS = uuid.uuid4().hex
 
 
@@ -475,18 +454,19 @@ def work(
     """
     # A fork has the same `_PROCESS`.
     worker = f"{_PROCESS}.{os.getpid()}", threading.get_ident()
-    known = _jobs.get(name) or packed
-    if known is None:
+    sweep = _sweeps.get(name)
+    if sweep is None and packed is None:
         return worker, 0.0, None
+    # Threads may arrive here at the same time: all use the first entry.
+    sweep = sweep or _sweeps.setdefault(name, _Sweep(packed))
     begun, computed = time.monotonic(), list[_Computed]()
-    seen = target if target is not None and target.is_open() else None
+    target = target if target is not None and target.is_open() else None
     # Ctrl-C also reaches the processes of a pool, which finish the chunk.
     with Interrupt(CTRL_C, loud=False) as interrupt:
         for index, costs in asked:
             if interrupt.asked:
                 break
-            job = _jobs.get(name) or known
-            computed.append(_computed(name, job, index, costs, seen))
+            computed.append(_computed(sweep, index, costs, target))
             if isinstance(computed[-1], Exception):
                 break
             if len(computed) == 1 and packed is not None:
@@ -494,26 +474,56 @@ def work(
     return worker, time.monotonic() - begun, computed
 
 
+class _Sweep:
+    """A sweep in a worker. The first call that needs it unpacks and traces it.
+
+    Other threads of the worker wait meanwhile, so they find the function.
+    """
+
+    def __init__(self, packed: bytes | None):
+        self._packed, self._lock = packed, threading.Lock()
+        self._made: tuple[_Task, Work] | None = None
+
+    def made(self) -> tuple[_Task, Work]:
+        """Return the task and the rows that it computes."""
+        with self._lock:
+            if self._made is None:
+                assert self._packed is not None
+                task = _unpacked(self._packed)
+                with _as_there(task):
+                    self._made = task, _prepared(task)
+                self._packed = None
+            return self._made
+
+
+# Keep few sweeps in a worker, since each holds the arrays its function closes over.
+_sweeps = LRUCache(4)
+
+
 def _computed(
-    name: str,
-    sweep: tuple[_Task, Work] | bytes,
+    sweep: _Sweep,
     index: Index,
     costs: Float[np.ndarray, " rows"] | None,
     target: Target | None,
 ) -> _Computed:
     try:
-        is_new = isinstance(sweep, bytes)
-        task, job = (_unpacked(sweep), None) if is_new else sweep
-        with contextlib.ExitStack() as stack:
-            for setting, value in task.settings.items():
-                stack.enter_context(getattr(jax, setting)(value))
-            stack.enter_context(no_mesh())
-            job = job or _prepared(name, task)
+        task, job = sweep.made()
+        with _as_there(task):
             if target is None:
                 return whole(job.compute(index, costs, Watch()))
             return [], _written(job, index, costs, target)
     except Exception as error:
         return _portable(error)
+
+
+@contextlib.contextmanager
+def _as_there(task: _Task) -> Iterator[None]:
+    """Use the settings of JAX of the process that sweeps, and no mesh."""
+    with contextlib.ExitStack() as stack:
+        for setting, value in task.settings.items():
+            stack.enter_context(getattr(jax, setting)(value))
+        stack.enter_context(no_mesh())
+        yield
 
 
 def _written(
@@ -581,7 +591,7 @@ def _unpacked(packed: bytes) -> _Task:
     return task
 
 
-def _prepared(name: str, task: _Task) -> Work:
+def _prepared(task: _Task) -> Work:
     points = prepare(**task.arguments, devices=tuple(jax.local_devices()))
     points = dataclasses.replace(points, **task.fields)
     if _program(points) != task.program:
@@ -593,8 +603,7 @@ def _prepared(name: str, task: _Task) -> Work:
             )
         )
     reducers = None if task.reduce is None else as_reducers("sweep", task.reduce)
-    # Threads may arrive here at the same time: all use the first entry.
-    return _jobs.setdefault(name, (task, work_of(points, reducers)))[1]
+    return work_of(points, reducers)
 
 
 def _program(job: Points) -> str:

@@ -217,7 +217,7 @@ class StoreSink:
         with disk_errors(self.files.path_of(), "be opened"):
             self.store, self.plan, has_grown = self._opened(plan, write)
         self.contents = _contents_of(self.plan)
-        shard, again = self.plan.request.share, self.plan.request.resume == "failed"
+        shard, again = self.plan.request.shard, self.plan.request.resume == "failed"
         self._filling = Filling(self.store, shard, again, settles=not has_grown)
         self._flights = Flights(self.plan.work, self._filling, self.plan.costs)
 
@@ -330,7 +330,7 @@ class StoreSink:
     def _todo_after(self, grown: Grown) -> Todo:
         """Return the chunks to compute once the store has grown."""
         rows_by_chunk: dict[int, Any] = {}
-        index, count = grown.plan.request.share or (0, 1)
+        index, count = grown.plan.request.shard or (0, 1)
         owned = range(index, len(grown.plan.chunks), count)
         wanted = [MISSING, FAILED] if self._filling.again else [MISSING]
         statuses = statuses_of(self.store, grown.plan.chunks, grown.origin)

@@ -145,7 +145,7 @@ class Plan:
 
 def plan_of(request: Request) -> Plan:
     """Trace the function of a request, and decide how to compute it."""
-    devices, (_, shares) = request.devices, request.share or (0, 1)
+    devices, (_, shares) = request.devices, request.shard or (0, 1)
     if request.executor is not None:
         # The devices of a worker are unknown before it runs: assume one.
         devices, shares = (
@@ -191,13 +191,12 @@ def _plan_of(request: Request, work: Work, costs: CostsOf | None) -> Plan:
     """Return a plan with chunks that fit the destination of the rows."""
     chunks = Chunks((work.size,), 0, work.in_memory)
     stored = request.store is not None
-    is_sent = request.executor is not None or request.is_global
-    if work.size and (stored or is_sent):
+    if work.size and (stored or request.executor is not None):
         # Use small chunks, so that a kill loses little.
         most = max(1, CHUNK_BYTES // work.row_bytes)
         in_grid = stored and not work.is_merged
         lengths = tuple(request.space.dims.values()) if in_grid else (work.size,)
-        _, shares = request.share or (0, 1)
+        _, shares = request.shard or (0, 1)
         chunks = choose_chunks(lengths, work.unit, most, shares)
     return Plan(request, work.with_most(chunks.points), chunks, costs)
 
