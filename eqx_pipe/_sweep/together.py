@@ -8,8 +8,8 @@ from typing import TypeVar
 import numpy as np
 
 from .._errors import SweepError, message
+from .planning import Chunk, Outcome, Todo
 from .sinks import ArraySink, ReductionSink, StoreSink
-from .work import Chunk, Outcome, Todo
 
 T = TypeVar("T")
 
