@@ -15,8 +15,8 @@ import numpy as np
 
 from .._check import check_int
 from .._errors import nearest, value_error
-from .._sweep import ranked
-from .._sweep.store import checksum
+from .._results import ranked
+from .._store import checksum
 from .source import Shown, Source
 from .summary import LEVELS, bands_of, text_of
 

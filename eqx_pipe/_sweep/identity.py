@@ -30,13 +30,13 @@ from .._jaxprs import UNSURE, array_text, digest, fingerprint_of, text_of
 from .._reduce import ReducerTree
 from .._same import differences, record_of
 from .._spaces import Space, axis_name, is_axis, static_column
+from .._store import FORMAT, Origin, Store, coordinate_digest, in_place, raw_of
 from .._tree import as_data, is_key_array, path_name, tree_text
 from .._types import Key
-from .compute.cases import Case, has_any
-from .compute.reduce_programs import trace_reducers
-from .compute.trace import Traced
-from .store import FORMAT, Origin, Store, coordinate_digest, in_place, raw_of
-from .work import Plan
+from .planning import Plan
+from .program.blocks import trace_reducers
+from .trace.cases import Case, has_any
+from .trace.trace import Traced
 
 _LONG, _SHORT = 200, 100
 """The maximum length of a constant in a message, and of a setting."""

@@ -28,15 +28,12 @@ from .._errors import SweepError, message, optional, type_error
 from .._jaxprs import array_text, digest
 from .._progress import tell
 from .._reduce import as_reducers
+from .._results import versions
+from .._run import CTRL_C, Interrupt, Pace, Watch, no_mesh
+from .._store import disk_errors
 from .._types import PyTree
-from .compute.points import Points, prepare
-from .compute.rows import Index, Rows, Verdict, Work, whole
-from .compute.trace import no_mesh, settings
-from .compute.watch import CTRL_C, Interrupt, Pace, Watch
 from .flights import Flights
-from .results import versions
-from .store import disk_errors
-from .work import (
+from .planning import (
     Chunk,
     Plan,
     Target,
@@ -46,6 +43,9 @@ from .work import (
     known_workers,
     work_of,
 )
+from .trace.trace import settings
+from .work.buffer import Index, Rows, Verdict, Work, whole
+from .work.points import Points, prepare
 
 # Retry a chunk whose worker died, since another may have more memory; give up on points
 # that kill every worker.

@@ -29,13 +29,13 @@ from .._check import check_bool, check_choice, check_int, check_is
 from .._errors import describe_value, nearest, type_error, value_error
 from .._keys import check_mapped_key
 from .._reduce import ReduceLike, ReducerTree, as_reducers
+from .._results import KnownCoords, OutputCoords, as_output_coords
+from .._run import key_parameter
 from .._spaces import Space, SpaceLike, as_space, by_cell, cells_of
+from .._store import Files, StoreLike, as_files, check_zarr
 from .._types import Device, Key, PyTree
 from .._vmap import local_devices
-from .call import key_parameter
-from .results import KnownCoords, OutputCoords, as_output_coords
 from .shard_env import shard_of_environment
-from .store import Files, StoreLike, as_files, check_zarr
 
 BatchSize: TypeAlias = SupportsIndex | Literal["auto"]
 """The number of points vectorised at once, or the way in which it is chosen."""

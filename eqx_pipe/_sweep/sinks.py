@@ -19,23 +19,7 @@ from jaxtyping import Int64
 
 from .._errors import SweepError, message
 from .._jaxprs import digest
-from .._tree import key_kind, leaves_with_names
-from .._types import PyTree
-from .call import fn_name
-from .compute.groups import Blocks
-from .compute.rows import Errors, Rows, Verdict, clear, in_order, joined
-from .flights import Flights, in_flight
-from .identity import (
-    Grown,
-    as_texts,
-    growth_in,
-    identity_of,
-    key_digits_of,
-    key_digits_text,
-    reducing_identity,
-    with_key_digits,
-)
-from .results import (
+from .._results import (
     check_names,
     coords_texts,
     inner_dims,
@@ -44,7 +28,8 @@ from .results import (
     storable,
     versions,
 )
-from .store import (
+from .._run import fn_name
+from .._store import (
     FAILED,
     MISSING,
     Account,
@@ -69,7 +54,22 @@ from .store import (
     statuses_of,
     well_formed,
 )
-from .work import Chunk, Outcome, Plan, Todo, keep_chunk, open_to_workers
+from .._tree import key_kind, leaves_with_names
+from .._types import PyTree
+from .flights import Flights, in_flight
+from .identity import (
+    Grown,
+    as_texts,
+    growth_in,
+    identity_of,
+    key_digits_of,
+    key_digits_text,
+    reducing_identity,
+    with_key_digits,
+)
+from .planning import Chunk, Outcome, Plan, Todo, keep_chunk, open_to_workers
+from .work.buffer import Errors, Rows, Verdict, clear, in_order, joined
+from .work.groups import Blocks
 
 
 class OrderedMerge:

@@ -16,15 +16,23 @@ from .._cache import LRUCache
 from .._keys import check_mapped_key
 from .._progress import Progress, tell
 from .._reduce import ReduceLike
+from .._results import OutputCoords, Steps, SweepResult, names_of, reduced_coords
+from .._run import (
+    CTRL_C,
+    ENDING,
+    Interrupt,
+    Watch,
+    call,
+    fn_name,
+    key_parameter,
+    no_mesh,
+)
 from .._spaces import Space, SpaceLike, as_space
+from .._store import MISSING, Files, StoreLike, count_in
 from .._tree import as_data, as_keys, struct_of
 from .._types import Key, PyTree
 from .._vmap import warn_if_cores_idle
-from .call import call, fn_name, key_parameter
-from .compute.kept import configuration, guard_of, schema
-from .compute.rows import Flight
-from .compute.trace import no_mesh
-from .compute.watch import CTRL_C, ENDING, Interrupt, Watch
+from .planning import Chunk, Outcome, Plan, Todo, chunks_of, plan_of
 from .remote import compute_remotely, end_workers
 from .request import (
     BatchSize,
@@ -37,16 +45,9 @@ from .request import (
     check_together,
     request_of,
 )
-from .results import (
-    OutputCoords,
-    Steps,
-    SweepResult,
-    names_of,
-    reduced_coords,
-)
 from .sinks import ArraySink, ReductionSink, StoreSink
-from .store import MISSING, Files, StoreLike, count_in
-from .work import Chunk, Outcome, Plan, Todo, chunks_of, plan_of
+from .trace.kept import configuration, guard_of, schema
+from .work.buffer import Flight
 
 
 def sweep(

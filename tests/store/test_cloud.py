@@ -22,7 +22,7 @@ from support.executors import Plain
 
 import eqx_pipe as ep
 from eqx_pipe._cli import main
-from eqx_pipe._sweep.store import Filling, Objects, create, open_store
+from eqx_pipe._store import Filling, Objects, create, open_store
 
 obstore = pytest.importorskip("obstore")
 stores = pytest.importorskip("obstore.store")

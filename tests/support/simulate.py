@@ -35,9 +35,7 @@ from unittest import mock
 import numpy as np
 
 from eqx_pipe import SweepError
-from eqx_pipe._sweep import flights, remote
-from eqx_pipe._sweep.compute.rows import Flight, Part, Verdict, Work
-from eqx_pipe._sweep.store import (
+from eqx_pipe._store import (
     FAILED,
     MISSING,
     OK,
@@ -54,8 +52,10 @@ from eqx_pipe._sweep.store import (
     restore,
     store,
 )
-from eqx_pipe._sweep.store.disk import Entry
-from eqx_pipe._sweep.work import open_to_workers
+from eqx_pipe._store.disk import Entry
+from eqx_pipe._sweep import flights, remote
+from eqx_pipe._sweep.planning import open_to_workers
+from eqx_pipe._sweep.work.buffer import Flight, Part, Verdict, Work
 
 from . import small_store as small
 from .bucket import Bucket

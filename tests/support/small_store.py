@@ -6,7 +6,7 @@ memory, which a sweep cannot do; the simulator (`simulate.py`) runs them in proc
 
 import numpy as np
 
-from eqx_pipe._sweep.store import (
+from eqx_pipe._store import (
     FAILED,
     MISSING,
     OK,
@@ -21,7 +21,7 @@ from eqx_pipe._sweep.store import (
     open_store,
     settle,
 )
-from eqx_pipe._sweep.store import (
+from eqx_pipe._store import (
     Folder as Folder,
 )
 

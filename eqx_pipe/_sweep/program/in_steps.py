@@ -18,7 +18,7 @@ from jaxtyping import Array, UInt32
 
 from ..._jaxprs import Split
 from ..._vmap import flat_mesh, over_devices
-from .kernel import (
+from .layout import (
     COUNT,
     DIGITS,
     Given,

@@ -9,19 +9,19 @@ import contextlib
 import dataclasses
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float, Int64
 
 from ..._errors import value_error
+from ..._run import Watch, nothing
 from ..._spaces import Space
 from ..._types import Key, PyTree
-from .watch import Watch
+from ..program.layout import CHUNK_BYTES, Place, nbytes
 
 Rows: TypeAlias = list[np.ndarray]
 """The leaves of some rows, along a leading axis; PRNG keys are raw data."""
@@ -29,18 +29,8 @@ Rows: TypeAlias = list[np.ndarray]
 Index: TypeAlias = range | Int64[np.ndarray, " rows"]
 """The numbers of the rows to compute."""
 
-Place: TypeAlias = slice | np.ndarray
-"""Some rows, as a NumPy index."""
-
 Errors: TypeAlias = Mapping[str, Int64[np.ndarray, " _failed"]]
 """The points (or cells) at which each error was raised, by its text."""
-
-CHUNK_BYTES = 64 * 1024 * 1024
-"""The approximate size of the outputs of one call of the kernel, over all devices.
-
-A point counts as at least one byte, so that offsets within a call are below 2^31 (one
-batch on each device may be larger, but has at most 2^30 points).
-"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -355,34 +345,12 @@ def clear(values: Sequence[np.ndarray], place: Place) -> None:
         leaf[place] = nothing(leaf.dtype)
 
 
-def nothing(dtype: Any) -> Any:
-    """Return the value for a missing result: NaN, or 0 if the dtype has no NaN."""
-    return np.nan if jnp.issubdtype(dtype, np.inexact) else 0
-
-
 def stretches_of(index: Index) -> list[tuple[int, int]]:
     """Return sorted numbers as half-open ranges."""
     if isinstance(index, range):
         return [(index.start, index.stop)]
     parts = np.split(index, np.flatnonzero(np.diff(index) != 1) + 1)
     return [(int(part[0]), int(part[-1]) + 1) for part in parts if len(part)]
-
-
-def nbytes(leaves: Iterable[Any]) -> int:
-    """Return the bytes of arrays or structs, which may have PRNG keys."""
-    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves)
-
-
-def chunk_capacity(
-    size: int,
-    batch_size: int,
-    num_devices: int,
-    outputs: Sequence[jax.ShapeDtypeStruct],
-) -> int:
-    """Return the maximum number of microbatches in one call on each device."""
-    batch_bytes = max(1, nbytes(outputs)) * batch_size * num_devices
-    needed = -(-size // (batch_size * num_devices))
-    return max(1, min(needed, CHUNK_BYTES // batch_bytes))
 
 
 # The limits of a container, for both versions of Linux's control groups. A file with

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from ..._errors import StructureError, value_error
+from .._errors import StructureError, value_error
 from .chunks import Chunks
 from .disk import ROOT, Undecodable, is_name, most_bytes
 from .objects import Files

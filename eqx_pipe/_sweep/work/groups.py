@@ -28,15 +28,12 @@ import numpy as np
 from jaxtyping import Array, Bool, Int64
 
 from ..._reduce import ReducerTree
+from ..._run import TooLarge, Watch, compiled, differs, put, quiet, search
 from ..._spaces import Space
 from ..._tree import as_data, as_keys, struct_of
 from ..._types import Key, PyTree
 from ..._vmap import all_busy
-from .cases import ByOffset
-from .kernel import Given, Layout
-from .points import Points
-from .programs import Runner, TooLarge, compiled, differs, put, quiet, search
-from .reduce_programs import (
+from ..program.blocks import (
     MOST_BLOCKS,
     TracedReducers,
     block_batches,
@@ -47,19 +44,12 @@ from .reduce_programs import (
     filled_up,
     trace_reducers,
 )
-from .rows import (
-    CHUNK_BYTES,
-    Buffer,
-    Errors,
-    Flight,
-    Rows,
-    Verdict,
-    Work,
-    joined,
-    stretches_of,
-)
-from .trace import abstract
-from .watch import Watch
+from ..program.layout import CHUNK_BYTES, Given, Layout
+from ..program.runner import Runner
+from ..program.select import ByOffset
+from ..trace.trace import abstract
+from .buffer import Buffer, Errors, Flight, Rows, Verdict, Work, joined, stretches_of
+from .points import Points
 
 
 @dataclasses.dataclass

@@ -43,7 +43,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from jaxtyping import Int8, Int64
 
-from ..._errors import SweepError, message
+from .._errors import SweepError, message
 from .chunks import FAILED, MISSING, OK, Chunks
 from .disk import GROWING, PARTS, ROOT, Taken, Undecodable, disk_errors, is_name
 from .format import (

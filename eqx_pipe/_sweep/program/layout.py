@@ -13,7 +13,7 @@ device has consecutive points, whose outputs are copied in one piece.
 import dataclasses
 import functools as ft
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -29,6 +29,16 @@ from ..._spaces import LONGEST, advance, point_key, take
 from ..._tree import as_data
 from ..._types import Key
 from ..._vmap import batch_of, filled, flat_mesh, over_devices
+
+Place: TypeAlias = slice | np.ndarray
+"""Some rows, as a NumPy index."""
+
+CHUNK_BYTES = 64 * 1024 * 1024
+"""The approximate size of the outputs of one call of the kernel, over all devices.
+
+A point counts as at least one byte, so that offsets within a call are below 2^31 (one
+batch on each device may be larger, but has at most 2^30 points).
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -464,3 +474,20 @@ def point_inputs(layout: Layout) -> LaneOf:
         return at
 
     return inputs_of
+
+
+def nbytes(leaves: Iterable[Any]) -> int:
+    """Return the bytes of arrays or structs, which may have PRNG keys."""
+    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves)
+
+
+def chunk_capacity(
+    size: int,
+    batch_size: int,
+    num_devices: int,
+    outputs: Sequence[jax.ShapeDtypeStruct],
+) -> int:
+    """Return the maximum number of microbatches in one call on each device."""
+    batch_bytes = max(1, nbytes(outputs)) * batch_size * num_devices
+    needed = -(-size // (batch_size * num_devices))
+    return max(1, min(needed, CHUNK_BYTES // batch_bytes))

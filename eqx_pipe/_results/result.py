@@ -31,8 +31,8 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Bool, Float64, Int8, Int64, Shaped, UInt32
 
-from ..._check import check_choice, check_distinct
-from ..._errors import (
+from .._check import check_choice, check_distinct
+from .._errors import (
     describe_value,
     message,
     nearest,
@@ -40,9 +40,10 @@ from ..._errors import (
     type_error,
     value_error,
 )
-from ..._jaxprs import digest, text_of
-from ..._reduce import Extreme, Over, ReducerTree, as_over
-from ..._spaces import (
+from .._jaxprs import digest, text_of
+from .._reduce import Extreme, Over, ReducerTree, as_over
+from .._run import needs_value
+from .._spaces import (
     POINT,
     Axis,
     Geometry,
@@ -63,19 +64,7 @@ from ..._spaces import (
     joined,
     raw_shape,
 )
-from ..._tree import (
-    as_data,
-    key_kind,
-    leaf_text,
-    leaves_with_names,
-    nbytes,
-    on_device,
-    path_name,
-    struct_of,
-)
-from ..._types import Axes, DataFrame, Dataset, PyTree
-from ..call import needs_value
-from ..store import (
+from .._store import (
     FAILED,
     LONGEST,
     MISSING,
@@ -108,6 +97,17 @@ from ..store import (
     settle,
     well_formed,
 )
+from .._tree import (
+    as_data,
+    key_kind,
+    leaf_text,
+    leaves_with_names,
+    nbytes,
+    on_device,
+    path_name,
+    struct_of,
+)
+from .._types import Axes, DataFrame, Dataset, PyTree
 from .plot import draw
 
 OutputCoords: TypeAlias = Mapping[

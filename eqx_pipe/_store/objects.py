@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from ..._errors import optional, type_error, value_error
-from ..._files import as_path
+from .._errors import optional, type_error, value_error
+from .._files import as_path
 from .disk import Entry, Folder, Keys, Undecodable, most_bytes
 
 if TYPE_CHECKING:

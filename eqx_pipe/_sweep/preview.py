@@ -13,15 +13,15 @@ import jax
 
 from .._check import check_bool
 from .._compiled import ProgramPlan, as_bytes, free_bytes, padded, plan_of_program
+from .._run import no_mesh
 from .._same import record_of
 from .._spaces import SpaceLike
+from .._store import FAILED, MISSING, NO_GAPS, count_in
 from .._types import PyTree
-from .compute.rows import nbytes
-from .compute.trace import no_mesh
+from .planning import Plan, Todo, plan_of
+from .program.layout import nbytes
 from .request import SweepOptions, request_of
 from .sinks import StoreSink
-from .store import FAILED, MISSING, NO_GAPS, count_in
-from .work import Plan, Todo, plan_of
 
 
 @dataclasses.dataclass(frozen=True)

@@ -34,12 +34,11 @@ from ..._jaxprs import (
 )
 from ..._jaxprs import trace as trace_jaxpr
 from ..._keys import rbg_error
-from ..._mesh_context import NO_MESH
+from ..._run import call, fn_name
 from ..._spaces import Geometry, Space
 from ..._tree import as_data, can_be_traced, leaf_text
 from ..._types import ClosedJaxpr, Key, PyTree
 from ..._vmap import Analysis, analyze
-from ..call import call, fn_name
 
 # The settings that affect a trace. A worker uses the same ones.
 _SETTINGS = (
@@ -308,16 +307,3 @@ def abstract(x: Any) -> jax.ShapeDtypeStruct:
     weak = bool(getattr(x, "weak_type", False))
     dtype = jax.dtypes.canonicalize_dtype(x.dtype, allow_extended_dtype=True)
     return jax.ShapeDtypeStruct(x.shape, dtype, weak_type=weak)
-
-
-def no_mesh(function: str = "sweep") -> Any:
-    """Leave the user's mesh context, which would become part of the program."""
-    try:
-        return jax.set_mesh(NO_MESH)
-    except ValueError as error:  # it can only be set outside of transformations
-        raise type_error(
-            function,
-            "it was called under a transformation (`jit`, `grad`, `vmap`, ...).",
-            "A sweep runs on the host. Use `eqx_pipe.vmap_space`, which is a pure "
-            "function.",
-        ) from error

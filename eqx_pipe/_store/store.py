@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from jaxtyping import Bool, Int8, Int64
 
-from ..._errors import message
+from .._errors import message
 from .chunks import (
     FAILED,
     MISSING,

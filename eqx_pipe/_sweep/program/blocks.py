@@ -27,7 +27,9 @@ from ..._jaxprs import Fingerprint, evaluate, fingerprint_of, key_of
 from ..._reduce import AbstractReducer, Reducer, ReducerTree
 from ..._tree import as_data, as_keys, key_kind
 from ..._vmap import batch_of
-from .kernel import (
+from ..trace.trace import Traced, detached, settings
+from .layout import (
+    CHUNK_BYTES,
     DIGITS,
     Given,
     Lane,
@@ -39,8 +41,6 @@ from .kernel import (
     point_lane,
     read,
 )
-from .rows import CHUNK_BYTES
-from .trace import Traced, detached, settings
 
 # Traces of larger states are not cached, since their initial state is kept on devices.
 _KEPT_BYTES = 2**20

@@ -12,11 +12,11 @@ from typing import Any
 import jax.tree_util as jtu
 import numpy as np
 
-from ..._check import check_is
-from ..._errors import nearest, optional, value_error
-from ..._spaces import Axis
-from ..._tree import static_text
-from ..store import OK
+from .._check import check_is
+from .._errors import nearest, optional, value_error
+from .._spaces import Axis
+from .._store import OK
+from .._tree import static_text
 
 _FUNCTION = "SweepResult.plot"
 

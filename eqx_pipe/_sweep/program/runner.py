@@ -2,29 +2,33 @@
 
 import contextlib
 import itertools as it
-import logging
-import math
-import re
 import threading
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeAlias
 
 import jax
-import jax.numpy as jnp
 import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array, Int64
 
-from ..._cache import PROGRAMS, LRUCache, WeakCache
-from ..._errors import SweepError, log_once, message
+from ..._cache import LRUCache
+from ..._errors import log_once
 from ..._jaxprs import Fingerprint, Split
-from ..._types import PyTree
-from .cases import ByOffset, ByTable
-from .kernel import COUNT, Given, LaneOf, Layout, Partition, build, each_its_rows
-from .rows import Place
-from .split_kernel import BATCH, BUDGET, batched_in, build_split, state_of
-from .trace import Traced, abstract
-from .watch import Pace, clock, save_pause
+from ..._run import (
+    Pace,
+    TooLarge,
+    as_nonfinite,
+    check_finite,
+    clock,
+    compiled,
+    noting,
+    save_pause,
+    search,
+)
+from ..trace.trace import Traced, abstract
+from .in_steps import BATCH, BUDGET, batched_in, build_split, state_of
+from .layout import COUNT, Given, LaneOf, Layout, Partition, Place, build, each_its_rows
+from .select import ByOffset, ByTable
 
 Points: TypeAlias = ByOffset | ByTable
 
@@ -33,12 +37,6 @@ Points: TypeAlias = ByOffset | ByTable
 # loops of short steps took up to 1.7 times as long.
 _UNSPLIT: dict[str, Any] = {"xla_disable_hlo_passes": "cpu-parallel-task-assigner"}
 
-# A copy to every device takes longer than a small sweep. JAX arrays are immutable, so
-# those that several sweeps use (tables of axes, keys, small weights) are copied once. A
-# copy is removed with its array.
-_SMALL_BYTES = 2**20
-_HANDED_IN_BYTES = 2**12
-_copies: WeakCache[dict[Any, jax.Array]] = WeakCache()
 _controls = LRUCache(256)
 
 
@@ -445,27 +443,6 @@ def _by_device(out: Array) -> list[Array]:
     return [out.addressable_data(k) for k in range(out.sharding.num_devices)]
 
 
-def compiled(
-    programs: Sequence[Fingerprint],
-    place: Any,
-    lower: Callable[[], jax.stages.Lowered],
-    options: dict[str, Any] | None = None,
-) -> Any:
-    """Return the cached compilation of some programs, or that of `lower()`.
-
-    `place` has everything that is compiled in besides the programs; `options` are those
-    of the compiler.
-    """
-    key = "sweep", tuple(program.key() for program in programs), place
-    kept, made = PROGRAMS.get(key) or ((), None)
-    if made is None or not all(program.still_valid() for program in kept):
-        made = lower().compile(compiler_options=options)
-        # Keep them without their arrays, which may be large and are passed in at calls.
-        kept = tuple(program.without_constants() for program in programs)
-        PROGRAMS.put(key, (kept, made))
-    return made
-
-
 def _collect(
     outputs: list[Any], values: list[np.ndarray], rows: Place, partition: Partition
 ) -> None:
@@ -479,25 +456,6 @@ def _collect(
             else:
                 place = rows[own]
                 into[place] = data[: len(place)]
-
-
-def put(tree: PyTree, place: jax.sharding.Sharding) -> PyTree:
-    """Return a pytree with its arrays on some devices, copied only if needed.
-
-    Small NumPy arrays are not copied, since a call copies them faster.
-    """
-    leaves, structure = jtu.tree_flatten(tree)
-    found = [
-        leaf if _is_handed_in(leaf) else (_copies.get(leaf) or {}).get(place)
-        for leaf in leaves
-    ]
-    new = [k for k, there in enumerate(found) if there is None]
-    if new:
-        copies = jax.device_put([leaves[k] for k in new], place)
-        for k, copy in zip(new, copies, strict=True):
-            found[k] = copy
-            _keep(leaves[k], place, copy)
-    return jtu.tree_unflatten(structure, found)
 
 
 def _selecting(points: Points, first: int, now: int, layout: Layout) -> Any:
@@ -516,185 +474,11 @@ def _selecting(points: Points, first: int, now: int, layout: Layout) -> Any:
     return args
 
 
-def _is_handed_in(leaf: Any) -> bool:
-    return type(leaf) is np.ndarray and leaf.nbytes <= _HANDED_IN_BYTES
-
-
-def _keep(leaf: Any, place: jax.sharding.Sharding, copy: jax.Array) -> None:
-    # Other arrays may change, and an entry that is its own copy would never be removed.
-    if not isinstance(leaf, jax.Array) or copy is leaf:
-        return
-    if math.prod(leaf.shape) * leaf.dtype.itemsize <= _SMALL_BYTES:
-        copies = _copies.get(leaf)
-        copies = _copies.put(leaf, {}) if copies is None else copies
-        copies[place] = copy
-
-
-@contextlib.contextmanager
-def quiet() -> Iterator[None]:
-    """Silence the tracebacks that JAX logs for callbacks that raise, as expected."""
-    logger = logging.getLogger("jax._src.callback")
-
-    # Each sweep has its own filter.
-    def others(record: logging.LogRecord) -> bool:
-        return "callback failed" not in record.getMessage()
-
-    logger.addFilter(others)
-    try:
-        yield
-    finally:
-        logger.removeFilter(others)
-
-
 # JAX checks the outputs of a program that was compiled ahead of time at its first call
 # only, so a sweep checks them itself.
-
-
-def check_finite(outputs: Sequence[Any], infs: bool = True) -> None:
-    """Raise a `FloatingPointError` under `jax_debug_nans`, `jax_debug_infs`.
-
-    `outputs` are arrays on devices, which are checked separately; without `infs`, inf
-    is allowed.
-    """
-    config: Any = jax.config
-    nans = config.jax_debug_nans
-    infs = infs and config.jax_debug_infs
-    if not (nans or infs):
-        return
-    for leaf in outputs:
-        if not jnp.issubdtype(leaf.dtype, jnp.inexact):
-            continue
-        for shard in leaf.addressable_shards:
-            data = np.asarray(shard.data)
-            if nans and np.any(np.isnan(data)):
-                raise FloatingPointError("nan")
-            if infs and np.any(np.isinf(data)):
-                raise FloatingPointError("inf")
-
-
-def as_nonfinite(error: Exception) -> FloatingPointError:
-    """Return the error about NaN or inf; raise any other error."""
-    if isinstance(error, FloatingPointError):
-        return error
-    # JAX raises this internal error, which `jit` would translate.
-    if type(error).__name__ == "InternalFloatingPointError":
-        return FloatingPointError(error.args[-1] if error.args else "nan")
-    raise error
 
 
 # The range of points that a kernel computes is data. So a program that failed for many
 # points is called for half of them, and so on, without another compilation. Only trying
 # tells the memory that a batch needs: other programs use the device too, and CPUs do
 # not report their memory.
-
-_RAISED = re.compile(r"[\w.]*(Error|Exception)\w*: ")
-
-
-def failed_point(function: str, i: int, error: Exception) -> Exception:
-    """Return the error that names the first point that failed."""
-    see = f"Call `fn(space.point({i}))`"
-    if isinstance(error, FloatingPointError):
-        return FloatingPointError(
-            message(
-                function,
-                f"the output at point {i} is {error}, for which JAX raises "
-                "(`jax_debug_nans` or `jax_debug_infs` is on).",
-                f"{see}, which stops where it arises.",
-            )
-        )
-    wrong = f"`fn` failed at point {i}: {reason(error)}."
-    cure = f'`{function}(..., on_error="mark")`'
-    cure = f"{see} to see it, or keep the other points by {cure}."
-    return SweepError(message(function, wrong, cure), [i])
-
-
-def differs(function: str, points: int) -> SweepError:
-    """Return the error for a function that fails non-deterministically."""
-    return SweepError(
-        message(
-            function,
-            f"`fn` failed in a batch of {points} points, but no point failed when it "
-            "was computed alone: `fn` is non-deterministic.",
-            "Look for callbacks, global state, or what else differs between runs.",
-        )
-    )
-
-
-def search(
-    compute: Callable[[int, int], Exception | None],
-    first: int,
-    points: int,
-    only_first: bool,
-    error: Exception | None = None,
-) -> list[tuple[int, Exception]]:
-    """Return the points that fail by themselves, of `points` that failed together.
-
-    `error` is the error of a single point, if it is known.
-    """
-    if points == 1:
-        error = compute(first, 1) if error is None else error
-        return [] if error is None else [(first, error)]
-    half = points // 2
-    begin, left = first + half, points - half
-    before, after = compute(first, half), None
-    found = [] if before is None else search(compute, first, half, only_first, before)
-    if found and only_first:
-        return found
-    if before is not None:  # otherwise it is the second half that fails
-        after = compute(begin, left)
-        if after is None:
-            return found
-    return found + search(compute, begin, left, only_first, after)
-
-
-def error_text(error: BaseException) -> str:
-    """Return the type of an error and its message, in one line."""
-    line = reason(error)
-    # JAX's message includes the type of an error in a callback.
-    text = line if _RAISED.match(line) else f"{type(error).__name__}: {line}"
-    return text.lstrip("_")
-
-
-def reason(error: BaseException | None) -> str:
-    """Return the line of JAX's long message that names the original error."""
-    lines = str(error).splitlines() or [type(error).__name__]
-    raised = [line for line in lines if _RAISED.match(line)]
-    return (raised[-1] if raised else lines[0]).rstrip(".")
-
-
-# The messages of devices and compilers; errors of callbacks begin differently.
-_OUT_OF_MEMORY = re.compile(
-    r"RESOURCE_EXHAUSTED|[^\n]*out of memory (allocating|while)", re.I
-)
-
-
-class TooLarge(Exception):
-    """The error for a batch size for which there is not enough memory."""
-
-    def __init__(self, batch_size: int):
-        super().__init__(batch_size)
-        self.batch_size = batch_size
-
-
-@contextlib.contextmanager
-def noting(batch_size: int) -> Iterator[None]:
-    """Raise a `TooLarge` in place of JAX's error about too little memory."""
-    try:
-        yield
-    except jax.errors.JaxRuntimeError as error:
-        if _OUT_OF_MEMORY.match(str(error)):
-            raise TooLarge(batch_size) from error
-        raise
-
-
-def does_not_fit(function: str, error: TooLarge, chosen: bool) -> SweepError:
-    """Return the error for a size that the user has `chosen`, or that is 1."""
-    points = "1 point" if error.batch_size == 1 else f"{error.batch_size} points"
-    cure = 'Leave `batch_size` out: "auto" halves it until batches fit.'
-    if not chosen:
-        cure = (
-            "Let `fn` hold less at a time, or give fewer devices that share the memory "
-            "as `mesh=`."
-        )
-    what = f"there is not enough memory for a batch of {points} on each device: "
-    return SweepError(message(function, f"{what}{reason(error.__cause__)}.", cure))

@@ -21,6 +21,18 @@ from jaxtyping import Float, Int64, UInt32
 from ..._cache import WeakCache
 from ..._errors import MissingKeyError, SweepError, log_once, value_error
 from ..._jaxprs import Literals, Split, arguments_of, literals_of, settled, work
+from ..._run import (
+    TooLarge,
+    Watch,
+    clock,
+    differs,
+    does_not_fit,
+    error_text,
+    failed_point,
+    put,
+    quiet,
+    search,
+)
 from ..._spaces import Geometry, Space, is_axis
 from ..._tree import as_keys
 from ..._types import Device, Key, PyTree
@@ -31,9 +43,19 @@ from ..._vmap import (
     may_not_fit,
     warn_if_it_may_hang,
 )
-from .cases import (
-    ByOffset,
-    ByTable,
+from ..program.in_steps import batched_in, state_of
+from ..program.layout import (
+    CHUNK_BYTES,
+    Given,
+    Layout,
+    chunk_capacity,
+    everywhere,
+    nbytes,
+    point_lane,
+)
+from ..program.runner import Begun, Programs, Runner
+from ..program.select import ByOffset, ByTable
+from ..trace.cases import (
     Case,
     StaticValues,
     case_numbers,
@@ -43,36 +65,10 @@ from .cases import (
     points_of_a_case,
     static_values_of,
 )
-from .kept import kept
-from .kernel import Given, Layout, everywhere, point_lane
+from ..trace.kept import kept
+from ..trace.trace import Traced, abstract, arrays_of, check_concrete, tabled, trace
+from .buffer import Buffer, Flight, Rows, Work, clear, whole
 from .order import lines, order_of, turned
-from .programs import (
-    Begun,
-    Programs,
-    Runner,
-    TooLarge,
-    differs,
-    does_not_fit,
-    error_text,
-    failed_point,
-    put,
-    quiet,
-    search,
-)
-from .rows import (
-    CHUNK_BYTES,
-    Buffer,
-    Flight,
-    Rows,
-    Work,
-    chunk_capacity,
-    clear,
-    nbytes,
-    whole,
-)
-from .split_kernel import batched_in, state_of
-from .trace import Traced, abstract, arrays_of, check_concrete, tabled, trace
-from .watch import Watch, clock
 
 _LISTED_AT_ONCE = 2**22
 """The maximum number of points sorted into cases at once; each takes about 30 bytes."""

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from ..._errors import SweepError, message, optional
+from .._errors import SweepError, message, optional
 
 try:
     import fcntl

@@ -16,28 +16,9 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Float, Int64, UInt32
 
-from .._errors import (
-    describe_value,
-    value_error,
-)
+from .._errors import describe_value, value_error
 from .._reduce import ReducerTree
-from .._types import PyTree
-from .compute.groups import Blocks, groups_of
-from .compute.points import Points, prepare
-from .compute.rows import (
-    CHUNK_BYTES,
-    Errors,
-    Flight,
-    Index,
-    Part,
-    Rows,
-    Verdict,
-    Work,
-    whole,
-)
-from .compute.watch import Watch
-from .request import Request
-from .results import (
+from .._results import (
     check_output_coords,
     names_in,
     names_of,
@@ -45,7 +26,8 @@ from .results import (
     shapes_of,
     storable,
 )
-from .store import (
+from .._run import Watch
+from .._store import (
     FAILED,
     MISSING,
     NO_GAPS,
@@ -59,6 +41,12 @@ from .store import (
     disk_errors,
     open_store,
 )
+from .._types import PyTree
+from .program.layout import CHUNK_BYTES
+from .request import Request
+from .work.buffer import Errors, Flight, Index, Part, Rows, Verdict, Work, whole
+from .work.groups import Blocks, groups_of
+from .work.points import Points, prepare
 
 CostsOf: TypeAlias = Callable[[int, int, int], Float[np.ndarray, " points"]]
 """The costs of the points in a half-open range, given the maximum length of ranges."""
