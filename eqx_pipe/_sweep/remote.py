@@ -170,6 +170,8 @@ class _Call:
     tries: int = 0
     carries: bool = False
     """True if the call carries the function."""
+    process: str = ""
+    """The process that has refused the call, and lacks the function."""
     future: Any = None
 
     def cancelled(self) -> bool:
@@ -242,7 +244,7 @@ class _Calls:
     The first calls carry the function, one for each worker. The others have its name
     only: a worker that lacks it refuses at once, and the call is made again with it. So
     the function travels about once to each worker, whether their number is known or
-    not, also to those that replace others, and no call is refused twice.
+    not, also to those that replace others.
 
     If calls are jobs, each in a new process, all of them carry it. The first jobs have
     two chunks, of which they measure the second; after an answer all others are sent.
@@ -262,18 +264,19 @@ class _Calls:
         chunks = ((number, todo.rows.get(number)) for number in todo.chunks)
         self.waiting = collections.deque(_Call([chunk]) for chunk in chunks)
         self.flying: list[_Call] = []
+        self._lacking = set[str]()
+        self._refused: list[_Call] = []
 
     def take(self) -> list[_Call]:
         """Return the next call, or an array of jobs; none if enough are in flight."""
-        calls: list[_Call] = []
+        calls = list[_Call]()
         while (most := self._room(calls)) > 0 and (self._are_jobs or not calls):
             call = self.waiting.popleft()
             call.carries |= self._are_jobs or self._first > 0
             self._first -= call.carries
-            # Chunks whose worker died travel alone, since one of them may have killed
-            # it.
-            while len(call.chunks) < most and self.waiting:
-                if call.tries or self.waiting[0].tries:
+            # Chunks whose worker died travel alone: one of them may have killed it.
+            while len(call.chunks) < most and not call.tries and self.waiting:
+                if self.waiting[0].tries or self.waiting[0].process:
                     break
                 call.chunks += self.waiting.popleft().chunks
             calls.append(call)
@@ -284,18 +287,34 @@ class _Calls:
         self.flying.remove(call)
         if answer is None:
             self.waiting.extend(_Call([chunk], call.tries) for chunk in call.chunks)
+        elif answer.computed is None:
+            self._refuse(call, answer.worker[0])
             return
-        computed = answer.computed or []
-        if len(computed) < len(call.chunks):  # it refused, or was interrupted
-            left, carries = call.chunks[len(computed) :], answer.computed is None
-            self.waiting.appendleft(_Call(left, call.tries - 1, carries))
-        if computed:
+        else:
+            if left := call.chunks[len(answer.computed) :]:  # it was interrupted
+                self.waiting.appendleft(_Call(left, call.tries - 1))
             self._able.add(answer.worker)
             least, most = _UNIT_SECONDS
             wanted = min(max(least, _CALL_SECONDS * self._num_workers), most)
             wanted = _JOB_SECONDS if self._are_jobs else wanted
             # The first chunk of a call with the function also compiles.
-            self._pace.record(len(computed) - call.carries, answer.seconds, wanted)
+            timed = len(answer.computed) - call.carries
+            self._pace.record(timed, answer.seconds, wanted)
+        self._lacking.discard(call.process)
+        self.waiting.extendleft(self._refused)
+        self._refused.clear()
+
+    def _refuse(self, call: _Call, process: str) -> None:
+        """Have a call made again, since a process lacks the function."""
+        call.tries -= 1
+        if process in self._lacking:
+            # Another call brings the function. Until then the process, which is idle,
+            # would refuse this one again and again: wait for any other answer.
+            self._refused.append(call)
+        else:
+            self._lacking.add(process)
+            call.carries, call.process = True, process
+            self.waiting.appendleft(call)
 
     @property
     def _num_workers(self) -> int:
