@@ -44,9 +44,9 @@ from eqx_pipe._store import (
     Filling,
     Folder,
     Taken,
+    create,
     create_store,
     exists,
-    fill,
     format,
     open_store,
     restore,
@@ -142,7 +142,7 @@ def decoding_once():
     with contextlib.ExitStack() as stack:
         for module, name, fast in [
             (store, "read_root", _read_root),
-            (fill, "read_root", _read_root),
+            (create, "read_root", _read_root),
             (flights.Flights, "_identity", property(_identity)),
             (store, "parsed", parsed),
             (store, "decompress", decompress),
