@@ -45,8 +45,8 @@ from eqx_pipe._store import (
     Folder,
     Taken,
     create,
+    create_store,
     exists,
-    fill,
     format,
     open_store,
     restore,
@@ -143,7 +143,7 @@ def decoding_once():
     with contextlib.ExitStack() as stack:
         for module, name, fast in [
             (store, "read_root", _read_root),
-            (fill, "read_root", _read_root),
+            (create, "read_root", _read_root),
             (flights.Flights, "_identity", property(_identity)),
             (store, "parsed", parsed),
             (store, "decompress", decompress),
@@ -488,7 +488,7 @@ class History:
         if exists(files):
             store = open_store("sweep", files)
         else:
-            store = create("sweep", files, small.layout(XS, YS))
+            store = create_store("sweep", files, small.layout(XS, YS))
         xs, ys = XS, YS
         if self.grown is not None:
             xs, ys, _ = self.grown
@@ -859,7 +859,7 @@ def _start(me, folder, count, has_locks, barrier, wrong):
         files = Folder(folder / f"{number}")
         barrier.wait()
         try:
-            store = create("sweep", files, small.layout(count=5))
+            store = create_store("sweep", files, small.layout(count=5))
             small.run(store, (me, 2))
         except Exception:
             found.append(f"{number}: {traceback.format_exc(limit=-3)}")
