@@ -1104,16 +1104,16 @@ class _Range(_Spaced):
         grid = "Geomspace" if self.is_log else "Linspace"
         return (
             f"For a grid give `{grid}(start, stop, num)`, for random draws "
-            "`Random(sampler, num)`; `explore`, `sobol` and `latin_hypercube` choose "
-            "values from a range."
+            "`Random(sampler, num)`; `explore` and `sobol` choose values from a "
+            "range."
         )
 
 
 class Uniform(_Range):
     """All numbers from `start` to `stop`: a range for searches and designs.
 
-    `explore`, `sobol`, `latin_hypercube` and `Space.from_unit` choose values from it. A
-    range itself has no values, so a plain `sweep` over it raises a `ValueError`.
+    `explore`, `sobol` and `Space.from_unit` choose values from it. A range itself has
+    no values, so a plain `sweep` over it raises a `ValueError`.
 
     **Arguments:**
 

@@ -63,7 +63,6 @@ def of_axes():
         "Static": call([1]),
         "Uniform": call(0, 1),
         "Values": call([1]),
-        "latin_hypercube": call(BOX, 2),
         "sobol": call(BOX, 2),
     }
 
