@@ -12,4 +12,3 @@ from .place import num_shards as num_shards
 from .place import resolve as resolve
 from .place import shard as shard
 from .place import with_types as with_types
-from .shard_map import shard_map as shard_map

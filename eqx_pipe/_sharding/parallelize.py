@@ -173,7 +173,7 @@ def parallelize(
     """Run a function of parameters and a batch on all devices of a mesh.
 
     Constraints inside `fun` set the shardings: `eqx_pipe.sharding.constrain` with
-    logical names, `jax.lax.with_sharding_constraint`, or a `shard_map`. The compiler
+    logical names, `jax.lax.with_sharding_constraint`, or `jax.shard_map`. The compiler
     propagates them back to the inputs, and the parameters and batches are created, or
     placed, with these shardings. `fun` may be a gradient, a whole training step, or a
     scan; the parameters may be an Equinox model.

@@ -115,7 +115,6 @@ def of_data_and_devices():
         "sharding.parallelize": call(sin, init_params=linear, initial_batch=ones(8, 3)),
         "sharding.pipelined": call(stack(2), stages, 2),
         "sharding.shard": call(ones(8), mesh(), None),
-        "sharding.shard_map": call(sin, mesh(), None, None),
     }
 
 
