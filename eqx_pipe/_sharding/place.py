@@ -717,7 +717,7 @@ def constrain(x: Tree, *logical: LogicalAxis) -> Tree:
     It takes effect under `with rules.on(mesh):`, and is the identity elsewhere, so a
     model with constraints also runs without rules. Use it inside `jit`; outside, it
     moves the array. It works under `grad` and `vmap` (the compiler chooses the sharding
-    of the mapped axis), and does nothing inside a `shard_map`, a sweep, or a `vmap`,
+    of the mapped axis), and does nothing inside `jax.shard_map`, a sweep, or a `vmap`,
     `batched` or `vmap_space` with a mesh, where every device already has its part.
 
     **Arguments:**

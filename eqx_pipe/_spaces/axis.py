@@ -13,6 +13,7 @@ of `fine`.
 """
 
 import abc
+import dataclasses
 import functools as ft
 import operator
 import warnings
@@ -201,6 +202,11 @@ class Axis(eqx.Module):
         )
 
 
+def _of_axis(name: str) -> Any:
+    """Return a property of the axis inside of another."""
+    return property(operator.attrgetter(f"axis.{name}"))
+
+
 class Subset(Axis):
     """The values of an axis at some positions."""
 
@@ -208,9 +214,7 @@ class Subset(Axis):
     positions: Int[Array, " points"]
     dim: str | None = eqx.field(static=True)
 
-    @property
-    def needs_key(self) -> bool:
-        return self.axis.needs_key
+    needs_key = _of_axis("needs_key")
 
     def __len__(self) -> int:
         return self.positions.shape[0]
@@ -342,29 +346,15 @@ class Mapped(Axis):
         cure = "Give a `Linspace`, `Values` or another axis."
         check_is("Mapped", "axis", self.axis, Axis, cure)
 
-    @property
-    def dim(self) -> str | None:
-        return self.axis.dim
-
-    @property
-    def needs_key(self) -> bool:
-        return self.axis.needs_key
-
-    @property
-    def replicates(self) -> str | None:
-        return self.axis.replicates
+    dim = _of_axis("dim")
+    needs_key = _of_axis("needs_key")
+    replicates = _of_axis("replicates")
+    is_static = _of_axis("is_static")
+    is_range = _of_axis("is_range")
 
     @property
     def is_replicate(self) -> bool:
         return self.axis.is_replicate
-
-    @property
-    def is_static(self) -> bool:
-        return self.axis.is_static
-
-    @property
-    def is_range(self) -> bool:
-        return self.axis.is_range
 
     @property
     def table(self) -> Any:
@@ -708,12 +698,12 @@ class Values(Axis):
 
     def take(
         self, positions: Int[np.ndarray, " points"], dim: str | None = None
-    ) -> "Values":
-        if is_key_array(self.values):
-            chosen = self.values[on_device(positions.astype(np.int32))]
-        else:
-            chosen = on_device(np.asarray(self.values)[positions])
-        return Values(chosen, dim=dim, is_log=self.is_log, **self.texts)
+    ) -> Axis:
+        if self.known is None:  # a subclass may have a `value` of its own
+            return Axis.take(self, positions, dim)
+        # On the host: an index of an array of JAX would be another program.
+        values = self.values if is_key_array(self.values) else np.asarray(self.values)
+        return dataclasses.replace(self, values=values[positions], dim=dim)
 
     def __repr__(self) -> str:
         if isinstance(self.values, Tracer) or is_key_array(self.values):
@@ -750,13 +740,6 @@ class LoadedValues(Values):
             dtype = jax.dtypes.canonicalize_dtype(self.values.dtype)
             check_fits("Space.point", "values", self.values[int(i)], dtype)
         return take(self.values, i)
-
-    def take(
-        self, positions: Int[np.ndarray, " points"], dim: str | None = None
-    ) -> "LoadedValues":
-        chosen = self.values[on_device(positions.astype(np.int32))]
-        more = {"is_log": self.is_log, "draws": self.draws, **self.texts}
-        return LoadedValues(chosen, dim=dim, **more)
 
 
 def _as_opaque(values: Iterable[object]) -> Opaque:
@@ -1104,16 +1087,16 @@ class _Range(_Spaced):
         grid = "Geomspace" if self.is_log else "Linspace"
         return (
             f"For a grid give `{grid}(start, stop, num)`, for random draws "
-            "`Random(sampler, num)`; `explore`, `sobol` and `latin_hypercube` choose "
-            "values from a range."
+            "`Random(sampler, num)`; `explore` and `sobol` choose values from a "
+            "range."
         )
 
 
 class Uniform(_Range):
     """All numbers from `start` to `stop`: a range for searches and designs.
 
-    `explore`, `sobol`, `latin_hypercube` and `Space.from_unit` choose values from it. A
-    range itself has no values, so a plain `sweep` over it raises a `ValueError`.
+    `explore`, `sobol` and `Space.from_unit` choose values from it. A range itself has
+    no values, so a plain `sweep` over it raises a `ValueError`.
 
     **Arguments:**
 

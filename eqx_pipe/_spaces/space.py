@@ -1460,57 +1460,10 @@ def sobol(
 
         Sobol (1967), scrambled after Matousek (1998), as in `scipy.stats.qmc.Sobol`.
     """
-    space, n = as_space("sobol", space), _checked("sobol", num, key, dim)
+    space, n = as_space("sobol", space), check_length("sobol", num)
+    check_dim("sobol", dim)
+    check_key("sobol", key)
     # Draw a power of 2 and drop the rest, since SciPy warns about other numbers.
     qmc = optional("sobol", "scipy.stats.qmc")  # takes half a second, so only here
     sampler = qmc.Sobol(len(space.names), seed=seed_of(key))
     return space.from_unit(sampler.random_base2((n - 1).bit_length())[:n], dim=dim)
-
-
-def latin_hypercube(
-    space: SpaceLike,
-    num: SupportsIndex,
-    *,
-    key: Key | None = None,
-    dim: str | None = None,
-) -> Space:
-    """Return a Latin hypercube of `num` points in a space.
-
-    If each axis is cut into `num` equal parts, every part contains exactly one point.
-
-    **Arguments:**
-
-    - `space`: as for `sobol`.
-    - `num`: the number of points, at least 1.
-    - `key`: a PRNG key for the draws; without one they are always the same. (Keyword
-      only.)
-    - `dim`: as for `sobol`. (Keyword only.)
-
-    **Returns:** a `Space` with one dim, by default `point`.
-
-    **Raises:** as `sobol`.
-
-    !!! example
-
-        >>> import eqx_pipe as ep
-        >>> box = {"a": ep.Uniform(0, 4), "b": ep.Uniform(-1, 1)}
-        >>> sorted(int(point["a"]) for point in ep.latin_hypercube(box, 4))
-        [0, 1, 2, 3]
-
-    ??? cite "Source"
-
-        McKay, Beckman, Conover (1979), as in `scipy.stats.qmc.LatinHypercube`.
-    """
-    space = as_space("latin_hypercube", space)
-    n = _checked("latin_hypercube", num, key, dim)
-    qmc = optional("latin_hypercube", "scipy.stats.qmc")
-    sampler = qmc.LatinHypercube(len(space.names), seed=seed_of(key))
-    return space.from_unit(sampler.random(n), dim=dim)
-
-
-def _checked(
-    function: str, num: SupportsIndex, key: Key | None, dim: str | None
-) -> int:
-    check_dim(function, dim)
-    check_key(function, key)
-    return check_length(function, num)
