@@ -81,64 +81,63 @@ def compute_remotely(plan: Plan, todo: Todo, watch: Watch) -> Iterator[Chunk]:
     heard = time.monotonic()
     try:
         while calls.flying or (calls.waiting and not watch.stopping()):
-            units: list[_Unit] = []
+            new: list[_Call] = []
             if watch.stopping():
                 if end is None:
                     end = time.monotonic() + _GRACE
                     calls.flying = [x for x in calls.flying if not x.cancelled()]
                 elif time.monotonic() > end:
+                    lost = sum(len(call.chunks) for call in calls.flying)
                     tell(
-                        f"the sweep stops: {calls.num_flying} of the chunks in flight "
-                        f"did not arrive within {_GRACE:g} s."
+                        f"the sweep stops: {lost} of the chunks in flight did not "
+                        f"arrive within {_GRACE:g} s."
                     )
                     return
-            elif units := calls.take():
-                if not _launch(plan, units, shared, watch.stopping):
+            elif new := calls.take():
+                if not _launch(plan, new, shared, watch.stopping):
                     continue
-                calls.flying += units
+                calls.flying += new
                 heard = time.monotonic()
                 # Launch as many as may be in flight first, unless `submit` itself
                 # computes.
-                if not units[0].future.done():
+                if not new[0].future.done():
                     continue
             trouble: Exception | None = None
             # Fetch results as they finish: Dask recomputes results of a killed worker
             # that were not fetched.
-            finished = _finished(
-                calls.flying, not units, watch.stopping, heard + timeout
-            )
+            until = heard + timeout
+            finished = _finished(calls.flying, not new, watch.stopping, until)
             if finished:
                 heard = time.monotonic()
-            elif time.monotonic() > heard + timeout and not watch.stopping():
+            elif time.monotonic() > until and not watch.stopping():
                 # The workers hang: others may take these chunks. Late answers are lost.
                 late = f"no worker has answered for `timeout={timeout:g}` seconds"
-                for unit in [*calls.flying]:
-                    unit.cancelled()
-                    calls.land(unit, None)
-                    unit.check_tries(plan, TimeoutError(late))
-            for unit in finished:
+                for call in [*calls.flying]:
+                    call.cancelled()
+                    calls.land(call, None)
+                    call.check_tries(plan, TimeoutError(late))
+            for call in finished:
                 answer: _Answer | None = None
                 try:
-                    answer = unit.result(plan, watch.stopping)
+                    answer = call.result(plan, watch.stopping)
                 except Exception as error:
                     # Keep the other finished chunks before raising.
                     trouble = trouble or error
-                calls.land(unit, answer)
+                calls.land(call, answer)
                 computed = [] if answer is None else answer.computed or []
-                for it, outcome in zip(unit.tries, computed, strict=False):
+                for (number, rows), outcome in zip(call.chunks, computed, strict=False):
                     if isinstance(outcome, Exception):
                         trouble = trouble or outcome
                         continue
                     values, verdict = outcome
-                    count = plan.count([it.number])
-                    count = count if it.rows is None else len(it.rows)
+                    count = plan.count([number]) if rows is None else len(rows)
                     watch.after(count, verdict.failed)
-                    yield Chunk(it.number, it.rows, values, verdict)
+                    yield Chunk(number, rows, values, verdict)
             if trouble is not None:
                 raise trouble
     finally:
-        for unit in calls.flying:
-            unit.cancelled()
+        for call in calls.flying:
+            call.cancelled()
 
 
 _Computed: TypeAlias = tuple[Rows, Verdict] | Exception
@@ -157,21 +156,22 @@ class _Answer(NamedTuple):
     computed: list[_Computed] | None
 
 
-@dataclasses.dataclass(eq=False)
-class _Try:
-    """A chunk or some of its rows, with the number of tries."""
+_Rows: TypeAlias = Int64[np.ndarray, " some"] | None
 
-    number: int
-    rows: Int64[np.ndarray, " some"] | None = None
+
+@dataclasses.dataclass(eq=False)
+class _Call:
+    """A call of `work`, its future, and how often its chunks were tried.
+
+    The chunks have their numbers, and the rows that they lack, or `None` for all.
+    """
+
+    chunks: list[tuple[int, _Rows]]
     tries: int = 0
-
-
-@dataclasses.dataclass(eq=False)
-class _Unit:
-    """Chunks in one call of `work`, which may carry the function, and its future."""
-
-    tries: list[_Try]
-    carries: bool
+    carries: bool = False
+    """True if the call carries the function."""
+    process: str = ""
+    """The process that has refused the call, and lacks the function."""
     future: Any = None
 
     def cancelled(self) -> bool:
@@ -184,7 +184,7 @@ class _Unit:
     def result(self, plan: Plan, stopping: Callable[[], bool]) -> _Answer | None:
         """Return the answer, or `None` if the chunks are to be computed later."""
         try:
-            return _Answer(*self.future.result())
+            return self.future.result()
         except concurrent.futures.BrokenExecutor as error:
             if _ended_by_signal(stopping):
                 return None
@@ -200,159 +200,159 @@ class _Unit:
 
     def check_tries(self, plan: Plan, error: BaseException) -> None:
         """Raise a `SweepError` if the call may not be tried again after an error."""
-        tries = self.tries[0].tries
-        if tries >= _TRIES or isinstance(error, KeyboardInterrupt):
-            first, _ = plan.chunks.span(self.tries[0].number)
-            _, last = plan.chunks.span(self.tries[-1].number)
-            raise _killing(*plan.work.span(first, last), tries, error) from error
+        if self.tries >= _TRIES or isinstance(error, KeyboardInterrupt):
+            first, _ = plan.chunks.span(self.chunks[0][0])
+            _, last = plan.chunks.span(self.chunks[-1][0])
+            where = plan.work.span(first, last)
+            raise _killing(*where, self.tries, error) from error
 
 
 def _launch(
     plan: Plan,
-    units: Sequence[_Unit],
+    calls: Sequence[_Call],
     shared: tuple[str, bytes, Target | None],
     stopping: Callable[[], bool],
 ) -> bool:
-    """Submit chunks, as one array if there are several jobs.
+    """Submit calls, as one array if there are several jobs.
 
     Return False if a signal broke the executor.
     """
     executor: Any = plan.request.executor
     name, packed, target = shared
-    calls = []
-    for unit in units:
-        for it in unit.tries:
-            it.tries += 1
-        asked = [plan.asked(it.number, it.rows) for it in unit.tries]
-        calls.append((name, packed if unit.carries else None, asked, target))
+    arguments = []
+    for call in calls:
+        call.tries += 1
+        asked = [plan.asked(*chunk) for chunk in call.chunks]
+        arguments.append((name, packed if call.carries else None, asked, target))
     try:
         if len(calls) == 1:
-            futures = [executor.submit(work, *calls[0])]
+            futures = [executor.submit(work, *arguments[0])]
         else:
-            futures = executor.map_array(work, *zip(*calls, strict=True))
+            futures = executor.map_array(work, *zip(*arguments, strict=True))
     except Exception as error:
         if _ended_by_signal(stopping):
             return False
         raise _broken(error) from error
-    for unit, future in zip(units, futures, strict=True):
-        unit.future = future
+    for call, future in zip(calls, futures, strict=True):
+        call.future = future
     return True
 
 
 class _Calls:
-    """The chunks that wait, the calls in flight, and what the next call has.
+    """The calls that wait and those in flight; the size and content of the next one.
 
     The first calls carry the function, one for each worker. The others have its name
-    only: a worker that lacks it refuses at once, and the same chunks are sent again
-    with it. So the function travels about once to each worker, whether their number is
-    known or not, also to one that replaces another, and no chunk is refused twice.
+    only: a worker that lacks it refuses at once, and the call is made again with it. So
+    the function travels about once to each worker, whether their number is known or
+    not, also to those that replace others.
 
     If calls are jobs, each in a new process, all of them carry it. The first jobs have
     two chunks, of which they measure the second; after an answer all others are sent.
     """
 
     def __init__(self, plan: Plan, todo: Todo, size: int):
-        executor = plan.request.executor
         # The executors of submitit start a job for each call.
-        self._are_jobs = hasattr(executor, "map_array")
-        self._workers = known_workers(executor) or _GUESSED_WORKERS
-        self._first, self._size = self._workers, size
+        self._are_jobs = hasattr(plan.request.executor, "map_array")
+        self._workers = known_workers(plan.request.executor) or _GUESSED_WORKERS
+        self._able = set[tuple[str, int]]()
+        self._first = self._workers
+        self._size = size
         chunk_bytes = plan.work.row_bytes * plan.chunks.points
-        self._most = max(2, _IN_FLIGHT_BYTES // max(1, chunk_bytes))
+        self._most_chunks = max(2, _IN_FLIGHT_BYTES // max(1, chunk_bytes))
         self._pace = Pace()
         self._pace.steps = 2 if self._are_jobs else 1
-        self._able = set[tuple[str, int]]()
-        self._new = collections.deque(_Try(n, todo.rows.get(n)) for n in todo.chunks)
-        self._refused = collections.deque[_Unit]()
-        self.flying: list[_Unit] = []
+        chunks = ((number, todo.rows.get(number)) for number in todo.chunks)
+        self.waiting = collections.deque(_Call([chunk]) for chunk in chunks)
+        self.flying: list[_Call] = []
+        self._lacking = set[str]()
+        self._refused: list[_Call] = []
+
+    def take(self) -> list[_Call]:
+        """Return the next call, or an array of jobs; none if enough are in flight."""
+        calls = list[_Call]()
+        while (most := self._room(calls)) > 0 and (self._are_jobs or not calls):
+            call = self.waiting.popleft()
+            call.carries |= self._are_jobs or self._first > 0
+            self._first -= call.carries
+            # Chunks whose worker died travel alone: one of them may have killed it.
+            while len(call.chunks) < most and not call.tries and self.waiting:
+                if self.waiting[0].tries or self.waiting[0].process:
+                    break
+                call.chunks += self.waiting.popleft().chunks
+            calls.append(call)
+        return calls
+
+    def land(self, call: _Call, answer: _Answer | None) -> None:
+        """Record the answer of a call, which is `None` if the worker died."""
+        self.flying.remove(call)
+        if answer is None:
+            self.waiting.extend(_Call([chunk], call.tries) for chunk in call.chunks)
+        elif answer.computed is None:
+            self._refuse(call, answer.worker[0])
+            return
+        else:
+            if left := call.chunks[len(answer.computed) :]:  # it was interrupted
+                self.waiting.appendleft(_Call(left, call.tries - 1))
+            self._able.add(answer.worker)
+            least, most = _UNIT_SECONDS
+            wanted = min(max(least, _CALL_SECONDS * self._num_workers), most)
+            wanted = _JOB_SECONDS if self._are_jobs else wanted
+            # The first chunk of a call with the function also compiles.
+            timed = len(answer.computed) - call.carries
+            self._pace.record(timed, answer.seconds, wanted)
+        self._lacking.discard(call.process)
+        self.waiting.extendleft(self._refused)
+        self._refused.clear()
+
+    def _refuse(self, call: _Call, process: str) -> None:
+        """Have a call made again, since a process lacks the function."""
+        call.tries -= 1
+        if process in self._lacking:
+            # Another call brings the function. Until then the process, which is idle,
+            # would refuse this one again and again: wait for any other answer.
+            self._refused.append(call)
+        else:
+            self._lacking.add(process)
+            call.carries, call.process = True, process
+            self.waiting.appendleft(call)
 
     @property
-    def waiting(self) -> bool:
-        """True if there are chunks that are not in flight."""
-        return bool(self._new or self._refused)
+    def _num_workers(self) -> int:
+        return max(self._workers, len(self._able))
 
-    def take(self) -> list[_Unit]:
-        """Return the next call, or an array of jobs; none if enough are in flight."""
-        units: list[_Unit] = []
-        while (room := self._room(units)) and (self._are_jobs or not units):
-            units.append(self._next(room))
-        return units
-
-    def land(self, unit: _Unit, answer: _Answer | None) -> None:
-        """Record the answer of a call, which is `None` if the worker died."""
-        self.flying.remove(unit)
-        if answer is None:
-            self._new.extend(unit.tries)
-            return
-        left = unit.tries[len(answer.computed or []) :]
-        for it in left:  # they were not tried
-            it.tries -= 1
-        if answer.computed is None:
-            unit.carries = True
-            self._refused.append(unit)
-            return
-        self._new.extendleft(reversed(left))  # the worker was interrupted
-        self._able.add(answer.worker)
-        least, most = _UNIT_SECONDS
-        workers = max(self._workers, len(self._able))
-        wanted = min(max(least, _CALL_SECONDS * workers), most)
-        # The first chunk of a call with the function also compiles.
-        timed = len(answer.computed) - unit.carries
-        wanted = _JOB_SECONDS if self._are_jobs else wanted
-        self._pace.record(timed, answer.seconds, wanted)
-
-    def _room(self, units: list[_Unit]) -> int:
-        """Return how many chunks one more call may have."""
-        flying = [*self.flying, *units]
-        most = _DEPTH * max(2, self._workers, len(self._able))
-        most = _IN_FLIGHT if self._are_jobs and self._able else min(most, _IN_FLIGHT)
-        carrying = sum(unit.carries for unit in flying)
-        is_full = len(flying) >= most
-        if carrying and self._carries():
-            is_full |= (carrying + 1) * self._size > _IN_FLIGHT_BYTES
-        if is_full or not self.waiting:
-            return 0
-        return max(0, self._most - sum(len(unit.tries) for unit in flying))
-
-    def _carries(self) -> bool:
-        """Return whether the next call carries the function."""
-        return self._are_jobs or self._first > 0 or bool(self._refused)
-
-    def _next(self, room: int) -> _Unit:
-        """Return the next call, with at most `room` chunks."""
-        if self._refused:
-            return self._refused.popleft()
-        most = min(room, self._pace.steps)
+    def _room(self, more: Sequence[_Call]) -> int:
+        """Return how many chunks the next call may have, after `more` calls."""
+        flying, workers = [*self.flying, *more], self._num_workers
+        left = self._most_chunks - sum(len(call.chunks) for call in flying)
+        most = min(left, self._pace.steps)
+        if self._are_jobs and self._able:
+            calls = _IN_FLIGHT
+        else:
+            calls = min(_DEPTH * max(2, workers), _IN_FLIGHT)
+        if any(call.carries for call in flying):
+            calls = min(calls, max(1, _IN_FLIGHT_BYTES // self._size))
         if not self._are_jobs:
             # The last calls are short, so that workers end at about the same time.
-            workers = max(self._workers, len(self._able))
-            most = min(most, max(1, len(self._new) // (_DEPTH * workers)))
-        unit = _Unit([self._new.popleft()], self._carries())
-        self._first -= 1
-        # Chunks whose worker died travel alone, since one of them may have killed it.
-        while len(unit.tries) < most and not unit.tries[0].tries:
-            if not self._new or self._new[0].tries:
-                break
-            unit.tries.append(self._new.popleft())
-        return unit
+            most = min(most, max(1, len(self.waiting) // (_DEPTH * workers)))
+        return most if self.waiting and len(flying) < calls else 0
 
 
 def _finished(
-    flying: Sequence[_Unit], full: bool, stopping: Callable[[], bool], until: float
-) -> list[_Unit]:
+    flying: Sequence[_Call], full: bool, stopping: Callable[[], bool], until: float
+) -> list[_Call]:
     """Return the finished ones; if `full`, wait for one until the sweep stops.
 
     It waits no longer than `until`.
     """
     pause = 0.0005
     while True:
-        finished = [unit for unit in flying if unit.future.done()]
+        finished = [call for call in flying if call.future.done()]
         waits = stopping() or (full and time.monotonic() <= until)
         if finished or not flying or not waits:
             return finished
         time.sleep(0.02 if stopping() else pause)
         if stopping():
-            return [unit for unit in flying if unit.future.done()]
+            return [call for call in flying if call.future.done()]
         # Wait briefly for short chunks, and poll rarely for long ones.
         pause = min(2 * pause, 0.02)
 
@@ -446,8 +446,8 @@ def work(
     packed: bytes | None,
     asked: Sequence[_Asked],
     target: Target | None = None,
-) -> tuple[tuple[str, int], float, list[_Computed] | None]:
-    """Compute the rows of chunks in a worker; return the fields of an `_Answer`.
+) -> _Answer:
+    """Compute the rows of chunks in a worker.
 
     `name` identifies the packed sweep. Without `packed`, a worker that does not know
     the name computes nothing. A worker that sees the store writes the chunks there.
@@ -456,7 +456,7 @@ def work(
     worker = f"{_PROCESS}.{os.getpid()}", threading.get_ident()
     sweep = _sweeps.get(name)
     if sweep is None and packed is None:
-        return worker, 0.0, None
+        return _Answer(worker, 0.0, None)
     # Threads may arrive here at the same time: all use the first entry.
     sweep = sweep or _sweeps.setdefault(name, _Sweep(packed))
     begun, computed = time.monotonic(), list[_Computed]()
@@ -471,7 +471,7 @@ def work(
                 break
             if len(computed) == 1 and packed is not None:
                 begun = time.monotonic()  # the first chunk also compiles
-    return worker, time.monotonic() - begun, computed
+    return _Answer(worker, time.monotonic() - begun, computed)
 
 
 class _Sweep:
@@ -531,7 +531,7 @@ def _written(
 ) -> Verdict:
     """Write a chunk; return the number of failed points.
 
-    Another worker may compute the same chunk, since a unit is submitted again if no
+    Another worker may compute the same chunk, since a call is made again if no
     worker answers: of two that write parts of it in a folder, each one could undo those
     of the other. There finished rows wait in a flight, with which the next worker goes
     on if this one dies.

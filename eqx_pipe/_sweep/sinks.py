@@ -42,11 +42,11 @@ from .._store import (
     Variable,
     check_current,
     count_in,
-    create,
+    create_store,
     disk_errors,
     exists,
     gaps_of,
-    grow,
+    grow_store,
     merged,
     open_store,
     points_in,
@@ -57,16 +57,14 @@ from .._store import (
 from .._tree import key_kind, leaves_with_names
 from .._types import PyTree
 from .flights import Flights, in_flight
-from .identity import (
+from .growth import (
     Grown,
-    as_texts,
     growth_in,
-    identity_of,
     key_digits_of,
     key_digits_text,
-    reducing_identity,
     with_key_digits,
 )
+from .identity import as_texts, identity_of, reducing_identity
 from .planning import Chunk, Outcome, Plan, Todo, keep_chunk, open_to_workers
 from .work.buffer import Errors, Rows, Verdict, clear, in_order, joined
 from .work.groups import Blocks
@@ -237,13 +235,13 @@ class StoreSink:
         if exists(files):
             store = open_store("sweep", files)
         else:
-            store = create("sweep", files, contents.layout(now), write)
+            store = create_store("sweep", files, contents.layout(now), write)
             if not write:
                 return store, plan, False
         # Without a lock, as nothing may be written to the store of another sweep.
         if growth_of(store) is not None and write:
             self._check_dropped(plan)
-            has_grown = grow(files, growth_of) is not None
+            has_grown = grow_store(files, growth_of) is not None
             store, self.grown = open_store("sweep", files), None
         if self.grown is not None:
             plan = self.grown.plan

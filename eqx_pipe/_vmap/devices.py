@@ -28,8 +28,7 @@ from .._types import Device
 
 
 def local_devices(function: str, mesh: Mesh | None) -> tuple[Device, ...]:
-    """Return the devices of `mesh`, or all of this process; raise for those of others.
-    """
+    """Return the devices of `mesh`, or all of this process; those of others raise."""
     if mesh is None:
         return tuple(jax.local_devices())
     check_mesh(function, mesh)
@@ -45,15 +44,13 @@ def local_devices(function: str, mesh: Mesh | None) -> tuple[Device, ...]:
         )
     others = sum(d.process_index != jax.process_index() for d in devices)
     if others or not devices:
-        share = " To share a sweep between processes, give a `store` on a disk that all "
-        share += "see, and `shard='auto'`."
-        raise value_error(
-            function,
-            f"`mesh` has {len(devices)} devices, {others} of them of other processes.",
-            "Give a mesh of this process's own devices: "
-            "`jax.make_mesh((n,), ('x',), devices=jax.local_devices()[:n])`."
-            + share * (function in ("sweep", "plan")),
-        )
+        cure = "Give a mesh of this process's own devices: "
+        cure += "`jax.make_mesh((n,), ('x',), devices=jax.local_devices()[:n])`."
+        if function in ("sweep", "plan"):
+            cure += " To share a sweep between processes, give a `store` on a disk "
+            cure += "that all see, and `shard='auto'`."
+        wrong = f"`mesh` has {len(devices)} devices, {others} of them of other "
+        raise value_error(function, f"{wrong}processes.", cure)
     return devices
 
 

@@ -109,7 +109,7 @@ MUTANTS = [
         "last * self.each",
     ),
     ("_results/plot.py", "int(np.argmin(np.abs(", "int(np.argmax(np.abs("),
-    ("_results/result.py", "(points < last)] - first", "(points < last)]"),
+    ("_results/files.py", "(points < last)] - first", "(points < last)]"),
 ]
 # The test that looks for the text of each mutant would catch all of them.
 OPTIONS = ["-p", "no:cacheprovider", "--ignore=tests/package/test_changed.py"]

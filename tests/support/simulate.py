@@ -44,7 +44,7 @@ from eqx_pipe._store import (
     Filling,
     Folder,
     Taken,
-    create,
+    create_store,
     exists,
     fill,
     format,
@@ -484,7 +484,7 @@ class History:
         if exists(files):
             store = open_store("sweep", files)
         else:
-            store = create("sweep", files, small.layout(XS, YS))
+            store = create_store("sweep", files, small.layout(XS, YS))
         xs, ys = XS, YS
         if self.grown is not None:
             xs, ys, _ = self.grown
@@ -855,7 +855,7 @@ def _start(me, folder, count, has_locks, barrier, wrong):
         files = Folder(folder / f"{number}")
         barrier.wait()
         try:
-            store = create("sweep", files, small.layout(count=5))
+            store = create_store("sweep", files, small.layout(count=5))
             small.run(store, (me, 2))
         except Exception:
             found.append(f"{number}: {traceback.format_exc(limit=-3)}")

@@ -16,8 +16,8 @@ from eqx_pipe._store import (
     Origin,
     StoreLayout,
     Variable,
-    create,
-    grow,
+    create_store,
+    grow_store,
     open_store,
     settle,
 )
@@ -155,7 +155,7 @@ def origin(store, xs, ys):
 
 def created(files, **cut):
     """Create the store, and return it."""
-    return create("sweep", files, layout(**cut))
+    return create_store("sweep", files, layout(**cut))
 
 
 def opened(files):
@@ -171,4 +171,4 @@ def grown(files, xs, ys, appends):
             return None
         return Growth(layout(xs, ys), origin(store, xs, ys), not appends)
 
-    return grow(files, growth_of)
+    return grow_store(files, growth_of)

@@ -51,7 +51,8 @@ def seen(p):
     jax.debug.callback(lambda a: computed.append(float(a)), p["a"])
     return p["a"] * p["b"]
 
-asked = dict(shard="auto", batch_size=1, resume="force")
+one = jax.make_mesh((1,), ("x",), devices=jax.local_devices()[:1])
+asked = dict(shard="auto", batch_size=1, resume="force", mesh=one)
 for name, fn, more, expected in (
     ("values", seen, {}, wanted),
     ("draws", noisy, {"key": key}, drawn),
@@ -68,7 +69,7 @@ assert len(computed) in (7, 8), computed
 path = f"{folder}/mean.zarr"
 ep.sweep(plain, space, store=path, reduce=ep.reduce.Mean(), **asked)
 multihost_utils.sync_global_devices("mean")
-mean = ep.sweep(plain, space, store=path, reduce=ep.reduce.Mean(), shard=(rank, 2))
+mean = ep.sweep(plain, space, store=path, reduce=ep.reduce.Mean(), mesh=one)
 np.testing.assert_allclose(mean.values, wanted.mean(), rtol=1e-5)
 try:
     ep.sweep(plain, space, mesh=jax.make_mesh((4,), ("x",)))
