@@ -164,12 +164,10 @@ def is_concrete(cursor: Cursor) -> bool:
 def check_concrete(function: str, cursor: Cursor) -> None:
     """Raise a `TypeError` if the position of the cursor is traced."""
     if not is_concrete(cursor):
-        raise type_error(
-            function,
-            "the cursor is traced, so its position is not known.",
-            "Call it outside of `jit` and `vmap`; inside, use `next` or `scan` of "
-            "a loader with a source on the device.",
-        )
+        wrong = "the cursor is traced, so its position is not known."
+        cure = "Call it outside of `jit` and `vmap`; inside, use `next` or `scan` of "
+        cure += "a loader with a source on the device."
+        raise type_error(function, wrong, cure)
 
 
 def check_cursor(function: str, cursor: Cursor, size: int, form: int) -> None:
@@ -182,12 +180,10 @@ def check_cursor(function: str, cursor: Cursor, size: int, form: int) -> None:
             wrong = f"{other} records, and this source has {size}"
             if other == size:
                 wrong = "records of another form, or another order (`shuffle`)"
-            raise value_error(
-                function,
-                f"the cursor is of another source: it was made for {wrong}.",
-                "Continue with the source and `shuffle` that it was made for, or "
-                "begin again with `loader.init(key)`.",
-            )
+            wrong = f"the cursor is of another source: it was made for {wrong}."
+            cure = "Continue with the source and `shuffle` that it was made for, or "
+            cure += "begin again with `loader.init(key)`."
+            raise value_error(function, wrong, cure)
 
 
 _Carry = TypeVar("_Carry")
@@ -438,12 +434,10 @@ class Loader(eqx.Module):
         check_int("data.Loader.scan", "length", length, 0)
         _check_batches(self, "data.Loader.scan", cursor)
         if not self.on_device:
-            raise type_error(
-                "data.Loader.scan",
-                "the source is on the host, which a compiled program cannot read.",
-                "Iterate over `epoch`, or put the data on the device: "
-                "`ArraySource(arrays)`.",
-            )
+            wrong = "the source is on the host, which a compiled program cannot read."
+            cure = "Iterate over `epoch`, or put the data on the device: "
+            cure += "`ArraySource(arrays)`."
+            raise type_error("data.Loader.scan", wrong, cure)
         # If no batch crosses the end of the epoch, the program need not handle that. It
         # must not depend on the position in any other way, so that the next call
         # reuses it.
@@ -469,23 +463,19 @@ def _as_stateless(argument: str, stage: StageLike) -> StageLike:
     """Return a stage; raise if it is stateful."""
     stage = as_stage("data.Loader", argument, stage)
     if is_stateful(stage):
-        raise value_error(
-            "data.Loader",
-            f"`{argument}` is stateful, and a loader keeps no state.",
-            "Call the stage in the training step, which can carry its state.",
-        )
+        wrong = f"`{argument}` is stateful, and a loader keeps no state."
+        cure = "Call the stage in the training step, which can carry its state."
+        raise value_error("data.Loader", wrong, cure)
     return stage
 
 
 def _check_full(function: str, size: int, batch_size: int) -> None:
     """Raise a `ValueError` if a source of some size has no full batch."""
     if batch_size > size:
-        raise value_error(
-            function,
-            f"`batch_size` is {batch_size}, and the source has {size} records: it has "
-            "no full batch.",
-            f"Give at most {size}, or use `epoch`, without `drop_remainder`.",
-        )
+        wrong = f"`batch_size` is {batch_size}, and the source has {size} records: it "
+        wrong += "has no full batch."
+        cure = f"Give at most {size}, or use `epoch`, without `drop_remainder`."
+        raise value_error(function, wrong, cure)
 
 
 class Read(NamedTuple):
@@ -676,11 +666,9 @@ def _run(
     for leaf_name, leaf in leaves_with_names(y):
         if not eqx.is_array(leaf):
             path = f" at `.{leaf_name}`" if leaf_name else ""
-            raise structure_error(
-                "data.Loader",
-                f"the output of `{name}`{path} is {leaf_text(leaf)}.",
-                "A batch holds arrays and numbers only. Leave the rest out.",
-            )
+            wrong = f"the output of `{name}`{path} is {leaf_text(leaf)}."
+            cure = "A batch holds arrays and numbers only. Leave the rest out."
+            raise structure_error("data.Loader", wrong, cure)
     return y
 
 
@@ -801,13 +789,11 @@ def _steps(
         before = eqx.combine(arrays, rest)
         pair = step(before, batch)
         if not isinstance(pair, tuple) or len(pair) != 2:
-            raise type_error(
-                "data.Loader.scan",
-                f"`step` returned {describe_value(pair)}, not a pair of carry and "
-                "output.",
-                "Write `step(carry, batch) -> (carry, output)`; the output may be "
-                "None.",
-            )
+            wrong = f"`step` returned {describe_value(pair)}, not a pair of carry and "
+            wrong += "output."
+            cure = "Write `step(carry, batch) -> (carry, output)`; the output may be "
+            cure += "None."
+            raise type_error("data.Loader.scan", wrong, cure)
         after, output = _carry_arrays(pair[0]), pair[1]
         check_carry("data.Loader.scan", "`step`", before, after)
         outputs, constant = eqx.partition(as_arrays(output), eqx.is_array)
@@ -1014,21 +1000,17 @@ def check_sharding(sharding: object, batch_size: int) -> NamedSharding | None:
     if sharding is None:
         return None
     if not isinstance(sharding, NamedSharding) or not isinstance(sharding.mesh, Mesh):
-        raise type_error(
-            "data.Loader",
-            f"`sharding` is {describe_value(sharding)}.",
-            "Give a `jax.sharding.NamedSharding(mesh, PartitionSpec('data'))` over a "
-            "mesh of devices.",
-        )
+        wrong = f"`sharding` is {describe_value(sharding)}."
+        cure = "Give a `jax.sharding.NamedSharding(mesh, PartitionSpec('data'))` over "
+        cure += "a mesh of devices."
+        raise type_error("data.Loader", wrong, cure)
     parts = num_parts(sharding)
     if batch_size % parts:
-        raise value_error(
-            "data.Loader",
-            f"`batch_size` is {batch_size}, which {sharding.spec} splits into "
-            f"{parts} parts.",
-            f"Give a batch size that divides by {parts}, such as "
-            f"{fitting_sizes(batch_size, parts)}.",
-        )
+        wrong = f"`batch_size` is {batch_size}, which {sharding.spec} splits into "
+        wrong += f"{parts} parts."
+        cure = f"Give a batch size that divides by {parts}, such as "
+        cure += f"{fitting_sizes(batch_size, parts)}."
+        raise value_error("data.Loader", wrong, cure)
     return sharding
 
 

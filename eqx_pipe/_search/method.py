@@ -169,13 +169,11 @@ class Adaptive:
         """Return a state without points; raise unless all axes are ranges."""
         for name, axis in space.axes().items():
             if not axis.is_range:
-                raise value_error(
-                    "search.Adaptive",
-                    f"it requires continuous axes, but `{name}` is {axis!r}, which is "
-                    "categorical.",
-                    "Search over `Uniform` and `LogUniform`, and run one search for "
-                    "each value of the other axes.",
-                )
+                wrong = f"it requires continuous axes, but `{name}` is {axis!r}, which "
+                wrong += "is categorical."
+                cure = "Search over `Uniform` and `LogUniform`, and run one search for "
+                cure += "each value of the other axes."
+                raise value_error("search.Adaptive", wrong, cure)
         return AdaptiveState(space, np.zeros((0, len(space.names))), np.zeros(0))
 
     def ask(self, state: AdaptiveState, num: int) -> tuple[Space, AdaptiveState]:
