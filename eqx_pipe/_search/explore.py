@@ -306,10 +306,8 @@ def explore(
         cure += "object with `init`, `ask` and `tell`."
         raise type_error(function, wrong, cure)
     if callback is not None:
-        cure = (
-            "Give a function of the `SearchResult` so far: `lambda found: len(found) "
-            ">= 10_000`."
-        )
+        cure = "Give a function of the `SearchResult` so far: `lambda found: "
+        cure += "len(found) >= 10_000`."
         check_is(function, "callback", callback, Callable, cure)
     if progress is not None:
         check_bool(function, "progress", progress)

@@ -252,10 +252,8 @@ class Evosax:
 
     def __post_init__(self) -> None:
         optional("search.Evosax", "evosax", "search")
-        cure = (
-            "It is called with `population_size=`, the `num` of the search, and "
-            "`solution=`: give the class, `evosax.algorithms.CMA_ES`."
-        )
+        cure = "It is called with `population_size=`, the `num` of the search, and "
+        cure += "`solution=`: give the class, `evosax.algorithms.CMA_ES`."
         check_is("search.Evosax", "strategy", self.strategy, Callable, cure)
 
     def init(self, space: Space, key: Key | None) -> EvosaxState:
@@ -395,11 +393,9 @@ class Optuna:
 
     def __post_init__(self) -> None:
         optional("search.Optuna", "optuna", "search")
-        cure = (
-            "It is called with `seed=`, drawn from the key of the search: give the "
-            "class, `TPESampler`, or `functools.partial(TPESampler, "
-            "n_startup_trials=4)`."
-        )
+        cure = "It is called with `seed=`, drawn from the key of the search: give the "
+        cure += "class, `TPESampler`, or `functools.partial(TPESampler, "
+        cure += "n_startup_trials=4)`."
         check_is("search.Optuna", "sampler", self.sampler, Callable, cure)
 
     def init(self, space: Space, key: Key | None) -> OptunaState:

@@ -153,10 +153,8 @@ def _select(which: Any, left: PyTree, right: PyTree) -> PyTree:
 
 def _check_batch(carry: PyTree, count: int) -> None:
     """Raise unless every array has the same leading size, a multiple of `count`."""
-    cure = (
-        "The leading axis of every array is split into microbatches; values that are "
-        "the same for all belong in the stages."
-    )
+    cure = "The leading axis of every array is split into microbatches; values that "
+    cure += "are the same for all belong in the stages."
     size = common_size("sharding.pipelined", "the input", carry, 0, cure)
     if size % count or not size:
         wrong = f"a batch of {size} does not split into {count} microbatches."

@@ -314,10 +314,8 @@ def _as_pairs(rules: RulesLike) -> tuple[tuple[str, MeshAxes], ...]:
     if isinstance(rules, AxisRules):
         return rules.pairs
     items = rules.items() if isinstance(rules, Mapping) else rules
-    cure = (
-        "Give a mapping from logical names to mesh axes, or pairs: "
-        '`[("batch", "data"), ("hidden", None)]`.'
-    )
+    cure = "Give a mapping from logical names to mesh axes, or pairs: "
+    cure += '`[("batch", "data"), ("hidden", None)]`.'
     check_is("sharding.AxisRules", "pairs", items, Iterable, cure)
     pairs = []
     for i, pair in enumerate(items):

@@ -1173,10 +1173,8 @@ def cells_of(function: str, space: Space, over: Sequence[str]) -> Space:
             wrong = f"`over` names {name!r}, which is not a dim of the space."
             cure = nearest(name, dims)
             if dims == [POINT]:
-                cure = (
-                    "A part of a space has the dim `point` alone. Sweep over the whole "
-                    "grid, and pick points from the result."
-                )
+                cure = "A part of a space has the dim `point` alone. Sweep over the "
+                cure += "whole grid, and pick points from the result."
             elif name in geometry.names:
                 dim = dims[geometry.axis_dims[geometry.names.index(name)]]
                 cure = f"The axis `{name}` is on the dim `{dim}`: give `over={dim!r}`."
