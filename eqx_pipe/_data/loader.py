@@ -131,7 +131,7 @@ def start(key: Key, size: int, schema: int) -> Cursor:
         words=words if isinstance(words, Tracer) else np.asarray(words),
         epochs=np.asarray(0, np.uint32),
         record=split(0),
-        made_for=_made_for(size, schema),
+        made_for=np.asarray([*split(size), schema], np.uint32),
         kind=str(jr.key_impl(key)),
     )
 
@@ -141,19 +141,10 @@ def split(number: int) -> UInt32[np.ndarray, "2"]:
     return np.asarray([number % 2**32, number // 2**32], np.uint32)
 
 
-def _joined(halves: UInt32[_Numbers, "..."]) -> int:
+def _joined(halves: UInt32[_Numbers, "2"]) -> int:
     """Return the number from its lower and upper half."""
-    low, high = np.asarray(halves).tolist()[:2]
+    low, high = np.asarray(halves).tolist()
     return low + 2**32 * high
-
-
-def _form(cursor: Cursor) -> int:
-    # Moved to the host first: indexing an array on the device compiles a program.
-    return int(np.asarray(cursor.made_for)[2])
-
-
-def _made_for(size: int, schema: int) -> UInt32[np.ndarray, "3"]:
-    return np.concatenate([split(size), np.asarray([schema], np.uint32)])
 
 
 def is_concrete(cursor: Cursor) -> bool:
@@ -175,8 +166,10 @@ def check_cursor(function: str, cursor: Cursor, size: int, form: int) -> None:
     cure = "Give a `Cursor`: `loader.init(jax.random.key(0))` makes the first."
     check_is(function, "cursor", cursor, Cursor, cure)
     if not isinstance(cursor.made_for, Tracer):
-        other = _joined(cursor.made_for)
-        if other != size or _form(cursor) != form:
+        # On the host: indexing an array on the device compiles a program.
+        *halves, other_form = np.asarray(cursor.made_for)
+        other = _joined(np.asarray(halves))
+        if other != size or other_form != form:
             wrong = f"{other} records, and this source has {size}"
             if other == size:
                 wrong = "records of another form, or another order (`shuffle`)"
@@ -478,19 +471,6 @@ def _check_full(function: str, size: int, batch_size: int) -> None:
         raise value_error(function, wrong, cure)
 
 
-class Read(NamedTuple):
-    """Records read from the host, now on the device, with their numbers and offset.
-
-    `epoch` is one number for all records or one for each; `offset` is the position of
-    the first record in its epoch.
-    """
-
-    ids: UInt64[np.ndarray, " n"]
-    epoch: UInt32[np.ndarray, "..."]
-    offset: int
-    records: PyTree
-
-
 # The records of a batch.
 
 
@@ -590,19 +570,12 @@ def transform(
     records: PyTree,
 ) -> PyTree:
     """Apply both pipelines to records, and place the batch."""
-    batch = _piped(loader, impl, words, selection, records)
+    batch = _piped(loader, jr.wrap_key_data(words, impl=impl), selection, records)
     return constrained(batch, loader.sharding, selection.ids.shape[-1])
 
 
-def _piped(
-    loader: Loader,
-    impl: str,
-    words: UInt32[Array, " words"],
-    selection: Selection,
-    records: PyTree,
-) -> PyTree:
+def _piped(loader: Loader, key: Key, selection: Selection, records: PyTree) -> PyTree:
     """Apply both pipelines to records."""
-    key = jr.wrap_key_data(words, impl=impl)
     if not isinstance(loader.pipe, eqx.nn.Identity):
         records = _each(loader.pipe, _named(key, "pipe"), selection, records)
     if not isinstance(loader.batch_pipe, eqx.nn.Identity):
@@ -620,8 +593,6 @@ def check_divides(loader: Loader) -> None:
     whole = isinstance(loader.batch_pipe, eqx.nn.Identity)
     if sharding is None or whole and len(sharding.spec) < 2:
         return  # `check_sharding` has checked the leading axis
-    key = jr.key(0)
-    words, impl = jr.key_data(key), str(jr.key_impl(key))
     zero = np.zeros((), np.uint32)
 
     def batch(record: PyTree) -> PyTree:
@@ -629,7 +600,7 @@ def check_divides(loader: Loader) -> None:
         records = jtu.tree_map(
             lambda leaf: jnp.broadcast_to(leaf, (size, *leaf.shape)), record
         )
-        return _piped(loader, impl, words, Selection(zero, ids, ids[:, 0]), records)
+        return _piped(loader, jr.key(0), Selection(zero, ids, ids[:, 0]), records)
 
     with no_context():
         struct = eqx.filter_eval_shape(batch, loader.source.struct())
@@ -704,29 +675,30 @@ def read_records(
     ids: UInt64[np.ndarray, " n"],
     epoch: UInt32[np.ndarray, "..."],
     offset: int,
-) -> Read:
+) -> tuple[Selection, PyTree]:
     """Read records by number, and move them to the device.
 
-    Each process reads only the records of its devices.
+    `epoch` is one number for all records or one for each; `offset` is the position of
+    the first record in its epoch. Each process reads only the records of its devices.
     """
-    source, sharding = loader.source, loader.sharding
+    source, sharding, size = loader.source, loader.sharding, len(loader.source)
     assert isinstance(source, HostSource)
     rows = local_rows(sharding, len(ids))
     records = source.read(ids if rows is None else ids[rows])
-    return Read(ids, epoch, offset, to_devices(records, sharding, len(ids), rows))
+    selection = Selection(epoch, as_words(ids, size), as_words(offset, size))
+    return selection, to_devices(records, sharding, len(ids), rows)
 
 
-def host_batch(loader: Loader, cursor: Cursor, read: Read) -> PyTree:
+def host_batch(
+    loader: Loader, cursor: Cursor, selection: Selection, batch: PyTree
+) -> PyTree:
     """Return the batch of records that `read_records` returned."""
-    ids, epoch, offset, batch = read
     pipes = loader.pipe, loader.batch_pipe
     if not all(isinstance(pipe, eqx.nn.Identity) for pipe in pipes):
-        size = len(loader.source)
-        selection = Selection(epoch, as_words(ids, size), as_words(offset, size))
         arguments = replicated((cursor.words, selection), loader.sharding)
         run = loader_program(loader, transform, cursor.kind)
         batch = run(loader_arrays(loader), *arguments, batch)
-    return in_users_sharding(batch, loader.sharding, len(ids))
+    return in_users_sharding(batch, loader.sharding, selection.ids.shape[-1])
 
 
 def next_on_host(loader: Loader, cursor: Cursor) -> tuple[PyTree, Cursor]:
@@ -746,7 +718,7 @@ def next_on_host(loader: Loader, cursor: Cursor) -> tuple[PyTree, Cursor]:
     after = dataclasses.replace(
         cursor, epochs=epochs[-1, ...], record=split(int(at[-1]) + 1)
     )
-    return host_batch(loader, cursor, read), after
+    return host_batch(loader, cursor, *read), after
 
 
 def ordered(
@@ -911,10 +883,12 @@ def _from_host(
     ahead = ReadAhead(work, number, source.threads, source.chunk(size))
     with contextlib.closing(ahead):
         for read in ahead:
-            yield host_batch(loader, cursor, read)
+            yield host_batch(loader, cursor, *read)
 
 
-def _reader(loader: Loader, cursor: Cursor, end: int) -> Callable[[int], Read]:
+def _reader(
+    loader: Loader, cursor: Cursor, end: int
+) -> Callable[[int], tuple[Selection, PyTree]]:
     """Return a function that reads the batches of an epoch by number, in any thread."""
     size, first, epoch = loader.batch_size, cursor.position, cursor.epoch
     epochs = np.asarray(epoch, np.uint32)
@@ -927,7 +901,7 @@ def _reader(loader: Loader, cursor: Cursor, end: int) -> Callable[[int], Read]:
         at = np.arange(start, min(end, start + block), dtype=np.uint64)
         return ordered(loader, cursor, epoch, at)
 
-    def batch(index: int) -> Read:
+    def batch(index: int) -> tuple[Selection, PyTree]:
         at = index * size
         with lock:
             ids = order(first + at - at % block)
