@@ -33,14 +33,7 @@ from .._run import CTRL_C, Interrupt, Pace, Watch, no_mesh
 from .._store import disk_errors
 from .._types import PyTree
 from .flights import Flights
-from .planning import (
-    Plan,
-    Target,
-    Todo,
-    keep_chunk,
-    known_workers,
-    work_of,
-)
+from .planning import Plan, Target, Todo, keep_chunk, known_workers, work_of
 from .trace.trace import settings
 from .work.buffer import Asked, Chunk, Rows, Verdict, Work, whole
 from .work.points import Points, prepare
@@ -486,11 +479,7 @@ class _Sweep:
 _sweeps = LRUCache(4)
 
 
-def _computed(
-    sweep: _Sweep,
-    asked: Asked,
-    target: Target | None,
-) -> _Computed:
+def _computed(sweep: _Sweep, asked: Asked, target: Target | None) -> _Computed:
     try:
         task, job = sweep.made()
         with _as_there(task):
