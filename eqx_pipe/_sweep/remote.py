@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import numpy as np
-from jaxtyping import Float, Int64
+from jaxtyping import Int64
 
 from .._cache import LRUCache
 from .._errors import SweepError, message, optional, type_error
@@ -34,17 +34,15 @@ from .._store import disk_errors
 from .._types import PyTree
 from .flights import Flights
 from .planning import (
-    Chunk,
     Plan,
     Target,
     Todo,
-    chunks_of,
     keep_chunk,
     known_workers,
     work_of,
 )
 from .trace.trace import settings
-from .work.buffer import Index, Rows, Verdict, Work, whole
+from .work.buffer import Asked, Chunk, Rows, Verdict, Work, whole
 from .work.points import Points, prepare
 
 # Retry a chunk whose worker died, since another may have more memory; give up on points
@@ -438,13 +436,10 @@ def pack(plan: Plan) -> bytes:
         ) from error
 
 
-_Asked: TypeAlias = tuple[Index, Float[np.ndarray, " rows"] | None]
-
-
 def work(
     name: str,
     packed: bytes | None,
-    asked: Sequence[_Asked],
+    asked: Sequence[Asked],
     target: Target | None = None,
 ) -> _Answer:
     """Compute the rows of chunks in a worker.
@@ -463,10 +458,10 @@ def work(
     target = target if target is not None and target.is_open() else None
     # Ctrl-C also reaches the processes of a pool, which finish the chunk.
     with Interrupt(CTRL_C, loud=False) as interrupt:
-        for index, costs in asked:
+        for each in asked:
             if interrupt.asked:
                 break
-            computed.append(_computed(sweep, index, costs, target))
+            computed.append(_computed(sweep, each, target))
             if isinstance(computed[-1], Exception):
                 break
             if len(computed) == 1 and packed is not None:
@@ -502,16 +497,15 @@ _sweeps = LRUCache(4)
 
 def _computed(
     sweep: _Sweep,
-    index: Index,
-    costs: Float[np.ndarray, " rows"] | None,
+    asked: Asked,
     target: Target | None,
 ) -> _Computed:
     try:
         task, job = sweep.made()
         with _as_there(task):
             if target is None:
-                return whole(job.compute(index, costs, Watch()))
-            return [], _written(job, index, costs, target)
+                return whole(job.compute(asked, Watch()))
+            return [], _written(job, asked, target)
     except Exception as error:
         return _portable(error)
 
@@ -526,9 +520,7 @@ def _as_there(task: _Task) -> Iterator[None]:
         yield
 
 
-def _written(
-    job: Work, index: Index, costs: Float[np.ndarray, " rows"] | None, target: Target
-) -> Verdict:
+def _written(job: Work, asked: Asked, target: Target) -> Verdict:
     """Write a chunk; return the number of failed points.
 
     Another worker may compute the same chunk, since a call is made again if no
@@ -539,19 +531,12 @@ def _written(
     failed = 0
     with disk_errors(target.files.path_of(), "be opened"):
         filling = target.filling()
-        chunks = filling.store.chunks
-        number = int(chunks.holding(np.array(index[0])))
-        rows = None if isinstance(index, range) else index - chunks.span(number)[0]
-        full = costs
-        if costs is not None and rows is not None:
-            full = np.zeros(rows.max() + 1)  # only those of its rows are read
-            full[rows] = costs
-        flights = Flights(job, filling, None if full is None else lambda *_: full)
+        flights, number = Flights(job, filling, lambda *_: asked), asked.number
         resumed = flights.get(number) if flights.look() else None
-    if resumed is not None and not np.array_equal(resumed.rows, rows):
+    if resumed is not None and not np.array_equal(resumed.rows, asked.rows):
         resumed = None  # of other rows
     watch = Watch(hands_over=True, whole=not filling.in_parts)
-    for chunk in chunks_of(number, rows, job.compute(index, costs, watch, resumed)):
+    for chunk in job.compute(asked, watch, resumed):
         with disk_errors(filling.store.path, "take a chunk"):
             # Before a store grows, its token is removed: so it is the store as it was.
             if not target.is_open():

@@ -65,8 +65,8 @@ from .growth import (
     with_key_digits,
 )
 from .identity import as_texts, identity_of, reducing_identity
-from .planning import Chunk, Outcome, Plan, Todo, keep_chunk, open_to_workers
-from .work.buffer import Errors, Rows, Verdict, clear, in_order, joined
+from .planning import Outcome, Plan, Todo, keep_chunk, open_to_workers
+from .work.buffer import Chunk, Errors, Rows, Verdict, clear, in_order, joined
 from .work.groups import Blocks
 
 
@@ -217,7 +217,7 @@ class StoreSink:
         self.contents = _contents_of(self.plan)
         shard, again = self.plan.request.shard, self.plan.request.resume == "failed"
         self._filling = Filling(self.store, shard, again, settles=not has_grown)
-        self._flights = Flights(self.plan.work, self._filling, self.plan.costs)
+        self._flights = Flights(self.plan.work, self._filling, self.plan.asked)
 
     def _opened(self, plan: Plan, write: bool) -> tuple[Store, Plan, bool]:
         """Return the store, the plan with its chunks, and whether it has grown now."""

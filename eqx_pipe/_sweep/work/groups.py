@@ -48,7 +48,17 @@ from ..program.layout import CHUNK_BYTES, Given, Layout
 from ..program.runner import Runner
 from ..program.select import ByOffset
 from ..trace.trace import abstract
-from .buffer import Buffer, Errors, Flight, Rows, Verdict, Work, joined, stretches_of
+from .buffer import (
+    Asked,
+    Buffer,
+    Errors,
+    Rows,
+    Verdict,
+    Work,
+    joined,
+    stretches_of,
+)
+from .flight import Flight
 from .points import Points
 
 
@@ -56,10 +66,13 @@ from .points import Points
 class _Tally:
     """The state of groups after some points of each, up to the point `begin`.
 
-    Groups are `live` if they need more points, and `missing` if some were not computed.
+    The first group has the `row` of a buffer, and `inner` has the points of the next
+    run. Groups are `live` if they need more points, and `missing` if some were not
+    computed.
     There are numbers of their points and of those that failed, and `bits` of them.
     """
 
+    row: int
     live: Bool[np.ndarray, " side"]
     missing: Bool[np.ndarray, " side"]
     points: Int64[np.ndarray, " side"]
@@ -68,15 +81,14 @@ class _Tally:
     states: list[Array]
     errors: list[Errors] = dataclasses.field(default_factory=list)
     begin: int = 0
+    inner: Buffer | None = None
 
-    def flight(self, row: int, buffer: Buffer) -> Flight:
-        """Return the points in flight, with these groups; `row` is the first of them.
-
-        The points of the next run are in `buffer`.
-        """
+    def flight(self) -> Flight:
+        """Return the points in flight, with these groups."""
+        assert self.inner is not None
         arrays = self.live, self.missing, self.points, self.failed, self.bits
         errors = {text: at.tolist() for text, at in joined(self.errors).items()}
-        flight, own = buffer.saved(), {"row": row, "begin": self.begin}
+        flight, own = self.inner.saved(), {"row": self.row, "begin": self.begin}
         entries = {**flight.entries, **own, "errors": errors}
         groups = [*arrays, *map(np.asarray, self.states)]
         return flight._replace(groups=groups, entries=entries)
@@ -88,7 +100,8 @@ class _Tally:
         states = [jax.device_put(x, like.sharding) for x, like in pairs]
         texts, begin = flight.entries["errors"].items(), flight.entries["begin"]
         errors: Errors = {text: np.array(at) for text, at in texts}
-        return _Tally(live, missing, points, failed, bits, states, [errors], begin)
+        arrays = live, missing, points, failed, bits
+        return _Tally(self.row, *arrays, states, [errors], begin)
 
 
 class _Call(NamedTuple):
@@ -161,9 +174,7 @@ class Groups(Work):
     def _some(self, first: int, last: int, call: _Call) -> _Steps[_Made]:
         """Compute at most `at_once` neighbouring rows."""
 
-    def _calls(
-        self, buffer: Buffer, costs: object, watch: Watch
-    ) -> Iterator[tuple[int, int]]:
+    def _calls(self, buffer: Buffer, watch: Watch) -> Iterator[tuple[int, int]]:
         done = 0
         for first, last in stretches_of(buffer.index):
             for at in range(first, last, self.at_once):
@@ -227,7 +238,7 @@ class Groups(Work):
         shape, live = (side, self._num_bits), np.arange(side) < count
         missing, (points, failed) = np.zeros(side, bool), np.zeros((2, side), np.int64)
         arrays = live, missing, points, failed, np.zeros(shape, bool)
-        tally = _Tally(*arrays, self._initial(side, run))
+        tally = _Tally(call.row, *arrays, self._initial(side, run))
         inner = self._points_of(side * run)
         resumed, call.buffer.resumed = call.buffer.resumed, None
         if resumed is not None:
@@ -240,13 +251,11 @@ class Groups(Work):
             index = range(start, min(start + len(lanes) * length, inner.size))
             if not len(index):
                 break
-            buffer = Buffer(index, inner.empty(len(index)))
-            if resumed is not None:
-                buffer.restore(resumed)
-                resumed = None
-            tally.begin, flight = begin, ft.partial(tally.flight, call.row, buffer)
-            for step in inner._calls(buffer, None, call.watch):
-                call.buffer.in_flight = flight if buffer.in_flight else None
+            some = Asked(0, index.start, index.stop)
+            buffer = Buffer(some, inner.empty(len(index)), resumed)
+            resumed, tally.begin, tally.inner = None, begin, buffer
+            for step in inner._calls(buffer, call.watch):
+                call.buffer.in_flight = tally.flight if buffer.in_flight else None
                 yield step
             call.buffer.in_flight = None
             values, verdict = buffer.rows()
@@ -485,7 +494,7 @@ class Blocks(Groups):
         if compute(0, count) is not None:
             for at, _ in search(compute, 0, count, only_first=not points.isolated):
                 block = first + at
-                alone = _Call(0, Buffer(range(1), []), Watch())
+                alone = _Call(0, Buffer(Asked(0, 0, 1), []), Watch())
                 steps = self._by_values(block, block + 1, 1, alone)
                 own, verdict = _ended(steps)
                 for leaf, value in zip(rows, own, strict=True):

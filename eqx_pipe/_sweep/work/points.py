@@ -53,7 +53,7 @@ from ..program.layout import (
     nbytes,
     point_lane,
 )
-from ..program.runner import Begun, Programs, Runner
+from ..program.runner import Programs, Runner
 from ..program.select import ByOffset, ByTable
 from ..trace.cases import (
     Case,
@@ -67,7 +67,8 @@ from ..trace.cases import (
 )
 from ..trace.kept import kept
 from ..trace.trace import Traced, abstract, arrays_of, check_concrete, tabled, trace
-from .buffer import Buffer, Flight, Rows, Work, clear, whole
+from .buffer import Asked, Buffer, Rows, Work, clear, whole
+from .flight import Begun, Flight
 from .order import lines, order_of, turned
 
 _LISTED_AT_ONCE = 2**22
@@ -190,10 +191,8 @@ class Points(Work):
         """Return the range of points of a range of rows, which is the same."""
         return first, last
 
-    def _calls(
-        self, buffer: Buffer, costs: Float[np.ndarray, " rows"] | None, watch: Watch
-    ) -> Iterator[tuple[int, int]]:
-        index = buffer.index
+    def _calls(self, buffer: Buffer, watch: Watch) -> Iterator[tuple[int, int]]:
+        index, costs = buffer.index, buffer.asked.costs
         if isinstance(index, range) and not self._listed:
             order = self._order(watch)
             if order is not None:
@@ -235,9 +234,10 @@ class Points(Work):
             isolated=False,
             programs=Programs(),
         )
-        asked, order = Watch(stopping=watch.stopping), None
+        own, order = Watch(stopping=watch.stopping), None
         with contextlib.suppress(SweepError, FloatingPointError):
-            values, verdict = whole(counting.compute(listed, None, asked))
+            every = Asked(0, 0, len(listed), listed)
+            values, verdict = whole(counting.compute(every, own))
             if verdict.missing is not None:
                 return None
             ends = np.cumsum([each.size for each in index])[:-1]
@@ -317,11 +317,12 @@ class Points(Work):
                     batches = min(batches, runner.pace.steps)
                 now = min(count - done, across * batches)
                 if runner.split is not None:
-                    begun = Begun(runner, given, points, buffer.values, done, now)
-                    if resumed is not None and resumed.call == (*which, done, now):
-                        begun.resume(resumed.place, resumed.state)
+                    call = points, buffer.values, which, done, now
+                    begun = Begun(runner, given, *call)
+                    if resumed is not None:
+                        begun.resume(resumed)
                     resumed = None
-                    yield from self._inside(begun, which, buffer, watch)
+                    yield from self._inside(begun, buffer, watch)
                     done += now
                     continue
                 compute = ft.partial(runner.compute, given, points, buffer.values)
@@ -341,21 +342,14 @@ class Points(Work):
             buffer.finish(points.rows(done, done + now))
             done += now
             if watch.whole:
-                at = (*which, done, 0), self.largest_batch
-                buffer.in_flight = ft.partial(Flight, *at)
+                between = Flight((*which, done, 0), self.largest_batch)
+                buffer.in_flight = lambda flight=between: flight
             yield now, len(found)
 
     def _inside(
-        self, begun: Begun, which: tuple[int, int], buffer: Buffer, watch: Watch
+        self, begun: Begun, buffer: Buffer, watch: Watch
     ) -> Iterator[tuple[int, int]]:
         """Compute points by a program that may stop inside of a batch."""
-        call, size = (*which, begun.first, begun.count), begun.batch_size
-
-        def flight() -> Flight:
-            place, state = begun.save()
-            text = begun.progress()[1]
-            return Flight(call, size, place, state, text=text)
-
         while not begun.ended and not watch.stopping():
             found: list[tuple[int, Exception]] | None = []
             with quiet():
@@ -366,7 +360,7 @@ class Points(Work):
             self._mark(found, begun.points, buffer)
             buffer.finish(begun.rows(begun.finished))
             keeps = watch.hands_over and (watch.whole or not begun.ended)
-            buffer.in_flight = flight if keeps else None
+            buffer.in_flight = begun.flight if keeps else None
             watch.bar.inside(*begun.progress())
             yield len(begun.finished), len(found)
 
