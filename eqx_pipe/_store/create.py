@@ -194,12 +194,12 @@ def settle(files: Files) -> None:
     for name in filter(is_part, files.names(PARTS)):
         files.remove(f"{PARTS}/{name}")
     try:
-        found = files.get(GROWING)
+        data = files.get(GROWING)
     except FileNotFoundError:
         return
     except Undecodable:  # not a file of this store
-        found = b"[]"
-    nodes, listed, sides = dict[str, Any](), _listed(found), dict[str, int]()
+        data = b"[]"
+    nodes, listed, sides = dict[str, Any](), _listed(data), dict[str, int]()
     if exists(files):
         root, record = read_root("sweep", files)
         nodes, sides = root["consolidated_metadata"]["metadata"], record["sides"]
@@ -216,23 +216,23 @@ _Counts: TypeAlias = Mapping[str, Sequence[int]]
 
 
 def _counts(root: Mapping[str, Any]) -> _Counts:
-    found = {}
+    counts = {}
     for name, node in root["consolidated_metadata"]["metadata"].items():
         chunk = node["chunk_grid"]["configuration"]["chunk_shape"]
         pairs = zip(node["shape"], chunk, strict=True)
-        found[name] = [-(-n // size) for n, size in pairs]
-    return found
+        counts[name] = [-(-n // size) for n, size in pairs]
+    return counts
 
 
 def _listed(data: bytes) -> list[_Counts]:
     """Return the arrays that `.growing` lists; none if it is damaged."""
     try:
-        found = json.loads(data)
-        names = [name for counts in found for name in counts]
-        each = [n for counts in found for n in counts.values()]
+        listed = json.loads(data)
+        names = [name for counts in listed for name in counts]
+        each = [n for counts in listed for n in counts.values()]
         whole = all(type(x) is int for n in each for x in n)
         few = max(map(math.prod, each), default=0) <= MOST_CHUNKS
-        return found if whole and few and all(map(is_name, names)) else []
+        return listed if whole and few and all(map(is_name, names)) else []
     except MALFORMED:
         return []
 

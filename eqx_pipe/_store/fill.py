@@ -134,16 +134,16 @@ class Filling:
 
     def todo(self, listed: Listed) -> Todo:
         """Return the chunks of the share to compute, with the rows that they lack."""
-        found: dict[int, Int64[np.ndarray, " rows"] | None] = {}
+        rows_by_chunk: dict[int, Int64[np.ndarray, " rows"] | None] = {}
         current = self.store.files.conditional
         for number in np.flatnonzero(~listed.done | listed.odd).tolist():
             if number in self.owned and number not in self.broken:
                 is_new = current and not listed.done[number]
                 rows = None if is_new else self._wanted(number)
                 if rows is None or len(rows):
-                    found[number] = rows
-        found |= dict.fromkeys(self.broken)
-        return dict(sorted(found.items()))
+                    rows_by_chunk[number] = rows
+        rows_by_chunk |= dict.fromkeys(self.broken)
+        return dict(sorted(rows_by_chunk.items()))
 
     def keep(
         self,

@@ -549,11 +549,11 @@ def _written(job: Work, asked: Asked, target: Target) -> Verdict:
 
 def _versions() -> str:
     """Return the versions that this process and its workers have in common."""
-    found = versions()
+    texts = versions()
     names = "python", "jax", "equinox", "eqx_pipe"
     # Releases of a Python version have the same bytecode.
-    found["python"] = ".".join(found["python"].split(".")[:2])
-    return ", ".join(f"{name} {found[name]}" for name in names)
+    texts["python"] = ".".join(texts["python"].split(".")[:2])
+    return ", ".join(f"{name} {texts[name]}" for name in names)
 
 
 def _unpacked(packed: bytes) -> _Task:
