@@ -36,6 +36,21 @@ def branch_of(scope: Scope, segment: Segment, stage: AnyStage) -> Branch:
     return run
 
 
+def run_chosen(
+    function: str,
+    scope: Scope,
+    index: Array,
+    stages: Mapping[Segment, AnyStage],
+    x: PyTree,
+    state: MaybeState,
+) -> Output:
+    """Run the stage at an index, of several stages by their path segments."""
+    varying, x = varying_as(index, (tuple(stages.values()), x))
+    branches = [branch_of(scope, s, f) for s, f in zip(stages, varying, strict=True)]
+    paths = [join_path(scope.path, segment) for segment in stages]
+    return choose(function, paths, index, branches, x, state)
+
+
 def run_predicate(
     function: str,
     scope: Scope,
@@ -85,15 +100,8 @@ class Cond(Composite):
 
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
         pred, state = run_predicate("cond", scope, "pred", self.pred, x, state)
-        otherwise, then, x = varying_as(pred, (self.otherwise, self.then, x))
-        return choose(
-            "cond",
-            [join_path(scope.path, name) for name in ("otherwise", "then")],
-            pred,
-            [branch_of(scope, "otherwise", otherwise), branch_of(scope, "then", then)],
-            x,
-            state,
-        )
+        stages = {"otherwise": self.otherwise, "then": self.then}
+        return run_chosen("cond", scope, pred, stages, x, state)
 
 
 def cond(pred: StageLike, then: StageLike, otherwise: StageLike = identity) -> Cond:
@@ -149,17 +157,8 @@ class Switch(Container):
 
     def run(self, x: PyTree, state: MaybeState, scope: Scope) -> Output:
         value, state = scope.silent().enter("selector", self.selector, x, state=state)
-        index = self._index(value)
-        stages, x = varying_as(index, (self.stages, x))
-        segments = [segment for segment, _ in keyed(self)]
-        return choose(
-            "switch",
-            [join_path(scope.path, segment) for segment in segments],
-            index,
-            [branch_of(scope, s, f) for s, f in zip(segments, stages, strict=True)],
-            x,
-            state,
-        )
+        stages = dict(keyed(self))
+        return run_chosen("switch", scope, self._index(value), stages, x, state)
 
     def _index(self, value: PyTree) -> Int[Array, ""]:
         """Return the selector's index, checked and as an int32 scalar."""

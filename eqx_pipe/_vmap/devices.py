@@ -178,7 +178,7 @@ def may_hang(devices: Sequence[Any]) -> bool:
     threads = _pool_size()
     return (
         devices[0].platform == "cpu"
-        and first <= _jaxlib_version() < mended
+        and first <= jaxlib.version.__version_info__ < mended
         and 1 < threads < _THREADS * len(devices)
     )
 
@@ -202,12 +202,6 @@ def warn_if_it_may_hang(
         smaller,
         _THREADS * len(devices),
     )
-
-
-def _jaxlib_version() -> tuple[int, ...]:
-    """Return the numbers of the version, without a suffix like `dev`."""
-    parts = jaxlib.version.__version__.split(".")[:3]
-    return tuple(int(n) for n in parts if n.isdecimal())
 
 
 def _pool_size() -> int:

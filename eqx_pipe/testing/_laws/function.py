@@ -13,7 +13,6 @@ import linecache
 import math
 import operator
 import re
-import sys
 import traceback
 import types
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -993,7 +992,6 @@ def check_function(
             if law.name in broken
         }
         raise AssertionError(_report(fn, laws, verdicts, inner, inputs))
-    _count_sizes(inputs)
     return {
         name: str(outcome) + _emptiness(name, inputs)
         for name, outcome in verdicts.items()
@@ -1009,14 +1007,6 @@ def _emptiness(law: str, inputs: PyTree) -> str:
     if law not in _OF_NUMBERS or not empty:
         return ""
     return f"; {', '.join(f'`{name}`' for name in empty)} has no elements"
-
-
-def _count_sizes(inputs: PyTree) -> None:
-    """Count the shapes for the statistics of Hypothesis, inside of its tests."""
-    hypothesis = sys.modules.get("hypothesis")
-    if hypothesis is not None and hypothesis.currently_in_test_context():
-        shapes = [f"{n}: {leaf_text(v)}" for n, v in leaves_with_names(inputs)]
-        hypothesis.event(f"check_function at {', '.join(shapes)}")
 
 
 def _without_state(
