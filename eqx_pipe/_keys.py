@@ -120,13 +120,13 @@ _rules: WeakCache[tuple[bool, bool]] = WeakCache()
 
 def keyword_rule(fn: Any, name: str) -> tuple[bool, bool]:
     """Return whether a function takes an argument by name, and has a default for it."""
-    known = parameters(fn)
-    if name not in list(known)[1:]:  # the first is the input, under any name
+    named = parameters(fn)
+    if name not in list(named)[1:]:  # the first is the input, under any name
         return False, False
     bound = isinstance(fn, ft.partial) and name in fn.keywords
-    if bound or known[name].kind is inspect.Parameter.POSITIONAL_ONLY:
+    if bound or named[name].kind is inspect.Parameter.POSITIONAL_ONLY:
         return False, False
-    default = known[name].default
+    default = named[name].default
     return True, default is not inspect.Parameter.empty and default is not None
 
 

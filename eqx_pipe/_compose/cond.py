@@ -230,8 +230,9 @@ class Gated(Container):
     merge: Merge
 
     def children(self) -> Mapping[str, AnyStage]:
-        gates = zip(map(_gate_path, self.keys()), self.gates, strict=True)
-        return {**super().children(), **dict(gates), **self.merge.children()}
+        pairs = zip(self.keys(), self.gates, strict=True)
+        gates = {f"gates.{key}": gate for key, gate in pairs}
+        return {**super().children(), **gates, **self.merge.children()}
 
     def settings(self) -> dict[str, Any]:
         return self.merge.settings()
@@ -265,10 +266,6 @@ class Gated(Container):
         if self.merge.name in ("max", "min", "prod"):
             y = jtu.tree_map(lambda v: jnp.where(count == 0, jnp.zeros_like(v), v), y)
         return y, state
-
-
-def _gate_path(segment: Segment) -> str:
-    return f"gates.{segment}"
 
 
 def _absent(merge: str | None, leaf: PyTree) -> PyTree:

@@ -147,11 +147,11 @@ def graph(
         >>> block({"x": jnp.ones((3, 4)), "mask": jnp.tri(3, dtype=bool)}).shape
         (3, 4)
     """
-    known = read_inputs(nodes, inputs)
-    read, keywords = read_edges(tuple(nodes), edges, known or ())
-    sink_keys, wanted = read_sink(tuple(nodes), sink, known or ())
-    names = order(read)
-    check_alive(read, (wanted,) if isinstance(wanted, str) else wanted, known or ())
+    input_names = read_inputs(nodes, inputs)
+    read, keywords = read_edges(tuple(nodes), edges, input_names or ())
+    sink_keys, wanted = read_sink(tuple(nodes), sink, input_names or ())
+    names, sinks = order(read), (wanted,) if isinstance(wanted, str) else wanted
+    check_alive(read, sinks, input_names or ())
     return Graph(
         tuple(
             _read_stage(name, nodes[name], read[name], keywords.get(name, ()))
@@ -162,7 +162,7 @@ def graph(
         tuple(keywords.get(name, ()) for name in names),
         wanted,
         sink_keys,
-        known,
+        input_names,
     )
 
 

@@ -67,6 +67,7 @@ from .._tree import (
     join_path,
     numpy_as_jax,
     path_name,
+    struct_of,
 )
 from .._types import AnyStage, Key, MaybeState, Output, PyTree, StageLike
 from .._vmap import leaf_axes, vmap
@@ -809,12 +810,16 @@ class Batched(Composite):
         x = as_arrays(x)
         # `vmap` maps a sparse matrix as one array.
         leaves, structure = jtu.tree_flatten(x, is_leaf=is_sparse)
-        axes = _leaf_axes(self.in_axes, x, scope)
-        shapes = structure.unflatten(map(_shape, leaves))
-        size = common_size(
-            "batched", f"the input{scope.where}", shapes, axes, _EXAMPLES
-        )
-        both = list(zip(leaves, axes, strict=True))
+        subject = f"the input{scope.where}"
+        axes = leaf_axes("batched", "in_axes", self.in_axes, x, subject)
+        both = [
+            (leaf, axis if _is_split(leaf) or is_sparse(leaf) else None)
+            for leaf, axis in zip(leaves, axes, strict=True)
+        ]
+        axes = [axis for _, axis in both]
+        shapes = [struct_of(v) if is_sparse(v) else v for v in leaves]
+        shapes = structure.unflatten(shapes)
+        size = common_size("batched", subject, shapes, axes, _EXAMPLES)
         mapped = [leaf for leaf, a in both if a is not None]
         # The index is mapped only if the stage gets a key; otherwise all else stays
         # unbatched.
@@ -862,26 +867,9 @@ class Batched(Composite):
         return passes.end(values), shared if stateful else state
 
 
-def _leaf_axes(in_axes: PyTree, x: PyTree, scope: Scope) -> list[int | None]:
-    """Return the mapped axis of each leaf of `x`, or `None` if it is not an array."""
-    axes = leaf_axes("batched", "in_axes", in_axes, x, f"the input{scope.where}")
-    leaves = jtu.tree_leaves(x, is_leaf=is_sparse)
-    pairs = zip(leaves, axes, strict=True)
-    return [axis if _is_mapped(leaf) else None for leaf, axis in pairs]
-
-
-def _is_mapped(leaf: Any) -> bool:
-    return _is_split(leaf) or is_sparse(leaf)
-
-
 def _is_split(leaf: Any) -> bool:
     """Return whether a loop gives each of its steps a part of a leaf."""
     return eqx.is_array(leaf) or is_ref(leaf)
-
-
-def _shape(leaf: Any) -> Any:
-    """Return the struct of a sparse matrix; other leaves as they are."""
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) if is_sparse(leaf) else leaf
 
 
 def _positions(size: int, mapped: list[Array], axes: list[int | None]) -> Array:
@@ -977,14 +965,14 @@ def batched(
         batch_size = operator.index(batch_size)
     if mesh is not None:
         check_mesh("batched", mesh)
-    by_batch = {"batch_size": batch_size, "mesh": mesh}
-    given = [name for name, value in by_batch.items() if value is not None]
-    if given and is_stateful(child):
+    settings = {"batch_size": batch_size, "mesh": mesh}
+    name = next((n for n, value in settings.items() if value is not None), None)
+    if name is not None and is_stateful(child):
         raise value_error(
             "batched",
-            f"`stage` is stateful, and `{given[0]}` is given: each batch would update "
+            f"`stage` is stateful, and `{name}` is given: each batch would update "
             "the same state.",
-            f"Leave out `{given[0]}`, or call `batched(stage)` for one batch after the "
+            f"Leave out `{name}`, or call `batched(stage)` for one batch after the "
             "other, with the state of the one before, as in a `jax.lax.scan`.",
         )
     return Batched(child, tuple(axes), structure, axis_name, batch_size, mesh)

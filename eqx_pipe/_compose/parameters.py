@@ -216,10 +216,10 @@ def tied(
     dropped, _ = where(stage), get(stage)
     kept = eqx.tree_at(where, stage, replace_fn=lambda _: Elsewhere())
     try:
-        found = get(kept)
+        source = get(kept)
     except Exception:  # it succeeds with the whole pipeline
-        found = Elsewhere()
-    lines = differences(dropped, found)
+        source = Elsewhere()
+    lines = differences(dropped, source)
     if lines:
         raise structure_error(
             "tied",

@@ -64,10 +64,6 @@ def _sum(a: Count, b: Count) -> Count:
     return jnp.where(total < a, jnp.uint32(2**32 - 1), total)
 
 
-def _call(eqn: Equation, inputs: list[Any]) -> list[Any]:
-    return counted(bodies(eqn)[0], inputs)
-
-
 def _branches(eqn: Equation, inputs: list[Any]) -> list[Any]:
     """Count branches; all lanes run each branch that any of them has chosen."""
     branches = bodies(eqn)
@@ -136,7 +132,7 @@ def _alone(eqn: Equation, inputs: list[Any]) -> list[Any]:
 
 
 _RULES: dict[Any, Callable[[Equation, list[Any]], list[Any]]] = {
-    "call": _call,
+    "call": lambda eqn, inputs: counted(bodies(eqn)[0], inputs),
     "branches": _branches,
     "scan": _scan,
     "while": _while_loop,

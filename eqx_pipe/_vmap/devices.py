@@ -49,19 +49,19 @@ def local_devices(
             "Give a `topology` to `plan`, `plan_train` or `program`, which compile for "
             "it and do not compute.",
         )
-    own = tuple(d for d in devices if d.process_index == jax.process_index())
+    here = tuple(d for d in devices if d.process_index == jax.process_index())
     counts = collections.Counter(d.process_index for d in devices)
     fair = len(counts) == jax.process_count() and len({*counts.values()}) == 1
-    if not devices or (len(own) < len(devices) and not (several and fair)):
+    if not devices or (len(here) < len(devices) and not (several and fair)):
         whole = "Give `jax.make_mesh((jax.device_count(),), ('x',))`, or " * several
         raise value_error(
             function,
-            f"`mesh` has {len(devices)} devices, {len(devices) - len(own)} of them of "
+            f"`mesh` has {len(devices)} devices, {len(devices) - len(here)} of them of "
             "other processes.",
             f"{whole or 'Give '}a mesh of this process's own devices: "
             "`jax.make_mesh((n,), ('x',), devices=jax.local_devices()[:n])`.",
         )
-    return own
+    return here
 
 
 def use_cpu_devices(n: SupportsIndex | None = None) -> None:
@@ -216,5 +216,5 @@ def warn_if_it_may_hang(
 
 def _pool_size() -> int:
     """Return the number of threads that devices share, if NPROC was set at start."""
-    given = os.environ.get("NPROC", "")
-    return int(given) if given.isdecimal() and int(given) else num_cores()
+    text = os.environ.get("NPROC", "")
+    return int(text) if text.isdecimal() and int(text) else num_cores()

@@ -89,8 +89,8 @@ class Vmapped(eqx.Module):
             *leaf_axes("vmap", "in_axes", in_axes, args, "the arguments"),
             *leaf_axes("vmap", "in_axes", 0, kwargs, "the keyword arguments"),
         ]
-        given = {"args": args, "kwargs": kwargs}
-        leaves, structure = jtu.tree_flatten(given, is_leaf=is_sparse)
+        inputs = {"args": args, "kwargs": kwargs}
+        leaves, structure = jtu.tree_flatten(inputs, is_leaf=is_sparse)
         pairs = zip(leaves, axes, strict=True)
         axes = [a if _can_be_mapped(x) else None for x, a in pairs]
         pairs = zip(leaves, axes, strict=True)
@@ -105,7 +105,7 @@ class Vmapped(eqx.Module):
             if self.axis_size not in (None, size):
                 wrong = f"`axis_size` is {self.axis_size}, but the input has {size} "
                 raise structure_error("vmap", f"{wrong}lanes.", cure)
-        return _Call(self, given, axes, size).run()
+        return _Call(self, inputs, axes, size).run()
 
     # Not by `equinox.module_update_wrapper`, which makes them part of the structure.
     @property
@@ -132,8 +132,8 @@ class Vmapped(eqx.Module):
 class _Call:
     """One call of a vectorised function."""
 
-    def __init__(self, of: Vmapped, given: PyTree, axes: Sequence[Axis], size: int):
-        leaves, self.structure = jtu.tree_flatten(given, is_leaf=is_sparse)
+    def __init__(self, of: Vmapped, inputs: PyTree, axes: Sequence[Axis], size: int):
+        leaves, self.structure = jtu.tree_flatten(inputs, is_leaf=is_sparse)
         self.of, self.size = of, size
         self.is_mapped = [axis is not None for axis in axes]
         mapped = list(it.compress(leaves, self.is_mapped))
@@ -150,12 +150,12 @@ class _Call:
         """Call the function for one lane, and record the structure of its output."""
         fn, others = eqx.combine(shared, self.static)
         pairs = zip(slices, self.refs, strict=True)
-        own = [x if ref is None else jax.new_ref(x) for x, ref in pairs]
-        leaves = fill(others, self.is_mapped, own)
-        given = jtu.tree_unflatten(self.structure, leaves)
+        parts = [x if ref is None else jax.new_ref(x) for x, ref in pairs]
+        leaves = fill(others, self.is_mapped, parts)
+        inputs = jtu.tree_unflatten(self.structure, leaves)
         on_device = self.of.mesh is not None or IN_LANE.value == "device"
         with IN_LANE("device" if on_device else "lane"):
-            out = fn(*given["args"], **given["kwargs"])
+            out = fn(*inputs["args"], **inputs["kwargs"])
         check_dense("vmap", "the output", out, "Return its entries as an array.")
         self.out, self.out_structure = jtu.tree_flatten(out)
         axes = leaf_axes("vmap", "out_axes", self.of.axes.values[1], out, "the output")
@@ -165,7 +165,7 @@ class _Call:
         how = self.of.reduce
         self.totals = [] if how is None else [_dtype_of_total(how, x) for x in arrays]
         both = list(zip(arrays, self.out_axes, strict=True))
-        values = [x[...] for x in own if is_ref(x)]
+        values = [x[...] for x in parts if is_ref(x)]
         stacked = [x for x, a in both if a is not None]
         return [*stacked, *values], [x for x, a in both if a is None]
 
@@ -311,25 +311,25 @@ class _Call:
         typed = bool(arrays) or not jax.sharding.get_abstract_mesh().empty
         if typed:
             mesh = _typed_like(mesh, arrays)
-        given: Any = self.shared if typed else list(jaxpr.consts)
+        shared: Any = self.shared if typed else list(jaxpr.consts)
         explicit = typed and is_explicit(mesh)
         if explicit:
-            own = P(mesh.axis_names)
-            lanes = _placed(lanes, mesh, P() if copied else own)
-            first = _placed(first, mesh, own)
-            given = _placed(given, mesh, P())
+            split = P(mesh.axis_names)
+            lanes = _placed(lanes, mesh, P() if copied else split)
+            first = _placed(first, mesh, split)
+            shared = _placed(shared, mesh, P())
         sums = len(self.totals)
 
         on = mesh if typed else flat_mesh(mesh.devices)
 
-        def alone(lanes: list[Any], first: First | None, given: Any) -> Any:
+        def alone(lanes: list[Any], first: First | None, shared: Any) -> Any:
             if copied:  # uneven lanes are whole on each device, which takes its own
                 each = total // mesh.size
                 at = jax.lax.axis_index(on.axis_names) * each + np.arange(each)
                 lanes = [jnp.take(x, at % self.size, 0, mode="clip") for x in lanes]
-            lane: Any = ft.partial(self.evaluated, jaxpr, given)
+            lane: Any = ft.partial(self.evaluated, jaxpr, shared)
             if typed:
-                lane = ft.partial(self.lane, given)
+                lane = ft.partial(self.lane, shared)
             stacked = self.on_device(lane, lanes, first, batch)
             return [*[x[None] for x in stacked[:sums]], *stacked[sums:]]
 
@@ -340,7 +340,7 @@ class _Call:
             leave_mesh=not typed,
         )
         # Outside of `jit`, JAX runs a `shard_map` operation by operation.
-        stacked = jax.jit(every, inline=True)(lanes, first, given)
+        stacked = jax.jit(every, inline=True)(lanes, first, shared)
         totals, stacked = [jnp.sum(x, axis=0) for x in stacked[:sums]], stacked[sums:]
         if copied and explicit:
             # JAX does not implement uneven slices of arrays with explicit sharding.
@@ -406,7 +406,7 @@ class _Call:
                 "Give it as an argument with an axis in `in_axes`, so that each lane "
                 "has its part, or return the value.",
             )
-        if any(ref is own for ref in refs for own in self.refs):
+        if any(ref is mapped for ref in refs for mapped in self.refs):
             raise value_error(
                 "vmap",
                 f"`fn` reads the whole of a reference, {leaf_text(refs[0])}, of which "

@@ -234,11 +234,11 @@ class _Derivatives:
         usual = float(np.median(np.concatenate(values))) if any(map(len, values)) else 0
         slopes = []
         for v, t in zip(self.plain, tangents, strict=True):
-            known = np.isfinite(t) & np.isfinite(v)
-            rounding = self.eps * np.abs(np.where(known, v, 0))
-            scale = max(usual, float(np.abs(np.where(known, t, 0)).max(initial=0.0)))
-            known &= rounding <= 1e-3 * scale
-            slopes.append(Slope(t, rounding, np.zeros_like(rounding), known))
+            finite = np.isfinite(t) & np.isfinite(v)
+            rounding = self.eps * np.abs(np.where(finite, v, 0))
+            scale = max(usual, float(np.abs(np.where(finite, t, 0)).max(initial=0.0)))
+            exact = finite & (rounding <= 1e-3 * scale)
+            slopes.append(Slope(t, rounding, np.zeros_like(rounding), exact))
         return slopes
 
     def _blamed(self, inside: list[int], output: int) -> str:
@@ -263,9 +263,9 @@ class _Derivatives:
             return self.programs.second(self.leaves, self.tangents, cotangents)[0]
         return self.programs.backward(self.leaves, cotangents)
 
-    def _backward(self, known: list[list[Slope]]) -> str:
+    def _backward(self, slopes: list[list[Slope]]) -> str:
         """Compare reverse mode along each direction; return why if it is absent."""
-        for inside, row in zip(self.moved, known, strict=True):
+        for inside, row in zip(self.moved, slopes, strict=True):
             cotangents = self._balanced(row)
             both, why = attempt("reverse mode", lambda c=cotangents: self._reverse(c))
             if both is None:

@@ -569,7 +569,7 @@ def _drawn_copies(jaxpr: Any) -> list[Equation]:
     choice, and the loop of a batch, may copy a key by themselves, so their outputs are
     not marked.
     """
-    found: list[Equation] = []
+    drawn: list[Equation] = []
 
     def rule(eqn: Equation, marks: list[Equation | None]) -> list[Equation | None]:
         name = eqn.primitive.name
@@ -584,7 +584,7 @@ def _drawn_copies(jaxpr: Any) -> list[Equation]:
             interpret(body, inputs, rule, lambda _: None)
         copies = marks[0] if marks else None
         if copies and name in (*DRAWS, "random_split"):
-            found.append(copies)
+            drawn.append(copies)
         if name == "random_fold_in":
             is_one = marks[1] or is_literal(eqn.invars[1])
             copies = copies if is_one or avals[1].ndim < avals[0].ndim else None
@@ -595,7 +595,7 @@ def _drawn_copies(jaxpr: Any) -> list[Equation]:
         return [copies] * len(eqn.outvars)
 
     interpret(jaxpr, [None] * len(jaxpr.in_avals), rule, lambda _: None)
-    return found
+    return drawn
 
 
 _SAME = ("random_fold_in", "random_unwrap", "random_wrap")
@@ -612,7 +612,7 @@ def _with_same_keys(jaxpr: Any) -> Callable[..., list[Any]]:
     JAX does not know that equal numbers folded into a key make the same key, nor
     follows bits of a key, or keys in a choice of this package.
     """
-    known: dict[Any, Any] = {}
+    made: dict[Any, Any] = {}
 
     def rule(eqn: Equation, inputs: list[Any]) -> Any:
         name = eqn.primitive.name
@@ -624,11 +624,11 @@ def _with_same_keys(jaxpr: Any) -> Callable[..., list[Any]]:
         if name not in _SAME:
             return rebind(eqn, inputs)
         token = name, *(id(v) if isinstance(v, Tracer) else str(v) for v in inputs)
-        if token not in known:
-            known[token] = rebind(eqn, inputs), inputs  # which keeps the `id`
+        if token not in made:
+            made[token] = rebind(eqn, inputs), inputs  # which keeps the `id`
             if name == "random_unwrap":
-                known["random_wrap", id(known[token][0][0])] = inputs, known[token]
-        return known[token][0]
+                made["random_wrap", id(made[token][0][0])] = inputs, made[token]
+        return made[token][0]
 
     return lambda *inputs: interpret(jaxpr, inputs, rule)
 
@@ -1029,12 +1029,12 @@ def _state_index(
     fn: Callable[..., Any], count: int, named: Collection[str]
 ) -> int | None:
     """Return the position of the state, `count + 1` or more by keyword, or `None`."""
-    known, names = parameters(fn), _positional(fn)
-    if "state" in known:
+    signature, names = parameters(fn), _positional(fn)
+    if "state" in signature:
         return names.index("state") if "state" in names else count + 1
     free = [name for name in names if name not in {*named, "key"}]
-    several = any(p.kind is p.VAR_POSITIONAL for p in known.values())
-    return count if several or not known or len(free) > count else None
+    several = any(p.kind is p.VAR_POSITIONAL for p in signature.values())
+    return count if several or not signature or len(free) > count else None
 
 
 def _names(fn: Callable[..., Any], count: int, index: int | None) -> tuple[str, ...]:

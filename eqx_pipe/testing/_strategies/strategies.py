@@ -333,8 +333,8 @@ class Binding:
             end = len(shape) - (len(dims) - i - 1)
             sizes[i : max(i, end)] = [shape[i:end]]
         if len(sizes) != len(dims) or not all(map(self._fits, dims, sizes)):
-            known = {**self.sizes, **self.shapes}
-            bound = f" with {known}" if known else ""
+            sizes_of = {**self.sizes, **self.shapes}
+            bound = f" with {sizes_of}" if sizes_of else ""
             raise invalid(
                 "arguments",
                 f"{where} is an array of shape {shape}, which its annotation "
@@ -347,8 +347,8 @@ class Binding:
         if dim.broadcasts and (dim.many or size == 1):
             return True
         if dim.kind == "named":
-            known: dict[Any, Any] = self.shapes if dim.many else self.sizes
-            return known.setdefault(dim.text, size) == size
+            sizes_of: dict[Any, Any] = self.shapes if dim.many else self.sizes
+            return sizes_of.setdefault(dim.text, size) == size
         return dim.kind != "fixed" or int(dim.text) == size
 
 
