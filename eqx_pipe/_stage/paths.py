@@ -191,11 +191,9 @@ def check_patterns(function: str, argument: str, patterns: Iterable[object]) -> 
     """Raise a `TypeError` unless each is a non-empty string."""
     for pattern in patterns:
         if not isinstance(pattern, str) or not pattern.removeprefix("!"):
-            raise type_error(
-                function,
-                f"`{argument}` holds {describe_value(pattern)}.",
-                'Give patterns of paths, as strings: `"head"`, `"blocks.*.attn"`.',
-            )
+            wrong = f"`{argument}` holds {describe_value(pattern)}."
+            cure = 'Give patterns of paths, as strings: `"head"`, `"blocks.*.attn"`.'
+            raise type_error(function, wrong, cure)
 
 
 def matches(pattern: str, path: str, *, below: bool = False) -> bool:

@@ -124,12 +124,11 @@ def check_state(function: str, stage: StageLike, state: object) -> None:
             return
         path = _path_of_stateful(stage)
         who = f"stage `{path}`" if path else "it"
-        raise value_error(
-            function,
-            f"{who} is stateful, but got no state.",
-            "Build the pipeline by `pipe, state = equinox.nn.make_with_state(...)"
-            "(...)` and call `y, state = pipe(x, state)`.",
-        )
+        wrong = f"{who} is stateful, but got no state."
+        cure = "Build the pipeline by `pipe, state = "
+        cure += "equinox.nn.make_with_state(...)(...)` and call `y, state = pipe(x, "
+        cure += "state)`."
+        raise value_error(function, wrong, cure)
     cure = (
         "Give an `equinox.nn.State`. A stage takes one input; several values go in as "
         "one tuple or dict. Keys are passed as `key=`."
@@ -156,13 +155,11 @@ def check_state_is_ours(
     marker = error.args[0] if len(error.args) == 1 else None
     indices = filter(is_state_index, jtu.tree_leaves(stage, is_leaf=is_state_index))
     if state is not None and any(index.marker is marker for index in indices):
-        raise value_error(
-            function,
-            "the state has no entry for a stage of this pipeline: it was made for "
-            "another pipeline, or before this one changed.",
-            "Pass the state that `equinox.nn.make_with_state` returned together with "
-            "this pipeline.",
-        ) from error
+        wrong = "the state has no entry for a stage of this pipeline: it was made for "
+        wrong += "another pipeline, or before this one changed."
+        cure = "Pass the state that `equinox.nn.make_with_state` returned together "
+        cure += "with this pipeline."
+        raise value_error(function, wrong, cure) from error
 
 
 def own_state(

@@ -78,13 +78,11 @@ class Vmapped(eqx.Module):
     def __call__(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
         in_axes = self.axes.values[0]
         if isinstance(in_axes, tuple) and len(in_axes) != len(args):
-            raise structure_error(
-                "vmap",
-                f"`in_axes` is {in_axes!r}, and there are {len(args)} positional "
-                "arguments.",
-                "Give one axis for each of them, or one integer for all; keyword "
-                "arguments are mapped over axis 0.",
-            )
+            wrong = f"`in_axes` is {in_axes!r}, and there are {len(args)} positional "
+            wrong += "arguments."
+            cure = "Give one axis for each of them, or one integer for all; keyword "
+            cure += "arguments are mapped over axis 0."
+            raise structure_error("vmap", wrong, cure)
         axes = [
             *leaf_axes("vmap", "in_axes", in_axes, args, "the arguments"),
             *leaf_axes("vmap", "in_axes", 0, kwargs, "the keyword arguments"),
@@ -385,13 +383,12 @@ class _Call:
         devices = 1 if of.mesh is None else of.mesh.size
         batch = self.size if of.batch_size == "auto" else of.batch_size
         if self.size > 1 and (devices > 1 or batch < self.size):
-            raise value_error(
-                "vmap",
-                f"`axis_name` is {of.axis_name!r}, and {self.size} lanes in batches of "
-                f"{min(batch, self.size)} on {devices} device{'s' * (devices > 1)} are "
-                "several batches: a collective would not see the whole axis.",
-                "Leave out `axis_name`, or `batch_size` and `mesh`.",
-            )
+            wrong = f"`axis_name` is {of.axis_name!r}, and {self.size} lanes in "
+            wrong += f"batches of {min(batch, self.size)} on {devices} "
+            wrong += f"device{'s' * (devices > 1)} are several batches: a collective "
+            wrong += "would not see the whole axis."
+            cure = "Leave out `axis_name`, or `batch_size` and `mesh`."
+            raise value_error("vmap", wrong, cure)
 
     def check_only_read(self, refs: Sequence[Any], changed: Sequence[Any]) -> None:
         """Raise if a lane writes to a reference of all, or reads one of another lane.
@@ -400,19 +397,15 @@ class _Call:
         """
         if changed:
             text = leaf_text(changed[0])
-            raise value_error(
-                "vmap",
-                f"`fn` writes to a reference that its lanes share, {text}.",
-                "Give it as an argument with an axis in `in_axes`, so that each lane "
-                "has its part, or return the value.",
-            )
+            wrong = f"`fn` writes to a reference that its lanes share, {text}."
+            cure = "Give it as an argument with an axis in `in_axes`, so that each "
+            cure += "lane has its part, or return the value."
+            raise value_error("vmap", wrong, cure)
         if any(ref is mapped for ref in refs for mapped in self.refs):
-            raise value_error(
-                "vmap",
-                f"`fn` reads the whole of a reference, {leaf_text(refs[0])}, of which "
-                "each lane has a part.",
-                "Read it before: `ref[...]`.",
-            )
+            wrong = f"`fn` reads the whole of a reference, {leaf_text(refs[0])}, of "
+            wrong += "which each lane has a part."
+            cure = "Read it before: `ref[...]`."
+            raise value_error("vmap", wrong, cure)
 
     def mesh_of_inputs(self) -> Any:
         """Return the mesh over which the types of arrays split the lanes, if any."""
@@ -496,11 +489,9 @@ def _dtype_of_total(reduce: str, x: Any) -> Any:
     """Return the dtype of `jnp.sum` or `jnp.mean` over lanes with such outputs."""
     dtype = jnp.result_type(x)
     if not jnp.issubdtype(dtype, jnp.number) and not jnp.issubdtype(dtype, jnp.bool_):
-        raise value_error(
-            "vmap",
-            f"`reduce` is {reduce!r}, and an output is {leaf_text(x)}.",
-            "Return numbers, or leave out `reduce`.",
-        )
+        wrong = f"`reduce` is {reduce!r}, and an output is {leaf_text(x)}."
+        cure = "Return numbers, or leave out `reduce`."
+        raise value_error("vmap", wrong, cure)
     total: Any = jnp.sum if reduce == "sum" else jnp.mean
     return jax.eval_shape(total, jax.ShapeDtypeStruct((1,), dtype)).dtype
 
@@ -523,13 +514,11 @@ def leaf_axes(
     try:
         spread = jax.tree.broadcast(prefix, indices, is_leaf=is_none)
     except ValueError:
-        raise structure_error(
-            function,
-            f"`{argument}` is {prefix!r}, which is not a prefix of {subject}, "
-            f"{tree_text(tree)}.",
-            "Give one integer, or a pytree of integers and `None` with the same "
-            "containers, down to where they end.",
-        ) from None
+        wrong = f"`{argument}` is {prefix!r}, which is not a prefix of {subject}, "
+        wrong += f"{tree_text(tree)}."
+        cure = "Give one integer, or a pytree of integers and `None` with the same "
+        cure += "containers, down to where they end."
+        raise structure_error(function, wrong, cure) from None
     axes: list[Any] = jtu.tree_leaves(spread, is_leaf=is_none)
     both: Any = zip(jtu.tree_leaves(indices, is_leaf=is_none), axes, strict=True)
     real = [(leaves[i], axis) for i, axis in both if i is not None]
@@ -540,13 +529,11 @@ def _check_can_split(mesh: Mesh) -> None:
     """Raise if devices already run different parts, so none is left for `mesh`."""
     manual = AxisType.Manual in jax.sharding.get_abstract_mesh().axis_types
     if manual or IN_LANE.value == "device" or is_on_device():
-        raise value_error(
-            "vmap",
-            f"`mesh` has the axes {mesh.axis_names}, and this is called inside of a "
-            "`shard_map` or another `vmap` with a mesh, where each device already runs "
-            "its own part.",
-            "Leave out `mesh` here.",
-        )
+        wrong = f"`mesh` has the axes {mesh.axis_names}, and this is called inside of "
+        wrong += "a `shard_map` or another `vmap` with a mesh, where each device "
+        wrong += "already runs its own part."
+        cure = "Leave out `mesh` here."
+        raise value_error("vmap", wrong, cure)
 
 
 def vmap(
@@ -639,11 +626,9 @@ def vmap(
     for name, axes in (("in_axes", in_axes), ("out_axes", out_axes)):
         for axis in jtu.tree_leaves(axes):
             if not is_integer(axis) and not callable(axis):
-                raise type_error(
-                    "vmap",
-                    f"`{name}` holds {describe_value(axis)}.",
-                    "Give an integer, `None`, or a pytree of these.",
-                )
+                wrong = f"`{name}` holds {describe_value(axis)}."
+                cure = "Give an integer, `None`, or a pytree of these."
+                raise type_error("vmap", wrong, cure)
     if axis_size is not None:
         check_int("vmap", "axis_size", axis_size, 0)
         axis_size = operator.index(axis_size)
@@ -656,12 +641,10 @@ def vmap(
     if reduce is not None:
         check_choice("vmap", "reduce", reduce, ("sum", "mean"))
         if out_axes != 0:
-            raise value_error(
-                "vmap",
-                f"`out_axes` is {out_axes!r}, and `reduce` is {reduce!r}: the outputs "
-                "have no axis of lanes.",
-                "Leave out one of them.",
-            )
+            wrong = f"`out_axes` is {out_axes!r}, and `reduce` is {reduce!r}: the "
+            wrong += "outputs have no axis of lanes."
+            cure = "Leave out one of them."
+            raise value_error("vmap", wrong, cure)
     return Vmapped(
         fn,
         Opaque((in_axes, out_axes)),

@@ -959,12 +959,10 @@ def check_function(
     if state is not None and index is None:
         index = _state_index(fn, len(args), named)
         if index is None:
-            raise type_error(
-                _FUNCTION,
-                f"`{function_text(fn)}` takes {len(args)} arguments by position and no "
-                "`state`, and got one.",
-                "Give it a parameter `state`, or leave out `state=`.",
-            )
+            wrong = f"`{function_text(fn)}` takes {len(args)} arguments by position "
+            wrong += "and no `state`, and got one."
+            cure = "Give it a parameter `state`, or leave out `state=`."
+            raise type_error(_FUNCTION, wrong, cure)
     names = _names(fn, len(args), index)
     in_order = [name for name in names if name != "state"]
     inputs = as_jax_sees({**dict(zip(in_order, args, strict=True)), **named})
