@@ -298,12 +298,10 @@ class _Derivatives:
             size = _total([np.abs(v) for v in left + right])
             allowed = _total(errors) + self.rtol * size
             if not abs(one - other) <= allowed:
-                raise Broken(
-                    f"reverse mode gives {other:.6g} along a direction, but finite "
-                    f"differences or forward mode give {one:.6g} "
-                    f"(within {allowed:.2g})",
-                    self._blamed(inside, 0),
-                )
+                what = f"reverse mode gives {other:.6g} along a direction, but finite "
+                what += f"differences or forward mode give {one:.6g} (within "
+                what += f"{allowed:.2g})"
+                raise Broken(what, self._blamed(inside, 0))
             self._same_value(value, "reverse mode")
         return ""
 
@@ -405,11 +403,10 @@ class _Derivatives:
         if wrong.any():
             index = tuple(np.argwhere(wrong)[0])
             at = f" at [{', '.join(map(str, index))}]" if index else ""
-            raise Broken(
-                f"{how} gives {got[index]:.6g}{at}, but finite differences give "
-                f"{value[index]:.6g} ({wrong.sum()} of {wrong.size} elements differ)",
-                name,
-            )
+            what = f"{how} gives {got[index]:.6g}{at}, but finite differences give "
+            what += f"{value[index]:.6g} ({wrong.sum()} of {wrong.size} elements "
+            what += "differ)"
+            raise Broken(what, name)
 
 
 def _wrong(slope: Slope, got: Numbers, rtol: float, size: float = 0.0) -> Numbers:

@@ -119,11 +119,9 @@ def _changed_nothing(trial: Trial) -> None:
     """Raise `Broken` if the calls changed an argument or the function."""
     for name, leaf in leaves_with_names(trial.passed):
         if isinstance(leaf, jax.Array) and leaf.is_deleted():
-            raise Broken(
-                "a call donates it, so its caller cannot use it any more; leave out "
-                "`donate_argnums` or `donate=` here, and donate where it is called",
-                name,
-            )
+            what = "a call donates it, so its caller cannot use it any more; leave out "
+            what += "`donate_argnums` or `donate=` here, and donate where it is called"
+            raise Broken(what, name)
     with must_hold("a call changed its arguments"):
         agree(trial.passed, trial.call.args, ("after the call", "before"))
     for name in trial.changed():
@@ -234,11 +232,9 @@ def _check_metadata(trial: Trial) -> None:
         structure = jtu.tree_structure
         wrong = [node for node in nodes if structure(node) != structure(node)]
         if wrong:
-            raise Broken(
-                f"the metadata of `{type(wrong[-1]).__name__}` is unequal to itself, "
-                "so each call compiles; define its `__eq__` and `__hash__`",
-                name,
-            )
+            what = f"the metadata of `{type(wrong[-1]).__name__}` is unequal to "
+            what += "itself, so each call compiles; define its `__eq__` and `__hash__`"
+            raise Broken(what, name)
 
 
 def _compiled_for_numbers(trial: Trial) -> None:
@@ -261,11 +257,9 @@ def _compiled_for_numbers(trial: Trial) -> None:
         except Exception:  # another number is invalid
             continue
         if is_same:
-            raise Broken(
-                f"each value of `{names[i]}` compiles {names_of(compiled)}, which "
-                "differ by this number alone; pass an array, or make it not static",
-                f"args.{names[i]}",
-            )
+            what = f"each value of `{names[i]}` compiles {names_of(compiled)}, which "
+            what += "differ by this number alone; pass an array, or make it not static"
+            raise Broken(what, f"args.{names[i]}")
 
 
 def _outline(programs: Programs) -> list[Any]:
@@ -707,12 +701,11 @@ def dtype_law(trial: Trial) -> str | None:
             # A complex output of a real input has no half precision.
             nearest = got == jnp.complex64 and dtype.itemsize == 2
             if _real(got) != dtype and not nearest:
-                raise Broken(
-                    f"it is {got} for an input of {dtype.name}{where[dtype]}, and "
-                    f"{forms[name].dtype} for one of {source.name}; create the arrays "
-                    f"and draws that it uses in `x.dtype`{_closed_over(trial)}",
-                    name,
-                )
+                what = f"it is {got} for an input of {dtype.name}{where[dtype]}, and "
+                what += f"{forms[name].dtype} for one of {source.name}; create the "
+                what += "arrays and draws that it uses in "
+                what += f"`x.dtype`{_closed_over(trial)}"
+                raise Broken(what, name)
     refused = {d.name for d in dtypes} - {d.name for d in by_dtype}
     return f"{', '.join(sorted(refused))} cannot be judged" if refused else None
 
