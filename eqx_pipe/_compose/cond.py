@@ -40,7 +40,7 @@ def run_chosen(
     function: str,
     scope: Scope,
     index: Array,
-    stages: Mapping[Segment, AnyStage],
+    stages: Mapping[Any, AnyStage],
     x: PyTree,
     state: MaybeState,
 ) -> Output:

@@ -82,8 +82,8 @@ def _branches(eqn: Equation, inputs: list[Any]) -> list[Any]:
 
 def _scan(eqn: Equation, inputs: list[Any]) -> list[Any]:
     def step(*args: Any) -> list[Any]:
-        *args, needed, executed = args
-        *outputs, steps, all_lanes = counted(bodies(eqn)[0], args)
+        *inner, needed, executed = args
+        *outputs, steps, all_lanes = counted(bodies(eqn)[0], inner)
         return [*outputs, _sum(needed, steps), _sum(executed, all_lanes)]
 
     return scan_of(eqn, step, inputs, [jnp.uint32(0)] * 2)
