@@ -237,12 +237,11 @@ def _common_dtypes(
                 if ours != theirs
             ]
         if lines:
-            raise structure_error(
-                function,
-                f"the outputs of `{names[0]}` and `{name}` differ: {'; '.join(lines)}.",
-                "Make all branches return the same structure, shapes and dtypes (and "
-                "shardings, on explicit mesh axes).",
-            )
+            wrong = f"the outputs of `{names[0]}` and `{name}` differ: "
+            wrong += f"{'; '.join(lines)}."
+            cure = "Make all branches return the same structure, shapes and dtypes "
+            cure += "(and shardings, on explicit mesh axes)."
+            raise structure_error(function, wrong, cure)
     return dtypes
 
 

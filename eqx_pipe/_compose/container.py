@@ -61,12 +61,10 @@ def read_stages(
     """
     named = next((s for s in stages if isinstance(s, Mapping)), None)
     if named is not None and len(stages) > 1:
-        raise type_error(
-            function,
-            f"`{argument}` mixes a mapping (names {quoted(named)}) with "
-            f"{len(stages) - 1} more by position.",
-            "Give all by position, or all in one mapping.",
-        )
+        wrong = f"`{argument}` mixes a mapping (names {quoted(named)}) with "
+        wrong += f"{len(stages) - 1} more by position."
+        cure = "Give all by position, or all in one mapping."
+        raise type_error(function, wrong, cure)
     if not named:
         listed = stages if named is None else ()
         return None, read_list(function, listed, argument, cure)
@@ -139,11 +137,9 @@ class Container(Composite):
         if isinstance(item, str):
             return self._by_path(item)
         if not is_integer(item):
-            raise type_error(
-                _name_of(self),
-                f"the index is {describe_value(item)}.",
-                "Give an integer, a slice, or a name if the stages have names.",
-            )
+            wrong = f"the index is {describe_value(item)}."
+            cure = "Give an integer, a slice, or a name if the stages have names."
+            raise type_error(_name_of(self), wrong, cure)
         size, position = len(self), operator.index(item)
         if not -size <= position < size:
             stages = f"{size} stage{'s' * (size != 1)}"
@@ -156,11 +152,9 @@ class Container(Composite):
             cure = "Build a new one of the stages that you want."
             raise value_error(_name_of(self), "it has no slices.", cure)
         if len(range(len(self))[part]) < self.fewest:
-            raise value_error(
-                _name_of(self),
-                f"{part} selects none of its {len(self)} stages.",
-                f"It needs at least {self.fewest}.",
-            )
+            wrong = f"{part} selects none of its {len(self)} stages."
+            cure = f"It needs at least {self.fewest}."
+            raise value_error(_name_of(self), wrong, cure)
         return self.sliced(part)
 
     def _by_path(self, path: str) -> AnyStage:

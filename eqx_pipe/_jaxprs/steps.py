@@ -64,10 +64,6 @@ def _sum(a: Count, b: Count) -> Count:
     return jnp.where(total < a, jnp.uint32(2**32 - 1), total)
 
 
-def _call(eqn: Equation, inputs: list[Any]) -> list[Any]:
-    return counted(bodies(eqn)[0], inputs)
-
-
 def _branches(eqn: Equation, inputs: list[Any]) -> list[Any]:
     """Count branches; all lanes run each branch that any of them has chosen."""
     branches = bodies(eqn)
@@ -86,8 +82,8 @@ def _branches(eqn: Equation, inputs: list[Any]) -> list[Any]:
 
 def _scan(eqn: Equation, inputs: list[Any]) -> list[Any]:
     def step(*args: Any) -> list[Any]:
-        *args, needed, executed = args
-        *outputs, steps, all_lanes = counted(bodies(eqn)[0], args)
+        *inner, needed, executed = args
+        *outputs, steps, all_lanes = counted(bodies(eqn)[0], inner)
         return [*outputs, _sum(needed, steps), _sum(executed, all_lanes)]
 
     return scan_of(eqn, step, inputs, [jnp.uint32(0)] * 2)
@@ -136,7 +132,7 @@ def _alone(eqn: Equation, inputs: list[Any]) -> list[Any]:
 
 
 _RULES: dict[Any, Callable[[Equation, list[Any]], list[Any]]] = {
-    "call": _call,
+    "call": lambda eqn, inputs: counted(bodies(eqn)[0], inputs),
     "branches": _branches,
     "scan": _scan,
     "while": _while_loop,

@@ -200,11 +200,9 @@ def check_axis(
     check_key("testing.check_axis", key)
     check_reference("testing.check_axis", reference)
     if axis.needs_key and key is None:
-        raise value_error(
-            "testing.check_axis",
-            "the axis draws its values, and `key` is None.",
-            "Give `key=jax.random.key(0)`.",
-        )
+        wrong = "the axis draws its values, and `key` is None."
+        cure = "Give `key=jax.random.key(0)`."
+        raise value_error("testing.check_axis", wrong, cure)
     trial = AxisTrial(axis, key, reference)
     # The values of a static axis may have any type.
     laws = [AxisTrial.length_law] if axis.is_static else None
@@ -346,12 +344,10 @@ def check_reducer(
     values = as_arrays(values)
     sizes = {leaf.shape[0] if leaf.ndim else 0 for leaf in jtu.tree_leaves(values)}
     if len(sizes) != 1 or min(sizes) < 3:
-        raise value_error(
-            function,
-            f"`values` is {describe_value(values)}, with leading axes of the sizes "
-            f"{sorted(sizes)}.",
-            "Give outputs of at least three points, stacked along a leading axis.",
-        )
+        wrong = f"`values` is {describe_value(values)}, with leading axes of the sizes "
+        wrong += f"{sorted(sizes)}."
+        cure = "Give outputs of at least three points, stacked along a leading axis."
+        raise value_error(function, wrong, cure)
     trial = ReducerTrial(many, values, min(sizes), reference)
     check_laws("check_reducer", "a reducer", trial, type(reducer).__name__)
 
