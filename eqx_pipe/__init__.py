@@ -56,7 +56,6 @@ if _typing.TYPE_CHECKING:
     from ._spaces import Static as Static
     from ._spaces import Uniform as Uniform
     from ._spaces import Values as Values
-    from ._spaces import latin_hypercube as latin_hypercube
     from ._spaces import sobol as sobol
     from ._sweep import SweepPlan as SweepPlan
     from ._sweep import plan as plan
@@ -79,7 +78,7 @@ else:
         "_results": "SweepResult",
         "_show": "show",
         "_spaces": "Axis Geomspace Linspace LogUniform Mapped Random Seeds Space "
-        "Static Uniform Values latin_hypercube sobol",
+        "Static Uniform Values sobol",
         "_sweep": "SweepPlan plan sweep sweeper vmap_space",
         "_train": "TrainResult Training plan_train train",
         "_vmap": "use_cpu_devices vmap",
