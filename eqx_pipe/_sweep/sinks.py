@@ -17,14 +17,14 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Int64
 
-from .._errors import SweepError, message
+from .._errors import SweepError, message, sweep_error
 from .._jaxprs import digest
 from .._results import (
     check_names,
+    coordinates_of,
     coords_texts,
     inner_dims,
     layout_of,
-    names_of,
     storable,
     versions,
 )
@@ -266,7 +266,7 @@ class StoreSink:
             wrong += "moves points."
             cure = "Complete the sweep of the smaller space first, or pass "
             cure += '`resume="force"`, which begins these points again.'
-            raise SweepError(message("sweep", wrong, cure))
+            raise sweep_error("sweep", wrong, cure)
 
     @contextlib.contextmanager
     def filling(self) -> Iterator[Todo]:
@@ -389,8 +389,7 @@ class ValueContents:
     def coordinates(self) -> dict[str, Any]:
         """Return the dims, values and attributes of each coordinate."""
         request = self.plan.request
-        names = names_of(self.plan.outputs, request.space, request.output_coords)
-        return names.coordinates()
+        return coordinates_of(request.space, request.output_coords)
 
     def layout(self, identity: Mapping[str, Any]) -> StoreLayout:
         """Return the layout of a new store, for the sweep of this identity."""
