@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from .._errors import SweepError, message
+from .._errors import sweep_error
 from .disk import GROWING, PARTS, ROOT, Taken, Undecodable, disk_errors, is_name
 from .format import (
     MALFORMED,
@@ -136,7 +136,7 @@ def locked(
         if function == "sweep":
             cure = f"{cure[:-1]}; processes that fill one store together each take "
             cure += "their own `shard=(index, count)`."
-        raise SweepError(message(function, wrong, cure)) from None
+        raise sweep_error(function, wrong, cure) from None
 
 
 def lay_out(
@@ -160,6 +160,8 @@ def lay_out(
         sides = {k: side if k in stay else 1 - side for k, side in old_sides.items()}
         cut = cut if moved else old.record["cut"]
     made, root, record = files_of(layout, cut, sides)
+    # Whoever finds `.growing` after a kill removes the files of the layout that is not
+    # in `zarr.json`, be it the new one or the old one.
     listed = [_counts(root), *([] if old is None else [_counts(old.root)])]
     files.put(GROWING, json.dumps(listed).encode())
     try:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from jaxtyping import Int8, Int64
 
-from .._errors import SweepError, message
+from .._errors import sweep_error
 from .chunks import FAILED, MISSING, OK, Chunks
 from .create import lay_out, locked
 from .disk import disk_errors
@@ -103,14 +103,12 @@ def grow_store(
             return None
         with locked(files, None) as has_locks, disk_errors(store.path, "grow"):
             if not has_locks:
-                raise SweepError(
-                    message(
-                        "sweep",
-                        "growing a store requires file locks, which "
-                        f"`{store.path}` does not support.",
-                        "Copy the store to a disk with locks, let it grow there, and "
-                        "copy it back; or give another path.",
-                    )
+                raise sweep_error(
+                    "sweep",
+                    "growing a store requires file locks, which "
+                    f"`{store.path}` does not support.",
+                    "Copy the store to a disk with locks, let it grow there, and "
+                    "copy it back; or give another path.",
                 )
             fill = ft.partial(_mark_ends, store)
             if growth.moved:

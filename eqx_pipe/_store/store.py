@@ -202,7 +202,8 @@ class Store:
     def damage(self, number: int) -> str | None:
         """Return what is wrong with a chunk, or `None` if it is sound."""
         wrong = "it is missing"
-        for _ in range(2):  # as in `read`
+        # Another process may have rewritten rows between the two reads, as in `read`.
+        for _ in range(2):
             try:
                 versions = self._versions(number)
                 if versions is not None:
@@ -311,8 +312,10 @@ class Store:
         except Damaged:
             if rows is not None:
                 raise
-            old = []
+            old = []  # a whole chunk replaces a damaged one
         if files.conditional and not old:
+            # Two processes may create the chunk at once. A status file that is there
+            # before the values lets the later one notice, whose swap then fails.
             old = [Version(np.full(self.chunks.points, MISSING, np.int8), [], {})]
         if rows is not None:
             try:
@@ -326,6 +329,7 @@ class Store:
             values, status, errors = merged
         version = Version(status, self._digests(number, values), errors)
         if old:
+            # First promise both contents: values of either are valid from now on.
             tag = self._finish(number, [*old, version], tag)
             if tag is None:
                 return False

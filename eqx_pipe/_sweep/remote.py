@@ -24,7 +24,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from .._cache import LRUCache
-from .._errors import SweepError, message, optional, type_error
+from .._errors import SweepError, optional, sweep_error, type_error
 from .._jaxprs import array_text, digest
 from .._progress import tell
 from .._reduce import as_reducers
@@ -201,8 +201,15 @@ class _Call:
         if self.tries >= _TRIES or isinstance(error, KeyboardInterrupt):
             first, _ = plan.chunks.span(self.chunks[0][0])
             _, last = plan.chunks.span(self.chunks[-1][0])
-            where = plan.work.span(first, last)
-            raise _killing(*where, self.tries, error) from error
+            first, last = plan.work.span(first, last)
+            raise sweep_error(
+                "sweep",
+                f"the worker failed {self.tries} times at the points {first} to "
+                f"{last - 1}: {type(error).__name__}: {error}.",
+                "Sweep over `space[first:last]` of these points in a process of its "
+                "own to see why; the same call tries them again, and with `store=` "
+                "only what is missing.",
+            ) from error
 
 
 def _launch(
@@ -287,7 +294,7 @@ class _Calls:
             self.waiting.extend(_Call([chunk], call.tries) for chunk in call.chunks)
         elif answer.computed is None:
             self._refuse(call, answer.worker[0])
-            return
+            return  # not an answer that ends the wait of the refused
         else:
             if left := call.chunks[len(answer.computed) :]:  # it was interrupted
                 self.waiting.appendleft(_Call(left, call.tries - 1))
@@ -328,6 +335,7 @@ class _Calls:
         else:
             calls = min(_DEPTH * max(2, workers), _IN_FLIGHT)
         if any(call.carries for call in flying):
+            # An executor may hold a copy of the function for each call that carries it.
             calls = min(calls, max(1, _IN_FLIGHT_BYTES // self._size))
         if not self._are_jobs:
             # The last calls are short, so that workers end at about the same time.
@@ -371,27 +379,12 @@ def end_workers(executor: Any) -> None:
 
 
 def _broken(error: BaseException) -> SweepError:
-    return SweepError(
-        message(
-            "sweep",
-            f"the executor accepts no more work: {type(error).__name__}: {error}.",
-            "A worker probably died, for instance because memory ran out, which ends a "
-            "process pool. Make a new executor and call the same sweep again; with "
-            "`store=` it resumes.",
-        )
-    )
-
-
-def _killing(first: int, last: int, tries: int, error: BaseException) -> SweepError:
-    return SweepError(
-        message(
-            "sweep",
-            f"the worker failed {tries} times at the points {first} to {last - 1}: "
-            f"{type(error).__name__}: {error}.",
-            "Sweep over `space[first:last]` of these points in a process of its own "
-            "to see why; the same call tries them again, and with `store=` only what "
-            "is missing.",
-        )
+    return sweep_error(
+        "sweep",
+        f"the executor accepts no more work: {type(error).__name__}: {error}.",
+        "A worker probably died, for instance because memory ran out, which ends a "
+        "process pool. Make a new executor and call the same sweep again; with "
+        "`store=` it resumes.",
     )
 
 
@@ -562,14 +555,9 @@ def _unpacked(packed: bytes) -> _Task:
 
     there, _, data = packed.partition(b"\n")
     if there.decode() != _versions():
-        raise SweepError(
-            message(
-                "sweep",
-                f"a worker has {_versions()}, and the process that sweeps has "
-                f"{there.decode()}.",
-                "Give both the same environment.",
-            )
-        )
+        wrong = f"a worker has {_versions()}, and the process that sweeps has "
+        wrong += f"{there.decode()}."
+        raise sweep_error("sweep", wrong, "Give both the same environment.")
     task = cloudpickle.loads(data)
     if not jax.config.jax_compilation_cache_dir and os.path.isdir(task.programs or ""):
         jax.config.update("jax_compilation_cache_dir", task.programs)
@@ -580,13 +568,8 @@ def _prepared(task: _Task) -> Work:
     points = prepare(**task.arguments, devices=tuple(jax.local_devices()))
     points = dataclasses.replace(points, **task.fields)
     if _program(points) != task.program:
-        raise SweepError(
-            message(
-                "sweep",
-                "a worker traces another program from `fn`.",
-                "Give the workers the same versions of the modules that `fn` uses.",
-            )
-        )
+        cure = "Give the workers the same versions of the modules that `fn` uses."
+        raise sweep_error("sweep", "a worker traces another program from `fn`.", cure)
     reducers = None if task.reduce is None else as_reducers("sweep", task.reduce)
     return work_of(points, reducers)
 

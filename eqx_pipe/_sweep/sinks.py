@@ -17,7 +17,7 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Int64
 
-from .._errors import SweepError, message
+from .._errors import SweepError, message, sweep_error
 from .._jaxprs import digest
 from .._results import (
     check_names,
@@ -266,7 +266,7 @@ class StoreSink:
             wrong += "moves points."
             cure = "Complete the sweep of the smaller space first, or pass "
             cure += '`resume="force"`, which begins these points again.'
-            raise SweepError(message("sweep", wrong, cure))
+            raise sweep_error("sweep", wrong, cure)
 
     @contextlib.contextmanager
     def filling(self) -> Iterator[Todo]:
