@@ -15,7 +15,7 @@ import numpy as np
 from ._errors import SweepError
 from ._search import rounds_in
 from ._show import Page, server_of
-from ._sweep.store import (
+from ._store import (
     FAILED,
     MISSING,
     Files,

@@ -20,32 +20,10 @@ from .._errors import describe_value, message, type_error, value_error
 from .._keys import check_key, fold
 from .._progress import Progress
 from .._reduce import Over
-from .._spaces import (
-    Space,
-    SpaceLike,
-    as_space,
-    joined,
-    settings_of,
-    with_replicates,
-)
-from .._sweep import (
-    BatchSize,
-    Best,
-    Compared,
-    Executor,
-    Files,
-    StoreLike,
-    Sweeper,
-    SweepResult,
-    as_files,
-    as_texts,
-    concatenated,
-    disk_errors,
-    exists,
-    replicates,
-    request_of,
-    scores,
-)
+from .._results import Best, Compared, SweepResult, concatenated, replicates, scores
+from .._spaces import Space, SpaceLike, as_space, joined, settings_of, with_replicates
+from .._store import Files, StoreLike, as_files, disk_errors, exists
+from .._sweep import BatchSize, Executor, Sweeper, as_texts, request_of
 from .._types import DataFrame, Dataset, Key, PyTree
 from .method import Method, losses
 

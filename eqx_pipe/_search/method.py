@@ -19,8 +19,9 @@ from .._cache import WeakCache
 from .._check import check_is
 from .._errors import optional, value_error
 from .._keys import seed_of
+from .._results import Compared, SweepResult, means_of, scores
+from .._run import needs_key
 from .._spaces import Cube, Space
-from .._sweep import Compared, SweepResult, means_of, needs_key, scores
 from .._types import Key, PyTree
 
 State = TypeVar("State")

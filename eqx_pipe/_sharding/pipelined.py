@@ -19,11 +19,11 @@ from jax.sharding import AxisType, Mesh
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array
 
-from .._captured import Fixed
 from .._check import check_choice, check_dense, check_int, check_is, common_size
 from .._compose import Repeat, check_output, with_remat
 from .._errors import quoted, value_error
 from .._mesh_context import check_mesh, is_explicit
+from .._same import Fixed
 from .._stage import Composite, Scope, is_stateful
 from .._tree import as_arrays, is_key_array
 from .._types import AnyStage, Key, MaybeState, Output, PyTree

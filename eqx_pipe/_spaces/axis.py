@@ -201,7 +201,11 @@ class Axis(eqx.Module):
 
 def _of_axis(name: str) -> Any:
     """Return a property of the axis inside of another."""
-    return property(operator.attrgetter(f"axis.{name}"))
+
+    def of(self: Any) -> Any:
+        return getattr(self.axis, name)
+
+    return property(of)
 
 
 class Subset(Axis):

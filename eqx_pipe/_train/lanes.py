@@ -28,10 +28,7 @@ from .._jaxprs import (
     trace,
 )
 from .._keys import fold, key_argument, keyword_rule
-from .._same import record_of
-from .._spaces import Space
-from .._sweep import (
-    Request,
+from .._run import (
     TooLarge,
     check_finite,
     compiled,
@@ -41,6 +38,9 @@ from .._sweep import (
     noting,
     quiet,
 )
+from .._same import record_of
+from .._spaces import Space
+from .._sweep import Request
 from .._tree import (
     as_arrays,
     as_data,

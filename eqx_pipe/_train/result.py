@@ -15,24 +15,11 @@ from .._check import check_distinct
 from .._errors import SweepError, message, structure_error, type_error, value_error
 from .._jaxprs import array_text, digest, text_of
 from .._reduce import Over
+from .._results import Best, Compared, SweepResult, check_output_coords, names_in
+from .._run import nothing
 from .._spaces import Space
-from .._sweep import (
-    Best,
-    Compared,
-    Outcome,
-    Request,
-    StoreLike,
-    SweepResult,
-    as_files,
-    check_output_coords,
-    check_settings,
-    disk_errors,
-    gaps_of,
-    locked,
-    names_in,
-    nothing,
-    result_of,
-)
+from .._store import StoreLike, as_files, disk_errors, gaps_of, locked
+from .._sweep import Outcome, Request, check_settings, result_of
 from .._tree import struct_of
 from .._types import PyTree
 from .checkpoint import CURVES, KEY, Saved, newest, tidy, write

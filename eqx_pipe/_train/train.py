@@ -15,22 +15,11 @@ from .._check import check_callable, check_int, check_is, is_integer
 from .._errors import StructureError, describe_value, log_once, type_error, value_error
 from .._keys import fold
 from .._progress import Progress
+from .._results import OutputCoords
+from .._run import CTRL_C, ENDING, Interrupt, Pace, Watch, no_mesh
 from .._spaces import SpaceLike
-from .._sweep import (
-    CTRL_C,
-    ENDING,
-    Interrupt,
-    OutputCoords,
-    Pace,
-    Resume,
-    StoreLike,
-    Watch,
-    as_texts,
-    cases_of,
-    check_agree,
-    no_mesh,
-    rows_of,
-)
+from .._store import StoreLike
+from .._sweep import Resume, as_texts, cases_of, check_agree, rows_of
 from .._types import Key
 from .._vmap import warn_if_cores_idle
 from .lanes import FUNCTIONS, Lanes, Together, Training

@@ -131,8 +131,6 @@ def of_testing():
         "testing.check_reducer": call(ep.reduce.Mean(), ones(5)),
         "testing.from_jaxtyping": call(Float[Array, " n"]),
         "testing.given_typed": call(annotated),
-        "testing.keys": call(),
-        "testing.pipelines": call(Struct((), "f4")),
     }
 
 

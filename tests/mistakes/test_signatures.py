@@ -118,7 +118,6 @@ CURES = {
     "Give a dict of arguments by name": "kwargs",
     "Give a function that makes the same numbers": "reference",
     "Give a function with annotations": "testing.arguments.fn",
-    "Give a list of strategies": "axes testing.pipelines.stages",
     "Give a pytree of `jax.ShapeDtypeStruct": "struct",
     "Give a tuple of dtypes": "dtypes",
     "Give a tuple of names of laws": "only skip",
@@ -132,8 +131,8 @@ CURE_OF = {name: cure for cure, names in CURES.items() for name in names.split()
 
 # Parameters that take any object: data, and what is read when it is used.
 ANY = set(
-    "args axis_name branches by carry check_vma in_specs initial_batch keep "
-    "logical out_specs random static tree u x draw.state summary.state "
+    "args axis_name by carry check_vma in_specs initial_batch keep "
+    "logical out_specs static tree u x draw.state summary.state "
     "reduce.Var.ddof scan.init "
     "testing.check_method.fn testing.check_method.key testing.check_reducer.values "
     "testing.given_typed.fn testing.from_jaxtyping.annotation trainable.pipe".split()

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import jax.random as jr
 from support.helpers import assert_agree, few, filled, numbers
 from support.laws import check_sharded
-from support.strategies import meshes, nestings
+from support.strategies import keys, meshes, nestings
 
 import eqx_pipe as ep
 import eqx_pipe.testing as ept
@@ -24,7 +24,7 @@ def test_a_drawn_pipeline_is_the_same_on_every_mesh(data):
     struct = {"x": jax.ShapeDtypeStruct((8,), jnp.float32)}
     pipe = ep.chain(data.draw(nestings(struct, max_depth=4), label="pipe"))
     mesh = data.draw(meshes(explicit=False), label="mesh")
-    x, key = data.draw(ept.arrays(struct), label="x"), data.draw(ept.keys())
+    x, key = data.draw(ept.arrays(struct), label="x"), data.draw(keys())
     check_sharded(pipe, x, key=key, mesh=mesh)
 
 
