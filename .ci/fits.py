@@ -144,10 +144,13 @@ def check(fn):
                 print("   ", type(error).__name__, str(error).splitlines()[0][:150])
                 return None
             memory = made.memory_analysis()
-            return sum(
-                getattr(memory, f"{kind}_size_in_bytes")
-                for kind in ("argument", "output", "temp")
-            ) / free
+            return (
+                sum(
+                    getattr(memory, f"{kind}_size_in_bytes")
+                    for kind in ("argument", "output", "temp")
+                )
+                / free
+            )
 
         fits, more = part(largest), part(int(1.1 * largest))
     auto = points.fitted().batch_size
