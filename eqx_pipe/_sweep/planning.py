@@ -5,7 +5,6 @@ Sinks and the code that computes do not depend on each other.
 
 import contextlib
 import dataclasses
-import functools as ft
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -119,8 +118,8 @@ class Plan:
 
         There is a table for each dim of the grid, or none at all.
         """
-        points = dataclasses.replace(self.points, key_digits=digits)
-        plan = dataclasses.replace(self, work=self.work.with_points(points))
+        work = self.work.with_points(self.points.with_key_digits(digits))
+        plan = dataclasses.replace(self, work=work)
         return plan.with_chunks(self.chunks)
 
     def with_chunks(self, chunks: Chunks) -> "Plan":
@@ -311,10 +310,11 @@ def costs_of(request: Request) -> CostsOf | None:
         points.outputs,
     )
     _check_costs("gives", outputs, size)
-    sized = ft.cache(points.with_most)
 
     def costs(first: int, last: int, most: int) -> Float[np.ndarray, " points"]:
-        (values,), _ = whole(sized(most).compute(Asked(0, first, last), Watch()))
+        (values,), _ = whole(
+            points.with_most(most).compute(Asked(0, first, last), Watch())
+        )
         return values.astype(np.float64)
 
     return costs

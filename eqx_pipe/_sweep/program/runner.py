@@ -3,16 +3,16 @@
 import contextlib
 import threading
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import jax
 import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Array
 
-from ..._cache import LRUCache
 from ..._jaxprs import Fingerprint, Split
 from ..._run import (
+    CONTROLS,
     Pace,
     TooLarge,
     as_nonfinite,
@@ -30,15 +30,16 @@ from .select import ByTable, Selected
 # loops of short steps took up to 1.7 times as long.
 _UNSPLIT: dict[str, Any] = {"xla_disable_hlo_passes": "cpu-parallel-task-assigner"}
 
-_controls = LRUCache(256)
-
 
 Saved: TypeAlias = tuple[np.ndarray, np.ndarray, list[np.ndarray]]
 """The place, the sources of lanes and the state of a split program, on the host."""
 
 
+_Made = TypeVar("_Made")
+
+
 class Programs:
-    """The compiled programs of some points, and the batch sizes that did not fit.
+    """The programs and traces of a plan, and the batch sizes that did not fit.
 
     This is the only part of a plan that changes while it runs. Copies of the points
     share it, so none of them compiles a program or tries a size again.
@@ -47,8 +48,9 @@ class Programs:
     def __init__(self) -> None:
         self.too_large: list[int] = []
         self._most: int | None = None
-        self._runners: dict[Hashable, Runner] = {}
-        self._lock = threading.Lock()  # threads of an executor share a sweep
+        self._made: dict[Hashable, Any] = {}
+        # Threads of an executor share a sweep; to make a program takes traces.
+        self._lock = threading.RLock()
 
     def fitting(self, batch_size: int) -> int:
         """Return `batch_size`, or the largest size that may fit."""
@@ -61,13 +63,12 @@ class Programs:
                 self.too_large.append(too_large)
                 self._most = then
 
-    def runner(self, key: Hashable, make: "Callable[[], Runner]") -> "Runner":
-        """Return the program of a key, which `make` compiles the first time."""
+    def get(self, key: Hashable, make: Callable[[], _Made]) -> _Made:
+        """Return the program or trace of a key, which `make` makes the first time."""
         with self._lock:
-            runner = self._runners.get(key)
-            if runner is None:
-                runner = self._runners[key] = make()
-            return runner
+            if key not in self._made:
+                self._made[key] = make()
+            return self._made[key]
 
 
 class Runner:
@@ -234,11 +235,11 @@ def selecting(points: Selected, first: int, now: int, layout: Layout) -> Any:
     if isinstance(points, ByTable):
         return points.kernel_args(first, now, layout)
     place = points, first, now, layout
-    args = _controls.get(place)
+    args = CONTROLS.get(place)
     if args is None:
         control, table = points.kernel_args(first, now, layout)
         args = jax.device_put(control, each_its_rows(layout)), table
-        _controls.put(place, args)
+        CONTROLS.put(place, args)
     return args
 
 

@@ -130,16 +130,12 @@ def _ended(steps: _Steps[_T]) -> _T:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Groups(Work):
-    """Groups of `each` points; `most` rows may be merged at once.
-
-    `traces` has the traced reducers by the number of points that they absorb at once.
-    """
+    """Groups of `each` points; `most` rows may be merged at once."""
 
     points: Points
     reducers: ReducerTree
     each: int
     most: int = 0
-    traces: dict[int, TracedReducers] = dataclasses.field(default_factory=dict)
 
     function = "sweep"
 
@@ -199,22 +195,13 @@ class Groups(Work):
 
     def reducing(self, count: int) -> TracedReducers:
         """Return the reducers for `count` points at once."""
-        if count not in self.traces:
-            first = self.points.traced[0]
-            self.traces[count] = trace_reducers(self.reducers, first, count)
-        return self.traces[count]
+        first = self.points.traced[0]
+        make = ft.partial(trace_reducers, self.reducers, first, count)
+        return self.points.programs.get(("reducers", count), make)
 
     def _points_of(self, most: int) -> Points:
         """Return the points for calls of at most `most` of them."""
-        if most not in self._points:
-            own = {"most": most, "ordered": False, "turns": False}
-            points = dataclasses.replace(self.points, **own)
-            self._points[most] = points
-        return self._points[most]
-
-    @ft.cached_property
-    def _points(self) -> dict[int, Points]:
-        return {}  # each has its arguments on the devices
+        return dataclasses.replace(self.points, most=most, ordered=False)
 
     @property
     def _home(self) -> jax.sharding.SingleDeviceSharding:
@@ -291,16 +278,14 @@ class Groups(Work):
         reducing = self.reducing(ok.shape[1])
         absorb = reducing.absorb.program
         given = states, values, ok, live, put(absorb.constants, self._home)
-        program = self._absorbing.get(ok.shape)
-        if program is None:
-            lower = ft.partial(build_absorb(reducing).lower, *given)
-            key = "groups", *ok.shape, self.points.devices[0]
-            program = self._absorbing[ok.shape] = compiled([absorb], key, lower)
-        return program(*given)
+        key = "groups", *ok.shape, self.points.devices[0]
 
-    @ft.cached_property
-    def _absorbing(self) -> dict[tuple[int, ...], Any]:
-        return {}  # the key of a program takes long to compare
+        def make() -> Any:
+            lower = ft.partial(build_absorb(reducing).lower, *given)
+            return compiled([absorb], key, lower)
+
+        # The whole key of a program takes long to compare.
+        return self.points.programs.get(key, make)(*given)
 
     def _states(self, leaves: Sequence[Any], run: int) -> list[PyTree]:
         """Return the states of the reducers from raw data."""
@@ -508,8 +493,8 @@ class Blocks(Groups):
     def _compiled(self) -> tuple[Runner, Given]:
         """Return the program that computes and reduces points, with its arguments."""
         points, name = self.points, ("blocks", self.points.largest_batch)
-        given = points.placed(name, self._given)
-        return points.programs.runner(name, lambda: self._runner(given)), given
+        given = points.on_devices(name, self._given)
+        return points.programs.get(name, lambda: self._runner(given)), given
 
     def program(self) -> jax.stages.Compiled:
         """Return that program compiled, without placing its arguments."""
