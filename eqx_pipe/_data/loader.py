@@ -257,7 +257,7 @@ class Loader(eqx.Module):
         drop_remainder: bool | np.bool_ = False,
         sharding: NamedSharding | None = None,
     ):
-        records = as_source("data.Loader", "source", source)
+        records = as_source(source)
         check_int("data.Loader", "batch_size", batch_size, 1)
         check_bool("data.Loader", "shuffle", shuffle)
         check_bool("data.Loader", "drop_remainder", drop_remainder)
