@@ -125,9 +125,9 @@ class Source:
         self._follower: Follower | None = None
         self._rounds: list[SweepResult] = []
         self._paces: list[tuple[float, int]] = []
-        self._given, self.path = None, type(shown).__name__
+        self._result, self.path = None, type(shown).__name__
         if isinstance(shown, SweepResult | SearchResult | TrainResult):
-            self._given = shown
+            self._result = shown
             return
         check_zarr("show")
         self._files = as_files("show", shown, argument)
@@ -139,7 +139,7 @@ class Source:
 
         Raises a `FileNotFoundError` if there is no store, any more or at all.
         """
-        if self._given is not None:
+        if self._result is not None:
             return ()
         with disk_errors(self.path, "be read", "show"):
             names, files = self._files.names(), self._files
@@ -181,7 +181,7 @@ class Source:
         return self._reading
 
     def _read(self) -> Reading:
-        result = self._given
+        result = self._result
         if result is None and self._is_train:
             result = TrainResult.load(self._files)
         elif result is None:
@@ -288,7 +288,7 @@ class Source:
             "counts": {k: int(x.sum()) for k, x in kinds.items()} | {"total": size},
             "shares": shares | {"done": result.trained.sum() / whole},
         }
-        times = [] if self._given else [x.when for x in self._saved if x is not None]
+        times = [] if self._result else [x.when for x in self._saved if x is not None]
         if times:
             now, facts["written"] = max(times) / 1e9, max(times) // 10**9
             # The step at which a call began is not recorded, so checkpoints are
