@@ -161,7 +161,7 @@ class Source:
                 old.update()
             else:
                 self._follower = old = Follower("show", files)
-            return count, len(old.store.chunks), old.store.known.when.tobytes()
+            return count, len(old.store.chunks), old.store.listing.when.tobytes()
 
     def _no_store(self, names: set[str]) -> FileNotFoundError:
         what = "is not there any more" if self._version else "is not there"
@@ -260,9 +260,9 @@ class Source:
         counts = {"failed": failed, "missing": missing, "total": size + later}
         counts["done"] = counts["total"] - missing - failed
         facts: dict[str, Any] = {"unit": "points", "counts": counts}
-        if self._follower is not None and self._follower.store.known.done.any():
+        if self._follower is not None and self._follower.store.listing.done.any():
             store = self._follower.store
-            times = np.sort(store.known.when[store.known.done])
+            times = np.sort(store.listing.when[store.listing.done])
             last = times[-1]
             facts["written"] = int(last // 10**9)
             begin = max(started * 1e9, min(last - _WINDOW, times[-20:][0]))
