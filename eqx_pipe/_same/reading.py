@@ -34,7 +34,6 @@ import jax
 import jax.extend
 import jax.tree_util as jtu
 import numpy as np
-from jax.core import Tracer
 
 from .._cache import LRUCache, WeakCache
 from .._captured import JITTED, cells, code_names, defaults
@@ -290,8 +289,6 @@ class _Reading(abc.ABC):
         if kind is types.FunctionType:
             self.function(x, at)
         elif isinstance(x, (jax.Array, np.ndarray)):
-            if isinstance(x, Tracer):
-                raise Unsure(x, at)
             self.array(x, at)
         elif is_ref(x):  # its value changes in place
             raise Unsure(x, at)
