@@ -302,10 +302,7 @@ class _Reading(abc.ABC):
         elif issubclass(kind, _BOUND):
             self._bound(x, at)
         elif issubclass(kind, ft.partial):
-            self.add(x.func, at)
-            self._items(x.args, at)
-            self._pairs(x.keywords, at)
-            self._object(x, kind, at, ft.partial)
+            self._object(x, kind, at, ft.partial)  # its slots hold the function
         elif kind is JITTED:
             self.fixed(x, at)
             self.add(x.__wrapped__, at)  # it has none if it was unpickled: an error

@@ -605,6 +605,19 @@ def another_method_of_an_object():
 
 
 @kept
+def a_method_of_another_object():
+    class A:
+        def __init__(self, rate):
+            self.rate = rate
+
+        def scale(self):
+            return self.rate
+
+    box = [A(1.0).scale]
+    return lambda p: p * box[0](), put(box, 0, A(3.0).scale)
+
+
+@kept
 def another_kind_of_method():
     class A:
         @staticmethod
