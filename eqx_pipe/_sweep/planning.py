@@ -23,14 +23,10 @@ from .._results import (
     names_of,
     reduced_coords,
     shapes_of,
-    storable,
 )
 from .._run import Watch
 from .._store import (
-    FAILED,
-    MISSING,
     NO_GAPS,
-    OK,
     PARTS,
     Chunks,
     Files,
@@ -43,7 +39,7 @@ from .._store import (
 from .._types import PyTree
 from .program.layout import CHUNK_BYTES
 from .request import Request
-from .work.buffer import Asked, Chunk, Errors, Work, whole
+from .work.buffer import Asked, Errors, Work, whole
 from .work.flight import Flight
 from .work.groups import Blocks, groups_of
 from .work.points import Points, prepare
@@ -190,21 +186,6 @@ def known_workers(executor: object) -> int | None:
     """Return the number of workers of an executor, or `None`."""
     known = getattr(executor, "_max_workers", None)  # the pools of the standard library
     return known if isinstance(known, int) and known > 0 else None
-
-
-def keep_chunk(filling: Filling, work: Work, chunk: Chunk) -> None:
-    """Write a chunk, or some rows of it, to a store."""
-    number, rows, values, verdict, _ = chunk
-    if not values or not (rows is None or len(rows)):
-        return
-    status = np.where(verdict.ok, OK, FAILED).astype(np.int8)
-    if verdict.missing is not None:
-        status[verdict.missing] = MISSING
-    first, last = filling.store.chunks.span(number)
-    if work.is_merged:  # a row is a block of points
-        first, _ = work.span(first, last)
-    errors = {text: at - first for text, at in verdict.errors.items()}
-    filling.keep(number, rows, list(map(storable, values)), status, errors)
 
 
 class Target(NamedTuple):

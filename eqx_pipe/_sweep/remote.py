@@ -37,7 +37,6 @@ from .planning import (
     Plan,
     Target,
     Todo,
-    keep_chunk,
     known_workers,
     work_of,
 )
@@ -534,8 +533,7 @@ def _written(job: Work, asked: Asked, target: Target) -> Verdict:
             # Before a store grows, its token is removed: so it is the store as it was.
             if not target.is_open():
                 raise SweepError("The sweep that asked for these points has ended.")
-            keep_chunk(filling, job, chunk)
-            flights.keep(number, chunk.flight)
+            flights.keep(chunk)
         failed += chunk.verdict.failed
     return Verdict(np.zeros(0, bool), failed=failed)
 

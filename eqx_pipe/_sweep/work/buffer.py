@@ -294,21 +294,6 @@ def whole(parts: Iterator[Chunk]) -> tuple[Rows, Verdict]:
     return values, verdict
 
 
-def in_order(verdicts: Sequence[Verdict]) -> Verdict:
-    """Return the verdict on consecutive rows, from the verdicts on parts."""
-    if len(verdicts) == 1:
-        return verdicts[0]
-    missing = None
-    if any(verdict.missing is not None for verdict in verdicts):
-        missing = np.concatenate(
-            [np.zeros_like(v.ok) if v.missing is None else v.missing for v in verdicts]
-        )
-    # An empty part of a space has no rows, and so no verdicts.
-    ok = np.concatenate([np.zeros(0, bool), *(verdict.ok for verdict in verdicts)])
-    errors = joined([verdict.errors for verdict in verdicts])
-    return Verdict(ok, errors, missing, sum(verdict.failed for verdict in verdicts))
-
-
 def joined(errors: Sequence[Errors]) -> Errors:
     """Return several mappings of errors as one, each text once."""
     by_text: dict[str, list[np.ndarray]] = {}
