@@ -241,8 +241,8 @@ def _processor() -> str:
     """Return the name of the processor, for which XLA has compiled."""
     try:
         with open("/proc/cpuinfo") as file:
-            found = re.search(r"model name\s*: (.*)", file.read())
+            match = re.search(r"model name\s*: (.*)", file.read())
     except OSError:
-        found = None
-    name = platform.processor() if found is None else found[1]
+        match = None
+    name = platform.processor() if match is None else match[1]
     return f"{platform.machine()} {name}"

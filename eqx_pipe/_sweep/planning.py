@@ -156,16 +156,16 @@ def plan_of(request: Request) -> Plan:
 def _named(plan: Plan) -> Request:
     """Return the request with the names of the dims of its results, after checks."""
     request, outputs = plan.request, plan.outputs
-    known, space = request.output_coords, request.space
+    coords, space = request.output_coords, request.space
     if request.reducers is not None:
         taken = names_in(space) if plan.blocks is None else set[str]()
-        check_output_coords(known, shapes_of(plan.points.outputs), taken)
+        check_output_coords(coords, shapes_of(plan.points.outputs), taken)
         if plan.blocks is not None:  # the names of results follow from the results
             return request
-        known = reduced_coords(request.reducers, outputs, known, taken)
-    if known or request.reducers is not None:
-        names_of(outputs, space, known)
-    return dataclasses.replace(request, output_coords=known)
+        coords = reduced_coords(request.reducers, outputs, coords, taken)
+    if coords or request.reducers is not None:
+        names_of(outputs, space, coords)
+    return dataclasses.replace(request, output_coords=coords)
 
 
 def _plan_of(request: Request, work: Work, costs: CostsOf | None) -> Plan:
@@ -184,8 +184,10 @@ def _plan_of(request: Request, work: Work, costs: CostsOf | None) -> Plan:
 
 def known_workers(executor: object) -> int | None:
     """Return the number of workers of an executor, or `None`."""
-    known = getattr(executor, "_max_workers", None)  # the pools of the standard library
-    return known if isinstance(known, int) and known > 0 else None
+    workers = getattr(
+        executor, "_max_workers", None
+    )  # the pools of the standard library
+    return workers if isinstance(workers, int) and workers > 0 else None
 
 
 class Target(NamedTuple):

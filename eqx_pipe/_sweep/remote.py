@@ -576,7 +576,7 @@ def _program(job: Points) -> str:
     """Return what identifies the program of a sweep."""
     # Compare programs only: a callable among static values may lose its name in
     # transit.
-    programs = [traced.program for traced in job.traced]
+    programs = [traced.fingerprint for traced in job.traced]
     constants = [array_text(x) for program in programs for x in program.constants]
     texts = [program.text for program in programs]
     return digest("\n".join([*texts, *constants]))

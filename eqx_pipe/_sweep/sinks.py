@@ -364,8 +364,8 @@ class ValueContents:
     def identity(self) -> Mapping[str, Any]:
         """The names of the dims of outputs, and the reducers, for the record."""
         reducers = self.plan.request.reducers
-        known = self.plan.request.output_coords
-        named = {"output_coords": coords_texts(known)} if known else {}
+        coords = self.plan.request.output_coords
+        named = {"output_coords": coords_texts(coords)} if coords else {}
         if reducers is None:
             return named
         reducing = reducing_identity(reducers, self.plan.points.traced[0])
