@@ -139,11 +139,9 @@ def check_key(function: str, key: Any, *, required: bool = False) -> None:
                 return
         elif key.dtype == jnp.uint32 and key.ndim == 1:
             return
-    several = (
-        " For a batch give one key to `eqx_pipe.batched(pipe)`, or, as `jax.vmap` maps "
-        "keyword arguments too, one to each example: `jax.vmap(pipe)(xs, "
-        "key=jax.random.split(key, len(xs)))`."
-    )
+    several = " For a batch give one key to `eqx_pipe.batched(pipe)`, or, as "
+    several += "`jax.vmap` maps keyword arguments too, one to each example: "
+    several += "`jax.vmap(pipe)(xs, key=jax.random.split(key, len(xs)))`."
     wrong = f"`key` is {describe_value(key)}, which is not a single PRNG key."
     cure = "Give one made by `jax.random.key(seed)`." + (several if is_array else "")
     raise type_error(function, wrong, cure)

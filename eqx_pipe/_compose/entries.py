@@ -89,10 +89,8 @@ Broadcast: TypeAlias = str | Sequence[str]
 
 def read_broadcast(function: str, broadcast: Broadcast) -> tuple[str, ...]:
     """Return the names of the entries that are broadcast."""
-    cure = (
-        "Give the names of the entries that are only read, as "
-        '`broadcast=("mask", "memory")`. (A stage cannot have the name `broadcast`.)'
-    )
+    cure = 'Give the names of the entries that are only read, as `broadcast=("mask", '
+    cure += '"memory")`. (A stage cannot have the name `broadcast`.)'
     check_is(function, "broadcast", broadcast, str | list | tuple, cure)
     names = (broadcast,) if isinstance(broadcast, str) else tuple(broadcast)
     for name in names:

@@ -161,10 +161,8 @@ def read_merge(
     check_is(function, "axis", axis, SupportsIndex, cure)
     stage = None
     if not isinstance(merge, str):
-        cure = (
-            'Give a name, such as `"sum"`, or a function of the tuple of outputs: '
-            "`lambda outputs: outputs[0] + outputs[1]`."
-        )
+        cure = 'Give a name, such as `"sum"`, or a function of the tuple of outputs: '
+        cure += "`lambda outputs: outputs[0] + outputs[1]`."
         check_callable(function, "merge", merge, cure)
         stage = as_stage(function, "merge", merge, cure)
         reserved = (*reserved, "merge")
@@ -388,10 +386,8 @@ class Weighted(Container):
 
 def _read_weights(path: str, weights: PyTree, size: int) -> Float[Array, " stages"]:
     """Return one float per stage; raise unless there is one real number per stage."""
-    cure = (
-        f"Give one weight per stage: float32[{size}]. For weights per example wrap the "
-        "stage in `batched`."
-    )
+    cure = f"Give one weight per stage: float32[{size}]. For weights per example wrap "
+    cure += "the stage in `batched`."
     if not isinstance(weights, jax.Array) or weights.shape != (size,):
         wrong = f"`{path}` is {tree_text(weights)} for {size} stages."
         raise structure_error("weighted", wrong, cure)
