@@ -167,12 +167,10 @@ def check_draws(function: str, subject: str, keys: Any) -> None:
 
 def rbg_error(function: str, subject: str, kind: Any = "rbg") -> ValueError:
     """Return the error for keys whose draws depend on each other under `vmap`."""
-    return value_error(
-        function,
-        f"{subject} of the kind `{kind}`, whose draws under `vmap` differ from those "
-        "of a single point.",
-        "Use `jax.random.key(seed, impl='threefry2x32')`.",
-    )
+    wrong = f"{subject} of the kind `{kind}`, whose draws under `vmap` differ from "
+    wrong += "those of a single point."
+    cure = "Use `jax.random.key(seed, impl='threefry2x32')`."
+    return value_error(function, wrong, cure)
 
 
 def is_rbg(keys: Any) -> bool:

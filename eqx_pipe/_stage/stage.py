@@ -195,7 +195,6 @@ def as_stage(
     argument: str,
     value: object,
     cure: str = _ONE_INPUT,
-    *,
     num_inputs: int = 1,
     named: tuple[str, ...] = (),
     inputs: str = "one input",
