@@ -176,7 +176,8 @@ class _Call:
             self.check_one_batch()
             return self.finish(self.vmapped(ft.partial(self.lane, self.shared)))
         # One lane is traced by itself: its references, effects and sizes decide how the
-        # lanes run. The batches evaluate this jaxpr, so `fn` runs once.
+        # lanes run. The batches evaluate this jaxpr, so `fn` is called once, and once
+        # more on a mesh that the types of arrays name.
         structs = list(map(_lane_struct, self.mapped, self.axes))
         jaxpr = trace(ft.partial(self.lane, self.shared), *structs)
         refs, changed = refs_of(jaxpr)
