@@ -104,7 +104,7 @@ HANDLES = {
     "builtins.list_iterator": iter([]),
     "builtins.set": {(1, 2)},
     "numpy.ndarray": np.array([iter([])], dtype=object),
-    "ClosedJaxpr": jax.make_jaxpr(called)(np.float32(0)),
+    "Jaxpr": jax.make_jaxpr(called)(np.float32(0)),
 }
 
 
