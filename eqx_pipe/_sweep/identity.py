@@ -161,7 +161,7 @@ def reducing_identity(reducers: ReducerTree, traced: Traced) -> dict[str, Any]:
     """Return the identity of reducers: their programs, for any batch size."""
     # Use a fixed batch size, so that the text does not depend on that of the sweep.
     reducing = trace_reducers(reducers, traced, 2)
-    programs = [reducing.absorb.program, reducing.merge.program]
+    programs = [reducing.absorb.fingerprint, reducing.merge.fingerprint]
     texts = [text for program in programs for text in program.texts()]
     texts += map(array_text, reducing.init)
     kinds = [type(reducer).__name__ for reducer in reducers.reducers]

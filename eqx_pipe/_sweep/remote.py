@@ -33,7 +33,7 @@ from .._run import CTRL_C, Interrupt, Pace, Watch, no_mesh
 from .._store import disk_errors
 from .._types import PyTree
 from .flights import Flights
-from .planning import Plan, Target, Todo, keep_chunk, known_workers, work_of
+from .planning import Plan, Target, Todo, known_workers, work_of
 from .trace.trace import settings
 from .work.buffer import Asked, Chunk, Rows, Verdict, Work, whole
 from .work.points import Points, prepare
@@ -523,8 +523,7 @@ def _written(job: Work, asked: Asked, target: Target) -> Verdict:
             # Before a store grows, its token is removed: so it is the store as it was.
             if not target.is_open():
                 raise SweepError("The sweep that asked for these points has ended.")
-            keep_chunk(filling, job, chunk)
-            flights.keep(number, chunk.flight)
+            flights.keep(chunk)
         failed += chunk.verdict.failed
     return Verdict(np.zeros(0, bool), failed=failed)
 
@@ -567,7 +566,7 @@ def _program(job: Points) -> str:
     """Return what identifies the program of a sweep."""
     # Compare programs only: a callable among static values may lose its name in
     # transit.
-    programs = [traced.program for traced in job.traced]
+    programs = [traced.fingerprint for traced in job.traced]
     constants = [array_text(x) for program in programs for x in program.constants]
     texts = [program.text for program in programs]
     return digest("\n".join([*texts, *constants]))
