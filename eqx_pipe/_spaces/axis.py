@@ -229,13 +229,10 @@ class Subset(Axis):
 
 def needs_space_key(name: str) -> MissingKeyError:
     """Return the error for an axis that draws its values in a space without a key."""
-    text = message(
-        "Space",
-        f"the axis `{name}` draws its values and the space has no key.",
-        "Make the space with one: `Space(tree, key=jax.random.key(0))`. (The `key` of "
-        "`sweep` is for the function alone.)",
-    )
-    return MissingKeyError(name, text)
+    wrong = f"the axis `{name}` draws its values and the space has no key."
+    cure = "Make the space with one: `Space(tree, key=jax.random.key(0))`. (The `key` "
+    cure += "of `sweep` is for the function alone.)"
+    return MissingKeyError(name, message("Space", wrong, cure))
 
 
 def is_axis(x: object) -> TypeGuard[Axis]:
