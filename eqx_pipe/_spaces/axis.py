@@ -128,7 +128,7 @@ class Axis(eqx.Module):
         """
 
     @property
-    def known(self) -> Array | None:
+    def stored(self) -> Array | None:
         """All values as one array if the axis stores them, else `None`.
 
         Tracing and running `value` returns the same bits, but takes a thousand times
@@ -139,7 +139,7 @@ class Axis(eqx.Module):
     @property
     def table(self) -> Any:
         """The values at all positions, if they are an array, or `None`."""
-        values = self.known
+        values = self.stored
         is_plain = isinstance(values, jax.Array) and not is_key_array(values)
         return values if is_plain else None
 
@@ -166,7 +166,7 @@ class Axis(eqx.Module):
     @property
     def is_replicate(self) -> bool:
         """True if the axis has replicates: `Seeds` and PRNG keys."""
-        return self.replicates is not None or is_key_array(self.known)
+        return self.replicates is not None or is_key_array(self.stored)
 
     def take(
         self, positions: Int[np.ndarray, " points"], dim: str | None = None
@@ -667,7 +667,7 @@ class Values(Axis):
         check_bool("Values", "is_log", self.is_log)
 
     @property
-    def known(self) -> Array | None:
+    def stored(self) -> Array | None:
         # A subclass may have a `value` of its own.
         return self.values if type(self) is Values else None
 
@@ -680,7 +680,7 @@ class Values(Axis):
     def take(
         self, positions: Int[np.ndarray, " points"], dim: str | None = None
     ) -> Axis:
-        if self.known is None:  # a subclass may have a `value` of its own
+        if self.stored is None:  # a subclass may have a `value` of its own
             return Axis.take(self, positions, dim)
         # On the host: an index of an array of JAX would be another program.
         values = self.values if is_key_array(self.values) else np.asarray(self.values)
@@ -713,7 +713,7 @@ class LoadedValues(Values):
         return self.draws
 
     @property
-    def known(self) -> Any:
+    def stored(self) -> Any:
         return self.values
 
     def value(self, i: Int[Array, ""], key: Key | None) -> Shaped[Array, "..."]:
@@ -893,7 +893,7 @@ class _Spaced(Axis):
         return self.num > 1
 
     @property
-    def known(self) -> Array | None:
+    def stored(self) -> Array | None:
         return self.lookup.coarse if self.lookup.fine is None else None
 
     @property
@@ -1049,7 +1049,7 @@ class _Range(_Spaced):
         _Spaced.__init__(self, start, stop, 2, dim=dim, label=label, unit=unit)
 
     @property
-    def known(self) -> None:
+    def stored(self) -> None:
         return None
 
     def __len__(self) -> int:

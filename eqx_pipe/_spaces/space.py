@@ -102,7 +102,7 @@ def values_at(
     if axis.is_static:
         static: Any = axis
         return [static.value(int(k), key) for k in positions]
-    stored = axis.known
+    stored = axis.stored
     if stored is not None:
         return (stored if is_key_array(stored) else np.asarray(stored))[positions]
     at = jnp.asarray(positions, jnp.int32)
@@ -113,7 +113,7 @@ def values_at(
 
 def axis_structs(name: str, axis: Axis, key: Key | None) -> PyTree:
     """Return the shapes and dtypes of one value of an axis whose values are arrays."""
-    stored = axis.known
+    stored = axis.stored
     if stored is not None:
         return jax.ShapeDtypeStruct(stored.shape[1:], stored.dtype)
     position = jax.ShapeDtypeStruct((), jnp.int32)
