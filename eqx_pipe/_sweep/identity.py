@@ -24,8 +24,8 @@ from .._store import FORMAT
 from .._tree import as_data, is_key_array, path_name, tree_text
 from .._types import Key
 from .planning import Plan
-from .program.blocks import trace_reducers
 from .trace.cases import Case
+from .trace.reducers import trace_reducers
 from .trace.trace import Traced
 
 _LONG, _SHORT = 200, 100

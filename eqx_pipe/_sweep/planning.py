@@ -39,10 +39,11 @@ from .._store import (
 from .._types import PyTree
 from .program.layout import CHUNK_BYTES
 from .request import Request
-from .work.buffer import Asked, Errors, Work, whole
+from .work.buffer import Asked, Errors, whole
 from .work.flight import Flight
 from .work.groups import Blocks, groups_of
 from .work.points import Points, prepare
+from .work.work import Work
 
 CostsOf: TypeAlias = Callable[[int, int, int], Float[np.ndarray, " points"]]
 """The costs of the points in a half-open range, given the maximum length of ranges."""

@@ -41,8 +41,9 @@ from .planning import (
     work_of,
 )
 from .trace.trace import settings
-from .work.buffer import Asked, Chunk, Rows, Verdict, Work, whole
+from .work.buffer import Asked, Chunk, Rows, Verdict, whole
 from .work.points import Points, prepare
+from .work.work import Work
 
 # Retry a chunk whose worker died, since another may have more memory; give up on points
 # that kill every worker.

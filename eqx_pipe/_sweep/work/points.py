@@ -49,10 +49,10 @@ from ..program.layout import (
     chunk_capacity,
     everywhere,
     nbytes,
-    point_lane,
 )
 from ..program.runner import Programs, Runner
 from ..program.select import ByOffset, ByTable, Selected
+from ..program.whole import point_lane
 from ..trace.cases import (
     Case,
     StaticValues,
@@ -65,8 +65,9 @@ from ..trace.cases import (
 )
 from ..trace.kept import kept
 from ..trace.trace import Traced, abstract, arrays_of, check_concrete, tabled, trace
-from .buffer import Buffer, Rows, Work, clear
+from .buffer import Buffer, Rows, clear
 from .flight import Begun, Flight
+from .work import Work
 
 _LISTED_AT_ONCE = 2**22
 """The maximum number of points sorted into cases at once; each takes about 30 bytes."""
