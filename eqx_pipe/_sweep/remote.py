@@ -33,13 +33,7 @@ from .._run import CTRL_C, Interrupt, Pace, Watch, no_mesh
 from .._store import disk_errors
 from .._types import PyTree
 from .flights import Flights
-from .planning import (
-    Plan,
-    Target,
-    Todo,
-    known_workers,
-    work_of,
-)
+from .planning import Plan, Target, Todo, known_workers, work_of
 from .trace.trace import settings
 from .work.buffer import Asked, Chunk, Rows, Verdict, whole
 from .work.points import Points, prepare
@@ -259,8 +253,8 @@ class _Calls:
         # The executors of submitit start a job for each call.
         self._are_jobs = hasattr(plan.request.executor, "map_array")
         self._workers = known_workers(plan.request.executor) or _GUESSED_WORKERS
-        self._able = set[tuple[str, int]]()
-        self._first = self._workers
+        self._able = set[tuple[str, int]]()  # the workers that have computed
+        self._first = self._workers  # the calls that are still to carry the function
         self._size = size
         chunk_bytes = plan.work.row_bytes * plan.chunks.points
         self._most_chunks = max(2, _IN_FLIGHT_BYTES // max(1, chunk_bytes))
@@ -269,8 +263,8 @@ class _Calls:
         chunks = ((number, todo.rows.get(number)) for number in todo.chunks)
         self.waiting = collections.deque(_Call([chunk]) for chunk in chunks)
         self.flying: list[_Call] = []
-        self._lacking = set[str]()
-        self._refused: list[_Call] = []
+        self._lacking = set[str]()  # the processes to which a call brings it
+        self._refused: list[_Call] = []  # until a worker has computed
 
     def take(self) -> list[_Call]:
         """Return the next call, or an array of jobs; none if enough are in flight."""
@@ -301,7 +295,8 @@ class _Calls:
             self._able.add(answer.worker)
             least, most = _UNIT_SECONDS
             wanted = min(max(least, _CALL_SECONDS * self._num_workers), most)
-            wanted = _JOB_SECONDS if self._are_jobs else wanted
+            if self._are_jobs:  # the first has measured: all others may be in flight
+                self._workers, wanted = _IN_FLIGHT, _JOB_SECONDS
             # The first chunk of a call with the function also compiles.
             timed = len(answer.computed) - call.carries
             self._pace.record(timed, answer.seconds, wanted)
@@ -330,10 +325,7 @@ class _Calls:
         flying, workers = [*self.flying, *more], self._num_workers
         left = self._most_chunks - sum(len(call.chunks) for call in flying)
         most = min(left, self._pace.steps)
-        if self._are_jobs and self._able:
-            calls = _IN_FLIGHT
-        else:
-            calls = min(_DEPTH * max(2, workers), _IN_FLIGHT)
+        calls = min(_DEPTH * max(2, workers), _IN_FLIGHT)
         if any(call.carries for call in flying):
             # An executor may hold a copy of the function for each call that carries it.
             calls = min(calls, max(1, _IN_FLIGHT_BYTES // self._size))
@@ -488,11 +480,7 @@ class _Sweep:
 _sweeps = LRUCache(4)
 
 
-def _computed(
-    sweep: _Sweep,
-    asked: Asked,
-    target: Target | None,
-) -> _Computed:
+def _computed(sweep: _Sweep, asked: Asked, target: Target | None) -> _Computed:
     try:
         task, job = sweep.made()
         with _as_there(task):

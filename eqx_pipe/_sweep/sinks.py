@@ -59,13 +59,7 @@ from .._store import (
 from .._tree import key_kind, leaves_with_names
 from .._types import PyTree
 from .flights import Flights, in_flight
-from .growth import (
-    Grown,
-    growth_in,
-    key_digits_of,
-    key_digits_text,
-    with_key_digits,
-)
+from .growth import Grown, growth_in, key_digits_of, key_digits_text, with_key_digits
 from .identity import as_texts, identity_of, reducing_identity
 from .planning import Outcome, Plan, Todo, open_to_workers
 from .work.buffer import Chunk, Errors, Rows, clear, joined

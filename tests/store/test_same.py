@@ -109,7 +109,8 @@ def test_what_a_store_cannot_recognise_counts_as_changed(tmp_path):
     coming = ep.plan(fn, LINE, **options)
     assert "call.held.handle" in repr(coming) and "list_iterator" in coming.unsure
     ep.sweep(fn, LINE, **options)
-    with pytest.raises(ValueError, match="`held.handle`, a `builtins.list_iterator`"):
+    says = "`held.handle`, a `builtins.list_iterator`, which a store cannot recognise"
+    with pytest.raises(ValueError, match=says):
         ep.sweep(fn, LINE, **options)
     assert ep.sweep(fn, LINE, resume="force", **options).ok.all()
 
