@@ -2,7 +2,7 @@
 
 from .identity import as_texts as as_texts
 from .identity import check_settings as check_settings
-from .planning import Outcome as Outcome
+from .plan import Outcome as Outcome
 from .preview import SweepPlan as SweepPlan
 from .preview import plan as plan
 from .request import BatchSize as BatchSize

@@ -32,7 +32,7 @@ from .._store import MISSING, Files, StoreLike, count_in
 from .._tree import as_data, as_keys, struct_of
 from .._types import Key, PyTree
 from .._vmap import warn_if_cores_idle
-from .planning import Outcome, Plan, Todo, plan_of
+from .plan import Outcome, Plan, Todo, plan_of
 from .remote import compute_remotely, end_workers
 from .request import (
     BatchSize,
