@@ -118,6 +118,8 @@ class Buffer:
         is_first = not self._handed.any() and (ends or bool(new.any()))
         self._handed = self._handed | new
         flight = None
+        # After `_handed` is set: a flight counts only what is handed over with it, and
+        # whoever keeps both writes the rows first.
         if self.in_flight is not None and not ends:
             costs = self.asked.costs_text
             flight = self.saved()._replace(rows=self.asked.rows, costs=costs)

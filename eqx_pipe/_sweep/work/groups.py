@@ -232,6 +232,7 @@ class Groups(Work):
             some = Asked(0, index.start, index.stop)
             buffer = Buffer(some, inner.empty(len(index)), resumed)
             resumed, tally.begin, tally.inner = None, begin, buffer
+            # The outer buffer is left whenever the inner one can be.
             for step in inner._calls(buffer, call.watch):
                 call.buffer.in_flight = tally.flight if buffer.in_flight else None
                 yield step

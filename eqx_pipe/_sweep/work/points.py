@@ -192,7 +192,7 @@ class Points(Work):
         index, costs = buffer.index, buffer.asked.costs
         if isinstance(index, range) and not self._listed:
             points = ByOffset(self.geometry.start + index.start)
-            yield from self._run((0, 0), points, len(index), buffer, watch)
+            yield from self._in_batches((0, 0), points, len(index), buffer, watch)
             return
         most = _LISTED_AT_ONCE if costs is None else max(1, len(index))
         for first in range(0, len(index), most):
@@ -221,9 +221,11 @@ class Points(Work):
                 rows = rows[np.argsort(costs[rows], kind="stable")]
             if len(rows):
                 points = ByTable(self.geometry, index[rows], first + rows)
-                yield from self._run((first, k), points, len(rows), buffer, watch)
+                yield from self._in_batches(
+                    (first, k), points, len(rows), buffer, watch
+                )
 
-    def _run(
+    def _in_batches(
         self,
         which: tuple[int, int],
         points: Selected,
@@ -259,7 +261,7 @@ class Points(Work):
                     if resumed is not None:
                         begun.resume(resumed)
                     resumed = None
-                    yield from self._inside(begun, buffer, watch)
+                    yield from self._in_steps(begun, buffer, watch)
                     done += now
                     continue
                 compute = ft.partial(runner.compute, args, points, buffer.values)
@@ -272,6 +274,7 @@ class Points(Work):
                         if not (failures or self.isolated):
                             raise differs(self.function, now)
             except TooLarge as error:
+                # What is finished stays; the next round makes a smaller program.
                 self.halve(error)
                 continue
             runner.pace.record(-(-now // across), clock() - before, watch.call_seconds)
@@ -279,11 +282,13 @@ class Points(Work):
             buffer.finish(points.rows(done, done + now))
             done += now
             if watch.whole:
+                # Finished rows wait in the buffer, so a kill must find them in a flight
+                # even if no point is inside of a batch.
                 between = Flight((*which, done, 0), self.largest_batch)
                 buffer.in_flight = lambda flight=between: flight
             yield now, len(failures)
 
-    def _inside(
+    def _in_steps(
         self, begun: Begun, buffer: Buffer, watch: Watch
     ) -> Iterator[tuple[int, int]]:
         """Compute points by a program that may stop inside of a batch."""
