@@ -165,8 +165,13 @@ def _moved(
             new = values.reshape(-1)[:3].tolist()
             return f"`space`, axis {name}: {old}... in the store, now {new}..."
     for name, texts in now["static"].items():
-        if was["static"].get(name) != texts:
-            return f"`space`, axis {name}: other values of these names, or order"
+        old = was["static"].get(name, {})
+        changed = [f"`{shown}`" for shown in texts if old.get(shown) != texts[shown]]
+        if changed:
+            is_order = {*old.values()} == {*texts.values()}
+            shown = ", ".join(changed[:3]) + ", ..." * (len(changed) > 3)
+            what = "another order of" if is_order else "other values of the names"
+            return f"`space`, axis {name}: {what} {shown} than in the store"
     return ""
 
 
