@@ -33,10 +33,11 @@ from .._run import CTRL_C, Interrupt, Pace, Watch, no_mesh
 from .._store import disk_errors
 from .._types import PyTree
 from .flights import Flights
-from .planning import Plan, Target, Todo, known_workers, work_of
+from .plan import Plan, Target, Todo, known_workers, work_of
 from .trace.trace import settings
-from .work.buffer import Asked, Chunk, Rows, Verdict, Work, whole
+from .work.buffer import Asked, Chunk, Rows, Verdict, whole
 from .work.points import Points, prepare
+from .work.work import Work
 
 # Retry a chunk whose worker died, since another may have more memory; give up on points
 # that kill every worker.
