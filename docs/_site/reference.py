@@ -29,7 +29,7 @@ CONCEPTS = {
         "Run": "sweep train Training vmap vmap_space sweeper Sweeper kernel refill "
         "use_cpu_devices",
         "Results": "SweepResult Best TrainResult show Page",
-        "Spaces": "Space sobol latin_hypercube",
+        "Spaces": "Space sobol",
         "Axes": "Linspace Geomspace Values Static Seeds Random Uniform LogUniform "
         "Mapped Axis",
         "Before a run": "plan SweepPlan plan_train program ProgramPlan topology",
@@ -46,14 +46,13 @@ CONCEPTS = {
     },
     "sharding": {
         "Place arrays": "AxisRules shard init_sharded constrain",
-        "Run on meshes": "parallelize shard_map on pipelined",
+        "Run on meshes": "parallelize pipelined",
     },
     "data": {"Batches": "Loader ArraySource Cursor Epoch"},
     "testing": {
         "Checks": "check_function check_axis check_reducer check_loader check_method "
         "assert_compiles",
-        "Arguments and strategies": "given_typed arguments arrays from_jaxtyping keys "
-        "pipelines",
+        "Arguments and strategies": "given_typed arguments arrays from_jaxtyping keys",
     },
 }
 """The sections of each page, and the names in them, in their order."""
