@@ -1,6 +1,6 @@
 """Add the pages outside `docs/` to the site, such as the README, and all as plain text.
 
-`llms.txt` lists the pages with their first paragraphs, and `llms-full.txt` contains them.
+`llms.txt` lists the pages with their first paragraphs; `llms-full.txt` contains them.
 """
 
 import re
@@ -8,6 +8,7 @@ from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.nav import Navigation
 from mkdocs.structure.pages import Page
 
 _ROOT = Path(__file__).parents[2]
@@ -50,13 +51,21 @@ def on_page_markdown(
 
 
 _WRITTEN: dict[str, str] = {}
-"""The text of each page of the build, in the order of the navigation."""
+"""The text of each page of the build."""
+_ORDER: list[str] = []
+"""The pages in the order of the navigation."""
+
+
+def on_nav(nav: Navigation, config: MkDocsConfig, files: Files) -> Navigation:
+    """Note the order of the pages."""
+    _ORDER[:] = [page.file.src_uri for page in nav.pages]
+    return nav
 
 
 def on_post_build(config: MkDocsConfig) -> None:
     """Write the pages as plain text, in one file, and a list of them."""
     site, entries = Path(config.site_dir), []
-    for uri, text in _WRITTEN.items():
+    for uri, text in ((uri, _WRITTEN[uri]) for uri in _ORDER):
         title = re.search(r"^# (.*)", text, re.MULTILINE)[1]
         found = re.search(r"\n\n([A-Z*].*?)\n\n", text + "\n\n", re.DOTALL)
         summary = _LINK.sub(r"\2", " ".join(found[1].split())) if found else ""
@@ -64,7 +73,7 @@ def on_post_build(config: MkDocsConfig) -> None:
         entries.append(f"- [{title}]({html}): {summary}\n")
     head = f"# {config.site_name}\n\n> {config.site_description}\n\n## Pages\n\n"
     (site / "llms.txt").write_text(head + "".join(entries))
-    (site / "llms-full.txt").write_text("\n\n".join(_WRITTEN.values()))
+    (site / "llms-full.txt").write_text("\n\n".join(map(_WRITTEN.get, _ORDER)))
 
 
 def _to_docstring(found: re.Match[str]) -> str:
