@@ -1,8 +1,8 @@
 """Write `docs/api/`: `python docs/_site/reference.py`.
 
-A page has a section for each concept of a module, or of a part of `eqx_pipe`: a table of
-its names, with the first lines of their docstrings and links to the source, so that it
-can be read without building the site, and then what the site replaces by docstrings.
+A page has a section for each concept of a module, or of a part of `eqx_pipe`: a table
+of its names, with the first lines of their docstrings and links to the source, so that
+it can be read without building the site, and then what the site replaces by docstrings.
 `tests/package/test_house.py` compares the pages with the code.
 """
 
