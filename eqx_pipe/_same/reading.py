@@ -20,6 +20,7 @@ import abc
 import collections
 import functools as ft
 import itertools as it
+import logging
 import pathlib
 import re
 import sys
@@ -73,6 +74,7 @@ _PARTS: dict[type, Callable[[Any], Any]] = {
     slice: lambda x: [x.start, x.stop, x.step],
     collections.deque: lambda x: [x.maxlen, [*x]],
     bytearray: lambda x: [bytes(x)],
+    logging.Logger: lambda x: [x.name],  # its handlers change no value
 }
 """The parts of objects of built-in classes."""
 _JAXPRS = ClosedJaxpr, jax.extend.core.Jaxpr
