@@ -124,6 +124,11 @@ def type_error(function: str, wrong: str, cure: str) -> TypeError:
     return TypeError(message(function, wrong, cure))
 
 
+def sweep_error(function: str, wrong: str, cure: str) -> SweepError:
+    """Return a `SweepError` with this `message`."""
+    return SweepError(message(function, wrong, cure))
+
+
 def structure_error(function: str, wrong: str, cure: str) -> StructureError:
     """Return a `StructureError` with this `message`."""
     return StructureError(message(function, wrong, cure))
