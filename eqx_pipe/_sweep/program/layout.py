@@ -185,7 +185,7 @@ def _column(table: Any, each: int, run: int) -> Any:
     made = np.concatenate([*[made] * count, made[..., :rest]], axis=-1)
     if kept is not None and made.nbytes <= _SMALL:
         # A call copies no arrays of JAX that are on the devices.
-        made = kept[each, run] = jnp.asarray(made)
+        made = kept[each, run] = jax.device_put(made)
     return made
 
 
