@@ -21,8 +21,8 @@ import numpy as np  # noqa: E402
 
 import eqx_pipe as ep  # noqa: E402
 from eqx_pipe._compiled import free_bytes  # noqa: E402
-from eqx_pipe._sweep.request import request_of  # noqa: E402
 from eqx_pipe._sweep.planning import plan_of  # noqa: E402
+from eqx_pipe._sweep.request import request_of  # noqa: E402
 
 KIND = sys.argv[1]
 ONE = ep.topology({"tpu": "v5e", "gpu": "h100"}[KIND])
@@ -144,10 +144,13 @@ def check(fn):
                 print("   ", type(error).__name__, str(error).splitlines()[0][:150])
                 return None
             memory = made.memory_analysis()
-            return sum(
-                getattr(memory, f"{kind}_size_in_bytes")
-                for kind in ("argument", "output", "temp")
-            ) / free
+            return (
+                sum(
+                    getattr(memory, f"{kind}_size_in_bytes")
+                    for kind in ("argument", "output", "temp")
+                )
+                / free
+            )
 
         fits, more = part(largest), part(int(1.1 * largest))
     auto = points.fitted().batch_size

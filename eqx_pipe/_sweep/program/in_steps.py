@@ -23,6 +23,7 @@ from .layout import (
     DIGITS,
     Given,
     Layout,
+    Table,
     as_stored,
     begin_of,
     buffers,
@@ -58,7 +59,7 @@ def build_split(
 
     def on_device(
         control: UInt32[Array, "1 control"],
-        table: UInt32[Array, "rows columns"] | None,
+        table: Table | None,
         place: UInt32[Array, "1 4"],
         sources: UInt32[Array, " batch"],
         state: list[Array],
@@ -202,7 +203,7 @@ def batched_in(split: Split, layout: Layout, given: Given) -> list[bool]:
         return found
     width = (len(layout.lengths),) if layout.listed else ()
     values = []
-    if layout.together is not None:
+    if layout.listed or layout.together is not None:
         shapes = [(batch, *layout.row_shape(k, x)) for k, x in enumerate(given.columns)]
         pairs = zip(shapes, given.columns, strict=True)
         values = [jax.ShapeDtypeStruct(shape, x.dtype) for shape, x in pairs]

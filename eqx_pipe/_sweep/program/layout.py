@@ -139,13 +139,16 @@ class Layout:
 
         If they are large arrays, each point reads its own from the table.
         """
+        if self.listed:
+            return self.row_sizes[k] <= NARROW
         dim, first = self.row_dims[k], self.together
         wide = self.run * self.row_sizes[k] > _WIDEST
         return first is not None and dim >= first and not wide
 
     def row_shape(self, k: int, column: Any) -> tuple[int, ...]:
         """Return the shape of a value of an axis, from its column or table."""
-        return column.shape[:-1] if self.has_column(k) else column.shape[1:]
+        written = self.has_column(k) and not self.listed
+        return column.shape[:-1] if written else column.shape[1:]
 
     def columns(self, tables: Sequence[Any]) -> list[Any]:
         """Return what a program reads of some tables, one for each of `row_dims`."""
@@ -207,6 +210,9 @@ def each_its_rows(layout: Layout) -> NamedSharding:
 _SMALL = 2**20
 """The maximum bytes of a column that is kept on the devices."""
 
+NARROW = 16
+"""The maximum of numbers of a value of an axis that is listed for each point."""
+
 _WIDEST = 2**24
 """The maximum of numbers of a column: 64 MiB of 32 bits."""
 
@@ -244,6 +250,9 @@ Row: TypeAlias = tuple[UInt32[Array, "..."], list[Array]]
 There are no values if the lane takes them from the tables.
 """
 
+Table: TypeAlias = tuple[UInt32[Array, "rows columns"], list[Any]]
+"""The digits of listed points, and the values of axes there."""
+
 Lane: TypeAlias = Callable[[Row], list[Any]]
 """The function that returns the leaves of a row."""
 
@@ -277,7 +286,7 @@ def build(
 
     def on_device(
         control: UInt32[Array, "1 control"],
-        table: UInt32[Array, "rows columns"] | None,
+        table: Table | None,
         given: Given,
     ) -> list[Array]:
         at = lane_of(control, given)
@@ -315,15 +324,23 @@ def begin_of(layout: Layout, number: UInt32[Array, ""]) -> UInt32[Array, ""]:
 def rows_of_batch(
     layout: Layout,
     control: UInt32[Array, "1 control"],
-    table: UInt32[Array, "rows columns"] | None,
+    table: Table | None,
     number: UInt32[Array, ""],
     given: Given,
 ) -> Row:
     """Return the rows of a batch: offsets in the call, or rows of the table."""
     batch, stride = layout.batch_size, layout.partition(0).stride
     if table is not None:
-        size, zero = (batch, table.shape[1]), np.uint32(0)
-        return jax.lax.dynamic_slice(table, (begin_of(layout, number), zero), size), []
+        begin = begin_of(layout, number)
+        digits, values = jax.tree.map(
+            lambda x: jax.lax.dynamic_slice_in_dim(x, begin, batch), table
+        )
+        written, rows = iter(values), []
+        for k, dim in enumerate(layout.row_dims):
+            own = ft.partial(take, given.columns[k])
+            listed = layout.has_column(k)
+            rows.append(next(written) if listed else jax.vmap(own)(digits[:, dim]))
+        return digits, rows
     pace = np.uint32(batch * stride)
     first = read(control, FIRST) + jax.lax.mul(number, pace)
     offsets = lanes(first, batch, stride)
