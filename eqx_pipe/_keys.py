@@ -52,12 +52,10 @@ def check_names_draw_apart(function: str, names: Iterable[str]) -> None:
     for name in names:
         other = names_by_number.setdefault(_number(name), name)
         if other != name:
-            raise value_error(
-                function,
-                f"the names {other!r} and {name!r} have the same CRC-32, so both would "
-                "draw the same random numbers.",
-                "Rename one of them.",
-            )
+            wrong = f"the names {other!r} and {name!r} have the same CRC-32, so both "
+            wrong += "would draw the same random numbers."
+            cure = "Rename one of them."
+            raise value_error(function, wrong, cure)
 
 
 def parameters(fn: Any) -> Mapping[str, inspect.Parameter]:
@@ -120,13 +118,13 @@ _rules: WeakCache[tuple[bool, bool]] = WeakCache()
 
 def keyword_rule(fn: Any, name: str) -> tuple[bool, bool]:
     """Return whether a function takes an argument by name, and has a default for it."""
-    known = parameters(fn)
-    if name not in list(known)[1:]:  # the first is the input, under any name
+    named = parameters(fn)
+    if name not in list(named)[1:]:  # the first is the input, under any name
         return False, False
     bound = isinstance(fn, ft.partial) and name in fn.keywords
-    if bound or known[name].kind is inspect.Parameter.POSITIONAL_ONLY:
+    if bound or named[name].kind is inspect.Parameter.POSITIONAL_ONLY:
         return False, False
-    default = known[name].default
+    default = named[name].default
     return True, default is not inspect.Parameter.empty and default is not None
 
 
@@ -141,16 +139,12 @@ def check_key(function: str, key: Any, *, required: bool = False) -> None:
                 return
         elif key.dtype == jnp.uint32 and key.ndim == 1:
             return
-    several = (
-        " For a batch give one key to `eqx_pipe.batched(pipe)`, or, as `jax.vmap` maps "
-        "keyword arguments too, one to each example: `jax.vmap(pipe)(xs, "
-        "key=jax.random.split(key, len(xs)))`."
-    )
-    raise type_error(
-        function,
-        f"`key` is {describe_value(key)}, which is not a single PRNG key.",
-        "Give one made by `jax.random.key(seed)`." + (several if is_array else ""),
-    )
+    several = " For a batch give one key to `eqx_pipe.batched(pipe)`, or, as "
+    several += "`jax.vmap` maps keyword arguments too, one to each example: "
+    several += "`jax.vmap(pipe)(xs, key=jax.random.split(key, len(xs)))`."
+    wrong = f"`key` is {describe_value(key)}, which is not a single PRNG key."
+    cure = "Give one made by `jax.random.key(seed)`." + (several if is_array else "")
+    raise type_error(function, wrong, cure)
 
 
 def check_mapped_key(function: str, key: Any, *, required: bool = False) -> Key | None:
@@ -173,12 +167,10 @@ def check_draws(function: str, subject: str, keys: Any) -> None:
 
 def rbg_error(function: str, subject: str, kind: Any = "rbg") -> ValueError:
     """Return the error for keys whose draws depend on each other under `vmap`."""
-    return value_error(
-        function,
-        f"{subject} of the kind `{kind}`, whose draws under `vmap` differ from those "
-        "of a single point.",
-        "Use `jax.random.key(seed, impl='threefry2x32')`.",
-    )
+    wrong = f"{subject} of the kind `{kind}`, whose draws under `vmap` differ from "
+    wrong += "those of a single point."
+    cure = "Use `jax.random.key(seed, impl='threefry2x32')`."
+    return value_error(function, wrong, cure)
 
 
 def is_rbg(keys: Any) -> bool:

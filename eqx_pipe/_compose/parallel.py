@@ -161,26 +161,20 @@ def read_merge(
     check_is(function, "axis", axis, SupportsIndex, cure)
     stage = None
     if not isinstance(merge, str):
-        cure = (
-            'Give a name, such as `"sum"`, or a function of the tuple of outputs: '
-            "`lambda outputs: outputs[0] + outputs[1]`."
-        )
+        cure = 'Give a name, such as `"sum"`, or a function of the tuple of outputs: '
+        cure += "`lambda outputs: outputs[0] + outputs[1]`."
         check_callable(function, "merge", merge, cure)
         stage = as_stage(function, "merge", merge, cure)
         reserved = (*reserved, "merge")
     elif merge not in get_args(MergeName):
-        raise value_error(
-            function,
-            f"`merge` is {describe_value(merge)}.",
-            f"{nearest(merge, get_args(MergeName))} Or give a function of the tuple of "
-            "outputs.",
-        )
+        wrong = f"`merge` is {describe_value(merge)}."
+        cure = f"{nearest(merge, get_args(MergeName))} Or give a function of the tuple "
+        cure += "of outputs."
+        raise value_error(function, wrong, cure)
     elif merge == "dict" and names is None:
-        raise value_error(
-            function,
-            '`merge="dict"` requires names, and the stages have none.',
-            'Give them in a mapping from names to stages, or use `merge="tuple"`.',
-        )
+        wrong = '`merge="dict"` requires names, and the stages have none.'
+        cure = 'Give them in a mapping from names to stages, or use `merge="tuple"`.'
+        raise value_error(function, wrong, cure)
     check_reserved(function, names, reserved)
     return Merge(stage, merge if isinstance(merge, str) else None, axis.__index__())
 
@@ -192,13 +186,11 @@ def _check_axis(function: str, merge: Merge, path: str, tree: PyTree) -> None:
     for name, leaf in leaves_with_names(tree):
         num_axes = leaf.ndim + (merge.name == "stack")
         if not -num_axes <= merge.axis < num_axes:
-            wrong = f"{_of_leaf(name)}the output of `{path}` is {leaf_text(leaf)}"
+            wrong = f"`axis` is {merge.axis}, and {_of_leaf(name)}the output of "
+            wrong += f"`{path}` is {leaf_text(leaf)}."
             cure = f"Give `axis` from {-num_axes} to {num_axes - 1}."
-            raise value_error(
-                function,
-                f"`axis` is {merge.axis}, and {wrong}.",
-                cure if num_axes else 'Scalars are joined by `merge="stack"`.',
-            )
+            cure = cure if num_axes else 'Scalars are joined by `merge="stack"`.'
+            raise value_error(function, wrong, cure)
 
 
 SUM_BY_CALLABLE = (
@@ -227,12 +219,10 @@ def check_arrays(
         # Not `is_array`, which accepts NumPy text too.
         if not isinstance(leaf, jax.Array) or (is_key_array(leaf) and not keys):
             sparse = f"a sparse {type(leaf).__name__} " if is_sparse(leaf) else ""
-            raise type_error(
-                function,
-                f"`{operation}` does not support {_of_leaf(name)}the output of "
-                f"`{path}`, which is {sparse}{leaf_text(leaf)}.",
-                "Apply the stages to the other entries only, by `eqx_pipe.at`" + more,
-            )
+            wrong = f"`{operation}` does not support {_of_leaf(name)}the output of "
+            wrong += f"`{path}`, which is {sparse}{leaf_text(leaf)}."
+            cure = "Apply the stages to the other entries only, by `eqx_pipe.at`" + more
+            raise type_error(function, wrong, cure)
 
 
 def _of_leaf(name: str) -> str:
@@ -257,11 +247,8 @@ def check_agree(
         for line in differences(trees[0], tree, free_axis)
     ]
     if lines:
-        raise structure_error(
-            function,
-            f"the outputs to combine differ:{bullets(lines)}",
-            "Append a stage to one of them" + cure,
-        )
+        wrong = f"the outputs to combine differ:{bullets(lines)}"
+        raise structure_error(function, wrong, f"Append a stage to one of them{cure}")
 
 
 class Parallel(Container):
@@ -394,10 +381,8 @@ class Weighted(Container):
 
 def _read_weights(path: str, weights: PyTree, size: int) -> Float[Array, " stages"]:
     """Return one float per stage; raise unless there is one real number per stage."""
-    cure = (
-        f"Give one weight per stage: float32[{size}]. For weights per example wrap the "
-        "stage in `batched`."
-    )
+    cure = f"Give one weight per stage: float32[{size}]. For weights per example wrap "
+    cure += "the stage in `batched`."
     if not isinstance(weights, jax.Array) or weights.shape != (size,):
         wrong = f"`{path}` is {tree_text(weights)} for {size} stages."
         raise structure_error("weighted", wrong, cure)
@@ -470,10 +455,8 @@ def weighted(
     except (TypeError, ValueError):
         array = None
     if array is None or is_key_array(array):
-        raise type_error(
-            "weighted",
-            f"`weights` is {describe_value(values)}.",
-            "Give one number per stage, or a stage that computes them.",
-        )
+        wrong = f"`weights` is {describe_value(values)}."
+        cure = "Give one number per stage, or a stage that computes them."
+        raise type_error("weighted", wrong, cure)
     read = _read_weights("weights", array, len(children))
     return Weighted(children, read, names, normalize)

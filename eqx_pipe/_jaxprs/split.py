@@ -20,18 +20,18 @@ from jax.interpreters.partial_eval import dce_jaxpr
 
 from .._tree import as_data, as_keys, key_kind
 from .._types import ClosedJaxpr
-from .evaluate import Body, evaluate_equation, stepped
+from .evaluate import evaluate, stepped
 from .jaxpr import (
     Equation,
     as_function,
-    interpret,
     is_literal,
     open_jaxpr,
+    read,
     rebind,
     sub_jaxprs,
     trace,
 )
-from .table import bodies, kind, num_constants, scan_counts, while_counts
+from .table import kind, scan_counts, while_counts
 
 _UNKNOWN_STEPS = 1600
 """The assumed number of steps of a `while_loop`."""
@@ -122,7 +122,7 @@ class Split:
             initial = _carried(loop)
             read = [*loop.invars[: initial.start], *inner.outvars]
             read += [] if initial.stop is None else loop.invars[initial.stop :]
-            later = ([*own, each] for each, own in parts[k + 1 :])
+            later = ([*eqns, each] for each, eqns in parts[k + 1 :])
             read += [v for eqn in it.chain(*later, left) for v in eqn.invars]
             made = _variables(out for eqn in before for out in eqn.outvars)
             held = [v for v in read if not is_literal(v) and v in made]
@@ -141,8 +141,8 @@ class Split:
     @property
     def steps(self) -> int | None:
         """The number of steps of all loops, if it is known."""
-        known = [loop.length for loop in self.loops if loop.length is not None]
-        return sum(known) if len(known) == len(self.loops) else None
+        lengths = [loop.length for loop in self.loops if loop.length is not None]
+        return sum(lengths) if len(lengths) == len(self.loops) else None
 
     def place(self, k: int) -> slice:
         """Return the leaves of the state that belong to a loop."""
@@ -158,7 +158,7 @@ class Split:
         loop, values = self.loops[k], self._values(inputs, state)
         _run(loop.before, values)
         held = [as_data(jnp.asarray(values[v])) for v in loop.held]
-        carried = _read(loop.eqn.invars[_carried(loop.eqn)], values)
+        carried = read(loop.eqn.invars[_carried(loop.eqn)], values)
         made: list[Any] = loop.eqn.outvars
         # An initial carry may be a Python number, or have a weak type.
         carry = [
@@ -181,7 +181,7 @@ class Split:
         carry = [values[v] for v in eqn.outvars]
         # The initial carry is not in the state.
         values |= dict.fromkeys(_variables(eqn.invars) - values.keys())
-        inputs = _read(eqn.invars, values)
+        inputs = read(eqn.invars, values)
         if eqn.primitive.name == "scan":
             carry, steps = _scan(eqn, inputs, carry, at, left, self.loops[k].unit)
         else:
@@ -192,7 +192,7 @@ class Split:
         """Return the outputs of the program after its last loop."""
         values = self._values(inputs, state)
         _run(self._after, values)
-        return _read(self._jaxpr.outvars, values)
+        return read(self._jaxpr.outvars, values)
 
     def _values(self, inputs: Sequence[Any], state: Sequence[Any]) -> dict[Any, Any]:
         values = dict(zip(self._jaxpr.constvars, self._consts, strict=True))
@@ -323,7 +323,9 @@ def split_of(
     inputs = [x.aval for x in open_jaxpr(jaxpr)[0].invars]
     types = [_struct(x) for x in (*constants, *inputs)]
     n = len(constants)
-    flat = _without_dead(trace(lambda *x: _inlined(jaxpr, x[:n], x[n:]), *types))
+    flat = _without_dead(
+        trace(lambda *x: evaluate(jaxpr, x[:n], x[n:], inline=True), *types)
+    )
     works = {k: _work_of(e) for k, e in enumerate(_eqns(flat)) if _can_be_left(e)}
     enough = max(least, _SHARE * max(works.values(), default=0))
     long = [k for k, each in works.items() if each >= enough]
@@ -362,21 +364,6 @@ def _can_be_left(eqn: Equation) -> bool:
     return eqn.primitive.name == "while"
 
 
-def _inlined(jaxpr: Any, constants: Sequence[Any], args: Sequence[Any]) -> list[Any]:
-    """Evaluate a jaxpr like `evaluate`, with the bodies of calls in their place."""
-    left = iter(constants)
-    consts = [next(left) for _ in open_jaxpr(jaxpr)[1]]
-
-    def rule(eqn: Equation, inputs: list[Any]) -> list[Any]:
-        inner = [Body(b, [*it.islice(left, num_constants(b))]) for b in bodies(eqn)]
-        if kind(eqn) == "call":
-            with eqn.ctx.manager:
-                return _inlined(inner[0].jaxpr, inner[0].constants, inputs)
-        return evaluate_equation(eqn, inner, inputs)
-
-    return interpret(jaxpr, args, rule, consts=consts)
-
-
 def _carried(loop: Equation) -> slice:
     """Return the inputs of a loop that are its initial carry."""
     if loop.primitive.name == "scan":
@@ -389,13 +376,9 @@ def _variables(atoms: Any) -> set[Any]:
     return {atom for atom in atoms if not is_literal(atom)}
 
 
-def _read(atoms: Sequence[Any], values: dict[Any, Any]) -> list[Any]:
-    return [atom.val if is_literal(atom) else values[atom] for atom in atoms]
-
-
 def _run(eqns: Sequence[Equation], values: dict[Any, Any]) -> None:
     for eqn in eqns:
-        outputs = rebind(eqn, _read(eqn.invars, values))
+        outputs = rebind(eqn, read(eqn.invars, values))
         values |= zip(eqn.outvars, outputs, strict=True)
 
 

@@ -19,22 +19,9 @@ import numpy as np
 from jaxtyping import Bool, Int8, Int64, UInt32
 
 from .._check import check_choice
-from .._errors import (
-    message,
-    optional,
-    type_error,
-    value_error,
-)
+from .._errors import message, optional, type_error, value_error
 from .._reduce import Over, as_over
-from .._spaces import (
-    Indices,
-    Space,
-    as_index,
-    cells_of,
-    indices,
-    is_several,
-    joined,
-)
+from .._spaces import Indices, Space, as_index, cells_of, indices, is_several, joined
 from .._store import (
     FAILED,
     MISSING,
@@ -55,22 +42,12 @@ from .._store import (
     ranges_of,
     well_formed,
 )
-from .._tree import (
-    leaf_text,
-    leaves_with_names,
-)
+from .._tree import leaf_text, leaves_with_names
 from .._types import Axes, DataFrame, Dataset, PyTree
 from .best import Best, Compared, means_of, replicates, scores
 from .files import LOAD, check_folder, fields_in, save
-from .frames import (
-    ERRORS,
-    attributes,
-    dataset_of,
-    frame_of,
-    reduction_dataset,
-    reduction_frame,
-)
-from .names import KnownCoords
+from .frames import ERRORS, attributes, dataset_of, frame_of, reduction_dataset
+from .names import NamedDims
 from .plot import draw
 
 _BEST = "SweepResult.best"
@@ -126,8 +103,8 @@ class SweepResult:
     iteration yields the outputs in order.
 
     With `reduce=`, `values` is the reduction of `points` points (fewer than the space
-    has if points are missing; failed points count). `to_xarray`, `to_pandas` and `plot`
-    show the reduction, and methods that need the value at one point raise.
+    has if points are missing; failed points count). `to_xarray` and `plot` show the
+    reduction, and methods that need the value at one point raise.
 
     If the reducers reduce some dims only (`over=`), `space` has the other dims, and the
     values have one entry for each cell, that is, for each point of these dims. A cell
@@ -162,7 +139,7 @@ class SweepResult:
     _errors: dict[str, Int64[np.ndarray, " _failed"]] = dataclasses.field(
         default_factory=dict
     )
-    output_coords: KnownCoords = dataclasses.field(default_factory=dict)
+    output_coords: NamedDims = dataclasses.field(default_factory=dict)
 
     # `_gaps` are the ranges of points without a value, each with its status. `_errors`
     # has the points, in order, of each error text.
@@ -367,14 +344,14 @@ class SweepResult:
 
         Needs `pip install 'eqx_pipe[sweep]'`."""
         optional("SweepResult.to_xarray", "xarray")
-        known, attrs = self.output_coords, attributes(self.space, self._provenance)
+        named, attrs = self.output_coords, attributes(self.space, self._provenance)
         if self._errors:
             spans = {text: ranges_of(points) for text, points in self._errors.items()}
             attrs[ERRORS] = json.dumps(spans)
         if self.points is not None:
             attrs["points_reduced"] = self.points
-            return reduction_dataset(self.values, known, attrs)
-        return dataset_of(self.values, self.space, known, self.status[...], attrs)
+            return reduction_dataset(self.values, named, attrs)
+        return dataset_of(self.values, self.space, named, self.status[...], attrs)
 
     def to_pandas(self) -> DataFrame:
         """Return the result as a `pandas.DataFrame` with one row for each point.
@@ -386,16 +363,13 @@ class SweepResult:
         the prefix `result.` if it, or one of its columns, is also an axis or another
         column. To drop failed points, use `frame[frame["status"] == 1]`.
 
-        With `reduce=` over all points, there is a row for each position on the dims of
-        the results, which are columns too: results of the same dims share rows, and
-        those without dims have their number in every row.
-
-        **Raises:** `ValueError` if two columns of the axes have the same name.
+        **Raises:** `TypeError` if all points were reduced to one value: an output of
+        the reduction is `result.to_xarray()[name].to_dataframe()`; `ValueError` if two
+        columns of the axes have the same name.
 
         Needs `pip install 'eqx_pipe[sweep]'`."""
+        self._check_all_values("to_pandas")
         optional("SweepResult.to_pandas", "pandas")
-        if self.points is not None:
-            return reduction_frame(self.to_xarray())
         return frame_of(self.values, self.space, self.status[...], self.errors)
 
     def plot(

@@ -32,15 +32,15 @@ class Page:
     it inline.
     """
 
-    def __init__(self, function: str, *shown: Shown, by: str = "", mode: str = ""):
+    def __init__(self, *shown: Shown, by: str = "", mode: str = ""):
         pairs = zip(shown, ("result", "after"), strict=False)
-        self._sources = [Source(function, each, name) for each, name in pairs]
+        self._sources = [Source(each, name) for each, name in pairs]
         self._first = by, mode
         readings = [source.reading() for source in self._sources]
         if by and not all(reading.metric(by) for reading in readings):
             names = self.data()["metrics"]
             wrong = f"`by` is {by!r}, and the metrics are {', '.join(names)}."
-            raise value_error(function, wrong, nearest(by, names))
+            raise value_error("show", wrong, nearest(by, names))
         self.path = " and ".join(source.path for source in self._sources)
         self.every = 15_000 if "://" in self.path else 2_000
 
@@ -113,14 +113,15 @@ def show(
     if mode is not None:
         check_choice("show", "mode", mode, ("min", "max"))
     shown = (result,) if after is None else (result, after)
-    return Page("show", *shown, by=by or "", mode=mode or "")
+    return Page(*shown, by=by or "", mode=mode or "")
 
 
 def page_with(data: Any) -> str:
     """Return the page with some data in it."""
     text = resources.files("eqx_pipe._show").joinpath("page.html").read_text("utf-8")
-    given = json.dumps(data, allow_nan=False, separators=(",", ":"))
-    return text.replace(_EMPTY, _EMPTY.replace("null", given.replace("<", "\\u003c")))
+    # A text in the data must not end the script element.
+    data = json.dumps(data, allow_nan=False, separators=(",", ":"))
+    return text.replace(_EMPTY, _EMPTY.replace("null", data.replace("<", "\\u003c")))
 
 
 def server_of(page: Page, port: int) -> tuple[ThreadingHTTPServer, str]:
@@ -130,11 +131,11 @@ def server_of(page: Page, port: int) -> tuple[ThreadingHTTPServer, str]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             where = urllib.parse.urlsplit(self.path)
-            _, given, *rest = [*where.path.split("/"), ""]
-            if not secrets.compare_digest(given.encode(), token.encode()):
+            _, secret, *rest = [*where.path.split("/"), ""]
+            if not secrets.compare_digest(secret.encode(), token.encode()):
                 return self.reply(403, "text/plain", "The address lacks its token.")
-            given = dict(urllib.parse.parse_qsl(where.query))
-            query = {k: given.get(k, "") for k in ("metric", "mode", "group")}
+            asked = dict(urllib.parse.parse_qsl(where.query))
+            query = {k: asked.get(k, "") for k in ("metric", "mode", "group")}
             old, tag = self.headers.get("If-None-Match"), ""
             with lock:
                 try:

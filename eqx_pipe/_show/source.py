@@ -101,11 +101,10 @@ class Reading(NamedTuple):
         assert self.result is not None
         axes, points = self.result.space.axes(), self.result.space[index]
         hidden = () if replicates else [k for k in axes if axes[k].replicates]
-        found = points.geometry.columns()
-        found |= {
-            k: np.asarray(self.outputs[f"point.{k}"])[index] for k in self.changed
-        }
-        return {k: x for k, x in found.items() if x.ndim == 1 and k not in hidden}
+        columns = points.geometry.columns()
+        for name in self.changed:
+            columns[name] = np.asarray(self.outputs[f"point.{name}"])[index]
+        return {k: x for k, x in columns.items() if x.ndim == 1 and k not in hidden}
 
     def _read(self, name: str, leaf: Any, columns: Any = slice(None)) -> np.ndarray:
         if self.follower is not None and isinstance(leaf, StoredArray):
@@ -121,17 +120,17 @@ def evenly(count: int, most: int) -> np.ndarray:
 class Source:
     """A store that may change, or a result in memory, which does not."""
 
-    def __init__(self, function: str, shown: Shown, argument: str = "store"):
-        self._function, self._version, self._reading = function, None, None
+    def __init__(self, shown: Shown, argument: str):
+        self._version, self._reading = None, None
         self._follower: Follower | None = None
         self._rounds: list[SweepResult] = []
         self._paces: list[tuple[float, int]] = []
-        self._given, self.path = None, type(shown).__name__
+        self._result, self.path = None, type(shown).__name__
         if isinstance(shown, SweepResult | SearchResult | TrainResult):
-            self._given = shown
+            self._result = shown
             return
-        check_zarr(function)
-        self._files = as_files(function, shown, argument)
+        check_zarr("show")
+        self._files = as_files("show", shown, argument)
         self.path = self._files.path_of()
         self.version()
 
@@ -140,18 +139,18 @@ class Source:
 
         Raises a `FileNotFoundError` if there is no store, any more or at all.
         """
-        if self._given is not None:
+        if self._result is not None:
             return ()
-        with disk_errors(self.path, "be read", self._function):
+        with disk_errors(self.path, "be read", "show"):
             names, files = self._files.names(), self._files
             self._is_train = bool(CHECKPOINTS & names)
             if self._is_train:
-                found = sorted(CHECKPOINTS & names)
-                self._saved = [files.entry(name) for name in found]
-                return [files.tag(name) for name in found], self._saved
+                keys = sorted(CHECKPOINTS & names)
+                self._saved = [files.entry(name) for name in keys]
+                return [files.tag(name) for name in keys], self._saved
             self._stores = []
             if "zarr.json" not in names:
-                self._stores = rounds_in(self._function, files)
+                self._stores = rounds_in("show", files)
                 if not self._stores:
                     raise self._no_store(names)
                 files = self._stores[-1]
@@ -161,64 +160,62 @@ class Source:
             if old is not None and old.files.path_of() == files.path_of():
                 old.update()
             else:
-                self._follower = old = Follower(self._function, files)
-            return count, len(old.store.chunks), old.store.known.when.tobytes()
+                self._follower = old = Follower("show", files)
+            return count, len(old.store.chunks), old.store.listing.when.tobytes()
 
     def _no_store(self, names: set[str]) -> FileNotFoundError:
         what = "is not there any more" if self._version else "is not there"
         if names:
             what = "is no store of a sweep, a search or a training"
         cure = "Give the path that `store=` got: a call creates it when it has traced."
-        text = message(self._function, f"`{self.path}` {what}.", cure)
+        text = message("show", f"`{self.path}` {what}.", cure)
         return FileNotFoundError(text)
 
     def reading(self) -> Reading:
         """Return what there is; nothing is read again if the store has not changed."""
         version = self.version()
         if self._reading is None or self._version != version:
-            with disk_errors(self.path, "be read", self._function):
+            with disk_errors(self.path, "be read", "show"):
                 self._reading = self._read()
             self._version = version
         return self._reading
 
     def _read(self) -> Reading:
-        given = self._given
-        if given is None and self._is_train:
-            given = TrainResult.load(self._files)
-        elif given is None:
+        result = self._result
+        if result is None and self._is_train:
+            result = TrainResult.load(self._files)
+        elif result is None:
             assert self._follower is not None
             store = self._follower.store
             if "reduce" in store.record:
-                gaps, size = store.account().gaps, store.chunks.size
-                return Reading(
-                    "reduction", self._filled(gaps, size) | {"unit": "blocks"}
-                )
-            given = result_in(store)
+                facts = self._filled(store.account().gaps, store.chunks.size)
+                return Reading("reduction", facts | {"unit": "blocks"})
+            result = result_in(store)
             if self._stores:
                 for files in self._stores[len(self._rounds) : -1]:
-                    found = result_in(Follower(self._function, files).store)
-                    self._rounds.append(jtu.tree_map(_in_memory, found))
-                over = tuple(dict(given.made).get("over", ()))
-                given = SearchResult((*self._rounds, given), over=over)
-        if isinstance(given, TrainResult):
-            return self._training(given)
-        if isinstance(given, SearchResult):
-            return self._search(given)
-        if given.points is not None:
-            counts = {"done": given.points, "total": len(given)}
+                    earlier = result_in(Follower("show", files).store)
+                    self._rounds.append(jtu.tree_map(_in_memory, earlier))
+                over = tuple(dict(result.made).get("over", ()))
+                result = SearchResult((*self._rounds, result), over=over)
+        if isinstance(result, TrainResult):
+            return self._training(result)
+        if isinstance(result, SearchResult):
+            return self._search(result)
+        if result.points is not None:
+            counts = {"done": result.points, "total": len(result)}
             return Reading("reduction", {"unit": "points", "counts": counts})
-        facts = self._filled(given._gaps, len(given), given.started)
-        return self._points("sweep", given, facts, dict(given.made))
+        facts = self._filled(result._gaps, len(result), result.started)
+        return self._points("sweep", result, facts, dict(result.made))
 
-    def _search(self, given: SearchResult) -> Reading:
-        goal = {"by": given.by, "mode": given.mode} | dict(given.sweeps[-1].made)
-        result, (first, *_) = given.result, given.sweeps
-        rounds = max(goal.get("rounds", 0), len(given.sweeps))
-        later = (rounds - len(given.sweeps)) * len(first)
+    def _search(self, search: SearchResult) -> Reading:
+        goal = {"by": search.by, "mode": search.mode} | dict(search.sweeps[-1].made)
+        result, (first, *_) = search.result, search.sweeps
+        rounds = max(goal.get("rounds", 0), len(search.sweeps))
+        later = (rounds - len(search.sweeps)) * len(first)
         facts = self._filled(result._gaps, len(result), first.started, later)
-        facts["note"] = f"{len(given.sweeps)} of {rounds} rounds"
-        found = self._points("search", result, facts, goal)
-        return found._replace(rounds=given.rounds)
+        facts["note"] = f"{len(search.sweeps)} of {rounds} rounds"
+        reading = self._points("search", result, facts, goal)
+        return reading._replace(rounds=search.rounds)
 
     def _points(
         self, kind: str, result: SweepResult, facts: dict[str, Any], goal: Any
@@ -244,13 +241,13 @@ class Source:
         goal = dict(result.curves.made)
         facts = self._trained(result, max(goal.get("steps", 0), result.step))
         curves = self._points("train", result.curves, facts, goal).curves
-        found = self._points("train", result.latest, facts, goal)
-        outputs = {name: found.outputs[name] for name in curves}
-        found = found._replace(outputs=outputs, curves=curves, training=result)
+        reading = self._points("train", result.latest, facts, goal)
+        outputs = {name: reading.outputs[name] for name in curves}
         recorded = [name for name in result.space.names if f"point.{name}" in curves]
         values = {name: np.asarray(curves[f"point.{name}"].leaf) for name in recorded}
         changed = {name: x for name, x in values.items() if (x != x[:, :1]).any()}
-        return found._replace(changed=changed)
+        more: Any = {"outputs": outputs, "curves": curves, "changed": changed}
+        return reading._replace(training=result, **more)
 
     def _filled(
         self, gaps: Any, size: int, started: float = 0.0, later: int = 0
@@ -262,18 +259,18 @@ class Source:
         missing, failed = count_in(gaps, MISSING) + later, count_in(gaps, FAILED)
         counts = {"failed": failed, "missing": missing, "total": size + later}
         counts["done"] = counts["total"] - missing - failed
-        found: dict[str, Any] = {"unit": "points", "counts": counts}
-        if self._follower is not None and self._follower.store.known.done.any():
+        facts: dict[str, Any] = {"unit": "points", "counts": counts}
+        if self._follower is not None and self._follower.store.listing.done.any():
             store = self._follower.store
-            times = np.sort(store.known.when[store.known.done])
+            times = np.sort(store.listing.when[store.listing.done])
             last = times[-1]
-            found["written"] = int(last // 10**9)
+            facts["written"] = int(last // 10**9)
             begin = max(started * 1e9, min(last - _WINDOW, times[-20:][0]))
             count = np.count_nonzero(times > begin) * store.chunks.points
             if missing and last > begin:
-                found["rate"] = rate = float(count / (last - begin) * 1e9)
-                found["left"] = missing / rate
-        return found
+                facts["rate"] = rate = float(count / (last - begin) * 1e9)
+                facts["left"] = missing / rate
+        return facts
 
     def _trained(self, result: TrainResult, steps: int) -> dict[str, Any]:
         """Return counts of trainings, their shares of all steps, and the time left."""
@@ -284,25 +281,25 @@ class Source:
         shares = {
             k: (steps - result.trained)[x].sum() / whole for k, x in kinds.items()
         }
-        found: dict[str, Any] = {
+        facts: dict[str, Any] = {
             "unit": "trainings",
             "step": result.step,
             "steps": steps,
             "counts": {k: int(x.sum()) for k, x in kinds.items()} | {"total": size},
             "shares": shares | {"done": result.trained.sum() / whole},
         }
-        times = [] if self._given else [x.when for x in self._saved if x is not None]
+        times = [] if self._result else [x.when for x in self._saved if x is not None]
         if times:
-            now, found["written"] = max(times) / 1e9, max(times) // 10**9
+            now, facts["written"] = max(times) / 1e9, max(times) // 10**9
             # The step at which a call began is not recorded, so checkpoints are
             # compared; those of a training that began again do not count.
             kept = [pair for pair in self._paces if pair[1] <= result.step]
             self._paces = [*kept, (now, result.step)][-8:]
             (then, before), left = self._paces[0], steps - result.step
             if left and result.step > before and now > then:
-                found["rate"] = rate = (result.step - before) / (now - then)
-                found["left"] = left / rate
-        return found
+                facts["rate"] = rate = (result.step - before) / (now - then)
+                facts["left"] = left / rate
+        return facts
 
 
 def _in_memory(leaf: Any) -> Any:

@@ -145,22 +145,20 @@ def _first(
     root: PyTree, node: PyTree, parent: str, path: str
 ) -> tuple[str, str | None]:
     """Return the child of `node` to which a path leads, and the path below it."""
-    known = node.segments() if is_composite(node) else ()
+    segments = node.segments() if is_composite(node) else ()
     # The longest first: `gates.a` must not be read as a child of a stage `gates`.
-    for segment in sorted(known, key=len, reverse=True):
+    for segment in sorted(segments, key=len, reverse=True):
         if path == segment:
             return segment, None
         if path.startswith(f"{segment}."):
             return segment, path[len(segment) + 1 :]
     where = f" in `{parent}`" if parent else ""
-    paths = [join_path(parent, name) for name in known]
-    raise value_error(
-        type(root).__name__.lower(),
-        f"there is no stage `{path}`{where}.",
-        nearest(join_path(parent, path), paths)
-        if known
-        else "To replace a part of a layer, an attribute, use `equinox.tree_at`.",
-    )
+    cure = "To replace a part of a layer, an attribute, use `equinox.tree_at`."
+    if segments:
+        paths = [join_path(parent, name) for name in segments]
+        cure = nearest(join_path(parent, path), paths)
+    wrong = f"there is no stage `{path}`{where}."
+    raise value_error(type(root).__name__.lower(), wrong, cure)
 
 
 def chosen_whole(
@@ -178,24 +176,19 @@ def chosen_whole(
     both = zip(matched.split("."), other.split("."), strict=False)
     shared = ".".join(a for a, _ in it.takewhile(lambda two: two[0] == two[1], both))
     whole = f"all stages of `{shared}`" if shared else "all of its stages"
-    raise value_error(
-        function,
-        f"the patterns match `{matched}` but not `{other}`, which are stacked in one "
-        "array.",
-        f"Choose {whole} or none, with `*` in the place of a position: "
-        f"`blocks.*.norm`.{cure}",
-    )
+    wrong = f"the patterns match `{matched}` but not `{other}`, which are stacked in "
+    wrong += "one array."
+    how = f"Choose {whole} or none, with `*` in the place of a position: "
+    raise value_error(function, wrong, f"{how}`blocks.*.norm`.{cure}")
 
 
 def check_patterns(function: str, argument: str, patterns: Iterable[object]) -> None:
     """Raise a `TypeError` unless each is a non-empty string."""
     for pattern in patterns:
         if not isinstance(pattern, str) or not pattern.removeprefix("!"):
-            raise type_error(
-                function,
-                f"`{argument}` holds {describe_value(pattern)}.",
-                'Give patterns of paths, as strings: `"head"`, `"blocks.*.attn"`.',
-            )
+            wrong = f"`{argument}` holds {describe_value(pattern)}."
+            cure = 'Give patterns of paths, as strings: `"head"`, `"blocks.*.attn"`.'
+            raise type_error(function, wrong, cure)
 
 
 def matches(pattern: str, path: str, *, below: bool = False) -> bool:
@@ -251,11 +244,11 @@ def check_matched(
 
     `what` is the noun for a path's target in the message.
     """
-    known = list(dict.fromkeys(paths))
-    named = _with_parents(known) if below else known
+    paths = list(dict.fromkeys(paths))
+    named = _with_parents(paths) if below else paths
     for pattern in patterns:
         bare = pattern.removeprefix("!")
-        if not any(matches(bare, path, below=below) for path in known):
+        if not any(matches(bare, path, below=below) for path in paths):
             raise value_error(
                 function, f"`{pattern}` matches no {what}.", nearest(bare, named)
             )

@@ -17,19 +17,22 @@ import json
 import os
 import platform
 import re
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Callable, Collection
+from typing import Any, TypeAlias
 
 import jax
 import jaxlib.version
 import numpy as np
+from jaxtyping import Int64
 
 from .. import _leaves
 from .._errors import log_once
 from .._jaxprs import digest
-from .._store import FAILED, MISSING, Files, Filling, Undecodable
+from .._results import storable
+from .._store import FAILED, MISSING, OK, Files, Filling, Undecodable
 from .identity import reducing_identity
-from .work.buffer import Flight, Work
+from .work.buffer import Asked, Chunk, Work
+from .work.flight import Flight
 
 _FOLDER = ".flights"
 
@@ -48,12 +51,16 @@ def in_flight(files: Files) -> list[str]:
     return texts
 
 
+Ask: TypeAlias = Callable[[int, Int64[np.ndarray, " rows"] | None], Asked]
+"""Returns some rows of a chunk, or all of them, with the costs that order them."""
+
+
 class Flights:
     """The flights in a store that is filled, for some work."""
 
-    def __init__(self, work: Work, filling: Filling, costs: Any = None):
-        self._costs, self._known = costs, (-1, np.zeros(0))
-        self._store, self._work, self._filling = filling.store, work, filling
+    def __init__(self, work: Work, filling: Filling, asked: Ask):
+        self._work, self._asked = work, asked
+        self._store, self._filling = filling.store, filling
         self._names: set[str] = set()
         self.text = ""
         """What is in flight, for a note; empty if nothing was saved."""
@@ -72,15 +79,29 @@ class Flights:
         done = (n for n in filling.owned if n not in todo) if self._names else ()
         self._remove(old.union(*map(self._at, done)))
 
-    def keep(self, number: int, flight: Flight | None) -> None:
-        """Save what is in flight in a chunk, after its finished rows are written.
+    def keep(self, chunk: Chunk) -> None:
+        """Write the rows of a chunk, and then save what is in flight in it.
 
         Flights of a complete chunk are removed.
         """
+        number, flight = chunk.number, chunk.flight
+        if chunk.values and (chunk.rows is None or len(chunk.rows)):
+            self._write(chunk)
         if flight is not None:
             self._put(number, flight)
         elif (names := self._at(number)) and self._filling.is_complete(number):
             self._remove(names)
+
+    def _write(self, chunk: Chunk) -> None:
+        number, rows, values, verdict, _ = chunk
+        status = np.where(verdict.ok, OK, FAILED).astype(np.int8)
+        if verdict.missing is not None:
+            status[verdict.missing] = MISSING
+        first, last = self._store.chunks.span(number)
+        if self._work.is_merged:  # a row is a block of points
+            first, _ = self._work.span(first, last)
+        errors = {text: at - first for text, at in verdict.errors.items()}
+        self._filling.keep(number, rows, list(map(storable, values)), status, errors)
 
     def _at(self, number: int) -> set[str]:
         at = self._store.chunks.position(number)
@@ -96,7 +117,7 @@ class Flights:
         rows = [] if flight.rows is None else [flight.rows]
         header = {
             "of": self._identity,
-            "costs": self._costs_text(number, flight.rows, len(flight.finished)),
+            "costs": flight.costs,
             "chunk": self._store.chunks.position(number),
             "call": flight.call,
             "batch_size": flight.batch_size,
@@ -105,7 +126,7 @@ class Flights:
             "text": flight.text,
         }
         lists = *rows, *flight.groups, *it.chain(*flight.buffers), *flight.state
-        data = _leaves.pack([flight.place, flight.finished, *lists], header)
+        data = _leaves.pack([flight.place, *lists], header)
         name = self._name(number)
         try:
             self._store.files.put(f"{_FOLDER}/{name}", data)
@@ -146,9 +167,7 @@ class Flights:
                 raise Undecodable(f"{what}: {there} then, {here} now")
         first, last = self._store.chunks.span(number)
         flight = _flight_of(header, leaves)
-        rows, count = flight.rows, len(flight.finished)
-        if header.get("costs") != self._costs_text(number, rows, count):
-            raise Undecodable("`order_by` has other costs")
+        rows = flight.rows
         if rows is None:  # the chunk may have become longer since
             rows = np.arange(len(flight.finished))
             if len(rows) < last - first:
@@ -157,6 +176,8 @@ class Flights:
         fits &= header["chunk"] == self._store.chunks.position(number)
         if not fits or (len(rows) and not 0 <= rows.min() <= rows.max() < last - first):
             raise Undecodable("it belongs to another chunk")
+        if flight.costs != self._asked(number, flight.rows).costs_text:
+            raise Undecodable("`order_by` has other costs")
         done, manifest = rows[flight.finished], self._store.manifest(number)
         lost = [MISSING, FAILED] if self._filling.again else [MISSING]
         if len(done) and (
@@ -173,16 +194,6 @@ class Flights:
         text = json.dumps(self._identity, sort_keys=True)
         at = self._store.chunks.position(number)
         return f"{at}.{self._cut}.{digest(text)[:12]}"
-
-    def _costs_text(self, number: int, rows: np.ndarray | None, count: int) -> str:
-        """Return the digest of the costs of points in flight, which order them."""
-        if self._costs is None:
-            return ""
-        if self._known[0] != number:
-            span, most = self._store.chunks.span(number), self._store.chunks.points
-            self._known = number, self._costs(*span, most)
-        costs = self._known[1]
-        return digest((costs[:count] if rows is None else costs[rows]).tobytes())
 
     @property
     def _cut(self) -> str:
@@ -208,7 +219,7 @@ class Flights:
 
 
 def _flight_of(header: dict[str, Any], leaves: list[np.ndarray]) -> Flight:
-    place, finished, *rest = leaves
+    place, *rest = leaves
     left = iter(rest)
     rows, groups, *buffers = ([*it.islice(left, n)] for n in header["lists"])
     slice_first, case, first, count = map(int, header["call"])
@@ -217,11 +228,11 @@ def _flight_of(header: dict[str, Any], leaves: list[np.ndarray]) -> Flight:
         int(header["batch_size"]),
         place,
         [*left],
-        finished,
-        rows[0].astype(np.int64) if rows else None,
         groups=groups,
         buffers=buffers,
         entries=header["entries"],
+        rows=rows[0].astype(np.int64) if rows else None,
+        costs=header["costs"],
     )
 
 
@@ -230,8 +241,8 @@ def _processor() -> str:
     """Return the name of the processor, for which XLA has compiled."""
     try:
         with open("/proc/cpuinfo") as file:
-            found = re.search(r"model name\s*: (.*)", file.read())
+            match = re.search(r"model name\s*: (.*)", file.read())
     except OSError:
-        found = None
-    name = platform.processor() if found is None else found[1]
+        match = None
+    name = platform.processor() if match is None else match[1]
     return f"{platform.machine()} {name}"

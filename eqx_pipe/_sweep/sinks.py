@@ -17,14 +17,14 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Int64
 
-from .._errors import SweepError, message
+from .._errors import SweepError, message, sweep_error
 from .._jaxprs import digest
 from .._results import (
     check_names,
+    coordinates_of,
     coords_texts,
     inner_dims,
     layout_of,
-    names_of,
     storable,
     versions,
 )
@@ -35,6 +35,7 @@ from .._store import (
     Account,
     Chunks,
     Filling,
+    Gaps,
     Growth,
     Store,
     StoredArray,
@@ -47,6 +48,7 @@ from .._store import (
     exists,
     gaps_of,
     grow_store,
+    joined_gaps,
     merged,
     open_store,
     points_in,
@@ -57,16 +59,10 @@ from .._store import (
 from .._tree import key_kind, leaves_with_names
 from .._types import PyTree
 from .flights import Flights, in_flight
-from .growth import (
-    Grown,
-    growth_in,
-    key_digits_of,
-    key_digits_text,
-    with_key_digits,
-)
+from .growth import Grown, growth_in, key_digits_of, key_digits_text, with_key_digits
 from .identity import as_texts, identity_of, reducing_identity
-from .planning import Chunk, Outcome, Plan, Todo, keep_chunk, open_to_workers
-from .work.buffer import Errors, Rows, Verdict, clear, in_order, joined
+from .planning import Outcome, Plan, Todo, open_to_workers
+from .work.buffer import Chunk, Errors, Rows, clear, joined
 from .work.groups import Blocks
 
 
@@ -133,14 +129,15 @@ class ArraySink(_MemorySink):
     def __init__(self, plan: Plan):
         super().__init__(plan)
         self.size = math.prod(plan.chunks.lengths)
-        self._chunks: dict[int, Verdict] = {}
         self._values: Rows | None = None
+        self._gaps: dict[int, Gaps] = {}
+        self._errors: list[Errors] = []
 
     def keep(self, chunk: Chunk) -> None:
         """Store the values of a chunk at their points."""
         number, _, values, verdict, _ = chunk
-        assert values is not None  # workers write to stores alone
-        self._chunks[number] = verdict
+        self._gaps[number] = gaps_of(verdict.ok, verdict.missing)
+        self._errors.append(verdict.errors)
         if len(verdict.ok) == self.size:  # the chunk has all points: do not copy
             self._values = values
             return
@@ -152,22 +149,17 @@ class ArraySink(_MemorySink):
 
     def outcome(self) -> Outcome:
         """Return the values in the structure of the function's output."""
-        plan, values = self.plan, self._values
+        plan, values, parts = self.plan, self._values, []
         if values is None:  # no points, or none computed
             values = plan.work.empty(self.size)
-        verdicts = []
         for number in range(len(plan.chunks)):
             first, last = plan.chunks.span(number)
-            verdict = self._chunks.get(number)
-            if verdict is None:
+            if number not in self._gaps:
                 clear(values, slice(first, last))
-                ok = np.zeros(last - first, bool)
-                verdict = Verdict(ok, missing=~ok)
-            verdicts.append(verdict)
-        all_ = in_order(verdicts)
-        values = plan.work.unflatten(values)
-        gaps = gaps_of(all_.ok, all_.missing)
-        return Outcome(values, gaps, errors=all_.errors)
+                self._gaps[number] = np.array([[0, last - first, MISSING]])
+            parts.append((self._gaps[number], last - first))
+        values, errors = plan.work.unflatten(values), joined(self._errors)
+        return Outcome(values, joined_gaps(parts), errors=errors)
 
 
 class ReductionSink(_MemorySink):
@@ -181,7 +173,6 @@ class ReductionSink(_MemorySink):
     def keep(self, chunk: Chunk) -> None:
         """Merge a chunk after its predecessors, unless blocks of it are missing."""
         if chunk.verdict.missing is None:
-            assert chunk.values is not None  # workers write to stores alone
             self.fold.put(chunk.number, chunk.values, chunk.verdict.errors)
 
     def outcome(self) -> Outcome:
@@ -217,7 +208,7 @@ class StoreSink:
         self.contents = _contents_of(self.plan)
         shard, again = self.plan.request.shard, self.plan.request.resume == "failed"
         self._filling = Filling(self.store, shard, again, settles=not has_grown)
-        self._flights = Flights(self.plan.work, self._filling, self.plan.costs)
+        self._flights = Flights(self.plan.work, self._filling, self.plan.asked)
 
     def _opened(self, plan: Plan, write: bool) -> tuple[Store, Plan, bool]:
         """Return the store, the plan with its chunks, and whether it has grown now."""
@@ -266,7 +257,7 @@ class StoreSink:
             wrong += "moves points."
             cure = "Complete the sweep of the smaller space first, or pass "
             cure += '`resume="force"`, which begins these points again.'
-            raise SweepError(message("sweep", wrong, cure))
+            raise sweep_error("sweep", wrong, cure)
 
     @contextlib.contextmanager
     def filling(self) -> Iterator[Todo]:
@@ -303,8 +294,7 @@ class StoreSink:
     def keep(self, chunk: Chunk) -> None:
         """Write a chunk, or some rows of it."""
         with disk_errors(self.store.path, "take a chunk"):
-            keep_chunk(self._filling, self.plan.work, chunk)
-            self._flights.keep(chunk.number, chunk.flight)
+            self._flights.keep(chunk)
 
     def outcome(self) -> Outcome:
         """Return the current contents of the store."""
@@ -368,8 +358,8 @@ class ValueContents:
     def identity(self) -> Mapping[str, Any]:
         """The names of the dims of outputs, and the reducers, for the record."""
         reducers = self.plan.request.reducers
-        known = self.plan.request.output_coords
-        named = {"output_coords": coords_texts(known)} if known else {}
+        coords = self.plan.request.output_coords
+        named = {"output_coords": coords_texts(coords)} if coords else {}
         if reducers is None:
             return named
         reducing = reducing_identity(reducers, self.plan.points.traced[0])
@@ -389,8 +379,7 @@ class ValueContents:
     def coordinates(self) -> dict[str, Any]:
         """Return the dims, values and attributes of each coordinate."""
         request = self.plan.request
-        names = names_of(self.plan.outputs, request.space, request.output_coords)
-        return names.coordinates()
+        return coordinates_of(request.space, request.output_coords)
 
     def layout(self, identity: Mapping[str, Any]) -> StoreLayout:
         """Return the layout of a new store, for the sweep of this identity."""

@@ -9,13 +9,18 @@ import contextlib
 import dataclasses
 import enum
 import functools as ft
+import importlib
+import math
 import operator
+import pathlib
 import sys
 import types
 import weakref
 
+import beartype
 import equinox as eqx
 import jax
+import jax.extend
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -119,8 +124,47 @@ def a_format():
 
 @case
 def all_variables():
-    cfg, every = module(rate=1.0), vars
-    return lambda p: p * every(cfg)["rate"], set_to(cfg, "rate", 3.0)
+    cfg, every, name = module(rate=1.0), vars, "rate"
+    return lambda p: p * every(cfg)[name], set_to(cfg, "rate", 3.0)
+
+
+@case
+def a_module_that_is_loaded_by_name():
+    cfg = sys.modules["settings_of_a_test"] = module("settings_of_a_test", rate=1.0)
+    load, name = importlib.import_module, "settings_of_a_test"
+    return lambda p: p * load(name).rate, set_to(cfg, "rate", 3.0)
+
+
+@kept
+def a_module_that_the_function_imports():
+    cfg = sys.modules["settings_of_a_test"] = module("settings_of_a_test", rate=1.0)
+
+    def fn(p):
+        import settings_of_a_test  # type: ignore[import-not-found]
+
+        return p * settings_of_a_test.rate
+
+    return fn, set_to(cfg, "rate", 3.0)
+
+
+@kept
+def a_name_that_is_gone_from_a_module():
+    cfg = module(a=1.0)
+
+    def fn(p):
+        try:
+            return p * cfg.a
+        except AttributeError:
+            return 3 * p * cfg.b
+
+    return fn, lambda: vars(cfg).update(b=vars(cfg).pop("a"))
+
+
+@kept
+def a_function_put_into_a_library():
+    math.scale_of_a_test = lambda x: x
+    fn = lambda p: math.scale_of_a_test(p)  # noqa: E731
+    return fn, set_to(math, "scale_of_a_test", lambda x: 3 * x)
 
 
 @case
@@ -286,6 +330,33 @@ def a_class_that_a_function_makes():
     return fn, put(box, 0, 3.0)
 
 
+@kept
+def another_class_of_python():
+    box = [float]
+    return lambda p: p * box[0](1.5), put(box, 0, int)
+
+
+@kept
+def equal_bases():
+    A, B = type("A", (), {}), type("A", (), {})
+
+    class C(A):
+        pass
+
+    one = C()
+    fn = lambda p: p * (1.0 if isinstance(one, A) else 3.0)  # noqa: E731
+    return fn, set_to(C, "__bases__", (B,))
+
+
+@kept
+def the_name_of_a_class():
+    class A:
+        pass
+
+    one = A()
+    return lambda p: p * len(type(one).__name__), set_to(A, "__name__", "ABC")
+
+
 # Objects: attributes, slots, items, and the value of a number or text.
 
 
@@ -339,9 +410,9 @@ def a_slot_that_is_deleted():
 
     def change():
         del one.a
-        one.b = 3.0
+        one.b = 1.0
 
-    return lambda p: p * (one.a if hasattr(one, "a") else one.b), change
+    return lambda p: p * (1.0 if hasattr(one, "a") else 3.0), change
 
 
 @kept
@@ -373,6 +444,12 @@ def zeros_of_another_sign():
 def a_numpy_array():
     array = np.ones(3)
     return lambda p: p * float(array.sum()), put(array, 0, 7.0)
+
+
+@case
+def a_ref():
+    ref = jax.new_ref(jnp.array(1.0))
+    return lambda p: p * ref[...], put(ref, ..., 3.0)
 
 
 @kept
@@ -427,7 +504,178 @@ def a_weak_reference():
     return lambda p: p * ref().rate, set_to(one, "rate", 3.0)
 
 
+@kept
+def the_same_list_at_another_place():
+    a, b = [1.0], [3.0]
+    box = [a, b, a]
+    return lambda p: p * box[2][0], put(box, 2, b)
+
+
+@kept
+def lists_in_another_order_of_depth():
+    box = [[[1.0]]]
+    return lambda p: p * (1.0 if len(box[0]) == 1 else 3.0), put(box, 0, [1.0, []])
+
+
+@case
+def a_list_too_deep_to_read():
+    box = inner = []
+    for _ in range(100_000):
+        inner.append([])
+        inner = inner[0]
+    inner.append(1.0)
+
+    def fn(p):
+        here = box
+        while isinstance(here, list):
+            here = here[0]
+        return p * here
+
+    return fn, put(inner, 0, 3.0)
+
+
+@kept
+def another_key():
+    table = {"a": 1.0}
+    change = lambda: table.update(b=table.pop("a"))  # noqa: E731
+    return lambda p: p * (1.0 if "a" in table else 3.0), change
+
+
+@kept
+def a_key_that_is_no_text():
+    table = {1: 2.0}
+    return lambda p: p * [*table][0], lambda: table.update({3: table.pop(1)})
+
+
+@kept
+def a_value_whose_key_is_no_text():
+    table = {1: 1.0}
+    return lambda p: p * table[1], put(table, 1, 3.0)
+
+
+@kept
+def numbers_in_a_set():
+    box = [frozenset({1.0})]
+    return lambda p: p * max(box[0]), put(box, 0, frozenset({3.0}))
+
+
+@kept
+def a_path():
+    box = [pathlib.PurePath("a")]
+    return lambda p: p * len(str(box[0])), put(box, 0, pathlib.PurePath("abc"))
+
+
+@kept
+def a_jaxpr():
+    box = [jax.make_jaxpr(lambda x: x)(1.0), jax.make_jaxpr(lambda x: 3 * x)(1.0)]
+    fn = lambda p: jax.extend.core.jaxpr_as_fun(box[0])(p)[0]  # noqa: E731
+    return fn, put(box, 0, box.pop())
+
+
 # Functions: what they hold, and what wraps them.
+
+
+@kept
+def another_function_of_numpy():
+    box = [np.add]
+    return lambda p: p * float(box[0](1.0, 3.0)), put(box, 0, np.multiply)
+
+
+@kept
+def another_function_of_a_library():
+    box = [math.floor]
+    return lambda p: p * box[0](1.5), put(box, 0, math.ceil)
+
+
+@kept
+def another_method_of_a_text():
+    box = ["a".upper]
+    return lambda p: p * (1.0 if box[0]() == "A" else 3.0), put(box, 0, "a".lower)
+
+
+@kept
+def another_method_of_an_object():
+    class A:
+        rate = 1.0
+
+    one = A()
+    box = [types.MethodType(lambda self: self.rate, one)]
+    other = types.MethodType(lambda self: 3 * self.rate, one)
+    return lambda p: p * box[0](), put(box, 0, other)
+
+
+@kept
+def a_method_of_another_object():
+    class A:
+        def __init__(self, rate):
+            self.rate = rate
+
+        def scale(self):
+            return self.rate
+
+    box = [A(1.0).scale]
+    return lambda p: p * box[0](), put(box, 0, A(3.0).scale)
+
+
+@kept
+def another_kind_of_method():
+    class A:
+        @staticmethod
+        def count(*args):
+            return 1.0 + len(args)
+
+    plain = vars(A)["count"].__func__
+    return lambda p: p * A.count(), set_to(A, "count", classmethod(plain))
+
+
+@kept
+def the_function_of_a_partial():
+    box = [ft.partial(lambda x: x)]
+    return lambda p: box[0](p), put(box, 0, ft.partial(lambda x: 3 * x))
+
+
+@kept
+def an_argument_of_a_partial():
+    scale = lambda a, x: a * x  # noqa: E731
+    box = [ft.partial(scale, 1.0)]
+    return lambda p: box[0](p), put(box, 0, ft.partial(scale, 3.0))
+
+
+@kept
+def a_keyword_of_a_partial():
+    scale = lambda x, a: a * x  # noqa: E731
+    box = [ft.partial(scale, a=1.0)]
+    return lambda p: box[0](p), put(box, 0, ft.partial(scale, a=3.0))
+
+
+@kept
+def another_jit_of_a_function():
+    def scale(x, n):
+        return x * (3.0 if isinstance(n, int) else 1.0)
+
+    box = [jax.jit(scale)]
+    return lambda p: box[0](p, 1), put(box, 0, jax.jit(scale, static_argnums=1))
+
+
+@kept
+def an_attribute_of_a_function():
+    inner = lambda x: x  # noqa: E731
+    inner.rate = 1.0
+    return lambda p: inner(p) * inner.rate, set_to(inner, "rate", 3.0)
+
+
+@kept
+def an_attribute_of_a_function_that_a_library_made():
+    inner = contextlib.contextmanager(lambda: iter([1.0]))
+    inner.rate = 1.0
+    return lambda p: p * inner.rate, set_to(inner, "rate", 3.0)
+
+
+@kept
+def what_beartype_wraps():
+    box = [1.0]
+    inner = beartype.beartype(lambda x: x * box[0])
+    return lambda p: inner(p), put(box, 0, 3.0)
 
 
 @kept
@@ -548,6 +796,65 @@ def test_an_unchanged_function_is_not_traced_again(name):
     finally:
         jax.monitoring.unregister_event_duration_listener(listen)
     assert change and not [event for event in traced if "jaxpr_trace" in event]
+
+
+def test_a_sweeper_sees_other_values_in_a_static_module():
+    cfg = module(rate=1.0)
+    space = {"c": ep.Static([cfg]), "x": LINE}
+    run = ep.sweeper(lambda p: p["x"] * p["c"].rate, space)
+    before = run(space).values
+    cfg.rate = 3.0
+    assert np.allclose(run(space).values, 3 * before)
+
+
+def by_code(factor):
+    return (lambda x: x) if factor == 1 else (lambda x: np.float32(3 * x))
+
+
+def by_closure(factor):
+    return lambda x: np.float32(factor * x)
+
+
+def by_list(factor):
+    box = [factor]
+    return lambda x: np.float32(box[0] * x)
+
+
+def by_class(factor):
+    made = type("Made", (), {"rate": factor})
+    return lambda x: np.float32(made.rate * x)
+
+
+def by_globals(factor):
+    scope = {"rate": factor, "np": np}
+    exec(BY_GLOBALS, scope)
+    return scope["call"]
+
+
+BY_GLOBALS = compile("def call(x): return np.float32(rate * x)", "<test>", "exec")
+CALLBACKS = [by_code, by_closure, by_list, by_class, by_globals]
+
+
+@pytest.mark.parametrize("make", CALLBACKS)
+def test_a_program_that_calls_python_calls_its_own_function(make):
+    struct = jax.ShapeDtypeStruct((), np.float32)
+    for factor in (1.0, 3.0):
+        call = make(factor)
+        fn = lambda p, call=call: jax.pure_callback(  # noqa: E731
+            call, struct, p, vmap_method="sequential"
+        )
+        values = ep.sweep(fn, LINE, progress=False).values
+        assert np.allclose(values, factor * np.linspace(1, 2, 3))
+
+
+def test_a_program_that_calls_python_passes_its_own_names():
+    struct = jax.ShapeDtypeStruct((), np.float32)
+    call = lambda given: np.float32(1.0 if "a" in given else 3.0)  # noqa: E731
+    for name, value in (("a", 1.0), ("b", 3.0)):
+        fn = lambda p, name=name: jax.pure_callback(  # noqa: E731
+            call, struct, {name: p}, vmap_method="sequential"
+        )
+        assert np.all(ep.sweep(fn, LINE, progress=False).values[:] == value)
 
 
 @pytest.mark.parametrize("old, new", [(0.0, -0.0), (True, 1), ([1.0], [3.0])])

@@ -4,7 +4,7 @@ The device computes the indices of consecutive points from an offset.
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from jaxtyping import Int64
@@ -57,8 +57,8 @@ class ByTable:
         # Batches are whole: the last point is repeated at the end of one.
         lanes = np.full((len(layout.devices), size), first + points - 1)
         for device, into in enumerate(lanes):
-            own = np.arange(first, first + points)[partition.own(device)]
-            into[: len(own)] = own
+            mine = np.arange(first, first + points)[partition.own(device)]
+            into[: len(mine)] = mine
         digits = self.geometry.digits(self.index[lanes.ravel()])
         values = [
             np.asarray(table)[digits[:, dim]]
@@ -75,3 +75,7 @@ class ByTable:
     def rows(self, first: int, last: int) -> Int64[np.ndarray, " points"]:
         """Return the rows of the values for the outputs of some points."""
         return self.places[first:last]
+
+
+Selected: TypeAlias = ByOffset | ByTable
+"""The points of a call: consecutive ones, or those of a table."""

@@ -5,7 +5,6 @@ static values: the function is traced once for each, and the outputs of all case
 compared before anything is computed.
 """
 
-import contextlib
 import dataclasses
 import functools as ft
 import math
@@ -18,9 +17,8 @@ import jax.tree_util as jtu
 import numpy as np
 from jaxtyping import Float, Int64, UInt32
 
-from ..._cache import WeakCache
-from ..._errors import MissingKeyError, SweepError, log_once, value_error
-from ..._jaxprs import Literals, Split, arguments_of, literals_of, settled, work
+from ..._errors import MissingKeyError, log_once, value_error
+from ..._jaxprs import Literals, Split, arguments_of, literals_of, settled
 from ..._run import (
     TooLarge,
     Watch,
@@ -47,15 +45,15 @@ from ..program.in_steps import batched_in, state_of
 from ..program.layout import (
     CHUNK_BYTES,
     NARROW,
-    Given,
+    Arguments,
     Layout,
     chunk_capacity,
     everywhere,
     nbytes,
     point_lane,
 )
-from ..program.runner import Begun, Programs, Runner
-from ..program.select import ByOffset, ByTable
+from ..program.runner import Programs, Runner
+from ..program.select import ByOffset, ByTable, Selected
 from ..trace.cases import (
     Case,
     StaticValues,
@@ -68,8 +66,8 @@ from ..trace.cases import (
 )
 from ..trace.kept import kept
 from ..trace.trace import Traced, abstract, arrays_of, check_concrete, tabled, trace
-from .buffer import Buffer, Flight, Rows, Work, clear, whole
-from .order import lines, order_of, turned
+from .buffer import Buffer, Rows, Work, clear
+from .flight import Begun, Flight
 
 _LISTED_AT_ONCE = 2**22
 """The maximum number of points sorted into cases at once; each takes about 30 bytes."""
@@ -77,14 +75,6 @@ _LISTED_AT_ONCE = 2**22
 # Offsets within a call have 32 bits, with room for a tail of one batch more. Batches of
 # some thousands are no slower than larger ones.
 _AT_ONCE = 2**30
-
-# Steps are counted from as many points on, with as much work in all. To compile a
-# program that counts takes as long as the first call, and longer than it saves there.
-# 2**14 solves of diffrax, of 2**43 operations, then take half the time.
-_COUNTED = ((2**15, 2**32), (2**13, 2**42))
-
-_ORDERS: WeakCache[tuple[Traced, Key | None, tuple[int, ...] | None]] = WeakCache()
-"""The order in which the points of a space share batches, for a trace and a key."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -95,10 +85,10 @@ class Points(Work):
     is the size without regard to memory. If `literal`, small arrays that the function
     closes over are part of its program. Points
     are `ordered` if they come with costs, or by arbitrary indices; a call computes at
-    most `most` points. On a grid they share batches in the order that suits their
-    loops, if it `turns`. Failed points are `isolated`, or else end the sweep. `broken`
+    most `most` points. Failed points are `isolated`, or else end the sweep. `broken`
     has the cases for which tracing the function raises, with the errors: they have no
-    program, and their points failed.
+    program, and their points failed. Copies share `programs`, and the arguments that
+    are `placed` on the devices unless these differ.
     """
 
     space: Space
@@ -110,7 +100,6 @@ class Points(Work):
     devices: tuple[Device, ...]
     ordered: bool
     most: int
-    turns: bool = True
     isolated: bool = False
     broken: tuple[tuple[Case, str], ...] = ()
     adapts: bool = False
@@ -119,13 +108,15 @@ class Points(Work):
     function: str = "sweep"
     reducers: ClassVar[None] = None
     programs: Programs = dataclasses.field(default_factory=Programs)
+    placed: dict[Any, Arguments] = dataclasses.field(default_factory=dict)
     key_digits: tuple[UInt32[np.ndarray, "_positions"], ...] = ()
 
     def at(self, space: Space, key: Key | None) -> "Points":
         """Return the points of a space of the same structure, with another key."""
         leaves = jtu.tree_leaves(space.tree, is_leaf=is_axis)
         geometry = dataclasses.replace(self.geometry, leaves=leaves, key=space.key)
-        points = dataclasses.replace(self, space=space, key=key, geometry=geometry)
+        changed: dict[str, Any] = {"space": space, "key": key, "geometry": geometry}
+        points = dataclasses.replace(self, **changed, placed={})
         check_concrete(self.function, [*points._arrays, key])
         return points
 
@@ -136,6 +127,12 @@ class Points(Work):
     def with_most(self, most: int) -> "Points":
         """Return the same points for calls of at most `most` of them."""
         return dataclasses.replace(self, most=most)
+
+    def with_key_digits(
+        self, digits: tuple[UInt32[np.ndarray, "_positions"], ...]
+    ) -> "Points":
+        """Return the same points, whose keys are folded with other digits."""
+        return dataclasses.replace(self, key_digits=digits, placed={})
 
     def with_points(self, points: "Points") -> "Points":
         """Return other points."""
@@ -191,20 +188,9 @@ class Points(Work):
         """Return the range of points of a range of rows, which is the same."""
         return first, last
 
-    def _calls(
-        self, buffer: Buffer, costs: Float[np.ndarray, " rows"] | None, watch: Watch
-    ) -> Iterator[tuple[int, int]]:
-        index = buffer.index
+    def _calls(self, buffer: Buffer, watch: Watch) -> Iterator[tuple[int, int]]:
+        index, costs = buffer.index, buffer.asked.costs
         if isinstance(index, range) and not self._listed:
-            order = self._order(watch)
-            if order is not None:
-                grid = self.geometry.lengths
-                for rows in turned(grid, order, index, _LISTED_AT_ONCE):
-                    places = rows - index.start
-                    points, first = ByTable(self.geometry, rows, places), places[0]
-                    which = int(first), 0
-                    yield from self._run(which, points, len(rows), buffer, watch)
-                return
             points = ByOffset(self.geometry.start + index.start)
             yield from self._run((0, 0), points, len(index), buffer, watch)
             return
@@ -212,56 +198,6 @@ class Points(Work):
         for first in range(0, len(index), most):
             listed = np.asarray(index[first : first + most], np.int64)
             yield from self._cases(listed, first, costs, buffer, watch)
-
-    def _order(self, watch: Watch) -> tuple[int, ...] | None:
-        """Return the dims of the grid, the fastest last, or `None` as written.
-
-        It is a function of the space and the program, and kept with the space.
-        """
-        if not self._may_turn:
-            return None
-        first = self.traced[0]
-        traced, key, order = _ORDERS.get(self.space) or (None, None, None)
-        if traced is first and key is self.key:
-            return order
-        watch.compile()
-        grid = self.geometry.lengths
-        index = lines(grid)
-        listed = np.concatenate([each.ravel() for each in index])
-        counting = dataclasses.replace(
-            self,
-            traced=[first.counting],
-            ordered=True,
-            most=len(listed),
-            isolated=False,
-            programs=Programs(),
-        )
-        asked, order = Watch(stopping=watch.stopping), None
-        with contextlib.suppress(SweepError, FloatingPointError):
-            values, verdict = whole(counting.compute(listed, None, asked))
-            if verdict.missing is not None:
-                return None
-            ends = np.cumsum([each.size for each in index])[:-1]
-            parts = zip(np.split(values[-2], ends), index, strict=True)
-            order = order_of(grid, [part.reshape(each.shape) for part, each in parts])
-        _ORDERS.put(self.space, (first, self.key, order))
-        return order
-
-    @property
-    def _may_turn(self) -> bool:
-        """True if lanes wait on a grid, for longer than it takes to count steps."""
-        geometry, first, size = self.geometry, self.traced[0], self.size
-        return (
-            self.turns
-            and first.analysis.waits
-            and self.batch_size > 1
-            and not (geometry.is_part or first.has_effects)
-            and sum(n > 1 for n in geometry.lengths) > 1
-            and any(
-                size >= points and size * work(first.jaxpr) >= operations
-                for points, operations in _COUNTED
-            )
-        )
 
     def _cases(
         self,
@@ -290,7 +226,7 @@ class Points(Work):
     def _run(
         self,
         which: tuple[int, int],
-        points: ByOffset | ByTable,
+        points: Selected,
         count: int,
         buffer: Buffer,
         watch: Watch,
@@ -307,7 +243,7 @@ class Points(Work):
         while done < count and not watch.stopping():
             try:
                 watch.compile()
-                runner, given = self._runner(k, points)
+                runner, args = self._runner(k, points)
                 watch.begin()
                 if watch.stopping():
                     return
@@ -318,63 +254,57 @@ class Points(Work):
                     batches = min(batches, runner.pace.steps)
                 now = min(count - done, across * batches)
                 if runner.split is not None:
-                    begun = Begun(runner, given, points, buffer.values, done, now)
-                    if resumed is not None and resumed.call == (*which, done, now):
-                        begun.resume(resumed.place, resumed.state)
+                    call = points, buffer.values, which, done, now
+                    begun = Begun(runner, args, *call)
+                    if resumed is not None:
+                        begun.resume(resumed)
                     resumed = None
-                    yield from self._inside(begun, which, buffer, watch)
+                    yield from self._inside(begun, buffer, watch)
                     done += now
                     continue
-                compute = ft.partial(runner.compute, given, points, buffer.values)
+                compute = ft.partial(runner.compute, args, points, buffer.values)
                 before = clock()
                 with quiet():
                     error = compute(done, now)
-                    found = []
+                    failures = []
                     if error is not None:
-                        found = search(compute, done, now, not self.isolated)
-                        if not (found or self.isolated):
+                        failures = search(compute, done, now, not self.isolated)
+                        if not (failures or self.isolated):
                             raise differs(self.function, now)
             except TooLarge as error:
                 self.halve(error)
                 continue
             runner.pace.record(-(-now // across), clock() - before, watch.call_seconds)
-            self._mark(found, points, buffer)
+            self._mark(failures, points, buffer)
             buffer.finish(points.rows(done, done + now))
             done += now
             if watch.whole:
-                at = (*which, done, 0), self.largest_batch
-                buffer.in_flight = ft.partial(Flight, *at)
-            yield now, len(found)
+                between = Flight((*which, done, 0), self.largest_batch)
+                buffer.in_flight = lambda flight=between: flight
+            yield now, len(failures)
 
     def _inside(
-        self, begun: Begun, which: tuple[int, int], buffer: Buffer, watch: Watch
+        self, begun: Begun, buffer: Buffer, watch: Watch
     ) -> Iterator[tuple[int, int]]:
         """Compute points by a program that may stop inside of a batch."""
-        call, size = (*which, begun.first, begun.count), begun.batch_size
-
-        def flight() -> Flight:
-            place, state = begun.save()
-            text = begun.progress()[1]
-            return Flight(call, size, place, state, text=text)
-
         while not begun.ended and not watch.stopping():
-            found: list[tuple[int, Exception]] | None = []
+            failures: list[tuple[int, Exception]] | None = []
             with quiet():
                 if begun.advance(watch.call_seconds) is not None:
-                    found = begun.isolate(only_first=not self.isolated)
-            if found is None:
+                    failures = begun.isolate(only_first=not self.isolated)
+            if failures is None:
                 raise differs(self.function, begun.count)
-            self._mark(found, begun.points, buffer)
+            self._mark(failures, begun.points, buffer)
             buffer.finish(begun.rows(begun.finished))
             keeps = watch.hands_over and (watch.whole or not begun.ended)
-            buffer.in_flight = flight if keeps else None
+            buffer.in_flight = begun.flight if keeps else None
             watch.bar.inside(*begun.progress())
-            yield len(begun.finished), len(found)
+            yield len(begun.finished), len(failures)
 
     def _mark(
         self,
-        found: Sequence[tuple[int, Exception]],
-        points: ByOffset | ByTable,
+        failures: Sequence[tuple[int, Exception]],
+        points: Selected,
         buffer: Buffer,
     ) -> None:
         """Record that points failed, and clear their rows.
@@ -382,7 +312,7 @@ class Points(Work):
         Unless failures are isolated, raises a `SweepError` that names the first one, or
         a `FloatingPointError` under `jax_debug_nans`.
         """
-        for at, error in found:
+        for at, error in failures:
             rows = np.arange(len(buffer.index))[points.rows(at, at + 1)]
             if not self.isolated:
                 i = self.geometry.index_as_written(int(buffer.index[int(rows[0])]))
@@ -423,15 +353,15 @@ class Points(Work):
 
         They are those of the case with the largest flight; `None` if no case is split.
         """
-        found: list[tuple[int, int | None]] = []
+        flights: list[tuple[int, int | None]] = []
         for k, split in enumerate(self._splits):
             if split is None:
                 continue
             layout = self._layout(k, self.largest_batch, self._listed)
-            given = jtu.tree_map(abstract, self.given(k, layout))
-            state = state_of(split, layout, batched_in(split, layout, given))
-            found.append((nbytes(state), split.steps))
-        largest = max(found, key=lambda each: each[0], default=None)
+            args = jtu.tree_map(abstract, self.arguments(k, layout))
+            state = state_of(split, layout, batched_in(split, layout, args))
+            flights.append((nbytes(state), split.steps))
+        largest = max(flights, key=lambda each: each[0], default=None)
         return None if largest is None else (largest[1], largest[0])
 
     @property
@@ -439,51 +369,38 @@ class Points(Work):
         geometry = self.geometry
         return self.ordered or bool(geometry.static_dims) or geometry.rows is not None
 
-    def _runner(self, k: int, points: ByOffset | ByTable) -> tuple[Runner, Given]:
+    def _runner(self, k: int, selected: Selected) -> tuple[Runner, Arguments]:
         """Return the program for some points of a case, and its arguments."""
-        listed, size = isinstance(points, ByTable), self.largest_batch
-        given = self.placed(
+        listed, size = isinstance(selected, ByTable), self.largest_batch
+        args = self.on_devices(
             (k, size, listed),
-            lambda: self.given(k, self._layout(k, size, listed)),
+            lambda: self.arguments(k, self._layout(k, size, listed)),
         )
-
-        def make() -> Runner:
-            traced, layout = self.traced[k], self._layout(k, size, listed)
-            lane_of, programs = point_lane(traced.jaxpr, layout), [traced.program]
-            return Runner(
-                traced,
-                programs,
-                lane_of,
-                traced.stored,
-                layout,
-                points,
-                given,
-                split=traced.split(layout.batch_size, self.devices[0].platform),
-            )
-
         name = k, size, listed, self.most, bool(self.key_digits)
-        return self.programs.runner(name, make), given
+        made = self.programs.get(name, lambda: self._made(k, selected, args))
+        return made, args
+
+    def _made(
+        self, k: int, selected: Selected, args: Arguments, probe: bool = False
+    ) -> Runner:
+        traced, listed = self.traced[k], isinstance(selected, ByTable)
+        layout = self._layout(k, self.largest_batch, listed)
+        split = traced.split(layout.batch_size, self.devices[0].platform)
+        lane_of, programs = point_lane(traced.jaxpr, layout), [traced.fingerprint]
+        how = traced, programs, lane_of, traced.stored, layout
+        return Runner(*how, selected, args, split=split, probe=probe)
 
     def program(self, k: int, probe: bool = False) -> jax.stages.Compiled:
         """Return the compiled program of a case, without placing its arguments.
 
         A `probe` is compiled for its memory alone, without autotuning.
         """
-        listed, traced = self._listed, self.traced[k]
-        layout = self._layout(k, self.largest_batch, listed)
         some = np.zeros(1, np.int64)
-        table = ByTable(self.geometry, some, some)
-        return Runner(
-            traced,
-            [traced.program],
-            point_lane(traced.jaxpr, layout),
-            traced.stored,
-            layout,
-            table if listed else ByOffset(self.geometry.start),
-            self.given(k, layout),
-            split=traced.split(layout.batch_size, self.devices[0].platform),
-            probe=probe,
-        ).kernel
+        selected: Selected = ByOffset(self.geometry.start)
+        if self._listed:
+            selected = ByTable(self.geometry, some, some)
+        layout = self._layout(k, self.largest_batch, self._listed)
+        return self._made(k, selected, self.arguments(k, layout), probe).kernel
 
     def fitted(self, probes: int = 1) -> "Points":
         """Return the points in batches that fit, if memory limits their size.
@@ -519,32 +436,29 @@ class Points(Work):
         most, alive = self.batch_size, self.traced[k].analysis.alive
         return largest_that_fits(bytes_of, most, free, alive, probes)
 
-    def given(self, k: int, layout: Layout) -> Given:
+    def arguments(self, k: int, layout: Layout) -> Arguments:
         """Return the arguments of the program of a case, besides the points."""
         tables = [
             self.key_digits[dim] for dim in self.geometry.key_dims if self.key_digits
         ]
-        constants = self.traced[k].program.constants
+        constants = self.traced[k].fingerprint.constants
         if layout.literals is not None:
             constants = arguments_of(layout.literals, constants)
         columns = layout.columns([x for _, _, x in tabled(self.geometry)])
         arrays = self._arrays
-        return Given(arrays, constants, self.key, key_digits=tables, columns=columns)
+        return Arguments(
+            arrays, constants, self.key, key_digits=tables, columns=columns
+        )
 
-    def placed(self, name: Any, make: Callable[[], Given]) -> Given:
+    def on_devices(self, name: Any, make: Callable[[], Arguments]) -> Arguments:
         """Return the arguments of a program on the devices: they may be large."""
-        given = self._placed.get(name)
-        if given is None:
-            given = self._placed[name] = put(make(), everywhere(self.devices))
-        return given
-
-    @ft.cached_property
-    def _placed(self) -> dict[Any, Given]:
-        return {}  # a copy for another space or key has its own
+        if name not in self.placed:
+            self.placed[name] = put(make(), everywhere(self.devices))
+        return self.placed[name]
 
     @ft.cached_property
     def _literals(self) -> list[Literals]:
-        return [literals_of(traced.program) for traced in self.traced]
+        return [literals_of(traced.fingerprint) for traced in self.traced]
 
     @ft.cached_property
     def _arrays(self) -> list[Any]:
@@ -639,7 +553,7 @@ def prepare(
     for each in traced:
         warn_if_it_may_hang(batch_size, each.analysis.linalg_limit, devices)
     # What a process has computed before must not change the program of a lasting sweep.
-    literal = settled([each.program for each in traced]) or lasting
+    literal = settled([each.fingerprint for each in traced]) or lasting
     points = Points(
         space=space,
         geometry=geometry,
@@ -678,7 +592,7 @@ def _traced(
     for case in cases_of(geometry):
         try:
             with naming(case):
-                found = trace(function, fn, space, key, case.plain, geometry)
+                made = trace(function, fn, space, key, case.plain, geometry)
         except MissingKeyError:
             raise
         except Exception as error:
@@ -687,7 +601,7 @@ def _traced(
                 raise
             continue
         cases.append(case)
-        traced.append(found)
+        traced.append(made)
     if not cases:
         raise broken[0][1]
     for case, _, what in broken:
