@@ -44,6 +44,7 @@ from ..._vmap import (
 from ..program.in_steps import batched_in, state_of
 from ..program.layout import (
     CHUNK_BYTES,
+    NARROW,
     Arguments,
     Layout,
     chunk_capacity,
@@ -490,7 +491,9 @@ class Points(Work):
     def _layout(self, k: int, batch_size: int, listed: bool) -> Layout:
         case, traced = self.cases[k], self.traced[k]
         # A listed point needs memory for its row in the table.
-        row = jax.ShapeDtypeStruct((len(self.geometry.lengths) + 2,), jnp.uint32)
+        sizes = [math.prod(x.shape[1:]) for _, _, x in self.geometry.tabled]
+        width = len(self.geometry.lengths) + 2 + sum(n for n in sizes if n <= NARROW)
+        row = jax.ShapeDtypeStruct((width,), jnp.uint32)
         held = [*traced.outputs, *([row] if listed else [])]
         batch_size, num_devices = min(batch_size, case.size), len(self.devices)
         most = min(case.size, self.most)
