@@ -79,8 +79,8 @@ def arrays_of(owner: eqx.Module, sharded: bool = False) -> list[Array]:
     return arrays
 
 
-def arrays_in(tree: PyTree) -> list[Array]:
-    """Return the leaves of a pytree that are arrays, in order."""
+def arrays_in(tree: PyTree) -> list[Any]:
+    """Return the leaves of a pytree that are arrays, also of NumPy, in order."""
     return jtu.tree_leaves(eqx.filter(tree, eqx.is_array))
 
 
