@@ -80,7 +80,7 @@ def arrays_of(owner: eqx.Module, sharded: bool = False) -> list[Array]:
 
 
 def arrays_in(tree: PyTree) -> list[Any]:
-    """Return the leaves of a pytree that are arrays, also of NumPy, in order."""
+    """Return the leaves of a pytree that are arrays, in order."""
     return jtu.tree_leaves(eqx.filter(tree, eqx.is_array))
 
 
