@@ -21,7 +21,7 @@ import numpy as np  # noqa: E402
 
 import eqx_pipe as ep  # noqa: E402
 from eqx_pipe._compiled import free_bytes  # noqa: E402
-from eqx_pipe._sweep.planning import plan_of  # noqa: E402
+from eqx_pipe._sweep.plan import plan_of  # noqa: E402
 from eqx_pipe._sweep.request import request_of  # noqa: E402
 
 KIND = sys.argv[1]

@@ -18,17 +18,12 @@ from jaxtyping import Array, UInt32
 
 from ..._jaxprs import Split
 from ..._vmap import flat_mesh, over_devices
-from .layout import (
-    COUNT,
-    DIGITS,
-    Arguments,
-    Layout,
+from .layout import COUNT, DIGITS, Arguments, Layout, each_its_rows, everywhere
+from .whole import (
     Table,
     as_stored,
     begin_of,
     buffers,
-    each_its_rows,
-    everywhere,
     point_inputs,
     read,
     rows_of_batch,
