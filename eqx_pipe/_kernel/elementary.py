@@ -1,11 +1,10 @@
 """Elementary functions: exponentials, logarithms, powers, trigonometry.
 
 For `float32` they are computed in `float64`, by polynomials that vectorize, and rounded
-once: the 29 more bits make up for all rounding on the way, so no result is off by more
-than 0.51 units in the last place, and no table or correction is needed. XLA's own, in
-`float32`, are off by up to 2. The functions that loops seldom call, and all functions
-of `float64`, are those of C's library, which is kept by others and called lane by lane:
-in `float64` such tricks would need twice the numbers.
+once: the 29 more bits make up for all rounding on the way, so results are off by at
+most 0.51 units in the last place, and no tables or corrections are needed. XLA's own,
+in `float32`, are off by 1 to 4. Functions that loops seldom call, and all of `float64`,
+are those of C's library, which is kept by others and called lane by lane.
 """
 
 import math
@@ -21,24 +20,6 @@ _LN2 = math.log(2)
 _ROUNDER = 1.5 * 2.0**52
 
 
-def _in_double(function: Callable[..., Value], name: str) -> Callable[..., Value]:
-    """Return a function that computes `float32` in `float64`, others by C's library."""
-
-    def run(*values: Value) -> Value:
-        if values[0].dtype == _F64:
-            return values[0].code.library(name, *values)
-        return function(*(v.to(_F64) for v in values)).to(values[0].dtype)
-
-    return run
-
-
-def _of_library(name: str) -> Callable[..., Value]:
-    def call(*values: Value) -> Value:
-        return values[0].code.library(name, *values)
-
-    return _in_double(call, name)
-
-
 def _polynomial(x: Value, coefficients: Sequence[float]) -> Value:
     """Evaluate a polynomial, whose highest coefficient comes first."""
     total = x.like(coefficients[0])
@@ -49,8 +30,13 @@ def _polynomial(x: Value, coefficients: Sequence[float]) -> Value:
 
 def _bounded(x: Value, limit: float) -> Value:
     """Clip to `-limit` and `limit`, and keep NaN."""
-    x = (x > limit).where(limit, x)
-    return (x < -limit).where(-limit, x)
+    x = (x > limit).where(x.like(limit), x)
+    return (x < -limit).where(x.like(-limit), x)
+
+
+def _same_zero(x: Value, result: Value) -> Value:
+    """Return zeros as they are, which have a sign."""
+    return x.equals(0).where(x, result)
 
 
 def _nearest(x: Value) -> tuple[Value, Value]:
@@ -79,7 +65,7 @@ def _exp(x: Value) -> Value:
 
 def _expm1(x: Value) -> Value:
     scale, rest = _exp_parts(x)
-    return scale * rest + (scale - 1)
+    return _same_zero(x, scale * rest + (scale - 1))
 
 
 # The series of atanh(s) / s in s squared, for |s| < 0.172.
@@ -106,8 +92,8 @@ def _log_of(x: Value, offset: Value | None = None) -> Value:
 def _at_edges(x: Value, result: Value) -> Value:
     """Correct a logarithm of 0, of negative numbers, of infinity and of NaN."""
     result = (x < math.inf).where(result, x)
-    result = x.equals(0).where(-math.inf, result)
-    return (x < 0).where(math.nan, result)
+    result = x.equals(0).where(x.like(-math.inf), result)
+    return (x < 0).where(x.like(math.nan), result)
 
 
 def _log(x: Value) -> Value:
@@ -115,7 +101,7 @@ def _log(x: Value) -> Value:
 
 
 def _log1p(x: Value) -> Value:
-    return _at_edges(x + 1, _log_of(x + 1, offset=x))
+    return _same_zero(x, _at_edges(x + 1, _log_of(x + 1, offset=x)))
 
 
 def _tanh(x: Value) -> Value:
@@ -123,17 +109,9 @@ def _tanh(x: Value) -> Value:
     return e / (e + 2)
 
 
-def _logistic(x: Value) -> Value:
-    return 1 / (_exp(-x) + 1)
-
-
-def _exp2(x: Value) -> Value:
-    return _exp(x * _LN2)
-
-
 def _sinh(x: Value) -> Value:
-    e = _expm1(x)
-    return (e + e / (e + 1)) * 0.5
+    e = _expm1(x.call("fabs"))
+    return ((e + e / (e + 1)) * 0.5).call("copysign", x)
 
 
 def _cosh(x: Value) -> Value:
@@ -143,17 +121,14 @@ def _cosh(x: Value) -> Value:
 
 def _pow(x: Value, y: Value) -> Value:
     size = x.call("fabs")
-    exponent = y * _log(size)
-    result = _exp(size.equals(1).where(0.0, exponent))
-    # The sign of a negative base: an odd integer keeps it, other integers drop it.
-    half = y * 0.5
+    result = _exp(size.equals(1).where(y.like(0), y * _log(size)))
+    # An odd exponent keeps the sign of the base, another integer drops it.
     is_integer = y.call("trunc").equals(y)
-    is_odd = is_integer & ~half.call("trunc").equals(half)
-    negative = x.view("int64") < 0
-    result = (negative & is_odd).where(-result, result)
-    infinite = size.equals(math.inf)
-    result = ((x < 0) & ~is_integer & ~infinite).where(math.nan, result)
-    return (y.equals(0) | x.equals(1)).where(1.0, result)
+    is_odd = is_integer & (y * 0.5).call("trunc").compare("ne", y * 0.5)
+    result = ((x.view("int64") < 0) & is_odd).where(-result, result)
+    finite = size < math.inf
+    result = ((x < 0) & ~is_integer & finite).where(x.like(math.nan), result)
+    return (y.equals(0) | x.equals(1)).where(x.like(1), result)
 
 
 # The half of pi in three parts, of which the first two have 33 bits each.
@@ -162,20 +137,18 @@ _HALF_PI = (
     6.07710050630396597660e-11,
     2.02226624879595063154e-21,
 )
-_SIN = [(-1) ** k / math.factorial(2 * k + 1) for k in range(7, 0, -1)]
-_COS = [(-1) ** k / math.factorial(2 * k) for k in range(8, 0, -1)]
-_MOST_TURNS = 2.0**19
+_SIN = [(-1) ** k / math.factorial(2 * k + 1) for k in range(7, -1, -1)]
+_COS = [(-1) ** k / math.factorial(2 * k) for k in range(8, -1, -1)]
+_FAR = 2.0**19  # so many turns times the first parts are exact
 
 
 def _sin_and_cos(x: Value) -> tuple[Value, Value]:
-    """Return sine and cosine, up to a number of turns for which this is exact."""
+    """Return sine and cosine of a number that is not far from 0."""
     n, bits = _nearest(x * (2 / math.pi))
     r = x
     for part in _HALF_PI:
         r = r - n * part
-    z = r * r
-    sin = r + r * z * _polynomial(z, _SIN)
-    cos = z * _polynomial(z, _COS) + 1
+    sin, cos = r * _polynomial(r * r, _SIN), _polynomial(r * r, _COS)
     swap = (bits & 1).compare("ne", 0)
     sin, cos = swap.where(cos, sin), swap.where(sin, cos)
     negative_sin = (bits & 2).compare("ne", 0)
@@ -187,81 +160,97 @@ def _periodic(name: str, of: Callable[[Value, Value], Value]) -> Callable[..., V
     """Return a function of sine and cosine; C's library computes it far from 0."""
 
     def run(x: Value) -> Value:
-        code = x.code
-        result = of(*_sin_and_cos(x))
         size = x.call("fabs")
-        far = (size > _MOST_TURNS) & (size < math.inf)
-        slot = code.allocate(result.type)
-        code.emit(f"store {result}, ptr {slot}")
-        with code.only_if(code.any(far)):
-            # A number per lane whose result is not used costs a call as well.
-            other = far.where(code.library(name, far.where(x, 0.0)), result)
-            code.emit(f"store {other}, ptr {slot}")
-        return result.changed(text=code.register(f"load {result.type}, ptr {slot}"))
+        far = (size > _FAR) & (size < math.inf)
+        result = of(*_sin_and_cos(x))
+        return x.code.patched(
+            result, far, lambda: x.code.library(name, far.where(x, x.like(0)))
+        )
 
     return run
 
 
-# M. Giles, "Approximating the erfinv function" (2012), in single precision.
-_ERF_INV_CENTRE = [
-    2.81022636e-08, 3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087,
-    -0.00125372503, -0.00417768164, 0.246640727, 1.50140941,
-]  # fmt: skip
-_ERF_INV_TAIL = [
-    -0.000200214257, 0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773,
-    -0.0076224613, 0.00943887047, 1.00167406, 2.83297682,
-]  # fmt: skip
+# M. Giles, "Approximating the erfinv function" (2012), in double precision, for
+# w = -log(1 - x**2) up to 6.25, up to 16, and beyond.
+_ERF_INV = (
+    [-3.6444120640178196996e-21, -1.685059138182016589e-19, 1.2858480715256400167e-18,
+     1.115787767802518096e-17, -1.333171662854620906e-16, 2.0972767875968561637e-17,
+     6.6376381343583238325e-15, -4.0545662729752068639e-14, -8.1519341976054721522e-14,
+     2.6335093153082322977e-12, -1.2975133253453532498e-11, -5.4154120542946279317e-11,
+     1.051212273321532285e-09, -4.1126339803469836976e-09, -2.9070369957882005086e-08,
+     4.2347877827932403518e-07, -1.3654692000834678645e-06, -1.3882523362786468719e-05,
+     1.867342080340571352e-04, -7.4070253416626697512e-04, -6.0336708714301490533e-03,
+     2.4015818242558961693e-01, 1.6536545626831027356],
+    [2.2137376921775787049e-09, 9.0756561938885390979e-08, -2.7517406297064545428e-07,
+     1.8239629214389227755e-08, 1.5027403968909827627e-06, -4.013867526981545969e-06,
+     2.9234449089955446044e-06, 1.2475304481671778723e-05, -4.7318229009055733981e-05,
+     6.8284851459573175448e-05, 2.4031110387097893999e-05, -3.550375203628474796e-04,
+     9.5328937973738049703e-04, -1.6882755560235047313e-03, 2.4914420961078508066e-03,
+     -3.7512085075692412107e-03, 5.370914553590063617e-03, 1.0052589676941592334,
+     3.0838856104922207635],
+    [-2.7109920616438573243e-11, -2.5556418169965252055e-10, 1.5076572693500548083e-09,
+     -3.7894654401267369937e-09, 7.6157012080783393804e-09, -1.4960026627149240478e-08,
+     2.9147953450901080826e-08, -6.7711997758452339498e-08, 2.2900482228026654717e-07,
+     -9.9298272942317002539e-07, 4.5260625972231537039e-06, -1.9681778105531670567e-05,
+     7.5995277030017761139e-05, -2.1503011930044477347e-04, -1.3871931833623122026e-04,
+     1.0103004648645343977, 4.8499064014085844221],
+)  # fmt: skip
 
 
-def _erf_inv_once(x: Value) -> Value:
+def _erf_inv(x: Value) -> Value:
+    near, tail, far_tail = _ERF_INV
     w = -_log1p(-(x * x))
-    far = w >= 5.0
-    z = far.where(w.call("sqrt") - 3.0, w - 2.5)
-    tail, centre = _polynomial(z, _ERF_INV_TAIL), _polynomial(z, _ERF_INV_CENTRE)
-    result = far.where(tail, centre) * x
+    far = w >= 6.25
+
+    def in_tail() -> Value:
+        root = w.call("sqrt")
+        of_tail = _polynomial(root - 3.25, tail)
+        return (w >= 16).where(_polynomial(root - 5, far_tail), of_tail)
+
+    result = x.code.patched(_polynomial(w - 3.125, near), far, in_tail) * x
     return x.call("fabs").equals(1).where(x * math.inf, result)
 
 
-def rem(x: Value, y: Value) -> Value:
-    """Return the remainder with the sign of `x`, which is exact in `float64`."""
-    return _of_library("fmod")(x, y)
+def _by_library(name: str) -> Callable[..., Value]:
+    return lambda *values: values[0].code.library(name, *values)
 
 
-exp = _in_double(_exp, "exp")
-exp2 = _in_double(_exp2, "exp2")
-expm1 = _in_double(_expm1, "expm1")
-log = _in_double(_log, "log")
-log1p = _in_double(_log1p, "log1p")
-pow = _in_double(_pow, "pow")
-tanh = _in_double(_tanh, "tanh")
-sinh = _in_double(_sinh, "sinh")
-cosh = _in_double(_cosh, "cosh")
-sin = _in_double(_periodic("sin", lambda s, c: s), "sin")
-cos = _in_double(_periodic("cos", lambda s, c: c), "cos")
-tan = _in_double(_periodic("tan", lambda s, c: s / c), "tan")
+def _in_double(function: Callable[..., Value]) -> Callable[..., Value]:
+    """Return a function that computes in `float64` and rounds to the dtype."""
+    return lambda *xs: function(*(x.to(_F64) for x in xs)).to(xs[0].dtype)
 
 
-def logistic(x: Value) -> Value:
-    """Return `1 / (1 + exp(-x))`."""
-    if x.dtype == _F64:
-        return 1 / (exp(-x) + 1)
-    return _logistic(x.to(_F64)).to(x.dtype)
+def _either(
+    of_float64: Callable[..., Value], of_float32: Callable[..., Value]
+) -> Callable[..., Value]:
+    rounded = _in_double(of_float32)
+    return lambda *xs: (of_float64 if xs[0].dtype == _F64 else rounded)(*xs)
 
 
-def erf_inv(x: Value) -> Value:
-    """Return the inverse of the error function."""
-    if x.dtype != _F64:
-        return _erf_inv_once(x.to(_F64)).to(x.dtype)
-    raise NotImplementedError
+_POLYNOMIALS: dict[str, Callable[..., Value]] = {
+    "exp": _exp,
+    "exp2": lambda x: _exp(x * _LN2),
+    "expm1": _expm1,
+    "log": _log,
+    "log1p": _log1p,
+    "pow": _pow,
+    "tanh": _tanh,
+    "sinh": _sinh,
+    "cosh": _cosh,
+    "sin": _periodic("sin", lambda s, c: s),
+    "cos": _periodic("cos", lambda s, c: c),
+    "tan": _periodic("tan", lambda s, c: s / c),
+}
+# `fmod` of doubles is exact, and for numbers of `float32` it is one.
+_LIBRARY = ("asin acos atan atan2 asinh acosh atanh cbrt erf erfc lgamma fmod").split()
 
-
-FUNCTIONS: tuple[str, ...] = (
-    "exp", "exp2", "expm1", "log", "log1p", "pow", "tanh", "sinh", "cosh", "sin", "cos",
-    "tan", "logistic", "erf_inv",
-    *(_LIBRARY := ("asin", "acos", "atan", "atan2", "asinh", "acosh", "atanh", "cbrt",
-    "erf", "erfc", "lgamma")),
-)  # fmt: skip
-"""The primitives with a function of the same name here."""
-globals().update({_name: _of_library(_name) for _name in _LIBRARY})
-
-LIBRARY: tuple[str, ...] = (*FUNCTIONS, "fmod")
+FUNCTIONS: dict[str, Callable[..., Value]] = {
+    **{name: _either(_by_library(name), of) for name, of in _POLYNOMIALS.items()},
+    **{name: _in_double(_by_library(name)) for name in _LIBRARY},
+    "logistic": _either(
+        lambda x: 1 / (_by_library("exp")(-x) + 1), lambda x: 1 / (_exp(-x) + 1)
+    ),
+    "rsqrt": _in_double(lambda x: 1 / x.call("sqrt")),
+    "erf_inv": _in_double(_erf_inv),
+}
+"""Functions of values, by the name of JAX's primitive or of C's function."""

@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import functools as ft
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -365,6 +365,14 @@ class Code:
 
     def _suffix(self, value: Value) -> str:
         return self.suffix(self.type(value.dtype), value.lanes)
+
+    def patched(self, value: Value, test: Value, other: Callable[[], Value]) -> Value:
+        """Return another value in the lanes where `test` is true, which are few."""
+        slot = self.allocate(value.type)
+        self.emit(f"store {value}, ptr {slot}")
+        with self.only_if(self.any(test)):
+            self.emit(f"store {test.where(other(), value)}, ptr {slot}")
+        return value.changed(text=self.register(f"load {value.type}, ptr {slot}"))
 
     @contextlib.contextmanager
     def only_if(self, test: Value) -> Iterator[None]:

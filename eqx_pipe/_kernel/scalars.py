@@ -18,7 +18,7 @@ import numpy as np
 from .._captured import is_library
 from .._errors import value_error
 from .._jaxprs import Equation, is_literal, kind, open_jaxpr, scan_counts, sub_jaxprs
-from .elementwise import ELEMENTWISE, folded
+from .elementwise import ELEMENTWISE, PARAMETERS, known_result
 from .llvm import DTYPES, MOST_LINES
 
 if TYPE_CHECKING:
@@ -291,12 +291,13 @@ class Writer:
         dtype = np.dtype(inputs[0].dtype if dtype is None else dtype)
         values = [s.known for s in inputs if s.known is not None]
         if len(values) == len(inputs):
-            known = folded(name, dtype, values)
+            known = known_result(name, dtype, values)
             if known is not None:
                 return Scalar(dtype, known)
         if name == "select_n" and inputs[0].known is not None:
             return inputs[1 + int(inputs[0].known)]
         out = Scalar(dtype)
+        params = {k: v for k, v in params.items() if k == PARAMETERS.get(name)}
         self.write(Operation(name, params, inputs, out))
         return out
 
