@@ -3,6 +3,7 @@
 import ctypes
 import functools as ft
 import hashlib
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -19,7 +20,7 @@ from .._jaxprs import as_function, open_jaxpr, trace
 from .._tree import as_data, as_keys
 from .._types import ClosedJaxpr
 from . import arrays as arrays  # registers its rules
-from .blocks import Operand, kernel_code, lanes_of
+from .blocks import Result, kernel_code, lanes_of
 from .llvm import Code, Engine, attributes, this_machine
 from .scalars import program_of
 
@@ -102,9 +103,10 @@ def _lanes(jaxpr: ClosedJaxpr, leaves: Sequence[Any], strict: bool) -> list[Any]
 
     @call.def_vmap
     def _(size: int, batched: Any, given: list[Any], leaves: list[Any]) -> Any:
-        marks = [*batched[0], *batched[1]]
-        known = all_consts([None] * len(traced))
-        out = _launch(jaxpr, known, size, marks, [*given, *leaves], strict)
+        if any(batched[0]):  # a nested `vmap` over what the function closes over
+            raise NotImplementedError
+        known = all_consts(given)
+        out = _launch(jaxpr, known, size, batched[1], leaves, strict)
         return out, [True] * len(out)
 
     return call([consts[k] for k in traced], list(leaves))
@@ -121,22 +123,18 @@ def _launch(
     """Compute the outputs of all points by one kernel."""
     machine = this_machine()
     code = Code(lanes_of(machine.vector_bytes), strict)
-    program = program_of(jaxpr, consts)
-    inputs = [jnp.asarray(as_data(x)) for x in inputs]
-    operands = [
-        Operand(x.dtype, x.size // size if mark else x.size, mark)
-        for x, mark in zip(inputs, batched, strict=True)
-    ]
+    program = program_of(jaxpr, consts, inputs, batched)
     avals = [v.aval for v in open_jaxpr(jaxpr)[0].outvars]
     forms = [jax.eval_shape(as_data, a) for a in avals]
-    results = [Operand(f.dtype, int(np.prod(f.shape)), True) for f in forms]
-    name = _built(
-        kernel_code(program, operands, results, code), len(inputs), len(forms)
-    )
+    results = [Result(f.dtype, math.prod(f.shape)) for f in forms]
+    num_operands = len(program.operands)
+    name = _built(kernel_code(program, results, code), num_operands, len(forms))
     padding = max(0, code.width - size)
     inputs = [
-        jnp.pad(x, [(0, padding)] + [(0, 0)] * (x.ndim - 1), mode="edge") if m else x
-        for x, m in zip(inputs, batched, strict=True)
+        jnp.pad(o.array, [(0, padding), *[(0, 0)] * (o.array.ndim - 1)], mode="edge")
+        if o.lanes
+        else jnp.asarray(o.array)
+        for o in program.operands
     ]
     shapes = [jax.ShapeDtypeStruct((size + padding, *f.shape), f.dtype) for f in forms]
     out = jax.ffi.ffi_call(name, shapes)(*inputs)

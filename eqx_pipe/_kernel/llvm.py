@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import functools as ft
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -176,7 +176,7 @@ class Code:
         self.lines: list[str] = []
         self.allocations: list[str] = []
         self.declarations: set[str] = set()
-        self.helpers: dict[str, str] = {}
+        self.functions: dict[str, tuple[str, list[Value]]] = {}
         self._count = 0
 
     def type(self, dtype: np.dtype, lanes: bool = False) -> str:
@@ -355,7 +355,7 @@ class Code:
             "  ret void",
             "}",
         ]
-        self.helpers[name] = "\n".join(lines)
+        self.functions[name] = "\n".join(lines), []
         return f"@each.{name}"
 
     def suffix(self, kind: str, lanes: bool = True) -> str:
@@ -365,6 +365,42 @@ class Code:
 
     def _suffix(self, value: Value) -> str:
         return self.suffix(self.type(value.dtype), value.lanes)
+
+    def function(
+        self, name: str, write: Callable[..., Sequence[Value]], *values: Value
+    ) -> list[Value]:
+        """Call a function of the kernel, which is written at its first call."""
+        values = tuple(self.together(*values))
+        name = f"{name}.{self._suffix(values[0])}"
+        if name not in self.functions:
+            self.functions[name] = "", []
+            outer = self.lines, self.allocations
+            self.lines, self.allocations = [], []
+            arguments = [v.changed(text=f"%{self.name('x')}") for v in values]
+            outputs = write(*arguments)
+            kinds = f"{{ {', '.join(v.type for v in outputs)} }}"
+            result = "poison"
+            for k, v in enumerate(outputs):
+                result = self.register(f"insertvalue {kinds} {result}, {v}, {k}")
+            self.emit(f"ret {kinds} {result}")
+            text = "\n".join(
+                [
+                    f"define internal {kinds} @{name}({', '.join(map(str, arguments))})"
+                    " #0 {",
+                    *self.allocations,
+                    *self.lines,
+                    "}",
+                ]
+            )
+            self.lines, self.allocations = outer
+            self.functions[name] = text, list(outputs)
+        outputs = self.functions[name][1]
+        kinds = f"{{ {', '.join(v.type for v in outputs)} }}"
+        text = self.register(f"call {kinds} @{name}({', '.join(map(str, values))})")
+        return [
+            v.changed(text=self.register(f"extractvalue {kinds} {text}, {k}"))
+            for k, v in enumerate(outputs)
+        ]
 
     def patched(self, value: Value, test: Value, other: Callable[[], Value]) -> Value:
         """Return another value in the lanes where `test` is true, which are few."""
@@ -416,10 +452,11 @@ def _safe_divisor(x: Value, y: Value) -> tuple[Value, Value, Value | None]:
 
 def shift(name: str, x: Value, y: Value) -> Value:
     """Shift by `shl`, `lshr` or `ashr`; by the width or more, shift out all bits."""
-    inside = y.view(y.dtype.str.replace("i", "u")) < x.bits
-    beyond = x.like(x.bits - 1 if name == "ashr" else 0)
-    code = x.code
-    test, y, other = code.together(inside, y, beyond)
+    code, most = x.code, x.bits - 1
+    if y.is_constant and 0 <= int(y.text) <= most:
+        return code.op(name, x, y)
+    inside = y.view(y.dtype.str.replace("i", "u")) <= most
+    test, y, other = code.together(inside, y, y.like(most))
     safe = y.changed(text=code.register(f"select {test}, {y}, {other}", "safe"))
     result = code.op(name, x, safe)
     return result if name == "ashr" else inside.where(result, x.like(0))
