@@ -135,11 +135,9 @@ def _cumulative(writer: Writer, eqn: Equation, x: Scalars) -> list[Scalars]:
     combine = ft.partial(writer.apply, _FOLDS[eqn.primitive.name])
     axis, backwards = eqn.params["axis"], eqn.params["reverse"]
     order = slice(None, None, -1 if backwards else 1)
-    rows = np.moveaxis(x, axis, 0)[order].copy()
-    for k in range(1, len(rows)):
-        last, row = rows[k - 1], rows[k]
-        rows[k] = filled(row.shape, lambda i, a=last, b=row: combine(a[i], b[i]))
-    return [np.moveaxis(rows[order], 0, axis)]
+    rows = np.moveaxis(x, axis, 0)[order]
+    sums = np.asarray([*it.accumulate(rows, np.frompyfunc(combine, 2, 1))], object)
+    return [np.moveaxis(sums[order], 0, axis)]
 
 
 @rule("argmax", "argmin")
