@@ -26,6 +26,7 @@ from .._captured import named
 from .._check import check_bool, check_callable
 from .._jaxprs import (
     Entry,
+    Equation,
     as_function,
     bodies,
     effects,
@@ -43,7 +44,7 @@ from .blocks import Operand, kernel_code, lanes_of
 from .failures import Failures
 from .ffi import registered
 from .llvm import Code, this_machine
-from .scalars import Program, program_of
+from .scalars import Program, Scalars, Writer, program_of, rule
 
 _Output = TypeVar("_Output")
 
@@ -306,6 +307,13 @@ register(
     # Its values depend on each input, and its loops do not wait for other lanes.
     Entry("operation", flow=lambda flow, eqn, _: [True] * len(eqn.outvars)),
 )
+
+
+@rule(kernel_p.name)
+def _inside(writer: Writer, eqn: Equation, *inputs: Scalars) -> Sequence[Scalars]:
+    """Write a kernel that another one calls as a part of it."""
+    structs = [v.aval for v in eqn.invars]
+    return writer.run(trace(ft.partial(_plain, **eqn.params), *structs), inputs)
 
 
 def has_kernels(jaxpr: Any) -> bool:

@@ -26,6 +26,7 @@ from .._jaxprs import (
     open_jaxpr,
     rebind,
     scan_counts,
+    stepped,
     trace,
     while_counts,
     within,
@@ -123,17 +124,20 @@ class Failures:
 
     def _while_loop(self, eqn: Equation, inputs: list[Any]) -> list[Any]:
         (cond, body), (of_cond, of_body) = bodies(eqn), while_counts(eqn)
-        goes, run = as_function(cond), self._body(body)
+        run = self._body(body)
         consts, init = inputs[of_cond : of_cond + of_body], inputs[of_cond + of_body :]
+
+        def goes(carry: Sequence[Any]) -> Any:
+            return as_function(cond)(*inputs[:of_cond], *carry)[0]
 
         def step(state: Any) -> Any:
             *carry, code = state
             *outputs, new = run(*consts, *carry)
-            return [*outputs, _first(code, new)]
+            return [*stepped(eqn, goes, outputs, carry), _first(code, new)]
 
         def goes_on(state: Any) -> Any:
             *carry, code = state
-            return goes(*inputs[:of_cond], *carry)[0] & (code == 0)
+            return jnp.any(goes(carry)) & (code == 0)
 
         return lax.while_loop(goes_on, step, [*init, jnp.int32(0)])
 

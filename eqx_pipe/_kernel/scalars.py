@@ -17,7 +17,17 @@ import numpy as np
 
 from .._captured import is_library
 from .._errors import value_error
-from .._jaxprs import Equation, is_literal, kind, open_jaxpr, scan_counts, sub_jaxprs
+from .._jaxprs import (
+    Equation,
+    as_function,
+    is_literal,
+    kind,
+    open_jaxpr,
+    remade,
+    scan_counts,
+    sub_jaxprs,
+    trace,
+)
 from .elementwise import ELEMENTWISE, PARAMETERS, known_result
 from .llvm import DTYPES, MOST_LINES
 
@@ -238,6 +248,8 @@ class Writer:
             return [self.elementwise(name, eqn.outvars[0].aval, inputs, eqn.params)]
         if kind(eqn) == "call":
             return self.run(next(sub_jaxprs(eqn)), inputs)
+        if kind(eqn) == "branches":
+            return RULES["cond"](self, eqn, *inputs)
         raise self.refuse(
             "is not supported in kernels", "Sweep `fn` itself, without `kernel`."
         )
@@ -373,6 +385,12 @@ def _line_of(eqn: Equation) -> str:
 @rule("while")
 def _while(writer: Writer, eqn: Equation, *inputs: Scalars) -> list[Scalars]:
     params: Any = eqn.params
+    if open_jaxpr(params["cond_jaxpr"])[0].outvars[0].aval.shape:
+        # A loop under `vmap` has a condition for each lane, and ends with the last one.
+        parts = [*map(as_function, (params["cond_jaxpr"], params["body_jaxpr"]))]
+        structs = [v.aval for v in eqn.invars]
+        loop = trace(lambda *x: remade(eqn, parts, list(x)), *structs)
+        return writer.run(loop, inputs)
     num_test, num_body = params["cond_nconsts"], params["body_nconsts"]
     test_consts, body_consts = inputs[:num_test], inputs[num_test:][:num_body]
     init = list(inputs[num_test + num_body :])
