@@ -222,7 +222,9 @@ def _in_double(name: str, function: Callable[..., Value]) -> Callable[..., Value
         return function(*(x.to(_F64) for x in xs)).to(xs[0].dtype)
 
     def run(*xs: Value) -> Value:
-        if any(x.is_constant for x in xs):  # an exponent, of which LLVM makes use
+        if any(
+            x.number is not None for x in xs
+        ):  # an exponent, of which LLVM makes use
             return rounded(*xs)
         return xs[0].code.function(name, lambda *ys: [rounded(*ys)], *xs)[0]
 

@@ -49,6 +49,8 @@ class Value:
     text: str
     dtype: np.dtype
     lanes: bool = False
+    number: Any = None
+    """The number, if it is known."""
 
     @property
     def kind(self) -> str:
@@ -65,17 +67,12 @@ class Value:
         """The LLVM type."""
         return self.code.type(self.dtype, self.lanes)
 
-    @property
-    def is_constant(self) -> bool:
-        """Whether the value is known."""
-        return not self.text.startswith("%")
-
     def __str__(self) -> str:
         return f"{self.type} {self.text}"
 
     def changed(self, **changes: Any) -> "Value":
         """Return a value with other attributes."""
-        return dataclasses.replace(self, **changes)
+        return dataclasses.replace(self, **({"number": None} | changes))
 
     def like(self, number: Any) -> "Value":
         """Return a constant of this dtype."""
@@ -160,7 +157,7 @@ class Value:
         """Return the value with the same bits and another dtype."""
         dtype = np.dtype(dtype)
         if self.code.type(dtype) == self.code.type(self.dtype):
-            return self.changed(dtype=dtype)
+            return self.changed(dtype=dtype, number=self.number)
         return self.code.convert_by("bitcast", self, dtype)
 
     def to(self, dtype: Any) -> "Value":
@@ -234,14 +231,14 @@ class Code:
             text = f"0x{_double_bits(number):016X}"
         else:
             text = str(number).lower() if dtype.kind == "b" else str(int(number))
-        return Value(self, text, dtype)
+        return Value(self, text, dtype, number=number)
 
     def spread(self, value: Value) -> Value:
         """Return a value that all lanes share as a vector."""
         if value.lanes:
             return value
-        vector = value.changed(lanes=True)
-        if value.is_constant:
+        vector = value.changed(lanes=True, number=value.number)
+        if value.number is not None:
             return vector.changed(text=f"splat ({value.type} {value.text})")
         first = self.register(f"insertelement {vector.type} poison, {value}, i64 0")
         zeros = f"<{self.width} x i32> zeroinitializer"
@@ -453,7 +450,7 @@ def _safe_divisor(x: Value, y: Value) -> tuple[Value, Value, Value | None]:
 def shift(name: str, x: Value, y: Value) -> Value:
     """Shift by `shl`, `lshr` or `ashr`; by the width or more, shift out all bits."""
     code, most = x.code, x.bits - 1
-    if y.is_constant and 0 <= int(y.text) <= most:
+    if y.number is not None and 0 <= y.number <= most:
         return code.op(name, x, y)
     inside = y.view(y.dtype.str.replace("i", "u")) <= most
     test, y, other = code.together(inside, y, y.like(most))

@@ -18,12 +18,15 @@ from .._captured import is_library
 from .._errors import value_error
 from .._jaxprs import (
     Equation,
+    as_function,
     is_literal,
     kind,
     open_jaxpr,
     rebind,
+    remade,
     scan_counts,
     sub_jaxprs,
+    trace,
 )
 from .._tree import as_data
 from .elementwise import ELEMENTWISE, PARAMETERS, known_result
@@ -275,6 +278,8 @@ class Writer:
         if name in ELEMENTWISE:
             dtype: Any = getattr(eqn.outvars[0].aval, "dtype", None)
             return [self.elementwise(name, dtype, *arrays, **eqn.params)]
+        if kind(eqn) == "branches":
+            return RULES["cond"](self, eqn, *arrays)
         raise self.refuse("is not supported in kernels")
 
     def _is_for_llvm(self, eqn: Equation, shared: list[Any]) -> bool:
@@ -434,6 +439,12 @@ def _line_of(eqn: Equation) -> str:
 @rule("while")
 def _while(writer: Writer, eqn: Equation, *inputs: Scalars) -> list[Scalars]:
     params: Any = eqn.params
+    if open_jaxpr(params["cond_jaxpr"])[0].outvars[0].aval.shape:
+        # A loop under `vmap` has a condition for each lane, and ends with the last one.
+        parts = [*map(as_function, (params["cond_jaxpr"], params["body_jaxpr"]))]
+        structs = [v.aval for v in eqn.invars]
+        loop = trace(lambda *x: remade(eqn, parts, list(x)), *structs)
+        return writer.run_inside(loop, inputs)
     num_test, num_body = params["cond_nconsts"], params["body_nconsts"]
     test_consts, body_consts = inputs[:num_test], inputs[num_test:][:num_body]
     init = inputs[num_test + num_body :]

@@ -26,14 +26,16 @@ from jaxtyping import Float, Int64
 from .._cache import LRUCache
 from .._errors import SweepError, message, optional, type_error
 from .._jaxprs import array_text, digest
+from .._kernel import has_kernels
 from .._progress import tell
 from .._reduce import as_reducers
 from .._types import PyTree
 from .compute.points import Points, prepare
 from .compute.rows import Index, Rows, Verdict, Work, whole
 from .compute.trace import no_mesh, settings
-from .compute.watch import CTRL_C, Interrupt, Pace, Watch
+from .compute.watch import CTRL_C, Interrupt, Pace, Stopped, Watch
 from .flights import Flights
+from .identity import kernels_text
 from .results import versions
 from .store import disk_errors
 from .work import (
@@ -85,6 +87,7 @@ def compute_remotely(plan: Plan, todo: Todo, watch: Watch) -> Iterator[Chunk]:
     chunk_bytes = plan.work.row_bytes * plan.chunks.points
     most = max(2, _IN_FLIGHT_BYTES // max(1, chunk_bytes))
     end: float | None = None
+    kernels = False
     timeout = plan.request.timeout or math.inf
     heard = time.monotonic()
 
@@ -101,6 +104,11 @@ def compute_remotely(plan: Plan, todo: Todo, watch: Watch) -> Iterator[Chunk]:
                 if end is None:
                     end = time.monotonic() + _GRACE
                     flying = [unit for unit in flying if not unit.cancelled()]
+                    kernels = any(has_kernels(x.own) for x in plan.points.traced)
+                elif kernels and time.monotonic() > end - _GRACE + _SIGNAL_SECONDS:
+                    # A signal may not reach the processes of a pool.
+                    end_workers(plan.request.executor, signal.SIGINT)
+                    kernels = False
                 elif time.monotonic() > end:
                     lost = sum(len(unit.tries) for unit in flying)
                     tell(
@@ -383,12 +391,14 @@ def _ended_by_signal(stopping: Callable[[], bool]) -> bool:
     return stopping()
 
 
-def end_workers(executor: Any) -> None:
+def end_workers(
+    executor: Any, by: int = getattr(signal, "SIGKILL", signal.SIGTERM)
+) -> None:
     """Kill the processes of a pool, since Python would wait for them at its end."""
     processes = getattr(executor, "_processes", None)
     for pid in [*processes] if isinstance(processes, dict) else []:
         with contextlib.suppress(OSError):  # it has ended
-            os.kill(pid, getattr(signal, "SIGKILL", signal.SIGTERM))
+            os.kill(pid, by)
 
 
 def _broken(error: BaseException) -> SweepError:
@@ -486,7 +496,10 @@ def work(
             if interrupt.asked:
                 break
             job = _jobs.get(name) or known
-            computed.append(_computed(name, job, index, costs, seen))
+            try:
+                computed.append(_computed(name, job, index, costs, seen))
+            except Stopped:
+                break
             if isinstance(computed[-1], Exception):
                 break
             if len(computed) == 1 and packed is not None:
@@ -512,6 +525,8 @@ def _computed(
             if target is None:
                 return whole(job.compute(index, costs, Watch()))
             return [], _written(job, index, costs, target)
+    except Stopped:
+        raise
     except Exception as error:
         return _portable(error)
 
@@ -584,14 +599,18 @@ def _unpacked(packed: bytes) -> _Task:
 def _prepared(name: str, task: _Task) -> Work:
     points = prepare(**task.arguments, devices=tuple(jax.local_devices()))
     points = dataclasses.replace(points, **task.fields)
-    if _program(points) != task.program:
-        raise SweepError(
-            message(
-                "sweep",
-                "a worker traces another program from `fn`.",
-                "Give the workers the same versions of the modules that `fn` uses.",
-            )
-        )
+    (here, _, own), (there, _, theirs) = (
+        text.partition(" ") for text in (_program(points), task.program)
+    )
+    if here != there:
+        wrong = "a worker traces another program from `fn`."
+        cure = "Give the workers the same versions of the modules that `fn` uses."
+        raise SweepError(message("sweep", wrong, cure))
+    if own != theirs:
+        wrong = f"a worker builds kernels by {own}, and the process that sweeps by "
+        wrong += f"{theirs}: they may round differently."
+        cure = "Use workers of the same kind, or sweep the function without `kernel`."
+        raise SweepError(message("sweep", wrong, cure))
     reducers = None if task.reduce is None else as_reducers("sweep", task.reduce)
     # Threads may arrive here at the same time: all use the first entry.
     return _jobs.setdefault(name, (task, work_of(points, reducers)))[1]
@@ -603,8 +622,8 @@ def _program(job: Points) -> str:
     # transit.
     programs = [traced.program for traced in job.traced]
     constants = [array_text(x) for program in programs for x in program.constants]
-    texts = [program.text for program in programs]
-    return digest("\n".join([*texts, *constants]))
+    texts = "\n".join([*(program.text for program in programs), *constants])
+    return f"{digest(texts)} {kernels_text(job.traced, job.devices[0].platform)}"
 
 
 def _portable(error: Exception) -> Exception:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = set(
-    "compose data sharding spaces sweep store reduce search show train vmap testing "
-    "package clients mistakes support".split()
+    "compose data kernel sharding spaces sweep store reduce search show train vmap "
+    "testing package clients mistakes support".split()
 )
 SOURCES = {path: path.read_text() for path in ROOT.rglob("*.py")}
 PRIVATE = re.compile(r"^\s*from (eqx_pipe(?:\.testing)?\._\w+)", re.MULTILINE)

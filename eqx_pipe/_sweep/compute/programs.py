@@ -18,13 +18,14 @@ from jaxtyping import Array, Int64
 from ..._cache import PROGRAMS, LRUCache, WeakCache
 from ..._errors import SweepError, log_once, message
 from ..._jaxprs import Fingerprint, Split
+from ..._kernel import STOPPED, has_kernels, watched
 from ..._types import PyTree
 from .cases import ByOffset, ByTable
 from .kernel import COUNT, Given, LaneOf, Layout, Partition, build, each_its_rows
 from .rows import Place
 from .split_kernel import BATCH, BUDGET, batched_in, build_split, state_of
 from .trace import Traced, abstract
-from .watch import Pace, clock, save_pause
+from .watch import Pace, Stopped, clock, save_pause
 
 Points: TypeAlias = ByOffset | ByTable
 
@@ -105,6 +106,8 @@ class Runner:
         """
         self.layout, self.finite, self.name = layout, finite, traced.name
         self.split, self.pace = split, Pace()
+        # A signal stops a kernel, and with it all batches of a call.
+        self.may_stop = has_kernels(traced.jaxpr)
 
         def lower() -> jax.stages.Lowered:
             selected = points.kernel_args(0, 1, layout)
@@ -157,18 +160,25 @@ class Runner:
     ) -> Exception | None:
         """Return the error of `call` if a point fails in it.
 
-        Raises a `TooLarge` if there is not enough memory.
+        Raises a `TooLarge` if there is not enough memory, and a `Stopped` if a signal
+        stopped a kernel.
         """
-        try:
-            with noting(self.layout.points_at_once):
-                call()
-        except (TooLarge, jax.errors.JaxRuntimeError) as error:
-            self._settle(given, points, first)
-            if isinstance(error, TooLarge):
-                raise
-            return error
-        except Exception as error:
-            return as_nonfinite(error)
+        with watched():
+            try:
+                with noting(self.layout.points_at_once):
+                    call()
+            except Exception as error:
+                stopped = STOPPED in str(error)  # some ways raise it as a `ValueError`
+                if isinstance(error, TooLarge | jax.errors.JaxRuntimeError) or stopped:
+                    self._settle(given, points, first)
+                if stopped:
+                    text = "a signal stopped the kernels of this sweep."
+                    raise Stopped(message("sweep", text, "Call it again.")) from error
+                if isinstance(error, TooLarge):
+                    raise
+                if isinstance(error, jax.errors.JaxRuntimeError):
+                    return error
+                return as_nonfinite(error)
         return None
 
     def _settle(self, given: Given, points: Points, first: int) -> None:
@@ -276,7 +286,11 @@ class Begun:
             self.save()
         pace, begun = self._runner.pace, clock()
         budget = pace.steps
-        error = self._enter(budget)
+        try:
+            error = self._enter(budget)
+        except Stopped:  # the call has taken the state
+            self._go_to(self._saved)
+            raise
         if error is not None:
             return error
         taken = clock() - begun

@@ -21,7 +21,7 @@ from jaxtyping import Bool, Float, Int64
 from ..._errors import value_error
 from ..._spaces import Space
 from ..._types import Key, PyTree
-from .watch import Watch
+from .watch import Stopped, Watch
 
 Rows: TypeAlias = list[np.ndarray]
 """The leaves of some rows, along a leading axis; PRNG keys are raw data."""
@@ -253,10 +253,14 @@ class Work(abc.ABC):
         """
         watch.restart()
         buffer = Buffer(index, self.empty(len(index)), resumed)
-        for points, failed in self._calls(buffer, costs, watch):
-            if watch.after(points, failed):
-                with watch.saving():
-                    yield from buffer.part(last=False, whole=watch.whole)
+        try:
+            for points, failed in self._calls(buffer, costs, watch):
+                if watch.after(points, failed):
+                    with watch.saving():
+                        yield from buffer.part(last=False, whole=watch.whole)
+        except Stopped:
+            if not watch.stopping():  # the signal is meant for another sweep
+                raise
         yield from buffer.part(whole=watch.whole)
 
     @abc.abstractmethod

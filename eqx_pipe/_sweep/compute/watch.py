@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
 from typing import Any
 
+from ..._errors import SweepError
+from ..._kernel import stopping_at
 from ..._progress import Progress, tell
 
 COMMIT_EVERY = 30.0
@@ -124,15 +126,23 @@ ENDING = (*CTRL_C, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM))
 """The signals that end a process which has not installed a handler of its own."""
 
 
+class Stopped(SweepError):
+    """The error for a call whose kernels were stopped by a signal."""
+
+
 class Interrupt:
     """A context in which the first signal only sets `asked`; the second acts as usual.
 
     A handler installed by the program is not replaced. Python calls handlers in the
-    main thread, so in other threads no signal is handled.
+    main thread, so in other threads no signal is handled. Kernels stop in the middle of
+    a call, unless it must be `whole`.
     """
 
-    def __init__(self, signals: Iterable[signal.Signals], loud: bool = True) -> None:
-        self._signals, self._loud = signals, loud
+    def __init__(
+        self, signals: Iterable[signal.Signals], loud: bool = True, whole: bool = False
+    ) -> None:
+        self._signals, self._loud, self._whole = signals, loud, whole
+        self._kernels = contextlib.ExitStack()
         self._usual: dict[signal.Signals, Any] = {}
         self._came: signal.Signals | None = None
 
@@ -148,9 +158,12 @@ class Interrupt:
                 usual = signal.default_int_handler if is_ctrl_c else signal.SIG_DFL
                 if signal.getsignal(number) is usual:
                     self._usual[number] = signal.signal(number, self._note)
+            stops = () if self._whole else self._usual
+            self._kernels.enter_context(stopping_at(stops))
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._kernels.close()
         self._restore()
 
     def end(self) -> None:
@@ -165,7 +178,8 @@ class Interrupt:
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self._came = signal.Signals(number)
-        self._restore()
+        if self._loud:  # workers get a signal from the terminal, and another one
+            self._restore()
         name = "Ctrl-C" if number == signal.SIGINT else self._came.name
         if self._loud:
             text = "it stops after the step or batch that is being computed."
