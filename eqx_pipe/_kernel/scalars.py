@@ -40,6 +40,7 @@ else:
 
 _MOST_NUMBERS = 4096
 _MOST_UNROLLED = 4
+_MOST_WITHOUT_LOOP = 500
 
 
 class Scalar:
@@ -153,8 +154,14 @@ def program_of(
         writer.operand(x, aval, True) if own else x
         for x, aval, own in zip(inputs, avals, lanes, strict=True)
     ]
-    outputs = map(writer.scalars, writer.run(jaxpr, given, consts))
-    return Program(writer.operands, Block(writer.steps, flat(outputs)))
+    outputs = flat(map(writer.scalars, writer.run(jaxpr, given, consts)))
+    loops = any(isinstance(step, Loop | Choice) for step in writer.steps)
+    if not loops and len(writer.steps) > _MOST_WITHOUT_LOOP:
+        raise writer.refuse(
+            f"has no loop, and {len(writer.steps)} operations, which XLA vectorizes "
+            "better than a kernel"
+        )
+    return Program(writer.operands, Block(writer.steps, outputs))
 
 
 def each(function: Callable[..., Any], *arrays: Scalars) -> Scalars:
@@ -601,6 +608,6 @@ def _random(writer: Writer, eqn: Equation, *inputs: Scalars) -> Sequence[Scalars
 
     rows = [e.array for e in each(one, *inputs).flat]
     shape = np.broadcast_shapes(*(x.shape for x in inputs))
-    data = np.stack(rows).reshape(*shape, *rows[0].shape)
+    data = np.stack(rows).reshape((*shape, *rows[0].shape))
     is_key = jnp.issubdtype(_aval(eqn).dtype, jax.dtypes.prng_key)
     return _random_wrap(writer, eqn, data) if is_key else [data]
