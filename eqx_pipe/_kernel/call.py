@@ -107,7 +107,7 @@ def kernel(
     def run(*args: Any, **kwargs: Any) -> _Output:
         if jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
             return fn(*args, **kwargs)  # Python loops: a debugger stops inside
-        interrupts.watch()
+        interrupts.begin()
         arrays, static = eqx.partition((args, kwargs), eqx.is_array)
         leaves, structure = jtu.tree_flatten(arrays)
         outputs: Any = None
