@@ -7,28 +7,21 @@ element at a place that is known only when the kernel runs is selected from all 
 import functools as ft
 import itertools as it
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
 from .._jaxprs import Equation
-from .scalars import (
-    Scalar,
-    Scalars,
-    Writer,
-    filled,
-    known_array,
-    rule,
-    single,
-)
+from .scalars import MOVES, Scalar, Scalars, Writer, each, filled, rule, single
 
 _MOST_PLACES = 4096
 
 
 def _moving(name: str, move: Any) -> None:
     """Register a primitive that moves elements, as a function of its parameters."""
+    MOVES.add(name)
 
     @rule(name)
     def run(writer: Writer, eqn: Equation, *inputs: Scalars) -> list[Scalars]:
@@ -40,36 +33,26 @@ def _moving(name: str, move: Any) -> None:
 _moving("transpose", lambda x, permutation, **_: x.transpose(permutation))
 _moving("rev", lambda x, dimensions, **_: np.flip(x, dimensions))
 _moving("concatenate", lambda *xs, dimension, **_: np.concatenate(xs, dimension))
-_moving("unstack", lambda x, axis, **_: list(np.moveaxis(x, axis, 0)))
+_moving("stack", lambda *xs, axis, **_: np.stack(xs, axis))
+_moving("unstack", lambda x, axis, **_: [*np.moveaxis(x, axis, 0)])
 _moving("tile", lambda x, reps, **_: np.tile(x, reps))
-_moving("stack", lambda *xs, axis=0, **_: np.stack(xs, axis))
 _moving("split", lambda x, sizes, axis, **_: np.split(x, np.cumsum(sizes)[:-1], axis))
 _moving(
     "slice",
     lambda x, start_indices, limit_indices, strides, **_: x[
-        tuple(map(slice, start_indices, limit_indices, strides or [1] * x.ndim))
+        (*map(slice, start_indices, limit_indices, strides or [1] * x.ndim), ...)
     ],
 )
 
 
 @rule("reshape", "squeeze", "expand_dims")
 def _reshape(writer: Writer, eqn: Equation, x: Scalars) -> list[Scalars]:
-    return [x.reshape(_shape(eqn))]
-
-
-def _shape(eqn: Equation) -> tuple[int, ...]:
-    aval: Any = eqn.outvars[0].aval
-    return aval.shape
-
-
-def _dtype(eqn: Equation) -> Any:
-    aval: Any = eqn.outvars[0].aval
-    return aval.dtype
+    return [x.reshape(_form(eqn).shape)]
 
 
 @rule("broadcast_in_dim")
 def _broadcast(writer: Writer, eqn: Equation, x: Scalars) -> list[Scalars]:
-    shape = _shape(eqn)
+    shape = _form(eqn).shape
     aligned = [1] * len(shape)
     for axis, size in zip(eqn.params["broadcast_dimensions"], x.shape, strict=True):
         aligned[axis] = size
@@ -78,90 +61,90 @@ def _broadcast(writer: Writer, eqn: Equation, x: Scalars) -> list[Scalars]:
 
 @rule("iota")
 def _iota(writer: Writer, eqn: Equation) -> list[Scalars]:
-    along, dtype = eqn.params["dimension"], eqn.params["dtype"]
-    return [filled(_shape(eqn), lambda i: writer.constant(i[along], dtype))]
+    along, form = eqn.params["dimension"], _form(eqn)
+    return [filled(form.shape, lambda i: writer.constant(i[along], form.dtype))]
+
+
+MOVES |= {"reshape", "squeeze", "expand_dims", "broadcast_in_dim", "iota"}
+
+
+def _form(eqn: Equation) -> Any:
+    """Return the shape and dtype of the output of an equation."""
+    return eqn.outvars[0].aval
 
 
 @rule("pad")
 def _pad(writer: Writer, eqn: Equation, x: Scalars, fill: Scalars) -> list[Scalars]:
     config = eqn.params["padding_config"]
 
-    def at(index: tuple[int, ...]) -> Scalar:
-        place = []
-        for k, (low, _, inner), size in zip(index, config, x.shape, strict=True):
-            quotient, rest = divmod(k - low, inner + 1)
-            if rest or not 0 <= quotient < size:
+    def at(place: tuple[int, ...]) -> Scalar:
+        found = []
+        for k, (low, _, inner), size in zip(place, config, x.shape, strict=True):
+            index, between = divmod(k - low, inner + 1)
+            if between or not 0 <= index < size:
                 return fill[()]
-            place.append(quotient)
-        return x[tuple(place)]
+            found.append(index)
+        return x[tuple(found)]
 
-    return [filled(_shape(eqn), at)]
-
-
-_FOLDS = {
-    "reduce_sum": "add",
-    "reduce_prod": "mul",
-    "reduce_max": "max",
-    "reduce_min": "min",
-    "reduce_or": "or",
-    "reduce_and": "and",
-    "reduce_xor": "xor",
-    "cumsum": "add",
-    "cumprod": "mul",
-    "cummax": "max",
-    "cummin": "min",
-}
+    return [filled(_form(eqn).shape, at)]
 
 
-def _first_axes(x: Scalars, axes: Sequence[int]) -> Scalars:
-    """Return an array with `axes` as its only first one."""
+_FOLDS = dict(sum="add", prod="mul", max="max", min="min", xor="xor", any="or")
+_FOLDS |= {"or": "or", "and": "and", "all": "and"}
+
+
+def _fold(writer: Writer, eqn: Equation) -> Callable[..., Scalar]:
+    """Return the operation on two elements, from the end of the primitive's name."""
+    name = eqn.primitive.name.removeprefix("cum").rpartition("_")[2]
+    return ft.partial(writer.apply, _FOLDS[name])
+
+
+def _rows(x: Scalars, axes: Sequence[int]) -> list[Scalars]:
+    """Return the arrays along `axes`."""
     rest = [k for k in range(x.ndim) if k not in axes]
-    moved = x.transpose([*axes, *rest])
-    return moved.reshape(-1, *[x.shape[k] for k in rest])
+    rows = x.transpose([*axes, *rest]).reshape(-1, *(x.shape[k] for k in rest))
+    return [row if isinstance(row, np.ndarray) else single(row) for row in rows]
 
 
 @rule("reduce_sum", "reduce_prod", "reduce_max", "reduce_min")
 @rule("reduce_or", "reduce_and", "reduce_xor")
 def _reduce(writer: Writer, eqn: Equation, x: Scalars) -> list[Scalars]:
-    rows = _first_axes(x, eqn.params["axes"])
-    if not len(rows):
+    rows = _rows(x, eqn.params["axes"])
+    if not rows:
         raise writer.refuse("reduces no numbers", "Leave out the empty array.")
-    combine = ft.partial(writer.apply, _FOLDS[eqn.primitive.name])
-    return [filled(rows.shape[1:], lambda i: ft.reduce(combine, rows[(..., *i)]))]
+    combine = ft.partial(each, _fold(writer, eqn))
+    return [ft.reduce(combine, rows)]
 
 
 @rule("cumsum", "cumprod", "cummax", "cummin")
 def _cumulative(writer: Writer, eqn: Equation, x: Scalars) -> list[Scalars]:
-    combine = ft.partial(writer.apply, _FOLDS[eqn.primitive.name])
-    axis, backwards = eqn.params["axis"], eqn.params["reverse"]
-    order = slice(None, None, -1 if backwards else 1)
-    rows = np.moveaxis(x, axis, 0)[order]
-    sums = np.asarray([*it.accumulate(rows, np.frompyfunc(combine, 2, 1))], object)
-    return [np.moveaxis(sums[order], 0, axis)]
+    axis, order = eqn.params["axis"], -1 if eqn.params["reverse"] else 1
+    rows = _rows(np.moveaxis(x, axis, 0), [0])[::order]
+    sums = [*it.accumulate(rows, ft.partial(each, _fold(writer, eqn)))][::order]
+    return [np.stack(sums, axis) if sums else x]
 
 
 @rule("argmax", "argmin")
 def _argmax(writer: Writer, eqn: Equation, x: Scalars) -> list[Scalars]:
     dtype = eqn.params["index_dtype"]
     better = "gt" if eqn.primitive.name == "argmax" else "lt"
-    rows = _first_axes(x, eqn.params["axes"])
-    apply = writer.apply
 
-    def one(index: tuple[int, ...]) -> Scalar:
-        column = rows[(slice(None), *index)]
-        best, at = column[0], writer.constant(0, dtype)
+    def best(*column: Scalar) -> Scalar:
+        most, at = column[0], writer.constant(0, dtype)
         for k, value in enumerate(column[1:], 1):
-            wins = apply(better, value, best, dtype=bool)
-            if jnp.issubdtype(value.dtype, jnp.floating):  # the first NaN wins
-                nan = apply("ne", value, value, dtype=bool)
-                number = apply("eq", best, best, dtype=bool)
-                wins = apply("or", wins, apply("and", nan, number))
-            best = apply("select_n", wins, best, value, dtype=value.dtype)
+            wins = writer.compare(better, value, most)
+            if value.dtype.kind == "f":  # the first NaN wins
+                nan, number = (
+                    writer.compare(how, v, v)
+                    for how, v in (("ne", value), ("eq", most))
+                )
+                wins = writer.apply("or", wins, writer.apply("and", nan, number))
+            most = writer.apply("select_n", wins, most, value, dtype=value.dtype)
             place = writer.constant(k, dtype)
-            at = apply("select_n", wins, at, place, dtype=dtype)
+            at = writer.apply("select_n", wins, at, place, dtype=dtype)
         return at
 
-    return [filled(rows.shape[1:], one)]
+    return [each(best, *_rows(x, eqn.params["axes"]))]
 
 
 @rule("dot_general")
@@ -171,25 +154,31 @@ def _dot_general(
     (x_sum, y_sum), (x_batch, y_batch) = eqn.params["dimension_numbers"]
     x_rest = [k for k in range(x.ndim) if k not in (*x_sum, *x_batch)]
     y_rest = [k for k in range(y.ndim) if k not in (*y_sum, *y_batch)]
-    x = x.transpose([*x_batch, *x_rest, *x_sum])
-    y = y.transpose([*y_batch, *y_rest, *y_sum])
     batch, rest = len(x_batch), len(x_batch) + len(x_rest)
-    dtype = _dtype(eqn)
+    form = _form(eqn)
+    cast = ft.partial(_cast, writer, dtype=form.dtype)
+    x = each(cast, x.transpose([*x_batch, *x_rest, *x_sum]))
+    y = each(cast, y.transpose([*y_batch, *y_rest, *y_sum]))
 
-    def cast(scalar: Scalar) -> Scalar:
-        if scalar.dtype == dtype:
-            return scalar
-        name = "convert_element_type"
-        return writer.apply(name, scalar, dtype=dtype, new_dtype=dtype)
-
-    def one(index: tuple[int, ...]) -> Scalar:
-        left = x[(*index[:rest], ...)]
-        right = y[(*index[:batch], *index[rest:], ...)]
-        pairs = zip(left.flat, right.flat, strict=True)
-        products = [writer.apply("mul", cast(a), cast(b)) for a, b in pairs]
+    def one(place: tuple[int, ...]) -> Scalar:
+        left = x[(*place[:rest], ...)].flat
+        right = y[(*place[:batch], *place[rest:], ...)].flat
+        products = map(ft.partial(writer.apply, "mul"), left, right)
         return ft.reduce(ft.partial(writer.apply, "add"), products)
 
-    return [filled(_shape(eqn), one)]
+    return [filled(form.shape, one)]
+
+
+def _cast(writer: Writer, scalar: Scalar, dtype: Any) -> Scalar:
+    if scalar.dtype == dtype:
+        return scalar
+    return writer.apply("convert_element_type", scalar, dtype=dtype, new_dtype=dtype)
+
+
+def _start(writer: Writer, scalar: Scalar) -> Scalar:
+    """Return an index in a dtype that holds all places of an array."""
+    wide = scalar.dtype.name in ("int32", "int64")
+    return scalar if wide else _cast(writer, scalar, np.dtype("int64"))
 
 
 def _clamped(writer: Writer, start: Scalar, most: int) -> Scalar:
@@ -197,27 +186,9 @@ def _clamped(writer: Writer, start: Scalar, most: int) -> Scalar:
     return writer.apply("clamp", low, start, high)
 
 
-def _is_at(writer: Writer, start: Scalar, place: int) -> Scalar:
-    return writer.apply("eq", start, writer.constant(place, start.dtype), dtype=bool)
-
-
-def _picked(writer: Writer, choices: Sequence[Scalars], which: Scalar) -> Scalars:
-    """Return `choices[which]` for an index in range."""
-    if which.known is not None:
-        return choices[int(which.known)]
-    out = choices[0]
-    for k, choice in enumerate(choices[1:], 1):
-        out = _chosen(writer, _is_at(writer, which, k), choice, out)
-    return out
-
-
 def _chosen(writer: Writer, test: Scalar, then: Scalars, otherwise: Scalars) -> Scalars:
-    def one(index: tuple[int, ...]) -> Any:
-        elements = [test, otherwise[index], then[index]]
-        dtype = getattr(elements[1], "dtype", None)
-        return writer.on_words("select_n", elements, dtype, {})
-
-    return filled(then.shape, one)
+    dtype = getattr(then.flat[0], "dtype", None) if then.size else None
+    return writer.elementwise("select_n", dtype, single(test), otherwise, then)
 
 
 def _window(
@@ -226,12 +197,44 @@ def _window(
     """Return the window of an array that begins at `starts`, which are in range."""
     for axis, size in enumerate(sizes):
         rows = np.moveaxis(x, axis, 0)
-        places = [
-            np.moveaxis(rows[k : k + size], 0, axis)
-            for k in range(len(rows) - size + 1)
-        ]
-        x = _picked(writer, places, starts[axis]) if axis in starts else places[0]
+        at = starts.get(axis, writer.constant(0, "int32"))
+        places = range(len(rows) - size + 1) if at.known is None else [int(at.known)]
+        windows = [np.moveaxis(rows[k : k + size], 0, axis) for k in places]
+        x = windows[0]
+        for k, window in enumerate(windows[1:], 1):
+            x = _chosen(writer, writer.compare("eq", at, k), window, x)
     return x
+
+
+def _write_window(
+    writer: Writer, x: Scalars, update: Scalars, starts: dict[int, Scalar], combine: Any
+) -> None:
+    """Change a window of an array; if it is out of range, change nothing."""
+    spans = []
+    for axis, (n, size) in enumerate(zip(x.shape, update.shape, strict=True)):
+        known = starts[axis].known if axis in starts else 0
+        span = range(n - size + 1)
+        spans.append(span if known is None else [k for k in span if k == int(known)])
+    places = [*it.product(*spans)]
+    if len(places) * update.size > _MOST_PLACES:
+        raise writer.refuse(
+            f"changes {update.size} numbers at one of {len(places)} places, which all "
+            "have to be written",
+            "Use smaller arrays, or sweep `fn` itself.",
+        )
+    before = x.copy()
+    for place in places:
+        tests = [
+            writer.compare("eq", starts[axis], k)
+            for axis, k in enumerate(place)
+            if axis in starts and starts[axis].known is None
+        ]
+        window = (*(slice(k, k + n) for k, n in zip(place, update.shape)), ...)  # noqa: B905
+        new = combine(before[window], update)
+        if tests:
+            test = ft.reduce(ft.partial(writer.apply, "and"), tests)
+            new = _chosen(writer, test, new, x[window])
+        x[window] = new
 
 
 @rule("dynamic_slice")
@@ -239,75 +242,70 @@ def _dynamic_slice(
     writer: Writer, eqn: Equation, x: Scalars, *starts: Scalars
 ) -> list[Scalars]:
     sizes = eqn.params["slice_sizes"]
-    pairs = zip(starts, x.shape, sizes, strict=True)
-    clamped = [_clamped(writer, s[()], n - size) for s, n, size in pairs]
-    return [_window(writer, x, dict(enumerate(clamped)), sizes)]
+    return [_window(writer, x, _in_range(writer, starts, x.shape, sizes), sizes)]
 
 
 @rule("dynamic_update_slice")
 def _dynamic_update_slice(
     writer: Writer, eqn: Equation, x: Scalars, update: Scalars, *starts: Scalars
 ) -> list[Scalars]:
-    pairs = zip(starts, x.shape, update.shape, strict=True)
-    clamped = [_clamped(writer, s[()], n - size) for s, n, size in pairs]
+    places = _in_range(writer, starts, x.shape, update.shape)
     out = x.copy()
-    _write_window(writer, out, update, dict(enumerate(clamped)), lambda old, new: new)
+    _write_window(writer, out, update, places, lambda old, new: new)
     return [out]
 
 
-def _write_window(
-    writer: Writer, x: Scalars, update: Scalars, starts: dict[int, Scalar], combine: Any
-) -> None:
-    """Change a window of an array; out of range, nothing."""
-    spans = []
-    for axis, (n, size) in enumerate(zip(x.shape, update.shape, strict=True)):
-        start = starts.get(axis)
-        known = 0 if start is None else start.known
-        span = range(n - size + 1)
-        spans.append(span if known is None else [k for k in span if k == int(known)])
-    if math.prod(map(len, spans)) * update.size > _MOST_PLACES:
-        raise writer.refuse(
-            f"changes {update.size} numbers at one of {math.prod(map(len, spans))} "
-            "places, which all have to be written",
-            "Use smaller arrays, or sweep `fn` itself.",
-        )
-    before = x.copy()
-    for place in it.product(*spans):
-        tests = [
-            _is_at(writer, starts[axis], k)
-            for axis, k in enumerate(place)
-            if axis in starts and starts[axis].known is None
-        ]
-        test = ft.reduce(ft.partial(writer.apply, "and"), tests) if tests else None
-        for index in np.ndindex(*update.shape):
-            at = tuple(map(int, np.add(place, index)))
-            new = single(combine(before[at], update[index]))
-            if test is not None:
-                new = _chosen(writer, test, new, single(x[at]))
-            x[at] = new[()]
-
-
-def _mode(eqn: Equation) -> str:
-    return str(eqn.params["mode"])
-
-
-def _starts(
-    indices: Scalars, batch: tuple[int, ...], axes: Sequence[int]
-) -> dict[int, Scalar]:
-    """Return the first place of a window along axes, for an element of a batch."""
-    return {axis: indices[(*batch, k)] for k, axis in enumerate(axes)}
-
-
 def _in_range(
-    writer: Writer, starts: dict[int, Scalar], most: Sequence[int]
-) -> Scalar | None:
-    """Return whether a window is inside of an array."""
-    tests = []
-    for axis, start in starts.items():
-        low, high = (writer.constant(k, start.dtype) for k in (0, most[axis]))
-        tests.append(writer.apply("ge", start, low, dtype=bool))
-        tests.append(writer.apply("le", start, high, dtype=bool))
-    return ft.reduce(ft.partial(writer.apply, "and"), tests) if tests else None
+    writer: Writer,
+    starts: Sequence[Scalars],
+    shape: Sequence[int],
+    sizes: Sequence[int],
+) -> dict[int, Scalar]:
+    """Return the start along each axis, so that the window is inside."""
+    return {
+        axis: _clamped(writer, _start(writer, start[()]), n - size)
+        for axis, (start, n, size) in enumerate(zip(starts, shape, sizes, strict=True))
+    }
+
+
+_COMBINED = "add", "sub", "mul", "min", "max"
+
+
+class _Indices:
+    """The places of the windows of a gather or scatter, for each element of a batch."""
+
+    def __init__(
+        self,
+        writer: Writer,
+        array: Scalars,
+        axes: Sequence[int],
+        batching: Sequence[tuple[int, int]],
+    ):
+        self.writer, self.array = writer, array
+        self.axes, self.batching = axes, batching
+
+    def starts(self, batch: tuple[int, ...]) -> dict[int, Scalar]:
+        """Return the start along each axis."""
+        row = [_start(self.writer, s) for s in self.array[(*batch, ...)].flat]
+        of_batch = {
+            axis: self.writer.constant(batch[position], "int32")
+            for axis, position in self.batching
+        }
+        return dict(zip(self.axes, row, strict=True)) | of_batch
+
+    def clamped(self, batch: tuple[int, ...], most: Sequence[int]) -> dict[int, Scalar]:
+        """Return starts in range."""
+        pairs = self.starts(batch).items()
+        return {axis: _clamped(self.writer, s, most[axis]) for axis, s in pairs}
+
+    def are_inside(self, batch: tuple[int, ...], most: Sequence[int]) -> Scalar:
+        """Return whether the window is inside of an array."""
+        test = self.writer.constant(True, bool)
+        for axis, start in self.starts(batch).items():
+            for how, end in (("ge", 0), ("le", most[axis])):
+                other = self.writer.compare(how, start, end)
+                test = self.writer.apply("and", test, other)
+        return test
 
 
 @rule("gather")
@@ -316,101 +314,81 @@ def _gather(
 ) -> list[Scalars]:
     params: Any = eqn.params
     numbers, sizes = params["dimension_numbers"], params["slice_sizes"]
-    offsets = numbers.offset_dims
-    batching = numbers.operand_batching_dims
+    offsets, batching = numbers.offset_dims, numbers.operand_batching_dims
     dropped = (*numbers.collapsed_slice_dims, *batching)
-    kept = [k for k in range(x.ndim) if k not in dropped]
     most = [n - size for n, size in zip(x.shape, sizes, strict=True)]
-    fill = _fill_value(eqn) if "FILL" in _mode(eqn) else None
+    pairs = [*zip(batching, numbers.start_indices_batching_dims, strict=True)]
+    places = _Indices(writer, indices, numbers.start_index_map, pairs)
 
     @ft.cache
     def window(batch: tuple[int, ...]) -> Scalars:
-        starts = _starts(indices, batch, numbers.start_index_map)
-        clamped = {a: _clamped(writer, s, most[a]) for a, s in starts.items()}
-        of_batch = zip(batching, numbers.start_indices_batching_dims, strict=True)
-        for axis, position in of_batch:
-            clamped[axis] = writer.constant(batch[position], "int32")
-        out = _window(writer, x, clamped, sizes)
-        inside = _in_range(writer, starts, most) if fill is not None else None
-        if inside is None or (inside.known is not None and inside.known):
+        out = _window(writer, x, places.clamped(batch, most), sizes)
+        out = out.squeeze(dropped)
+        if "FILL" not in str(params["mode"]):
             return out
-        other = known_array(np.full(out.shape, fill, _dtype(eqn)))
-        return _chosen(writer, inside, out, other)
+        fill = np.full(out.shape, _fill_value(eqn), _form(eqn).dtype)
+        inside = places.are_inside(batch, most)
+        return _chosen(writer, inside, out, writer.scalars(fill))
 
-    def one(index: tuple[int, ...]) -> Any:
-        batch = tuple(k for axis, k in enumerate(index) if axis not in offsets)
-        place = dict(zip(kept, (index[axis] for axis in offsets), strict=True))
-        return window(batch)[tuple(place.get(axis, 0) for axis in range(x.ndim))]
+    def one(place: tuple[int, ...]) -> Any:
+        batch = tuple(k for axis, k in enumerate(place) if axis not in offsets)
+        return window(batch)[tuple(place[axis] for axis in offsets)]
 
-    return [filled(_shape(eqn), one)]
+    return [filled(_form(eqn).shape, one)]
 
 
 def _fill_value(eqn: Equation) -> Any:
-    dtype: Any = _dtype(eqn)
+    """Return what JAX fills in for an index out of range."""
+    dtype = _form(eqn).dtype
     if eqn.params["fill_value"] is not None:
         return eqn.params["fill_value"]
-    if jnp.issubdtype(dtype, jnp.floating):
-        return math.nan
-    if jnp.issubdtype(dtype, jnp.bool_):
-        return True
-    info = jnp.iinfo(dtype)
-    return info.min if jnp.issubdtype(dtype, jnp.signedinteger) else info.max
+    if jnp.issubdtype(dtype, jnp.integer):
+        return getattr(jnp.iinfo(dtype), "min" if dtype.kind == "i" else "max")
+    return math.nan if jnp.issubdtype(dtype, jnp.floating) else True
 
 
-_SCATTERS = {
-    "scatter": lambda writer, old, new: new,
-    "scatter-add": lambda writer, old, new: writer.apply("add", old, new),
-    "scatter-sub": lambda writer, old, new: writer.apply("sub", old, new),
-    "scatter-mul": lambda writer, old, new: writer.apply("mul", old, new),
-    "scatter-min": lambda writer, old, new: writer.apply("min", old, new),
-    "scatter-max": lambda writer, old, new: writer.apply("max", old, new),
-}
-_SCATTERS |= {name.replace("-", "_"): f for name, f in _SCATTERS.items()}
-
-
-@rule(*_SCATTERS)
+@rule("scatter", *(f"scatter{s}{name}" for name in _COMBINED for s in "-_"))
 def _scatter(
     writer: Writer, eqn: Equation, x: Scalars, indices: Scalars, updates: Scalars
 ) -> list[Scalars]:
     params: Any = eqn.params
     numbers = params["dimension_numbers"]
-    batching = numbers.operand_batching_dims
+    windows, batching = numbers.update_window_dims, numbers.operand_batching_dims
     dropped = (*numbers.inserted_window_dims, *batching)
-    windows = numbers.update_window_dims
     outer = [k for k in range(updates.ndim) if k not in windows]
-    arranged = updates.transpose([*outer, *windows])
-    batch_shape = tuple(updates.shape[k] for k in outer)
+    updates = updates.transpose([*outer, *windows])
+    pairs = [*zip(batching, numbers.scatter_indices_batching_dims, strict=True)]
+    axes = numbers.scatter_dims_to_operand_dims
+    places = _Indices(writer, indices, axes, pairs)
+    name = eqn.primitive.name.replace("-", "_").removeprefix("scatter").strip("_")
+
+    def combine(old: Scalars, new: Scalars) -> Scalars:
+        return each(ft.partial(writer.apply, name), old, new) if name else new
+
     out = x.copy()
-    combine = ft.partial(_SCATTERS[eqn.primitive.name], writer)
-    for batch in np.ndindex(*batch_shape):
-        update = np.asarray(arranged[batch], object)
-        update = np.expand_dims(update, tuple(dropped))
-        starts = _starts(indices, batch, numbers.scatter_dims_to_operand_dims)
-        if "CLIP" in _mode(eqn):
-            sizes = zip(x.shape, update.shape, strict=True)
-            most = [n - size for n, size in sizes]
-            starts = {a: _clamped(writer, s, most[a]) for a, s in starts.items()}
-        of_batch = zip(batching, numbers.scatter_indices_batching_dims, strict=True)
-        for axis, position in of_batch:
-            starts[axis] = writer.constant(batch[position], "int32")
+    for batch in np.ndindex(*updates.shape[: len(outer)]):
+        update = np.expand_dims(updates[(*batch, ...)], dropped)
+        starts = places.starts(batch)
+        if "CLIP" in str(params["mode"]):
+            most = np.subtract(x.shape, update.shape).tolist()
+            starts = places.clamped(batch, most)
         _write_window(writer, out, update, starts, combine)
     return [out]
 
 
-# Primitives of Equinox, which are those of a point outside of `vmap`.
+# Primitives of Equinox, as they are for a point outside of `vmap`.
 
 
 @rule("unvmap_any", "unvmap_all", "unvmap_max")
 def _unvmap(writer: Writer, eqn: Equation, x: Scalars) -> list[Scalars]:
-    name = {"any": "or", "all": "and", "max": "max"}[eqn.primitive.name[7:]]
-    return [single(ft.reduce(ft.partial(writer.apply, name), x.flat))]
+    return [single(ft.reduce(_fold(writer, eqn), x.flat))]
 
 
 @rule("select_if_vmap")
 def _select_if_vmap(
     writer: Writer, eqn: Equation, test: Scalars, then: Scalars, otherwise: Scalars
 ) -> list[Scalars]:
-    return [np.broadcast_to(then, _shape(eqn))]
+    return [np.broadcast_to(then, _form(eqn).shape)]
 
 
 @rule("maybe_set")
@@ -427,8 +405,8 @@ def _as_is(writer: Writer, eqn: Equation, *inputs: Scalars) -> Sequence[Scalars]
 
 @rule("empty", "empty2")
 def _empty(writer: Writer, eqn: Equation, *inputs: Scalars) -> list[Scalars]:
-    aval: Any = eqn.outvars[0].aval
-    return [known_array(np.zeros(aval.shape, aval.dtype))]
+    form = _form(eqn)
+    return [writer.scalars(np.zeros(form.shape, form.dtype))]
 
 
 @rule("iota_2x32_shape")
@@ -436,4 +414,4 @@ def _iota_2x32_shape(writer: Writer, eqn: Equation) -> list[Scalars]:
     shape = eqn.params["shape"]
     count = np.arange(math.prod(shape), dtype=np.uint64).reshape(shape)
     halves = count >> np.uint64(32), count & np.uint64(0xFFFFFFFF)
-    return [known_array(half.astype(np.uint32)) for half in halves]
+    return [writer.scalars(half.astype(np.uint32)) for half in halves]

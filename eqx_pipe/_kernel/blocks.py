@@ -12,49 +12,49 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .elementary import threefry
 from .elementwise import ELEMENTWISE
 from .llvm import WIDTH_BYTES, Code, Value
-from .scalars import Block, Choice, Load, Loop, Operation, Program, Scalar, Store
+from .scalars import (
+    Block,
+    Choice,
+    Draw,
+    Load,
+    Loop,
+    Operation,
+    Program,
+    Scalar,
+    Store,
+)
 
 _BOOL, _INDEX = np.dtype(bool), np.dtype("int64")
 # A short branch is cheaper than a jump.
 _MOST_IN_LINE = 16
 
 
-class Operand(NamedTuple):
-    """An array of points, or one that all points share: the dtype, and its scalars."""
+class Result(NamedTuple):
+    """An array of results: the dtype, and how many numbers it has for a point."""
 
     dtype: np.dtype
     size: int
-    lanes: bool
 
 
-def kernel_code(
-    program: Program,
-    operands: Sequence[Operand],
-    results: Sequence[Operand],
-    code: Code,
-) -> str:
+def kernel_code(program: Program, results: Sequence[Result], code: Code) -> str:
     """Return the LLVM function that computes a program for `n` points.
 
     Its arguments are the addresses of the operands and of the results, the number of
     points, at least as many as a block has lanes, and it returns 1 if it was stopped.
     """
-    writer = _Writer(code, program, operands)
-    sizes = [*operands, *results]
-    count = len(operands)
-    for k in range(len(sizes)):
-        base, place = ("%operands", k) if k < count else ("%results", k - count)
-        code.emit(f"%slot{k} = getelementptr ptr, ptr {base}, i64 {place}")
-        code.emit(f"%array{k} = load ptr, ptr %slot{k}")
+    writer = _Writer(code, program)
+    operands = program.operands
+    inputs = [_argument(code, "%operands", k) for k in range(len(operands))]
+    outputs = [_argument(code, "%results", k) for k in range(len(results))]
     code.emit("%stop = load ptr, ptr @stop")
     code.emit(f"%last = sub i64 %n, {code.width}")
-    for k, (operand, scalars) in enumerate(
-        zip(operands, program.operands, strict=True)
-    ):
+    for operand, base in zip(operands, inputs, strict=True):
         if not operand.lanes:
-            for at, scalar in enumerate(scalars):
-                writer.values[scalar] = _load(code, f"%array{k}", scalar.dtype, str(at))
+            for at, scalar in enumerate(operand.scalars):
+                writer.values[scalar] = _load(code, base, scalar.dtype, at)
     first = code.allocate("i64")
     code.emit(f"store i64 0, ptr {first}")
     code.jump("blocks")
@@ -66,21 +66,17 @@ def kernel_code(
     # The last block overlaps the one before, and writes the same values again.
     code.emit("%full = icmp slt i64 %begin, %last")
     code.emit("%at = select i1 %full, i64 %begin, i64 %last")
-    for k, (operand, scalars) in enumerate(
-        zip(operands, program.operands, strict=True)
-    ):
+    for operand, base in zip(operands, inputs, strict=True):
         if operand.lanes:
-            for at, scalar in enumerate(scalars):
-                places = _places(code, operand.size, at)
-                writer.values[scalar] = _gather(
-                    code, f"%array{k}", scalar.dtype, places
-                )
+            for at, scalar in enumerate(operand.scalars):
+                places = _places(code, len(operand.scalars), at)
+                writer.values[scalar] = _gather(code, base, scalar.dtype, places)
     writer.steps(program.block.steps, None)
-    outputs = iter(program.block.outputs)
-    for k, result in enumerate(results, count):
+    scalars = iter(program.block.outputs)
+    for result, base in zip(results, outputs, strict=True):
         for at in range(result.size):
-            value = code.spread(writer.read(next(outputs)))
-            _scatter(code, f"%array{k}", value, _places(code, result.size, at))
+            value = code.spread(writer.read(next(scalars)))
+            _scatter(code, base, value, _places(code, result.size, at))
     code.emit(f"%next = add i64 %begin, {code.width}")
     code.emit(f"store i64 %next, ptr {first}")
     code.jump("blocks")
@@ -91,15 +87,20 @@ def kernel_code(
     return "\n".join(
         [
             "@stop = global ptr null",
+            *(text for text, _ in code.functions.values()),
             "define internal i32 @kernel(ptr %operands, ptr %results, i64 %n) #0 {",
-            "entry:",
             *code.allocations,
             *code.lines,
             "}",
-            *code.helpers.values(),
             *sorted(code.declarations),
         ]
     )
+
+
+def _argument(code: Code, base: str, place: int) -> str:
+    """Return the address of an array."""
+    slot = code.register(f"getelementptr ptr, ptr {base}, i64 {place}")
+    return code.register(f"load ptr, ptr {slot}")
 
 
 def _memory(code: Code, dtype: np.dtype) -> str:
@@ -107,7 +108,7 @@ def _memory(code: Code, dtype: np.dtype) -> str:
     return "i8" if dtype == _BOOL else code.type(dtype)
 
 
-def _load(code: Code, base: str, dtype: np.dtype, place: str) -> Value:
+def _load(code: Code, base: str, dtype: np.dtype, place: int) -> Value:
     kind = _memory(code, dtype)
     address = code.register(f"getelementptr {kind}, ptr {base}, i64 {place}")
     text = code.register(f"load {kind}, ptr {address}")
@@ -165,15 +166,11 @@ def _scatter(code: Code, base: str, value: Value, places: str) -> None:
 class _Writer:
     """The values of scalars, as their code is written."""
 
-    def __init__(self, code: Code, program: Program, operands: Sequence[Operand]):
+    def __init__(self, code: Code, program: Program):
         self.code = code
         self.values: dict[Scalar, Value] = {}
-        self.varying = {
-            scalar
-            for operand, scalars in zip(operands, program.operands, strict=True)
-            for scalar in scalars
-            if operand.lanes
-        }
+        of_points = [o for o in program.operands if o.lanes]
+        self.varying = {s for operand in of_points for s in operand.scalars}
         self.varying_tables: set[object] = set()
         before = -1
         # A carry may depend on the point only from a later step on.
@@ -188,6 +185,9 @@ class _Writer:
                 case Operation():
                     if any(s in self.varying for s in step.inputs):
                         self.varying.add(step.output)
+                case Draw():
+                    if any(s in self.varying for s in step.inputs):
+                        self.varying.update(step.outputs)
                 case Store():
                     if step.value in self.varying or step.place in self.varying:
                         self.varying_tables.add(step.table.identity)
@@ -203,11 +203,10 @@ class _Writer:
     def _mark_loop(self, loop: Loop) -> None:
         self._mark(loop.test.steps)
         waits = loop.test.outputs[0] in self.varying
-        for init, carry, out, new in zip(
-            loop.init, loop.carry, loop.outputs, loop.body.outputs, strict=True
-        ):
+        carries = zip(loop.init, loop.carry, loop.body.outputs, strict=True)
+        for init, carry, new in carries:
             if waits or init in self.varying or new in self.varying:
-                self.varying |= {carry, out}
+                self.varying.add(carry)
         self._mark(loop.body.steps)
 
     def _mark_choice(self, choice: Choice) -> None:
@@ -237,6 +236,10 @@ class _Writer:
                     inputs = self.code.together(*map(self.read, step.inputs))
                     function = ELEMENTWISE[step.primitive]
                     self.values[step.output] = function(*inputs, **step.params)
+                case Draw():
+                    words = map(self.read, step.inputs)
+                    draws = self.code.function("threefry", threefry, *words)
+                    self.values |= zip(step.outputs, draws, strict=True)
                 case Store():
                     address, varying = self._address(step)
                     value = self.read(step.value)
@@ -289,8 +292,6 @@ class _Writer:
             code.emit(f"store {self.as_marked(scalar, value)}, ptr {slot}")
         code.jump(head)
         code.label(end)
-        for carry, out in zip(loop.carry, loop.outputs, strict=True):
-            self.values[out] = self.values[carry]
 
     def _poll(self) -> None:
         """Leave the kernel if it was asked to stop."""

@@ -40,7 +40,7 @@ from .._tree import as_data, as_keys
 from .._types import ClosedJaxpr
 from . import arrays as arrays  # registers its rules
 from . import interrupts
-from .blocks import Operand, kernel_code, lanes_of
+from .blocks import Result, kernel_code, lanes_of
 from .failures import Failures
 from .ffi import registered
 from .llvm import Code, this_machine
@@ -236,7 +236,7 @@ def _batch(
     found = [*map(rows, args, dims, own)]
     marks = [mine or dim is not None for mine, dim in zip(own, dims, strict=True)]
     if jax.default_backend() == "cpu":
-        _lane_of(jaxpr)  # it refuses what is not supported while it is traced
+        _lane_of(jaxpr, tuple(marks))  # refuses what is not supported
     params = {"jaxpr": jaxpr, "own": tuple(marks), "strict": strict}
     out = _bind(found, size=outer * inner, **params)
     if size is not None:
@@ -248,23 +248,35 @@ batching.fancy_primitive_batchers[kernel_p] = _batch
 
 
 class _Lane(NamedTuple):
-    """The scalar program of a function, and the errors that it may raise."""
+    """The scalar program of a function, and the errors that it may raise.
+
+    `shared` computes the program's operands from the arguments of the function.
+    """
 
     failures: Failures
     program: Program
+    shared: ClosedJaxpr
 
 
-_LANES: weakref.WeakKeyDictionary[Any, _Lane] = weakref.WeakKeyDictionary()
+_LANES: weakref.WeakKeyDictionary[Any, dict[Any, _Lane]] = weakref.WeakKeyDictionary()
 
 
-def _lane_of(jaxpr: Any) -> _Lane:
+def _lane_of(jaxpr: Any, own: tuple[bool, ...]) -> _Lane:
     """Return the program of a lane, made once for each trace of a function."""
-    known = _LANES.get(jaxpr)
-    if known is None:
+    known = _LANES.setdefault(jaxpr, {})
+    if own not in known:
         failures = Failures(jaxpr)
         inner, consts = open_jaxpr(failures.jaxpr)
-        known = _LANES[jaxpr] = _Lane(failures, program_of(inner, consts))
-    return known
+        program: Any = None
+
+        def operands(*args: Any) -> list[Any]:
+            nonlocal program
+            program = program_of(inner, consts, args, own)
+            return [operand.array for operand in program.operands]
+
+        shared = trace(operands, *(v.aval for v in inner.invars))
+        known[own] = _Lane(failures, program, shared)
+    return known[own]
 
 
 def _native(
@@ -273,23 +285,21 @@ def _native(
     """Return the outputs by native code: the lowering on a CPU."""
     if not size:
         return _plain(*args, jaxpr=jaxpr, own=own, size=size)
-    failures, program = _lane_of(jaxpr)
+    failures, program, shared = _lane_of(jaxpr, tuple(own))
     width = lanes_of(this_machine().vector_bytes)
     outs = [v.aval for v in open_jaxpr(failures.jaxpr)[0].outvars]
     structs = [as_data(jax.ShapeDtypeStruct(a.shape, a.dtype)) for a in outs]
-    args = tuple(map(as_data, args))
     lanes = max(size, width)
-    operands, arrays = [], []
-    for x, mine in zip(args, own, strict=True):
-        if mine and lanes > size:  # a block is full: repeat a lane
+    # It passes on the arguments of lanes, of any number.
+    arrays = as_function(shared)(*args)
+    for k, operand in enumerate(program.operands):
+        if operand.lanes and lanes > size:  # a block is full: repeat a lane
+            x = arrays[k]
             last = jnp.broadcast_to(x[:1], (lanes - size, *x.shape[1:]))
-            x = jnp.concatenate([x, last])
-        operands.append(Operand(x.dtype, x.size // (lanes if mine else 1), mine))
-        arrays.append(x)
-    results = [Operand(np.dtype(s.dtype), s.size, True) for s in structs]
-    code = Code(width, strict)
-    text = kernel_code(program, operands, results, code)
-    name = registered(text, len(operands), len(results))
+            arrays[k] = jnp.concatenate([x, last])
+    results = [Result(np.dtype(s.dtype), s.size) for s in structs]
+    text = kernel_code(program, results, Code(width, strict))
+    name = registered(text, len(arrays), len(results))
     shapes = [jax.ShapeDtypeStruct((lanes, *s.shape), s.dtype) for s in structs]
     found = jax.ffi.ffi_call(name, shapes)(*arrays)
     found = failures.checked([x[:size] for x in found])
@@ -313,7 +323,8 @@ register(
 def _inside(writer: Writer, eqn: Equation, *inputs: Scalars) -> Sequence[Scalars]:
     """Write a kernel that another one calls as a part of it."""
     structs = [v.aval for v in eqn.invars]
-    return writer.run(trace(ft.partial(_plain, **eqn.params), *structs), inputs)
+    plain = trace(ft.partial(_plain, **eqn.params), *structs)
+    return writer.run_inside(plain, inputs)
 
 
 def has_kernels(jaxpr: Any) -> bool:

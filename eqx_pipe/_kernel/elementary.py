@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from .llvm import Value
+from .llvm import Value, shift
 
 _F64 = np.dtype("float64")
 _LN2 = math.log(2)
@@ -46,7 +46,7 @@ def _nearest(x: Value) -> tuple[Value, Value]:
 
 
 # The Taylor series of (exp(x) - 1) / x, for |x| < 0.35.
-_EXP = [1 / math.factorial(k) for k in range(11, 0, -1)]
+_EXP = [1 / math.factorial(k) for k in range(9, 0, -1)]
 
 
 def _exp_parts(x: Value) -> tuple[Value, Value]:
@@ -69,7 +69,7 @@ def _expm1(x: Value) -> Value:
 
 
 # The series of atanh(s) / s in s squared, for |s| < 0.172.
-_ATANH = [1 / k for k in range(15, 0, -2)]
+_ATANH = [1 / k for k in range(13, 0, -2)]
 
 
 def _log_of(x: Value, offset: Value | None = None) -> Value:
@@ -137,8 +137,8 @@ _HALF_PI = (
     6.07710050630396597660e-11,
     2.02226624879595063154e-21,
 )
-_SIN = [(-1) ** k / math.factorial(2 * k + 1) for k in range(7, -1, -1)]
-_COS = [(-1) ** k / math.factorial(2 * k) for k in range(8, -1, -1)]
+_SIN = [(-1) ** k / math.factorial(2 * k + 1) for k in range(5, -1, -1)]
+_COS = [(-1) ** k / math.factorial(2 * k) for k in range(6, -1, -1)]
 _FAR = 2.0**19  # so many turns times the first parts are exact
 
 
@@ -215,15 +215,26 @@ def _by_library(name: str) -> Callable[..., Value]:
     return lambda *values: values[0].code.library(name, *values)
 
 
-def _in_double(function: Callable[..., Value]) -> Callable[..., Value]:
+def _in_double(name: str, function: Callable[..., Value]) -> Callable[..., Value]:
     """Return a function that computes in `float64` and rounds to the dtype."""
-    return lambda *xs: function(*(x.to(_F64) for x in xs)).to(xs[0].dtype)
+
+    def rounded(*xs: Value) -> Value:
+        return function(*(x.to(_F64) for x in xs)).to(xs[0].dtype)
+
+    def run(*xs: Value) -> Value:
+        if any(
+            x.number is not None for x in xs
+        ):  # an exponent, of which LLVM makes use
+            return rounded(*xs)
+        return xs[0].code.function(name, lambda *ys: [rounded(*ys)], *xs)[0]
+
+    return run
 
 
 def _either(
-    of_float64: Callable[..., Value], of_float32: Callable[..., Value]
+    name: str, of_float64: Callable[..., Value], of_float32: Callable[..., Value]
 ) -> Callable[..., Value]:
-    rounded = _in_double(of_float32)
+    rounded = _in_double(name, of_float32)
     return lambda *xs: (of_float64 if xs[0].dtype == _F64 else rounded)(*xs)
 
 
@@ -245,12 +256,28 @@ _POLYNOMIALS: dict[str, Callable[..., Value]] = {
 _LIBRARY = ("asin acos atan atan2 asinh acosh atanh cbrt erf erfc lgamma fmod").split()
 
 FUNCTIONS: dict[str, Callable[..., Value]] = {
-    **{name: _either(_by_library(name), of) for name, of in _POLYNOMIALS.items()},
-    **{name: _in_double(_by_library(name)) for name in _LIBRARY},
+    **{n: _either(n, _by_library(n), of) for n, of in _POLYNOMIALS.items()},
+    **{n: _in_double(n, _by_library(n)) for n in _LIBRARY},
     "logistic": _either(
-        lambda x: 1 / (_by_library("exp")(-x) + 1), lambda x: 1 / (_exp(-x) + 1)
+        "logistic",
+        lambda x: 1 / (_by_library("exp")(-x) + 1),
+        lambda x: 1 / (_exp(-x) + 1),
     ),
-    "rsqrt": _in_double(lambda x: 1 / x.call("sqrt")),
-    "erf_inv": _in_double(_erf_inv),
+    "rsqrt": _in_double("rsqrt", lambda x: 1 / x.call("sqrt")),
+    "erf_inv": _in_double("erf_inv", _erf_inv),
 }
 """Functions of values, by the name of JAX's primitive or of C's function."""
+
+
+def threefry(k1: Value, k2: Value, x: Value, y: Value) -> list[Value]:
+    """Return two words of the generator of Salmon et al. (2011), in 20 rounds."""
+    rotations = ((13, 15, 26, 6), (17, 29, 16, 24))
+    keys = [k1, k2, k1 ^ k2 ^ 0x1BD11BDA]
+    x, y = x + k1, y + k2
+    for turn in range(5):
+        for by in rotations[turn % 2]:
+            x = x + y
+            y = x ^ (shift("shl", y, y.like(by)) | shift("lshr", y, y.like(32 - by)))
+        x = x + keys[(turn + 1) % 3]
+        y = y + keys[(turn + 2) % 3] + (turn + 1)
+    return [x, y]

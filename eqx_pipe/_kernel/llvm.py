@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import functools as ft
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -49,6 +49,8 @@ class Value:
     text: str
     dtype: np.dtype
     lanes: bool = False
+    number: Any = None
+    """The number, if it is known."""
 
     @property
     def kind(self) -> str:
@@ -65,17 +67,12 @@ class Value:
         """The LLVM type."""
         return self.code.type(self.dtype, self.lanes)
 
-    @property
-    def is_constant(self) -> bool:
-        """Whether the value is known."""
-        return not self.text.startswith("%")
-
     def __str__(self) -> str:
         return f"{self.type} {self.text}"
 
     def changed(self, **changes: Any) -> "Value":
         """Return a value with other attributes."""
-        return dataclasses.replace(self, **changes)
+        return dataclasses.replace(self, **({"number": None} | changes))
 
     def like(self, number: Any) -> "Value":
         """Return a constant of this dtype."""
@@ -160,7 +157,7 @@ class Value:
         """Return the value with the same bits and another dtype."""
         dtype = np.dtype(dtype)
         if self.code.type(dtype) == self.code.type(self.dtype):
-            return self.changed(dtype=dtype)
+            return self.changed(dtype=dtype, number=self.number)
         return self.code.convert_by("bitcast", self, dtype)
 
     def to(self, dtype: Any) -> "Value":
@@ -176,7 +173,7 @@ class Code:
         self.lines: list[str] = []
         self.allocations: list[str] = []
         self.declarations: set[str] = set()
-        self.helpers: dict[str, str] = {}
+        self.functions: dict[str, tuple[str, list[Value]]] = {}
         self._count = 0
 
     def type(self, dtype: np.dtype, lanes: bool = False) -> str:
@@ -234,14 +231,14 @@ class Code:
             text = f"0x{_double_bits(number):016X}"
         else:
             text = str(number).lower() if dtype.kind == "b" else str(int(number))
-        return Value(self, text, dtype)
+        return Value(self, text, dtype, number=number)
 
     def spread(self, value: Value) -> Value:
         """Return a value that all lanes share as a vector."""
         if value.lanes:
             return value
-        vector = value.changed(lanes=True)
-        if value.is_constant:
+        vector = value.changed(lanes=True, number=value.number)
+        if value.number is not None:
             return vector.changed(text=f"splat ({value.type} {value.text})")
         first = self.register(f"insertelement {vector.type} poison, {value}, i64 0")
         zeros = f"<{self.width} x i32> zeroinitializer"
@@ -355,7 +352,7 @@ class Code:
             "  ret void",
             "}",
         ]
-        self.helpers[name] = "\n".join(lines)
+        self.functions[name] = "\n".join(lines), []
         return f"@each.{name}"
 
     def suffix(self, kind: str, lanes: bool = True) -> str:
@@ -365,6 +362,42 @@ class Code:
 
     def _suffix(self, value: Value) -> str:
         return self.suffix(self.type(value.dtype), value.lanes)
+
+    def function(
+        self, name: str, write: Callable[..., Sequence[Value]], *values: Value
+    ) -> list[Value]:
+        """Call a function of the kernel, which is written at its first call."""
+        values = tuple(self.together(*values))
+        name = f"{name}.{self._suffix(values[0])}"
+        if name not in self.functions:
+            self.functions[name] = "", []
+            outer = self.lines, self.allocations
+            self.lines, self.allocations = [], []
+            arguments = [v.changed(text=f"%{self.name('x')}") for v in values]
+            outputs = write(*arguments)
+            kinds = f"{{ {', '.join(v.type for v in outputs)} }}"
+            result = "poison"
+            for k, v in enumerate(outputs):
+                result = self.register(f"insertvalue {kinds} {result}, {v}, {k}")
+            self.emit(f"ret {kinds} {result}")
+            text = "\n".join(
+                [
+                    f"define internal {kinds} @{name}({', '.join(map(str, arguments))})"
+                    " #0 {",
+                    *self.allocations,
+                    *self.lines,
+                    "}",
+                ]
+            )
+            self.lines, self.allocations = outer
+            self.functions[name] = text, list(outputs)
+        outputs = self.functions[name][1]
+        kinds = f"{{ {', '.join(v.type for v in outputs)} }}"
+        text = self.register(f"call {kinds} @{name}({', '.join(map(str, values))})")
+        return [
+            v.changed(text=self.register(f"extractvalue {kinds} {text}, {k}"))
+            for k, v in enumerate(outputs)
+        ]
 
     def patched(self, value: Value, test: Value, other: Callable[[], Value]) -> Value:
         """Return another value in the lanes where `test` is true, which are few."""
@@ -416,10 +449,11 @@ def _safe_divisor(x: Value, y: Value) -> tuple[Value, Value, Value | None]:
 
 def shift(name: str, x: Value, y: Value) -> Value:
     """Shift by `shl`, `lshr` or `ashr`; by the width or more, shift out all bits."""
-    inside = y.view(y.dtype.str.replace("i", "u")) < x.bits
-    beyond = x.like(x.bits - 1 if name == "ashr" else 0)
-    code = x.code
-    test, y, other = code.together(inside, y, beyond)
+    code, most = x.code, x.bits - 1
+    if y.number is not None and 0 <= y.number <= most:
+        return code.op(name, x, y)
+    inside = y.view(y.dtype.str.replace("i", "u")) <= most
+    test, y, other = code.together(inside, y, y.like(most))
     safe = y.changed(text=code.register(f"select {test}, {y}, {other}", "safe"))
     result = code.op(name, x, safe)
     return result if name == "ashr" else inside.where(result, x.like(0))

@@ -1,14 +1,13 @@
 """From the jaxpr of one point to a program whose values are all scalars.
 
 An array is a NumPy array of `Scalar`s, so reshaping, slicing and joining arrays leave
-no trace in the program. It consists of elementwise `Operation`s, `Loop`s, `Choice`s
-and `Table`s, the arrays of a `scan`.
+no trace in the program. It consists of elementwise `Operation`s, `Loop`s, `Choice`s,
+draws of random words, and `Table`s, the arrays of a `scan`. What does not depend on the
+point and is not in a loop is computed by JAX, once, and becomes an operand.
 """
 
-import functools as ft
-import itertools as it
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import jax
@@ -23,11 +22,13 @@ from .._jaxprs import (
     is_literal,
     kind,
     open_jaxpr,
+    rebind,
     remade,
     scan_counts,
     sub_jaxprs,
     trace,
 )
+from .._tree import as_data
 from .elementwise import ELEMENTWISE, PARAMETERS, known_result
 from .llvm import DTYPES, MOST_LINES
 
@@ -46,17 +47,17 @@ class Scalar:
 
     __slots__ = ("dtype", "known")
 
-    def __init__(self, dtype: Any, known: np.generic | None = None):
+    def __init__(self, dtype: Any, known: Any = None):
         self.dtype, self.known = np.dtype(dtype), known
 
 
 class Words:
     """The words of a PRNG key, which is one element of an array."""
 
-    __slots__ = ("words",)
+    __slots__ = ("array",)
 
-    def __init__(self, words: Sequence[Scalar]):
-        self.words = tuple(words)
+    def __init__(self, array: Scalars):
+        self.array = array
 
 
 class Operation(NamedTuple):
@@ -66,6 +67,13 @@ class Operation(NamedTuple):
     params: dict[str, Any]
     inputs: Sequence[Scalar]
     output: Scalar
+
+
+class Draw(NamedTuple):
+    """Two random words, of the Threefry generator."""
+
+    inputs: Sequence[Scalar]
+    outputs: Sequence[Scalar]
 
 
 class Block(NamedTuple):
@@ -82,7 +90,6 @@ class Loop(NamedTuple):
     carry: list[Scalar]
     test: Block
     body: Block
-    outputs: list[Scalar]
 
 
 class Choice(NamedTuple):
@@ -94,7 +101,7 @@ class Choice(NamedTuple):
 
 
 class Table(NamedTuple):
-    """Numbers in memory, which are found by an index."""
+    """Numbers in memory, which are found by their place."""
 
     dtype: np.dtype
     size: int
@@ -117,49 +124,50 @@ class Load(NamedTuple):
     output: Scalar
 
 
-class Program(NamedTuple):
-    """The scalars of each operand, and the block that computes those of the outputs."""
+class Operand(NamedTuple):
+    """An array that a kernel reads: of one row for each of the `lanes`, or for all."""
 
-    operands: list[list[Scalar]]
+    array: Any
+    scalars: list[Scalar]
+    lanes: bool
+
+
+class Program(NamedTuple):
+    """A function of one point."""
+
+    operands: list[Operand]
     block: Block
 
 
-def program_of(jaxpr: Any, consts: Sequence[Any]) -> Program:
+def program_of(
+    jaxpr: Any, consts: Sequence[Any], inputs: Sequence[Any], lanes: Sequence[bool]
+) -> Program:
     """Return the program of a jaxpr of one point.
 
-    `consts` replace the arrays that it closes over. They, and the inputs, become
-    operands, except for NumPy arrays of integers, which may be indices.
+    `inputs` are arrays, some of which have a row for each of the `lanes`. `consts`
+    replace the arrays that the jaxpr closes over, and all points share them.
     """
     writer = Writer()
-    inner = open_jaxpr(jaxpr)[0]
-    operands: list[list[Scalar]] = []
-
-    def operand(aval: Any) -> Scalars:
-        array = writer.fresh(aval)
-        operands.append(flat([array]))
-        return array
-
-    known = [known_array(c) if isinstance(c, np.ndarray) else None for c in consts]
-    filled = [
-        operand(v.aval) if k is None else k
-        for v, k in zip(inner.constvars, known, strict=True)
+    avals = [v.aval for v in open_jaxpr(jaxpr)[0].invars]
+    given = [
+        writer.operand(x, aval, True) if own else x
+        for x, aval, own in zip(inputs, avals, lanes, strict=True)
     ]
-    inputs = [operand(v.aval) for v in inner.invars]
-    outputs = writer.run(jaxpr, inputs, filled)
-    return Program(operands, Block(writer.steps, flat(outputs)))
+    outputs = map(writer.scalars, writer.run(jaxpr, given, consts))
+    return Program(writer.operands, Block(writer.steps, flat(outputs)))
 
 
-def known_array(value: Any) -> Scalars:
-    """Return an array of known numbers."""
-    value = np.asarray(value)
-    return filled(value.shape, lambda i: Scalar(value.dtype, value[i]))
+def each(function: Callable[..., Any], *arrays: Scalars) -> Scalars:
+    """Apply a function to the elements of arrays."""
+    out = np.frompyfunc(function, len(arrays), 1)(*arrays)
+    return out if isinstance(out, np.ndarray) else single(out)
 
 
 def filled(shape: Sequence[int], of: Callable[[tuple[int, ...]], Any]) -> Scalars:
-    """Return an array whose elements are a function of their position."""
+    """Return an array whose elements are a function of their place."""
     out = np.empty(tuple(shape), object)
-    for index in np.ndindex(*shape):
-        out[index] = of(index)
+    for place in np.ndindex(*shape):
+        out[place] = of(place)
     return out
 
 
@@ -170,8 +178,8 @@ def single(element: Any) -> Scalars:
 
 def flat(arrays: Iterable[Scalars]) -> list[Scalar]:
     """Return the scalars of arrays in order, and those of keys word by word."""
-    elements = it.chain.from_iterable(a.flat for a in arrays)
-    return [s for e in elements for s in (e.words if isinstance(e, Words) else [e])]
+    elements = (e for array in arrays for e in array.flat)
+    return [s for e in elements for s in (e.array if isinstance(e, Words) else [e])]
 
 
 def like(arrays: Iterable[Scalars], scalars: Iterable[Scalar]) -> list[Scalars]:
@@ -180,15 +188,30 @@ def like(arrays: Iterable[Scalars], scalars: Iterable[Scalar]) -> list[Scalars]:
 
     def other(element: Any) -> Any:
         if isinstance(element, Words):
-            return Words([next(rest) for _ in element.words])
+            return Words(each(lambda _: next(rest), element.array))
         return next(rest)
 
-    return [filled(a.shape, lambda i, a=a: other(a[i])) for a in arrays]
+    return [each(other, array) for array in arrays]
+
+
+def _shared(x: Any) -> Any:
+    """Return a value that does not depend on the point as an array, others as `None`.
+
+    It is an array of NumPy if it is known while the kernel is written.
+    """
+    if not isinstance(x, np.ndarray) or x.dtype != object:
+        return x
+    numbers = [getattr(s, "known", None) for s in x.flat]
+    if not numbers or any(n is None for n in numbers):
+        return None
+    return np.asarray(numbers, x.flat[0].dtype).reshape(x.shape)
 
 
 Rule: TypeAlias = Callable[..., Sequence[Scalars]]
 RULES: dict[str, Rule] = {}
 """Functions of a `Writer`, an equation and its inputs, for each primitive on arrays."""
+MOVES: set[str] = set()
+"""The primitives that only move elements."""
 
 
 def rule(*names: str) -> Callable[[Rule], Rule]:
@@ -206,10 +229,12 @@ class Writer:
 
     def __init__(self):
         self.steps: list[Any] = []
-        self._num_steps = 0
+        self.operands: list[Operand] = []
+        self._known_operands: dict[int, Scalars] = {}
+        self._num_steps = self._depth = 0
         self._eqns: list[Equation] = []  # the innermost is the last
 
-    def refuse(self, wrong: str, cure: str) -> ValueError:
+    def refuse(self, wrong: str, cure: str = "Sweep `fn` itself.") -> ValueError:
         """Return an error that names the primitive and the line of the user's code."""
         name = self._eqns[-1].primitive.name if self._eqns else "fn"
         # A jaxpr that JAX has kept from an earlier trace knows no line of this one.
@@ -217,18 +242,17 @@ class Writer:
         return value_error("kernel", f"`{name}`{line} {wrong}.", cure)
 
     def run(
-        self, jaxpr: Any, inputs: Sequence[Scalars], consts: Sequence[Any] | None = None
-    ) -> list[Scalars]:
+        self, jaxpr: Any, inputs: Sequence[Any], consts: Sequence[Any] | None = None
+    ) -> list[Any]:
         """Write the equations of a jaxpr, and return its outputs."""
         inner, closed_over = open_jaxpr(jaxpr)
-        if consts is None:
-            consts = [known_array(c) for c in closed_over]
+        consts = closed_over if consts is None else consts
         values = dict(zip(inner.constvars, consts, strict=True))
         values |= zip(inner.invars, inputs, strict=True)
 
-        def read(atom: Any) -> Scalars:
+        def read(atom: Any) -> Any:
             if is_literal(atom):
-                return known_array(np.asarray(atom.val, atom.aval.dtype))
+                return np.asarray(atom.val, atom.aval.dtype)
             return values[atom]
 
         for eqn in inner.eqns:
@@ -238,80 +262,102 @@ class Writer:
             self._eqns.pop()
         return [*map(read, inner.outvars)]
 
-    def _equation(self, eqn: Equation, inputs: list[Scalars]) -> Sequence[Scalars]:
+    def _equation(self, eqn: Equation, inputs: list[Any]) -> Sequence[Any]:
+        name = eqn.primitive.name
+        if name not in RULES and kind(eqn) == "call":
+            return self.run(next(sub_jaxprs(eqn)), inputs)
+        shared = None if self._depth else [*map(_shared, inputs)]
+        if shared is not None and not any(x is None for x in shared):
+            if not self._is_for_llvm(eqn, shared):
+                return rebind(eqn, shared)
         for variable in eqn.outvars:
             self._check(variable.aval)
-        name = eqn.primitive.name
+        arrays = [*map(self.scalars, inputs)]
         if name in RULES:
-            return RULES[name](self, eqn, *inputs)
+            return RULES[name](self, eqn, *arrays)
         if name in ELEMENTWISE:
-            return [self.elementwise(name, eqn.outvars[0].aval, inputs, eqn.params)]
-        if kind(eqn) == "call":
-            return self.run(next(sub_jaxprs(eqn)), inputs)
+            dtype: Any = getattr(eqn.outvars[0].aval, "dtype", None)
+            return [self.elementwise(name, dtype, *arrays, **eqn.params)]
         if kind(eqn) == "branches":
-            return RULES["cond"](self, eqn, *inputs)
-        raise self.refuse(
-            "is not supported in kernels", "Sweep `fn` itself, without `kernel`."
-        )
+            return RULES["cond"](self, eqn, *arrays)
+        raise self.refuse("is not supported in kernels")
+
+    def _is_for_llvm(self, eqn: Equation, shared: list[Any]) -> bool:
+        """Return whether known numbers stay known, which indices have to be."""
+        if not all(isinstance(x, np.ndarray) for x in shared):
+            return False
+        integers = not jnp.issubdtype(_aval(eqn).dtype, jnp.inexact)
+        name = eqn.primitive.name
+        return name in MOVES or (name in ELEMENTWISE and integers)
 
     def _check(self, aval: Any) -> None:
         shape = getattr(aval, "shape", ())
         dtype: Any = getattr(aval, "dtype", None)
         if math.prod(shape) > _MOST_NUMBERS:
             raise self.refuse(
-                f"has an output of shape {shape}, and a kernel keeps all numbers of an "
+                f"has an array of shape {shape}, and a kernel keeps the numbers of an "
                 f"array apart, at most {_MOST_NUMBERS}",
                 "Use smaller arrays, or sweep `fn` itself.",
             )
         is_key = jnp.issubdtype(dtype, jax.dtypes.prng_key)
         if not is_key and str(dtype) not in DTYPES:
             raise self.refuse(
-                f"has an output of dtype {dtype}",
-                f"Kernels support {', '.join(sorted(DTYPES))}. Convert it, or sweep "
+                f"has an array of dtype {dtype}",
+                f"Kernels support {', '.join(sorted(DTYPES))}: convert it, or sweep "
                 "`fn` itself.",
             )
 
+    def scalars(self, x: Any) -> Scalars:
+        """Return the scalars of a value, which becomes an operand if all share it."""
+        if isinstance(x, np.ndarray):
+            if x.dtype == object:
+                return x
+            self._check(x)
+            return filled(x.shape, lambda i: Scalar(x.dtype, x[i]))
+        if id(x) not in self._known_operands:
+            self._known_operands[id(x)] = self.operand(x, x, False)
+        return self._known_operands[id(x)]
+
+    def operand(self, array: Any, aval: Any, lanes: bool) -> Scalars:
+        """Add an operand, which for a point is like `aval`."""
+        scalars = self.fresh(aval)
+        self.operands.append(Operand(as_data(array), flat([scalars]), lanes))
+        return scalars
+
     def elementwise(
-        self, name: str, aval: Any, inputs: list[Scalars], params: dict[str, Any]
-    ) -> Scalars:
-        """Apply an elementwise primitive to the elements of arrays."""
-        inputs = [np.broadcast_to(x, aval.shape) for x in inputs]
-
-        def one(index: tuple[int, ...]) -> Any:
-            elements = [x[index] for x in inputs]
-            return self.on_words(name, elements, aval.dtype, params)
-
-        return filled(aval.shape, one)
-
-    def on_words(
-        self, name: str, elements: list[Any], dtype: Any, params: dict[str, Any]
+        self, name: str, dtype: Any, *inputs: Scalars, **params: Any
     ) -> Any:
-        """Apply a primitive to scalars, or word by word to keys."""
-        keys = [e for e in elements if isinstance(e, Words)]
-        if not keys:
-            return self.apply(name, *elements, dtype=dtype, **params)
-        words = [
-            [e.words[k] if isinstance(e, Words) else e for e in elements]
-            for k in range(len(keys[0].words))
-        ]
-        return Words([self.apply(name, *w, dtype=w[-1].dtype, **params) for w in words])
+        """Apply an elementwise primitive to arrays, or to arrays of keys."""
+
+        def one(*elements: Any) -> Any:
+            keys = [e.array for e in elements if isinstance(e, Words)]
+            if not keys:
+                return self.apply(name, *elements, dtype=dtype, **params)
+            arrays = [e.array if isinstance(e, Words) else single(e) for e in elements]
+            word = keys[0].flat[0].dtype
+            return Words(self.elementwise(name, word, *arrays, **params))
+
+        return each(one, *inputs)
 
     def apply(
         self, name: str, *inputs: Scalar, dtype: Any = None, **params: Any
     ) -> Scalar:
         """Apply an elementwise primitive to scalars; known integers are computed."""
         dtype = np.dtype(inputs[0].dtype if dtype is None else dtype)
-        values = [s.known for s in inputs if s.known is not None]
-        if len(values) == len(inputs):
+        values = [s.known for s in inputs]
+        if not any(v is None for v in values):
             known = known_result(name, dtype, values)
             if known is not None:
                 return Scalar(dtype, known)
-        if name == "select_n" and inputs[0].known is not None:
-            return inputs[1 + int(inputs[0].known)]
         out = Scalar(dtype)
         params = {k: v for k, v in params.items() if k == PARAMETERS.get(name)}
         self.write(Operation(name, params, inputs, out))
         return out
+
+    def compare(self, name: str, x: Scalar, y: Scalar | int) -> Scalar:
+        """Compare a scalar with another, or with a number."""
+        y = y if isinstance(y, Scalar) else self.constant(y, x.dtype)
+        return self.apply(name, x, y, dtype=bool)
 
     def write(self, step: Any) -> None:
         """Append a step."""
@@ -330,23 +376,28 @@ class Writer:
 
     def fresh(self, aval: Any) -> Scalars:
         """Return an array of new scalars."""
-        if jnp.issubdtype(aval.dtype, jax.dtypes.prng_key):
-            data = jax.eval_shape(jax.random.key_data, aval)
-            count = data.shape[-1]
-            return filled(
-                aval.shape, lambda _: Words([Scalar(data.dtype) for _ in range(count)])
-            )
         self._check(aval)
-        return filled(aval.shape, lambda _: Scalar(aval.dtype))
+        data: Any = jax.eval_shape(as_data, aval)
+
+        def new(place: tuple[int, ...]) -> Any:
+            if data.shape == aval.shape:
+                return Scalar(data.dtype)
+            return Words(filled(data.shape[-1:], lambda _: Scalar(data.dtype)))
+
+        return filled(aval.shape, new)
 
     def block(self, write: Callable[[], Sequence[Scalar]]) -> Block:
         """Return the steps that a function writes."""
         outer, self.steps = self.steps, []
-        try:
-            outputs = list(write())
-            return Block(self.steps, outputs)
-        finally:
-            self.steps = outer
+        self._depth += 1
+        outputs = list(write())
+        inner, self.steps = self.steps, outer
+        self._depth -= 1
+        return Block(inner, outputs)
+
+    def run_inside(self, jaxpr: Any, inputs: Sequence[Any]) -> list[Scalars]:
+        """Write the equations of the body of a loop or of a branch."""
+        return [*map(self.scalars, self.run(jaxpr, inputs))]
 
     def loop(
         self,
@@ -358,11 +409,10 @@ class Writer:
         start = flat(init)
         carry = [Scalar(s.dtype) for s in start]
         arrays = like(init, carry)
-        outputs = [Scalar(s.dtype) for s in start]
         test_block = self.block(lambda: [test(arrays)])
         body_block = self.block(lambda: flat(body(arrays)))
-        self.write(Loop(start, carry, test_block, body_block, outputs))
-        return like(init, outputs)
+        self.write(Loop(start, carry, test_block, body_block))
+        return arrays
 
     def inline(self, function: Callable[..., Any], *inputs: Scalars) -> list[Scalars]:
         """Write a function of JAX, applied to arrays."""
@@ -370,7 +420,11 @@ class Writer:
         make: Any = jax.make_jaxpr(function)
         with self._eqns[-1].ctx.manager:
             jaxpr = make(*examples)
-        return self.run(jaxpr, inputs)
+        return self.run_inside(jaxpr, inputs)
+
+
+def _aval(eqn: Equation) -> Any:
+    return eqn.outvars[0].aval
 
 
 def _line_of(eqn: Equation) -> str:
@@ -390,18 +444,16 @@ def _while(writer: Writer, eqn: Equation, *inputs: Scalars) -> list[Scalars]:
         parts = [*map(as_function, (params["cond_jaxpr"], params["body_jaxpr"]))]
         structs = [v.aval for v in eqn.invars]
         loop = trace(lambda *x: remade(eqn, parts, list(x)), *structs)
-        return writer.run(loop, inputs)
+        return writer.run_inside(loop, inputs)
     num_test, num_body = params["cond_nconsts"], params["body_nconsts"]
     test_consts, body_consts = inputs[:num_test], inputs[num_test:][:num_body]
-    init = list(inputs[num_test + num_body :])
+    init = inputs[num_test + num_body :]
     inner = open_jaxpr(params["body_jaxpr"])[0]
     # What the body passes on is no carry, so lanes may share it.
-    passed = [
-        out is given
-        for out, given in zip(inner.outvars, inner.invars[num_body:], strict=True)
-    ]
+    carried = inner.invars[num_body:]
+    passed = [a is b for a, b in zip(inner.outvars, carried, strict=True)]
 
-    def merged(carry: list[Scalars]) -> list[Scalars]:
+    def merged(carry: Iterable[Scalars]) -> list[Scalars]:
         rest = iter(carry)
         return [x if p else next(rest) for x, p in zip(init, passed, strict=True)]
 
@@ -409,233 +461,146 @@ def _while(writer: Writer, eqn: Equation, *inputs: Scalars) -> list[Scalars]:
         return [x for x, p in zip(arrays, passed, strict=True) if not p]
 
     def test(carry: list[Scalars]) -> Scalar:
-        (out,) = writer.run(params["cond_jaxpr"], [*test_consts, *merged(carry)])
-        return out[()]
+        inputs = [*test_consts, *merged(carry)]
+        return writer.run_inside(params["cond_jaxpr"], inputs)[0][()]
 
     def body(carry: list[Scalars]) -> list[Scalars]:
-        out = writer.run(params["body_jaxpr"], [*body_consts, *merged(carry)])
-        return changed(out)
+        inputs = [*body_consts, *merged(carry)]
+        return changed(writer.run_inside(params["body_jaxpr"], inputs))
 
     return merged(writer.loop(changed(init), test, body))
 
 
 @rule("cond")
 def _cond(
-    writer: Writer, eqn: Equation, index: Scalars, *inputs: Scalars
+    writer: Writer, eqn: Equation, which: Scalars, *inputs: Scalars
 ) -> list[Scalars]:
     branches: Any = eqn.params["branches"]
-    which = index[()]
-    if which.known is not None:
-        at = max(0, min(int(which.known), len(branches) - 1))
-        return writer.run(branches[at], inputs)
-    forms = [writer.fresh(v.aval) for v in eqn.outvars]
-    blocks = [writer.block(lambda b=b: flat(writer.run(b, inputs))) for b in branches]
-    writer.write(Choice(which, blocks, flat(forms)))
-    return forms
+    if which[()].known is not None:
+        at = max(0, min(int(which[()].known), len(branches) - 1))
+        return writer.run_inside(branches[at], inputs)
+    outputs = [writer.fresh(v.aval) for v in eqn.outvars]
+    blocks = [
+        writer.block(lambda b=b: flat(writer.run_inside(b, inputs))) for b in branches
+    ]
+    writer.write(Choice(which[()], blocks, flat(outputs)))
+    return outputs
 
 
 @rule("scan")
 def _scan(writer: Writer, eqn: Equation, *inputs: Scalars) -> list[Scalars]:
     params: Any = eqn.params
     num_consts, num_carry = scan_counts(eqn)
-    length, reverse, body = params["length"], params["reverse"], params["jaxpr"]
-    consts, init = list(inputs[:num_consts]), list(inputs[num_consts:][:num_carry])
-    rows = list(inputs[num_consts + num_carry :])
-    num_rows_out = len(eqn.outvars) - num_carry
+    length, backwards, body = params["length"], params["reverse"], params["jaxpr"]
+    consts, init = inputs[:num_consts], list(inputs[num_consts:][:num_carry])
+    rows = inputs[num_consts + num_carry :]
+    forms = [writer.fresh(v.aval) for v in open_jaxpr(body)[0].outvars[num_carry:]]
 
     def step(
-        carry: list[Scalars], x: list[Scalars]
+        carry: list[Scalars], row: Iterator[Scalars]
     ) -> tuple[list[Scalars], list[Scalars]]:
-        out = writer.run(body, [*consts, *carry, *x])
+        out = writer.run_inside(body, [*consts, *carry, *row])
         return out[:num_carry], out[num_carry:]
 
-    if length <= _MOST_UNROLLED and (rows or num_rows_out):
-        return _unrolled(step, init, rows, length, reverse, num_rows_out)
-    tables = [RowTable.of(writer, x) for x in rows]
-    forms = [writer.fresh(v.aval) for v in open_jaxpr(body)[0].outvars[num_carry:]]
-    results = [RowTable(writer, form, length) for form in forms]
-    zero, one = (single(writer.constant(k, "int32")) for k in (0, 1))
+    if length <= _MOST_UNROLLED and (rows or forms):
+        carry, ys = init, [[]] * length
+        for t in reversed(range(length)) if backwards else range(length):
+            carry, ys[t] = step(carry, (x[t, ...] for x in rows))
+        return [*carry, *(np.stack(column) for column in zip(*ys, strict=True))]
+
+    read = [_RowTable(writer, x[0, ...], length) for x in rows]
+    results = [_RowTable(writer, form, length) for form in forms]
+    for table, x in zip(read, rows, strict=True):
+        for t in range(length):
+            table.store(writer.constant(t, "int32"), x[t, ...])
+    one, last = (writer.constant(k, "int32") for k in (1, length - 1))
 
     def test(carry: list[Scalars]) -> Scalar:
-        end = writer.constant(length, "int32")
-        return writer.apply("lt", carry[0][()], end, dtype=bool)
+        return writer.compare("lt", carry[0][()], length)
 
     def turn(carry: list[Scalars]) -> list[Scalars]:
         at = count = carry[0][()]
-        if reverse:
-            at = writer.apply("sub", writer.constant(length - 1, "int32"), count)
-        out, ys = step(carry[1:], [t.row(at) for t in tables])
+        at = writer.apply("sub", last, count) if backwards else count
+        out, ys = step(carry[1:], (table.row(at) for table in read))
         for table, y in zip(results, ys, strict=True):
             table.store(at, y)
-        return [single(writer.apply("add", count, one[()])), *out]
+        return [single(writer.apply("add", count, one)), *out]
 
-    carry = writer.loop([zero, *init], test, turn)[1:]
-    return [*carry, *[t.all() for t in results]]
-
-
-def _unrolled(
-    step: Callable[..., Any],
-    carry: list[Scalars],
-    rows: list[Scalars],
-    length: int,
-    reverse: bool,
-    num_rows_out: int,
-) -> list[Scalars]:
-    ys: list[Any] = [None] * length
-    for t in reversed(range(length)) if reverse else range(length):
-        carry, ys[t] = step(carry, [at_row(x, t) for x in rows])
-    return [*carry, *[stacked([y[k] for y in ys]) for k in range(num_rows_out)]]
+    carry = writer.loop([single(writer.constant(0, "int32")), *init], test, turn)[1:]
+    return [*carry, *(table.all() for table in results)]
 
 
-def at_row(array: Scalars, index: int) -> Scalars:
-    """Return a row, which is an array also if it has one element."""
-    row = array[index]
-    return row if isinstance(row, np.ndarray) else single(row)
-
-
-def stacked(arrays: Sequence[Scalars]) -> Scalars:
-    """Stack arrays along a new first axis."""
-    return filled((len(arrays), *arrays[0].shape), lambda i: arrays[i[0]][i[1:]])
-
-
-class RowTable:
+class _RowTable:
     """An array of a `scan` in memory: a table for each number of a row."""
 
     def __init__(self, writer: Writer, form: Scalars, length: int):
         self.writer, self.form, self.length = writer, form, length
         self.tables = [Table(s.dtype, length, object()) for s in flat([form])]
 
-    @classmethod
-    def of(cls, writer: Writer, array: Scalars) -> "RowTable":
-        """Write an array into memory."""
-        table = cls(writer, at_row(array, 0), len(array))
-        for k in range(len(array)):
-            table.store(writer.constant(k, "int32"), at_row(array, k))
-        return table
-
-    def store(self, index: Scalar, row: Scalars) -> None:
+    def store(self, place: Scalar, row: Scalars) -> None:
         """Write a row."""
         for table, value in zip(self.tables, flat([row]), strict=True):
-            self.writer.write(Store(table, index, value))
+            self.writer.write(Store(table, place, value))
 
-    def row(self, index: Scalar) -> Scalars:
+    def row(self, place: Scalar) -> Scalars:
         """Read a row."""
-        out = [Scalar(t.dtype) for t in self.tables]
+        out = [Scalar(table.dtype) for table in self.tables]
         for table, scalar in zip(self.tables, out, strict=True):
-            self.writer.write(Load(table, index, scalar))
+            self.writer.write(Load(table, place, scalar))
         return like([self.form], out)[0]
 
     def all(self) -> Scalars:
         """Read all rows."""
-        rows = [self.row(self.writer.constant(k, "int32")) for k in range(self.length)]
-        return stacked(rows)
+        places = [self.writer.constant(k, "int32") for k in range(self.length)]
+        shape = self.length, *self.form.shape
+        rows = [self.row(place) for place in places]
+        return np.stack(rows) if rows else np.empty(shape, object)
 
 
 @rule("threefry2x32")
 def _threefry(writer: Writer, eqn: Equation, *inputs: Scalars) -> list[Scalars]:
-    shape = eqn.outvars[0].aval.shape  # pyright: ignore[reportAttributeAccessIssue]
-    words = [np.broadcast_to(x, shape) for x in inputs]
-    rounds = ft.partial(_threefry_rounds, writer)
-    pairs = filled(shape, lambda i: rounds(*(w[i] for w in words)))
-    return [filled(shape, lambda i, k=k: pairs[i][k]) for k in (0, 1)]
+    def draw(*words: Scalar) -> tuple[Scalar, Scalar]:
+        outputs = Scalar("uint32"), Scalar("uint32")
+        writer.write(Draw(words, outputs))
+        return outputs
 
-
-_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
-
-
-def _threefry_rounds(
-    writer: Writer, k1: Scalar, k2: Scalar, x: Scalar, y: Scalar
-) -> tuple[Scalar, Scalar]:
-    """Return two words of the Threefry generator of Salmon et al. (2011)."""
-    apply = writer.apply
-
-    def word(number: int) -> Scalar:
-        return writer.constant(number, "uint32")
-
-    keys = [k1, k2, apply("xor", apply("xor", k1, k2), word(0x1BD11BDA))]
-    x, y = apply("add", x, k1), apply("add", y, k2)
-    for turn in range(5):
-        for by in _ROTATIONS[turn % 2]:
-            x = apply("add", x, y)
-            left = apply("shift_left", y, word(by))
-            right = apply("shift_right_logical", y, word(32 - by))
-            y = apply("xor", x, apply("or", left, right))
-        x = apply("add", x, keys[(turn + 1) % 3])
-        after = apply("add", keys[(turn + 2) % 3], word(turn + 1))
-        y = apply("add", y, after)
-    return x, y
-
-
-def _key_of(words: Scalars) -> Words:
-    return Words(list(words.flat))
-
-
-def _words_of(key: Words) -> Scalars:
-    return filled((len(key.words),), lambda i: key.words[i[0]])
+    pairs = each(draw, *inputs)
+    return [each(lambda pair, k=k: pair[k], pairs) for k in (0, 1)]
 
 
 @rule("random_wrap")
-def _random_wrap(writer: Writer, eqn: Equation, data: Scalars) -> list[Scalars]:
-    return [filled(data.shape[:-1], lambda i: _key_of(data[i]))]
+def _random_wrap(writer: Writer, eqn: Equation, data: Scalars) -> Sequence[Scalars]:
+    return [filled(data.shape[:-1], lambda i: Words(data[i]))]
 
 
 @rule("random_unwrap")
 def _random_unwrap(writer: Writer, eqn: Equation, keys: Scalars) -> list[Scalars]:
-    count = eqn.outvars[0].aval.shape[-1]  # pyright: ignore[reportAttributeAccessIssue]
-    return [filled((*keys.shape, count), lambda i: keys[i[:-1]].words[i[-1]])]
+    return [filled(_aval(eqn).shape, lambda i: keys[i[:-1]].array[i[-1]])]
 
 
-@rule("random_seed")
-def _random_seed(writer: Writer, eqn: Equation, seeds: Scalars) -> list[Scalars]:
-    impl: Any = eqn.params["impl"]
-
-    def one(index: tuple[int, ...]) -> Words:
-        return _key_of(writer.inline(impl.seed, single(seeds[index]))[0])
-
-    return [filled(seeds.shape, one)]
-
-
-@rule("random_split")
-def _random_split(writer: Writer, eqn: Equation, keys: Scalars) -> list[Scalars]:
-    shape = eqn.params["shape"]
-    impl = _impl(eqn)
-    data = _each(writer, keys, lambda key: impl.split(key, shape))
-    return [filled(data.shape[:-1], lambda i: _key_of(data[i]))]
+_ON_KEYS: dict[str, Callable[[Any, Any], Callable[..., Any]]] = {
+    "random_seed": lambda impl, params: impl.seed,
+    "random_fold_in": lambda impl, params: impl.fold_in,
+    "random_split": lambda impl, params: lambda k: impl.split(k, params["shape"]),
+    "random_bits": lambda impl, params: (
+        lambda k: impl.random_bits(k, params["bit_width"], params["shape"])
+    ),
+}
 
 
-@rule("random_bits")
-def _random_bits(writer: Writer, eqn: Equation, keys: Scalars) -> list[Scalars]:
-    width, shape = eqn.params["bit_width"], eqn.params["shape"]
-    impl = _impl(eqn)
-    return [_each(writer, keys, lambda key: impl.random_bits(key, width, shape))]
+@rule(*_ON_KEYS)
+def _random(writer: Writer, eqn: Equation, *inputs: Scalars) -> Sequence[Scalars]:
+    """Write a function of JAX's generator for each key."""
+    operand: Any = eqn.invars[0].aval
+    impl = eqn.params.get("impl") or operand.dtype._impl
+    function = _ON_KEYS[eqn.primitive.name](impl, eqn.params)
 
+    def one(*elements: Any) -> Any:
+        given = (e.array if isinstance(e, Words) else single(e) for e in elements)
+        return Words(writer.inline(function, *given)[0])
 
-@rule("random_fold_in")
-def _random_fold_in(
-    writer: Writer, eqn: Equation, keys: Scalars, data: Scalars
-) -> list[Scalars]:
-    impl = _impl(eqn)
-    shape = eqn.outvars[0].aval.shape  # pyright: ignore[reportAttributeAccessIssue]
-    keys, data = np.broadcast_to(keys, shape), np.broadcast_to(data, shape)
-
-    def one(index: tuple[int, ...]) -> Words:
-        # `fold_in` of JAX converts before it binds the primitive.
-        inputs = _words_of(keys[index]), single(data[index])
-        return _key_of(writer.inline(impl.fold_in, *inputs)[0])
-
-    return [filled(shape, one)]
-
-
-def _impl(eqn: Equation) -> Any:
-    return eqn.invars[0].aval.dtype._impl  # pyright: ignore[reportAttributeAccessIssue]
-
-
-def _each(writer: Writer, keys: Scalars, function: Callable[[Any], Any]) -> Scalars:
-    """Apply a function of the words of a key to each key."""
-    rows = filled(keys.shape, lambda i: writer.inline(function, _words_of(keys[i]))[0])
-    if not keys.shape:
-        return rows[()]
-    row = rows.flat[0]
-    return filled(
-        (*keys.shape, *row.shape), lambda i: rows[i[: keys.ndim]][i[keys.ndim :]]
-    )
+    rows = [e.array for e in each(one, *inputs).flat]
+    shape = np.broadcast_shapes(*(x.shape for x in inputs))
+    data = np.stack(rows).reshape(*shape, *rows[0].shape)
+    is_key = jnp.issubdtype(_aval(eqn).dtype, jax.dtypes.prng_key)
+    return _random_wrap(writer, eqn, data) if is_key else [data]
