@@ -138,22 +138,22 @@ def _evaluate(jaxpr: ClosedJaxpr, args: list[Any], strict: bool) -> list[Any]:
     Arrays that the function closes over are operands, so their values are not part of
     the code. Integers of NumPy are, since they may be positions.
     """
-    constants = _constants(jaxpr)
-    is_operand = [not _is_position(x) for x in constants]
-    operands = [x for x, own in zip(constants, is_operand, strict=True) if own]
-    count = len(operands)
+    constants = [x.copy() if _is_position(x) else x for x in _constants(jaxpr)]
+    operands = [x for x in constants if not _is_position(x)]
 
-    def plain(*args: Any) -> list[Any]:
-        given = iter(args[:count])
-        filled = [
-            next(given) if own else x
-            for x, own in zip(constants, is_operand, strict=True)
-        ]
-        return evaluate(jaxpr, filled, args[count:])
+    def filled(*given: Any) -> list[Any]:
+        rest = iter(given)
+        own = [x if _is_position(x) else next(rest) for x in constants]
+        return evaluate(jaxpr, own, list(rest))
+
+    # It outlives the jaxpr: JAX would convert a NumPy array once for both, and so miss
+    # a later change in place.
+    closed = trace(filled, *operands, *args)
+    plain = as_function(closed)
 
     @jax.custom_jvp
     def by_kernel(*args: Any) -> list[Any]:
-        return _bind(args, jaxpr=trace(plain, *args), strict=strict)
+        return _bind(args, jaxpr=closed, strict=strict)
 
     by_kernel.defjvp(lambda primals, tangents: jax.jvp(plain, primals, tangents))
     return by_kernel(*operands, *args)

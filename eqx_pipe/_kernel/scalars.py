@@ -601,6 +601,6 @@ def _random(writer: Writer, eqn: Equation, *inputs: Scalars) -> Sequence[Scalars
 
     rows = [e.array for e in each(one, *inputs).flat]
     shape = np.broadcast_shapes(*(x.shape for x in inputs))
-    data = np.stack(rows).reshape(*shape, *rows[0].shape)
+    data = np.stack(rows).reshape((*shape, *rows[0].shape))
     is_key = jnp.issubdtype(_aval(eqn).dtype, jax.dtypes.prng_key)
     return _random_wrap(writer, eqn, data) if is_key else [data]
