@@ -20,6 +20,7 @@ import numpy as np
 from jax.core import ShapedArray
 from jax.experimental.key_reuse._core import key_reuse_signatures
 from jax.extend.core import Primitive
+from jax.extend.core.primitives import jit_p
 from jax.interpreters import batching, mlir
 
 from .._captured import named
@@ -205,7 +206,11 @@ def _abstract(*args: Any, jaxpr: Any, size: int | None, **_: Any) -> Any:
 
 @kernel_p.def_impl
 def _run(*args: Any, **params: Any) -> list[Any]:
-    # Without `jit`, an eager call would run operation by operation.
+    # Without `jit`, an eager call would run operation by operation. So does JAX if it
+    # looks for the origin of a NaN, which it cannot see in a kernel.
+    config: Any = jax.config
+    if config.jax_debug_nans or config.jax_debug_infs:
+        return jax.jit(lambda *args: _plain(*args, **params))(*args)
     return jax.jit(lambda *args: _bind(args, **params))(*args)
 
 
@@ -272,7 +277,11 @@ def _lane_of(jaxpr: Any, own: tuple[bool, ...]) -> _Lane:
         def operands(*args: Any) -> list[Any]:
             nonlocal program
             program = program_of(inner, consts, args, own)
-            return [operand.array for operand in program.operands]
+            arrays = [operand.array for operand in program.operands]
+            # Without the arrays, which are tracers of this trace.
+            bare = [operand._replace(array=None) for operand in program.operands]
+            program = program._replace(operands=bare)
+            return arrays
 
         shared = trace(operands, *(v.aval for v in inner.invars))
         known[own] = _Lane(failures, program, shared)
@@ -310,7 +319,7 @@ def _native(
 mlir.register_lowering(kernel_p, mlir.lower_fun(_plain, multiple_results=True))
 _lower = mlir.lower_fun(_native, multiple_results=True)
 mlir.register_lowering(kernel_p, _lower, platform="cpu")
-key_reuse_signatures[kernel_p] = key_reuse_signatures[jax.lax.while_p]
+key_reuse_signatures[kernel_p] = key_reuse_signatures[jit_p]  # of its `jaxpr`
 
 register(
     kernel_p.name,
