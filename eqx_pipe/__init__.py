@@ -44,6 +44,7 @@ if _typing.TYPE_CHECKING:
     from ._compiled import topology as topology
     from ._kernel import kernel as kernel
     from ._refill import refill as refill
+    from ._results import SweepResult as SweepResult
     from ._show import show as show
     from ._spaces import Axis as Axis
     from ._spaces import Geomspace as Geomspace
@@ -56,10 +57,8 @@ if _typing.TYPE_CHECKING:
     from ._spaces import Static as Static
     from ._spaces import Uniform as Uniform
     from ._spaces import Values as Values
-    from ._spaces import latin_hypercube as latin_hypercube
     from ._spaces import sobol as sobol
     from ._sweep import SweepPlan as SweepPlan
-    from ._sweep import SweepResult as SweepResult
     from ._sweep import plan as plan
     from ._sweep import sweep as sweep
     from ._sweep import sweeper as sweeper
@@ -78,10 +77,11 @@ else:
         "_compiled": "ProgramPlan program topology",
         "_kernel": "kernel",
         "_refill": "refill",
+        "_results": "SweepResult",
         "_show": "show",
         "_spaces": "Axis Geomspace Linspace LogUniform Mapped Random Seeds Space "
-        "Static Uniform Values latin_hypercube sobol",
-        "_sweep": "SweepPlan SweepResult plan sweep sweeper vmap_space",
+        "Static Uniform Values sobol",
+        "_sweep": "SweepPlan plan sweep sweeper vmap_space",
         "_train": "TrainResult Training plan_train train",
         "_vmap": "use_cpu_devices vmap",
     }

@@ -11,59 +11,8 @@ import equinox as eqx
 import jax
 import jax.tree_util as jtu
 
-from ._tree import Same, as_hashable, leaf_text
-
 JITTED = type(jax.jit(lambda: None))
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, type, types.CodeType)
-
-
-def same(ours: Any, theirs: Any) -> bool:
-    """Return whether two values make the same program.
-
-    They are the same object, or equal numbers and text, or functions of the same code
-    that hold the same values. Arrays can be large, or traced, so their values are not
-    compared.
-    """
-    if ours is theirs or type(ours) is not type(theirs):
-        return ours is theirs
-    if isinstance(ours, types.FunctionType):
-        held = [tuple((cells(f) | defaults(f)).values()) for f in (ours, theirs)]
-        here = ours.__globals__ is theirs.__globals__
-        return here and ours.__code__ is theirs.__code__ and same(*held)
-    if isinstance(ours, ft.partial):
-        pairs = [(f.func, f.args, tuple(f.keywords.items())) for f in (ours, theirs)]
-        return same(*pairs)
-    if isinstance(ours, tuple):
-        return len(ours) == len(theirs) and all(map(same, ours, theirs))
-    if isinstance(ours, set | frozenset | types.MethodType):
-        return ours == theirs
-    if type(ours).__module__.startswith("jax._src.ad_checkpoint"):
-        # A policy of rematerialisation is an object on JAX 0.10.
-        return ours == theirs
-    return as_hashable(ours) == as_hashable(theirs)
-
-
-class Fixed(Same):
-    """A value deliberately hidden from a pytree; see `frozen`.
-
-    Equal functions and the same arrays are equal, so a program that holds them is
-    compiled once, also by another build of the same pipeline.
-    """
-
-    def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and same(self.values, other.values)
-
-    def __hash__(self) -> int:
-        code = getattr(self.value, "__code__", None)
-        return hash(type(self.value) if code is None else code)
-
-    @property
-    def value(self) -> Any:
-        """The value itself."""
-        return self.values[0]
-
-    def __repr__(self) -> str:
-        return f"frozen {leaf_text(self.value)}"
 
 
 def has_function(node: Any) -> bool:

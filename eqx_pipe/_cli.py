@@ -1,4 +1,4 @@
-"""The command `eqx-pipe`: `status`, `verify`, `repair`, `show` and `tensorboard`."""
+"""The command `eqx-pipe`: `status`, `verify`, `repair` and `show`."""
 
 import argparse
 import collections
@@ -9,14 +9,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from ._errors import SweepError
 from ._search import rounds_in
-from ._show import Page, export, server_of
-from ._sweep.store import (
+from ._show import Page, server_of
+from ._store import (
     FAILED,
     MISSING,
     Files,
@@ -30,6 +29,10 @@ from ._sweep.store import (
 )
 from ._train import CHECKPOINTS, TrainResult, damage
 
+_Command = Callable[[argparse.Namespace], tuple[str, int]]
+_OfChunks = Callable[[Sequence[Store], Files], tuple[str, int]]
+_OfCheckpoints = Callable[[Files], tuple[str, int]]
+
 _SHOWN = 5
 """The maximum number of ranges of failed points, and of error texts, to show."""
 
@@ -40,30 +43,40 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="eqx-pipe", description="Inspect stores of sweeps, searches and trainings."
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    for name, (*_, text) in _COMMANDS.items():
+    for name, (run, text) in _COMMANDS.items():
         command = commands.add_parser(name, help=text, description=text)
         command.add_argument("store", help="a folder or URL that `store=` created")
-    _add_views(commands)
+        command.set_defaults(run=run)
+        if run is _show:
+            command.add_argument("after", nargs="?", help="a second one, to compare")
+            command.add_argument("--by", default="", help="the metric that is compared")
+            command.add_argument("--mode", default="", choices=["min", "max"])
+            command.add_argument("--port", type=int, default=0, help="else a free one")
+            command.add_argument("--out", metavar="FILE", help="write the page instead")
     options = parser.parse_args(argv)
-    name = options.command
     try:
-        if name not in _COMMANDS:
-            print(options.run(options))
-            return 0
-        run, train, _ = _COMMANDS[name]
+        text, code = options.run(options)
+    except (ImportError, OSError, OverflowError, ValueError, SweepError) as error:
+        print(f"eqx-pipe {options.command}: {_plain(str(error))}", file=sys.stderr)
+        return 2
+    print(text)
+    return code
+
+
+def _of_store(of_chunks: _OfChunks, of_checkpoints: _OfCheckpoints) -> _Command:
+    """Return a command for stores of chunks, and for those of trainings."""
+
+    def run(options: argparse.Namespace) -> tuple[str, int]:
+        name = options.command
         check_zarr(name)
         files = as_files(name, options.store)
         with disk_errors(files.path_of(), "be read", name):
             if CHECKPOINTS & files.names():
-                text, code = train(files)
-            else:
-                rounds = rounds_in(name, files) or [files]
-                text, code = run([open_store(name, each) for each in rounds], files)
-    except (ImportError, OSError, OverflowError, ValueError, SweepError) as error:
-        print(f"eqx-pipe {name}: {_plain(str(error))}", file=sys.stderr)
-        return 2
-    print(text)
-    return code
+                return of_checkpoints(files)
+            rounds = rounds_in(name, files) or [files]
+            return of_chunks([open_store(name, each) for each in rounds], files)
+
+    return run
 
 
 def _plain(text: str) -> str:
@@ -192,69 +205,44 @@ def _train_verify(files: Files) -> tuple[str, int]:
     return "\n".join([*found, last]), min(1, len(found))
 
 
-def _add_views(commands: Any) -> None:
-    """Add the commands that show metrics."""
-    text = (
-        "Serve a page over a store, also while it is filled, or over two; or write it."
-    )
-    show = commands.add_parser("show", help=text, description=text)
-    show.add_argument("store", help="a folder or URL that `store=` created")
-    show.add_argument("after", nargs="?", help="a second one, to compare")
-    show.add_argument("--port", type=int, default=0, help="by default a free one")
-    show.add_argument("--out", metavar="FILE", help="write the page to a file instead")
-    show.set_defaults(run=_show)
-    text = "Write curves as TensorBoard's event files: bands, and those of the best."
-    events = commands.add_parser("tensorboard", help=text, description=text)
-    events.add_argument("store", help="a folder or URL that `store=` created")
-    events.add_argument("folder", help="where to write, a folder for each run")
-    few = events.add_mutually_exclusive_group()
-    few.add_argument("--top", type=int, default=5, help="how many of the best, 5")
-    few.add_argument("--all", action="store_true", help="all in place of the best")
-    events.set_defaults(
-        run=lambda o: export(o.store, o.folder, None if o.all else o.top, o.by, o.mode)
-    )
-    for command in (show, events):
-        command.add_argument("--by", default="", help="the metric that is compared")
-        command.add_argument("--mode", default="", choices=["min", "max"])
-
-
-def _show(options: argparse.Namespace) -> str:
+def _show(options: argparse.Namespace) -> tuple[str, int]:
     """Write the page, or serve it until Ctrl-C."""
     stores = options.store, *([options.after] if options.after else [])
     page = Page("show", *stores, by=options.by, mode=options.mode)
     if options.out:
         Path(options.out).write_text(page.html, "utf-8")
-        return f"{page.path}: {options.out}"
+        return f"{page.path}: {options.out}", 0
     server, url = server_of(page, options.port)
     port = server.server_port
     print(f"{page.path}: {url}\nFrom another machine: ", end="")
     print(f"ssh -L {port}:localhost:{port} HOST", flush=True)
     with contextlib.suppress(KeyboardInterrupt), server:
         server.serve_forever()
-    return ""
+    return "", 0
 
 
 def _named(first: int, stop: int) -> str:
     return f"{first}" if stop == first + 1 else f"{first} to {stop - 1}"
 
 
-_COMMANDS: dict[str, tuple[Callable[[Sequence[Store], Files], Any], Any, str]] = {
+_COMMANDS: dict[str, tuple[_Command, str]] = {
     "status": (
-        _status,
-        _train_status,
+        _of_store(_status, _train_status),
         "Print how many points of a store are done, missing and failed, or how far its "
         "trainings are, also while it is being filled.",
     ),
     "verify": (
-        _verify,
-        _train_verify,
+        _of_store(_verify, _train_verify),
         "Read all values of a store, and print the files that are damaged. The exit "
         "status is 1 if there are any.",
     ),
     "repair": (
-        _repair,
-        _train_verify,
+        _of_store(_repair, _train_verify),
         "Make damaged chunks of a store missing, so that the same sweep computes their "
         "points again.",
+    ),
+    "show": (
+        _show,
+        "Serve a page over a store, also while it is filled, or over two; or write it.",
     ),
 }

@@ -3,7 +3,7 @@
 Keys are applied elsewhere. In a pipeline, `Scope.child` (`_stage/stage.py`) folds the
 key of a child, `call` beside it passes it to a layer, and `Lift` to a function. A sweep
 folds the key of a point from its positions (`_spaces/space.py`), and passes it to
-the function (`_sweep/call.py`). A loader folds keys of records and batches
+the function (`_run/call.py`). A loader folds keys of records and batches
 (`_data/loader.py`).
 """
 

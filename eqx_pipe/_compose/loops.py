@@ -7,7 +7,6 @@ of an `ensemble` under `vmap`. `scan` applies a cell to each step of a sequence,
 """
 
 import dataclasses
-import functools as ft
 import operator
 import types
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -32,7 +31,6 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array
 
-from .._captured import Fixed, same
 from .._check import (
     check_bool,
     check_callable,
@@ -48,6 +46,7 @@ from .._errors import describe_value, structure_error, type_error, value_error
 from .._jaxprs import draws_together, trace
 from .._keys import check_draws, check_mapped_key, is_rbg, parameters
 from .._mesh_context import check_mesh, is_explicit
+from .._same import Fixed, live_key
 from .._stage import (
     Composite,
     Passes,
@@ -61,7 +60,6 @@ from .._stage import (
 )
 from .._tree import (
     as_arrays,
-    combine,
     differences,
     is_none,
     is_ref,
@@ -71,7 +69,7 @@ from .._tree import (
     path_name,
 )
 from .._types import AnyStage, Key, MaybeState, Output, PyTree, StageLike
-from .._vmap import in_batches, leaf_axes, vmap
+from .._vmap import leaf_axes, vmap
 from .container import Container, read_list
 from .entries import Broadcast, carried_entry, look_up, read_broadcast
 from .parallel import FOLDS, check_arrays
@@ -242,7 +240,7 @@ def _as_first(ours: PyTree, theirs: PyTree) -> PyTree:
         has_init = bool(jtu.tree_leaves(ours.init))
         return eqx.tree_at(lambda i: i.init, ours, theirs.init) if has_init else ours
     function = isinstance(ours, types.FunctionType)
-    return ours if function and same(ours, theirs) else theirs
+    return ours if function and live_key(ours) == live_key(theirs) else theirs
 
 
 Policy: TypeAlias = Callable[..., Any]
@@ -471,24 +469,17 @@ class Ensemble(Stacked):
         states, put_back = own_state(self.stages, state)
         index = None if scope.key is None else jnp.arange(self.size)
         passes = Passes(scope, self.size)
-        constants = []
 
         def one(part, part_state, i):
             stage, inner = eqx.combine(part, rest), passes.begin()
             # The trace stands for all members; errors name the first.
             y, part_state = inner.enter(0, stage, x, state=part_state, index=i)
-            arrays, constant = eqx.partition(as_arrays(y), eqx.is_array)
-            # `vmap` returns only arrays; other leaves, such as text, are returned this
-            # way.
-            constants.append(constant)
-            return arrays, part_state, passes.arrays()
+            return passes.arrays(y), part_state
 
         every = jax.vmap(one, axis_size=self.size)
         check_draws_apart("ensemble", scope, every, stacked, states, index)
-        y, states, values = every(stacked, states, index)
-        passes.end(values)
-        state = put_back(states)
-        y = combine(y, constants[-1])
+        values, states = every(stacked, states, index)
+        y, state = passes.end(values), put_back(states)
         if self.merge == "stack":
             return y, state
         path, merge = join_path(scope.path, 0), f'merge="{self.merge}"'
@@ -618,7 +609,7 @@ class Scan(Composite):
         # is traced more than once.
         cell_state, put_back = own_state(self.cell, state)
         index = None if scope.key is None else jnp.arange(size)
-        passes, rest = Passes(scope), []
+        passes = Passes(scope)
 
         def body(carried, slices):
             (part, cell_state), (step, i) = carried, slices
@@ -629,15 +620,13 @@ class Scan(Composite):
             after, y, cell_state = self._step(inner, before, now, cell_state, i)
             y = None if self.returns == "carry" else as_arrays(y)
             check_dense("scan", f"the output of the cell{scope.where}", y, _DENSE)
-            ys, constants = eqx.partition(y, eqx.is_array)
-            rest.append(constants)
             after = as_arrays(after)
             # JAX's own error would include the state, and types instead of names.
             check_carry("scan", f"the cell{scope.where}", before, after)
             after = eqx.filter(after, eqx.is_array)
-            return (after, cell_state), (ys, passes.arrays())
+            return (after, cell_state), passes.arrays(y)
 
-        (carry, cell_state), (ys, values) = jax.lax.scan(
+        (carry, cell_state), values = jax.lax.scan(
             body,
             (carry, cell_state),
             (xs, index),
@@ -645,8 +634,7 @@ class Scan(Composite):
             reverse=self.reverse,
             unroll=self.unroll,
         )
-        passes.end(values)
-        carry, y = eqx.combine(carry, fixed), eqx.combine(ys, rest[-1])
+        carry, y = eqx.combine(carry, fixed), passes.end(values)
         returned = {"sequence": y, "carry": carry, "both": (carry, y)}
         return returned[self.returns], put_back(cell_state)
 
@@ -834,7 +822,6 @@ class Batched(Composite):
         stateful = is_stateful(self.stage)
         shared = state if stateful else None
         passes = Passes(scope)
-        constants = []
 
         def one(slices, shared, i):
             rest = iter(slices)
@@ -842,31 +829,24 @@ class Batched(Composite):
             item = jtu.tree_unflatten(structure, parts)
             inner = passes.begin()
             y, shared = inner.enter("stage", self.stage, item, state=shared, index=i)
-            arrays, constant = eqx.partition(as_arrays(y), eqx.is_array)
-            # `vmap` returns only arrays; other leaves, such as text, are returned this
-            # way.
-            constants.append(constant)
-            return (arrays, passes.arrays()), shared
+            return passes.arrays(y), shared
 
         along = [a for a in axes if a is not None]
         settings: Any = {"out_axes": (0, None), "axis_name": self.axis_name}
         in_axes, batch = (along, None, 0), self.batch_size
         if batch is None and self.mesh is None:
             every = jax.vmap(one, in_axes, axis_size=size, **settings)
-        elif not stateful:
+        else:
             batch = max(size, 1) if batch is None else batch
             settings |= {"batch_size": batch, "mesh": self.mesh, "axis_size": size}
             every = vmap(one, in_axes, **settings)
-        else:
-            self.check_state_in_batches(size, scope)
-            every = ft.partial(self.in_order, one, along, min(batch or size, size))
         check_draws_apart("batched", scope, every, mapped, shared, index)
         try:
-            (arrays, values), shared = every(mapped, shared, index)
+            values, shared = every(mapped, shared, index)
         except ValueError as error:
             # The stage has run, so `vmap` rejects the state: every other output may
             # vary.
-            if stateful and constants:
+            if stateful and passes.has_run:
                 raise value_error(
                     "batched",
                     f"the stage{scope.where} updates its state differently for each "
@@ -879,55 +859,7 @@ class Batched(Composite):
                     "examples, and goes in by `in_axes=(0, 0)` from then on.",
                 ) from error
             raise
-        passes.end(values)
-        y = combine(arrays, constants[-1])
-        return y, shared if stateful else state
-
-    def in_order(
-        self,
-        one: Callable[..., Any],
-        along: list[int],
-        batch_size: int,
-        mapped: list[Any],
-        state: MaybeState,
-        index: Any,
-    ) -> Any:
-        """Return the outputs of `one` in batches, through which the state passes."""
-        refs = [(x, a) for x, a in zip(mapped, along, strict=True) if is_ref(x)]
-        values = [x[...] if is_ref(x) else x for x in mapped]
-        rows = [jnp.moveaxis(x, a, 0) for x, a in zip(values, along, strict=True)]
-        every: Any = jax.vmap(one, (0, None, 0), (0, None), axis_name=self.axis_name)
-
-        def step(state: Any, rows: list[Any], *_: Any) -> tuple[Any, Any]:
-            index = next(iter(rows[len(along) :]), None)
-            pairs = list(zip(rows, mapped, strict=False))
-            given = [jax.new_ref(row) if is_ref(x) else row for row, x in pairs]
-            outputs, state = every(given, state, index)
-            return state, (outputs, [x[...] for x in given if is_ref(x)])
-
-        rows = rows if index is None else [*rows, index]
-        state, (outputs, values) = in_batches(step, state, rows, batch_size)
-        for (ref, axis), value in zip(refs, values, strict=True):
-            ref[...] = jnp.moveaxis(value, 0, axis)
-        return outputs, state
-
-    def check_state_in_batches(self, size: int, scope: Scope) -> None:
-        """Raise where a state cannot pass through batches in order."""
-        if self.mesh is not None or self.batch_size == "auto":
-            wrong = "`mesh`" if self.mesh is not None else '`batch_size="auto"`'
-            raise value_error(
-                "batched",
-                f"the stage{scope.where} is stateful, and {wrong} is given.",
-                "Give a number as `batch_size` and no `mesh`: the state passes through "
-                "the batches in order.",
-            )
-        if self.axis_name is not None and self.batch_size < size:
-            raise value_error(
-                "batched",
-                f"`axis_name` is {self.axis_name!r}, and {size} examples in batches of "
-                f"{self.batch_size} are several: a collective would not see all.",
-                "Leave out `batch_size`.",
-            )
+        return passes.end(values), shared if stateful else state
 
 
 def _leaf_axes(in_axes: PyTree, x: PyTree, scope: Scope) -> list[int | None]:
@@ -994,8 +926,8 @@ def batched(
         share.
     - `axis_name`: a name for the axis, for collectives inside the stage.
     - `batch_size`: the maximum number of examples vectorised at once on a device, or
-        `"auto"`, as for `eqx_pipe.vmap`, also for gradients. By default, all. A state
-        passes through the batches in order. (Keyword only.)
+        `"auto"`, as for `eqx_pipe.vmap`, also for gradients. By default, all. Not for a
+        stage with a state. (Keyword only.)
     - `mesh`: a mesh, over whose devices the examples are split; not for a stage with a
         state. (Keyword only.)
 
@@ -1009,9 +941,10 @@ def batched(
     - `TypeError` if `stage` is not a stage, or `in_axes` has the wrong type.
     - `StructureError` (a `ValueError`), when called, if sizes disagree, an axis is out
       of range, or `in_axes` does not fit the input; the error names the leaves.
-    - `ValueError`, when called, if the examples update the state differently, if
-        `axis_name` is given and there are several batches, or if examples of one batch
-        draw from a key of the kind `rbg`: JAX draws for all from the first one's key.
+    - `ValueError` if a stage has a state, and `batch_size` or `mesh` is given; when
+        called, if the examples update the state differently, if `axis_name` is given
+        and there are several batches, or if examples of one batch draw from a key of
+        the kind `rbg`: JAX draws for all from the first one's key.
 
     **Laws:** `batched(f)(x, key=key)[i]` is `f(x[i], key=fold_in(key, i))`.
 
@@ -1044,4 +977,14 @@ def batched(
         batch_size = operator.index(batch_size)
     if mesh is not None:
         check_mesh("batched", mesh)
+    by_batch = {"batch_size": batch_size, "mesh": mesh}
+    given = [name for name, value in by_batch.items() if value is not None]
+    if given and is_stateful(child):
+        raise value_error(
+            "batched",
+            f"`stage` is stateful, and `{given[0]}` is given: each batch would update "
+            "the same state.",
+            f"Leave out `{given[0]}`, or call `batched(stage)` for one batch after the "
+            "other, with the state of the one before, as in a `jax.lax.scan`.",
+        )
     return Batched(child, tuple(axes), structure, axis_name, batch_size, mesh)

@@ -13,9 +13,10 @@ import numpy as np
 from jax.core import Tracer
 from jax.typing import DTypeLike
 
-from .._captured import Fixed, has_function
+from .._captured import has_function
 from .._check import check_callable
 from .._errors import describe_value, structure_error, type_error, value_error
+from .._same import Fixed
 from .._stage import (
     Composite,
     NamedLeaf,

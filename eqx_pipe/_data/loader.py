@@ -131,7 +131,7 @@ def start(key: Key, size: int, schema: int) -> Cursor:
         words=words if isinstance(words, Tracer) else np.asarray(words),
         epochs=np.asarray(0, np.uint32),
         record=split(0),
-        made_for=_made_for(size, schema),
+        made_for=np.asarray([*split(size), schema], np.uint32),
         kind=str(jr.key_impl(key)),
     )
 
@@ -141,19 +141,10 @@ def split(number: int) -> UInt32[np.ndarray, "2"]:
     return np.asarray([number % 2**32, number // 2**32], np.uint32)
 
 
-def _joined(halves: UInt32[_Numbers, "..."]) -> int:
+def _joined(halves: UInt32[_Numbers, "2"]) -> int:
     """Return the number from its lower and upper half."""
-    low, high = np.asarray(halves).tolist()[:2]
+    low, high = np.asarray(halves).tolist()
     return low + 2**32 * high
-
-
-def _form(cursor: Cursor) -> int:
-    # Moved to the host first: indexing an array on the device compiles a program.
-    return int(np.asarray(cursor.made_for)[2])
-
-
-def _made_for(size: int, schema: int) -> UInt32[np.ndarray, "3"]:
-    return np.concatenate([split(size), np.asarray([schema], np.uint32)])
 
 
 def is_concrete(cursor: Cursor) -> bool:
@@ -164,12 +155,10 @@ def is_concrete(cursor: Cursor) -> bool:
 def check_concrete(function: str, cursor: Cursor) -> None:
     """Raise a `TypeError` if the position of the cursor is traced."""
     if not is_concrete(cursor):
-        raise type_error(
-            function,
-            "the cursor is traced, so its position is not known.",
-            "Call it outside of `jit` and `vmap`; inside, use `next` or `scan` of "
-            "a loader with a source on the device.",
-        )
+        wrong = "the cursor is traced, so its position is not known."
+        cure = "Call it outside of `jit` and `vmap`; inside, use `next` or `scan` of "
+        cure += "a loader with a source on the device."
+        raise type_error(function, wrong, cure)
 
 
 def check_cursor(function: str, cursor: Cursor, size: int, form: int) -> None:
@@ -177,17 +166,17 @@ def check_cursor(function: str, cursor: Cursor, size: int, form: int) -> None:
     cure = "Give a `Cursor`: `loader.init(jax.random.key(0))` makes the first."
     check_is(function, "cursor", cursor, Cursor, cure)
     if not isinstance(cursor.made_for, Tracer):
-        other = _joined(cursor.made_for)
-        if other != size or _form(cursor) != form:
+        # On the host: indexing an array on the device compiles a program.
+        *halves, other_form = np.asarray(cursor.made_for)
+        other = _joined(np.asarray(halves))
+        if other != size or other_form != form:
             wrong = f"{other} records, and this source has {size}"
             if other == size:
                 wrong = "records of another form, or another order (`shuffle`)"
-            raise value_error(
-                function,
-                f"the cursor is of another source: it was made for {wrong}.",
-                "Continue with the source and `shuffle` that it was made for, or "
-                "begin again with `loader.init(key)`.",
-            )
+            wrong = f"the cursor is of another source: it was made for {wrong}."
+            cure = "Continue with the source and `shuffle` that it was made for, or "
+            cure += "begin again with `loader.init(key)`."
+            raise value_error(function, wrong, cure)
 
 
 _Carry = TypeVar("_Carry")
@@ -438,12 +427,10 @@ class Loader(eqx.Module):
         check_int("data.Loader.scan", "length", length, 0)
         _check_batches(self, "data.Loader.scan", cursor)
         if not self.on_device:
-            raise type_error(
-                "data.Loader.scan",
-                "the source is on the host, which a compiled program cannot read.",
-                "Iterate over `epoch`, or put the data on the device: "
-                "`ArraySource(arrays)`.",
-            )
+            wrong = "the source is on the host, which a compiled program cannot read."
+            cure = "Iterate over `epoch`, or put the data on the device: "
+            cure += "`ArraySource(arrays)`."
+            raise type_error("data.Loader.scan", wrong, cure)
         # If no batch crosses the end of the epoch, the program need not handle that. It
         # must not depend on the position in any other way, so that the next call
         # reuses it.
@@ -469,36 +456,19 @@ def _as_stateless(argument: str, stage: StageLike) -> StageLike:
     """Return a stage; raise if it is stateful."""
     stage = as_stage("data.Loader", argument, stage)
     if is_stateful(stage):
-        raise value_error(
-            "data.Loader",
-            f"`{argument}` is stateful, and a loader keeps no state.",
-            "Call the stage in the training step, which can carry its state.",
-        )
+        wrong = f"`{argument}` is stateful, and a loader keeps no state."
+        cure = "Call the stage in the training step, which can carry its state."
+        raise value_error("data.Loader", wrong, cure)
     return stage
 
 
 def _check_full(function: str, size: int, batch_size: int) -> None:
     """Raise a `ValueError` if a source of some size has no full batch."""
     if batch_size > size:
-        raise value_error(
-            function,
-            f"`batch_size` is {batch_size}, and the source has {size} records: it has "
-            "no full batch.",
-            f"Give at most {size}, or use `epoch`, without `drop_remainder`.",
-        )
-
-
-class Read(NamedTuple):
-    """Records read from the host, now on the device, with their numbers and offset.
-
-    `epoch` is one number for all records or one for each; `offset` is the position of
-    the first record in its epoch.
-    """
-
-    ids: UInt64[np.ndarray, " n"]
-    epoch: UInt32[np.ndarray, "..."]
-    offset: int
-    records: PyTree
+        wrong = f"`batch_size` is {batch_size}, and the source has {size} records: it "
+        wrong += "has no full batch."
+        cure = f"Give at most {size}, or use `epoch`, without `drop_remainder`."
+        raise value_error(function, wrong, cure)
 
 
 # The records of a batch.
@@ -600,19 +570,12 @@ def transform(
     records: PyTree,
 ) -> PyTree:
     """Apply both pipelines to records, and place the batch."""
-    batch = _piped(loader, impl, words, selection, records)
+    batch = _piped(loader, jr.wrap_key_data(words, impl=impl), selection, records)
     return constrained(batch, loader.sharding, selection.ids.shape[-1])
 
 
-def _piped(
-    loader: Loader,
-    impl: str,
-    words: UInt32[Array, " words"],
-    selection: Selection,
-    records: PyTree,
-) -> PyTree:
+def _piped(loader: Loader, key: Key, selection: Selection, records: PyTree) -> PyTree:
     """Apply both pipelines to records."""
-    key = jr.wrap_key_data(words, impl=impl)
     if not isinstance(loader.pipe, eqx.nn.Identity):
         records = _each(loader.pipe, _named(key, "pipe"), selection, records)
     if not isinstance(loader.batch_pipe, eqx.nn.Identity):
@@ -630,8 +593,6 @@ def check_divides(loader: Loader) -> None:
     whole = isinstance(loader.batch_pipe, eqx.nn.Identity)
     if sharding is None or whole and len(sharding.spec) < 2:
         return  # `check_sharding` has checked the leading axis
-    key = jr.key(0)
-    words, impl = jr.key_data(key), str(jr.key_impl(key))
     zero = np.zeros((), np.uint32)
 
     def batch(record: PyTree) -> PyTree:
@@ -639,7 +600,7 @@ def check_divides(loader: Loader) -> None:
         records = jtu.tree_map(
             lambda leaf: jnp.broadcast_to(leaf, (size, *leaf.shape)), record
         )
-        return _piped(loader, impl, words, Selection(zero, ids, ids[:, 0]), records)
+        return _piped(loader, jr.key(0), Selection(zero, ids, ids[:, 0]), records)
 
     with no_context():
         struct = eqx.filter_eval_shape(batch, loader.source.struct())
@@ -676,11 +637,9 @@ def _run(
     for leaf_name, leaf in leaves_with_names(y):
         if not eqx.is_array(leaf):
             path = f" at `.{leaf_name}`" if leaf_name else ""
-            raise structure_error(
-                "data.Loader",
-                f"the output of `{name}`{path} is {leaf_text(leaf)}.",
-                "A batch holds arrays and numbers only. Leave the rest out.",
-            )
+            wrong = f"the output of `{name}`{path} is {leaf_text(leaf)}."
+            cure = "A batch holds arrays and numbers only. Leave the rest out."
+            raise structure_error("data.Loader", wrong, cure)
     return y
 
 
@@ -716,29 +675,30 @@ def read_records(
     ids: UInt64[np.ndarray, " n"],
     epoch: UInt32[np.ndarray, "..."],
     offset: int,
-) -> Read:
+) -> tuple[Selection, PyTree]:
     """Read records by number, and move them to the device.
 
-    Each process reads only the records of its devices.
+    `epoch` is one number for all records or one for each; `offset` is the position of
+    the first record in its epoch. Each process reads only the records of its devices.
     """
-    source, sharding = loader.source, loader.sharding
+    source, sharding, size = loader.source, loader.sharding, len(loader.source)
     assert isinstance(source, HostSource)
     rows = local_rows(sharding, len(ids))
     records = source.read(ids if rows is None else ids[rows])
-    return Read(ids, epoch, offset, to_devices(records, sharding, len(ids), rows))
+    selection = Selection(epoch, as_words(ids, size), as_words(offset, size))
+    return selection, to_devices(records, sharding, len(ids), rows)
 
 
-def host_batch(loader: Loader, cursor: Cursor, read: Read) -> PyTree:
+def host_batch(
+    loader: Loader, cursor: Cursor, selection: Selection, batch: PyTree
+) -> PyTree:
     """Return the batch of records that `read_records` returned."""
-    ids, epoch, offset, batch = read
     pipes = loader.pipe, loader.batch_pipe
     if not all(isinstance(pipe, eqx.nn.Identity) for pipe in pipes):
-        size = len(loader.source)
-        selection = Selection(epoch, as_words(ids, size), as_words(offset, size))
         arguments = replicated((cursor.words, selection), loader.sharding)
         run = loader_program(loader, transform, cursor.kind)
         batch = run(loader_arrays(loader), *arguments, batch)
-    return in_users_sharding(batch, loader.sharding, len(ids))
+    return in_users_sharding(batch, loader.sharding, selection.ids.shape[-1])
 
 
 def next_on_host(loader: Loader, cursor: Cursor) -> tuple[PyTree, Cursor]:
@@ -758,7 +718,7 @@ def next_on_host(loader: Loader, cursor: Cursor) -> tuple[PyTree, Cursor]:
     after = dataclasses.replace(
         cursor, epochs=epochs[-1, ...], record=split(int(at[-1]) + 1)
     )
-    return host_batch(loader, cursor, read), after
+    return host_batch(loader, cursor, *read), after
 
 
 def ordered(
@@ -801,13 +761,11 @@ def _steps(
         before = eqx.combine(arrays, rest)
         pair = step(before, batch)
         if not isinstance(pair, tuple) or len(pair) != 2:
-            raise type_error(
-                "data.Loader.scan",
-                f"`step` returned {describe_value(pair)}, not a pair of carry and "
-                "output.",
-                "Write `step(carry, batch) -> (carry, output)`; the output may be "
-                "None.",
-            )
+            wrong = f"`step` returned {describe_value(pair)}, not a pair of carry and "
+            wrong += "output."
+            cure = "Write `step(carry, batch) -> (carry, output)`; the output may be "
+            cure += "None."
+            raise type_error("data.Loader.scan", wrong, cure)
         after, output = _carry_arrays(pair[0]), pair[1]
         check_carry("data.Loader.scan", "`step`", before, after)
         outputs, constant = eqx.partition(as_arrays(output), eqx.is_array)
@@ -925,10 +883,12 @@ def _from_host(
     ahead = ReadAhead(work, number, source.threads, source.chunk(size))
     with contextlib.closing(ahead):
         for read in ahead:
-            yield host_batch(loader, cursor, read)
+            yield host_batch(loader, cursor, *read)
 
 
-def _reader(loader: Loader, cursor: Cursor, end: int) -> Callable[[int], Read]:
+def _reader(
+    loader: Loader, cursor: Cursor, end: int
+) -> Callable[[int], tuple[Selection, PyTree]]:
     """Return a function that reads the batches of an epoch by number, in any thread."""
     size, first, epoch = loader.batch_size, cursor.position, cursor.epoch
     epochs = np.asarray(epoch, np.uint32)
@@ -941,7 +901,7 @@ def _reader(loader: Loader, cursor: Cursor, end: int) -> Callable[[int], Read]:
         at = np.arange(start, min(end, start + block), dtype=np.uint64)
         return ordered(loader, cursor, epoch, at)
 
-    def batch(index: int) -> Read:
+    def batch(index: int) -> tuple[Selection, PyTree]:
         at = index * size
         with lock:
             ids = order(first + at - at % block)
@@ -1014,21 +974,17 @@ def check_sharding(sharding: object, batch_size: int) -> NamedSharding | None:
     if sharding is None:
         return None
     if not isinstance(sharding, NamedSharding) or not isinstance(sharding.mesh, Mesh):
-        raise type_error(
-            "data.Loader",
-            f"`sharding` is {describe_value(sharding)}.",
-            "Give a `jax.sharding.NamedSharding(mesh, PartitionSpec('data'))` over a "
-            "mesh of devices.",
-        )
+        wrong = f"`sharding` is {describe_value(sharding)}."
+        cure = "Give a `jax.sharding.NamedSharding(mesh, PartitionSpec('data'))` over "
+        cure += "a mesh of devices."
+        raise type_error("data.Loader", wrong, cure)
     parts = num_parts(sharding)
     if batch_size % parts:
-        raise value_error(
-            "data.Loader",
-            f"`batch_size` is {batch_size}, which {sharding.spec} splits into "
-            f"{parts} parts.",
-            f"Give a batch size that divides by {parts}, such as "
-            f"{fitting_sizes(batch_size, parts)}.",
-        )
+        wrong = f"`batch_size` is {batch_size}, which {sharding.spec} splits into "
+        wrong += f"{parts} parts."
+        cure = f"Give a batch size that divides by {parts}, such as "
+        cure += f"{fitting_sizes(batch_size, parts)}."
+        raise value_error("data.Loader", wrong, cure)
     return sharding
 
 

@@ -291,17 +291,13 @@ def _size_of(source: Records) -> int:
     except OverflowError:  # Python allows less than 2^63
         size = 2**63
     except TypeError as error:  # such as a sparse matrix of SciPy
-        raise type_error(
-            "data.Loader",
-            f"the `{type(source).__name__}` has no length: {error}.",
-            "Give a source with a number of records, whose `__len__` returns it.",
-        ) from error
+        wrong = f"the `{type(source).__name__}` has no length: {error}."
+        cure = "Give a source with a number of records, whose `__len__` returns it."
+        raise type_error("data.Loader", wrong, cure) from error
     if size > MOST_RECORDS:
-        raise value_error(
-            "data.Loader",
-            f"the source has {size} records or more, and there can be 2^62.",
-            "Let `__len__` return a smaller number.",
-        )
+        wrong = f"the source has {size} records or more, and there can be 2^62."
+        cure = "Let `__len__` return a smaller number."
+        raise value_error("data.Loader", wrong, cure)
     return size
 
 
@@ -390,12 +386,10 @@ def as_numpy(function: str, what: str, leaf: Any) -> np.ndarray:
     `what` names the leaf in the error.
     """
     if isinstance(leaf, np.ma.MaskedArray):
-        raise value_error(
-            function,
-            f"{what} is a masked array, and its mask would be lost.",
-            "Fill it with a value, `array.filled(numpy.nan)`; if you need the mask, "
-            "give `numpy.ma.getmaskarray(array)` as another array of the record.",
-        )
+        wrong = f"{what} is a masked array, and its mask would be lost."
+        cure = "Fill it with a value, `array.filled(numpy.nan)`; if you need the mask, "
+        cure += "give `numpy.ma.getmaskarray(array)` as another array of the record."
+        raise value_error(function, wrong, cure)
     return np.asarray(leaf)
 
 
@@ -423,12 +417,10 @@ def narrowed(
         at = np.unravel_index(int(np.argmax(misfits)), misfits.shape)
         record = at[0] if indices is None else indices[int(at[0])]
         path = f" at `.{name}`" if name else ""
-        raise value_error(
-            function,
-            f"record {record} of the source{path} has {array.dtype} numbers that do "
-            f"not fit into {dtype}, such as {array[at]}.",
-            "Switch `jax_enable_x64` on, or let the source give smaller numbers.",
-        )
+        wrong = f"record {record} of the source{path} has {array.dtype} numbers that "
+        wrong += f"do not fit into {dtype}, such as {array[at]}."
+        cure = "Switch `jax_enable_x64` on, or let the source give smaller numbers."
+        raise value_error(function, wrong, cure)
     return narrow
 
 
@@ -639,11 +631,9 @@ class ArraySource(eqx.Module):
         _check_leaves(leaves)
         size = common_size("data.ArraySource", "`tree`", tree, 0, _LEADING)
         if size > MOST_ON_DEVICE:
-            raise value_error(
-                "data.ArraySource",
-                f"{size} records, and there can be 2^31 - 1 on a device.",
-                "Give the NumPy array or memory map itself as a host source.",
-            )
+            wrong = f"{size} records, and there can be 2^31 - 1 on a device."
+            cure = "Give the NumPy array or memory map itself as a host source."
+            raise value_error("data.ArraySource", wrong, cure)
         held = jtu.tree_map_with_path(
             lambda path, leaf: _as_bits(_in_jax_dtype(path_name(path), leaf)), tree
         )
@@ -704,11 +694,9 @@ def _in_jax_dtype(name: str, leaf: Array | np.ndarray) -> Array | np.ndarray:
 
 def _check_leaves(leaves: list[tuple[str, object]]) -> None:
     if not leaves:
-        raise structure_error(
-            "data.ArraySource",
-            "`tree` holds no arrays.",
-            "Give arrays whose leading axis counts the records.",
-        )
+        wrong = "`tree` holds no arrays."
+        cure = "Give arrays whose leading axis counts the records."
+        raise structure_error("data.ArraySource", wrong, cure)
     for name, leaf in leaves:
         name = name or "tree"
         if isinstance(leaf, np.ndarray):
@@ -754,11 +742,10 @@ def as_source(function: str, argument: str, source: SourceLike) -> Source:
     if not (lacks or isinstance(source, Mapping | tuple)):
         return HostSource(source)
     without = f", without `{lacks[0]}`" if lacks else ""
-    raise type_error(
-        function,
-        f"`{argument}` is {describe_value(source)}{without}.",
-        "Give `ArraySource(tree)` for a pytree of arrays, or anything with `__len__` "
-        "and `__getitem__`: NumPy arrays and memory maps, a Grain `MapDataset`, a "
-        "Hugging Face dataset (one, not a dictionary of them), a list of records. A "
-        "stream has no positions: keep its records in a list, or read them by number.",
-    )
+    wrong = f"`{argument}` is {describe_value(source)}{without}."
+    cure = "Give `ArraySource(tree)` for a pytree of arrays, or anything with "
+    cure += "`__len__` and `__getitem__`: NumPy arrays and memory maps, a Grain "
+    cure += "`MapDataset`, a Hugging Face dataset (one, not a dictionary of them), a "
+    cure += "list of records. A stream has no positions: keep its records in a list, "
+    cure += "or read them by number."
+    raise type_error(function, wrong, cure)

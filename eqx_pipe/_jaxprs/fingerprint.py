@@ -17,7 +17,7 @@ import functools as ft
 import os
 import types
 import weakref
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 import equinox as eqx
@@ -33,7 +33,7 @@ from .table import bodies, entry
 _NUMBERS_AND_TEXT = (bool, int, float, complex, str, bytes)
 
 
-Functions: TypeAlias = list[tuple[types.FunctionType, Hashable]]
+Functions: TypeAlias = list[tuple[Callable[..., Any], Hashable]]
 """Python functions, each with its key when it was traced."""
 
 
@@ -275,16 +275,10 @@ class _Writer:
             items = sorted(x, key=text_of)
             keys = tuple(map(self.key_here, items))
             return self.beside(f"{{{joined(map(text_of, items))}}}", keys)
-        if isinstance(x, types.FunctionType):
+        if isinstance(x, types.FunctionType | types.MethodType | ft.partial):
             key = live_key(x)
             self.functions.append((x, key))
             return self._function(x, key)
-        if isinstance(x, types.MethodType):
-            key = self.key_here(x.__func__)
-            return self._function(x, (key, Same(x.__self__)))
-        if isinstance(x, ft.partial):
-            bound = live_key((x.args, tuple(x.keywords.items())))
-            return self._function(x, (self.key_here(x.func), bound))
         return self._object(x)
 
     def _function(self, x: Any, key: Hashable) -> str:

@@ -20,6 +20,7 @@ import numpy as np
 from jax.core import ShapedArray
 from jax.experimental.key_reuse._core import key_reuse_signatures
 from jax.extend.core import Primitive
+from jax.extend.core.primitives import jit_p
 from jax.interpreters import batching, mlir
 
 from .._captured import named
@@ -107,7 +108,7 @@ def kernel(
     def run(*args: Any, **kwargs: Any) -> _Output:
         if jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
             return fn(*args, **kwargs)  # Python loops: a debugger stops inside
-        interrupts.watch()
+        interrupts.begin()
         arrays, static = eqx.partition((args, kwargs), eqx.is_array)
         leaves, structure = jtu.tree_flatten(arrays)
         outputs: Any = None
@@ -138,22 +139,22 @@ def _evaluate(jaxpr: ClosedJaxpr, args: list[Any], strict: bool) -> list[Any]:
     Arrays that the function closes over are operands, so their values are not part of
     the code. Integers of NumPy are, since they may be positions.
     """
-    constants = _constants(jaxpr)
-    is_operand = [not _is_position(x) for x in constants]
-    operands = [x for x, own in zip(constants, is_operand, strict=True) if own]
-    count = len(operands)
+    constants = [x.copy() if _is_position(x) else x for x in _constants(jaxpr)]
+    operands = [x for x in constants if not _is_position(x)]
 
-    def plain(*args: Any) -> list[Any]:
-        given = iter(args[:count])
-        filled = [
-            next(given) if own else x
-            for x, own in zip(constants, is_operand, strict=True)
-        ]
-        return evaluate(jaxpr, filled, args[count:])
+    def filled(*given: Any) -> list[Any]:
+        rest = iter(given)
+        own = [x if _is_position(x) else next(rest) for x in constants]
+        return evaluate(jaxpr, own, list(rest))
+
+    # It outlives the jaxpr: JAX would convert a NumPy array once for both, and so miss
+    # a later change in place.
+    closed = trace(filled, *operands, *args)
+    plain = as_function(closed)
 
     @jax.custom_jvp
     def by_kernel(*args: Any) -> list[Any]:
-        return _bind(args, jaxpr=trace(plain, *args), strict=strict)
+        return _bind(args, jaxpr=closed, strict=strict)
 
     by_kernel.defjvp(lambda primals, tangents: jax.jvp(plain, primals, tangents))
     return by_kernel(*operands, *args)
@@ -205,7 +206,11 @@ def _abstract(*args: Any, jaxpr: Any, size: int | None, **_: Any) -> Any:
 
 @kernel_p.def_impl
 def _run(*args: Any, **params: Any) -> list[Any]:
-    # Without `jit`, an eager call would run operation by operation.
+    # Without `jit`, an eager call would run operation by operation. So does JAX if it
+    # looks for the origin of a NaN, which it cannot see in a kernel.
+    config: Any = jax.config
+    if config.jax_debug_nans or config.jax_debug_infs:
+        return jax.jit(lambda *args: _plain(*args, **params))(*args)
     return jax.jit(lambda *args: _bind(args, **params))(*args)
 
 
@@ -272,7 +277,11 @@ def _lane_of(jaxpr: Any, own: tuple[bool, ...]) -> _Lane:
         def operands(*args: Any) -> list[Any]:
             nonlocal program
             program = program_of(inner, consts, args, own)
-            return [operand.array for operand in program.operands]
+            arrays = [operand.array for operand in program.operands]
+            # Without the arrays, which are tracers of this trace.
+            bare = [operand._replace(array=None) for operand in program.operands]
+            program = program._replace(operands=bare)
+            return arrays
 
         shared = trace(operands, *(v.aval for v in inner.invars))
         known[own] = _Lane(failures, program, shared)
@@ -310,7 +319,7 @@ def _native(
 mlir.register_lowering(kernel_p, mlir.lower_fun(_plain, multiple_results=True))
 _lower = mlir.lower_fun(_native, multiple_results=True)
 mlir.register_lowering(kernel_p, _lower, platform="cpu")
-key_reuse_signatures[kernel_p] = key_reuse_signatures[jax.lax.while_p]
+key_reuse_signatures[kernel_p] = key_reuse_signatures[jit_p]  # of its `jaxpr`
 
 register(
     kernel_p.name,

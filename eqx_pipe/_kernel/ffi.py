@@ -13,7 +13,6 @@ import threading
 from collections.abc import Sequence
 
 import jax
-import jaxlib
 
 from .._errors import message, optional
 from .._same import digest
@@ -42,7 +41,7 @@ def check_ffi() -> None:
         raise RuntimeError(
             message(
                 "kernel",
-                f"the interface of jaxlib {jaxlib.__version__} for native code has "
+                f"the interface for native code of JAX {jax.__version__} has "
                 f"the version {version}, and {_MAJOR}.{_MINOR[0]} to "
                 f"{_MAJOR}.{_MINOR[-1]} are known.",
                 "Use another version of jaxlib or of eqx_pipe, or sweep `fn` itself.",

@@ -13,7 +13,6 @@ import contextlib
 import ctypes
 import os
 import signal
-import socket
 import threading
 from collections.abc import Iterable, Iterator
 
@@ -24,15 +23,15 @@ _HOLD = 0.1
 """Seconds for which the byte stays set: longer than XLA takes between two kernels."""
 
 _MARK = bytes(1)
-"""It follows the signals from before in the socket; signals have other numbers."""
+"""It follows the signals from before in the pipe; signals have other numbers."""
 
 _past = threading.Event()
 _byte = ctypes.c_uint8(0)
 _lock = threading.Lock()
 _calls = 0
 _signals = frozenset({signal.SIGINT})
-_socket: socket.socket | None = None
-"""The socket that Python writes to; `None` until a function is a kernel."""
+_own = -1
+"""The end of a pipe that Python writes to; -1 before the first kernel."""
 _former: tuple[int, tuple[int, int]] | None = None
 """The descriptor that had its place, and the file that it stood for."""
 
@@ -42,6 +41,13 @@ def stop_address() -> int:
     return ctypes.addressof(_byte)
 
 
+def begin() -> None:
+    """Watch for signals, from the first kernel on; those from before stop nothing."""
+    watch()
+    if _byte.value:
+        _forgive()
+
+
 def watch(create: bool = True) -> int:
     """Receive signals in place of the descriptor of the program, which gets them, too.
 
@@ -49,19 +55,17 @@ def watch(create: bool = True) -> int:
     threads than the main one, Python allows no change. Without `create` nothing happens
     before the first kernel.
     """
-    global _socket, _former
-    if threading.current_thread() is not threading.main_thread():
+    global _own, _former
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or (_own == -1 and not create):
         return -1
-    if _socket is None:
-        if not create:
-            return -1
-        reader, _socket = socket.socketpair()
-        _socket.setblocking(False)
+    if _own == -1:
+        reader, _own = os.pipe()
+        os.set_blocking(_own, False)
         name = "eqx_pipe signals"
         threading.Thread(target=_listen, args=[reader], name=name, daemon=True).start()
-    own = _socket.fileno()
-    before = signal.set_wakeup_fd(own, warn_on_full_buffer=False)
-    if before != own:
+    before = signal.set_wakeup_fd(_own, warn_on_full_buffer=False)
+    if before != _own:
         file = _file_of(before)
         _former = None if file is None else (before, file)
     return before
@@ -75,18 +79,13 @@ def stopping_at(signals: Iterable[int]) -> Iterator[None]:
     """
     global _signals
     before, kept = watch(create=False), _signals
-    if _socket is not None:
-        _past.clear()
-        _socket.send(_MARK)
-        _past.wait(1)
-        with _lock:
-            _byte.value &= bool(_calls)
+    _forgive()
     _signals = frozenset(signals)
     try:
         yield
     finally:
         _signals = kept
-        if before != -1 and _socket is not None and before != _socket.fileno():
+        if before not in (-1, _own):
             signal.set_wakeup_fd(before)
 
 
@@ -104,17 +103,29 @@ def watched() -> Iterator[None]:
             _byte.value &= bool(_calls)
 
 
-def _listen(reader: socket.socket) -> None:
+def _forgive() -> None:
+    """Wait for the signals from before, and let kernels run again."""
+    if _own != -1 and threading.current_thread() is threading.main_thread():
+        _past.clear()
+        os.write(_own, _MARK)
+        _past.wait(1)
+        _release()
+
+
+def _release() -> None:
+    """Let kernels run again, unless a call is going on."""
+    with _lock:
+        _byte.value &= bool(_calls)
+
+
+def _listen(reader: int) -> None:
     while True:
-        try:
-            reader.settimeout(_HOLD if _byte.value else None)
-            numbers = reader.recv(4096)
-        except TimeoutError:
-            with _lock:
-                _byte.value &= bool(_calls)
-            continue
+        numbers = os.read(reader, 4096)
         if not _signals.isdisjoint(numbers):
             _byte.value = 1
+            timer = threading.Timer(_HOLD, _release)
+            timer.daemon = True
+            timer.start()
         if _MARK in numbers:
             _past.set()
         numbers = numbers.replace(_MARK, b"")
@@ -132,11 +143,11 @@ def _file_of(descriptor: int) -> tuple[int, int] | None:
 
 
 def _forget() -> None:
-    """Leave the socket to the parent of a fork, whose thread is not here."""
-    global _socket, _former, _lock, _calls
-    if _socket is not None:
+    """Leave the pipe to the parent of a fork, whose thread is not here."""
+    global _own, _former, _lock, _calls
+    if _own != -1:
         signal.set_wakeup_fd(-1)
-    _socket, _former, _lock, _calls = None, None, threading.Lock(), 0
+    _own, _former, _lock, _calls = -1, None, threading.Lock(), 0
     _byte.value = 0
 
 

@@ -125,11 +125,9 @@ def pick(function: str, by: By, values: PyTree) -> PyTree:
         raise value_error(function, wrong, nearest(by, named))
     if callable(by):
         return by(values)
-    raise type_error(
-        function,
-        f"`by` is {describe_value(by)}.",
-        "Give the path of an output, or a function of the output.",
-    )
+    wrong = f"`by` is {describe_value(by)}."
+    cure = "Give the path of an output, or a function of the output."
+    raise type_error(function, wrong, cure)
 
 
 def picked(reducer: Any, struct: PyTree) -> PyTree:
@@ -165,13 +163,11 @@ def numbers(reducer: AbstractReducer, struct: PyTree, *, ordered: bool) -> PyTre
         ):
             continue
         what = "no order" if is_number else "no arithmetic"
-        raise type_error(
-            public_name(reducer),
-            f"the output{f' at `.{name}`' if name else ''} is "
-            f"{leaf_text(leaf)}, which has {what}.",
-            "Choose what to reduce by `by=`: the path of an output, or a function "
-            "of it (such as `lambda out: abs(out)`).",
-        )
+        wrong = f"the output{f' at `.{name}`' if name else ''} is "
+        wrong += f"{leaf_text(leaf)}, which has {what}."
+        cure = "Choose what to reduce by `by=`: the path of an output, or a function "
+        cure += "of it (such as `lambda out: abs(out)`)."
+        raise type_error(public_name(reducer), wrong, cure)
     return chosen
 
 
@@ -186,12 +182,10 @@ class ScalarReducer(AbstractReducer):
             return jtu.tree_leaves(numbers(self, struct, ordered=True))[0]
         shown = "the output" if self.by is None else "the value that `by` selects"
         names = [name or "value" for name, _ in leaves_with_names(struct)]
-        raise value_error(
-            public_name(self),
-            f"{shown} is {tree_text(chosen)}, but one real scalar is required.",
-            "Give `by=`: the path of a scalar output, or a function of the output "
-            f"that returns one. Known names: {quoted(names)}.",
-        )
+        wrong = f"{shown} is {tree_text(chosen)}, but one real scalar is required."
+        cure = "Give `by=`: the path of a scalar output, or a function of the output "
+        cure += f"that returns one. Known names: {quoted(names)}."
+        raise value_error(public_name(self), wrong, cure)
 
     def scalars(self, values: PyTree) -> Array:
         """Return the selected scalar of each output of a batch."""
@@ -366,12 +360,10 @@ class Reducer(AbstractReducer):
         kinds = {leaf.dtype.kind for leaf in jtu.tree_leaves(first)}
         if lines or not kinds <= set("biufcV"):
             wrong = "; ".join(lines[:3]) or "something other than numbers"
-            raise structure_error(
-                "reduce.Reducer",
-                f"the results of `finish` cannot be stacked over cells: {wrong}.",
-                "With `over=` return arrays of numbers with the same structure, shapes "
-                "and dtypes for every cell, also for a cell without points.",
-            )
+            wrong = f"the results of `finish` cannot be stacked over cells: {wrong}."
+            cure = "With `over=` return arrays of numbers with the same structure, "
+            cure += "shapes and dtypes for every cell, also for a cell without points."
+            raise structure_error("reduce.Reducer", wrong, cure)
         return jtu.tree_map(lambda *leaves: np.stack(leaves), *results)
 
     def _start(self, struct: PyTree) -> PyTree:
@@ -397,12 +389,10 @@ def _like(new: PyTree, state: PyTree) -> PyTree:
 def _check(name: str, state: PyTree, new: PyTree) -> None:
     lines = differences(state, new)
     if lines:
-        raise structure_error(
-            "reduce.Reducer",
-            f"the states of `init` and `{name}` differ: {'; '.join(lines)}.",
-            "A state keeps its structure, shapes and dtypes. Change `init`, or "
-            f"cast in `{name}`.",
-        )
+        wrong = f"the states of `init` and `{name}` differ: {'; '.join(lines)}."
+        cure = "A state keeps its structure, shapes and dtypes. Change `init`, or "
+        cure += f"cast in `{name}`."
+        raise structure_error("reduce.Reducer", wrong, cure)
 
 
 ReduceLike: TypeAlias = PyTree[AbstractReducer]
@@ -470,11 +460,9 @@ def as_reducers(function: str, reduce: ReduceLike) -> ReducerTree:
         wrong = f"{where} {describe_value(leaf)}, not a reducer."
         raise type_error(function, wrong, cure)
     if not leaves:
-        raise type_error(
-            function,
-            f"`reduce` is {describe_value(reduce)}, which contains no reducer.",
-            "Give one such as `Mean()`, or None to keep all values.",
-        )
+        wrong = f"`reduce` is {describe_value(reduce)}, which contains no reducer."
+        cure = "Give one such as `Mean()`, or None to keep all values."
+        raise type_error(function, wrong, cure)
     check_distinct(function, "reducers", [path_name(path) for path, _ in leaves])
     reducers = [leaf for _, leaf in leaves]
     _check_over(function, reducers)
@@ -489,11 +477,9 @@ def _check_over(function: str, reducers: Sequence[AbstractReducer]) -> None:
             f"{type(r).__name__} over {'all points' if r.over is None else r.over}"
             for r in kinds.values()
         )
-        raise value_error(
-            function,
-            f"the reducers differ in the dims that they reduce: {shown}.",
-            "Give all of them the same `over=`, or sweep once for each.",
-        )
+        wrong = f"the reducers differ in the dims that they reduce: {shown}."
+        cure = "Give all of them the same `over=`, or sweep once for each."
+        raise value_error(function, wrong, cure)
 
 
 def is_reducer(x: object) -> bool:
@@ -1051,13 +1037,11 @@ def as_edges(edges: ArrayLike | Sequence[ArrayLike]) -> tuple[float, ...]:
         numbers = np.asarray(edges, np.float64)
     increasing = numbers.ndim == 1 and numbers.size > 1 and np.all(np.diff(numbers) > 0)
     if not increasing or not np.all(np.isfinite(numbers)):
-        raise value_error(
-            "reduce.Histogram",
-            f"`edges` is {describe_value(edges)}, which is not a sequence of at least "
-            "two increasing finite edges.",
-            "Give the edges, such as `numpy.linspace(0, 1, 11)` for ten bins: a "
-            "running reduction does not know the range of the values in advance.",
-        )
+        wrong = f"`edges` is {describe_value(edges)}, which is not a sequence of at "
+        wrong += "least two increasing finite edges."
+        cure = "Give the edges, such as `numpy.linspace(0, 1, 11)` for ten bins: a "
+        cure += "running reduction does not know the range of the values in advance."
+        raise value_error("reduce.Histogram", wrong, cure)
     return tuple(numbers.tolist())
 
 
@@ -1203,12 +1187,10 @@ def as_shares(q: ArrayLike | Sequence[ArrayLike]) -> float | tuple[float, ...]:
     except (TypeError, ValueError):
         shares = np.full((), np.nan)
     if shares.ndim > 1 or not shares.size or not np.all((shares >= 0) & (shares <= 1)):
-        raise value_error(
-            "reduce.Quantile",
-            f"`q` is {describe_value(q)}.",
-            "Give a number from 0 to 1, `Quantile(0.5)`, or several of them, "
-            "`Quantile([0.05, 0.95])`.",
-        )
+        wrong = f"`q` is {describe_value(q)}."
+        cure = "Give a number from 0 to 1, `Quantile(0.5)`, or several of them, "
+        cure += "`Quantile([0.05, 0.95])`."
+        raise value_error("reduce.Quantile", wrong, cure)
     return float(shares) if shares.ndim == 0 else tuple(shares.tolist())
 
 
@@ -1340,11 +1322,9 @@ class Quantile(LeafReducer):
             )
         size = self.size
         if count > size << (_LEVELS - 1):
-            raise value_error(
-                "reduce.Quantile",
-                f"there are {count} points, too many for buffers of {size} numbers.",
-                f"Give a larger `size`, such as {2 * size}.",
-            )
+            wrong = f"there are {count} points, too many for buffers of {size} numbers."
+            cure = f"Give a larger `size`, such as {2 * size}."
+            raise value_error("reduce.Quantile", wrong, cure)
         used, filled = np.flatnonzero(state.used), int(state.filled)
         weights = np.repeat(np.int64(1) << used.astype(np.int64), size)
         weights = np.concatenate([weights, np.ones(filled, np.int64)])

@@ -2,6 +2,7 @@
 
 from .code import array_text as array_text
 from .code import digest as digest
+from .fixed import Fixed as Fixed
 from .reading import Unsure as Unsure
 from .reading import differences as differences
 from .reading import live_key as live_key

@@ -572,6 +572,8 @@ class _Live(_Memory):
                 # A wrapper of JAX or Equinox does not change its containers.
                 if is_fixed and type(value) in (list, dict):
                     super().new(value, type(value), at)
+                elif is_fixed and type(value) in (set, frozenset):
+                    self.found.append(frozenset(value))
                 else:
                     self.add(value, at)
         elif kind is jtu.PyTreeDef:
@@ -579,7 +581,12 @@ class _Live(_Memory):
             if names is not None and type(names[1]) is list:  # the keys of a dict
                 names = names[0], tuple(names[1])
             self.add((names, *x.children()), at)
-        elif kind is tuple or issubclass(kind, type):
+        elif issubclass(kind, ft.partial):
+            self.add((x.func, x.args, *x.keywords.items()), at)
+        elif kind.__module__.startswith("jax._src.ad_checkpoint"):
+            # A policy of rematerialisation on JAX 0.10, which compares by its names.
+            self.found.append(x)
+        elif kind in (tuple, types.MethodType) or issubclass(kind, type):
             super().new(x, kind, at)
         else:
             self.fixed(x, at)

@@ -20,32 +20,10 @@ from .._errors import describe_value, message, type_error, value_error
 from .._keys import check_key, fold
 from .._progress import Progress
 from .._reduce import Over
-from .._spaces import (
-    Space,
-    SpaceLike,
-    as_space,
-    joined,
-    settings_of,
-    with_replicates,
-)
-from .._sweep import (
-    BatchSize,
-    Best,
-    Compared,
-    Executor,
-    Files,
-    StoreLike,
-    Sweeper,
-    SweepResult,
-    as_files,
-    as_texts,
-    concatenated,
-    disk_errors,
-    exists,
-    replicates,
-    request_of,
-    scores,
-)
+from .._results import Best, Compared, SweepResult, concatenated, replicates, scores
+from .._spaces import Space, SpaceLike, as_space, joined, settings_of, with_replicates
+from .._store import Files, StoreLike, as_files, disk_errors, exists
+from .._sweep import BatchSize, Executor, Sweeper, as_texts, request_of
 from .._types import DataFrame, Dataset, Key, PyTree
 from .method import Method, losses
 
@@ -200,11 +178,9 @@ def rounds_in(function: str, files: Files) -> list[Files]:
     stores = [round_name(k) for k in range(len(names))]
     lost = [name for name in stores if name not in names]
     if lost:
-        raise value_error(
-            function,
-            f"{files.path_of()!r} has later rounds, but no `{lost[0]}`.",
-            "Call the same search again, which computes this round.",
-        )
+        wrong = f"{files.path_of()!r} has later rounds, but no `{lost[0]}`."
+        cure = "Call the same search again, which computes this round."
+        raise value_error(function, wrong, cure)
     found = [files.below(name) for name in stores]
     return found if not found or exists(found[-1]) else found[:-1]  # not created yet
 
@@ -303,17 +279,13 @@ def explore(
     check_int(function, "rounds", rounds, 1)
     check_int(function, "num", num, 1)
     if not isinstance(method, Method) or isinstance(method, type):
-        raise type_error(
-            function,
-            f"`method` is {describe_value(method)}.",
-            "Give a method of `eqx_pipe.search`, such as `search.Adaptive()`, or an "
-            "object with `init`, `ask` and `tell`.",
-        )
+        wrong = f"`method` is {describe_value(method)}."
+        cure = "Give a method of `eqx_pipe.search`, such as `search.Adaptive()`, or an "
+        cure += "object with `init`, `ask` and `tell`."
+        raise type_error(function, wrong, cure)
     if callback is not None:
-        cure = (
-            "Give a function of the `SearchResult` so far: `lambda found: len(found) "
-            ">= 10_000`."
-        )
+        cure = "Give a function of the `SearchResult` so far: `lambda found: "
+        cure += "len(found) >= 10_000`."
         check_is(function, "callback", callback, Callable, cure)
     if progress is not None:
         check_bool(function, "progress", progress)
@@ -395,10 +367,8 @@ def explore(
             interrupt.result = partial  # pyright: ignore[reportAttributeAccessIssue]
             raise
     if not sweeps:
-        raise value_error(
-            function,
-            "the method proposed no points in its first round.",
-            "Check that its design has points, and that its state does not come from a "
-            "search that has ended.",
-        )
+        wrong = "the method proposed no points in its first round."
+        cure = "Check that its design has points, and that its state does not come "
+        cure += "from a search that has ended."
+        raise value_error(function, wrong, cure)
     return SearchResult(tuple(sweeps), state, by, mode, over)

@@ -19,8 +19,9 @@ from .._cache import WeakCache
 from .._check import check_is
 from .._errors import optional, value_error
 from .._keys import seed_of
+from .._results import Compared, SweepResult, means_of, scores
+from .._run import needs_key
 from .._spaces import Cube, Space
-from .._sweep import Compared, SweepResult, means_of, needs_key, scores
 from .._types import Key, PyTree
 
 State = TypeVar("State")
@@ -169,13 +170,11 @@ class Adaptive:
         """Return a state without points; raise unless all axes are ranges."""
         for name, axis in space.axes().items():
             if not axis.is_range:
-                raise value_error(
-                    "search.Adaptive",
-                    f"it requires continuous axes, but `{name}` is {axis!r}, which is "
-                    "categorical.",
-                    "Search over `Uniform` and `LogUniform`, and run one search for "
-                    "each value of the other axes.",
-                )
+                wrong = f"it requires continuous axes, but `{name}` is {axis!r}, which "
+                wrong += "is categorical."
+                cure = "Search over `Uniform` and `LogUniform`, and run one search for "
+                cure += "each value of the other axes."
+                raise value_error("search.Adaptive", wrong, cure)
         return AdaptiveState(space, np.zeros((0, len(space.names))), np.zeros(0))
 
     def ask(self, state: AdaptiveState, num: int) -> tuple[Space, AdaptiveState]:
@@ -254,10 +253,8 @@ class Evosax:
 
     def __post_init__(self) -> None:
         optional("search.Evosax", "evosax", "search")
-        cure = (
-            "It is called with `population_size=`, the `num` of the search, and "
-            "`solution=`: give the class, `evosax.algorithms.CMA_ES`."
-        )
+        cure = "It is called with `population_size=`, the `num` of the search, and "
+        cure += "`solution=`: give the class, `evosax.algorithms.CMA_ES`."
         check_is("search.Evosax", "strategy", self.strategy, Callable, cure)
 
     def init(self, space: Space, key: Key | None) -> EvosaxState:
@@ -397,11 +394,9 @@ class Optuna:
 
     def __post_init__(self) -> None:
         optional("search.Optuna", "optuna", "search")
-        cure = (
-            "It is called with `seed=`, drawn from the key of the search: give the "
-            "class, `TPESampler`, or `functools.partial(TPESampler, "
-            "n_startup_trials=4)`."
-        )
+        cure = "It is called with `seed=`, drawn from the key of the search: give the "
+        cure += "class, `TPESampler`, or `functools.partial(TPESampler, "
+        cure += "n_startup_trials=4)`."
         check_is("search.Optuna", "sampler", self.sampler, Callable, cure)
 
     def init(self, space: Space, key: Key | None) -> OptunaState:

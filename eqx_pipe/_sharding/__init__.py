@@ -1,7 +1,5 @@
-"""Place arrays on devices: logical axes, placement, submeshes, derived shardings."""
+"""Place arrays on devices: logical axes, placement, derived shardings."""
 
-from .on_mesh import on as on
-from .on_mesh import shard_map as shard_map
 from .parallelize import parallelize as parallelize
 from .pipelined import pipelined as pipelined
 from .place import AxisRules as AxisRules

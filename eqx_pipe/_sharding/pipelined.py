@@ -19,11 +19,11 @@ from jax.sharding import AxisType, Mesh
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array
 
-from .._captured import Fixed
 from .._check import check_choice, check_dense, check_int, check_is, common_size
 from .._compose import Repeat, check_output, with_remat
 from .._errors import quoted, value_error
 from .._mesh_context import check_mesh, is_explicit
+from .._same import Fixed
 from .._stage import Composite, Scope, is_stateful
 from .._tree import as_arrays, is_key_array
 from .._types import AnyStage, Key, MaybeState, Output, PyTree
@@ -153,17 +153,13 @@ def _select(which: Any, left: PyTree, right: PyTree) -> PyTree:
 
 def _check_batch(carry: PyTree, count: int) -> None:
     """Raise unless every array has the same leading size, a multiple of `count`."""
-    cure = (
-        "The leading axis of every array is split into microbatches; values that are "
-        "the same for all belong in the stages."
-    )
+    cure = "The leading axis of every array is split into microbatches; values that "
+    cure += "are the same for all belong in the stages."
     size = common_size("sharding.pipelined", "the input", carry, 0, cure)
     if size % count or not size:
-        raise value_error(
-            "sharding.pipelined",
-            f"a batch of {size} does not split into {count} microbatches.",
-            f"The nearest batch sizes that do: {fitting_sizes(size, count)}.",
-        )
+        wrong = f"a batch of {size} does not split into {count} microbatches."
+        cure = f"The nearest batch sizes that do: {fitting_sizes(size, count)}."
+        raise value_error("sharding.pipelined", wrong, cure)
 
 
 def pipelined(
@@ -229,30 +225,24 @@ def pipelined(
     cure = "Give what `eqx_pipe.repeat(make, n, key=key)` returns."
     check_is("sharding.pipelined", "stack", stack, Repeat, cure)
     if stack.broadcast:
-        raise value_error(
-            "sharding.pipelined",
-            f"`stack` broadcasts entries of its input: {quoted(stack.broadcast)}.",
-            "Have each stage return the whole mapping, whose entries then travel with "
-            "the microbatch, and leave `broadcast` out.",
-        )
+        wrong = f"`stack` broadcasts entries of its input: {quoted(stack.broadcast)}."
+        cure = "Have each stage return the whole mapping, whose entries then travel "
+        cure += "with the microbatch, and leave `broadcast` out."
+        raise value_error("sharding.pipelined", wrong, cure)
     check_mesh("sharding.pipelined", mesh)
     check_int("sharding.pipelined", "microbatches", microbatches, 1)
     axis = _axis(mesh, axis_name)
     if is_stateful(stack):
-        raise value_error(
-            "sharding.pipelined",
-            "a stage of `stack` is stateful; its state would see one microbatch "
-            "after the other.",
-            "Use layers without state, `equinox.nn.GroupNorm` for instance.",
-        )
+        wrong = "a stage of `stack` is stateful; its state would see one microbatch "
+        wrong += "after the other."
+        cure = "Use layers without state, `equinox.nn.GroupNorm` for instance."
+        raise value_error("sharding.pipelined", wrong, cure)
     n, devices = len(stack), mesh.shape[axis]
     if n % devices or n == 0:
-        raise value_error(
-            "sharding.pipelined",
-            f"{n} stages do not spread over the {devices} devices of the mesh axis "
-            f"`{axis}`.",
-            f"The nearest numbers of stages that do: {fitting_sizes(n, devices)}.",
-        )
+        wrong = f"{n} stages do not spread over the {devices} devices of the mesh axis "
+        wrong += f"`{axis}`."
+        cure = f"The nearest numbers of stages that do: {fitting_sizes(n, devices)}."
+        raise value_error("sharding.pipelined", wrong, cure)
     # Automatic axes, which `grad` outside `jit` needs: explicit axes would be part of
     # the types of all values computed from the parameters.
     auto = with_types(mesh, AxisType.Auto)

@@ -218,11 +218,10 @@ class AxisRules(eqx.Module):
         """
         spec, problems = self.resolve(logical)
         if problems:
-            raise value_error(
-                "sharding.AxisRules",
-                problems[0] if len(problems) == 1 else bullets(problems),
-                "Give one name for each axis of the array, or `None` to replicate it.",
-            )
+            wrong = problems[0] if len(problems) == 1 else bullets(problems)
+            cure = "Give one name for each axis of the array, or `None` to replicate "
+            cure += "it."
+            raise value_error("sharding.AxisRules", wrong, cure)
         return spec
 
     @contextlib.contextmanager
@@ -315,10 +314,8 @@ def _as_pairs(rules: RulesLike) -> tuple[tuple[str, MeshAxes], ...]:
     if isinstance(rules, AxisRules):
         return rules.pairs
     items = rules.items() if isinstance(rules, Mapping) else rules
-    cure = (
-        "Give a mapping from logical names to mesh axes, or pairs: "
-        '`[("batch", "data"), ("hidden", None)]`.'
-    )
+    cure = "Give a mapping from logical names to mesh axes, or pairs: "
+    cure += '`[("batch", "data"), ("hidden", None)]`.'
     check_is("sharding.AxisRules", "pairs", items, Iterable, cure)
     pairs = []
     for i, pair in enumerate(items):
@@ -326,12 +323,10 @@ def _as_pairs(rules: RulesLike) -> tuple[tuple[str, MeshAxes], ...]:
         axes = pair[1] if good else None
         axes = tuple(axes) if isinstance(axes, list) else axes
         if not good or not isinstance(pair[0], str) or not _is_axis(axes):
-            raise type_error(
-                "sharding.AxisRules",
-                f"`pairs[{i}]` is {describe_value(pair)}.",
-                "A pair is a logical name and a mesh axis: its name, a tuple of "
-                "names, or None for no splitting.",
-            )
+            wrong = f"`pairs[{i}]` is {describe_value(pair)}."
+            cure = "A pair is a logical name and a mesh axis: its name, a tuple of "
+            cure += "names, or None for no splitting."
+            raise type_error("sharding.AxisRules", wrong, cure)
         pairs.append((pair[0], axes))
     return tuple(pairs)
 
@@ -536,13 +531,11 @@ def _of_patterns(function: str, at: NamedLeaf, specs: Mapping[str, P | None]) ->
 def _as_spec(function: str, argument: str, spec: object) -> P:
     if is_spec_leaf(spec):
         return P() if spec is None else spec
-    raise type_error(
-        function,
-        f"`{argument}` is {describe_value(spec)}.",
-        "Give a `jax.sharding.PartitionSpec`, as in `P('data', None)`, or None for a "
-        "copy on every device. For specs by a function of the arrays, give "
-        "`jax.tree.map(f, equinox.filter(tree, equinox.is_array))`.",
-    )
+    wrong = f"`{argument}` is {describe_value(spec)}."
+    cure = "Give a `jax.sharding.PartitionSpec`, as in `P('data', None)`, or None for "
+    cure += "a copy on every device. For specs by a function of the arrays, give "
+    cure += "`jax.tree.map(f, equinox.filter(tree, equinox.is_array))`."
+    raise type_error(function, wrong, cure)
 
 
 def shard(
@@ -625,13 +618,11 @@ def shard_as(
             leaf = jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
             sharding = None
         elif isinstance(leaf, jax.ShapeDtypeStruct):
-            raise type_error(
-                function,
-                f"{f'`{name}`' if name else 'the tree'} is a `jax.ShapeDtypeStruct`, "
-                "which has no values.",
-                "Give arrays; `eqx_pipe.sharding.init_sharded` makes a model in its "
-                "shards.",
-            )
+            wrong = f"{f'`{name}`' if name else 'the tree'} is a "
+            wrong += "`jax.ShapeDtypeStruct`, which has no values."
+            cure = "Give arrays; `eqx_pipe.sharding.init_sharded` makes a model in its "
+            cure += "shards."
+            raise type_error(function, wrong, cure)
         if sharding is not None and isinstance(leaf, Tracer):
             leaf = constrain_to(leaf, mesh_like(mesh, leaf), sharding.spec)
             sharding = None
@@ -717,7 +708,7 @@ def constrain(x: Tree, *logical: LogicalAxis) -> Tree:
     It takes effect under `with rules.on(mesh):`, and is the identity elsewhere, so a
     model with constraints also runs without rules. Use it inside `jit`; outside, it
     moves the array. It works under `grad` and `vmap` (the compiler chooses the sharding
-    of the mapped axis), and does nothing inside a `shard_map`, a sweep, or a `vmap`,
+    of the mapped axis), and does nothing inside `jax.shard_map`, a sweep, or a `vmap`,
     `batched` or `vmap_space` with a mesh, where every device already has its part.
 
     **Arguments:**
@@ -751,12 +742,10 @@ def constrain(x: Tree, *logical: LogicalAxis) -> Tree:
     for name, leaf in leaves_with_names(arrays):
         if len(logical) != leaf.ndim:
             path = f"`{name}`: " if name else ""
-            raise value_error(
-                "sharding.constrain",
-                f"{path}{leaf_text(leaf)} has {leaf.ndim} axes, but {len(logical)} "
-                "names are given.",
-                "Give one name per axis, and None for an axis that is replicated.",
-            )
+            wrong = f"{path}{leaf_text(leaf)} has {leaf.ndim} axes, but {len(logical)} "
+            wrong += "names are given."
+            cure = "Give one name per axis, and None for an axis that is replicated."
+            raise value_error("sharding.constrain", wrong, cure)
     spec = P(*logical)
     resolved, structure = resolve("sharding.constrain", arrays, mesh, spec, rules)
     placed = [

@@ -8,16 +8,18 @@ import numpy as np
 from jaxtyping import Int
 
 from .._errors import message
+from .._results import SweepResult, names_in, result_in
 from .._search import SearchResult, rounds_in
-from .._sweep import SweepResult, as_files, disk_errors, names_in, result_in
-from .._sweep.store import (
+from .._store import (
     FAILED,
     MISSING,
     Follower,
     StoredArray,
     StoreLike,
+    as_files,
     check_zarr,
     count_in,
+    disk_errors,
 )
 from .._train import CHECKPOINTS, TrainResult
 from .._tree import leaves_with_names

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from .._results import SweepResult, means_of, ranked, replicates
 from .._spaces import Space
-from .._sweep import SweepResult, means_of, ranked, replicates
-from .._sweep.store import FAILED, MISSING, StoredArray
+from .._store import FAILED, MISSING, StoredArray
 from .._train import STATUS
 from .source import Reading, Source, evenly
 

@@ -36,7 +36,6 @@ from .space import flat_columns as flat_columns
 from .space import indices as indices
 from .space import is_several as is_several
 from .space import joined as joined
-from .space import latin_hypercube as latin_hypercube
 from .space import point_key as point_key
 from .space import raw_shape as raw_shape
 from .space import settings_of as settings_of

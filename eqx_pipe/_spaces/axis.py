@@ -13,6 +13,7 @@ of `fine`.
 """
 
 import abc
+import dataclasses
 import functools as ft
 import operator
 import warnings
@@ -193,12 +194,19 @@ class Axis(eqx.Module):
 
         Numbers beyond the ends give NaN.
         """
-        raise type_error(
-            "Space.to_unit",
-            f"the values of {self!r} cannot be converted to the unit interval.",
-            "Give points made by `space.from_unit`: those of a `Mapped` range record "
-            "the arguments of its function.",
-        )
+        wrong = f"the values of {self!r} cannot be converted to the unit interval."
+        cure = "Give points made by `space.from_unit`: those of a `Mapped` range "
+        cure += "record the arguments of its function."
+        raise type_error("Space.to_unit", wrong, cure)
+
+
+def _of_axis(name: str) -> Any:
+    """Return a property of the axis inside of another."""
+
+    def of(self: Any) -> Any:
+        return getattr(self.axis, name)
+
+    return property(of)
 
 
 class Subset(Axis):
@@ -208,9 +216,7 @@ class Subset(Axis):
     positions: Int[Array, " points"]
     dim: str | None = eqx.field(static=True)
 
-    @property
-    def needs_key(self) -> bool:
-        return self.axis.needs_key
+    needs_key = _of_axis("needs_key")
 
     def __len__(self) -> int:
         return self.positions.shape[0]
@@ -242,12 +248,11 @@ def check_dim(function: str, dim: Any) -> str | None:
     """Return `dim`; raise unless it is `None` or a non-empty string."""
     if dim is None or (isinstance(dim, str) and dim):
         return dim
-    raise (value_error if isinstance(dim, str) else type_error)(
-        function,
-        f"`dim` is {describe_value(dim)}.",
-        "Give a non-empty name, or leave it out: the axis is then named by its path in "
-        "the space.",
-    )
+    wrong = f"`dim` is {describe_value(dim)}."
+    cure = "Give a non-empty name, or leave it out: the axis is then named by its path "
+    cure += "in the space."
+    kind = value_error if isinstance(dim, str) else type_error
+    raise kind(function, wrong, cure)
 
 
 def check_length(function: str, num: SupportsIndex) -> int:
@@ -255,11 +260,9 @@ def check_length(function: str, num: SupportsIndex) -> int:
     check_int(function, "num", num, 1)
     num = operator.index(num)
     if num > MAX_LENGTH:
-        raise value_error(
-            function,
-            f"`num` is {num}; one axis has at most 2**31 - 1 = {MAX_LENGTH} values.",
-            "Split it into two axes, a coarse one and a fine one.",
-        )
+        wrong = f"`num` is {num}; one axis has at most 2**31 - 1 = {MAX_LENGTH} values."
+        cure = "Split it into two axes, a coarse one and a fine one."
+        raise value_error(function, wrong, cure)
     return num
 
 
@@ -281,12 +284,10 @@ def value_of(name: str, axis: Axis, i: Position, key: Key | None) -> PyTree:
     for path, leaf in jtu.tree_flatten_with_path(value)[0]:
         if not eqx.is_array_like(leaf):
             where = f" at `.{path_name(path)}`" if path else ""
-            raise type_error(
-                "Space",
-                f"the axis `{name}` returned {describe_value(leaf)}{where}.",
-                "The values of an axis are arrays, numbers or pytrees of them. For "
-                "functions, texts and other Python values use `Static`, or map one.",
-            )
+            wrong = f"the axis `{name}` returned {describe_value(leaf)}{where}."
+            cure = "The values of an axis are arrays, numbers or pytrees of them. For "
+            cure += "functions, texts and other Python values use `Static`, or map one."
+            raise type_error("Space", wrong, cure)
         if is_key_array(leaf):
             check_draws("Space", f"the axis `{name}` gives keys", leaf)
     return value
@@ -342,29 +343,15 @@ class Mapped(Axis):
         cure = "Give a `Linspace`, `Values` or another axis."
         check_is("Mapped", "axis", self.axis, Axis, cure)
 
-    @property
-    def dim(self) -> str | None:
-        return self.axis.dim
-
-    @property
-    def needs_key(self) -> bool:
-        return self.axis.needs_key
-
-    @property
-    def replicates(self) -> str | None:
-        return self.axis.replicates
+    dim = _of_axis("dim")
+    needs_key = _of_axis("needs_key")
+    replicates = _of_axis("replicates")
+    is_static = _of_axis("is_static")
+    is_range = _of_axis("is_range")
 
     @property
     def is_replicate(self) -> bool:
         return self.axis.is_replicate
-
-    @property
-    def is_static(self) -> bool:
-        return self.axis.is_static
-
-    @property
-    def is_range(self) -> bool:
-        return self.axis.is_range
 
     @property
     def table(self) -> Any:
@@ -430,12 +417,10 @@ def as_values(values: Any) -> Array:
     check_unmasked("Values", "values", numbers)
     gaps = missing_in(numbers)
     if gaps:
-        raise value_error(
-            "Values",
-            f"`values` has {gaps} missing values.",
-            "Fill them, or leave them out, in a table by `df.dropna()`; a NaN in an "
-            "array of floats is a value.",
-        )
+        wrong = f"`values` has {gaps} missing values."
+        cure = "Fill them, or leave them out, in a table by `df.dropna()`; a NaN in an "
+        cure += "array of floats is a value."
+        raise value_error("Values", wrong, cure)
     if isinstance(numbers, list):
         numbers = _stack(numbers)
     elif not hasattr(numbers, "shape"):  # a column of Arrow
@@ -486,13 +471,11 @@ def _stack(values: list[Any]) -> Any:
         with np.errstate(over="ignore"):  # `check_fits` raises for infinite ones
             stacked = jnp.stack(arrays) if has_jax else np.asarray(arrays)
     except (TypeError, ValueError) as error:
-        raise value_error(
-            "Values",
-            f"the entries of `values` differ in shape or kind: "
-            f"{describe_value(values)}.",
-            "Give numbers, or arrays of one shape; for several shapes use `Static`, "
-            "which compiles a program for each value.",
-        ) from error
+        wrong = "the entries of `values` differ in shape or kind: "
+        wrong += f"{describe_value(values)}."
+        cure = "Give numbers, or arrays of one shape; for several shapes use `Static`, "
+        cure += "which compiles a program for each value."
+        raise value_error("Values", wrong, cure) from error
     for i, (value, array) in enumerate(zip(values, arrays, strict=True)):
         if has_jax and array.dtype != stacked.dtype and not isinstance(value, Tracer):
             check_fits("Values", f"values[{i}]", value, stacked.dtype)
@@ -510,12 +493,10 @@ def _as_array(values: Any) -> Array:
     if numbers.dtype.kind not in NUMBERS:
         if numbers.dtype == object and all(isinstance(x, int) for x in numbers.flat):
             raise value_error("Values", too_wide, _CURE)
-        raise type_error(
-            "Values",
-            f"`values` is {describe_value(numbers.tolist())}, of {numbers.dtype}.",
-            "Give numbers, PRNG keys or arrays of them; for text, functions and other "
-            "Python values use `eqx_pipe.Static`.",
-        )
+        wrong = f"`values` is {describe_value(numbers.tolist())}, of {numbers.dtype}."
+        cure = "Give numbers, PRNG keys or arrays of them; for text, functions and "
+        cure += "other Python values use `eqx_pipe.Static`."
+        raise type_error("Values", wrong, cure)
     try:
         # Numbers that are too large become infinite, for which `check_fits` raises.
         with np.errstate(over="ignore"):
@@ -556,12 +537,10 @@ def as_ends(
     for name, x in ends.items():
         check_unmasked(function, name, x)
         if not _is_real(x):
-            raise type_error(
-                function,
-                f"`{name}` is {describe_value(x)}.",
-                "Give a real number or an array of them; for values of another kind "
-                "use `Values`.",
-            )
+            wrong = f"`{name}` is {describe_value(x)}."
+            cure = "Give a real number or an array of them; for values of another kind "
+            cure += "use `Values`."
+            raise type_error(function, wrong, cure)
     typed = [x.dtype for x in (start, stop) if hasattr(x, "dtype")]
     dtype: Any = jnp.promote_types(typed[0], typed[-1]) if typed else np.dtype(int)
     if not jnp.issubdtype(dtype, jnp.inexact):
@@ -578,11 +557,9 @@ def as_ends(
             check_fits(function, name, x, dtype)
         first, last = np.asarray(start).astype(dtype), np.asarray(stop).astype(dtype)
     if first.shape != last.shape:
-        raise value_error(
-            function,
-            f"`start` has the shape {first.shape} and `stop` {last.shape}.",
-            "Give two numbers, or two arrays of the same shape.",
-        )
+        wrong = f"`start` has the shape {first.shape} and `stop` {last.shape}."
+        cure = "Give two numbers, or two arrays of the same shape."
+        raise value_error(function, wrong, cure)
     return (first, last), precise
 
 
@@ -602,12 +579,10 @@ def check_same_sign(function: str, first: Any, last: Any) -> None:
         return
     if np.any(first * last == 0) or np.any(np.signbit(first) != np.signbit(last)):
         low, high = (describe_value(x) if x.ndim else x.item() for x in (first, last))
-        raise value_error(
-            function,
-            f"`start` is {low} and `stop` is {high}.",
-            "A logarithmic scale needs two ends of the same sign, neither zero: use "
-            "`Linspace` or `Uniform`, or `Values` with the numbers you want.",
-        )
+        wrong = f"`start` is {low} and `stop` is {high}."
+        cure = "A logarithmic scale needs two ends of the same sign, neither zero: use "
+        cure += "`Linspace` or `Uniform`, or `Values` with the numbers you want."
+        raise value_error(function, wrong, cure)
 
 
 def check_fits(function: str, name: str, numbers: Any, dtype: Any) -> None:
@@ -708,12 +683,12 @@ class Values(Axis):
 
     def take(
         self, positions: Int[np.ndarray, " points"], dim: str | None = None
-    ) -> "Values":
-        if is_key_array(self.values):
-            chosen = self.values[on_device(positions.astype(np.int32))]
-        else:
-            chosen = on_device(np.asarray(self.values)[positions])
-        return Values(chosen, dim=dim, is_log=self.is_log, **self.texts)
+    ) -> Axis:
+        if self.known is None:  # a subclass may have a `value` of its own
+            return Axis.take(self, positions, dim)
+        # On the host: an index of an array of JAX would be another program.
+        values = self.values if is_key_array(self.values) else np.asarray(self.values)
+        return dataclasses.replace(self, values=values[positions], dim=dim)
 
     def __repr__(self) -> str:
         if isinstance(self.values, Tracer) or is_key_array(self.values):
@@ -751,13 +726,6 @@ class LoadedValues(Values):
             check_fits("Space.point", "values", self.values[int(i)], dtype)
         return take(self.values, i)
 
-    def take(
-        self, positions: Int[np.ndarray, " points"], dim: str | None = None
-    ) -> "LoadedValues":
-        chosen = self.values[on_device(positions.astype(np.int32))]
-        more = {"is_log": self.is_log, "draws": self.draws, **self.texts}
-        return LoadedValues(chosen, dim=dim, **more)
-
 
 def _as_opaque(values: Iterable[object]) -> Opaque:
     """Return the values of a `Static` axis, which JAX does not look into."""
@@ -765,12 +733,10 @@ def _as_opaque(values: Iterable[object]) -> Opaque:
     wrong = isinstance(values, str | bytes | Mapping | Set)
     wrong |= getattr(values, "ndim", 1) == 0
     if wrong or not isinstance(values, Iterable):
-        raise type_error(
-            "Static",
-            f"`values` is {describe_value(values)}.",
-            "Give a list of the values, also if there is only one; for a dict "
-            "`list(values.values())`.",
-        )
+        wrong = f"`values` is {describe_value(values)}."
+        cure = "Give a list of the values, also if there is only one; for a dict "
+        cure += "`list(values.values())`."
+        raise type_error("Static", wrong, cure)
     check_unmasked("Static", "values", values)
     opaque = Opaque(tuple(values))
     if not opaque.values:
@@ -816,12 +782,10 @@ class Static(Axis):
 
     def value(self, i: Position, key: Key | None) -> Any:
         if isinstance(i, Tracer):
-            raise type_error(
-                "Space",
-                "the index is traced, and the space has `Static` axes.",
-                "Their values are Python values, which a compiled program cannot "
-                "choose from. Use a plain integer, or `sweep`.",
-            )
+            wrong = "the index is traced, and the space has `Static` axes."
+            cure = "Their values are Python values, which a compiled program cannot "
+            cure += "choose from. Use a plain integer, or `sweep`."
+            raise type_error("Space", wrong, cure)
         return self.values.values[int(i)]
 
     def take(
@@ -1104,16 +1068,16 @@ class _Range(_Spaced):
         grid = "Geomspace" if self.is_log else "Linspace"
         return (
             f"For a grid give `{grid}(start, stop, num)`, for random draws "
-            "`Random(sampler, num)`; `explore`, `sobol` and `latin_hypercube` choose "
-            "values from a range."
+            "`Random(sampler, num)`; `explore` and `sobol` choose values from a "
+            "range."
         )
 
 
 class Uniform(_Range):
     """All numbers from `start` to `stop`: a range for searches and designs.
 
-    `explore`, `sobol`, `latin_hypercube` and `Space.from_unit` choose values from it. A
-    range itself has no values, so a plain `sweep` over it raises a `ValueError`.
+    `explore`, `sobol` and `Space.from_unit` choose values from it. A range itself has
+    no values, so a plain `sweep` over it raises a `ValueError`.
 
     **Arguments:**
 
@@ -1210,12 +1174,10 @@ class Random(Axis):
         if isinstance(sampler, type) or not (
             callable(sampler) or hasattr(sampler, "sample")
         ):
-            raise type_error(
-                "Random",
-                f"`sampler` is {describe_value(sampler)}.",
-                "Give a function of `(key, shape)` such as `jax.random.normal`, "
-                "or an object with `.sample(key, sample_shape)`.",
-            )
+            wrong = f"`sampler` is {describe_value(sampler)}."
+            cure = "Give a function of `(key, shape)` such as `jax.random.normal`, "
+            cure += "or an object with `.sample(key, sample_shape)`."
+            raise type_error("Random", wrong, cure)
 
     def __len__(self) -> int:
         return self.num

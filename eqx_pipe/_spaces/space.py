@@ -274,11 +274,9 @@ def traced_digits(
 ) -> list[Int[Array, ""]]:
     """Return `plain_digits` of a traced index, clamped if it is out of range."""
     if i.shape != () or not jnp.issubdtype(i.dtype, jnp.integer):
-        raise type_error(
-            "Space",
-            f"the index is a traced {i.dtype}{list(i.shape)}.",
-            "Give a scalar integer; for many points at once use `jax.vmap`.",
-        )
+        wrong = f"the index is a traced {i.dtype}{list(i.shape)}."
+        cure = "Give a scalar integer; for many points at once use `jax.vmap`."
+        raise type_error("Space", wrong, cure)
     # The dtype may hold fewer numbers than there are points.
     most = min(size - 1, 2**32 - 1, int(jnp.iinfo(i.dtype).max))
     offset = jnp.clip(i, jnp.asarray(0, i.dtype), jnp.asarray(most, i.dtype))
@@ -300,12 +298,10 @@ def indices(function: str, index: Any, size: int, lengths: Sequence[int]) -> np.
     array = np.asarray(index if len(index) else np.zeros(0, np.int64))
     if array.dtype == bool:
         if array.shape not in ((size,), tuple(lengths)):
-            raise value_error(
-                function,
-                f"the mask has the shape {array.shape}, for {size} points.",
-                f"Give one bool for each point, shape ({size},), or one for each point "
-                f"of the grid, shape {tuple(lengths)}.",
-            )
+            wrong = f"the mask has the shape {array.shape}, for {size} points."
+            cure = f"Give one bool for each point, shape ({size},), or one for each "
+            cure += f"point of the grid, shape {tuple(lengths)}."
+            raise value_error(function, wrong, cure)
         return np.flatnonzero(array)
     # Integers that are too large for NumPy are Python integers in an array of objects.
     whole = array.dtype.kind in "iu" or all(type(i) is int for i in array.flat)
@@ -422,38 +418,30 @@ def arranged(
     members: dict[str, list[str]] = {}
     for name, axis in axes.items():
         if not 1 <= len(axis) <= MAX_LENGTH:
-            raise value_error(
-                "Space",
-                f"the axis `{name}` has {len(axis)} values.",
-                "Give it at least one and at most 2**31 - 1.",
-            )
+            wrong = f"the axis `{name}` has {len(axis)} values."
+            cure = "Give it at least one and at most 2**31 - 1."
+            raise value_error("Space", wrong, cure)
         if POINT in (name, axis.dim):
-            raise value_error(
-                "Space",
-                f"the axis `{name}` has the path or the dim `point`, which is reserved "
-                "for zipped and sliced spaces.",
-                "Rename it.",
-            )
+            wrong = f"the axis `{name}` has the path or the dim `point`, which is "
+            wrong += "reserved for zipped and sliced spaces."
+            cure = "Rename it."
+            raise value_error("Space", wrong, cure)
         dim = POINT if mode == "zip" else name if axis.dim is None else axis.dim
         other = axes.get(dim)
         if other is not None and dim != name and other.dim != dim:
-            raise value_error(
-                "Space",
-                f"the dim `{dim}` of the axis `{name}` is also the path of another "
-                "axis, which does not share it.",
-                f"Give the axis `{dim}` `dim={dim!r}` too if they are to vary "
-                "together, or rename the dim.",
-            )
+            wrong = f"the dim `{dim}` of the axis `{name}` is also the path of another "
+            wrong += "axis, which does not share it."
+            cure = f"Give the axis `{dim}` `dim={dim!r}` too if they are to vary "
+            cure += "together, or rename the dim."
+            raise value_error("Space", wrong, cure)
         members.setdefault(dim, []).append(name)
     for dim, names in members.items():
         if len({len(axes[name]) for name in names}) > 1:
             listed = ", ".join(f"`{name}` has {len(axes[name])}" for name in names)
-            raise value_error(
-                "Space",
-                f"axes of the dim `{dim}` vary together and differ in length: "
-                f"{listed}.",
-                "Give them the same length, or another `dim` to one of them.",
-            )
+            wrong = f"axes of the dim `{dim}` vary together and differ in length: "
+            wrong += f"{listed}."
+            cure = "Give them the same length, or another `dim` to one of them."
+            raise value_error("Space", wrong, cure)
     position = {name: k for k, names in enumerate(members.values()) for name in names}
     dims = {dim: len(axes[names[0]]) for dim, names in members.items()}
     return dims, tuple(position[name] for name in axes)
@@ -776,11 +764,9 @@ class Space(eqx.Module):
         check_choice("Space", "mode", mode, ("product", "zip"))
         check_mapped_key("Space", key)
         if isinstance(tree, Space):
-            raise type_error(
-                "Space",
-                "`tree` is a space already.",
-                "Use it as it is, or give its `.tree`.",
-            )
+            wrong = "`tree` is a space already."
+            cure = "Use it as it is, or give its `.tree`."
+            raise type_error("Space", wrong, cure)
         self.tree = tree
         self.mode = mode
         self.key = key
@@ -967,11 +953,9 @@ class Space(eqx.Module):
             first = 0 if self.span is None else self.span[0]
             return self._with(span=(first + chosen.start, count))
         if count >= 2**31:
-            raise value_error(
-                "Space",
-                f"the slice {part} with a step has {count} points.",
-                "Take a slice without a step, or fewer points than 2**31.",
-            )
+            wrong = f"the slice {part} with a step has {count} points."
+            cure = "Take a slice without a step, or fewer points than 2**31."
+            raise value_error("Space", wrong, cure)
         index = np.arange(count).astype(np.int64 if size < 2**62 else object)
         return self._rows(chosen.start + chosen.step * index)
 
@@ -1042,20 +1026,16 @@ class Space(eqx.Module):
             pass
         width = len(geometry.names)
         if array.ndim != 2 or array.shape[1] != width:
-            raise value_error(
-                "Space.from_unit",
-                f"`u` is {describe_value(u)}.",
-                f"Give numbers of the shape (points, {width}), a column for each of "
-                f"{quoted(geometry.names)}, outside of `jit`.",
-            )
+            wrong = f"`u` is {describe_value(u)}."
+            cure = f"Give numbers of the shape (points, {width}), a column for each of "
+            cure += f"{quoted(geometry.names)}, outside of `jit`."
+            raise value_error("Space.from_unit", wrong, cure)
         outside = ~((array >= 0) & (array <= 1))
         if np.any(outside):
             row, column = (int(k) for k in np.argwhere(outside)[0])
-            raise value_error(
-                "Space.from_unit",
-                f"`u[{row}, {column}]` is {array[row, column]}.",
-                "Give numbers from 0 to 1.",
-            )
+            wrong = f"`u[{row}, {column}]` is {array[row, column]}."
+            cure = "Give numbers from 0 to 1."
+            raise value_error("Space.from_unit", wrong, cure)
         # An axis has at least one value: this point is removed again.
         array = array if len(array) else np.zeros((1, width))
         pairs = zip(geometry.axes.values(), array.T, strict=True)
@@ -1090,12 +1070,10 @@ class Space(eqx.Module):
         made = (self if points is None else points).geometry
         _check_untied(geometry, "Space.to_unit")
         if made.names != geometry.names:
-            raise value_error(
-                "Space.to_unit",
-                f"`points` has the axes {quoted(made.names)}, but the space has "
-                f"{quoted(geometry.names)}.",
-                "Give a space with the same axes, in the same order.",
-            )
+            wrong = f"`points` has the axes {quoted(made.names)}, but the space has "
+            wrong += f"{quoted(geometry.names)}."
+            cure = "Give a space with the same axes, in the same order."
+            raise value_error("Space.to_unit", wrong, cure)
         digits = made.digits(np.arange(made.size))
         columns = []
         for (name, axis), dim in zip(
@@ -1116,12 +1094,10 @@ class Space(eqx.Module):
             if np.isnan(u).any():
                 i = int(np.argmax(np.isnan(columns[-1])))
                 _, shown = made.axis_values(name, digits[i : i + 1, dim])[0]
-                raise value_error(
-                    "Space.to_unit",
-                    f"point {i} has {shown[0]} for `{name}`, outside of {axis!r}.",
-                    "Give points with values from one end of a range to the other, or "
-                    "with one of the values of any other axis.",
-                )
+                wrong = f"point {i} has {shown[0]} for `{name}`, outside of {axis!r}."
+                cure = "Give points with values from one end of a range to the other, "
+                cure += "or with one of the values of any other axis."
+                raise value_error("Space.to_unit", wrong, cure)
         return np.stack(columns, axis=1)
 
     def with_axes(
@@ -1150,11 +1126,9 @@ class Space(eqx.Module):
         Needs `pip install 'eqx_pipe[sweep]'`.
         """
         if self.size >= 2**31:
-            raise value_error(
-                "Space.to_pandas",
-                f"the space has {self.size} points, and each is a row.",
-                "At most 2**31 - 1 rows are made: take a slice, `space[a:b]`.",
-            )
+            wrong = f"the space has {self.size} points, and each is a row."
+            cure = "At most 2**31 - 1 rows are made: take a slice, `space[a:b]`."
+            raise value_error("Space.to_pandas", wrong, cure)
         pandas = optional("Space.to_pandas", "pandas")
         return pandas.DataFrame(self.geometry.entry_columns())
 
@@ -1199,10 +1173,8 @@ def cells_of(function: str, space: Space, over: Sequence[str]) -> Space:
             wrong = f"`over` names {name!r}, which is not a dim of the space."
             cure = nearest(name, dims)
             if dims == [POINT]:
-                cure = (
-                    "A part of a space has the dim `point` alone. Sweep over the whole "
-                    "grid, and pick points from the result."
-                )
+                cure = "A part of a space has the dim `point` alone. Sweep over the "
+                cure += "whole grid, and pick points from the result."
             elif name in geometry.names:
                 dim = dims[geometry.axis_dims[geometry.names.index(name)]]
                 cure = f"The axis `{name}` is on the dim `{dim}`: give `over={dim!r}`."
@@ -1211,12 +1183,10 @@ def cells_of(function: str, space: Space, over: Sequence[str]) -> Space:
         wrong = f"`over` names a dim twice: {over}."
         raise value_error(function, wrong, "Name each dim once.")
     if len(over) == len(dims):
-        raise value_error(
-            function,
-            f"`over` names all dims of the space: {', '.join(over)}.",
-            "Name those of replicates, not of settings. Leave `over` out to reduce all "
-            "points to one result.",
-        )
+        wrong = f"`over` names all dims of the space: {', '.join(over)}."
+        cure = "Name those of replicates, not of settings. Leave `over` out to reduce "
+        cure += "all points to one result."
+        raise value_error(function, wrong, cure)
     pairs = zip(geometry.axes.values(), geometry.axis_dims, strict=True)
     axes = [None if dims[dim] in over else axis for axis, dim in pairs]
     return space.with_axes(axes, "product")
@@ -1290,13 +1260,11 @@ def _check_untied(geometry: Geometry, function: str) -> None:
         pairs = zip(geometry.names, geometry.axis_dims, strict=True)
         names = [name for name, other in pairs if other == dim]
         if len(names) > 1:
-            raise value_error(
-                function,
-                f"the axes {quoted(names)} vary together, but each axis of the unit "
-                "cube varies by itself.",
-                "Give each its own dim; compute a function of another axis in `fn`, or "
-                "in one `Mapped` axis that returns both.",
-            )
+            wrong = f"the axes {quoted(names)} vary together, but each axis of the "
+            wrong += "unit cube varies by itself."
+            cure = "Give each its own dim; compute a function of another axis in `fn`, "
+            cure += "or in one `Mapped` axis that returns both."
+            raise value_error(function, wrong, cure)
 
 
 _DATES = (datetime.date, datetime.time, datetime.timedelta)
@@ -1310,12 +1278,10 @@ def _columns(table: Any) -> dict[Any, Any]:
     names = getattr(table, "column_names", getattr(table, "columns", ()))
     names = table if isinstance(table, Mapping) else names
     if not len(names):
-        raise type_error(
-            "Space.from_table",
-            f"`columns` is {describe_value(table)}, which has no columns.",
-            "Give a dict of columns or a data frame; for an array "
-            "`dict(zip(names, array.T))`, for rows `pandas.DataFrame(rows)`.",
-        )
+        wrong = f"`columns` is {describe_value(table)}, which has no columns."
+        cure = "Give a dict of columns or a data frame; for an array "
+        cure += "`dict(zip(names, array.T))`, for rows `pandas.DataFrame(rows)`."
+        raise type_error("Space.from_table", wrong, cure)
     columns = {name: table[name] for name in names}
     for name, column in columns.items():
         check_unmasked("Space.from_table", f"columns[{name!r}]", column)
@@ -1350,13 +1316,11 @@ def _axis(name: str, column: Any, dim: str | None) -> Axis:
                 )
             dates = [x for x in items if isinstance(x, _DATES)]
             if dates:
-                raise type_error(
-                    "Space.from_table",
-                    f"the column `{name}` has dates or times "
-                    f"({type(dates[0]).__name__}), which JAX does not support.",
-                    "Give numbers, such as seconds, or texts, `df[name].astype(str)`, "
-                    "with a program for each.",
-                )
+                wrong = f"the column `{name}` has dates or times "
+                wrong += f"({type(dates[0]).__name__}), which JAX does not support."
+                cure = "Give numbers, such as seconds, or texts, "
+                cure += "`df[name].astype(str)`, with a program for each."
+                raise type_error("Space.from_table", wrong, cure)
             numbers = sum(map(_is_number, items))
             if items and not 0 < numbers == len(items) - missing_in(items):
                 return Static(items, dim=dim)
@@ -1460,57 +1424,10 @@ def sobol(
 
         Sobol (1967), scrambled after Matousek (1998), as in `scipy.stats.qmc.Sobol`.
     """
-    space, n = as_space("sobol", space), _checked("sobol", num, key, dim)
+    space, n = as_space("sobol", space), check_length("sobol", num)
+    check_dim("sobol", dim)
+    check_key("sobol", key)
     # Draw a power of 2 and drop the rest, since SciPy warns about other numbers.
     qmc = optional("sobol", "scipy.stats.qmc")  # takes half a second, so only here
     sampler = qmc.Sobol(len(space.names), seed=seed_of(key))
     return space.from_unit(sampler.random_base2((n - 1).bit_length())[:n], dim=dim)
-
-
-def latin_hypercube(
-    space: SpaceLike,
-    num: SupportsIndex,
-    *,
-    key: Key | None = None,
-    dim: str | None = None,
-) -> Space:
-    """Return a Latin hypercube of `num` points in a space.
-
-    If each axis is cut into `num` equal parts, every part contains exactly one point.
-
-    **Arguments:**
-
-    - `space`: as for `sobol`.
-    - `num`: the number of points, at least 1.
-    - `key`: a PRNG key for the draws; without one they are always the same. (Keyword
-      only.)
-    - `dim`: as for `sobol`. (Keyword only.)
-
-    **Returns:** a `Space` with one dim, by default `point`.
-
-    **Raises:** as `sobol`.
-
-    !!! example
-
-        >>> import eqx_pipe as ep
-        >>> box = {"a": ep.Uniform(0, 4), "b": ep.Uniform(-1, 1)}
-        >>> sorted(int(point["a"]) for point in ep.latin_hypercube(box, 4))
-        [0, 1, 2, 3]
-
-    ??? cite "Source"
-
-        McKay, Beckman, Conover (1979), as in `scipy.stats.qmc.LatinHypercube`.
-    """
-    space = as_space("latin_hypercube", space)
-    n = _checked("latin_hypercube", num, key, dim)
-    qmc = optional("latin_hypercube", "scipy.stats.qmc")
-    sampler = qmc.LatinHypercube(len(space.names), seed=seed_of(key))
-    return space.from_unit(sampler.random(n), dim=dim)
-
-
-def _checked(
-    function: str, num: SupportsIndex, key: Key | None, dim: str | None
-) -> int:
-    check_dim(function, dim)
-    check_key(function, key)
-    return check_length(function, num)

@@ -10,8 +10,9 @@ import jax.numpy as jnp
 import jax.random as jr
 import jax.tree_util as jtu
 
-from .._captured import Fixed, contents
+from .._captured import contents
 from .._check import check_callable
+from .._same import Fixed
 from .._tree import (
     as_arrays,
     join_path,

@@ -384,11 +384,11 @@ class Scope:
 
 
 class Passes:
-    """Outputs recorded in the traced body of a loop, or under `vmap`.
+    """Outputs that leave the traced body of a loop, or a function under `vmap`.
 
-    A value can leave the body only as one of its outputs. So the body calls its stages
-    with the scope that `begin` returns, and returns the result of `arrays` too, which
-    `end` gets stacked over the passes. Without a record there is nothing to return.
+    A body returns arrays alone, and a recorded value can leave it only as one of its
+    outputs. So the body calls its stages with the scope that `begin` returns, and
+    returns the result of `arrays`, which `end` gets stacked over the passes.
 
     With `size` the stages have positions: the values of pass `i` are recorded below
     `i`, although the path in the body has 0. Without `size` they stay stacked.
@@ -398,8 +398,7 @@ class Passes:
         self.scope = scope
         self.size = size
         self.record: Record | None = None
-        self.constants: PyTree = None
-        self.paths: list[str] = []
+        self.has_run = False
 
     def begin(self) -> Scope:
         """Return a new scope for the body, which JAX may trace more than once."""
@@ -408,28 +407,29 @@ class Passes:
         self.record = Record(self._wants)
         return dataclasses.replace(self.scope, record=self.record)
 
-    def arrays(self) -> PyTree:
-        """Return the recorded arrays, which the body must return too."""
-        if self.record is None:
-            return None
-        self.paths = list(self.record.values)  # in order; JAX sorts those of a dict
-        values = as_arrays(self.record.values)
-        arrays, self.constants = eqx.partition(values, eqx.is_array)
-        self.record.values.clear()  # no tracer outlives its trace
+    def arrays(self, y: PyTree = None) -> PyTree:
+        """Return the arrays of an output, and those that were recorded."""
+        values = {} if self.record is None else self.record.values
+        self.paths = list(values)  # in order; JAX sorts those of a dict
+        both = as_arrays((y, values))
+        # Other leaves, such as text, are the same in each pass.
+        arrays, self.constants = eqx.partition(both, eqx.is_array)
+        values.clear()  # no tracer outlives its trace
+        self.has_run = True
         return arrays
 
-    def end(self, stacked: PyTree) -> None:
-        """Record the values, stacked over the passes along their leading axes."""
+    def end(self, stacked: PyTree) -> PyTree:
+        """Record values, and return the output; both stacked along leading axes."""
+        y, values = combine(stacked, self.constants)
         outer = self.scope.record
-        if outer is None:
-            return
-        values = combine(stacked, self.constants)
-        for i in range(self.size or 1):
-            for path in self.paths:
-                value = values[path]
-                if self.size is not None:
-                    value = _slice(value, self.constants[path], i)
-                outer.add(self._path(path, i), value)
+        if outer is not None:
+            for i in range(self.size or 1):
+                for path in self.paths:
+                    value = values[path]
+                    if self.size is not None:
+                        value = _slice(value, self.constants[1][path], i)
+                    outer.add(self._path(path, i), value)
+        return y
 
     def _wants(self, path: str) -> bool:
         assert self.scope.record is not None

@@ -27,9 +27,9 @@ import numpy as np
 from .. import _leaves
 from .._errors import log_once
 from .._jaxprs import digest
-from .compute.rows import Flight, Work
+from .._store import FAILED, MISSING, Files, Filling, Undecodable
 from .identity import reducing_identity
-from .store import FAILED, MISSING, Files, Filling, Undecodable
+from .work.buffer import Flight, Work
 
 _FOLDER = ".flights"
 

@@ -2,8 +2,8 @@
 
 An executor needs only `submit(fn, *args)`, and the futures that it returns only
 `.done()` and `.result()`. The function, the space and the key are sent by cloudpickle,
-once to each worker (see `_Sharing`). A worker calls `work` for a chunk; it traces and
-compiles once, for its own devices.
+about once to each worker (see `_Calls`). A worker calls `work` for chunks; it traces
+and compiles once, for its own devices.
 """
 
 import collections
@@ -29,16 +29,13 @@ from .._jaxprs import array_text, digest
 from .._kernel import has_kernels
 from .._progress import tell
 from .._reduce import as_reducers
+from .._results import versions
+from .._run import CTRL_C, Interrupt, Pace, Stopped, Watch, no_mesh
+from .._store import disk_errors
 from .._types import PyTree
-from .compute.points import Points, prepare
-from .compute.rows import Index, Rows, Verdict, Work, whole
-from .compute.trace import no_mesh, settings
-from .compute.watch import CTRL_C, Interrupt, Pace, Stopped, Watch
 from .flights import Flights
 from .identity import kernels_text
-from .results import versions
-from .store import disk_errors
-from .work import (
+from .planning import (
     Chunk,
     Plan,
     Target,
@@ -48,6 +45,9 @@ from .work import (
     known_workers,
     work_of,
 )
+from .trace.trace import settings
+from .work.buffer import Index, Rows, Verdict, Work, whole
+from .work.points import Points, prepare
 
 # Retry a chunk whose worker died, since another may have more memory; give up on points
 # that kill every worker.
@@ -64,8 +64,8 @@ _CALL_SECONDS = 3e-3
 _UNIT_SECONDS = 1.0, 30.0
 # A job waits in a queue, imports JAX and compiles, so it should take longer.
 _JOB_SECONDS = 60.0
-# The calls that carry the function at first, if the number of workers is unknown.
-_FIRST_WORKERS, _FIRST_JOBS = 2, 8
+# The number of workers until they have answered, if it is unknown.
+_GUESSED_WORKERS = 2
 # After a signal, wait so many seconds for chunks that cannot be cancelled: a stopped
 # worker never answers, and Slurm kills a job 30 s after SIGTERM.
 _GRACE = 20.0
@@ -76,105 +76,76 @@ _SIGNAL_SECONDS = 0.5
 def compute_remotely(plan: Plan, todo: Todo, watch: Watch) -> Iterator[Chunk]:
     """Compute chunks by the workers of an executor, in the order they are finished."""
     packed = pack(plan)
-    name = digest(packed)
-    # The executors of submitit start a job for each call.
-    are_jobs = hasattr(plan.request.executor, "map_array")
-    guess = _FIRST_JOBS if are_jobs else _FIRST_WORKERS
-    workers = known_workers(plan.request.executor) or guess
-    sharing = _Sharing(workers, len(packed), are_jobs)
-    waiting = collections.deque(_Try(n, todo.rows.get(n)) for n in todo.chunks)
-    flying: list[_Unit] = []
-    chunk_bytes = plan.work.row_bytes * plan.chunks.points
-    most = max(2, _IN_FLIGHT_BYTES // max(1, chunk_bytes))
+    shared = digest(packed), packed, todo.target
+    calls = _Calls(plan, todo, len(packed))
     end: float | None = None
     kernels = False
     timeout = plan.request.timeout or math.inf
     heard = time.monotonic()
-
-    def room_for(units: Sequence[_Unit]) -> int:
-        """Return how many more chunks a call may have."""
-        if len(units) >= _IN_FLIGHT or not sharing.ready():
-            return 0
-        return max(0, most - sum(len(unit.tries) for unit in units))
-
     try:
-        while flying or (waiting and not watch.stopping()):
-            full = not (waiting and room_for(flying))
+        while calls.flying or (calls.waiting and not watch.stopping()):
+            new: list[_Call] = []
             if watch.stopping():
                 if end is None:
                     end = time.monotonic() + _GRACE
-                    flying = [unit for unit in flying if not unit.cancelled()]
+                    calls.flying = [x for x in calls.flying if not x.cancelled()]
                     kernels = any(has_kernels(x.own) for x in plan.points.traced)
                 elif kernels and time.monotonic() > end - _GRACE + _SIGNAL_SECONDS:
                     # A signal may not reach the processes of a pool.
                     end_workers(plan.request.executor, signal.SIGINT)
                     kernels = False
                 elif time.monotonic() > end:
-                    lost = sum(len(unit.tries) for unit in flying)
+                    lost = sum(len(call.chunks) for call in calls.flying)
                     tell(
                         f"the sweep stops: {lost} of the chunks in flight did not "
                         f"arrive within {_GRACE:g} s."
                     )
                     return
-            elif not full:
-                units = [sharing.take(waiting, room_for(flying))]
-                while are_jobs and waiting and (room := room_for(flying + units)):
-                    units.append(sharing.take(waiting, room))
-                shared = name, packed, todo.target
-                if not _launch(plan, units, shared, watch.stopping):
+            elif new := calls.take():
+                if not _launch(plan, new, shared, watch.stopping):
                     continue
-                flying += units
+                calls.flying += new
                 heard = time.monotonic()
                 # Launch as many as may be in flight first, unless `submit` itself
                 # computes.
-                if not units[0].future.done():
+                if not new[0].future.done():
                     continue
             trouble: Exception | None = None
             # Fetch results as they finish: Dask recomputes results of a killed worker
             # that were not fetched.
-            finished = _finished(flying, full, watch.stopping, heard + timeout)
+            until = heard + timeout
+            finished = _finished(calls.flying, not new, watch.stopping, until)
             if finished:
                 heard = time.monotonic()
-            elif time.monotonic() > heard + timeout and not watch.stopping():
+            elif time.monotonic() > until and not watch.stopping():
                 # The workers hang: others may take these chunks. Late answers are lost.
-                while flying:
-                    unit = flying.pop()
-                    unit.cancelled()
-                    sharing.land(unit, None)
-                    late = f"no worker has answered for `timeout={timeout:g}` seconds"
-                    unit.check_tries(plan, TimeoutError(late))
-                    waiting.extend(unit.tries)
-            for unit in finished:
-                flying.remove(unit)
+                late = f"no worker has answered for `timeout={timeout:g}` seconds"
+                for call in [*calls.flying]:
+                    call.cancelled()
+                    calls.land(call, None)
+                    call.check_tries(plan, TimeoutError(late))
+            for call in finished:
                 answer: _Answer | None = None
                 try:
-                    answer = unit.result(plan, watch.stopping)
+                    answer = call.result(plan, watch.stopping)
                 except Exception as error:
                     # Keep the other finished chunks before raising.
                     trouble = trouble or error
-                sharing.land(unit, answer)
-                if answer is None:
-                    waiting.extend(unit.tries)
-                    continue
-                computed = answer.computed or []
-                for it, found in zip(unit.tries, computed, strict=False):
-                    if isinstance(found, Exception):
-                        trouble = trouble or found
+                calls.land(call, answer)
+                computed = [] if answer is None else answer.computed or []
+                for (number, rows), outcome in zip(call.chunks, computed, strict=False):
+                    if isinstance(outcome, Exception):
+                        trouble = trouble or outcome
                         continue
-                    values, verdict = found
-                    count = plan.count([it.number])
-                    count = count if it.rows is None else len(it.rows)
+                    values, verdict = outcome
+                    count = plan.count([number]) if rows is None else len(rows)
                     watch.after(count, verdict.failed)
-                    yield Chunk(it.number, it.rows, values, verdict)
-                # The worker lacks the function, or was interrupted.
-                for it in reversed(unit.tries[len(computed) :]):
-                    it.tries -= 1
-                    waiting.appendleft(it)
+                    yield Chunk(number, rows, values, verdict)
             if trouble is not None:
                 raise trouble
     finally:
-        for unit in flying:
-            unit.cancelled()
+        for call in calls.flying:
+            call.cancelled()
 
 
 _Computed: TypeAlias = tuple[Rows, Verdict] | Exception
@@ -193,24 +164,22 @@ class _Answer(NamedTuple):
     computed: list[_Computed] | None
 
 
-@dataclasses.dataclass(eq=False)
-class _Try:
-    """A chunk or some of its rows, with the number of tries."""
-
-    number: int
-    rows: Int64[np.ndarray, " some"] | None = None
-    tries: int = 0
+_Rows: TypeAlias = Int64[np.ndarray, " some"] | None
 
 
 @dataclasses.dataclass(eq=False)
-class _Unit:
-    """Chunks in one call of `work`, and its future.
+class _Call:
+    """A call of `work`, its future, and how often its chunks were tried.
 
-    A call with a `target` carries the function, and is meant for this process.
+    The chunks have their numbers, and the rows that they lack, or `None` for all.
     """
 
-    tries: Sequence[_Try]
-    target: str | int | None
+    chunks: list[tuple[int, _Rows]]
+    tries: int = 0
+    carries: bool = False
+    """True if the call carries the function."""
+    process: str = ""
+    """The process that has refused the call, and lacks the function."""
     future: Any = None
 
     def cancelled(self) -> bool:
@@ -223,7 +192,7 @@ class _Unit:
     def result(self, plan: Plan, stopping: Callable[[], bool]) -> _Answer | None:
         """Return the answer, or `None` if the chunks are to be computed later."""
         try:
-            return _Answer(*self.future.result())
+            return self.future.result()
         except concurrent.futures.BrokenExecutor as error:
             if _ended_by_signal(stopping):
                 return None
@@ -239,147 +208,159 @@ class _Unit:
 
     def check_tries(self, plan: Plan, error: BaseException) -> None:
         """Raise a `SweepError` if the call may not be tried again after an error."""
-        tries = self.tries[0].tries
-        if tries >= _TRIES or isinstance(error, KeyboardInterrupt):
-            first, _ = plan.chunks.span(self.tries[0].number)
-            _, last = plan.chunks.span(self.tries[-1].number)
-            raise _killing(*plan.work.span(first, last), tries, error) from error
+        if self.tries >= _TRIES or isinstance(error, KeyboardInterrupt):
+            first, _ = plan.chunks.span(self.chunks[0][0])
+            _, last = plan.chunks.span(self.chunks[-1][0])
+            where = plan.work.span(first, last)
+            raise _killing(*where, self.tries, error) from error
 
 
 def _launch(
     plan: Plan,
-    units: Sequence[_Unit],
+    calls: Sequence[_Call],
     shared: tuple[str, bytes, Target | None],
     stopping: Callable[[], bool],
 ) -> bool:
-    """Submit chunks, as one array if there are several jobs.
+    """Submit calls, as one array if there are several jobs.
 
     Return False if a signal broke the executor.
     """
     executor: Any = plan.request.executor
     name, packed, target = shared
-    calls = []
-    for unit in units:
-        for it in unit.tries:
-            it.tries += 1
-        asked = [plan.asked(it.number, it.rows) for it in unit.tries]
-        calls.append((name, packed if unit.target is not None else None, asked, target))
+    arguments = []
+    for call in calls:
+        call.tries += 1
+        asked = [plan.asked(*chunk) for chunk in call.chunks]
+        arguments.append((name, packed if call.carries else None, asked, target))
     try:
         if len(calls) == 1:
-            futures = [executor.submit(work, *calls[0])]
+            futures = [executor.submit(work, *arguments[0])]
         else:
-            futures = executor.map_array(work, *zip(*calls, strict=True))
+            futures = executor.map_array(work, *zip(*arguments, strict=True))
     except Exception as error:
         if _ended_by_signal(stopping):
             return False
         raise _broken(error) from error
-    for unit, future in zip(units, futures, strict=True):
-        unit.future = future
+    for call, future in zip(calls, futures, strict=True):
+        call.future = future
     return True
 
 
-class _Sharing:
-    """The number of chunks in the next call, and whether it carries the function.
+class _Calls:
+    """The calls that wait and those in flight; the size and content of the next one.
 
-    At first as many calls carry it as there are workers. The others have its name only;
-    a worker that lacks it answers so at once, and one more call carries it for this
-    worker. If another worker takes that call, the next answer asks again.
+    The first calls carry the function, one for each worker. The others have its name
+    only: a worker that lacks it refuses at once, and the call is made again with it. So
+    the function travels about once to each worker, whether their number is known or
+    not, also to those that replace others.
 
-    Every call that is a job of its own carries it. The first jobs have two chunks, of
-    which they measure the second; after an answer all other jobs are submitted.
+    If calls are jobs, each in a new process, all of them carry it. The first jobs have
+    two chunks, of which they measure the second; after an answer all others are sent.
     """
 
-    def __init__(self, workers: int, size: int, are_jobs: bool):
-        self._workers, self._size, self._are_jobs = workers, size, are_jobs
-        self._pace = Pace()
-        self._pace.steps = 2 if are_jobs else 1
-        # The numbers stand for workers that have not answered yet.
-        self._owed = collections.deque[str | int](range(workers))
-        self._asking = set[str | int | None](self._owed)  # owed, or on the way
-        self._carrying = self._light = self._refused = 0
+    def __init__(self, plan: Plan, todo: Todo, size: int):
+        # The executors of submitit start a job for each call.
+        self._are_jobs = hasattr(plan.request.executor, "map_array")
+        self._workers = known_workers(plan.request.executor) or _GUESSED_WORKERS
         self._able = set[tuple[str, int]]()
+        self._first = self._workers
+        self._size = size
+        chunk_bytes = plan.work.row_bytes * plan.chunks.points
+        self._most_chunks = max(2, _IN_FLIGHT_BYTES // max(1, chunk_bytes))
+        self._pace = Pace()
+        self._pace.steps = 2 if self._are_jobs else 1
+        chunks = ((number, todo.rows.get(number)) for number in todo.chunks)
+        self.waiting = collections.deque(_Call([chunk]) for chunk in chunks)
+        self.flying: list[_Call] = []
+        self._lacking = set[str]()
+        self._refused: list[_Call] = []
 
-    def ready(self) -> bool:
-        """Return whether another call may be submitted."""
-        if self._are_jobs:
-            is_first = self._carrying < self._workers
-            return self._fits() and (is_first or bool(self._able))
-        # Refused calls would come back until the function arrives: wait for an answer.
-        light = self._light + self._refused
-        return self._carries() or light < _DEPTH * max(2, len(self._able))
+    def take(self) -> list[_Call]:
+        """Return the next call, or an array of jobs; none if enough are in flight."""
+        calls = list[_Call]()
+        while (most := self._room(calls)) > 0 and (self._are_jobs or not calls):
+            call = self.waiting.popleft()
+            call.carries |= self._are_jobs or self._first > 0
+            self._first -= call.carries
+            # Chunks whose worker died travel alone: one of them may have killed it.
+            while len(call.chunks) < most and not call.tries and self.waiting:
+                if self.waiting[0].tries or self.waiting[0].process:
+                    break
+                call.chunks += self.waiting.popleft().chunks
+            calls.append(call)
+        return calls
 
-    def take(self, waiting: collections.deque[_Try], most: int) -> _Unit:
-        """Return the next call, with at most so many of the chunks that wait."""
-        workers = max(self._workers, len(self._able))
-        most = min(most, self._pace.steps)
-        if not self._are_jobs:
-            # The last calls are short, so that workers end at about the same time.
-            most = min(most, max(1, len(waiting) // (_DEPTH * workers)))
-        tries = [waiting.popleft()]
-        # Chunks whose worker died travel alone, since one of them may have killed it.
-        while (
-            waiting and len(tries) < most and not (tries[0].tries or waiting[0].tries)
-        ):
-            tries.append(waiting.popleft())
-        target: str | int | None = None
-        if self._carries():
-            target = self._owed.popleft() if self._owed else "any"
-        unit = _Unit(tries, target)
-        self._carrying += target is not None
-        self._light += target is None
-        return unit
-
-    def land(self, unit: _Unit, answer: _Answer | None) -> None:
+    def land(self, call: _Call, answer: _Answer | None) -> None:
         """Record the answer of a call, which is `None` if the worker died."""
-        carried = unit.target is not None
-        self._carrying -= carried
-        self._light -= not carried
-        self._asking.discard(unit.target)
-        refused = answer is not None and answer.computed is None
-        self._refused = self._refused + 1 if refused else 0
+        self.flying.remove(call)
         if answer is None:
+            self.waiting.extend(_Call([chunk], call.tries) for chunk in call.chunks)
+        elif answer.computed is None:
+            self._refuse(call, answer.worker[0])
             return
-        process, _ = answer.worker
-        if answer.computed is not None:
+        else:
+            if left := call.chunks[len(answer.computed) :]:  # it was interrupted
+                self.waiting.appendleft(_Call(left, call.tries - 1))
             self._able.add(answer.worker)
             least, most = _UNIT_SECONDS
-            workers = max(self._workers, len(self._able))
-            wanted = min(max(least, _CALL_SECONDS * workers), most)
+            wanted = min(max(least, _CALL_SECONDS * self._num_workers), most)
             wanted = _JOB_SECONDS if self._are_jobs else wanted
-            timed = len(answer.computed) - carried
+            # The first chunk of a call with the function also compiles.
+            timed = len(answer.computed) - call.carries
             self._pace.record(timed, answer.seconds, wanted)
-        elif process not in self._asking:
-            if self._owed and isinstance(self._owed[-1], int):
-                self._asking.discard(self._owed.pop())
-            self._owed.append(process)
-            self._asking.add(process)
+        self._lacking.discard(call.process)
+        self.waiting.extendleft(self._refused)
+        self._refused.clear()
 
-    def _carries(self) -> bool:
-        """Return whether the next call carries the function."""
-        return self._fits() and (self._are_jobs or bool(self._owed))
+    def _refuse(self, call: _Call, process: str) -> None:
+        """Have a call made again, since a process lacks the function."""
+        call.tries -= 1
+        if process in self._lacking:
+            # Another call brings the function. Until then the process, which is idle,
+            # would refuse this one again and again: wait for any other answer.
+            self._refused.append(call)
+        else:
+            self._lacking.add(process)
+            call.carries, call.process = True, process
+            self.waiting.appendleft(call)
 
-    def _fits(self) -> bool:
-        """Return whether one more function in flight fits into memory."""
-        size = (self._carrying + 1) * self._size
-        return not self._carrying or size <= _IN_FLIGHT_BYTES
+    @property
+    def _num_workers(self) -> int:
+        return max(self._workers, len(self._able))
+
+    def _room(self, more: Sequence[_Call]) -> int:
+        """Return how many chunks the next call may have, after `more` calls."""
+        flying, workers = [*self.flying, *more], self._num_workers
+        left = self._most_chunks - sum(len(call.chunks) for call in flying)
+        most = min(left, self._pace.steps)
+        if self._are_jobs and self._able:
+            calls = _IN_FLIGHT
+        else:
+            calls = min(_DEPTH * max(2, workers), _IN_FLIGHT)
+        if any(call.carries for call in flying):
+            calls = min(calls, max(1, _IN_FLIGHT_BYTES // self._size))
+        if not self._are_jobs:
+            # The last calls are short, so that workers end at about the same time.
+            most = min(most, max(1, len(self.waiting) // (_DEPTH * workers)))
+        return most if self.waiting and len(flying) < calls else 0
 
 
 def _finished(
-    flying: Sequence[_Unit], full: bool, stopping: Callable[[], bool], until: float
-) -> list[_Unit]:
+    flying: Sequence[_Call], full: bool, stopping: Callable[[], bool], until: float
+) -> list[_Call]:
     """Return the finished ones; if `full`, wait for one until the sweep stops.
 
     It waits no longer than `until`.
     """
     pause = 0.0005
     while True:
-        finished = [unit for unit in flying if unit.future.done()]
+        finished = [call for call in flying if call.future.done()]
         waits = stopping() or (full and time.monotonic() <= until)
         if finished or not flying or not waits:
             return finished
         time.sleep(0.02 if stopping() else pause)
         if stopping():
-            return [unit for unit in flying if unit.future.done()]
+            return [call for call in flying if call.future.done()]
         # Wait briefly for short chunks, and poll rarely for long ones.
         pause = min(2 * pause, 0.02)
 
@@ -426,8 +407,6 @@ def _killing(first: int, last: int, tries: int, error: BaseException) -> SweepEr
     )
 
 
-# Keep few sweeps in a worker, since each holds the arrays its function closes over.
-_jobs = LRUCache(4)
 _PROCESS = uuid.uuid4().hex
 
 
@@ -477,51 +456,72 @@ def work(
     packed: bytes | None,
     asked: Sequence[_Asked],
     target: Target | None = None,
-) -> tuple[tuple[str, int], float, list[_Computed] | None]:
-    """Compute the rows of chunks in a worker; return the fields of an `_Answer`.
+) -> _Answer:
+    """Compute the rows of chunks in a worker.
 
     `name` identifies the packed sweep. Without `packed`, a worker that does not know
     the name computes nothing. A worker that sees the store writes the chunks there.
     """
     # A fork has the same `_PROCESS`.
     worker = f"{_PROCESS}.{os.getpid()}", threading.get_ident()
-    known = _jobs.get(name) or packed
-    if known is None:
-        return worker, 0.0, None
+    sweep = _sweeps.get(name)
+    if sweep is None and packed is None:
+        return _Answer(worker, 0.0, None)
+    # Threads may arrive here at the same time: all use the first entry.
+    sweep = sweep or _sweeps.setdefault(name, _Sweep(packed))
     begun, computed = time.monotonic(), list[_Computed]()
-    seen = target if target is not None and target.is_open() else None
+    target = target if target is not None and target.is_open() else None
     # Ctrl-C also reaches the processes of a pool, which finish the chunk.
     with Interrupt(CTRL_C, loud=False) as interrupt:
         for index, costs in asked:
             if interrupt.asked:
                 break
-            job = _jobs.get(name) or known
             try:
-                computed.append(_computed(name, job, index, costs, seen))
+                computed.append(_computed(sweep, index, costs, target))
             except Stopped:
                 break
             if isinstance(computed[-1], Exception):
                 break
             if len(computed) == 1 and packed is not None:
                 begun = time.monotonic()  # the first chunk also compiles
-    return worker, time.monotonic() - begun, computed
+    return _Answer(worker, time.monotonic() - begun, computed)
+
+
+class _Sweep:
+    """A sweep in a worker. The first call that needs it unpacks and traces it.
+
+    Other threads of the worker wait meanwhile, so they find the function.
+    """
+
+    def __init__(self, packed: bytes | None):
+        self._packed, self._lock = packed, threading.Lock()
+        self._made: tuple[_Task, Work] | None = None
+
+    def made(self) -> tuple[_Task, Work]:
+        """Return the task and the rows that it computes."""
+        with self._lock:
+            if self._made is None:
+                assert self._packed is not None
+                task = _unpacked(self._packed)
+                with _as_there(task):
+                    self._made = task, _prepared(task)
+                self._packed = None
+            return self._made
+
+
+# Keep few sweeps in a worker, since each holds the arrays its function closes over.
+_sweeps = LRUCache(4)
 
 
 def _computed(
-    name: str,
-    sweep: tuple[_Task, Work] | bytes,
+    sweep: _Sweep,
     index: Index,
     costs: Float[np.ndarray, " rows"] | None,
     target: Target | None,
 ) -> _Computed:
     try:
-        is_new = isinstance(sweep, bytes)
-        task, job = (_unpacked(sweep), None) if is_new else sweep
-        with contextlib.ExitStack() as stack:
-            for setting, value in task.settings.items():
-                stack.enter_context(getattr(jax, setting)(value))
-            stack.enter_context(no_mesh())
-            job = job or _prepared(name, task)
+        task, job = sweep.made()
+        with _as_there(task):
             if target is None:
                 return whole(job.compute(index, costs, Watch()))
             return [], _written(job, index, costs, target)
@@ -531,12 +531,22 @@ def _computed(
         return _portable(error)
 
 
+@contextlib.contextmanager
+def _as_there(task: _Task) -> Iterator[None]:
+    """Use the settings of JAX of the process that sweeps, and no mesh."""
+    with contextlib.ExitStack() as stack:
+        for setting, value in task.settings.items():
+            stack.enter_context(getattr(jax, setting)(value))
+        stack.enter_context(no_mesh())
+        yield
+
+
 def _written(
     job: Work, index: Index, costs: Float[np.ndarray, " rows"] | None, target: Target
 ) -> Verdict:
     """Write a chunk; return the number of failed points.
 
-    Another worker may compute the same chunk, since a unit is submitted again if no
+    Another worker may compute the same chunk, since a call is made again if no
     worker answers: of two that write parts of it in a folder, each one could undo those
     of the other. There finished rows wait in a flight, with which the next worker goes
     on if this one dies.
@@ -596,7 +606,7 @@ def _unpacked(packed: bytes) -> _Task:
     return task
 
 
-def _prepared(name: str, task: _Task) -> Work:
+def _prepared(task: _Task) -> Work:
     points = prepare(**task.arguments, devices=tuple(jax.local_devices()))
     points = dataclasses.replace(points, **task.fields)
     (here, _, own), (there, _, theirs) = (
@@ -612,8 +622,7 @@ def _prepared(name: str, task: _Task) -> Work:
         cure = "Use workers of the same kind, or sweep the function without `kernel`."
         raise SweepError(message("sweep", wrong, cure))
     reducers = None if task.reduce is None else as_reducers("sweep", task.reduce)
-    # Threads may arrive here at the same time: all use the first entry.
-    return _jobs.setdefault(name, (task, work_of(points, reducers)))[1]
+    return work_of(points, reducers)
 
 
 def _program(job: Points) -> str:

@@ -29,13 +29,13 @@ from .._check import check_bool, check_choice, check_int, check_is
 from .._errors import describe_value, nearest, type_error, value_error
 from .._keys import check_mapped_key
 from .._reduce import ReduceLike, ReducerTree, as_reducers
+from .._results import KnownCoords, OutputCoords, as_output_coords
+from .._run import key_parameter
 from .._spaces import Space, SpaceLike, as_space, by_cell, cells_of
+from .._store import Files, StoreLike, as_files, check_zarr
 from .._types import Device, Key, PyTree
 from .._vmap import local_devices
-from .call import key_parameter
-from .results import KnownCoords, OutputCoords, as_output_coords
 from .shard_env import shard_of_environment
-from .store import Files, StoreLike, as_files, check_zarr
 
 BatchSize: TypeAlias = SupportsIndex | Literal["auto"]
 """The number of points vectorised at once, or the way in which it is chosen."""
@@ -232,17 +232,6 @@ class Request:
         return dataclasses.replace(self, space=cells, key=key, inner=inner)
 
     @property
-    def is_global(self) -> bool:
-        """True if the mesh has devices of several processes."""
-        return self.mesh is not None and len(self.devices) < self.mesh.size
-
-    @property
-    def share(self) -> tuple[int, int] | None:
-        """The share of this process, `(index, count)`, or `None` if it computes all."""
-        here = jax.process_index(), jax.process_count()
-        return here if self.is_global else self.shard
-
-    @property
     def isolated(self) -> bool:
         """True if failed points are marked and do not end the sweep."""
         return self.on_error == "mark"
@@ -276,8 +265,8 @@ def request_of(
         for name, value in options.items()
         if value is not None or name in _NEVER_NONE
     }
-    reduce, several = checked.get("reduce"), function in ("sweep", "plan")
-    devices = local_devices(function, options.get("mesh"), several)
+    reduce = checked.get("reduce")
+    devices = local_devices(function, options.get("mesh"))
     reducers = None if reduce is None else as_reducers(function, reduce)
     request = Request(function, fn, space, devices, reducers=reducers, **checked)
     check_together(request)
@@ -315,11 +304,6 @@ _EXCLUSIVE = (
         ("`executor`",),
         "Leave `mesh` out: each worker uses all of its own devices.",
     ),
-    (
-        "`shard`",
-        ("`mesh` of several processes",),
-        "Leave `shard` out: each process computes a share.",
-    ),
     ("`count_steps`", ("`store`", "`reduce`", "`executor`"), _COUNTED),
     (
         "`jax.disable_jit()`",
@@ -337,7 +321,6 @@ def check_together(request: Request) -> None:
     used = {
         **{f"`{name}`": getattr(request, name) for name in names},
         "`reduce`": reducers,
-        "`mesh` of several processes": request.is_global,
         "`reduce` for an empty space": reducers and request.space.size == 0,
         "`resume='failed'`": request.resume == "failed",
         "`on_error='mark'`": request.isolated,

@@ -2,6 +2,8 @@
 
 import os
 
+import jax
+
 from .._errors import value_error
 from .._progress import tell
 
@@ -50,6 +52,9 @@ def shard_of_environment(function: str) -> tuple[int, int]:
             if rank is not None and count is not None:
                 found += [(name, rank, count)] * (count > 1)
                 break
+        if not found and jax.process_count() > 1:
+            here = jax.process_index(), jax.process_count()
+            found = [("jax.distributed", *here)]
     shard = 0, 1
     for name, part, parts in found:
         if not 0 <= part < parts:

@@ -19,23 +19,7 @@ from jaxtyping import Int64
 
 from .._errors import SweepError, message
 from .._jaxprs import digest
-from .._tree import key_kind, leaves_with_names
-from .._types import PyTree
-from .call import fn_name
-from .compute.groups import Blocks
-from .compute.rows import Errors, Rows, Verdict, clear, in_order, joined
-from .flights import Flights, in_flight
-from .identity import (
-    Grown,
-    as_texts,
-    growth_in,
-    identity_of,
-    key_digits_of,
-    key_digits_text,
-    reducing_identity,
-    with_key_digits,
-)
-from .results import (
+from .._results import (
     check_names,
     coords_texts,
     inner_dims,
@@ -44,7 +28,8 @@ from .results import (
     storable,
     versions,
 )
-from .store import (
+from .._run import fn_name
+from .._store import (
     FAILED,
     MISSING,
     Account,
@@ -57,11 +42,11 @@ from .store import (
     Variable,
     check_current,
     count_in,
-    create,
+    create_store,
     disk_errors,
     exists,
     gaps_of,
-    grow,
+    grow_store,
     merged,
     open_store,
     points_in,
@@ -69,7 +54,20 @@ from .store import (
     statuses_of,
     well_formed,
 )
-from .work import Chunk, Outcome, Plan, Todo, keep_chunk, open_to_workers
+from .._tree import key_kind, leaves_with_names
+from .._types import PyTree
+from .flights import Flights, in_flight
+from .growth import (
+    Grown,
+    growth_in,
+    key_digits_of,
+    key_digits_text,
+    with_key_digits,
+)
+from .identity import as_texts, identity_of, reducing_identity
+from .planning import Chunk, Outcome, Plan, Todo, keep_chunk, open_to_workers
+from .work.buffer import Errors, Rows, Verdict, clear, in_order, joined
+from .work.groups import Blocks
 
 
 class OrderedMerge:
@@ -217,7 +215,7 @@ class StoreSink:
         with disk_errors(self.files.path_of(), "be opened"):
             self.store, self.plan, has_grown = self._opened(plan, write)
         self.contents = _contents_of(self.plan)
-        shard, again = self.plan.request.share, self.plan.request.resume == "failed"
+        shard, again = self.plan.request.shard, self.plan.request.resume == "failed"
         self._filling = Filling(self.store, shard, again, settles=not has_grown)
         self._flights = Flights(self.plan.work, self._filling, self.plan.costs)
 
@@ -237,13 +235,13 @@ class StoreSink:
         if exists(files):
             store = open_store("sweep", files)
         else:
-            store = create("sweep", files, contents.layout(now), write)
+            store = create_store("sweep", files, contents.layout(now), write)
             if not write:
                 return store, plan, False
         # Without a lock, as nothing may be written to the store of another sweep.
         if growth_of(store) is not None and write:
             self._check_dropped(plan)
-            has_grown = grow(files, growth_of) is not None
+            has_grown = grow_store(files, growth_of) is not None
             store, self.grown = open_store("sweep", files), None
         if self.grown is not None:
             plan = self.grown.plan
@@ -330,7 +328,7 @@ class StoreSink:
     def _todo_after(self, grown: Grown) -> Todo:
         """Return the chunks to compute once the store has grown."""
         rows_by_chunk: dict[int, Any] = {}
-        index, count = grown.plan.request.share or (0, 1)
+        index, count = grown.plan.request.shard or (0, 1)
         owned = range(index, len(grown.plan.chunks), count)
         wanted = [MISSING, FAILED] if self._filling.again else [MISSING]
         statuses = statuses_of(self.store, grown.plan.chunks, grown.origin)

@@ -16,15 +16,23 @@ from .._cache import LRUCache
 from .._keys import check_mapped_key
 from .._progress import Progress, tell
 from .._reduce import ReduceLike
+from .._results import OutputCoords, Steps, SweepResult, names_of, reduced_coords
+from .._run import (
+    CTRL_C,
+    ENDING,
+    Interrupt,
+    Watch,
+    call,
+    fn_name,
+    key_parameter,
+    no_mesh,
+)
 from .._spaces import Space, SpaceLike, as_space
+from .._store import MISSING, Files, StoreLike, count_in
 from .._tree import as_data, as_keys, struct_of
 from .._types import Key, PyTree
 from .._vmap import warn_if_cores_idle
-from .call import call, fn_name, key_parameter
-from .compute.kept import configuration, guard_of, schema
-from .compute.rows import Flight
-from .compute.trace import no_mesh
-from .compute.watch import CTRL_C, ENDING, Interrupt, Watch
+from .planning import Chunk, Outcome, Plan, Todo, chunks_of, plan_of
 from .remote import compute_remotely, end_workers
 from .request import (
     BatchSize,
@@ -37,17 +45,9 @@ from .request import (
     check_together,
     request_of,
 )
-from .results import (
-    OutputCoords,
-    Steps,
-    SweepResult,
-    names_of,
-    reduced_coords,
-)
 from .sinks import ArraySink, ReductionSink, StoreSink
-from .store import MISSING, Files, StoreLike, count_in
-from .together import TogetherSink
-from .work import Chunk, Outcome, Plan, Todo, chunks_of, plan_of
+from .trace.kept import configuration, guard_of, schema
+from .work.buffer import Flight
 
 
 def sweep(
@@ -113,10 +113,8 @@ def sweep(
       size, a function that prints, writes or calls back (`jax.debug.print`,
       `io_callback`) runs once at each point, not vectorised. (Keyword only.)
     - `mesh`: to use only some devices: the points are split over all axes of the mesh.
-      By default they are split over all local devices. Under `jax.distributed` it may
-      have devices of all processes, equally many of each: then all processes make the
-      same call, each computes a share of the points, and every one of them gets the
-      whole result. (Keyword only.)
+      By default they are split over all devices of the process. Several processes
+      share a sweep by `shard`. (Keyword only.)
     - `order_by`: for points of unequal cost, such as adaptive solves: the approximate
       cost of a point, as a function from a point to a number, or an array with a number
       for each point. Points of similar cost then share a batch, so that few lanes wait
@@ -145,7 +143,8 @@ def sweep(
     - `shard`: for several processes, such as the tasks of a Slurm array, that fill one
       store: `(index, count)` computes share `index` of `count` shares of its chunks.
       `"auto"` reads both from the environment of Slurm (arrays and `srun`), PBS,
-      HyperQueue, Kubernetes or MPI, or from `EQX_PIPE_SHARD=7/16`, and prints a line.
+      HyperQueue, Kubernetes or MPI, from `jax.distributed`, or from
+      `EQX_PIPE_SHARD=7/16`, and prints a line.
       The result is the store at that moment; `.ok` is `False` at missing points.
       (Keyword only.)
     - `executor`: for workers that a scheduler manages, such as Dask's: an object that
@@ -250,7 +249,7 @@ def complete(plan: Plan, started: float) -> SweepResult:
     return _finished(sink, started)
 
 
-Sink: TypeAlias = ArraySink | ReductionSink | StoreSink | TogetherSink
+Sink: TypeAlias = ArraySink | ReductionSink | StoreSink
 """An object that keeps chunks: in memory, in a store, or merged to a reduction."""
 
 
@@ -269,10 +268,8 @@ def _finished(sink: Sink, started: float) -> SweepResult:
 def _sink(plan: Plan) -> Sink:
     """Return the sink that keeps the rows of a plan."""
     if plan.request.store is not None:
-        sink = StoreSink(plan)
-    else:
-        sink = ArraySink(plan) if plan.blocks is None else ReductionSink(plan)
-    return TogetherSink(sink) if plan.request.is_global else sink
+        return StoreSink(plan)
+    return ArraySink(plan) if plan.blocks is None else ReductionSink(plan)
 
 
 Compute: TypeAlias = Callable[[Plan, Todo, Watch], Iterator[Chunk]]

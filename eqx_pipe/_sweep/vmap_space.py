@@ -12,10 +12,10 @@ from jaxtyping import Array, UInt32
 from .._check import check_int, check_is
 from .._errors import value_error
 from .._keys import check_mapped_key
+from .._run import call
 from .._spaces import SpaceLike, as_space
 from .._types import Key, PyTree
 from .._vmap import local_devices, vmap
-from .call import call
 from .request import FN_FIRST
 
 

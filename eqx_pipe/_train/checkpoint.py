@@ -17,17 +17,9 @@ import numpy as np
 
 from .. import _leaves
 from .._errors import StructureError, describe_value, log_once, value_error
-from .._sweep import (
-    MALFORMED,
-    Files,
-    SweepResult,
-    Taken,
-    Undecodable,
-    as_texts,
-    check_settings,
-    disk_errors,
-    settle,
-)
+from .._results import SweepResult
+from .._store import MALFORMED, Files, Taken, Undecodable, disk_errors, settle
+from .._sweep import as_texts, check_settings
 
 KEY, BEFORE = "checkpoint", "checkpoint.before"
 """The keys of the newest checkpoint, which is replaced atomically, and the other."""

@@ -10,16 +10,9 @@ from .._check import check_is
 from .._compiled import ProgramPlan, free_bytes, plan_of_program
 from .._errors import value_error
 from .._keys import key_argument
+from .._run import TooLarge, needs_key, no_mesh
 from .._spaces import SpaceLike
-from .._sweep import (
-    Request,
-    TooLarge,
-    cases_of,
-    needs_key,
-    no_mesh,
-    request_of,
-    rows_of,
-)
+from .._sweep import Request, cases_of, request_of, rows_of
 from .._types import Key
 from .._vmap import largest_that_fits
 from .lanes import FUNCTIONS, Lanes, Training

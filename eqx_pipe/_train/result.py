@@ -4,8 +4,8 @@ import contextlib
 import dataclasses
 import functools as ft
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -15,24 +15,11 @@ from .._check import check_distinct
 from .._errors import SweepError, message, structure_error, type_error, value_error
 from .._jaxprs import array_text, digest, text_of
 from .._reduce import Over
+from .._results import Best, Compared, SweepResult, check_output_coords, names_in
+from .._run import nothing
 from .._spaces import Space
-from .._sweep import (
-    Best,
-    Compared,
-    Outcome,
-    Request,
-    StoreLike,
-    SweepResult,
-    as_files,
-    check_output_coords,
-    check_settings,
-    disk_errors,
-    gaps_of,
-    locked,
-    names_in,
-    nothing,
-    result_of,
-)
+from .._store import StoreLike, as_files, disk_errors, gaps_of, locked
+from .._sweep import Outcome, Request, check_settings, result_of
 from .._tree import struct_of
 from .._types import PyTree
 from .checkpoint import CURVES, KEY, Saved, newest, tidy, write
@@ -219,10 +206,6 @@ class TrainResult:
         return f"TrainResult({text}{names})"
 
 
-Begin: TypeAlias = TrainResult | Callable[[PyTree], PyTree] | None
-"""The carries that trainings begin from: those of a result, or of a function."""
-
-
 def columns_of(space: Space) -> dict[str, np.ndarray]:
     """Return the values of the axes at all points by path, without `Static` axes."""
     static = {name for name, axis in space.geometry.axes.items() if axis.is_static}
@@ -255,7 +238,7 @@ class State:
         self.carries: list[Carries] = [[] for _ in groups]
         self.errors, self.curves = dict[int, str](), dict[str, Curve]()
 
-    def begin(self, records: Steps, ends: Steps, begin: "Begin") -> None:
+    def begin(self, records: Steps, ends: Steps, begin: TrainResult | None) -> None:
         """Make the curves, for the steps with a record and the ends of intervals.
 
         Those that a result to `begin` from has are continued.
@@ -300,22 +283,20 @@ class State:
             elif name in made:  # until now nothing was decided
                 new.values[:, : new.until(self.step)] = made[name][:, None]
 
-    def _warm(self, begin: "Begin") -> Mapping[str, Curve]:
-        """Begin from the carries that are given, and return the curves until there."""
-        self.begun, own = begin is not None, self.columns
-        if begin is not None and not isinstance(begin, TrainResult):
-            self.carries = [lanes.begun(begin, own) for lanes in self.groups]
-        if not isinstance(begin, TrainResult):
+    def _warm(self, begin: TrainResult | None) -> Mapping[str, Curve]:
+        """Begin from the carries of a result, and return its curves."""
+        self.begun = begin is not None
+        if begin is None:
             return {}
         begin.carry(0)  # raises if it was loaded
         if text_of(begin.space) != text_of(self.request.space):
-            cure = "Give that space, or a function: `lambda point: result.carry(3)`."
+            cure = "Give that space, or return the carries from `init`."
             raise value_error("train", "`begin` is a result of another space.", cure)
         pairs = zip(self.groups, begin._groups, strict=True)
         for lanes, (_, carries) in pairs:
-            origin, *made = map(np.asarray, carries[: 1 + len(own)])
-            first = values_at(dict(zip(own, made, strict=True)), 0)
-            lanes.fitting(begin.carry(int(lanes.rows[0])), origin[0], first)
+            origin, *made = map(np.asarray, carries[: 1 + len(self.columns)])
+            first = values_at(dict(zip(self.columns, made, strict=True)), 0)
+            lanes.check_fits(begin.carry(int(lanes.rows[0])), origin[0], first)
         self.carries = [carries for _, carries in begin._groups]
         self.step, self.columns = begin.step, begin._columns
         self.active, self.trained = begin.active.copy(), begin.trained.copy()

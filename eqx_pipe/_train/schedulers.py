@@ -13,7 +13,7 @@ from jaxtyping import ArrayLike, Bool, Int
 
 from .._check import check_choice, check_int, check_is
 from .._errors import describe_value, nearest, value_error
-from .._sweep import ranked
+from .._results import ranked
 from .._types import Key
 
 _NEXT = "train: Population.next"

@@ -2,8 +2,8 @@
 
 A *lane* is a function of one point. `batch_of` vectorises it, `filled` loops over the
 batches of a sweep, and `over_devices` gives each device its own batches. `vmap` is all
-of this for any function, with derivatives: `in_batches` is its loop. `analyze` and
-`choose_batch_size` decide how many lanes a batch has.
+of this for any function, with derivatives. `analyze` and `choose_batch_size` decide how
+many lanes a batch has.
 """
 
 from .batch_size import Analysis as Analysis
@@ -21,7 +21,6 @@ from .devices import local_devices as local_devices
 from .devices import use_cpu_devices as use_cpu_devices
 from .devices import warn_if_cores_idle as warn_if_cores_idle
 from .devices import warn_if_it_may_hang as warn_if_it_may_hang
-from .lanes import in_batches as in_batches
 from .mapped import Vmapped as Vmapped
 from .mapped import leaf_axes as leaf_axes
 from .mapped import vmap as vmap

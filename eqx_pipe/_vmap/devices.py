@@ -9,7 +9,6 @@ are safe. The second half of this file can be removed when JAX 0.11.1 is the old
 version supported.
 """
 
-import collections
 import math
 import operator
 import os
@@ -28,14 +27,8 @@ from .._mesh_context import check_mesh
 from .._types import Device
 
 
-def local_devices(
-    function: str, mesh: Mesh | None, several: bool = False
-) -> tuple[Device, ...]:
-    """Return the devices of this process in `mesh`, or all of them.
-
-    Raises if other processes have devices in it, unless it may be of `several`: then
-    each process has as many.
-    """
+def local_devices(function: str, mesh: Mesh | None) -> tuple[Device, ...]:
+    """Return the devices of `mesh`, or all of this process; those of others raise."""
     if mesh is None:
         return tuple(jax.local_devices())
     check_mesh(function, mesh)
@@ -49,19 +42,16 @@ def local_devices(
             "Give a `topology` to `plan`, `plan_train` or `program`, which compile for "
             "it and do not compute.",
         )
-    own = tuple(d for d in devices if d.process_index == jax.process_index())
-    counts = collections.Counter(d.process_index for d in devices)
-    fair = len(counts) == jax.process_count() and len({*counts.values()}) == 1
-    if not devices or (len(own) < len(devices) and not (several and fair)):
-        whole = "Give `jax.make_mesh((jax.device_count(),), ('x',))`, or " * several
-        raise value_error(
-            function,
-            f"`mesh` has {len(devices)} devices, {len(devices) - len(own)} of them of "
-            "other processes.",
-            f"{whole or 'Give '}a mesh of this process's own devices: "
-            "`jax.make_mesh((n,), ('x',), devices=jax.local_devices()[:n])`.",
-        )
-    return own
+    others = sum(d.process_index != jax.process_index() for d in devices)
+    if others or not devices:
+        cure = "Give a mesh of this process's own devices: "
+        cure += "`jax.make_mesh((n,), ('x',), devices=jax.local_devices()[:n])`."
+        if function in ("sweep", "plan"):
+            cure += " To share a sweep between processes, give a `store` on a disk "
+            cure += "that all see, and `shard='auto'`."
+        wrong = f"`mesh` has {len(devices)} devices, {others} of them of other "
+        raise value_error(function, f"{wrong}processes.", cure)
+    return devices
 
 
 def use_cpu_devices(n: SupportsIndex | None = None) -> None:

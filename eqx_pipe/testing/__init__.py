@@ -14,14 +14,7 @@ from ._laws.extensions import check_reducer as check_reducer
 from ._laws.function import check_function as check_function
 from ._laws.law import assert_compiles as assert_compiles
 
-_STRATEGIES = (
-    "arguments",
-    "arrays",
-    "from_jaxtyping",
-    "given_typed",
-    "keys",
-    "pipelines",
-)
+_STRATEGIES = "arguments", "arrays", "from_jaxtyping", "given_typed"
 
 if _typing.TYPE_CHECKING:
     from ._strategies import *  # noqa: F403

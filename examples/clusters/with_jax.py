@@ -1,13 +1,14 @@
-"""`jax.distributed`: `srun python with_jax.py`, or one process for each host.
+"""`jax.distributed`: `srun python with_jax.py STORE`, or one process for each host.
 
-Every process gets the whole result. Elsewhere than in Slurm, name the processes:
-`python with_jax.py HOST:PORT COUNT INDEX`.
+Every process loads the whole result from the store, which all of them see. Elsewhere
+than in Slurm, name the processes: `python with_jax.py STORE HOST:PORT COUNT INDEX`.
 """
 
 import sys
 
 import jax
 import jax.numpy as jnp
+from jax.experimental import multihost_utils
 
 import eqx_pipe as ep
 
@@ -17,13 +18,14 @@ def model(p):
 
 
 if __name__ == "__main__":
-    address, count, index = [*sys.argv[1:], None, None, None][:3]
+    store, address, count, index = [*sys.argv[1:], None, None, None][:4]
     if address is None:
         jax.distributed.initialize()
     else:
         jax.distributed.initialize(address, int(count), int(index))
     # After `initialize`, since axes are arrays of JAX.
     space = {"x": ep.Linspace(0, 3, 500), "scale": ep.Values([1.0, 2.0])}
-    mesh = jax.make_mesh((jax.device_count(),), ("points",))
-    result = ep.sweep(model, space, mesh=mesh)
+    ep.sweep(model, space, store=store, shard="auto")
+    multihost_utils.sync_global_devices("all shares are stored")
+    result = ep.SweepResult.load(store)
     print(f"{result.ok.sum()} of {len(result)} points")

@@ -182,23 +182,25 @@ class Calls(nn.StatefulLayer):
         return x + count, state.set(self.index, count + 1)
 
 
-def test_a_state_passes_through_the_batches_in_order():
-    pipe, state = nn.make_with_state(lambda: ep.batched(Calls(), batch_size=2))()
-    y, state = eqx.filter_jit(pipe)(jnp.zeros(5, int), state)
-    assert y.tolist() == [0, 0, 1, 1, 2]
-    assert state.get(pipe.stage.index) == 3
-    split = nn.make_with_state(lambda: ep.batched(Calls(), mesh=MESH))()
-    with pytest.raises(ValueError, match="no `mesh`"):
-        split[0](jnp.zeros(8, int), split[1])
+@pytest.mark.parametrize("settings", [{"batch_size": 2}, {"mesh": MESH}])
+def test_batches_have_no_state_in_common(settings):
+    with pytest.raises(ValueError, match="Leave out `(batch_size|mesh)`"):
+        ep.batched(Calls(), **settings)
+    pipe, state = nn.make_with_state(lambda: ep.batched(Calls()))()
+
+    def step(state, xs):
+        return pipe(xs, state)[::-1]
+
+    state, y = jax.lax.scan(step, state, jnp.zeros((2, 3), int))
+    assert y.tolist() == [[0] * 3, [1] * 3]
+    assert state.get(pipe.stage.index) == 2
 
 
 def test_a_named_axis_is_one_batch():
-    norm = nn.BatchNorm(3, "batch", mode="batch")
-    pipe, state = nn.make_with_state(
-        lambda: ep.batched(norm, axis_name="batch", batch_size=2)
-    )()
-    with pytest.raises(ValueError, match="Leave out `batch_size`"):
-        pipe(jnp.ones((5, 3)), state)
+    total = lambda x: jax.lax.psum(x, "batch")  # noqa: E731
+    pipe = ep.batched(total, axis_name="batch", batch_size=2)
+    with pytest.raises(ValueError, match="Leave out `axis_name`"):
+        pipe(jnp.ones(5))
 
 
 @pytest.mark.parametrize("impl", ["rbg", "unsafe_rbg"])

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.helpers import few
+from support.pipelines import pipelines
 
 import eqx_pipe as ep
-from eqx_pipe import testing
 
 KEY = jr.key(0)
 X = jnp.linspace(-1.0, 1.0, 3)
@@ -50,7 +50,7 @@ NESTED = ep.chain(
 @few
 @given(st.data())
 def test_the_laws_of_a_lens_hold_for_every_path(data):
-    pipe = data.draw(testing.pipelines(jnp.zeros(3)))
+    pipe = data.draw(pipelines(jnp.zeros(3)))
     if not is_pipeline(pipe):
         return
     paths = [row.path for row in ep.summary(pipe).rows[1:]]

@@ -15,7 +15,7 @@ import pytest
 from support.by_hand import by_hand
 from support.combinators import COMBINATORS, Parts
 from support.helpers import assert_agree, few, numbers
-from support.strategies import nestings, structs
+from support.strategies import keys, nestings, structs
 
 import eqx_pipe as ep
 import eqx_pipe.testing as ept
@@ -66,7 +66,7 @@ def test_each_combinator_keeps_every_law(names):
 def test_every_nesting_keeps_every_law(data):
     struct = data.draw(structs(), label="struct")
     pipe = data.draw(nestings(struct, max_depth=4), label="pipe")
-    x, key = data.draw(ept.arrays(struct), label="x"), data.draw(ept.keys())
+    x, key = data.draw(ept.arrays(struct), label="x"), data.draw(keys())
     ept.check_function(pipe, x, key=key)
 
 
@@ -75,14 +75,14 @@ def test_every_nesting_keeps_every_law(data):
 def test_every_nesting_of_integers_keeps_every_law(data):
     struct = jax.ShapeDtypeStruct((3,), jnp.int32)
     pipe = data.draw(nestings(struct, max_depth=4), label="pipe")
-    ept.check_function(pipe, data.draw(ept.arrays(struct)), key=data.draw(ept.keys()))
+    ept.check_function(pipe, data.draw(ept.arrays(struct)), key=data.draw(keys()))
 
 
 @hp.given(st.data())
 def test_every_nesting_computes_what_its_maths_computes(data):
     struct = data.draw(structs(), label="struct")
     pipe = ep.chain(data.draw(nestings(struct, max_depth=4), label="pipe"))
-    x, key = data.draw(ept.arrays(struct), label="x"), data.draw(ept.keys())
+    x, key = data.draw(ept.arrays(struct), label="x"), data.draw(keys())
     wanted = eqx.filter_jit(by_hand)(pipe, x, key)
     assert_agree(eqx.filter_jit(pipe)(x, key=key), wanted)
 
@@ -92,7 +92,7 @@ def test_every_nesting_computes_what_its_maths_computes(data):
 def test_every_nesting_has_the_gradients_of_its_maths(data):
     struct = jax.ShapeDtypeStruct((4,), jnp.float32)
     pipe = ep.chain(data.draw(nestings(struct, max_depth=4), label="pipe"))
-    x, key = data.draw(ept.arrays(struct), label="x"), data.draw(ept.keys())
+    x, key = data.draw(ept.arrays(struct), label="x"), data.draw(keys())
 
     @eqx.filter_jit
     @eqx.filter_grad
@@ -110,7 +110,7 @@ def test_every_nesting_has_the_gradients_of_its_maths(data):
 def test_a_pipeline_in_inference_needs_no_more_than_the_pipeline(data):
     struct = data.draw(structs(), label="struct")
     pipe = ep.chain(data.draw(nestings(struct, max_depth=2), label="pipe"))
-    x, key = data.draw(ept.arrays(struct)), data.draw(ept.keys())
+    x, key = data.draw(ept.arrays(struct)), data.draw(keys())
     y = eqx.filter_jit(eqx.nn.inference_mode(pipe))(x, key=key)
     assert jtu.tree_structure(y) == jtu.tree_structure(x)
 

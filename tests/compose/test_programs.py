@@ -16,10 +16,10 @@ from support.by_hand import by_hand
 from support.combinators import COMBINATORS, Parts
 from support.helpers import few, numbers, slow_unless
 from support.hlo import normalized
+from support.pipelines import pipelines
 from support.strategies import structs
 
 import eqx_pipe as ep
-import eqx_pipe.testing as ept
 
 X = numbers(jax.ShapeDtypeStruct((8,), jnp.float32))
 
@@ -95,7 +95,7 @@ def counted(program):
 def test_nestings_are_the_program_of_their_maths(data):
     struct = data.draw(structs())
     random = data.draw(st.booleans())
-    pipe = data.draw(ept.pipelines(struct, max_depth=2, branches=False, random=random))
+    pipe = data.draw(pipelines(struct, max_depth=2, branches=False, random=random))
     key = jr.key(0) if random else None
     for direction in (forward, backward):
         assert_costs(*programs(direction, ep.chain(pipe), numbers(struct), key))

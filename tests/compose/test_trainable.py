@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.helpers import arrays_by_path, few
+from support.pipelines import pipelines
 
 import eqx_pipe as ep
-from eqx_pipe import testing
 
 KEY = jr.key(0)
 X = jnp.linspace(-1.0, 1.0, 3)
@@ -54,7 +54,7 @@ def test_the_leaves_of_a_pipeline_are_called_by_its_paths():
 @few
 @given(st.data())
 def test_each_parameter_is_either_trained_or_frozen(data):
-    pipe = data.draw(testing.pipelines(jnp.zeros(3)))
+    pipe = data.draw(pipelines(jnp.zeros(3)))
     paths = sorted(chosen(pipe))
     inexact = filter(eqx.is_inexact_array, jax.tree.leaves(pipe))
     assert len(paths) == len(list(inexact))

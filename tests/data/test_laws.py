@@ -11,7 +11,8 @@ import pytest
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from support.helpers import few, numbers, slow_unless
-from support.strategies import structs
+from support.pipelines import pipelines
+from support.strategies import keys, structs
 
 import eqx_pipe as ep
 import eqx_pipe.testing as ept
@@ -85,7 +86,7 @@ def test_every_loader_keeps_every_law(data):
     )
     # All records of a batch share the draw of `shifted`.
     skip = ("draws",) if batch_pipe is shifted else ()
-    ept.check_loader(loader, key=data.draw(ept.keys(), label="key"), skip=skip)
+    ept.check_loader(loader, key=data.draw(keys(), label="key"), skip=skip)
 
 
 @pytest.mark.slow
@@ -93,8 +94,8 @@ def test_every_loader_keeps_every_law(data):
 @hp.given(st.data())
 def test_a_drawn_pipeline_in_a_loader_keeps_every_law(data):
     struct = data.draw(structs(), label="struct")
-    pipe = data.draw(ept.pipelines(struct, max_depth=2), label="pipe")
-    key = data.draw(ept.keys(), label="key")
+    pipe = data.draw(pipelines(struct, max_depth=2), label="pipe")
+    key = data.draw(keys(), label="key")
     records = jax.tree.map(lambda v: jnp.stack([v, v + 1, v - 1]), numbers(struct))
     ept.check_loader(
         ep.data.Loader(ep.data.ArraySource(records), pipe, batch_size=2), key=key

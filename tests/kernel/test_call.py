@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 from jax import lax
 from support.helpers import assert_agree, few
+from support.strategies import keys as drawn_keys
+from support.strategies import nestings
 from support.sweeps import make_mesh
 
 import eqx_pipe as ep
@@ -70,10 +72,10 @@ def keys(*shape):
 @few
 @hp.given(st.data())
 def test_the_law_for_pipelines(data):
-    pipe = data.draw(ept.pipelines(STRUCT, max_depth=2))
+    pipe = data.draw(nestings(STRUCT, max_depth=2))
     x = data.draw(ept.arrays(jax.ShapeDtypeStruct((5, 3), jnp.float32)))
     by_point = lambda x, key: ep.chain(pipe)(x, key=key)  # noqa: E731
-    keys = jr.split(data.draw(ept.keys()), 5)
+    keys = jr.split(data.draw(drawn_keys()), 5)
     agree(jax.vmap(ep.kernel(by_point))(x, keys), jax.vmap(by_point)(x, keys))
 
 

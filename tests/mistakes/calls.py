@@ -40,6 +40,7 @@ def of_stages():
         "feed": call(sin, "x"),
         "gated": call(sin, gates=(jnp.all,)),
         "graph": call({"a": sin}, {"a": []}, "a"),
+        "kernel": call(sin),
         "outputs": call(ep.chain(a=sin), "a"),
         "refill": call(ft.partial(jax.lax.while_loop, lambda c: c < 3, jnp.sin)),
         "repeat": call(linear, 2, key=key()),
@@ -63,7 +64,6 @@ def of_axes():
         "Static": call([1]),
         "Uniform": call(0, 1),
         "Values": call([1]),
-        "latin_hypercube": call(BOX, 2),
         "sobol": call(BOX, 2),
     }
 
@@ -113,11 +113,9 @@ def of_data_and_devices():
         "sharding.AxisRules": call({}),
         "sharding.constrain": call(ones(8)),
         "sharding.init_sharded": call(linear, key(), mesh(), None),
-        "sharding.on": call(mesh(), sin),
         "sharding.parallelize": call(sin, init_params=linear, initial_batch=ones(8, 3)),
         "sharding.pipelined": call(stack(2), stages, 2),
         "sharding.shard": call(ones(8), mesh(), None),
-        "sharding.shard_map": call(sin, mesh(), None, None),
     }
 
 
@@ -134,8 +132,6 @@ def of_testing():
         "testing.check_reducer": call(ep.reduce.Mean(), ones(5)),
         "testing.from_jaxtyping": call(Float[Array, " n"]),
         "testing.given_typed": call(annotated),
-        "testing.keys": call(),
-        "testing.pipelines": call(Struct((), "f4")),
     }
 
 

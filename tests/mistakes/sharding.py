@@ -57,29 +57,10 @@ SHARDING = {
         "the specs or the sizes": lambda: init_sharded(
             linear, key(), mesh(), P("model")
         ),
-        "4 or 8.*the specs or the": lambda: ep.sharding.shard_map(
-            sin, mesh(), P("data"), P("data")
-        )(ones(7)),
-        r"`a` of the output.*`data`\n.*`jax.lax.pmean`": lambda: ep.sharding.shard_map(
-            lambda x: {"a": x, "b": 1.0}, mesh(), P("data"), P()
-        )(ones(8)),
-        "Call it outside; .*sharding.pipelined`": lambda: jax.jit(
-            lambda x: ep.sharding.on(mesh(), sin)(x)
-        )(ones(3)),
-        "or one batch": lambda: parallelize(initial_batch=None),
-        "Call `get_input_batch` once before `init_params`": lambda: parallelize(
-            fun=lambda m, x: jnp.sum(ep.sharding.constrain(x, "batch", None)),
-            initial_batch=None,
-            get_input_batch=lambda a, b: ones(8, 3),
-            mesh=mesh(),
-            rules={"batch": "data"},
-        )[1](key()),
+        "4 or 8.*the specs or the": lambda: shard(ones(7), mesh(), P("data")),
     },
     ep.StructureError: {
         "a mapping from patterns": lambda: shard({"a": ones(8)}, mesh(), [P("data")]),
-        "`PartitionSpec` for the whole output": lambda: ep.sharding.shard_map(
-            sin, mesh(), P("data"), [P("data")]
-        )(ones(8)),
     },
     TypeError: {
         "`eqx_pipe.sharding.init_sharded`": lambda: shard(

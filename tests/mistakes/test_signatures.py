@@ -25,7 +25,7 @@ CURES = {
     r"Write `step\(carry, batch\)": "data.Loader.scan.step",
     "Give a function from a key": "sharding.init_sharded.init",
     "Give a function of two arguments": "sharding.parallelize.fun",
-    "Give a function that returns parameters": "get_input_batch init_params",
+    "Give a function that returns parameters": "init_params",
     "Give the function of one lane": "vmap.fn",
     "The first argument is the function": "program.fn",
     "Give 'h100'": "topology.name",
@@ -43,7 +43,7 @@ CURES = {
     "Give a positive number of seconds": "timeout",
     "Give True or False": (
         "is_log reverse shared shuffle drop_remainder count_steps progress compiled "
-        "vmap.remat"
+        "vmap.remat strict"
     ),
     r"jax.make_mesh\(": "mesh",
     "Put a `Linspace`": "space Space.tree",
@@ -68,6 +68,7 @@ CURES = {
     "Give a pipeline of this library": "outputs.pipe",
     "Give a tuple of names": "graph.inputs",
     "Give an integer, `None`, or a pytree": "in_axes out_axes",
+    "Give the function of a point": "kernel.fn",
     r"Give a function with a `while_loop`": "refill.fn",
     "Give one gate per stage": "gates",
     "Give one integer": "gated.axis parallel.axis",
@@ -88,7 +89,7 @@ CURES = {
     "Give a function, `": "scheduler train.callback",
     "Give a function: `": "Training.init Training.step evaluate",
     "Give a list of paths of axes": "vary",
-    "Give a `TrainResult`, or a function": "begin",
+    "Give a `TrainResult`; `init` may return": "begin",
     r'Give `{"momentum": \(low, high': "bounds",
     "Give a number above 0, at most 0.5": "fraction",
     "Give numbers to multiply by": "factors",
@@ -118,7 +119,6 @@ CURES = {
     "Give a dict of arguments by name": "kwargs",
     "Give a function that makes the same numbers": "reference",
     "Give a function with annotations": "testing.arguments.fn",
-    "Give a list of strategies": "axes testing.pipelines.stages",
     "Give a pytree of `jax.ShapeDtypeStruct": "struct",
     "Give a tuple of dtypes": "dtypes",
     "Give a tuple of names of laws": "only skip",
@@ -132,9 +132,9 @@ CURE_OF = {name: cure for cure, names in CURES.items() for name in names.split()
 
 # Parameters that take any object: data, and what is read when it is used.
 ANY = set(
-    "args axis_name branches by carry check_vma in_specs initial_batch keep "
-    "logical out_specs random static tree u x draw.state summary.state "
-    "reduce.Var.ddof scan.init sharding.on.specs "
+    "args axis_name by carry check_vma in_specs initial_batch keep "
+    "logical out_specs static tree u x draw.state summary.state "
+    "reduce.Var.ddof scan.init "
     "testing.check_method.fn testing.check_method.key testing.check_reducer.values "
     "testing.given_typed.fn testing.from_jaxtyping.annotation trainable.pipe".split()
 )

@@ -6,10 +6,9 @@ import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-from jax.sharding import PartitionSpec as P
 from support.helpers import assert_agree, few, filled, numbers
 from support.laws import check_sharded
-from support.strategies import meshes, nestings
+from support.strategies import keys, meshes, nestings
 
 import eqx_pipe as ep
 import eqx_pipe.testing as ept
@@ -25,35 +24,8 @@ def test_a_drawn_pipeline_is_the_same_on_every_mesh(data):
     struct = {"x": jax.ShapeDtypeStruct((8,), jnp.float32)}
     pipe = ep.chain(data.draw(nestings(struct, max_depth=4), label="pipe"))
     mesh = data.draw(meshes(explicit=False), label="mesh")
-    x, key = data.draw(ept.arrays(struct), label="x"), data.draw(ept.keys())
+    x, key = data.draw(ept.arrays(struct), label="x"), data.draw(keys())
     check_sharded(pipe, x, key=key, mesh=mesh)
-
-
-def total(x):
-    return jax.lax.psum(jnp.sum(x), "data")
-
-
-def centred(x):
-    return x - jax.lax.pmean(jnp.mean(x, axis=0, keepdims=True), "data")
-
-
-SHARDED = {
-    "a pipeline": (
-        ep.batched(ep.chain(MLP, ep.cond(lambda y: y[0] > 0, jnp.sin))),
-        P("data"),
-        ep.batched(ep.chain(MLP, ep.cond(lambda y: y[0] > 0, jnp.sin))),
-    ),
-    "a sum": (total, P(), jnp.sum),
-    "centred": (centred, P("data"), lambda x: x - jnp.mean(x, axis=0, keepdims=True)),
-}
-
-
-@few
-@hp.given(st.sampled_from(list(SHARDED)), meshes(max_axes=1))
-def test_a_sharded_stage_is_the_stage_on_the_whole(name, mesh):
-    stage, out, whole = SHARDED[name]
-    stage = ep.sharding.shard_map(stage, mesh, P("data"), out)
-    check_sharded(stage, X, mesh=mesh, reference=whole)
 
 
 def loss(params, x):

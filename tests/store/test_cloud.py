@@ -22,7 +22,7 @@ from support.executors import Plain
 
 import eqx_pipe as ep
 from eqx_pipe._cli import main
-from eqx_pipe._sweep.store import Filling, Objects, create, open_store
+from eqx_pipe._store import Filling, Objects, create_store, open_store
 
 obstore = pytest.importorskip("obstore")
 stores = pytest.importorskip("obstore.store")
@@ -123,7 +123,7 @@ def filled(bucket):
     """Return a process that fills a store in a bucket."""
     files = Objects(bucket, "m")
     if not files.exists("zarr.json"):
-        create("sweep", files, small.layout())
+        create_store("sweep", files, small.layout())
     return Filling(open_store("sweep", files), has_locks=False)
 
 

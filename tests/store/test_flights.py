@@ -32,10 +32,10 @@ BUDGETS = st.lists(st.sampled_from([1, 2, 3, 7, 50, 1000]), min_size=1, max_size
 @pytest.fixture(autouse=True)
 def short(monkeypatch):
     """Split every loop, save after every call, and have chunks of few batches."""
-    monkeypatch.setattr("eqx_pipe._sweep.compute.trace.LONG", 0)
-    monkeypatch.setattr("eqx_pipe._sweep.compute.watch.COMMIT_EVERY", 0.0)
-    monkeypatch.setattr("eqx_pipe._sweep.compute.watch._SAVE_PAUSE", 0)
-    monkeypatch.setattr("eqx_pipe._sweep.store.chunks._AT_LEAST", 3)
+    monkeypatch.setattr("eqx_pipe._sweep.trace.trace.LONG", 0)
+    monkeypatch.setattr("eqx_pipe._run.pace.COMMIT_EVERY", 0.0)
+    monkeypatch.setattr("eqx_pipe._run.pace._SAVE_PAUSE", 0)
+    monkeypatch.setattr("eqx_pipe._store.chunks._AT_LEAST", 3)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -46,7 +46,7 @@ class Steps:
 
     def __init__(self, monkeypatch, budgets=(3,)):
         self.budgets, self.calls, self.press_at, self.steps = list(budgets), 0, 0, 0
-        record = "eqx_pipe._sweep.compute.watch.Pace.record"
+        record = "eqx_pipe._run.pace.Pace.record"
         monkeypatch.setattr(record, lambda pace, *seen: self.record(pace, *seen))
 
     def record(self, pace, steps, *_):
@@ -134,7 +134,7 @@ def test_budgets_change_no_bit(fn, budgets, batch, few):
         Steps(monkeypatch, budgets)
         assert_same(swept(fn, **options), whole)
         ordered = swept(fn, order_by=-np.arange(12), **options)
-        monkeypatch.setattr("eqx_pipe._sweep.compute.trace.LONG", np.inf)
+        monkeypatch.setattr("eqx_pipe._sweep.trace.trace.LONG", np.inf)
         plain = swept(fn, **options)
     for x, y, z in zip(bits(whole), bits(plain), bits(ordered), strict=True):
         if x.dtype.kind != "f":
@@ -188,7 +188,7 @@ def test_a_process_that_goes_on_compiles_one_program(tmp_path, monkeypatch):
 
 
 def without_locks(monkeypatch):
-    monkeypatch.setattr("eqx_pipe._sweep.store.disk._locked", lambda *_: False)
+    monkeypatch.setattr("eqx_pipe._store.disk._locked", lambda *_: False)
 
 
 def left_at(monkeypatch, path, calls=2, fn=train, **options):
@@ -346,7 +346,7 @@ def test_failed_points_are_marked(budgets, batch, few, presses, tmp_path_factory
         there = swept(fails, store=path, **options)
         with pytest.raises(ep.SweepError, match="at point .*diverged") as caught:
             swept(fails, **options | {"on_error": "raise"})
-        monkeypatch.setattr("eqx_pipe._sweep.compute.trace.LONG", np.inf)
+        monkeypatch.setattr("eqx_pipe._sweep.trace.trace.LONG", np.inf)
         plain = swept(fails, **options)
     assert 0 < plain.ok.sum() < 12 and not plain.ok[caught.value.indices[0]]
     for each in (found, there):
@@ -404,7 +404,7 @@ def test_an_interrupted_reduction_goes_on_in_the_middle(
         assert_same(there, whole)
         assert there.errors == whole.errors and there.errors
         assert not (path / ".flights").exists()
-        monkeypatch.setattr("eqx_pipe._sweep.compute.trace.LONG", np.inf)
+        monkeypatch.setattr("eqx_pipe._sweep.trace.trace.LONG", np.inf)
         plain = swept(final, **options)
     for x, y in zip(bits(whole), bits(plain), strict=True):
         assert np.allclose(x, y, atol=1e-5, equal_nan=True)

@@ -32,13 +32,13 @@ class Slow:
     def __init__(self, monkeypatch):
         monkeypatch.setitem(globals(), "SLOW", self)
         self.now, self.calls, self.bad = 0.0, [], None
-        for file in ("watch", "points", "programs"):
-            name = f"eqx_pipe._sweep.compute.{file}.clock"
+        for file in ("_run.pace", "_sweep.work.points", "_sweep.program.runner"):
+            name = f"eqx_pipe.{file}.clock"
             monkeypatch.setattr(name, lambda: self.now)
         # It comes back to the host after each batch, however fast these are.
-        monkeypatch.setattr("eqx_pipe._sweep.compute.watch._CALL_SECONDS", 0.0)
+        monkeypatch.setattr("eqx_pipe._run.pace._CALL_SECONDS", 0.0)
         # Chunks of four batches.
-        monkeypatch.setattr("eqx_pipe._sweep.store.chunks._AT_LEAST", 4)
+        monkeypatch.setattr("eqx_pipe._store.chunks._AT_LEAST", 4)
 
     def __call__(self, x):
         return jax.pure_callback(_call, x, x, vmap_method="sequential")
@@ -50,7 +50,7 @@ def swept(fn, **options):
 
 
 def test_without_locks_finished_batches_wait_for_their_chunk(tmp_path, monkeypatch):
-    monkeypatch.setattr("eqx_pipe._sweep.store.disk._locked", lambda *_: False)
+    monkeypatch.setattr("eqx_pipe._store.disk._locked", lambda *_: False)
     slow, path = Slow(monkeypatch), tmp_path / "runs.zarr"
     slow.bad = 5
     with pytest.raises(ep.SweepError, match="broken"):

@@ -223,7 +223,7 @@ def test_marks_of_points_are_as_arrays_of_them(partly, index, cut, one):
 def few():
     """Let results of any size keep ranges of points."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("eqx_pipe._sweep.results.result._LARGEST", -1)
+        patch.setattr("eqx_pipe._results.result._LARGEST", -1)
         yield
 
 

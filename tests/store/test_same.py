@@ -122,7 +122,7 @@ def test_a_plan_prints_what_a_store_compares(tmp_path):
 
 
 def test_a_store_of_an_earlier_format_is_refused_in_words(tmp_path, monkeypatch):
-    monkeypatch.setattr("eqx_pipe._sweep.store.format.FORMAT", 8)
+    monkeypatch.setattr("eqx_pipe._store.format.FORMAT", 8)
     monkeypatch.setattr("eqx_pipe._sweep.identity.FORMAT", 8)
     training = ep.Training(lambda p: p["x"], lambda p, x: (x, {"x": x}))
     ep.sweep(lambda p: p["x"], LINE, store=tmp_path / "sweep")

@@ -35,7 +35,7 @@ import numpy as np
 
 import eqx_pipe as ep
 from eqx_pipe import _leaves
-from eqx_pipe._sweep.store import Folder, format
+from eqx_pipe._store import Folder, format
 from tests.support import trainings
 
 try:
@@ -91,14 +91,13 @@ def in_steps(press_at=-1):
     usual = signal.signal(signal.SIGINT, signal.default_int_handler)
     with contextlib.ExitStack() as stack:
         stack.callback(signal.signal, signal.SIGINT, usual)
-        compute = "eqx_pipe._sweep.compute"
         for name, value in [
-            ("trace.LONG", 0),
-            ("watch.COMMIT_EVERY", 0.0),
-            ("watch._SAVE_PAUSE", 0),
-            ("watch.Pace.record", record),
+            ("_sweep.trace.trace.LONG", 0),
+            ("_run.pace.COMMIT_EVERY", 0.0),
+            ("_run.pace._SAVE_PAUSE", 0),
+            ("_run.pace.Pace.record", record),
         ]:
-            stack.enter_context(mock.patch(f"{compute}.{name}", value))
+            stack.enter_context(mock.patch(f"eqx_pipe.{name}", value))
         yield
 
 

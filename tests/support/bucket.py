@@ -3,8 +3,8 @@
 import contextlib
 from pathlib import Path
 
-from eqx_pipe._sweep.store import Folder
-from eqx_pipe._sweep.store.disk import Entry
+from eqx_pipe._store import Folder
+from eqx_pipe._store.disk import Entry
 
 
 class Bucket(Folder):

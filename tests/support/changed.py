@@ -19,11 +19,12 @@ FOLDERS = {
     "_stage": "compose",
     "_conditionals": "compose",
     "_refill": "compose",
-    "_sweep.store": "store",
     "_sweep.flights": "store",
     "_cli": "store",
     "_captured": "sweep",
     "_progress": "sweep",
+    "_results": "sweep",
+    "_run": "sweep",
     "_same": "sweep",
 }
 ALWAYS = ["tests/mistakes", "tests/package"]

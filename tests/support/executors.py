@@ -96,7 +96,7 @@ class Cluster:
             future.set_exception(RuntimeError("the node went away"))
             return
         remote = "eqx_pipe._sweep.remote"
-        with mock.patch(f"{remote}._jobs", jobs):
+        with mock.patch(f"{remote}._sweeps", jobs):
             with mock.patch(f"{remote}._PROCESS", name):
                 answer = fn(*args)
         self.free_at[number] = self.now + (1 if answer[2] is None else 20)

@@ -6,7 +6,9 @@ import jax.numpy as jnp
 import jax.random as jr
 
 import eqx_pipe as ep
-from eqx_pipe._sweep.compute import programs, trace, watch
+from eqx_pipe._run import pace, programs
+from eqx_pipe._sweep.program import runner
+from eqx_pipe._sweep.trace import trace
 
 
 def training(p, key):
@@ -86,13 +88,13 @@ def _size(store):
 
 def entered(monkeypatch):
     """Return a list that gets the steps for which a split program is called."""
-    found, enter = [], programs.Begun._enter
+    found, enter = [], runner.Begun._enter
 
     def counted(begun, budget, *args, **options):
         found.append(budget)
         return enter(begun, budget, *args, **options)
 
-    monkeypatch.setattr(programs.Begun, "_enter", counted)
+    monkeypatch.setattr(runner.Begun, "_enter", counted)
     return found
 
 
@@ -103,7 +105,7 @@ def forget_programs(monkeypatch):
 
 def run(store, name, kind, devices):
     """Sweep over a function, forty steps at a time, which are noted, with saves."""
-    trace.LONG, watch.COMMIT_EVERY, watch._SAVE_PAUSE = 0, 0.0, 0
+    trace.LONG, pace.COMMIT_EVERY, pace._SAVE_PAUSE = 0, 0.0, 0
     ep.use_cpu_devices(devices)
 
     def record(pace, steps, *_):
@@ -111,7 +113,7 @@ def run(store, name, kind, devices):
             log.write(f"{steps} ".encode())
         pace.steps = 40
 
-    watch.Pace.record = record
+    pace.Pace.record = record
     fn = FUNCTIONS[name]
     space = {"rate": ep.Linspace(0.1, 1.5, 12), "seed": ep.Seeds(2)}
     options = {"key": jr.key(0), "progress": False, "store": store, "batch_size": 4}

@@ -19,28 +19,28 @@ from .changed import ROOT, folders_of
 MUTANTS = [
     # File in `eqx_pipe/`, its text, and another one.
     (
-        "_sweep/store/chunks.py",
+        "_store/chunks.py",
         "min((column + 1) * self.count, n)",
         "(column + 1) * self.count",
     ),
-    ("_sweep/store/chunks.py", "np.diff(points) != 1) + 1", "np.diff(points) != 1)"),
-    ("_sweep/store/chunks.py", "(index < near[:, 1])", "(index <= near[:, 1])"),
-    ("_sweep/store/format.py", "seal == _seal(root, text), json", "True, json"),
-    ("_sweep/store/format.py", "[max(1, n) for n in chunks]", "[n for n in chunks]"),
-    ("_sweep/store/lazy.py", "max(chosen, default=-1) + 1", "max(chosen, default=-1)"),
-    ("_sweep/store/lazy.py", "(index < 0, index + n, index)", "(index < 0, n, index)"),
-    ("_sweep/store/lazy.py", "max(start, begin), min(stop, end)", "start, stop"),
+    ("_store/chunks.py", "np.diff(points) != 1) + 1", "np.diff(points) != 1)"),
+    ("_store/chunks.py", "(index < near[:, 1])", "(index <= near[:, 1])"),
+    ("_store/format.py", "seal == _seal(root, text), json", "True, json"),
+    ("_store/format.py", "[max(1, n) for n in chunks]", "[n for n in chunks]"),
+    ("_store/lazy.py", "max(chosen, default=-1) + 1", "max(chosen, default=-1)"),
+    ("_store/lazy.py", "(index < 0, index + n, index)", "(index < 0, n, index)"),
+    ("_store/lazy.py", "max(start, begin), min(stop, end)", "start, stop"),
     (
-        "_sweep/store/store.py",
+        "_store/store.py",
         "(was == MISSING) | ((was == FAILED) & (status != MISSING))",
         "was == MISSING",
     ),
     (
-        "_sweep/store/store.py",
+        "_store/store.py",
         "begin + runs_of(manifest.status == status)",
         "runs_of(manifest.status == status)",
     ),
-    ("_sweep/store/store.py", "np.all(status[:rows] == OK)", "np.any(status == OK)"),
+    ("_store/store.py", "np.all(status[:rows] == OK)", "np.any(status == OK)"),
     ("_sweep/flights.py", "len(rows) < last - first", "len(rows) <= last - first"),
     ("_sweep/flights.py", 'rsplit(".", 2)[0] == at', 'rsplit(".", 2)[0] != at'),
     ("_train/result.py", 'trained, "right") - 1', 'trained, "left") - 1'),
@@ -102,14 +102,14 @@ MUTANTS = [
     ("testing/_laws/extensions.py", "if not 1 <= n <= MAX", "if not 0 <= n <= MAX"),
     ("_sweep/request.py", "if not 0 <= index < count", "if not 0 <= index <= count"),
     ("_sweep/request.py", "float(timeout) > 0", "float(timeout) >= 0"),
-    ("_sweep/remote.py", "if tries >= _TRIES or", "if tries > _TRIES or"),
+    ("_sweep/remote.py", "if self.tries >= _TRIES or", "if self.tries > _TRIES or"),
     (
-        "_sweep/compute/groups.py",
+        "_sweep/work/groups.py",
         "min(last * self.each, self.points.size)",
         "last * self.each",
     ),
-    ("_sweep/results/plot.py", "int(np.argmin(np.abs(", "int(np.argmax(np.abs("),
-    ("_sweep/results/result.py", "(points < last)] - first", "(points < last)]"),
+    ("_results/plot.py", "int(np.argmin(np.abs(", "int(np.argmax(np.abs("),
+    ("_results/files.py", "(points < last)] - first", "(points < last)]"),
 ]
 # The test that looks for the text of each mutant would catch all of them.
 OPTIONS = ["-p", "no:cacheprovider", "--ignore=tests/package/test_changed.py"]

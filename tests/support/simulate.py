@@ -35,9 +35,7 @@ from unittest import mock
 import numpy as np
 
 from eqx_pipe import SweepError
-from eqx_pipe._sweep import flights, remote
-from eqx_pipe._sweep.compute.rows import Flight, Part, Verdict, Work
-from eqx_pipe._sweep.store import (
+from eqx_pipe._store import (
     FAILED,
     MISSING,
     OK,
@@ -46,7 +44,7 @@ from eqx_pipe._sweep.store import (
     Filling,
     Folder,
     Taken,
-    create,
+    create_store,
     exists,
     fill,
     format,
@@ -54,8 +52,10 @@ from eqx_pipe._sweep.store import (
     restore,
     store,
 )
-from eqx_pipe._sweep.store.disk import Entry
-from eqx_pipe._sweep.work import open_to_workers
+from eqx_pipe._store.disk import Entry
+from eqx_pipe._sweep import flights, remote
+from eqx_pipe._sweep.planning import open_to_workers
+from eqx_pipe._sweep.work.buffer import Flight, Part, Verdict, Work
 
 from . import small_store as small
 from .bucket import Bucket
@@ -484,7 +484,7 @@ class History:
         if exists(files):
             store = open_store("sweep", files)
         else:
-            store = create("sweep", files, small.layout(XS, YS))
+            store = create_store("sweep", files, small.layout(XS, YS))
         xs, ys = XS, YS
         if self.grown is not None:
             xs, ys, _ = self.grown
@@ -855,7 +855,7 @@ def _start(me, folder, count, has_locks, barrier, wrong):
         files = Folder(folder / f"{number}")
         barrier.wait()
         try:
-            store = create("sweep", files, small.layout(count=5))
+            store = create_store("sweep", files, small.layout(count=5))
             small.run(store, (me, 2))
         except Exception:
             found.append(f"{number}: {traceback.format_exc(limit=-3)}")

@@ -6,7 +6,7 @@ memory, which a sweep cannot do; the simulator (`simulate.py`) runs them in proc
 
 import numpy as np
 
-from eqx_pipe._sweep.store import (
+from eqx_pipe._store import (
     FAILED,
     MISSING,
     OK,
@@ -16,12 +16,12 @@ from eqx_pipe._sweep.store import (
     Origin,
     StoreLayout,
     Variable,
-    create,
-    grow,
+    create_store,
+    grow_store,
     open_store,
     settle,
 )
-from eqx_pipe._sweep.store import (
+from eqx_pipe._store import (
     Folder as Folder,
 )
 
@@ -155,7 +155,7 @@ def origin(store, xs, ys):
 
 def created(files, **cut):
     """Create the store, and return it."""
-    return create("sweep", files, layout(**cut))
+    return create_store("sweep", files, layout(**cut))
 
 
 def opened(files):
@@ -171,4 +171,4 @@ def grown(files, xs, ys, appends):
             return None
         return Growth(layout(xs, ys), origin(store, xs, ys), not appends)
 
-    return grow(files, growth_of)
+    return grow_store(files, growth_of)

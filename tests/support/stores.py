@@ -9,7 +9,7 @@ from support.sweeps import close as close
 from support.sweeps import same as same
 
 import eqx_pipe as ep
-from eqx_pipe._sweep.store import Folder, format, open_store
+from eqx_pipe._store import Folder, format, open_store
 
 SECONDS = "EQX_PIPE_TESTS_SECONDS_A_BATCH"
 """The variable with the seconds that a batch of a slow function takes."""

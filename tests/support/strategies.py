@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from jax.sharding import AxisType, Mesh
 
 import eqx_pipe as ep
-from eqx_pipe.testing import pipelines
+
+from .pipelines import pipelines
 
 VECTOR = jax.ShapeDtypeStruct((4,), jnp.float32)
 # Few, as each compiles anew; examples shrink to the first.
@@ -38,6 +39,11 @@ def drawn(strategy, examples=3):
 
     run()
     return found
+
+
+def keys():
+    """Draw a PRNG key; it shrinks to seed 0."""
+    return st.integers(0, 2**32 - 1).map(jr.key)
 
 
 def structs():

@@ -13,8 +13,8 @@ import jax.random as jr
 import numpy as np
 
 import eqx_pipe as ep
-from eqx_pipe._sweep.compute import watch
-from eqx_pipe._sweep.store import Folder
+from eqx_pipe._run import pace
+from eqx_pipe._store import Folder
 from eqx_pipe._train import checkpoint as checkpoints
 
 SPACE = {"rate": ep.Geomspace(1e-3, 1.0, 6), "width": ep.Static([2, 3])}
@@ -75,7 +75,7 @@ def paced(steps):
     def record(pace, *_):
         pace.steps = steps
 
-    with mock.patch.object(watch.Pace, "record", record):
+    with mock.patch.object(pace.Pace, "record", record):
         yield
 
 
@@ -132,7 +132,7 @@ def run_until_killed(folder, number, seconds=0.0, kind="pbt", steps=24):
 
     The kill comes some `seconds` later.
     """
-    watch.COMMIT_EVERY, watch._SAVE_PAUSE = 0.0, 0
+    pace.COMMIT_EVERY, pace._SAVE_PAUSE = 0.0, 0
     left, end = [number], (os.getpid(), signal.SIGKILL)
 
     def kill():

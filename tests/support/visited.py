@@ -1,4 +1,4 @@
-"""The files of `eqx_pipe._sweep` that a sweep with a store visits, in order.
+"""The files that a sweep with a store visits, of the packages of sweeps, in order.
 
 `python -m tests.support.visited` prints them. A file counts if a function of it is
 called; one that is only imported does not.
@@ -15,11 +15,12 @@ import jax.numpy as jnp
 import eqx_pipe as ep
 import eqx_pipe._sweep  # noqa: F401  (its files are run here, and not counted)
 
-SWEEP = Path(ep.__file__).parent / "_sweep"
+ROOT = Path(ep.__file__).parent
+PACKAGES = "_sweep", "_run", "_results", "_store"
 
 
 def visited(call: Callable[[], object]) -> list[str]:
-    """Return the files of `_sweep` in the order in which a call first comes there."""
+    """Return these files in the order in which a call first comes there."""
     found: dict[str, None] = {}
 
     def note(frame, event, argument):
@@ -33,8 +34,9 @@ def visited(call: Callable[[], object]) -> list[str]:
     finally:
         sys.setprofile(None)
         threading.setprofile(None)  # pyright: ignore[reportArgumentType]
-    paths = [Path(name) for name in found if name.startswith(str(SWEEP))]
-    return [path.relative_to(SWEEP).as_posix() for path in paths]
+    paths = [Path(name) for name in found if name.startswith(f"{ROOT}/")]
+    names = [path.relative_to(ROOT).as_posix() for path in paths]
+    return [name for name in names if name.split("/")[0] in PACKAGES]
 
 
 def stored_sweep() -> None:

@@ -19,7 +19,7 @@ from support.executors import Plain
 from support.sweeps import WEIGHT, make_mesh
 
 import eqx_pipe as ep
-from eqx_pipe._sweep.compute import rows
+from eqx_pipe._sweep.program import layout
 
 KEY = jr.key(3)
 
@@ -99,7 +99,7 @@ def _swept_again(fn, space, folder, key=None, **asked):
 def _many_calls(fn, space, folder, **asked):
     """Call the program for a few points at a time, as a sweep of many points does."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rows, "CHUNK_BYTES", 100)
+        patch.setattr(layout, "CHUNK_BYTES", 100)
         return ep.sweep(fn, space, batch_size=1, mesh=make_mesh(2), **asked)
 
 

@@ -144,7 +144,7 @@ def test_units_of_a_loop_change_no_bit(monkeypatch, length, reverse):
         return {"last": c, "all": ys}
 
     whole = jax.tree.leaves(ep.sweep(fn, GRID, batch_size=64).values)
-    monkeypatch.setattr("eqx_pipe._sweep.compute.trace.LONG", 0)
+    monkeypatch.setattr("eqx_pipe._sweep.trace.trace.LONG", 0)
     found = []
     for unit in (1, 7):
         monkeypatch.setattr(

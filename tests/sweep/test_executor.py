@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.executors import Cluster, Jobs, Plain
+from support.executors import SEEN, Cluster, Jobs, Plain
 from support.helpers import fewest
 from support.stores import (
     FUNCTIONS,
@@ -101,17 +101,40 @@ def in_turn(calls, free):
     return calls % free
 
 
-@pytest.mark.parametrize(("processes", "known"), [(1, None), (2, 2), (2, None), (5, 0)])
-def test_the_function_travels_once_to_each_worker(processes, known):
-    cluster, big = Cluster(processes, in_turn), jnp.arange(100_000.0)
+@pytest.mark.parametrize(
+    ("processes", "known", "deaths"),
+    [(1, None, ()), (2, 2, ()), (2, None, ()), (5, 0, ()), (4, 4, (7, 20, 40))],
+)
+def test_the_function_travels_once_to_each_worker(processes, known, deaths):
+    cluster, big = Cluster(processes, in_turn, deaths), jnp.arange(100_000.0)
     if known is not None:
         cluster._max_workers = known
     space = ep.Linspace(0, 1, 60)
     fn = lambda p: p + big[3]  # noqa: E731
     there = ep.sweep(fn, space, executor=cluster, batch_size=1)
     close(there.values, ep.sweep(fn, space, mesh=one_device()).values)
-    assert processes <= cluster.carried <= max(2, processes)
-    assert cluster.submitted <= 60 + 10 * processes
+    assert processes <= cluster.carried <= max(2, processes) + 2 * len(deaths)
+    assert cluster.submitted <= 60 + 10 * (processes + len(deaths))
+
+
+class Held:
+    """A value of a function, which notes when a worker unpacks it."""
+
+    def __reduce__(self):
+        return unpacked, ()
+
+
+def unpacked():
+    SEEN.append("unpacked")
+    return Held()
+
+
+def test_threads_of_a_worker_unpack_the_function_once(threads):
+    held = Held()
+    before = SEEN.count("unpacked")
+    fn = lambda p: p if held else p  # noqa: E731
+    assert ep.sweep(fn, ep.Linspace(0, 1, 30), executor=threads, batch_size=1).ok.all()
+    assert SEEN.count("unpacked") == before + 1
 
 
 @pytest.mark.parametrize("deaths", [(), range(1, 9), (3, 10)])

@@ -40,7 +40,7 @@ class Twice:
 @pytest.fixture(autouse=True)
 def usual(monkeypatch):
     # It comes back to the host after each batch, however fast these are.
-    monkeypatch.setattr("eqx_pipe._sweep.compute.watch._CALL_SECONDS", 0.0)
+    monkeypatch.setattr("eqx_pipe._run.pace._CALL_SECONDS", 0.0)
     # The children of a shell's background job ignore Ctrl-C.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
@@ -122,7 +122,7 @@ def test_workers_and_stores(tmp_path):
 
 def test_a_reduction_is_that_of_the_points_before(monkeypatch):
     def both():
-        monkeypatch.setattr("eqx_pipe._sweep.compute.groups.Blocks.at_once", 1)
+        monkeypatch.setattr("eqx_pipe._sweep.work.groups.Blocks.at_once", 1)
         return run(reduce={"max": ep.reduce.Max(), "sum": ep.reduce.Sum()})
 
     result = interrupted(both)

@@ -16,8 +16,10 @@ import pytest
 from support.sweeps import close
 
 import eqx_pipe as ep
-from eqx_pipe._sweep.compute import programs, rows
-from eqx_pipe._sweep.compute.kernel import LAST
+from eqx_pipe._run import programs
+from eqx_pipe._sweep.program import layout, runner
+from eqx_pipe._sweep.program.layout import LAST
+from eqx_pipe._sweep.work import buffer
 from eqx_pipe._vmap import batch_size
 
 ONE = jax.make_mesh((1,), ("x",), devices=jax.devices()[:1])
@@ -77,7 +79,7 @@ class Compiled(jax.stages.Compiled):
 @pytest.fixture
 def memory(monkeypatch):
     memory = Memory()
-    monkeypatch.setattr(programs, "build", memory.of(programs.build))
+    monkeypatch.setattr(runner, "build", memory.of(runner.build))
     # Programs that other tests have left are not compiled again.
     monkeypatch.setattr(programs, "PROGRAMS", type(programs.PROGRAMS)(128))
     return memory
@@ -103,7 +105,7 @@ def test_an_automatic_size_is_halved(memory, expected, before):
 
 
 def test_finished_batches_are_not_computed_again(memory, expected, monkeypatch):
-    monkeypatch.setattr(rows, "CHUNK_BYTES", 64)  # one batch in a call
+    monkeypatch.setattr(layout, "CHUNK_BYTES", 64)  # one batch in a call
 
     class Shrinking:
         """A limit that applies after the second call."""
@@ -206,7 +208,7 @@ def test_values_larger_than_memory_raise(tmp_path, monkeypatch):
         with pytest.raises(ValueError, match=rf"`eqx_pipe.{function}`.*GiB of memory"):
             run(lambda p: p[0] + p[1], [long, long])
     limit = tmp_path / "memory.max"  # as in a container
-    monkeypatch.setattr(rows, "_LIMITS", (limit,))
+    monkeypatch.setattr(buffer, "_LIMITS", (limit,))
     limit.write_text(f"{2**27}\n")
     with pytest.raises(ValueError, match="1 GiB, and this process may use 0 GiB"):
         ep.sweep(jnp.sin, ep.Linspace(0, 1, 2**28))

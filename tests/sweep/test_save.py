@@ -182,7 +182,7 @@ def test_failed_points_of_each_chunk_come_back(tmp_path, monkeypatch):
         return eqx.error_if(x, x == 5, "five")
 
     result = ep.sweep(fn, ep.Linspace(0, 6, 7), on_error="mark", batch_size=2)
-    monkeypatch.setattr("eqx_pipe._sweep.results.result._CHUNK_BYTES", 12)
+    monkeypatch.setattr("eqx_pipe._results.files._CHUNK_BYTES", 12)
     result.save(tmp_path / "r.zarr")
     back = ep.SweepResult.load(tmp_path / "r.zarr")
     assert len([*(tmp_path / "r.zarr").glob("status/c*")]) == 3

@@ -90,15 +90,20 @@ def test_a_second_stage_continues_the_curves_that_both_have(half):
         run(30, moved, begin=half)
 
 
-def test_a_function_gives_carries(half):
-    result = run(
-        10, begin=lambda p: half.carry(2 if p["kind"] == "a" else 3), every=None
-    )
-    again = run(10, begin=lambda p: {"x": half.carry(2)["x"], "key": KEY}, every=None)
-    assert result.curves.values["i"][0].tolist() == [4, 9]
-    assert result.carry(0)["x"] == again.carry(0)["x"]
-    assert result.carry(1)["x"] != again.carry(1)["x"]
-    assert result.carry(1)["key"] != again.carry(1)["key"]
+def test_init_may_return_carries_of_a_result(half):
+    def one(p):
+        return half.carry(2 if p["kind"] == "a" else 3)
+
+    def of(p):
+        several = [half.carry(i) for i in (2, 3)]
+        return jax.tree.map(lambda *x: jnp.stack(x)[p["from"]], *several)
+
+    keep = lambda p, c: (c, {"x": c["x"]})  # noqa: E731
+    first = run(10, ep.Training(one, keep))
+    second = run(10, ep.Training(of, keep), {"from": ep.Values([1, 0])})
+    for i, at, result in ((0, 2, first), (1, 3, first), (0, 3, second), (1, 2, second)):
+        assert result.curves.values["x"][i, 0] == half.carry(at)["x"]
+        assert result.carry(i)["key"] == half.carry(at)["key"]
 
 
 def test_a_store_recognises_the_carries_to_begin_from(tmp_path, half, whole):
@@ -116,10 +121,11 @@ def test_a_store_recognises_the_carries_to_begin_from(tmp_path, half, whole):
 
 
 def test_carries_that_do_not_fit_are_refused(half):
+    other = ep.Training(lambda p: {"x": p["rate"]}, lambda p, c: (c, None))
     wrong = {
         "`steps` is 20, and `begin` has 20": {"steps": 20, "begin": half},
         "of another space": {"space": {"rate": ep.Values([0.1])}, "begin": half},
-        r"`.key` is only in the second": {"begin": lambda p: {"x": p["rate"]}},
+        r"`.key` is only in the first": {"begin": half, "training": other},
     }
     for text, given in wrong.items():
         with pytest.raises(ValueError, match=text):
@@ -194,10 +200,8 @@ def test_static_parts_of_carries_to_begin_from_are_compared():
 
     first = stage(jax.nn.relu, steps=2)
     assert stage(jax.nn.relu, steps=4, begin=first).step == 4
-    for begin in (first, first.carry):
-        begin = begin if begin is first else lambda p: first.carry(1)
-        with pytest.raises(ep.StructureError, match=r"`.act`: the function `relu` #"):
-            stage(jax.nn.gelu, steps=4, begin=begin)
+    with pytest.raises(ep.StructureError, match=r"`.act`: the function `relu` #"):
+        stage(jax.nn.gelu, steps=4, begin=first)
 
 
 LARGE = {"python": 2**40, "numpy": np.int64(2**40), "array": np.array([2**33])}

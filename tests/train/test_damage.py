@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.trainings import Folder, assert_bits, checkpoints, run, watch
+from support.trainings import Folder, assert_bits, checkpoints, pace, run
 
 import eqx_pipe as ep
 
@@ -84,8 +84,8 @@ def test_files_of_others_stay_and_those_of_a_kill_go(tmp_path, filled, whole):
 @pytest.fixture
 def saving(monkeypatch):
     """Write a checkpoint after each call of the program."""
-    monkeypatch.setattr(watch, "COMMIT_EVERY", 0.0)
-    monkeypatch.setattr(watch, "_SAVE_PAUSE", 0)
+    monkeypatch.setattr(pace, "COMMIT_EVERY", 0.0)
+    monkeypatch.setattr(pace, "_SAVE_PAUSE", 0)
 
 
 @pytest.mark.usefixtures("saving")

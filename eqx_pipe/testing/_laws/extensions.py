@@ -27,10 +27,12 @@ from ..._reduce import (
     as_reducers,
     pick,
 )
+from ..._results import Compared, SweepResult
 from ..._search import Method, losses
 from ..._spaces import MAX_LENGTH, Axis, Space, SpaceLike, as_space, settings_of
 from ..._stage import as_module, identity
-from ..._sweep import Compared, SweepResult, gaps_of, sweeper
+from ..._store import gaps_of
+from ..._sweep import sweeper
 from ..._tree import as_arrays, struct_of
 from ..._types import Key, PyTree, StageLike
 from .function import DRAWS, key_law

@@ -25,7 +25,6 @@ from jax.experimental import checkify
 from jax.typing import DTypeLike
 
 from ..._cache import PROGRAMS
-from ..._captured import Fixed
 from ..._check import check_choice, check_int, check_is
 from ..._jaxprs import (
     Equation,
@@ -36,7 +35,7 @@ from ..._jaxprs import (
     used_inputs,
 )
 from ..._keys import key_argument
-from ..._same import Unsure, named_parts, seen_by
+from ..._same import Fixed, Unsure, named_parts, seen_by
 from ..._stage import Lift, Scope, call, copy_state, is_composite
 from ..._tree import as_hashable, differences, is_key_array, leaves_with_names
 from ..._types import Key, PyTree

@@ -1,4 +1,4 @@
-"""Strategies for arrays, keys and values of annotations, and for pipelines.
+"""Strategies for arrays, keys and values of annotations.
 
 The names of axes in annotations are bound: each stands for one size.
 """
@@ -10,7 +10,6 @@ import dataclasses
 import functools as ft
 import inspect
 import math
-import operator
 import random
 import re
 import types
@@ -20,7 +19,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 import beartype
-import equinox as eqx
 import hypothesis
 import hypothesis as hp
 import hypothesis.extra.numpy as hnp
@@ -32,14 +30,10 @@ import jax.tree_util as jtu
 import numpy as np
 from hypothesis.errors import InvalidArgument
 from jax.typing import DTypeLike
-from jaxtyping import Array, Bool, PRNGKeyArray, PyTree, jaxtyped
+from jaxtyping import Array, PRNGKeyArray, PyTree, jaxtyped
 
-from ... import Stage, batched, chain, cond, parallel, repeat, residual
-from ..._check import check_int, check_is
 from ..._errors import describe_value, message, nearest, quoted
-from ..._stage import identity
 from ..._tree import leaves_with_names
-from ..._types import Key, StageLike
 
 Draw: TypeAlias = Callable[..., Any]
 """The function by which a composite strategy draws."""
@@ -188,22 +182,8 @@ def _usual(dtype: DTypeLike) -> Numbers:
     return st.integers(max(-4, int(info.min)), min(4, int(info.max)))
 
 
-@st.composite
-def keys(draw: Draw) -> Key:
-    """Draw a PRNG key, `jax.random.key(seed)`; shrinks to seed 0.
-
-    **Returns:** a strategy of keys of shape `()`.
-
-    !!! example
-
-        >>> import eqx_pipe.testing as ept, hypothesis, jax
-        >>> @hypothesis.given(ept.keys())
-        ... def test_draws(key):
-        ...     assert jax.random.uniform(key) < 1
-        >>> test_draws()
-    """
-    return jr.key(draw(st.integers(0, 2**32 - 1)))
-
+KEYS = st.integers(0, 2**32 - 1).map(jr.key)
+"""PRNG keys; they shrink to seed 0."""
 
 SIZES = (1, 3, 2, 5, 0)
 """One for broadcasting, three for channels, small primes, and no elements at all."""
@@ -423,7 +403,7 @@ def value_for(annotation: Any, binding: Binding) -> Any:
     if is_array_annotation(annotation):
         return array_for(annotation, binding)
     if annotation == PRNGKeyArray:
-        return binding.draw(keys())
+        return binding.draw(KEYS)
     if isinstance(annotation, type) and issubclass(annotation, PyTree):
         return _tree_for(annotation, binding)
     if annotation is Any:
@@ -910,155 +890,3 @@ def _with_fields(
     parameters = sorted([*signature.parameters.values(), extra], key=lambda p: p.kind)
     method.__signature__ = signature.replace(parameters=parameters)  # type: ignore
     return method
-
-
-class Affine(Stage):
-    """A scale and a shift for each number."""
-
-    scale: PyTree
-    shift: PyTree
-
-    def __call__(self, x: PyTree, *, key: Key | None = None) -> PyTree:
-        return jtu.tree_map(lambda a, b, v: a * v + b, self.scale, self.shift, x)
-
-
-def squash(x: PyTree) -> PyTree:
-    """Return the hyperbolic tangent of each leaf."""
-    return jtu.tree_map(jnp.tanh, x)
-
-
-def is_inexact(struct: PyTree) -> bool:
-    """Return whether all leaves hold real or complex numbers."""
-    return all(jnp.issubdtype(v.dtype, jnp.inexact) for v in jtu.tree_leaves(struct))
-
-
-# Not zero, which would hide all earlier stages.
-_scales = st.integers(-4, 3).map(lambda i: (i + (i >= 0)) / 4)
-
-
-def leaves(struct: PyTree, random: bool) -> list[st.SearchStrategy]:
-    """Return strategies of stages that keep a struct, the simplest first."""
-    strategies: list[st.SearchStrategy] = [st.just(identity)]
-    if is_inexact(struct):
-        affine = st.builds(Affine, arrays(struct, elements=_scales), arrays(struct))
-        strategies += [st.just(squash), affine]
-        if random and isinstance(struct, jax.ShapeDtypeStruct):
-            strategies.append(st.just(eqx.nn.Dropout(0.5)))
-    return strategies
-
-
-# Unequal shares, as the mean of `x` and `-x` would hide the input.
-SHARE = 0.62
-
-
-def mean(trees: tuple[PyTree, ...]) -> PyTree:
-    """Return a mean in which later parts have smaller shares."""
-
-    def mix(*leaves: Array) -> Array:
-        shares = [v * SHARE**i for i, v in enumerate(leaves)]
-        return ft.reduce(operator.add, shares) / len(leaves)
-
-    return jtu.tree_map(mix, *trees)
-
-
-def mean_of_stack(tree: PyTree) -> PyTree:
-    """Return the mean of two stacked parts."""
-    return mean(tuple(jtu.tree_map(lambda v, i=i: v[i], tree) for i in range(2)))
-
-
-def twice(x: PyTree) -> PyTree:
-    """Return a batch of two."""
-    return jtu.tree_map(lambda v: jnp.stack([v, -v]), x)
-
-
-def positive(x: PyTree) -> Bool[Array, ""]:
-    """Return a predicate of the first number."""
-    # A sum, which is 0 for an array without elements.
-    first = jnp.sum(jnp.real(jtu.tree_leaves(x)[0]).ravel()[:1])
-    # Not compared with zero, where rounding could change the result.
-    return first.astype(jnp.float32) > 0.0317
-
-
-# Each makes a stage of one or two stages.
-_ANY = {
-    "chain": chain,
-    "named chain": lambda one, two=identity: chain(one=one, two=two),
-    "max": lambda *stages: parallel(*stages, merge="max"),
-    "repeat": lambda *stages: repeat(chain(*stages), 2, shared=True),
-}
-
-_BRANCHES = {"cond": lambda *stages: cond(positive, *stages)}
-
-# Squashed, as nested sums would leave the range of small dtypes.
-_INEXACT = {
-    "mean": lambda *stages: parallel(*stages, merge=mean),
-    "residual": lambda *stages: chain(residual(*stages), squash),
-    "batched": lambda *stages: chain(twice, batched(chain(*stages)), mean_of_stack),
-}
-
-
-@st.composite
-def pipelines(
-    draw: Draw,
-    struct: PyTree,
-    *,
-    stages: Sequence[st.SearchStrategy] = (),
-    max_depth: int = 3,
-    random: bool = True,
-    branches: bool = True,
-) -> StageLike:
-    """Draw a pipeline of nested combinators that keeps structure, shapes and dtypes.
-
-    It consists of `chain`, `parallel`, `residual`, `repeat`, `batched` and `cond`, of
-    simple stages, and of your own `stages`.
-
-    **Arguments:**
-
-    - `struct`: the shapes and dtypes of the input: a pytree of
-      `jax.ShapeDtypeStruct`, or of arrays.
-    - `stages`: your own stages, which are drawn in addition: strategies of stages that
-        keep the shapes and dtypes of any input. (Keyword only.)
-    - `max_depth`: the largest depth of nested pipelines; 0 for a single stage. Only the
-        first child of each has the full depth. (Keyword only.)
-    - `random`: whether to draw stages that need a key: `equinox.nn.Dropout`, for a
-        single array. (Keyword only.)
-    - `branches`: whether to draw `cond`. (Keyword only.)
-
-    **Returns:** a strategy. Examples shrink to a single stage.
-
-    **Raises:** when drawn, `hypothesis.errors.InvalidArgument`, a `TypeError`, if
-    `struct` has a leaf without shape and dtype or an entry of `stages` has another
-    type; `ValueError` if `max_depth` is below 0.
-
-    !!! example
-
-        >>> import eqx_pipe.testing as ept, hypothesis, hypothesis.strategies as st
-        >>> import jax.numpy as jnp
-        >>> x = jnp.arange(3.0)
-        >>> few = hypothesis.settings(max_examples=3, deadline=None)
-        >>> own = st.sampled_from([jnp.square, jnp.negative])
-        >>> @few
-        ... @hypothesis.given(ept.pipelines(x, stages=[own], max_depth=1), ept.keys())
-        ... def test_jit(pipe, key):
-        ...     ept.check_function(pipe, x, key=key, only=("jit",))
-        >>> test_jit()
-    """
-    struct = check_struct("pipelines", struct)
-    check_int("testing.pipelines", "max_depth", max_depth, 0)
-    cure = "Give a list of strategies, such as `[hypothesis.strategies.just(...)]`."
-    check_is("testing.pipelines", "stages", stages, list | tuple, cure)
-    for i, stage in enumerate(stages):
-        check_strategy("pipelines", f"stages[{i}]", stage, optional=False)
-    makers = _ANY | (_BRANCHES if branches else {})
-    makers |= _INEXACT if is_inexact(struct) else {}
-    kept = [*leaves(struct, random), *stages]
-
-    def pipeline(depth: int) -> StageLike:
-        kind = draw(st.sampled_from(["leaf", *(makers if depth else {})]))
-        if kind == "leaf":
-            return draw(draw(st.sampled_from(kept)))
-        # Only the first child has the full depth: otherwise sizes grow exponentially.
-        depths = [depth - 1, max(0, min(1, depth - 2))][: draw(st.integers(1, 2))]
-        return makers[kind](*map(pipeline, depths))
-
-    return pipeline(max_depth)

@@ -1,0 +1,164 @@
+"""Results as datasets of xarray and frames of pandas, and their attributes."""
+
+import functools as ft
+import importlib.metadata
+import platform
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.tree_util as jtu
+import numpy as np
+from jaxtyping import Int8
+
+from .._reduce import Extreme
+from .._spaces import (
+    Space,
+    entry_names,
+    flat_columns,
+)
+from .._store import (
+    StoredArray,
+)
+from .._tree import (
+    struct_of,
+)
+from .._types import DataFrame, Dataset, PyTree
+from .names import (
+    KnownCoords,
+    TakenNames,
+    as_text,
+    coords_of,
+    dim_variables,
+    dims_of,
+    names_of,
+    output_dims,
+    shapes_of,
+    storable,
+)
+
+ERRORS = "errors"
+"""The attribute of a dataset with the error texts."""
+
+
+def dataset_of(
+    values: PyTree,
+    space: Space,
+    known: KnownCoords,
+    status: Int8[np.ndarray, " points"],
+    attrs: Mapping[str, Any],
+) -> Dataset:
+    """Return the dataset of values at the points of a space."""
+    from xarray import Dataset
+
+    structs = jtu.tree_map(ft.partial(struct_of, drop=1), values)
+    names, dims = names_of(structs, space, known), space.dims
+    lengths, leaves = tuple(dims.values()), jtu.tree_leaves(values)
+    variables = {}
+    for (name, inner), leaf in zip(names.outputs.items(), leaves, strict=True):
+        if isinstance(leaf, StoredArray):
+            variables[name] = _lazy((*dims, *inner), leaf.grid(stored=True))
+        else:
+            array = storable(leaf)
+            variables[name] = (*dims, *inner), array.reshape(lengths + array.shape[1:])
+    coordinates = names.coordinates()
+    coordinates[names.status] = tuple(dims), status.reshape(lengths), {}
+    return Dataset(variables, coordinates, attrs)
+
+
+def frame_of(
+    values: PyTree,
+    space: Space,
+    status: Int8[np.ndarray, " points"],
+    errors: Mapping[int, str],
+) -> DataFrame:
+    """Return the frame of values at the points of a space, a row for each."""
+    from pandas import DataFrame
+
+    columns = space.geometry.entry_columns(storable)
+    taken = TakenNames({*columns, *space.axes()})
+    (column,) = taken.free(["status"], "sweep.")
+    structs = jtu.tree_map(ft.partial(struct_of, drop=1), values)
+    shapes, leaves = shapes_of(structs).items(), jtu.tree_leaves(values)
+    for (path, shape), leaf in zip(shapes, leaves, strict=True):
+        name = taken.free([path, *entry_names(path, shape)])[0]
+        columns |= flat_columns(name, storable(leaf))
+    columns[column] = status
+    if errors:
+        texts = [errors.get(i) for i in range(len(status))]
+        (column,) = TakenNames(columns).free(["error"], "sweep.")
+        columns[column] = np.array(texts, object)
+    return DataFrame(columns)
+
+
+def reduction_dataset(
+    results: PyTree, known: KnownCoords, attrs: Mapping[str, Any]
+) -> Dataset:
+    """Return a dataset of a reduction of all points, which has no dims of the space."""
+    from xarray import Dataset
+
+    def with_index(x: Any) -> Any:
+        is_empty = isinstance(x, Extreme) and x.index is None
+        return Extreme(-1, x.value) if is_empty else x
+
+    results = jtu.tree_map(with_index, results, is_leaf=lambda x: type(x) is Extreme)
+    names = output_dims(results, known, TakenNames(dims_of(known))).items()
+    leaves = jtu.tree_leaves(results)
+    variables = {
+        name: (dims, as_text(storable(leaf)))
+        for (name, dims), leaf in zip(names, leaves, strict=True)
+    }
+    return Dataset(variables, dim_variables(coords_of(known)), attrs)
+
+
+def reduction_frame(data: Dataset) -> DataFrame:
+    """Return a frame with a row for each position on the dims of a reduction."""
+    from pandas import DataFrame, concat
+
+    groups: dict[tuple[Any, ...], list[Any]] = {}
+    for name, variable in data.data_vars.items():
+        groups.setdefault(variable.dims, []).append(name)
+    numbers = {name: data[name].item() for name in groups.pop((), [])}
+    frames = [data[names].to_dataframe().reset_index() for names in groups.values()]
+    frame = concat(frames, ignore_index=True) if frames else DataFrame(index=[0])
+    return frame.assign(**numbers)
+
+
+# Datasets and frames.
+def _lazy(dims: tuple[str, ...], leaf: StoredArray) -> Any:
+    """Return a variable of xarray that reads and checks chunks when it is indexed."""
+    from xarray import Variable
+    from xarray.backends import BackendArray
+    from xarray.core import indexing
+
+    class Lazy(BackendArray):
+        shape, dtype = leaf.shape, leaf.dtype
+
+        def __getitem__(self, key: Any) -> Any:
+            basic = indexing.IndexingSupport.BASIC
+            read = leaf.__getitem__
+            return indexing.explicit_indexing_adapter(key, leaf.shape, basic, read)
+
+    return Variable(dims, indexing.LazilyIndexedArray(Lazy()))
+
+
+def attributes(space: Space, made: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the attributes of a dataset: provenance and versions."""
+    texts = {"space": repr(space), "space_mode": space.mode, "points": space.size}
+    return {**texts, **versions(), **made}
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of the packages that a sweep uses."""
+    return {
+        "platform": jax.default_backend(),
+        "eqx_pipe": _installed("eqx_pipe"),
+        "jax": jax.__version__,
+        "equinox": _installed("equinox"),
+        "python": platform.python_version(),
+    }
+
+
+@ft.cache  # it reads and parses a file
+def _installed(package: str) -> str:
+    return importlib.metadata.version(package)

@@ -1,0 +1,30 @@
+"""Interrupts, pace, failures and programs, which sweeps and trainings share."""
+
+from .call import call as call
+from .call import explain as explain
+from .call import fn_name as fn_name
+from .call import key_parameter as key_parameter
+from .call import needs_key as needs_key
+from .call import needs_value as needs_value
+from .failures import Stopped as Stopped
+from .failures import TooLarge as TooLarge
+from .failures import as_nonfinite as as_nonfinite
+from .failures import check_finite as check_finite
+from .failures import differs as differs
+from .failures import does_not_fit as does_not_fit
+from .failures import error_text as error_text
+from .failures import failed_point as failed_point
+from .failures import nothing as nothing
+from .failures import noting as noting
+from .failures import quiet as quiet
+from .failures import search as search
+from .interrupt import CTRL_C as CTRL_C
+from .interrupt import ENDING as ENDING
+from .interrupt import Interrupt as Interrupt
+from .pace import Pace as Pace
+from .pace import Watch as Watch
+from .pace import clock as clock
+from .pace import save_pause as save_pause
+from .programs import compiled as compiled
+from .programs import no_mesh as no_mesh
+from .programs import put as put

@@ -1,1 +1,0 @@
-"""The computation of a range of points: their selection, devices and batches."""

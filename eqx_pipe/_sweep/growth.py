@@ -1,0 +1,317 @@
+"""The growth of a store: the points of a larger space that are in it already.
+
+A store grows if the space contains its points, which are recognised by their
+coordinates, dim by dim. They must be bitwise identical: numbers as xarray shows them,
+Python values by the digests in the record. `grow.py` of stores moves the files.
+"""
+
+import base64
+import collections
+import dataclasses
+import math
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int64, UInt8, UInt32
+
+from .._errors import value_error
+from .._spaces import Space
+from .._store import Origin, Store, coordinate_digest, in_place, raw_of
+from .identity import check_same, differing, function_texts, outputs_changes
+from .planning import Plan
+from .trace.cases import has_any
+
+_Positions = Int64[np.ndarray, " positions"]
+_DIGEST = "S32"  # the letters of a digest
+
+
+class NoGrowth(Exception):
+    """The error if a space does not contain the points of a store; may have no text."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Grown:
+    """The larger store that a store becomes; if values are `moved`, in other files.
+
+    `plan` has the batch size and the keys of the old store, and the chunks of the
+    larger one.
+    """
+
+    plan: Plan
+    origin: Origin
+    moved: bool
+
+
+def growth_in(
+    plan: Plan,
+    store: Store,
+    now: Mapping[str, Any],
+    coordinates: Callable[[], Mapping[str, Any]],
+) -> Grown | None:
+    """Return the larger store that this one would become, or `None` if it stays.
+
+    Raises a `StructureError` for the store of another sweep. Nothing is written. `now`
+    is the identity of the sweep; `coordinates` returns those of its space.
+    """
+    was = store.record
+    why = "" if "saved" in was else _moved(store, now, plan.request.space, coordinates)
+    fixed = not {"saved", "search"}.isdisjoint({*was, *now})
+    if not fixed and (was["space"] != now["space"] or why):
+        same = was["key"] == now["key"]
+        same &= was.get("output_coords") == now.get("output_coords")
+        try:
+            if same and not outputs_changes(was["function"], now["function"]):
+                _check_reduced(plan, was, now)
+                return _grown(plan, store, now, coordinates)
+        except NoGrowth as no:
+            why = str(no) or why
+    check_same(store.path, was, now, plan.request.resume is not None, why)
+    _check_batch_size(plan, store)
+    return None
+
+
+def _grown(
+    plan: Plan,
+    store: Store,
+    now: Mapping[str, Any],
+    coordinates: Callable[[], Mapping[str, Any]],
+) -> Grown:
+    request, points = plan.request, plan.points
+    origin = origin_of(store, now, request.space, coordinates())
+    kept, geometry = [at >= 0 for at in origin.positions], points.geometry
+    pairs = zip(points.cases, points.traced, strict=True)
+    had = [x for x in pairs if has_any(geometry, points.static_values, x[0], kept)]
+    if had:  # an empty store has no values that depend on a function
+        function = function_texts(points.space, had)
+        function = {"jax": now["jax"], "function": now["function"] | function}
+        then = {**store.record, **function}
+        check_same(store.path, store.record, then, request.resume is not None)
+    # If the old batch held all points, its size was not chosen.
+    size = store.chunks.size // max(1, len(had))
+    if store.record["batch_size"] * len(points.devices) < size:
+        _check_batch_size(plan, store)
+        plan = plan.with_batch_size(store.record["batch_size"])
+    chunks = None
+    if origin.appends:
+        lengths = tuple(request.space.dims.values())
+        chunks = in_place(store.chunks, lengths, plan.chunks)
+    plan = plan if chunks is None else plan.with_chunks(chunks)
+    if points.key is not None:
+        digits = _digits_after(store.record, origin)
+        if not geometry.is_part:
+            plan = with_key_digits(plan, digits)
+        elif _axes(store.record["space"]) != _axes(now["space"]):
+            raise NoGrowth(
+                "`space`: with a key, the store of a part of a grid grows only within "
+                "that grid, whose positions determine the draws of points"
+            )
+    return Grown(plan, origin, chunks is None)
+
+
+def _check_reduced(plan: Plan, was: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    """Raise `NoGrowth` unless the store reduces points like the new sweep."""
+    if "reduce" in was and "reduce" in now:
+        raise NoGrowth(
+            "`reduce`: a store of a reduction does not grow, as its blocks are those "
+            "of its space; one of `Mean(over=...)` does along the dims that are kept"
+        )
+    cells = [each.get("cells", {}) for each in (was, now)]
+    if {*differing(*cells)} - {"holds"} or "reduce" in {*was, *now}:
+        raise NoGrowth
+    request = plan.request
+    for name in request.whole.axes().keys() - request.space.axes().keys():
+        if was["space"].get(f"axis {name}") != now["space"][f"axis {name}"]:
+            raise NoGrowth(
+                f"`space`: values are reduced over `{name}`, so with another one each "
+                "cell is to be computed anew"
+            )
+
+
+def _check_batch_size(plan: Plan, store: Store) -> None:
+    """Raise a `ValueError` if an explicit batch size differs from that of a store."""
+    request, kept = plan.request, store.record["batch_size"]
+    if isinstance(request.batch_size, int) and plan.points.batch_size != kept:
+        raise value_error(
+            "sweep",
+            f"`batch_size` is {request.batch_size}, and the store `{store.path}` was "
+            f"begun with {kept}.",
+            "Leave it out, so that all values are those of one run, or give "
+            "another path.",
+        )
+
+
+def _moved(
+    store: Store,
+    now: Mapping[str, Any],
+    space: Space,
+    coordinates: Callable[[], Mapping[str, Any]],
+) -> str:
+    """Return how the values of axes differ, in spite of equal texts."""
+    was = store.record
+    if was["space"] != now["space"]:
+        return ""
+    for name, (dims, values, _) in coordinates().items():
+        if dims[0] not in space.dims or name not in was["coordinates"]:
+            continue
+        values = values.astype(object) if values.dtype.kind == "U" else values
+        known = was["coordinates"][name]
+        if coordinate_digest(name, raw_of(values)) != known["digest"]:
+            old = store.coordinate(name).reshape(-1)[:3].tolist()
+            new = values.reshape(-1)[:3].tolist()
+            return f"`space`, axis {name}: {old}... in the store, now {new}..."
+    for name, texts in now["static"].items():
+        if was["static"].get(name) != texts:
+            return f"`space`, axis {name}: other values of these names, or order"
+    return ""
+
+
+def origin_of(
+    store: Store, now: Mapping[str, Any], space: Space, coordinates: Mapping[str, Any]
+) -> Origin:
+    """Return the origin of the points of a larger space.
+
+    Raises `NoGrowth` if the space does not contain the points of the store. `now` is
+    the identity of the sweep, and `coordinates` are the coordinates of its space, with
+    their dims.
+    """
+    record, texts = store.record, now["static"]
+    if _differs(record["space"], now["space"]) or record["dims"] != list(space.dims):
+        raise NoGrowth
+    # Without the coordinates of dims of outputs.
+    old = {
+        name: _column(dim, store.coordinate(name), record["static"].get(name))
+        for name, variable in record["coordinates"].items()
+        if (dim := variable["dims"][0]) in space.dims
+    }
+    new = {
+        name: _column(dims[0], values, texts.get(name))
+        for name, (dims, values, _) in coordinates.items()
+        if dims[0] in space.dims
+    }
+    forms = [{k: (c.dim, c.form) for k, c in each.items()} for each in (old, new)]
+    if forms[0] != forms[1]:
+        raise NoGrowth
+    positions = []
+    for dim in space.dims:
+        names = [name for name, column in new.items() if column.dim == dim]
+        positions.append(_matched(dim, names, old, new))
+    if record["lengths"] == list(space.dims.values()):
+        raise NoGrowth
+    return Origin(tuple(positions), tuple(record["lengths"]))
+
+
+def _differs(was: Mapping[str, str], now: Mapping[str, str]) -> bool:
+    """Return whether two spaces differ in anything but their axes."""
+    for name in {*was, *now}:
+        free = name.partition(" ")[0] in ("dims", "slice", "points", "axis")
+        free |= name == "key of the space" and was.get(name) == "no key"
+        if not free and was.get(name) != now.get(name):
+            return True
+    return False
+
+
+@dataclasses.dataclass(frozen=True)
+class _Column:
+    """A coordinate: its dim, its form, and the bytes of each value."""
+
+    dim: str
+    form: str
+    rows: UInt8[np.ndarray, "positions bytes"]
+    shown: Sequence[Any]
+
+
+def _column(dim: str, values: np.ndarray, texts: Mapping[str, str] | None) -> _Column:
+    shown = values.tolist()
+    if texts is not None:
+        # Compare digests of values, since the shown texts of two may be equal.
+        values = np.array([texts.get(str(x), "") for x in shown], _DIGEST)
+    inner = values.shape[1:]
+    width = math.prod(inner) * values.dtype.itemsize
+    rows = np.frombuffer(values.tobytes(), np.uint8).reshape(len(values), width)
+    return _Column(dim, f"{values.dtype}{list(inner)}", rows, shown)
+
+
+def _matched(
+    dim: str,
+    names: Sequence[str],
+    old: Mapping[str, _Column],
+    new: Mapping[str, _Column],
+) -> _Positions:
+    """Return the old position of each position on a dim, or -1; equal ones in order."""
+    before = np.concatenate([old[name].rows for name in names], axis=1)
+    after = np.concatenate([new[name].rows for name in names], axis=1)
+    origin, count = np.full(len(after), -1, np.int64), len(before)
+    if np.array_equal(after[:count], before):
+        origin[:count] = np.arange(count)
+        return origin
+    places: dict[bytes, collections.deque[int]] = {}
+    for i, row in enumerate(after):
+        places.setdefault(row.tobytes(), collections.deque()).append(i)
+    for i, row in enumerate(before):
+        at = places.get(row.tobytes())
+        if not at:
+            values = ", ".join(f"`{name}` = {old[name].shown[i]!r}" for name in names)
+            raise NoGrowth(
+                f"`space`: the store has {values} on the dim `{dim}`, which is not "
+                "among the values now"
+            )
+        origin[at.popleft()] = i
+    return origin
+
+
+def key_digits_of(
+    record: Mapping[str, Any],
+) -> dict[str, UInt32[np.ndarray, " _positions"]]:
+    """Return the digits that keys of points are folded with, for the dims of a store.
+
+    They are the positions, unless the store has grown in between: points keep the
+    digits of their first position, so that a point which is lost draws as before.
+    """
+    digits = {}
+    for dim, length in zip(record["dims"], record["lengths"], strict=True):
+        digits[dim] = np.arange(length, dtype=np.uint32)
+        if dim in record.get("key_digits", {}):
+            data = base64.b64decode(record["key_digits"][dim])
+            raw = zlib.decompressobj().decompress(data, 4 * length + 4)
+            digits[dim] = np.frombuffer(raw, "<u4").astype(np.uint32)
+        if len(digits[dim]) != length:
+            raise ValueError(f"digits of {dim}")
+    return digits
+
+
+def key_digits_text(digits: Mapping[str, UInt32[np.ndarray, " _"]]) -> dict[str, str]:
+    """Return the digits that differ from positions as JSON."""
+    return {
+        dim: base64.b64encode(zlib.compress(numbers.astype("<u4").tobytes())).decode()
+        for dim, numbers in digits.items()
+        if not np.array_equal(numbers, np.arange(len(numbers)))
+    }
+
+
+def with_key_digits(plan: Plan, digits: Mapping[str, UInt32[np.ndarray, " _"]]) -> Plan:
+    """Return the plan with the digits of some dims that keys are folded with."""
+    if not key_digits_text(digits):
+        return plan
+    grid = plan.points.geometry.grid_dims.items()
+    tables = [digits.get(dim, np.arange(n, dtype=np.uint32)) for dim, n in grid]
+    return plan.with_key_digits(tuple(tables))
+
+
+def _digits_after(
+    record: Mapping[str, Any], origin: Origin
+) -> dict[str, UInt32[np.ndarray, " _"]]:
+    """Return the digits of a larger grid: new positions get digits not in use."""
+    after = {}
+    pairs = zip(key_digits_of(record).items(), origin.positions, strict=True)
+    for (dim, before), at in pairs:
+        new, first = np.zeros(len(at), np.uint32), int(max(before, default=-1)) + 1
+        new[at >= 0] = before[at[at >= 0]]
+        new[at < 0] = first + np.arange(np.sum(at < 0))
+        after[dim] = new
+    return after
+
+
+def _axes(texts: Mapping[str, str]) -> dict[str, str]:
+    return {name: text for name, text in texts.items() if name.startswith("axis ")}

@@ -1,0 +1,369 @@
+"""A plan: the work of a sweep in chunks, and the objects that keep chunks.
+
+Sinks and the code that computes do not depend on each other.
+"""
+
+import contextlib
+import dataclasses
+import functools as ft
+import pickle
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import jax.tree_util as jtu
+import numpy as np
+from jaxtyping import Float, Int64, UInt32
+
+from .._errors import describe_value, value_error
+from .._reduce import ReducerTree
+from .._results import (
+    check_output_coords,
+    names_in,
+    names_of,
+    reduced_coords,
+    shapes_of,
+    storable,
+)
+from .._run import Watch
+from .._store import (
+    FAILED,
+    MISSING,
+    NO_GAPS,
+    OK,
+    PARTS,
+    Chunks,
+    Files,
+    Filling,
+    Gaps,
+    choose_chunks,
+    disk_errors,
+    open_store,
+)
+from .._types import PyTree
+from .program.layout import CHUNK_BYTES
+from .request import Request
+from .work.buffer import Errors, Flight, Index, Part, Rows, Verdict, Work, whole
+from .work.groups import Blocks, groups_of
+from .work.points import Points, prepare
+
+CostsOf: TypeAlias = Callable[[int, int, int], Float[np.ndarray, " points"]]
+"""The costs of the points in a half-open range, given the maximum length of ranges."""
+
+# Only the pools of the standard library expose their number of workers.
+_GUESSED_WORKERS = 8
+
+
+def work_of(points: Points, reducers: ReducerTree | None) -> Work:
+    """Return the rows of a sweep: its points, or their reduction by `reducers`."""
+    return points if reducers is None else groups_of(points, reducers)
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """The plan of a request: rows of `work`, in `chunks`, and the costs of points."""
+
+    request: Request
+    work: Work
+    chunks: Chunks
+    costs: CostsOf | None = None
+
+    @property
+    def points(self) -> Points:
+        """The points that the rows are computed from."""
+        return self.work.points
+
+    @property
+    def blocks(self) -> Blocks | None:
+        """The work of a sweep whose points are all reduced to one value."""
+        return self.work if isinstance(self.work, Blocks) else None
+
+    @property
+    def outputs(self) -> PyTree:
+        """The shapes and dtypes of the user's outputs, or of their reductions."""
+        # The steps of loops follow the outputs.
+        return self.points.outputs[0] if self.request.count_steps else self.work.outputs
+
+    def count(self, numbers: Sequence[int]) -> int:
+        """Return the number of points in some chunks."""
+        if len(numbers) == len(self.chunks):
+            return self.work.span(0, self.chunks.size)[1]
+        spans = (self.work.span(*self.chunks.span(number)) for number in numbers)
+        return sum(last - first for first, last in spans)
+
+    def asked(
+        self, number: int, rows: Int64[np.ndarray, " some"] | None
+    ) -> tuple[Index, Float[np.ndarray, " rows"] | None]:
+        """Return the rows of a chunk to compute, with the costs of their points."""
+        first, last = self.chunks.span(number)
+        costs = None
+        if self.costs is not None:
+            costs = self.costs(first, last, self.chunks.points)
+        if rows is None:
+            return range(first, last), costs
+        return first + rows, None if costs is None else costs[rows]
+
+    def at(self, request: Request) -> "Plan":
+        """Return the plan for another request with the same programs."""
+        # The names of dims of results were chosen once.
+        coords = self.request.output_coords
+        request = dataclasses.replace(request, output_coords=coords)
+        return Plan(request, self.work.at(request.whole, request.key), self.chunks)
+
+    def with_batch_size(self, batch_size: int) -> "Plan":
+        """Return the plan with another batch size, and chunks that fit it."""
+        work = self.work.with_points(self.points.with_batch_size(batch_size))
+        return _plan_of(self.request, work, self.costs)
+
+    def with_key_digits(self, digits: tuple[UInt32[np.ndarray, "_"], ...]) -> "Plan":
+        """Return the plan with keys that are folded with other digits than positions.
+
+        There is a table for each dim of the grid, or none at all.
+        """
+        points = dataclasses.replace(self.points, key_digits=digits)
+        plan = dataclasses.replace(self, work=self.work.with_points(points))
+        return plan.with_chunks(self.chunks)
+
+    def with_chunks(self, chunks: Chunks) -> "Plan":
+        """Return the plan with other chunks, which are computed one at a time."""
+        work = self.work.with_most(chunks.points)
+        return dataclasses.replace(self, work=work, chunks=chunks)
+
+
+def plan_of(request: Request) -> Plan:
+    """Trace the function of a request, and decide how to compute it."""
+    devices, (_, shares) = request.devices, request.shard or (0, 1)
+    if request.executor is not None:
+        # The devices of a worker are unknown before it runs: assume one.
+        devices, shares = (
+            devices[:1],
+            shares * (known_workers(request.executor) or _GUESSED_WORKERS),
+        )
+    points = prepare(
+        request.fn,
+        request.whole,
+        request.key,
+        request.batch_size,
+        devices,
+        ordered=request.order_by is not None and request.reducers is None,
+        shares=shares,
+        isolated=request.isolated,
+        counting=request.count_steps,
+        function=request.function,
+        detached=request.function == "sweeper",
+        lasting=request.store is not None,
+    )
+    costs = None if request.order_by is None else costs_of(request)
+    plan = _plan_of(request, work_of(points, request.reducers), costs)
+    # Check names of outputs before anything is compiled or a store is created.
+    return dataclasses.replace(plan, request=_named(plan))
+
+
+def _named(plan: Plan) -> Request:
+    """Return the request with the names of the dims of its results, after checks."""
+    request, outputs = plan.request, plan.outputs
+    known, space = request.output_coords, request.space
+    if request.reducers is not None:
+        taken = names_in(space) if plan.blocks is None else set[str]()
+        check_output_coords(known, shapes_of(plan.points.outputs), taken)
+        if plan.blocks is not None:  # the names of results follow from the results
+            return request
+        known = reduced_coords(request.reducers, outputs, known, taken)
+    if known or request.reducers is not None:
+        names_of(outputs, space, known)
+    return dataclasses.replace(request, output_coords=known)
+
+
+def _plan_of(request: Request, work: Work, costs: CostsOf | None) -> Plan:
+    """Return a plan with chunks that fit the destination of the rows."""
+    chunks = Chunks((work.size,), 0, work.in_memory)
+    stored = request.store is not None
+    if work.size and (stored or request.executor is not None):
+        # Use small chunks, so that a kill loses little.
+        most = max(1, CHUNK_BYTES // work.row_bytes)
+        in_grid = stored and not work.is_merged
+        lengths = tuple(request.space.dims.values()) if in_grid else (work.size,)
+        _, shares = request.shard or (0, 1)
+        chunks = choose_chunks(lengths, work.unit, most, shares)
+    return Plan(request, work.with_most(chunks.points), chunks, costs)
+
+
+def known_workers(executor: object) -> int | None:
+    """Return the number of workers of an executor, or `None`."""
+    known = getattr(executor, "_max_workers", None)  # the pools of the standard library
+    return known if isinstance(known, int) and known > 0 else None
+
+
+class Chunk(NamedTuple):
+    """Computed rows of a chunk: all rows, or those with the numbers `rows`.
+
+    The verdict marks rows that are still missing because the computation ended early;
+    the points in `flight` among them can go on in another call. `values` is empty if a
+    worker has written them.
+    """
+
+    number: int
+    rows: Int64[np.ndarray, " rows"] | None
+    values: Rows
+    verdict: Verdict
+    flight: Flight | None = None
+
+
+def chunks_of(
+    number: int,
+    rows: Int64[np.ndarray, " rows"] | None,
+    parts: Iterator[Part],
+) -> Iterator[Chunk]:
+    """Yield the parts of a computation of a chunk, or of some of its rows."""
+    for at, values, verdict, flight in parts:
+        if flight is not None:
+            flight = flight._replace(rows=rows)
+        elif verdict.missing is not None and verdict.missing.all():
+            continue
+        if rows is not None:
+            at = rows if at is None else rows[at]
+        yield Chunk(number, at, values, verdict, flight)
+
+
+def keep_chunk(filling: Filling, work: Work, chunk: Chunk) -> None:
+    """Write a chunk, or some rows of it, to a store."""
+    number, rows, values, verdict, _ = chunk
+    if not values or not (rows is None or len(rows)):
+        return
+    status = np.where(verdict.ok, OK, FAILED).astype(np.int8)
+    if verdict.missing is not None:
+        status[verdict.missing] = MISSING
+    first, last = filling.store.chunks.span(number)
+    if work.is_merged:  # a row is a block of points
+        first, _ = work.span(first, last)
+    errors = {text: at - first for text, at in verdict.errors.items()}
+    filling.keep(number, rows, list(map(storable, values)), status, errors)
+
+
+class Target(NamedTuple):
+    """A store that workers fill, while the file `token` exists in it."""
+
+    files: Files
+    token: str
+    function: str
+    again: bool
+
+    def is_open(self) -> bool:
+        """Return whether this process sees the store, and the sweep is running."""
+        with contextlib.suppress(OSError):  # such as a bucket that it may not read
+            return self.files.exists(self.token)
+        return False
+
+    def filling(self) -> Filling:
+        """Return the store to be filled."""
+        store = open_store("sweep", self.files)
+        store = dataclasses.replace(store, function=self.function)
+        # Another worker may compute the same chunk, so read back what is written.
+        return Filling(store, again=self.again, has_locks=False)
+
+
+@contextlib.contextmanager
+def open_to_workers(filling: Filling) -> Iterator[Target | None]:
+    """Put the token of a sweep, by which workers know that they see its store.
+
+    If a kill leaves it in a folder, the next sweep removes it. A bucket in memory does
+    not travel: then workers return the values.
+    """
+    store, files = filling.store, filling.store.files
+    try:
+        pickle.dumps(files)
+    except Exception:
+        yield None
+        return
+    token = f"{PARTS}/{files.new_id()}"
+    with disk_errors(store.path, "take a chunk"):
+        files.put(token, b"")
+    try:
+        yield Target(files, token, store.function, filling.again)
+    finally:
+        with contextlib.suppress(OSError):
+            files.remove(token)
+
+
+@dataclasses.dataclass(frozen=True)
+class Todo:
+    """The missing chunks of a sink, among those `owned` by this process.
+
+    Chunks in `rows` lack only these rows. `flight` returns the points in flight in a
+    chunk when an earlier call ended. If chunks are kept `whole`, finished rows stay in
+    flight until then. Workers write to the `target`, if there is one.
+    """
+
+    owned: Sequence[int]
+    chunks: Sequence[int]
+    rows: Mapping[int, Int64[np.ndarray, " _rows"]] = dataclasses.field(
+        default_factory=dict
+    )
+    flight: Callable[[int], Flight | None] = lambda _: None
+    whole: bool = False
+    target: Target | None = None
+
+    def left(self, plan: Plan) -> int:
+        """Return the number of missing points."""
+        whole = [number for number in self.chunks if number not in self.rows]
+        return plan.count(whole) + sum(map(len, self.rows.values()))
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """The final rows of a sink: the fields of a `SweepResult` that it provides."""
+
+    values: PyTree
+    gaps: Gaps = dataclasses.field(default_factory=lambda: NO_GAPS)
+    points: int | None = None
+    errors: Errors = dataclasses.field(default_factory=dict)
+
+
+def costs_of(request: Request) -> CostsOf | None:
+    """Return the costs of points, or `None` if they have no effect.
+
+    They are computed chunk by chunk, since finished chunks and those of other processes
+    do not need them. They have no effect on reductions, which happen in order.
+    """
+    order_by, size = request.order_by, request.whole.size
+    if not callable(order_by):
+        is_list = isinstance(order_by, Sequence) and not isinstance(order_by, str)
+        listed = np.asarray(order_by) if is_list else order_by
+        _check_costs("is", listed, size)
+        listed = np.asarray(listed).astype(np.float64)
+        return lambda first, last, _: listed[first:last]
+    if request.reducers is not None:
+        return None
+    name = "sweep: order_by"  # for messages
+    points = prepare(
+        order_by, request.space, None, "auto", request.devices, function=name
+    )
+    outputs = jtu.tree_map(
+        lambda leaf: jax.ShapeDtypeStruct((size, *leaf.shape), leaf.dtype),
+        points.outputs,
+    )
+    _check_costs("gives", outputs, size)
+    sized = ft.cache(points.with_most)
+
+    def costs(first: int, last: int, most: int) -> Float[np.ndarray, " points"]:
+        (values,), _ = whole(sized(most).compute(range(first, last), None, Watch()))
+        return values.astype(np.float64)
+
+    return costs
+
+
+def _check_costs(verb: str, costs: Any, size: int) -> None:
+    """Raise a `ValueError` unless there is one real number for each point."""
+    text, shape = describe_value(costs), getattr(costs, "shape", None)
+    if shape is not None:
+        text = f"{costs.dtype}{list(shape)}"
+        kinds = (np.bool_, np.integer, np.floating)
+        if shape == (size,) and any(jnp.issubdtype(costs.dtype, x) for x in kinds):
+            return
+    raise value_error(
+        "sweep",
+        f"`order_by` {verb} {text} for {size} points.",
+        "Give a function from a point to one real number, or a sequence with one "
+        "number for each point.",
+    )

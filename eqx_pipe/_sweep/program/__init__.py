@@ -1,0 +1,1 @@
+"""Compiled programs of a sweep: how points are laid out over devices and batches."""
