@@ -17,9 +17,6 @@ import numpy as np
 
 from .._errors import optional, value_error
 
-WIDTH_BYTES = 128
-"""The bytes of a vector of `float32` with one element for each lane of a block."""
-
 MOST_LINES = 7000
 """LLVM takes about 1 s for so many lines, and cannot be interrupted."""
 

@@ -38,7 +38,7 @@ else:
     Scalars: TypeAlias = np.ndarray
 """An array of `Scalar`s, or of the `Words` of PRNG keys."""
 
-_MOST_NUMBERS = 4096
+_MOST_NUMBERS = 250
 _MOST_UNROLLED = 4
 _MOST_WITHOUT_LOOP = 500
 
@@ -302,8 +302,8 @@ class Writer:
         dtype: Any = getattr(aval, "dtype", None)
         if math.prod(shape) > _MOST_NUMBERS:
             raise self.refuse(
-                f"has an array of shape {shape}, and a kernel keeps the numbers of an "
-                f"array apart, at most {_MOST_NUMBERS}",
+                f"has an array of shape {shape}, and a kernel takes at most "
+                f"{_MOST_NUMBERS} numbers, since XLA vectorizes longer arrays better",
                 "Use smaller arrays, or sweep `fn` itself.",
             )
         is_key = jnp.issubdtype(dtype, jax.dtypes.prng_key)
