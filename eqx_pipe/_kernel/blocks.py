@@ -14,7 +14,7 @@ import numpy as np
 
 from .elementary import threefry
 from .elementwise import ELEMENTWISE
-from .llvm import WIDTH_BYTES, Code, Value
+from .llvm import Code, Value
 from .scalars import (
     Block,
     Choice,
@@ -375,6 +375,24 @@ def _is_short(branch: Block) -> bool:
     return simple and len(branch.steps) <= _MOST_IN_LINE
 
 
-def lanes_of(vector_bytes: int) -> int:
-    """Return the number of lanes of a block: two vectors of `float32`."""
-    return min(WIDTH_BYTES, 2 * vector_bytes) // 4
+# Measured: more vectors keep the processor busy while it waits for a result, until
+# the numbers of a step no longer fit into its registers.
+_MANY, _FEW, _LONG_CARRY = 4, 2, 8
+
+
+def lanes_of(program: Program, vector_bytes: int) -> int:
+    """Return the number of lanes of a block, for vectors of `float32`."""
+    is_long = _longest_carry(program.block.steps) > _LONG_CARRY
+    return (_FEW if is_long else _MANY) * vector_bytes // 4
+
+
+def _longest_carry(steps: Sequence[Any]) -> int:
+    longest = 0
+    for step in steps:
+        if isinstance(step, Loop):
+            inner = _longest_carry([*step.test.steps, *step.body.steps])
+            longest = max(longest, len(step.carry), inner)
+        elif isinstance(step, Choice):
+            inner = (_longest_carry(branch.steps) for branch in step.branches)
+            longest = max(longest, *inner)
+    return longest

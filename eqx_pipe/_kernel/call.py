@@ -295,7 +295,7 @@ def _native(
     if not size:
         return _plain(*args, jaxpr=jaxpr, own=own, size=size)
     failures, program, shared = _lane_of(jaxpr, tuple(own))
-    width = lanes_of(this_machine().vector_bytes)
+    width = lanes_of(program, this_machine().vector_bytes)
     outs = [v.aval for v in open_jaxpr(failures.jaxpr)[0].outvars]
     structs = [as_data(jax.ShapeDtypeStruct(a.shape, a.dtype)) for a in outs]
     lanes = max(size, width)

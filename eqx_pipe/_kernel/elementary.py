@@ -131,40 +131,30 @@ def _pow(x: Value, y: Value) -> Value:
     return (y.equals(0) | x.equals(1)).where(x.like(1), result)
 
 
-# The half of pi in three parts, of which the first two have 33 bits each.
-_HALF_PI = (
-    1.57079632673412561417e00,
-    6.07710050630396597660e-11,
-    2.02226624879595063154e-21,
-)
-_SIN = [(-1) ** k / math.factorial(2 * k + 1) for k in range(5, -1, -1)]
-_COS = [(-1) ** k / math.factorial(2 * k) for k in range(6, -1, -1)]
-_FAR = 2.0**19  # so many turns times the first parts are exact
+# Pi in three parts, of which the first two have 33 bits each.
+_PI = (3.1415926534682512, 1.2154201012607932e-10, 4.044532497591901e-21)
+_SIN = [(-1) ** k / math.factorial(2 * k + 1) for k in range(6, -1, -1)]
+_FAR = 2.0**19  # so many half turns times the first parts are exact
 
 
-def _sin_and_cos(x: Value) -> tuple[Value, Value]:
-    """Return sine and cosine of a number that is not far from 0."""
-    n, bits = _nearest(x * (2 / math.pi))
-    r = x
-    for part in _HALF_PI:
-        r = r - n * part
-    sin, cos = r * _polynomial(r * r, _SIN), _polynomial(r * r, _COS)
-    swap = (bits & 1).compare("ne", 0)
-    sin, cos = swap.where(cos, sin), swap.where(sin, cos)
-    negative_sin = (bits & 2).compare("ne", 0)
-    negative_cos = ((bits + 1) & 2).compare("ne", 0)
-    return negative_sin.where(-sin, sin), negative_cos.where(-cos, cos)
+def _sin_after(x: Value, turn: float) -> Value:
+    """Return the sine of `x + turn * pi` for an `x` that is not far from 0."""
+    n, bits = _nearest(x * (1 / math.pi) + turn)
+    r, half_turns = x, n - turn
+    for part in _PI:
+        r = r - half_turns * part
+    sin = r * _polynomial(r * r, _SIN)
+    odd = shift("shl", bits, bits.like(63))  # the sign of the result
+    return (sin.view("int64") ^ odd).view(_F64)
 
 
-def _periodic(name: str, of: Callable[[Value, Value], Value]) -> Callable[..., Value]:
-    """Return a function of sine and cosine; C's library computes it far from 0."""
+def _periodic(name: str, near: Callable[[Value], Value]) -> Callable[..., Value]:
+    """Return a function that is computed by C's library far from 0."""
 
     def run(x: Value) -> Value:
-        size = x.call("fabs")
-        far = (size > _FAR) & (size < math.inf)
-        result = of(*_sin_and_cos(x))
+        far = x.call("fabs") > _FAR
         return x.code.patched(
-            result, far, lambda: x.code.library(name, far.where(x, x.like(0)))
+            near(x), far, lambda: x.code.library(name, far.where(x, x.like(0)))
         )
 
     return run
@@ -248,9 +238,9 @@ _POLYNOMIALS: dict[str, Callable[..., Value]] = {
     "tanh": _tanh,
     "sinh": _sinh,
     "cosh": _cosh,
-    "sin": _periodic("sin", lambda s, c: s),
-    "cos": _periodic("cos", lambda s, c: c),
-    "tan": _periodic("tan", lambda s, c: s / c),
+    "sin": _periodic("sin", lambda x: _sin_after(x, 0.0)),
+    "cos": _periodic("cos", lambda x: _sin_after(x, 0.5)),
+    "tan": _periodic("tan", lambda x: _sin_after(x, 0.0) / _sin_after(x, 0.5)),
 }
 # `fmod` of doubles is exact, and for numbers of `float32` it is one.
 _LIBRARY = ("asin acos atan atan2 asinh acosh atanh cbrt erf erfc lgamma fmod").split()

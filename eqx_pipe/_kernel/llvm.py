@@ -17,11 +17,8 @@ import numpy as np
 
 from .._errors import optional, value_error
 
-WIDTH_BYTES = 128
-"""The bytes of a vector of `float32` with one element for each lane of a block."""
-
-MOST_LINES = 20_000
-"""LLVM takes about 5 s for so many lines, and cannot be interrupted."""
+MOST_LINES = 7000
+"""LLVM takes about 1 s for so many lines, and cannot be interrupted."""
 
 _TYPES = {
     "bool": "i1",

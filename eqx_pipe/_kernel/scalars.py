@@ -38,8 +38,9 @@ else:
     Scalars: TypeAlias = np.ndarray
 """An array of `Scalar`s, or of the `Words` of PRNG keys."""
 
-_MOST_NUMBERS = 4096
+_MOST_NUMBERS = 250
 _MOST_UNROLLED = 4
+_MOST_WITHOUT_LOOP = 500
 
 
 class Scalar:
@@ -153,8 +154,14 @@ def program_of(
         writer.operand(x, aval, True) if own else x
         for x, aval, own in zip(inputs, avals, lanes, strict=True)
     ]
-    outputs = map(writer.scalars, writer.run(jaxpr, given, consts))
-    return Program(writer.operands, Block(writer.steps, flat(outputs)))
+    outputs = flat(map(writer.scalars, writer.run(jaxpr, given, consts)))
+    loops = any(isinstance(step, Loop | Choice) for step in writer.steps)
+    if not loops and len(writer.steps) > _MOST_WITHOUT_LOOP:
+        raise writer.refuse(
+            f"has no loop, and {len(writer.steps)} operations, which XLA vectorizes "
+            "better than a kernel"
+        )
+    return Program(writer.operands, Block(writer.steps, outputs))
 
 
 def each(function: Callable[..., Any], *arrays: Scalars) -> Scalars:
@@ -295,8 +302,8 @@ class Writer:
         dtype: Any = getattr(aval, "dtype", None)
         if math.prod(shape) > _MOST_NUMBERS:
             raise self.refuse(
-                f"has an array of shape {shape}, and a kernel keeps the numbers of an "
-                f"array apart, at most {_MOST_NUMBERS}",
+                f"has an array of shape {shape}, and a kernel takes at most "
+                f"{_MOST_NUMBERS} numbers, since XLA vectorizes longer arrays better",
                 "Use smaller arrays, or sweep `fn` itself.",
             )
         is_key = jnp.issubdtype(dtype, jax.dtypes.prng_key)
